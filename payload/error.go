@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package payload
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Reason says in one CamelCase word why an image can't be used; it is meant to be a condition's reason.
+type Reason string
+
+const (
+	// ReasonInvalidReference: the reference isn't an image reference; correct it where it was written.
+	ReasonInvalidReference Reason = "InvalidImageReference"
+	// ReasonImagePullUnauthorized: the registry wants credentials, or other ones; add an entry for it to the pull secret.
+	ReasonImagePullUnauthorized Reason = "ImagePullUnauthorized"
+	// ReasonImageNotFound: the registry has no such repository, tag or digest; correct the reference or push the image.
+	ReasonImageNotFound Reason = "ImageNotFound"
+	// ReasonRegistryUnreachable: the registry doesn't answer, or answers with errors of its own; look at the network, proxies and
+	// the registry. Trying again may help.
+	ReasonRegistryUnreachable Reason = "RegistryUnreachable"
+	// ReasonPayloadMalformed: the image was pulled, but isn't a release image that can be used; build it anew.
+	ReasonPayloadMalformed Reason = "PayloadMalformed"
+	// ReasonPayloadTooLarge: the image exceeds what a release image may take; most often it isn't a release image at all.
+	ReasonPayloadTooLarge Reason = "PayloadTooLarge"
+	// ReasonComponentMissing: the payload is well formed but lacks a component; choose a payload built for this platform.
+	ReasonComponentMissing Reason = "PayloadComponentMissing"
+)
+
+const (
+	opResolving = "resolving"
+	opPulling   = "pulling"
+	opPushing   = "pushing"
+	opReading   = "reading"
+	opBuilding  = "building"
+)
+
+// Error says why an image could not be read, built or pushed.
+type Error struct {
+	Reason Reason
+	// Op is what was being done, as the beginning of a sentence: "pulling".
+	Op string
+	// Ref is the image as the caller named it; its digest is in it once that is known.
+	Ref string
+	// Detail says what is wrong in a form for people. It holds no credentials and is at most about a kilobyte long.
+	Detail string
+	// Registry is the host that Reason is about, if it is about one: "registry.example:5000".
+	Registry string
+	// Anonymous says, for ReasonImagePullUnauthorized, that the keychain had no credentials for the registry: so the pull
+	// secret lacks an entry, rather than having a wrong one.
+	Anonymous bool
+	// Err is the cause, if another package's error was it.
+	Err error
+}
+
+// Error says it all in one line: "pulling registry.example/release:1.36.3: 401 Unauthorized: …".
+func (e *Error) Error() string { return fmt.Sprintf("%s %s: %s", e.Op, e.Ref, e.Detail) }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// ReasonFor returns the Reason of the first *Error in err's tree, or "" if there is none.
+func ReasonFor(err error) Reason {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Reason
+	}
+	return ""
+}
+
+// Temporary says whether trying the same again can succeed without anybody changing the reference, the payload or the pull secret.
+func (e *Error) Temporary() bool { return e.Reason == ReasonRegistryUnreachable }
