@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package apply writes objects by server-side apply, as one field owner, and asks the API server only when there is a reason to.
+package apply
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/lru"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+const (
+	// FieldOwner is the operator's name in managedFields, the same for everything that it writes by server-side apply.
+	FieldOwner = "autonode-operator"
+	// LabelManagedBy is put on every object that is applied, with FieldOwner as its value, so that caches can be restricted to them.
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+)
+
+// Applier applies objects. It remembers what it applied last and which resource version came of it; as long as neither the
+// desired object nor the live one has changed since, it makes no request. One Applier serves any number of clusters and is safe for
+// concurrent use.
+type Applier struct {
+	applied *lru.Cache // of entry by types.UID
+}
+
+// remembered bounds what an Applier remembers, at about 150 bytes each; forgetting costs a request that changes nothing.
+const remembered = 1 << 16
+
+// entry says that an object with this resource version holds what hash was made of.
+type entry struct {
+	hash            [sha256.Size]byte
+	resourceVersion string
+}
+
+// New returns an Applier that remembers nothing.
+func New() *Applier {
+	return &Applier{applied: lru.New(remembered)}
+}
+
+// Objects applies objs in their order; ownership of the fields named is forced, because what the operator owns it heals.
+// An owner that isn't nil (it must be of the same cluster, and of the same namespace or cluster-scoped) becomes the objects'
+// controller, so that they are garbage collected with it. The objects passed in are not changed, and their status is left out.
+//
+// The live objects' metadata is read through cluster, so that a client with a cache makes this a look into memory; it starts a
+// metadata-only informer for each kind, and its cache may be restricted to the label LabelManagedBy. Errors are those of the
+// API server, wrapped with the object's kind and name; objects after one that failed are applied all the same, and the errors are joined.
+func (a *Applier) Objects(ctx context.Context, cluster client.Client, owner client.Object, objs ...client.Object) error {
+	var errs []error
+	for _, obj := range objs {
+		if err := a.object(ctx, cluster, owner, obj); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (a *Applier) object(ctx context.Context, cluster client.Client, owner, obj client.Object) error {
+	desired, err := desire(cluster.Scheme(), owner, obj)
+	if err != nil {
+		return err
+	}
+	gvk := desired.GroupVersionKind()
+	describe := func(doing string, err error) error {
+		return fmt.Errorf("%s %s %s: %w", doing, gvk.Kind, klog.KObj(desired), err)
+	}
+	hash, err := hashOf(desired)
+	if err != nil {
+		return describe("hashing", err)
+	}
+
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(gvk)
+	switch err := cluster.Get(ctx, client.ObjectKeyFromObject(desired), live); {
+	case apierrors.IsNotFound(err):
+		live = nil
+	case err != nil:
+		return describe("reading", err)
+	case a.upToDate(live, hash):
+		return nil
+	}
+
+	key := client.ObjectKeyFromObject(desired)
+	apply := func() error {
+		return cluster.Apply(ctx, client.ApplyConfigurationFromUnstructured(desired), client.FieldOwner(FieldOwner), client.ForceOwnership)
+	}
+	err = apply()
+	if apierrors.IsInvalid(err) && live != nil && replaceable.Has(gvk.GroupKind()) {
+		// Somebody replaced a binding by one to another role, and a binding's role is immutable.
+		if err := cluster.Delete(ctx, live, client.Preconditions{UID: &live.UID}); client.IgnoreNotFound(err) != nil {
+			return describe("replacing", err)
+		}
+		if desired, err = desire(cluster.Scheme(), owner, obj); err != nil {
+			return err
+		}
+		err = apply()
+	}
+	if err != nil {
+		return describe("applying", err)
+	}
+	// The response has replaced the content of desired.
+	now := entry{hash: hash, resourceVersion: desired.GetResourceVersion()}
+	known, ok := a.applied.Get(desired.GetUID())
+	a.applied.Add(desired.GetUID(), now)
+	unchanged := live != nil && live.ResourceVersion == now.resourceVersion ||
+		ok && known.(entry).resourceVersion == now.resourceVersion // the cache lags
+	if !unchanged {
+		log.FromContext(ctx).Info("Applied object", gvk.Kind, klog.KRef(key.Namespace, key.Name), "created", live == nil)
+	}
+	return nil
+}
+
+// replaceable kinds hold no state and have a field that can't be changed.
+var replaceable = sets.New(
+	schema.GroupKind{Group: "rbac.authorization.k8s.io", Kind: "RoleBinding"},
+	schema.GroupKind{Group: "rbac.authorization.k8s.io", Kind: "ClusterRoleBinding"},
+)
+
+// upToDate is false while the cache lags behind our own write; the apply that follows then changes nothing.
+func (a *Applier) upToDate(live *metav1.PartialObjectMetadata, hash [sha256.Size]byte) bool {
+	known, ok := a.applied.Get(live.UID)
+	return ok && live.DeletionTimestamp == nil && known == entry{hash: hash, resourceVersion: live.ResourceVersion}
+}
+
+// desire makes of obj what is to be sent: without what the API server owns.
+func desire(scheme *runtime.Scheme, owner, obj client.Object) (*unstructured.Unstructured, error) {
+	gvk, err := apiutil.GVKForObject(obj, scheme)
+	if err != nil {
+		return nil, fmt.Errorf("finding the kind of %T: %w", obj, err)
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+	if err != nil {
+		return nil, fmt.Errorf("converting %s %s: %w", gvk.Kind, klog.KObj(obj), err)
+	}
+	desired := (&unstructured.Unstructured{Object: content}).DeepCopy()
+	desired.SetGroupVersionKind(gvk)
+	desired.SetManagedFields(nil)
+	desired.SetResourceVersion("")
+	desired.SetUID("")
+	desired.SetGeneration(0)
+	delete(desired.Object, "status")
+	pruneNulls(desired.Object)
+	unstructured.RemoveNestedField(desired.Object, "metadata", "creationTimestamp")
+
+	labels := desired.GetLabels()
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[LabelManagedBy] = FieldOwner
+	desired.SetLabels(labels)
+	if owner != nil {
+		if err := controllerutil.SetControllerReference(owner, desired, scheme); err != nil {
+			return nil, fmt.Errorf("setting the owner of %s %s: %w", gvk.Kind, klog.KObj(desired), err)
+		}
+	}
+	return desired, nil
+}
+
+// pruneNulls removes null values: typed objects have them for zero times, and to apply one would be to own a field without a value.
+func pruneNulls(object map[string]any) {
+	for key, value := range object {
+		switch value := value.(type) {
+		case nil:
+			delete(object, key)
+		case map[string]any:
+			pruneNulls(value)
+		case []any:
+			for _, item := range value {
+				if m, ok := item.(map[string]any); ok {
+					pruneNulls(m)
+				}
+			}
+		}
+	}
+}
+
+// hashOf relies on encoding/json, which sorts a map's keys.
+func hashOf(u *unstructured.Unstructured) ([sha256.Size]byte, error) {
+	data, err := json.Marshal(u.Object)
+	if err != nil {
+		return [sha256.Size]byte{}, err
+	}
+	return sha256.Sum256(data), nil
+}
