@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package process runs the world's programs as child processes: each with a log file, none outliving its parent,
+// and none dying unnoticed.
+package process
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// pollInterval is how often Wait asks.
+	pollInterval = 25 * time.Millisecond
+	// tailLines is how much of a log an error quotes.
+	tailLines = 20
+	tailBytes = 64 << 10
+)
+
+// Spec says what to run.
+type Spec struct {
+	// Name is unique among the running processes; the log file is named after it.
+	Name string
+	// Path of the program.
+	Path string
+	Args []string
+	// Env is added to the supervisor's own environment.
+	Env []string
+	// Address where the process serves, for people.
+	Address string
+	// Grace is how long the process may take to stop after SIGTERM before it is killed.
+	Grace time.Duration
+}
+
+// Supervisor owns the processes of one world.
+type Supervisor struct {
+	logDir  string
+	spawn   chan func()
+	failure chan error
+
+	mu        sync.Mutex
+	processes []*Process
+	closed    bool
+}
+
+// NewSupervisor returns a Supervisor that writes logs to logDir. Stop must be called.
+func NewSupervisor(logDir string) (*Supervisor, error) {
+	if err := os.MkdirAll(logDir, 0o755); err != nil {
+		return nil, fmt.Errorf("making the log folder: %w", err)
+	}
+	s := &Supervisor{logDir: logDir, spawn: make(chan func()), failure: make(chan error, 1)}
+	// Linux kills a child with a parent-death signal when the *thread* that forked it ends, and Go ends threads as it
+	// likes. This one lives as long as the supervisor.
+	go func() {
+		runtime.LockOSThread()
+		for f := range s.spawn {
+			f()
+		}
+	}()
+	return s, nil
+}
+
+// Process is a started program.
+type Process struct {
+	Spec
+	// PID of the process.
+	PID int
+	// LogFile has what the process wrote.
+	LogFile string
+	Started time.Time
+
+	done chan struct{}
+
+	mu       sync.Mutex
+	stopping bool
+	err      error
+}
+
+// Start starts a program. When it ends without having been stopped, Failed says so.
+func (s *Supervisor) Start(spec Spec) (*Process, error) {
+	p := &Process{
+		Spec:    spec,
+		LogFile: filepath.Join(s.logDir, spec.Name+".log"),
+		done:    make(chan struct{}),
+	}
+	log, err := os.OpenFile(p.LogFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
+	}
+	cmd := exec.Command(spec.Path, spec.Args...)
+	cmd.Env = append(os.Environ(), spec.Env...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = attributes()
+
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil, errors.Join(fmt.Errorf("starting %s: the world is stopping", spec.Name), log.Close())
+	}
+	started := make(chan error)
+	s.spawn <- func() { started <- cmd.Start() }
+	err = <-started
+	if err == nil {
+		p.PID, p.Started = cmd.Process.Pid, time.Now()
+		s.processes = append(s.processes, p)
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("starting %s: %w", spec.Name, err), log.Close())
+	}
+	go s.watch(p, cmd, log)
+	return p, nil
+}
+
+func (s *Supervisor) watch(p *Process, cmd *exec.Cmd, log io.Closer) {
+	err := cmd.Wait()
+	_ = log.Close()
+	if err == nil {
+		err = errors.New("exit status 0")
+	}
+	p.mu.Lock()
+	expected := p.stopping
+	p.err = fmt.Errorf("%s ended by itself: %w\n%s", p.Name, err, p.tail())
+	failure := p.err
+	p.mu.Unlock()
+
+	s.mu.Lock()
+	s.processes = slices.DeleteFunc(s.processes, func(other *Process) bool { return other == p })
+	s.mu.Unlock()
+	close(p.done)
+	if !expected {
+		select {
+		case s.failure <- failure:
+		default: // one is enough, and nobody may be listening
+		}
+	}
+}
+
+// Failed delivers the first unexpected end of a process, with the end of its log.
+func (s *Supervisor) Failed() <-chan error { return s.failure }
+
+// List returns what runs, in the order of starting.
+func (s *Supervisor) List() []*Process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.processes)
+}
+
+// Stop stops everything that still runs and returns when nothing runs any more. Nothing can be started afterwards.
+func (s *Supervisor) Stop() {
+	s.mu.Lock()
+	closed := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	StopAll(s.List()...)
+	if !closed {
+		close(s.spawn)
+	}
+}
+
+// StopAll stops processes at once and waits for all of them.
+func StopAll(processes ...*Process) {
+	var wg sync.WaitGroup
+	for _, p := range processes {
+		wg.Go(p.Stop)
+	}
+	wg.Wait()
+}
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Stop asks the process to end, kills it when its grace is over, and returns when it has gone.
+func (p *Process) Stop() {
+	p.mu.Lock()
+	p.stopping = true
+	p.mu.Unlock()
+	select {
+	case <-p.done:
+		return
+	default:
+	}
+	// The process group is the child's own, so a child of the child is stopped too. ESRCH means it has just ended.
+	_ = syscall.Kill(-p.PID, syscall.SIGTERM)
+	grace := time.NewTimer(p.Grace)
+	defer grace.Stop()
+	select {
+	case <-p.done:
+	case <-grace.C:
+		_ = syscall.Kill(-p.PID, syscall.SIGKILL)
+		<-p.done
+	}
+}
+
+// Wait polls ready until it returns nil. It gives up when the process ends or ctx is over, and then tells what was
+// wrong last.
+func (p *Process) Wait(ctx context.Context, ready func(context.Context) error) error {
+	return Poll(ctx, p.Name, p.done, func() error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.err
+	}, ready)
+}
+
+// Poll polls ready until it returns nil, at a short interval. It gives up when ctx is over, or when aborted is closed, with
+// the error that why returns then.
+func Poll(ctx context.Context, what string, aborted <-chan struct{}, why func() error, ready func(context.Context) error) error {
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		err := ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-aborted:
+			return why()
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w (last: %w)", what, context.Cause(ctx), err)
+		case <-ticker.C:
+		}
+	}
+}
+
+// tail is the end of the log.
+func (p *Process) tail() string {
+	file, err := os.Open(p.LogFile)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = file.Close() }()
+	if info, err := file.Stat(); err == nil && info.Size() > tailBytes {
+		if _, err := file.Seek(-tailBytes, io.SeekEnd); err != nil {
+			return err.Error()
+		}
+	}
+	data, err := io.ReadAll(file)
+	if err != nil {
+		return err.Error()
+	}
+	lines := bytes.Split(bytes.TrimSpace(data), []byte("\n"))
+	if len(lines) > tailLines {
+		lines = lines[len(lines)-tailLines:]
+	}
+	return fmt.Sprintf("end of %s:\n  %s", p.LogFile, bytes.Join(lines, []byte("\n  ")))
+}

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package programs builds the programs that the local world runs, from pinned Go modules, into a cache folder.
+//
+// The versions are pinned by programs.mod and programs.sum, a module file of their own because Kubernetes needs
+// replace directives. They are embedded, so that an installed autonode needs no source tree. To change a version:
+//
+//	cd test/world/programs
+//	go get -modfile=programs.mod -tool k8s.io/kubernetes/cmd/kube-apiserver@v1.36.4
+//
+// and change the versions in this file and the replace directives to match; `autonode world build` then proves it.
+package programs
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/autonode-io/autonode/test/world/progress"
+)
+
+//go:embed programs.mod programs.sum
+var module embed.FS
+
+// Versions of what is built. Both Kubernetes versions are made from one source and differ in the version that they
+// report: that is all an upgrade in the world needs, and it costs one more link instead of one more build.
+const (
+	KubernetesVersion         = "v1.36.2"
+	KubernetesUpgradedVersion = "v1.36.3"
+	ClusterAPIVersion         = "v1.14.2"
+)
+
+const (
+	apiServer = "k8s.io/kubernetes/cmd/kube-apiserver"
+
+	// completedMarker says that everything in a cache folder is there.
+	completedMarker = "completed"
+)
+
+// program is one binary in the cache.
+type program struct {
+	name    string
+	pkg     string
+	ldflags string
+}
+
+// list is in the order of building: what is built first compiles most of what the next ones share.
+var list = []program{
+	{name: "etcd", pkg: "go.etcd.io/etcd/server/v3"},
+	{name: apiServerName(KubernetesUpgradedVersion), pkg: apiServer, ldflags: kubernetesStamp(KubernetesUpgradedVersion)},
+	{name: apiServerName(KubernetesVersion), pkg: apiServer, ldflags: kubernetesStamp(KubernetesVersion)},
+	{name: "kube-controller-manager", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", ldflags: kubernetesStamp(KubernetesUpgradedVersion)},
+	{name: "kube-scheduler", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", ldflags: kubernetesStamp(KubernetesUpgradedVersion)},
+	{name: "kubectl", pkg: "k8s.io/kubernetes/cmd/kubectl", ldflags: kubernetesStamp(KubernetesUpgradedVersion)},
+	{name: "cluster-api-core", pkg: "sigs.k8s.io/cluster-api/core", ldflags: clusterAPIStamp},
+	{name: "cluster-api-bootstrap-kubeadm", pkg: "sigs.k8s.io/cluster-api/bootstrap/kubeadm", ldflags: clusterAPIStamp},
+}
+
+const clusterAPIStamp = "-X sigs.k8s.io/cluster-api/version.gitVersion=" + ClusterAPIVersion +
+	" -X sigs.k8s.io/cluster-api/version.gitMajor=1 -X sigs.k8s.io/cluster-api/version.gitMinor=14"
+
+func kubernetesStamp(version string) string {
+	const pkg = "k8s.io/component-base/version"
+	return fmt.Sprintf("-X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=1 -X %[1]s.gitMinor=36 -X %[1]s.gitTreeState=clean", pkg, version)
+}
+
+func apiServerName(version string) string { return "kube-apiserver-" + version }
+
+// manifests are copied out of Cluster API's module, so that a later cleaning of the module cache does no harm.
+var manifests = map[string]string{
+	"core/config/crd/bases":                           "core/crds",
+	"core/config/webhook/manifests.yaml":              "core/webhooks.yaml",
+	"bootstrap/kubeadm/config/crd/bases":              "bootstrap-kubeadm/crds",
+	"bootstrap/kubeadm/config/webhook/manifests.yaml": "bootstrap-kubeadm/webhooks.yaml",
+}
+
+// Set is a folder with all programs.
+type Set struct {
+	// Dir is the folder in the cache.
+	Dir string
+}
+
+func (s Set) bin(name string) string { return filepath.Join(s.Dir, "bin", name) }
+
+// Etcd is the path of etcd.
+func (s Set) Etcd() string { return s.bin("etcd") }
+
+// APIServer is the path of the kube-apiserver that reports version, such as v1.36.2.
+func (s Set) APIServer(version string) (string, error) {
+	for _, known := range []string{KubernetesVersion, KubernetesUpgradedVersion} {
+		if version == known {
+			return s.bin(apiServerName(version)), nil
+		}
+	}
+	return "", fmt.Errorf("no kube-apiserver %s: the world has %s and %s", version, KubernetesVersion, KubernetesUpgradedVersion)
+}
+
+// ControllerManager is the path of kube-controller-manager.
+func (s Set) ControllerManager() string { return s.bin("kube-controller-manager") }
+
+// Scheduler is the path of kube-scheduler.
+func (s Set) Scheduler() string { return s.bin("kube-scheduler") }
+
+// Kubectl is the path of kubectl.
+func (s Set) Kubectl() string { return s.bin("kubectl") }
+
+// ClusterAPI is the path of Cluster API's core manager.
+func (s Set) ClusterAPI() string { return s.bin("cluster-api-core") }
+
+// KubeadmBootstrap is the path of Cluster API's kubeadm bootstrap provider.
+func (s Set) KubeadmBootstrap() string { return s.bin("cluster-api-bootstrap-kubeadm") }
+
+// ClusterAPIManifests is a folder with crds/ and webhooks.yaml of Cluster API's core.
+func (s Set) ClusterAPIManifests() string { return filepath.Join(s.Dir, "manifests", "core") }
+
+// KubeadmBootstrapManifests is a folder with crds/ and webhooks.yaml of the kubeadm bootstrap provider.
+func (s Set) KubeadmBootstrapManifests() string {
+	return filepath.Join(s.Dir, "manifests", "bootstrap-kubeadm")
+}
+
+// EnvtestAssets is a folder for KUBEBUILDER_ASSETS: etcd, kube-apiserver and kubectl.
+func (s Set) EnvtestAssets() string { return filepath.Join(s.Dir, "envtest") }
+
+// Options for Ensure.
+type Options struct {
+	// Progress tells what is being built; nil keeps silent.
+	Progress *progress.Printer
+	// CacheDir is the folder that holds one folder per set. Default: $AUTONODE_CACHE/programs, else autonode/programs
+	// in the user's cache folder.
+	CacheDir string
+}
+
+// Ensure builds what isn't in the cache yet and returns the set. It needs the go command, always: the platform and
+// the Go version are part of the set's key. Two processes that call it at once build once.
+func Ensure(ctx context.Context, opts Options) (Set, error) {
+	if opts.CacheDir == "" {
+		cache, err := CacheDir()
+		if err != nil {
+			return Set{}, err
+		}
+		opts.CacheDir = filepath.Join(cache, "programs")
+	}
+	if opts.Progress == nil {
+		opts.Progress = progress.New(io.Discard)
+	}
+	toolchain, err := readToolchain(ctx)
+	if err != nil {
+		return Set{}, err
+	}
+	key, err := key(toolchain, list)
+	if err != nil {
+		return Set{}, err
+	}
+	set := Set{Dir: filepath.Join(opts.CacheDir, key)}
+	if set.complete() {
+		return set, nil
+	}
+	if err := os.MkdirAll(set.Dir, 0o755); err != nil {
+		return Set{}, fmt.Errorf("making the cache folder: %w", err)
+	}
+	release, err := lock(ctx, filepath.Join(set.Dir, "lock"), opts.Progress)
+	if err != nil {
+		return Set{}, err
+	}
+	defer release()
+	if set.complete() {
+		return set, nil
+	}
+	task := opts.Progress.Task("Building control planes (first time only, about 10 min on 2 cores; cached in " + set.Dir + ")")
+	if err := build(ctx, set, task); err != nil {
+		task.Fail()
+		return Set{}, err
+	}
+	task.End("built in " + progress.Duration(task.Elapsed()))
+	return set, nil
+}
+
+// CacheDir is autonode's cache folder: $AUTONODE_CACHE, else autonode in $XDG_CACHE_HOME or ~/.cache.
+func CacheDir() (string, error) {
+	if dir := os.Getenv("AUTONODE_CACHE"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	if dir := os.Getenv("XDG_CACHE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "autonode"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("finding the cache folder (set AUTONODE_CACHE): %w", err)
+	}
+	return filepath.Join(home, ".cache", "autonode"), nil
+}
+
+func (s Set) complete() bool {
+	_, err := os.Stat(filepath.Join(s.Dir, completedMarker))
+	return err == nil
+}
+
+// toolchain is what of the go command decides about a binary.
+type toolchain struct {
+	GOVERSION, GOOS, GOARCH string
+}
+
+func readToolchain(ctx context.Context) (toolchain, error) {
+	cmd := exec.CommandContext(ctx, "go", "env", "-json", "GOVERSION", "GOOS", "GOARCH")
+	cmd.Env = environment()
+	cmd.Dir = os.TempDir()
+	out, err := output(cmd)
+	if err != nil {
+		return toolchain{}, fmt.Errorf("asking the go command for its version: %w", err)
+	}
+	var tc toolchain
+	if err := json.Unmarshal(out, &tc); err != nil {
+		return toolchain{}, fmt.Errorf("reading the go command's version: %w", err)
+	}
+	return tc, nil
+}
+
+// key names a set after everything that decides about its content.
+func key(tc toolchain, list []program) (string, error) {
+	h := sha256.New()
+	for _, name := range []string{"programs.mod", "programs.sum"} {
+		data, err := module.ReadFile(name)
+		if err != nil {
+			return "", fmt.Errorf("reading %s: %w", name, err)
+		}
+		fmt.Fprintf(h, "%s %d\n%s", name, len(data), data)
+	}
+	fmt.Fprintf(h, "%+v\n%+v\n%v\n%v", tc, list, manifests, buildFlags)
+	return hex.EncodeToString(h.Sum(nil))[:16], nil
+}
+
+var buildFlags = []string{"-trimpath"}
+
+// environment is the caller's, with all that changes what is built set: the compile cache is shared with every
+// other build that uses -trimpath and CGO_ENABLED=0.
+func environment() []string {
+	return append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GO111MODULE=on")
+}
+
+func build(ctx context.Context, set Set, task *progress.Task) error {
+	source := filepath.Join(set.Dir, "module")
+	for _, dir := range []string{source, filepath.Join(set.Dir, "bin"), filepath.Join(set.Dir, "manifests"), set.EnvtestAssets()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("making the cache folder: %w", err)
+		}
+	}
+	for from, to := range map[string]string{"programs.mod": "go.mod", "programs.sum": "go.sum"} {
+		data, err := module.ReadFile(from)
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", from, err)
+		}
+		if err := os.WriteFile(filepath.Join(source, to), data, 0o644); err != nil {
+			return fmt.Errorf("writing the module of programs: %w", err)
+		}
+	}
+	for _, p := range list {
+		if _, err := os.Stat(set.bin(p.name)); err == nil {
+			continue
+		}
+		if err := task.Run(p.name, func() error { return p.build(ctx, source, set.bin(p.name)) }); err != nil {
+			return err
+		}
+	}
+	if err := copyManifests(ctx, source, set); err != nil {
+		return err
+	}
+	for link, target := range map[string]string{
+		"etcd":           "etcd",
+		"kube-apiserver": apiServerName(KubernetesUpgradedVersion),
+		"kubectl":        "kubectl",
+	} {
+		path := filepath.Join(set.EnvtestAssets(), link)
+		if err := os.Symlink(filepath.Join("..", "bin", target), path); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("linking %s: %w", link, err)
+		}
+	}
+	return os.WriteFile(filepath.Join(set.Dir, completedMarker), nil, 0o644)
+}
+
+// build builds the program under another name first, so that an interrupted build leaves nothing half-made.
+func (p program) build(ctx context.Context, source, path string) error {
+	unfinished := path + ".unfinished"
+	args := append([]string{"build"}, buildFlags...)
+	args = append(args, "-ldflags", strings.TrimSpace("-s -w "+p.ldflags), "-o", unfinished, p.pkg)
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = source
+	cmd.Env = environment()
+	if _, err := output(cmd); err != nil {
+		return fmt.Errorf("building %s: %w", p.name, err)
+	}
+	if err := os.Rename(unfinished, path); err != nil {
+		return fmt.Errorf("building %s: %w", p.name, err)
+	}
+	return nil
+}
+
+func copyManifests(ctx context.Context, source string, set Set) error {
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api")
+	cmd.Dir = source
+	cmd.Env = environment()
+	out, err := output(cmd)
+	if err != nil {
+		return fmt.Errorf("finding Cluster API's module: %w", err)
+	}
+	root := strings.TrimSpace(string(out))
+	for from, to := range manifests {
+		from, to := filepath.Join(root, from), filepath.Join(set.Dir, "manifests", to)
+		err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			relative, err := filepath.Rel(from, path)
+			if err != nil {
+				return err
+			}
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			target := filepath.Join(to, relative)
+			if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+				return err
+			}
+			return os.WriteFile(target, data, 0o644)
+		})
+		if err != nil {
+			return fmt.Errorf("copying Cluster API's manifests: %w", err)
+		}
+	}
+	return nil
+}
+
+// output runs cmd and returns what it printed; an error carries the end of what it complained about.
+func output(cmd *exec.Cmd) ([]byte, error) {
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		const most = 4000
+		complaint := strings.TrimSpace(stderr.String())
+		if len(complaint) > most {
+			complaint = "…" + complaint[len(complaint)-most:]
+		}
+		if complaint != "" {
+			return nil, fmt.Errorf("%w\n%s", err, complaint)
+		}
+		return nil, err
+	}
+	return stdout.Bytes(), nil
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/autonode-io/autonode/test/world/progress"
+)
+
+func TestKey(t *testing.T) {
+	tc := toolchain{GOVERSION: "go1.26.8", GOOS: "linux", GOARCH: "amd64"}
+	before, err := key(tc, list)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Run("When nothing changes, it should stay the same", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(key(tc, list)).To(Equal(before))
+	})
+	for name, change := range map[string]func(*toolchain, []program){
+		"the Go version":     func(tc *toolchain, _ []program) { tc.GOVERSION = "go1.27.0" },
+		"the architecture":   func(tc *toolchain, _ []program) { tc.GOARCH = "arm64" },
+		"a linker flag":      func(_ *toolchain, l []program) { l[1].ldflags = kubernetesStamp("v1.99.0") },
+		"a program's source": func(_ *toolchain, l []program) { l[0].pkg = "example.com/etcd" },
+	} {
+		t.Run("When "+name+" changes, it should change", func(t *testing.T) {
+			g := NewWithT(t)
+			changed, programs := tc, append([]program(nil), list...)
+			change(&changed, programs)
+			g.Expect(key(changed, programs)).NotTo(Equal(before))
+		})
+	}
+}
+
+func TestEnsure(t *testing.T) {
+	t.Run("When the set is complete, it should build nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		cache := t.TempDir()
+		tc, err := readToolchain(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		name, err := key(tc, list)
+		g.Expect(err).NotTo(HaveOccurred())
+		dir := filepath.Join(cache, name)
+		g.Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
+		g.Expect(os.WriteFile(filepath.Join(dir, completedMarker), nil, 0o600)).To(Succeed())
+
+		set, err := Ensure(t.Context(), Options{CacheDir: cache})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(set.Dir).To(Equal(dir))
+		g.Expect(filepath.Join(dir, "bin")).NotTo(BeADirectory())
+	})
+
+	t.Run("When another process builds, it should wait until that is done or the caller gives up", func(t *testing.T) {
+		g := NewWithT(t)
+		path := filepath.Join(t.TempDir(), "lock")
+		release, err := lock(t.Context(), path, progress.New(nil))
+		g.Expect(err).NotTo(HaveOccurred())
+
+		impatient, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err = lock(impatient, path, progress.New(nil))
+		g.Expect(err).To(MatchError(context.DeadlineExceeded))
+
+		release()
+		release, err = lock(t.Context(), path, progress.New(nil))
+		g.Expect(err).NotTo(HaveOccurred())
+		release()
+	})
+}
+
+func TestCacheDir(t *testing.T) {
+	for _, tc := range []struct {
+		name                string
+		autonode, xdg, home string
+		want                string
+	}{
+		{"When AUTONODE_CACHE is set, it should win", "/a", "/b", "/c", "/a"},
+		{"When XDG_CACHE_HOME is set, it should be honoured", "", "/b", "/c", "/b/autonode"},
+		{"When XDG_CACHE_HOME is relative, it should be ignored as its specification says", "", "b", "/c", "/c/.cache/autonode"},
+		{"When neither is set, it should be in the home folder", "", "", "/c", "/c/.cache/autonode"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			t.Setenv("AUTONODE_CACHE", tc.autonode)
+			t.Setenv("XDG_CACHE_HOME", tc.xdg)
+			t.Setenv("HOME", tc.home)
+			g.Expect(CacheDir()).To(Equal(tc.want))
+		})
+	}
+}
+
+func TestAPIServer(t *testing.T) {
+	t.Run("When a version isn't in the set, it should say which are", func(t *testing.T) {
+		g := NewWithT(t)
+		_, err := Set{Dir: "/cache"}.APIServer("v1.37.0")
+		g.Expect(err).To(MatchError(ContainSubstring("v1.36.2 and v1.36.3")))
+	})
+}
