@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ClusterAPINodeClass says which Cluster API objects of the management cluster nodes are made from.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=clusterapinodeclasses,scope=Cluster,categories=karpenter,shortName={capinc,capincs}
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`
+// +kubebuilder:printcolumn:name="Shapes",type=integer,JSONPath=`.status.shapeCount`
+// +kubebuilder:printcolumn:name="Cheapest",type=string,JSONPath=`.status.cheapest`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+type ClusterAPINodeClass struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is what nodes are made from.
+	// +optional
+	Spec ClusterAPINodeClassSpec `json:"spec,omitempty"`
+	// status is what was found.
+	// +optional
+	Status ClusterAPINodeClassStatus `json:"status,omitempty"`
+}
+
+// ClusterAPINodeClassList is a list of ClusterAPINodeClasses.
+//
+// +kubebuilder:object:root=true
+type ClusterAPINodeClassList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []ClusterAPINodeClass `json:"items"`
+}
+
+// ClusterAPINodeClassSpec is what nodes are made from.
+type ClusterAPINodeClassSpec struct {
+	ShapeSelectors `json:",inline"`
+
+	// bootstrap says how a machine joins the cluster. A MachineDeployment brings its own; for any other shape source
+	// it is required.
+	// +optional
+	Bootstrap *Bootstrap `json:"bootstrap,omitempty"`
+
+	// version is the Kubernetes version of the nodes, such as 1.36.3. It can't exceed the API server's. Without it
+	// nodes follow the platform's release payload.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^v?(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)([-+].+)?$`
+	Version string `json:"version,omitempty"`
+
+	// kubelet is what the nodes' kubelets reserve and how many pods they run.
+	// +optional
+	Kubelet *KubeletConfiguration `json:"kubelet,omitempty"`
+}
+
+// ShapeSelectors choose shape sources in the control-plane namespace of the management cluster.
+type ShapeSelectors struct {
+	// scalableResourceSelector chooses MachineDeployments by their labels. They are only read: their template,
+	// bootstrap, labels and taints are a shape; their replicas are left alone.
+	// +optional
+	ScalableResourceSelector *metav1.LabelSelector `json:"scalableResourceSelector,omitempty"`
+
+	// infrastructureTemplateSelectors choose infrastructure machine templates by kind and labels. Each template is a shape.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	InfrastructureTemplateSelectors []InfrastructureTemplateSelector `json:"infrastructureTemplateSelectors,omitempty"`
+}
+
+// InfrastructureTemplateSelector chooses infrastructure machine templates of one kind.
+type InfrastructureTemplateSelector struct {
+	// apiGroup of the template, such as infrastructure.cluster.x-k8s.io.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	APIGroup string `json:"apiGroup"`
+	// kind of the template, such as VSphereMachineTemplate.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.endsWith('Template')",message="kind has to be that of a template, such as VSphereMachineTemplate: machines are cloned from it"
+	Kind string `json:"kind"`
+	// selector chooses by labels. An empty one chooses every template of the kind in the namespace.
+	// +optional
+	Selector metav1.LabelSelector `json:"selector,omitempty"`
+}
+
+// Bootstrap is a union: exactly one member is set.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.configTemplateRef) != has(self.dataSecretName)",message="exactly one of configTemplateRef and dataSecretName has to be set"
+type Bootstrap struct {
+	// configTemplateRef names a bootstrap template in the control-plane namespace, such as a KubeadmConfigTemplate. Each
+	// machine gets a clone of it.
+	// +optional
+	ConfigTemplateRef *BootstrapTemplateReference `json:"configTemplateRef,omitempty"`
+	// dataSecretName names a Secret in the control-plane namespace that holds ready bootstrap data, shared by all
+	// machines. It has to register nodes with the taint karpenter.sh/unregistered:NoExecute.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	DataSecretName string `json:"dataSecretName,omitempty"`
+}
+
+// BootstrapTemplateReference names a bootstrap template.
+type BootstrapTemplateReference struct {
+	// apiGroup of the template, such as bootstrap.cluster.x-k8s.io.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	APIGroup string `json:"apiGroup"`
+	// kind of the template, such as KubeadmConfigTemplate.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.endsWith('Template')",message="kind has to be that of a template, such as KubeadmConfigTemplate: each machine gets a clone of it"
+	Kind string `json:"kind"`
+	// name of the template.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+}
+
+// ReservedQuantity is a quantity, such as 100m or 256Mi.
+//
+// +kubebuilder:validation:MaxLength=32
+type ReservedQuantity string
+
+// EvictionThreshold is a quantity, such as 100Mi, or a percentage, such as 5%.
+//
+// +kubebuilder:validation:MaxLength=32
+type EvictionThreshold string
+
+// KubeletConfiguration is what a node's kubelet reserves and how many pods it runs. It lessens what Karpenter expects of a
+// node, and is written into the bootstrap configuration of the kinds that the provider knows.
+type KubeletConfiguration struct {
+	// maxPods is the most pods that a node runs. Without it a shape's own number holds, and 110 without one.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2500
+	MaxPods *int32 `json:"maxPods,omitempty"`
+	// kubeReserved is kept for Kubernetes' own daemons: cpu, memory, ephemeral-storage and pid, as quantities.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=4
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage', 'pid'])",message="kubeReserved may hold cpu, memory, ephemeral-storage and pid"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, isQuantity(self[k]) && quantity(self[k]).sign() >= 0)",message="kubeReserved values have to be quantities that are not negative, such as 100m or 256Mi"
+	KubeReserved map[string]ReservedQuantity `json:"kubeReserved,omitempty"`
+	// systemReserved is kept for the system's daemons: cpu, memory, ephemeral-storage and pid, as quantities.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=4
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage', 'pid'])",message="systemReserved may hold cpu, memory, ephemeral-storage and pid"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, isQuantity(self[k]) && quantity(self[k]).sign() >= 0)",message="systemReserved values have to be quantities that are not negative, such as 100m or 256Mi"
+	SystemReserved map[string]ReservedQuantity `json:"systemReserved,omitempty"`
+	// evictionHard is kept free by evicting pods: memory.available and nodefs.available, as quantities or percentages.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=8
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['memory.available', 'nodefs.available', 'nodefs.inodesFree', 'imagefs.available', 'imagefs.inodesFree', 'pid.available'])",message="evictionHard may hold memory.available, nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree and pid.available"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].matches('^(100|[0-9]{1,2})(\\\\.[0-9]+)?%$') || (isQuantity(self[k]) && quantity(self[k]).sign() >= 0))",message="evictionHard values have to be quantities such as 100Mi or percentages such as 5%"
+	EvictionHard map[string]EvictionThreshold `json:"evictionHard,omitempty"`
+}
+
+// Conditions of a ClusterAPINodeClass. Ready is computed from the others.
+const (
+	// ConditionShapesReady: at least one usable shape was found.
+	ConditionShapesReady = "ShapesReady"
+	// ConditionBootstrapReady: what machines join by exists.
+	ConditionBootstrapReady = "BootstrapReady"
+	// ConditionVersionReady: the nodes' version is known and the API server can serve it.
+	ConditionVersionReady = "VersionReady"
+	// ConditionLaunchAllowed: AutoNode isn't being turned off, and the Cluster isn't paused.
+	ConditionLaunchAllowed = "LaunchAllowed"
+)
+
+// Reasons of ClusterAPINodeClass conditions.
+const (
+	// NoSelectorReason: the node class selects nothing; set scalableResourceSelector or infrastructureTemplateSelectors.
+	NoSelectorReason = "NoSelector"
+	// InvalidSelectorReason: a label selector can't be parsed; the message says why.
+	InvalidSelectorReason = "InvalidSelector"
+	// NoShapesReason: nothing matches the selectors; label a template, or correct the selector.
+	NoShapesReason = "NoShapes"
+	// AllInvalidReason: everything that matches is malformed; the message names the first and what is wrong with it.
+	AllInvalidReason = "AllInvalid"
+	// SomeInvalidReason: some of what matches is malformed and left out; the others are in use.
+	SomeInvalidReason = "SomeInvalid"
+	// SourceUnreadableReason: a kind isn't served by the management cluster, or may not be read; name it in
+	// spec.autoNode of the HostedCluster, or install its provider.
+	SourceUnreadableReason = "SourceUnreadable"
+	// BootstrapMissingReason: set bootstrap on the node class: a template shape has none of its own.
+	BootstrapMissingReason = "BootstrapMissing"
+	// BootstrapNotFoundReason: the bootstrap template or Secret doesn't exist; create it, or correct the name.
+	BootstrapNotFoundReason = "BootstrapNotFound"
+	// VersionUnknownReason: the API server hasn't told its version yet.
+	VersionUnknownReason = "VersionUnknown"
+	// VersionTooNewReason: spec.version exceeds the API server's; lower it, or upgrade the control plane first.
+	VersionTooNewReason = "VersionTooNew"
+	// DrainingReason: AutoNode is being turned off for this cluster.
+	DrainingReason = "Draining"
+	// ClusterPausedReason: the Cluster is paused in the management cluster; nothing is launched until it resumes.
+	ClusterPausedReason = "ClusterPaused"
+)
+
+// ClusterAPINodeClassStatus is what was found.
+type ClusterAPINodeClassStatus struct {
+	// conditions contains signals for health and readiness.
+	// +optional
+	Conditions []status.Condition `json:"conditions,omitempty"`
+	// version that new nodes get, without a leading v.
+	// +optional
+	Version string `json:"version,omitempty"`
+	// shapeCount is the number of usable shapes.
+	// +optional
+	ShapeCount *int32 `json:"shapeCount,omitempty"`
+	// cheapest is the cheapest instance type and its price, such as "c2-small $0.021".
+	// +optional
+	Cheapest string `json:"cheapest,omitempty"`
+	// shapes are the machine forms that nodes of this class can have, cheapest first, one hundred at most.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=100
+	Shapes []ShapeStatus `json:"shapes,omitempty"`
+}
+
+// ShapeStatus is one machine form.
+type ShapeStatus struct {
+	// instanceType that the shape is offered as.
+	InstanceType string `json:"instanceType"`
+	// source is the object that the shape comes from, as <kind>/<name>.
+	Source string `json:"source"`
+	// architecture of the machine, such as amd64.
+	// +optional
+	Architecture string `json:"architecture,omitempty"`
+	// cpu capacity.
+	// +optional
+	CPU resource.Quantity `json:"cpu,omitempty"`
+	// memory capacity.
+	// +optional
+	Memory resource.Quantity `json:"memory,omitempty"`
+	// gpu capacity by resource name.
+	// +optional
+	GPU corev1.ResourceList `json:"gpu,omitempty"`
+	// price of an on-demand machine in US dollars an hour, as a decimal.
+	// +optional
+	Price string `json:"price,omitempty"`
+	// spotPrice of a spot machine in US dollars an hour, as a decimal; empty without a spot offering.
+	// +optional
+	SpotPrice string `json:"spotPrice,omitempty"`
+	// zones that the shape is offered in.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	Zones []string `json:"zones,omitempty"`
+}
+
+// StatusConditions computes Ready from the other conditions.
+func (in *ClusterAPINodeClass) StatusConditions(opts ...status.ForOption) status.ConditionSet {
+	return status.NewReadyConditions(
+		ConditionShapesReady,
+		ConditionBootstrapReady,
+		ConditionVersionReady,
+		ConditionLaunchAllowed,
+	).For(in, opts...)
+}
+
+// GetConditions returns status.conditions.
+func (in *ClusterAPINodeClass) GetConditions() []status.Condition {
+	return in.Status.Conditions
+}
+
+// SetConditions replaces status.conditions.
+func (in *ClusterAPINodeClass) SetConditions(conditions []status.Condition) {
+	in.Status.Conditions = conditions
+}

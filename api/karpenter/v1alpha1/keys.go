@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+// Annotations that a platform team sets on a shape source: an infrastructure machine template or a MachineDeployment.
+const (
+	// PriceAnnotation is the price of one on-demand machine of this shape, in US dollars an hour, as a decimal.
+	PriceAnnotation = Group + "/price"
+	// SpotPriceAnnotation is the price of one spot machine of this shape. Without it the shape has no spot offering.
+	SpotPriceAnnotation = Group + "/spot-price"
+	// InstanceTypeAnnotation names the instance type. Without it the source's own name is the instance type's.
+	InstanceTypeAnnotation = Group + "/instance-type"
+)
+
+// Labels of the objects that the provider makes in the management cluster.
+const (
+	// NodeClaimLabel is the name of the NodeClaim that a Machine and its children belong to.
+	NodeClaimLabel = Group + "/nodeclaim"
+	// NodeClaimUIDLabel is the UID of that NodeClaim. It is what ownership is decided by.
+	NodeClaimUIDLabel = Group + "/nodeclaim-uid"
+)
+
+// Annotations of NodeClaims, Machines and ClusterAPINodeClasses that the provider writes.
+const (
+	// NodeClassHashAnnotation is the hash of the node class's fields that make a node drift when they change.
+	NodeClassHashAnnotation = Group + "/nodeclass-hash"
+	// NodeClassHashVersionAnnotation is the version of the rule that NodeClassHashAnnotation was made by. Hashes of
+	// different versions are never compared, so that an upgrade of the provider doesn't drift a fleet.
+	NodeClassHashVersionAnnotation = Group + "/nodeclass-hash-version"
+	// ShapeHashAnnotation is the hash of the infrastructure template's content that a machine was cloned from.
+	ShapeHashAnnotation = Group + "/shape-hash"
+	// BootstrapHashAnnotation is the hash of the bootstrap template's content that a machine was cloned from.
+	BootstrapHashAnnotation = Group + "/bootstrap-hash"
+	// ShapeSourceAnnotation names the shape source that a machine was made from, as <kind>.<group>/<name>.
+	ShapeSourceAnnotation = Group + "/shape-source"
+	// MachineAnnotation is on a NodeClaim: the Machine that it became, as <namespace>/<name>.
+	MachineAnnotation = Group + "/machine"
+)
+
+const (
+	// DrainingAnnotation is set by the operator on a node class, with the value "true", while AutoNode is being turned
+	// off: no node of that class is launched any more, and those there are drain.
+	DrainingAnnotation = Group + "/draining"
+	// NodeClassFinalizer holds a node class while NodeClaims use it.
+	NodeClassFinalizer = Group + "/termination"
+	// DefaultNodeClass is the name of the node class that the operator keeps in every guest cluster.
+	DefaultNodeClass = "default"
+	// Kind is the kind of the node class.
+	Kind = "ClusterAPINodeClass"
+)

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1beta1
+
+// Conditions of a HostedCluster. Events on it carry the same reasons.
+const (
+	// ValidConfiguration: the spec makes sense as a whole, beyond what admission can check.
+	ValidConfiguration = "ValidConfiguration"
+	// ReleaseResolved: the payload was pulled and holds what AutoNode needs.
+	ReleaseResolved = "ReleaseResolved"
+	// GuestReachable: the guest cluster's API server answers.
+	GuestReachable = "GuestReachable"
+	// AutoNodeEnabled: Karpenter runs for this cluster as the payload says.
+	AutoNodeEnabled = "AutoNodeEnabled"
+	// NodesUpToDate: every node that AutoNode made runs the version that the payload and the control plane call for.
+	NodesUpToDate = "NodesUpToDate"
+)
+
+// Conditions of a ControlPlaneComponent.
+const (
+	// Available: at least one replica serves.
+	Available = "Available"
+	// RolloutComplete: every replica runs what the payload calls for, and none of another kind is left.
+	RolloutComplete = "RolloutComplete"
+)
+
+// Reasons shared by several conditions.
+const (
+	// AsExpectedReason: nothing to do.
+	AsExpectedReason = "AsExpected"
+	// PausedReason: remove spec.pausedUntil, or the Cluster's pause, to go on.
+	PausedReason = "Paused"
+)
+
+// Reasons of ValidConfiguration.
+const (
+	// ControlPlaneNamespaceForbiddenReason: spec.controlPlaneNamespace names neither the default nor the HostedCluster's
+	// own namespace; recreate the HostedCluster without it.
+	ControlPlaneNamespaceForbiddenReason = "ControlPlaneNamespaceForbidden"
+	// PlatformUnsupportedReason: this operator has no profile for the platform; use another platform, or upgrade the operator.
+	PlatformUnsupportedReason = "PlatformUnsupported"
+	// ClusterNotFoundReason: no Cluster API Cluster of the name spec.infraID is in the control-plane namespace; create
+	// it, or correct spec.infraID.
+	ClusterNotFoundReason = "ClusterNotFound"
+	// KindNotFoundReason: a kind that spec.autoNode names isn't served by the management cluster; install its
+	// infrastructure or bootstrap provider, or correct the name.
+	KindNotFoundReason = "KindNotFound"
+	// InvalidSpecReason: the message names the field and what it may be.
+	InvalidSpecReason = "InvalidSpec"
+)
+
+// Reasons of ReleaseResolved.
+const (
+	// PullSecretInvalidReason: spec.pullSecret is missing or holds no .dockerconfigjson; correct the Secret.
+	PullSecretInvalidReason = "PullSecretInvalid"
+	// ImageReferenceInvalidReason: spec.release.image can't be parsed as an image reference; correct it.
+	ImageReferenceInvalidReason = "ImageReferenceInvalid"
+	// ImagePullUnauthorizedReason: the registry refused the credentials; add an entry for it to the pull secret.
+	ImagePullUnauthorizedReason = "ImagePullUnauthorized"
+	// ImageNotFoundReason: the registry has no such image; correct spec.release.image or push the image.
+	ImageNotFoundReason = "ImageNotFound"
+	// RegistryUnreachableReason: the registry doesn't answer; check the network, or add a mirror to spec.imageContentSources.
+	RegistryUnreachableReason = "RegistryUnreachable"
+	// PayloadMalformedReason: the image isn't a release image, or a broken one; ask whoever published it.
+	PayloadMalformedReason = "PayloadMalformed"
+	// PayloadTooLargeReason: the image exceeds what the operator reads; ask whoever published it.
+	PayloadTooLargeReason = "PayloadTooLarge"
+	// ComponentMissingReason: the payload names no Karpenter for this platform; choose a payload that does.
+	ComponentMissingReason = "ComponentMissing"
+)
+
+// Reasons of GuestReachable.
+const (
+	// GuestConnectingReason: the connection is being made; if it stays, look at the control plane's pods.
+	GuestConnectingReason = "Connecting"
+	// GuestUnreachableReason: the API server stopped answering; look at the control plane's pods and the kubeconfig Secret.
+	GuestUnreachableReason = "Unreachable"
+)
+
+// Reasons of AutoNodeEnabled.
+const (
+	// AutoNodeProgressingReason: Karpenter is being installed or rolled; the message says what is waited for.
+	AutoNodeProgressingReason = "AutoNodeProgressing"
+	// AutoNodeWaitingReason: an input is missing, which the message names; nothing that runs was changed.
+	AutoNodeWaitingReason = "AutoNodeWaiting"
+	// AutoNodeNotConfiguredReason: set spec.autoNode to turn AutoNode on.
+	AutoNodeNotConfiguredReason = "AutoNodeNotConfigured"
+	// AutoNodeDrainingReason: AutoNode was turned off and its nodes are being drained; the message says what holds them.
+	AutoNodeDrainingReason = "AutoNodeDraining"
+	// AutoNodeDegradedReason: Karpenter was rolled out and isn't available now; look at its pods in the control-plane namespace.
+	AutoNodeDegradedReason = "AutoNodeDegraded"
+	// AutoNodeEvaluationFailedReason: the state couldn't be read; the message holds the error, and it is tried again.
+	AutoNodeEvaluationFailedReason = "AutoNodeEvaluationFailed"
+)
+
+// Reasons of NodesUpToDate.
+const (
+	// NodesOutdatedReason: nodes run an older version and are being replaced as the NodePools' disruption budgets allow.
+	NodesOutdatedReason = "NodesOutdated"
+	// ControlPlaneOlderReason: the payload's node version is newer than the guest's API server; nodes follow once that is upgraded.
+	ControlPlaneOlderReason = "ControlPlaneOlder"
+)
+
+// Reasons of the events that record an irreversible step.
+const (
+	// AbandonedReason: the guest was unreachable until the drain's deadline; the ConfigMap that the event names lists what was left.
+	AbandonedReason = "Abandoned"
+	// DrainForcedReason: the drain's deadline passed and pods are terminated against their PodDisruptionBudgets.
+	DrainForcedReason = "DrainForced"
+)
+
+// Labels, annotations and names.
+const (
+	// HostedClusterFinalizer holds a HostedCluster until its nodes are drained and Karpenter is removed.
+	HostedClusterFinalizer = Group + "/hostedcluster"
+	// HostedClusterLabel is on what the operator makes in the management cluster: the HostedCluster's name.
+	HostedClusterLabel = Group + "/hosted-cluster"
+	// HostedClusterNamespaceLabel is on what the operator makes in the management cluster: the HostedCluster's namespace.
+	HostedClusterNamespaceLabel = Group + "/hosted-cluster-namespace"
+	// ManagedByLabel has the value ManagedByOperator on every object that the operator made, in either cluster.
+	ManagedByLabel = "app.kubernetes.io/managed-by"
+	// ManagedByOperator is the value of ManagedByLabel, and the operator's field owner.
+	ManagedByOperator = "autonode-operator"
+	// TokenExpiresAtAnnotation is on the Secret with Karpenter's guest token: when it expires, in RFC 3339.
+	TokenExpiresAtAnnotation = Group + "/token-expires-at"
+	// TokenServiceAccountUIDAnnotation is on the same Secret: the guest ServiceAccount that the token belongs to. A
+	// token of a ServiceAccount that was recreated is void.
+	TokenServiceAccountUIDAnnotation = Group + "/token-service-account-uid"
+	// KarpenterComponent names the ControlPlaneComponent, the Deployment and the ServiceAccount of Karpenter.
+	KarpenterComponent = "karpenter"
+	// GuestAccessSecret names the Secret that holds Karpenter's kubeconfig and token for the guest cluster.
+	GuestAccessSecret = "karpenter-guest-access"
+	// AbandonedConfigMap names the ConfigMap that records what a deleted HostedCluster had to leave behind.
+	AbandonedConfigMap = "autonode-abandoned"
+)

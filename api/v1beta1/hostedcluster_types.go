@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1beta1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+// HostedCluster is a cluster whose control plane runs as pods in the management cluster. AutoNode reads what it needs
+// of it and owns spec.autoNode; the field names follow HyperShift's where one exists.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=hostedclusters,scope=Namespaced,shortName={hc,hcs},categories={autonode,cluster-api}
+// +kubebuilder:printcolumn:name="AutoNode",type=string,JSONPath=`.status.autoNode.state`
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version.history[?(@.state=="Completed")].version`
+// +kubebuilder:printcolumn:name="Desired",type=string,JSONPath=`.status.version.desired.version`
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.autoNode.nodeCount`
+// +kubebuilder:printcolumn:name="Outdated",type=integer,JSONPath=`.status.autoNode.outdatedNodeCount`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.autoNode.message`
+type HostedCluster struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is what the platform team wants.
+	// +required
+	Spec HostedClusterSpec `json:"spec"`
+	// status is what the operator has seen and done.
+	// +optional
+	Status HostedClusterStatus `json:"status,omitempty"`
+}
+
+// HostedClusterList is a list of HostedClusters.
+//
+// +kubebuilder:object:root=true
+type HostedClusterList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []HostedCluster `json:"items"`
+}
+
+// HostedClusterSpec is what the platform team wants of a hosted cluster.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.infraID) == has(oldSelf.infraID)",message="infraID can't be added or removed: machines carry it"
+// +kubebuilder:validation:XValidation:rule="has(self.controlPlaneNamespace) == has(oldSelf.controlPlaneNamespace)",message="controlPlaneNamespace can't be added or removed: the control plane runs there"
+type HostedClusterSpec struct {
+	// release is the payload: it decides which Karpenter and which node version run.
+	// +required
+	Release Release `json:"release"`
+
+	// infraID names the Cluster API Cluster in the control-plane namespace. Defaults to metadata.name.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="infraID is immutable: machines carry it"
+	InfraID string `json:"infraID,omitempty"`
+
+	// controlPlaneNamespace is the namespace of the control plane and of its Cluster API Cluster. Defaults to
+	// <metadata.namespace>-<metadata.name>; the only other value allowed is metadata.namespace, so that no tenant can
+	// point at another's.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="controlPlaneNamespace is immutable: the control plane runs there"
+	ControlPlaneNamespace string `json:"controlPlaneNamespace,omitempty"`
+
+	// pullSecret names a Secret of type kubernetes.io/dockerconfigjson in the HostedCluster's namespace. It pulls the
+	// payload and the images that the payload names.
+	// +optional
+	PullSecret *corev1.LocalObjectReference `json:"pullSecret,omitempty"`
+
+	// imageContentSources lists mirrors, tried in order before the source itself.
+	// +optional
+	// +listType=map
+	// +listMapKey=source
+	// +kubebuilder:validation:MaxItems=64
+	ImageContentSources []ImageContentSource `json:"imageContentSources,omitempty"`
+
+	// pausedUntil pauses AutoNode for this cluster: "true" until it is removed, "false", or a time in RFC 3339 at
+	// which it resumes by itself. What runs goes on running; nothing is written.
+	// +optional
+	// +kubebuilder:validation:MaxLength=35
+	// +kubebuilder:validation:Pattern=`^(true|false|\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2}))$`
+	PausedUntil *string `json:"pausedUntil,omitempty"`
+
+	// autoNode gives the cluster nodes that come and go by themselves. Removing it drains and removes the nodes that
+	// AutoNode made, then Karpenter; NodePools and CRDs stay in the guest cluster.
+	// +optional
+	AutoNode *AutoNode `json:"autoNode,omitempty"`
+}
+
+// Release is a payload.
+type Release struct {
+	// image is the release image. A tag is resolved to a digest once for each change of this field; the digest is
+	// recorded in status.version.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9][^\\\\s]*$')",message="image has to be an image reference such as registry.example/release:1.36.3 or registry.example/release@sha256:…"
+	Image string `json:"image"`
+}
+
+// ImageContentSource names mirrors of a repository.
+type ImageContentSource struct {
+	// source is a repository, or a prefix of one, as the payload names it, such as registry.example/release.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Source string `json:"source"`
+	// mirrors hold the same content. They are tried in this order.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	Mirrors []string `json:"mirrors"`
+}
+
+// AutoNode configures the provisioner of nodes.
+type AutoNode struct {
+	// provisionerConfig chooses the provisioner.
+	// +required
+	ProvisionerConfig ProvisionerConfig `json:"provisionerConfig"`
+}
+
+// Provisioner is a program that makes nodes.
+//
+// +kubebuilder:validation:Enum=Karpenter
+type Provisioner string
+
+// ProvisionerKarpenter is Karpenter, the only provisioner there is.
+const ProvisionerKarpenter Provisioner = "Karpenter"
+
+// ProvisionerConfig is a union: exactly the member that name chooses is set.
+//
+// +kubebuilder:validation:XValidation:rule="self.name != 'Karpenter' || has(self.karpenter)",message="karpenter is required when name is Karpenter"
+type ProvisionerConfig struct {
+	// name chooses the provisioner.
+	// +required
+	Name Provisioner `json:"name"`
+	// karpenter configures Karpenter.
+	// +optional
+	Karpenter *Karpenter `json:"karpenter,omitempty"`
+}
+
+// Platform is what Karpenter's cloud provider drives.
+//
+// +kubebuilder:validation:Enum=ClusterAPI;AWS
+type Platform string
+
+const (
+	// PlatformClusterAPI drives any infrastructure through Cluster API.
+	PlatformClusterAPI Platform = "ClusterAPI"
+	// PlatformAWS drives EC2 directly with Karpenter's AWS provider.
+	PlatformAWS Platform = "AWS"
+)
+
+// Karpenter is a union: exactly the member that platform chooses is set.
+//
+// +kubebuilder:validation:XValidation:rule="self.platform == 'ClusterAPI' ? has(self.clusterAPI) : !has(self.clusterAPI)",message="clusterAPI is required when platform is ClusterAPI, and forbidden otherwise"
+// +kubebuilder:validation:XValidation:rule="self.platform == 'AWS' ? has(self.aws) : !has(self.aws)",message="aws is required when platform is AWS, and forbidden otherwise"
+type Karpenter struct {
+	// platform chooses the cloud provider. It can't change while AutoNode is on: nodes of one can't be adopted by
+	// the other.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="platform is immutable while autoNode is set: remove autoNode first, which drains its nodes"
+	Platform Platform `json:"platform"`
+	// clusterAPI is what the default ClusterAPINodeClass of the guest cluster holds.
+	// +optional
+	ClusterAPI *ClusterAPI `json:"clusterAPI,omitempty"`
+	// aws configures Karpenter's AWS provider.
+	// +optional
+	AWS *AWS `json:"aws,omitempty"`
+}
+
+// ClusterAPI is what the default ClusterAPINodeClass of the guest cluster holds, and what Karpenter may touch in the
+// control-plane namespace: its Role there is made from the kinds named here.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.scalableResourceSelector) || has(self.infrastructureTemplateSelectors)",message="one of scalableResourceSelector and infrastructureTemplateSelectors is required: without one there is nothing to launch"
+type ClusterAPI struct {
+	v1alpha1.ShapeSelectors `json:",inline"`
+
+	// bootstrap says how a machine joins the cluster. A MachineDeployment brings its own.
+	// +optional
+	Bootstrap *v1alpha1.Bootstrap `json:"bootstrap,omitempty"`
+
+	// kubelet is what the nodes' kubelets reserve and how many pods they run.
+	// +optional
+	Kubelet *v1alpha1.KubeletConfiguration `json:"kubelet,omitempty"`
+}
+
+// AWS configures Karpenter's AWS provider.
+type AWS struct {
+	// roleARN is the IAM role that Karpenter assumes by web identity.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="self.matches('^arn:aws[a-z-]*:iam::[0-9]{12}:role/.+$')",message="roleARN has to be the ARN of an IAM role, such as arn:aws:iam::123456789012:role/karpenter"
+	RoleARN string `json:"roleARN"`
+}
+
+// HostedClusterStatus is what the operator has seen and done.
+type HostedClusterStatus struct {
+	// conditions: ValidConfiguration, ReleaseResolved, GuestReachable, AutoNodeEnabled, NodesUpToDate.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// autoNode counts what AutoNode runs. It is absent while AutoNode is off.
+	// +optional
+	AutoNode *AutoNodeStatus `json:"autoNode,omitempty"`
+
+	// version is the payload that is wanted, and those that were.
+	// +optional
+	Version *VersionStatus `json:"version,omitempty"`
+}
+
+// AutoNodeState sums the conditions up in one word, for a person who looks at a list of clusters.
+type AutoNodeState string
+
+const (
+	// AutoNodeStateEnabled: Karpenter runs as the payload says, and nodes come and go.
+	AutoNodeStateEnabled AutoNodeState = "Enabled"
+	// AutoNodeStateProgressing: AutoNode is being turned on.
+	AutoNodeStateProgressing AutoNodeState = "Progressing"
+	// AutoNodeStateUpgrading: a new payload rolls Karpenter, then the nodes.
+	AutoNodeStateUpgrading AutoNodeState = "Upgrading"
+	// AutoNodeStateWaiting: an input is missing. What runs goes on as it is.
+	AutoNodeStateWaiting AutoNodeState = "Waiting"
+	// AutoNodeStatePaused: spec.pausedUntil or Cluster API's pause holds everything as it is.
+	AutoNodeStatePaused AutoNodeState = "Paused"
+	// AutoNodeStateDraining: AutoNode was turned off and its nodes are being removed.
+	AutoNodeStateDraining AutoNodeState = "Draining"
+)
+
+// AutoNodeStatus counts what AutoNode runs in a hosted cluster.
+type AutoNodeStatus struct {
+	// state sums the conditions up in one word.
+	// +optional
+	State AutoNodeState `json:"state,omitempty"`
+	// message says what is waited for, and what to do about it. It is empty when there is nothing to say.
+	// +optional
+	Message string `json:"message,omitempty"`
+	// nodeCount is the number of nodes that Karpenter made and that have joined.
+	// +optional
+	NodeCount *int32 `json:"nodeCount,omitempty"`
+	// nodeClaimCount is the number of NodeClaims, joined or not.
+	// +optional
+	NodeClaimCount *int32 `json:"nodeClaimCount,omitempty"`
+	// vcpus is the sum of the CPU capacity of Karpenter's nodes, in virtual CPUs, rounded up.
+	// +optional
+	VCPUs *int32 `json:"vcpus,omitempty"`
+	// driftedNodeCount is the number of nodes that Karpenter is going to replace, because what they were made from
+	// changed.
+	// +optional
+	DriftedNodeCount *int32 `json:"driftedNodeCount,omitempty"`
+	// outdatedNodeCount is the number of nodes that run another version than the payload's.
+	// +optional
+	OutdatedNodeCount *int32 `json:"outdatedNodeCount,omitempty"`
+	// nodeVersions counts nodes by their kubelet's version, newest first.
+	// +optional
+	// +listType=map
+	// +listMapKey=version
+	NodeVersions []NodeVersion `json:"nodeVersions,omitempty"`
+}
+
+// NodeVersion counts the nodes of one version.
+type NodeVersion struct {
+	// version of the kubelet, without a leading v, such as 1.36.3.
+	Version string `json:"version"`
+	// count of nodes.
+	Count int32 `json:"count"`
+}
+
+// VersionStatus is the payload that is wanted, and those that were.
+type VersionStatus struct {
+	// desired is the payload that spec.release resolved to.
+	// +optional
+	Desired *DesiredVersion `json:"desired,omitempty"`
+	// history holds the newest entry first, sixteen at most.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	History []UpdateHistory `json:"history,omitempty"`
+}
+
+// DesiredVersion is a payload that was resolved.
+type DesiredVersion struct {
+	// version is the payload's own name for itself, such as 1.36.3.
+	Version string `json:"version"`
+	// nodeVersion is the Kubernetes version that the payload gives to nodes, without a leading v.
+	// +optional
+	NodeVersion string `json:"nodeVersion,omitempty"`
+	// image is the release image by digest.
+	Image string `json:"image"`
+	// requested is the spec.release.image that was resolved to image: a tag is looked up again only when it changes.
+	// +optional
+	Requested string `json:"requested,omitempty"`
+}
+
+// UpdateState says how far an update got.
+//
+// +kubebuilder:validation:Enum=Partial;Completed
+type UpdateState string
+
+const (
+	// UpdatePartial: Karpenter or some nodes are still to be rolled, or another payload came before they were.
+	UpdatePartial UpdateState = "Partial"
+	// UpdateCompleted: Karpenter runs the payload's image, and every node its version.
+	UpdateCompleted UpdateState = "Completed"
+)
+
+// UpdateHistory is one payload that ran or runs.
+type UpdateHistory struct {
+	// state says how far the update got.
+	State UpdateState `json:"state"`
+	// version is the payload's own name for itself.
+	Version string `json:"version"`
+	// image is the release image by digest.
+	Image string `json:"image"`
+	// startedTime is when the payload was resolved.
+	StartedTime metav1.Time `json:"startedTime"`
+	// completionTime is when state became Completed.
+	// +optional
+	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
+}

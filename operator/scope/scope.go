@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package scope is the seam between the HostedCluster reconciler and its steps: what a step may know of one hosted
+// cluster, and what it says back. It holds no behaviour of its own.
+package scope
+
+import (
+	"context"
+	"time"
+
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/payload"
+)
+
+// Step is one job of the HostedCluster reconciler. It owns its conditions on the HostedCluster's status, which it sets in
+// memory: the reconciler patches once, when all steps have run. A step is idempotent, and never changes spec or metadata.
+type Step interface {
+	// Name is a lowercase noun, for logs and errors.
+	Name() string
+	// Reconcile does the job as far as it can be done now. An error is tried again with back-off; waiting for the
+	// world isn't an error.
+	Reconcile(ctx context.Context, s *Scope) (Result, error)
+}
+
+// Result is what a step says back.
+type Result struct {
+	// Wait says that an input is missing or not there yet: the steps behind this one don't run, and nothing that runs is
+	// changed. A watch has to wake the reconciler; RequeueAfter is for what can't be watched.
+	Wait bool
+	// Message says in a person's words what is waited for. It reaches AutoNodeEnabled and the MESSAGE column.
+	Message string
+	// RequeueAfter wakes the reconciler after this time; zero means never.
+	RequeueAfter time.Duration
+}
+
+// Scope is what the steps know of one hosted cluster during one reconciliation. Earlier steps fill what later ones need.
+type Scope struct {
+	// HostedCluster is a copy of the object; steps write to its status only.
+	HostedCluster *v1beta1.HostedCluster
+	// ControlPlaneNamespace is the namespace of the control plane in the management cluster.
+	ControlPlaneNamespace string
+	// Cluster is the Cluster API Cluster, nil while there is none.
+	Cluster *clusterv1.Cluster
+	// Component is the ControlPlaneComponent that owns what the operator makes in the control-plane namespace. It exists
+	// from before the first step that needs an owner; nil when AutoNode is off and nothing of it is left.
+	Component *v1beta1.ControlPlaneComponent
+
+	// Release is the resolved payload; nil while it isn't resolved.
+	Release *payload.Release
+	// Karpenter is the payload's Karpenter for the cluster's platform; meaningless while Release is nil.
+	Karpenter payload.Component
+
+	// Guest reaches the guest cluster; nil while it can't be reached.
+	Guest *Guest
+}
+
+// ClusterKey names the Cluster API Cluster.
+func (s *Scope) ClusterKey() client.ObjectKey {
+	name := s.HostedCluster.Spec.InfraID
+	if name == "" {
+		name = s.HostedCluster.Name
+	}
+	return client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: name}
+}
+
+// Guest reaches one guest cluster.
+type Guest struct {
+	// Cached reads from watches, of the kinds that the guest step watches, and writes.
+	Cached client.Client
+	// Live reads from the API server, and writes.
+	Live client.Client
+	// Config names the API server, its CA and the operator's own credentials.
+	Config *rest.Config
+}
