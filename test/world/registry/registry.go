@@ -5,43 +5,292 @@ package registry
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
 
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	ggcr "github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
 // Config says how to run a registry.
 type Config struct {
-	// Dir keeps the blobs; empty means a temporary folder that Close removes.
+	// Dir keeps the blobs, so that images take no memory; empty means a temporary folder that Close removes.
+	// Manifests are in memory: after a restart on the same folder a Push costs no copy, but is needed.
 	Dir string
+	// Address is where to listen; empty means a free port on 127.0.0.1.
+	Address string
+	// Username and Password are what clients must give; empty means made up.
+	Username, Password string
 }
 
-// Registry is a running registry on a free loopback port. It speaks plain HTTP and wants a user name and a password for
+// Registry is a running registry on a loopback port. It speaks plain HTTP and wants a user name and a password for
 // everything, so that pull secrets are really exercised.
-type Registry struct{}
+type Registry struct {
+	host               string
+	username, password string
+	dir                string
+	temporary          bool
+	handler            http.Handler
+	server             *http.Server
+	cancel             context.CancelFunc
+	ended              chan struct{} // closed when nothing is left, after err was set
+	err                error
+
+	mu     sync.Mutex
+	pulls  map[string]int
+	outage bool
+}
 
 // Start starts a registry that runs until Close, or until ctx ends.
-func Start(ctx context.Context, c Config) (*Registry, error) { return nil, errors.New("not written yet") }
+func Start(ctx context.Context, c Config) (*Registry, error) {
+	r := &Registry{username: c.Username, password: c.Password, dir: c.Dir, ended: make(chan struct{}), pulls: map[string]int{}}
+	if r.username == "" {
+		r.username = "world"
+	}
+	if r.password == "" {
+		r.password = rand.Text()
+	}
+	if r.dir == "" {
+		dir, err := os.MkdirTemp("", "registry-")
+		if err != nil {
+			return nil, fmt.Errorf("making the registry's folder: %w", err)
+		}
+		r.dir, r.temporary = dir, true
+	}
+	listener, err := r.listen(ctx, c.Address)
+	if err != nil {
+		if r.temporary {
+			err = errors.Join(err, os.RemoveAll(r.dir))
+		}
+		return nil, err
+	}
+	r.host = listener.Addr().String()
+	r.handler = ggcr.New(ggcr.WithBlobHandler(ggcr.NewDiskBlobHandler(r.dir)), ggcr.Logger(log.New(io.Discard, "", 0)))
+	r.server = &http.Server{
+		Handler:           http.HandlerFunc(r.serve),
+		ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog:          log.New(io.Discard, "", 0), // clients that try HTTPS first
+	}
+	ctx, r.cancel = context.WithCancel(ctx)
+	context.AfterFunc(ctx, func() { _ = r.server.Close() })
+	go func() {
+		defer close(r.ended)
+		if err := r.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			r.err = fmt.Errorf("serving the registry: %w", err)
+		}
+		if r.temporary {
+			r.err = errors.Join(r.err, os.RemoveAll(r.dir))
+		}
+	}()
+	return r, nil
+}
 
-// Close stops the registry and waits until its port is free.
-func (r *Registry) Close() error { return nil }
+func (r *Registry) listen(ctx context.Context, address string) (net.Listener, error) {
+	if err := os.MkdirAll(r.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("making the registry's folder: %w", err)
+	}
+	if address == "" {
+		address = "127.0.0.1:0"
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listening for the registry: %w", err)
+	}
+	return listener, nil
+}
+
+// Close stops the registry and waits until its port is free. Closing again does nothing.
+func (r *Registry) Close() error {
+	r.cancel()
+	<-r.ended
+	return r.err
+}
 
 // Host is the registry's name in image references: "127.0.0.1:41233".
-func (r *Registry) Host() string { return "" }
+func (r *Registry) Host() string { return r.host }
+
+// Credentials are what the registry wants as basic authentication.
+func (r *Registry) Credentials() (username, password string) { return r.username, r.password }
+
+// Keychain gives the registry's credentials to go-containerregistry.
+func (r *Registry) Keychain() authn.Keychain { return keychain{r} }
+
+type keychain struct{ r *Registry }
+
+// Resolve implements authn.Keychain.
+func (k keychain) Resolve(target authn.Resource) (authn.Authenticator, error) {
+	if target.RegistryStr() != k.r.host {
+		return authn.Anonymous, nil
+	}
+	return &authn.Basic{Username: k.r.username, Password: k.r.password}, nil
+}
 
 // DockerConfigJSON is the content of a pull secret (key .dockerconfigjson) for this registry.
-func (r *Registry) DockerConfigJSON() []byte { return nil }
+func (r *Registry) DockerConfigJSON() []byte {
+	config := map[string]any{"auths": map[string]authn.AuthConfig{r.host: {Username: r.username, Password: r.password}}}
+	content, err := json.Marshal(config)
+	if err != nil { // strings only: it can't happen
+		return nil
+	}
+	return content
+}
+
+// SetOutage makes every request fail with 503 Service Unavailable, or ends that.
+func (r *Registry) SetOutage(outage bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.outage = outage
+}
 
 // Push writes img to repoAndTag ("autonode/operator:dev", without the host) and returns its whole reference by digest.
 func (r *Registry) Push(ctx context.Context, repoAndTag string, img v1.Image) (string, error) {
-	return "", errors.New("not written yet")
+	tag, err := name.NewTag(r.host + "/" + repoAndTag)
+	if err != nil {
+		return "", fmt.Errorf("naming an image: %w", err)
+	}
+	// An upload over HTTP would pass the registry's memory in one piece. A blob that is there already isn't uploaded.
+	layers, err := img.Layers()
+	if err != nil {
+		return "", fmt.Errorf("listing the layers for %s: %w", repoAndTag, err)
+	}
+	for _, layer := range layers {
+		if err := r.store(layer); err != nil {
+			return "", fmt.Errorf("storing a layer of %s: %w", repoAndTag, err)
+		}
+	}
+	if err := remote.Write(tag, img, remote.WithContext(ctx), remote.WithAuthFromKeychain(r.Keychain())); err != nil {
+		return "", fmt.Errorf("pushing %s: %w", repoAndTag, err)
+	}
+	digest, err := img.Digest()
+	if err != nil {
+		return "", fmt.Errorf("digesting %s: %w", repoAndTag, err)
+	}
+	return tag.Context().Digest(digest.String()).Name(), nil
+}
+
+// store puts a layer where the disk blob handler looks for it.
+func (r *Registry) store(layer v1.Layer) (err error) {
+	digest, err := layer.Digest()
+	if err != nil {
+		return err
+	}
+	folder := filepath.Join(r.dir, digest.Algorithm)
+	path := filepath.Join(folder, digest.Hex)
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	content, err := layer.Compressed()
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	file, err := os.CreateTemp(r.dir, "layer-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(file.Name())
+		}
+	}()
+	written, _, err := v1.SHA256(io.TeeReader(content, file))
+	if err = errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	if written != digest {
+		return fmt.Errorf("its content has changed: the digest is %s instead of %s", written, digest)
+	}
+	return os.Rename(file.Name(), path)
 }
 
 // Pulls counts the successful GETs of manifests and blobs. What is a repository ("autonode/release"), a repository with a tag or a
-// digest ("autonode/release:1.36.3", "autonode/release@sha256:…"), or a digest alone (a manifest's or a blob's).
-func (r *Registry) Pulls(what string) int { return 0 }
-
-// PackProgram makes an image with one static binary at /<entrypoint> and nothing else: no base image, user 65532.
-func PackProgram(binary, entrypoint string, labels map[string]string) (v1.Image, error) {
-	return nil, errors.New("not written yet")
+// digest ("autonode/release:1.36.3", "autonode/release@sha256:…"), or a digest alone (a manifest's or a blob's). The host in
+// front may be there or not.
+func (r *Registry) Pulls(what string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pulls[strings.TrimPrefix(what, r.host+"/")]
 }
+
+func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
+	r.mu.Lock()
+	outage := r.outage
+	r.mu.Unlock()
+	if outage {
+		http.Error(w, "the registry is down for a test", http.StatusServiceUnavailable)
+		return
+	}
+	username, password, _ := req.BasicAuth()
+	if subtle.ConstantTimeCompare([]byte(username), []byte(r.username))&subtle.ConstantTimeCompare([]byte(password), []byte(r.password)) != 1 {
+		w.Header().Set("WWW-Authenticate", `Basic realm="world"`)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = io.WriteString(w, `{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}`)
+		return
+	}
+	status := &statusWriter{ResponseWriter: w}
+	r.handler.ServeHTTP(status, req)
+	if req.Method == http.MethodGet && status.code < http.StatusBadRequest {
+		r.count(req.URL.Path)
+	}
+}
+
+// count notes a successful GET of /v2/<repository>/{manifests,blobs}/<tag or digest>.
+func (r *Registry) count(path string) {
+	path, ok := strings.CutPrefix(path, "/v2/")
+	if !ok {
+		return
+	}
+	parts := strings.Split(path, "/")
+	if len(parts) < 3 {
+		return
+	}
+	kind, reference := parts[len(parts)-2], parts[len(parts)-1]
+	if kind != "manifests" && kind != "blobs" {
+		return
+	}
+	repository := strings.Join(parts[:len(parts)-2], "/")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pulls[repository]++
+	if strings.Contains(reference, ":") {
+		r.pulls[reference]++
+		r.pulls[repository+"@"+reference]++
+	} else {
+		r.pulls[repository+":"+reference]++
+	}
+}
+
+type statusWriter struct {
+	http.ResponseWriter
+	code int
+}
+
+func (w *statusWriter) WriteHeader(code int) {
+	w.code = code
+	w.ResponseWriter.WriteHeader(code)
+}
+
+// ReadFrom keeps the server's way to send a file without copying it through our memory.
+func (w *statusWriter) ReadFrom(r io.Reader) (int64, error) { return io.Copy(w.ResponseWriter, r) }
+
+// Unwrap is for http.ResponseController.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package payload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+)
+
+const maxManifestBytes = 4 << 20 // what registries must accept at least, by the distribution specification
+
+// place is one repository that may serve an image.
+type place struct {
+	repository name.Repository
+	name       string // as it was written, where repository is none
+	err        error
+}
+
+// places returns the mirrors of a repository in their order, and then the repository itself.
+func (o Options) places(source name.Repository) []place {
+	host, repository := splitWhere(source.Name())
+	longest := -1
+	var mirrors []string
+	for _, s := range o.ImageContentSources {
+		h, r := splitWhere(s.Source)
+		if h == "" || h != host || !hasPathPrefix(repository, r) || len(r) < longest {
+			continue
+		}
+		if len(r) > longest {
+			longest, mirrors = len(r), nil
+		}
+		rest := strings.TrimPrefix(repository, r)
+		for _, m := range s.Mirrors {
+			mirrors = append(mirrors, strings.TrimSuffix(m, "/")+"/"+strings.TrimPrefix(rest, "/"))
+		}
+	}
+	var places []place
+	for _, m := range mirrors {
+		m = strings.TrimSuffix(m, "/")
+		r, err := name.NewRepository(m)
+		places = append(places, place{repository: r, name: m, err: err})
+	}
+	places = append(places, place{repository: source, name: source.Name()})
+	seen := map[string]bool{}
+	return slices.DeleteFunc(places, func(p place) bool {
+		defer func() { seen[p.name] = true }()
+		return seen[p.name]
+	})
+}
+
+// session is the conversation with one repository about one reference.
+type session struct {
+	puller     *remote.Puller
+	repository name.Repository
+	reference  name.Reference // in repository
+	anonymous  bool
+	platform   *v1.Platform
+	maxBytes   int64
+	wants      func(component string) bool
+}
+
+func (o Options) open(ctx context.Context, p place, source name.Reference) (*session, error) {
+	if p.err != nil {
+		return nil, &Error{Reason: ReasonInvalidReference, Detail: shorten(p.err.Error()), Err: p.err}
+	}
+	s := &session{repository: p.repository, platform: o.Platform, maxBytes: o.MaxBytes, wants: wanted(o.Components)}
+	if s.maxBytes <= 0 {
+		s.maxBytes = DefaultMaxBytes
+	}
+	switch r := source.(type) {
+	case name.Digest:
+		s.reference = p.repository.Digest(r.DigestStr())
+	case name.Tag:
+		s.reference = p.repository.Tag(r.TagStr())
+	}
+	options, anonymous, err := o.remote(ctx, p.repository)
+	if err != nil {
+		return nil, err
+	}
+	s.anonymous = anonymous
+	if s.puller, err = remote.NewPuller(options...); err != nil {
+		return nil, s.explain(ctx, err)
+	}
+	return s, nil
+}
+
+// remote returns how to talk to a repository, and whether that is without credentials.
+func (o Options) remote(ctx context.Context, repository name.Repository) (options []remote.Option, anonymous bool, err error) {
+	auth := authn.Anonymous
+	if o.Keychain != nil {
+		if auth, err = authn.Resolve(ctx, o.Keychain, repository); err != nil {
+			return nil, false, &Error{Reason: ReasonImagePullUnauthorized, Registry: repository.RegistryStr(), Detail: shorten(err.Error()), Err: err}
+		}
+	}
+	rt, agent := o.Transport, o.UserAgent
+	if rt == nil {
+		rt = remote.DefaultTransport
+	}
+	if agent == "" {
+		agent = "autonode"
+	}
+	return []remote.Option{
+		remote.WithContext(ctx),
+		remote.WithAuth(auth),
+		remote.WithTransport(boundedTransport{rt}),
+		remote.WithUserAgent(agent),
+		// Callers come again by themselves; this is for what a moment heals.
+		remote.WithRetryBackoff(remote.Backoff{Duration: 100 * time.Millisecond, Factor: 3, Jitter: 0.1, Steps: 3}),
+	}, auth == authn.Anonymous, nil
+}
+
+// wanted returns whether a component was asked for; with no names at all, each is.
+func wanted(names []string) func(string) bool {
+	return func(component string) bool { return names == nil || slices.Contains(names, component) }
+}
+
+// explain turns an error from talking to the registry into one for people.
+func (s *session) explain(ctx context.Context, err error) error {
+	return explain(ctx, s.repository.RegistryStr(), s.anonymous, err)
+}
+
+func explain(ctx context.Context, registry string, anonymous bool, err error) error {
+	e := &Error{Reason: ReasonRegistryUnreachable, Registry: registry, Err: err}
+	var status *transport.Error
+	var request *url.Error
+	switch {
+	case errors.Is(err, errTooLarge):
+		e.Reason, e.Detail = ReasonPayloadTooLarge, err.Error()
+	case errors.As(err, &status):
+		e.Detail = fmt.Sprintf("%d %s", status.StatusCode, http.StatusText(status.StatusCode))
+		switch status.StatusCode {
+		case http.StatusUnauthorized, http.StatusForbidden:
+			e.Reason, e.Anonymous = ReasonImagePullUnauthorized, anonymous
+			if anonymous {
+				e.Detail += "; no credentials were given for " + registry
+			} else {
+				e.Detail += "; the credentials given for " + registry + " don't allow it"
+			}
+		case http.StatusNotFound:
+			e.Reason = ReasonImageNotFound
+		}
+		for _, d := range status.Errors {
+			if d.Message != "" {
+				e.Detail += "; the registry says: " + d.Message
+				break
+			}
+		}
+	case ctx.Err() != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		e.Detail = "no answer from " + registry + " in time"
+	case errors.As(err, &request):
+		e.Detail = request.Err.Error() // without the URL, which may hold a token
+	default:
+		e.Detail = err.Error()
+	}
+	e.Detail = shorten(e.Detail)
+	return e
+}
+
+// merge makes one error of what each place answered; its Reason is the one that a person can do most about.
+func merge(failed []*Error, places []place) *Error {
+	if len(failed) == 1 && len(places) == 1 {
+		return failed[0]
+	}
+	rank := []Reason{ReasonImagePullUnauthorized, ReasonImageNotFound, ReasonRegistryUnreachable, ReasonInvalidReference}
+	best := slices.MinFunc(failed, func(a, b *Error) int { return slices.Index(rank, a.Reason) - slices.Index(rank, b.Reason) })
+	merged := *best
+	details, causes := make([]string, 0, len(failed)), make([]error, 0, len(failed))
+	for i, e := range failed {
+		details = append(details, places[i].name+": "+e.Detail)
+		causes = append(causes, e.Err)
+	}
+	merged.Detail, merged.Err = strings.Join(details, "; "), errors.Join(causes...)
+	return &merged
+}
+
+// shorten makes text from elsewhere fit for one line of a message.
+func shorten(text string) string {
+	const limit = 500
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)
+	if len(text) > limit {
+		text = strings.ToValidUTF8(text[:limit], "") + "…"
+	}
+	return text
+}
+
+type bodyLimitKey struct{}
+
+// withBodyLimit bounds the body of every response to requests with the context that it returns.
+func withBodyLimit(ctx context.Context, limit int64) context.Context {
+	return context.WithValue(ctx, bodyLimitKey{}, limit)
+}
+
+// boundedTransport keeps a registry from filling our memory: the library reads some bodies whole.
+type boundedTransport struct{ http.RoundTripper }
+
+func (t boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := t.RoundTripper.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	limit, ok := req.Context().Value(bodyLimitKey{}).(int64)
+	if !ok || limit < maxManifestBytes {
+		limit = maxManifestBytes // error bodies and token responses come instead of small blobs
+	}
+	left := limit
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{&budget{r: resp.Body, left: &left, limit: limit, what: "in one answer of the registry"}, resp.Body}
+	return resp, nil
+}

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registry
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+	. "github.com/onsi/gomega"
+)
+
+func start(t *testing.T, c Config) *Registry {
+	t.Helper()
+	r, err := Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func randomImage(t *testing.T) v1.Image {
+	t.Helper()
+	img, err := random.Image(2048, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+func pull(t *testing.T, ref string, auth authn.Authenticator) (v1.Image, error) {
+	t.Helper()
+	reference, err := name.ParseReference(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := remote.Image(reference, remote.WithAuth(auth), remote.WithContext(t.Context()))
+	if err != nil {
+		return nil, err
+	}
+	if err := validate.Image(img, validate.Fast); err != nil {
+		return nil, err
+	}
+	layers, err := img.Layers()
+	if err != nil {
+		return nil, err
+	}
+	for _, layer := range layers { // validate.Image wants all of them gzipped
+		if err := readWhole(layer); err != nil {
+			return nil, err
+		}
+	}
+	return img, nil
+}
+
+func readWhole(layer v1.Layer) error {
+	stream, err := layer.Uncompressed()
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	_, err = io.Copy(io.Discard, stream)
+	return err
+}
+
+func TestRegistry(t *testing.T) {
+	t.Run("When an image is pushed, it should be served by tag and by digest to those who know the password", func(t *testing.T) {
+		g := NewWithT(t)
+		r := start(t, Config{})
+		img := randomImage(t)
+		ref, err := r.Push(t.Context(), "autonode/operator:dev", img)
+		g.Expect(err).NotTo(HaveOccurred())
+		digest, err := img.Digest()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(ref).To(Equal(r.Host() + "/autonode/operator@" + digest.String()))
+
+		username, password := r.Credentials()
+		auth := &authn.Basic{Username: username, Password: password}
+		for _, ref := range []string{ref, r.Host() + "/autonode/operator:dev"} {
+			pulled, err := pull(t, ref, auth)
+			g.Expect(err).NotTo(HaveOccurred())
+			got, err := pulled.Digest()
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(got).To(Equal(digest))
+		}
+	})
+
+	t.Run("When the password is wrong or missing, it should answer 401 and count nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		r := start(t, Config{})
+		ref, err := r.Push(t.Context(), "autonode/operator:dev", randomImage(t))
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, auth := range []authn.Authenticator{authn.Anonymous, &authn.Basic{Username: "world", Password: "wrong"}} {
+			_, err := pull(t, ref, auth)
+			var status *transport.Error
+			g.Expect(errors.As(err, &status)).To(BeTrue(), "%v", err)
+			g.Expect(status.StatusCode).To(Equal(http.StatusUnauthorized))
+		}
+		g.Expect(r.Pulls("autonode/operator")).To(BeZero())
+	})
+
+	t.Run("When something is pulled, it should count it under each of its names", func(t *testing.T) {
+		g := NewWithT(t)
+		r := start(t, Config{})
+		ref, err := r.Push(t.Context(), "autonode/release:1.36.3", randomImage(t))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(r.Pulls("autonode/release")).To(BeZero(), "pushing isn't pulling")
+		username, password := r.Credentials()
+		_, err = pull(t, ref, &authn.Basic{Username: username, Password: password})
+		g.Expect(err).NotTo(HaveOccurred())
+
+		_, digest, _ := strings.Cut(ref, "@")
+		got := map[string]int{}
+		for _, what := range []string{ref, "autonode/release@" + digest, digest, "autonode/release:1.36.3"} {
+			got[what] = r.Pulls(what)
+		}
+		g.Expect(cmp.Diff(map[string]int{ref: 1, "autonode/release@" + digest: 1, digest: 1, "autonode/release:1.36.3": 0}, got)).To(BeEmpty())
+		g.Expect(r.Pulls("autonode/release")).To(BeNumerically(">=", 4), "a manifest, a config and two layers")
+	})
+
+	t.Run("When the docker config is read as a pull secret, it should hold the credentials", func(t *testing.T) {
+		g := NewWithT(t)
+		r := start(t, Config{Username: "alice", Password: "secret"})
+		var config struct{ Auths map[string]authn.AuthConfig }
+		g.Expect(json.Unmarshal(r.DockerConfigJSON(), &config)).To(Succeed())
+		g.Expect(config.Auths).To(HaveLen(1))
+		g.Expect(config.Auths[r.Host()].Username).To(Equal("alice"))
+		g.Expect(config.Auths[r.Host()].Password).To(Equal("secret"))
+	})
+
+	t.Run("When there is an outage, it should refuse everything until that ends", func(t *testing.T) {
+		g := NewWithT(t)
+		r := start(t, Config{})
+		get := func() int {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.Host()+"/v2/", nil)
+			g.Expect(err).NotTo(HaveOccurred())
+			req.SetBasicAuth(r.Credentials())
+			resp, err := http.DefaultClient.Do(req)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(resp.Body.Close()).To(Succeed())
+			return resp.StatusCode
+		}
+		r.SetOutage(true)
+		g.Expect(get()).To(Equal(http.StatusServiceUnavailable))
+		r.SetOutage(false)
+		g.Expect(get()).To(Equal(http.StatusOK))
+	})
+
+	t.Run("When its context ends, it should free its port and its folder", func(t *testing.T) {
+		g := NewWithT(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		r, err := Start(ctx, Config{})
+		g.Expect(err).NotTo(HaveOccurred())
+		cancel()
+		g.Expect(r.Close()).To(Succeed())
+		g.Expect(r.Close()).To(Succeed())
+		listener, err := net.Listen("tcp", r.Host())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(listener.Close()).To(Succeed())
+		g.Expect(r.dir).NotTo(BeADirectory())
+	})
+
+	t.Run("When it starts again on its folder and address, it should serve what is pushed again", func(t *testing.T) {
+		g := NewWithT(t)
+		dir, img := t.TempDir(), randomImage(t)
+		first, err := Start(t.Context(), Config{Dir: dir, Password: "same"})
+		g.Expect(err).NotTo(HaveOccurred())
+		ref, err := first.Push(t.Context(), "autonode/operator:dev", img)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(first.Close()).To(Succeed())
+
+		second := start(t, Config{Dir: dir, Password: "same", Address: first.Host()})
+		again, err := second.Push(t.Context(), "autonode/operator:dev", img)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(again).To(Equal(ref))
+		_, err = pull(t, ref, &authn.Basic{Username: "world", Password: "same"})
+		g.Expect(err).NotTo(HaveOccurred())
+	})
+
+	t.Run("When its address is taken, it should say so and leave no folder behind", func(t *testing.T) {
+		g := NewWithT(t)
+		tmp := t.TempDir()
+		t.Setenv("TMPDIR", tmp)
+		r := start(t, Config{Dir: t.TempDir()})
+		_, err := Start(t.Context(), Config{Address: r.Host()})
+		g.Expect(err).To(MatchError(ContainSubstring("listening for the registry")))
+		left, err := os.ReadDir(tmp)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(left).To(BeEmpty())
+	})
+}
+
+// program builds a small static program.
+func program(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	source, binary := filepath.Join(dir, "main.go"), filepath.Join(dir, "main")
+	if err := os.WriteFile(source, []byte("package main\n\nfunc main() { println(\"hello\") }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", binary, source)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return binary
+}
+
+func TestPackProgram(t *testing.T) {
+	binary := program(t)
+
+	t.Run("When a static program is packed, it should be all that the image holds", func(t *testing.T) {
+		g := NewWithT(t)
+		img, err := PackProgram(binary, "autonode-operator", map[string]string{"key": "value"})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(validate.Image(img, validate.Fast)).To(Succeed())
+		config, err := img.ConfigFile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(cmp.Diff(v1.Config{Entrypoint: []string{"/autonode-operator"}, User: "65532:65532", WorkingDir: "/",
+			Labels: map[string]string{"key": "value"}}, config.Config)).To(BeEmpty())
+		g.Expect(config.Created.IsZero()).To(BeTrue())
+
+		layers, err := img.Layers()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(layers).To(HaveLen(1))
+		stream, err := layers[0].Uncompressed()
+		g.Expect(err).NotTo(HaveOccurred())
+		defer stream.Close()
+		archive := tar.NewReader(stream)
+		header, err := archive.Next()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(header.Name).To(Equal("autonode-operator"))
+		g.Expect(header.FileInfo().Mode().Perm()).To(Equal(os.FileMode(0o555)))
+		got, err := io.ReadAll(archive)
+		g.Expect(err).NotTo(HaveOccurred())
+		want, err := os.ReadFile(binary)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(bytes.Equal(got, want)).To(BeTrue())
+		_, err = archive.Next()
+		g.Expect(err).To(MatchError(io.EOF))
+	})
+
+	t.Run("When it is packed twice, it should have one digest", func(t *testing.T) {
+		g := NewWithT(t)
+		digests := map[v1.Hash]bool{}
+		for range 2 {
+			img, err := PackProgram(binary, "autonode-operator", nil)
+			g.Expect(err).NotTo(HaveOccurred())
+			digest, err := img.Digest()
+			g.Expect(err).NotTo(HaveOccurred())
+			digests[digest] = true
+		}
+		g.Expect(digests).To(HaveLen(1))
+	})
+
+	t.Run("When it is pushed and pulled, it should arrive whole", func(t *testing.T) {
+		g := NewWithT(t)
+		r := start(t, Config{})
+		img, err := PackProgram(binary, "autonode-operator", nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		ref, err := r.Push(t.Context(), "autonode/operator:dev", img)
+		g.Expect(err).NotTo(HaveOccurred())
+		username, password := r.Credentials()
+		pulled, err := pull(t, ref, &authn.Basic{Username: username, Password: password})
+		g.Expect(err).NotTo(HaveOccurred())
+		layers, err := pulled.Layers()
+		g.Expect(err).NotTo(HaveOccurred())
+		stream, err := layers[0].Uncompressed()
+		g.Expect(err).NotTo(HaveOccurred())
+		defer stream.Close()
+		got, _, err := v1.SHA256(stream)
+		g.Expect(err).NotTo(HaveOccurred())
+		want, err := layers[0].DiffID()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(got).To(Equal(want))
+	})
+
+	t.Run("When the binary changes before the push, it should refuse to push it", func(t *testing.T) {
+		g := NewWithT(t)
+		r := start(t, Config{})
+		changing := filepath.Join(t.TempDir(), "changing")
+		content, err := os.ReadFile(binary)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(os.WriteFile(changing, content, 0o700)).To(Succeed())
+		img, err := PackProgram(changing, "autonode-operator", nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		content[len(content)-1]++
+		g.Expect(os.WriteFile(changing, content, 0o700)).To(Succeed())
+		_, err = r.Push(t.Context(), "autonode/operator:dev", img)
+		g.Expect(err).To(MatchError(ContainSubstring("its content has changed")))
+	})
+
+	for name, c := range map[string]struct{ binary, entrypoint, want string }{
+		"When there is no such file, it should say so":                        {"/nowhere/at-all", "operator", "no such file"},
+		"When the file is no program, it should say so":                       {"registry_test.go", "operator", "bad magic number"},
+		"When the entrypoint is a path, it should say that it must be a name": {binary, "bin/operator", "must be a file's name"},
+		"When there is no entrypoint, it should say so":                       {binary, "", "must be a file's name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := PackProgram(c.binary, c.entrypoint, nil)
+			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(c.want)))
+		})
+	}
+}
