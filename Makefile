@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+
+# The same flags for every go command: another -trimpath or CGO setting compiles all dependencies again. The race
+# detector needs cgo, so tests are a build of their own.
+export GOFLAGS += -trimpath
+export CGO_ENABLED ?= 0
+
+TOOL = go tool -modfile=tools/go.mod
+AUTONODE = bin/autonode
+PROGRAMS = autonode autonode-operator karpenter-clusterapi
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS = -s -w -X main.version=$(VERSION)
+CONTAINER_TOOL ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool)),$(tool))))
+IMAGE_PREFIX ?= autonode
+
+# Folders with tests that need no world; test/e2e is the rest.
+PACKAGES = ./api/... ./assets/... ./cmd/... ./karpenter/... ./operator/... ./payload/... ./test/world/...
+TESTFLAGS ?=
+
+.PHONY: help
+help: ## Print this help.
+	@awk 'BEGIN {FS = ":.*## "; print "Usage: make TARGET\n"} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: build ## Start the local world and play the main stories in it. ARGS=--keep leaves it running.
+	@$(AUTONODE) demo $(ARGS)
+
+.PHONY: test
+test: verify unit e2e ## Run all there is: verify, unit and envtest, end to end.
+
+.PHONY: generate
+generate: ## Regenerate deepcopy, CRDs, RBAC and the API reference.
+	$(TOOL) controller-gen object paths=./api/... paths=./test/world/infrastructure/api/...
+	$(TOOL) controller-gen crd paths=./api/v1beta1/... output:crd:dir=manifests/crds
+	$(TOOL) controller-gen crd paths=./api/karpenter/... output:crd:dir=assets/crds
+	$(TOOL) controller-gen crd paths=./test/world/infrastructure/api/... output:crd:dir=test/world/infrastructure/crds
+	$(TOOL) crd-ref-docs --source-path=api --config=docs/crd-ref-docs.yaml --renderer=markdown --output-path=docs/api-reference.md --log-level=ERROR
+
+.PHONY: lint
+lint: ## Lint, import walls included.
+	$(TOOL) golangci-lint run
+
+.PHONY: verify
+verify: generate ## Regenerate and lint, and fail when a generated file isn't committed.
+	go mod tidy -diff
+	cd tools && go mod tidy -diff
+	@changes=$$(git status --porcelain -- api assets docs manifests test/world/infrastructure); if [ -n "$$changes" ]; then \
+		echo "Generated files differ from what is committed; run 'make generate' and commit:"; echo "$$changes"; git --no-pager diff --stat; exit 1; fi
+	$(MAKE) lint
+
+.PHONY: unit
+unit: build ## Run the unit and envtest tests with the race detector.
+	assets=$$($(AUTONODE) world build --print-assets) && \
+	CGO_ENABLED=1 KUBEBUILDER_ASSETS=$$assets go test -race -shuffle=on -timeout=15m $(TESTFLAGS) $(PACKAGES)
+
+.PHONY: e2e
+e2e: build ## Run the stories in test/e2e against a world of their own. TESTFLAGS='-run Upgrade' chooses.
+	$(AUTONODE) world build
+	CGO_ENABLED=1 go test -race -count=1 -timeout=30m -v $(TESTFLAGS) ./test/e2e/...
+
+.PHONY: world
+world: build ## Start the local world and leave it in the foreground. ARGS are those of 'autonode world up'.
+	$(AUTONODE) world up $(ARGS)
+
+.PHONY: build
+build: ## Build the programs into bin/, static.
+	@mkdir -p bin
+	go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(PROGRAMS))
+
+.PHONY: image
+image: build ## Build the container images with docker, podman or buildah.
+	@test -n '$(CONTAINER_TOOL)' || { echo "none of docker, podman and buildah is installed"; exit 1; }
+	for program in autonode-operator karpenter-clusterapi; do \
+		$(CONTAINER_TOOL) build --file Containerfile --target $$program --tag $(IMAGE_PREFIX)/$$program:$(VERSION) . || exit 1; done
+
+.PHONY: clean
+clean: ## Remove what was built here. The world's programs stay in their cache; 'autonode world build' names it.
+	rm -rf bin
