@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package informer caches management objects of kinds that are known only at run time: a node class names them. Each kind
+// has an informer of its own, so that a kind that isn't served, or may not be read, holds up nobody: controller-runtime's
+// cache would wait for it.
+package informer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+)
+
+// SyncTimeout is how long a first read of a kind waits for its list.
+const SyncTimeout = 5 * time.Second
+
+// Config of a Set.
+type Config struct {
+	// Management is the management cluster.
+	Management dynamic.Interface
+	// Mapper finds the resource of a kind. It has to notice kinds that were installed after it was made.
+	Mapper meta.RESTMapper
+	// Namespace that is read, and no other.
+	Namespace string
+	// Versions overrides the version that the API server prefers, by group.
+	Versions map[string]string
+}
+
+// Set holds one informer for each kind that was asked for. It is a manager.Runnable, and may be read before it is started.
+type Set struct {
+	Config
+
+	ctx  context.Context
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu        sync.Mutex
+	kinds     map[schema.GroupKind]*kind
+	observers []func(schema.GroupKind)
+}
+
+// UnreadableError says that a kind can't be read, and why. What exists of it is unknown.
+type UnreadableError struct {
+	GroupKind schema.GroupKind
+	Namespace string
+	Err       error
+}
+
+// Error names the kind and the namespace.
+func (e *UnreadableError) Error() string {
+	return fmt.Sprintf("reading %s in namespace %s: %s", e.GroupKind, e.Namespace, e.Err)
+}
+
+// Unwrap returns why.
+func (e *UnreadableError) Unwrap() error { return e.Err }
+
+// Permanent tells whether somebody has to do something: install the kind, or allow that it is read. Otherwise the
+// management cluster is away, or the kind is still being listed.
+func (e *UnreadableError) Permanent() bool {
+	return permanent(e.Err)
+}
+
+// IsUnreadable tells whether err is, or wraps, an UnreadableError.
+func IsUnreadable(err error) bool {
+	var unreadable *UnreadableError
+	return errors.As(err, &unreadable)
+}
+
+var errSyncing = errors.New("still being listed")
+
+// New returns a Set that reads nothing until it is asked to.
+func New(config Config) *Set {
+	s := &Set{Config: config, kinds: map[schema.GroupKind]*kind{}}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// Start waits until ctx ends and then stops the informers.
+func (s *Set) Start(ctx context.Context) error {
+	<-ctx.Done()
+	s.mu.Lock()
+	s.stop()
+	s.mu.Unlock()
+	s.wg.Wait()
+	return nil
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable: who waits to lead reads too, to be ready at once.
+func (s *Set) NeedLeaderElection() bool { return false }
+
+// OnChange calls f, which must not block, whenever an object of a kind that was read has changed, and when a kind has become
+// readable.
+func (s *Set) OnChange(f func(schema.GroupKind)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.observers = append(s.observers, f)
+}
+
+// List returns the objects of a kind that match, ordered by name. They are shared: never change them. The error is an
+// *UnreadableError, or that of ctx.
+func (s *Set) List(ctx context.Context, gk schema.GroupKind, selector labels.Selector) ([]*unstructured.Unstructured, error) {
+	k, err := s.synced(ctx, gk)
+	if err != nil {
+		return nil, err
+	}
+	var objects []*unstructured.Unstructured
+	if err := cache.ListAll(k.informer.GetStore(), selector, func(o any) {
+		if u, ok := o.(*unstructured.Unstructured); ok {
+			objects = append(objects, u)
+		}
+	}); err != nil {
+		return nil, &UnreadableError{GroupKind: gk, Namespace: s.Namespace, Err: err}
+	}
+	slices.SortFunc(objects, func(a, b *unstructured.Unstructured) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return objects, nil
+}
+
+// Get returns one object, shared: never change it. The error is a NotFound, an *UnreadableError, or that of ctx.
+func (s *Set) Get(ctx context.Context, gk schema.GroupKind, name string) (*unstructured.Unstructured, error) {
+	k, err := s.synced(ctx, gk)
+	if err != nil {
+		return nil, err
+	}
+	o, exists, err := k.informer.GetStore().GetByKey(s.Namespace + "/" + name)
+	if err != nil {
+		return nil, &UnreadableError{GroupKind: gk, Namespace: s.Namespace, Err: err}
+	}
+	u, ok := o.(*unstructured.Unstructured)
+	if !exists || !ok {
+		return nil, apierrors.NewNotFound(k.resource.GroupResource(), name)
+	}
+	return u, nil
+}
+
+// Resource of a kind, in the version that this set reads it in. The error is an *UnreadableError.
+func (s *Set) Resource(gk schema.GroupKind) (schema.GroupVersionResource, error) {
+	var versions []string
+	if v := s.Versions[gk.Group]; v != "" {
+		versions = append(versions, v)
+	}
+	mapping, err := s.Mapper.RESTMapping(gk, versions...)
+	if err != nil {
+		return schema.GroupVersionResource{}, &UnreadableError{GroupKind: gk, Namespace: s.Namespace, Err: err}
+	}
+	return mapping.Resource, nil
+}
+
+// kind is one informer and what its last request said.
+type kind struct {
+	informer cache.SharedIndexInformer
+	resource schema.GroupVersionResource
+
+	mu  sync.Mutex
+	err error
+	// answered is closed when the first list has ended, well or not.
+	answered chan struct{}
+	once     sync.Once
+}
+
+// synced returns the informer of a kind, started if need be, once it has listed.
+func (s *Set) synced(ctx context.Context, gk schema.GroupKind) (*kind, error) {
+	k, err := s.start(gk)
+	if err != nil {
+		return nil, err
+	}
+	if !k.informer.HasSynced() {
+		timer := time.NewTimer(SyncTimeout)
+		defer timer.Stop()
+		select {
+		case <-k.informer.HasSyncedChecker().Done():
+		case <-k.failed():
+		case <-timer.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	if err := k.state(); err != nil {
+		return nil, &UnreadableError{GroupKind: gk, Namespace: s.Namespace, Err: err}
+	}
+	return k, nil
+}
+
+func (s *Set) start(gk schema.GroupKind) (*kind, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k, ok := s.kinds[gk]; ok {
+		return k, nil
+	}
+	if err := s.ctx.Err(); err != nil {
+		return nil, err
+	}
+	resource, err := s.Resource(gk)
+	if err != nil {
+		return nil, err
+	}
+	k := &kind{resource: resource, answered: make(chan struct{})}
+	client := s.Management.Resource(resource).Namespace(s.Namespace)
+	k.informer = cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			list, err := client.List(ctx, options)
+			s.record(gk, k, err)
+			// A nil list in an interface wouldn't be nil.
+			if err != nil {
+				return nil, err
+			}
+			return list, nil
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			w, err := client.Watch(ctx, options)
+			s.record(gk, k, err)
+			return w, err
+		},
+	}, s.Management), &unstructured.Unstructured{}, 0, cache.Indexers{})
+	// None of these fail before the informer has started.
+	_ = k.informer.SetTransform(withoutManagedFields)
+	_ = k.informer.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {})
+	_, _ = k.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { s.notify(gk) },
+		DeleteFunc: func(any) { s.notify(gk) },
+		UpdateFunc: func(before, after any) {
+			b, okBefore := before.(*unstructured.Unstructured)
+			a, okAfter := after.(*unstructured.Unstructured)
+			if !okBefore || !okAfter || b.GetResourceVersion() != a.GetResourceVersion() {
+				s.notify(gk)
+			}
+		},
+	})
+	s.kinds[gk] = k
+	s.wg.Go(func() { k.informer.RunWithContext(s.ctx) })
+	s.wg.Go(func() {
+		select {
+		case <-k.informer.HasSyncedChecker().Done():
+			s.notify(gk)
+		case <-s.ctx.Done():
+		}
+	})
+	return k, nil
+}
+
+// record keeps the outcome of the last request, and tells when it makes the kind readable or unreadable.
+func (s *Set) record(gk schema.GroupKind, k *kind, err error) {
+	k.mu.Lock()
+	before := k.err
+	k.err = err
+	k.mu.Unlock()
+	if err != nil {
+		k.once.Do(func() { close(k.answered) })
+	}
+	if permanent(before) != permanent(err) {
+		s.notify(gk)
+	}
+}
+
+func (s *Set) notify(gk schema.GroupKind) {
+	s.mu.Lock()
+	observers := s.observers
+	s.mu.Unlock()
+	for _, f := range observers {
+		f(gk)
+	}
+}
+
+// failed is closed once a request has failed.
+func (k *kind) failed() <-chan struct{} { return k.answered }
+
+// state returns why the kind can't be read. A kind that has been listed stays readable while the management cluster is away.
+func (k *kind) state() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.informer.HasSynced():
+		if permanent(k.err) {
+			return k.err
+		}
+		return nil
+	case k.err != nil:
+		return k.err
+	}
+	return errSyncing
+}
+
+func permanent(err error) bool {
+	return err != nil && (meta.IsNoMatchError(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err))
+}
+
+func withoutManagedFields(o any) (any, error) {
+	if u, ok := o.(*unstructured.Unstructured); ok {
+		u.SetManagedFields(nil)
+	}
+	return o, nil
+}

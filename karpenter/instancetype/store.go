@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/offering"
+	"github.com/autonode-io/autonode/karpenter/pricing"
+	"github.com/autonode-io/autonode/karpenter/shape"
+)
+
+// ErrNotBuilt is returned for a node class whose shapes haven't been read yet: there may be instance types, so an empty answer
+// would be wrong.
+var ErrNotBuilt = errors.New("the shapes of the node class haven't been read yet")
+
+// Config of a Store.
+type Config struct {
+	Pricing     pricing.Source
+	Unavailable *offering.Unavailable
+}
+
+// Store holds the snapshot of every node class. The node class's controller sets what it is built from; everybody else reads.
+type Store struct {
+	Config
+	entries sync.Map // of node class name to *entry
+}
+
+type entry struct {
+	mu    sync.Mutex
+	key   string
+	input Input
+	built atomic.Pointer[built]
+}
+
+type built struct {
+	sequence uint64
+	snapshot *Snapshot
+}
+
+// NewStore returns an empty store.
+func NewStore(config Config) *Store { return &Store{Config: config} }
+
+// Set says what a node class's instance types are made from, and returns the snapshot. It builds one only if something
+// differs from the last time.
+func (s *Store) Set(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []shape.Shape, cluster shape.Cluster) *Snapshot {
+	value, _ := s.entries.LoadOrStore(nodeClass.Name, &entry{})
+	e := value.(*entry)
+	key := keyOf(nodeClass, shapes, cluster)
+	e.mu.Lock()
+	if e.key != key {
+		e.key = key
+		e.input = Input{Kubelet: nodeClass.Spec.Kubelet.DeepCopy(), Shapes: shapes, Cluster: cluster, Pricing: s.Pricing, Unavailable: s.Unavailable}
+		e.built.Store(s.build(e.input))
+	}
+	e.mu.Unlock()
+	return s.current(e)
+}
+
+// Delete forgets a node class.
+func (s *Store) Delete(nodeClass string) { s.entries.Delete(nodeClass) }
+
+// Snapshot of a node class, or ErrNotBuilt. It takes no lock and allocates nothing unless an offering has become
+// available or unavailable since the last call.
+func (s *Store) Snapshot(nodeClass string) (*Snapshot, error) {
+	value, ok := s.entries.Load(nodeClass)
+	if !ok {
+		return nil, fmt.Errorf("node class %s: %w", nodeClass, ErrNotBuilt)
+	}
+	snapshot := s.current(value.(*entry))
+	if snapshot == nil {
+		return nil, fmt.Errorf("node class %s: %w", nodeClass, ErrNotBuilt)
+	}
+	return snapshot, nil
+}
+
+// InstanceTypes of a node class, or ErrNotBuilt. They are shared: never change them.
+func (s *Store) InstanceTypes(nodeClass string) ([]*cloudprovider.InstanceType, error) {
+	snapshot, err := s.Snapshot(nodeClass)
+	if err != nil {
+		return nil, err
+	}
+	return snapshot.InstanceTypes, nil
+}
+
+// Resolve finds an offering of a node class and the shape behind it. False means that the node class doesn't offer it (any
+// more); an error, that it isn't known yet.
+func (s *Store) Resolve(nodeClass, instanceType, zone, capacityType string) (Choice, bool, error) {
+	snapshot, err := s.Snapshot(nodeClass)
+	if err != nil {
+		return Choice{}, false, err
+	}
+	choice, ok := snapshot.Resolve(instanceType, zone, capacityType)
+	return choice, ok, nil
+}
+
+// current returns the snapshot, built anew if availability has changed.
+func (s *Store) current(e *entry) *Snapshot {
+	b := e.built.Load()
+	if b == nil {
+		return nil
+	}
+	if s.Unavailable == nil || b.sequence == s.Unavailable.Sequence() {
+		return b.snapshot
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if b = e.built.Load(); b.sequence != s.Unavailable.Sequence() {
+		b = s.build(e.input)
+		e.built.Store(b)
+	}
+	return b.snapshot
+}
+
+// build reads the sequence first: a change while building then leads to one build too many, never to a stale snapshot.
+func (s *Store) build(in Input) *built {
+	b := &built{}
+	if s.Unavailable != nil {
+		b.sequence = s.Unavailable.Sequence()
+	}
+	b.snapshot = Build(in)
+	return b
+}
+
+// keyOf differs whenever a snapshot may.
+func keyOf(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []shape.Shape, cluster shape.Cluster) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s/%d|%q|%t", nodeClass.UID, nodeClass.Generation, cluster.FailureDomains, cluster.Paused)
+	for i := range shapes {
+		sh := &shapes[i]
+		fmt.Fprintf(&b, "|%s/%s@%s+%s", sh.Source.Annotation(), sh.Source.UID, sh.Source.ResourceVersions, sh.Bootstrap.Hash)
+		if sh.Bootstrap.ConfigTemplate != nil {
+			b.WriteString(sh.Bootstrap.ConfigTemplate.GetResourceVersion())
+		}
+	}
+	return b.String()
+}

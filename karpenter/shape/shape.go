@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package shape reads what a node class selects in the control-plane namespace of the management cluster: infrastructure
+// machine templates and MachineDeployments, each of which is one form that a machine can have. Nothing here writes.
+package shape
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+)
+
+// Source identifies the object that a shape was read from.
+type Source struct {
+	GroupKind       schema.GroupKind
+	Namespace, Name string
+	UID             types.UID
+	// ResourceVersions are those of everything that the shape was read from: the source, and for a MachineDeployment its
+	// template too. They differ whenever the shape may.
+	ResourceVersions string
+}
+
+// String is <Kind> <namespace>/<name>, as messages name it.
+func (s Source) String() string {
+	return fmt.Sprintf("%s %s/%s", s.GroupKind.Kind, s.Namespace, s.Name)
+}
+
+// Annotation is <kind>.<group>/<name>, the value of v1alpha1.ShapeSourceAnnotation.
+func (s Source) Annotation() string { return s.GroupKind.String() + "/" + s.Name }
+
+// Bootstrap is how a machine of a shape joins: exactly one of ConfigTemplate and DataSecretName is set.
+type Bootstrap struct {
+	// ConfigTemplate is the bootstrap template to clone, such as a KubeadmConfigTemplate. It is shared with the cache: never
+	// change it.
+	ConfigTemplate *unstructured.Unstructured
+	// DataSecretName names a Secret with ready bootstrap data in the control-plane namespace.
+	DataSecretName string
+	// Hash is of the template's spec.template, or of the Secret's name: what is in the Secret may rotate, and that is no
+	// reason to replace a node.
+	Hash string
+}
+
+// Shape is one machine form that a source offers. What its pointers point to is shared with the cache: never change it.
+type Shape struct {
+	Source Source
+	// Template is the infrastructure machine template that machines are cloned from.
+	Template *unstructured.Unstructured
+	// ContentHash is of the template's spec.template.
+	ContentHash string
+	// Bootstrap is the source's own, else the node class's.
+	Bootstrap Bootstrap
+	// Machine is the MachineDeployment's machine template: its labels, annotations, version and timeouts. It is nil for any
+	// other source.
+	Machine *clusterv1.MachineTemplateSpec
+
+	// InstanceType is the name that the shape is offered as. Several shapes may share it.
+	InstanceType string
+	// Arch and OS are as the labels kubernetes.io/arch and kubernetes.io/os have them.
+	Arch, OS string
+	// Capacity holds at least cpu, memory and pods.
+	Capacity corev1.ResourceList
+	// Labels are what nodes of this shape have beside the well-known ones that other fields hold.
+	Labels map[string]string
+	// Taints are what nodes of this shape have from the start.
+	Taints []corev1.Taint
+	// FailureDomains that the source is bound to. Empty: those of the Cluster.
+	FailureDomains []string
+	// Price and SpotPrice are in US dollars an hour; nil when the source doesn't say. Without SpotPrice there is no spot
+	// offering.
+	Price, SpotPrice *float64
+	// MinSize and MaxSize are the Cluster Autoscaler's limits for the number of machines; nil without one.
+	MinSize, MaxSize *int
+	// Paused: nothing may be launched from this shape, and nothing written.
+	Paused bool
+}
+
+// Version is the Kubernetes version of the MachineDeployment, with a leading v or without; empty for any other source.
+func (s *Shape) Version() string {
+	if s.Machine == nil {
+		return ""
+	}
+	return s.Machine.Spec.Version
+}
+
+// InvalidError says why one source is left out. The others stay usable.
+type InvalidError struct {
+	Source Source
+	// Key is the annotation or field that is wrong, and Value what it holds; both empty where nothing single is.
+	Key, Value string
+	// Problem reads on from the value: "is not a quantity".
+	Problem string
+}
+
+// Error names the object, the key, the value and what is wrong with it.
+func (e *InvalidError) Error() string {
+	if e.Key == "" {
+		return fmt.Sprintf("%s: %s", e.Source, e.Problem)
+	}
+	return fmt.Sprintf("%s: %s: %q %s", e.Source, e.Key, e.Value, e.Problem)
+}
+
+// Found is what a node class selects.
+type Found struct {
+	// Shapes that can be used, ordered by source.
+	Shapes []Shape
+	// Invalid are the sources that match and can't be used.
+	Invalid []*InvalidError
+	// Unreadable are the kinds that couldn't be read, each an *informer.UnreadableError: what Shapes lacks because of them
+	// is unknown.
+	Unreadable []error
+	// Existing counts the objects that were looked at, whether they match or not, by kind.
+	Existing map[string]int
+	// BootstrapErr says why the node class's own bootstrap can't be used: ErrNoBootstrap, a NotFound, or an
+	// *informer.UnreadableError. The shapes that need it are left out, and counted in WithoutBootstrap.
+	BootstrapErr     error
+	WithoutBootstrap int
+}
+
+// Cluster is what shapes need to know of the Cluster that they make machines for.
+type Cluster struct {
+	// FailureDomains by name, ordered.
+	FailureDomains []string
+	Paused         bool
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package version decides which Kubernetes version nodes get: the one that is asked for, but never more than the guest
+// cluster's API server has.
+package version
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/blang/semver/v4"
+)
+
+// Outcome tells why a version was resolved as it was.
+type Outcome string
+
+const (
+	// Desired: nodes get what was asked for.
+	Desired Outcome = "Desired"
+	// HeldBack: nodes get less than the payload asks for, until the API server has caught up.
+	HeldBack Outcome = "HeldBack"
+	// TooNew: the node class asks for more than the API server has.
+	TooNew Outcome = "TooNew"
+	// TooOld: the node class asks for a version that the API server no longer supports nodes of.
+	TooOld Outcome = "TooOld"
+	// Unknown: the API server hasn't told its version yet.
+	Unknown Outcome = "Unknown"
+	// Malformed: what was asked for isn't a version.
+	Malformed Outcome = "Malformed"
+)
+
+// MaxSkew is how many minor versions a kubelet may be behind its API server.
+// https://kubernetes.io/releases/version-skew-policy/#kubelet
+const MaxSkew = 3
+
+// Input of Resolve. Versions may have a leading v.
+type Input struct {
+	// Spec is the node class's spec.version; empty to follow the payload.
+	Spec string
+	// Payload is the release payload's node version; empty without a payload: nodes follow the API server.
+	Payload string
+	// Current is what was resolved last: the node class's status.version.
+	Current string
+	// Server is what the guest's API server last said; nil if it never did.
+	Server *semver.Version
+}
+
+// Result of Resolve.
+type Result struct {
+	// Version that nodes get, without a leading v; empty if none can be told.
+	Version string
+	Outcome Outcome
+	// Message says what is, why, and what to do; empty for Desired.
+	Message string
+}
+
+// Ready tells whether nodes may be launched.
+func (r Result) Ready() bool { return r.Outcome == Desired || r.Outcome == HeldBack }
+
+// Resolve decides. Where what is asked for isn't possible, the current version stays as long as it is possible, so that no
+// node is replaced just to be replaced again.
+func Resolve(in Input) Result {
+	asked, field := in.Spec, "spec.version"
+	if asked == "" {
+		asked, field = in.Payload, "the release payload's node version"
+	}
+	if in.Server == nil {
+		return Result{Version: trim(in.Current), Outcome: Unknown, Message: "the API server hasn't told its version yet; nothing is launched until it has"}
+	}
+	server := core(*in.Server)
+	possible := server.String()
+	if current, err := parse(in.Current); err == nil && current.LTE(server) {
+		possible = trim(in.Current)
+	}
+	if asked == "" {
+		return Result{Version: server.String(), Outcome: Desired}
+	}
+	desired, err := parse(asked)
+	switch {
+	case err != nil:
+		return Result{Version: possible, Outcome: Malformed, Message: fmt.Sprintf("%s %q is not a version, such as 1.36.3", field, asked)}
+	case desired.GT(server) && in.Spec != "":
+		return Result{Version: possible, Outcome: TooNew, Message: fmt.Sprintf(
+			"spec.version %s exceeds the API server's version %s; lower it, or upgrade the control plane first", trim(asked), server)}
+	case desired.GT(server):
+		return Result{Version: possible, Outcome: HeldBack, Message: fmt.Sprintf(
+			"nodes stay at %s until the API server, now at %s, has been upgraded to %s", possible, server, trim(asked))}
+	case in.Spec != "" && (desired.Major != server.Major || desired.Minor+MaxSkew < server.Minor):
+		return Result{Version: trim(asked), Outcome: TooOld, Message: fmt.Sprintf(
+			"spec.version %s is more than %d minor versions behind the API server's version %s; raise it", trim(asked), MaxSkew, server)}
+	}
+	return Result{Version: trim(asked), Outcome: Desired}
+}
+
+// parse reads a version and drops what follows the patch number: distributions write their own builds there, in a form that
+// semver would take for a pre-release and order below the release itself.
+func parse(v string) (semver.Version, error) {
+	parsed, err := semver.Parse(trim(v))
+	if err != nil {
+		return semver.Version{}, err
+	}
+	return core(parsed), nil
+}
+
+func core(v semver.Version) semver.Version {
+	return semver.Version{Major: v.Major, Minor: v.Minor, Patch: v.Patch}
+}
+
+func trim(v string) string { return strings.TrimPrefix(v, "v") }
