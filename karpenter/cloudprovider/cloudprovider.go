@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cloudprovider is Karpenter's view of Cluster API: it decides what a NodeClaim becomes and leaves the making to
+// package machine.
+package cloudprovider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/drift"
+	"github.com/autonode-io/autonode/karpenter/instancetype"
+	"github.com/autonode-io/autonode/karpenter/machine"
+)
+
+var _ cloudprovider.CloudProvider = (*CloudProvider)(nil)
+
+// Name of the provider in metrics and logs.
+const Name = "clusterapi"
+
+// RepairToleration is how long a node may be not ready, or silent, before it is replaced. Metal machines reboot for
+// that long.
+const RepairToleration = 30 * time.Minute
+
+// Config of a CloudProvider.
+type Config struct {
+	// Guest reads NodeClasses and NodeClaims from the cache.
+	Guest client.Client
+	// Management reads the Cluster from the cache.
+	Management client.Client
+	Recorder   events.Recorder
+	// Machines of the cluster.
+	Machines *machine.Provider
+	// InstanceTypes of every node class.
+	InstanceTypes *instancetype.Store
+	// Overlays are applied to the instance types before one is chosen, where the feature gate NodeOverlay is on.
+	Overlays *nodeoverlay.InstanceTypeStore
+	Drift    *drift.Detector
+}
+
+// CloudProvider implements Karpenter's interface.
+type CloudProvider struct {
+	Config
+}
+
+// New returns a provider.
+func New(config Config) *CloudProvider {
+	return &CloudProvider{Config: config}
+}
+
+// Delete begins to remove the machine of a NodeClaim, whatever its provider ID is by now, and returns a NodeClaimNotFoundError
+// when nothing is left of it.
+func (c *CloudProvider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
+	err := c.Machines.Delete(ctx, nodeClaim)
+	if errors.Is(err, machine.ErrNotFound) {
+		return cloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("deleting the machine of NodeClaim %s: %w", nodeClaim.Name, err))
+	}
+	if err != nil {
+		return fmt.Errorf("deleting the machine of NodeClaim %s: %w", nodeClaim.Name, err)
+	}
+	return nil
+}
+
+// Get finds a machine by its real or synthetic provider ID.
+func (c *CloudProvider) Get(ctx context.Context, providerID string) (*karpv1.NodeClaim, error) {
+	found, err := c.Machines.ForProviderID(ctx, providerID)
+	if errors.Is(err, machine.ErrNotFound) {
+		return nil, cloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("finding the machine with provider ID %q: %w", providerID, err))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return nodeClaimOf(found), nil
+}
+
+// List returns every machine of this cluster that was made for a NodeClaim.
+func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
+	machines, err := c.Machines.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	nodeClaims := make([]*karpv1.NodeClaim, len(machines))
+	for i := range machines {
+		nodeClaims[i] = nodeClaimOf(&machines[i])
+	}
+	return nodeClaims, nil
+}
+
+// GetInstanceTypes hands out what the NodePool's node class offers. The slice and what it points to are shared.
+func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool) ([]*cloudprovider.InstanceType, error) {
+	ref := nodePool.Spec.Template.Spec.NodeClassRef
+	if ref == nil {
+		return nil, fmt.Errorf("getting instance types: NodePool %s names no node class", nodePool.Name)
+	}
+	nodeClass, err := c.nodeClass(ctx, ref.Name)
+	if err != nil {
+		if apierrors.IsNotFound(err) {
+			c.Recorder.Publish(nodePoolWithoutNodeClass(nodePool, ref.Name))
+		}
+		// An empty list instead of an error would look like "nothing fits".
+		return nil, fmt.Errorf("getting instance types for NodePool %s: %w", nodePool.Name, err)
+	}
+	snapshot, err := c.InstanceTypes.Snapshot(nodeClass.Name)
+	if err != nil {
+		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("getting instance types for NodePool %s: %w", nodePool.Name, err))
+	}
+	return snapshot.Tolerating(nodePool.Spec.Template.Spec.Taints, nodePool.Spec.Template.Spec.StartupTaints), nil
+}
+
+// IsDrifted says why a NodeClaim's node is to be replaced, or "". It reads memory only.
+func (c *CloudProvider) IsDrifted(ctx context.Context, nodeClaim *karpv1.NodeClaim) (cloudprovider.DriftReason, error) {
+	nodeClass, err := c.nodeClass(ctx, nodeClaim.Spec.NodeClassRef.Name)
+	if apierrors.IsNotFound(err) {
+		// Nobody can say what it should be.
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("finding drift of NodeClaim %s: %w", nodeClaim.Name, err)
+	}
+	found, err := c.Machines.ForNodeClaim(ctx, nodeClaim.UID)
+	if errors.Is(err, machine.ErrNotFound) {
+		return "", cloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("finding drift of NodeClaim %s: %w", nodeClaim.Name, err))
+	}
+	if err != nil {
+		return "", fmt.Errorf("finding drift of NodeClaim %s: %w", nodeClaim.Name, err)
+	}
+	return c.Drift.Reason(nodeClass, nodeClaim, found)
+}
+
+// RepairPolicies are the node conditions for which a node is replaced, where the feature gate NodeRepair is on.
+func (c *CloudProvider) RepairPolicies() []cloudprovider.RepairPolicy {
+	return []cloudprovider.RepairPolicy{
+		{ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionFalse, TolerationDuration: RepairToleration},
+		{ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionUnknown, TolerationDuration: RepairToleration},
+	}
+}
+
+// Name implements cloudprovider.CloudProvider.
+func (c *CloudProvider) Name() string { return Name }
+
+// GetSupportedNodeClasses implements cloudprovider.CloudProvider.
+func (c *CloudProvider) GetSupportedNodeClasses() []status.Object {
+	return []status.Object{&v1alpha1.ClusterAPINodeClass{}}
+}
+
+func (c *CloudProvider) nodeClass(ctx context.Context, name string) (*v1alpha1.ClusterAPINodeClass, error) {
+	nodeClass := &v1alpha1.ClusterAPINodeClass{}
+	if err := c.Guest.Get(ctx, types.NamespacedName{Name: name}, nodeClass); err != nil {
+		return nil, fmt.Errorf("reading node class %s: %w", name, err)
+	}
+	return nodeClass, nil
+}
+
+// nodeClaimOf is what a Machine says of its NodeClaim.
+func nodeClaimOf(m *clusterv1.Machine) *karpv1.NodeClaim {
+	labels := map[string]string{}
+	for _, key := range []string{karpv1.NodePoolLabelKey, karpv1.CapacityTypeLabelKey, corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone} {
+		if value := m.Labels[key]; value != "" {
+			labels[key] = value
+		}
+	}
+	nodeClaim := &karpv1.NodeClaim{}
+	nodeClaim.Name = m.Name
+	nodeClaim.Labels = labels
+	nodeClaim.Annotations = map[string]string{v1alpha1.MachineAnnotation: m.Namespace + "/" + m.Name}
+	nodeClaim.CreationTimestamp = m.CreationTimestamp
+	nodeClaim.DeletionTimestamp = m.DeletionTimestamp
+	nodeClaim.Status.ProviderID = machine.ProviderID(m)
+	nodeClaim.Status.NodeName = m.Status.NodeRef.Name
+	return nodeClaim
+}

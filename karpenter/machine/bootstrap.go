@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+)
+
+// Registration is what a node is to register with.
+type Registration struct {
+	Taints []corev1.Taint
+	Labels map[string]string
+	// KubeletArgs by flag name, without dashes.
+	KubeletArgs map[string]string
+}
+
+func registration(plan Plan) Registration {
+	// The unregistered taint keeps pods away until Karpenter has set the node's own labels and taints.
+	taints := scheduling.Taints{karpv1.UnregisteredNoExecuteTaint}.
+		Merge(plan.NodeClaim.Spec.Taints).
+		Merge(plan.NodeClaim.Spec.StartupTaints).
+		Merge(plan.Taints)
+
+	labels := map[string]string{}
+	for key, value := range plan.NodeLabels {
+		if kubeletMaySet(key) {
+			labels[key] = value
+		}
+	}
+
+	args := map[string]string{}
+	if plan.MaxPods > 0 {
+		args["max-pods"] = strconv.Itoa(int(plan.MaxPods))
+	}
+	if kubelet := plan.Kubelet; kubelet != nil {
+		setPairs(args, "kube-reserved", "=", kubelet.KubeReserved)
+		setPairs(args, "system-reserved", "=", kubelet.SystemReserved)
+		setPairs(args, "eviction-hard", "<", kubelet.EvictionHard)
+	}
+	return Registration{Taints: taints, Labels: labels, KubeletArgs: args}
+}
+
+// setPairs writes a map as the kubelet's flags want it: sorted, so that the same plan always renders the same.
+func setPairs[V ~string](args map[string]string, flag, operator string, values map[string]V) {
+	if len(values) == 0 {
+		return
+	}
+	pairs := make([]string, 0, len(values))
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		pairs = append(pairs, key+operator+string(values[key]))
+	}
+	args[flag] = strings.Join(pairs, ",")
+}
+
+const kubeadmGroup = "bootstrap.cluster.x-k8s.io"
+
+// KnownBootstrap says whether the registration can be written into a bootstrap kind (or its template's kind).
+func KnownBootstrap(group, kind string) bool {
+	return group == kubeadmGroup && strings.TrimSuffix(kind, "Template") == "KubeadmConfig"
+}
+
+// registerWith writes a registration into a bootstrap config of a known kind, and says whether it is one.
+func registerWith(config *unstructured.Unstructured, registration Registration) (bool, error) {
+	if !KnownBootstrap(config.GroupVersionKind().Group, config.GetKind()) {
+		return false, nil
+	}
+	return true, registerKubeadm(config, registration)
+}
+
+// registerKubeadm keeps what the template says: its own taints stay, its own labels and kubelet arguments stay unless
+// the claim says otherwise.
+func registerKubeadm(config *unstructured.Unstructured, registration Registration) error {
+	path := []string{"spec", "joinConfiguration", "nodeRegistration"}
+	node, _, err := unstructured.NestedMap(config.Object, path...)
+	if err != nil {
+		return err
+	}
+	if node == nil {
+		node = map[string]any{}
+	}
+
+	taints, err := decodeTaints(node["taints"])
+	if err != nil {
+		return fmt.Errorf("spec.joinConfiguration.nodeRegistration.taints: %w", err)
+	}
+	node["taints"], err = encodeTaints(scheduling.Taints(taints).Merge(registration.Taints))
+	if err != nil {
+		return err
+	}
+
+	args, err := decodeArgs(node["kubeletExtraArgs"])
+	if err != nil {
+		return fmt.Errorf("spec.joinConfiguration.nodeRegistration.kubeletExtraArgs: %w", err)
+	}
+	maps.Copy(args, registration.KubeletArgs)
+	if labels := mergeNodeLabels(args["node-labels"], registration.Labels); labels != "" {
+		args["node-labels"] = labels
+	}
+	if len(args) > 0 {
+		_, asMap := node["kubeletExtraArgs"].(map[string]any)
+		node["kubeletExtraArgs"] = encodeArgs(args, asMap || config.GroupVersionKind().Version == "v1beta1")
+	}
+	return unstructured.SetNestedMap(config.Object, node, path...)
+}
+
+func decodeTaints(value any) ([]corev1.Taint, error) {
+	if value == nil {
+		return nil, nil
+	}
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	var taints []corev1.Taint
+	return taints, json.Unmarshal(raw, &taints)
+}
+
+func encodeTaints(taints []corev1.Taint) ([]any, error) {
+	encoded := make([]any, 0, len(taints))
+	for i := range taints {
+		taint, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&taints[i])
+		if err != nil {
+			return nil, fmt.Errorf("encoding taint %s: %w", taints[i].Key, err)
+		}
+		encoded = append(encoded, taint)
+	}
+	return encoded, nil
+}
+
+// decodeArgs reads both forms of kubeletExtraArgs: v1beta2's list of names and values, and v1beta1's map.
+func decodeArgs(value any) (map[string]string, error) {
+	args := map[string]string{}
+	switch typed := value.(type) {
+	case nil:
+	case map[string]any:
+		for name, value := range typed {
+			text, ok := value.(string)
+			if !ok {
+				return nil, fmt.Errorf("%s isn't a string", name)
+			}
+			args[name] = text
+		}
+	case []any:
+		for i, item := range typed {
+			arg, ok := item.(map[string]any)
+			if !ok {
+				return nil, fmt.Errorf("item %d isn't an object", i)
+			}
+			name, _ := arg["name"].(string)
+			value, _ := arg["value"].(string)
+			if name == "" {
+				return nil, fmt.Errorf("item %d has no name", i)
+			}
+			args[name] = value
+		}
+	default:
+		return nil, fmt.Errorf("neither a list nor a map")
+	}
+	return args, nil
+}
+
+func encodeArgs(args map[string]string, asMap bool) any {
+	if asMap {
+		encoded := map[string]any{}
+		for name, value := range args {
+			encoded[name] = value
+		}
+		return encoded
+	}
+	encoded := make([]any, 0, len(args))
+	for _, name := range slices.Sorted(maps.Keys(args)) {
+		encoded = append(encoded, map[string]any{"name": name, "value": args[name]})
+	}
+	return encoded
+}
+
+// mergeNodeLabels adds labels to the kubelet's node-labels flag; ours win, the rest stays.
+func mergeNodeLabels(flag string, labels map[string]string) string {
+	merged := map[string]string{}
+	for pair := range strings.SplitSeq(flag, ",") {
+		if key, value, _ := strings.Cut(strings.TrimSpace(pair), "="); key != "" {
+			merged[key] = value
+		}
+	}
+	maps.Copy(merged, labels)
+	pairs := make([]string, 0, len(merged))
+	for _, key := range slices.Sorted(maps.Keys(merged)) {
+		pairs = append(pairs, key+"="+merged[key])
+	}
+	return strings.Join(pairs, ",")
+}
+
+// kubeletMaySet says whether a kubelet accepts a label in its node-labels flag and the NodeRestriction admission plugin lets
+// it register with it. Rule: k8s.io/kubelet/pkg/apis.IsKubeletLabel. The labels that every kubelet sets by itself are left out.
+func kubeletMaySet(key string) bool {
+	switch key {
+	case corev1.LabelInstanceTypeStable, corev1.LabelInstanceType,
+		corev1.LabelTopologyZone, corev1.LabelTopologyRegion,
+		corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion:
+		return true
+	case corev1.LabelHostname, corev1.LabelArchStable, corev1.LabelOSStable, "beta.kubernetes.io/arch", "beta.kubernetes.io/os":
+		return false
+	case karpv1.NodeRegisteredLabelKey, karpv1.NodeInitializedLabelKey:
+		// Karpenter's own statements about a node that has joined.
+		return false
+	}
+	domain, _, qualified := strings.Cut(key, "/")
+	if !qualified {
+		return true
+	}
+	for _, allowed := range []string{"kubelet.kubernetes.io", "node.kubernetes.io"} {
+		if domain == allowed || strings.HasSuffix(domain, "."+allowed) {
+			return true
+		}
+	}
+	for _, reserved := range []string{"kubernetes.io", "k8s.io"} {
+		if domain == reserved || strings.HasSuffix(domain, "."+reserved) {
+			return false
+		}
+	}
+	return true
+}
