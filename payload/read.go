@@ -9,6 +9,7 @@ import (
 	"io"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -80,7 +81,14 @@ func read(ctx context.Context, reference name.Reference, opts Options) (*Release
 }
 
 func parseReference(op, ref string) (name.Reference, error) {
-	reference, err := name.ParseReference(ref)
+	var reference name.Reference
+	var err error
+	// Not name.ParseReference: its error doesn't say what is wrong.
+	if strings.Contains(ref, "@") {
+		reference, err = name.NewDigest(ref)
+	} else {
+		reference, err = name.NewTag(ref)
+	}
 	if err != nil {
 		return nil, &Error{Reason: ReasonInvalidReference, Op: op, Ref: shorten(ref), Detail: shorten(err.Error()), Err: err}
 	}
