@@ -18,6 +18,8 @@ const (
 	NodeClaimLabel = Group + "/nodeclaim"
 	// NodeClaimUIDLabel is the UID of that NodeClaim. It is what ownership is decided by.
 	NodeClaimUIDLabel = Group + "/nodeclaim-uid"
+	// LeaderPodLabel is on Karpenter's leader-election Lease: the pod that is active.
+	LeaderPodLabel = Group + "/leader-pod"
 )
 
 // Annotations of NodeClaims, Machines and ClusterAPINodeClasses that the provider writes.
