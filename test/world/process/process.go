@@ -46,6 +46,7 @@ type Spec struct {
 // Supervisor owns the processes of one world.
 type Supervisor struct {
 	logDir  string
+	changed func()
 	spawn   chan func()
 	failure chan error
 
@@ -54,12 +55,16 @@ type Supervisor struct {
 	closed    bool
 }
 
-// NewSupervisor returns a Supervisor that writes logs to logDir. Stop must be called.
-func NewSupervisor(logDir string) (*Supervisor, error) {
+// NewSupervisor returns a Supervisor that writes logs to logDir and, if changed isn't nil, calls it after every start and
+// end of a process. Stop must be called.
+func NewSupervisor(logDir string, changed func()) (*Supervisor, error) {
 	if err := os.MkdirAll(logDir, 0o755); err != nil {
 		return nil, fmt.Errorf("making the log folder: %w", err)
 	}
-	s := &Supervisor{logDir: logDir, spawn: make(chan func()), failure: make(chan error, 1)}
+	if changed == nil {
+		changed = func() {}
+	}
+	s := &Supervisor{logDir: logDir, changed: changed, spawn: make(chan func()), failure: make(chan error, 1)}
 	// Linux kills a child with a parent-death signal when the *thread* that forked it ends, and Go ends threads as it
 	// likes. This one lives as long as the supervisor.
 	go func() {
@@ -120,6 +125,7 @@ func (s *Supervisor) Start(spec Spec) (*Process, error) {
 		return nil, errors.Join(fmt.Errorf("starting %s: %w", spec.Name, err), log.Close())
 	}
 	go s.watch(p, cmd, log)
+	s.changed()
 	return p, nil
 }
 
@@ -138,6 +144,7 @@ func (s *Supervisor) watch(p *Process, cmd *exec.Cmd, log io.Closer) {
 	s.mu.Lock()
 	s.processes = slices.DeleteFunc(s.processes, func(other *Process) bool { return other == p })
 	s.mu.Unlock()
+	s.changed()
 	close(p.done)
 	if !expected {
 		select {

@@ -26,7 +26,7 @@ const parentEnv = "AUTONODE_TEST_PARENT_LOGS"
 
 func TestMain(m *testing.M) {
 	if logs := os.Getenv(parentEnv); logs != "" {
-		supervisor, err := process.NewSupervisor(logs)
+		supervisor, err := process.NewSupervisor(logs, nil)
 		if err != nil {
 			panic(err)
 		}
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 }
 
 func newSupervisor(t *testing.T) *process.Supervisor {
-	supervisor, err := process.NewSupervisor(t.TempDir())
+	supervisor, err := process.NewSupervisor(t.TempDir(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

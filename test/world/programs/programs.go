@@ -177,7 +177,7 @@ func Ensure(ctx context.Context, opts Options) (Set, error) {
 	if set.complete() {
 		return set, nil
 	}
-	task := opts.Progress.Task("Building control planes (first time only, about 10 min on 2 cores; cached in " + set.Dir + ")")
+	task := opts.Progress.Task("Building control planes", "first time only, about 10 min on 2 cores; cached in "+set.Dir)
 	if err := build(ctx, set, task); err != nil {
 		task.Fail()
 		return Set{}, err

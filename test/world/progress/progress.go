@@ -106,11 +106,15 @@ type Item struct {
 	once    sync.Once
 }
 
-// Task begins a task. End or Fail must be called.
-func (p *Printer) Task(title string) *Task {
+// Task begins a task. The note is told once, at the beginning. End or Fail must be called.
+func (p *Printer) Task(title, note string) *Task {
 	t := &Task{printer: p, title: title, started: time.Now(), stop: make(chan struct{})}
-	if !p.live {
+	if note != "" {
+		p.Println(title + " (" + note + ")")
+	} else if !p.live {
 		p.Println(title)
+	}
+	if !p.live {
 		return t
 	}
 	t.stopped.Go(func() {
@@ -141,7 +145,7 @@ func (t *Task) Begin(name string) *Item {
 func (i *Item) Done() {
 	i.once.Do(func() {
 		i.task.remove(i)
-		i.task.printer.Println(fmt.Sprintf("  %-28s ✓ %s", i.name, Duration(time.Since(i.started))))
+		i.task.printer.Println(fmt.Sprintf("  %-30s ✓ %s", i.name, Duration(time.Since(i.started))))
 	})
 }
 

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package clusterapi installs Cluster API's core and its kubeadm bootstrap provider in the management cluster: the real
+// managers, with their real webhooks.
+package clusterapi
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	kubeyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/test/world/controlplane"
+	"github.com/autonode-io/autonode/test/world/crd"
+	"github.com/autonode-io/autonode/test/world/pki"
+	"github.com/autonode-io/autonode/test/world/process"
+)
+
+const (
+	loopback  = "127.0.0.1"
+	stopGrace = 3 * time.Second
+)
+
+// provider is one of Cluster API's managers.
+type provider struct {
+	// name as clusterctl knows it, also the prefix of its webhook configurations.
+	name      string
+	program   string
+	manifests string
+	args      []string
+	// labels of its CRDs that tell which contract each of its versions follows.
+	labels map[string]string
+
+	webhookPort int
+	healthPort  int
+	serving     pki.Pair
+	caBundle    []byte
+}
+
+// Config of New.
+type Config struct {
+	controlplane.Host
+	Management *controlplane.Cluster
+}
+
+// ClusterAPI is Cluster API in the management cluster.
+type ClusterAPI struct {
+	cfg       Config
+	client    client.Client
+	providers []*provider
+	crds      []*apiextensionsv1.CustomResourceDefinition
+}
+
+// New chooses ports, makes certificates and reads the manifests. Nothing runs yet.
+func New(cfg Config) (*ClusterAPI, error) {
+	a := &ClusterAPI{cfg: cfg, providers: []*provider{
+		{
+			name:      "cluster-api",
+			program:   cfg.Programs.ClusterAPI(),
+			manifests: cfg.Programs.ClusterAPIManifests(),
+			args:      []string{"--remote-connection-grace-period=50s"},
+		},
+		{
+			name:      "bootstrap-kubeadm",
+			program:   cfg.Programs.KubeadmBootstrap(),
+			manifests: cfg.Programs.KubeadmBootstrapManifests(),
+			labels:    map[string]string{"cluster.x-k8s.io/v1beta1": "v1beta1", "cluster.x-k8s.io/v1beta2": "v1beta2"},
+		},
+	}}
+	for _, p := range a.providers {
+		var err error
+		if p.webhookPort, err = cfg.Ports.Next(); err != nil {
+			return nil, err
+		}
+		if p.healthPort, err = cfg.Ports.Next(); err != nil {
+			return nil, err
+		}
+		if p.serving, err = cfg.Management.CA.Server(p.name, loopback); err != nil {
+			return nil, err
+		}
+		p.caBundle = cfg.Management.CA.Certificate
+		crds, err := p.crds()
+		if err != nil {
+			return nil, err
+		}
+		a.crds = append(a.crds, crds...)
+	}
+	return a, nil
+}
+
+// InstallCRDs installs the CRDs of Cluster API together with others. The management cluster must be ready.
+func (a *ClusterAPI) InstallCRDs(ctx context.Context, others ...*apiextensionsv1.CustomResourceDefinition) error {
+	scheme := runtime.NewScheme()
+	if err := apiextensionsv1.AddToScheme(scheme); err != nil {
+		return fmt.Errorf("building a scheme: %w", err)
+	}
+	if err := admissionv1.AddToScheme(scheme); err != nil {
+		return fmt.Errorf("building a scheme: %w", err)
+	}
+	var err error
+	if a.client, err = client.New(a.cfg.Management.RESTConfig(), client.Options{Scheme: scheme}); err != nil {
+		return fmt.Errorf("connecting to %s: %w", a.cfg.Management.Name, err)
+	}
+	return crd.Install(ctx, a.client, append(others, a.crds...)...)
+}
+
+// Start starts the managers and returns when they are ready and their webhooks are configured. All CRDs must be there:
+// each manager watches kinds of the other.
+func (a *ClusterAPI) Start(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, p := range a.providers {
+		group.Go(func() error { return a.start(ctx, p) })
+	}
+	return group.Wait()
+}
+
+func (a *ClusterAPI) start(ctx context.Context, p *provider) error {
+	dir := filepath.Join(a.cfg.Dir, p.name)
+	kubeconfig, err := a.cfg.Management.Kubeconfig(p.name, "system:masters")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("writing the keys of %s: %w", p.name, err)
+	}
+	for name, data := range map[string][]byte{
+		"kubeconfig": kubeconfig, "tls.crt": p.serving.Certificate, "tls.key": p.serving.Key,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			return fmt.Errorf("writing the keys of %s: %w", p.name, err)
+		}
+	}
+	manager, err := a.cfg.Processes.Start(process.Spec{
+		Name:    p.name,
+		Path:    p.program,
+		Env:     []string{"KUBECONFIG=" + filepath.Join(dir, "kubeconfig")},
+		Address: p.url(""),
+		Grace:   stopGrace,
+		Args: append([]string{
+			"--webhook-cert-dir=" + dir,
+			"--webhook-port=" + strconv.Itoa(p.webhookPort),
+			"--health-addr=" + loopback + ":" + strconv.Itoa(p.healthPort),
+			"--diagnostics-address=0", "--insecure-diagnostics",
+			"--kube-api-qps=500", "--kube-api-burst=1000",
+			"--clustercache-client-qps=500", "--clustercache-client-burst=1000",
+			// The CRDs are new: there is nothing to migrate.
+			"--skip-crd-migration-phases=StorageVersionMigration,CleanupManagedFields",
+		}, p.args...),
+	})
+	if err != nil {
+		return err
+	}
+	health := fmt.Sprintf("http://%s:%d/readyz", loopback, p.healthPort)
+	if err := manager.Wait(ctx, func(ctx context.Context) error { return get(ctx, health) }); err != nil {
+		return err
+	}
+	// Last, because until the manager answers they would refuse every object.
+	return p.configureWebhooks(ctx, a.client)
+}
+
+func (p *provider) url(path string) string {
+	return fmt.Sprintf("https://%s:%d%s", loopback, p.webhookPort, path)
+}
+
+// crds reads the provider's CRDs and adds what its kustomization would.
+func (p *provider) crds() ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	crds, err := crd.Read(filepath.Join(p.manifests, "crds"))
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range crds {
+		if c.Labels == nil {
+			c.Labels = map[string]string{}
+		}
+		c.Labels["cluster.x-k8s.io/provider"] = p.name
+		for key, value := range p.labels {
+			c.Labels[key] = value
+		}
+		c.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
+			Strategy: apiextensionsv1.WebhookConverter,
+			Webhook: &apiextensionsv1.WebhookConversion{
+				ClientConfig:             &apiextensionsv1.WebhookClientConfig{URL: ptr.To(p.url("/convert")), CABundle: p.caBundle},
+				ConversionReviewVersions: []string{"v1"},
+			},
+		}
+	}
+	return crds, nil
+}
+
+// configureWebhooks creates the provider's webhook configurations, with its address instead of a Service.
+func (p *provider) configureWebhooks(ctx context.Context, management client.Client) error {
+	data, err := os.ReadFile(filepath.Join(p.manifests, "webhooks.yaml"))
+	if err != nil {
+		return fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
+	}
+	rewrite := func(c *admissionv1.WebhookClientConfig) {
+		c.URL, c.CABundle, c.Service = ptr.To(p.url(ptr.Deref(c.Service.Path, "/"))), p.caBundle, nil
+	}
+	for documents := kubeyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data))); ; {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
+		}
+		var kind metav1.TypeMeta
+		if err := yaml.Unmarshal(document, &kind); err != nil {
+			return fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
+		}
+		var object client.Object
+		switch kind.Kind {
+		case "MutatingWebhookConfiguration":
+			config := &admissionv1.MutatingWebhookConfiguration{}
+			if err := yaml.UnmarshalStrict(document, config); err != nil {
+				return fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
+			}
+			for i := range config.Webhooks {
+				rewrite(&config.Webhooks[i].ClientConfig)
+			}
+			object = config
+		case "ValidatingWebhookConfiguration":
+			config := &admissionv1.ValidatingWebhookConfiguration{}
+			if err := yaml.UnmarshalStrict(document, config); err != nil {
+				return fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
+			}
+			for i := range config.Webhooks {
+				rewrite(&config.Webhooks[i].ClientConfig)
+			}
+			object = config
+		default:
+			return fmt.Errorf("reading the webhooks of %s: unexpected kind %q", p.name, kind.Kind)
+		}
+		object.SetName(p.name + "-" + object.GetName())
+		if err := management.Create(ctx, object); err != nil {
+			return fmt.Errorf("creating the webhooks of %s: %w", p.name, err)
+		}
+	}
+}
+
+func get(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if _, err := io.Copy(io.Discard, response.Body); err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, response.Status)
+	}
+	return nil
+}

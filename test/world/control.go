@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/autonode-io/autonode/test/world/process"
+)
+
+// downPatience is how long a world may take to stop before it is killed; the kernel then kills its processes.
+const downPatience = time.Minute
+
+// Running reports whether a world runs in dir.
+func Running(dir string) (bool, error) {
+	lock, err := os.Open(layout(dir).lock())
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("looking for a world: %w", err)
+	}
+	defer func() { _ = lock.Close() }()
+	switch err := syscall.Flock(int(lock.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); {
+	case err == nil:
+		return false, nil
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return true, nil
+	default:
+		return false, fmt.Errorf("looking for a world: %w", err)
+	}
+}
+
+// Down stops the world that another process runs in dir, and returns when all its processes have gone. It wraps
+// ErrNoWorld if none runs.
+func Down(ctx context.Context, dir string) error {
+	running, err := Running(dir)
+	if err != nil {
+		return err
+	}
+	if !running {
+		return errors.Join(fmt.Errorf("%w: %s", ErrNoWorld, dir), layout(dir).clean())
+	}
+	state, err := ReadState(dir)
+	if err != nil {
+		return err
+	}
+	if err := syscall.Kill(state.PID, syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stopping the world (process %d): %w", state.PID, err)
+	}
+	patient, cancel := context.WithTimeout(ctx, downPatience)
+	defer cancel()
+	if err := waitGone(patient, dir, state); err == nil || ctx.Err() != nil {
+		return err
+	}
+	if err := syscall.Kill(state.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("killing the world (process %d): %w", state.PID, err)
+	}
+	if err := waitGone(ctx, dir, state); err != nil {
+		return err
+	}
+	return layout(dir).clean()
+}
+
+func waitGone(ctx context.Context, dir string, state State) error {
+	return process.Poll(ctx, "the world to stop", nil, nil, func(context.Context) error {
+		running, err := Running(dir)
+		if err != nil {
+			return err
+		}
+		if running {
+			return fmt.Errorf("process %d runs", state.PID)
+		}
+		for _, c := range state.Components {
+			if syscall.Kill(c.PID, 0) == nil && c.PID != state.PID {
+				return fmt.Errorf("%s (process %d) runs", c.Name, c.PID)
+			}
+		}
+		return nil
+	})
+}

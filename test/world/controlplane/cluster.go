@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package controlplane runs Kubernetes control planes as local processes: kube-apiserver, kube-controller-manager and
+// kube-scheduler for each cluster, and one etcd for all.
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/autonode-io/autonode/test/world/pki"
+	"github.com/autonode-io/autonode/test/world/port"
+	"github.com/autonode-io/autonode/test/world/process"
+	"github.com/autonode-io/autonode/test/world/programs"
+)
+
+const (
+	loopback = "127.0.0.1"
+
+	serviceRange = "10.96.0.0/16"
+	// serviceIP is the first address of serviceRange: the Service "kubernetes".
+	serviceIP = "10.96.0.1"
+
+	// stopGrace is short, because what a world stores is thrown away with it; restartGrace lets requests in flight
+	// finish when an API server is replaced.
+	stopGrace    = 3 * time.Second
+	restartGrace = 10 * time.Second
+
+	// adminGroup may do everything; no RBAC is asked.
+	adminGroup = "system:masters"
+)
+
+// Host is where processes run and files are kept.
+type Host struct {
+	Programs  programs.Set
+	Processes *process.Supervisor
+	Ports     *port.Claims
+	// Dir has a folder of keys and certificates for each cluster.
+	Dir string
+}
+
+// Config of one cluster.
+type Config struct {
+	Host
+	// Name of the cluster, also that of its context in kubeconfigs.
+	Name string
+	// Version of the API server, such as v1.36.2.
+	Version string
+}
+
+// Cluster is a running control plane.
+type Cluster struct {
+	// Name of the cluster.
+	Name string
+	// URL of the API server.
+	URL string
+	// Port of the API server on the loopback address.
+	Port int
+	// CA has signed the API server's certificate and signs its clients'.
+	CA *pki.Authority
+
+	host  Host
+	etcd  *Etcd
+	dir   string
+	admin pki.Pair
+
+	mu        sync.Mutex
+	version   string
+	apiServer *process.Process
+	others    []*process.Process
+}
+
+// New makes the keys of a cluster and chooses its port. Nothing runs yet.
+func New(cfg Config) (*Cluster, error) {
+	port, err := cfg.Ports.Next()
+	if err != nil {
+		return nil, err
+	}
+	authority, err := pki.NewAuthority(cfg.Name)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{
+		Name:    cfg.Name,
+		URL:     fmt.Sprintf("https://%s:%d", loopback, port),
+		Port:    port,
+		CA:      authority,
+		host:    cfg.Host,
+		dir:     filepath.Join(cfg.Dir, cfg.Name),
+		version: cfg.Version,
+	}
+	if c.admin, err = authority.Client("admin", adminGroup); err != nil {
+		return nil, err
+	}
+	serving, err := authority.Server("kube-apiserver", loopback, serviceIP, "localhost",
+		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
+	if err != nil {
+		return nil, err
+	}
+	signing, verifying, err := pki.NewSigningKey()
+	if err != nil {
+		return nil, err
+	}
+	controllerManager, err := c.Kubeconfig("system:kube-controller-manager")
+	if err != nil {
+		return nil, err
+	}
+	scheduler, err := c.Kubeconfig("system:kube-scheduler")
+	if err != nil {
+		return nil, err
+	}
+	if err := writeFiles(c.dir, map[string][]byte{
+		"ca.crt": authority.Certificate, "ca.key": authority.Key,
+		"apiserver.crt": serving.Certificate, "apiserver.key": serving.Key,
+		"service-account.key": signing, "service-account.pub": verifying,
+		"kube-controller-manager.kubeconfig": controllerManager,
+		"kube-scheduler.kubeconfig":          scheduler,
+	}); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Start starts the API server and returns when it is ready. StartControllers starts the rest.
+func (c *Cluster) Start(ctx context.Context, etcd *Etcd) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.etcd = etcd
+	return c.startAPIServer(ctx, c.version)
+}
+
+func (c *Cluster) startAPIServer(ctx context.Context, version string) error {
+	path, err := c.host.Programs.APIServer(version)
+	if err != nil {
+		return err
+	}
+	p, err := c.host.Processes.Start(process.Spec{
+		Name:    c.Name + "-kube-apiserver",
+		Path:    path,
+		Address: c.URL,
+		Grace:   stopGrace,
+		Args: []string{
+			"--etcd-servers=" + c.etcd.url,
+			"--etcd-cafile=" + c.etcd.caFile,
+			"--etcd-certfile=" + c.etcd.certFile,
+			"--etcd-keyfile=" + c.etcd.keyFile,
+			"--etcd-prefix=/" + c.Name,
+			"--bind-address=" + loopback,
+			"--advertise-address=" + loopback,
+			fmt.Sprintf("--secure-port=%d", c.Port),
+			"--tls-cert-file=" + c.file("apiserver.crt"),
+			"--tls-private-key-file=" + c.file("apiserver.key"),
+			"--client-ca-file=" + c.file("ca.crt"),
+			"--anonymous-auth=false",
+			"--enable-bootstrap-token-auth=true",
+			"--authorization-mode=Node,RBAC",
+			"--enable-admission-plugins=NodeRestriction",
+			"--allow-privileged=true",
+			"--service-cluster-ip-range=" + serviceRange,
+			"--service-account-issuer=" + c.URL,
+			"--service-account-key-file=" + c.file("service-account.pub"),
+			"--service-account-signing-key-file=" + c.file("service-account.key"),
+			// A loopback address isn't allowed in the endpoints of the Service "kubernetes".
+			"--endpoint-reconciler-type=none",
+			"--profiling=false",
+		},
+	})
+	if err != nil {
+		return err
+	}
+	c.apiServer = p
+	probe, err := probeClient(c.CA, c.admin)
+	if err != nil {
+		return err
+	}
+	defer probe.CloseIdleConnections()
+	return p.Wait(ctx, func(ctx context.Context) error { return get(ctx, probe, c.URL+"/readyz") })
+}
+
+// StartControllers starts the controller manager and the scheduler. It doesn't wait: what they do tells.
+func (c *Cluster) StartControllers() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, spec := range []process.Spec{
+		{
+			Name: c.Name + "-kube-controller-manager",
+			Path: c.host.Programs.ControllerManager(),
+			Args: []string{
+				"--kubeconfig=" + c.file("kube-controller-manager.kubeconfig"),
+				// What needs a cloud is off. The bootstrap controllers are off by default, and Cluster API's bootstrap
+				// tokens need them.
+				"--controllers=*,bootstrap-signer-controller,token-cleaner-controller," +
+					"-cloud-node-lifecycle-controller,-node-ipam-controller,-node-route-controller,-service-lb-controller," +
+					"-persistentvolume-attach-detach-controller",
+				"--cluster-signing-cert-file=" + c.file("ca.crt"),
+				"--cluster-signing-key-file=" + c.file("ca.key"),
+				"--root-ca-file=" + c.file("ca.crt"),
+				"--service-account-private-key-file=" + c.file("service-account.key"),
+				"--use-service-account-credentials=true",
+				// The default throttle would add seconds to the start.
+				"--kube-api-qps=500", "--kube-api-burst=1000",
+				"--leader-elect=false",
+				"--secure-port=0",
+			},
+		},
+		{
+			Name: c.Name + "-kube-scheduler",
+			Path: c.host.Programs.Scheduler(),
+			Args: []string{
+				"--kubeconfig=" + c.file("kube-scheduler.kubeconfig"),
+				"--kube-api-qps=500", "--kube-api-burst=1000",
+				"--leader-elect=false",
+				"--secure-port=0",
+			},
+		},
+	} {
+		spec.Grace = stopGrace
+		p, err := c.host.Processes.Start(spec)
+		if err != nil {
+			return err
+		}
+		c.others = append(c.others, p)
+	}
+	return nil
+}
+
+// Version is that of the API server.
+func (c *Cluster) Version() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.version
+}
+
+// Upgrade replaces the API server by one of another version, at the same address, and returns when it is ready.
+// After an error the control plane may be down; calling again is safe.
+func (c *Cluster) Upgrade(ctx context.Context, version string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if version == c.version {
+		return nil
+	}
+	if _, err := c.host.Programs.APIServer(version); err != nil {
+		return err
+	}
+	c.apiServer.Grace = restartGrace
+	c.apiServer.Stop()
+	if err := c.startAPIServer(ctx, version); err != nil {
+		return fmt.Errorf("upgrading %s to %s: %w", c.Name, version, err)
+	}
+	c.version = version
+	return nil
+}
+
+// Stop stops the whole control plane.
+func (c *Cluster) Stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	process.StopAll(c.others...)
+	if c.apiServer != nil {
+		c.apiServer.Stop()
+	}
+}
+
+// RESTConfig is an administrator's access, without client-side throttling.
+func (c *Cluster) RESTConfig() *rest.Config {
+	return c.restConfig(c.admin)
+}
+
+// RESTConfigFor is a user's access, without client-side throttling.
+func (c *Cluster) RESTConfigFor(user string, groups ...string) (*rest.Config, error) {
+	pair, err := c.CA.Client(user, groups...)
+	if err != nil {
+		return nil, err
+	}
+	return c.restConfig(pair), nil
+}
+
+func (c *Cluster) restConfig(pair pki.Pair) *rest.Config {
+	return &rest.Config{
+		Host:            c.URL,
+		TLSClientConfig: rest.TLSClientConfig{CAData: c.CA.Certificate, CertData: pair.Certificate, KeyData: pair.Key},
+		QPS:             -1,
+	}
+}
+
+// AdminKubeconfig is an administrator's kubeconfig. Its context, cluster and user are named after the cluster, so that
+// the kubeconfigs of several clusters can be merged.
+func (c *Cluster) AdminKubeconfig() ([]byte, error) { return c.kubeconfig(c.admin) }
+
+// Kubeconfig is a user's kubeconfig.
+func (c *Cluster) Kubeconfig(user string, groups ...string) ([]byte, error) {
+	pair, err := c.CA.Client(user, groups...)
+	if err != nil {
+		return nil, err
+	}
+	return c.kubeconfig(pair)
+}
+
+func (c *Cluster) kubeconfig(pair pki.Pair) ([]byte, error) {
+	data, err := clientcmd.Write(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{c.Name: {Server: c.URL, CertificateAuthorityData: c.CA.Certificate}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{c.Name: {ClientCertificateData: pair.Certificate, ClientKeyData: pair.Key}},
+		Contexts:       map[string]*clientcmdapi.Context{c.Name: {Cluster: c.Name, AuthInfo: c.Name}},
+		CurrentContext: c.Name,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("writing a kubeconfig for %s: %w", c.Name, err)
+	}
+	return data, nil
+}
+
+func (c *Cluster) file(name string) string { return filepath.Join(c.dir, name) }
+
+// writeFiles writes files that only their owner may read.
+func writeFiles(dir string, files map[string][]byte) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("writing keys: %w", err)
+	}
+	for name, data := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			return fmt.Errorf("writing keys: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/autonode-io/autonode/test/world/pki"
+	"github.com/autonode-io/autonode/test/world/process"
+)
+
+// Etcd is the one etcd that all clusters of a world share, each below a prefix of its own. Its clients need a
+// certificate: pods of the world share its host and must not read what they may not ask an API server for.
+type Etcd struct {
+	url      string
+	caFile   string
+	certFile string
+	keyFile  string
+}
+
+// StartEtcd starts etcd and returns when it is healthy.
+func StartEtcd(ctx context.Context, host Host) (*Etcd, error) {
+	dir := filepath.Join(host.Dir, "etcd")
+	authority, err := pki.NewAuthority("etcd")
+	if err != nil {
+		return nil, err
+	}
+	serving, err := authority.Server("etcd", loopback, "localhost")
+	if err != nil {
+		return nil, err
+	}
+	client, err := authority.Client("kube-apiserver")
+	if err != nil {
+		return nil, err
+	}
+	if err := writeFiles(dir, map[string][]byte{
+		"ca.crt": authority.Certificate, "server.crt": serving.Certificate, "server.key": serving.Key,
+		"client.crt": client.Certificate, "client.key": client.Key,
+	}); err != nil {
+		return nil, err
+	}
+	port, err := host.Ports.Next()
+	if err != nil {
+		return nil, err
+	}
+	peerPort, err := host.Ports.Next()
+	if err != nil {
+		return nil, err
+	}
+	e := &Etcd{
+		url:      fmt.Sprintf("https://%s:%d", loopback, port),
+		caFile:   filepath.Join(dir, "ca.crt"),
+		certFile: filepath.Join(dir, "client.crt"),
+		keyFile:  filepath.Join(dir, "client.key"),
+	}
+	peer := fmt.Sprintf("http://%s:%d", loopback, peerPort)
+	p, err := host.Processes.Start(process.Spec{
+		Name:    "etcd",
+		Path:    host.Programs.Etcd(),
+		Address: e.url,
+		Grace:   stopGrace,
+		Args: []string{
+			"--data-dir=" + filepath.Join(dir, "data"),
+			"--listen-client-urls=" + e.url,
+			"--advertise-client-urls=" + e.url,
+			"--listen-peer-urls=" + peer,
+			"--initial-advertise-peer-urls=" + peer,
+			"--initial-cluster=default=" + peer,
+			"--cert-file=" + filepath.Join(dir, "server.crt"),
+			"--key-file=" + filepath.Join(dir, "server.key"),
+			"--trusted-ca-file=" + e.caFile,
+			"--client-cert-auth=true",
+			// Nothing here is to survive a power cut.
+			"--unsafe-no-fsync=true",
+			"--log-level=warn",
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	probe, err := probeClient(authority, client)
+	if err != nil {
+		return nil, err
+	}
+	defer probe.CloseIdleConnections()
+	if err := p.Wait(ctx, func(ctx context.Context) error { return get(ctx, probe, e.url+"/health") }); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+func probeClient(authority *pki.Authority, pair pki.Pair) (*http.Client, error) {
+	certificate, err := tls.X509KeyPair(pair.Certificate, pair.Key)
+	if err != nil {
+		return nil, fmt.Errorf("reading a client certificate: %w", err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority.Certificate)
+	return &http.Client{
+		Timeout: 5 * time.Second,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{
+			RootCAs: roots, Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12,
+		}},
+	}, nil
+}
+
+// get returns an error unless url answers with 200.
+func get(ctx context.Context, client *http.Client, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 2000))
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s: %s", url, response.Status, body)
+	}
+	return nil
+}

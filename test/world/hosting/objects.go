@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hosting
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/test/world/controlplane"
+	controlplanev1 "github.com/autonode-io/autonode/test/world/infrastructure/api/controlplane/v1beta1"
+	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
+)
+
+const (
+	// ShapePoolLabel selects the machine templates that the world makes, with ShapePool.
+	ShapePoolLabel = "autonode.io/shape-pool"
+	ShapePool      = "general"
+	// BootstrapTemplate is the name of the KubeadmConfigTemplate in every control-plane namespace.
+	BootstrapTemplate = "default"
+)
+
+// Zones of every guest.
+var zones = []string{"a", "b", "c"}
+
+// shape is a machine that the world's cloud rents out. Prices are US dollars an hour.
+type shape struct {
+	name         string
+	architecture infrav1.Architecture
+	cpu, memory  string
+	price, spot  string
+}
+
+var shapes = []shape{
+	{"c2-small", infrav1.ArchitectureAmd64, "2", "4Gi", "0.070", "0.021"},
+	{"c4-large", infrav1.ArchitectureAmd64, "4", "8Gi", "0.139", "0.041"},
+	{"c8-xlarge", infrav1.ArchitectureAmd64, "8", "16Gi", "0.277", "0.083"},
+	{"c4-arm", infrav1.ArchitectureArm64, "4", "8Gi", "0.111", "0.035"},
+}
+
+// NewClient returns a client for the management cluster that knows all kinds of this package.
+func NewClient(cfg *rest.Config) (client.Client, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.New(cfg, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the management cluster: %w", err)
+	}
+	return c, nil
+}
+
+func objectMeta(namespace, name, cluster string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: cluster}}
+}
+
+func capiCluster(namespace string, guest *controlplane.Cluster) *clusterv1.Cluster {
+	return &clusterv1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: guest.Name},
+		Spec: clusterv1.ClusterSpec{
+			ClusterNetwork: clusterv1.ClusterNetwork{
+				Pods:     clusterv1.NetworkRanges{CIDRBlocks: []string{podRange}},
+				Services: clusterv1.NetworkRanges{CIDRBlocks: []string{serviceRange}},
+			},
+			ControlPlaneEndpoint: endpoint(guest),
+			ControlPlaneRef: clusterv1.ContractVersionedObjectReference{
+				APIGroup: controlplanev1.GroupVersion.Group, Kind: "HostedControlPlane", Name: guest.Name,
+			},
+			InfrastructureRef: clusterv1.ContractVersionedObjectReference{
+				APIGroup: infrav1.GroupVersion.Group, Kind: "KwokCluster", Name: guest.Name,
+			},
+		},
+	}
+}
+
+func endpoint(guest *controlplane.Cluster) clusterv1.APIEndpoint {
+	return clusterv1.APIEndpoint{Host: "127.0.0.1", Port: int32(guest.Port)} //nolint:gosec // a TCP port fits
+}
+
+func hostedControlPlane(namespace string, guest *controlplane.Cluster) *controlplanev1.HostedControlPlane {
+	return &controlplanev1.HostedControlPlane{
+		ObjectMeta: objectMeta(namespace, guest.Name, guest.Name),
+		Spec: controlplanev1.HostedControlPlaneSpec{
+			Version:              guest.Version(),
+			ControlPlaneEndpoint: endpoint(guest),
+		},
+	}
+}
+
+func kwokCluster(namespace, guest string) *infrav1.KwokCluster {
+	cluster := &infrav1.KwokCluster{ObjectMeta: objectMeta(namespace, guest, guest)}
+	for _, zone := range zones {
+		cluster.Spec.FailureDomains = append(cluster.Spec.FailureDomains, clusterv1.FailureDomain{Name: zone})
+	}
+	return cluster
+}
+
+func machineTemplates(namespace, guest string) []*infrav1.KwokMachineTemplate {
+	var templates []*infrav1.KwokMachineTemplate
+	for _, s := range shapes {
+		meta := objectMeta(namespace, s.name, guest)
+		meta.Labels[ShapePoolLabel] = ShapePool
+		meta.Annotations = map[string]string{v1alpha1.PriceAnnotation: s.price, v1alpha1.SpotPriceAnnotation: s.spot}
+		templates = append(templates, &infrav1.KwokMachineTemplate{
+			ObjectMeta: meta,
+			Spec: infrav1.KwokMachineTemplateSpec{Template: infrav1.KwokMachineTemplateResource{
+				Spec: infrav1.KwokMachineSpec{
+					Capacity: corev1.ResourceList{
+						corev1.ResourceCPU:    resource.MustParse(s.cpu),
+						corev1.ResourceMemory: resource.MustParse(s.memory),
+					},
+					Architecture:    s.architecture,
+					OperatingSystem: "linux",
+				},
+			}},
+		})
+	}
+	return templates
+}
+
+func kubeadmConfigTemplate(namespace string) *bootstrapv1.KubeadmConfigTemplate {
+	verbosity := "2"
+	template := &bootstrapv1.KubeadmConfigTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: BootstrapTemplate}}
+	template.Spec.Template.Spec.JoinConfiguration.NodeRegistration.KubeletExtraArgs = []bootstrapv1.Arg{{Name: "v", Value: &verbosity}}
+	return template
+}
+
+// clusterSecrets are the kubeconfig that Cluster API's contract asks of a control plane provider, and the CA that the kubeadm
+// bootstrap provider pins in a node's join configuration.
+func clusterSecrets(owner *controlplanev1.HostedControlPlane, guest *controlplane.Cluster) ([]*corev1.Secret, error) {
+	kubeconfig, err := guest.Kubeconfig("cluster-api", "system:masters")
+	if err != nil {
+		return nil, err
+	}
+	var secrets []*corev1.Secret
+	for name, data := range map[string]map[string][]byte{
+		guest.Name + "-kubeconfig": {"value": kubeconfig},
+		guest.Name + "-ca":         {corev1.TLSCertKey: guest.CA.Certificate, corev1.TLSPrivateKeyKey: guest.CA.Key},
+	} {
+		meta := objectMeta(owner.Namespace, name, guest.Name)
+		meta.OwnerReferences = []metav1.OwnerReference{
+			*metav1.NewControllerRef(owner, controlplanev1.GroupVersion.WithKind("HostedControlPlane")),
+		}
+		secrets = append(secrets, &corev1.Secret{ObjectMeta: meta, Type: clusterv1.ClusterSecretType, Data: data})
+	}
+	return secrets, nil
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// layout is a world's folder.
+type layout string
+
+func (l layout) logs() string      { return filepath.Join(string(l), "logs") }
+func (l layout) clusters() string  { return filepath.Join(string(l), "clusters") }
+func (l layout) images() string    { return filepath.Join(string(l), "images") }
+func (l layout) nodeAgent() string { return filepath.Join(string(l), "node") }
+func (l layout) registry() string  { return filepath.Join(string(l), "registry") }
+func (l layout) manifests() string { return filepath.Join(string(l), "manifests") }
+func (l layout) state() string     { return filepath.Join(string(l), "world.json") }
+func (l layout) lock() string      { return filepath.Join(string(l), "lock") }
+func (l layout) kubeconfig(cluster string) string {
+	return filepath.Join(string(l), cluster+".kubeconfig")
+}
+
+// transient is what a world writes and nobody wants when it has gone.
+func (l layout) transient() ([]string, error) {
+	kubeconfigs, err := filepath.Glob(l.kubeconfig("*"))
+	if err != nil {
+		return nil, fmt.Errorf("looking for kubeconfigs: %w", err)
+	}
+	return append(kubeconfigs, l.clusters(), l.nodeAgent(), l.registry(), l.manifests(), l.state()), nil
+}
+
+// prepare makes the folder, locks it against another world, and removes what an earlier one left.
+func (l layout) prepare() (unlock func(), err error) {
+	if err := os.MkdirAll(string(l), 0o755); err != nil {
+		return nil, fmt.Errorf("making the world's folder: %w", err)
+	}
+	lock, err := os.OpenFile(l.lock(), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("locking the world's folder: %w", err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			err = fmt.Errorf("a world runs in %s already; stop it with 'autonode world down', or choose another folder", string(l))
+		}
+		return nil, errors.Join(err, lock.Close())
+	}
+	if err := errors.Join(l.clean(), os.RemoveAll(l.logs())); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return func() { _ = lock.Close() }, nil
+}
+
+// clean removes everything but the logs and what is kept to be fast next time.
+func (l layout) clean() error {
+	paths, err := l.transient()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, path := range paths {
+		errs = append(errs, os.RemoveAll(path))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("removing what a world left: %w", err)
+	}
+	return nil
+}

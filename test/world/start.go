@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/autonode-io/autonode/test/world/clusterapi"
+	"github.com/autonode-io/autonode/test/world/controlplane"
+	"github.com/autonode-io/autonode/test/world/hosting"
+	"github.com/autonode-io/autonode/test/world/infrastructure"
+	"github.com/autonode-io/autonode/test/world/programs"
+	"github.com/autonode-io/autonode/test/world/progress"
+)
+
+// latch is closed when a stage is done.
+type latch chan struct{}
+
+// stages start the world's parts, each as soon as what it needs is there.
+type stages struct {
+	group *errgroup.Group
+	ctx   context.Context
+	task  *progress.Task
+}
+
+// run starts a stage after others and returns the latch that it opens. A stage without a name isn't shown.
+func (s *stages) run(name string, f func(context.Context) error, after ...latch) latch {
+	done := make(latch)
+	s.group.Go(func() error {
+		for _, l := range after {
+			select {
+			case <-l:
+			case <-s.ctx.Done():
+				return context.Cause(s.ctx)
+			}
+		}
+		err := func() error {
+			if name == "" {
+				return f(s.ctx)
+			}
+			return s.task.Run(name, func() error { return f(s.ctx) })
+		}()
+		if err == nil {
+			close(done)
+		}
+		return err
+	})
+	return done
+}
+
+func (w *World) start(ctx context.Context, task *progress.Task) error {
+	// A process that ends while others wait for it would cost them their patience.
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case err := <-w.processes.Failed():
+			cancel(err)
+		case <-ctx.Done():
+		}
+	}()
+	group, groupCtx := errgroup.WithContext(ctx)
+	s := &stages{group: group, ctx: groupCtx, task: task}
+	if err := w.plan(s); err != nil {
+		cancel(err)
+	}
+	err := group.Wait()
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// plan says what needs what.
+func (w *World) plan(s *stages) error {
+	host := controlplane.Host{Programs: w.programs, Processes: w.processes, Ports: w.ports, Dir: w.dir.clusters()}
+	var etcd *controlplane.Etcd
+	etcdReady := s.run("etcd", func(ctx context.Context) (err error) {
+		etcd, err = controlplane.StartEtcd(ctx, host)
+		return err
+	})
+
+	newCluster := func(name string) (*controlplane.Cluster, error) {
+		cluster, err := controlplane.New(controlplane.Config{Host: host, Name: name, Version: programs.KubernetesVersion})
+		if err != nil {
+			return nil, err
+		}
+		kubeconfig, err := cluster.AdminKubeconfig()
+		if err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(w.dir.kubeconfig(name), kubeconfig, 0o600); err != nil {
+			return nil, fmt.Errorf("writing the kubeconfig of %s: %w", name, err)
+		}
+		return cluster, nil
+	}
+	var err error
+	if w.management, err = newCluster(Management); err != nil {
+		return err
+	}
+	for _, name := range w.cfg.Guests {
+		guest, err := newCluster(name)
+		if err != nil {
+			return err
+		}
+		w.guests = append(w.guests, guest)
+	}
+	startCluster := func(cluster *controlplane.Cluster) latch {
+		return s.run(cluster.Name+" API server", func(ctx context.Context) error {
+			if err := cluster.Start(ctx, etcd); err != nil {
+				return err
+			}
+			return cluster.StartControllers()
+		}, etcdReady)
+	}
+	managementReady := startCluster(w.management)
+	var guestsReady []latch
+	for _, guest := range w.guests {
+		guestsReady = append(guestsReady, startCluster(guest))
+	}
+
+	clusterAPI, err := clusterapi.New(clusterapi.Config{Host: host, Management: w.management})
+	if err != nil {
+		return err
+	}
+	crdsReady := s.run("CRDs", func(ctx context.Context) error {
+		crds, err := infrastructure.CRDs()
+		if err != nil {
+			return err
+		}
+		return clusterAPI.InstallCRDs(ctx, crds...)
+	}, managementReady)
+	clusterAPIReady := s.run("Cluster API "+programs.ClusterAPIVersion, clusterAPI.Start, crdsReady)
+
+	w.hosting = hosting.New(hosting.Config{Management: w.management, Guests: w.guests, Logger: w.logger("hosting")})
+	hosted := s.run("", w.hosting.Start, clusterAPIReady)
+	s.run("guests in Cluster API", w.hosting.WaitReady, append(guestsReady, hosted)...)
+	return nil
+}

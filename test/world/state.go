@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/autonode-io/autonode/test/world/programs"
+)
+
+// Phase is how far a world has come.
+type Phase string
+
+const (
+	PhaseStarting Phase = "Starting"
+	PhaseReady    Phase = "Ready"
+	PhaseStopping Phase = "Stopping"
+)
+
+// State is what a world tells other processes about itself, in its folder.
+type State struct {
+	// PID of the process that runs the world, and of its in-process parts.
+	PID     int       `json:"pid"`
+	Phase   Phase     `json:"phase"`
+	Started time.Time `json:"started"`
+	Guests  []string  `json:"guests"`
+	// Kubectl is the path of kubectl.
+	Kubectl    string      `json:"kubectl,omitempty"`
+	Components []Component `json:"components"`
+}
+
+// Component is one thing that runs.
+type Component struct {
+	Name    string `json:"name"`
+	PID     int    `json:"pid"`
+	Address string `json:"address,omitempty"`
+	// About says what it is, for people.
+	About string `json:"about,omitempty"`
+	Log   string `json:"log,omitempty"`
+}
+
+// ErrNoWorld says that no world runs in a folder.
+var ErrNoWorld = errors.New("no world runs here")
+
+// ReadState reads the state of the world in dir. It wraps ErrNoWorld if there is none.
+func ReadState(dir string) (State, error) {
+	data, err := os.ReadFile(layout(dir).state())
+	if errors.Is(err, fs.ErrNotExist) {
+		return State{}, fmt.Errorf("%w: %s", ErrNoWorld, dir)
+	}
+	if err != nil {
+		return State{}, fmt.Errorf("reading the world's state: %w", err)
+	}
+	var state State
+	if err := json.Unmarshal(data, &state); err != nil {
+		return State{}, fmt.Errorf("reading the world's state: %w", err)
+	}
+	return state, nil
+}
+
+// KubeconfigPath is where the world in dir writes the kubeconfig of a cluster.
+func KubeconfigPath(dir, cluster string) string { return layout(dir).kubeconfig(cluster) }
+
+// LogDir is where the world in dir writes its logs.
+func LogDir(dir string) string { return layout(dir).logs() }
+
+func newState(cfg Config) State {
+	return State{PID: os.Getpid(), Phase: PhaseStarting, Started: time.Now(), Guests: cfg.Guests}
+}
+
+func (w *World) setPhase(phase Phase) {
+	w.mu.Lock()
+	w.state.Phase = phase
+	w.mu.Unlock()
+	w.record()
+}
+
+// record writes the state file. An error is of no consequence for the world itself.
+func (w *World) record() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.state.Kubectl = w.programs.Kubectl()
+	w.state.Components = []Component{}
+	for _, p := range w.processes.List() {
+		w.state.Components = append(w.state.Components, Component{Name: p.Name, PID: p.PID, Address: p.Address, About: about(p.Path), Log: p.LogFile})
+	}
+	w.state.Components = append(w.state.Components, w.parts.components()...)
+	data, err := json.MarshalIndent(w.state, "", "  ")
+	if err != nil {
+		return
+	}
+	// Renamed into place, so that nobody reads half of it.
+	unfinished := w.dir.state() + ".unfinished"
+	if err := os.WriteFile(unfinished, data, 0o644); err == nil {
+		_ = os.Rename(unfinished, w.dir.state())
+	}
+}
+
+func about(program string) string {
+	switch name := filepath.Base(program); name {
+	case "cluster-api-core", "cluster-api-bootstrap-kubeadm":
+		return "Cluster API " + programs.ClusterAPIVersion
+	case "kube-controller-manager", "kube-scheduler":
+		return "Kubernetes " + programs.KubernetesUpgradedVersion
+	default:
+		if version, ok := strings.CutPrefix(name, "kube-apiserver-"); ok {
+			return "Kubernetes " + version
+		}
+		return ""
+	}
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Status is a world's state and what its processes use.
+type Status struct {
+	State
+	Components []ComponentStatus `json:"components"`
+	// Memory is the resident memory of all processes, in bytes.
+	Memory int64 `json:"memory"`
+}
+
+// ComponentStatus is a component and what it uses.
+type ComponentStatus struct {
+	Component
+	Running bool `json:"running"`
+	// Memory is the resident memory, in bytes; 0 for a part of another process.
+	Memory int64 `json:"memory,omitempty"`
+}
+
+// ReadStatus reads the status of the world in dir. It wraps ErrNoWorld if none runs.
+func ReadStatus(dir string) (Status, error) {
+	running, err := Running(dir)
+	if err != nil {
+		return Status{}, err
+	}
+	if !running {
+		return Status{}, fmt.Errorf("%w: %s", ErrNoWorld, dir)
+	}
+	state, err := ReadState(dir)
+	if err != nil {
+		return Status{}, err
+	}
+	status := Status{State: state}
+	known := map[int]bool{}
+	add := func(c Component) {
+		cs := ComponentStatus{Component: c, Running: syscall.Kill(c.PID, 0) == nil}
+		if !known[c.PID] {
+			known[c.PID] = true
+			cs.Memory = residentMemory(c.PID)
+			status.Memory += cs.Memory
+		}
+		status.Components = append(status.Components, cs)
+	}
+	add(Component{Name: "world", PID: state.PID, About: "this world's own process"})
+	for _, c := range state.Components {
+		add(c)
+	}
+	// What is left are the processes of pods.
+	for _, child := range children(state.PID) {
+		if !known[child.pid] {
+			add(Component{Name: child.name, PID: child.pid, About: "process of a pod"})
+		}
+	}
+	return status, nil
+}
+
+// SummaryLine is one line for a person who has just started a world.
+type SummaryLine struct{ Name, Address, About string }
+
+// Summary tells what runs where: the clusters and what belongs to them.
+func (s State) Summary() []SummaryLine {
+	var lines []SummaryLine
+	var inManagement []string
+	for _, c := range s.Components {
+		if strings.HasPrefix(c.About, "Cluster API") && len(inManagement) == 0 {
+			inManagement = append(inManagement, c.About)
+		}
+		if c.PID == s.PID && c.Address == "" {
+			inManagement = append(inManagement, c.Name)
+		}
+	}
+	for _, c := range s.Components {
+		if name, ok := strings.CutSuffix(c.Name, apiServerSuffix); ok {
+			line := SummaryLine{name, c.Address, c.About}
+			if name == Management {
+				line.About = strings.Join(append([]string{c.About}, inManagement...), ", ")
+				lines = append([]SummaryLine{line}, lines...)
+			} else {
+				line.About += ", no nodes"
+				lines = append(lines, line)
+			}
+		}
+	}
+	for _, c := range s.Components {
+		if c.PID == s.PID && c.Address != "" {
+			lines = append(lines, SummaryLine{c.Name, c.Address, c.About})
+		}
+	}
+	return lines
+}
+
+// residentMemory returns 0 where it can't be found out.
+func residentMemory(pid int) int64 {
+	if runtime.GOOS == "linux" {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+		if err != nil {
+			return 0
+		}
+		fields := strings.Fields(string(data))
+		if len(fields) < 2 {
+			return 0
+		}
+		pages, err := strconv.ParseInt(fields[1], 10, 64)
+		if err != nil {
+			return 0
+		}
+		return pages * int64(os.Getpagesize())
+	}
+	out, err := exec.Command("ps", "-o", "rss=", "-p", strconv.Itoa(pid)).Output()
+	if err != nil {
+		return 0
+	}
+	kib, err := strconv.ParseInt(string(bytes.TrimSpace(out)), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return kib << 10
+}
+
+type child struct {
+	pid  int
+	name string
+}
+
+// children returns the descendants of a process, on Linux.
+func children(parent int) []child {
+	paths, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return nil
+	}
+	byParent := map[int][]child{}
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has just ended
+		}
+		// "<pid> (<name>) <state> <parent> …"; the name may hold anything.
+		open, end := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
+		if open < 0 || end < open {
+			continue
+		}
+		fields := strings.Fields(string(data[end+1:]))
+		if len(fields) < 2 || fields[0] == "Z" {
+			continue
+		}
+		pid, errPID := strconv.Atoi(strings.TrimSpace(string(data[:open])))
+		of, errParent := strconv.Atoi(fields[1])
+		if errPID == nil && errParent == nil {
+			byParent[of] = append(byParent[of], child{pid, string(data[open+1 : end])})
+		}
+	}
+	var all []child
+	for queue := []int{parent}; len(queue) > 0; queue = queue[1:] {
+		for _, c := range byParent[queue[0]] {
+			all = append(all, c)
+			queue = append(queue, c.pid)
+		}
+	}
+	return all
+}

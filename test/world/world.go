@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package world runs a whole platform on one machine: real control planes for a management cluster and its guests, real
+// Cluster API, a cloud of kwok nodes, a registry with real payloads, a node agent that runs the management cluster's
+// pods, and AutoNode's operator. The demo and the end-to-end tests share it.
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/autonode-io/autonode/test/world/controlplane"
+	"github.com/autonode-io/autonode/test/world/hosting"
+	"github.com/autonode-io/autonode/test/world/port"
+	"github.com/autonode-io/autonode/test/world/process"
+	"github.com/autonode-io/autonode/test/world/programs"
+	"github.com/autonode-io/autonode/test/world/progress"
+)
+
+// Management is the name of the management cluster, of its context and of its kubeconfig.
+const Management = "management"
+
+// DefaultGuest is the guest of a world that names none.
+const DefaultGuest = "blue"
+
+// Config of Start.
+type Config struct {
+	// Dir is the world's folder. What an earlier world left there is replaced.
+	Dir string
+	// Guests are the names of the guest clusters. Default: DefaultGuest.
+	Guests []string
+	// WithoutOperator leaves out our two programs, their CRDs and the HostedClusters, so that others can be tried.
+	WithoutOperator bool
+	// Source is the folder of AutoNode's source, which the two programs are built from. Default: $AUTONODE_SOURCE, else
+	// the source tree that the working directory is in.
+	Source string
+	// Progress tells what is being waited for; nil keeps silent.
+	Progress *progress.Printer
+}
+
+// World is a running world.
+type World struct {
+	cfg        Config
+	dir        layout
+	programs   programs.Set
+	processes  *process.Supervisor
+	ports      *port.Claims
+	unlock     func()
+	management *controlplane.Cluster
+	guests     []*controlplane.Cluster
+	hosting    *hosting.Platform
+	parts      parts
+
+	mu    sync.Mutex
+	state State
+
+	stopping sync.Once
+	stopErr  error
+}
+
+// apiServerSuffix ends the names of the processes that serve a Kubernetes API.
+const apiServerSuffix = "-kube-apiserver"
+
+var guestName = regexp.MustCompile(`^[a-z]([-a-z0-9]{0,29}[a-z0-9])?$`)
+
+func (c *Config) complete() error {
+	if c.Progress == nil {
+		c.Progress = progress.New(nil)
+	}
+	if len(c.Guests) == 0 {
+		c.Guests = []string{DefaultGuest}
+	}
+	c.Guests = slices.Clone(c.Guests)
+	seen := map[string]bool{Management: true}
+	for _, name := range c.Guests {
+		if !guestName.MatchString(name) {
+			return fmt.Errorf("guest %q: a name is at most 31 lower case letters, digits and dashes, and begins with a letter", name)
+		}
+		if seen[name] {
+			return fmt.Errorf("guest %q: the name is taken", name)
+		}
+		seen[name] = true
+	}
+	if c.Dir == "" {
+		return errors.New("a world needs a folder")
+	}
+	dir, err := filepath.Abs(c.Dir)
+	if err != nil {
+		return fmt.Errorf("finding the world's folder: %w", err)
+	}
+	c.Dir = dir
+	if !c.WithoutOperator {
+		if c.Source, err = findSource(c.Source); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Start builds what isn't built yet, starts a world and returns when it is ready. ctx bounds the start only; Stop must be
+// called. When Start returns an error, nothing runs any more.
+func Start(ctx context.Context, cfg Config) (*World, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	w := &World{cfg: cfg, dir: layout(cfg.Dir), ports: port.New()}
+	var err error
+	if w.unlock, err = w.dir.prepare(); err != nil {
+		return nil, err
+	}
+	if w.programs, err = programs.Ensure(ctx, programs.Options{Progress: cfg.Progress}); err != nil {
+		w.unlock()
+		return nil, err
+	}
+	w.state = newState(cfg)
+	if w.processes, err = process.NewSupervisor(w.dir.logs(), w.record); err != nil {
+		w.unlock()
+		return nil, err
+	}
+	task := cfg.Progress.Task("Starting the world: "+strings.Join(append([]string{Management}, cfg.Guests...), ", "), "")
+	if err := w.start(ctx, task); err != nil {
+		task.Fail()
+		return nil, errors.Join(err, w.Stop())
+	}
+	w.setPhase(PhaseReady)
+	task.End("ready in " + progress.Duration(task.Elapsed()))
+	return w, nil
+}
+
+// Stop stops everything and returns when nothing of the world runs any more. The logs stay.
+func (w *World) Stop() error {
+	w.stopping.Do(func() {
+		w.setPhase(PhaseStopping)
+		// From the outside in: whoever talks to an API server goes before it.
+		var errs []error
+		if w.hosting != nil {
+			errs = append(errs, w.hosting.Stop())
+		}
+		errs = append(errs, w.parts.stop())
+		var etcd, servers, clients []*process.Process
+		for _, p := range w.processes.List() {
+			switch {
+			case p.Name == "etcd":
+				etcd = append(etcd, p)
+			case strings.HasSuffix(p.Name, apiServerSuffix):
+				servers = append(servers, p)
+			default:
+				clients = append(clients, p)
+			}
+		}
+		for _, group := range [][]*process.Process{clients, servers, etcd} {
+			process.StopAll(group...)
+		}
+		w.processes.Stop()
+		errs = append(errs, w.ports.Close(), w.dir.clean())
+		w.unlock()
+		w.stopErr = errors.Join(errs...)
+	})
+	return w.stopErr
+}
+
+// Failed delivers the first process that ended by itself.
+func (w *World) Failed() <-chan error { return w.processes.Failed() }
+
+// Dir is the world's folder.
+func (w *World) Dir() string { return w.cfg.Dir }
+
+// LogDir is the folder of the logs.
+func (w *World) LogDir() string { return w.dir.logs() }
+
+// Kubectl is the path of a kubectl of the world's version.
+func (w *World) Kubectl() string { return w.programs.Kubectl() }
+
+// Management is the management cluster.
+func (w *World) Management() *controlplane.Cluster { return w.management }
+
+// Guests are the guest clusters.
+func (w *World) Guests() []*controlplane.Cluster { return slices.Clone(w.guests) }
+
+// Guest returns a guest cluster, or nil if there is none of that name.
+func (w *World) Guest(name string) *controlplane.Cluster {
+	for _, guest := range w.guests {
+		if guest.Name == name {
+			return guest
+		}
+	}
+	return nil
+}
+
+// Kubeconfig is the path of an administrator's kubeconfig for a cluster: Management or a guest.
+func (w *World) Kubeconfig(cluster string) string { return w.dir.kubeconfig(cluster) }
+
+// UpgradeControlPlane replaces a guest's API server by one of another version, by asking the hosting platform for it,
+// and returns when it runs and the HostedControlPlane says so.
+func (w *World) UpgradeControlPlane(ctx context.Context, guest, version string) error {
+	return UpgradeControlPlane(ctx, w.management.RESTConfig(), guest, version)
+}
+
+// UpgradeControlPlane is World.UpgradeControlPlane for a world in another process.
+func UpgradeControlPlane(ctx context.Context, management *rest.Config, guest, version string) error {
+	client, err := hosting.NewClient(management)
+	if err != nil {
+		return err
+	}
+	return hosting.Upgrade(ctx, client, guest, version)
+}
