@@ -138,7 +138,7 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, nodeClaim *karpv1.NodeCla
 	if err != nil {
 		return "", fmt.Errorf("finding drift of NodeClaim %s: %w", nodeClaim.Name, err)
 	}
-	return c.Drift.Reason(nodeClass, nodeClaim, found)
+	return c.Drift.Reason(nodeClass, nodeClaim, found), nil
 }
 
 // RepairPolicies are the node conditions for which a node is replaced, where the feature gate NodeRepair is on.

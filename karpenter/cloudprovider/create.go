@@ -23,9 +23,9 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/drift"
 	"github.com/autonode-io/autonode/karpenter/instancetype"
 	"github.com/autonode-io/autonode/karpenter/machine"
+	"github.com/autonode-io/autonode/karpenter/nodeclass"
 	"github.com/autonode-io/autonode/karpenter/offering"
 )
 
@@ -154,10 +154,6 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		err = fmt.Errorf("reading Cluster %s: %w", key, err)
 		return machine.Plan{}, cloudprovider.NewCreateError(err, ClusterUnreadableReason, err.Error())
 	}
-	hash, err := drift.NodeClassHash(nodeClass)
-	if err != nil {
-		return machine.Plan{}, err
-	}
 	sh := chosen.choice.Shape
 	plan := machine.Plan{
 		NodeClaim:              nodeClaim,
@@ -173,8 +169,8 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		MaxPods:                int32(min(chosen.choice.InstanceType.Capacity.Pods().Value(), 1<<30)),
 		Labels:                 map[string]string{},
 		Annotations: map[string]string{
-			v1alpha1.NodeClassHashAnnotation:        hash,
-			v1alpha1.NodeClassHashVersionAnnotation: drift.HashVersion,
+			v1alpha1.NodeClassHashAnnotation:        nodeclass.Hash(nodeClass),
+			v1alpha1.NodeClassHashVersionAnnotation: nodeclass.HashVersion,
 			v1alpha1.ShapeHashAnnotation:            sh.ContentHash,
 			v1alpha1.BootstrapHashAnnotation:        sh.Bootstrap.Hash,
 			v1alpha1.ShapeSourceAnnotation:          sh.Source.Annotation(),

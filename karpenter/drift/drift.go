@@ -14,13 +14,14 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/instancetype"
+	"github.com/autonode-io/autonode/karpenter/nodeclass"
 	"github.com/autonode-io/autonode/karpenter/shape"
 	"github.com/autonode-io/autonode/karpenter/version"
 )
 
 // Reasons for which a node is replaced. People filter by them: they never change.
 const (
-	// NodeClassDrifted: the node class's kubelet settings have changed.
+	// NodeClassDrifted: the node class's fields that reach a node have changed: see nodeclass.Hash.
 	NodeClassDrifted cloudprovider.DriftReason = "NodeClassDrifted"
 	// ShapeDrifted: the content of the infrastructure template has changed.
 	ShapeDrifted cloudprovider.DriftReason = "ShapeDrifted"
@@ -51,37 +52,33 @@ func New(config Config) *Detector {
 }
 
 // Reason returns why a NodeClaim's node is to be replaced, or "". What isn't known is never drift.
-func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *karpv1.NodeClaim, machine *clusterv1.Machine) (cloudprovider.DriftReason, error) {
+func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *karpv1.NodeClaim, machine *clusterv1.Machine) cloudprovider.DriftReason {
 	if nodeClass.DeletionTimestamp != nil || nodeClass.Annotations[v1alpha1.DrainingAnnotation] == "true" {
 		// Its nodes go anyway.
-		return "", nil
+		return ""
 	}
 	// Replacing nodes while the control plane changes under them would replace them twice.
 	resolved, reachable := d.Version(nodeClass)
 	if !reachable || resolved.Outcome != version.Desired {
-		return "", nil
+		return ""
 	}
-	hash, err := NodeClassHash(nodeClass)
-	if err != nil {
-		return "", err
-	}
-	if differs(nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation], hash) &&
-		nodeClaim.Annotations[v1alpha1.NodeClassHashVersionAnnotation] == HashVersion {
-		return NodeClassDrifted, nil
+	if nodeClaim.Annotations[v1alpha1.NodeClassHashVersionAnnotation] == nodeclass.HashVersion &&
+		differs(nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation], nodeclass.Hash(nodeClass)) {
+		return NodeClassDrifted
 	}
 	sh := d.shape(nodeClass.Name, machine.Annotations[v1alpha1.ShapeSourceAnnotation])
 	if sh != nil {
 		if differs(machine.Annotations[v1alpha1.ShapeHashAnnotation], sh.ContentHash) {
-			return ShapeDrifted, nil
+			return ShapeDrifted
 		}
 		if differs(machine.Annotations[v1alpha1.BootstrapHashAnnotation], sh.Bootstrap.Hash) {
-			return BootstrapDrifted, nil
+			return BootstrapDrifted
 		}
 	}
 	if differs(strings.TrimPrefix(machine.Spec.Version, "v"), strings.TrimPrefix(resolved.Version, "v")) {
-		return VersionDrifted, nil
+		return VersionDrifted
 	}
-	return "", nil
+	return ""
 }
 
 // differs compares two values of which either may be unknown.

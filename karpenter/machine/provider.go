@@ -185,7 +185,8 @@ func (p *Provider) find(ctx context.Context, index, value string) (*clusterv1.Ma
 	if err := p.Management.List(ctx, list, client.InNamespace(p.Namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("finding the Machine with %s %s: %w", index, value, err)
 	}
-	found := slices.DeleteFunc(slices.Clone(list.Items), func(m clusterv1.Machine) bool { return !p.Owns(&m) })
+	// The slice is ours, what its items point to isn't.
+	found := slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !p.Owns(&m) })
 	switch len(found) {
 	case 0:
 		return nil, ErrNotFound

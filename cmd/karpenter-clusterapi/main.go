@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The program karpenter-clusterapi gives one guest cluster nodes by making Machines in the management cluster.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/autonode-io/autonode/karpenter"
+)
+
+// version is stamped when the program is built.
+var version = "dev"
+
+func main() {
+	if err := karpenter.Run(ctrl.SetupSignalHandler(), version); err != nil {
+		fmt.Fprintln(os.Stderr, "karpenter-clusterapi:", err)
+		if errors.Is(err, karpenter.ErrUsage) {
+			os.Exit(2)
+		}
+		os.Exit(1)
+	}
+}

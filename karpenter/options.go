@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package karpenter
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/blang/semver/v4"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
+	"sigs.k8s.io/karpenter/pkg/utils/env"
+)
+
+// Options are the provider's own flags; Karpenter core's stand beside them. Each has an environment variable that is used where the
+// flag isn't given.
+type Options struct {
+	// GuestKubeconfig is the file that says how to reach the guest cluster. Empty: the guest is the management cluster.
+	GuestKubeconfig string
+	// ClusterName is the Cluster API Cluster that nodes join.
+	ClusterName string
+	// Namespace of that Cluster in the management cluster: the control-plane namespace.
+	Namespace string
+	// NodeVersion is the Kubernetes version of nodes whose node class names none. Empty: that of the guest's API server.
+	NodeVersion string
+}
+
+var _ options.Injectable = (*Options)(nil)
+
+// AddFlags implements options.Injectable.
+func (o *Options) AddFlags(fs *options.FlagSet) {
+	fs.StringVar(&o.GuestKubeconfig, "guest-kubeconfig", env.WithDefaultString("GUEST_KUBECONFIG", ""),
+		"File that says how to reach the guest cluster, whose pods get nodes. Without it the guest is the cluster that this program's own kubeconfig or service account leads to. A token file that it names is read again when it changes.")
+	fs.StringVar(&o.ClusterName, "cluster-name", env.WithDefaultString("CLUSTER_NAME", ""),
+		"Name of the Cluster API Cluster that nodes join.")
+	fs.StringVar(&o.Namespace, "namespace", env.WithDefaultString("POD_NAMESPACE", ""),
+		"Namespace of that Cluster in the management cluster. Nothing outside it is read or written.")
+	fs.StringVar(&o.NodeVersion, "node-version", env.WithDefaultString("NODE_VERSION", ""),
+		"Kubernetes version of nodes whose node class names none, such as 1.36.3. Without it nodes follow the guest's API server, and they never exceed it.")
+}
+
+// Parse implements options.Injectable.
+func (o *Options) Parse(fs *options.FlagSet, args ...string) error {
+	if !fs.Parsed() {
+		if err := fs.Parse(args); err != nil {
+			return err
+		}
+	}
+	return o.validate()
+}
+
+func (o *Options) validate() error {
+	var errs []error
+	if o.ClusterName == "" {
+		errs = append(errs, errors.New("--cluster-name (CLUSTER_NAME) is needed: the Cluster API Cluster that nodes join"))
+	} else if msgs := validation.IsDNS1123Subdomain(o.ClusterName); len(msgs) > 0 {
+		errs = append(errs, fmt.Errorf("--cluster-name %q: %s", o.ClusterName, strings.Join(msgs, "; ")))
+	}
+	if o.Namespace == "" {
+		errs = append(errs, errors.New("--namespace (POD_NAMESPACE) is needed: the namespace of the Cluster"))
+	} else if msgs := validation.IsDNS1123Label(o.Namespace); len(msgs) > 0 {
+		errs = append(errs, fmt.Errorf("--namespace %q: %s", o.Namespace, strings.Join(msgs, "; ")))
+	}
+	if o.NodeVersion != "" {
+		if _, err := semver.Parse(strings.TrimPrefix(o.NodeVersion, "v")); err != nil {
+			errs = append(errs, fmt.Errorf("--node-version %q isn't a version such as 1.36.3: %w", o.NodeVersion, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ToContext implements options.Injectable. Nothing reads these options from a context: Run hands them on.
+func (o *Options) ToContext(ctx context.Context) context.Context { return ctx }
+
+// parseOptions reads the command line before Karpenter core does, which panics on what it doesn't understand.
+func parseOptions(args []string, output io.Writer) (Options, error) {
+	own, core := &Options{}, &options.Options{}
+	fs := &options.FlagSet{FlagSet: flag.NewFlagSet("karpenter-clusterapi", flag.ContinueOnError)}
+	fs.SetOutput(output)
+	own.AddFlags(fs)
+	core.AddFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		return Options{}, err
+	}
+	if rest := fs.Args(); len(rest) > 0 {
+		return Options{}, fmt.Errorf("unexpected argument %q", rest[0])
+	}
+	if err := core.Parse(fs, args...); err != nil {
+		return Options{}, err
+	}
+	return *own, own.validate()
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package karpenter is Karpenter with a cloud provider for Cluster API. It runs in the control-plane namespace of one guest
+// cluster: NodePools, NodeClaims and Nodes are in the guest, Machines in the management cluster.
+package karpenter
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+
+	"github.com/awslabs/operatorpkg/controller"
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/client-go/dynamic"
+	guestscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
+	"sigs.k8s.io/karpenter/pkg/controllers"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/operator"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/cloudprovider"
+	"github.com/autonode-io/autonode/karpenter/drift"
+	"github.com/autonode-io/autonode/karpenter/informer"
+	"github.com/autonode-io/autonode/karpenter/instancetype"
+	"github.com/autonode-io/autonode/karpenter/lifecycle"
+	"github.com/autonode-io/autonode/karpenter/machine"
+	"github.com/autonode-io/autonode/karpenter/nodeclass"
+	"github.com/autonode-io/autonode/karpenter/offering"
+	"github.com/autonode-io/autonode/karpenter/orphan"
+	"github.com/autonode-io/autonode/karpenter/pricing"
+	"github.com/autonode-io/autonode/karpenter/shape"
+	"github.com/autonode-io/autonode/karpenter/version"
+)
+
+// ErrUsage wraps what is wrong with the command line.
+var ErrUsage = errors.New("usage")
+
+// Run reads the command line, connects to both clusters and runs until ctx ends. programVersion is this program's own.
+func Run(ctx context.Context, programVersion string) error {
+	opts, err := parseOptions(os.Args[1:], os.Stdout)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUsage, err)
+	}
+
+	// The management cluster is what this program's own kubeconfig or service account leads to. Karpenter core finds the guest
+	// by the same means, so the guest's kubeconfig takes that place only afterwards.
+	managementConfig, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("finding the management cluster: %w", err)
+	}
+	managementConfig.UserAgent = "karpenter-clusterapi/" + programVersion
+	if opts.GuestKubeconfig != "" {
+		if _, err := os.Stat(opts.GuestKubeconfig); err != nil {
+			return fmt.Errorf("finding the guest cluster: %w", err)
+		}
+		if err := os.Setenv(clientcmd.RecommendedConfigPathEnvVar, opts.GuestKubeconfig); err != nil {
+			return fmt.Errorf("finding the guest cluster: %w", err)
+		}
+	}
+	if os.Getenv("LEADER_ELECTION_NAMESPACE") == "" {
+		if err := os.Setenv("LEADER_ELECTION_NAMESPACE", opts.Namespace); err != nil {
+			return fmt.Errorf("setting the leader election's namespace: %w", err)
+		}
+	}
+	if err := v1alpha1.AddToScheme(guestscheme.Scheme); err != nil {
+		return fmt.Errorf("registering node classes: %w", err)
+	}
+	operator.AppName = "karpenter-clusterapi"
+	options.Injectables = append(options.Injectables, &Options{})
+
+	guestCtx, guest := operator.NewOperator(operator.WithLeaderElectionConfig(rest.CopyConfig(managementConfig)))
+	management, err := newManagement(managementConfig, opts)
+	if err != nil {
+		return err
+	}
+	ctrls, err := newControllers(guestCtx, guest, management, opts)
+	if err != nil {
+		return err
+	}
+	for _, c := range ctrls {
+		if err := c.Register(guestCtx, guest.Manager); err != nil {
+			return fmt.Errorf("registering controller: %w", err)
+		}
+	}
+	// Karpenter core's own Start knows no signals, and would keep the Lease when it is asked to go.
+	runCtx, stop := context.WithCancel(guestCtx)
+	defer stop()
+	defer context.AfterFunc(ctx, stop)()
+	return guest.Manager.Start(runCtx)
+}
+
+// newManagement connects to the control-plane namespace of the management cluster, and to nothing else there. It starts on
+// every replica, so that one that takes over has everything in memory.
+func newManagement(config *rest.Config, opts Options) (cluster.Cluster, error) {
+	config = rest.CopyConfig(config)
+	// Machines are created as fast as Karpenter asks for them; the API server's own priority and fairness is the limit.
+	config.QPS = -1
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("registering Cluster API's types: %w", err)
+	}
+	ours, err := oursSelector(opts)
+	if err != nil {
+		return nil, err
+	}
+	management, err := cluster.New(config, func(o *cluster.Options) {
+		o.Scheme = scheme
+		o.Cache = cache.Options{
+			DefaultNamespaces: map[string]cache.Config{opts.Namespace: {}},
+			DefaultTransform:  cache.TransformStripManagedFields(),
+			ByObject:          map[client.Object]cache.ByObject{&clusterv1.Machine{}: {Label: ours}},
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the management cluster: %w", err)
+	}
+	return management, nil
+}
+
+// oursSelector selects what this provider makes for its cluster.
+func oursSelector(opts Options) (labels.Selector, error) {
+	cluster, err := labels.NewRequirement(clusterv1.ClusterNameLabel, selection.Equals, []string{opts.ClusterName})
+	if err != nil {
+		return nil, fmt.Errorf("selecting Machines of Cluster %s: %w", opts.ClusterName, err)
+	}
+	claimed, err := labels.NewRequirement(v1alpha1.NodeClaimUIDLabel, selection.Exists, nil)
+	if err != nil {
+		return nil, fmt.Errorf("selecting Machines of NodeClaims: %w", err)
+	}
+	return labels.NewSelector().Add(*cluster, *claimed), nil
+}
+
+// newControllers lists everything that runs: Karpenter core's controllers, and ours.
+func newControllers(ctx context.Context, guest *operator.Operator, management cluster.Cluster, opts Options) ([]controller.Controller, error) {
+	if err := machine.Index(ctx, management.GetFieldIndexer()); err != nil {
+		return nil, err
+	}
+	// Asked for now, so that it is synced before anything reads it.
+	if _, err := management.GetCache().GetInformer(ctx, &clusterv1.Cluster{}); err != nil {
+		return nil, fmt.Errorf("caching Clusters: %w", err)
+	}
+	dynamicClient, err := dynamic.NewForConfig(management.GetConfig())
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the management cluster: %w", err)
+	}
+	objects := informer.New(informer.Config{
+		Management: dynamicClient,
+		Mapper:     management.GetRESTMapper(),
+		Namespace:  opts.Namespace,
+		Versions:   shape.Versions,
+	})
+	if err := errors.Join(guest.Add(management), guest.Add(objects)); err != nil {
+		return nil, fmt.Errorf("adding the management cluster: %w", err)
+	}
+	if err := guest.AddReadyzCheck("management", func(req *http.Request) error {
+		if !management.GetCache().WaitForCacheSync(req.Context()) {
+			return errors.New("the management cluster's objects haven't been read yet")
+		}
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("adding the management cluster's readiness: %w", err)
+	}
+
+	unavailable := offering.NewUnavailable(guest.Clock)
+	instanceTypes := instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: unavailable})
+	versions := version.NewTracker(guest.KubernetesInterface.Discovery())
+	kinds := machine.Kinds{
+		Guest:      guest.GetClient(),
+		Management: management.GetClient(),
+		Objects:    objects,
+		Mapper:     management.GetRESTMapper(),
+		Namespace:  opts.Namespace,
+	}
+	machines := machine.New(machine.Config{
+		Management:  management.GetClient(),
+		Live:        management.GetAPIReader(),
+		Namespace:   opts.Namespace,
+		ClusterName: opts.ClusterName,
+		ChildKinds:  kinds.List,
+	})
+	provider := cloudprovider.New(cloudprovider.Config{
+		Guest:         guest.GetClient(),
+		Management:    management.GetClient(),
+		Recorder:      guest.EventRecorder,
+		Machines:      machines,
+		InstanceTypes: instanceTypes,
+		Overlays:      guest.InstanceTypeStore,
+		Drift: drift.New(drift.Config{
+			InstanceTypes: instanceTypes,
+			Version: func(nodeClass *v1alpha1.ClusterAPINodeClass) (version.Result, bool) {
+				server, reachable := versions.Server()
+				return version.Resolve(version.Input{
+					Spec:    nodeClass.Spec.Version,
+					Payload: opts.NodeVersion,
+					Current: nodeClass.Status.Version,
+					Server:  server,
+				}), reachable
+			},
+		}),
+	})
+	undecorated := metrics.Decorate(provider)
+	var decorated karpcloudprovider.CloudProvider = overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)
+
+	clusterState := state.NewCluster(guest.Clock, guest.GetClient(), decorated)
+	recorder := guest.GetEventRecorderFor("karpenter") //nolint:staticcheck // operatorpkg's status controller takes no other yet.
+	return append(
+		controllers.NewControllers(ctx, guest.Manager, guest.Clock, guest.GetClient(), guest.EventRecorder, decorated, undecorated, clusterState, guest.InstanceTypeStore),
+		versions,
+		nodeclass.New(nodeclass.Config{
+			Guest:          guest.GetClient(),
+			Management:     management.GetAPIReader(),
+			Namespace:      opts.Namespace,
+			Objects:        objects,
+			Shapes:         shape.NewResolver(shape.Config{Objects: objects, ClusterName: opts.ClusterName}),
+			Store:          instanceTypes,
+			Version:        versions,
+			PayloadVersion: opts.NodeVersion,
+			Recorder:       recorder,
+			Clock:          guest.Clock,
+		}),
+		status.NewController[*v1alpha1.ClusterAPINodeClass](guest.GetClient(), recorder),
+		lifecycle.New(lifecycle.Config{
+			Guest:           guest.GetClient(),
+			ManagementCache: management.GetCache(),
+			CloudProvider:   decorated,
+			Machines:        machines,
+			Unavailable:     unavailable,
+			Recorder:        guest.EventRecorder,
+		}),
+		orphan.New(orphan.Config{
+			Guest:          guest.GetClient(),
+			GuestLive:      guest.GetAPIReader(),
+			ManagementLive: management.GetAPIReader(),
+			Machines:       machines,
+			Clock:          guest.Clock,
+		}),
+	), nil
+}
