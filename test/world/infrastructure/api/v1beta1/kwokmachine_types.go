@@ -14,7 +14,7 @@ const MachineFinalizer = "kwokmachine.infrastructure.cluster.x-k8s.io"
 // ProviderIDPrefix starts every provider ID; `<namespace>/<name>` of the KwokMachine follows.
 const ProviderIDPrefix = "kwok://"
 
-// Conditions of a KwokMachine.
+// Conditions of a KwokMachine; a KwokCluster has Ready and Paused.
 const (
 	// ConditionReady sums up the others; Cluster API shows it as the Machine's InfrastructureReady.
 	ConditionReady = "Ready"
@@ -22,11 +22,13 @@ const (
 	ConditionProvisioned = "Provisioned"
 	// ConditionJoined says whether the machine's Node is in the guest and alive.
 	ConditionJoined = "Joined"
+	// ConditionPaused is True while the Cluster or the object is paused. It is absent from what was never paused.
+	ConditionPaused = "Paused"
 	// ConditionFaultsUnderstood is False when a fault annotation can't be read. It is absent without such annotations.
 	ConditionFaultsUnderstood = "FaultsUnderstood"
 )
 
-// Reasons of a KwokMachine's conditions.
+// Reasons of the conditions.
 const (
 	// ReasonWaitingForMachine: Cluster API has not yet made a Machine the owner. Check that a Machine names this object in
 	// spec.infrastructureRef.
@@ -63,10 +65,14 @@ const (
 	// ReasonJoined: the Node is in the guest and its kubelet runs.
 	ReasonJoined = "Joined"
 
-	// ReasonReady: the machine runs and nothing is wrong with it.
+	// ReasonWaitingForOwner: no Cluster owns the KwokCluster. Check that one names it in spec.infrastructureRef.
+	ReasonWaitingForOwner = "WaitingForOwner"
+	// ReasonReady: the object works and nothing is wrong with it.
 	ReasonReady = "Ready"
 	// ReasonPaused: the Cluster or the object is paused; nothing is done for it.
 	ReasonPaused = "Paused"
+	// ReasonNotPaused: the object was paused and isn't any more.
+	ReasonNotPaused = "NotPaused"
 	// ReasonDeleting: the machine is being stopped.
 	ReasonDeleting = "Deleting"
 	// ReasonDeletionHangs: the fault deletion-hangs.

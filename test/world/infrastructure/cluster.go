@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package infrastructure
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
+)
+
+// clusterReconciler reports a KwokCluster as provisioned: this cloud has nothing to set up but its zones.
+type clusterReconciler struct {
+	management client.Client
+}
+
+func (r *clusterReconciler) setup(manager ctrl.Manager, options controller.Options) error {
+	return builder.ControllerManagedBy(manager).
+		Named("kwokcluster").
+		For(&infrav1.KwokCluster{}).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(clusterToKwokCluster),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WithOptions(options).
+		Complete(reconcile.AsReconciler(r.management, r))
+}
+
+func clusterToKwokCluster(_ context.Context, object client.Object) []reconcile.Request {
+	cluster := object.(*clusterv1.Cluster)
+	if ref := cluster.Spec.InfrastructureRef; ref.Kind == "KwokCluster" && ref.APIGroup == infrav1.GroupVersion.Group {
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: cluster.Namespace, Name: ref.Name}}}
+	}
+	return nil
+}
+
+// Reconcile brings one KwokCluster's status up to date.
+func (r *clusterReconciler) Reconcile(ctx context.Context, kwokCluster *infrav1.KwokCluster) (reconcile.Result, error) {
+	if !kwokCluster.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil // there is nothing to tear down
+	}
+	before := kwokCluster.DeepCopy()
+	if err := r.reconcile(ctx, kwokCluster); err != nil {
+		return reconcile.Result{}, err
+	}
+	return retryConflict(writeStatus(ctx, r.management, before, kwokCluster))
+}
+
+func (r *clusterReconciler) reconcile(ctx context.Context, kwokCluster *infrav1.KwokCluster) error {
+	owner := ownerOf(kwokCluster, "Cluster")
+	if owner == "" {
+		setCondition(kwokCluster, infrav1.ConditionReady, metav1.ConditionFalse, infrav1.ReasonWaitingForOwner,
+			"no Cluster owns this KwokCluster yet; one whose spec.infrastructureRef names it will")
+		return nil
+	}
+	cluster := &clusterv1.Cluster{}
+	if err := r.management.Get(ctx, types.NamespacedName{Namespace: kwokCluster.Namespace, Name: owner}, cluster); err != nil {
+		return fmt.Errorf("reading the owner: %w", ignoreNotFound(err))
+	}
+	if paused(cluster, kwokCluster) {
+		setCondition(kwokCluster, infrav1.ConditionPaused, metav1.ConditionTrue, infrav1.ReasonPaused, "")
+		return nil
+	}
+	unpause(kwokCluster)
+	provisioned := true
+	kwokCluster.Status.Initialization.Provisioned = &provisioned
+	kwokCluster.Status.FailureDomains = kwokCluster.Spec.FailureDomains
+	setCondition(kwokCluster, infrav1.ConditionReady, metav1.ConditionTrue, infrav1.ReasonReady, "")
+	return nil
+}
+
+// guestReconciler ends the connection to a guest when its Cluster has gone.
+type guestReconciler struct {
+	management client.Client
+	guests     *guests
+}
+
+func (r *guestReconciler) setup(manager ctrl.Manager, options controller.Options) error {
+	return builder.ControllerManagedBy(manager).
+		Named("guest").
+		For(&clusterv1.Cluster{}, builder.WithPredicates(predicate.Funcs{
+			CreateFunc: func(event.CreateEvent) bool { return false },
+		})).
+		WithOptions(options).
+		Complete(r)
+}
+
+// Reconcile drops the guest of a Cluster that isn't there any more.
+func (r *guestReconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	err := r.management.Get(ctx, request.NamespacedName, &clusterv1.Cluster{})
+	if apierrors.IsNotFound(err) {
+		r.guests.drop(request.NamespacedName)
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{}, err
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package infrastructure
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/test/world/infrastructure/kubelet"
+)
+
+// podCIDR is where the pods of a guest get their addresses when its nodes have no pod CIDRs.
+const podCIDR = "10.128.0.0/10"
+
+// guestConfig returns how a guest is reached.
+type guestConfig func(ctx context.Context, namespace, cluster string) (*rest.Config, error)
+
+// kubeconfigSecret reads the admin kubeconfig that Cluster API's contract has control plane providers write.
+func kubeconfigSecret(management client.Reader) guestConfig {
+	return func(ctx context.Context, namespace, cluster string) (*rest.Config, error) {
+		name := cluster + "-kubeconfig"
+		secret := &corev1.Secret{}
+		if err := management.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, secret); err != nil {
+			return nil, fmt.Errorf("reading the guest's kubeconfig: %w", err)
+		}
+		kubeconfig, ok := secret.Data["value"]
+		if !ok {
+			return nil, fmt.Errorf("reading the guest's kubeconfig: Secret %s/%s has no key value", namespace, name)
+		}
+		config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+		if err != nil {
+			return nil, fmt.Errorf("reading the guest's kubeconfig from Secret %s/%s: %w", namespace, name, err)
+		}
+		return config, nil
+	}
+}
+
+// guest is the connection to one guest cluster and the kubelets in it.
+type guest struct {
+	config *rest.Config
+	client kubernetes.Interface
+	fleet  *kubelet.Fleet
+}
+
+// guests holds one connection per guest, made when it is first needed.
+type guests struct {
+	config guestConfig
+	logger logr.Logger
+
+	mutex   sync.Mutex
+	cluster map[types.NamespacedName]*guest
+	stopped bool
+}
+
+var errStopped = errors.New("the provider is being stopped")
+
+// get returns the connection to a guest. It doesn't contact the guest.
+func (g *guests) get(ctx context.Context, cluster types.NamespacedName) (*guest, error) {
+	if known := g.known(cluster); known != nil {
+		return known, nil
+	}
+	return g.refresh(ctx, cluster)
+}
+
+// known returns the connection to a guest where there is one, else nil.
+func (g *guests) known(cluster types.NamespacedName) *guest {
+	g.mutex.Lock()
+	defer g.mutex.Unlock()
+	return g.cluster[cluster]
+}
+
+// refresh makes the connection to a guest, anew if the way to reach it has changed. Running kubelets move over.
+func (g *guests) refresh(ctx context.Context, cluster types.NamespacedName) (*guest, error) {
+	config, err := g.config(ctx, cluster.Namespace, cluster.Name)
+	if err != nil {
+		return nil, err
+	}
+	g.mutex.Lock()
+	defer g.mutex.Unlock()
+	if g.stopped {
+		return nil, errStopped
+	}
+	old := g.cluster[cluster]
+	if old != nil && sameAccess(old.config, config) {
+		return old, nil
+	}
+	fresh, err := g.connect(cluster, config)
+	if err != nil {
+		return nil, err
+	}
+	if old != nil {
+		for _, node := range old.fleet.Running() {
+			fresh.fleet.Run(node)
+		}
+		old.fleet.Stop()
+	}
+	g.cluster[cluster] = fresh
+	return fresh, nil
+}
+
+func (g *guests) connect(cluster types.NamespacedName, config *rest.Config) (*guest, error) {
+	unlimited := rest.CopyConfig(config)
+	unlimited.QPS = -1
+	unlimited.UserAgent = "autonode-world-kubelets"
+	clientset, err := kubernetes.NewForConfig(unlimited)
+	if err != nil {
+		return nil, fmt.Errorf("building a client of guest %s: %w", cluster, err)
+	}
+	fleet, err := kubelet.Start(kubelet.Config{
+		Guest:    clientset,
+		Logger:   g.logger.WithValues("guest", cluster.String()),
+		PodCIDR:  podCIDR,
+		Identity: "kubelet",
+	})
+	if err != nil {
+		return nil, fmt.Errorf("starting the kubelets of guest %s: %w", cluster, err)
+	}
+	return &guest{config: config, client: clientset, fleet: fleet}, nil
+}
+
+// drop ends the connection to a guest.
+func (g *guests) drop(cluster types.NamespacedName) {
+	g.mutex.Lock()
+	defer g.mutex.Unlock()
+	if known := g.cluster[cluster]; known != nil {
+		known.fleet.Stop()
+		delete(g.cluster, cluster)
+	}
+}
+
+// all returns the connections of this moment.
+func (g *guests) all() map[types.NamespacedName]*guest {
+	g.mutex.Lock()
+	defer g.mutex.Unlock()
+	all := make(map[types.NamespacedName]*guest, len(g.cluster))
+	for name, known := range g.cluster {
+		all[name] = known
+	}
+	return all
+}
+
+// stop ends all connections; there will be no new ones.
+func (g *guests) stop() {
+	g.mutex.Lock()
+	defer g.mutex.Unlock()
+	g.stopped = true
+	for name, known := range g.cluster {
+		known.fleet.Stop()
+		delete(g.cluster, name)
+	}
+}
+
+func sameAccess(a, b *rest.Config) bool {
+	return a.Host == b.Host && a.BearerToken == b.BearerToken &&
+		bytes.Equal(a.CAData, b.CAData) && bytes.Equal(a.CertData, b.CertData) && bytes.Equal(a.KeyData, b.KeyData)
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package infrastructure
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
+	"github.com/autonode-io/autonode/test/world/infrastructure/bootstrap"
+	"github.com/autonode-io/autonode/test/world/infrastructure/node"
+)
+
+const (
+	// guestTimeout bounds one request to a guest.
+	guestTimeout = 10 * time.Second
+	// guestRetry is the time after which an unreachable guest is tried again.
+	guestRetry = time.Second
+	// refusalRetry is the time after which a refused Node is tried again.
+	refusalRetry = 10 * time.Second
+	// deathCheck is the time after which a Node's conditions are looked at again while its machine dies.
+	deathCheck = 200 * time.Millisecond
+	// readyGrace is how long a machine that is to die may take to get ready first.
+	readyGrace = 10 * time.Second
+)
+
+// join lets a machine that runs join its guest, and dies where that is asked for.
+func (r *machineReconciler) join(ctx context.Context, i *instance) (reconcile.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, guestTimeout)
+	defer cancel()
+	if i.Status.JoinTime.IsZero() {
+		if joined, result, err := r.register(ctx, i); !joined || err != nil {
+			return result, err
+		}
+	}
+	guest, err := r.guests.get(ctx, i.guest)
+	if err != nil {
+		i.joined(metav1.ConditionUnknown, infrav1.ReasonGuestUnreachable, err.Error())
+		return reconcile.Result{RequeueAfter: guestRetry}, nil
+	}
+	dies := i.faults.dies
+	if dies.on && (dies.forever || dies.left(i.Status.JoinTime.Time, i.now) == 0) {
+		return r.die(ctx, i, guest)
+	}
+	guest.fleet.Run(i.Status.NodeName)
+	i.joined(metav1.ConditionTrue, infrav1.ReasonJoined, "")
+	if dies.on {
+		return reconcile.Result{RequeueAfter: dies.left(i.Status.JoinTime.Time, i.now)}, nil
+	}
+	return reconcile.Result{}, nil
+}
+
+// register makes the Node that the machine's bootstrap data describes.
+func (r *machineReconciler) register(ctx context.Context, i *instance) (joined bool, result reconcile.Result, err error) {
+	not := func(status metav1.ConditionStatus, reason, message string, retry time.Duration) (bool, reconcile.Result, error) {
+		i.joined(status, reason, message)
+		return false, reconcile.Result{RequeueAfter: retry}, nil
+	}
+	if i.faults.neverJoins {
+		return not(metav1.ConditionFalse, infrav1.ReasonNeverJoins, "the fault never-joins is asked for", 0)
+	}
+	if wait := i.Status.StartTime.Add(delay(i.Spec.RegistrationDelay, r.registrationDelay)).Sub(i.now); wait > 0 {
+		return not(metav1.ConditionFalse, infrav1.ReasonBooting, "the machine is booting", wait)
+	}
+	if i.machine == nil {
+		return not(metav1.ConditionFalse, infrav1.ReasonWaitingForMachine, "the Machine that owned this KwokMachine has gone", 0)
+	}
+	kubelet, err := r.readBootstrapData(ctx, i)
+	var malformed *malformedError
+	switch {
+	case errors.As(err, &malformed):
+		return not(metav1.ConditionFalse, infrav1.ReasonInvalidBootstrapData, err.Error(), refusalRetry)
+	case err != nil:
+		return false, result, err
+	}
+	guest, err := r.guests.get(ctx, i.guest)
+	if err != nil {
+		return not(metav1.ConditionFalse, infrav1.ReasonGuestUnreachable, err.Error(), guestRetry)
+	}
+	version := i.machine.Spec.Version
+	if version == "" { // then the machine's image decides; this cloud's images have the guest's version
+		info, err := guest.client.Discovery().ServerVersion()
+		if err != nil {
+			return r.unreachable(ctx, i, fmt.Errorf("asking for the guest's version: %w", err))
+		}
+		version = info.GitVersion
+	}
+	wanted := node.New(i.describe(version), kubelet)
+	if _, err := guest.client.CoreV1().Nodes().Create(ctx, wanted, metav1.CreateOptions{}); err != nil {
+		switch {
+		case apierrors.IsAlreadyExists(err):
+			existing, err := guest.client.CoreV1().Nodes().Get(ctx, wanted.Name, metav1.GetOptions{})
+			if err != nil {
+				return r.unreachable(ctx, i, fmt.Errorf("reading Node %s: %w", wanted.Name, err))
+			}
+			if existing.Spec.ProviderID != wanted.Spec.ProviderID {
+				return not(metav1.ConditionFalse, infrav1.ReasonRegistrationFailed,
+					fmt.Sprintf("another Node has the name %s; its provider ID is %q", wanted.Name, existing.Spec.ProviderID), refusalRetry)
+			}
+		case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err):
+			return not(metav1.ConditionFalse, infrav1.ReasonRegistrationFailed, fmt.Sprintf("creating Node %s: %v", wanted.Name, err), refusalRetry)
+		default:
+			return r.unreachable(ctx, i, fmt.Errorf("creating Node %s: %w", wanted.Name, err))
+		}
+	}
+	i.Status.NodeName = wanted.Name
+	i.Status.JoinTime = metav1.NewMicroTime(i.now)
+	return true, result, nil
+}
+
+// unreachable reports that a guest didn't answer, and reads anew how it is reached: that may have changed.
+func (r *machineReconciler) unreachable(ctx context.Context, i *instance, cause error) (bool, reconcile.Result, error) {
+	if _, err := r.guests.refresh(ctx, i.guest); err != nil {
+		cause = errors.Join(cause, err)
+	}
+	i.joined(metav1.ConditionFalse, infrav1.ReasonGuestUnreachable, cause.Error())
+	return false, reconcile.Result{RequeueAfter: guestRetry}, nil
+}
+
+// malformedError says that bootstrap data can't make a node.
+type malformedError struct{ cause error }
+
+func (e *malformedError) Error() string { return e.cause.Error() }
+func (e *malformedError) Unwrap() error { return e.cause }
+
+func (r *machineReconciler) readBootstrapData(ctx context.Context, i *instance) (*bootstrap.Kubelet, error) {
+	if i.machine.Spec.Bootstrap.DataSecretName == nil {
+		return nil, &malformedError{fmt.Errorf("Machine %s has lost its spec.bootstrap.dataSecretName", i.machine.Name)}
+	}
+	name := *i.machine.Spec.Bootstrap.DataSecretName
+	secret := &corev1.Secret{}
+	if err := r.management.Get(ctx, types.NamespacedName{Namespace: i.Namespace, Name: name}, secret); err != nil {
+		err = fmt.Errorf("reading bootstrap Secret %s: %w", name, err)
+		if apierrors.IsNotFound(err) {
+			return nil, &malformedError{err}
+		}
+		return nil, err
+	}
+	kubelet, err := bootstrap.Read(secret.Data, bootstrap.Instance{
+		Hostname: i.hostname(), ProviderID: i.providerID(), Zone: i.Status.FailureDomain, Region: i.region(),
+	})
+	if err != nil {
+		return nil, &malformedError{fmt.Errorf("bootstrap Secret %s: %w", name, err)}
+	}
+	return kubelet, nil
+}
+
+func (i *instance) describe(version string) node.Instance {
+	return node.Instance{
+		ID:              string(i.UID),
+		ProviderID:      i.providerID(),
+		Type:            i.instanceType(),
+		Zone:            i.Status.FailureDomain,
+		Region:          i.region(),
+		Architecture:    string(i.Spec.Architecture),
+		OperatingSystem: i.Spec.OperatingSystem,
+		Capacity:        i.Spec.Capacity,
+		Labels:          i.Spec.NodeLabels,
+		KubeletVersion:  "v" + strings.TrimPrefix(version, "v"),
+	}
+}
+
+func (i *instance) region() string {
+	if i.kwokCluster != nil {
+		return i.kwokCluster.Spec.Region
+	}
+	return ""
+}
+
+// die stops the kubelet and writes what the guest's controller-manager would write after its grace period.
+func (r *machineReconciler) die(ctx context.Context, i *instance, guest *guest) (reconcile.Result, error) {
+	name := i.Status.NodeName
+	current := guest.fleet.Node(name)
+	switch ready := readiness(current); {
+	case ready == corev1.ConditionFalse && !i.dead() && i.now.Before(i.Status.JoinTime.Add(readyGrace)):
+		// kwok is about to make it ready; dying in the middle of that, it would be revived by the write that is on its way.
+		guest.fleet.Run(name)
+		i.joined(metav1.ConditionTrue, infrav1.ReasonJoined, "")
+		return reconcile.Result{RequeueAfter: deathCheck}, nil
+	case current == nil, ready == corev1.ConditionUnknown:
+		guest.fleet.Halt(name)
+		i.joined(metav1.ConditionFalse, infrav1.ReasonDead, "the fault dies is asked for")
+		return reconcile.Result{}, nil
+	}
+	guest.fleet.Halt(name)
+	i.joined(metav1.ConditionFalse, infrav1.ReasonDead, "the fault dies is asked for")
+	if err := markUnknown(ctx, i.now, guest, name); err != nil {
+		return reconcile.Result{RequeueAfter: guestRetry}, nil //nolint:nilerr // the guest's controller-manager will do it too
+	}
+	return reconcile.Result{RequeueAfter: deathCheck}, nil // to see that it stayed so
+}
+
+func (i *instance) dead() bool {
+	for _, condition := range i.Status.Conditions {
+		if condition.Type == infrav1.ConditionJoined {
+			return condition.Reason == infrav1.ReasonDead
+		}
+	}
+	return false
+}
+
+// readiness returns the status of a Node's condition Ready, False where there is none.
+func readiness(current *corev1.Node) corev1.ConditionStatus {
+	if current != nil {
+		for _, condition := range current.Status.Conditions {
+			if condition.Type == corev1.NodeReady {
+				return condition.Status
+			}
+		}
+	}
+	return corev1.ConditionFalse
+}
+
+// markUnknown writes the conditions of a Node whose kubelet is silent, as the node lifecycle controller does.
+func markUnknown(ctx context.Context, now time.Time, guest *guest, name string) error {
+	status := corev1.NodeStatus{}
+	for _, kind := range []corev1.NodeConditionType{
+		corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
+	} {
+		status.Conditions = append(status.Conditions, corev1.NodeCondition{
+			Type: kind, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: "Kubelet stopped posting node status.",
+			LastTransitionTime: metav1.NewTime(now),
+		})
+	}
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": status.Conditions}})
+	if err != nil {
+		return fmt.Errorf("encoding a patch: %w", err)
+	}
+	if _, err := guest.client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+		return fmt.Errorf("marking Node %s as unknown: %w", name, ignoreNotFound(err))
+	}
+	return nil
+}

@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kubelet runs the kubelets of one guest, by kwok: they make their Nodes ready, renew their leases, and start and
+// end pods.
+//
+// It puts kwok's node, lease and pod controllers together by itself, instead of using kwok's own composition, for three
+// reasons: a single kubelet can be halted and started again; a kubelet goes on serving its pods when its Node object has
+// been deleted, as a real one does; and everything ends when it is stopped.
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	coordinationinformers "k8s.io/client-go/informers/coordination/v1"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/kwok/pkg/kwok/controllers"
+	kwoklog "sigs.k8s.io/kwok/pkg/log"
+	"sigs.k8s.io/kwok/pkg/utils/informer"
+)
+
+const (
+	// resync is how often everything is looked at again: it heals what an outage of the guest's API server left undone.
+	resync = 20 * time.Second
+	// leaseDuration is that of a kubelet; leases are renewed four times as often.
+	leaseDuration = 40 * time.Second
+	parallelism   = 8
+	nodeNameIndex = "spec.nodeName"
+)
+
+// Config is what a Fleet needs.
+type Config struct {
+	// Guest reaches the guest cluster. Its rate limits should be off.
+	Guest kubernetes.Interface
+	// Logger gets warnings and errors.
+	Logger logr.Logger
+	// PodCIDR is where pods get addresses from when their Node has no pod CIDR.
+	PodCIDR string
+	// Identity holds the Nodes' leases. It should stay the same over restarts.
+	Identity string
+}
+
+// Fleet is the kubelets of one guest.
+type Fleet struct {
+	guest      kubernetes.Interface
+	nodes      cache.SharedIndexInformer
+	pods       cache.SharedIndexInformer
+	nodeEvents chan informer.Event[*corev1.Node]
+	podEvents  chan informer.Event[*corev1.Pod]
+	// nodeSync and podSync name the nodes that kwok has to be told about again, itself and its pods.
+	nodeSync workqueue.TypedInterface[string]
+	podSync  workqueue.TypedInterface[string]
+
+	// feed keeps the order: once a node was halted, kwok hears no more of it.
+	feed    sync.Mutex
+	mutex   sync.RWMutex
+	running map[string]*controllers.NodeInfo
+
+	feeding     context.Context
+	stopFeeding context.CancelFunc
+	feeders     sync.WaitGroup
+	stopKwok    context.CancelFunc
+}
+
+// Start starts a fleet without nodes. It doesn't wait for the guest.
+func Start(config Config) (*Fleet, error) {
+	f := &Fleet{
+		guest:      config.Guest,
+		nodeEvents: make(chan informer.Event[*corev1.Node]),
+		podEvents:  make(chan informer.Event[*corev1.Pod]),
+		nodeSync:   workqueue.NewTyped[string](),
+		podSync:    workqueue.NewTyped[string](),
+		running:    map[string]*controllers.NodeInfo{},
+	}
+	f.nodes = coreinformers.NewNodeInformer(config.Guest, resync, cache.Indexers{})
+	f.pods = coreinformers.NewFilteredPodInformer(config.Guest, metav1.NamespaceAll, resync,
+		cache.Indexers{nodeNameIndex: podNodeName},
+		func(options *metav1.ListOptions) {
+			options.FieldSelector = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
+		})
+	leases := coordinationinformers.NewLeaseInformer(config.Guest, corev1.NamespaceNodeLease, 0, cache.Indexers{})
+	informers := []cache.SharedIndexInformer{f.nodes, f.pods, leases}
+	for _, each := range informers {
+		if err := each.SetTransform(stripManagedFields); err != nil {
+			return nil, fmt.Errorf("setting an informer's transform: %w", err)
+		}
+	}
+	if _, err := f.nodes.AddEventHandler(handler(f.nodeEvent)); err != nil {
+		return nil, fmt.Errorf("watching nodes: %w", err)
+	}
+	if _, err := f.pods.AddEventHandler(handler(f.podEvent)); err != nil {
+		return nil, fmt.Errorf("watching pods: %w", err)
+	}
+	kwok, err := f.newKwok(config, leases)
+	if err != nil {
+		return nil, err
+	}
+
+	ctx := klog.NewContext(context.Background(), config.Logger)
+	kwokCtx, stopKwok := context.WithCancel(kwoklog.NewContext(ctx, kwoklog.NewLogger(logWriter{config.Logger}, kwoklog.LevelWarn)))
+	f.stopKwok = stopKwok
+	f.feeding, f.stopFeeding = context.WithCancel(ctx)
+	if err := kwok.start(kwokCtx, f.nodeEvents, f.podEvents); err != nil {
+		stopKwok()
+		f.stopFeeding()
+		return nil, err
+	}
+	for _, each := range informers {
+		f.feeders.Go(func() { each.RunWithContext(f.feeding) })
+	}
+	f.feeders.Go(func() { f.work(f.nodeSync, f.syncNode) })
+	f.feeders.Go(func() { f.work(f.podSync, f.syncPods) })
+	return f, nil
+}
+
+// Stop stops all kubelets. Nodes and Pods are left as they are. It waits for the watches; kwok's workers end right after.
+func (f *Fleet) Stop() {
+	f.stopFeeding()
+	f.nodeSync.ShutDown()
+	f.podSync.ShutDown()
+	f.feeders.Wait()
+	// kwok's loops hand events on to each other over channels without buffers, so they have to end with nothing on its way:
+	// when a loop takes one more event, it is through with those before.
+	f.nodeEvents <- informer.Event[*corev1.Node]{Type: informer.Deleted, Object: &corev1.Node{}}
+	f.podEvents <- informer.Event[*corev1.Pod]{Type: informer.Deleted, Object: &corev1.Pod{}}
+	f.stopKwok()
+}
+
+// Run starts the kubelet of a Node, whether that Node exists yet or not. It does nothing when it runs.
+func (f *Fleet) Run(node string) {
+	f.mutex.Lock()
+	_, known := f.running[node]
+	if !known {
+		f.running[node] = &controllers.NodeInfo{}
+	}
+	f.mutex.Unlock()
+	if !known {
+		f.nodeSync.Add(node)
+	}
+}
+
+// Halt stops the kubelet of a Node dead: no heartbeats, and its Pods stay as they are.
+func (f *Fleet) Halt(node string) {
+	f.feed.Lock()
+	defer f.feed.Unlock()
+	f.mutex.Lock()
+	_, known := f.running[node]
+	delete(f.running, node)
+	f.mutex.Unlock()
+	if known {
+		send(f.feeding, f.nodeEvents, informer.Deleted, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+	}
+}
+
+// Running returns the names of the nodes whose kubelet runs.
+func (f *Fleet) Running() []string {
+	f.mutex.RLock()
+	defer f.mutex.RUnlock()
+	names := make([]string, 0, len(f.running))
+	for name := range f.running {
+		names = append(names, name)
+	}
+	return names
+}
+
+// Node returns a Node as the fleet sees it; nil where there is none. It must not be modified.
+func (f *Fleet) Node(name string) *corev1.Node {
+	object, exists, err := f.nodes.GetStore().GetByKey(name)
+	if err != nil || !exists {
+		return nil
+	}
+	return object.(*corev1.Node)
+}
+
+// Nodes returns all Nodes of the guest as the fleet sees them. They must not be modified.
+func (f *Fleet) Nodes() []*corev1.Node {
+	objects := f.nodes.GetStore().List()
+	nodes := make([]*corev1.Node, 0, len(objects))
+	for _, object := range objects {
+		nodes = append(nodes, object.(*corev1.Node))
+	}
+	return nodes
+}
+
+// EndTerminatingPods ends the Pods of a node that are being deleted, as a kubelet does before it shuts down.
+func (f *Fleet) EndTerminatingPods(ctx context.Context, node string) error {
+	var errs []error
+	for _, pod := range f.podsOn(node) {
+		if pod.DeletionTimestamp == nil {
+			continue
+		}
+		options := metav1.NewDeleteOptions(0)
+		options.Preconditions = &metav1.Preconditions{UID: &pod.UID}
+		if err := f.guest.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *options); err != nil &&
+			!apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			errs = append(errs, fmt.Errorf("ending pod %s: %w", klog.KObj(pod), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (f *Fleet) node(name string) (*controllers.NodeInfo, bool) {
+	f.mutex.RLock()
+	defer f.mutex.RUnlock()
+	info, ok := f.running[name]
+	return info, ok
+}
+
+func (f *Fleet) podsOn(node string) []*corev1.Pod {
+	objects, err := f.pods.GetIndexer().ByIndex(nodeNameIndex, node)
+	if err != nil {
+		return nil
+	}
+	pods := make([]*corev1.Pod, 0, len(objects))
+	for _, object := range objects {
+		pods = append(pods, object.(*corev1.Pod))
+	}
+	return pods
+}
+
+func (f *Fleet) nodeEvent(kind informer.EventType, node *corev1.Node) {
+	f.feed.Lock()
+	defer f.feed.Unlock()
+	if _, ok := f.node(node.Name); ok {
+		send(f.feeding, f.nodeEvents, kind, node)
+	}
+}
+
+func (f *Fleet) podEvent(kind informer.EventType, pod *corev1.Pod) {
+	if _, ok := f.node(pod.Spec.NodeName); ok {
+		send(f.feeding, f.podEvents, kind, pod)
+	}
+}
+
+func (f *Fleet) syncNode(name string) {
+	if node := f.Node(name); node != nil {
+		f.nodeEvent(informer.Sync, node)
+	}
+	f.syncPods(name)
+}
+
+func (f *Fleet) syncPods(node string) {
+	for _, pod := range f.podsOn(node) {
+		f.podEvent(informer.Sync, pod)
+	}
+}
+
+func (f *Fleet) work(queue workqueue.TypedInterface[string], do func(string)) {
+	for {
+		name, shutdown := queue.Get()
+		if shutdown {
+			return
+		}
+		do(name)
+		queue.Done(name)
+	}
+}
+
+// kwok is the three controllers that make a kubelet.
+type kwok struct {
+	nodes  *controllers.NodeController
+	pods   *controllers.PodController
+	leases *controllers.NodeLeaseController
+}
+
+func (f *Fleet) newKwok(config Config, leases cache.SharedIndexInformer) (*kwok, error) {
+	nodeStages, err := nodeStages()
+	if err != nil {
+		return nil, err
+	}
+	podStages, err := podStages()
+	if err != nil {
+		return nil, err
+	}
+	k := &kwok{}
+	k.leases, err = controllers.NewNodeLeaseController(controllers.NodeLeaseControllerConfig{
+		Clock:                clock.RealClock{},
+		TypedClient:          config.Guest,
+		HolderIdentity:       config.Identity,
+		LeaseDurationSeconds: uint(leaseDuration / time.Second),
+		LeaseParallelism:     parallelism,
+		RenewInterval:        leaseDuration / 4,
+		RenewIntervalJitter:  0.04,
+		GetLease: func(node string) (*coordinationv1.Lease, bool) {
+			return getter[*coordinationv1.Lease]{leases.GetStore()}.GetWithNamespace(node, corev1.NamespaceNodeLease)
+		},
+		MutateLeaseFunc: f.ownLease,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("building kwok's lease controller: %w", err)
+	}
+	k.nodes, err = controllers.NewNodeController(controllers.NodeControllerConfig{
+		Clock:                clock.RealClock{},
+		TypedClient:          config.Guest,
+		Lifecycle:            nodeStages,
+		PlayStageParallelism: parallelism,
+		OnNodeManagedFunc: func(node string) {
+			k.leases.TryHold(node)
+			f.podSync.Add(node)
+		},
+		OnNodeUnmanagedFunc: k.leases.ReleaseHold,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("building kwok's node controller: %w", err)
+	}
+	k.pods, err = controllers.NewPodController(controllers.PodControllerConfig{
+		Clock:                clock.RealClock{},
+		TypedClient:          config.Guest,
+		NodeCacheGetter:      getter[*corev1.Node]{f.nodes.GetStore()},
+		NodeGetFunc:          f.node,
+		CIDR:                 config.PodCIDR,
+		Lifecycle:            podStages,
+		PlayStageParallelism: parallelism,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("building kwok's pod controller: %w", err)
+	}
+	return k, nil
+}
+
+func (k *kwok) start(ctx context.Context, nodes <-chan informer.Event[*corev1.Node], pods <-chan informer.Event[*corev1.Pod]) error {
+	if err := k.leases.Start(ctx); err != nil {
+		return fmt.Errorf("starting kwok's lease controller: %w", err)
+	}
+	if err := k.nodes.Start(ctx, nodes); err != nil {
+		return fmt.Errorf("starting kwok's node controller: %w", err)
+	}
+	if err := k.pods.Start(ctx, pods); err != nil {
+		return fmt.Errorf("starting kwok's pod controller: %w", err)
+	}
+	return nil
+}
+
+// ownLease makes a lease go away with its Node.
+func (f *Fleet) ownLease(lease *coordinationv1.Lease) error {
+	if node := f.Node(lease.Name); node != nil && len(lease.OwnerReferences) == 0 {
+		lease.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}
+	}
+	return nil
+}
+
+// stripManagedFields saves the memory of what nobody here reads.
+func stripManagedFields(object any) (any, error) {
+	if accessor, err := meta.Accessor(object); err == nil {
+		accessor.SetManagedFields(nil)
+	}
+	return object, nil
+}
+
+func podNodeName(object any) ([]string, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return nil, fmt.Errorf("indexing pods: got a %T", object)
+	}
+	return []string{pod.Spec.NodeName}, nil
+}
+
+// handler hands an informer's events on in kwok's terms.
+func handler[T any](handle func(informer.EventType, T)) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { handle(informer.Added, object.(T)) },
+		UpdateFunc: func(_, object any) { handle(informer.Modified, object.(T)) },
+		DeleteFunc: func(object any) {
+			if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = unknown.Obj
+			}
+			handle(informer.Deleted, object.(T))
+		},
+	}
+}
+
+func send[T runtime.Object](ctx context.Context, events chan<- informer.Event[T], kind informer.EventType, object T) {
+	select {
+	case events <- informer.Event[T]{Type: kind, Object: object}:
+	case <-ctx.Done():
+	}
+}
+
+// logWriter hands kwok's log lines on.
+type logWriter struct{ logger logr.Logger }
+
+func (w logWriter) Write(line []byte) (int, error) {
+	w.logger.Info("kwok reported a problem", "line", string(line))
+	return len(line), nil
+}
+
+// getter is a store in kwok's terms.
+type getter[T any] struct{ store cache.Store }
+
+func (g getter[T]) Get(key string) (T, bool) {
+	object, exists, err := g.store.GetByKey(key)
+	if err != nil || !exists {
+		var zero T
+		return zero, false
+	}
+	return object.(T), true
+}
+
+func (g getter[T]) GetWithNamespace(name, namespace string) (T, bool) {
+	return g.Get(namespace + "/" + name)
+}
+
+func (g getter[T]) List() []T {
+	objects := g.store.List()
+	list := make([]T, 0, len(objects))
+	for _, object := range objects {
+		list = append(list, object.(T))
+	}
+	return list
+}

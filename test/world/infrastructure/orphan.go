@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package infrastructure
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
+)
+
+const (
+	sweepInterval = 10 * time.Second
+	// orphanGrace is how long a Node may outlive its machine: Cluster API and Karpenter come first.
+	orphanGrace = 30 * time.Second
+)
+
+// orphanSweep deletes Nodes whose machine doesn't exist, as a cloud's controller-manager does. Cluster API deletes a Node
+// with its Machine; this is for those that it doesn't know of, such as one that joined while its Machine was being deleted.
+type orphanSweep struct {
+	management client.Reader
+	guests     *guests
+	logger     logr.Logger
+	// since is when a Node was first seen without its machine.
+	since map[types.UID]time.Time
+}
+
+// Start sweeps until the context ends.
+func (s *orphanSweep) Start(ctx context.Context) error {
+	ticker := time.NewTicker(sweepInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-ticker.C:
+			s.sweep(ctx, now)
+		}
+	}
+}
+
+func (s *orphanSweep) sweep(ctx context.Context, now time.Time) {
+	since := map[types.UID]time.Time{}
+	for _, guest := range s.guests.all() {
+		for _, node := range guest.fleet.Nodes() {
+			machine, ours := strings.CutPrefix(node.Spec.ProviderID, infrav1.ProviderIDPrefix)
+			namespace, name, ok := strings.Cut(machine, "/")
+			if !ours || !ok || node.DeletionTimestamp != nil {
+				continue
+			}
+			if err := s.management.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &infrav1.KwokMachine{}); !apierrors.IsNotFound(err) {
+				continue
+			}
+			first, seen := s.since[node.UID]
+			if !seen {
+				first = now
+			}
+			since[node.UID] = first
+			if now.Sub(first) < orphanGrace {
+				continue
+			}
+			options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &node.UID}}
+			if err := guest.client.CoreV1().Nodes().Delete(ctx, node.Name, options); ignoreNotFound(err) != nil {
+				s.logger.Error(err, "Deleting an orphaned node", "Node", klog.KObj(node))
+				continue
+			}
+			s.logger.Info("Deleted a node whose machine doesn't exist", "Node", klog.KObj(node), "providerID", node.Spec.ProviderID)
+		}
+	}
+	s.since = since
+}
