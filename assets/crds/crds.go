@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package crds holds the CustomResourceDefinitions that a guest cluster gets where the payload ships none of that name:
+// Karpenter's own, as its module embeds them, and ClusterAPINodeClass.
+package crds
+
+import (
+	_ "embed"
+	"fmt"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/karpenter/pkg/apis"
+	"sigs.k8s.io/yaml"
+)
+
+//go:embed karpenter.cluster.x-k8s.io_clusterapinodeclasses.yaml
+var clusterAPINodeClass []byte
+
+// Embedded returns the definitions, freshly decoded: the caller may change them. CapacityBuffer isn't among them, because its
+// feature gate is off and its API belongs to another project.
+func Embedded() ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	var definitions []*apiextensionsv1.CustomResourceDefinition
+	for _, data := range [][]byte{apis.NodePoolCRD, apis.NodeClaimCRD, apis.NodeOverlayCRD, clusterAPINodeClass} {
+		definition := &apiextensionsv1.CustomResourceDefinition{}
+		if err := yaml.UnmarshalStrict(data, definition); err != nil {
+			return nil, fmt.Errorf("decoding an embedded CustomResourceDefinition: %w", err)
+		}
+		definitions = append(definitions, definition)
+	}
+	return definitions, nil
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// token is a ServiceAccount's token and what it says about itself.
+type token struct {
+	raw       string
+	issuedAt  time.Time
+	expiresAt time.Time
+	account   types.UID
+}
+
+// renewAt is when a third of its lifetime is left.
+func (t token) renewAt() time.Time {
+	return t.expiresAt.Add(-t.expiresAt.Sub(t.issuedAt) / 3)
+}
+
+// parse reads a token's claims. It doesn't verify them: that is for the API server that issued it.
+func parse(raw string) (token, error) {
+	malformed := errors.New("it is malformed")
+	parts := strings.Split(raw, ".")
+	if len(parts) != 3 {
+		return token{}, malformed
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return token{}, malformed
+	}
+	var claims struct {
+		IssuedAt   int64 `json:"iat"`
+		ExpiresAt  int64 `json:"exp"`
+		Kubernetes struct {
+			ServiceAccount struct {
+				UID types.UID `json:"uid"`
+			} `json:"serviceaccount"`
+		} `json:"kubernetes.io"`
+	}
+	if err := json.Unmarshal(payload, &claims); err != nil || claims.ExpiresAt <= claims.IssuedAt {
+		return token{}, malformed
+	}
+	return token{
+		raw:       raw,
+		issuedAt:  time.Unix(claims.IssuedAt, 0),
+		expiresAt: time.Unix(claims.ExpiresAt, 0),
+		account:   claims.Kubernetes.ServiceAccount.UID,
+	}, nil
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package crd keeps the CustomResourceDefinitions of Karpenter and of its node class in guest clusters: those that the
+// payload ships, else those embedded in the operator.
+package crd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/lru"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/assets/crds"
+	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+// CreatedAnnotation is on the definitions that the operator created. One that was there before is kept up to date, but not
+// removed with the HostedCluster: what it defines isn't ours.
+const CreatedAnnotation = v1beta1.Group + "/created"
+
+// Config is what New needs.
+type Config struct {
+	Apply *apply.Applier
+}
+
+// Definitions is the step that applies the definitions and waits until they are established.
+type Definitions struct {
+	apply   *apply.Applier
+	settled *lru.Cache // of settled by the HostedCluster's UID
+}
+
+// settled is a guest in which everything was as desired. As long as it still is, nothing is rendered or compared: definitions
+// are large, and a guest's nodes reconcile its HostedCluster often.
+type settled struct {
+	release          string            // the payload's digest
+	resourceVersions map[string]string // by the definition's name
+}
+
+var _ scope.Step = (*Definitions)(nil)
+
+// New returns the step.
+func New(config Config) *Definitions {
+	return &Definitions{apply: config.Apply, settled: lru.New(1 << 14)}
+}
+
+// Name implements scope.Step.
+func (d *Definitions) Name() string { return "crd" }
+
+// Reconcile applies what the payload and the operator define. A definition of a newer release, which stores versions that
+// this one doesn't know, is left as it is, and what needs it waits.
+func (d *Definitions) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	switch still, err := d.isSettled(ctx, s); {
+	case err != nil:
+		return scope.Result{}, err
+	case still:
+		return scope.Result{}, nil
+	}
+	desired, err := Desired(s.Karpenter.CRDs)
+	if err != nil {
+		return scope.Result{}, err
+	}
+	var waits []string
+	now := settled{release: s.Release.Digest, resourceVersions: map[string]string{}}
+	for _, definition := range desired {
+		live, wait, err := d.reconcile(ctx, s.Guest, definition)
+		if err != nil {
+			return scope.Result{}, err
+		}
+		if wait != "" {
+			waits = append(waits, wait)
+		} else {
+			now.resourceVersions[live.Name] = live.ResourceVersion
+		}
+	}
+	if len(waits) > 0 {
+		return scope.Result{Wait: true, Message: strings.Join(waits, "; ")}, nil
+	}
+	d.settled.Add(s.HostedCluster.UID, now)
+	return scope.Result{}, nil
+}
+
+func (d *Definitions) isSettled(ctx context.Context, s *scope.Scope) (bool, error) {
+	known, ok := d.settled.Get(s.HostedCluster.UID)
+	if !ok {
+		return false, nil
+	}
+	before, ok := known.(settled)
+	if !ok || before.release != s.Release.Digest {
+		return false, nil
+	}
+	for name, resourceVersion := range before.resourceVersions {
+		live := &apiextensionsv1.CustomResourceDefinition{}
+		if err := s.Guest.Cached.Get(ctx, client.ObjectKey{Name: name}, live); err != nil {
+			if apierrors.IsNotFound(err) {
+				return false, nil
+			}
+			return false, fmt.Errorf("reading CustomResourceDefinition %s in the guest: %w", name, err)
+		}
+		if live.ResourceVersion != resourceVersion {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// reconcile returns the definition as it was, and what is waited for: nothing once it is established.
+func (d *Definitions) reconcile(ctx context.Context, guest *scope.Guest, desired *apiextensionsv1.CustomResourceDefinition,
+) (*apiextensionsv1.CustomResourceDefinition, string, error) {
+	live, err := read(ctx, guest, desired.Name)
+	if err != nil {
+		return nil, "", err
+	}
+	if live == nil {
+		desired.Annotations[CreatedAnnotation] = "true"
+	} else {
+		if live.Annotations[CreatedAnnotation] != "" {
+			desired.Annotations[CreatedAnnotation] = "true"
+		}
+		if unknown := storedBeyond(live, desired); len(unknown) > 0 {
+			return live, fmt.Sprintf("CustomResourceDefinition %s in the guest stores %s, which the payload doesn't define; choose a payload that does",
+				desired.Name, strings.Join(unknown, ", ")), nil
+		}
+	}
+	if err := d.apply.Objects(ctx, guest.Cached, nil, desired); err != nil {
+		return live, "", fmt.Errorf("in the guest: %w", err)
+	}
+	return live, waitFor(desired.Name, live), nil
+}
+
+// read looks into the cache first, which holds what the operator applied, and asks the API server for the rest.
+func read(ctx context.Context, guest *scope.Guest, name string) (*apiextensionsv1.CustomResourceDefinition, error) {
+	for _, reader := range []client.Reader{guest.Cached, guest.Live} {
+		live := &apiextensionsv1.CustomResourceDefinition{}
+		err := reader.Get(ctx, client.ObjectKey{Name: name}, live)
+		if err == nil {
+			return live, nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("reading CustomResourceDefinition %s in the guest: %w", name, err)
+		}
+	}
+	return nil, nil
+}
+
+// waitFor says what keeps a definition from being served; live is nil before it was applied. The watch on definitions ends the wait.
+func waitFor(name string, live *apiextensionsv1.CustomResourceDefinition) string {
+	if live != nil && live.DeletionTimestamp.IsZero() {
+		for _, condition := range live.Status.Conditions {
+			switch {
+			case condition.Type == apiextensionsv1.NamesAccepted && condition.Status == apiextensionsv1.ConditionFalse:
+				return fmt.Sprintf("CustomResourceDefinition %s in the guest: %s", name, condition.Message)
+			case condition.Type == apiextensionsv1.Established && condition.Status == apiextensionsv1.ConditionTrue:
+				return ""
+			}
+		}
+	}
+	return fmt.Sprintf("waiting for CustomResourceDefinition %s to be established in the guest", name)
+}
+
+// storedBeyond lists the versions in which the guest's etcd may hold objects and that desired doesn't have. Without them those
+// objects could be neither read nor deleted.
+func storedBeyond(live, desired *apiextensionsv1.CustomResourceDefinition) []string {
+	known := sets.New[string]()
+	for _, version := range desired.Spec.Versions {
+		known.Insert(version.Name)
+	}
+	return sets.List(sets.New(live.Status.StoredVersions...).Difference(known))
+}
+
+// Desired returns the payload's definitions, and the embedded ones of other names, sorted by name. They are copies: a payload
+// is shared by every cluster that runs it.
+func Desired(payload []*apiextensionsv1.CustomResourceDefinition) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	embedded, err := crds.Embedded()
+	if err != nil {
+		return nil, err
+	}
+	byName := map[string]*apiextensionsv1.CustomResourceDefinition{}
+	for _, definition := range append(embedded, payload...) {
+		definition = definition.DeepCopy()
+		definition.Status = apiextensionsv1.CustomResourceDefinitionStatus{}
+		if definition.Annotations == nil {
+			definition.Annotations = map[string]string{}
+		}
+		byName[definition.Name] = definition
+	}
+	desired := make([]*apiextensionsv1.CustomResourceDefinition, 0, len(byName))
+	for _, definition := range byName {
+		desired = append(desired, definition)
+	}
+	slices.SortFunc(desired, func(a, b *apiextensionsv1.CustomResourceDefinition) int { return strings.Compare(a.Name, b.Name) })
+	return desired, nil
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+)
+
+// clusterKey names the Cluster of a HostedCluster; false where the spec names a namespace that isn't its own.
+func clusterKey(hostedCluster *v1beta1.HostedCluster) (client.ObjectKey, bool) {
+	own := hostedCluster.Namespace + "-" + hostedCluster.Name
+	key := client.ObjectKey{Namespace: hostedCluster.Spec.ControlPlaneNamespace, Name: hostedCluster.Spec.InfraID}
+	if key.Namespace == "" {
+		key.Namespace = own
+	}
+	if key.Name == "" {
+		key.Name = hostedCluster.Name
+	}
+	return key, key.Namespace == own || key.Namespace == hostedCluster.Namespace
+}
+
+func indexByCluster(object client.Object) []string {
+	hostedCluster, ok := object.(*v1beta1.HostedCluster)
+	if !ok {
+		return nil
+	}
+	key, ok := clusterKey(hostedCluster)
+	if !ok {
+		return nil
+	}
+	return []string{key.String()}
+}
+
+// wantsGuest is true while AutoNode is on, and until everything of it is gone.
+func wantsGuest(hostedCluster *v1beta1.HostedCluster) bool {
+	if hostedCluster.Spec.AutoNode != nil && hostedCluster.DeletionTimestamp.IsZero() {
+		return true
+	}
+	for _, finalizer := range hostedCluster.Finalizers {
+		if finalizer == v1beta1.HostedClusterFinalizer {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+// clusterIndex indexes HostedClusters by the Cluster that they stand for.
+const clusterIndex = "autonode.io/cluster"
+
+// Config is what New needs.
+type Config struct {
+	// Manager of the management cluster. Its scheme has to hold the kinds of AddToScheme too: the guests' clients use it.
+	Manager manager.Manager
+	// ConnectRetry is how long to wait after a connection couldn't be made; zero is Cluster API's default of 30 seconds.
+	ConnectRetry time.Duration
+}
+
+// Connections is the step that reaches guest clusters.
+type Connections struct {
+	management client.Client
+	secrets    cache.Cache
+	clusters   clustercache.ClusterCache
+	events     *events
+
+	mu    sync.Mutex
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // clustercache's own; nil until it starts
+}
+
+var _ scope.Step = (*Connections)(nil)
+
+// New adds Cluster API's clustercache, and a cache of the Secrets that it needs, to the manager.
+func New(ctx context.Context, config Config) (*Connections, error) {
+	mgr := config.Manager
+	c := &Connections{management: mgr.GetClient(), events: newEvents()}
+
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1beta1.HostedCluster{}, clusterIndex, indexByCluster); err != nil {
+		return nil, fmt.Errorf("indexing hosted clusters by cluster: %w", err)
+	}
+
+	// One watch for kubeconfigs and for our own guest access: both carry Cluster API's label. The content of every other
+	// Secret with that label, such as bootstrap data and private keys, never enters the operator's memory.
+	named, err := labels.NewRequirement(clusterv1.ClusterNameLabel, selection.Exists, nil)
+	if err != nil {
+		return nil, fmt.Errorf("selecting cluster secrets: %w", err)
+	}
+	c.secrets, err = cache.New(mgr.GetConfig(), cache.Options{
+		Scheme: mgr.GetScheme(),
+		Mapper: mgr.GetRESTMapper(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Secret{}: {Label: labels.NewSelector().Add(*named), Transform: dropForeignSecrets},
+		},
+		HTTPClient: mgr.GetHTTPClient(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("creating the cache of cluster secrets: %w", err)
+	}
+	if err := mgr.Add(c.secrets); err != nil {
+		return nil, fmt.Errorf("adding the cache of cluster secrets: %w", err)
+	}
+
+	options, err := cacheOptions()
+	if err != nil {
+		return nil, err
+	}
+	c.clusters, err = clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
+		SecretClient:  c.secrets,
+		ClusterFilter: func(cluster *clusterv1.Cluster) bool { return c.wanted(ctx, cluster) },
+		Cache:         options,
+		Client: clustercache.ClientOptions{
+			UserAgent: v1beta1.ManagedByOperator,
+			Cache:     clustercache.ClientCacheOptions{DisableFor: uncached()},
+		},
+	}, controller.Options{MaxConcurrentReconciles: 10, NewQueue: c.newQueue})
+	if err != nil {
+		return nil, fmt.Errorf("setting up cluster connections: %w", err)
+	}
+	if retry, ok := c.clusters.(interface{ SetConnectionCreationRetryInterval(time.Duration) }); ok && config.ConnectRetry > 0 {
+		retry.SetConnectionCreationRetryInterval(config.ConnectRetry)
+	}
+	return c, nil
+}
+
+// Source emits a HostedCluster whenever its guest is connected or lost, and when something in the guest changed that a step
+// cares for. It belongs to exactly one controller.
+func (c *Connections) Source() source.Source {
+	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		c.events.start(queue)
+		connected := c.clusters.GetClusterSource("hostedcluster", func(ctx context.Context, cluster client.Object) []reconcile.Request {
+			return c.requests(ctx, client.ObjectKeyFromObject(cluster))
+		})
+		if err := connected.Start(ctx, queue); err != nil {
+			return fmt.Errorf("watching guest connections: %w", err)
+		}
+		informer, err := c.secrets.GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("watching cluster secrets: %w", err)
+		}
+		if _, err := informer.AddEventHandler(c.onSecret(ctx)); err != nil {
+			return fmt.Errorf("watching cluster secrets: %w", err)
+		}
+		return nil
+	})
+}
+
+// Secrets reads the Secrets of the management cluster that hold a guest's kubeconfig or Karpenter's guest access, from a
+// watch. No other Secret has content there.
+func (c *Connections) Secrets() client.Reader { return c.secrets }
+
+// newQueue keeps clustercache's queue: a Cluster that its filter turned away is looked at again only when the Cluster
+// changes, but what the filter says depends on the HostedCluster.
+func (c *Connections) newQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+	queue := priorityqueue.New(name, func(o *priorityqueue.Opts[reconcile.Request]) { o.RateLimiter = limiter })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.queue = queue
+	return queue
+}
+
+// look makes clustercache look at a Cluster again.
+func (c *Connections) look(cluster types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.queue != nil {
+		c.queue.Add(reconcile.Request{NamespacedName: cluster})
+	}
+}
+
+// wanted is true while a HostedCluster uses AutoNode on the Cluster, or has still to be cleaned up after.
+func (c *Connections) wanted(ctx context.Context, cluster *clusterv1.Cluster) bool {
+	hostedClusters, err := c.hostedClusters(ctx, client.ObjectKeyFromObject(cluster))
+	if err != nil {
+		return true // never drop a connection for an error
+	}
+	for i := range hostedClusters {
+		if wantsGuest(&hostedClusters[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Connections) hostedClusters(ctx context.Context, cluster client.ObjectKey) ([]v1beta1.HostedCluster, error) {
+	list := &v1beta1.HostedClusterList{}
+	if err := c.management.List(ctx, list, client.MatchingFields{clusterIndex: cluster.String()}); err != nil {
+		return nil, fmt.Errorf("listing the hosted clusters of %s: %w", cluster, err)
+	}
+	return list.Items, nil
+}
+
+func (c *Connections) requests(ctx context.Context, cluster client.ObjectKey) []reconcile.Request {
+	hostedClusters, err := c.hostedClusters(ctx, cluster)
+	if err != nil {
+		return nil // the cache is being stopped
+	}
+	requests := make([]reconcile.Request, 0, len(hostedClusters))
+	for i := range hostedClusters {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&hostedClusters[i])})
+	}
+	return requests
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/secret"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+)
+
+// burst is how long to wait for more events of the kinds that come in bursts: fifty nodes that join are one reconciliation or two.
+const burst = 500 * time.Millisecond
+
+// events puts HostedClusters into the queue of the controller that reconciles them.
+type events struct {
+	mu    sync.RWMutex
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // nil until the controller starts
+}
+
+func newEvents() *events { return &events{} }
+
+func (e *events) start(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.queue = queue
+}
+
+func (e *events) enqueue(hostedCluster types.NamespacedName, after time.Duration) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if e.queue != nil { // else the controller reconciles everything as it starts
+		e.queue.AddAfter(reconcile.Request{NamespacedName: hostedCluster}, after)
+	}
+}
+
+// onSecret wakes the HostedCluster whose kubeconfig or guest access changed, and the connection when it was the kubeconfig.
+func (c *Connections) onSecret(ctx context.Context) toolscache.ResourceEventHandler {
+	changed := func(object any) {
+		if tombstone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+			object = tombstone.Obj
+		}
+		s, ok := object.(*corev1.Secret)
+		if !ok {
+			return
+		}
+		switch {
+		case s.Name == v1beta1.GuestAccessSecret:
+			if name := s.Labels[v1beta1.HostedClusterLabel]; name != "" {
+				c.events.enqueue(types.NamespacedName{Namespace: s.Labels[v1beta1.HostedClusterNamespaceLabel], Name: name}, 0)
+			}
+		case isKubeconfig(s.Name):
+			cluster := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[clusterv1.ClusterNameLabel]}
+			for _, request := range c.requests(ctx, cluster) {
+				c.look(cluster)
+				c.events.enqueue(request.NamespacedName, 0)
+			}
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: changed,
+		UpdateFunc: func(before, after any) {
+			if resourceVersion(before) != resourceVersion(after) {
+				changed(after)
+			}
+		},
+		DeleteFunc: changed,
+	}
+}
+
+// dropForeignSecrets keeps the content of the Secrets that this package is for.
+func dropForeignSecrets(object any) (any, error) {
+	if s, ok := object.(*corev1.Secret); ok {
+		s.ManagedFields = nil
+		if s.Name != v1beta1.GuestAccessSecret && !isKubeconfig(s.Name) {
+			s.Data = nil
+		}
+	}
+	return object, nil
+}
+
+func isKubeconfig(name string) bool {
+	return strings.HasSuffix(name, "-"+string(secret.Kubeconfig))
+}
+
+func resourceVersion(object any) string {
+	if o, ok := object.(client.Object); ok {
+		return o.GetResourceVersion()
+	}
+	return ""
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/kubeconfig"
+	"sigs.k8s.io/cluster-api/util/secret"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+// recheck is how often a guest that isn't connected is looked at: a connection that can't be made causes no event.
+const recheck = 15 * time.Second
+
+// Name implements scope.Step.
+func (c *Connections) Name() string { return "guest" }
+
+// Reconcile fills s.Guest and owns GuestReachable. While AutoNode is on, a guest that can't be reached makes the steps behind
+// this one wait; while it is being removed they run, because the teardown has a deadline to keep.
+func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	if !wantsGuest(s.HostedCluster) {
+		meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, v1beta1.GuestReachable)
+		return scope.Result{}, nil
+	}
+	key := s.ClusterKey()
+	guest, err := c.connect(ctx, s)
+	if errors.Is(err, clustercache.ErrClusterNotConnected) {
+		c.look(key)
+		reason, message := c.diagnose(ctx, s)
+		status := metav1.ConditionFalse
+		if reason == v1beta1.GuestConnectingReason {
+			status = metav1.ConditionUnknown // nothing was tried yet
+		}
+		setReachable(s, status, reason, message)
+		return scope.Result{Wait: enabled(s), Message: message, RequeueAfter: recheck}, nil
+	}
+	if err != nil {
+		// The connection stands and one request failed on it. That says nothing about the guest yet.
+		return scope.Result{}, err
+	}
+	s.Guest = guest
+	setReachable(s, metav1.ConditionTrue, v1beta1.AsExpectedReason, "")
+	return scope.Result{}, nil
+}
+
+func (c *Connections) connect(ctx context.Context, s *scope.Scope) (*scope.Guest, error) {
+	key := s.ClusterKey()
+	cached, err := c.clusters.GetClient(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	live, err := c.clusters.GetUncachedClient(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	config, err := c.clusters.GetRESTConfig(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.watch(ctx, key, client.ObjectKeyFromObject(s.HostedCluster), cached); err != nil {
+		return nil, err
+	}
+	return &scope.Guest{Cached: cached, Live: live, Config: config}, nil
+}
+
+// diagnose says why there is no connection, as far as the management cluster knows.
+func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, message string) {
+	key := s.ClusterKey()
+	if s.Cluster == nil {
+		return v1beta1.GuestConnectingReason, fmt.Sprintf("waiting for Cluster %s", key)
+	}
+	if provisioned := s.Cluster.Status.Initialization.InfrastructureProvisioned; provisioned == nil || !*provisioned {
+		return v1beta1.GuestConnectingReason, fmt.Sprintf("waiting for the infrastructure of Cluster %s to be provisioned", key)
+	}
+	name := secret.Name(key.Name, secret.Kubeconfig)
+	data, err := kubeconfig.FromSecret(ctx, c.secrets, key)
+	switch {
+	case apierrors.IsNotFound(err):
+		return v1beta1.GuestConnectingReason, fmt.Sprintf("waiting for kubeconfig Secret %s/%s", key.Namespace, name)
+	case err != nil:
+		return v1beta1.GuestUnreachableReason, fmt.Sprintf("kubeconfig Secret %s/%s: %s", key.Namespace, name, err)
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(data)
+	if err != nil {
+		return v1beta1.GuestUnreachableReason, fmt.Sprintf("kubeconfig Secret %s/%s: %s", key.Namespace, name, err)
+	}
+	health := c.clusters.GetHealthCheckingState(ctx, key)
+	switch {
+	case health.ConsecutiveFailures == 0:
+		return v1beta1.GuestConnectingReason, fmt.Sprintf("connecting to %s", config.Host)
+	case health.LastProbeSuccessTime.IsZero():
+		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s doesn't answer, or refuses the credentials of kubeconfig Secret %s/%s",
+			config.Host, key.Namespace, name)
+	default:
+		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s has stopped answering; last seen at %s",
+			config.Host, health.LastProbeSuccessTime.UTC().Format(time.RFC3339))
+	}
+}
+
+func enabled(s *scope.Scope) bool {
+	return s.HostedCluster.DeletionTimestamp.IsZero() && s.HostedCluster.Spec.AutoNode != nil
+}
+
+func setReachable(s *scope.Scope, status metav1.ConditionStatus, reason, message string) {
+	meta.SetStatusCondition(&s.HostedCluster.Status.Conditions, metav1.Condition{
+		Type:               v1beta1.GuestReachable,
+		Status:             status,
+		Reason:             reason,
+		Message:            message,
+		ObservedGeneration: s.HostedCluster.Generation,
+	})
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/karpenter/pkg/apis"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+)
+
+// AddToScheme registers the kinds that the steps read and write in a guest cluster.
+func AddToScheme(scheme *runtime.Scheme) error {
+	karpenter := schema.GroupVersion{Group: apis.Group, Version: "v1"}
+	metav1.AddToGroupVersion(scheme, karpenter)
+	scheme.AddKnownTypes(karpenter, &karpv1.NodePool{}, &karpv1.NodePoolList{}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme, apiextensionsv1.AddToScheme, v1alpha1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			return fmt.Errorf("registering the guest's kinds: %w", err)
+		}
+	}
+	return nil
+}
+
+// cacheOptions keeps of a guest what the steps read, and nothing else.
+func cacheOptions() (clustercache.CacheOptions, error) {
+	ours := labels.SelectorFromSet(labels.Set{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator})
+	provisioned, err := labels.NewRequirement(karpv1.NodePoolLabelKey, selection.Exists, nil)
+	if err != nil {
+		return clustercache.CacheOptions{}, fmt.Errorf("selecting Karpenter's nodes: %w", err)
+	}
+	return clustercache.CacheOptions{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&apiextensionsv1.CustomResourceDefinition{}: {Label: ours, Transform: dropSchemas},
+			&corev1.ServiceAccount{}:                    {Label: ours},
+			&rbacv1.ClusterRole{}:                       {Label: ours},
+			&rbacv1.ClusterRoleBinding{}:                {Label: ours},
+			&corev1.Node{}:                              {Label: labels.NewSelector().Add(*provisioned), Transform: shrinkNode},
+			&karpv1.NodeClaim{}:                         {Transform: shrinkNodeClaim},
+		},
+	}, nil
+}
+
+// uncached kinds are read where they are, rarely: a cache of a guest's Pods could be larger than everything else together.
+func uncached() []client.Object {
+	return []client.Object{&corev1.Pod{}, &corev1.Secret{}, &policyv1.PodDisruptionBudget{}}
+}
+
+func dropSchemas(object any) (any, error) {
+	if crd, ok := object.(*apiextensionsv1.CustomResourceDefinition); ok {
+		crd.ManagedFields = nil
+		for i := range crd.Spec.Versions {
+			crd.Spec.Versions[i].Schema = nil
+			crd.Spec.Versions[i].AdditionalPrinterColumns = nil
+		}
+	}
+	return object, nil
+}
+
+// shrinkNode keeps what is counted.
+func shrinkNode(object any) (any, error) {
+	if node, ok := object.(*corev1.Node); ok {
+		node.ManagedFields, node.Annotations = nil, nil
+		node.Spec = corev1.NodeSpec{ProviderID: node.Spec.ProviderID}
+		node.Status = corev1.NodeStatus{
+			Capacity: corev1.ResourceList{corev1.ResourceCPU: node.Status.Capacity[corev1.ResourceCPU]},
+			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: node.Status.NodeInfo.KubeletVersion},
+		}
+	}
+	return object, nil
+}
+
+func shrinkNodeClaim(object any) (any, error) {
+	if claim, ok := object.(*karpv1.NodeClaim); ok {
+		claim.ManagedFields = nil
+		claim.Spec.Requirements = nil
+	}
+	return object, nil
+}
+
+// watched is a kind in a guest whose changes reconcile the HostedCluster.
+type watched struct {
+	object client.Object
+	// crd that has to be Established before the watch can start; empty for built-in kinds.
+	crd string
+	// delay gathers bursts.
+	delay time.Duration
+	// differs says whether an update matters; nil means that every one does.
+	differs func(before, after client.Object) bool
+}
+
+func watches() []watched {
+	metadata := func(gvk schema.GroupVersionKind) client.Object {
+		object := &metav1.PartialObjectMetadata{}
+		object.SetGroupVersionKind(gvk)
+		return object
+	}
+	return []watched{
+		{object: &apiextensionsv1.CustomResourceDefinition{}},
+		{object: metadata(corev1.SchemeGroupVersion.WithKind("ServiceAccount"))},
+		{object: metadata(rbacv1.SchemeGroupVersion.WithKind("ClusterRole"))},
+		{object: metadata(rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"))},
+		{object: &corev1.Node{}, delay: burst, differs: nodeDiffers},
+		{object: &karpv1.NodePool{}, crd: "nodepools." + apis.Group, delay: burst, differs: specDiffers},
+		{object: &karpv1.NodeClaim{}, crd: "nodeclaims." + apis.Group, delay: burst, differs: nodeClaimDiffers},
+		{object: &v1alpha1.ClusterAPINodeClass{}, crd: "clusterapinodeclasses." + v1alpha1.Group},
+	}
+}
+
+func specDiffers(before, after client.Object) bool {
+	return before.GetGeneration() != after.GetGeneration() || !after.GetDeletionTimestamp().Equal(before.GetDeletionTimestamp())
+}
+
+// nodeDiffers ignores heartbeats.
+func nodeDiffers(before, after client.Object) bool {
+	a, ok := before.(*corev1.Node)
+	b, ok2 := after.(*corev1.Node)
+	return !ok || !ok2 ||
+		!a.DeletionTimestamp.Equal(b.DeletionTimestamp) ||
+		!equality.Semantic.DeepEqual(a.Labels, b.Labels) ||
+		!equality.Semantic.DeepEqual(a.Status, b.Status)
+}
+
+func nodeClaimDiffers(before, after client.Object) bool {
+	a, ok := before.(*karpv1.NodeClaim)
+	b, ok2 := after.(*karpv1.NodeClaim)
+	return !ok || !ok2 ||
+		!a.DeletionTimestamp.Equal(b.DeletionTimestamp) ||
+		a.Status.NodeName != b.Status.NodeName ||
+		isDrifted(a) != isDrifted(b)
+}
+
+func isDrifted(claim *karpv1.NodeClaim) bool {
+	for _, condition := range claim.Status.Conditions {
+		if condition.Type == karpv1.ConditionTypeDrifted {
+			return condition.Status == metav1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// watch starts the guest's watches as far as its kinds exist already. Those that were started before are left alone.
+func (c *Connections) watch(ctx context.Context, cluster client.ObjectKey, hostedCluster types.NamespacedName, guest client.Reader) error {
+	for _, w := range watches() {
+		if w.crd != "" {
+			switch established, err := isEstablished(ctx, guest, w.crd); {
+			case err != nil:
+				return err
+			case !established:
+				continue // the definition's own watch brings us back
+			}
+		}
+		if err := c.clusters.Watch(ctx, cluster, &guestWatch{watched: w, hostedCluster: hostedCluster, events: c.events}); err != nil {
+			return fmt.Errorf("watching %T in the guest: %w", w.object, err)
+		}
+	}
+	return nil
+}
+
+func isEstablished(ctx context.Context, guest client.Reader, name string) (bool, error) {
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	if err := guest.Get(ctx, client.ObjectKey{Name: name}, crd); err != nil {
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		return false, fmt.Errorf("reading CustomResourceDefinition %s in the guest: %w", name, err)
+	}
+	for _, condition := range crd.Status.Conditions {
+		if condition.Type == apiextensionsv1.Established {
+			return condition.Status == apiextensionsv1.ConditionTrue, nil
+		}
+	}
+	return false, nil
+}
+
+// guestWatch turns the events of one kind into reconciliations of one HostedCluster, for as long as the connection lasts.
+type guestWatch struct {
+	watched
+	hostedCluster types.NamespacedName
+	events        *events
+}
+
+var _ clustercache.Watcher = (*guestWatch)(nil)
+
+// Name is unique for the kind and the HostedCluster: one that was recreated under another name gets watches of its own.
+func (w *guestWatch) Name() string {
+	return fmt.Sprintf("%s/%T/%s", w.hostedCluster, w.object, w.object.GetObjectKind().GroupVersionKind().Kind)
+}
+
+func (w *guestWatch) Object() client.Object { return w.object }
+
+func (w *guestWatch) Watch(guest cache.Cache) error {
+	informer, err := guest.GetInformer(context.Background(), w.object, cache.BlockUntilSynced(false))
+	if err != nil {
+		return err
+	}
+	wake := func() { w.events.enqueue(w.hostedCluster, w.delay) }
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { wake() },
+		DeleteFunc: func(any) { wake() },
+		UpdateFunc: func(before, after any) {
+			if resourceVersion(before) == resourceVersion(after) {
+				return
+			}
+			a, ok := before.(client.Object)
+			b, ok2 := after.(client.Object)
+			if w.differs == nil || !ok || !ok2 || w.differs(a, b) {
+				wake()
+			}
+		},
+	})
+	return err
+}

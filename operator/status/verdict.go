@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+)
+
+// verdict is what NodesUpToDate says.
+type verdict struct {
+	outdated int32
+	status   metav1.ConditionStatus
+	reason   string
+	message  string
+}
+
+// judge compares what the nodes run with what they should. Versions are plain; server may be empty, which is unknown.
+func judge(i inventory, desired, server string, clk clock.Clock) verdict {
+	wanted := i.wanted(desired)
+	outdated := map[string]int{} // by version
+	byPool, sizes := map[string]int{}, map[string]int{}
+	total := 0
+	for n := range i.nodes {
+		node := &i.nodes[n]
+		pool := node.Labels[karpv1.NodePoolLabelKey]
+		sizes[pool]++
+		if v := kubelet(node); v != wanted[node.Name] {
+			outdated[v]++
+			byPool[pool]++
+			total++
+		}
+	}
+	v := verdict{outdated: count(total), status: metav1.ConditionFalse}
+	switch {
+	case server != "" && compare(server, desired) < 0:
+		// Said even without nodes: those that come now will be of the older version.
+		v.reason = v1beta1.ControlPlaneOlderReason
+		v.message = fmt.Sprintf("nodes stay on %s until the control plane is upgraded to %s", server, desired)
+	case total > 0:
+		v.reason = v1beta1.NodesOutdatedReason
+		v.message = fmt.Sprintf("%d of %d %s still %s %s", total, len(i.nodes), plural(len(i.nodes), "node", "nodes"),
+			plural(total, "runs", "run"), runs(outdated))
+		if limit := i.limit(byPool, sizes, clk); limit != "" {
+			v.message += "; " + limit
+		}
+	default:
+		v.status, v.reason = metav1.ConditionTrue, v1beta1.AsExpectedReason
+		if len(i.nodes) > 0 {
+			v.message = fmt.Sprintf("all %d nodes run the version that they should", len(i.nodes))
+			if len(i.pinned) == 0 {
+				v.message = fmt.Sprintf("all nodes run %s", desired)
+			}
+		}
+	}
+	return v
+}
+
+// runs lists versions with their counts, newest first; the count is left out where there is but one version.
+func runs(outdated map[string]int) string {
+	versions := make([]string, 0, len(outdated))
+	for v := range outdated {
+		versions = append(versions, v)
+	}
+	slices.SortFunc(versions, func(a, b string) int { return compare(b, a) })
+	if len(versions) == 1 {
+		return versions[0]
+	}
+	for n, v := range versions {
+		versions[n] = fmt.Sprintf("%s (%d)", v, outdated[v])
+	}
+	return strings.Join(versions, ", ")
+}
+
+// limit names the NodePool whose disruption budget holds the replacement up most, if one does.
+func (i inventory) limit(outdated, sizes map[string]int, clk clock.Clock) string {
+	tightest, allowed := "", 0
+	for name, n := range outdated {
+		pool, ok := i.pools[name]
+		if !ok {
+			continue
+		}
+		a := pool.MustGetAllowedDisruptions(clk, sizes[name], karpv1.DisruptionReasonDrifted)
+		if a >= n {
+			continue
+		}
+		if tightest == "" || a < allowed || a == allowed && (n > outdated[tightest] || n == outdated[tightest] && name < tightest) {
+			tightest, allowed = name, a
+		}
+	}
+	switch {
+	case tightest == "":
+		return ""
+	case allowed == 0:
+		return fmt.Sprintf("NodePool %q allows no disruption now", tightest)
+	default:
+		return fmt.Sprintf("NodePool %q allows %d %s at a time", tightest, allowed, plural(allowed, "disruption", "disruptions"))
+	}
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}

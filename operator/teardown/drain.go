@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package teardown
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+// drain deletes the NodeClaims and waits until Karpenter has seen them off.
+func (t *Teardown) drain(ctx context.Context, s *scope.Scope, claims []karpv1.NodeClaim, d drain) (scope.Result, error) {
+	result := scope.Result{Wait: true, RequeueAfter: recheck}
+	if t.Access != nil && s.Component != nil {
+		if _, err := t.Access.Reconcile(ctx, s); err != nil {
+			return result, fmt.Errorf("%s: %w", t.Access.Name(), err)
+		}
+	}
+	for i := range claims {
+		claim := &claims[i]
+		if !claim.DeletionTimestamp.IsZero() {
+			continue
+		}
+		if err := s.Guest.Live.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
+			return result, fmt.Errorf("deleting NodeClaim %s in the guest: %w", claim.Name, err)
+		}
+		log.FromContext(ctx).Info("Deleted a NodeClaim to drain its node", "NodeClaim", klog.KObj(claim))
+	}
+	if d.phase == forced {
+		if err := t.force(ctx, s, claims); err != nil {
+			return result, err
+		}
+	}
+
+	parts := []string{fmt.Sprintf("%d %s left", len(claims), plural(len(claims), "node is", "nodes are"))}
+	if available := meta.FindStatusCondition(componentConditions(s), v1beta1.Available); available != nil && available.Status == metav1.ConditionFalse {
+		parts = append(parts, "Karpenter, which drains them, isn't available: "+available.Message)
+	} else if holds, err := hold(ctx, s.Guest, claims); err != nil {
+		// What holds a drain is worth a message, not a failure.
+		log.FromContext(ctx).Error(err, "Couldn't find out what holds the drain")
+	} else if holds != "" {
+		parts = append(parts, holds)
+	}
+	switch {
+	case d.forcedAt.IsZero():
+	case d.phase == patient:
+		parts = append(parts, "forced at "+d.forcedAt.UTC().Format(timeOfDay))
+	default:
+		parts = append(parts, "pods are terminated by force, and what is left is given up at "+d.givenUp.UTC().Format(timeOfDay))
+	}
+	result.Message = strings.Join(parts, "; ")
+	return result, nil
+}
+
+func componentConditions(s *scope.Scope) []metav1.Condition {
+	if s.Component == nil {
+		return nil
+	}
+	return s.Component.Status.Conditions
+}
+
+// markDraining keeps Karpenter from launching nodes for the pods that it evicts: the provider makes such a node class not ready.
+func markDraining(ctx context.Context, guest *scope.Guest) error {
+	classes := &v1alpha1.ClusterAPINodeClassList{}
+	if err := guest.Live.List(ctx, classes); err != nil {
+		if meta.IsNoMatchError(err) {
+			return nil
+		}
+		return fmt.Errorf("listing node classes in the guest: %w", err)
+	}
+	for i := range classes.Items {
+		class := &classes.Items[i]
+		if class.Annotations[v1alpha1.DrainingAnnotation] == "true" || !class.DeletionTimestamp.IsZero() {
+			continue
+		}
+		before := client.MergeFrom(class.DeepCopy())
+		metav1.SetMetaDataAnnotation(&class.ObjectMeta, v1alpha1.DrainingAnnotation, "true")
+		if err := guest.Live.Patch(ctx, class, before); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("marking node class %s as draining in the guest: %w", class.Name, err)
+		}
+		log.FromContext(ctx).Info("Marked a node class as draining", v1alpha1.Kind, klog.KObj(class))
+	}
+	return nil
+}
+
+// nodeClaims returns those of our provider, oldest first; another Karpenter's, which the guest's admin may run, aren't ours to delete.
+// They are read live: that there is none left is what everything behind it relies on.
+func nodeClaims(ctx context.Context, guest *scope.Guest) ([]karpv1.NodeClaim, error) {
+	claims := &karpv1.NodeClaimList{}
+	if err := guest.Live.List(ctx, claims); err != nil && !meta.IsNoMatchError(err) {
+		return nil, fmt.Errorf("listing NodeClaims in the guest: %w", err)
+	}
+	ours := slices.DeleteFunc(claims.Items, func(claim karpv1.NodeClaim) bool {
+		return claim.Spec.NodeClassRef == nil || claim.Spec.NodeClassRef.Group != v1alpha1.Group
+	})
+	slices.SortFunc(ours, func(a, b karpv1.NodeClaim) int {
+		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.Name, b.Name)
+	})
+	return ours, nil
+}
+
+// force lets Karpenter terminate the pods that a drain waits for.
+func (t *Teardown) force(ctx context.Context, s *scope.Scope, claims []karpv1.NodeClaim) error {
+	now := t.Clock.Now().UTC()
+	changed := 0
+	for i := range claims {
+		claim := &claims[i]
+		at, err := time.Parse(time.RFC3339, claim.Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey])
+		if err == nil && !at.After(now) {
+			continue
+		}
+		before := client.MergeFrom(claim.DeepCopy())
+		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, karpv1.NodeClaimTerminationTimestampAnnotationKey, now.Format(time.RFC3339))
+		if err := s.Guest.Live.Patch(ctx, claim, before); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("forcing the drain of NodeClaim %s in the guest: %w", claim.Name, err)
+		}
+		changed++
+	}
+	if changed > 0 {
+		log.FromContext(ctx).Info("Forced the drain of what is left", "nodeClaims", changed)
+		t.Recorder.Eventf(s.HostedCluster, nil, corev1.EventTypeWarning, v1beta1.DrainForcedReason, "Drain",
+			"%d %s not drained within %s of the deletion: the pods left on them are terminated", changed, plural(changed, "node was", "nodes were"), t.DrainTimeout)
+	}
+	return nil
+}
+
+// hold says what the oldest nodes wait for, as far as pods tell.
+func hold(ctx context.Context, guest *scope.Guest, claims []karpv1.NodeClaim) (string, error) {
+	const examined = 3 // nodes; each is a request
+	budgets := &policyv1.PodDisruptionBudgetList{}
+	if err := guest.Live.List(ctx, budgets); err != nil {
+		return "", fmt.Errorf("listing PodDisruptionBudgets in the guest: %w", err)
+	}
+	for n, looked := 0, 0; n < len(claims) && looked < examined; n++ {
+		claim := &claims[n]
+		if claim.Status.NodeName == "" {
+			continue
+		}
+		looked++
+		pods := &corev1.PodList{}
+		if err := guest.Live.List(ctx, pods, client.MatchingFields{"spec.nodeName": claim.Status.NodeName}); err != nil {
+			return "", fmt.Errorf("listing the pods of node %s in the guest: %w", claim.Status.NodeName, err)
+		}
+		if why := holder(pods.Items, budgets.Items); why != "" {
+			return fmt.Sprintf("NodeClaim %s waits for %s", claim.Name, why), nil
+		}
+	}
+	return "", nil
+}
+
+// holder names what keeps a node's pods from being evicted.
+func holder(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget) string {
+	for i := range pods {
+		pod := &pods[i]
+		if !pod.DeletionTimestamp.IsZero() || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || stays(pod) {
+			continue
+		}
+		if v := pod.Annotations[karpv1.DoNotDisruptAnnotationKey]; v != "" && v != "false" {
+			return fmt.Sprintf("pod %s, which has the annotation %s", klog.KObj(pod), karpv1.DoNotDisruptAnnotationKey)
+		}
+		for b := range budgets {
+			budget := &budgets[b]
+			if budget.Namespace != pod.Namespace || budget.Status.DisruptionsAllowed > 0 {
+				continue
+			}
+			selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+			if err == nil && selector.Matches(labels.Set(pod.Labels)) {
+				return fmt.Sprintf("PodDisruptionBudget %s (0 disruptions allowed)", klog.KObj(budget))
+			}
+		}
+	}
+	return ""
+}
+
+// stays is true for pods that Karpenter leaves on a node that it drains.
+func stays(pod *corev1.Pod) bool {
+	for _, owner := range pod.OwnerReferences {
+		if owner.Kind == "Node" {
+			return true
+		}
+	}
+	for i := range pod.Spec.Tolerations {
+		if pod.Spec.Tolerations[i].ToleratesTaint(klog.Background(), &karpv1.DisruptedNoScheduleTaint, false) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package teardown
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/crd"
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+// remove takes Karpenter away, once there is no node of it any more.
+func (t *Teardown) remove(ctx context.Context, s *scope.Scope, d drain) (scope.Result, error) {
+	deleted := !s.HostedCluster.DeletionTimestamp.IsZero()
+	if result, err := removeNodeClasses(ctx, s.Guest, deleted); err != nil || result.Wait {
+		return result, err
+	}
+	if result, err := t.removeComponent(ctx, s); err != nil || result.Wait {
+		return result, err
+	}
+	if err := removeIdentity(ctx, s.Guest); err != nil {
+		return scope.Result{}, err
+	}
+	if deleted {
+		return removeDefinitions(ctx, s.Guest, d)
+	}
+	return scope.Result{}, nil
+}
+
+// removeNodeClasses deletes the default node class; all of them if the definition is to go too. No NodeClaim is left that their
+// finalizer protects, so it is removed here, whether or not Karpenter runs.
+func removeNodeClasses(ctx context.Context, guest *scope.Guest, all bool) (scope.Result, error) {
+	classes := &v1alpha1.ClusterAPINodeClassList{}
+	if err := guest.Live.List(ctx, classes); err != nil {
+		if meta.IsNoMatchError(err) {
+			return scope.Result{}, nil
+		}
+		return scope.Result{}, fmt.Errorf("listing node classes in the guest: %w", err)
+	}
+	var held []string
+	for i := range classes.Items {
+		class := &classes.Items[i]
+		if !all && class.Name != v1alpha1.DefaultNodeClass {
+			continue
+		}
+		if class.DeletionTimestamp.IsZero() {
+			if err := guest.Live.Delete(ctx, class, client.Preconditions{UID: &class.UID}); client.IgnoreNotFound(err) != nil {
+				return scope.Result{}, fmt.Errorf("deleting node class %s in the guest: %w", class.Name, err)
+			}
+			log.FromContext(ctx).Info("Deleted a node class", v1alpha1.Kind, klog.KObj(class))
+		}
+		before := class.DeepCopy()
+		if controllerutil.RemoveFinalizer(class, v1alpha1.NodeClassFinalizer) {
+			patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+			if err := guest.Live.Patch(ctx, class, patch); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+				return scope.Result{}, fmt.Errorf("releasing node class %s in the guest: %w", class.Name, err)
+			}
+		}
+		held = append(held, class.Name)
+	}
+	if len(held) > 0 {
+		return scope.Result{Wait: true, Message: "removing node class " + strings.Join(held, ", "), RequeueAfter: recheck}, nil
+	}
+	return scope.Result{}, nil
+}
+
+// removeComponent deletes the ControlPlaneComponent. Everything in the control-plane namespace belongs to it and is garbage
+// collected; its own deletion wakes the reconciler.
+func (t *Teardown) removeComponent(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	if s.Component == nil {
+		return scope.Result{}, nil
+	}
+	component := s.Component
+	if component.DeletionTimestamp.IsZero() {
+		err := t.Management.Delete(ctx, component, client.Preconditions{UID: &component.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+		if client.IgnoreNotFound(err) != nil {
+			return scope.Result{}, fmt.Errorf("deleting the ControlPlaneComponent: %w", err)
+		}
+		log.FromContext(ctx).Info("Removed Karpenter", "ControlPlaneComponent", klog.KObj(component))
+	}
+	if len(component.Finalizers) > 0 {
+		return scope.Result{Wait: true, Message: "removing Karpenter from namespace " + component.Namespace, RequeueAfter: recheck}, nil
+	}
+	return scope.Result{}, nil
+}
+
+// removeIdentity deletes Karpenter's ServiceAccount in the guest and what it may do there, and with it every token.
+func removeIdentity(ctx context.Context, guest *scope.Guest) error {
+	ours := client.MatchingLabels{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}
+	for _, gvk := range []schema.GroupVersionKind{
+		rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"),
+		rbacv1.SchemeGroupVersion.WithKind("ClusterRole"),
+		corev1.SchemeGroupVersion.WithKind("ServiceAccount"),
+	} {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(gvk)
+		if err := guest.Live.List(ctx, list, ours); err != nil {
+			return fmt.Errorf("listing %ss in the guest: %w", gvk.Kind, err)
+		}
+		for i := range list.Items {
+			object := &list.Items[i]
+			object.SetGroupVersionKind(gvk)
+			if err := guest.Live.Delete(ctx, object, client.Preconditions{UID: &object.UID}); client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("deleting %s %s in the guest: %w", gvk.Kind, klog.KObj(object), err)
+			}
+			log.FromContext(ctx).Info("Deleted an object in the guest", gvk.Kind, klog.KObj(object))
+		}
+	}
+	return nil
+}
+
+// removeDefinitions deletes the CustomResourceDefinitions that the operator created, and waits until they are gone, unless the time is over.
+func removeDefinitions(ctx context.Context, guest *scope.Guest, d drain) (scope.Result, error) {
+	gvk := apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
+	definitions := &metav1.PartialObjectMetadataList{}
+	definitions.SetGroupVersionKind(gvk)
+	if err := guest.Live.List(ctx, definitions, client.MatchingLabels{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}); err != nil {
+		return scope.Result{}, fmt.Errorf("listing CustomResourceDefinitions in the guest: %w", err)
+	}
+	var left []string
+	for i := range definitions.Items {
+		definition := &definitions.Items[i]
+		definition.SetGroupVersionKind(gvk)
+		if definition.Annotations[crd.CreatedAnnotation] == "" {
+			continue
+		}
+		if definition.DeletionTimestamp.IsZero() {
+			if err := guest.Live.Delete(ctx, definition, client.Preconditions{UID: &definition.UID}); client.IgnoreNotFound(err) != nil {
+				return scope.Result{}, fmt.Errorf("deleting CustomResourceDefinition %s in the guest: %w", definition.Name, err)
+			}
+			log.FromContext(ctx).Info("Deleted an object in the guest", "CustomResourceDefinition", klog.KObj(definition))
+		}
+		left = append(left, definition.Name)
+	}
+	if len(left) == 0 || d.phase == over {
+		return scope.Result{}, nil
+	}
+	slices.Sort(left)
+	return scope.Result{Wait: true, Message: "removing CustomResourceDefinition " + strings.Join(left, ", ") + " in the guest", RequeueAfter: recheck}, nil
+}
