@@ -77,6 +77,16 @@ const (
 	GuestUnreachableReason = "Unreachable"
 )
 
+// Reasons of a ControlPlaneComponent's conditions.
+const (
+	// RollingOutReason: replicas are being replaced; the message counts them. If it stays, look at the component's pods.
+	RollingOutReason = "RollingOut"
+	// ReplicasUnavailableReason: no replica is ready; look at the component's pods and their logs.
+	ReplicasUnavailableReason = "ReplicasUnavailable"
+	// DeploymentNotFoundReason: the Deployment is gone; the operator makes it again.
+	DeploymentNotFoundReason = "DeploymentNotFound"
+)
+
 // Reasons of AutoNodeEnabled.
 const (
 	// AutoNodeProgressingReason: Karpenter is being installed or rolled; the message says what is waited for.

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package component runs Karpenter in the control-plane namespace and reports on it in a ControlPlaneComponent, which owns all
+// that is made there.
+package component
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/pullsecret"
+	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/payload"
+)
+
+// podMonitorCRD is what has to be there for the management cluster to serve PodMonitors.
+const podMonitorCRD = "podmonitors.monitoring.coreos.com"
+
+// PullSecrets reads the pull secret of a HostedCluster, nil if it names none. See pullsecret.Secrets.
+type PullSecrets interface {
+	Get(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (*corev1.Secret, error)
+}
+
+// Config is what New needs.
+type Config struct {
+	// Management reads from the cache and writes.
+	Management client.Client
+	Applier    *apply.Applier
+	Recorder   events.EventRecorder
+	// PullSecrets are what Karpenter's image is pulled with.
+	PullSecrets PullSecrets
+}
+
+// Component is the step that runs Karpenter.
+type Component struct {
+	Config
+}
+
+var _ scope.Step = (*Component)(nil)
+
+// New returns the step.
+func New(config Config) *Component { return &Component{Config: config} }
+
+// Name implements scope.Step.
+func (c *Component) Name() string { return "component" }
+
+// +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents/status,verbs=patch
+// +kubebuilder:rbac:groups="",resources=serviceaccounts;secrets,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=monitoring.coreos.com,resources=podmonitors,verbs=get;list;watch;create;patch;delete
+//
+// What Karpenter's Role grants the operator has to hold itself:
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machinedeployments,verbs=get;list;watch
+// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update;patch
+// +kubebuilder:rbac:groups="";events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io;bootstrap.cluster.x-k8s.io,resources=*,verbs=get;list;watch;create;patch;delete
+
+// Reconcile implements scope.Step.
+func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	if s.Release == nil || s.Component == nil {
+		return scope.Result{Wait: true, Message: "the payload isn't resolved"}, c.Observe(ctx, s)
+	}
+	secret, err := c.PullSecrets.Get(ctx, s.HostedCluster)
+	if invalid := pullsecret.IsInvalid(err); invalid != nil {
+		return scope.Result{Wait: true, Message: invalid.Message}, c.Observe(ctx, s)
+	} else if err != nil {
+		return scope.Result{}, err
+	}
+	monitoring, err := c.monitoring(ctx)
+	if err != nil {
+		return scope.Result{}, err
+	}
+	objects, err := render(ctx, Input{
+		Namespace: s.ControlPlaneNamespace,
+		Labels: map[string]string{
+			v1beta1.HostedClusterLabel:          s.HostedCluster.Name,
+			v1beta1.HostedClusterNamespaceLabel: s.HostedCluster.Namespace,
+		},
+		ClusterName: s.ClusterKey().Name,
+		Image:       s.Karpenter.Image,
+		NodeVersion: s.Karpenter.Versions[payload.KubernetesVersion],
+		ClusterAPI:  s.HostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter.ClusterAPI,
+		PullSecret:  secret,
+		Monitoring:  monitoring,
+		Reader:      c.Management,
+		Mapper:      c.Management.RESTMapper(),
+	})
+	if err != nil {
+		return scope.Result{}, fmt.Errorf("rendering Karpenter: %w", err)
+	}
+	if err := c.Applier.Objects(ctx, c.Management, s.Component, objects...); err != nil {
+		return scope.Result{}, err
+	}
+	resources, err := c.resources(objects)
+	if err != nil {
+		return scope.Result{}, err
+	}
+	if err := c.prune(ctx, s.Component, resources); err != nil {
+		return scope.Result{}, err
+	}
+	return scope.Result{}, c.report(ctx, s, objects, resources)
+}
+
+// Observe reports how Karpenter is without touching it.
+func (c *Component) Observe(ctx context.Context, s *scope.Scope) error {
+	if s.Component == nil {
+		return nil
+	}
+	return c.report(ctx, s, nil, s.Component.Status.Resources)
+}
+
+// monitoring looks for the CRD instead of asking the RESTMapper, which would ask the API server anew each time.
+func (c *Component) monitoring(ctx context.Context) (bool, error) {
+	crd := &metav1.PartialObjectMetadata{}
+	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	err := c.Management.Get(ctx, client.ObjectKey{Name: podMonitorCRD}, crd)
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("looking for %s: %w", podMonitorCRD, err)
+	}
+	return err == nil, nil
+}
+
+func (c *Component) resources(objects []client.Object) ([]v1beta1.ComponentResource, error) {
+	resources := make([]v1beta1.ComponentResource, 0, len(objects))
+	for _, obj := range objects {
+		gvk, err := apiutil.GVKForObject(obj, c.Management.Scheme())
+		if err != nil {
+			return nil, fmt.Errorf("finding the kind of %T: %w", obj, err)
+		}
+		resources = append(resources, v1beta1.ComponentResource{Group: gvk.Group, Kind: gvk.Kind, Name: obj.GetName()})
+	}
+	return resources, nil
+}
+
+// prune deletes what the component had and has no more.
+func (c *Component) prune(ctx context.Context, component *v1beta1.ControlPlaneComponent, resources []v1beta1.ComponentResource) error {
+	for _, resource := range component.Status.Resources {
+		if slices.Contains(resources, resource) {
+			continue
+		}
+		mapping, err := c.Management.RESTMapper().RESTMapping(schema.GroupKind{Group: resource.Group, Kind: resource.Kind})
+		if err != nil {
+			continue // the kind is gone, and so is the object
+		}
+		obj := &metav1.PartialObjectMetadata{}
+		obj.SetGroupVersionKind(mapping.GroupVersionKind)
+		key := client.ObjectKey{Namespace: component.Namespace, Name: resource.Name}
+		if err := c.Management.Get(ctx, key, obj); apierrors.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return fmt.Errorf("reading %s %s: %w", resource.Kind, key, err)
+		}
+		if !metav1.IsControlledBy(obj, component) {
+			continue
+		}
+		if err := c.Management.Delete(ctx, obj, client.Preconditions{UID: &obj.UID}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("deleting %s %s: %w", resource.Kind, key, err)
+		}
+		log.FromContext(ctx).Info("Deleted object that is no longer needed", resource.Kind, klog.KRef(key.Namespace, key.Name))
+	}
+	return nil
+}
+
+// report writes the component's status if it changed. Objects are those just applied, nil while Karpenter was left alone.
+func (c *Component) report(ctx context.Context, s *scope.Scope, objects []client.Object, resources []v1beta1.ComponentResource) error {
+	live := &appsv1.Deployment{}
+	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}
+	if err := c.Management.Get(ctx, key, live); apierrors.IsNotFound(err) {
+		live = nil
+	} else if err != nil {
+		return fmt.Errorf("reading the Deployment: %w", err)
+	}
+	var desired *appsv1.Deployment
+	for _, obj := range objects {
+		if deployment, ok := obj.(*appsv1.Deployment); ok {
+			desired = deployment
+		}
+	}
+	if live == nil && desired == nil && s.Component.Status.Conditions == nil {
+		return nil // nothing was installed yet
+	}
+
+	before := s.Component
+	after := before.DeepCopy()
+	after.Status.Resources = resources
+	setRollout(after, live, desired)
+	setAvailable(after, live)
+	if desired != nil && rolledOut(after) {
+		after.Status.Version = s.Release.Version
+	}
+	s.Component = after
+	if equality.Semantic.DeepEqual(before.Status, after.Status) {
+		return nil
+	}
+	patched := after.DeepCopy()
+	if err := c.Management.Status().Patch(ctx, patched, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("patching the status of ControlPlaneComponent %s: %w", key, err)
+	}
+	c.record(before, after)
+	after.ObjectMeta = patched.ObjectMeta
+	return nil
+}

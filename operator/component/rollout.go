@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package component
+
+import (
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+)
+
+// setAvailable says whether at least one replica serves.
+func setAvailable(component *v1beta1.ControlPlaneComponent, live *appsv1.Deployment) {
+	switch {
+	case live == nil:
+		set(component, v1beta1.Available, metav1.ConditionFalse, v1beta1.DeploymentNotFoundReason, "there is no Deployment; it is made again")
+	case live.Status.AvailableReplicas == 0:
+		message := fmt.Sprintf("none of %d replicas is available", ptr.Deref(live.Spec.Replicas, 1))
+		set(component, v1beta1.Available, metav1.ConditionFalse, v1beta1.ReplicasUnavailableReason, message+explain(live))
+	default:
+		set(component, v1beta1.Available, metav1.ConditionTrue, v1beta1.AsExpectedReason, "")
+	}
+}
+
+// setRollout says whether every replica runs what was applied, and none of another kind is left. Once true it stays so
+// while nothing else is to be rolled out: a replica that restarts later is a matter of Available.
+func setRollout(component *v1beta1.ControlPlaneComponent, live, desired *appsv1.Deployment) {
+	wait := func(format string, args ...any) {
+		set(component, v1beta1.RolloutComplete, metav1.ConditionFalse, v1beta1.RollingOutReason, fmt.Sprintf(format, args...)+explain(live))
+	}
+	if live == nil {
+		wait("the Deployment is being made")
+		return
+	}
+	replicas, status := ptr.Deref(live.Spec.Replicas, 1), live.Status
+	switch {
+	case desired != nil && !sameContainer(live, desired), status.ObservedGeneration < live.Generation:
+		wait("the Deployment is being updated")
+	case status.UpdatedReplicas < replicas:
+		wait("%d of %d replicas are updated", status.UpdatedReplicas, replicas)
+	case status.Replicas > status.UpdatedReplicas:
+		wait("%d old replicas are still to go", status.Replicas-status.UpdatedReplicas)
+	case rolledOut(component):
+		// Stays so.
+	case status.AvailableReplicas < status.UpdatedReplicas:
+		wait("%d of %d updated replicas are available", status.AvailableReplicas, status.UpdatedReplicas)
+	case ptr.Deref(status.TerminatingReplicas, 0) > 0:
+		wait("%d old replicas are still to end", *status.TerminatingReplicas)
+	default:
+		set(component, v1beta1.RolloutComplete, metav1.ConditionTrue, v1beta1.AsExpectedReason, "")
+	}
+}
+
+// sameContainer is false while the cache, or the API server, has not what was applied.
+func sameContainer(live, desired *appsv1.Deployment) bool {
+	a, b := live.Spec.Template.Spec.Containers, desired.Spec.Template.Spec.Containers
+	at := slices.IndexFunc(a, func(c corev1.Container) bool { return c.Name == b[0].Name })
+	return at >= 0 && a[at].Image == b[0].Image && slices.Equal(a[at].Args, b[0].Args)
+}
+
+// explain says what the Deployment controller has to complain about.
+func explain(live *appsv1.Deployment) string {
+	if live == nil {
+		return ""
+	}
+	for _, c := range live.Status.Conditions {
+		failed := c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue ||
+			c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse
+		if failed && c.Message != "" {
+			return "; " + c.Message
+		}
+	}
+	return ""
+}
+
+func rolledOut(component *v1beta1.ControlPlaneComponent) bool {
+	return meta.IsStatusConditionTrue(component.Status.Conditions, v1beta1.RolloutComplete)
+}
+
+func set(component *v1beta1.ControlPlaneComponent, conditionType string, status metav1.ConditionStatus, reason, message string) {
+	meta.SetStatusCondition(&component.Status.Conditions, metav1.Condition{
+		Type: conditionType, Status: status, Reason: reason, Message: message, ObservedGeneration: component.Generation,
+	})
+}
+
+// record writes an event for each condition whose status or reason changed, with that reason.
+func (c *Component) record(before, after *v1beta1.ControlPlaneComponent) {
+	for _, condition := range after.Status.Conditions {
+		was := meta.FindStatusCondition(before.Status.Conditions, condition.Type)
+		if was != nil && was.Status == condition.Status && was.Reason == condition.Reason {
+			continue
+		}
+		eventType := corev1.EventTypeNormal
+		if condition.Type == v1beta1.Available && condition.Status == metav1.ConditionFalse && was != nil {
+			eventType = corev1.EventTypeWarning
+		}
+		note := fmt.Sprintf("%s is %s", condition.Type, condition.Status)
+		if condition.Message != "" {
+			note += ": " + condition.Message
+		}
+		c.Recorder.Eventf(after, nil, eventType, condition.Reason, condition.Type, "%s", note[:min(len(note), 1000)])
+	}
+}

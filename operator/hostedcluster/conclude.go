@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostedcluster
+
+import (
+	"fmt"
+	"slices"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+// conclude sums up what a reconciliation came to: AutoNodeEnabled, the state and the message that a list of clusters shows, and
+// the history of payloads.
+func (r *Reconciler) conclude(s *scope.Scope, o *outcome) {
+	hostedCluster := s.HostedCluster
+	if o.state == off {
+		r.concludeOff(hostedCluster)
+		return
+	}
+	if hostedCluster.Status.AutoNode == nil {
+		hostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{}
+	}
+	if onlyConflicts(o.errs) {
+		return // the next try has the newer object; nothing is wrong
+	}
+	if o.state == on || o.state == waiting {
+		r.recordHistory(s, o)
+	}
+	sum := summarize(s, o)
+	setCondition(hostedCluster, v1beta1.AutoNodeEnabled, sum.status, sum.reason, sum.conditionMessage())
+	hostedCluster.Status.AutoNode.State = sum.state
+	hostedCluster.Status.AutoNode.Message = truncate(sum.message, maxMessage)
+}
+
+// concludeOff leaves what never used AutoNode with one condition, and what did with its history.
+func (r *Reconciler) concludeOff(hostedCluster *v1beta1.HostedCluster) {
+	hostedCluster.Status.AutoNode = nil
+	for _, condition := range []string{v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable, v1beta1.NodesUpToDate} {
+		meta.RemoveStatusCondition(&hostedCluster.Status.Conditions, condition)
+	}
+	setCondition(hostedCluster, v1beta1.AutoNodeEnabled, metav1.ConditionFalse, v1beta1.AutoNodeNotConfiguredReason, "set spec.autoNode to turn AutoNode on")
+}
+
+// summary is what people see first.
+type summary struct {
+	status  metav1.ConditionStatus
+	reason  string
+	message string
+	// detail is a message for the condition when there is none for the list.
+	detail string
+	state  v1beta1.AutoNodeState
+}
+
+func (s summary) conditionMessage() string {
+	if s.message != "" {
+		return s.message
+	}
+	return s.detail
+}
+
+func summarize(s *scope.Scope, o *outcome) summary {
+	status := &s.HostedCluster.Status
+	if o.state == paused {
+		was := metav1.ConditionUnknown
+		if c := meta.FindStatusCondition(status.Conditions, v1beta1.AutoNodeEnabled); c != nil {
+			was = c.Status
+		}
+		return summary{status: was, reason: v1beta1.PausedReason, message: o.message, state: v1beta1.AutoNodeStatePaused}
+	}
+	if err := o.err(); err != nil {
+		state := v1beta1.AutoNodeStateWaiting
+		if o.state == draining {
+			state = v1beta1.AutoNodeStateDraining
+		}
+		return summary{status: metav1.ConditionUnknown, reason: v1beta1.AutoNodeEvaluationFailedReason, message: err.Error(), state: state}
+	}
+	if o.state == draining {
+		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeDrainingReason, message: o.message, detail: "AutoNode is being removed", state: v1beta1.AutoNodeStateDraining}
+	}
+	if o.state == waiting {
+		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeWaitingReason, message: o.message, state: v1beta1.AutoNodeStateWaiting}
+	}
+	return summarizeRunning(s, o)
+}
+
+// summarizeRunning looks at Karpenter itself, which no step had a reason to leave alone but a missing input.
+func summarizeRunning(s *scope.Scope, o *outcome) summary {
+	status := &s.HostedCluster.Status
+	var component v1beta1.ControlPlaneComponentStatus
+	if s.Component != nil {
+		component = s.Component.Status
+	}
+	available := meta.FindStatusCondition(component.Conditions, v1beta1.Available)
+	rolledOut := meta.FindStatusCondition(component.Conditions, v1beta1.RolloutComplete)
+	is := func(c *metav1.Condition, status metav1.ConditionStatus) bool { return c != nil && c.Status == status }
+
+	progressing := v1beta1.AutoNodeStateProgressing
+	if component.Version != "" {
+		progressing = v1beta1.AutoNodeStateUpgrading
+	}
+	switch {
+	case o.blocked:
+		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeWaitingReason, message: o.message, detail: "an input is missing", state: v1beta1.AutoNodeStateWaiting}
+	case !is(rolledOut, metav1.ConditionTrue):
+		message := "Karpenter is being installed"
+		if rolledOut != nil && rolledOut.Message != "" {
+			message = rolledOut.Message
+		}
+		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeProgressingReason, message: message, state: progressing}
+	case !is(available, metav1.ConditionTrue):
+		message := "Karpenter isn't available"
+		if available != nil && available.Message != "" {
+			message = available.Message
+		}
+		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeDegradedReason, message: message, state: v1beta1.AutoNodeStateWaiting}
+	}
+	sum := summary{
+		status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, state: v1beta1.AutoNodeStateEnabled,
+		detail: fmt.Sprintf("Karpenter runs as payload %s says", component.Version),
+	}
+	if nodes := meta.FindStatusCondition(status.Conditions, v1beta1.NodesUpToDate); is(nodes, metav1.ConditionFalse) {
+		sum.state, sum.message = v1beta1.AutoNodeStateUpgrading, nodes.Message
+	}
+	if o.message != "" { // an input is wrong, but what runs could be looked after without it
+		sum.state, sum.message = v1beta1.AutoNodeStateWaiting, o.message
+	}
+	return sum
+}
+
+func setCondition(hostedCluster *v1beta1.HostedCluster, conditionType string, status metav1.ConditionStatus, reason, message string) {
+	meta.SetStatusCondition(&hostedCluster.Status.Conditions, metav1.Condition{
+		Type: conditionType, Status: status, Reason: reason, Message: truncate(message, maxMessage), ObservedGeneration: hostedCluster.Generation,
+	})
+}
+
+const (
+	// maxMessage is as much as a person reads, in bytes.
+	maxMessage = 2048
+	// maxNote is the API's limit for an event's note, in bytes.
+	maxNote = 1024
+)
+
+func truncate(s string, limit int) string {
+	const ellipsis = "…"
+	if len(s) <= limit {
+		return s
+	}
+	end := limit - len(ellipsis)
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + ellipsis
+}
+
+func onlyConflicts(errs []error) bool {
+	return len(errs) > 0 && !slices.ContainsFunc(errs, func(err error) bool { return !apierrors.IsConflict(err) })
+}
+
+func statusEqual(a, b *v1beta1.HostedCluster) bool {
+	return equality.Semantic.DeepEqual(a.Status, b.Status)
+}
+
+// calm are the reasons that need nobody's attention, whatever the condition's status.
+var calm = sets.New(
+	v1beta1.AsExpectedReason, v1beta1.PausedReason, v1beta1.GuestConnectingReason, v1beta1.AutoNodeProgressingReason,
+	v1beta1.AutoNodeNotConfiguredReason, v1beta1.AutoNodeDrainingReason, v1beta1.NodesOutdatedReason, v1beta1.ControlPlaneOlderReason,
+)
+
+// record writes an event for each condition whose status or reason changed, with that reason, and for each update that started or ended.
+func (r *Reconciler) record(before, after *v1beta1.HostedCluster) {
+	for _, condition := range after.Status.Conditions {
+		was := meta.FindStatusCondition(before.Status.Conditions, condition.Type)
+		if was != nil && was.Status == condition.Status && was.Reason == condition.Reason {
+			continue
+		}
+		eventType := corev1.EventTypeWarning
+		if condition.Status == metav1.ConditionTrue || calm.Has(condition.Reason) {
+			eventType = corev1.EventTypeNormal
+		}
+		note := fmt.Sprintf("%s is %s", condition.Type, condition.Status)
+		if condition.Message != "" {
+			note += ": " + condition.Message
+		}
+		r.recorder.Eventf(after, nil, eventType, condition.Reason, condition.Type, "%s", truncate(note, maxNote))
+	}
+	was, is := newest(before), newest(after)
+	if is == nil || was != nil && was.Image == is.Image && was.State == is.State && was.StartedTime.Equal(&is.StartedTime) {
+		return
+	}
+	if is.State == v1beta1.UpdateCompleted {
+		r.recorder.Eventf(after, nil, corev1.EventTypeNormal, "UpdateCompleted", "Update", "payload %s runs: Karpenter and every node", is.Version)
+	} else {
+		r.recorder.Eventf(after, nil, corev1.EventTypeNormal, "UpdateStarted", "Update", "updating to payload %s (%s)", is.Version, is.Image)
+	}
+}

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hostedcluster reconciles a HostedCluster: it decides whether AutoNode is on, waiting or off, runs the steps that do the
+// jobs, and sums up what they say. It writes the object's status once per reconciliation, and only where something changed.
+package hostedcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+// Step is a step and when it runs.
+type Step struct {
+	scope.Step
+	// Always runs the step even when one before it waits or failed. It has to look at what the Scope holds by itself: Release and
+	// Guest may be nil.
+	Always bool
+}
+
+// Observer is a Step that has something to report even while a step before it waits: it reads, and writes nothing but status.
+type Observer interface {
+	Observe(ctx context.Context, s *scope.Scope) error
+}
+
+// Config is what New needs.
+type Config struct {
+	// Manager of the management cluster.
+	Manager manager.Manager
+	// Applier writes the ControlPlaneComponent.
+	Applier *apply.Applier
+	// Enabled are the steps that run while AutoNode is on, in order.
+	Enabled []Step
+	// Disabled are the steps that run while AutoNode is being turned off or the HostedCluster deleted, in order. When none of
+	// them waits, everything is gone and the finalizer is removed.
+	Disabled []Step
+	// Sources wake the reconciler beside its own watches.
+	Sources []source.Source
+	// Clock tells the time; nil is the real one.
+	Clock clock.PassiveClock
+}
+
+// Reconciler reconciles HostedClusters.
+type Reconciler struct {
+	management client.Client
+	live       client.Reader
+	applier    *apply.Applier
+	enabled    []Step
+	disabled   []Step
+	recorder   events.EventRecorder
+	clock      clock.PassiveClock
+}
+
+var _ reconcile.ObjectReconciler[*v1beta1.HostedCluster] = (*Reconciler)(nil)
+
+// +kubebuilder:rbac:groups=autonode.io,resources=hostedclusters,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=autonode.io,resources=hostedclusters/status,verbs=patch
+// +kubebuilder:rbac:groups=autonode.io,resources=hostedclusters/finalizers,verbs=update
+// +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents/finalizers,verbs=update
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch
+// +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,verbs=get;list;watch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Reconcile does what can be done now and writes down how far it got.
+func (r *Reconciler) Reconcile(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (reconcile.Result, error) {
+	s := &scope.Scope{HostedCluster: hostedCluster, ControlPlaneNamespace: controlPlaneNamespace(hostedCluster)}
+	if err := r.observe(ctx, s); err != nil {
+		return reconcile.Result{}, err
+	}
+
+	before := hostedCluster.DeepCopy()
+	o := r.reconcile(ctx, s, &before)
+	if ctx.Err() != nil {
+		// The leadership was lost or the operator ends: what failed for that says nothing about the cluster.
+		return reconcile.Result{}, ctx.Err()
+	}
+	r.conclude(s, o)
+	if err := r.patchStatus(ctx, before, hostedCluster); err != nil {
+		return reconcile.Result{}, errors.Join(o.err(), err)
+	}
+	if o.state == off && holds(hostedCluster) {
+		if err := r.removeFinalizer(ctx, s); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	return reconcile.Result{RequeueAfter: o.requeueAfter}, o.err()
+}
+
+// observe fills the scope with what is there.
+func (r *Reconciler) observe(ctx context.Context, s *scope.Scope) error {
+	cluster := &clusterv1.Cluster{}
+	switch err := r.management.Get(ctx, s.ClusterKey(), cluster); {
+	case err == nil:
+		s.Cluster = cluster
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("reading the Cluster: %w", err)
+	}
+
+	component := &v1beta1.ControlPlaneComponent{}
+	switch err := r.management.Get(ctx, componentKey(s), component); {
+	case err == nil && ownsComponent(s, component):
+		s.Component = component
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("reading the ControlPlaneComponent: %w", err)
+	}
+	return nil
+}
+
+// state is one of the three states that AutoNode can be in, or a variant of one.
+type state int
+
+const (
+	on       state = iota // the steps ran as far as they could
+	waiting               // the spec can't be followed; nothing that runs was changed
+	paused                // somebody asked that nothing be changed
+	draining              // AutoNode is being turned off
+	off                   // and nothing of it is left
+)
+
+// outcome is what one reconciliation came to.
+type outcome struct {
+	state state
+	// blocked says that not every step ran.
+	blocked bool
+	// message says what is waited for, empty for nothing.
+	message      string
+	errs         []error
+	requeueAfter time.Duration
+}
+
+func (o *outcome) err() error { return errors.Join(o.errs...) }
+
+func (o *outcome) requeue(after time.Duration) {
+	if after > 0 && (o.requeueAfter == 0 || after < o.requeueAfter) {
+		o.requeueAfter = after
+	}
+}
+
+// reconcile runs the steps. It replaces *before when it had to patch the object's metadata.
+func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, before **v1beta1.HostedCluster) *outcome {
+	hostedCluster := s.HostedCluster
+	owned := s.Component != nil || holds(hostedCluster)
+	enabled := hostedCluster.Spec.AutoNode != nil && hostedCluster.DeletionTimestamp.IsZero()
+	if !enabled && !owned {
+		return &outcome{state: off}
+	}
+
+	if p := r.pause(s); p.paused {
+		return &outcome{state: paused, message: p.message, requeueAfter: p.resumesAfter}
+	}
+
+	if !enabled {
+		o := &outcome{state: draining}
+		r.run(ctx, s, r.disabled, o)
+		if !o.blocked && len(o.errs) == 0 {
+			o.state = off
+		}
+		return o
+	}
+
+	o := &outcome{state: on}
+	verdict, err := r.validate(ctx, s)
+	if err != nil {
+		o.errs = append(o.errs, fmt.Errorf("validating the spec: %w", err))
+		return o
+	}
+	setCondition(hostedCluster, v1beta1.ValidConfiguration, verdict.status(), verdict.reason, verdict.message)
+	if verdict.reason != v1beta1.AsExpectedReason {
+		o.state, o.blocked, o.message = waiting, true, verdict.message
+		if verdict.fatal {
+			return o
+		}
+	} else if err := r.claim(ctx, s, before); err != nil {
+		o.errs, o.blocked = append(o.errs, err), true
+		return o
+	}
+	r.run(ctx, s, r.enabled, o)
+	return o
+}
+
+// claim makes what everything else hangs on: the finalizer, then the ControlPlaneComponent.
+func (r *Reconciler) claim(ctx context.Context, s *scope.Scope, before **v1beta1.HostedCluster) error {
+	hostedCluster := s.HostedCluster
+	if !holds(hostedCluster) {
+		patched := (*before).DeepCopy()
+		controllerutil.AddFinalizer(patched, v1beta1.HostedClusterFinalizer)
+		if err := r.management.Patch(ctx, patched, client.MergeFromWithOptions(*before, client.MergeFromWithOptimisticLock{})); err != nil {
+			return fmt.Errorf("adding the finalizer: %w", err)
+		}
+		hostedCluster.ObjectMeta = patched.ObjectMeta
+		*before = patched.DeepCopy()
+	}
+
+	component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{
+		Namespace: s.ControlPlaneNamespace,
+		Name:      v1beta1.KarpenterComponent,
+		Labels: map[string]string{
+			v1beta1.HostedClusterLabel:          hostedCluster.Name,
+			v1beta1.HostedClusterNamespaceLabel: hostedCluster.Namespace,
+		},
+	}}
+	if err := r.applier.Objects(ctx, r.management, nil, component); err != nil {
+		return err
+	}
+	if s.Component != nil {
+		return nil
+	}
+	// The cache may not have seen yet what was just created.
+	if err := r.live.Get(ctx, componentKey(s), component); err != nil {
+		return fmt.Errorf("reading the ControlPlaneComponent: %w", err)
+	}
+	s.Component = component
+	return nil
+}
+
+// run runs steps until one waits or fails; behind that, only those that always run, and the others' observations.
+func (r *Reconciler) run(ctx context.Context, s *scope.Scope, steps []Step, o *outcome) {
+	for _, step := range steps {
+		logger := log.FromContext(ctx).WithValues("step", step.Name())
+		stepCtx := log.IntoContext(ctx, logger)
+		if o.blocked && !step.Always {
+			if observer, ok := step.Step.(Observer); ok {
+				if err := observer.Observe(stepCtx, s); err != nil {
+					o.errs = append(o.errs, fmt.Errorf("%s: %w", step.Name(), err))
+				}
+			}
+			continue
+		}
+		result, err := step.Reconcile(stepCtx, s)
+		if err != nil {
+			o.errs = append(o.errs, fmt.Errorf("%s: %w", step.Name(), err))
+		}
+		o.blocked = o.blocked || result.Wait || err != nil
+		if o.message == "" {
+			o.message = result.Message
+		}
+		o.requeue(result.RequeueAfter)
+	}
+}
+
+// patchStatus writes the status if it changed, and an event for each condition that did.
+func (r *Reconciler) patchStatus(ctx context.Context, before, after *v1beta1.HostedCluster) error {
+	if statusEqual(before, after) {
+		return nil
+	}
+	patched := after.DeepCopy()
+	// Conditions are a list, which a merge patch replaces whole: the lock keeps another writer's from being lost.
+	if err := r.management.Status().Patch(ctx, patched, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return client.IgnoreNotFound(describe("patching the status", err))
+	}
+	r.record(before, after)
+	after.ObjectMeta = patched.ObjectMeta
+	return nil
+}
+
+func (r *Reconciler) removeFinalizer(ctx context.Context, s *scope.Scope) error {
+	hostedCluster := s.HostedCluster
+	// The cache may be older than the component, and the finalizer is all that guards it.
+	component := &v1beta1.ControlPlaneComponent{}
+	switch err := r.live.Get(ctx, componentKey(s), component); {
+	case err == nil && ownsComponent(s, component):
+		return nil // its deletion wakes the reconciler
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("reading the ControlPlaneComponent: %w", err)
+	}
+	before := hostedCluster.DeepCopy()
+	controllerutil.RemoveFinalizer(hostedCluster, v1beta1.HostedClusterFinalizer)
+	if err := r.management.Patch(ctx, hostedCluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return client.IgnoreNotFound(describe("removing the finalizer", err))
+	}
+	return nil
+}
+
+func describe(doing string, err error) error { return fmt.Errorf("%s: %w", doing, err) }
+
+func componentKey(s *scope.Scope) client.ObjectKey {
+	return client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}
+}
+
+// ownsComponent is false for the component of another HostedCluster that shares the control-plane namespace.
+func ownsComponent(s *scope.Scope, component *v1beta1.ControlPlaneComponent) bool {
+	name, labelled := component.Labels[v1beta1.HostedClusterLabel]
+	return !labelled || name == s.HostedCluster.Name &&
+		component.Labels[v1beta1.HostedClusterNamespaceLabel] == s.HostedCluster.Namespace
+}
+
+// controlPlaneNamespace is where the spec says the control plane is; validate says whether it may be there.
+func controlPlaneNamespace(hostedCluster *v1beta1.HostedCluster) string {
+	if hostedCluster.Spec.ControlPlaneNamespace != "" {
+		return hostedCluster.Spec.ControlPlaneNamespace
+	}
+	return hostedCluster.Namespace + "-" + hostedCluster.Name
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostedcluster
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+// verdict is what ValidConfiguration says.
+type verdict struct {
+	reason, message string
+	// fatal says that not even a look at the cluster makes sense.
+	fatal bool
+}
+
+func (v verdict) status() metav1.ConditionStatus {
+	if v.reason == v1beta1.AsExpectedReason {
+		return metav1.ConditionTrue
+	}
+	return metav1.ConditionFalse
+}
+
+// validate checks what admission can't, or may not have. An error means that it couldn't be found out.
+func (r *Reconciler) validate(ctx context.Context, s *scope.Scope) (verdict, error) {
+	hostedCluster := s.HostedCluster
+	invalid := func(reason, format string, args ...any) verdict {
+		return verdict{reason: reason, message: fmt.Sprintf(format, args...), fatal: true}
+	}
+
+	if own := hostedCluster.Namespace + "-" + hostedCluster.Name; s.ControlPlaneNamespace != own && s.ControlPlaneNamespace != hostedCluster.Namespace {
+		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,
+			"spec.controlPlaneNamespace: %q is neither %q nor %q; recreate the HostedCluster without it", s.ControlPlaneNamespace, own, hostedCluster.Namespace), nil
+	}
+	other, err := r.firstOf(ctx, s)
+	if err != nil {
+		return verdict{}, err
+	}
+	if other != nil {
+		return invalid(v1beta1.InvalidSpecReason, "spec.controlPlaneNamespace: namespace %s already belongs to HostedCluster %s/%s; a control plane needs one of its own",
+			s.ControlPlaneNamespace, other.Namespace, other.Name), nil
+	}
+
+	config := hostedCluster.Spec.AutoNode.ProvisionerConfig
+	if config.Name != v1beta1.ProvisionerKarpenter {
+		return invalid(v1beta1.InvalidSpecReason, "spec.autoNode.provisionerConfig.name: %q is unknown; it has to be %q", config.Name, v1beta1.ProvisionerKarpenter), nil
+	}
+	if config.Karpenter == nil {
+		return invalid(v1beta1.InvalidSpecReason, "spec.autoNode.provisionerConfig.karpenter is required when name is Karpenter"), nil
+	}
+	if config.Karpenter.Platform != v1beta1.PlatformClusterAPI {
+		return invalid(v1beta1.PlatformUnsupportedReason, "spec.autoNode.provisionerConfig.karpenter.platform: this operator can't run Karpenter on %q yet, only on %q",
+			config.Karpenter.Platform, v1beta1.PlatformClusterAPI), nil
+	}
+	if config.Karpenter.ClusterAPI == nil {
+		return invalid(v1beta1.InvalidSpecReason, "spec.autoNode.provisionerConfig.karpenter.clusterAPI is required when platform is ClusterAPI"), nil
+	}
+	if err := validSelectors(config.Karpenter.ClusterAPI); err != nil {
+		return invalid(v1beta1.InvalidSpecReason, "spec.autoNode.provisionerConfig.karpenter.clusterAPI.%s", err), nil
+	}
+
+	if s.Cluster == nil {
+		return verdict{reason: v1beta1.ClusterNotFoundReason, message: fmt.Sprintf("there is no Cluster %s; create it, or correct spec.infraID", s.ClusterKey())}, nil
+	}
+	missing, err := missingKinds(r.management.RESTMapper(), config.Karpenter.ClusterAPI)
+	if err != nil {
+		return verdict{}, err
+	}
+	if len(missing) > 0 {
+		return verdict{
+			reason:  v1beta1.KindNotFoundReason,
+			message: fmt.Sprintf("the management cluster doesn't serve %s; install its provider, or correct the name", strings.Join(missing, ", ")),
+		}, nil
+	}
+	return verdict{reason: v1beta1.AsExpectedReason}, nil
+}
+
+// firstOf returns the HostedCluster that the control-plane namespace belongs to, if that isn't this one. Names can collide:
+// a-b/c and a/b-c have the same default.
+func (r *Reconciler) firstOf(ctx context.Context, s *scope.Scope) (*v1beta1.HostedCluster, error) {
+	list := &v1beta1.HostedClusterList{}
+	if err := r.management.List(ctx, list, client.MatchingFields{controlPlaneNamespaceIndex: s.ControlPlaneNamespace}); err != nil {
+		return nil, fmt.Errorf("listing the hosted clusters of namespace %s: %w", s.ControlPlaneNamespace, err)
+	}
+	first := s.HostedCluster
+	for i := range list.Items {
+		if other := &list.Items[i]; other.Spec.AutoNode == nil && !holds(other) {
+			continue
+		}
+		if before(&list.Items[i], first) {
+			first = &list.Items[i]
+		}
+	}
+	if first == s.HostedCluster || first.UID == s.HostedCluster.UID {
+		return nil, nil
+	}
+	return first, nil
+}
+
+// before orders HostedClusters by who may have a namespace that both want: who has something there, then the older one.
+func before(a, b *v1beta1.HostedCluster) bool {
+	if a.UID == b.UID {
+		return false
+	}
+	if holds(a) != holds(b) {
+		return holds(a)
+	}
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.Namespace+"/"+a.Name < b.Namespace+"/"+b.Name
+}
+
+// holds says whether something was made for the HostedCluster that has still to be removed.
+func holds(hostedCluster *v1beta1.HostedCluster) bool {
+	return controllerutil.ContainsFinalizer(hostedCluster, v1beta1.HostedClusterFinalizer)
+}
+
+func validSelectors(config *v1beta1.ClusterAPI) error {
+	if config.ScalableResourceSelector != nil {
+		if _, err := metav1.LabelSelectorAsSelector(config.ScalableResourceSelector); err != nil {
+			return fmt.Errorf("scalableResourceSelector: %w", err)
+		}
+	}
+	for i := range config.InfrastructureTemplateSelectors {
+		if _, err := metav1.LabelSelectorAsSelector(&config.InfrastructureTemplateSelectors[i].Selector); err != nil {
+			return fmt.Errorf("infrastructureTemplateSelectors[%d].selector: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// missingKinds returns the kinds that the spec names and the management cluster doesn't serve: the templates, and what is cloned
+// from them.
+func missingKinds(mapper meta.RESTMapper, config *v1beta1.ClusterAPI) ([]string, error) {
+	var templates []schema.GroupKind
+	for _, selector := range config.InfrastructureTemplateSelectors {
+		templates = append(templates, schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind})
+	}
+	if config.Bootstrap != nil && config.Bootstrap.ConfigTemplateRef != nil {
+		ref := config.Bootstrap.ConfigTemplateRef
+		templates = append(templates, schema.GroupKind{Group: ref.APIGroup, Kind: ref.Kind})
+	}
+	var missing []string
+	for _, template := range templates {
+		for _, kind := range []schema.GroupKind{template, {Group: template.Group, Kind: strings.TrimSuffix(template.Kind, "Template")}} {
+			switch _, err := mapper.RESTMapping(kind); {
+			case meta.IsNoMatchError(err):
+				missing = append(missing, kind.String())
+			case err != nil:
+				return nil, fmt.Errorf("looking up kind %s: %w", kind, err)
+			}
+		}
+	}
+	return missing, nil
+}

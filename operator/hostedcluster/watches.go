@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostedcluster
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+const controlPlaneNamespaceIndex = "autonode.io/control-plane-namespace"
+
+// New adds the reconciler to the manager.
+func New(ctx context.Context, config Config) (*Reconciler, error) {
+	mgr := config.Manager
+	r := &Reconciler{
+		management: mgr.GetClient(),
+		live:       mgr.GetAPIReader(),
+		applier:    config.Applier,
+		enabled:    config.Enabled,
+		disabled:   config.Disabled,
+		recorder:   mgr.GetEventRecorder(v1beta1.ManagedByOperator),
+		clock:      config.Clock,
+	}
+	if r.clock == nil {
+		r.clock = clock.RealClock{}
+	}
+	err := mgr.GetFieldIndexer().IndexField(ctx, &v1beta1.HostedCluster{}, controlPlaneNamespaceIndex, func(obj client.Object) []string {
+		return []string{controlPlaneNamespace(obj.(*v1beta1.HostedCluster))}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("indexing hosted clusters by control-plane namespace: %w", err)
+	}
+	if err := r.watch(mgr, config); err != nil {
+		return nil, fmt.Errorf("setting up the HostedCluster controller: %w", err)
+	}
+	return r, nil
+}
+
+func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
+	ours := handler.EnqueueRequestsFromMapFunc(byLabels)
+	changed := builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})
+	b := builder.ControllerManagedBy(mgr).
+		Named("hostedcluster").
+		For(&v1beta1.HostedCluster{}, builder.WithPredicates(predicate.Or(
+			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{},
+		))).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), changed).
+		// Their templates' kinds are in Karpenter's Role.
+		Watches(&clusterv1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), builder.WithPredicates(predicate.Or(
+			predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{},
+		))).
+		Watches(&v1beta1.ControlPlaneComponent{}, ours, changed).
+		// Healed when edited or deleted; of all but the Deployment only the metadata is kept.
+		Watches(&appsv1.Deployment{}, ours, changed).
+		Watches(&corev1.ServiceAccount{}, ours, changed, builder.OnlyMetadata).
+		Watches(&corev1.Secret{}, ours, changed, builder.OnlyMetadata).
+		Watches(&rbacv1.Role{}, ours, changed, builder.OnlyMetadata).
+		Watches(&rbacv1.RoleBinding{}, ours, changed, builder.OnlyMetadata).
+		Watches(&policyv1.PodDisruptionBudget{}, ours, changed, builder.OnlyMetadata).
+		// A kind that was missing can be served now: of a provider, or PodMonitor.
+		Watches(&apiextensionsv1.CustomResourceDefinition{}, handler.EnqueueRequestsFromMapFunc(r.all),
+			builder.OnlyMetadata, changed).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 10})
+	for _, source := range config.Sources {
+		b = b.WatchesRawSource(source)
+	}
+	return b.Complete(reconcile.AsReconciler(mgr.GetClient(), r))
+}
+
+// byLabels maps what the operator made to the HostedCluster that it was made for.
+func byLabels(_ context.Context, obj client.Object) []reconcile.Request {
+	key := client.ObjectKey{
+		Namespace: obj.GetLabels()[v1beta1.HostedClusterNamespaceLabel],
+		Name:      obj.GetLabels()[v1beta1.HostedClusterLabel],
+	}
+	if key.Namespace == "" || key.Name == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: key}}
+}
+
+// byNamespace maps an object in a control-plane namespace to the HostedClusters that have it.
+func (r *Reconciler) byNamespace(ctx context.Context, obj client.Object) []reconcile.Request {
+	return r.requests(ctx, func(s *scope.Scope) bool {
+		_, isCluster := obj.(*clusterv1.Cluster)
+		return !isCluster || s.ClusterKey().Name == obj.GetName()
+	}, client.MatchingFields{controlPlaneNamespaceIndex: obj.GetNamespace()})
+}
+
+// all maps to every HostedCluster that uses AutoNode.
+func (r *Reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
+	return r.requests(ctx, func(s *scope.Scope) bool { return s.HostedCluster.Spec.AutoNode != nil })
+}
+
+func (r *Reconciler) requests(ctx context.Context, wanted func(*scope.Scope) bool, opts ...client.ListOption) []reconcile.Request {
+	list := &v1beta1.HostedClusterList{}
+	if err := r.management.List(ctx, list, opts...); err != nil {
+		return nil // only when the cache is being stopped
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		s := &scope.Scope{HostedCluster: &list.Items[i], ControlPlaneNamespace: controlPlaneNamespace(&list.Items[i])}
+		if wanted(s) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package release
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/autonode-io/autonode/payload"
+)
+
+const (
+	// releases is how many payloads are kept, about two megabytes each at most.
+	releases = 64
+	// failures is how many failed pulls are remembered; to forget one means to try it early.
+	failures = 1024
+	// pulls is how many payloads are pulled at a time.
+	pulls = 8
+	// patience is how long a reconciliation waits for a pull; most take a fraction of it.
+	patience = 5 * time.Second
+	// minBackoff doubles with each failure in a row, until maxBackoff.
+	minBackoff = 5 * time.Second
+	maxBackoff = 5 * time.Minute
+)
+
+// request is one image to be resolved and read.
+type request struct {
+	image     string
+	component string
+	options   payload.Options
+	// inputs distinguishes credentials and mirrors: when they change, what failed before is tried anew.
+	inputs string
+}
+
+type flightKey struct{ image, component, inputs string }
+
+// puller pulls payloads in the background, each digest once, and remembers what it got.
+type puller struct {
+	clock   clock.PassiveClock
+	resolve func(ctx context.Context, ref string, opts payload.Options) (string, error)
+	read    func(ctx context.Context, ref string, opts payload.Options) (*payload.Release, error)
+
+	slots    chan struct{}
+	byDigest singleflight.Group
+	cache    *lru.Cache // of *payload.Release by digest and component
+
+	mu      sync.Mutex
+	flights map[flightKey]*flight
+	failed  *lru.Cache // of failure by flightKey
+	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
+}
+
+// flight is a pull under way.
+type flight struct {
+	done    chan struct{}
+	waiters sets.Set[reconcile.Request] // who has gone away since, and is to be woken
+	release *payload.Release
+	err     error
+}
+
+type failure struct {
+	err   error
+	times int
+	until time.Time
+}
+
+func newPuller(clock clock.PassiveClock) *puller {
+	return &puller{
+		clock: clock, resolve: payload.Resolve, read: payload.ReadDigest,
+		slots: make(chan struct{}, pulls), cache: lru.New(releases), failed: lru.New(failures), flights: map[flightKey]*flight{},
+	}
+}
+
+// start gives the puller the queue to wake reconciliations by.
+func (p *puller) start(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queue = queue
+}
+
+// cached returns what image holds without a request, nil if it isn't known or not by digest.
+func (p *puller) cached(image, component string) *payload.Release {
+	_, digest, found := strings.Cut(image, "@")
+	if !found {
+		return nil
+	}
+	hit, ok := p.cache.Get(cacheKey{digest, component})
+	if !ok {
+		return nil
+	}
+	release := *hit.(*payload.Release)
+	release.Image = image // another repository may hold the same digest
+	return &release
+}
+
+type cacheKey struct{ digest, component string }
+
+// get returns a payload, or an error and when to try again. Neither means that the pull takes long: who is woken when it ends.
+func (p *puller) get(ctx context.Context, who reconcile.Request, r request) (release *payload.Release, retryAfter time.Duration, err error) {
+	if release := p.cached(r.image, r.component); release != nil {
+		return release, 0, nil
+	}
+	key := flightKey{r.image, r.component, r.inputs}
+
+	p.mu.Lock()
+	f, ok := p.flights[key]
+	if !ok {
+		if known, ok := p.failed.Get(key); ok {
+			if left := known.(failure).until.Sub(p.clock.Now()); left > 0 {
+				p.mu.Unlock()
+				return nil, left, known.(failure).err
+			}
+		}
+		f = &flight{done: make(chan struct{}), waiters: sets.New[reconcile.Request]()}
+		p.flights[key] = f
+		// What is pulled serves others too, so it outlives this reconciliation; it ends by payload's own time limit.
+		go p.fly(context.WithoutCancel(ctx), key, f, r)
+	}
+	p.mu.Unlock()
+
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-f.done:
+	case <-ctx.Done():
+		return nil, 0, ctx.Err()
+	case <-timer.C:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		select {
+		case <-f.done:
+		default:
+			f.waiters.Insert(who)
+			return nil, 0, nil
+		}
+	}
+	if f.err != nil {
+		return nil, p.retryAfter(key), f.err
+	}
+	return f.release, 0, nil
+}
+
+func (p *puller) retryAfter(key flightKey) time.Duration {
+	if known, ok := p.failed.Get(key); ok {
+		return max(known.(failure).until.Sub(p.clock.Now()), time.Second)
+	}
+	return minBackoff
+}
+
+func (p *puller) fly(ctx context.Context, key flightKey, f *flight, r request) {
+	p.slots <- struct{}{}
+	release, err := p.pull(ctx, r)
+	<-p.slots
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f.release, f.err = release, err
+	if err != nil {
+		times := 0
+		if known, ok := p.failed.Get(key); ok {
+			times = known.(failure).times
+		}
+		backoff := min(minBackoff<<min(times, 10), maxBackoff)
+		p.failed.Add(key, failure{err: err, times: times + 1, until: p.clock.Now().Add(backoff)})
+	} else {
+		p.failed.Remove(key)
+	}
+	delete(p.flights, key)
+	close(f.done)
+	for who := range f.waiters {
+		if p.queue != nil {
+			p.queue.Add(who)
+		}
+	}
+}
+
+func (p *puller) pull(ctx context.Context, r request) (*payload.Release, error) {
+	image, err := p.resolve(ctx, r.image, r.options)
+	if err != nil {
+		return nil, err
+	}
+	_, digest, _ := strings.Cut(image, "@")
+	pull := func() (any, error) {
+		if release := p.cached(image, r.component); release != nil {
+			return release, nil
+		}
+		release, err := p.read(ctx, image, r.options)
+		if err != nil {
+			return nil, err
+		}
+		p.cache.Add(cacheKey{digest, r.component}, release)
+		return release, nil
+	}
+	_, err, shared := p.byDigest.Do(digest+"/"+r.component, pull)
+	if err != nil && shared {
+		// The other's credentials or mirrors may have been the reason.
+		_, err, _ = p.byDigest.Do(digest+"/"+r.component, pull)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if release := p.cached(image, r.component); release != nil {
+		return release, nil
+	}
+	return p.read(ctx, image, r.options) // pushed out of the cache in between
+}

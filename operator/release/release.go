@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package release resolves the payload that a HostedCluster names. It never pulls the same digest twice, looks a tag up
+// only when spec.release changes, and keeps the last payload that was resolved when the wanted one can't be.
+package release
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/pullsecret"
+	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/payload"
+)
+
+// components names the payload's component that is Karpenter on each platform.
+var components = map[v1beta1.Platform]string{
+	v1beta1.PlatformClusterAPI: "karpenter-clusterapi",
+	v1beta1.PlatformAWS:        "karpenter-aws",
+}
+
+// PullSecrets reads the pull secret of a HostedCluster, nil if it names none. See pullsecret.Secrets.
+type PullSecrets interface {
+	Get(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (*corev1.Secret, error)
+}
+
+// Config is what New needs.
+type Config struct {
+	PullSecrets PullSecrets
+	// Clock tells when a failed pull may be tried again; nil is the real one.
+	Clock clock.PassiveClock
+	// Options are what every pull has in common: the transport and the bounds.
+	Options payload.Options
+}
+
+// Resolver is the step that resolves payloads. It sets ReleaseResolved and status.version.desired, and fills Scope.Release and
+// Scope.Karpenter.
+type Resolver struct {
+	pullSecrets PullSecrets
+	options     payload.Options
+	puller      *puller
+}
+
+var _ scope.Step = (*Resolver)(nil)
+
+// New returns a Resolver that knows no payload.
+func New(config Config) *Resolver {
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
+	}
+	return &Resolver{pullSecrets: config.PullSecrets, options: config.Options, puller: newPuller(config.Clock)}
+}
+
+// Source emits a HostedCluster when a pull that it waited for has ended. It belongs to exactly one controller.
+func (r *Resolver) Source() source.Source {
+	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		r.puller.start(queue)
+		return nil
+	})
+}
+
+// Name implements scope.Step.
+func (r *Resolver) Name() string { return "release" }
+
+// Reconcile implements scope.Step. An error of the pull isn't one of the step: it is said in ReleaseResolved, and tried again with
+// back-off or when an input changes.
+func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	hostedCluster := s.HostedCluster
+	wanted := hostedCluster.Spec.Release.Image
+	if hostedCluster.Status.Version == nil {
+		hostedCluster.Status.Version = &v1beta1.VersionStatus{}
+	}
+	desired := hostedCluster.Status.Version.Desired
+	image := wanted
+	if desired != nil && desired.Requested == wanted {
+		image = desired.Image // the tag was looked up already
+	}
+
+	found, err := r.resolve(ctx, s, image)
+	var failed *failedError
+	switch {
+	case errors.As(err, &failed):
+		set(hostedCluster, metav1.ConditionFalse, failed.reason, failed.message)
+	case err != nil:
+		return scope.Result{}, err
+	case found == nil:
+		message := fmt.Sprintf("pulling release image %s", image)
+		if meta.FindStatusCondition(hostedCluster.Status.Conditions, v1beta1.ReleaseResolved) == nil {
+			set(hostedCluster, metav1.ConditionUnknown, v1beta1.AutoNodeProgressingReason, message)
+		}
+		return scope.Result{Wait: true, Message: message}, nil
+	default:
+		use(s, found)
+		if desired == nil || desired.Image != found.release.Image {
+			log.FromContext(ctx).Info("Resolved release", "image", found.release.Image, "version", found.release.Version, "servedBy", found.release.ServedBy)
+		}
+		hostedCluster.Status.Version.Desired = &v1beta1.DesiredVersion{
+			Version: found.release.Version, NodeVersion: found.component.Versions[payload.KubernetesVersion],
+			Image: found.release.Image, Requested: wanted,
+		}
+		set(hostedCluster, metav1.ConditionTrue, v1beta1.AsExpectedReason, fmt.Sprintf("payload %s is %s", found.release.Version, found.release.Image))
+		return scope.Result{}, nil
+	}
+
+	result := scope.Result{Wait: true, Message: failed.message, RequeueAfter: failed.retryAfter}
+	if desired == nil || desired.Image == image {
+		return result, nil
+	}
+	// The payload that runs is looked after all the same, if it can still be read.
+	last, err := r.resolve(ctx, s, desired.Image)
+	switch {
+	case errors.As(err, &failed), err == nil && last == nil:
+		return result, nil
+	case err != nil:
+		return result, err
+	}
+	use(s, last)
+	result.Wait = false
+	return result, nil
+}
+
+func use(s *scope.Scope, r *resolved) {
+	s.Release, s.Karpenter = r.release, r.component
+}
+
+type resolved struct {
+	release   *payload.Release
+	component payload.Component
+}
+
+// failedError says why a payload can't be used.
+type failedError struct {
+	reason, message string
+	retryAfter      time.Duration
+}
+
+func (e *failedError) Error() string { return e.message }
+
+// resolve returns a payload and its Karpenter; nil while it is being pulled. A *failedError is for ReleaseResolved.
+func (r *Resolver) resolve(ctx context.Context, s *scope.Scope, image string) (*resolved, error) {
+	hostedCluster := s.HostedCluster
+	component, err := componentFor(hostedCluster)
+	if err != nil {
+		return nil, err
+	}
+	found := r.puller.cached(image, component)
+	if found == nil {
+		secret, err := r.pullSecrets.Get(ctx, hostedCluster)
+		if invalid := pullsecret.IsInvalid(err); invalid != nil {
+			return nil, &failedError{reason: v1beta1.PullSecretInvalidReason, message: invalid.Message, retryAfter: maxBackoff}
+		} else if err != nil {
+			return nil, err
+		}
+		req, err := r.request(hostedCluster, secret, image, component)
+		if err != nil {
+			return nil, err
+		}
+		var retryAfter time.Duration
+		found, retryAfter, err = r.puller.get(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(hostedCluster)}, req)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err != nil {
+			return nil, explain(hostedCluster, err, retryAfter)
+		}
+		if found == nil {
+			return nil, nil
+		}
+	}
+	karpenter, err := found.Component(component)
+	if err != nil {
+		return nil, explain(hostedCluster, err, 0)
+	}
+	if karpenter.Versions[payload.KubernetesVersion] == "" {
+		return nil, &failedError{reason: v1beta1.PayloadMalformedReason, message: fmt.Sprintf(
+			"reading %s: component %q doesn't say for which Kubernetes version it is: its tag has no %s=… in %s", image, component, payload.KubernetesVersion, payload.AnnotationVersions)}
+	}
+	return &resolved{release: found, component: karpenter}, nil
+}
+
+func componentFor(hostedCluster *v1beta1.HostedCluster) (string, error) {
+	config := hostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter
+	component, ok := components[config.Platform]
+	if !ok {
+		return "", reconcile.TerminalError(fmt.Errorf("no payload component is known for platform %q", config.Platform))
+	}
+	return component, nil
+}
+
+func (r *Resolver) request(hostedCluster *v1beta1.HostedCluster, secret *corev1.Secret, image, component string) (request, error) {
+	options := r.options
+	options.Components = []string{component}
+	options.UserAgent = v1beta1.ManagedByOperator
+	for _, source := range hostedCluster.Spec.ImageContentSources {
+		options.ImageContentSources = append(options.ImageContentSources, payload.ImageContentSource{Source: source.Source, Mirrors: source.Mirrors})
+	}
+	var config []byte
+	if secret != nil {
+		config = secret.Data[corev1.DockerConfigJsonKey]
+		keychain, err := payload.KeychainFromDockerConfig(config)
+		if err != nil {
+			return request{}, &failedError{reason: v1beta1.PullSecretInvalidReason, retryAfter: maxBackoff,
+				message: fmt.Sprintf("spec.pullSecret: Secret %s/%s: %v", secret.Namespace, secret.Name, err)}
+		}
+		options.Keychain = keychain
+	}
+	mirrors, err := json.Marshal(options.ImageContentSources)
+	if err != nil {
+		return request{}, fmt.Errorf("hashing the mirrors: %w", err)
+	}
+	sum := sha256.New()
+	sum.Write(mirrors)
+	sum.Write(config)
+	return request{image: image, component: component, options: options, inputs: string(sum.Sum(nil))}, nil
+}
+
+// reasons translate payload's into the API's.
+var reasons = map[payload.Reason]string{
+	payload.ReasonInvalidReference:      v1beta1.ImageReferenceInvalidReason,
+	payload.ReasonImagePullUnauthorized: v1beta1.ImagePullUnauthorizedReason,
+	payload.ReasonImageNotFound:         v1beta1.ImageNotFoundReason,
+	payload.ReasonRegistryUnreachable:   v1beta1.RegistryUnreachableReason,
+	payload.ReasonPayloadMalformed:      v1beta1.PayloadMalformedReason,
+	payload.ReasonPayloadTooLarge:       v1beta1.PayloadTooLargeReason,
+	payload.ReasonComponentMissing:      v1beta1.ComponentMissingReason,
+}
+
+// explain makes of an error what a person can act on.
+func explain(hostedCluster *v1beta1.HostedCluster, err error, retryAfter time.Duration) error {
+	var e *payload.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	failed := &failedError{reason: reasons[e.Reason], message: e.Error(), retryAfter: retryAfter}
+	if failed.reason == "" {
+		failed.reason = v1beta1.PayloadMalformedReason
+	}
+	if e.Reason == payload.ReasonImagePullUnauthorized {
+		failed.message += "; " + credentials(hostedCluster, e)
+	}
+	return failed
+}
+
+func credentials(hostedCluster *v1beta1.HostedCluster, e *payload.Error) string {
+	secret := hostedCluster.Spec.PullSecret
+	switch {
+	case secret == nil:
+		return "spec.pullSecret isn't set"
+	case e.Anonymous:
+		return fmt.Sprintf("spec.pullSecret %s/%s has no entry for %s", hostedCluster.Namespace, secret.Name, e.Registry)
+	default:
+		return fmt.Sprintf("check the entry for %s in spec.pullSecret %s/%s", e.Registry, hostedCluster.Namespace, secret.Name)
+	}
+}
+
+func set(hostedCluster *v1beta1.HostedCluster, status metav1.ConditionStatus, reason, message string) {
+	meta.SetStatusCondition(&hostedCluster.Status.Conditions, metav1.Condition{
+		Type: v1beta1.ReleaseResolved, Status: status, Reason: reason, Message: message, ObservedGeneration: hostedCluster.Generation,
+	})
+}
