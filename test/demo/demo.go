@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package demo plays AutoNode's main stories in a running world, as a person would tell them: with the commands that a
+// person would type, what they print, and what is waited for. It fails if anything that it tells did not happen.
+package demo
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/test/world"
+	"github.com/autonode-io/autonode/test/world/hosting"
+	"github.com/autonode-io/autonode/test/world/progress"
+)
+
+//go:embed manifests
+var manifests embed.FS
+
+// patience bounds every wait. The demo makes no claim by it: what it shows is how long things took.
+const patience = 4 * time.Minute
+
+// Config of Run.
+type Config struct {
+	// Dir is the folder of a world that is ready.
+	Dir string
+	// Guest is the guest cluster that the demo plays in. AutoNode must be off in it.
+	Guest string
+	// Initial and Upgraded are release images; Upgraded gives nodes the version UpgradedKubernetes.
+	Initial, Upgraded  string
+	UpgradedKubernetes string
+	// Kubectl is the path of kubectl.
+	Kubectl string
+	// Printer shows the demo.
+	Printer *progress.Printer
+}
+
+type demo struct {
+	Config
+	*narrator
+	managementConfig  *rest.Config
+	management, guest client.Client
+	shapes            []v1alpha1.ShapeStatus
+}
+
+// Run plays the demo and returns an error that names the first thing that did not happen, after showing what a person
+// would look at.
+func Run(ctx context.Context, cfg Config) error {
+	d := &demo{Config: cfg, narrator: &narrator{
+		printer: cfg.Printer, kubectl: cfg.Kubectl, dir: cfg.Dir + "/demo",
+		kubeconfig: world.KubeconfigPath(cfg.Dir, world.Management) + ":" + world.KubeconfigPath(cfg.Dir, cfg.Guest),
+	}}
+	var err error
+	if d.managementConfig, d.management, err = connect(world.KubeconfigPath(cfg.Dir, world.Management)); err != nil {
+		return err
+	}
+	if _, d.guest, err = connect(world.KubeconfigPath(cfg.Dir, cfg.Guest)); err != nil {
+		return err
+	}
+	if err := d.unpack(); err != nil {
+		return err
+	}
+	for _, act := range []func(context.Context) error{d.enable, d.provision, d.replace, d.upgrade, d.scaleDown} {
+		if err := act(ctx); err != nil {
+			if ctx.Err() == nil {
+				d.explain(ctx)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func connect(kubeconfig string) (*rest.Config, client.Client, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading %s: %w", kubeconfig, err)
+	}
+	config.QPS = -1
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, v1alpha1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			return nil, nil, fmt.Errorf("building a scheme: %w", err)
+		}
+	}
+	connected, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, nil, fmt.Errorf("connecting with %s: %w", kubeconfig, err)
+	}
+	return config, connected, nil
+}
+
+// enable is the platform team's part.
+func (d *demo) enable(ctx context.Context) error {
+	d.heading("A platform team turns AutoNode on")
+	if err := d.run(ctx, "--context", world.Management, "-n", hosting.Namespace, "patch", "hostedcluster", d.Guest,
+		"--type", "merge", "--patch-file", "autonode.yaml"); err != nil {
+		return err
+	}
+	if _, err := d.await(ctx, "AutoNode starts", patience,
+		d.conditionIs("payload resolved", v1beta1.ReleaseResolved, metav1.ConditionTrue),
+		expectation{"CRDs established in " + d.Guest, d.crdsEstablished},
+		expectation{"Karpenter rolled out", d.rolledOut(d.Initial)},
+		d.conditionIs("AutoNodeEnabled=True", v1beta1.AutoNodeEnabled, metav1.ConditionTrue),
+		expectation{"default node class ready", d.nodeClassReady},
+	); err != nil {
+		return err
+	}
+	if err := d.showHosted(ctx); err != nil {
+		return err
+	}
+	return d.run(ctx, "--context", d.Guest, "get", "clusterapinodeclasses")
+}
+
+// provision is the cluster admin's part.
+func (d *demo) provision(ctx context.Context) error {
+	d.heading("A cluster admin asks for nodes")
+	if err := d.run(ctx, "--context", d.Guest, "apply", "-f", "nodepool.yaml", "-f", "web.yaml"); err != nil {
+		return err
+	}
+	var replicas int32
+	elapsed, err := d.await(ctx, "pods become nodes", patience, expectation{"every pod runs", func(ctx context.Context) (bool, string, error) {
+		deployment := &appsv1.Deployment{}
+		err := d.guest.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: "web"}, deployment)
+		if err != nil {
+			return false, "", err
+		}
+		replicas = *deployment.Spec.Replicas
+		return deployment.Status.AvailableReplicas == replicas, fmt.Sprintf("%d of %d pods run", deployment.Status.AvailableReplicas, replicas), nil
+	}})
+	if err != nil {
+		return err
+	}
+	fleet, err := d.showFleet(ctx)
+	if err != nil {
+		return err
+	}
+	const podCPU = 500 // manifests/web.yaml
+	alone := cheapestAlone(int(replicas), podCPU, d.shapes)
+	d.say(fmt.Sprintf("%d of %d pods run after %s, for $%.3f/h; on a node each they would cost $%.3f/h",
+		replicas, replicas, progress.Duration(elapsed), fleet.price, alone))
+	if err := d.run(ctx, "--context", d.Guest, "get", "nodepools,nodeclaims"); err != nil {
+		return err
+	}
+	return d.run(ctx, "--context", world.Management, "-n", hosting.ControlPlaneNamespace(d.Guest), "get", "machines",
+		"-L", karpenterv1.NodePoolLabelKey+","+corev1.LabelInstanceTypeStable+","+karpenterv1.CapacityTypeLabelKey)
+}
+
+// replace shows that the admin owns the disruption budget.
+func (d *demo) replace(ctx context.Context) error {
+	d.heading("The admin edits the NodePool: its nodes are replaced, one at a time as its budget says")
+	before, err := d.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	if err := d.run(ctx, "--context", d.Guest, "patch", "nodepool", "general", "--type", "merge", "-p",
+		`{"spec":{"template":{"metadata":{"labels":{"team":"web"}}}}}`); err != nil {
+		return err
+	}
+	if err := d.awaitReplaced(ctx, before, func(node *corev1.Node) bool { return node.Labels["team"] == "web" }); err != nil {
+		return err
+	}
+	_, err = d.showFleet(ctx)
+	return err
+}
+
+// upgrade shows that the payload rolls Karpenter, then the nodes, never ahead of the control plane.
+func (d *demo) upgrade(ctx context.Context) error {
+	d.heading("The platform team moves the cluster to a new payload: Karpenter first, nodes once the control plane allows")
+	before, err := d.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	if err := d.run(ctx, "--context", world.Management, "-n", hosting.Namespace, "patch", "hostedcluster", d.Guest,
+		"--type", "merge", "-p", fmt.Sprintf(`{"spec":{"release":{"image":%q}}}`, d.Upgraded)); err != nil {
+		return err
+	}
+	if _, err := d.await(ctx, "Karpenter rolls", patience,
+		expectation{"Karpenter of the new payload", d.rolledOut(d.Upgraded)},
+		d.conditionIs("nodes wait for the control plane", v1beta1.NodesUpToDate, metav1.ConditionFalse),
+	); err != nil {
+		return err
+	}
+	if err := d.showHosted(ctx); err != nil {
+		return err
+	}
+	now, err := d.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	if names(now) != names(before) {
+		return fmt.Errorf("nodes were replaced ahead of the control plane: %s became %s", names(before), names(now))
+	}
+	d.say(fmt.Sprintf("$ autonode world upgrade %s --version %s", d.Guest, d.UpgradedKubernetes))
+	if err := world.UpgradeControlPlane(ctx, d.managementConfig, d.Guest, d.UpgradedKubernetes); err != nil {
+		return fmt.Errorf("upgrading the control plane of %s: %w", d.Guest, err)
+	}
+	if err := d.awaitReplaced(ctx, before, func(node *corev1.Node) bool {
+		return node.Status.NodeInfo.KubeletVersion == d.UpgradedKubernetes
+	}); err != nil {
+		return err
+	}
+	if _, err := d.await(ctx, "the history is complete", patience,
+		d.conditionIs("NodesUpToDate=True", v1beta1.NodesUpToDate, metav1.ConditionTrue),
+		expectation{"history says Completed", d.completed},
+	); err != nil {
+		return err
+	}
+	if _, err := d.showFleet(ctx); err != nil {
+		return err
+	}
+	return d.showHosted(ctx)
+}
+
+// scaleDown shows that nodes go when nobody needs them.
+func (d *demo) scaleDown(ctx context.Context) error {
+	d.heading("The workload goes, and its nodes with it")
+	if err := d.run(ctx, "--context", d.Guest, "scale", "deployment", "web", "--replicas=0"); err != nil {
+		return err
+	}
+	if _, err := d.await(ctx, "nodes go", patience, expectation{"no node and no Machine left", func(ctx context.Context) (bool, string, error) {
+		nodes, err := d.nodes(ctx)
+		if err != nil {
+			return false, "", err
+		}
+		machines := &clusterv1.MachineList{}
+		if err := d.management.List(ctx, machines, client.InNamespace(hosting.ControlPlaneNamespace(d.Guest))); err != nil {
+			return false, "", err
+		}
+		return len(nodes)+len(machines.Items) == 0, fmt.Sprintf("%d nodes, %d Machines", len(nodes), len(machines.Items)), nil
+	}}); err != nil {
+		return err
+	}
+	return d.showHosted(ctx)
+}
+
+func (d *demo) showHosted(ctx context.Context) error {
+	return d.run(ctx, "--context", world.Management, "get", "hostedclusters,controlplanecomponents", "-A")
+}
+
+func (d *demo) showFleet(ctx context.Context) (fleet, error) {
+	nodes, err := d.nodes(ctx)
+	if err != nil {
+		return fleet{}, err
+	}
+	pods := &corev1.PodList{}
+	if err := d.guest.List(ctx, pods, client.InNamespace(metav1.NamespaceDefault)); err != nil {
+		return fleet{}, fmt.Errorf("listing pods: %w", err)
+	}
+	class := &v1alpha1.ClusterAPINodeClass{}
+	if err := d.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class); err != nil {
+		return fleet{}, fmt.Errorf("reading the node class: %w", err)
+	}
+	d.shapes = class.Status.Shapes
+	f, err := newFleet(nodes, pods.Items, d.shapes)
+	if err != nil {
+		return fleet{}, err
+	}
+	d.say(f.String())
+	return f, nil
+}
+
+// nodes lists Karpenter's nodes by name.
+func (d *demo) nodes(ctx context.Context) ([]corev1.Node, error) {
+	list := &corev1.NodeList{}
+	if err := d.guest.List(ctx, list, client.HasLabels{karpenterv1.NodePoolLabelKey}); err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	slices.SortFunc(list.Items, func(a, b corev1.Node) int { return strings.Compare(a.Name, b.Name) })
+	return list.Items, nil
+}
+
+func names(nodes []corev1.Node) string {
+	out := make([]string, 0, len(nodes))
+	for _, node := range nodes {
+		out = append(out, node.Name)
+	}
+	return strings.Join(out, ", ")
+}
+
+// awaitReplaced waits until all nodes of before have gone and every node is as wanted. It fails when more than one node is
+// disrupted at once, which is the NodePool's budget.
+func (d *demo) awaitReplaced(ctx context.Context, before []corev1.Node, wanted func(*corev1.Node) bool) error {
+	var expectations []expectation
+	atOnce := 0
+	for left := len(before) - 1; left >= 0; left-- {
+		expectations = append(expectations, expectation{fmt.Sprintf("%d of %d nodes replaced", len(before)-left, len(before)),
+			func(ctx context.Context) (bool, string, error) {
+				nodes, err := d.nodes(ctx)
+				if err != nil {
+					return false, "", err
+				}
+				old, asWanted, disrupted := 0, 0, 0
+				for _, node := range nodes {
+					if slices.ContainsFunc(before, func(b corev1.Node) bool { return b.UID == node.UID }) {
+						old++
+					}
+					if wanted(&node) {
+						asWanted++
+					}
+					if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == karpenterv1.DisruptedTaintKey }) {
+						disrupted++
+					}
+				}
+				atOnce = max(atOnce, disrupted)
+				return old <= left && asWanted >= len(nodes)-old, fmt.Sprintf("%d old nodes, %d new ones", old, asWanted), nil
+			}})
+	}
+	elapsed, err := d.await(ctx, "nodes are replaced", 2*patience, expectations...)
+	if err != nil {
+		return err
+	}
+	if atOnce > 1 {
+		return fmt.Errorf("%d nodes were disrupted at once, and the budget is 1", atOnce)
+	}
+	d.say(fmt.Sprintf("%d nodes replaced in %s, never more than one at a time", len(before), progress.Duration(elapsed)))
+	return nil
+}
+
+func (d *demo) hostedCluster(ctx context.Context) (*v1beta1.HostedCluster, error) {
+	hosted := &v1beta1.HostedCluster{}
+	if err := d.management.Get(ctx, client.ObjectKey{Namespace: hosting.Namespace, Name: d.Guest}, hosted); err != nil {
+		return nil, fmt.Errorf("reading HostedCluster %s: %w", d.Guest, err)
+	}
+	return hosted, nil
+}
+
+func (d *demo) conditionIs(name, conditionType string, status metav1.ConditionStatus) expectation {
+	return expectation{name, func(ctx context.Context) (bool, string, error) {
+		hosted, err := d.hostedCluster(ctx)
+		if err != nil {
+			return false, "", err
+		}
+		condition := meta.FindStatusCondition(hosted.Status.Conditions, conditionType)
+		if condition == nil {
+			return false, "no condition " + conditionType + " yet", nil
+		}
+		return condition.Status == status && condition.ObservedGeneration == hosted.Generation,
+			fmt.Sprintf("%s=%s/%s: %s", condition.Type, condition.Status, condition.Reason, condition.Message), nil
+	}}
+}
+
+func (d *demo) crdsEstablished(ctx context.Context) (bool, string, error) {
+	for _, name := range []string{"nodepools.karpenter.sh", "nodeclaims.karpenter.sh", "clusterapinodeclasses." + v1alpha1.Group} {
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		if err := d.guest.Get(ctx, client.ObjectKey{Name: name}, crd); err != nil {
+			return false, "", client.IgnoreNotFound(err)
+		}
+		if !slices.ContainsFunc(crd.Status.Conditions, func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
+			return c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue
+		}) {
+			return false, name + " is not established", nil
+		}
+	}
+	return true, "", nil
+}
+
+// rolledOut says whether the component runs the payload of that release image, whole.
+func (d *demo) rolledOut(release string) func(context.Context) (bool, string, error) {
+	return func(ctx context.Context) (bool, string, error) {
+		hosted, err := d.hostedCluster(ctx)
+		if err != nil {
+			return false, "", err
+		}
+		version := hosted.Status.Version
+		if version == nil || version.Desired == nil || version.Desired.Requested != release {
+			return false, "the payload isn't resolved", nil
+		}
+		component := &v1beta1.ControlPlaneComponent{}
+		err = d.management.Get(ctx, client.ObjectKey{Namespace: hosting.ControlPlaneNamespace(d.Guest), Name: v1beta1.KarpenterComponent}, component)
+		if err != nil {
+			return false, "", client.IgnoreNotFound(err)
+		}
+		complete := meta.FindStatusCondition(component.Status.Conditions, v1beta1.RolloutComplete)
+		if complete == nil {
+			return false, "no condition RolloutComplete yet", nil
+		}
+		return complete.Status == metav1.ConditionTrue && component.Status.Version == version.Desired.Version, complete.Message, nil
+	}
+}
+
+func (d *demo) nodeClassReady(ctx context.Context) (bool, string, error) {
+	class := &v1alpha1.ClusterAPINodeClass{}
+	if err := d.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class); err != nil {
+		return false, "", client.IgnoreNotFound(err)
+	}
+	ready := class.StatusConditions().Get("Ready")
+	if ready == nil {
+		return false, "no condition Ready yet", nil
+	}
+	return ready.IsTrue(), fmt.Sprintf("Ready=%s: %s", ready.Status, ready.Message), nil
+}
+
+func (d *demo) completed(ctx context.Context) (bool, string, error) {
+	hosted, err := d.hostedCluster(ctx)
+	if err != nil {
+		return false, "", err
+	}
+	if hosted.Status.Version == nil || len(hosted.Status.Version.History) == 0 {
+		return false, "no history", nil
+	}
+	newest := hosted.Status.Version.History[0]
+	return newest.State == v1beta1.UpdateCompleted, fmt.Sprintf("%s is %s", newest.Version, newest.State), nil
+}
+
+// explain shows what a person would look at after a failure.
+func (d *demo) explain(ctx context.Context) {
+	d.heading("Something did not happen. What there is to see:")
+	for _, args := range [][]string{
+		{"--context", world.Management, "-n", hosting.Namespace, "describe", "hostedcluster", d.Guest},
+		{"--context", world.Management, "-n", hosting.ControlPlaneNamespace(d.Guest), "get", "controlplanecomponents,pods,machines", "-o", "wide"},
+		{"--context", world.Management, "-n", hosting.ControlPlaneNamespace(d.Guest), "get", "events", "--sort-by=.lastTimestamp"},
+		{"--context", d.Guest, "get", "clusterapinodeclasses,nodepools,nodeclaims,nodes", "-o", "wide"},
+		{"--context", d.Guest, "get", "events", "--sort-by=.lastTimestamp"},
+	} {
+		if err := d.run(ctx, args...); err != nil {
+			d.say(err.Error())
+		}
+	}
+	d.say("Logs are in " + world.LogDir(d.Dir))
+}

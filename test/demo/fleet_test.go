@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+func TestFleet(t *testing.T) {
+	shapes := []v1alpha1.ShapeStatus{
+		{InstanceType: "c4-large", CPU: resource.MustParse("4"), Price: "0.139", SpotPrice: "0.041"},
+		{InstanceType: "c2-small", CPU: resource.MustParse("2"), Price: "0.070"},
+	}
+	node := func(name, instanceType, capacityType string) corev1.Node {
+		return corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+				corev1.LabelInstanceTypeStable: instanceType, corev1.LabelTopologyZone: "a", karpenterv1.CapacityTypeLabelKey: capacityType,
+			}},
+			Status: corev1.NodeStatus{
+				NodeInfo:    corev1.NodeSystemInfo{KubeletVersion: "v1.36.2"},
+				Allocatable: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")},
+			},
+		}
+	}
+	pod := func(node string) corev1.Pod {
+		return corev1.Pod{Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1500m")}}}}}}
+	}
+
+	t.Run("When nodes run pods, it should show price and utilization, by name", func(t *testing.T) {
+		g := NewWithT(t)
+		f, err := newFleet([]corev1.Node{node("b", "c2-small", "on-demand"), node("a", "c4-large", "spot")}, []corev1.Pod{pod("a"), pod("a"), pod("")}, shapes)
+		g.Expect(err).NotTo(HaveOccurred())
+		want := "" +
+			"NODE  VERSION  TYPE      ZONE  CAPACITY   PRICE/H  CPU            PODS\n" +
+			"a     v1.36.2  c4-large  a     spot       $0.041   ██████░░  75%  2\n" +
+			"b     v1.36.2  c2-small  a     on-demand  $0.070   ░░░░░░░░   0%  0\n"
+		g.Expect(cmp.Diff(want, f.String())).To(BeEmpty())
+		g.Expect(f.price).To(BeNumerically("~", 0.111, 1e-9))
+	})
+
+	t.Run("When a node's price is unknown, it should say whose", func(t *testing.T) {
+		_, err := newFleet([]corev1.Node{node("a", "c9-giant", "spot")}, nil, shapes)
+		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("price of spot c9-giant")))
+	})
+
+	t.Run("When pods had a node each, it should take the cheapest that holds one", func(t *testing.T) {
+		NewWithT(t).Expect(cheapestAlone(10, 500, shapes)).To(BeNumerically("~", 0.41, 1e-9))
+	})
+}
