@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package payload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	. "github.com/onsi/gomega"
+)
+
+func TestRegistryErrors(t *testing.T) {
+	auth := &authn.Basic{Username: "alice", Password: "hunter2"}
+	config := func(g Gomega, host, password string) authn.Keychain {
+		k, err := KeychainFromDockerConfig(fmt.Appendf(nil, `{"auths":{%q:{"username":"alice","password":%q}}}`, host, password))
+		g.Expect(err).NotTo(HaveOccurred())
+		return k
+	}
+	// both calls Read and Resolve, which are to answer alike.
+	both := func(t *testing.T, ref string, opts Options, reason Reason, words ...string) *Error {
+		t.Helper()
+		_, err := Resolve(t.Context(), ref, opts)
+		expectError(t, err, reason, append(words, "resolving "+ref+": ")...)
+		_, err = Read(t.Context(), ref, opts)
+		return expectError(t, err, reason, append(words, "pulling "+ref+": ")...)
+	}
+
+	t.Run("When the registry wants credentials and none are given, it should say that there are none", func(t *testing.T) {
+		g := NewWithT(t)
+		s := newServer(t, auth)
+		e := both(t, s.host+"/release:1", Options{}, ReasonImagePullUnauthorized, "401", "no credentials were given for "+s.host, "who are you?")
+		g.Expect(e.Anonymous).To(BeTrue())
+		g.Expect(e.Registry).To(Equal(s.host))
+		e = both(t, s.host+"/release:1", Options{Keychain: config(g, "elsewhere.example", "hunter2")}, ReasonImagePullUnauthorized, "no credentials were given")
+		g.Expect(e.Anonymous).To(BeTrue())
+	})
+
+	t.Run("When the credentials are wrong, it should say that they are, and not show them", func(t *testing.T) {
+		g := NewWithT(t)
+		s := newServer(t, auth)
+		e := both(t, s.host+"/release:1", Options{Keychain: config(g, s.host, "sesame")}, ReasonImagePullUnauthorized, "401", "the credentials given for "+s.host)
+		g.Expect(e.Anonymous).To(BeFalse())
+		g.Expect(e.Error()).NotTo(ContainSubstring("sesame"))
+		g.Expect(e.Temporary()).To(BeFalse())
+	})
+
+	t.Run("When the credentials are right, it should read, push and resolve", func(t *testing.T) {
+		g := NewWithT(t)
+		s := newServer(t, auth)
+		opts := Options{Keychain: config(g, s.host, "hunter2")}
+		ref, err := Push(t.Context(), s.host+"/release:1", build(t, goodSpec()), opts)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(Resolve(t.Context(), s.host+"/release:1", opts)).To(Equal(ref))
+		r, err := ReadDigest(t.Context(), ref, opts)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(r.Version).To(Equal("1.36.3"))
+	})
+
+	t.Run("When the pull secret's entry can't be read, it should say that, and nothing of its content", func(t *testing.T) {
+		g := NewWithT(t)
+		s := newServer(t, auth)
+		k, err := KeychainFromDockerConfig(fmt.Appendf(nil, `{"auths":{%q:{"auth":"~~hunter2~~"}}}`, s.host))
+		g.Expect(err).NotTo(HaveOccurred())
+		e := both(t, s.host+"/release:1", Options{Keychain: k}, ReasonImagePullUnauthorized, `entry "`+s.host+`"`)
+		g.Expect(e.Error()).NotTo(ContainSubstring("hunter2"))
+	})
+
+	t.Run("When the repository or the tag isn't there, it should say that it was not found", func(t *testing.T) {
+		s := newServer(t, nil)
+		s.push(t, "release:1", build(t, goodSpec()))
+		both(t, s.host+"/release:2", Options{}, ReasonImageNotFound, "404 Not Found")
+		both(t, s.host+"/nothing:1", Options{}, ReasonImageNotFound, "404 Not Found")
+	})
+
+	t.Run("When a layer isn't there, it should say which", func(t *testing.T) {
+		s := newServer(t, nil)
+		ref, _ := s.push(t, "release:1", build(t, goodSpec()))
+		s.onRequest(func(w http.ResponseWriter, req *http.Request) bool {
+			if strings.Contains(req.URL.Path, "/blobs/") {
+				http.Error(w, `{"errors":[{"code":"BLOB_UNKNOWN","message":"gone"}]}`, http.StatusNotFound)
+				return true
+			}
+			return false
+		})
+		_, err := Read(t.Context(), ref, Options{})
+		expectError(t, err, ReasonImageNotFound, "layer 1 of 1", "gone")
+	})
+
+	t.Run("When nothing listens, it should call the registry unreachable, and that temporary", func(t *testing.T) {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		host := listener.Addr().String()
+		NewWithT(t).Expect(listener.Close()).To(Succeed())
+		e := both(t, host+"/release:1", Options{}, ReasonRegistryUnreachable, "connection refused")
+		NewWithT(t).Expect(e.Temporary()).To(BeTrue())
+	})
+
+	t.Run("When the registry has an error of its own, it should call it unreachable and say what it answered", func(t *testing.T) {
+		s := newServer(t, nil)
+		s.onRequest(func(w http.ResponseWriter, req *http.Request) bool {
+			if req.URL.Path == "/v2/" {
+				return false
+			}
+			http.Error(w, `{"errors":[{"code":"TOOMANYREQUESTS","message":"slow \u0007down\nplease"}]}`, http.StatusTooManyRequests)
+			return true
+		})
+		both(t, s.host+"/release:1", Options{}, ReasonRegistryUnreachable, "429", "slow  down please")
+	})
+
+	t.Run("When the registry never answers, it should give up in time", func(t *testing.T) {
+		s := newServer(t, nil)
+		s.onRequest(func(_ http.ResponseWriter, req *http.Request) bool { <-req.Context().Done(); return true })
+		both(t, s.host+"/release:1", Options{Timeout: 50 * time.Millisecond}, ReasonRegistryUnreachable, "no answer")
+	})
+
+	t.Run("When the caller gives up, it should say so to errors.Is", func(t *testing.T) {
+		s := newServer(t, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		s.onRequest(func(_ http.ResponseWriter, req *http.Request) bool { cancel(); <-req.Context().Done(); return true })
+		_, err := Read(ctx, s.host+"/release:1", Options{})
+		NewWithT(t).Expect(errors.Is(err, context.Canceled)).To(BeTrue(), "%v", err)
+	})
+
+	t.Run("When the registry serves other content than the digest's, it should not be believed", func(t *testing.T) {
+		s := newServer(t, nil)
+		ref, digest := s.push(t, "release:1", build(t, goodSpec()))
+		fake := releaseFiles(map[string]string{"release-metadata": `{"kind":"cincinnati-metadata-v0","version":"6.6.6"}`})
+		s.onRequest(func(w http.ResponseWriter, req *http.Request) bool {
+			if strings.Contains(req.URL.Path, "/blobs/") {
+				_, _ = w.Write(gzipped(t, tarOf(t, fake...)))
+				return true
+			}
+			return false
+		})
+		_, err := Read(t.Context(), ref, Options{})
+		expectError(t, err, ReasonRegistryUnreachable, "layer 1 of 1", "verifying")
+
+		s.onRequest(func(w http.ResponseWriter, req *http.Request) bool {
+			if strings.Contains(req.URL.Path, "/manifests/") {
+				w.Header().Set("Content-Type", string(types.OCIManifestSchema1))
+				_, _ = io.WriteString(w, `{}`)
+				return true
+			}
+			return false
+		})
+		_, err = Read(t.Context(), ref+"@"+digest, Options{})
+		expectError(t, err, ReasonRegistryUnreachable, "does not match")
+	})
+
+	t.Run("When the manifest is endless, it should stop reading it", func(t *testing.T) {
+		s := newServer(t, nil)
+		s.onRequest(func(w http.ResponseWriter, req *http.Request) bool {
+			if !strings.Contains(req.URL.Path, "/manifests/") || req.Method != http.MethodGet {
+				return false
+			}
+			w.Header().Set("Content-Type", string(types.OCIManifestSchema1))
+			for chunk := make([]byte, 1<<16); ; {
+				if _, err := w.Write(chunk); err != nil {
+					return true
+				}
+			}
+		})
+		_, err := Read(t.Context(), s.host+"/release:1", Options{})
+		expectError(t, err, ReasonPayloadTooLarge, "4 MiB in one answer")
+	})
+}
+
+func TestMirrors(t *testing.T) {
+	// The source's host exists nowhere, unless a test says otherwise.
+	const source = "source.invalid/ocp/release"
+
+	push := func(t *testing.T, s *server, repository, version string) string {
+		t.Helper()
+		spec := goodSpec()
+		spec.Version = version
+		_, digest := s.push(t, repository+":1", build(t, spec))
+		return digest
+	}
+
+	t.Run("When several mirrors have it, the first should be asked alone, and the source's name kept", func(t *testing.T) {
+		g := NewWithT(t)
+		a, b := newServer(t, nil), newServer(t, nil)
+		digest := push(t, a, "mirror/release", "1.0.1")
+		push(t, b, "mirror/release", "1.0.2")
+		opts := Options{ImageContentSources: []ImageContentSource{{Source: "source.invalid/ocp", Mirrors: []string{a.host + "/mirror", b.host + "/mirror"}}}}
+		r, err := Read(t.Context(), source+":1", opts)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(r.Version).To(Equal("1.0.1"))
+		g.Expect(r.Image).To(Equal(source + "@" + digest))
+		g.Expect(r.ServedBy).To(Equal(a.host + "/mirror/release"))
+		g.Expect(b.count("")).To(BeZero())
+		g.Expect(Resolve(t.Context(), source+":1", opts)).To(Equal(r.Image))
+	})
+
+	t.Run("When a mirror lacks it, is down, or wants credentials, the next should be asked", func(t *testing.T) {
+		g := NewWithT(t)
+		lacks, down, private, has := newServer(t, nil), newServer(t, nil), newServer(t, &authn.Basic{Username: "a", Password: "b"}), newServer(t, nil)
+		down.onRequest(func(w http.ResponseWriter, _ *http.Request) bool {
+			w.WriteHeader(http.StatusNotImplemented)
+			return true
+		})
+		push(t, has, "release", "1.0.1")
+		r, err := Read(t.Context(), source+":1", Options{ImageContentSources: []ImageContentSource{{Source: source,
+			Mirrors: []string{lacks.host + "/release", down.host + "/release", private.host + "/release", "Not A Name", has.host + "/release"}}}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(r.ServedBy).To(Equal(has.host + "/release"))
+	})
+
+	t.Run("When a mirror has the manifest but not the layers, the next should be asked", func(t *testing.T) {
+		g := NewWithT(t)
+		partial, has := newServer(t, nil), newServer(t, nil)
+		digest := push(t, partial, "release", "1.0.1")
+		push(t, has, "release", "1.0.1")
+		partial.onRequest(func(w http.ResponseWriter, req *http.Request) bool {
+			if strings.Contains(req.URL.Path, "/blobs/") {
+				w.WriteHeader(http.StatusNotFound)
+				return true
+			}
+			return false
+		})
+		r, err := ReadDigest(t.Context(), source+"@"+digest, Options{ImageContentSources: []ImageContentSource{{Source: source,
+			Mirrors: []string{partial.host + "/release", has.host + "/release"}}}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(r.ServedBy).To(Equal(has.host + "/release"))
+	})
+
+	t.Run("When no mirror has it, the source should be asked last", func(t *testing.T) {
+		g := NewWithT(t)
+		lacks, has := newServer(t, nil), newServer(t, nil)
+		push(t, has, "release", "1.0.1")
+		r, err := Read(t.Context(), has.host+"/release:1", Options{ImageContentSources: []ImageContentSource{{Source: has.host, Mirrors: []string{lacks.host}}}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(r.ServedBy).To(Equal(has.host + "/release"))
+		g.Expect(lacks.count("")).NotTo(BeZero())
+	})
+
+	t.Run("When nobody has it, it should tell what each answered, with the reason that helps most", func(t *testing.T) {
+		g := NewWithT(t)
+		lacks, private := newServer(t, nil), newServer(t, &authn.Basic{Username: "a", Password: "b"})
+		_, err := Read(t.Context(), lacks.host+"/release:1", Options{ImageContentSources: []ImageContentSource{{Source: lacks.host + "/release",
+			Mirrors: []string{private.host + "/mirror"}}}})
+		e := expectError(t, err, ReasonImagePullUnauthorized, "pulling "+lacks.host+"/release:1: "+private.host+"/mirror: 401", "; "+lacks.host+"/release: 404")
+		g.Expect(e.Registry).To(Equal(private.host))
+	})
+
+	t.Run("When a mirror hangs, it should leave time for the others", func(t *testing.T) {
+		g := NewWithT(t)
+		hangs, has := newServer(t, nil), newServer(t, nil)
+		hangs.onRequest(func(_ http.ResponseWriter, req *http.Request) bool { <-req.Context().Done(); return true })
+		push(t, has, "release", "1.0.1")
+		r, err := Read(t.Context(), has.host+"/release:1", Options{Timeout: 4 * time.Second,
+			ImageContentSources: []ImageContentSource{{Source: has.host, Mirrors: []string{hangs.host}}}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(r.ServedBy).To(Equal(has.host + "/release"))
+	})
+
+	t.Run("When the mirror's payload is malformed, it should be reported and not hidden by asking on", func(t *testing.T) {
+		broken, has := newServer(t, nil), newServer(t, nil)
+		broken.push(t, "release:1", imageOf(t))
+		push(t, has, "release", "1.0.1")
+		_, err := Read(t.Context(), has.host+"/release:1", Options{ImageContentSources: []ImageContentSource{{Source: has.host, Mirrors: []string{broken.host}}}})
+		expectError(t, err, ReasonPayloadMalformed)
+	})
+
+	for name, c := range map[string]struct {
+		image   string
+		sources []ImageContentSource
+		want    []string
+	}{
+		"When nothing is configured, only the source is asked": {"registry.example/aa/bb", nil, []string{"registry.example/aa/bb"}},
+		"When the source is a whole registry, paths are kept": {"registry.example/aa/bb", []ImageContentSource{{"registry.example", []string{"m.example", "n.example/x/"}}},
+			[]string{"m.example/aa/bb", "n.example/x/aa/bb", "registry.example/aa/bb"}},
+		"When a source ends within a name, it doesn't match": {"registry.example/aab", []ImageContentSource{{"registry.example/aa", []string{"m.example"}}},
+			[]string{"registry.example/aab"}},
+		"When a source is another port, it doesn't match": {"registry.example:5000/aa", []ImageContentSource{{"registry.example", []string{"m.example"}}},
+			[]string{"registry.example:5000/aa"}},
+		"When several sources match, the longest decides": {"registry.example/aa/bb", []ImageContentSource{
+			{"registry.example", []string{"m.example"}}, {"registry.example/aa", []string{"n.example"}}, {"registry.example/aa/", []string{"o.example"}}},
+			[]string{"n.example/bb", "o.example/bb", "registry.example/aa/bb"}},
+		"When a mirror is the source itself or comes twice, it is asked once": {"registry.example/aa", []ImageContentSource{
+			{"registry.example", []string{"registry.example", "m.example", "m.example"}}}, []string{"registry.example/aa", "m.example/aa"}},
+		"When the source is exactly the repository, the mirror is too": {"registry.example/aa", []ImageContentSource{{"registry.example/aa", []string{"m.example/z"}}},
+			[]string{"m.example/z", "registry.example/aa"}},
+		"When Docker Hub goes by another name, it is the same": {"nginx", []ImageContentSource{{"docker.io/library", []string{"m.example/hub"}}},
+			[]string{"m.example/hub/nginx", "index.docker.io/library/nginx"}},
+		"When an entry is empty, it is ignored": {"registry.example/aa", []ImageContentSource{{"", []string{"m.example"}}}, []string{"registry.example/aa"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			repository, err := repositoryOf(c.image)
+			g.Expect(err).NotTo(HaveOccurred())
+			var got []string
+			for _, p := range (Options{ImageContentSources: c.sources}).places(repository) {
+				got = append(got, p.name)
+			}
+			g.Expect(cmp.Diff(c.want, got)).To(BeEmpty())
+		})
+	}
+}
+
+func repositoryOf(s string) (name.Repository, error) { return name.NewRepository(s) }
