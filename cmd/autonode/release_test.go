@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/test/world/registry"
+)
+
+const someImage = "registry.example/karpenter-clusterapi@sha256:1111111111111111111111111111111111111111111111111111111111111111"
+
+// release runs `autonode release` with the arguments.
+func release(t *testing.T, args ...string) (stdout string, err error) {
+	t.Helper()
+	// Nobody's own registry credentials.
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	var out bytes.Buffer
+	cmd := newReleaseCommand()
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetArgs(args)
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	err = cmd.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func write(t *testing.T, path, content string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const nodePools = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: nodepools.karpenter.sh
+spec:
+  group: karpenter.sh
+  names: {kind: NodePool, plural: nodepools}
+  scope: Cluster
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
+  - {name: v1beta1, served: false, storage: false, schema: {openAPIV3Schema: {type: object}}}
+`
+
+func TestRelease(t *testing.T) {
+	r, err := registry.Start(t.Context(), registry.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	dir := t.TempDir()
+	config := write(t, filepath.Join(dir, "pull-secret.json"), string(r.DockerConfigJSON()))
+	crds := filepath.Join(dir, "crds")
+	if err := os.Mkdir(crds, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(crds, "nodepools.yaml"), nodePools)
+	write(t, filepath.Join(crds, "README.md"), "not a manifest")
+	target := r.Host() + "/autonode/release:1.36.3"
+	create := func(t *testing.T, extra ...string) (string, error) {
+		t.Helper()
+		return release(t, append([]string{"new", "--version", "v1.36.3", "--previous", "1.36.2,1.36.1",
+			"--component", "karpenter-clusterapi=" + someImage, "--component", "other=" + someImage,
+			"--component-version", "karpenter-clusterapi:kubernetes=v1.36.3", "--component-version", "karpenter-clusterapi:karpenter=1.14.1",
+			"--crds", "karpenter-clusterapi=" + crds, "--registry-config", config, target}, extra...)...)
+	}
+
+	t.Run("When a payload is made, it should print it by digest, and inspect should show it in each form", func(t *testing.T) {
+		g := NewWithT(t)
+		out, err := create(t)
+		g.Expect(err).NotTo(HaveOccurred())
+		ref := strings.TrimSpace(out)
+		g.Expect(ref).To(MatchRegexp("^" + r.Host() + "/autonode/release@sha256:[0-9a-f]{64}$"))
+		_, digest, _ := strings.Cut(ref, "@")
+
+		out, err = release(t, "inspect", target, "--registry-config", config)
+		g.Expect(err).NotTo(HaveOccurred())
+		want := `Version:         1.36.3
+Image:           ` + ref + `
+Upgrades from:   1.36.1, 1.36.2
+
+COMPONENT              VERSIONS                              CRDS   IMAGE
+karpenter-clusterapi   karpenter 1.14.1, kubernetes 1.36.3   1      ` + someImage + `
+other                  -                                     0      ` + someImage + `
+
+CRD                      VERSIONS      COMPONENT
+nodepools.karpenter.sh   v1, v1beta1   karpenter-clusterapi
+`
+		g.Expect(cmp.Diff(want, out)).To(BeEmpty())
+
+		view := releaseView{Version: "1.36.3", Previous: []string{"1.36.1", "1.36.2"}, Image: ref, Digest: digest, Components: map[string]componentView{
+			"karpenter-clusterapi": {Image: someImage, Versions: map[string]string{"karpenter": "1.14.1", "kubernetes": "1.36.3"},
+				CRDs: []crdView{{Name: "nodepools.karpenter.sh", Versions: []string{"v1", "v1beta1"}}}},
+			"other": {Image: someImage},
+		}}
+		var got releaseView
+		out, err = release(t, "inspect", ref, "--registry-config", config, "-o", "json")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(json.Unmarshal([]byte(out), &got)).To(Succeed())
+		g.Expect(cmp.Diff(view, got)).To(BeEmpty())
+		got = releaseView{}
+		out, err = release(t, "inspect", ref, "--registry-config", config, "-o", "yaml")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(yaml.UnmarshalStrict([]byte(out), &got)).To(Succeed())
+		g.Expect(cmp.Diff(view, got)).To(BeEmpty())
+
+		g.Expect(release(t, "inspect", target, "--registry-config", config, "-o", "name")).To(Equal(ref + "\n"))
+	})
+
+	t.Run("When a payload is made again, it should have the same digest", func(t *testing.T) {
+		g := NewWithT(t)
+		first, err := create(t)
+		g.Expect(err).NotTo(HaveOccurred())
+		second, err := create(t)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(second).To(Equal(first))
+	})
+
+	t.Run("When -o json is asked for, new should print what the payload holds", func(t *testing.T) {
+		g := NewWithT(t)
+		out, err := create(t, "-o", "json")
+		g.Expect(err).NotTo(HaveOccurred())
+		var got releaseView
+		g.Expect(json.Unmarshal([]byte(out), &got)).To(Succeed())
+		g.Expect(got.Components).To(HaveKey("karpenter-clusterapi"))
+	})
+
+	t.Run("When a component is given by tag, it should be pinned to its digest", func(t *testing.T) {
+		g := NewWithT(t)
+		ref, err := r.Push(t.Context(), "autonode/karpenter-clusterapi:dev", empty.Image)
+		g.Expect(err).NotTo(HaveOccurred())
+		out, err := release(t, "new", "--version", "1.0.0", "--component", "a="+r.Host()+"/autonode/karpenter-clusterapi:dev", "--registry-config", config, target, "-o", "yaml")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(ContainSubstring("image: " + ref))
+	})
+
+	minimal := []string{"--version", "1.0.0", "--component", "a=" + someImage}
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"When new has no target, it should say what that is":               {append([]string{"new"}, minimal...), "TARGET is missing: the image to push to"},
+		"When new has two targets, it should name the second":              {append([]string{"new", target, "second"}, minimal...), `"second"] is too much`},
+		"When the version is missing, it should say so":                    {[]string{"new", "--component", "a=" + someImage, target}, `"version" not set`},
+		"When there is no component, it should say so":                     {[]string{"new", "--version", "1.0.0", target}, `"component" not set`},
+		"When the version is none, it should say so":                       {[]string{"new", "--version", "new", "--component", "a=" + someImage, target}, `version "new" is no semantic version`},
+		"When a component has no image, it should show the form":           {[]string{"new", "--version", "1.0.0", "--component", "a", target}, `--component "a": want NAME=IMAGE`},
+		"When a component is given twice, it should say which":             {append([]string{"new", "--component", "a=" + someImage, target}, minimal...), "--component a is given twice"},
+		"When a version has no name, it should show the form":              {append([]string{"new", "--component-version", "a=1", target}, minimal...), "want NAME:WHAT=VERSION"},
+		"When a version is given twice, it should say which":               {append([]string{"new", "--component-version", "a:b=1.0.0", "--component-version", "a:b=1.0.1", target}, minimal...), "a:b is given twice"},
+		"When a version is of another component, it should say so":         {append([]string{"new", "--component-version", "b:c=1.0.0", target}, minimal...), "there is no --component b="},
+		"When CRDs are of another component, it should say so":             {append([]string{"new", "--crds", "b=" + crds, target}, minimal...), "there is no --component b="},
+		"When CRDs have no path, it should show the form":                  {append([]string{"new", "--crds", "b", target}, minimal...), "want NAME=PATH"},
+		"When a folder of CRDs isn't there, it should name it":             {append([]string{"new", "--crds", "a=/nowhere/at-all", target}, minimal...), "/nowhere/at-all: no such file"},
+		"When a folder has no CRDs, it should say so":                      {append([]string{"new", "--crds", "a=" + t.TempDir(), target}, minimal...), "has no .yaml, .yml or .json file"},
+		"When the output has no such form, it should name those there are": {[]string{"inspect", target, "-o", "wide"}, `"wide" is none of table, json, yaml, name`},
+		"When new's output has no such form, it should say so":             {append([]string{"new", target, "-o", "table"}, minimal...), `"table" is neither json nor yaml`},
+		"When inspect has no image, it should say what that is":            {[]string{"inspect"}, "IMAGE is missing: the payload to show"},
+		"When there are no credentials, it should say how to get them":     {[]string{"inspect", target}, "docker login " + r.Host()},
+		"When the registry config isn't there, it should name it":          {[]string{"inspect", target, "--registry-config", "/nowhere"}, "--registry-config: open /nowhere"},
+		"When the registry config lacks the registry, it should name both": {[]string{"inspect", target, "--registry-config", write(t, filepath.Join(dir, "empty.json"), `{"auths":{}}`)},
+			"add or correct the entry for " + r.Host() + " in " + filepath.Join(dir, "empty.json")},
+		"When the registry config is broken, it should name it": {[]string{"inspect", target, "--registry-config", write(t, filepath.Join(dir, "broken.json"), `{`)}, "broken.json: reading the docker config"},
+		"When the payload isn't there, it should say so":        {[]string{"inspect", target + "4", "--registry-config", config}, "404 Not Found"},
+		"When the timeout is none, it should say so":            {[]string{"inspect", target, "--timeout", "0s"}, "--timeout must be more than 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := release(t, c.args...)
+			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(c.want)))
+		})
+	}
+
+	t.Run("When a command is asked for help, it should have an example", func(t *testing.T) {
+		g := NewWithT(t)
+		for _, cmd := range newReleaseCommand().Commands() {
+			g.Expect(cmd.Example).To(ContainSubstring("autonode release "+cmd.Name()), cmd.Name())
+		}
+		out, err := release(t)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(ContainSubstring("inspect"))
+	})
+}
