@@ -213,10 +213,11 @@ func (a *Agent) openDir() error {
 	if err != nil {
 		return fmt.Errorf("opening the node agent's lock: %w", err)
 	}
-	a.lock = lock
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = lock.Close()
 		return fmt.Errorf("another node agent uses %s: %w", a.dir, err)
 	}
+	a.lock = lock
 	if found := killMarked(dirMarker, a.dir); found > 0 {
 		a.log.Info("Ended processes that an earlier node agent left", "count", found)
 	}

@@ -53,9 +53,13 @@ var (
 	testImage  string // by digest
 	testLogger logr.Logger
 	buildDir   string
+	logClients authority
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(agentOnly) != "" {
+		os.Exit(runAgentOnly())
+	}
 	os.Exit(runTests(m))
 }
 
@@ -82,7 +86,14 @@ func runTests(m *testing.M) (code int) {
 	if testImage, err = pushTestImage(strings.TrimPrefix(server.URL, "http://")); err != nil {
 		return fail("making the test image", err)
 	}
+	if logClients, err = newAuthority(buildDir); err != nil {
+		return fail("making the API server's client certificate", err)
+	}
 	environment := &envtest.Environment{}
+	environment.ControlPlane.GetAPIServer().Configure().
+		Disable("disable-admission-plugins"). // pods get their service-account tokens as anywhere
+		Set("kubelet-client-certificate", logClients.certificate).
+		Set("kubelet-client-key", logClients.key)
 	if config, err = environment.Start(); err != nil {
 		return fail("starting the API server", err)
 	}
@@ -109,7 +120,7 @@ func runTests(m *testing.M) (code int) {
 func startAgent(ctx context.Context, name, dir string) (*Agent, error) {
 	return Start(ctx, Config{
 		Management: config, NodeName: name, Dir: dir, Logger: testLogger,
-		BackOffBase: time.Second, BackOffMax: 4 * time.Second, StopGrace: 3 * time.Second,
+		BackOffBase: time.Second, BackOffMax: 4 * time.Second, StopGrace: 3 * time.Second, LogClientCA: logClients.ca,
 	})
 }
 
@@ -185,7 +196,7 @@ func layerOf(entries ...tarEntry) (v1.Layer, error) {
 	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil })
 }
 
-// newNamespace makes a namespace with its default service account, as the controller manager would.
+// newNamespace makes a namespace with what the controller manager would put into it.
 func newNamespace(t *testing.T) string {
 	t.Helper()
 	namespace, err := management.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
@@ -193,6 +204,12 @@ func newNamespace(t *testing.T) string {
 		t.Fatal(err)
 	}
 	_, err = management.CoreV1().ServiceAccounts(namespace.Name).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = management.CoreV1().ConfigMaps(namespace.Name).Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": string(config.CAData)},
+	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,11 +245,7 @@ func create(t *testing.T, pod *corev1.Pod) *corev1.Pod {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = management.CoreV1().Pods(pod.Namespace).Delete(context.Background(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)})
-		NewWithT(t).Eventually(func() error {
-			_, err := management.CoreV1().Pods(pod.Namespace).Get(context.Background(), pod.Name, metav1.GetOptions{})
-			return err
-		}, waitLong, waitPoll).Should(Satisfy(apierrors.IsNotFound))
+		deleteAndWait(t, pod)
 		if t.Failed() {
 			if log, err := os.ReadFile(agent.LogPath(key(pod), "main")); err == nil {
 				t.Logf("log of %s:\n%s", pod.Name, log)
@@ -240,6 +253,17 @@ func create(t *testing.T, pod *corev1.Pod) *corev1.Pod {
 		}
 	})
 	return created
+}
+
+// deleteAndWait deletes a pod, if it is there, and waits for its node to have done its part.
+func deleteAndWait(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	ctx := context.Background() // a test's own ends before its cleanup
+	_ = management.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)})
+	NewWithT(t).Eventually(func() error {
+		_, err := management.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		return err
+	}, waitLong, waitPoll).Should(Satisfy(apierrors.IsNotFound))
 }
 
 func key(pod *corev1.Pod) types.NamespacedName {

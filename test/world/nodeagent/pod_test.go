@@ -101,7 +101,7 @@ func TestRestarts(t *testing.T) {
 	t.Run("When the liveness probe fails, it should restart the container", func(t *testing.T) {
 		pod := create(t, testPod(namespace, "sick", func(pod *corev1.Pod) {
 			pod.Spec.Containers[0].LivenessProbe = &corev1.Probe{
-				PeriodSeconds: 1, FailureThreshold: 1,
+				InitialDelaySeconds: 1, PeriodSeconds: 1, FailureThreshold: 2,
 				ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(8080)}},
 			}
 		}))

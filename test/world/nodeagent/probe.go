@@ -88,29 +88,59 @@ func (p *prober) afterStartup(ctx context.Context, kind probeKind, probe *corev1
 	}
 }
 
+const (
+	// eagerPeriod is how often a program that hasn't answered yet is asked, between the probe's own times: a program takes
+	// a moment to listen, and a rollout needn't wait a whole period for that. Only success counts then.
+	eagerPeriod = 200 * time.Millisecond
+	// firstProbe is when a probe first counts that has no initial delay. The kubelet's first probe falls anywhere in the
+	// first period.
+	firstProbe = time.Second
+)
+
 // watch runs one probe until the container ends, or until the probe has said all it has to say.
 func (p *prober) watch(ctx context.Context, kind probeKind, probe *corev1.Probe) {
-	delay := time.Until(p.started.Add(time.Duration(probe.InitialDelaySeconds) * time.Second))
 	period := time.Duration(max(probe.PeriodSeconds, 1)) * time.Second
-	timer := time.NewTimer(max(delay, 0))
+	begin := p.started.Add(time.Duration(probe.InitialDelaySeconds) * time.Second)
+	due := begin
+	if probe.InitialDelaySeconds == 0 {
+		due = due.Add(min(period, firstProbe))
+	}
+	eager := kind != probeLiveness
+	next := due
+	if eager {
+		next = begin
+	}
+	timer := time.NewTimer(time.Until(next))
 	defer timer.Stop()
 	var count thresholds
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-timer.C:
-		}
-		timer.Reset(period)
-		err := p.once(ctx, probe)
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			p.failed(kind, err)
-		}
-		if decided, good := count.add(err == nil, probe); decided && p.decide(kind, good) {
-			return
+		case now := <-timer.C:
+			counts := !now.Before(due)
+			if counts {
+				due = now.Add(period)
+			}
+			err := p.once(ctx, probe)
+			if ctx.Err() != nil {
+				return
+			}
+			if err == nil {
+				eager = false
+			} else if counts {
+				p.failed(kind, err)
+			}
+			if counts || err == nil {
+				if decided, good := count.add(err == nil, probe); decided && p.decide(kind, good) {
+					return
+				}
+			}
+			next = due
+			if soon := time.Now().Add(eagerPeriod); eager && soon.Before(due) {
+				next = soon
+			}
+			timer.Reset(time.Until(next))
 		}
 	}
 }

@@ -30,7 +30,7 @@ func main() {
 	write := flag.String("write", "", "file to append a line to")
 	flag.Parse()
 
-	fmt.Println("testpod", os.Args[1:])
+	fmt.Println("testpod", os.Getpid(), os.Args[1:])
 	if *dump != "" {
 		content, err := os.ReadFile(*dump)
 		fmt.Println(string(content), err)
