@@ -13,14 +13,15 @@ import (
 // layout is a world's folder.
 type layout string
 
-func (l layout) logs() string      { return filepath.Join(string(l), "logs") }
-func (l layout) clusters() string  { return filepath.Join(string(l), "clusters") }
-func (l layout) images() string    { return filepath.Join(string(l), "images") }
-func (l layout) nodeAgent() string { return filepath.Join(string(l), "node") }
-func (l layout) registry() string  { return filepath.Join(string(l), "registry") }
-func (l layout) manifests() string { return filepath.Join(string(l), "manifests") }
-func (l layout) state() string     { return filepath.Join(string(l), "world.json") }
-func (l layout) lock() string      { return filepath.Join(string(l), "lock") }
+func (l layout) logs() string           { return filepath.Join(string(l), "logs") }
+func (l layout) log(name string) string { return filepath.Join(l.logs(), name+".log") }
+func (l layout) clusters() string       { return filepath.Join(string(l), "clusters") }
+func (l layout) images() string         { return filepath.Join(string(l), "images") }
+func (l layout) nodeAgent() string      { return filepath.Join(string(l), "node") }
+func (l layout) registry() string       { return filepath.Join(string(l), "registry") }
+func (l layout) manifests() string      { return filepath.Join(string(l), "manifests") }
+func (l layout) state() string          { return filepath.Join(string(l), "world.json") }
+func (l layout) lock() string           { return filepath.Join(string(l), "lock") }
 func (l layout) kubeconfig(cluster string) string {
 	return filepath.Join(string(l), cluster+".kubeconfig")
 }

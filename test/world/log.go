@@ -4,7 +4,6 @@ package world
 
 import (
 	"os"
-	"path/filepath"
 
 	"github.com/go-logr/logr"
 	"go.uber.org/zap/zapcore"
@@ -15,7 +14,7 @@ import (
 
 // logger returns a logger that writes a file in the log folder.
 func (w *World) logger(name string) logr.Logger {
-	file, err := os.OpenFile(filepath.Join(w.dir.logs(), name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	file, err := os.OpenFile(w.dir.log(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return logr.Discard() // no reason not to start
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -13,8 +14,19 @@ import (
 	"github.com/autonode-io/autonode/test/world/controlplane"
 	"github.com/autonode-io/autonode/test/world/hosting"
 	"github.com/autonode-io/autonode/test/world/infrastructure"
+	"github.com/autonode-io/autonode/test/world/nodeagent"
 	"github.com/autonode-io/autonode/test/world/programs"
 	"github.com/autonode-io/autonode/test/world/progress"
+)
+
+// NodeName is the name of the management cluster's node.
+const NodeName = "world"
+
+const (
+	// crashBackOff is shorter than a kubelet's, because people and tests wait for it.
+	crashBackOff = time.Second
+	// podGrace is what pods get when the world stops.
+	podGrace = 5 * time.Second
 )
 
 // latch is closed when a stage is done.
@@ -136,8 +148,46 @@ func (w *World) plan(s *stages) error {
 	}, managementReady)
 	clusterAPIReady := s.run("Cluster API "+programs.ClusterAPIVersion, clusterAPI.Start, crdsReady)
 
+	s.run("infrastructure provider", w.startInfrastructure, crdsReady)
+	s.run("node agent", w.startNodeAgent, managementReady)
+
 	w.hosting = hosting.New(hosting.Config{Management: w.management, Guests: w.guests, Logger: w.logger("hosting")})
 	hosted := s.run("", w.hosting.Start, clusterAPIReady)
 	s.run("guests in Cluster API", w.hosting.WaitReady, append(guestsReady, hosted)...)
+	return nil
+}
+
+func (w *World) startInfrastructure(ctx context.Context) error {
+	provider, err := infrastructure.Start(ctx, infrastructure.Config{
+		Management: w.management.RESTConfig(),
+		Logger:     w.logger("infrastructure"),
+	})
+	if err != nil {
+		return fmt.Errorf("starting the infrastructure provider: %w", err)
+	}
+	w.infrastructure = provider
+	w.parts.add(Component{Name: "infrastructure provider", About: "cloud of kwok nodes", Log: w.dir.log("infrastructure")}, provider.Stop)
+	w.record()
+	return nil
+}
+
+func (w *World) startNodeAgent(ctx context.Context) error {
+	// The agent would end with the context of the start.
+	agent, err := nodeagent.Start(context.WithoutCancel(ctx), nodeagent.Config{
+		Management:  w.management.RESTConfig(),
+		NodeName:    NodeName,
+		Dir:         w.dir.nodeAgent(),
+		LogClientCA: w.management.CA.Certificate,
+		BackOffBase: crashBackOff,
+		StopGrace:   podGrace,
+		Logger:      w.logger("node-agent"),
+	})
+	if err != nil {
+		return fmt.Errorf("starting the node agent: %w", err)
+	}
+	w.nodeAgent = agent
+	w.parts.add(Component{Name: "node agent", About: "runs the pods of " + Management, Log: w.dir.log("node-agent")},
+		func() error { return agent.Stop(context.WithoutCancel(ctx)) })
+	w.record()
 	return nil
 }

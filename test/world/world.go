@@ -19,6 +19,8 @@ import (
 
 	"github.com/autonode-io/autonode/test/world/controlplane"
 	"github.com/autonode-io/autonode/test/world/hosting"
+	"github.com/autonode-io/autonode/test/world/infrastructure"
+	"github.com/autonode-io/autonode/test/world/nodeagent"
 	"github.com/autonode-io/autonode/test/world/port"
 	"github.com/autonode-io/autonode/test/world/process"
 	"github.com/autonode-io/autonode/test/world/programs"
@@ -58,6 +60,9 @@ type World struct {
 	guests     []*controlplane.Cluster
 	hosting    *hosting.Platform
 	parts      parts
+
+	infrastructure *infrastructure.Provider
+	nodeAgent      *nodeagent.Agent
 
 	mu    sync.Mutex
 	state State
@@ -184,6 +189,12 @@ func (w *World) Management() *controlplane.Cluster { return w.management }
 
 // Guests are the guest clusters.
 func (w *World) Guests() []*controlplane.Cluster { return slices.Clone(w.guests) }
+
+// Infrastructure is the provider of the guests' machines.
+func (w *World) Infrastructure() *infrastructure.Provider { return w.infrastructure }
+
+// NodeAgent runs the management cluster's pods.
+func (w *World) NodeAgent() *nodeagent.Agent { return w.nodeAgent }
 
 // Guest returns a guest cluster, or nil if there is none of that name.
 func (w *World) Guest(name string) *controlplane.Cluster {

@@ -105,6 +105,10 @@ func New(cfg Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	kubelet, err := authority.Client("kube-apiserver-kubelet-client", adminGroup)
+	if err != nil {
+		return nil, err
+	}
 	signing, verifying, err := pki.NewSigningKey()
 	if err != nil {
 		return nil, err
@@ -120,6 +124,7 @@ func New(cfg Config) (*Cluster, error) {
 	if err := writeFiles(c.dir, map[string][]byte{
 		"ca.crt": authority.Certificate, "ca.key": authority.Key,
 		"apiserver.crt": serving.Certificate, "apiserver.key": serving.Key,
+		"kubelet-client.crt": kubelet.Certificate, "kubelet-client.key": kubelet.Key,
 		"service-account.key": signing, "service-account.pub": verifying,
 		"kube-controller-manager.kubeconfig": controllerManager,
 		"kube-scheduler.kubeconfig":          scheduler,
@@ -159,6 +164,9 @@ func (c *Cluster) startAPIServer(ctx context.Context, version string) error {
 			"--tls-cert-file=" + c.file("apiserver.crt"),
 			"--tls-private-key-file=" + c.file("apiserver.key"),
 			"--client-ca-file=" + c.file("ca.crt"),
+			"--kubelet-client-certificate=" + c.file("kubelet-client.crt"),
+			"--kubelet-client-key=" + c.file("kubelet-client.key"),
+			"--kubelet-preferred-address-types=InternalIP",
 			"--anonymous-auth=false",
 			"--enable-bootstrap-token-auth=true",
 			"--authorization-mode=Node,RBAC",
