@@ -190,7 +190,11 @@ var machineLabelKeys = []string{
 
 func objectLabels(plan Plan) map[string]string {
 	labels := map[string]string{}
-	maps.Copy(labels, plan.Labels)
+	for key, value := range plan.Labels {
+		if !ownersLabel(key) {
+			labels[key] = value
+		}
+	}
 	for _, key := range machineLabelKeys {
 		if value, ok := plan.NodeLabels[key]; ok && len(validation.IsValidLabelValue(value)) == 0 {
 			labels[key] = value
@@ -200,6 +204,15 @@ func objectLabels(plan Plan) map[string]string {
 	labels[v1alpha1.NodeClaimLabel] = labelValue(plan.NodeClaim.Name)
 	labels[v1alpha1.NodeClaimUIDLabel] = string(plan.NodeClaim.UID)
 	return labels
+}
+
+// ownersLabel says whether a label makes Cluster API take a Machine for one of a MachineDeployment's or a MachineSet's own.
+func ownersLabel(key string) bool {
+	switch key {
+	case clusterv1.MachineDeploymentNameLabel, clusterv1.MachineSetNameLabel, clusterv1.MachineDeploymentUniqueLabel, clusterv1.MachineControlPlaneLabel:
+		return true
+	}
+	return strings.HasPrefix(key, "topology.cluster.x-k8s.io/")
 }
 
 // labelValue shortens a name that is too long for a label's value and keeps it unique.
