@@ -12,7 +12,7 @@ type Reason string
 
 const (
 	// ReasonInvalidReference: the reference isn't an image reference; correct it where it was written.
-	ReasonInvalidReference Reason = "InvalidImageReference"
+	ReasonInvalidReference Reason = "ImageReferenceInvalid"
 	// ReasonImagePullUnauthorized: the registry wants credentials, or other ones; add an entry for it to the pull secret.
 	ReasonImagePullUnauthorized Reason = "ImagePullUnauthorized"
 	// ReasonImageNotFound: the registry has no such repository, tag or digest; correct the reference or push the image.
@@ -25,7 +25,7 @@ const (
 	// ReasonPayloadTooLarge: the image exceeds what a release image may take; most often it isn't a release image at all.
 	ReasonPayloadTooLarge Reason = "PayloadTooLarge"
 	// ReasonComponentMissing: the payload is well formed but lacks a component; choose a payload built for this platform.
-	ReasonComponentMissing Reason = "PayloadComponentMissing"
+	ReasonComponentMissing Reason = "ComponentMissing"
 )
 
 const (

@@ -27,8 +27,13 @@ import (
 // metadataKind is what release-metadata calls itself.
 const metadataKind = "cincinnati-metadata-v0"
 
-// annotationFeatureSet names the feature sets for which OpenShift ships a variant of a manifest; without it, all.
-const annotationFeatureSet = "release.openshift.io/feature-set"
+// OpenShift ships variants of some manifests under one name, for feature sets and for cluster profiles.
+const (
+	// annotationFeatureSet names the feature sets that a manifest is for; without it, all.
+	annotationFeatureSet = "release.openshift.io/feature-set"
+	// annotationHosted marks a manifest for clusters with a hosted control plane, by the name of the first such product.
+	annotationHosted = "include.release.openshift.io/ibm-cloud-managed"
+)
 
 // metadata is the content of release-metadata.
 type metadata struct {
@@ -209,15 +214,24 @@ func addCRDs(r *Release, files *overlay) error {
 			return malformed("%s/%s: %v", directory, file, err)
 		}
 		for _, crd := range crds {
-			if slices.ContainsFunc(component.CRDs, func(other *apiextensionsv1.CustomResourceDefinition) bool { return other.Name == crd.Name }) {
+			i := slices.IndexFunc(component.CRDs, func(other *apiextensionsv1.CustomResourceDefinition) bool { return other.Name == crd.Name })
+			switch {
+			case i < 0:
+				component.CRDs = append(component.CRDs, crd)
+			case hosted(crd) == hosted(component.CRDs[i]):
 				return malformed("%s/%s: component %s has CustomResourceDefinition %s twice", directory, file, component.Name, crd.Name)
+			case hosted(crd):
+				component.CRDs[i] = crd
 			}
-			component.CRDs = append(component.CRDs, crd)
 		}
 		slices.SortFunc(component.CRDs, func(a, b *apiextensionsv1.CustomResourceDefinition) int { return strings.Compare(a.Name, b.Name) })
 		r.Components[component.Name] = component
 	}
 	return nil
+}
+
+func hosted(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	return crd.Annotations[annotationHosted] == "true"
 }
 
 // parseCRDs returns the CustomResourceDefinitions among the documents of a manifest file, except those that OpenShift ships

@@ -84,6 +84,24 @@ func TestMalformed(t *testing.T) {
 		g.Expect(r.Components[component].Versions).To(Equal(map[string]string{"v": "1.0.0"}))
 	})
 
+	t.Run("When OpenShift ships variants of a CRD for cluster profiles, it should take that for hosted control planes", func(t *testing.T) {
+		g := NewWithT(t)
+		variant := func(profile string) string {
+			return strings.Replace(string(crd("things")), "metadata:\n", "metadata:\n  annotations: {include.release.openshift.io/"+profile+": \"true\"}\n", 1)
+		}
+		for _, order := range [][2]string{{"ibm-cloud-managed", "self-managed-high-availability"}, {"self-managed-high-availability", "ibm-cloud-managed"}} {
+			s := newServer(t, nil)
+			ref, _ := s.push(t, "release:1", imageOf(t, layerOf(t, releaseFiles(map[string]string{
+				"0000_50_karpenter-clusterapi_a.yaml": variant(order[0]),
+				"0000_50_karpenter-clusterapi_b.yaml": variant(order[1]),
+			})...)))
+			r, err := Read(t.Context(), ref, Options{})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(crdNames(r.Components[component])).To(Equal([]string{"nodepools.karpenter.sh", "things.karpenter.sh"}))
+			g.Expect(r.Components[component].CRDs[1].Annotations).To(HaveKey("include.release.openshift.io/ibm-cloud-managed"))
+		}
+	})
+
 	t.Run("When OpenShift ships variants of a CRD for feature sets, it should take the default's", func(t *testing.T) {
 		g := NewWithT(t)
 		variant := func(sets string) string {
