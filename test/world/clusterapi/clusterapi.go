@@ -161,6 +161,9 @@ func (a *ClusterAPI) start(ctx context.Context, p *provider) error {
 			"--kube-api-qps=500", "--kube-api-burst=1000",
 			"--clustercache-client-qps=500", "--clustercache-client-burst=1000",
 			// The CRDs are new: there is nothing to migrate.
+			// One reconcile per object and second protects big management clusters; here it would add four seconds to
+			// every machine's start.
+			"--feature-gates=ReconcilerRateLimiting=false",
 			"--skip-crd-migration-phases=StorageVersionMigration,CleanupManagedFields",
 		}, p.args...),
 	})

@@ -29,10 +29,9 @@ const (
 	// serviceIP is the first address of serviceRange: the Service "kubernetes".
 	serviceIP = "10.96.0.1"
 
-	// stopGrace is short, because what a world stores is thrown away with it; restartGrace lets requests in flight
-	// finish when an API server is replaced.
-	stopGrace    = 3 * time.Second
-	restartGrace = 10 * time.Second
+	// stopGrace is short: an API server stops listening at once, finishes its requests, and then waits up to a minute for
+	// watches that won't end.
+	stopGrace = 2 * time.Second
 
 	// adminGroup may do everything; no RBAC is asked.
 	adminGroup = "system:masters"
@@ -258,7 +257,6 @@ func (c *Cluster) Upgrade(ctx context.Context, version string) error {
 	if _, err := c.host.Programs.APIServer(version); err != nil {
 		return err
 	}
-	c.apiServer.Grace = restartGrace
 	c.apiServer.Stop()
 	if err := c.startAPIServer(ctx, version); err != nil {
 		return fmt.Errorf("upgrading %s to %s: %w", c.Name, version, err)
