@@ -167,9 +167,9 @@ type kind struct {
 
 	mu  sync.Mutex
 	err error
-	// answered is closed when the first list has ended, well or not.
-	answered chan struct{}
-	once     sync.Once
+	// failed is closed once a request has failed.
+	failed chan struct{}
+	once   sync.Once
 }
 
 // synced returns the informer of a kind, started if need be, once it has listed.
@@ -183,7 +183,7 @@ func (s *Set) synced(ctx context.Context, gk schema.GroupKind) (*kind, error) {
 		defer timer.Stop()
 		select {
 		case <-k.informer.HasSyncedChecker().Done():
-		case <-k.failed():
+		case <-k.failed:
 		case <-timer.C:
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -195,7 +195,19 @@ func (s *Set) synced(ctx context.Context, gk schema.GroupKind) (*kind, error) {
 	return k, nil
 }
 
+// start returns the informer of a kind, started if it wasn't.
 func (s *Set) start(gk schema.GroupKind) (*kind, error) {
+	s.mu.Lock()
+	k, ok := s.kinds[gk]
+	s.mu.Unlock()
+	if ok {
+		return k, nil
+	}
+	// Without the lock, because this may ask the API server.
+	resource, err := s.Resource(gk)
+	if err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if k, ok := s.kinds[gk]; ok {
@@ -204,11 +216,7 @@ func (s *Set) start(gk schema.GroupKind) (*kind, error) {
 	if err := s.ctx.Err(); err != nil {
 		return nil, err
 	}
-	resource, err := s.Resource(gk)
-	if err != nil {
-		return nil, err
-	}
-	k := &kind{resource: resource, answered: make(chan struct{})}
+	k = &kind{resource: resource, failed: make(chan struct{})}
 	client := s.Management.Resource(resource).Namespace(s.Namespace)
 	k.informer = cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -259,7 +267,7 @@ func (s *Set) record(gk schema.GroupKind, k *kind, err error) {
 	k.err = err
 	k.mu.Unlock()
 	if err != nil {
-		k.once.Do(func() { close(k.answered) })
+		k.once.Do(func() { close(k.failed) })
 	}
 	if permanent(before) != permanent(err) {
 		s.notify(gk)
@@ -274,9 +282,6 @@ func (s *Set) notify(gk schema.GroupKind) {
 		f(gk)
 	}
 }
-
-// failed is closed once a request has failed.
-func (k *kind) failed() <-chan struct{} { return k.answered }
 
 // state returns why the kind can't be read. A kind that has been listed stays readable while the management cluster is away.
 func (k *kind) state() error {

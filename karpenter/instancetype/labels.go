@@ -3,7 +3,6 @@
 package instancetype
 
 import (
-	corev1 "k8s.io/api/core/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
@@ -30,9 +29,5 @@ func init() {
 	karpv1.WellKnownLabels.Insert(InstanceCPULabel, InstanceMemoryLabel)
 	// Cluster API puts this taint on a node until it has set its labels. Without this, Karpenter holds the node for
 	// unsuitable, and launches another.
-	scheduling.KnownEphemeralTaints = append(scheduling.KnownEphemeralTaints, corev1.Taint{
-		Key:    clusterv1.NodeUninitializedTaint.Key,
-		Value:  clusterv1.NodeUninitializedTaint.Value,
-		Effect: clusterv1.NodeUninitializedTaint.Effect,
-	})
+	scheduling.KnownEphemeralTaints = append(scheduling.KnownEphemeralTaints, clusterv1.NodeUninitializedTaint)
 }

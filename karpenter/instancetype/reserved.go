@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/shape"
 )
 
 // The kubelet's own hard eviction thresholds on Linux, which hold where evictionHard isn't set at all.
@@ -99,8 +100,8 @@ func parseQuantities(field string, values map[string]v1alpha1.ReservedQuantity) 
 		if name == "pid" {
 			continue
 		}
-		quantity, err := resource.ParseQuantity(string(values[name]))
-		if err != nil || quantity.Sign() < 0 {
+		quantity, problem := shape.ParseQuantity(string(values[name]))
+		if problem != "" {
 			problems = append(problems, fmt.Errorf("%s[%s]: %q is not a quantity, such as 100m or 256Mi", field, name, values[name]))
 			continue
 		}
@@ -118,8 +119,8 @@ func parseThreshold(value string) (threshold, error) {
 		}
 		return threshold{fraction: p / 100}, nil
 	}
-	quantity, err := resource.ParseQuantity(value)
-	if err != nil || quantity.Sign() < 0 {
+	quantity, problem := shape.ParseQuantity(value)
+	if problem != "" {
 		return threshold{}, fmt.Errorf("%q is neither a quantity, such as 100Mi, nor a percentage, such as 5%%", value)
 	}
 	return threshold{quantity: quantity}, nil

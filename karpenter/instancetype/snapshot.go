@@ -60,7 +60,8 @@ type Snapshot struct {
 	Problems []error
 
 	choices map[offering.Key]*Choice
-	// tainted are the names of the types of which at least one shape has taints.
+	shapes  map[string]*shape.Shape
+	// taints of the types of which at least one shape has any, by name.
 	taints map[string][]corev1.Taint
 }
 
@@ -71,6 +72,12 @@ func (s *Snapshot) Resolve(instanceType, zone, capacityType string) (Choice, boo
 		return Choice{}, false
 	}
 	return *choice, true
+}
+
+// Shape finds the shape of a source, by shape.Source's Annotation.
+func (s *Snapshot) Shape(source string) (*shape.Shape, bool) {
+	sh, ok := s.shapes[source]
+	return sh, ok
 }
 
 // Choices returns every offering with its shape, cheapest first.
@@ -104,7 +111,7 @@ func (s *Snapshot) Tolerating(taints ...[]corev1.Taint) []*cloudprovider.Instanc
 // Build makes a snapshot. Shapes that share an instance type's name become one type with the offerings of all; it promises
 // the least that any of them has. Of two offerings that Karpenter couldn't tell apart, the cheaper one stays.
 func Build(in Input) *Snapshot {
-	s := &Snapshot{choices: map[offering.Key]*Choice{}, taints: map[string][]corev1.Taint{}}
+	s := &Snapshot{choices: map[offering.Key]*Choice{}, shapes: map[string]*shape.Shape{}, taints: map[string][]corev1.Taint{}}
 	reserved, problems := parseReserved(in.Kubelet)
 	s.Problems = append(s.Problems, problems...)
 
@@ -121,6 +128,7 @@ func Build(in Input) *Snapshot {
 			continue
 		}
 		groups[sh.InstanceType] = append(groups[sh.InstanceType], sh)
+		s.shapes[sh.Source.Annotation()] = sh
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
@@ -186,7 +194,7 @@ func choicesOf(in Input, sh *shape.Shape, zones []string) []*Choice {
 }
 
 func newChoice(in Input, sh *shape.Shape, zone, failureDomain, capacityType string, price float64) *Choice {
-	available := !sh.Paused && !in.Cluster.Paused
+	available := !sh.Paused && !in.Cluster.Paused && sh.Bootstrap.IsDefined()
 	if in.Unavailable != nil && available {
 		available = !in.Unavailable.Has(offering.Key{InstanceType: sh.InstanceType, Zone: zone, CapacityType: capacityType})
 	}

@@ -64,6 +64,18 @@ func (s *Store) Set(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []shape.Shap
 	return s.current(e)
 }
 
+// Shapes that a node class's instance types are made from, or none. They are shared: never change them.
+func (s *Store) Shapes(nodeClass string) []shape.Shape {
+	value, ok := s.entries.Load(nodeClass)
+	if !ok {
+		return nil
+	}
+	e := value.(*entry)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.input.Shapes
+}
+
 // Delete forgets a node class.
 func (s *Store) Delete(nodeClass string) { s.entries.Delete(nodeClass) }
 

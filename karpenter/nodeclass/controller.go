@@ -5,11 +5,27 @@ package nodeclass
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"time"
 
-	"k8s.io/client-go/tools/record"
+	"github.com/awslabs/operatorpkg/status"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
+	controllerruntime "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/informer"
@@ -17,6 +33,10 @@ import (
 	"github.com/autonode-io/autonode/karpenter/shape"
 	"github.com/autonode-io/autonode/karpenter/version"
 )
+
+// retryInterval is after how long something is looked at again that can't be watched while it isn't there: a kind that isn't
+// served, or a bootstrap Secret.
+const retryInterval = 30 * time.Second
 
 // Config of the controller.
 type Config struct {
@@ -26,34 +46,193 @@ type Config struct {
 	Management client.Reader
 	// Namespace is the control-plane namespace in the management cluster.
 	Namespace string
-	Objects   *informer.Set
-	Shapes    *shape.Resolver
-	Store     *instancetype.Store
-	Version   *version.Tracker
+	// Objects are watched for changes of what Shapes reads.
+	Objects *informer.Set
+	Shapes  *shape.Resolver
+	Store   *instancetype.Store
+	Version *version.Tracker
 	// PayloadVersion is the release payload's node version; empty without a payload.
 	PayloadVersion string
-	Recorder       record.EventRecorder
+	Recorder       events.Recorder
 	Clock          clock.Clock
 }
 
 // Controller of node classes.
 type Controller struct {
 	Config
+	steps []step
+}
+
+// step owns one condition. It changes the node class in memory; the controller writes it once.
+type step interface {
+	reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *input) (reconcile.Result, error)
+}
+
+// input is what is read once for all steps.
+type input struct {
+	found *shape.Found
+	// cluster is not to be used if clusterErr says why it couldn't be read.
+	cluster    shape.Cluster
+	clusterErr error
 }
 
 // New returns the controller.
-func New(config Config) *Controller { return &Controller{Config: config} }
+func New(config Config) *Controller {
+	return &Controller{Config: config, steps: []step{
+		launchAllowed{config},
+		shapesReady{config},
+		bootstrapReady{config},
+		versionReady{config},
+	}}
+}
 
 // Name of the controller.
 func (c *Controller) Name() string { return "nodeclass" }
 
+// Reconcile brings one node class up to date.
+func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) (reconcile.Result, error) {
+	if nodeClass.DeletionTimestamp != nil {
+		return reconcile.Result{}, c.finalize(ctx, nodeClass)
+	}
+	if err := c.own(ctx, nodeClass); err != nil {
+		return reconcile.Result{}, err
+	}
+	stored := nodeClass.DeepCopy()
+
+	in := &input{}
+	in.cluster, in.clusterErr = c.Shapes.Cluster(ctx)
+	var err error
+	if in.found, err = c.Shapes.Resolve(ctx, nodeClass); err != nil {
+		return reconcile.Result{}, fmt.Errorf("reading shapes: %w", err)
+	}
+
+	conditions := nodeClass.StatusConditions(status.WithClock(c.Clock))
+	var result reconcile.Result
+	var errs []error
+	for _, s := range c.steps {
+		r, err := s.reconcile(ctx, nodeClass, conditions, in)
+		if r.RequeueAfter > 0 && (result.RequeueAfter == 0 || r.RequeueAfter < result.RequeueAfter) {
+			result = r
+		}
+		errs = append(errs, err)
+	}
+
+	if !equality.Semantic.DeepEqual(stored.Status, nodeClass.Status) {
+		// Conditions are a list, which a merge patch replaces as a whole.
+		patch := client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})
+		if err := c.Guest.Status().Patch(ctx, nodeClass, patch); err != nil {
+			return reconcile.Result{}, errors.Join(append(errs, fmt.Errorf("writing the status of the node class: %w", client.IgnoreNotFound(err)))...)
+		}
+		c.Recorder.Publish(changes(stored, nodeClass)...)
+	}
+	return result, errors.Join(errs...)
+}
+
+// own sets the finalizer and the hash, before anything is made from the node class.
+func (c *Controller) own(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
+	stored := nodeClass.DeepCopy()
+	controllerutil.AddFinalizer(nodeClass, v1alpha1.NodeClassFinalizer)
+	if nodeClass.Annotations == nil {
+		nodeClass.Annotations = map[string]string{}
+	}
+	nodeClass.Annotations[v1alpha1.NodeClassHashAnnotation] = Hash(nodeClass)
+	nodeClass.Annotations[v1alpha1.NodeClassHashVersionAnnotation] = HashVersion
+	if equality.Semantic.DeepEqual(stored.ObjectMeta, nodeClass.ObjectMeta) {
+		return nil
+	}
+	// Finalizers are a list too.
+	if err := c.Guest.Patch(ctx, nodeClass, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("writing the finalizer and hash of the node class: %w", err)
+	}
+	return nil
+}
+
+// finalize lets the node class go once no NodeClaim uses it.
+func (c *Controller) finalize(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
+	if !controllerutil.ContainsFinalizer(nodeClass, v1alpha1.NodeClassFinalizer) {
+		return nil
+	}
+	nodeClaims := &karpv1.NodeClaimList{}
+	if err := c.Guest.List(ctx, nodeClaims); err != nil {
+		return fmt.Errorf("listing NodeClaims: %w", err)
+	}
+	var users []string
+	for i := range nodeClaims.Items {
+		if usedBy(&nodeClaims.Items[i]) == nodeClass.Name {
+			users = append(users, nodeClaims.Items[i].Name)
+		}
+	}
+	if len(users) > 0 {
+		// Their deletion is watched.
+		c.Recorder.Publish(inUse(nodeClass, users))
+		return nil
+	}
+	stored := nodeClass.DeepCopy()
+	controllerutil.RemoveFinalizer(nodeClass, v1alpha1.NodeClassFinalizer)
+	if err := c.Guest.Patch(ctx, nodeClass, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("removing the finalizer of the node class: %w", err)
+	}
+	c.Store.Delete(nodeClass.Name)
+	return nil
+}
+
 // Register adds the controller to the guest's manager.
-func (c *Controller) Register(ctx context.Context, m manager.Manager) error { return nil }
+func (c *Controller) Register(_ context.Context, m manager.Manager) error {
+	return controllerruntime.NewControllerManagedBy(m).
+		Named(c.Name()).
+		For(&v1alpha1.ClusterAPINodeClass{}).
+		Watches(&karpv1.NodeClaim{}, handler.Funcs{
+			DeleteFunc: func(_ context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				if nodeClaim, ok := e.Object.(*karpv1.NodeClaim); ok && usedBy(nodeClaim) != "" {
+					queue.Add(request(usedBy(nodeClaim)))
+				}
+			},
+		}).
+		WatchesRawSource(source.Func(c.watchOthers)).
+		Complete(reconcile.AsReconciler(m.GetClient(), c))
+}
 
-// HashVersion is the version of the rule that Hash follows. It has to be raised whenever Hash gives another result for
-// the same node class, so that nodes that were made before aren't replaced for it.
-const HashVersion = "v1"
+// watchOthers reconciles every node class when something outside the guest's objects has changed. Many changes at once lead
+// to one round.
+func (c *Controller) watchOthers(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	changed := make(chan struct{}, 1)
+	notify := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	c.Objects.OnChange(func(schema.GroupKind) { notify() })
+	c.Version.OnChange(notify)
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+			}
+			nodeClasses := &v1alpha1.ClusterAPINodeClassList{}
+			if err := c.Guest.List(ctx, nodeClasses); err != nil {
+				log.FromContext(ctx).Error(err, "listing node classes")
+				continue
+			}
+			for i := range nodeClasses.Items {
+				queue.Add(request(nodeClasses.Items[i].Name))
+			}
+		}
+	}()
+	return nil
+}
 
-// Hash is of the node class's fields that a node has to be replaced for when they change: spec.bootstrap and
-// spec.kubelet. What the selectors find, and the version, are compared by what a node was made from.
-func Hash(nodeClass *v1alpha1.ClusterAPINodeClass) string { return "" }
+// usedBy returns the name of the node class that a NodeClaim is made from, or nothing if it is of another kind.
+func usedBy(nodeClaim *karpv1.NodeClaim) string {
+	ref := nodeClaim.Spec.NodeClassRef
+	if ref == nil || ref.Group != v1alpha1.Group || ref.Kind != v1alpha1.Kind {
+		return ""
+	}
+	return ref.Name
+}
+
+func request(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
+}

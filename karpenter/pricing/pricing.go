@@ -4,9 +4,6 @@
 package pricing
 
 import (
-	"strings"
-
-	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/karpenter/shape"
@@ -72,18 +69,9 @@ func (Estimate) Price(s *shape.Shape, capacityType string) (float64, bool) {
 	price := s.Capacity.Cpu().AsApproximateFloat64()*CPUPrice +
 		s.Capacity.Memory().AsApproximateFloat64()/(1<<30)*MemoryPrice
 	for name, quantity := range s.Capacity {
-		if isDevice(name) {
+		if shape.IsDevice(name) {
 			price += quantity.AsApproximateFloat64() * GPUPrice
 		}
 	}
 	return max(price, MinimumPrice), true
-}
-
-// isDevice tells an extended resource, such as nvidia.com/gpu, from what every machine has.
-func isDevice(name corev1.ResourceName) bool {
-	switch name {
-	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods, corev1.ResourceStorage, corev1.ResourceEphemeralStorage:
-		return false
-	}
-	return strings.Contains(string(name), "/")
 }

@@ -4,9 +4,18 @@ package shape
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/informer"
@@ -17,8 +26,8 @@ var ErrNoBootstrap = errors.New("spec.bootstrap isn't set, and infrastructure te
 
 // Kinds of Cluster API that this package reads.
 var (
-	clusterKind           = schema.GroupKind{Group: "cluster.x-k8s.io", Kind: "Cluster"}
-	machineDeploymentKind = schema.GroupKind{Group: "cluster.x-k8s.io", Kind: "MachineDeployment"}
+	ClusterKind           = schema.GroupKind{Group: "cluster.x-k8s.io", Kind: "Cluster"}
+	MachineDeploymentKind = schema.GroupKind{Group: "cluster.x-k8s.io", Kind: "MachineDeployment"}
 )
 
 // Config of a Resolver.
@@ -47,16 +56,116 @@ type finder interface {
 }
 
 // NewResolver returns a resolver of every kind of shape source.
-func NewResolver(config Config) *Resolver { return &Resolver{Config: config} }
+func NewResolver(config Config) *Resolver {
+	return &Resolver{Config: config, finders: []finder{
+		templates{config},
+		machineDeployments{config},
+	}}
+}
 
 // Resolve finds the shapes that a node class selects. A source that is malformed, and a kind that can't be read, is reported in
 // Found; the error is that of ctx, and nothing else.
 func (r *Resolver) Resolve(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) (*Found, error) {
-	return nil, errors.ErrUnsupported
+	found := &Found{Existing: map[schema.GroupKind]int{}}
+	for _, f := range r.finders {
+		if err := f.find(ctx, nodeClass, found); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.bootstrap(ctx, nodeClass, found); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(found.Shapes, func(a, b Shape) int { return a.Source.compare(b.Source) })
+	// A source that two selectors choose is one shape.
+	found.Shapes = slices.CompactFunc(found.Shapes, func(a, b Shape) bool { return a.Source.compare(b.Source) == 0 })
+	slices.SortFunc(found.Invalid, func(a, b *InvalidError) int { return a.Source.compare(b.Source) })
+	found.Invalid = slices.CompactFunc(found.Invalid, func(a, b *InvalidError) bool { return a.Source.compare(b.Source) == 0 })
+	return found, nil
 }
 
 // Cluster reads what shapes need to know of the Cluster. The error is a NotFound, an *informer.UnreadableError, or that of
 // ctx.
 func (r *Resolver) Cluster(ctx context.Context) (Cluster, error) {
-	return Cluster{}, errors.ErrUnsupported
+	u, err := r.Objects.Get(ctx, ClusterKind, r.ClusterName)
+	if err != nil {
+		return Cluster{}, err
+	}
+	cluster := &clusterv1.Cluster{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, cluster); err != nil {
+		return Cluster{}, fmt.Errorf("decoding Cluster %s/%s: %w", u.GetNamespace(), u.GetName(), err)
+	}
+	c := Cluster{Paused: ptr.Deref(cluster.Spec.Paused, false)}
+	for _, domain := range cluster.Status.FailureDomains {
+		c.FailureDomains = append(c.FailureDomains, domain.Name)
+	}
+	slices.Sort(c.FailureDomains)
+	c.FailureDomains = slices.Compact(c.FailureDomains)
+	return c, nil
+}
+
+// bootstrap gives the node class's own bootstrap to the shapes that brought none.
+func (r *Resolver) bootstrap(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, found *Found) error {
+	lacking := func(s Shape) bool { return !s.Bootstrap.IsDefined() }
+	if !slices.ContainsFunc(found.Shapes, lacking) {
+		return nil
+	}
+	bootstrap, err := nodeClassBootstrap(ctx, r.Objects, nodeClass)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	found.BootstrapErr = err
+	for i := range found.Shapes {
+		if lacking(found.Shapes[i]) {
+			found.Shapes[i].Bootstrap = bootstrap
+		}
+	}
+	return nil
+}
+
+func nodeClassBootstrap(ctx context.Context, objects *informer.Set, nodeClass *v1alpha1.ClusterAPINodeClass) (Bootstrap, error) {
+	spec := nodeClass.Spec.Bootstrap
+	switch {
+	case spec == nil || (spec.ConfigTemplateRef == nil && spec.DataSecretName == ""):
+		return Bootstrap{}, ErrNoBootstrap
+	case spec.ConfigTemplateRef != nil:
+		return templateBootstrap(ctx, objects, schema.GroupKind{Group: spec.ConfigTemplateRef.APIGroup, Kind: spec.ConfigTemplateRef.Kind}, spec.ConfigTemplateRef.Name)
+	default:
+		return secretBootstrap(spec.DataSecretName), nil
+	}
+}
+
+func templateBootstrap(ctx context.Context, objects *informer.Set, gk schema.GroupKind, name string) (Bootstrap, error) {
+	template, err := objects.Get(ctx, gk, name)
+	if err != nil {
+		return Bootstrap{}, err
+	}
+	hash, err := contentHash(template)
+	if err != nil {
+		return Bootstrap{}, err
+	}
+	return Bootstrap{ConfigTemplate: template, Hash: hash}, nil
+}
+
+func secretBootstrap(name string) Bootstrap {
+	return Bootstrap{DataSecretName: name, Hash: hashOf([]byte("secret/" + name))}
+}
+
+// contentHash is of what a template's clones are made from, in JSON with ordered keys: status, labels and annotations of
+// the template itself don't count.
+func contentHash(template *unstructured.Unstructured) (string, error) {
+	content, found, err := unstructured.NestedFieldNoCopy(template.Object, "spec", "template")
+	if err != nil || !found {
+		return "", fmt.Errorf("%s %s/%s has no spec.template", template.GetKind(), template.GetNamespace(), template.GetName())
+	}
+	raw, err := json.Marshal(content)
+	if err != nil {
+		return "", fmt.Errorf("hashing spec.template of %s %s/%s: %w", template.GetKind(), template.GetNamespace(), template.GetName(), err)
+	}
+	return hashOf(raw), nil
+}
+
+// hashOf is the first half of a SHA-256 in hexadecimal: 32 characters, which a label can hold too.
+func hashOf(raw []byte) string {
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:16])
 }

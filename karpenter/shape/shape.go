@@ -5,7 +5,9 @@
 package shape
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -32,6 +34,15 @@ func (s Source) String() string {
 // Annotation is <kind>.<group>/<name>, the value of v1alpha1.ShapeSourceAnnotation.
 func (s Source) Annotation() string { return s.GroupKind.String() + "/" + s.Name }
 
+func (s Source) compare(other Source) int {
+	return cmp.Or(
+		cmp.Compare(s.GroupKind.Group, other.GroupKind.Group),
+		cmp.Compare(s.GroupKind.Kind, other.GroupKind.Kind),
+		cmp.Compare(s.Namespace, other.Namespace),
+		cmp.Compare(s.Name, other.Name),
+	)
+}
+
 // Bootstrap is how a machine of a shape joins: exactly one of ConfigTemplate and DataSecretName is set.
 type Bootstrap struct {
 	// ConfigTemplate is the bootstrap template to clone, such as a KubeadmConfigTemplate. It is shared with the cache: never
@@ -44,6 +55,9 @@ type Bootstrap struct {
 	Hash string
 }
 
+// IsDefined tells whether there is a way to join.
+func (b Bootstrap) IsDefined() bool { return b.ConfigTemplate != nil || b.DataSecretName != "" }
+
 // Shape is one machine form that a source offers. What its pointers point to is shared with the cache: never change it.
 type Shape struct {
 	Source Source
@@ -51,7 +65,7 @@ type Shape struct {
 	Template *unstructured.Unstructured
 	// ContentHash is of the template's spec.template.
 	ContentHash string
-	// Bootstrap is the source's own, else the node class's.
+	// Bootstrap is the source's own, else the node class's. Without either it isn't defined, and nothing can be launched.
 	Bootstrap Bootstrap
 	// Machine is the MachineDeployment's machine template: its labels, annotations, version and timeouts. It is nil for any
 	// other source.
@@ -89,6 +103,8 @@ func (s *Shape) Version() string {
 // InvalidError says why one source is left out. The others stay usable.
 type InvalidError struct {
 	Source Source
+	// On is the object that carries Key, if it isn't the source: a MachineDeployment's template.
+	On string
 	// Key is the annotation or field that is wrong, and Value what it holds; both empty where nothing single is.
 	Key, Value string
 	// Problem reads on from the value: "is not a quantity".
@@ -97,14 +113,20 @@ type InvalidError struct {
 
 // Error names the object, the key, the value and what is wrong with it.
 func (e *InvalidError) Error() string {
-	if e.Key == "" {
-		return fmt.Sprintf("%s: %s", e.Source, e.Problem)
+	prefix := e.Source.String() + ": "
+	if e.On != "" {
+		prefix += e.On + ": "
 	}
-	return fmt.Sprintf("%s: %s: %q %s", e.Source, e.Key, e.Value, e.Problem)
+	if e.Key == "" {
+		return prefix + e.Problem
+	}
+	return fmt.Sprintf("%s%s: %q %s", prefix, e.Key, e.Value, e.Problem)
 }
 
 // Found is what a node class selects.
 type Found struct {
+	// SelectorErrs are the selectors that can't be parsed, each naming its field.
+	SelectorErrs []error
 	// Shapes that can be used, ordered by source.
 	Shapes []Shape
 	// Invalid are the sources that match and can't be used.
@@ -113,11 +135,25 @@ type Found struct {
 	// is unknown.
 	Unreadable []error
 	// Existing counts the objects that were looked at, whether they match or not, by kind.
-	Existing map[string]int
-	// BootstrapErr says why the node class's own bootstrap can't be used: ErrNoBootstrap, a NotFound, or an
-	// *informer.UnreadableError. The shapes that need it are left out, and counted in WithoutBootstrap.
-	BootstrapErr     error
-	WithoutBootstrap int
+	Existing map[schema.GroupKind]int
+	// BootstrapErr says why the node class's own bootstrap can't be used, although some shapes need it: ErrNoBootstrap, a
+	// NotFound, or an *informer.UnreadableError. Those shapes have no bootstrap: they exist, but nothing can be launched from them.
+	BootstrapErr error
+}
+
+func (f *Found) add(s Shape, invalid *InvalidError) {
+	if invalid != nil {
+		f.Invalid = append(f.Invalid, invalid)
+		return
+	}
+	f.Shapes = append(f.Shapes, s)
+}
+
+// unreadable notes a kind that can't be read, once.
+func (f *Found) unreadable(err error) {
+	if !slices.ContainsFunc(f.Unreadable, func(other error) bool { return other.Error() == err.Error() }) {
+		f.Unreadable = append(f.Unreadable, err)
+	}
 }
 
 // Cluster is what shapes need to know of the Cluster that they make machines for.
