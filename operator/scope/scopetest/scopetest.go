@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package scopetest runs a management and a guest API server for the tests of steps, and makes Scopes of them. It needs the
+// programs that KUBEBUILDER_ASSETS names. Neither has a controller manager: nothing is garbage collected.
+package scopetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/assets/crds"
+	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/payload"
+)
+
+// Cluster is an API server, and an administrator's way to it.
+type Cluster struct {
+	Environment *envtest.Environment
+	Config      *rest.Config
+	// Client has no cache.
+	Client client.Client
+}
+
+// Clusters are the two clusters of a test binary.
+type Clusters struct {
+	// Management knows HostedClusters and ControlPlaneComponents, and takes any Cluster and Machine.
+	Management Cluster
+	// Guest is empty.
+	Guest Cluster
+}
+
+// Run starts both clusters, runs the tests, and stops the clusters. It returns the exit code for TestMain.
+func Run(m *testing.M, clusters *Clusters) int {
+	gomega.SetDefaultEventuallyTimeout(20 * time.Second)
+	gomega.SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
+	log.SetLogger(zap.New(zap.UseDevMode(true), zap.WriteTo(os.Stderr)))
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		fmt.Fprintln(os.Stderr, "KUBEBUILDER_ASSETS isn't set: it names the folder of etcd and kube-apiserver; make unit sets it")
+		return 1
+	}
+	scheme, err := Scheme()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	clusters.Management.Environment = &envtest.Environment{
+		CRDs:                  []*apiextensionsv1.CustomResourceDefinition{permissive("Cluster", "clusters"), permissive("Machine", "machines")},
+		CRDDirectoryPaths:     []string{filepath.Join(root(), "manifests", "crds")},
+		ErrorIfCRDPathMissing: true,
+	}
+	clusters.Guest.Environment = &envtest.Environment{}
+	started := make(chan error)
+	for _, cluster := range []*Cluster{&clusters.Management, &clusters.Guest} {
+		go func() { started <- cluster.start(scheme) }()
+	}
+	err = errors.Join(<-started, <-started)
+	defer func() {
+		for _, cluster := range []*Cluster{&clusters.Management, &clusters.Guest} {
+			if err := cluster.Environment.Stop(); err != nil {
+				fmt.Fprintln(os.Stderr, "stopping an API server:", err)
+			}
+		}
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "starting the API servers:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+func (c *Cluster) start(scheme *k8sruntime.Scheme) error {
+	var err error
+	if c.Config, err = c.Environment.Start(); err != nil {
+		return err
+	}
+	c.Config.QPS = -1
+	c.Client, err = client.New(c.Config, client.Options{Scheme: scheme})
+	return err
+}
+
+// Scheme holds every kind that the operator uses in either cluster.
+func Scheme() (*k8sruntime.Scheme, error) {
+	scheme := k8sruntime.NewScheme()
+	for _, add := range []func(*k8sruntime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, guest.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	return scheme, nil
+}
+
+// NewScope makes a HostedCluster with AutoNode on, its control-plane namespace, its Cluster and its ControlPlaneComponent in the
+// management cluster, and a Scope with a payload of version 1.36.3. Its guest reads live in both of its clients.
+func (c *Clusters) NewScope(ctx context.Context, name string) (*scope.Scope, error) {
+	hostedCluster := &v1beta1.HostedCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Finalizers: []string{v1beta1.HostedClusterFinalizer}},
+		Spec: v1beta1.HostedClusterSpec{
+			Release:  v1beta1.Release{Image: "registry.example/release:1.36.3"},
+			AutoNode: AutoNode(),
+		},
+	}
+	namespace := "clusters-" + name
+	component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1beta1.KarpenterComponent}}
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	for _, object := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "clusters"}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		hostedCluster, component, cluster,
+	} {
+		if err := client.IgnoreAlreadyExists(c.Management.Client.Create(ctx, object)); err != nil {
+			return nil, fmt.Errorf("creating %T %s: %w", object, object.GetName(), err)
+		}
+	}
+	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
+	if err := c.Management.Client.Status().Update(ctx, cluster); err != nil {
+		return nil, fmt.Errorf("provisioning the cluster: %w", err)
+	}
+	return &scope.Scope{
+		HostedCluster:         hostedCluster,
+		ControlPlaneNamespace: namespace,
+		Cluster:               cluster,
+		Component:             component,
+		Release:               &payload.Release{Version: "1.36.3", Digest: "sha256:1363", Image: "registry.example/release@sha256:1363"},
+		Karpenter:             payload.Component{Name: "karpenter-clusterapi", Versions: map[string]string{payload.KubernetesVersion: "1.36.3"}},
+		Guest:                 &scope.Guest{Cached: c.Guest.Client, Live: c.Guest.Client, Config: c.Guest.Config},
+	}, nil
+}
+
+// AutoNode is a valid configuration.
+func AutoNode() *v1beta1.AutoNode {
+	return &v1beta1.AutoNode{ProvisionerConfig: v1beta1.ProvisionerConfig{
+		Name: v1beta1.ProvisionerKarpenter,
+		Karpenter: &v1beta1.Karpenter{
+			Platform: v1beta1.PlatformClusterAPI,
+			ClusterAPI: &v1beta1.ClusterAPI{
+				ShapeSelectors: v1alpha1.ShapeSelectors{
+					InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
+						APIGroup: "infrastructure.cluster.x-k8s.io",
+						Kind:     "KwokMachineTemplate",
+						Selector: metav1.LabelSelector{MatchLabels: map[string]string{"autonode.io/shape-pool": "general"}},
+					}},
+				},
+				Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
+					APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfigTemplate", Name: "default",
+				}},
+			},
+		},
+	}}
+}
+
+// InstallDefinitions puts the embedded definitions into the guest cluster, for steps that come behind the one that does.
+func (c *Clusters) InstallDefinitions() error {
+	definitions, err := crds.Embedded()
+	if err != nil {
+		return err
+	}
+	_, err = envtest.InstallCRDs(c.Guest.Config, envtest.CRDInstallOptions{CRDs: definitions})
+	return err
+}
+
+// permissive defines a kind of Cluster API's without a schema: what the operator reads and writes is checked by Go's types.
+func permissive(kind, plural string) *apiextensionsv1.CustomResourceDefinition {
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + clusterv1.GroupVersion.Group},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: clusterv1.GroupVersion.Group,
+			Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: clusterv1.GroupVersion.Version, Served: true, Storage: true,
+				Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
+				Schema: &apiextensionsv1.CustomResourceValidation{
+					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)},
+				},
+			}},
+		},
+	}
+}
+
+// root is the repository's folder: go test runs in the package's own.
+func root() string {
+	directory, err := os.Getwd()
+	for err == nil && directory != filepath.Dir(directory) {
+		if _, err := os.Stat(filepath.Join(directory, "go.mod")); err == nil {
+			return directory
+		}
+		directory = filepath.Dir(directory)
+	}
+	return "."
+}
