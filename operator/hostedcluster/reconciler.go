@@ -30,9 +30,8 @@ import (
 // Step is a step and when it runs.
 type Step struct {
 	scope.Step
-	// Always runs the step even when one before it waits or failed. It has to look at what the Scope holds by itself: Release and
-	// Guest may be nil.
-	Always bool
+	// Anyway says that the step runs even though one before it waits or failed, with what the Scope holds then. Nil means never.
+	Anyway func(s *scope.Scope) bool
 }
 
 // Observer is a Step that has something to report even while a step before it waits: it reads, and writes nothing but status.
@@ -231,12 +230,12 @@ func (r *Reconciler) claim(ctx context.Context, s *scope.Scope, before **v1beta1
 	return nil
 }
 
-// run runs steps until one waits or fails; behind that, only those that always run, and the others' observations.
+// run runs steps until one waits or fails; behind that, only those that run anyway, and the others' observations.
 func (r *Reconciler) run(ctx context.Context, s *scope.Scope, steps []Step, o *outcome) {
 	for _, step := range steps {
 		logger := log.FromContext(ctx).WithValues("step", step.Name())
 		stepCtx := log.IntoContext(ctx, logger)
-		if o.blocked && !step.Always {
+		if o.blocked && (step.Anyway == nil || !step.Anyway(s)) {
 			if observer, ok := step.Step.(Observer); ok {
 				if err := observer.Observe(stepCtx, s); err != nil {
 					o.errs = append(o.errs, fmt.Errorf("%s: %w", step.Name(), err))

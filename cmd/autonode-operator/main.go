@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The program autonode-operator runs Karpenter for hosted clusters.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap/zapcore"
+	"golang.org/x/term"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"github.com/autonode-io/autonode/operator"
+	"github.com/autonode-io/autonode/operator/access"
+	"github.com/autonode-io/autonode/operator/teardown"
+)
+
+// version is stamped when the program is built.
+var version = "dev"
+
+func main() {
+	if err := command().ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
+		fmt.Fprintln(os.Stderr, "autonode-operator:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	options := operator.Options{}
+	var logLevel, logFormat string
+	cmd := &cobra.Command{
+		Use:   "autonode-operator",
+		Short: "Run Karpenter for hosted clusters",
+		Long: `autonode-operator watches HostedClusters in a management cluster and runs the Karpenter that each one's release payload names.
+
+The management cluster is the one of --kubeconfig or KUBECONFIG, else the one that it runs in.`,
+		Example: `  # In a cluster: two replicas, of which one works.
+  autonode-operator --leader-elect
+
+  # On a developer's machine, against the cluster of a kubeconfig.
+  KUBECONFIG=management.kubeconfig autonode-operator --leader-elect=false`,
+		Args:          cobra.NoArgs,
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := setLogger(logLevel, logFormat); err != nil {
+				return err
+			}
+			return run(cmd.Context(), options)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&options.MetricsAddress, "metrics-bind-address", ":8080", `address to serve Prometheus metrics on; "0" serves none`)
+	flags.StringVar(&options.ProbeAddress, "health-probe-bind-address", ":8081", `address to serve /healthz and /readyz on; "0" serves none`)
+	flags.BoolVar(&options.LeaderElection, "leader-elect", true, "let one of several replicas work, by a Lease in the management cluster")
+	flags.StringVar(&options.LeaderElectionNamespace, "leader-election-namespace", namespace(), "namespace of that Lease")
+	flags.DurationVar(&options.GuestTokenLifetime, "guest-token-lifetime", access.DefaultTokenLifetime,
+		"how long a token of Karpenter for its guest cluster is valid, 10m at least; it is renewed when a third of that is left")
+	flags.DurationVar(&options.DrainTimeout, "drain-timeout", teardown.DefaultDrainTimeout,
+		"how long the deletion of a HostedCluster waits for its nodes to drain before pods are terminated by force")
+	flags.StringVar(&logLevel, "log-level", "info", "least important log lines to write: debug, info or error")
+	flags.StringVar(&logFormat, "log-format", "auto", "log lines as json or text; auto is text on a terminal")
+	if kubeconfig := flag.Lookup("kubeconfig"); kubeconfig != nil {
+		flags.AddGoFlag(kubeconfig)
+	}
+	return cmd
+}
+
+func run(ctx context.Context, options operator.Options) error {
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("finding the management cluster: %w", err)
+	}
+	ctrl.Log.Info("Starting", "version", version, "management", config.Host)
+	return operator.Run(ctx, config, options)
+}
+
+// namespace is where the operator runs, told by the downward API.
+func namespace() string {
+	if namespace := os.Getenv("POD_NAMESPACE"); namespace != "" {
+		return namespace
+	}
+	return "autonode-system"
+}
+
+func setLogger(level, format string) error {
+	parsed, err := zapcore.ParseLevel(level)
+	if err != nil {
+		return fmt.Errorf("--log-level: %w", err)
+	}
+	encoder := zap.JSONEncoder(func(c *zapcore.EncoderConfig) { c.EncodeTime = zapcore.RFC3339TimeEncoder })
+	switch format {
+	case "json":
+	case "text":
+		encoder = zap.ConsoleEncoder()
+	case "auto":
+		if term.IsTerminal(int(os.Stderr.Fd())) {
+			encoder = zap.ConsoleEncoder()
+		}
+	default:
+		return fmt.Errorf("--log-format: %q is neither auto, json nor text", format)
+	}
+	logger := zap.New(encoder, zap.Level(parsed), zap.StacktraceLevel(zapcore.PanicLevel))
+	ctrl.SetLogger(logger)
+	klog.SetLogger(logger)
+	return nil
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package operator runs Karpenter for hosted clusters: one process for all of them.
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/access"
+	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/component"
+	"github.com/autonode-io/autonode/operator/crd"
+	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/hostedcluster"
+	"github.com/autonode-io/autonode/operator/nodeclass"
+	"github.com/autonode-io/autonode/operator/pullsecret"
+	"github.com/autonode-io/autonode/operator/release"
+	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/operator/status"
+	"github.com/autonode-io/autonode/operator/teardown"
+)
+
+// Options are what the command line decides. Zero values are the defaults, but an empty address serves nothing.
+type Options struct {
+	// MetricsAddress and ProbeAddress are what to listen on, such as ":8080"; "0" and "" serve nothing.
+	MetricsAddress, ProbeAddress string
+	// LeaderElection lets one of several replicas work, by a Lease in LeaderElectionNamespace.
+	LeaderElection          bool
+	LeaderElectionNamespace string
+	// GuestTokenLifetime is how long a token of Karpenter's for its guest cluster is valid.
+	GuestTokenLifetime time.Duration
+	// DrainTimeout is how long the deletion of a HostedCluster waits for its nodes to drain.
+	DrainTimeout time.Duration
+	// GuestConnectRetry is how long to wait after a guest couldn't be reached.
+	GuestConnectRetry time.Duration
+
+	// SkipNameValidation lets several operators run in one process, as tests do.
+	SkipNameValidation bool
+}
+
+const (
+	leaseName = "autonode-operator"
+	// minTokenLifetime is what the TokenRequest API demands.
+	minTokenLifetime = 10 * time.Minute
+)
+
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=autonode-system,resources=leases,verbs=get;create;update;patch
+// +kubebuilder:rbac:groups="";events.k8s.io,namespace=autonode-system,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch;create;patch
+
+// Run runs the operator in the management cluster until ctx ends.
+func Run(ctx context.Context, config *rest.Config, options Options) error {
+	if options.GuestTokenLifetime != 0 && options.GuestTokenLifetime < minTokenLifetime {
+		return fmt.Errorf("the guest token's lifetime %s is less than %s, which API servers demand", options.GuestTokenLifetime, minTokenLifetime)
+	}
+	if options.DrainTimeout < 0 {
+		return fmt.Errorf("the drain timeout %s is negative", options.DrainTimeout)
+	}
+	scheme, err := Scheme()
+	if err != nil {
+		return err
+	}
+	config = rest.CopyConfig(config)
+	config.UserAgent = v1beta1.ManagedByOperator
+	config.QPS, config.Burst = 100, 200 // beside that, the API server's own fairness limits us
+
+	mgr, err := manager.New(config, manager.Options{
+		Scheme:                        scheme,
+		Cache:                         managementCache(),
+		Metrics:                       metricsserver.Options{BindAddress: orNone(options.MetricsAddress)},
+		HealthProbeBindAddress:        orNone(options.ProbeAddress),
+		LeaderElection:                options.LeaderElection,
+		LeaderElectionID:              leaseName,
+		LeaderElectionNamespace:       options.LeaderElectionNamespace,
+		LeaderElectionReleaseOnCancel: true, // the process ends with ctx
+		Controller:                    ctrlconfig.Controller{SkipNameValidation: ptr.To(options.SkipNameValidation)},
+	})
+	if err != nil {
+		return fmt.Errorf("creating the manager: %w", err)
+	}
+	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
+		return fmt.Errorf("adding health checks: %w", err)
+	}
+	if err := controllers(ctx, mgr, options); err != nil {
+		return err
+	}
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("running the manager: %w", err)
+	}
+	return nil
+}
+
+// controllers adds everything that reconciles to the manager: one controller, whose steps do one job each, and Cluster API's
+// connections to the guests, which the guest step brings.
+func controllers(ctx context.Context, mgr manager.Manager, options Options) error {
+	management, live := mgr.GetClient(), mgr.GetAPIReader()
+	recorder := mgr.GetEventRecorder(v1beta1.ManagedByOperator)
+	applier := apply.New()
+
+	pullSecrets, err := pullsecret.New(ctx, mgr)
+	if err != nil {
+		return err
+	}
+	connections, err := guest.New(ctx, guest.Config{Manager: mgr, ConnectRetry: options.GuestConnectRetry})
+	if err != nil {
+		return err
+	}
+	releases := release.New(release.Config{PullSecrets: pullSecrets})
+	tokens := access.New(access.Config{
+		Management: management, Live: live, Secrets: connections.Secrets(), Apply: applier,
+		Clock: clock.RealClock{}, TokenLifetime: options.GuestTokenLifetime,
+	})
+	counts := status.New(status.Config{})
+
+	_, err = hostedcluster.New(ctx, hostedcluster.Config{
+		Manager: mgr,
+		Applier: applier,
+		Enabled: []hostedcluster.Step{
+			{Step: releases, Anyway: always},
+			{Step: connections, Anyway: always},
+			{Step: crd.New(crd.Config{Apply: applier})},
+			{Step: tokens, Anyway: karpenterRuns}, // a token expires whatever else is waited for
+			{Step: component.New(component.Config{
+				Management: management, Applier: applier, Recorder: recorder, PullSecrets: pullSecrets,
+			})},
+			{Step: nodeclass.New(nodeclass.Config{Apply: applier})},
+			{Step: counts},
+		},
+		Disabled: []hostedcluster.Step{
+			{Step: connections},
+			{Step: teardown.New(teardown.Config{
+				Management: management, Live: live, Apply: applier, Recorder: recorder, Access: tokens, DrainTimeout: options.DrainTimeout,
+			}), Anyway: always},
+			{Step: counts},
+		},
+		Sources: []source.Source{connections.Source(), pullSecrets.Source(), releases.Source()},
+	})
+	return err
+}
+
+func always(*scope.Scope) bool { return true }
+
+// karpenterRuns is true once Karpenter was installed, and its guest can be reached.
+func karpenterRuns(s *scope.Scope) bool {
+	return s.Guest != nil && s.Component != nil && len(s.Component.Status.Conditions) > 0
+}
+
+// Scheme knows the kinds of both clusters that the operator reads and writes.
+func Scheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, guest.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("registering kinds: %w", err)
+		}
+	}
+	return scheme, nil
+}
+
+// managementCache holds of the common kinds only what the operator made.
+func managementCache() cache.Options {
+	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator})}
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&appsv1.Deployment{}:            ours,
+			&corev1.ConfigMap{}:             ours,
+			&corev1.Secret{}:                ours,
+			&corev1.ServiceAccount{}:        ours,
+			&policyv1.PodDisruptionBudget{}: ours,
+			&rbacv1.Role{}:                  ours,
+			&rbacv1.RoleBinding{}:           ours,
+		},
+	}
+}
+
+func orNone(address string) string {
+	if address == "" {
+		return "0"
+	}
+	return address
+}
