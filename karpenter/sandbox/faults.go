@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// ErrFault is what a write that is made to fail returns.
+var ErrFault = errors.New("the connection broke")
+
+// Faults is a client one of whose writes fails: either it never reaches the API server, or its answer is lost. That is what a
+// crash at that point looks like from outside.
+type Faults struct {
+	client.Client
+	// FailAt is the number of the write that fails, counted from 1; 0 for none.
+	FailAt int64
+	// Lost: the write takes place, and its answer is lost.
+	Lost bool
+
+	writes atomic.Int64
+}
+
+// Writes counts the writes so far.
+func (f *Faults) Writes() int64 { return f.writes.Load() }
+
+func (f *Faults) write(do func() error) error {
+	if f.writes.Add(1) != f.FailAt {
+		return do()
+	}
+	if f.Lost {
+		return errors.Join(do(), ErrFault)
+	}
+	return ErrFault
+}
+
+// Create implements client.Client.
+func (f *Faults) Create(ctx context.Context, object client.Object, opts ...client.CreateOption) error {
+	return f.write(func() error { return f.Client.Create(ctx, object, opts...) })
+}
+
+// Patch implements client.Client.
+func (f *Faults) Patch(ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	return f.write(func() error { return f.Client.Patch(ctx, object, patch, opts...) })
+}
+
+// Delete implements client.Client.
+func (f *Faults) Delete(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
+	return f.write(func() error { return f.Client.Delete(ctx, object, opts...) })
+}
