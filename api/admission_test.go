@@ -27,9 +27,9 @@ func TestAdmission(t *testing.T) {
 		CRDDirectoryPaths:     []string{"../manifests/crds", "../assets/crds"},
 		ErrorIfCRDPathMissing: true,
 	}
+	t.Cleanup(func() { g.Expect(environment.Stop()).To(Succeed()) }) // even when a CRD is refused, an API server runs
 	config, err := environment.Start()
 	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() { g.Expect(environment.Stop()).To(Succeed()) })
 	admin, err := client.New(config, client.Options{})
 	g.Expect(err).NotTo(HaveOccurred())
 
