@@ -13,6 +13,7 @@ import (
 	"os"
 
 	"github.com/awslabs/operatorpkg/controller"
+	"github.com/awslabs/operatorpkg/option"
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -89,7 +90,11 @@ func Run(ctx context.Context, programVersion string) error {
 	operator.AppName = "karpenter-clusterapi"
 	options.Injectables = append(options.Injectables, &Options{})
 
-	guestCtx, guest := operator.NewOperator(operator.WithLeaderElectionConfig(rest.CopyConfig(managementConfig)))
+	leaderElection := []option.Function[operator.Options]{operator.WithLeaderElectionConfig(rest.CopyConfig(managementConfig))}
+	if pod := os.Getenv("POD_NAME"); pod != "" {
+		leaderElection = append(leaderElection, operator.WithLeaderElectionLabels(map[string]string{v1alpha1.LeaderPodLabel: pod}))
+	}
+	guestCtx, guest := operator.NewOperator(leaderElection...)
 	management, err := newManagement(managementConfig, opts)
 	if err != nil {
 		return err
@@ -236,7 +241,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 			Store:          instanceTypes,
 			Version:        versions,
 			PayloadVersion: opts.NodeVersion,
-			Recorder:       recorder,
+			Recorder:       guest.EventRecorder,
 			Clock:          guest.Clock,
 		}),
 		status.NewController[*v1alpha1.ClusterAPINodeClass](guest.GetClient(), recorder),
