@@ -15,6 +15,9 @@ import (
 // modulePath is AutoNode's own.
 const modulePath = "github.com/autonode-io/autonode"
 
+var errNoSource = errors.New("the operator and Karpenter are built from AutoNode's source, and the working directory isn't in it: " +
+	"go there, set AUTONODE_SOURCE, or start the world without them (--without-operator)")
+
 // findSource returns the folder of AutoNode's source: dir, else $AUTONODE_SOURCE, else the one that the working
 // directory is in.
 func findSource(dir string) (string, error) {
@@ -44,8 +47,7 @@ func findSource(dir string) (string, error) {
 			return dir, nil
 		}
 		if dir == filepath.Dir(dir) {
-			return "", errors.New("the operator and Karpenter are built from AutoNode's source, and the working directory isn't in it: " +
-				"go there, set AUTONODE_SOURCE, or start the world without them (--without-operator)")
+			return "", errNoSource
 		}
 	}
 }

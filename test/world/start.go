@@ -6,17 +6,20 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/autonode-io/autonode/test/world/clusterapi"
 	"github.com/autonode-io/autonode/test/world/controlplane"
+	"github.com/autonode-io/autonode/test/world/crd"
 	"github.com/autonode-io/autonode/test/world/hosting"
 	"github.com/autonode-io/autonode/test/world/infrastructure"
 	"github.com/autonode-io/autonode/test/world/nodeagent"
 	"github.com/autonode-io/autonode/test/world/programs"
 	"github.com/autonode-io/autonode/test/world/progress"
+	"github.com/autonode-io/autonode/test/world/registry"
 )
 
 // NodeName is the name of the management cluster's node.
@@ -27,6 +30,8 @@ const (
 	crashBackOff = time.Second
 	// podGrace is what pods get when the world stops.
 	podGrace = 5 * time.Second
+	// operatorTimeout bounds the operator's first rollout.
+	operatorTimeout = 2 * time.Minute
 )
 
 // latch is closed when a stage is done.
@@ -144,16 +149,42 @@ func (w *World) plan(s *stages) error {
 		if err != nil {
 			return err
 		}
+		if w.autonode != nil {
+			ours, err := crd.Read(filepath.Join(w.autonode.source, "manifests", "crds"))
+			if err != nil {
+				return err
+			}
+			crds = append(crds, ours...)
+		}
 		return clusterAPI.InstallCRDs(ctx, crds...)
 	}, managementReady)
 	clusterAPIReady := s.run("Cluster API "+programs.ClusterAPIVersion, clusterAPI.Start, crdsReady)
 
 	s.run("infrastructure provider", w.startInfrastructure, crdsReady)
 	s.run("node agent", w.startNodeAgent, managementReady)
+	registryReady := s.run("registry", w.startRegistry)
 
 	w.hosting = hosting.New(hosting.Config{Management: w.management, Guests: w.guests, Logger: w.logger("hosting")})
 	hosted := s.run("", w.hosting.Start, clusterAPIReady)
 	s.run("guests in Cluster API", w.hosting.WaitReady, append(guestsReady, hosted)...)
+
+	if w.autonode == nil {
+		return nil
+	}
+	built := s.run("AutoNode's programs", w.autonode.build)
+	published := s.run("payloads", func(ctx context.Context) error { return w.autonode.publish(ctx, w.registry) }, built, registryReady)
+	s.run("HostedClusters", func(ctx context.Context) error {
+		return w.hosting.CreateHostedClusters(ctx, w.Release(InitialRelease), w.registry.DockerConfigJSON())
+	}, published, hosted)
+	if w.cfg.WithoutOperator {
+		return nil
+	}
+	s.run("operator", func(ctx context.Context) error {
+		if err := w.autonode.install(ctx, w); err != nil {
+			return err
+		}
+		return w.autonode.waitAvailable(ctx, w)
+	}, published, crdsReady)
 	return nil
 }
 
@@ -167,6 +198,18 @@ func (w *World) startInfrastructure(ctx context.Context) error {
 	}
 	w.infrastructure = provider
 	w.parts.add(Component{Name: "infrastructure provider", About: "cloud of kwok nodes", Log: w.dir.log("infrastructure")}, provider.Stop)
+	w.record()
+	return nil
+}
+
+func (w *World) startRegistry(ctx context.Context) error {
+	// The registry would end with the context of the start.
+	r, err := registry.Start(context.WithoutCancel(ctx), registry.Config{Dir: w.dir.registry()})
+	if err != nil {
+		return err
+	}
+	w.registry = r
+	w.parts.add(Component{Name: "registry", Address: r.Host(), About: "payloads and images"}, r.Close)
 	w.record()
 	return nil
 }

@@ -32,8 +32,10 @@ type State struct {
 	Started time.Time `json:"started"`
 	Guests  []string  `json:"guests"`
 	// Kubectl is the path of kubectl.
-	Kubectl    string      `json:"kubectl,omitempty"`
-	Components []Component `json:"components"`
+	Kubectl string `json:"kubectl,omitempty"`
+	// Releases are the payloads in the registry, by digest, by version.
+	Releases   map[string]string `json:"releases,omitempty"`
+	Components []Component       `json:"components"`
 }
 
 // Component is one thing that runs.
@@ -78,6 +80,9 @@ func newState(cfg Config) State {
 func (w *World) setPhase(phase Phase) {
 	w.mu.Lock()
 	w.state.Phase = phase
+	if w.autonode != nil && phase == PhaseReady {
+		w.state.Releases = w.autonode.releases
+	}
 	w.mu.Unlock()
 	w.record()
 }

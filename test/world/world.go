@@ -25,6 +25,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/process"
 	"github.com/autonode-io/autonode/test/world/programs"
 	"github.com/autonode-io/autonode/test/world/progress"
+	"github.com/autonode-io/autonode/test/world/registry"
 )
 
 // Management is the name of the management cluster, of its context and of its kubeconfig.
@@ -39,10 +40,11 @@ type Config struct {
 	Dir string
 	// Guests are the names of the guest clusters. Default: DefaultGuest.
 	Guests []string
-	// WithoutOperator leaves out our two programs, their CRDs and the HostedClusters, so that others can be tried.
+	// WithoutOperator doesn't run the operator, and so no Karpenter, so that others can be tried. The HostedClusters and
+	// the payloads are there nevertheless, unless there is no source to make them from.
 	WithoutOperator bool
-	// Source is the folder of AutoNode's source, which the two programs are built from. Default: $AUTONODE_SOURCE, else
-	// the source tree that the working directory is in.
+	// Source is the folder of AutoNode's source, which its programs are built from. Default: $AUTONODE_SOURCE, else the
+	// source tree that the working directory is in.
 	Source string
 	// Progress tells what is being waited for; nil keeps silent.
 	Progress *progress.Printer
@@ -63,6 +65,9 @@ type World struct {
 
 	infrastructure *infrastructure.Provider
 	nodeAgent      *nodeagent.Agent
+	registry       *registry.Registry
+	// autonode is nil when there is no source to make it from.
+	autonode *autonode
 
 	mu    sync.Mutex
 	state State
@@ -102,10 +107,8 @@ func (c *Config) complete() error {
 		return fmt.Errorf("finding the world's folder: %w", err)
 	}
 	c.Dir = dir
-	if !c.WithoutOperator {
-		if c.Source, err = findSource(c.Source); err != nil {
-			return err
-		}
+	if c.Source, err = findSource(c.Source); err != nil && !(c.WithoutOperator && errors.Is(err, errNoSource)) {
+		return err
 	}
 	return nil
 }
@@ -124,6 +127,9 @@ func Start(ctx context.Context, cfg Config) (*World, error) {
 	if w.programs, err = programs.Ensure(ctx, programs.Options{Progress: cfg.Progress}); err != nil {
 		w.unlock()
 		return nil, err
+	}
+	if cfg.Source != "" {
+		w.autonode = &autonode{source: cfg.Source}
 	}
 	w.state = newState(cfg)
 	if w.processes, err = process.NewSupervisor(w.dir.logs(), w.record); err != nil {
@@ -165,6 +171,9 @@ func (w *World) Stop() error {
 			process.StopAll(group...)
 		}
 		w.processes.Stop()
+		if w.autonode != nil {
+			w.autonode.release()
+		}
 		errs = append(errs, w.ports.Close(), w.dir.clean())
 		w.unlock()
 		w.stopErr = errors.Join(errs...)
@@ -193,8 +202,27 @@ func (w *World) Guests() []*controlplane.Cluster { return slices.Clone(w.guests)
 // Infrastructure is the provider of the guests' machines.
 func (w *World) Infrastructure() *infrastructure.Provider { return w.infrastructure }
 
-// NodeAgent runs the management cluster's pods.
-func (w *World) NodeAgent() *nodeagent.Agent { return w.nodeAgent }
+// Agent runs the management cluster's pods.
+func (w *World) Agent() *nodeagent.Agent { return w.nodeAgent }
+
+// Registry holds images and payloads.
+func (w *World) Registry() *registry.Registry { return w.registry }
+
+// Release is the reference of a payload by digest, such as that of InitialRelease; empty if the world has none.
+func (w *World) Release(version string) string {
+	if w.autonode == nil {
+		return ""
+	}
+	return w.autonode.releases[version]
+}
+
+// ComponentImage is the image of Karpenter, by digest, that a payload names.
+func (w *World) ComponentImage(version string) string {
+	if w.autonode == nil {
+		return ""
+	}
+	return w.autonode.karpenterImages[version]
+}
 
 // Guest returns a guest cluster, or nil if there is none of that name.
 func (w *World) Guest(name string) *controlplane.Cluster {

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/assets/crds"
+	"github.com/autonode-io/autonode/payload"
+	"github.com/autonode-io/autonode/test/world/process"
+	"github.com/autonode-io/autonode/test/world/programs"
+	"github.com/autonode-io/autonode/test/world/registry"
+)
+
+const (
+	// OperatorNamespace is where the operator runs.
+	OperatorNamespace = "autonode-system"
+	// operatorDeployment is the operator's Deployment, and operatorImage its image's name in manifests/.
+	operatorDeployment = "autonode-operator"
+	operatorImage      = "autonode-operator"
+	// karpenterComponent is Karpenter's name in payloads.
+	karpenterComponent = "karpenter-clusterapi"
+
+	operatorProgram  = "autonode-operator"
+	karpenterProgram = "karpenter-clusterapi"
+
+	operatorPullSecret = "registry-credentials"
+)
+
+// Kubernetes versions of guests' control planes, before and after an upgrade.
+const (
+	InitialKubernetes  = programs.KubernetesVersion
+	UpgradedKubernetes = programs.KubernetesUpgradedVersion
+)
+
+// Versions of the payloads in the world's registry: each gives nodes the Kubernetes version of the same number.
+const (
+	InitialRelease  = "1.36.2"
+	UpgradedRelease = "1.36.3"
+)
+
+// autonode is what the world makes from AutoNode's source.
+type autonode struct {
+	source string
+	// bin is a folder in the cache, so that a world in a new folder links nothing again; unlock lets others build there.
+	bin    string
+	unlock func()
+
+	operatorImage   string            // by digest
+	karpenterImages map[string]string // by digest, by release
+	releases        map[string]string // by digest, by release
+}
+
+// build builds our two programs. What is up to date isn't linked again.
+func (a *autonode) build(ctx context.Context) error {
+	cache, err := programs.CacheDir()
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256([]byte(a.source))
+	a.bin = filepath.Join(cache, "autonode", hex.EncodeToString(sum[:8]))
+	if err := os.MkdirAll(a.bin, 0o755); err != nil {
+		return fmt.Errorf("making the cache folder: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(a.bin, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return fmt.Errorf("locking the cache folder: %w", err)
+	}
+	a.unlock = func() { _ = lock.Close() }
+	// Another world builds for some seconds at most, and then reads its programs: it may not have ours instead.
+	if err := process.Poll(ctx, "another world's build", nil, nil, func(context.Context) error {
+		return syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	}); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X main.version=world",
+		"-o", a.bin+string(filepath.Separator), "./cmd/"+operatorProgram, "./cmd/"+karpenterProgram)
+	cmd.Dir = a.source
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building AutoNode from %s: %w\n%s", a.source, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// release lets other worlds build.
+func (a *autonode) release() {
+	if a.unlock != nil {
+		a.unlock()
+	}
+}
+
+// publish packs the programs into images and pushes them, and a payload for each version.
+func (a *autonode) publish(ctx context.Context, registry *registry.Registry) error {
+	defer a.release()
+	a.karpenterImages, a.releases = map[string]string{}, map[string]string{}
+	var err error
+	if a.operatorImage, err = a.push(ctx, registry, operatorProgram, "autonode/operator", "world"); err != nil {
+		return err
+	}
+	definitions, err := karpenterCRDs()
+	if err != nil {
+		return err
+	}
+	var previous []string
+	for _, version := range []string{InitialRelease, UpgradedRelease} {
+		// One binary under two digests, as two builds of one source would be.
+		image, err := a.push(ctx, registry, karpenterProgram, "autonode/karpenter-clusterapi", version)
+		if err != nil {
+			return err
+		}
+		release, err := payload.Build(payload.Spec{
+			Version:  version,
+			Previous: previous,
+			Components: []payload.ComponentSpec{{
+				Name: karpenterComponent, Image: image, Versions: map[string]string{payload.KubernetesVersion: version}, CRDs: definitions,
+			}},
+		})
+		if err != nil {
+			return fmt.Errorf("building payload %s: %w", version, err)
+		}
+		if a.releases[version], err = registry.Push(ctx, "autonode/release:"+version, release); err != nil {
+			return err
+		}
+		a.karpenterImages[version] = image
+		previous = append(previous, version)
+	}
+	return nil
+}
+
+func (a *autonode) push(ctx context.Context, r *registry.Registry, program, repository, version string) (string, error) {
+	image, err := registry.PackProgram(filepath.Join(a.bin, program), program, map[string]string{
+		"org.opencontainers.image.title": program, "org.opencontainers.image.version": version,
+	})
+	if err != nil {
+		return "", err
+	}
+	return r.Push(ctx, repository+":"+version, image)
+}
+
+func karpenterCRDs() ([][]byte, error) {
+	definitions, err := crds.Embedded()
+	if err != nil {
+		return nil, err
+	}
+	documents := make([][]byte, 0, len(definitions))
+	for _, definition := range definitions {
+		document, err := yaml.Marshal(definition)
+		if err != nil {
+			return nil, fmt.Errorf("encoding CRD %s: %w", definition.Name, err)
+		}
+		documents = append(documents, document)
+	}
+	return documents, nil
+}
+
+// install applies manifests/ as an installation on a real management cluster would: an overlay names the image.
+func (a *autonode) install(ctx context.Context, w *World) error {
+	base, overlay := filepath.Join(w.dir.manifests(), "base"), filepath.Join(w.dir.manifests(), "overlay")
+	if err := copyTree(filepath.Join(a.source, "manifests"), base); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(overlay, 0o755); err != nil {
+		return fmt.Errorf("writing the operator's overlay: %w", err)
+	}
+	repository, digest, _ := strings.Cut(a.operatorImage, "@")
+	for name, content := range map[string]any{
+		"kustomization.yaml": map[string]any{
+			"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+			"resources": []string{"../base", "pull-secret.yaml"},
+			"images":    []map[string]string{{"name": operatorImage, "newName": repository, "digest": digest}},
+			"patches":   []map[string]string{{"path": "deployment.yaml"}},
+		},
+		"pull-secret.yaml": corev1.Secret{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: OperatorNamespace, Name: operatorPullSecret},
+			Type:       corev1.SecretTypeDockerConfigJson,
+			Data:       map[string][]byte{corev1.DockerConfigJsonKey: w.registry.DockerConfigJSON()},
+		},
+		"deployment.yaml": map[string]any{
+			"apiVersion": "apps/v1", "kind": "Deployment",
+			"metadata": map[string]any{"namespace": OperatorNamespace, "name": operatorDeployment},
+			"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
+				"imagePullSecrets": []map[string]string{{"name": operatorPullSecret}},
+			}}},
+		},
+	} {
+		data, err := yaml.Marshal(content)
+		if err != nil {
+			return fmt.Errorf("writing the operator's overlay: %w", err)
+		}
+		if err := os.WriteFile(filepath.Join(overlay, name), data, 0o600); err != nil {
+			return fmt.Errorf("writing the operator's overlay: %w", err)
+		}
+	}
+	cmd := exec.CommandContext(ctx, w.programs.Kubectl(), "--kubeconfig", w.dir.kubeconfig(Management),
+		"apply", "--server-side", "--force-conflicts", "-k", overlay)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("installing the operator: %w\n%s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// waitAvailable returns when the operator's Deployment is rolled out.
+func (a *autonode) waitAvailable(ctx context.Context, w *World) error {
+	management, err := client.New(w.management.RESTConfig(), client.Options{})
+	if err != nil {
+		return fmt.Errorf("connecting to %s: %w", Management, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, operatorTimeout)
+	defer cancel()
+	return process.Poll(ctx, "the operator", nil, nil, func(ctx context.Context) error {
+		deployment := &appsv1.Deployment{}
+		if err := management.Get(ctx, client.ObjectKey{Namespace: OperatorNamespace, Name: operatorDeployment}, deployment); err != nil {
+			return err
+		}
+		wanted := int32(1)
+		if deployment.Spec.Replicas != nil {
+			wanted = *deployment.Spec.Replicas
+		}
+		status := deployment.Status
+		if status.ObservedGeneration >= deployment.Generation && status.UpdatedReplicas == wanted && status.AvailableReplicas == wanted {
+			return nil
+		}
+		pods := &corev1.PodList{}
+		if err := management.List(ctx, pods, client.InNamespace(OperatorNamespace)); err != nil {
+			return err
+		}
+		return fmt.Errorf("%d of %d replicas are available: %s", status.AvailableReplicas, wanted, describePods(pods.Items))
+	})
+}
+
+func describePods(pods []corev1.Pod) string {
+	var all []string
+	for _, pod := range pods {
+		state := string(pod.Status.Phase)
+		for _, container := range pod.Status.ContainerStatuses {
+			switch {
+			case container.State.Waiting != nil:
+				state = container.State.Waiting.Reason + " " + container.State.Waiting.Message
+			case container.State.Terminated != nil:
+				state = container.State.Terminated.Reason + " " + container.State.Terminated.Message
+			}
+		}
+		all = append(all, pod.Name+": "+strings.TrimSpace(state))
+	}
+	return strings.Join(all, "; ")
+}
+
+func copyTree(from, to string) error {
+	if err := os.RemoveAll(to); err != nil {
+		return fmt.Errorf("copying %s: %w", from, err)
+	}
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("AutoNode's source lacks %s", from)
+		}
+		return fmt.Errorf("copying %s: %w", from, err)
+	}
+	return nil
+}
