@@ -27,6 +27,9 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
+// conflictRetry is how long to give the cache to see what was written.
+const conflictRetry = 50 * time.Millisecond
+
 // Step is a step and when it runs.
 type Step struct {
 	scope.Step
@@ -92,7 +95,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, hostedCluster *v1beta1.Hoste
 		return reconcile.Result{}, ctx.Err()
 	}
 	r.conclude(s, o)
-	if err := r.patchStatus(ctx, before, hostedCluster); err != nil {
+	if err := r.patchStatus(ctx, before, hostedCluster); apierrors.IsConflict(err) {
+		// The cache lags; that isn't worth an error.
+		return reconcile.Result{RequeueAfter: conflictRetry}, o.err()
+	} else if err != nil {
 		return reconcile.Result{}, errors.Join(o.err(), err)
 	}
 	if o.state == off && holds(hostedCluster) {

@@ -187,9 +187,8 @@ func (r *Resolver) resolve(ctx context.Context, s *scope.Scope, image string) (*
 	if err != nil {
 		return nil, explain(hostedCluster, err, 0)
 	}
-	if karpenter.Versions[payload.KubernetesVersion] == "" {
-		return nil, &failedError{reason: v1beta1.PayloadMalformedReason, message: fmt.Sprintf(
-			"reading %s: component %q doesn't say for which Kubernetes version it is: its tag has no %s=… in %s", image, component, payload.KubernetesVersion, payload.AnnotationVersions)}
+	if _, err := karpenter.NodeVersion(); err != nil {
+		return nil, explain(hostedCluster, err, 0)
 	}
 	return &resolved{release: found, component: karpenter}, nil
 }

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator_test
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator"
+	"github.com/autonode-io/autonode/operator/scope/scopetest"
+	"github.com/autonode-io/autonode/payload"
+)
+
+var clusters scopetest.Clusters
+
+func TestMain(m *testing.M) { os.Exit(scopetest.Run(m, &clusters)) }
+
+const image = "registry.example/karpenter@sha256:"
+
+// start runs the operator and everything that it needs beside the two clusters.
+func start(t *testing.T) (registryHost string) {
+	t.Helper()
+	g := NewWithT(t)
+	_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
+		definition("cluster.x-k8s.io", "MachineDeployment", "machinedeployments", "v1beta2"),
+		definition("infrastructure.cluster.x-k8s.io", "KwokMachine", "kwokmachines", "v1beta1"),
+		definition("infrastructure.cluster.x-k8s.io", "KwokMachineTemplate", "kwokmachinetemplates", "v1beta1"),
+		definition("bootstrap.cluster.x-k8s.io", "KubeadmConfig", "kubeadmconfigs", "v1beta2"),
+		definition("bootstrap.cluster.x-k8s.io", "KubeadmConfigTemplate", "kubeadmconfigtemplates", "v1beta2"),
+	}})
+	g.Expect(err).NotTo(HaveOccurred())
+
+	server := httptest.NewServer(registry.New())
+	t.Cleanup(server.Close)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- operator.Run(ctx, clusters.Management.Config, operator.Options{
+			SkipNameValidation: true, GuestConnectRetry: time.Second,
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the operator ended with %v", err)
+		}
+	})
+	return strings.TrimPrefix(server.URL, "http://")
+}
+
+func definition(group, kind, plural, version string) *apiextensionsv1.CustomResourceDefinition {
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: group, Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: version, Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{
+					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)},
+				},
+			}},
+		},
+	}
+}
+
+// push makes a payload and returns its tag.
+func push(t *testing.T, host, version string) string {
+	t.Helper()
+	g := NewWithT(t)
+	img, err := payload.Build(payload.Spec{Version: version, Components: []payload.ComponentSpec{{
+		Name: "karpenter-clusterapi", Image: image + strings.Repeat(version[len(version)-1:], 64),
+		Versions: map[string]string{payload.KubernetesVersion: version},
+	}}})
+	g.Expect(err).NotTo(HaveOccurred())
+	tag := fmt.Sprintf("%s/release:%s", host, version)
+	_, err = payload.Push(t.Context(), tag, img, payload.Options{})
+	g.Expect(err).NotTo(HaveOccurred())
+	return tag
+}
+
+// platform makes what a hosting platform has: the namespaces, the Cluster, its kubeconfig.
+func platform(t *testing.T, name string) {
+	t.Helper()
+	g := NewWithT(t)
+	management := clusters.Management.Client
+	namespace := "clusters-" + name
+	for _, ns := range []string{"clusters", namespace} {
+		g.Expect(client.IgnoreAlreadyExists(management.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))).To(Succeed())
+	}
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	g.Expect(management.Create(t.Context(), cluster)).To(Succeed())
+	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
+	g.Expect(management.Status().Update(t.Context(), cluster)).To(Succeed())
+
+	config := clusters.Guest.Config
+	data, err := clientcmd.Write(clientcmdapi.Config{
+		CurrentContext: "guest",
+		Contexts:       map[string]*clientcmdapi.Context{"guest": {Cluster: "guest", AuthInfo: "admin"}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"guest": {Server: config.Host, CertificateAuthorityData: config.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"admin": {ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}},
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(management.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: name}},
+		Type:       clusterv1.ClusterSecretType,
+		Data:       map[string][]byte{"value": data},
+	})).To(Succeed())
+}
+
+// get reads a HostedCluster anew.
+func get(g Gomega, ctx context.Context, name string) *v1beta1.HostedCluster {
+	hostedCluster := &v1beta1.HostedCluster{}
+	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: "clusters", Name: name}, hostedCluster)).To(Succeed())
+	return hostedCluster
+}
+
+func reasonOf(hostedCluster *v1beta1.HostedCluster, conditionType string) string {
+	if c := meta.FindStatusCondition(hostedCluster.Status.Conditions, conditionType); c != nil {
+		return string(c.Status) + "/" + c.Reason
+	}
+	return ""
+}
+
+// rollOut stands in for the Deployment controller, which no envtest has.
+func rollOut(g Gomega, ctx context.Context, namespace, image string) {
+	management := clusters.Management.Client
+	deployment := &appsv1.Deployment{}
+	g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, deployment)).To(Succeed())
+	g.Expect(deployment.Spec.Template.Spec.Containers[0].Image).To(Equal(image))
+	deployment.Status = appsv1.DeploymentStatus{
+		ObservedGeneration: deployment.Generation, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2,
+	}
+	g.Expect(management.Status().Update(ctx, deployment)).To(Succeed())
+}
+
+func TestOperator(t *testing.T) {
+	host := start(t)
+	ctx, management, guest := t.Context(), clusters.Management.Client, clusters.Guest.Client
+	const name, namespace = "blue", "clusters-blue"
+	platform(t, name)
+	g := NewWithT(t)
+	hostedCluster := &v1beta1.HostedCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name},
+		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: push(t, host, "1.36.2")}},
+	}
+	g.Expect(management.Create(ctx, hostedCluster)).To(Succeed())
+
+	t.Run("When AutoNode isn't set, it should say so and hold nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Eventually(func(g Gomega) {
+			hostedCluster := get(g, ctx, name)
+			g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("False/AutoNodeNotConfigured"))
+			g.Expect(hostedCluster.Finalizers).To(BeEmpty())
+		}).Should(Succeed())
+	})
+
+	t.Run("When AutoNode is set, it should run the payload's Karpenter", func(t *testing.T) {
+		g := NewWithT(t)
+		patch(g, ctx, name, func(hc *v1beta1.HostedCluster) { hc.Spec.AutoNode = scopetest.AutoNode() })
+		g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("2", 64)) }).Should(Succeed())
+		g.Eventually(func(g Gomega) {
+			hostedCluster := get(g, ctx, name)
+			g.Expect(hostedCluster.Status.AutoNode).NotTo(BeNil())
+			g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("True/AsExpected"), "%+v", hostedCluster.Status)
+			g.Expect(hostedCluster.Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStateEnabled))
+			g.Expect(hostedCluster.Status.AutoNode.Message).To(BeEmpty())
+			g.Expect(hostedCluster.Status.Version.History).To(HaveLen(1))
+			g.Expect(hostedCluster.Status.Version.History[0].State).To(Equal(v1beta1.UpdateCompleted))
+			g.Expect(hostedCluster.Finalizers).To(ContainElement(v1beta1.HostedClusterFinalizer))
+		}).Should(Succeed())
+		component := &v1beta1.ControlPlaneComponent{}
+		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, component)).To(Succeed())
+		g.Expect(component.Status.Version).To(Equal("1.36.2"))
+		g.Expect(guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, &v1alpha1.ClusterAPINodeClass{})).To(Succeed())
+	})
+
+	t.Run("When nothing changes, it should write nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		before := get(g, ctx, name).ResourceVersion
+		g.Consistently(func(g Gomega) { g.Expect(get(g, ctx, name).ResourceVersion).To(Equal(before)) }, "2s").Should(Succeed())
+	})
+
+	t.Run("When somebody deletes the Role or edits the Deployment, it should heal them", func(t *testing.T) {
+		g := NewWithT(t)
+		role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "karpenter"}}
+		g.Expect(management.Delete(ctx, role)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			g.Expect(management.Get(ctx, client.ObjectKeyFromObject(role), role)).To(Succeed())
+		}).Should(Succeed())
+		deployment := &appsv1.Deployment{}
+		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, deployment)).To(Succeed())
+		deployment.Spec.Template.Spec.Containers[0].Image = "evil.example/miner:latest"
+		g.Expect(management.Update(ctx, deployment)).To(Succeed())
+		g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("2", 64)) }).Should(Succeed())
+	})
+
+	t.Run("When the wanted payload can't be resolved, it should leave what runs alone and say why", func(t *testing.T) {
+		g := NewWithT(t)
+		patch(g, ctx, name, func(hc *v1beta1.HostedCluster) { hc.Spec.Release.Image = host + "/release:9.9.9" })
+		g.Eventually(func(g Gomega) {
+			hostedCluster := get(g, ctx, name)
+			g.Expect(reasonOf(hostedCluster, v1beta1.ReleaseResolved)).To(Equal("False/ImageNotFound"))
+			g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("True/AsExpected"))
+			g.Expect(hostedCluster.Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStateWaiting))
+			g.Expect(hostedCluster.Status.AutoNode.Message).To(ContainSubstring("/release:9.9.9"))
+			g.Expect(hostedCluster.Status.Version.Desired.Version).To(Equal("1.36.2"))
+		}).Should(Succeed())
+		rollOut(g, ctx, namespace, image+strings.Repeat("2", 64))
+	})
+
+	t.Run("When it is paused, it should freeze everything until the time has come", func(t *testing.T) {
+		g := NewWithT(t)
+		upgrade := push(t, host, "1.36.3")
+		until := time.Now().Add(3 * time.Second).Truncate(time.Second)
+		patch(g, ctx, name, func(hc *v1beta1.HostedCluster) {
+			hc.Spec.PausedUntil = ptr.To(until.Format(time.RFC3339))
+			hc.Spec.Release.Image = upgrade
+		})
+		g.Eventually(func(g Gomega) {
+			hostedCluster := get(g, ctx, name)
+			g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("True/Paused"))
+			g.Expect(hostedCluster.Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStatePaused))
+			g.Expect(hostedCluster.Status.Version.Desired.Version).To(Equal("1.36.2"))
+		}).Should(Succeed())
+		rollOut(g, ctx, namespace, image+strings.Repeat("2", 64))
+		// Resumes by itself, with the upgrade.
+		g.Eventually(func(g Gomega) {
+			hostedCluster := get(g, ctx, name)
+			g.Expect(hostedCluster.Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStateUpgrading), "%+v", hostedCluster.Status.AutoNode)
+			g.Expect(hostedCluster.Status.Version.History[0].Version).To(Equal("1.36.3"))
+			g.Expect(hostedCluster.Status.Version.History[0].State).To(Equal(v1beta1.UpdatePartial))
+		}).Should(Succeed())
+		g.Expect(time.Now()).To(BeTemporally(">=", until))
+		g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("3", 64)) }).Should(Succeed())
+	})
+
+	t.Run("When the rollout is complete but the guest's API server is older, it should not complete the update", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Eventually(func(g Gomega) {
+			component := &v1beta1.ControlPlaneComponent{}
+			g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, component)).To(Succeed())
+			g.Expect(component.Status.Version).To(Equal("1.36.3"))
+		}).Should(Succeed())
+	})
+
+	t.Run("When the HostedCluster is deleted, it should remove all and let it go", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(management.Delete(ctx, get(g, ctx, name))).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			err := management.Get(ctx, client.ObjectKey{Namespace: "clusters", Name: name}, &v1beta1.HostedCluster{})
+			g.Expect(client.IgnoreNotFound(err)).To(Succeed())
+			g.Expect(err).To(HaveOccurred())
+		}).Should(Succeed())
+		err := management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, &v1beta1.ControlPlaneComponent{})
+		g.Expect(client.IgnoreNotFound(err)).To(Succeed())
+		g.Expect(err).To(HaveOccurred())
+	})
+}
+
+func patch(g Gomega, ctx context.Context, name string, change func(*v1beta1.HostedCluster)) {
+	hostedCluster := get(g, ctx, name)
+	before := hostedCluster.DeepCopy()
+	change(hostedCluster)
+	g.Expect(clusters.Management.Client.Patch(ctx, hostedCluster, client.MergeFrom(before))).To(Succeed())
+}
