@@ -50,6 +50,7 @@ var (
 	config     *rest.Config
 	management kubernetes.Interface
 	agent      *Agent
+	testLayer  v1.Layer
 	testImage  string // by digest
 	testLogger logr.Logger
 	buildDir   string
@@ -83,8 +84,11 @@ func runTests(m *testing.M) (code int) {
 	}
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer server.Close()
+	if testLayer, err = buildTestLayer(); err != nil {
+		return fail("building the test program", err)
+	}
 	if testImage, err = pushTestImage(strings.TrimPrefix(server.URL, "http://")); err != nil {
-		return fail("making the test image", err)
+		return fail("pushing the test image", err)
 	}
 	if logClients, err = newAuthority(buildDir); err != nil {
 		return fail("making the API server's client certificate", err)
@@ -124,23 +128,24 @@ func startAgent(ctx context.Context, name, dir string) (*Agent, error) {
 	})
 }
 
-// pushTestImage builds the test program and packs it; the result names it by digest.
-func pushTestImage(host string) (string, error) {
+// buildTestLayer builds the test program and packs it.
+func buildTestLayer() (v1.Layer, error) {
 	program := filepath.Join(buildDir, "testpod")
-	build := exec.Command("go", "build", "-o", program, "./testdata/testpod")
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", program, "./testdata/testpod")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building the test program: %w: %s", err, out)
+		return nil, fmt.Errorf("%w: %s", err, out)
 	}
 	content, err := os.ReadFile(program)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	layer, err := layerOf(tarEntry{Name: "testpod", Mode: 0o755, Content: content}, tarEntry{Name: "etc/in-image", Mode: 0o644, Content: []byte("in the image")})
-	if err != nil {
-		return "", err
-	}
-	return pushImage(host, "test/testpod", v1.Config{Entrypoint: []string{"/testpod"}, Env: []string{"FROM_IMAGE=yes"}, User: "65532"}, layer)
+	return layerOf(tarEntry{Name: "testpod", Mode: 0o755, Content: content}, tarEntry{Name: "etc/in-image", Mode: 0o644, Content: []byte("in the image")})
+}
+
+// pushTestImage pushes the test image to a registry; the result names it by digest.
+func pushTestImage(host string) (string, error) {
+	return pushImage(host, "test/testpod", v1.Config{Entrypoint: []string{"/testpod"}, Env: []string{"FROM_IMAGE=yes"}, User: "65532"}, testLayer)
 }
 
 func pushImage(host, repository string, config v1.Config, layers ...v1.Layer) (string, error) {

@@ -171,7 +171,6 @@ func (c *container) ensure(ctx context.Context, pod *corev1.Pod) {
 	if reason == reasonRunError {
 		now := metav1.Now().Rfc3339Copy()
 		c.ended(&corev1.ContainerStateTerminated{ExitCode: exitNotStarted, Reason: reasonStartError, Message: err.Error(), StartedAt: now, FinishedAt: now}, 0, now.Time)
-		c.ranOnce = true
 	}
 	// A missing object wakes us when it comes; the timer is for what no watch tells.
 	c.wait(reason, err.Error(), time.Now().Add(c.backoff.base))
@@ -272,11 +271,11 @@ func (c *container) start(ctx context.Context, pod *corev1.Pod, img *image) (rea
 	defer output.Close()
 	command.output = output
 	c.event(corev1.EventTypeNormal, "Created", "Container created")
+	c.restarts, c.ranOnce = restarts, true
 	process, err := w.agent.spawner.run(command)
 	if err != nil {
 		return reasonRunError, err
 	}
-	c.restarts, c.ranOnce = restarts, true
 	c.running = &run{process: process, spec: c.spec.DeepCopy()}
 	c.running.handler = handler{container: c.running.spec, ports: maps.Clone(w.ports).actual, exec: c.execIn(command)}
 	c.startProbes(pod)

@@ -136,10 +136,8 @@ func (a *Agent) reportNode(ctx context.Context, ready bool) error {
 func (a *Agent) nodeStatus(have corev1.NodeStatus, ready bool, now time.Time) corev1.NodeStatus {
 	status := *have.DeepCopy()
 	status.Capacity, status.Allocatable = a.allocatable, a.allocatable
-	status.Addresses = []corev1.NodeAddress{
-		{Type: corev1.NodeInternalIP, Address: loopback},
-		{Type: corev1.NodeHostName, Address: a.nodeName},
-	}
+	// No host name: the API server would prefer it, and nobody resolves it.
+	status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: loopback}}
 	status.DaemonEndpoints.KubeletEndpoint.Port = a.logPort
 	status.NodeInfo = corev1.NodeSystemInfo{
 		MachineID: a.nodeName, SystemUUID: a.nodeName, BootID: a.bootID,

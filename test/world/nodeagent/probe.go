@@ -340,5 +340,9 @@ func (h handler) grpc(ctx context.Context, port, service string) error {
 	if len(answer) == 7 && answer[5] == 1<<3 && answer[6] == 1 {
 		return nil
 	}
-	return fmt.Errorf("service unhealthy (grpc-status %q)", response.Header.Get("Grpc-Status")+response.Trailer.Get("Grpc-Status"))
+	grpcStatus := response.Trailer.Get("Grpc-Status")
+	if grpcStatus == "" { // an answer without a message has it among its headers
+		grpcStatus = response.Header.Get("Grpc-Status")
+	}
+	return fmt.Errorf("service unhealthy (grpc-status %q)", grpcStatus)
 }
