@@ -131,7 +131,7 @@ func parsePlaces(value string) (places, error) {
 	var list places
 	for item := range strings.SplitSeq(value, ",") {
 		zone, capacityType, narrowed := strings.Cut(strings.TrimSpace(item), "/")
-		if zone == "" || (narrowed && capacityType == "") {
+		if zone == "" || (narrowed && capacityType == "") || strings.Contains(capacityType, "/") {
 			return nil, fmt.Errorf(`neither "true", "false" nor a list of <zone>, <zone>/<capacity type> or */<capacity type>`)
 		}
 		if zone == "*" {

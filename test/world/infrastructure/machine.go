@@ -382,6 +382,8 @@ func (r *machineReconciler) delete(ctx context.Context, i *instance) (reconcile.
 	setCondition(i, infrav1.ConditionReady, metav1.ConditionFalse, infrav1.ReasonDeleting, "the machine is being stopped")
 	// A guest that was never reached has no kubelets; one that can't be reached must not keep its machines.
 	if guest := r.guests.known(i.guest); guest != nil && i.Status.NodeName != "" {
+		ctx, cancel := context.WithTimeout(ctx, guestTimeout)
+		defer cancel()
 		if err := guest.fleet.EndTerminatingPods(ctx, i.Status.NodeName); err != nil {
 			ctrl.LoggerFrom(ctx).Info("Pods were left on the machine", "reason", err.Error())
 		}

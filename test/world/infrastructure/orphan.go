@@ -17,25 +17,20 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-const (
-	sweepInterval = 10 * time.Second
-	// orphanGrace is how long a Node may outlive its machine: Cluster API and Karpenter come first.
-	orphanGrace = 30 * time.Second
-)
-
 // orphanSweep deletes Nodes whose machine doesn't exist, as a cloud's controller-manager does. Cluster API deletes a Node
 // with its Machine; this is for those that it doesn't know of, such as one that joined while its Machine was being deleted.
 type orphanSweep struct {
 	management client.Reader
 	guests     *guests
 	logger     logr.Logger
+	grace      time.Duration
 	// since is when a Node was first seen without its machine.
 	since map[types.UID]time.Time
 }
 
 // Start sweeps until the context ends.
 func (s *orphanSweep) Start(ctx context.Context) error {
-	ticker := time.NewTicker(sweepInterval)
+	ticker := time.NewTicker(s.grace / 3)
 	defer ticker.Stop()
 	for {
 		select {
@@ -64,7 +59,7 @@ func (s *orphanSweep) sweep(ctx context.Context, now time.Time) {
 				first = now
 			}
 			since[node.UID] = first
-			if now.Sub(first) < orphanGrace {
+			if now.Sub(first) < s.grace {
 				continue
 			}
 			options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &node.UID}}

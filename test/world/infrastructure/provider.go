@@ -34,6 +34,8 @@ import (
 const (
 	DefaultProvisioningDelay = 200 * time.Millisecond
 	DefaultRegistrationDelay = 300 * time.Millisecond
+	DefaultOrphanGrace       = 30 * time.Second
+	DefaultConcurrency       = 16
 )
 
 // Config is what a Provider needs.
@@ -54,7 +56,11 @@ type Config struct {
 	ProvisioningDelay time.Duration
 	RegistrationDelay time.Duration
 
-	// Concurrency is how many machines are reconciled at once. Default 16.
+	// OrphanGrace is how long a Node may outlive its machine before the cloud deletes it; Cluster API and Karpenter come
+	// first. Default DefaultOrphanGrace.
+	OrphanGrace time.Duration
+
+	// Concurrency is how many machines are reconciled at once. Default DefaultConcurrency.
 	Concurrency int
 }
 
@@ -153,7 +159,7 @@ func setup(manager ctrl.Manager, config Config, guests *guests) error {
 			return fmt.Errorf("setting up a controller: %w", err)
 		}
 	}
-	if err := manager.Add(&orphanSweep{management: management, guests: guests, logger: config.Logger}); err != nil {
+	if err := manager.Add(&orphanSweep{management: management, guests: guests, logger: config.Logger, grace: config.OrphanGrace}); err != nil {
 		return fmt.Errorf("adding the sweep of orphaned nodes: %w", err)
 	}
 	return nil
@@ -191,6 +197,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.ProvisioningDelay = max(0, cmp.Or(c.ProvisioningDelay, DefaultProvisioningDelay))
 	c.RegistrationDelay = max(0, cmp.Or(c.RegistrationDelay, DefaultRegistrationDelay))
-	c.Concurrency = cmp.Or(c.Concurrency, 16)
+	c.OrphanGrace = cmp.Or(c.OrphanGrace, DefaultOrphanGrace)
+	c.Concurrency = cmp.Or(c.Concurrency, DefaultConcurrency)
 	return c, nil
 }

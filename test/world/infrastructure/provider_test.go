@@ -14,6 +14,7 @@ import (
 	. "github.com/onsi/gomega"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -95,14 +96,25 @@ func newMachine(t *testing.T, ns, name string, options machineOptions) *infrav1.
 		},
 	}
 	g.Expect(management.Create(ctx, machine)).To(Succeed())
-	kwokMachine := &infrav1.KwokMachine{
+	kwokMachine := kwokMachine(ns, name)
+	kwokMachine.Annotations = options.annotations
+	kwokMachine.OwnerReferences = []metav1.OwnerReference{ownerReference("Machine", machine)}
+	for key, value := range options.labels {
+		kwokMachine.Labels[key] = value
+	}
+	if options.edit != nil {
+		options.edit(kwokMachine)
+	}
+	g.Expect(management.Create(ctx, kwokMachine)).To(Succeed())
+	return kwokMachine
+}
+
+// kwokMachine returns a machine that nothing owns.
+func kwokMachine(ns, name string) *infrav1.KwokMachine {
+	return &infrav1.KwokMachine{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: ns, Name: name, Annotations: options.annotations,
-			Labels: map[string]string{
-				clusterv1.ClusterNameLabel:     clusterName,
-				corev1.LabelInstanceTypeStable: "c4-large",
-			},
-			OwnerReferences: []metav1.OwnerReference{ownerReference("Machine", machine)},
+			Namespace: ns, Name: name,
+			Labels: map[string]string{clusterv1.ClusterNameLabel: clusterName, corev1.LabelInstanceTypeStable: "c4-large"},
 		},
 		Spec: infrav1.KwokMachineSpec{
 			Capacity: corev1.ResourceList{
@@ -112,14 +124,6 @@ func newMachine(t *testing.T, ns, name string, options machineOptions) *infrav1.
 			Architecture: infrav1.ArchitectureArm64,
 		},
 	}
-	for key, value := range options.labels {
-		kwokMachine.Labels[key] = value
-	}
-	if options.edit != nil {
-		options.edit(kwokMachine)
-	}
-	g.Expect(management.Create(ctx, kwokMachine)).To(Succeed())
-	return kwokMachine
 }
 
 // eventuallyCondition waits for a condition of a KwokMachine to have a reason, and returns it.
@@ -269,6 +273,38 @@ func TestMachine(t *testing.T) {
 		}, "500ms", poll).Should(Succeed())
 	})
 
+	t.Run("When it changes, there should be one event for each change", func(t *testing.T) {
+		g := NewWithT(t)
+		machine := newMachine(t, ns, "eventful", machineOptions{})
+		eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonJoined)
+		annotate(t, get(t, machine), map[string]string{infrav1.FaultDies: "true"})
+		eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonDead)
+		g.Eventually(func(g Gomega) {
+			events := &eventsv1.EventList{}
+			g.Expect(management.List(t.Context(), events, client.InNamespace(ns))).To(Succeed())
+			var reasons []string
+			for _, event := range events.Items {
+				if event.Regarding.Name == "eventful" {
+					reasons = append(reasons, event.Type+" "+event.Reason)
+				}
+			}
+			g.Expect(reasons).To(ConsistOf("Normal Provisioned", "Normal Joined", "Warning Dead"))
+		}, wait, poll).Should(Succeed())
+	})
+
+	t.Run("When a node outlives its machine, the cloud should delete it, and no other", func(t *testing.T) {
+		g := NewWithT(t)
+		newMachine(t, ns, "alive", machineOptions{})
+		eventuallyReady(t, "alive")
+		ghost := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "ghost"}, Spec: corev1.NodeSpec{ProviderID: "kwok://" + ns + "/ghost"}}
+		foreign := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "foreign"}, Spec: corev1.NodeSpec{ProviderID: "other://ghost"}}
+		g.Expect(guest.Create(t.Context(), ghost)).To(Succeed())
+		g.Expect(guest.Create(t.Context(), foreign)).To(Succeed())
+		eventuallyGone(t, guest, ghost)
+		g.Expect(guest.Get(t.Context(), types.NamespacedName{Name: "foreign"}, foreign)).To(Succeed())
+		g.Expect(guest.Get(t.Context(), types.NamespacedName{Name: "alive"}, &corev1.Node{})).To(Succeed())
+	})
+
 	t.Run("When no zone is asked for, it should be placed in one of the cluster's", func(t *testing.T) {
 		newMachine(t, ns, "anywhere", machineOptions{})
 		node := eventuallyReady(t, "anywhere")
@@ -312,11 +348,11 @@ func TestMachine(t *testing.T) {
 
 	t.Run("When another node has its name, it should say so and leave that node alone", func(t *testing.T) {
 		g := NewWithT(t)
-		other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "taken"}, Spec: corev1.NodeSpec{ProviderID: "kwok://elsewhere/taken"}}
+		other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "taken"}, Spec: corev1.NodeSpec{ProviderID: "other://taken"}}
 		g.Expect(guest.Create(t.Context(), other)).To(Succeed())
 		machine := newMachine(t, ns, "taken", machineOptions{})
 		condition := eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonRegistrationFailed)
-		g.Expect(condition.Message).To(Equal(`another Node has the name taken; its provider ID is "kwok://elsewhere/taken"`))
+		g.Expect(condition.Message).To(Equal(`another Node has the name taken; its provider ID is "other://taken"`))
 		g.Expect(management.Delete(t.Context(), machine)).To(Succeed())
 		eventuallyGone(t, management, machine)
 		g.Expect(guest.Get(t.Context(), types.NamespacedName{Name: "taken"}, other)).To(Succeed())

@@ -44,11 +44,13 @@ const (
 	// provisioningDelay and registrationDelay are those of machines that don't say their own.
 	provisioningDelay = 50 * time.Millisecond
 	registrationDelay = 50 * time.Millisecond
+	orphanGrace       = 2 * time.Second
 )
 
 // What all tests share: two API servers, and a proxy in front of the guest's so that it can be cut off.
 var (
 	managementConfig *rest.Config
+	guestConfig      *rest.Config
 	management       client.Client
 	guest            client.Client
 	guestProxy       *proxy
@@ -86,7 +88,6 @@ func run(m *testing.M) (code int, err error) {
 	guestEnv := &envtest.Environment{}
 	var starting sync.WaitGroup
 	var managementErr, guestErr error
-	var guestConfig *rest.Config
 	starting.Go(func() { managementConfig, managementErr = managementEnv.Start() })
 	starting.Go(func() { guestConfig, guestErr = guestEnv.Start() })
 	starting.Wait()
@@ -122,8 +123,16 @@ func run(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// newCluster makes a namespace with a Cluster whose infrastructure is provisioned, starts a provider and returns the namespace.
+// newCluster starts a provider and makes a namespace with a Cluster whose infrastructure is provisioned.
 func newCluster(t *testing.T) string {
+	t.Helper()
+	ns := newClusterWithoutProvider(t)
+	startProvider(t)
+	provisionCluster(t, ns)
+	return ns
+}
+
+func newClusterWithoutProvider(t *testing.T) string {
 	t.Helper()
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -135,7 +144,6 @@ func newCluster(t *testing.T) string {
 		Data:       map[string][]byte{"value": kubeconfig},
 	})).To(Succeed())
 
-	provisioned := true
 	cluster := &clusterv1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: clusterName},
 		Spec: clusterv1.ClusterSpec{InfrastructureRef: clusterv1.ContractVersionedObjectReference{
@@ -155,15 +163,6 @@ func newCluster(t *testing.T) string {
 	}
 	g.Expect(management.Create(ctx, kwokCluster)).To(Succeed())
 
-	startProvider(t)
-	// Cluster API's part: what the KwokCluster reports shows in the Cluster.
-	g.Eventually(func(g Gomega) {
-		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(kwokCluster), kwokCluster)).To(Succeed())
-		g.Expect(kwokCluster.Status.Initialization.Provisioned).To(HaveValue(BeTrue()))
-	}, wait, poll).Should(Succeed())
-	cluster.Status.Initialization.InfrastructureProvisioned = &provisioned
-	cluster.Status.FailureDomains = kwokCluster.Status.FailureDomains
-	g.Expect(management.Status().Update(ctx, cluster)).To(Succeed())
 	t.Cleanup(func() {
 		ctx := context.Background()
 		_ = management.DeleteAllOf(ctx, &infrav1.KwokMachine{}, client.InNamespace(ns.Name))
@@ -173,6 +172,22 @@ func newCluster(t *testing.T) string {
 	return ns.Name
 }
 
+// provisionCluster plays Cluster API's part: what the KwokCluster reports shows in the Cluster.
+func provisionCluster(t *testing.T, ns string) {
+	t.Helper()
+	g := NewWithT(t)
+	key := client.ObjectKey{Namespace: ns, Name: clusterName}
+	kwokCluster, cluster := &infrav1.KwokCluster{}, &clusterv1.Cluster{}
+	g.Eventually(func(g Gomega) {
+		g.Expect(management.Get(t.Context(), key, kwokCluster)).To(Succeed())
+		g.Expect(kwokCluster.Status.Initialization.Provisioned).To(HaveValue(BeTrue()))
+	}, wait, poll).Should(Succeed())
+	g.Expect(management.Get(t.Context(), key, cluster)).To(Succeed())
+	cluster.Status.Initialization.InfrastructureProvisioned = kwokCluster.Status.Initialization.Provisioned
+	cluster.Status.FailureDomains = kwokCluster.Status.FailureDomains
+	g.Expect(management.Status().Update(t.Context(), cluster)).To(Succeed())
+}
+
 func startProvider(t *testing.T) *infrastructure.Provider {
 	t.Helper()
 	provider, err := infrastructure.Start(t.Context(), infrastructure.Config{
@@ -180,6 +195,7 @@ func startProvider(t *testing.T) *infrastructure.Provider {
 		Logger:            ctrl.Log,
 		ProvisioningDelay: provisioningDelay,
 		RegistrationDelay: registrationDelay,
+		OrphanGrace:       orphanGrace,
 	})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { NewWithT(t).Expect(provider.Stop()).To(Succeed()) })

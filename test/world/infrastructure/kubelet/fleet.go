@@ -10,8 +10,10 @@ package kubelet
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -392,11 +394,21 @@ func send[T runtime.Object](ctx context.Context, events chan<- informer.Event[T]
 	}
 }
 
-// logWriter hands kwok's log lines on.
+// logWriter hands on kwok's log lines, which are JSON.
 type logWriter struct{ logger logr.Logger }
 
 func (w logWriter) Write(line []byte) (int, error) {
-	w.logger.Info("kwok reported a problem", "line", string(line))
+	var parsed struct {
+		Message string `json:"msg"`
+		Error   string `json:"err"`
+		Node    string `json:"node"`
+		Pod     string `json:"pod"`
+	}
+	if err := json.Unmarshal(line, &parsed); err != nil {
+		w.logger.Info("kwok reported a problem", "line", strings.TrimSpace(string(line)))
+		return len(line), nil
+	}
+	w.logger.Info("kwok reported a problem", "problem", parsed.Message, "error", parsed.Error, "Node", parsed.Node, "Pod", parsed.Pod)
 	return len(line), nil
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // MachineFinalizer keeps a KwokMachine until its machine has been stopped.
-const MachineFinalizer = "kwokmachine.infrastructure.cluster.x-k8s.io"
+const MachineFinalizer = "infrastructure.cluster.x-k8s.io/kwokmachine"
 
 // ProviderIDPrefix starts every provider ID; `<namespace>/<name>` of the KwokMachine follows.
 const ProviderIDPrefix = "kwok://"

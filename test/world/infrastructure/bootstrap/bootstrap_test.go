@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/autonode-io/autonode/test/world/infrastructure/bootstrap"
+)
+
+var instance = bootstrap.Instance{Hostname: "m-1", ProviderID: "kwok://ns/m-1", Zone: "a", Region: "here"}
+
+// cloudConfig wraps kubeadm's configuration, and more files, as Cluster API's kubeadm bootstrap provider does.
+func cloudConfig(join string, more ...string) string {
+	var b strings.Builder
+	b.WriteString("## template: jinja\n#cloud-config\n\nwrite_files:\n")
+	files := append([]string{bootstrap.JoinConfigurationPath, join}, more...)
+	for i := 0; i < len(files); i += 2 {
+		fmt.Fprintf(&b, "-   path: %s\n    owner: root:root\n    permissions: '0640'\n    content: |\n      %s\n", files[i],
+			strings.ReplaceAll(strings.TrimSpace(files[i+1]), "\n", "\n      "))
+	}
+	b.WriteString("runcmd:\n  - kubeadm join --config /run/kubeadm/kubeadm-join-config.yaml  && echo success\n")
+	return b.String()
+}
+
+// join is a JoinConfiguration with a node registration.
+func join(registration string) string {
+	return "---\napiVersion: kubeadm.k8s.io/v1beta4\nkind: JoinConfiguration\nnodeRegistration:\n  " +
+		strings.ReplaceAll(strings.TrimSpace(registration), "\n", "\n  ") + "\n"
+}
+
+func TestRead(t *testing.T) {
+	maxPods := func(n int64) *int64 { return &n }
+	quantity := resource.MustParse
+	compressed := func(text string) string {
+		var b bytes.Buffer
+		w := gzip.NewWriter(&b)
+		_, _ = w.Write([]byte(text))
+		_ = w.Close()
+		return base64.StdEncoding.EncodeToString(b.Bytes())
+	}
+	for name, test := range map[string]struct {
+		userData string
+		want     bootstrap.Kubelet
+	}{
+		"When the arguments are a list, it should read them (v1beta4)": {
+			cloudConfig(join(`
+imagePullPolicy: IfNotPresent
+kubeletExtraArgs:
+- {name: node-labels, value: "karpenter.sh/nodepool=web, node.kubernetes.io/role=x,"}
+- {name: max-pods, value: "30"}
+- {name: max-pods, value: "31"}
+taints:
+- {key: karpenter.sh/unregistered, effect: NoExecute}
+- {key: node.cluster.x-k8s.io/uninitialized, effect: NoSchedule}`)),
+			bootstrap.Kubelet{
+				NodeName: "m-1",
+				Labels:   map[string]string{"karpenter.sh/nodepool": "web", "node.kubernetes.io/role": "x"},
+				Taints: []corev1.Taint{
+					{Key: "karpenter.sh/unregistered", Effect: "NoExecute"},
+					{Key: "node.cluster.x-k8s.io/uninitialized", Effect: "NoSchedule"},
+				},
+				MaxPods: maxPods(31),
+			},
+		},
+		"When the arguments are a map, it should read them (v1beta3)": {
+			cloudConfig(strings.Replace(join(`
+name: '{{ ds.meta_data.local_hostname }}'
+kubeletExtraArgs:
+  node-labels: topology.kubernetes.io/zone={{ v1.availability_zone }},team=web
+  provider-id: '{{ ds.meta_data["provider_id"] }}'
+  system-reserved: cpu=100m,memory=256Mi,pid=1000
+  kube-reserved: cpu=200m,ephemeral-storage=1Gi
+  eviction-hard: memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%
+taints: []`), "v1beta4", "v1beta3", 1)),
+			bootstrap.Kubelet{
+				NodeName: "m-1",
+				Labels:   map[string]string{"topology.kubernetes.io/zone": "a", "team": "web"},
+				Reserved: corev1.ResourceList{
+					"cpu": quantity("300m"), "memory": quantity("356Mi"), "ephemeral-storage": quantity("1Gi"),
+				},
+				EvictionShares: map[corev1.ResourceName]float64{"ephemeral-storage": 0.1},
+			},
+		},
+		"When taints are both a field and an argument, the argument should win": {
+			cloudConfig(join(`
+kubeletExtraArgs: [{name: register-with-taints, value: "a=b:NoSchedule,c:NoExecute"}]
+taints: [{key: d, effect: NoSchedule}]`)),
+			bootstrap.Kubelet{NodeName: "m-1", Taints: []corev1.Taint{
+				{Key: "a", Value: "b", Effect: "NoSchedule"}, {Key: "c", Effect: "NoExecute"},
+			}},
+		},
+		"When the name is given, the node should have it": {
+			cloudConfig(join(`name: other.example`)),
+			bootstrap.Kubelet{NodeName: "other.example"},
+		},
+		"When there is a KubeletConfiguration and a patch of it, flags should win over patch over document": {
+			cloudConfig(join(`
+kubeletExtraArgs: [{name: kube-reserved, value: "cpu=1"}]`)+"patches: {directory: /etc/kubernetes/patches/}\n"+`---
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+maxPods: 10
+kubeReserved: {cpu: "2"}
+systemReserved: {memory: 1Gi}
+registerWithTaints: [{key: e, effect: NoSchedule}]`,
+				"/etc/kubernetes/patches/kubeletconfiguration0+strategic.yaml", `maxPods: 20`,
+				"/etc/kubernetes/patches/kubeletconfiguration1.yaml", `{"systemReserved": {"cpu": "100m"}}`,
+				"/etc/kubernetes/patches/etcd.yaml", `not: ours`),
+			bootstrap.Kubelet{
+				NodeName: "m-1", MaxPods: maxPods(20),
+				Taints:   []corev1.Taint{{Key: "e", Effect: "NoSchedule"}},
+				Reserved: corev1.ResourceList{"cpu": quantity("1100m"), "memory": quantity("1Gi")},
+			},
+		},
+		"When the file is compressed, it should be unpacked": {
+			"#cloud-config\nwrite_files:\n- path: /run/kubeadm/kubeadm-join-config.yaml\n  encoding: gz+b64\n  content: " +
+				compressed(join("{}")) + "\n",
+			bootstrap.Kubelet{NodeName: "m-1"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := bootstrap.Read(map[string][]byte{"value": []byte(test.userData)}, instance)
+			if err != nil {
+				t.Fatalf("unexpected error: %v\n%s", err, test.userData)
+			}
+			equalQuantities := cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 })
+			if diff := cmp.Diff(&test.want, got, cmpopts.EquateEmpty(), equalQuantities); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestReadMalformed(t *testing.T) {
+	args := func(name, value string) string {
+		return cloudConfig(join(fmt.Sprintf("kubeletExtraArgs: [{name: %s, value: %q}]", name, value)))
+	}
+	const file = bootstrap.JoinConfigurationPath + ": "
+	for name, test := range map[string]struct {
+		userData string
+		want     string
+	}{
+		"nothing":                 {"", `not a cloud-config: it starts with "" instead of "#cloud-config"`},
+		"a shell script":          {"#!/bin/sh\nkubeadm join", `not a cloud-config: it starts with "#!/bin/sh"`},
+		"no YAML":                 {"#cloud-config\nwrite_files: [", "reading the cloud-config: "},
+		"files that are no list":  {"#cloud-config\nwrite_files: {a: b}", "reading the cloud-config: "},
+		"a file without path":     {"#cloud-config\nwrite_files: [{content: x}]", "write_files[0]: path is missing"},
+		"an unknown encoding":     {"#cloud-config\nwrite_files: [{path: /x, content: x, encoding: zip}]", `write_files[0] (/x): encoding "zip" is unknown`},
+		"a broken encoding":       {"#cloud-config\nwrite_files: [{path: /x, content: '%', encoding: b64}]", `write_files[0] (/x): decoding base64: `},
+		"an unknown jinja":        {"## template: jinja\n#cloud-config\n# {{ ds.meta_data.rack }}", "rendering the cloud-config: no such instance metadata: ds.meta_data.rack"},
+		"no join file":            {"#cloud-config\nwrite_files: []", "write_files has no /run/kubeadm/kubeadm-join-config.yaml"},
+		"an empty join file":      {cloudConfig("---"), file + "no JoinConfiguration"},
+		"an init file":            {cloudConfig("apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration"), file + "no JoinConfiguration"},
+		"two join documents":      {cloudConfig(join("{}") + join("{}")), file + "more than one JoinConfiguration"},
+		"another group":           {cloudConfig("apiVersion: example.com/v1\nkind: JoinConfiguration"), file + `JoinConfiguration has apiVersion "example.com/v1"`},
+		"arguments of a kind":     {cloudConfig(join("kubeletExtraArgs: 7")), file + "JoinConfiguration: "},
+		"an argument, no name":    {cloudConfig(join("kubeletExtraArgs: [{value: x}]")), "kubeletExtraArgs[0]: name and value are needed"},
+		"a bad node name":         {cloudConfig(join("name: Not_A_Name")), file + `nodeRegistration.name "Not_A_Name": `},
+		"another provider ID":     {args("provider-id", "aws:///i-1"), `provider-id is "aws:///i-1", but the machine's is "kwok://ns/m-1"`},
+		"no registration":         {args("register-node", "false"), "register-node is false"},
+		"labels without value":    {args("node-labels", "a,b=c"), `node-labels: "a": key=value is wanted`},
+		"a bad label key":         {args("node-labels", "a/b/c=d"), `node-labels: "a/b/c": `},
+		"a bad label value":       {args("node-labels", "a=b c"), `node-labels: a="b c": `},
+		"a label of Kubernetes":   {args("node-labels", "node-role.kubernetes.io/web="), `node-labels: "node-role.kubernetes.io/web": a kubelet refuses`},
+		"a bad taint":             {args("register-with-taints", "a=b"), `register-with-taints: "a=b" has no effect`},
+		"a bad effect":            {args("register-with-taints", "a:Never"), `register-with-taints: effect "Never": `},
+		"a bad taint as field":    {cloudConfig(join("taints: [{key: a, effect: Never}]")), `nodeRegistration.taints[0]: effect "Never": `},
+		"max-pods in words":       {args("max-pods", "many"), `max-pods: "many" is no number`},
+		"negative max-pods":       {args("max-pods", "-1"), `max-pods: -1 is negative`},
+		"a bad reservation":       {args("kube-reserved", "cpu=four"), `kube-reserved: cpu: "four" is not a quantity`},
+		"a negative reservation":  {args("system-reserved", "memory=-1Gi"), `system-reserved: memory: "-1Gi" is negative`},
+		"an unknown reservation":  {args("kube-reserved", "gpu=1"), `kube-reserved: "gpu" can't be reserved`},
+		"an unknown signal":       {args("eviction-hard", "mood<1"), `eviction-hard: "mood" is no eviction signal`},
+		"a bad share":             {args("eviction-hard", "memory.available<200%"), `eviction-hard: memory.available: "200"% is not a percentage`},
+		"a JSON patch":            {cloudConfig(join("{}")+"patches: {directory: /p}", "/p/kubeletconfiguration+json.yaml", "[]"), `/p/kubeletconfiguration+json.yaml: patches of type "json" are not understood`},
+		"a patch that is no YAML": {cloudConfig(join("{}")+"patches: {directory: /p}", "/p/kubeletconfiguration.yaml", "{"), "/p/kubeletconfiguration.yaml: "},
+		"a patch of another type": {cloudConfig(join("{}")+"patches: {directory: /p}", "/p/kubeletconfiguration.yaml", "maxPods: many"), "reading the patched configuration of the kubelet: "},
+	} {
+		t.Run("When the bootstrap data is "+name+", it should name that", func(t *testing.T) {
+			_, err := bootstrap.Read(map[string][]byte{"value": []byte(test.userData)}, instance)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got error %v, want one with %q", err, test.want)
+			}
+		})
+	}
+	for name, test := range map[string]struct {
+		data map[string][]byte
+		want string
+	}{
+		"When the Secret has no value, it should say so":          {nil, `key "value" is missing`},
+		"When the format is another, it should say what it knows": {map[string][]byte{"value": nil, "format": []byte("ignition")}, `key "format" is "ignition"; only cloud-config`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := bootstrap.Read(test.data, instance)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got error %v, want one with %q", err, test.want)
+			}
+		})
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(cloudConfig(join("taints: [{key: a, effect: NoSchedule}]"))))
+	f.Add([]byte("#cloud-config\nwrite_files: [{path: /x, content: x, encoding: gz}]"))
+	f.Fuzz(func(t *testing.T, userData []byte) {
+		kubelet, err := bootstrap.Read(map[string][]byte{"value": userData}, instance)
+		if (kubelet == nil) == (err == nil) {
+			t.Errorf("got %v and %v: either is wanted", kubelet, err)
+		}
+	})
+}
