@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/karpenter/lifecycle"
+	"github.com/autonode-io/autonode/karpenter/machine"
+	"github.com/autonode-io/autonode/karpenter/offering"
+	"github.com/autonode-io/autonode/karpenter/sandbox"
+)
+
+type fixture struct {
+	*sandbox.Sandbox
+	t           *testing.T
+	controller  *lifecycle.Controller
+	unavailable *offering.Unavailable
+	recorder    *sandbox.Recorder
+	nodeClaim   *karpv1.NodeClaim
+	machine     *clusterv1.Machine
+}
+
+// newFixture makes a NodeClaim that Karpenter has launched, and its Machine.
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	g := NewWithT(t)
+	s := sandbox.New(t)
+	f := &fixture{
+		Sandbox:     s,
+		t:           t,
+		unavailable: offering.NewUnavailable(clocktesting.NewFakePassiveClock(time.Now())),
+		recorder:    &sandbox.Recorder{},
+	}
+	f.controller = lifecycle.New(lifecycle.Config{
+		Guest:       s.Guest.GetClient(),
+		Machines:    s.Machines(nil),
+		Unavailable: f.unavailable,
+		Recorder:    f.recorder,
+	})
+	f.nodeClaim = s.NodeClaim(t.Context(), "n")
+	// As Karpenter does before it launches.
+	f.nodeClaim.Finalizers = []string{karpv1.TerminationFinalizer}
+	g.Expect(s.Admin.Update(t.Context(), f.nodeClaim)).To(Succeed())
+	created, err := s.Machines(nil).Create(t.Context(), s.Plan(f.nodeClaim))
+	g.Expect(err).NotTo(HaveOccurred())
+	f.machine = created
+	return f
+}
+
+func (f *fixture) launched() {
+	f.t.Helper()
+	f.nodeClaim.Status.ProviderID = machine.SyntheticProviderID(client.ObjectKeyFromObject(f.machine))
+	f.nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
+	NewWithT(f.t).Expect(f.Admin.Status().Update(f.t.Context(), f.nodeClaim)).To(Succeed())
+}
+
+// say changes the Machine as Cluster API would, and waits until the cache has it.
+func (f *fixture) say(change func(m *clusterv1.Machine)) {
+	f.t.Helper()
+	g := NewWithT(f.t)
+	spec := f.machine.DeepCopy()
+	change(spec)
+	status := spec.DeepCopy()
+	g.Expect(f.Admin.Patch(f.t.Context(), spec, client.MergeFrom(f.machine))).To(Succeed())
+	spec.Status = status.Status
+	g.Expect(f.Admin.Status().Update(f.t.Context(), spec)).To(Succeed())
+	f.machine = spec
+	f.settled()
+}
+
+func (f *fixture) settled() {
+	f.t.Helper()
+	NewWithT(f.t).Eventually(func(g Gomega) {
+		m := &clusterv1.Machine{}
+		g.Expect(f.Management.GetClient().Get(f.t.Context(), client.ObjectKeyFromObject(f.machine), m)).To(Succeed())
+		g.Expect(m.ResourceVersion).To(Equal(f.machine.ResourceVersion))
+	}).Should(Succeed())
+}
+
+// reconcile runs the controller on the NodeClaim as the API server has it, and returns what that has afterwards.
+func (f *fixture) reconcile() (*karpv1.NodeClaim, error) {
+	f.t.Helper()
+	g := NewWithT(f.t)
+	nodeClaim := &karpv1.NodeClaim{}
+	g.Expect(f.Admin.Get(f.t.Context(), client.ObjectKeyFromObject(f.nodeClaim), nodeClaim)).To(Succeed())
+	_, err := f.controller.Reconcile(f.t.Context(), nodeClaim)
+	after := &karpv1.NodeClaim{}
+	g.Expect(f.Admin.Get(f.t.Context(), client.ObjectKeyFromObject(f.nodeClaim), after)).To(Succeed())
+	return after, err
+}
+
+func TestIdentity(t *testing.T) {
+	t.Run("When the Machine gets its provider ID, it should give it to the NodeClaim", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.settled()
+		before, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(before.Status.ProviderID).To(HavePrefix("capi://"))
+
+		f.say(func(m *clusterv1.Machine) { m.Spec.ProviderID = "cloud://1" })
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.Status.ProviderID).To(Equal("cloud://1"))
+		g.Expect(after.StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue()).To(BeTrue())
+		again, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(again.ResourceVersion).To(Equal(after.ResourceVersion), "it was written again")
+	})
+
+	t.Run("When Karpenter hasn't taken over what Create returned, it should wait", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.say(func(m *clusterv1.Machine) { m.Spec.ProviderID = "cloud://2" })
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.Status.ProviderID).To(BeEmpty())
+	})
+
+	t.Run("When the NodeClaim has changed in between, it should leave it for the next time", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.say(func(m *clusterv1.Machine) { m.Spec.ProviderID = "cloud://3" })
+		stale := f.nodeClaim.DeepCopy()
+		f.nodeClaim.Labels["changed"] = "true"
+		g.Expect(f.Admin.Update(t.Context(), f.nodeClaim)).To(Succeed())
+		_, err := f.controller.Reconcile(t.Context(), stale)
+		g.Expect(err).NotTo(HaveOccurred())
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.Status.ProviderID).To(Equal("cloud://3"))
+	})
+}
+
+func infrastructure(status metav1.ConditionStatus, reason, message string) func(*clusterv1.Machine) {
+	return func(m *clusterv1.Machine) {
+		m.Status.Conditions = []metav1.Condition{{
+			Type: clusterv1.MachineInfrastructureReadyCondition, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.Now(),
+		}}
+	}
+}
+
+func TestFailure(t *testing.T) {
+	key := offering.Key{InstanceType: "c4-large", Zone: "a", CapacityType: karpv1.CapacityTypeOnDemand}
+	for name, tc := range map[string]struct {
+		change func(m *clusterv1.Machine)
+		reason string
+	}{
+		"When the infrastructure's reason is that it has no capacity, it should give the NodeClaim up and the offering for a while": {
+			infrastructure(metav1.ConditionFalse, "InsufficientInstanceCapacity", ""), lifecycle.InsufficientCapacityReason,
+		},
+		"When only the message says that there is no capacity, it should give up too": {
+			infrastructure(metav1.ConditionFalse, "InstanceProvisionFailed", "api error InsufficientInstanceCapacity: none left in eu-1a"), lifecycle.InsufficientCapacityReason,
+		},
+		"When the account's quota is used up, it should say so": {
+			infrastructure(metav1.ConditionFalse, "VMProvisionFailed", "Code=\"QuotaExceeded\": raise it"), lifecycle.QuotaExceededReason,
+		},
+		"When the infrastructure isn't ready for another reason, it should wait": {
+			infrastructure(metav1.ConditionFalse, "WaitingForBootstrapData", ""), "",
+		},
+		"When a longer word contains one that means no capacity, it should wait": {
+			infrastructure(metav1.ConditionFalse, "Waiting", "AllocationFailedRecently is being looked at"), "",
+		},
+		"When the infrastructure isn't known to lack anything, it should wait": {
+			infrastructure(metav1.ConditionUnknown, "InsufficientInstanceCapacity", ""), "",
+		},
+		"When the machine exists already, it should not give it up for what is said of capacity later": {
+			func(m *clusterv1.Machine) {
+				m.Spec.ProviderID = "cloud://4"
+				infrastructure(metav1.ConditionFalse, "InsufficientInstanceCapacity", "")(m)
+			}, "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			f := newFixture(t)
+			f.launched()
+			f.say(tc.change)
+			after, err := f.reconcile()
+			g.Expect(err).NotTo(HaveOccurred())
+			if tc.reason == "" {
+				g.Expect(after.DeletionTimestamp).To(BeNil())
+				g.Expect(f.unavailable.Has(key)).To(BeFalse())
+				g.Expect(f.recorder.Reasons()).To(BeEmpty())
+				return
+			}
+			g.Expect(after.DeletionTimestamp).NotTo(BeNil())
+			g.Expect(f.unavailable.Has(key)).To(BeTrue())
+			g.Expect(f.recorder.Reasons()).To(ConsistOf(tc.reason))
+			g.Expect(f.recorder.Messages()[0]).To(ContainSubstring("on-demand c4-large in zone a"))
+		})
+	}
+}
+
+func TestRemoval(t *testing.T) {
+	t.Run("When somebody deletes the Machine, it should delete the NodeClaim", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.say(func(m *clusterv1.Machine) { m.Finalizers = []string{clusterv1.MachineFinalizer} })
+		g.Expect(f.Admin.Delete(t.Context(), f.machine)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			m := &clusterv1.Machine{}
+			g.Expect(f.Management.GetClient().Get(t.Context(), client.ObjectKeyFromObject(f.machine), m)).To(Succeed())
+			g.Expect(m.DeletionTimestamp).NotTo(BeNil())
+		}).Should(Succeed())
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.DeletionTimestamp).NotTo(BeNil())
+		g.Expect(f.recorder.Reasons()).To(ConsistOf(lifecycle.MachineDeletedReason))
+	})
+
+	t.Run("When the Machine can't be seen, it should leave the NodeClaim", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.settled()
+		g.Expect(f.Admin.Delete(t.Context(), f.machine)).To(Succeed())
+		g.Eventually(func() bool {
+			return apierrors.IsNotFound(f.Management.GetClient().Get(t.Context(), client.ObjectKeyFromObject(f.machine), &clusterv1.Machine{}))
+		}).Should(BeTrue())
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.DeletionTimestamp).To(BeNil())
+	})
+}
