@@ -5,6 +5,7 @@ package world
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -56,8 +57,14 @@ func (l layout) prepare() (unlock func(), err error) {
 	return func() { _ = lock.Close() }, nil
 }
 
-// clean removes everything but the logs and what is kept to be fast next time.
+// clean removes everything but the logs.
 func (l layout) clean() error {
+	if err := os.MkdirAll(l.logs(), 0o755); err != nil {
+		return fmt.Errorf("keeping the logs: %w", err)
+	}
+	if err := os.Rename(filepath.Join(l.nodeAgent(), "logs"), filepath.Join(l.logs(), "pods")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("keeping the logs of pods: %w", err)
+	}
 	paths, err := l.transient()
 	if err != nil {
 		return err
