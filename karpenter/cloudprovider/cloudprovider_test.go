@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudprovider_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/cloudprovider"
+	"github.com/autonode-io/autonode/karpenter/drift"
+	"github.com/autonode-io/autonode/karpenter/instancetype"
+	"github.com/autonode-io/autonode/karpenter/offering"
+	"github.com/autonode-io/autonode/karpenter/pricing"
+	"github.com/autonode-io/autonode/karpenter/sandbox"
+	"github.com/autonode-io/autonode/karpenter/shape"
+	"github.com/autonode-io/autonode/karpenter/version"
+)
+
+type fixture struct {
+	*sandbox.Sandbox
+	t           *testing.T
+	ctx         context.Context
+	provider    *cloudprovider.CloudProvider
+	store       *instancetype.Store
+	unavailable *offering.Unavailable
+	nodeClass   *v1alpha1.ClusterAPINodeClass
+	recorder    *sandbox.Recorder
+}
+
+// newFixture is a ready node class that offers c2-small for $0.02, and c4-large for $0.1 or $0.03 as spot, in zones a and b.
+func newFixture(t *testing.T, management client.Client) *fixture {
+	t.Helper()
+	s := sandbox.New(t)
+	f := &fixture{Sandbox: s, t: t, recorder: &sandbox.Recorder{}}
+	f.ctx = options.ToContext(t.Context(), &options.Options{})
+	f.unavailable = offering.NewUnavailable(clocktesting.NewFakePassiveClock(time.Now()))
+	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: f.unavailable})
+	f.nodeClass = s.NodeClass(t.Context())
+	NewWithT(t).Eventually(func() error {
+		return s.Guest.GetClient().Get(t.Context(), client.ObjectKeyFromObject(f.nodeClass), &v1alpha1.ClusterAPINodeClass{})
+	}).Should(Succeed())
+	f.offer()
+	f.provider = cloudprovider.New(cloudprovider.Config{
+		Guest:         s.Guest.GetClient(),
+		Management:    s.Management.GetClient(),
+		Recorder:      f.recorder,
+		Machines:      s.Machines(management),
+		InstanceTypes: f.store,
+		Drift: drift.New(drift.Config{InstanceTypes: f.store, Version: func(*v1alpha1.ClusterAPINodeClass) (version.Result, bool) {
+			return version.Result{Version: "1.36.2", Outcome: version.Desired}, true
+		}}),
+	})
+	return f
+}
+
+func (f *fixture) offer(changes ...func(shapes []shape.Shape)) {
+	small, large := f.Shape("c2-small", 0.02), f.Shape("c4-large", 0.1)
+	small.Capacity = corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("4Gi"), corev1.ResourcePods: resource.MustParse("110"),
+	}
+	large.Source.Name = "c4-large-source"
+	large.SpotPrice = ptr.To(0.03)
+	shapes := []shape.Shape{small, large}
+	for _, change := range changes {
+		change(shapes)
+	}
+	f.store.Set(f.nodeClass, shapes, shape.Cluster{FailureDomains: []string{"a", "b"}})
+}
+
+func (f *fixture) claim(name string, change func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
+	f.t.Helper()
+	nodeClaim := f.NodeClaim(f.t.Context(), name)
+	if change != nil {
+		change(nodeClaim)
+	}
+	return nodeClaim
+}
+
+// setReady changes the node class's status and waits until the cache has it.
+func (f *fixture) setReady(change func(*v1alpha1.ClusterAPINodeClass)) {
+	f.t.Helper()
+	g := NewWithT(f.t)
+	change(f.nodeClass)
+	g.Expect(f.Admin.Status().Update(f.t.Context(), f.nodeClass)).To(Succeed())
+	g.Eventually(func() string {
+		cached := &v1alpha1.ClusterAPINodeClass{}
+		_ = f.Guest.GetClient().Get(f.t.Context(), client.ObjectKeyFromObject(f.nodeClass), cached)
+		return cached.ResourceVersion
+	}).Should(Equal(f.nodeClass.ResourceVersion))
+}
+
+func (f *fixture) machine(name string) *clusterv1.Machine {
+	f.t.Helper()
+	m := &clusterv1.Machine{}
+	NewWithT(f.t).Expect(f.Admin.Get(f.t.Context(), types.NamespacedName{Namespace: f.Namespace, Name: name}, m)).To(Succeed())
+	return m
+}
+
+func requirement(key string, values ...string) karpv1.NodeSelectorRequirementWithMinValues {
+	return karpv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values}
+}
+
+func TestCreate(t *testing.T) {
+	t.Run("When several offerings fit, it should take the cheapest and return at once what was resolved", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		nodeClaim := f.claim("cheap", func(n *karpv1.NodeClaim) { n.Labels["example.com/team"] = "web" })
+		created, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(created.Status.ProviderID).To(Equal("capi://" + f.Namespace + "/" + nodeClaim.Name))
+		g.Expect(created.Labels).To(And(
+			HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"),
+			HaveKeyWithValue(karpv1.CapacityTypeLabelKey, "on-demand"),
+			HaveKeyWithValue(corev1.LabelTopologyZone, BeElementOf("a", "b")),
+			HaveKeyWithValue(corev1.LabelArchStable, "amd64"),
+			HaveKeyWithValue(corev1.LabelOSStable, "linux"),
+			HaveKeyWithValue(cloudprovider.NodePriceLabel, "0.02"),
+			HaveKeyWithValue("example.com/team", "web"),
+		))
+		g.Expect(created.Status.Capacity.Cpu().String()).To(Equal("2"))
+		g.Expect(created.Status.Allocatable.Cpu().Cmp(resource.MustParse("1"))).To(BeNumerically(">", 0))
+		g.Expect(created.Annotations).To(And(HaveKey(v1alpha1.NodeClassHashAnnotation), HaveKey(v1alpha1.NodeClassHashVersionAnnotation)))
+
+		m := f.machine(nodeClaim.Name)
+		g.Expect(m.Spec.Version).To(Equal("v1.36.2"))
+		g.Expect(m.Spec.FailureDomain).To(Equal(created.Labels[corev1.LabelTopologyZone]))
+		g.Expect(m.Annotations).To(And(
+			HaveKeyWithValue(v1alpha1.ShapeHashAnnotation, "shape-1"),
+			HaveKeyWithValue(v1alpha1.BootstrapHashAnnotation, "bootstrap-1"),
+		))
+		config := &unstructured.Unstructured{}
+		config.SetGroupVersionKind(sandbox.KubeadmConfig)
+		g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(m), config)).To(Succeed())
+		taints, _, _ := unstructured.NestedSlice(config.Object, "spec", "joinConfiguration", "nodeRegistration", "taints")
+		g.Expect(taints).To(ContainElement(HaveKeyWithValue("key", karpv1.UnregisteredTaintKey)))
+	})
+
+	for name, tc := range map[string]struct {
+		change       func(*karpv1.NodeClaim)
+		instanceType string
+		capacityType string
+		zone         string
+	}{
+		"When the claim needs more than the cheapest has, it should take the cheapest that has it": {
+			func(n *karpv1.NodeClaim) { n.Spec.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("3") }, "c4-large", "spot", "",
+		},
+		"When the claim wants on-demand, it should not take spot": {
+			func(n *karpv1.NodeClaim) {
+				n.Spec.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("3")
+				n.Spec.Requirements = append(n.Spec.Requirements, requirement(karpv1.CapacityTypeLabelKey, "on-demand"))
+			}, "c4-large", "on-demand", "",
+		},
+		"When the claim wants a zone, it should take it": {
+			func(n *karpv1.NodeClaim) {
+				n.Spec.Requirements = append(n.Spec.Requirements, requirement(corev1.LabelTopologyZone, "b"))
+			}, "c2-small", "on-demand", "b",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			f := newFixture(t, nil)
+			created, err := f.provider.Create(f.ctx, f.claim("wants", tc.change))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(created.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, tc.instanceType))
+			g.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, tc.capacityType))
+			if tc.zone != "" {
+				g.Expect(created.Labels).To(HaveKeyWithValue(corev1.LabelTopologyZone, tc.zone))
+			}
+		})
+	}
+
+	t.Run("When it is called again after prices have changed, it should return what there is and not what would be chosen now", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		nodeClaim := f.claim("replay", nil)
+		first, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		f.offer(func(shapes []shape.Shape) { shapes[0].Price, shapes[0].Source.ResourceVersions = ptr.To(9.0), "2" })
+		second, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(second.Labels[corev1.LabelInstanceTypeStable]).To(Equal("c2-small"))
+		g.Expect(second.Labels[corev1.LabelTopologyZone]).To(Equal(first.Labels[corev1.LabelTopologyZone]))
+		g.Expect(second.Status.ProviderID).To(Equal(first.Status.ProviderID))
+		g.Expect(f.Objects(t.Context(), clusterv1.GroupVersion.WithKind("Machine"))).To(HaveLen(1))
+	})
+
+	t.Run("When what it was made as isn't offered any more, it should still return the Machine", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		nodeClaim := f.claim("vanished", nil)
+		_, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		f.store.Set(f.nodeClass, []shape.Shape{f.Shape("other", 1)}, shape.Cluster{})
+		again, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(again.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))
+		g.Expect(again.Status.Allocatable).To(Equal(nodeClaim.Spec.Resources.Requests))
+	})
+
+	t.Run("When an offering has failed, it should take the next cheapest", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		for _, zone := range []string{"a", "b"} {
+			f.unavailable.Mark(offering.Key{InstanceType: "c2-small", Zone: zone, CapacityType: "on-demand"}, "test")
+		}
+		created, err := f.provider.Create(f.ctx, f.claim("next", nil))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(created.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"))
+	})
+}
+
+func TestCreateErrors(t *testing.T) {
+	insufficient := func(g Gomega, err error) {
+		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
+	}
+	notReady := func(g Gomega, err error) {
+		g.Expect(karpcloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue(), "%v", err)
+	}
+	retried := func(reason string) func(g Gomega, err error) {
+		return func(g Gomega, err error) {
+			var createErr *karpcloudprovider.CreateError
+			g.Expect(err).To(BeAssignableToTypeOf(createErr))
+			createErr = err.(*karpcloudprovider.CreateError) //nolint:errorlint // It is the outermost one.
+			g.Expect(createErr.ConditionReason).To(Equal(reason))
+			g.Expect(createErr.ConditionMessage).NotTo(BeEmpty())
+		}
+	}
+	for name, tc := range map[string]struct {
+		prepare func(f *fixture)
+		change  func(*karpv1.NodeClaim)
+		want    func(g Gomega, err error)
+	}{
+		"When nothing meets the requirements, it should say that there is no capacity": {
+			change: func(n *karpv1.NodeClaim) {
+				n.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{requirement(corev1.LabelArchStable, "riscv64")}
+			},
+			want: insufficient,
+		},
+		"When the node class is gone, it should say that there is no capacity": {
+			change: func(n *karpv1.NodeClaim) { n.Spec.NodeClassRef.Name = "nowhere" },
+			want:   insufficient,
+		},
+		"When the node class isn't ready, it should say so": {
+			prepare: func(f *fixture) {
+				f.setReady(func(nc *v1alpha1.ClusterAPINodeClass) {
+					nc.StatusConditions().SetFalse(v1alpha1.ConditionShapesReady, v1alpha1.NoShapesReason, "none")
+				})
+			},
+			want: notReady,
+		},
+		"When it isn't known yet whether the node class is ready, it should be asked again": {
+			prepare: func(f *fixture) { f.setReady(func(nc *v1alpha1.ClusterAPINodeClass) { nc.Status.Conditions = nil }) },
+			want:    retried(cloudprovider.NodeClassReadinessUnknownReason),
+		},
+		"When the shapes haven't been read since the start, it should be asked again": {
+			prepare: func(f *fixture) { f.store.Delete(f.nodeClass.Name) },
+			want:    retried(cloudprovider.NodeClassReadinessUnknownReason),
+		},
+		"When a template can't be cloned, it should say what is wrong with it": {
+			prepare: func(f *fixture) {
+				f.offer(func(shapes []shape.Shape) {
+					broken := shapes[0].Template.DeepCopy()
+					unstructured.RemoveNestedField(broken.Object, "spec")
+					shapes[0].Template, shapes[0].Source.ResourceVersions = broken, "2"
+				})
+			},
+			want: retried(cloudprovider.MachineUnbuildableReason),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			f := newFixture(t, nil)
+			if tc.prepare != nil {
+				tc.prepare(f)
+			}
+			_, err := f.provider.Create(f.ctx, f.claim("fails", tc.change))
+			g.Expect(err).To(HaveOccurred())
+			tc.want(g, err)
+		})
+	}
+
+	t.Run("When AutoNode is being turned off, it should launch nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		f.nodeClass.Annotations = map[string]string{v1alpha1.DrainingAnnotation: "true"}
+		g.Expect(f.Admin.Update(t.Context(), f.nodeClass)).To(Succeed())
+		nodeClaim := f.claim("draining", nil)
+		g.Eventually(func() bool {
+			_, err := f.provider.Create(f.ctx, nodeClaim)
+			return karpcloudprovider.IsNodeClassNotReadyError(err)
+		}).Should(BeTrue())
+	})
+
+	t.Run("When somebody else's object has the name, it should leave it and say so", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		nodeClaim := f.claim("taken", nil)
+		theirs := &unstructured.Unstructured{}
+		theirs.SetGroupVersionKind(sandbox.TestMachine)
+		theirs.SetNamespace(f.Namespace)
+		theirs.SetName(nodeClaim.Name)
+		g.Expect(f.Admin.Create(t.Context(), theirs)).To(Succeed())
+		_, err := f.provider.Create(f.ctx, nodeClaim)
+		retried(cloudprovider.NameTakenReason)(g, err)
+	})
+}
+
+func TestDeleteAndGet(t *testing.T) {
+	g := NewWithT(t)
+	f := newFixture(t, nil)
+	nodeClaim := f.claim("life", nil)
+	created, err := f.provider.Create(f.ctx, nodeClaim)
+	g.Expect(err).NotTo(HaveOccurred())
+
+	t.Run("When a machine is asked for by its synthetic provider ID, it should be found", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Eventually(func() error { _, err := f.provider.Get(f.ctx, created.Status.ProviderID); return err }).Should(Succeed())
+	})
+	t.Run("When a machine has its real provider ID, it should be found and listed by it", func(t *testing.T) {
+		g := NewWithT(t)
+		m := f.machine(nodeClaim.Name)
+		patched := m.DeepCopy()
+		patched.Spec.ProviderID = "cloud://life"
+		patched.Finalizers = []string{clusterv1.MachineFinalizer}
+		g.Expect(f.Admin.Patch(t.Context(), patched, client.MergeFrom(m))).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			found, err := f.provider.Get(f.ctx, "cloud://life")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(found.Status.ProviderID).To(Equal("cloud://life"))
+			listed, err := f.provider.List(f.ctx)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(listed).To(HaveLen(1))
+			g.Expect(listed[0].Status.ProviderID).To(Equal("cloud://life"))
+			g.Expect(listed[0].CreationTimestamp).NotTo(BeZero())
+			g.Expect(listed[0].DeletionTimestamp).To(BeNil())
+			g.Expect(listed[0].Labels).To(HaveKeyWithValue(karpv1.NodePoolLabelKey, "general"))
+		}).Should(Succeed())
+	})
+	t.Run("When a Machine lacks everything that ours say, it should be listed all the same and not keep the others", func(t *testing.T) {
+		g := NewWithT(t)
+		bare := &clusterv1.Machine{
+			ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "bare", Labels: map[string]string{
+				clusterv1.ClusterNameLabel: "blue", v1alpha1.NodeClaimUIDLabel: "x",
+			}},
+			Spec: clusterv1.MachineSpec{
+				ClusterName:       "blue",
+				Bootstrap:         clusterv1.Bootstrap{DataSecretName: ptr.To("x")},
+				InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: "x.io", Kind: "X", Name: "x"},
+			},
+		}
+		g.Expect(f.Admin.Create(t.Context(), bare)).To(Succeed())
+		g.Eventually(func() ([]*karpv1.NodeClaim, error) { return f.provider.List(f.ctx) }).Should(HaveLen(2))
+		g.Expect(f.Admin.Delete(t.Context(), bare)).To(Succeed())
+	})
+	t.Run("When a machine is deleted, it should say nothing until it is gone, and then that it is", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(f.provider.Delete(f.ctx, nodeClaim)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			found, err := f.provider.Get(f.ctx, "cloud://life")
+			g.Expect(err).NotTo(HaveOccurred(), "it is still there")
+			g.Expect(found.DeletionTimestamp).NotTo(BeNil())
+		}).Should(Succeed())
+		g.Expect(f.provider.Delete(f.ctx, nodeClaim)).To(Succeed())
+		m := f.machine(nodeClaim.Name)
+		released := m.DeepCopy()
+		released.Finalizers = nil
+		g.Expect(f.Admin.Patch(t.Context(), released, client.MergeFrom(m))).To(Succeed())
+		g.Eventually(func() bool {
+			return karpcloudprovider.IsNodeClaimNotFoundError(f.provider.Delete(f.ctx, nodeClaim))
+		}).Should(BeTrue())
+		_, err := f.provider.Get(f.ctx, "cloud://life")
+		g.Expect(karpcloudprovider.IsNodeClaimNotFoundError(err)).To(BeTrue())
+	})
+	t.Run("When a Machine is being deleted while Create is asked again, it should give the claim up", func(t *testing.T) {
+		g := NewWithT(t)
+		again := f.claim("again", nil)
+		_, err := f.provider.Create(f.ctx, again)
+		g.Expect(err).NotTo(HaveOccurred())
+		m := f.machine(again.Name)
+		held := m.DeepCopy()
+		held.Finalizers = []string{clusterv1.MachineFinalizer}
+		g.Expect(f.Admin.Patch(t.Context(), held, client.MergeFrom(m))).To(Succeed())
+		g.Expect(f.Admin.Delete(t.Context(), held)).To(Succeed())
+		g.Eventually(func() bool {
+			_, err := f.provider.Create(f.ctx, again)
+			return karpcloudprovider.IsInsufficientCapacityError(err)
+		}).Should(BeTrue())
+	})
+}
+
+func TestInstanceTypes(t *testing.T) {
+	nodePool := func(f *fixture, nodeClass string) *karpv1.NodePool {
+		np := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "general", UID: "np"}}
+		np.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: nodeClass}
+		return np
+	}
+	t.Run("When the node class has shapes, it should offer them, available or not", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		f.unavailable.Mark(offering.Key{InstanceType: "c2-small", Zone: "a", CapacityType: "on-demand"}, "test")
+		instanceTypes, err := f.provider.GetInstanceTypes(f.ctx, nodePool(f, f.nodeClass.Name))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(instanceTypes).To(HaveLen(2))
+		g.Expect(instanceTypes[0].Offerings).To(HaveLen(2))
+		g.Expect(instanceTypes[0].Offerings.Available()).To(HaveLen(1))
+	})
+	t.Run("When the node class doesn't exist, it should say so in an event", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		_, err := f.provider.GetInstanceTypes(f.ctx, nodePool(f, "nowhere"))
+		g.Expect(err).To(MatchError(ContainSubstring("nowhere")))
+		g.Expect(f.recorder.Reasons()).To(ConsistOf("NodeClassNotFound"))
+	})
+	t.Run("When the shapes haven't been read yet, it should not pretend that there are none", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		f.store.Delete(f.nodeClass.Name)
+		_, err := f.provider.GetInstanceTypes(f.ctx, nodePool(f, f.nodeClass.Name))
+		g.Expect(karpcloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue(), "%v", err)
+	})
+}
+
+func TestIsDrifted(t *testing.T) {
+	t.Run("When the template's content changes after launch, it should say ShapeDrifted", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		nodeClaim := f.claim("drifts", nil)
+		created, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		nodeClaim.Annotations = created.Annotations
+		g.Eventually(func(g Gomega) {
+			reason, err := f.provider.IsDrifted(f.ctx, nodeClaim)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(reason).To(BeEmpty())
+		}).Should(Succeed())
+		f.offer(func(shapes []shape.Shape) { shapes[0].ContentHash, shapes[0].Source.ResourceVersions = "shape-2", "2" })
+		reason, err := f.provider.IsDrifted(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(reason).To(Equal(drift.ShapeDrifted))
+	})
+	t.Run("When the Machine is gone, it should say that and not drift", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		_, err := f.provider.IsDrifted(f.ctx, f.claim("none", nil))
+		g.Expect(karpcloudprovider.IsNodeClaimNotFoundError(err)).To(BeTrue(), "%v", err)
+	})
+}
