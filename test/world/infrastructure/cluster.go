@@ -58,15 +58,16 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, kwokCluster *infrav1.
 }
 
 func (r *clusterReconciler) reconcile(ctx context.Context, kwokCluster *infrav1.KwokCluster) error {
+	cluster := &clusterv1.Cluster{}
 	owner := ownerOf(kwokCluster, "Cluster")
-	if owner == "" {
+	err := r.management.Get(ctx, types.NamespacedName{Namespace: kwokCluster.Namespace, Name: owner}, cluster)
+	if owner == "" || apierrors.IsNotFound(err) {
 		setCondition(kwokCluster, infrav1.ConditionReady, metav1.ConditionFalse, infrav1.ReasonWaitingForOwner,
 			"no Cluster owns this KwokCluster yet; one whose spec.infrastructureRef names it will")
 		return nil
 	}
-	cluster := &clusterv1.Cluster{}
-	if err := r.management.Get(ctx, types.NamespacedName{Namespace: kwokCluster.Namespace, Name: owner}, cluster); err != nil {
-		return fmt.Errorf("reading the owner: %w", ignoreNotFound(err))
+	if err != nil {
+		return fmt.Errorf("reading the owner: %w", err)
 	}
 	if paused(cluster, kwokCluster) {
 		setCondition(kwokCluster, infrav1.ConditionPaused, metav1.ConditionTrue, infrav1.ReasonPaused, "")

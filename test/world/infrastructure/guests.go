@@ -20,9 +20,6 @@ import (
 	"github.com/autonode-io/autonode/test/world/infrastructure/kubelet"
 )
 
-// podCIDR is where the pods of a guest get their addresses when its nodes have no pod CIDRs.
-const podCIDR = "10.128.0.0/10"
-
 // guestConfig returns how a guest is reached.
 type guestConfig func(ctx context.Context, namespace, cluster string) (*rest.Config, error)
 
@@ -120,7 +117,6 @@ func (g *guests) connect(cluster types.NamespacedName, config *rest.Config) (*gu
 	fleet, err := kubelet.Start(kubelet.Config{
 		Guest:    clientset,
 		Logger:   g.logger.WithValues("guest", cluster.String()),
-		PodCIDR:  podCIDR,
 		Identity: "kubelet",
 	})
 	if err != nil {

@@ -38,6 +38,10 @@ const (
 func (r *machineReconciler) join(ctx context.Context, i *instance) (reconcile.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, guestTimeout)
 	defer cancel()
+	if i.cluster == nil { // then there is no guest to be connected to
+		i.joined(metav1.ConditionUnknown, infrav1.ReasonWaitingForCluster, fmt.Sprintf("Cluster %s doesn't exist", i.guest.Name))
+		return reconcile.Result{}, nil
+	}
 	if i.Status.JoinTime.IsZero() {
 		if joined, result, err := r.register(ctx, i); !joined || err != nil {
 			return result, err
@@ -236,8 +240,8 @@ func markUnknown(ctx context.Context, now time.Time, guest *guest, name string) 
 	if err != nil {
 		return fmt.Errorf("encoding a patch: %w", err)
 	}
-	if _, err := guest.client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
-		return fmt.Errorf("marking Node %s as unknown: %w", name, ignoreNotFound(err))
+	if _, err := guest.client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); ignoreNotFound(err) != nil {
+		return fmt.Errorf("marking Node %s as unknown: %w", name, err)
 	}
 	return nil
 }

@@ -59,6 +59,8 @@ func TestStop(t *testing.T) {
 				goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
 				goleak.IgnoreAnyFunction("golang.org/x/net/http2.(*clientConnReadLoop).run"),
 				goleak.IgnoreAnyFunction("net/http.(*http2clientConnReadLoop).run"),
+				// kwok has no means to end its queues.
+				goleak.IgnoreAnyFunction("sigs.k8s.io/kwok/pkg/utils/queue.(*weightDelayingQueue[...]).loopWorker"),
 				goleak.IgnoreAnyFunction("github.com/autonode-io/autonode/test/world/infrastructure_test.(*proxy).mend.func1.1"),
 			)
 		}, wait, 200*time.Millisecond).Should(Succeed())
@@ -170,8 +172,8 @@ func TestCRDs(t *testing.T) {
 			edit func(*infrav1.KwokMachine)
 			want string
 		}{
-			"without-memory": {func(m *infrav1.KwokMachine) { delete(m.Spec.Capacity, "memory") }, "spec.capacity: Invalid value: must name cpu and memory"},
-			"hurried":        {func(m *infrav1.KwokMachine) { m.Spec.ProvisioningDelay = &metav1.Duration{Duration: -time.Second} }, "spec.provisioningDelay: Invalid value: may not be negative"},
+			"without-memory": {func(m *infrav1.KwokMachine) { delete(m.Spec.Capacity, "memory") }, "must name cpu and memory"},
+			"hurried":        {func(m *infrav1.KwokMachine) { m.Spec.ProvisioningDelay = &metav1.Duration{Duration: -time.Second} }, `spec.provisioningDelay: Invalid value: "-1s": may not be negative`},
 			"strange":        {func(m *infrav1.KwokMachine) { m.Spec.Architecture = "vax" }, "spec.architecture: Unsupported value"},
 		} {
 			machine := kwokMachine(ns, name)

@@ -5,6 +5,7 @@ package infrastructure_test
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -247,6 +248,8 @@ func TestMachine(t *testing.T) {
 		job := newPod(t, "pods", []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "job", UID: "1"}})
 		eventuallyPhase(t, service, corev1.PodRunning)
 		eventuallyPhase(t, job, corev1.PodSucceeded)
+		g.Expect(netip.MustParsePrefix("10.128.0.0/9").Contains(netip.MustParseAddr(service.Status.PodIP))).To(BeTrue())
+		g.Expect(service.Status.PodIP).NotTo(Equal(job.Status.PodIP))
 
 		g.Expect(guest.Delete(t.Context(), node)).To(Succeed())
 		g.Expect(guest.Delete(t.Context(), service)).To(Succeed())

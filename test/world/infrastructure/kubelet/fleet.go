@@ -13,6 +13,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -34,6 +36,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/kwok/pkg/kwok/controllers"
 	kwoklog "sigs.k8s.io/kwok/pkg/log"
+	"sigs.k8s.io/kwok/pkg/utils/gotpl"
 	"sigs.k8s.io/kwok/pkg/utils/informer"
 )
 
@@ -44,6 +47,8 @@ const (
 	leaseDuration = 40 * time.Second
 	parallelism   = 8
 	nodeNameIndex = "spec.nodeName"
+	// podCIDR is where podIPs takes addresses from.
+	podCIDR = "10.128.0.0/9"
 )
 
 // Config is what a Fleet needs.
@@ -52,8 +57,6 @@ type Config struct {
 	Guest kubernetes.Interface
 	// Logger gets warnings and errors.
 	Logger logr.Logger
-	// PodCIDR is where pods get addresses from when their Node has no pod CIDR.
-	PodCIDR string
 	// Identity holds the Nodes' leases. It should stay the same over restarts.
 	Identity string
 }
@@ -63,6 +66,7 @@ type Fleet struct {
 	guest      kubernetes.Interface
 	nodes      cache.SharedIndexInformer
 	pods       cache.SharedIndexInformer
+	leases     cache.SharedIndexInformer
 	nodeEvents chan informer.Event[*corev1.Node]
 	podEvents  chan informer.Event[*corev1.Pod]
 	// nodeSync and podSync name the nodes that kwok has to be told about again, itself and its pods.
@@ -96,8 +100,8 @@ func Start(config Config) (*Fleet, error) {
 		func(options *metav1.ListOptions) {
 			options.FieldSelector = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
 		})
-	leases := coordinationinformers.NewLeaseInformer(config.Guest, corev1.NamespaceNodeLease, 0, cache.Indexers{})
-	informers := []cache.SharedIndexInformer{f.nodes, f.pods, leases}
+	f.leases = coordinationinformers.NewLeaseInformer(config.Guest, corev1.NamespaceNodeLease, 0, cache.Indexers{})
+	informers := []cache.SharedIndexInformer{f.nodes, f.pods, f.leases}
 	for _, each := range informers {
 		if err := each.SetTransform(stripManagedFields); err != nil {
 			return nil, fmt.Errorf("setting an informer's transform: %w", err)
@@ -109,7 +113,7 @@ func Start(config Config) (*Fleet, error) {
 	if _, err := f.pods.AddEventHandler(handler(f.podEvent)); err != nil {
 		return nil, fmt.Errorf("watching pods: %w", err)
 	}
-	kwok, err := f.newKwok(config, leases)
+	kwok, err := f.newKwok(config)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +135,8 @@ func Start(config Config) (*Fleet, error) {
 	return f, nil
 }
 
-// Stop stops all kubelets. Nodes and Pods are left as they are. It waits for the watches; kwok's workers end right after.
+// Stop stops all kubelets. Nodes and Pods are left as they are. It waits for the watches; kwok's workers end right after, all but
+// the three idle goroutines of its queues, which kwok has no means to end.
 func (f *Fleet) Stop() {
 	f.stopFeeding()
 	f.nodeSync.ShutDown()
@@ -236,10 +241,29 @@ func (f *Fleet) podsOn(node string) []*corev1.Pod {
 	return pods
 }
 
+// podIPs gives a pod its address: always the same one, so that neither a restart nor doing something twice changes it.
+func (f *Fleet) podIPs(node string, hostNetwork bool, uid, name, namespace string) []string {
+	if hostNetwork {
+		if current := f.Node(node); current != nil {
+			for _, address := range current.Status.Addresses {
+				if address.Type == corev1.NodeInternalIP {
+					return []string{address.Address}
+				}
+			}
+		}
+		return nil
+	}
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(uid)) // never fails
+	sum := hash.Sum32()
+	return []string{netip.AddrFrom4([4]byte{10, 128 | byte(sum>>16)&0x7f, byte(sum >> 8), byte(sum)}).String()}
+}
+
 func (f *Fleet) nodeEvent(kind informer.EventType, node *corev1.Node) {
 	f.feed.Lock()
 	defer f.feed.Unlock()
-	if _, ok := f.node(node.Name); ok {
+	// Before the leases are known, kwok would try to make those that there are. syncNode makes up for what is skipped.
+	if _, ok := f.node(node.Name); ok && f.leases.HasSynced() {
 		send(f.feeding, f.nodeEvents, kind, node)
 	}
 }
@@ -264,6 +288,9 @@ func (f *Fleet) syncPods(node string) {
 }
 
 func (f *Fleet) work(queue workqueue.TypedInterface[string], do func(string)) {
+	if !cache.WaitForCacheSync(f.feeding.Done(), f.leases.HasSynced) {
+		return
+	}
 	for {
 		name, shutdown := queue.Get()
 		if shutdown {
@@ -281,7 +308,7 @@ type kwok struct {
 	leases *controllers.NodeLeaseController
 }
 
-func (f *Fleet) newKwok(config Config, leases cache.SharedIndexInformer) (*kwok, error) {
+func (f *Fleet) newKwok(config Config) (*kwok, error) {
 	nodeStages, err := nodeStages()
 	if err != nil {
 		return nil, err
@@ -300,7 +327,7 @@ func (f *Fleet) newKwok(config Config, leases cache.SharedIndexInformer) (*kwok,
 		RenewInterval:        leaseDuration / 4,
 		RenewIntervalJitter:  0.04,
 		GetLease: func(node string) (*coordinationv1.Lease, bool) {
-			return getter[*coordinationv1.Lease]{leases.GetStore()}.GetWithNamespace(node, corev1.NamespaceNodeLease)
+			return getter[*coordinationv1.Lease]{f.leases.GetStore()}.GetWithNamespace(node, corev1.NamespaceNodeLease)
 		},
 		MutateLeaseFunc: f.ownLease,
 	})
@@ -326,8 +353,9 @@ func (f *Fleet) newKwok(config Config, leases cache.SharedIndexInformer) (*kwok,
 		TypedClient:          config.Guest,
 		NodeCacheGetter:      getter[*corev1.Node]{f.nodes.GetStore()},
 		NodeGetFunc:          f.node,
-		CIDR:                 config.PodCIDR,
+		CIDR:                 podCIDR,
 		Lifecycle:            podStages,
+		FuncMap:              gotpl.FuncMap{"PodIPsWith": f.podIPs},
 		PlayStageParallelism: parallelism,
 	})
 	if err != nil {
@@ -407,6 +435,9 @@ func (w logWriter) Write(line []byte) (int, error) {
 	if err := json.Unmarshal(line, &parsed); err != nil {
 		w.logger.Info("kwok reported a problem", "line", strings.TrimSpace(string(line)))
 		return len(line), nil
+	}
+	if strings.HasSuffix(parsed.Error, " not found") || strings.HasSuffix(parsed.Error, context.Canceled.Error()) {
+		return len(line), nil // what was to be ended has ended, or the fleet is ending
 	}
 	w.logger.Info("kwok reported a problem", "problem", parsed.Message, "error", parsed.Error, "Node", parsed.Node, "Pod", parsed.Pod)
 	return len(line), nil

@@ -33,7 +33,7 @@ const (
 	// ReasonWaitingForMachine: Cluster API has not yet made a Machine the owner. Check that a Machine names this object in
 	// spec.infrastructureRef.
 	ReasonWaitingForMachine = "WaitingForMachine"
-	// ReasonWaitingForCluster: the Cluster's infrastructure isn't provisioned. Look at the KwokCluster.
+	// ReasonWaitingForCluster: the Cluster doesn't exist, or its infrastructure isn't provisioned. Look at the KwokCluster.
 	ReasonWaitingForCluster = "WaitingForClusterInfrastructure"
 	// ReasonWaitingForBootstrapData: the Machine has no spec.bootstrap.dataSecretName yet. Look at its bootstrap config.
 	ReasonWaitingForBootstrapData = "WaitingForBootstrapData"
