@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/autonode-io/autonode/test/world"
@@ -46,16 +47,22 @@ Everything runs below one folder, and goes with 'autonode world down'.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	dir := os.Getenv("AUTONODE_WORLD")
-	if dir == "" {
-		dir = ".world"
-	}
-	cmd.PersistentFlags().StringVar(&dir, "dir", dir, "the world's folder; $AUTONODE_WORLD changes the default")
+	var dir string
+	addDirFlag(cmd.PersistentFlags(), &dir)
 	cmd.AddCommand(
 		newWorldUpCommand(&dir), newWorldDownCommand(&dir), newWorldStatusCommand(&dir), newWorldKubectlCommand(&dir),
 		newWorldUpgradeCommand(&dir), newWorldBuildCommand(),
 	)
 	return cmd
+}
+
+// addDirFlag adds the flag that chooses a world.
+func addDirFlag(flags *pflag.FlagSet, dir *string) {
+	byDefault := os.Getenv("AUTONODE_WORLD")
+	if byDefault == "" {
+		byDefault = ".world"
+	}
+	flags.StringVar(dir, "dir", byDefault, "the world's folder; $AUTONODE_WORLD changes the default")
 }
 
 func newWorldUpCommand(dir *string) *cobra.Command {
@@ -99,6 +106,8 @@ func up(ctx context.Context, out io.Writer, cfg world.Config) error {
 	width, detached := os.LookupEnv(detachedEnv)
 	var pipe *os.File
 	if detached {
+		// The world's own children must not hold the pipe open: its end says that the world is ready.
+		syscall.CloseOnExec(detachedFD)
 		pipe = os.NewFile(detachedFD, "progress")
 		cfg.Progress = progress.New(pipe)
 		if columns, err := strconv.Atoi(width); err == nil && columns > 0 {

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/autonode-io/autonode/test/demo"
+	"github.com/autonode-io/autonode/test/world"
+	"github.com/autonode-io/autonode/test/world/progress"
+)
+
+func newDemoCommand() *cobra.Command {
+	var dir string
+	var keep bool
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Start a world and play AutoNode's main stories in it",
+		Long: `Start a world of its own and play in it what AutoNode is for: a platform team turns it on, a cluster admin gets nodes and
+replaces them within a disruption budget, a new payload rolls Karpenter and then the nodes. It fails if anything that it shows
+did not happen.`,
+		Example: `  # Watch, and leave nothing behind
+  autonode demo
+
+  # Go on playing afterwards
+  autonode demo --keep --dir .world`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			out := cmd.OutOrStdout()
+			if err := upDetached(cmd.Context(), out, world.Config{Dir: dir, Guests: []string{world.DefaultGuest}}); err != nil {
+				return err
+			}
+			defer func() {
+				if keep && err == nil {
+					return
+				}
+				err = errors.Join(err, world.Down(cmd.Context(), dir))
+			}()
+			state, err := world.ReadState(dir)
+			if err != nil {
+				return err
+			}
+			if err := demo.Run(cmd.Context(), demo.Config{
+				Dir:                dir,
+				Guest:              world.DefaultGuest,
+				Initial:            state.Releases[world.InitialRelease],
+				Upgraded:           state.Releases[world.UpgradedRelease],
+				UpgradedKubernetes: world.UpgradedKubernetes,
+				Kubectl:            state.Kubectl,
+				Printer:            progress.New(out),
+			}); err != nil {
+				return err
+			}
+			if !keep {
+				fmt.Fprintln(out, "\nThat was all. 'autonode demo --keep' leaves the world running for you to play with.")
+				return nil
+			}
+			fmt.Fprintf(out, `
+The world goes on running. For example:
+   autonode world kubectl --dir %[1]s blue scale deployment web --replicas=10
+   autonode world kubectl --dir %[1]s management get hostedclusters -A
+   autonode world status --dir %[1]s
+   autonode world down --dir %[1]s
+`, dir)
+			return nil
+		},
+	}
+	addDirFlag(cmd.Flags(), &dir)
+	cmd.Flags().BoolVar(&keep, "keep", false, "leave the world running")
+	return cmd
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+)
+
+// Story 3: an admin edits a NodePool, and its nodes are replaced within the disruption budget.
+func TestDisruptionBudget(t *testing.T) {
+	t.Run("When a NodePool's template changes, it should replace the nodes, never more at once than the budget allows", func(t *testing.T) {
+		c := take(t, blue)
+		g := NewWithT(t)
+		pool := c.nodePool(t, "general", budget("1"))
+		c.workload(t, "web", 4, "500m", apart)
+		c.waitRunning(t, "web")
+		before := names(c.nodes(g, t.Context()))
+		g.Expect(before).To(HaveLen(4))
+
+		disrupted := c.watchDisruptions(t)
+		original := pool.DeepCopy()
+		pool.Spec.Template.Labels = map[string]string{"team": "web"}
+		g.Expect(c.guest.Patch(t.Context(), pool, client.MergeFrom(original))).To(Succeed())
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			nodes := c.nodes(g, ctx)
+			g.Expect(nodes).To(HaveLen(4))
+			g.Expect(nodes).To(HaveEach(HaveField("Labels", HaveKeyWithValue("team", "web"))))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		c.waitRunning(t, "web")
+
+		most, replaced := disrupted()
+		g.Expect(most).To(Equal(1), "the most nodes that were disrupted at once")
+		g.Expect(replaced).To(ContainElements(before))
+	})
+}
+
+func names(nodes []corev1.Node) []string {
+	out := make([]string, 0, len(nodes))
+	for _, node := range nodes {
+		out = append(out, node.Name)
+	}
+	return out
+}
+
+// watchDisruptions watches every change of every node from now on. The function that it returns ends the watch and says
+// how many nodes were disrupted at once at most, and which nodes ever were. A node counts as disrupted from Karpenter's
+// taint until it has gone.
+func (c *cluster) watchDisruptions(t *testing.T) (result func() (most int, ever []string)) {
+	t.Helper()
+	g := NewWithT(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	list := &corev1.NodeList{}
+	g.Expect(c.guest.List(ctx, list)).To(Succeed())
+	watcher, err := c.guest.Watch(ctx, &corev1.NodeList{}, &client.ListOptions{Raw: listOptions(list.ResourceVersion)})
+	g.Expect(err).NotTo(HaveOccurred())
+
+	var most int
+	var broken error
+	ever := map[string]struct{}{}
+	var done sync.WaitGroup
+	done.Go(func() {
+		now := map[types.UID]struct{}{}
+		for event := range watcher.ResultChan() {
+			node, ok := event.Object.(*corev1.Node)
+			if !ok {
+				broken = errUnexpectedEvent(event)
+				return
+			}
+			switch {
+			case event.Type == watch.Deleted:
+				delete(now, node.UID)
+			case isDisrupted(node):
+				now[node.UID] = struct{}{}
+				ever[node.Name] = struct{}{}
+			default:
+				delete(now, node.UID)
+			}
+			most = max(most, len(now))
+		}
+	})
+	return func() (int, []string) {
+		t.Helper()
+		cancel()
+		watcher.Stop()
+		done.Wait()
+		g.Expect(broken).NotTo(HaveOccurred())
+		return most, keys(ever)
+	}
+}
+
+func isDisrupted(node *corev1.Node) bool {
+	if node.DeletionTimestamp != nil {
+		return true
+	}
+	for _, taint := range node.Spec.Taints {
+		if taint.Key == karpenterv1.DisruptedTaintKey {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/test/world/hosting"
+	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
+)
+
+const (
+	// soon bounds what needs a few reconciliations, eventually what needs nodes, and rollout what needs processes to start
+	// and stop. A loaded machine is slow; none of these is a claim about speed.
+	soon       = 30 * time.Second
+	eventually = 3 * time.Minute
+	rollout    = 4 * time.Minute
+	interval   = 100 * time.Millisecond
+)
+
+// cluster is one hosted cluster, seen from both sides.
+type cluster struct {
+	name       string
+	management client.WithWatch
+	guest      client.WithWatch
+}
+
+// take returns the guest of that name for one story, with AutoNode on. When the story ends, its NodePools and workloads
+// are removed and its nodes have gone; when it failed, what a person would look at is printed first.
+func take(t *testing.T, name string) *cluster {
+	t.Helper()
+	c := takeOff(t, name)
+	c.enable(t, initialRelease)
+	return c
+}
+
+// takeOff is take without turning AutoNode on.
+func takeOff(t *testing.T, name string) *cluster {
+	t.Helper()
+	g := NewWithT(t)
+	management, err := newClient(world.Management().RESTConfig())
+	g.Expect(err).NotTo(HaveOccurred())
+	guest, err := newClient(world.Guest(name).RESTConfig())
+	g.Expect(err).NotTo(HaveOccurred())
+	c := &cluster{name: name, management: management, guest: guest}
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.describe(t)
+		}
+		c.clear(t)
+	})
+	return c
+}
+
+// namespace is the control-plane namespace.
+func (c *cluster) namespace() string { return hosting.ControlPlaneNamespace(c.name) }
+
+func (c *cluster) key() client.ObjectKey {
+	return client.ObjectKey{Namespace: hosting.Namespace, Name: c.name}
+}
+
+// hostedCluster reads the HostedCluster; it fails the Eventually that g belongs to when it can't.
+func (c *cluster) hostedCluster(g Gomega, ctx context.Context) *v1beta1.HostedCluster { //nolint:revive // Gomega goes first by habit
+	hosted := &v1beta1.HostedCluster{}
+	g.Expect(c.management.Get(ctx, c.key(), hosted)).To(Succeed())
+	return hosted
+}
+
+// patch changes the HostedCluster's spec.
+func (c *cluster) patch(t *testing.T, change func(*v1beta1.HostedClusterSpec)) {
+	t.Helper()
+	g := NewWithT(t)
+	hosted := c.hostedCluster(g, t.Context())
+	before := hosted.DeepCopy()
+	change(&hosted.Spec)
+	g.Expect(c.management.Patch(t.Context(), hosted, client.MergeFrom(before))).To(Succeed())
+}
+
+func autoNode() *v1beta1.AutoNode {
+	return &v1beta1.AutoNode{ProvisionerConfig: v1beta1.ProvisionerConfig{
+		Name: v1beta1.ProvisionerKarpenter,
+		Karpenter: &v1beta1.Karpenter{
+			Platform: v1beta1.PlatformClusterAPI,
+			ClusterAPI: &v1beta1.ClusterAPI{
+				ShapeSelectors: v1alpha1.ShapeSelectors{
+					InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
+						APIGroup: infrav1.GroupVersion.Group, Kind: "KwokMachineTemplate",
+						Selector: metav1.LabelSelector{MatchLabels: map[string]string{hosting.ShapePoolLabel: hosting.ShapePool}},
+					}},
+				},
+				Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
+					APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfigTemplate", Name: hosting.BootstrapTemplate,
+				}},
+			},
+		},
+	}}
+}
+
+// enable turns AutoNode on with a payload and waits until Karpenter runs and the default node class is ready.
+func (c *cluster) enable(t *testing.T, release string) {
+	t.Helper()
+	image := world.Release(release)
+	c.patch(t, func(spec *v1beta1.HostedClusterSpec) {
+		spec.Release.Image = image
+		spec.AutoNode = autoNode()
+	})
+	c.waitEnabled(t, release)
+}
+
+// waitEnabled waits until Karpenter of that payload runs and the default node class is ready.
+func (c *cluster) waitEnabled(t *testing.T, release string) {
+	t.Helper()
+	g := NewWithT(t)
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		hosted := c.hostedCluster(g, ctx)
+		g.Expect(hosted.Status.Conditions).To(ContainElement(And(
+			HaveField("Type", v1beta1.AutoNodeEnabled),
+			HaveField("Status", metav1.ConditionTrue),
+			HaveField("ObservedGeneration", hosted.Generation),
+		)))
+		g.Expect(hosted.Status.Version.Desired.Version).To(Equal(release))
+		class := &v1alpha1.ClusterAPINodeClass{}
+		g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+		g.Expect(class.StatusConditions().IsTrue("Ready")).To(BeTrue(), "default node class: %v", class.Status.Conditions)
+	}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
+}
+
+// condition returns a condition of the HostedCluster, or an empty one.
+func (c *cluster) condition(g Gomega, ctx context.Context, conditionType string) metav1.Condition { //nolint:revive // see hostedCluster
+	if found := meta.FindStatusCondition(c.hostedCluster(g, ctx).Status.Conditions, conditionType); found != nil {
+		return *found
+	}
+	return metav1.Condition{}
+}
+
+type poolOption func(*karpenterv1.NodePool)
+
+// nodePool creates a NodePool of the default node class that consolidates at once.
+func (c *cluster) nodePool(t *testing.T, name string, options ...poolOption) *karpenterv1.NodePool {
+	t.Helper()
+	pool := &karpenterv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	pool.Spec.Template.Spec.NodeClassRef = &karpenterv1.NodeClassReference{
+		Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass,
+	}
+	pool.Spec.Template.Spec.Requirements = []karpenterv1.NodeSelectorRequirementWithMinValues{}
+	pool.Spec.Template.Spec.ExpireAfter = karpenterv1.MustParseNillableDuration("Never")
+	pool.Spec.Disruption.ConsolidateAfter = karpenterv1.MustParseNillableDuration("0s")
+	pool.Spec.Disruption.ConsolidationPolicy = karpenterv1.ConsolidationPolicyWhenEmpty
+	pool.Spec.Disruption.Budgets = []karpenterv1.Budget{{Nodes: "100%"}}
+	for _, option := range options {
+		option(pool)
+	}
+	NewWithT(t).Expect(c.guest.Create(t.Context(), pool)).To(Succeed())
+	return pool
+}
+
+func require(key string, values ...string) poolOption {
+	return func(pool *karpenterv1.NodePool) {
+		pool.Spec.Template.Spec.Requirements = append(pool.Spec.Template.Spec.Requirements,
+			karpenterv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values})
+	}
+}
+
+func budget(nodes string) poolOption {
+	return func(pool *karpenterv1.NodePool) {
+		pool.Spec.Disruption.Budgets = []karpenterv1.Budget{{Nodes: nodes}}
+	}
+}
+
+type workloadOption func(*corev1.PodTemplateSpec)
+
+// workload creates a Deployment in the namespace default.
+func (c *cluster) workload(t *testing.T, name string, replicas int32, cpu string, options ...workloadOption) *appsv1.Deployment {
+	t.Helper()
+	labels := map[string]string{"app": name}
+	deployment := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas,
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{
+					TerminationGracePeriodSeconds: new(int64(1)),
+					Containers: []corev1.Container{{
+						Name: "web", Image: "registry.example/web:1",
+						Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+							corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("64Mi"),
+						}},
+					}},
+				},
+			},
+		},
+	}
+	for _, option := range options {
+		option(&deployment.Spec.Template)
+	}
+	NewWithT(t).Expect(c.guest.Create(t.Context(), deployment)).To(Succeed())
+	return deployment
+}
+
+// apart puts each pod of a workload on a node of its own.
+func apart(template *corev1.PodTemplateSpec) {
+	template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			LabelSelector: &metav1.LabelSelector{MatchLabels: template.Labels},
+			TopologyKey:   corev1.LabelHostname,
+		}},
+	}}
+}
+
+// scale changes the replicas of a Deployment.
+func (c *cluster) scale(t *testing.T, name string, replicas int32) {
+	t.Helper()
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}
+	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
+	NewWithT(t).Expect(c.guest.Patch(t.Context(), deployment, patch)).To(Succeed())
+}
+
+// waitRunning waits until every replica of the Deployment is available.
+func (c *cluster) waitRunning(t *testing.T, name string) {
+	t.Helper()
+	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
+		deployment := &appsv1.Deployment{}
+		g.Expect(c.guest.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: name}, deployment)).To(Succeed())
+		g.Expect(deployment.Status.ObservedGeneration).To(Equal(deployment.Generation))
+		g.Expect(deployment.Status.AvailableReplicas).To(Equal(*deployment.Spec.Replicas), "available replicas of %s", name)
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+}
+
+// nodes lists Karpenter's nodes.
+func (c *cluster) nodes(g Gomega, ctx context.Context) []corev1.Node { //nolint:revive // see hostedCluster
+	list := &corev1.NodeList{}
+	g.Expect(c.guest.List(ctx, list, client.HasLabels{karpenterv1.NodePoolLabelKey})).To(Succeed())
+	return list.Items
+}
+
+func (c *cluster) nodeClaims(g Gomega, ctx context.Context) []karpenterv1.NodeClaim { //nolint:revive // see hostedCluster
+	list := &karpenterv1.NodeClaimList{}
+	g.Expect(c.guest.List(ctx, list)).To(Succeed())
+	return list.Items
+}
+
+func (c *cluster) machines(g Gomega, ctx context.Context) []clusterv1.Machine { //nolint:revive // see hostedCluster
+	list := &clusterv1.MachineList{}
+	g.Expect(c.management.List(ctx, list, client.InNamespace(c.namespace()))).To(Succeed())
+	return list.Items
+}
+
+// leftovers names every object that a node consists of, in both clusters.
+func (c *cluster) leftovers(g Gomega, ctx context.Context) []string { //nolint:revive // see hostedCluster
+	var names []string
+	lists := map[client.ObjectList]client.Client{
+		&corev1.NodeList{}:               c.guest,
+		&clusterv1.MachineList{}:         c.management,
+		&infrav1.KwokMachineList{}:       c.management,
+		&bootstrapv1.KubeadmConfigList{}: c.management,
+	}
+	if c.guestHasKarpenter(g, ctx) {
+		lists[&karpenterv1.NodeClaimList{}] = c.guest
+	}
+	for list, reader := range lists {
+		var options []client.ListOption
+		if reader == client.Client(c.management) {
+			options = append(options, client.InNamespace(c.namespace()))
+		}
+		g.Expect(reader.List(ctx, list, options...)).To(Succeed())
+		g.Expect(meta.EachListItem(list, func(object runtimeObject) error {
+			names = append(names, fmt.Sprintf("%T %s", object, object.(client.Object).GetName()))
+			return nil
+		})).To(Succeed())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// waitNothingLeft waits until no node, nor any object that one consists of, is left.
+func (c *cluster) waitNothingLeft(t *testing.T) {
+	t.Helper()
+	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
+		g.Expect(c.leftovers(g, ctx)).To(BeEmpty())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+}

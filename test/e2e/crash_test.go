@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	localworld "github.com/autonode-io/autonode/test/world"
+)
+
+// Story 7: our programs die in the middle of their work, and the work completes with nothing doubled or leaked.
+func TestCrash(t *testing.T) {
+	t.Run("When the active Karpenter is killed in the middle of 50 creations, it should end with one Machine per NodeClaim", func(t *testing.T) {
+		c := take(t, blue)
+		g := NewWithT(t)
+		c.nodePool(t, "general")
+		c.workload(t, "web", 50, "100m", apart)
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(len(c.machines(g, ctx))).To(BeNumerically(">=", 5))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		g.Expect(len(c.nodes(g, t.Context()))).To(BeNumerically("<", 50), "it has to be the middle")
+		leader := c.leader(t)
+		g.Expect(world.Agent().Kill(t.Context(), leader, v1beta1.KarpenterComponent)).To(Succeed())
+
+		c.waitRunning(t, "web")
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			claims, machines := c.nodeClaims(g, ctx), c.machines(g, ctx)
+			uids := map[string]int{}
+			for _, machine := range machines {
+				uids[machine.Labels[v1alpha1.NodeClaimUIDLabel]]++
+			}
+			g.Expect(machines).To(HaveLen(len(claims)))
+			for _, claim := range claims {
+				g.Expect(uids).To(HaveKeyWithValue(string(claim.UID), 1))
+			}
+			g.Expect(c.nodes(g, ctx)).To(HaveLen(len(claims)))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		c.scale(t, "web", 0)
+		c.waitNothingLeft(t)
+	})
+
+	t.Run("When the operator is killed in the middle of an enable, it should complete the enable", func(t *testing.T) {
+		c := takeOff(t, green)
+		g := NewWithT(t)
+		c.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode = nil })
+		c.waitDisabled(t)
+		c.patch(t, func(spec *v1beta1.HostedClusterSpec) {
+			spec.Release.Image = world.Release(initialRelease)
+			spec.AutoNode = autoNode()
+		})
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.karpenterObjects(g, ctx)).NotTo(BeEmpty())
+		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval / 10).Should(Succeed())
+		operators := &corev1.PodList{}
+		g.Expect(c.management.List(t.Context(), operators, client.InNamespace(localworld.OperatorNamespace))).To(Succeed())
+		g.Expect(operators.Items).NotTo(BeEmpty())
+		for _, pod := range operators.Items {
+			g.Expect(world.Agent().Kill(t.Context(), client.ObjectKeyFromObject(&pod), pod.Spec.Containers[0].Name)).To(Succeed())
+		}
+		c.waitEnabled(t, initialRelease)
+		c.nodePool(t, "general")
+		c.workload(t, "web", 1, "100m")
+		c.waitRunning(t, "web")
+	})
+}
+
+// leader names the pod that holds Karpenter's Lease.
+func (c *cluster) leader(t *testing.T) client.ObjectKey {
+	t.Helper()
+	g := NewWithT(t)
+	leases := &coordinationv1.LeaseList{}
+	g.Expect(c.management.List(t.Context(), leases, client.InNamespace(c.namespace()), client.HasLabels{v1alpha1.LeaderPodLabel})).To(Succeed())
+	g.Expect(leases.Items).To(HaveLen(1))
+	return client.ObjectKey{Namespace: c.namespace(), Name: leases.Items[0].Labels[v1alpha1.LeaderPodLabel]}
+}

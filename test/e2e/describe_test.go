@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/karpenter/pkg/apis"
+	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/test/world/hosting"
+)
+
+var karpenterGroupVersion = schema.GroupVersion{Group: apis.Group, Version: "v1"}
+
+// guestHasKarpenter says whether Karpenter's CRDs are in the guest.
+func (c *cluster) guestHasKarpenter(g Gomega, ctx context.Context) bool { //nolint:revive // see hostedCluster
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	err := c.guest.Get(ctx, client.ObjectKey{Name: "nodeclaims." + apis.Group}, crd)
+	g.Expect(client.IgnoreNotFound(err)).NotTo(HaveOccurred())
+	return err == nil && crd.DeletionTimestamp == nil
+}
+
+// clear removes a story's workloads and NodePools and waits until its nodes have gone.
+func (c *cluster) clear(t *testing.T) {
+	t.Helper()
+	g := NewWithT(t)
+	ctx, cancel := context.WithTimeout(context.Background(), eventually)
+	defer cancel()
+	g.Expect(c.guest.DeleteAllOf(ctx, &policyv1.PodDisruptionBudget{}, client.InNamespace(metav1.NamespaceDefault))).To(Succeed())
+	g.Expect(c.guest.DeleteAllOf(ctx, &appsv1.Deployment{}, client.InNamespace(metav1.NamespaceDefault))).To(Succeed())
+	if c.guestHasKarpenter(g, ctx) {
+		g.Expect(c.guest.DeleteAllOf(ctx, &karpenterv1.NodePool{})).To(Succeed())
+	}
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		g.Expect(c.leftovers(g, ctx)).To(BeEmpty())
+	}).WithContext(ctx).WithTimeout(eventually).WithPolling(interval).Should(Succeed(), "a story leaves no node behind")
+}
+
+// describe prints what a person would look at after a failure.
+func (c *cluster) describe(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	var errs []error
+	show := func(reader client.Client, list client.ObjectList, options ...client.ListOption) {
+		if err := reader.List(ctx, list, options...); err != nil {
+			if !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+				errs = append(errs, err)
+			}
+			return
+		}
+		_ = meta.EachListItem(list, func(item runtimeObject) error {
+			object := item.(client.Object)
+			object.SetManagedFields(nil)
+			content, err := yaml.Marshal(object)
+			if err != nil {
+				return err
+			}
+			t.Logf("%T\n%s", object, content)
+			return nil
+		})
+	}
+	inNamespace := client.InNamespace(c.namespace())
+	show(c.management, hostedClusterList(), client.InNamespace(hosting.Namespace))
+	show(c.management, componentList(), inNamespace)
+	show(c.guest, nodeClassList())
+	show(c.guest, &karpenterv1.NodePoolList{})
+	show(c.guest, &karpenterv1.NodeClaimList{}, client.Limit(5))
+	c.events(ctx, t, c.management, c.namespace(), hosting.Namespace)
+	c.events(ctx, t, c.guest, metav1.NamespaceDefault)
+	for _, container := range world.Agent().Processes() {
+		path := world.Agent().LogPath(container.Pod, container.Container)
+		t.Logf("log of %s: %s\n%s", container.Pod, path, tail(path, 60))
+	}
+	if err := errors.Join(errs...); err != nil {
+		t.Logf("describing the cluster: %v", err)
+	}
+}
+
+func (c *cluster) events(ctx context.Context, t *testing.T, reader client.Client, namespaces ...string) {
+	t.Helper()
+	for _, namespace := range namespaces {
+		list := &corev1.EventList{}
+		if err := reader.List(ctx, list, client.InNamespace(namespace)); err != nil {
+			t.Logf("listing events: %v", err)
+			continue
+		}
+		slices.SortFunc(list.Items, func(a, b corev1.Event) int { return eventTime(a).Compare(eventTime(b)) })
+		var lines strings.Builder
+		for _, event := range list.Items[max(0, len(list.Items)-40):] {
+			fmt.Fprintf(&lines, "%s %s %s/%s %s: %s\n", eventTime(event).Format(time.TimeOnly), event.Type,
+				event.InvolvedObject.Kind, event.InvolvedObject.Name, event.Reason, event.Message)
+		}
+		t.Logf("last events in %s\n%s", namespace, lines.String())
+	}
+}
+
+func eventTime(event corev1.Event) time.Time {
+	switch {
+	case !event.LastTimestamp.IsZero():
+		return event.LastTimestamp.Time
+	case !event.EventTime.IsZero():
+		return event.EventTime.Time
+	}
+	return event.CreationTimestamp.Time
+}

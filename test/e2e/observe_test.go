@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+)
+
+func hostedClusterList() *v1beta1.HostedClusterList     { return &v1beta1.HostedClusterList{} }
+func componentList() *v1beta1.ControlPlaneComponentList { return &v1beta1.ControlPlaneComponentList{} }
+func nodeClassList() *v1alpha1.ClusterAPINodeClassList  { return &v1alpha1.ClusterAPINodeClassList{} }
+
+func listOptions(resourceVersion string) *metav1.ListOptions {
+	return &metav1.ListOptions{ResourceVersion: resourceVersion}
+}
+
+func errUnexpectedEvent(event watch.Event) error {
+	return fmt.Errorf("the watch ended early: %s %v", event.Type, event.Object)
+}
+
+func keys(set map[string]struct{}) []string { return slices.Sorted(maps.Keys(set)) }
+
+// tail returns the last lines of a file, or why it can't be read.
+func tail(path string, lines int) string {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	split := bytes.Split(bytes.TrimSpace(content), []byte("\n"))
+	return string(bytes.Join(split[max(0, len(split)-lines):], []byte("\n")))
+}
