@@ -65,14 +65,17 @@ func parseReserved(kubelet *v1alpha1.KubeletConfiguration) (r reserved, problems
 		t, err := parseThreshold(string(evictionHard[signal]))
 		if err != nil {
 			problems = append(problems, fmt.Errorf("spec.kubelet.evictionHard[%s]: %w", signal, err))
-			continue
+			// Promising too little beats promising too much.
+			if t, err = parseThreshold(string(defaultEvictionHard[signal])); err != nil {
+				continue
+			}
 		}
 		r.eviction[name] = t
 	}
 	return r, problems
 }
 
-// overhead of a machine with this capacity.
+// overhead of a machine with this capacity. What doesn't depend on it is shared by all.
 func (r reserved) overhead(capacity corev1.ResourceList) *cloudprovider.InstanceTypeOverhead {
 	eviction := corev1.ResourceList{}
 	for name, t := range r.eviction {
@@ -87,8 +90,8 @@ func (r reserved) overhead(capacity corev1.ResourceList) *cloudprovider.Instance
 		eviction[name] = t.quantity.DeepCopy()
 	}
 	return &cloudprovider.InstanceTypeOverhead{
-		KubeReserved:      r.kube.DeepCopy(),
-		SystemReserved:    r.system.DeepCopy(),
+		KubeReserved:      r.kube,
+		SystemReserved:    r.system,
 		EvictionThreshold: eviction,
 	}
 }

@@ -50,6 +50,8 @@ type Choice struct {
 	Offering     *cloudprovider.Offering
 	// FailureDomain for the Machine; empty where there are no failure domains, although the offering has a zone.
 	FailureDomain string
+
+	place
 }
 
 // Snapshot is what one node class offers at one time. It is never changed once built.
@@ -110,7 +112,32 @@ func (s *Snapshot) Tolerating(taints ...[]corev1.Taint) []*cloudprovider.Instanc
 
 // Build makes a snapshot. Shapes that share an instance type's name become one type with the offerings of all; it promises
 // the least that any of them has. Of two offerings that Karpenter couldn't tell apart, the cheaper one stays.
+//
+// Requirements that are equal are shared between offerings and types: Karpenter never changes those of an instance type.
 func Build(in Input) *Snapshot {
+	b := builder{Input: in, offerings: map[place]scheduling.Requirements{}, without: map[string]*scheduling.Requirement{}}
+	for key := range karpv1.WellKnownLabels {
+		// The NodePool isn't a property of the type: DoesNotExist would rule out every NodePool.
+		if key != karpv1.NodePoolLabelKey {
+			b.without[key] = scheduling.NewRequirement(key, corev1.NodeSelectorOpDoesNotExist)
+		}
+	}
+	return b.build()
+}
+
+// place is where and how a machine is bought.
+type place struct{ zone, capacityType string }
+
+type builder struct {
+	Input
+	// offerings are the requirements of every place.
+	offerings map[place]scheduling.Requirements
+	// without says that a type doesn't have a well-known label.
+	without map[string]*scheduling.Requirement
+}
+
+func (b builder) build() *Snapshot {
+	in := b.Input
 	s := &Snapshot{choices: map[offering.Key]*Choice{}, shapes: map[string]*shape.Shape{}, taints: map[string][]corev1.Taint{}}
 	reserved, problems := parseReserved(in.Kubelet)
 	s.Problems = append(s.Problems, problems...)
@@ -137,12 +164,12 @@ func Build(in Input) *Snapshot {
 			Capacity: capacityOf(groups[name], in.Kubelet),
 		}
 		it.Overhead = reserved.overhead(it.Capacity)
-		offerings := map[offering.Key]*Choice{}
+		offerings := make(map[offering.Key]*Choice, len(groups[name])*2*max(len(zones), 1))
 		for _, sh := range groups[name] {
 			s.taints[name] = append(s.taints[name], sh.Taints...)
-			for _, choice := range choicesOf(in, sh, zones) {
+			for _, choice := range b.choices(sh, zones) {
 				choice.InstanceType = it
-				key := offering.Candidate{InstanceType: it, Offering: choice.Offering}.Key()
+				key := offering.Key{InstanceType: name, Zone: choice.zone, CapacityType: choice.capacityType}
 				// A usable offering wins over one that isn't, then the cheaper one, then the first.
 				if other, ok := offerings[key]; ok && !(choice.Offering.Available && !other.Offering.Available) &&
 					!(choice.Offering.Available == other.Offering.Available && choice.Offering.Price < other.Offering.Price) {
@@ -161,14 +188,14 @@ func Build(in Input) *Snapshot {
 			capacityTypes.Insert(key.CapacityType)
 			s.choices[key] = offerings[key]
 		}
-		it.Requirements = requirementsOf(it, groups[name], zoneNames, capacityTypes)
+		it.Requirements = b.requirements(it, groups[name], zoneNames, capacityTypes)
 		s.InstanceTypes = append(s.InstanceTypes, it)
 	}
 	return s
 }
 
-// choicesOf makes the offerings of one shape.
-func choicesOf(in Input, sh *shape.Shape, zones []string) []*Choice {
+// choices makes the offerings of one shape.
+func (b builder) choices(sh *shape.Shape, zones []string) []*Choice {
 	domains := zones
 	if len(sh.FailureDomains) > 0 {
 		domains = sh.FailureDomains
@@ -179,42 +206,43 @@ func choicesOf(in Input, sh *shape.Shape, zones []string) []*Choice {
 	}
 	var choices []*Choice
 	for _, capacityType := range capacityTypes {
-		price, ok := in.Pricing.Price(sh, capacityType)
+		price, ok := b.Pricing.Price(sh, capacityType)
 		if !ok {
 			continue
 		}
 		if len(domains) == 0 {
-			choices = append(choices, newChoice(in, sh, DefaultZone, "", capacityType, price))
+			choices = append(choices, b.choice(sh, DefaultZone, "", capacityType, price))
 		}
 		for _, domain := range domains {
-			choices = append(choices, newChoice(in, sh, domain, domain, capacityType, price))
+			choices = append(choices, b.choice(sh, domain, domain, capacityType, price))
 		}
 	}
 	return choices
 }
 
-func newChoice(in Input, sh *shape.Shape, zone, failureDomain, capacityType string, price float64) *Choice {
-	available := !sh.Paused && !in.Cluster.Paused && sh.Bootstrap.IsDefined()
-	if in.Unavailable != nil && available {
-		available = !in.Unavailable.Has(offering.Key{InstanceType: sh.InstanceType, Zone: zone, CapacityType: capacityType})
+func (b builder) choice(sh *shape.Shape, zone, failureDomain, capacityType string, price float64) *Choice {
+	available := !sh.Paused && !b.Cluster.Paused && sh.Bootstrap.IsDefined()
+	if b.Unavailable != nil && available {
+		available = !b.Unavailable.Has(offering.Key{InstanceType: sh.InstanceType, Zone: zone, CapacityType: capacityType})
+	}
+	requirements, ok := b.offerings[place{zone, capacityType}]
+	if !ok {
+		requirements = scheduling.NewRequirements(
+			scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, zone),
+			scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, capacityType),
+		)
+		b.offerings[place{zone, capacityType}] = requirements
 	}
 	return &Choice{
 		Shape:         sh,
 		FailureDomain: failureDomain,
-		Offering: &cloudprovider.Offering{
-			Requirements: scheduling.NewRequirements(
-				scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, zone),
-				scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, capacityType),
-			),
-			Price:     price,
-			Available: available,
-		},
+		place:         place{zone, capacityType},
+		Offering:      &cloudprovider.Offering{Requirements: requirements, Price: price, Available: available},
 	}
 }
 
-// requirementsOf gives every well-known label a requirement, because to Karpenter a missing one means that any value is
-// possible.
-func requirementsOf(it *cloudprovider.InstanceType, shapes []*shape.Shape, zones, capacityTypes sets.Set[string]) scheduling.Requirements {
+// requirements gives every well-known label one, because to Karpenter a missing one means that any value is possible.
+func (b builder) requirements(it *cloudprovider.InstanceType, shapes []*shape.Shape, zones, capacityTypes sets.Set[string]) scheduling.Requirements {
 	reqs := scheduling.NewRequirements(
 		scheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, it.Name),
 		scheduling.NewRequirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, shapes[0].Arch),
@@ -233,10 +261,9 @@ func requirementsOf(it *cloudprovider.InstanceType, shapes []*shape.Shape, zones
 			reqs.Add(scheduling.NewRequirement(key, corev1.NodeSelectorOpIn, value))
 		}
 	}
-	for key := range karpv1.WellKnownLabels {
-		// The NodePool isn't a property of the type: DoesNotExist would rule out every NodePool.
-		if key != karpv1.NodePoolLabelKey && !reqs.Has(key) {
-			reqs.Add(scheduling.NewRequirement(key, corev1.NodeSelectorOpDoesNotExist))
+	for key, without := range b.without {
+		if !reqs.Has(key) {
+			reqs[key] = without
 		}
 	}
 	return reqs

@@ -147,9 +147,11 @@ func keyOf(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []shape.Shape, cluste
 	fmt.Fprintf(&b, "%s/%d|%q|%t", nodeClass.UID, nodeClass.Generation, cluster.FailureDomains, cluster.Paused)
 	for i := range shapes {
 		sh := &shapes[i]
-		fmt.Fprintf(&b, "|%s/%s@%s+%s", sh.Source.Annotation(), sh.Source.UID, sh.Source.ResourceVersions, sh.Bootstrap.Hash)
+		for _, part := range []string{"|", sh.Source.Annotation(), "@", string(sh.Source.UID), "@", sh.Source.ResourceVersions, "+", sh.Bootstrap.Hash} {
+			b.WriteString(part)
+		}
 		if sh.Bootstrap.ConfigTemplate != nil {
-			b.WriteString(sh.Bootstrap.ConfigTemplate.GetResourceVersion())
+			b.WriteString("@" + sh.Bootstrap.ConfigTemplate.GetResourceVersion())
 		}
 	}
 	return b.String()

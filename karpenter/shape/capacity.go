@@ -281,6 +281,11 @@ func (s *Shape) complete() *InvalidError {
 				"its name can't be that of an instance type, because it %s; set annotation %s", problem, v1alpha1.InstanceTypeAnnotation)}
 		}
 	}
+	for _, domain := range s.FailureDomains {
+		if problem := labelValueProblem(domain); problem != "" {
+			return &InvalidError{Source: s.Source, Key: "failure domain", Value: domain, Problem: problem}
+		}
+	}
 	if s.MinSize != nil && s.MaxSize != nil && *s.MinSize > *s.MaxSize {
 		return &InvalidError{Source: s.Source, Key: "annotation " + clusterv1.AutoscalerMinSizeAnnotation, Value: strconv.Itoa(*s.MinSize),
 			Problem: fmt.Sprintf("is more than %s: %d", clusterv1.AutoscalerMaxSizeAnnotation, *s.MaxSize)}
