@@ -159,6 +159,12 @@ func rollOut(g Gomega, ctx context.Context, namespace, image string) {
 
 func TestOperator(t *testing.T) {
 	host := start(t)
+	t.Run("Life", func(t *testing.T) { life(t, host) })
+	t.Run("Validation", func(t *testing.T) { validation(t, host) })
+}
+
+// life is a HostedCluster from its creation to its end.
+func life(t *testing.T, host string) {
 	ctx, management, guest := t.Context(), clusters.Management.Client, clusters.Guest.Client
 	const name, namespace = "blue", "clusters-blue"
 	platform(t, name)
@@ -286,4 +292,110 @@ func patch(g Gomega, ctx context.Context, name string, change func(*v1beta1.Host
 	before := hostedCluster.DeepCopy()
 	change(hostedCluster)
 	g.Expect(clusters.Management.Client.Patch(ctx, hostedCluster, client.MergeFrom(before))).To(Succeed())
+}
+
+// validation is about HostedClusters whose spec can't be followed. None of them reaches a guest.
+func validation(t *testing.T, host string) {
+	ctx, management := t.Context(), clusters.Management.Client
+	image := push(t, host, "1.36.2")
+	for _, test := range []struct {
+		name, hosted, namespace string
+		change                  func(*v1beta1.HostedCluster)
+		want, message           string
+	}{
+		{
+			name: "When there is no Cluster, it should name it", hosted: "nocluster",
+			want: "False/ClusterNotFound", message: "there is no Cluster clusters-nocluster/nocluster",
+		}, {
+			name: "When the namespace is another tenant's, it should refuse it", hosted: "thief",
+			change: func(hc *v1beta1.HostedCluster) { hc.Spec.ControlPlaneNamespace = "clusters-blue" },
+			want:   "False/ControlPlaneNamespaceForbidden", message: "clusters-blue",
+		}, {
+			name: "When the platform isn't supported, it should say which is", hosted: "aws",
+			change: func(hc *v1beta1.HostedCluster) {
+				hc.Spec.AutoNode.ProvisionerConfig.Karpenter = &v1beta1.Karpenter{
+					Platform: v1beta1.PlatformAWS, AWS: &v1beta1.AWS{RoleARN: "arn:aws:iam::123456789012:role/karpenter"},
+				}
+			},
+			want: "False/PlatformUnsupported", message: "ClusterAPI",
+		}, {
+			name: "When a selector makes no sense, it should name the field", hosted: "selector",
+			change: func(hc *v1beta1.HostedCluster) {
+				hc.Spec.AutoNode.ProvisionerConfig.Karpenter.ClusterAPI.InfrastructureTemplateSelectors[0].Selector.MatchExpressions =
+					[]metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}
+			},
+			want: "False/InvalidSpec", message: "infrastructureTemplateSelectors[0].selector",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := NewWithT(t)
+			hostedCluster := &v1beta1.HostedCluster{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: test.hosted},
+				Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: image}, AutoNode: scopetest.AutoNode()},
+			}
+			if test.change != nil {
+				test.change(hostedCluster)
+			}
+			g.Expect(management.Create(ctx, hostedCluster)).To(Succeed())
+			g.Eventually(func(g Gomega) {
+				hostedCluster := get(g, ctx, test.hosted)
+				g.Expect(reasonOf(hostedCluster, v1beta1.ValidConfiguration)).To(Equal(test.want))
+				g.Expect(hostedCluster.Status.AutoNode.Message).To(ContainSubstring(test.message))
+				g.Expect(hostedCluster.Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStateWaiting))
+				g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("False/AutoNodeWaiting"))
+				g.Expect(hostedCluster.Finalizers).To(BeEmpty(), "nothing was made that it would have to guard")
+			}).Should(Succeed())
+			g.Expect(management.Delete(ctx, hostedCluster)).To(Succeed())
+		})
+	}
+
+	t.Run("When a kind isn't served, it should wait for its provider and go on when it is there", func(t *testing.T) {
+		g := NewWithT(t)
+		platform(t, "late")
+		hostedCluster := &v1beta1.HostedCluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "late"},
+			Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: image}, AutoNode: scopetest.AutoNode()},
+		}
+		hostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter.ClusterAPI.InfrastructureTemplateSelectors[0].Kind = "LateMachineTemplate"
+		g.Expect(management.Create(ctx, hostedCluster)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			hostedCluster := get(g, ctx, "late")
+			g.Expect(reasonOf(hostedCluster, v1beta1.ValidConfiguration)).To(Equal("False/KindNotFound"))
+			g.Expect(hostedCluster.Status.AutoNode.Message).To(ContainSubstring("LateMachineTemplate"))
+		}).Should(Succeed())
+		_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
+			definition("infrastructure.cluster.x-k8s.io", "LateMachine", "latemachines", "v1beta1"),
+			definition("infrastructure.cluster.x-k8s.io", "LateMachineTemplate", "latemachinetemplates", "v1beta1"),
+		}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Eventually(func(g Gomega) {
+			g.Expect(reasonOf(get(g, ctx, "late"), v1beta1.ValidConfiguration)).To(Equal("True/AsExpected"))
+		}).Should(Succeed())
+	})
+
+	t.Run("When two HostedClusters come to the same namespace, it should serve the first alone", func(t *testing.T) {
+		g := NewWithT(t)
+		for _, ns := range []string{"clusters-la", "clusters-la-te"} {
+			g.Expect(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})).To(Succeed())
+		}
+		for _, name := range []string{"la-te", "te"} { // not provisioned: their guest stays out of it
+			g.Expect(management.Create(ctx, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-la-te", Name: name}})).To(Succeed())
+		}
+		second := &v1beta1.HostedCluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "la-te"},
+			Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: image}, AutoNode: scopetest.AutoNode()},
+		}
+		third := second.DeepCopy()
+		third.Namespace, third.Name = "clusters-la", "te"
+		g.Expect(management.Create(ctx, second)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			g.Expect(get(g, ctx, "la-te").Finalizers).To(ContainElement(v1beta1.HostedClusterFinalizer))
+		}).Should(Succeed())
+		g.Expect(management.Create(ctx, third)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			g.Expect(management.Get(ctx, client.ObjectKeyFromObject(third), third)).To(Succeed())
+			g.Expect(reasonOf(third, v1beta1.ValidConfiguration)).To(Equal("False/InvalidSpec"))
+			g.Expect(third.Status.AutoNode.Message).To(ContainSubstring("HostedCluster clusters/la-te"))
+		}).Should(Succeed())
+	})
 }

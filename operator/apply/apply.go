@@ -22,13 +22,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
 const (
 	// FieldOwner is the operator's name in managedFields, the same for everything that it writes by server-side apply.
-	FieldOwner = "autonode-operator"
+	FieldOwner = v1beta1.ManagedByOperator
 	// LabelManagedBy is put on every object that is applied, with FieldOwner as its value, so that caches can be restricted to them.
-	LabelManagedBy = "app.kubernetes.io/managed-by"
+	LabelManagedBy = v1beta1.ManagedByLabel
 )
 
 // Applier applies objects. It remembers what it applied last and which resource version came of it; as long as neither the

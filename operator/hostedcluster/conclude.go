@@ -86,13 +86,10 @@ func summarize(s *scope.Scope, o *outcome) summary {
 	if o.state == draining {
 		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeDrainingReason, message: o.message, detail: "AutoNode is being removed", state: v1beta1.AutoNodeStateDraining}
 	}
-	if o.state == waiting {
-		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeWaitingReason, message: o.message, state: v1beta1.AutoNodeStateWaiting}
-	}
 	return summarizeRunning(s, o)
 }
 
-// summarizeRunning looks at Karpenter itself, which no step had a reason to leave alone but a missing input.
+// summarizeRunning looks at Karpenter itself. A missing input doesn't turn off what was rolled out before.
 func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	status := &s.HostedCluster.Status
 	var component v1beta1.ControlPlaneComponentStatus
@@ -108,7 +105,7 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 		progressing = v1beta1.AutoNodeStateUpgrading
 	}
 	switch {
-	case o.blocked:
+	case o.blocked && !(is(rolledOut, metav1.ConditionTrue) && is(available, metav1.ConditionTrue)):
 		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeWaitingReason, message: o.message, detail: "an input is missing", state: v1beta1.AutoNodeStateWaiting}
 	case !is(rolledOut, metav1.ConditionTrue):
 		message := "Karpenter is being installed"
@@ -130,7 +127,7 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	if nodes := meta.FindStatusCondition(status.Conditions, v1beta1.NodesUpToDate); is(nodes, metav1.ConditionFalse) {
 		sum.state, sum.message = v1beta1.AutoNodeStateUpgrading, nodes.Message
 	}
-	if o.message != "" { // an input is wrong, but what runs could be looked after without it
+	if o.message != "" || o.blocked {
 		sum.state, sum.message = v1beta1.AutoNodeStateWaiting, o.message
 	}
 	return sum

@@ -94,11 +94,8 @@ func (r *Reconciler) firstOf(ctx context.Context, s *scope.Scope) (*v1beta1.Host
 	}
 	first := s.HostedCluster
 	for i := range list.Items {
-		if other := &list.Items[i]; other.Spec.AutoNode == nil && !holds(other) {
-			continue
-		}
-		if before(&list.Items[i], first) {
-			first = &list.Items[i]
+		if other := &list.Items[i]; claims(other) && before(other, first) {
+			first = other
 		}
 	}
 	if first == s.HostedCluster || first.UID == s.HostedCluster.UID {
@@ -119,6 +116,12 @@ func before(a, b *v1beta1.HostedCluster) bool {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)
 	}
 	return a.Namespace+"/"+a.Name < b.Namespace+"/"+b.Name
+}
+
+// claims says whether a HostedCluster wants its control-plane namespace for AutoNode, or still has something there.
+func claims(obj client.Object) bool {
+	hostedCluster, ok := obj.(*v1beta1.HostedCluster)
+	return ok && (hostedCluster.Spec.AutoNode != nil || holds(hostedCluster))
 }
 
 // holds says whether something was made for the HostedCluster that has still to be removed.

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -62,6 +63,11 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 		For(&v1beta1.HostedCluster{}, builder.WithPredicates(predicate.Or(
 			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{},
 		))).
+		// One that gives its control-plane namespace up lets another have it.
+		Watches(&v1beta1.HostedCluster{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(predicate.Funcs{
+			CreateFunc: func(event.CreateEvent) bool { return false },
+			UpdateFunc: func(e event.UpdateEvent) bool { return claims(e.ObjectOld) && !claims(e.ObjectNew) },
+		})).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), changed).
 		// Their templates' kinds are in Karpenter's Role.
 		Watches(&clusterv1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), builder.WithPredicates(predicate.Or(
@@ -103,6 +109,16 @@ func (r *Reconciler) byNamespace(ctx context.Context, obj client.Object) []recon
 		_, isCluster := obj.(*clusterv1.Cluster)
 		return !isCluster || s.ClusterKey().Name == obj.GetName()
 	}, client.MatchingFields{controlPlaneNamespaceIndex: obj.GetNamespace()})
+}
+
+// rivals maps a HostedCluster to the others that want its control-plane namespace.
+func (r *Reconciler) rivals(ctx context.Context, obj client.Object) []reconcile.Request {
+	hostedCluster, ok := obj.(*v1beta1.HostedCluster)
+	if !ok {
+		return nil
+	}
+	return r.requests(ctx, func(s *scope.Scope) bool { return s.HostedCluster.UID != hostedCluster.UID },
+		client.MatchingFields{controlPlaneNamespaceIndex: controlPlaneNamespace(hostedCluster)})
 }
 
 // all maps to every HostedCluster that uses AutoNode.

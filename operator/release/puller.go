@@ -25,8 +25,8 @@ const (
 	failures = 1024
 	// pulls is how many payloads are pulled at a time.
 	pulls = 8
-	// patience is how long a reconciliation waits for a pull; most take a fraction of it.
-	patience = 5 * time.Second
+	// defaultPatience is how long a reconciliation waits for a pull; most take a fraction of it.
+	defaultPatience = 5 * time.Second
 	// minBackoff doubles with each failure in a row, until maxBackoff.
 	minBackoff = 5 * time.Second
 	maxBackoff = 5 * time.Minute
@@ -45,9 +45,8 @@ type flightKey struct{ image, component, inputs string }
 
 // puller pulls payloads in the background, each digest once, and remembers what it got.
 type puller struct {
-	clock   clock.PassiveClock
-	resolve func(ctx context.Context, ref string, opts payload.Options) (string, error)
-	read    func(ctx context.Context, ref string, opts payload.Options) (*payload.Release, error)
+	clock    clock.PassiveClock
+	patience time.Duration
 
 	slots    chan struct{}
 	byDigest singleflight.Group
@@ -75,7 +74,7 @@ type failure struct {
 
 func newPuller(clock clock.PassiveClock) *puller {
 	return &puller{
-		clock: clock, resolve: payload.Resolve, read: payload.ReadDigest,
+		clock: clock, patience: defaultPatience,
 		slots: make(chan struct{}, pulls), cache: lru.New(releases), failed: lru.New(failures), flights: map[flightKey]*flight{},
 	}
 }
@@ -127,7 +126,7 @@ func (p *puller) get(ctx context.Context, who reconcile.Request, r request) (rel
 	}
 	p.mu.Unlock()
 
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(p.patience)
 	defer timer.Stop()
 	select {
 	case <-f.done:
@@ -160,6 +159,10 @@ func (p *puller) fly(ctx context.Context, key flightKey, f *flight, r request) {
 	p.slots <- struct{}{}
 	release, err := p.pull(ctx, r)
 	<-p.slots
+	if err == nil {
+		// A payload that lacks what is asked for is a failure too, so that its tag isn't looked up with each reconciliation.
+		_, err = componentOf(release, r.component)
+	}
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,7 +187,7 @@ func (p *puller) fly(ctx context.Context, key flightKey, f *flight, r request) {
 }
 
 func (p *puller) pull(ctx context.Context, r request) (*payload.Release, error) {
-	image, err := p.resolve(ctx, r.image, r.options)
+	image, err := payload.Resolve(ctx, r.image, r.options)
 	if err != nil {
 		return nil, err
 	}
@@ -193,7 +196,7 @@ func (p *puller) pull(ctx context.Context, r request) (*payload.Release, error) 
 		if release := p.cached(image, r.component); release != nil {
 			return release, nil
 		}
-		release, err := p.read(ctx, image, r.options)
+		release, err := payload.ReadDigest(ctx, image, r.options)
 		if err != nil {
 			return nil, err
 		}
@@ -211,5 +214,5 @@ func (p *puller) pull(ctx context.Context, r request) (*payload.Release, error) 
 	if release := p.cached(image, r.component); release != nil {
 		return release, nil
 	}
-	return p.read(ctx, image, r.options) // pushed out of the cache in between
+	return payload.ReadDigest(ctx, image, r.options) // pushed out of the cache in between
 }

@@ -183,14 +183,21 @@ func (r *Resolver) resolve(ctx context.Context, s *scope.Scope, image string) (*
 			return nil, nil
 		}
 	}
-	karpenter, err := found.Component(component)
+	karpenter, err := componentOf(found, component)
 	if err != nil {
 		return nil, explain(hostedCluster, err, 0)
 	}
-	if _, err := karpenter.NodeVersion(); err != nil {
-		return nil, explain(hostedCluster, err, 0)
-	}
 	return &resolved{release: found, component: karpenter}, nil
+}
+
+// componentOf returns a component that says for which version of Kubernetes it is.
+func componentOf(release *payload.Release, name string) (payload.Component, error) {
+	component, err := release.Component(name)
+	if err != nil {
+		return payload.Component{}, err
+	}
+	_, err = component.NodeVersion()
+	return component, err
 }
 
 func componentFor(hostedCluster *v1beta1.HostedCluster) (string, error) {

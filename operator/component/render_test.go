@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package component
+
+import (
+	"context"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// deployments is a client.Reader of MachineDeployments.
+type deployments []clusterv1.MachineDeployment
+
+func (d deployments) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	panic("nothing is read by name")
+}
+
+func (d deployments) List(_ context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	options := (&client.ListOptions{}).ApplyOptions(opts)
+	into := list.(*clusterv1.MachineDeploymentList)
+	for _, deployment := range d {
+		if deployment.Namespace == options.Namespace && options.LabelSelector.Matches(labelSet(deployment.Labels)) {
+			into.Items = append(into.Items, deployment)
+		}
+	}
+	return nil
+}
+
+type labelSet map[string]string
+
+func (l labelSet) Has(key string) bool              { _, ok := l[key]; return ok }
+func (l labelSet) Get(key string) string            { return l[key] }
+func (l labelSet) Lookup(key string) (string, bool) { v, ok := l[key]; return v, ok }
+
+func mapper() meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper([]schema.GroupVersion{
+		{Group: "infrastructure.cluster.x-k8s.io", Version: "v1beta1"}, {Group: "bootstrap.cluster.x-k8s.io", Version: "v1beta2"},
+	})
+	for _, kind := range []string{"KwokMachine", "KwokMachineTemplate", "VSphereMachine", "VSphereMachineTemplate"} {
+		m.Add(schema.GroupVersionKind{Group: "infrastructure.cluster.x-k8s.io", Version: "v1beta1", Kind: kind}, meta.RESTScopeNamespace)
+	}
+	for _, kind := range []string{"KubeadmConfig", "KubeadmConfigTemplate"} {
+		m.Add(schema.GroupVersionKind{Group: "bootstrap.cluster.x-k8s.io", Version: "v1beta2", Kind: kind}, meta.RESTScopeNamespace)
+	}
+	return m
+}
+
+func machineDeployment(name, cluster, kind string) clusterv1.MachineDeployment {
+	d := clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-blue", Name: name, Labels: map[string]string{"team": "web"}}}
+	d.Spec.ClusterName = cluster
+	d.Spec.Template.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: kind, Name: name}
+	d.Spec.Template.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfigTemplate", Name: name}
+	return d
+}
+
+func input() Input {
+	return Input{
+		Namespace:   "clusters-blue",
+		Labels:      map[string]string{v1beta1.HostedClusterLabel: "blue", v1beta1.HostedClusterNamespaceLabel: "clusters"},
+		ClusterName: "blue",
+		Image:       "registry.example/autonode/karpenter-clusterapi@sha256:" + strings.Repeat("9", 64),
+		NodeVersion: "1.36.3",
+		ClusterAPI: &v1beta1.ClusterAPI{
+			ShapeSelectors: v1alpha1.ShapeSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{
+				{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "KwokMachineTemplate"},
+			}},
+			Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
+				APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfigTemplate", Name: "default",
+			}},
+		},
+		Reader: deployments{},
+		Mapper: mapper(),
+	}
+}
+
+func TestRender(t *testing.T) {
+	for _, test := range []struct {
+		name, golden string
+		change       func(*Input)
+	}{
+		{
+			name: "When a cluster selects templates, it should render Karpenter for their kind", golden: "templates",
+		}, {
+			name: "When there is a pull secret and monitoring, it should copy the one and add a PodMonitor", golden: "everything",
+			change: func(in *Input) {
+				in.Monitoring = true
+				in.PullSecret = &corev1.Secret{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "pull-secret"},
+					Data:       map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{}}`), "other": []byte("stays")},
+				}
+			},
+		}, {
+			name: "When the control plane is in the HostedCluster's namespace, it should use the pull secret as it is", golden: "same-namespace",
+			change: func(in *Input) {
+				in.PullSecret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: in.Namespace, Name: "pull-secret"}}
+			},
+		}, {
+			name: "When a cluster selects MachineDeployments, it should grant the kinds of its own that are served", golden: "machinedeployments",
+			change: func(in *Input) {
+				in.ClusterAPI = &v1beta1.ClusterAPI{
+					ShapeSelectors: v1alpha1.ShapeSelectors{ScalableResourceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}},
+					Bootstrap:      &v1alpha1.Bootstrap{DataSecretName: "join"},
+				}
+				in.Reader = deployments{
+					machineDeployment("own", "blue", "VSphereMachineTemplate"),
+					machineDeployment("gone", "blue", "AWSMachineTemplate"),
+					machineDeployment("foreign", "green", "KwokMachineTemplate"),
+				}
+			},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			in := input()
+			if test.change != nil {
+				test.change(&in)
+			}
+			objects, err := render(t.Context(), in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var documents []string
+			for _, object := range objects {
+				data, err := yaml.Marshal(object)
+				if err != nil {
+					t.Fatal(err)
+				}
+				documents = append(documents, string(data))
+			}
+			got := strings.Join(documents, "---\n")
+			file := filepath.Join("testdata", test.golden+".yaml")
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("%s differs; go test -update writes it (-want +got):\n%s", file, diff)
+			}
+		})
+	}
+
+	t.Run("When a kind that the spec names isn't served, it should be an error and not a smaller Role", func(t *testing.T) {
+		in := input()
+		in.ClusterAPI.InfrastructureTemplateSelectors[0].Kind = "AWSMachineTemplate"
+		if _, err := render(t.Context(), in); err == nil || !strings.Contains(err.Error(), "AWSMachine") {
+			t.Errorf("got %v", err)
+		}
+	})
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package component
+
+import (
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+)
+
+func deployment(image string, change func(*appsv1.Deployment)) *appsv1.Deployment {
+	d := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Generation: 2},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: ptr.To[int32](2),
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "karpenter", Image: image, Args: []string{"--a"}}}}},
+		},
+		Status: appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2},
+	}
+	if change != nil {
+		change(d)
+	}
+	return d
+}
+
+func TestSetRollout(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		before  bool // whether the rollout was complete already
+		live    *appsv1.Deployment
+		desired *appsv1.Deployment
+		done    bool
+		message string
+	}{
+		{
+			name: "When every replica is new and available, it should be complete",
+			live: deployment("new", nil), desired: deployment("new", nil), done: true,
+		}, {
+			name: "When the cache still has the old image, it should not be complete", before: true,
+			live: deployment("old", nil), desired: deployment("new", nil), message: "the Deployment is being updated",
+		}, {
+			name: "When only the arguments differ, it should not be complete", before: true,
+			live: deployment("new", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Args = []string{"--b"} }), desired: deployment("new", nil),
+			message: "the Deployment is being updated",
+		}, {
+			name: "When the controller hasn't seen the change, it should not be complete", before: true,
+			live: deployment("new", func(d *appsv1.Deployment) { d.Generation = 3 }), desired: deployment("new", nil), message: "the Deployment is being updated",
+		}, {
+			name: "When one replica is new, it should count", before: true,
+			live:    deployment("new", func(d *appsv1.Deployment) { d.Status.UpdatedReplicas, d.Status.Replicas = 1, 3 }),
+			message: "1 of 2 replicas are updated",
+		}, {
+			name: "When an old replica is left, it should not be complete", before: true,
+			live: deployment("new", func(d *appsv1.Deployment) { d.Status.Replicas = 3 }), message: "1 old replicas are still to go",
+		}, {
+			name:    "When a new replica isn't available, it should not be complete",
+			live:    deployment("new", func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 1 }),
+			message: "1 of 2 updated replicas are available",
+		}, {
+			name:    "When an old pod still ends, it should not be complete",
+			live:    deployment("new", func(d *appsv1.Deployment) { d.Status.TerminatingReplicas = ptr.To[int32](1) }),
+			message: "1 old replicas are still to end",
+		}, {
+			name: "When a replica crashes after the rollout, it should stay complete", before: true,
+			live: deployment("new", func(d *appsv1.Deployment) {
+				d.Status.AvailableReplicas, d.Status.TerminatingReplicas = 0, ptr.To[int32](1)
+			}), done: true,
+		}, {
+			name: "When the Deployment is gone, it should not be complete", before: true, message: "the Deployment is being made",
+		}, {
+			name: "When the Deployment controller complains, it should say what",
+			live: deployment("new", func(d *appsv1.Deployment) {
+				d.Status.UpdatedReplicas = 0
+				d.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: "quota exceeded"}}
+			}),
+			message: "0 of 2 replicas are updated; quota exceeded",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			component := &v1beta1.ControlPlaneComponent{}
+			if test.before {
+				set(component, v1beta1.RolloutComplete, metav1.ConditionTrue, v1beta1.AsExpectedReason, "")
+			}
+			setRollout(component, test.live, test.desired)
+			c := meta.FindStatusCondition(component.Status.Conditions, v1beta1.RolloutComplete)
+			if c == nil || (c.Status == metav1.ConditionTrue) != test.done || c.Message != test.message {
+				t.Errorf("got %+v", c)
+			}
+		})
+	}
+}
+
+func TestSetAvailable(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		live *appsv1.Deployment
+		want string
+	}{
+		{name: "When one replica serves, it should be available", live: deployment("a", func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 1 }), want: v1beta1.AsExpectedReason},
+		{name: "When none serves, it should not be available", live: deployment("a", func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 0 }), want: v1beta1.ReplicasUnavailableReason},
+		{name: "When there is no Deployment, it should not be available", want: v1beta1.DeploymentNotFoundReason},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			component := &v1beta1.ControlPlaneComponent{}
+			setAvailable(component, test.live)
+			if c := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Available); c == nil || c.Reason != test.want {
+				t.Errorf("got %+v", c)
+			}
+		})
+	}
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostedcluster
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+func TestConclude(t *testing.T) {
+	component := func(conditionType string, status metav1.ConditionStatus, message string) func(*scope.Scope) {
+		return func(s *scope.Scope) {
+			meta.SetStatusCondition(&s.Component.Status.Conditions, metav1.Condition{Type: conditionType, Status: status, Reason: "Reason", Message: message})
+		}
+	}
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "hostedclusters"}, "blue", errors.New("modified"))
+	for _, test := range []struct {
+		name    string
+		outcome outcome
+		change  []func(*scope.Scope)
+		// want is status/reason of AutoNodeEnabled, then the state, then the message in the list.
+		want, message string
+		state         v1beta1.AutoNodeState
+	}{
+		{
+			name: "When all is well, it should have nothing to say",
+			want: "True/AsExpected", state: v1beta1.AutoNodeStateEnabled,
+		}, {
+			name:   "When Karpenter was never rolled out, it should be Progressing",
+			change: []func(*scope.Scope){func(s *scope.Scope) { s.Component.Status = v1beta1.ControlPlaneComponentStatus{} }},
+			want:   "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateProgressing, message: "Karpenter is being installed",
+		}, {
+			name:   "When another payload is rolled out, it should be Upgrading",
+			change: []func(*scope.Scope){component(v1beta1.RolloutComplete, metav1.ConditionFalse, "1 of 2 replicas are updated")},
+			want:   "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateUpgrading, message: "1 of 2 replicas are updated",
+		}, {
+			name:   "When Karpenter crashes after its rollout, it should be degraded",
+			change: []func(*scope.Scope){component(v1beta1.Available, metav1.ConditionFalse, "none of 2 replicas is available")},
+			want:   "False/AutoNodeDegraded", state: v1beta1.AutoNodeStateWaiting, message: "none of 2 replicas is available",
+		}, {
+			name: "When nodes are outdated, it should be Upgrading while Karpenter is as expected",
+			change: []func(*scope.Scope){func(s *scope.Scope) {
+				setCondition(s.HostedCluster, v1beta1.NodesUpToDate, metav1.ConditionFalse, v1beta1.NodesOutdatedReason, "5 of 8 nodes still run 1.36.2")
+			}},
+			want: "True/AsExpected", state: v1beta1.AutoNodeStateUpgrading, message: "5 of 8 nodes still run 1.36.2",
+		}, {
+			name:    "When an input is missing before the first rollout, it should be Waiting",
+			outcome: outcome{blocked: true, message: "no such image"},
+			change:  []func(*scope.Scope){func(s *scope.Scope) { s.Component.Status = v1beta1.ControlPlaneComponentStatus{} }},
+			want:    "False/AutoNodeWaiting", state: v1beta1.AutoNodeStateWaiting, message: "no such image",
+		}, {
+			name:    "When an input is missing later, it should not call off what runs",
+			outcome: outcome{blocked: true, message: "no such image"},
+			want:    "True/AsExpected", state: v1beta1.AutoNodeStateWaiting, message: "no such image",
+		}, {
+			name:    "When an input is wrong but the steps ran without it, it should say so",
+			outcome: outcome{message: "no such image"},
+			want:    "True/AsExpected", state: v1beta1.AutoNodeStateWaiting, message: "no such image",
+		}, {
+			name:    "When the spec can't be followed while Karpenter runs, it should not call off what runs",
+			outcome: outcome{state: waiting, blocked: true, message: "there is no Cluster"},
+			want:    "True/AsExpected", state: v1beta1.AutoNodeStateWaiting, message: "there is no Cluster",
+		}, {
+			name:    "When a step fails, it should be Unknown with the error",
+			outcome: outcome{blocked: true, errs: []error{errors.New("crd: boom")}},
+			want:    "Unknown/AutoNodeEvaluationFailed", state: v1beta1.AutoNodeStateWaiting, message: "crd: boom",
+		}, {
+			name:    "When a write only came too late, it should leave what it said before",
+			outcome: outcome{blocked: true, errs: []error{conflict}},
+			want:    "",
+		}, {
+			name:    "When it is paused, it should not judge",
+			outcome: outcome{state: paused, message: "paused by spec.pausedUntil"},
+			want:    "Unknown/Paused", state: v1beta1.AutoNodeStatePaused, message: "paused by spec.pausedUntil",
+		}, {
+			name: "When it is paused while enabled, it should stay enabled",
+			change: []func(*scope.Scope){func(s *scope.Scope) {
+				setCondition(s.HostedCluster, v1beta1.AutoNodeEnabled, metav1.ConditionTrue, v1beta1.AsExpectedReason, "")
+			}},
+			outcome: outcome{state: paused, message: "paused by spec.pausedUntil"},
+			want:    "True/Paused", state: v1beta1.AutoNodeStatePaused, message: "paused by spec.pausedUntil",
+		}, {
+			name:    "When it drains, it should say what is left",
+			outcome: outcome{state: draining, blocked: true, message: "4 of 12 nodes left"},
+			want:    "False/AutoNodeDraining", state: v1beta1.AutoNodeStateDraining, message: "4 of 12 nodes left",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := &Reconciler{clock: clocktesting.NewFakePassiveClock(noon)}
+			s := running("1.36.3")
+			for _, change := range test.change {
+				change(s)
+			}
+			o := test.outcome
+			r.conclude(s, &o)
+			got, status := "", s.HostedCluster.Status
+			if c := meta.FindStatusCondition(status.Conditions, v1beta1.AutoNodeEnabled); c != nil {
+				got = string(c.Status) + "/" + c.Reason
+				if !strings.Contains(c.Message, test.message) || c.Message == "" {
+					t.Errorf("the condition's message is %q, want %q", c.Message, test.message)
+				}
+			}
+			if got != test.want || status.AutoNode.State != test.state || status.AutoNode.Message != test.message {
+				t.Errorf("got %s, %q, %q; want %s, %q, %q", got, status.AutoNode.State, status.AutoNode.Message, test.want, test.state, test.message)
+			}
+		})
+	}
+
+	t.Run("When AutoNode is off, it should drop what is said of nodes and keep the history", func(t *testing.T) {
+		r := &Reconciler{clock: clocktesting.NewFakePassiveClock(noon)}
+		s := running("1.36.3")
+		s.HostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{State: v1beta1.AutoNodeStateDraining}
+		r.conclude(s, &outcome{state: off})
+		status := s.HostedCluster.Status
+		if status.AutoNode != nil || len(status.Conditions) != 1 || status.Conditions[0].Reason != v1beta1.AutoNodeNotConfiguredReason || status.Version == nil {
+			t.Errorf("got %+v", status)
+		}
+	})
+}
+
+func TestTruncate(t *testing.T) {
+	t.Run("When a message is too long, it should be cut between characters", func(t *testing.T) {
+		for limit := 4; limit < 12; limit++ {
+			got := truncate("aäöüäöü", limit)
+			if len(got) > limit || !utf8.ValidString(got) {
+				t.Errorf("truncated to %d bytes it is %q", limit, got)
+			}
+		}
+	})
+}

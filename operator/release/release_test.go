@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package release
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/pullsecret"
+	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/payload"
+)
+
+// origin is a registry that counts, and can be broken.
+type origin struct {
+	host      string
+	requests  atomic.Int64
+	manifests atomic.Int64
+	status    atomic.Int64 // answered instead, if not zero
+	hold      atomic.Pointer[chan struct{}]
+}
+
+func newOrigin(t *testing.T) *origin {
+	t.Helper()
+	s := &origin{}
+	inner := registry.New()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		s.requests.Add(1)
+		if req.Method == http.MethodGet && strings.Contains(req.URL.Path, "/blobs/") {
+			s.manifests.Add(1)
+		}
+		if hold := s.hold.Load(); hold != nil {
+			<-*hold
+		}
+		if status := s.status.Load(); status != 0 {
+			if status == http.StatusUnauthorized {
+				w.Header().Set("WWW-Authenticate", `Basic realm="registry"`)
+			}
+			w.WriteHeader(int(status))
+			return
+		}
+		inner.ServeHTTP(w, req)
+	}))
+	t.Cleanup(server.Close)
+	s.host = strings.TrimPrefix(server.URL, "http://")
+	return s
+}
+
+func (s *origin) push(t *testing.T, tag string, components ...payload.ComponentSpec) string {
+	t.Helper()
+	img, err := payload.Build(payload.Spec{Version: "1.36." + tag, Components: components})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := fmt.Sprintf("%s/release:%s", s.host, tag)
+	if _, err := payload.Push(t.Context(), ref, img, payload.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	s.requests.Store(0)
+	s.manifests.Store(0)
+	return ref
+}
+
+func karpenter(version string) payload.ComponentSpec {
+	return payload.ComponentSpec{
+		Name: "karpenter-clusterapi", Image: "registry.example/karpenter@sha256:" + strings.Repeat("a", 64),
+		Versions: map[string]string{payload.KubernetesVersion: version},
+	}
+}
+
+// secrets is one pull secret for all.
+type secrets struct {
+	secret *corev1.Secret
+	err    error
+}
+
+func (s *secrets) Get(context.Context, *v1beta1.HostedCluster) (*corev1.Secret, error) {
+	return s.secret, s.err
+}
+
+func scopeOf(image string) *scope.Scope {
+	return &scope.Scope{HostedCluster: &v1beta1.HostedCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue", Generation: 3},
+		Spec: v1beta1.HostedClusterSpec{
+			Release: v1beta1.Release{Image: image},
+			AutoNode: &v1beta1.AutoNode{ProvisionerConfig: v1beta1.ProvisionerConfig{
+				Name: v1beta1.ProvisionerKarpenter, Karpenter: &v1beta1.Karpenter{Platform: v1beta1.PlatformClusterAPI, ClusterAPI: &v1beta1.ClusterAPI{}},
+			}},
+		},
+	}}
+}
+
+func resolvedReason(s *scope.Scope) string {
+	c := meta.FindStatusCondition(s.HostedCluster.Status.Conditions, v1beta1.ReleaseResolved)
+	if c == nil {
+		return ""
+	}
+	return string(c.Status) + "/" + c.Reason
+}
+
+func TestResolve(t *testing.T) {
+	t.Run("When a tag is resolved, it should be pulled once and never looked up again", func(t *testing.T) {
+		g, source := NewWithT(t), newOrigin(t)
+		r := New(Config{PullSecrets: &secrets{}})
+		s := scopeOf(source.push(t, "3", karpenter("1.36.3")))
+		result, err := r.Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(result).To(Equal(scope.Result{}))
+		g.Expect(resolvedReason(s)).To(Equal("True/AsExpected"))
+		g.Expect(s.Karpenter.Image).To(HavePrefix("registry.example/karpenter@sha256:"))
+		desired := s.HostedCluster.Status.Version.Desired
+		g.Expect(desired.Version).To(Equal("1.36.3"))
+		g.Expect(desired.NodeVersion).To(Equal("1.36.3"))
+		g.Expect(desired.Image).To(HavePrefix(source.host + "/release@sha256:"))
+		g.Expect(desired.Requested).To(Equal(s.HostedCluster.Spec.Release.Image))
+
+		source.push(t, "3", karpenter("1.36.9")) // the tag moves
+		s.Release = nil
+		_, err = r.Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(source.requests.Load()).To(BeZero())
+		g.Expect(s.Release.Components["karpenter-clusterapi"].Versions[payload.KubernetesVersion]).To(Equal("1.36.3"))
+	})
+
+	t.Run("When many clusters want the same payload at once, it should be pulled once", func(t *testing.T) {
+		g, source := NewWithT(t), newOrigin(t)
+		r := New(Config{PullSecrets: &secrets{}})
+		tag := source.push(t, "3", karpenter("1.36.3"))
+		_, err := r.Reconcile(t.Context(), scopeOf(tag))
+		g.Expect(err).NotTo(HaveOccurred())
+		once := source.manifests.Load()
+
+		r = New(Config{PullSecrets: &secrets{}})
+		source.manifests.Store(0)
+		var all sync.WaitGroup
+		for i := range 20 {
+			all.Go(func() {
+				s := scopeOf(tag)
+				s.HostedCluster.Name = fmt.Sprint("blue", i)
+				if i%2 == 0 { // other mirrors are another request, but the digest is the same
+					s.HostedCluster.Spec.ImageContentSources = []v1beta1.ImageContentSource{{Source: "elsewhere.example", Mirrors: []string{"mirror.example"}}}
+				}
+				if _, err := r.Reconcile(context.WithoutCancel(t.Context()), s); err != nil || s.Release == nil {
+					t.Errorf("reconciling: %v, %+v", err, s.HostedCluster.Status)
+				}
+			})
+		}
+		all.Wait()
+		g.Expect(source.manifests.Load()).To(Equal(once))
+	})
+
+	t.Run("When the wanted payload fails, it should look after the one that runs, and say why", func(t *testing.T) {
+		g, source := NewWithT(t), newOrigin(t)
+		r := New(Config{PullSecrets: &secrets{}})
+		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
+		_, err := r.Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		runs := *s.HostedCluster.Status.Version.Desired
+
+		s.HostedCluster.Spec.Release.Image = source.host + "/release:9"
+		s.Release = nil
+		result, err := r.Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(resolvedReason(s)).To(Equal("False/ImageNotFound"))
+		g.Expect(result.Wait).To(BeFalse())
+		g.Expect(result.Message).To(ContainSubstring("/release:9"))
+		g.Expect(result.RequeueAfter).To(And(BeNumerically(">", 0), BeNumerically("<=", minBackoff)))
+		g.Expect(s.Release.Version).To(Equal("1.36.2"))
+		g.Expect(*s.HostedCluster.Status.Version.Desired).To(Equal(runs))
+	})
+
+	t.Run("When the operator has restarted and the registry is gone, it should wait and touch nothing", func(t *testing.T) {
+		g, source := NewWithT(t), newOrigin(t)
+		s := scopeOf(source.push(t, "3", karpenter("1.36.3")))
+		_, err := New(Config{PullSecrets: &secrets{}}).Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		runs := *s.HostedCluster.Status.Version.Desired
+
+		source.status.Store(http.StatusServiceUnavailable)
+		s.Release = nil
+		options := payload.Options{Timeout: time.Second}
+		result, err := New(Config{PullSecrets: &secrets{}, Options: options}).Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(resolvedReason(s)).To(Equal("False/RegistryUnreachable"))
+		g.Expect(result.Wait).To(BeTrue())
+		g.Expect(s.Release).To(BeNil())
+		g.Expect(*s.HostedCluster.Status.Version.Desired).To(Equal(runs))
+	})
+
+	t.Run("When a pull fails, it should be tried again later each time, or at once with other credentials", func(t *testing.T) {
+		g, source := NewWithT(t), newOrigin(t)
+		clock := clocktesting.NewFakePassiveClock(time.Now())
+		pull := &secrets{secret: dockerConfig("old")}
+		r := New(Config{PullSecrets: pull, Clock: clock})
+		s := scopeOf(source.push(t, "3", karpenter("1.36.3")))
+		s.HostedCluster.Spec.PullSecret = &corev1.LocalObjectReference{Name: "pull-secret"}
+		source.status.Store(http.StatusUnauthorized)
+
+		requests := func() int64 {
+			source.requests.Store(0)
+			_, err := r.Reconcile(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(resolvedReason(s)).To(Equal("False/ImagePullUnauthorized"))
+			return source.requests.Load()
+		}
+		g.Expect(requests()).To(BeNumerically(">", 0))
+		g.Expect(meta.FindStatusCondition(s.HostedCluster.Status.Conditions, v1beta1.ReleaseResolved).Message).To(And(
+			ContainSubstring("/release:3"), ContainSubstring("401"), ContainSubstring("spec.pullSecret clusters/pull-secret has no entry for "+source.host)))
+		g.Expect(requests()).To(BeZero())
+		clock.SetTime(clock.Now().Add(minBackoff))
+		g.Expect(requests()).To(BeNumerically(">", 0))
+		clock.SetTime(clock.Now().Add(minBackoff))
+		g.Expect(requests()).To(BeZero(), "the second pause is longer")
+		pull.secret = dockerConfig("new")
+		g.Expect(requests()).To(BeNumerically(">", 0))
+
+		source.status.Store(0)
+		clock.SetTime(clock.Now().Add(minBackoff))
+		_, err := r.Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(resolvedReason(s)).To(Equal("True/AsExpected"))
+	})
+
+	t.Run("When a pull takes long, it should not hold the reconciler, and wake it when it ends", func(t *testing.T) {
+		g, source := NewWithT(t), newOrigin(t)
+		r := New(Config{PullSecrets: &secrets{}})
+		r.puller.patience = 10 * time.Millisecond
+		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+		defer queue.ShutDown()
+		g.Expect(r.Source().Start(t.Context(), queue)).To(Succeed())
+		s := scopeOf(source.push(t, "3", karpenter("1.36.3")))
+		hold := make(chan struct{})
+		source.hold.Store(&hold)
+		result, err := r.Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(result.Wait).To(BeTrue())
+		g.Expect(result.Message).To(ContainSubstring("pulling"))
+		close(hold)
+		who, _ := queue.Get()
+		g.Expect(who.Name).To(Equal("blue"))
+		_, err = r.Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(s.Release).NotTo(BeNil())
+	})
+}
+
+func dockerConfig(password string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "pull-secret"},
+		Data:       map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{"elsewhere.example":{"username":"u","password":"` + password + `"}}}`)},
+	}
+}
+
+func TestReasons(t *testing.T) {
+	other := karpenter("1.36.3")
+	other.Name = "karpenter-aws"
+	mute := karpenter("1.36.3")
+	mute.Versions = nil
+	for _, test := range []struct {
+		name       string
+		image      func(*testing.T, *origin) string
+		secrets    secrets
+		pullSecret *corev1.LocalObjectReference
+		want       string
+		message    string
+	}{
+		{
+			name:  "When the payload has no Karpenter for the platform, it should say which components there are",
+			image: func(t *testing.T, s *origin) string { return s.push(t, "3", other) },
+			want:  "False/ComponentMissing", message: "karpenter-aws",
+		}, {
+			name:  "When the component has no Kubernetes version, it should be malformed",
+			image: func(t *testing.T, s *origin) string { return s.push(t, "3", mute) },
+			want:  "False/PayloadMalformed", message: "kubernetes",
+		}, {
+			name:  "When the reference can't be parsed, it should be invalid",
+			image: func(*testing.T, *origin) string { return "UPPER/case:::" },
+			want:  "False/ImageReferenceInvalid", message: "UPPER/case",
+		}, {
+			name:  "When the tag doesn't exist, it should be not found",
+			image: func(_ *testing.T, s *origin) string { return s.host + "/release:nope" },
+			want:  "False/ImageNotFound", message: "/release:nope",
+		}, {
+			name:    "When the pull secret is missing, it should name it",
+			image:   func(t *testing.T, s *origin) string { return s.push(t, "3", karpenter("1.36.3")) },
+			secrets: secrets{err: &pullsecret.InvalidError{Message: "spec.pullSecret: there is no Secret clusters/pull-secret"}},
+			want:    "False/PullSecretInvalid", message: "clusters/pull-secret",
+		}, {
+			name:  "When the pull secret holds garbage, it should name it and not show it",
+			image: func(t *testing.T, s *origin) string { return s.push(t, "3", karpenter("1.36.3")) },
+			secrets: secrets{secret: &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "pull-secret"},
+				Data:       map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths": hunter2`)},
+			}},
+			pullSecret: &corev1.LocalObjectReference{Name: "pull-secret"},
+			want:       "False/PullSecretInvalid", message: "clusters/pull-secret",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := NewWithT(t)
+			s := scopeOf(test.image(t, newOrigin(t)))
+			s.HostedCluster.Spec.PullSecret = test.pullSecret
+			result, err := New(Config{PullSecrets: ptr.To(test.secrets)}).Reconcile(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(resolvedReason(s)).To(Equal(test.want))
+			g.Expect(result.Wait).To(BeTrue())
+			g.Expect(result.Message).To(And(ContainSubstring(test.message), Not(ContainSubstring("hunter2"))))
+			g.Expect(s.Release).To(BeNil())
+			g.Expect(s.HostedCluster.Status.Version.Desired).To(BeNil())
+		})
+	}
+}
