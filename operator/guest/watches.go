@@ -30,6 +30,13 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
+// Names of the definitions of the kinds that the steps read in a guest.
+const (
+	NodePoolDefinition  = "nodepools." + apis.Group
+	NodeClaimDefinition = "nodeclaims." + apis.Group
+	NodeClassDefinition = "clusterapinodeclasses." + v1alpha1.Group
+)
+
 // AddToScheme registers the kinds that the steps read and write in a guest cluster.
 func AddToScheme(scheme *runtime.Scheme) error {
 	karpenter := schema.GroupVersion{Group: apis.Group, Version: "v1"}
@@ -53,14 +60,14 @@ func cacheOptions() (clustercache.CacheOptions, error) {
 		return clustercache.CacheOptions{}, fmt.Errorf("selecting Karpenter's nodes: %w", err)
 	}
 	return clustercache.CacheOptions{
-		DefaultTransform: cache.TransformStripManagedFields(),
+		// Karpenter's kinds can't be named in ByObject: no connection would be made before the guest serves them.
+		DefaultTransform: shrinkNodeClaim,
 		ByObject: map[client.Object]cache.ByObject{
 			&apiextensionsv1.CustomResourceDefinition{}: {Label: ours, Transform: dropSchemas},
 			&corev1.ServiceAccount{}:                    {Label: ours},
 			&rbacv1.ClusterRole{}:                       {Label: ours},
 			&rbacv1.ClusterRoleBinding{}:                {Label: ours},
 			&corev1.Node{}:                              {Label: labels.NewSelector().Add(*provisioned), Transform: shrinkNode},
-			&karpv1.NodeClaim{}:                         {Transform: shrinkNodeClaim},
 		},
 	}, nil
 }
@@ -94,12 +101,12 @@ func shrinkNode(object any) (any, error) {
 	return object, nil
 }
 
+// shrinkNodeClaim drops what isn't looked at, of other kinds their managed fields.
 func shrinkNodeClaim(object any) (any, error) {
 	if claim, ok := object.(*karpv1.NodeClaim); ok {
-		claim.ManagedFields = nil
 		claim.Spec.Requirements = nil
 	}
-	return object, nil
+	return cache.TransformStripManagedFields()(object)
 }
 
 // watched is a kind in a guest whose changes reconcile the HostedCluster.
@@ -125,9 +132,9 @@ func watches() []watched {
 		{object: metadata(rbacv1.SchemeGroupVersion.WithKind("ClusterRole"))},
 		{object: metadata(rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"))},
 		{object: &corev1.Node{}, delay: burst, differs: nodeDiffers},
-		{object: &karpv1.NodePool{}, crd: "nodepools." + apis.Group, delay: burst, differs: specDiffers},
-		{object: &karpv1.NodeClaim{}, crd: "nodeclaims." + apis.Group, delay: burst, differs: nodeClaimDiffers},
-		{object: &v1alpha1.ClusterAPINodeClass{}, crd: "clusterapinodeclasses." + v1alpha1.Group},
+		{object: &karpv1.NodePool{}, crd: NodePoolDefinition, delay: burst, differs: specDiffers},
+		{object: &karpv1.NodeClaim{}, crd: NodeClaimDefinition, delay: burst, differs: nodeClaimDiffers},
+		{object: &v1alpha1.ClusterAPINodeClass{}, crd: NodeClassDefinition},
 	}
 }
 
@@ -167,7 +174,7 @@ func isDrifted(claim *karpv1.NodeClaim) bool {
 func (c *Connections) watch(ctx context.Context, cluster client.ObjectKey, hostedCluster types.NamespacedName, guest client.Reader) error {
 	for _, w := range watches() {
 		if w.crd != "" {
-			switch established, err := isEstablished(ctx, guest, w.crd); {
+			switch established, err := IsEstablished(ctx, guest, w.crd); {
 			case err != nil:
 				return err
 			case !established:
@@ -181,7 +188,9 @@ func (c *Connections) watch(ctx context.Context, cluster client.ObjectKey, hoste
 	return nil
 }
 
-func isEstablished(ctx context.Context, guest client.Reader, name string) (bool, error) {
+// IsEstablished is true once a guest serves what the definition of that name defines. A list of a kind that isn't served would
+// start a watch that never gets anywhere.
+func IsEstablished(ctx context.Context, guest client.Reader, name string) (bool, error) {
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	if err := guest.Get(ctx, client.ObjectKey{Name: name}, crd); err != nil {
 		if apierrors.IsNotFound(err) {

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	guestcluster "github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -78,15 +80,12 @@ func componentConditions(s *scope.Scope) []metav1.Condition {
 
 // markDraining keeps Karpenter from launching nodes for the pods that it evicts: the provider makes such a node class not ready.
 func markDraining(ctx context.Context, guest *scope.Guest) error {
-	classes := &v1alpha1.ClusterAPINodeClassList{}
-	if err := guest.Live.List(ctx, classes); err != nil {
-		if meta.IsNoMatchError(err) {
-			return nil
-		}
-		return fmt.Errorf("listing node classes in the guest: %w", err)
+	classes, err := nodeClasses(ctx, guest)
+	if err != nil {
+		return err
 	}
-	for i := range classes.Items {
-		class := &classes.Items[i]
+	for i := range classes {
+		class := &classes[i]
 		if class.Annotations[v1alpha1.DrainingAnnotation] == "true" || !class.DeletionTimestamp.IsZero() {
 			continue
 		}
@@ -104,8 +103,8 @@ func markDraining(ctx context.Context, guest *scope.Guest) error {
 // They are read live: that there is none left is what everything behind it relies on.
 func nodeClaims(ctx context.Context, guest *scope.Guest) ([]karpv1.NodeClaim, error) {
 	claims := &karpv1.NodeClaimList{}
-	if err := guest.Live.List(ctx, claims); err != nil && !meta.IsNoMatchError(err) {
-		return nil, fmt.Errorf("listing NodeClaims in the guest: %w", err)
+	if err := list(ctx, guest, guestcluster.NodeClaimDefinition, claims); err != nil {
+		return nil, err
 	}
 	ours := slices.DeleteFunc(claims.Items, func(claim karpv1.NodeClaim) bool {
 		return claim.Spec.NodeClassRef == nil || claim.Spec.NodeClassRef.Group != v1alpha1.Group
@@ -117,6 +116,32 @@ func nodeClaims(ctx context.Context, guest *scope.Guest) ([]karpv1.NodeClaim, er
 		return cmp.Compare(a.Name, b.Name)
 	})
 	return ours, nil
+}
+
+func nodeClasses(ctx context.Context, guest *scope.Guest) ([]v1alpha1.ClusterAPINodeClass, error) {
+	classes := &v1alpha1.ClusterAPINodeClassList{}
+	if err := list(ctx, guest, guestcluster.NodeClassDefinition, classes); err != nil {
+		return nil, err
+	}
+	return classes.Items, nil
+}
+
+// list finds nothing where the guest has no definition of the kind. That has to be said by an API server about the definition: a
+// list that isn't found may come from anything that answers in a control plane's stead while that is down.
+func list(ctx context.Context, guest *scope.Guest, definition string, into client.ObjectList) error {
+	crd := &metav1.PartialObjectMetadata{}
+	crd.SetGroupVersionKind(definitionKind)
+	err := guest.Live.Get(ctx, client.ObjectKey{Name: definition}, crd)
+	if apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
+		return nil
+	}
+	if err == nil {
+		err = guest.Live.List(ctx, into)
+	}
+	if err != nil {
+		return fmt.Errorf("listing %s in the guest: %w", definition, err)
+	}
+	return nil
 }
 
 // force lets Karpenter terminate the pods that a drain waits for.

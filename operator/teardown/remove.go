@@ -12,7 +12,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
@@ -47,16 +46,13 @@ func (t *Teardown) remove(ctx context.Context, s *scope.Scope, d drain) (scope.R
 // removeNodeClasses deletes the default node class; all of them if the definition is to go too. No NodeClaim is left that their
 // finalizer protects, so it is removed here, whether or not Karpenter runs.
 func removeNodeClasses(ctx context.Context, guest *scope.Guest, all bool) (scope.Result, error) {
-	classes := &v1alpha1.ClusterAPINodeClassList{}
-	if err := guest.Live.List(ctx, classes); err != nil {
-		if meta.IsNoMatchError(err) {
-			return scope.Result{}, nil
-		}
-		return scope.Result{}, fmt.Errorf("listing node classes in the guest: %w", err)
+	classes, err := nodeClasses(ctx, guest)
+	if err != nil {
+		return scope.Result{}, err
 	}
 	var held []string
-	for i := range classes.Items {
-		class := &classes.Items[i]
+	for i := range classes {
+		class := &classes[i]
 		if !all && class.Name != v1alpha1.DefaultNodeClass {
 			continue
 		}
@@ -126,18 +122,19 @@ func removeIdentity(ctx context.Context, guest *scope.Guest) error {
 	return nil
 }
 
+var definitionKind = apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
+
 // removeDefinitions deletes the CustomResourceDefinitions that the operator created, and waits until they are gone, unless the time is over.
 func removeDefinitions(ctx context.Context, guest *scope.Guest, d drain) (scope.Result, error) {
-	gvk := apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
 	definitions := &metav1.PartialObjectMetadataList{}
-	definitions.SetGroupVersionKind(gvk)
+	definitions.SetGroupVersionKind(definitionKind)
 	if err := guest.Live.List(ctx, definitions, client.MatchingLabels{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}); err != nil {
 		return scope.Result{}, fmt.Errorf("listing CustomResourceDefinitions in the guest: %w", err)
 	}
 	var left []string
 	for i := range definitions.Items {
 		definition := &definitions.Items[i]
-		definition.SetGroupVersionKind(gvk)
+		definition.SetGroupVersionKind(definitionKind)
 		if definition.Annotations[crd.CreatedAnnotation] == "" {
 			continue
 		}

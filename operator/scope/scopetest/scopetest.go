@@ -16,6 +16,7 @@ import (
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -53,7 +54,7 @@ type Clusters struct {
 
 // Run starts both clusters, runs the tests, and stops the clusters. It returns the exit code for TestMain.
 func Run(m *testing.M, clusters *Clusters) int {
-	gomega.SetDefaultEventuallyTimeout(20 * time.Second)
+	gomega.SetDefaultEventuallyTimeout(time.Minute) // an API server may take long to finish a definition's deletion
 	gomega.SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
 	log.SetLogger(zap.New(zap.UseDevMode(true), zap.WriteTo(os.Stderr)))
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
@@ -129,7 +130,11 @@ func (c *Clusters) NewScope(ctx context.Context, name string) (*scope.Scope, err
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
 		hostedCluster, component, cluster,
 	} {
-		if err := client.IgnoreAlreadyExists(c.Management.Client.Create(ctx, object)); err != nil {
+		err := c.Management.Client.Create(ctx, object)
+		if apierrors.IsAlreadyExists(err) {
+			err = c.Management.Client.Get(ctx, client.ObjectKeyFromObject(object), object)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("creating %T %s: %w", object, object.GetName(), err)
 		}
 	}

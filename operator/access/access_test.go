@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	testingclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/access"
+	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/operator/scope/scopetest"
+)
+
+var clusters scopetest.Clusters
+
+func TestMain(m *testing.M) { os.Exit(scopetest.Run(m, &clusters)) }
+
+func TestAccess(t *testing.T) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	s, err := clusters.NewScope(ctx, "access")
+	g.Expect(err).NotTo(HaveOccurred())
+	clock := testingclock.NewFakePassiveClock(time.Now())
+	newStep := func() *access.Access {
+		return access.New(access.Config{
+			Management: clusters.Management.Client, Live: clusters.Management.Client, Secrets: clusters.Management.Client,
+			Apply: apply.New(), Clock: clock, TokenLifetime: 30 * time.Minute,
+		})
+	}
+	step := newStep()
+	reconcile := func(g Gomega) scope.Result {
+		result, err := step.Reconcile(ctx, s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(result.Wait).To(BeFalse())
+		return result
+	}
+	secret := func(g Gomega) *corev1.Secret {
+		secret := &corev1.Secret{}
+		key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.GuestAccessSecret}
+		g.Expect(clusters.Management.Client.Get(ctx, key, secret)).To(Succeed())
+		return secret
+	}
+	token := func(g Gomega) string { return string(secret(g).Data[access.TokenKey]) }
+
+	t.Run("When there is no Secret, it should make one whose token the guest accepts", func(t *testing.T) {
+		g := NewWithT(t)
+		result := reconcile(g)
+		g.Expect(result.RequeueAfter).To(BeNumerically("~", 20*time.Minute, time.Minute), "two thirds of the lifetime")
+		g.Expect(user(ctx, g, token(g))).To(Equal("system:serviceaccount:kube-system:karpenter"))
+		made := secret(g)
+		g.Expect(metav1.IsControlledBy(made, s.Component)).To(BeTrue())
+		expires, err := time.Parse(time.RFC3339, made.Annotations[v1beta1.TokenExpiresAtAnnotation])
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(expires).To(BeTemporally("~", clock.Now().Add(30*time.Minute), time.Minute))
+	})
+
+	t.Run("When the Secret is mounted somewhere, its kubeconfig should find the token beside it and reach the guest", func(t *testing.T) {
+		g := NewWithT(t)
+		directory := t.TempDir()
+		for key, data := range secret(g).Data {
+			g.Expect(os.WriteFile(filepath.Join(directory, key), data, 0o600)).To(Succeed())
+		}
+		rules := clientcmd.NewDefaultClientConfigLoadingRules()
+		rules.ExplicitPath = filepath.Join(directory, access.KubeconfigKey)
+		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(config.BearerTokenFile).To(Equal(filepath.Join(directory, access.TokenKey)))
+		g.Expect(config.CertData).To(BeEmpty(), "the operator's own credentials have no place there")
+		karpenter, err := client.New(config, client.Options{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(karpenter.List(ctx, &corev1.NodeList{})).To(Succeed())
+		g.Expect(karpenter.List(ctx, &corev1.SecretList{})).To(MatchError(ContainSubstring("forbidden")))
+	})
+
+	t.Run("When nothing has changed, it should keep the token, after a restart too", func(t *testing.T) {
+		g := NewWithT(t)
+		before := secret(g)
+		reconcile(g)
+		step = newStep()
+		reconcile(g)
+		g.Expect(secret(g).ResourceVersion).To(Equal(before.ResourceVersion))
+	})
+
+	t.Run("When a third of the token's lifetime is left, it should renew it", func(t *testing.T) {
+		g := NewWithT(t)
+		before := token(g)
+		clock.SetTime(clock.Now().Add(19 * time.Minute))
+		reconcile(g)
+		g.Expect(token(g)).To(Equal(before))
+		clock.SetTime(clock.Now().Add(2 * time.Minute))
+		reconcile(g)
+		g.Expect(token(g)).NotTo(Equal(before))
+		clock.SetTime(time.Now())
+	})
+
+	for name, change := range map[string]func(*corev1.Secret){
+		"the token is edited":              func(s *corev1.Secret) { s.Data[access.TokenKey] = []byte("nonsense") },
+		"the token's signature is broken":  func(s *corev1.Secret) { s.Data[access.TokenKey] = breakSignature(s.Data[access.TokenKey]) },
+		"the annotation of expiry is gone": func(s *corev1.Secret) { delete(s.Annotations, v1beta1.TokenExpiresAtAnnotation) },
+		"the token seems to expire soon": func(s *corev1.Secret) {
+			s.Annotations[v1beta1.TokenExpiresAtAnnotation] = time.Now().Add(time.Minute).UTC().Format(time.RFC3339)
+		},
+		"the kubeconfig is edited": func(s *corev1.Secret) { s.Data[access.KubeconfigKey] = []byte("nonsense") },
+	} {
+		t.Run("When "+name+", it should put things right", func(t *testing.T) {
+			g := NewWithT(t)
+			kubeconfig := secret(g).Data[access.KubeconfigKey]
+			edited := secret(g)
+			change(edited)
+			g.Expect(clusters.Management.Client.Update(ctx, edited)).To(Succeed())
+			reconcile(g)
+			healed := secret(g)
+			g.Expect(healed.Data[access.KubeconfigKey]).To(Equal(kubeconfig))
+			g.Expect(user(ctx, g, string(healed.Data[access.TokenKey]))).To(Equal("system:serviceaccount:kube-system:karpenter"))
+			g.Expect(time.Parse(time.RFC3339, healed.Annotations[v1beta1.TokenExpiresAtAnnotation])).To(BeTemporally(">", time.Now().Add(10*time.Minute)))
+		})
+	}
+
+	t.Run("When the Secret is deleted, it should come back", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(clusters.Management.Client.Delete(ctx, secret(g))).To(Succeed())
+		reconcile(g)
+		g.Expect(user(ctx, g, token(g))).NotTo(BeEmpty())
+	})
+
+	t.Run("When the ServiceAccount is recreated, it should replace the token of the old one", func(t *testing.T) {
+		g := NewWithT(t)
+		before := token(g)
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "karpenter"}}
+		g.Expect(clusters.Guest.Client.Delete(ctx, account)).To(Succeed())
+		reconcile(g)
+		g.Expect(token(g)).NotTo(Equal(before))
+		g.Expect(user(ctx, g, token(g))).NotTo(BeEmpty())
+	})
+
+	t.Run("When somebody widens the role or unbinds it, it should put both back", func(t *testing.T) {
+		g := NewWithT(t)
+		role := &rbacv1.ClusterRole{}
+		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "autonode:karpenter"}, role)).To(Succeed())
+		rules := len(role.Rules)
+		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}})
+		g.Expect(clusters.Guest.Client.Update(ctx, role)).To(Succeed())
+		binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "autonode:karpenter"}}
+		g.Expect(clusters.Guest.Client.Delete(ctx, binding)).To(Succeed())
+		reconcile(g)
+		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "autonode:karpenter"}, role)).To(Succeed())
+		g.Expect(role.Rules).To(HaveLen(rules))
+		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(binding), binding)).To(Succeed())
+	})
+}
+
+func TestRole(t *testing.T) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	s, err := clusters.NewScope(ctx, "role")
+	g.Expect(err).NotTo(HaveOccurred())
+	step := access.New(access.Config{
+		Management: clusters.Management.Client, Live: clusters.Management.Client, Secrets: clusters.Management.Client,
+		Apply: apply.New(), Clock: testingclock.NewFakePassiveClock(time.Now()),
+	})
+	_, err = step.Reconcile(ctx, s)
+	g.Expect(err).NotTo(HaveOccurred())
+
+	type access struct {
+		verb, group, resource string // resource/subresource
+		namespace             string
+	}
+	may := map[access]bool{
+		{"list", "", "pods", ""}:                                                         true,
+		{"create", "", "pods/eviction", "shop"}:                                          true,
+		{"delete", "", "pods", "shop"}:                                                   true,
+		{"patch", "", "nodes", ""}:                                                       true,
+		{"delete", "", "nodes", ""}:                                                      true,
+		{"create", "", "events", "default"}:                                              true,
+		{"watch", "policy", "poddisruptionbudgets", ""}:                                  true,
+		{"watch", "storage.k8s.io", "csinodes", ""}:                                      true,
+		{"create", "karpenter.sh", "nodeclaims", ""}:                                     true,
+		{"update", "karpenter.sh", "nodeclaims/status", ""}:                              true,
+		{"patch", "karpenter.sh", "nodepools/status", ""}:                                true,
+		{"patch", "karpenter.cluster.x-k8s.io", "clusterapinodeclasses/status", ""}:      true,
+		{"update", "karpenter.cluster.x-k8s.io", "clusterapinodeclasses/finalizers", ""}: true,
+
+		{"create", "", "pods", "shop"}:                                        false,
+		{"create", "", "nodes", ""}:                                           false,
+		{"get", "", "secrets", "kube-system"}:                                 false,
+		{"get", "", "configmaps", "kube-system"}:                              false,
+		{"create", "", "serviceaccounts/token", "kube-system"}:                false,
+		{"create", "karpenter.sh", "nodepools", ""}:                           false,
+		{"delete", "karpenter.sh", "nodepools", ""}:                           false,
+		{"delete", "karpenter.cluster.x-k8s.io", "clusterapinodeclasses", ""}: false,
+		{"get", "apiextensions.k8s.io", "customresourcedefinitions", ""}:      false,
+		{"create", "rbac.authorization.k8s.io", "clusterrolebindings", ""}:    false,
+		{"update", "coordination.k8s.io", "leases", "kube-node-lease"}:        false,
+		{"get", "coordination.k8s.io", "leases", "kube-system"}:               false,
+	}
+	for ask, want := range may {
+		verb := "refuse"
+		if want {
+			verb = "allow"
+		}
+		t.Run("When Karpenter wants to "+ask.verb+" "+ask.resource+", the guest should "+verb+" it", func(t *testing.T) {
+			g := NewWithT(t)
+			resource, subresource, _ := strings.Cut(ask.resource, "/")
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User:   "system:serviceaccount:kube-system:karpenter",
+				Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Verb: ask.verb, Group: ask.group, Resource: resource, Subresource: subresource, Namespace: ask.namespace,
+				},
+			}}
+			g.Eventually(func(g Gomega) {
+				review.Status = authorizationv1.SubjectAccessReviewStatus{}
+				g.Expect(clusters.Guest.Client.Create(ctx, review)).To(Succeed())
+				g.Expect(review.Status.Allowed).To(Equal(want))
+			}).Should(Succeed())
+		})
+	}
+}
+
+// user asks the guest whose token it is; nobody's is empty.
+func user(ctx context.Context, g Gomega, token string) string {
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
+	g.Expect(clusters.Guest.Client.Create(ctx, review)).To(Succeed())
+	return review.Status.User.Username
+}
+
+// breakSignature keeps the claims.
+func breakSignature(token []byte) []byte {
+	broken := []byte(string(token))
+	middle := len(broken) - 20
+	if broken[middle] == 'A' {
+		broken[middle] = 'B'
+	} else {
+		broken[middle] = 'A'
+	}
+	return broken
+}

@@ -1,0 +1,573 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package teardown_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/tools/events"
+	testingclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/access"
+	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/crd"
+	"github.com/autonode-io/autonode/operator/nodeclass"
+	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/operator/scope/scopetest"
+	"github.com/autonode-io/autonode/operator/teardown"
+)
+
+var clusters scopetest.Clusters
+
+func TestMain(m *testing.M) { os.Exit(scopetest.Run(m, &clusters)) }
+
+const drainTimeout = 30 * time.Minute
+
+// fixture is a hosted cluster in which AutoNode was on.
+type fixture struct {
+	*scope.Scope
+	step   *teardown.Teardown
+	clock  *testingclock.FakePassiveClock
+	events *events.FakeRecorder
+}
+
+func setUp(ctx context.Context, t *testing.T, name string) *fixture {
+	t.Helper()
+	g := NewWithT(t)
+	s, err := clusters.NewScope(ctx, name)
+	g.Expect(err).NotTo(HaveOccurred())
+	f := &fixture{Scope: s, clock: testingclock.NewFakePassiveClock(time.Now()), events: events.NewFakeRecorder(100)}
+	applier := apply.New()
+	tokens := access.New(access.Config{
+		Management: clusters.Management.Client, Live: clusters.Management.Client, Secrets: clusters.Management.Client, Apply: applier, Clock: f.clock,
+	})
+	f.step = f.newStep(tokens)
+	for _, step := range []scope.Step{crd.New(crd.Config{Apply: applier}), tokens, nodeclass.New(nodeclass.Config{Apply: applier})} {
+		g.Eventually(func(g Gomega) {
+			result, err := step.Reconcile(ctx, s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.Wait).To(BeFalse(), result.Message)
+		}).Should(Succeed(), step.Name())
+	}
+	t.Cleanup(func() { f.cleanUp(context.WithoutCancel(ctx), t) })
+	return f
+}
+
+func (f *fixture) newStep(tokens scope.Step) *teardown.Teardown {
+	return teardown.New(teardown.Config{
+		Management: clusters.Management.Client, Live: clusters.Management.Client, Apply: apply.New(), Access: tokens,
+		Recorder: f.events, Clock: f.clock, DrainTimeout: drainTimeout,
+	})
+}
+
+// cleanUp empties the guest for the next test.
+func (f *fixture) cleanUp(ctx context.Context, t *testing.T) {
+	g := NewWithT(t)
+	g.Eventually(func(g Gomega) {
+		for _, list := range []client.ObjectList{&karpv1.NodeClaimList{}, &v1alpha1.ClusterAPINodeClassList{}, &karpv1.NodePoolList{}, &corev1.PodList{}, &corev1.NodeList{}} {
+			if err := clusters.Guest.Client.List(ctx, list); meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+				continue
+			}
+			items, err := meta.ExtractList(list)
+			g.Expect(err).NotTo(HaveOccurred())
+			for _, item := range items {
+				object := item.(client.Object)
+				object.SetFinalizers(nil)
+				g.Expect(client.IgnoreNotFound(clusters.Guest.Client.Update(ctx, object))).To(Succeed())
+				g.Expect(client.IgnoreNotFound(clusters.Guest.Client.Delete(ctx, object, client.GracePeriodSeconds(0)))).To(Succeed())
+			}
+		}
+	}).Should(Succeed())
+}
+
+func (f *fixture) reconcile(ctx context.Context, g Gomega) scope.Result {
+	component := &v1beta1.ControlPlaneComponent{}
+	f.Component = nil
+	if err := clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}, component); err == nil {
+		f.Component = component
+	}
+	result, err := f.step.Reconcile(ctx, f.Scope)
+	g.Expect(err).NotTo(HaveOccurred())
+	return result
+}
+
+func (f *fixture) finishes(ctx context.Context, g Gomega) {
+	g.Eventually(func(g Gomega) { g.Expect(f.reconcile(ctx, g)).To(Equal(scope.Result{})) }).Should(Succeed())
+}
+
+func (f *fixture) delete() {
+	f.HostedCluster.DeletionTimestamp = ptr.To(metav1.NewTime(f.clock.Now().Truncate(time.Second)))
+}
+
+func (f *fixture) disable() { f.HostedCluster.Spec.AutoNode = nil }
+
+func (f *fixture) pass(d time.Duration) { f.clock.SetTime(f.clock.Now().Add(d)) }
+
+func (f *fixture) unreachable() {
+	f.Guest = nil
+	meta.SetStatusCondition(&f.HostedCluster.Status.Conditions, metav1.Condition{
+		Type: v1beta1.GuestReachable, Status: metav1.ConditionFalse, Reason: v1beta1.GuestUnreachableReason, Message: "https://blue has stopped answering",
+	})
+}
+
+func (f *fixture) reachable() {
+	f.Guest = &scope.Guest{Cached: clusters.Guest.Client, Live: clusters.Guest.Client, Config: clusters.Guest.Config}
+}
+
+// claim makes a NodeClaim as Karpenter would have: with its finalizer, its Node and its Machine.
+func (f *fixture) claim(ctx context.Context, g Gomega, name string) *karpv1.NodeClaim {
+	claim := &karpv1.NodeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{karpv1.TerminationFinalizer}, Labels: map[string]string{karpv1.NodePoolLabelKey: "general"}},
+		Spec: karpv1.NodeClaimSpec{
+			NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass},
+			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
+		},
+	}
+	g.Expect(clusters.Guest.Client.Create(ctx, claim)).To(Succeed())
+	claim.Status.NodeName = name
+	g.Expect(clusters.Guest.Client.Status().Update(ctx, claim)).To(Succeed())
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{karpv1.TerminationFinalizer}}}
+	g.Expect(clusters.Guest.Client.Create(ctx, node)).To(Succeed())
+	f.machine(ctx, g, name)
+	return claim
+}
+
+func (f *fixture) machine(ctx context.Context, g Gomega, name string) {
+	g.Expect(clusters.Management.Client.Create(ctx, &clusterv1.Machine{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: f.ControlPlaneNamespace, Name: name, Finalizers: []string{clusterv1.MachineFinalizer},
+			Labels: map[string]string{
+				clusterv1.ClusterNameLabel: f.HostedCluster.Name, v1alpha1.NodeClaimUIDLabel: "uid-" + name, v1alpha1.NodeClaimLabel: name,
+			},
+		},
+		Spec: clusterv1.MachineSpec{ClusterName: f.HostedCluster.Name, ProviderID: "kwok://" + name},
+	})).To(Succeed())
+}
+
+// karpenterRemoves does what Karpenter and Cluster API do once a node is drained.
+func (f *fixture) karpenterRemoves(ctx context.Context, g Gomega, name string) {
+	for _, object := range []client.Object{&karpv1.NodeClaim{}, &corev1.Node{}} {
+		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, object)).To(Succeed())
+		object.SetFinalizers(nil)
+		g.Expect(clusters.Guest.Client.Update(ctx, object)).To(Succeed())
+		g.Expect(client.IgnoreNotFound(clusters.Guest.Client.Delete(ctx, object))).To(Succeed())
+	}
+	f.clusterAPIRemoves(ctx, g, name)
+}
+
+func (f *fixture) clusterAPIRemoves(ctx context.Context, g Gomega, name string) {
+	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.ControlPlaneNamespace, Name: name}}
+	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+	machine.Finalizers = nil
+	g.Expect(clusters.Management.Client.Update(ctx, machine)).To(Succeed())
+	g.Expect(client.IgnoreNotFound(clusters.Management.Client.Delete(ctx, machine))).To(Succeed())
+}
+
+func (f *fixture) machineOf(ctx context.Context, g Gomega, name string) *clusterv1.Machine {
+	machine := &clusterv1.Machine{}
+	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: name}, machine)).To(Succeed())
+	return machine
+}
+
+// expectEquipment says whether Karpenter's identity and component are there.
+func (f *fixture) expectEquipment(ctx context.Context, g Gomega, there bool) {
+	for _, check := range []struct {
+		cluster client.Client
+		object  client.Object
+	}{
+		{clusters.Guest.Client, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "karpenter"}}},
+		{clusters.Guest.Client, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "autonode:karpenter"}}},
+		{clusters.Guest.Client, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "autonode:karpenter"}}},
+		{clusters.Guest.Client, &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultNodeClass}}},
+		{clusters.Management.Client, &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: f.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}}},
+	} {
+		err := check.cluster.Get(ctx, client.ObjectKeyFromObject(check.object), check.object)
+		if there {
+			g.Expect(err).NotTo(HaveOccurred())
+		} else {
+			g.Expect(apierrors.IsNotFound(err) || meta.IsNoMatchError(err)).To(BeTrue(), "%T: %v", check.object, err)
+		}
+	}
+}
+
+func (f *fixture) event() string {
+	select {
+	case event := <-f.events.Events:
+		return event
+	default:
+		return ""
+	}
+}
+
+func TestDisable(t *testing.T) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	f := setUp(ctx, t, "disable")
+	pool := nodePool("general")
+	g.Expect(clusters.Guest.Client.Create(ctx, pool)).To(Succeed())
+	mine := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}
+	g.Expect(clusters.Guest.Client.Create(ctx, mine)).To(Succeed())
+	for _, name := range []string{"a", "b"} {
+		f.claim(ctx, g, name)
+	}
+	foreign := &karpv1.NodeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "foreign"},
+		Spec: karpv1.NodeClaimSpec{
+			NodeClassRef: &karpv1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "default"},
+			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
+		},
+	}
+	g.Expect(clusters.Guest.Client.Create(ctx, foreign)).To(Succeed())
+	f.disable()
+
+	t.Run("When AutoNode is turned off, it should delete the NodeClaims and keep Karpenter from launching others", func(t *testing.T) {
+		g := NewWithT(t)
+		result := f.reconcile(ctx, g)
+		g.Expect(result).To(Equal(scope.Result{Wait: true, Message: "2 nodes are left", RequeueAfter: 5 * time.Second}))
+		for _, name := range []string{"a", "b"} {
+			claim := &karpv1.NodeClaim{}
+			g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, claim)).To(Succeed())
+			g.Expect(claim.DeletionTimestamp.IsZero()).To(BeFalse())
+			g.Expect(f.machineOf(ctx, g, name).DeletionTimestamp.IsZero()).To(BeTrue(), "Karpenter removes Machines, when their nodes are drained")
+		}
+		for _, name := range []string{v1alpha1.DefaultNodeClass, "mine"} {
+			class := &v1alpha1.ClusterAPINodeClass{}
+			g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, class)).To(Succeed())
+			g.Expect(class.Annotations).To(HaveKeyWithValue(v1alpha1.DrainingAnnotation, "true"))
+			g.Expect(class.DeletionTimestamp.IsZero()).To(BeTrue())
+		}
+		f.expectEquipment(ctx, g, true)
+	})
+
+	t.Run("When a PodDisruptionBudget blocks a drain, it should name it, and never force it", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(clusters.Guest.Client.Create(ctx, pod("cart", "a", map[string]string{"app": "cart"}))).To(Succeed())
+		budget := &policyv1.PodDisruptionBudget{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cart"},
+			Spec: policyv1.PodDisruptionBudgetSpec{
+				MinAvailable: ptr.To(intstr.FromInt32(1)),
+				Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{"app": "cart"}},
+			},
+		}
+		g.Expect(clusters.Guest.Client.Create(ctx, budget)).To(Succeed())
+		t.Cleanup(func() { _ = clusters.Guest.Client.Delete(context.WithoutCancel(ctx), budget) })
+		f.pass(24 * time.Hour)
+		g.Expect(f.reconcile(ctx, g).Message).To(Equal("2 nodes are left; NodeClaim a waits for PodDisruptionBudget default/cart (0 disruptions allowed)"))
+		claim := &karpv1.NodeClaim{}
+		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "a"}, claim)).To(Succeed())
+		g.Expect(claim.Annotations).NotTo(HaveKey(karpv1.NodeClaimTerminationTimestampAnnotationKey))
+		g.Expect(f.event()).To(BeEmpty())
+	})
+
+	t.Run("When the guest can't be reached, it should wait for it without an end", func(t *testing.T) {
+		g := NewWithT(t)
+		f.unreachable()
+		for range 3 {
+			f.pass(24 * time.Hour)
+			g.Expect(f.reconcile(ctx, g)).To(Equal(scope.Result{
+				Wait: true, Message: "the guest can't be reached (https://blue has stopped answering); 2 Machines to be drained once it answers", RequeueAfter: 30 * time.Second,
+			}))
+		}
+		g.Expect(f.machineOf(ctx, g, "a").DeletionTimestamp.IsZero()).To(BeTrue())
+		f.reachable()
+	})
+
+	t.Run("When Karpenter isn't available, it should say that the drain waits for it", func(t *testing.T) {
+		g := NewWithT(t)
+		f.reconcile(ctx, g)
+		f.Component.Status.Conditions = []metav1.Condition{{
+			Type: v1beta1.Available, Status: metav1.ConditionFalse, Reason: "Waiting", Message: "0 of 2 replicas are ready", LastTransitionTime: metav1.Now(),
+		}}
+		g.Expect(clusters.Management.Client.Status().Update(ctx, f.Component)).To(Succeed())
+		g.Expect(f.reconcile(ctx, g).Message).To(Equal("2 nodes are left; Karpenter, which drains them, isn't available: 0 of 2 replicas are ready"))
+	})
+
+	t.Run("When a Machine is left without a NodeClaim, it should delete it and wait, without a second drain", func(t *testing.T) {
+		g := NewWithT(t)
+		f.karpenterRemoves(ctx, g, "a")
+		f.karpenterRemoves(ctx, g, "b")
+		f.machine(ctx, g, "orphan")
+		g.Expect(f.reconcile(ctx, g).Message).To(Equal("1 Machine is to be deleted by Cluster API: orphan"))
+		orphan := f.machineOf(ctx, g, "orphan")
+		g.Expect(orphan.DeletionTimestamp.IsZero()).To(BeFalse())
+		g.Expect(orphan.Annotations).To(HaveKey(clusterv1.ExcludeNodeDrainingAnnotation))
+		f.expectEquipment(ctx, g, true)
+		f.clusterAPIRemoves(ctx, g, "orphan")
+	})
+
+	t.Run("When all is drained, it should remove Karpenter and keep what is the admin's", func(t *testing.T) {
+		g := NewWithT(t)
+		class := &v1alpha1.ClusterAPINodeClass{}
+		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+		class.Finalizers = []string{v1alpha1.NodeClassFinalizer}
+		g.Expect(clusters.Guest.Client.Update(ctx, class)).To(Succeed())
+		f.HostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{NodeCount: ptr.To(int32(2))}
+		f.finishes(ctx, g)
+		f.expectEquipment(ctx, g, false)
+		g.Expect(f.HostedCluster.Status.AutoNode).To(BeNil())
+		for _, object := range []client.Object{pool, mine, foreign} {
+			g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
+			g.Expect(object.GetDeletionTimestamp().IsZero()).To(BeTrue())
+		}
+	})
+}
+
+func TestDelete(t *testing.T) {
+	ctx := t.Context()
+
+	t.Run("When a HostedCluster is deleted, it should leave nothing in the guest that the operator made", func(t *testing.T) {
+		g := NewWithT(t)
+		f := setUp(ctx, t, "delete")
+		g.Expect(clusters.Guest.Client.Create(ctx, nodePool("general"))).To(Succeed())
+		f.claim(ctx, g, "a")
+		f.delete()
+		g.Expect(f.reconcile(ctx, g).Message).To(Equal("1 node is left; forced at " + f.clock.Now().Add(drainTimeout).UTC().Format("15:04 MST")))
+		f.karpenterRemoves(ctx, g, "a")
+		f.finishes(ctx, g)
+		f.expectEquipment(ctx, g, false)
+		definitions := &apiextensionsv1.CustomResourceDefinitionList{}
+		g.Expect(clusters.Guest.Client.List(ctx, definitions)).To(Succeed())
+		g.Expect(definitions.Items).To(BeEmpty())
+		g.Expect(f.event()).To(BeEmpty())
+		expectNoRecord(ctx, g, f)
+	})
+
+	t.Run("When the deadline passes, it should let Karpenter terminate pods, once", func(t *testing.T) {
+		g := NewWithT(t)
+		f := setUp(ctx, t, "forced")
+		f.claim(ctx, g, "a")
+		f.delete()
+		f.reconcile(ctx, g)
+		f.pass(drainTimeout - time.Minute)
+		f.reconcile(ctx, g)
+		g.Expect(f.event()).To(BeEmpty())
+		f.pass(2 * time.Minute)
+		g.Expect(f.reconcile(ctx, g).Message).To(ContainSubstring("pods are terminated by force"))
+		claim := &karpv1.NodeClaim{}
+		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "a"}, claim)).To(Succeed())
+		g.Expect(claim.Annotations).To(HaveKeyWithValue(karpv1.NodeClaimTerminationTimestampAnnotationKey, f.clock.Now().UTC().Format(time.RFC3339)))
+		g.Expect(f.event()).To(ContainSubstring(v1beta1.DrainForcedReason))
+		f.pass(time.Minute)
+		f.reconcile(ctx, g)
+		g.Expect(f.event()).To(BeEmpty())
+		g.Expect(f.machineOf(ctx, g, "a").DeletionTimestamp.IsZero()).To(BeTrue())
+		f.karpenterRemoves(ctx, g, "a")
+		f.finishes(ctx, g)
+		expectNoRecord(ctx, g, f)
+	})
+
+	t.Run("When the operator was away until after the deadline, the nodes should still have their time to drain", func(t *testing.T) {
+		g := NewWithT(t)
+		f := setUp(ctx, t, "away")
+		f.claim(ctx, g, "a")
+		f.delete()
+		f.pass(5 * drainTimeout)
+		g.Expect(f.reconcile(ctx, g).Message).To(ContainSubstring("forced at " + f.clock.Now().Add(drainTimeout).UTC().Format("15:04 MST")))
+		g.Expect(f.event()).To(BeEmpty())
+		f.karpenterRemoves(ctx, g, "a")
+		f.finishes(ctx, g)
+	})
+
+	t.Run("When Karpenter doesn't finish even by force, it should delete the Machines itself and write them down", func(t *testing.T) {
+		g := NewWithT(t)
+		f := setUp(ctx, t, "stuck")
+		f.claim(ctx, g, "a")
+		f.delete()
+		f.reconcile(ctx, g)
+		f.pass(drainTimeout + time.Minute)
+		f.reconcile(ctx, g)
+		g.Expect(f.event()).To(ContainSubstring(v1beta1.DrainForcedReason))
+		f.pass(5 * time.Minute)
+		f.finishes(ctx, g)
+		machine := f.machineOf(ctx, g, "a")
+		g.Expect(machine.DeletionTimestamp.IsZero()).To(BeFalse())
+		g.Expect(machine.Annotations).To(HaveKey(clusterv1.ExcludeNodeDrainingAnnotation))
+		g.Expect(apierrors.IsNotFound(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "a"}, &corev1.Node{}))).To(BeTrue())
+		record := expectRecord(ctx, g, f)
+		g.Expect(record.Data).To(HaveKeyWithValue("machines", "a nodeClaim=a providerID=kwok://a\n"))
+		g.Expect(record.Data).To(HaveKeyWithValue("nodeClaims", "a node=a\n"))
+		g.Expect(f.event()).To(ContainSubstring(v1beta1.AbandonedReason))
+		g.Expect(f.event()).To(BeEmpty())
+		f.expectEquipment(ctx, g, false)
+		f.clusterAPIRemoves(ctx, g, "a")
+	})
+
+	t.Run("When the guest is unreachable until the deadline, it should delete the Machines through management and write them down", func(t *testing.T) {
+		g := NewWithT(t)
+		f := setUp(ctx, t, "unreachable")
+		f.claim(ctx, g, "a")
+		f.delete()
+		f.unreachable()
+		at := f.clock.Now().Add(drainTimeout).UTC().Format("15:04 MST")
+		result := f.reconcile(ctx, g)
+		g.Expect(result.Message).To(Equal("the guest can't be reached (https://blue has stopped answering); given up at " + at + ", with 1 Machine"))
+		g.Expect(result.Wait).To(BeTrue())
+		f.pass(drainTimeout - time.Minute)
+		g.Expect(f.reconcile(ctx, g).Wait).To(BeTrue())
+		g.Expect(f.machineOf(ctx, g, "a").DeletionTimestamp.IsZero()).To(BeTrue())
+		f.pass(2 * time.Minute)
+		g.Expect(f.reconcile(ctx, g)).To(Equal(scope.Result{}))
+		g.Expect(f.machineOf(ctx, g, "a").DeletionTimestamp.IsZero()).To(BeFalse())
+		record := expectRecord(ctx, g, f)
+		g.Expect(record.OwnerReferences).To(BeEmpty(), "it outlives the HostedCluster")
+		g.Expect(record.Data["reason"]).To(HavePrefix("the guest can't be reached (https://blue has stopped answering); the deletion waited for it for 30m0s"))
+		g.Expect(f.event()).To(ContainSubstring(v1beta1.AbandonedReason))
+		f.clusterAPIRemoves(ctx, g, "a")
+	})
+
+	t.Run("When the operator restarts after the deadline and has no connection yet, it should give nothing up", func(t *testing.T) {
+		g := NewWithT(t)
+		f := setUp(ctx, t, "restarted")
+		f.claim(ctx, g, "a")
+		f.delete()
+		f.unreachable()
+		f.pass(5 * drainTimeout)
+		g.Expect(f.reconcile(ctx, g).Wait).To(BeTrue())
+		g.Expect(f.machineOf(ctx, g, "a").DeletionTimestamp.IsZero()).To(BeTrue())
+		f.pass(4 * time.Minute)
+		f.reachable()
+		f.reconcile(ctx, g) // one answer, and the patience starts anew
+		f.unreachable()
+		f.pass(2 * time.Minute)
+		g.Expect(f.reconcile(ctx, g).Wait).To(BeTrue())
+		g.Expect(f.event()).To(BeEmpty())
+		f.reachable()
+		f.karpenterRemoves(ctx, g, "a")
+		f.finishes(ctx, g)
+	})
+
+	t.Run("When the guest answers with an error, it should pass the error on and give nothing up", func(t *testing.T) {
+		g := NewWithT(t)
+		f := setUp(ctx, t, "failing")
+		f.claim(ctx, g, "a")
+		f.delete()
+		f.pass(5 * drainTimeout)
+		f.Guest.Live = failing{f.Guest.Live}
+		_, err := f.step.Reconcile(ctx, f.Scope)
+		g.Expect(err).To(MatchError(errBroken))
+		g.Expect(f.machineOf(ctx, g, "a").DeletionTimestamp.IsZero()).To(BeTrue())
+		f.reachable()
+		f.reconcile(ctx, g)
+		f.karpenterRemoves(ctx, g, "a")
+		f.finishes(ctx, g)
+	})
+
+	t.Run("When the Cluster and its kubeconfig are gone and no Machine is left, it should not wait for the guest", func(t *testing.T) {
+		g := NewWithT(t)
+		f := setUp(ctx, t, "gone")
+		g.Expect(clusters.Management.Client.Delete(ctx, f.Cluster)).To(Succeed())
+		f.delete()
+		f.unreachable()
+		g.Expect(f.reconcile(ctx, g)).To(Equal(scope.Result{}))
+		expectNoRecord(ctx, g, f)
+		f.reachable()
+		f.finishes(ctx, g)
+	})
+}
+
+func TestCrash(t *testing.T) {
+	ctx := t.Context()
+	for stopAfter := range 8 {
+		t.Run(fmt.Sprintf("When the operator stops after %d writes to the guest, another should finish the work", stopAfter), func(t *testing.T) {
+			g := NewWithT(t)
+			f := setUp(ctx, t, "crash")
+			f.claim(ctx, g, "a")
+			f.disable()
+			f.reconcile(ctx, g)
+			f.karpenterRemoves(ctx, g, "a")
+			limited := &budget{Client: clusters.Guest.Client, writes: stopAfter}
+			f.Guest.Live, f.Guest.Cached = limited, limited
+			_, _ = f.step.Reconcile(ctx, f.Scope)
+			f.reachable()
+			f.step = f.newStep(nil)
+			f.finishes(ctx, g)
+			f.expectEquipment(ctx, g, false)
+		})
+	}
+}
+
+func expectRecord(ctx context.Context, g Gomega, f *fixture) *corev1.ConfigMap {
+	record := &corev1.ConfigMap{}
+	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: v1beta1.AbandonedConfigMap}, record)).To(Succeed())
+	g.Expect(record.Data).To(HaveKeyWithValue("hostedCluster", "clusters/"+f.HostedCluster.Name))
+	return record
+}
+
+func expectNoRecord(ctx context.Context, g Gomega, f *fixture) {
+	err := clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: v1beta1.AbandonedConfigMap}, &corev1.ConfigMap{})
+	g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+}
+
+func nodePool(name string) *karpv1.NodePool {
+	return &karpv1.NodePool{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: karpv1.NodePoolSpec{Template: karpv1.NodeClaimTemplate{Spec: karpv1.NodeClaimTemplateSpec{
+			NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass},
+			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
+		}}},
+	}
+}
+
+func pod(name, node string, labels map[string]string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: labels},
+		Spec: corev1.PodSpec{
+			NodeName: node, AutomountServiceAccountToken: ptr.To(false),
+			Containers: []corev1.Container{{Name: "c", Image: "example.com/c"}},
+		},
+	}
+}
+
+var errBroken = errors.New("etcdserver: request timed out")
+
+// failing is an API server that is up and can't read.
+type failing struct{ client.Client }
+
+func (failing) List(context.Context, client.ObjectList, ...client.ListOption) error { return errBroken }
+
+// budget is a process that dies after a number of writes.
+type budget struct {
+	client.Client
+	writes int
+}
+
+func (b *budget) spend() error {
+	if b.writes--; b.writes < 0 {
+		return errBroken
+	}
+	return nil
+}
+
+func (b *budget) Delete(ctx context.Context, object client.Object, options ...client.DeleteOption) error {
+	if err := b.spend(); err != nil {
+		return err
+	}
+	return b.Client.Delete(ctx, object, options...)
+}
+
+func (b *budget) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+	if err := b.spend(); err != nil {
+		return err
+	}
+	return b.Client.Patch(ctx, object, patch, options...)
+}
