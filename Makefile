@@ -34,6 +34,7 @@ generate: ## Regenerate deepcopy, CRDs, RBAC and the API reference.
 	$(TOOL) controller-gen crd paths=./api/v1beta1/... output:crd:dir=manifests/crds
 	$(TOOL) controller-gen crd paths=./api/karpenter/... output:crd:dir=assets/crds
 	$(TOOL) controller-gen crd paths=./test/world/infrastructure/api/... output:crd:dir=test/world/infrastructure/crds
+	$(TOOL) controller-gen rbac:roleName=autonode-operator paths=./operator/... output:rbac:dir=manifests/rbac
 	$(TOOL) crd-ref-docs --source-path=api --config=docs/crd-ref-docs.yaml --renderer=markdown --output-path=docs/api-reference.md --log-level=ERROR
 
 .PHONY: lint
