@@ -108,6 +108,7 @@ func up(ctx context.Context, out io.Writer, cfg world.Config) error {
 	if detached {
 		// The world's own children must not hold the pipe open: its end says that the world is ready.
 		syscall.CloseOnExec(detachedFD)
+		syscall.CloseOnExec(detachedFD) // or the world's processes would keep it open
 		pipe = os.NewFile(detachedFD, "progress")
 		cfg.Progress = progress.New(pipe)
 		if columns, err := strconv.Atoi(width); err == nil && columns > 0 {

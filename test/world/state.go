@@ -110,6 +110,8 @@ func (w *World) record() {
 
 func about(program string) string {
 	switch name := filepath.Base(program); name {
+	case "etcd":
+		return "etcd " + programs.EtcdVersion
 	case "cluster-api-core", "cluster-api-bootstrap-kubeadm":
 		return "Cluster API " + programs.ClusterAPIVersion
 	case "kube-controller-manager", "kube-scheduler":

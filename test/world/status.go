@@ -159,7 +159,7 @@ func children(parent int) []child {
 		pid, errPID := strconv.Atoi(strings.TrimSpace(string(data[:open])))
 		of, errParent := strconv.Atoi(fields[1])
 		if errPID == nil && errParent == nil {
-			byParent[of] = append(byParent[of], child{pid, string(data[open+1 : end])})
+			byParent[of] = append(byParent[of], child{pid, programName(path, string(data[open+1:end]))})
 		}
 	}
 	var all []child
@@ -170,4 +170,17 @@ func children(parent int) []child {
 		}
 	}
 	return all
+}
+
+// programName is the name of a process' program; the kernel's own name for it is cut after 15 bytes.
+func programName(stat, short string) string {
+	commandLine, err := os.ReadFile(filepath.Join(filepath.Dir(stat), "cmdline"))
+	if err != nil {
+		return short
+	}
+	program, _, _ := strings.Cut(string(commandLine), "\x00")
+	if program == "" {
+		return short
+	}
+	return filepath.Base(program)
 }

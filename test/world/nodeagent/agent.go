@@ -61,13 +61,13 @@ type Config struct {
 func (c *Config) complete() error {
 	var errs []error
 	if c.Management == nil {
-		errs = append(errs, errors.New("Management isn't set"))
+		errs = append(errs, errors.New("no Management"))
 	}
 	if c.NodeName == "" {
-		errs = append(errs, errors.New("NodeName isn't set"))
+		errs = append(errs, errors.New("no NodeName"))
 	}
 	if c.Dir == "" {
-		errs = append(errs, errors.New("Dir isn't set"))
+		errs = append(errs, errors.New("no Dir"))
 	}
 	if c.BackOffBase <= 0 {
 		c.BackOffBase = 10 * time.Second
@@ -205,7 +205,7 @@ func (a *Agent) open(config Config) error {
 // openDir makes the directory ours alone, and ends what an earlier agent left in it.
 func (a *Agent) openDir() error {
 	for _, dir := range []string{a.dir, filepath.Join(a.dir, "pods"), filepath.Join(a.dir, "logs")} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		if err := makeDir(dir, 0o755); err != nil {
 			return fmt.Errorf("making the node agent's directory: %w", err)
 		}
 	}
@@ -317,8 +317,11 @@ func (a *Agent) dispatch(pod *corev1.Pod) {
 	}
 	w = newWorker(a, pod)
 	a.workers[pod.UID] = w
+	ctx, cancel := context.WithCancel(context.Background())
+	w.cancel = cancel
 	go func() {
-		w.run()
+		defer cancel()
+		w.run(ctx)
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		delete(a.workers, w.uid)

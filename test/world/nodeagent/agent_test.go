@@ -77,7 +77,7 @@ func runTests(m *testing.M) (code int) {
 	if buildDir, err = os.MkdirTemp("", "nodeagent-test-"); err != nil {
 		return fail("making a directory", err)
 	}
-	defer os.RemoveAll(buildDir)
+	defer func() { _ = os.RemoveAll(buildDir) }()
 	// So that other users may enter, as the agent as root lets containers be.
 	if err = os.Chmod(buildDir, 0o755); err != nil {
 		return fail("opening the directory", err)

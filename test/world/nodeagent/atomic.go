@@ -60,7 +60,7 @@ func writeAtomically(dir string, files map[string]file, owner int) (bool, error)
 }
 
 func writeGeneration(dir string, files map[string]file, owner int) error {
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the volume's own directory decides who may enter
+	if err := os.Chmod(dir, 0o755); err != nil {
 		return fmt.Errorf("making a generation: %w", err)
 	}
 	for name, file := range files {

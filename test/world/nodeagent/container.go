@@ -432,7 +432,7 @@ func (c *container) execIn(like command) func(ctx context.Context, argv []string
 		if err != nil {
 			return fmt.Errorf("making a file for the output: %w", err)
 		}
-		defer os.Remove(output.Name())
+		defer func() { _ = os.Remove(output.Name()) }()
 		defer output.Close()
 		inside := like
 		inside.path, inside.args, inside.output = path, rewrite.args(argv[1:]), output

@@ -399,7 +399,10 @@ func TestLogs(t *testing.T) {
 		g.Expect(logs(&corev1.PodLogOptions{Previous: true})).To(Equal(string(first) + string(rest)))
 	})
 	t.Run("When someone without a certificate asks, it should refuse", func(t *testing.T) {
-		_, err := probeClient.Get(fmt.Sprintf("https://127.0.0.1:%d/containerLogs/%s/logs/main", agent.logPort, namespace))
+		response, err := probeClient.Get(fmt.Sprintf("https://127.0.0.1:%d/containerLogs/%s/logs/main", agent.logPort, namespace))
+		if err == nil {
+			response.Body.Close()
+		}
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("certificate")))
 	})
 }

@@ -68,7 +68,7 @@ type imageStore struct {
 }
 
 func newImageStore(dir string) (*imageStore, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := makeDir(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("making the image directory: %w", err)
 	}
 	// What a dead agent was unpacking is of no use.
@@ -201,10 +201,10 @@ func (s *imageStore) unpack(ctx context.Context, descriptor *remote.Descriptor) 
 	if err != nil {
 		return fmt.Errorf("making a directory: %w", err)
 	}
-	defer os.RemoveAll(work)
+	defer func() { _ = os.RemoveAll(work) }()
 	rootfs := filepath.Join(work, "rootfs")
 	for _, make := range []func() error{
-		func() error { return os.Chmod(work, 0o755) }, //nolint:gosec // other users run what is in it
+		func() error { return os.Chmod(work, 0o755) },
 		func() error { return os.Mkdir(rootfs, 0o755) },
 		func() error { return os.WriteFile(filepath.Join(work, "config.json"), config, 0o644) },
 	} {
@@ -251,7 +251,7 @@ func unpackTar(rootfs string, content io.Reader, budget *int64) error {
 	if err != nil {
 		return fmt.Errorf("opening the root directory: %w", err)
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	mine := map[string]bool{} // what this layer made: an opaque whiteout hides only what lower layers made
 	for archive := tar.NewReader(content); ; {
 		header, err := archive.Next()

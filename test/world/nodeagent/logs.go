@@ -34,7 +34,7 @@ func (w *worker) openLog(container string, restarts int32) (*os.File, error) {
 		return nil, fmt.Errorf("making the log directory: %w", err)
 	}
 	_ = os.Remove(w.logFile(container, restarts-keptLogs))
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644) //nolint:gosec // whoever may enter Dir may read
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("opening the log: %w", err)
 	}

@@ -41,8 +41,7 @@ type worker struct {
 	key   types.NamespacedName
 	uid   types.UID
 	dir   string
-	// ctx ends with the worker.
-	ctx    context.Context
+	// cancel ends what the worker waits for.
 	cancel context.CancelFunc
 
 	wakeUp  chan struct{}
@@ -80,7 +79,6 @@ func newWorker(agent *Agent, pod *corev1.Pod) *worker {
 		started: time.Now(), ports: podPorts{}, done: make(chan struct{}), handles: map[string]*process{},
 	}
 	w.log = agent.log.WithValues("Pod", w.key.String())
-	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.objects = agent.objects.user(pod.UID, w.wake)
 	w.volumes = &volumes{
 		dir: filepath.Join(w.dir, "volumes"), objects: w.objects, allocatable: agent.allocatable, owner: -1,
@@ -161,7 +159,7 @@ func (w *worker) drain(deadline time.Time) {
 	w.wake()
 }
 
-func (w *worker) run() {
+func (w *worker) run(ctx context.Context) {
 	defer close(w.done)
 	defer w.close()
 	timer := time.NewTimer(0)
@@ -172,7 +170,7 @@ func (w *worker) run() {
 		case <-timer.C:
 		}
 		w.next = time.Time{}
-		if w.sync() {
+		if w.sync(ctx) {
 			return
 		}
 		w.publishProcesses()
@@ -205,7 +203,7 @@ func (w *worker) removeDir() {
 }
 
 // sync takes the next steps; it tells whether the pod needs its worker no longer.
-func (w *worker) sync() (done bool) {
+func (w *worker) sync(ctx context.Context) (done bool) {
 	w.mu.Lock()
 	pod, gone, draining := w.pod, w.gone, w.draining
 	w.mu.Unlock()
@@ -215,26 +213,26 @@ func (w *worker) sync() (done bool) {
 	}
 	deleted := pod.DeletionTimestamp != nil
 	if !gone && !deleted && draining == nil && !w.ended && !isTerminal(pod.Status.Phase) {
-		w.advance(pod)
+		w.advance(ctx, pod)
 		w.ended = isTerminal(podPhase(pod, w.observation(false)))
 		if !w.ended {
-			w.publish(pod, false)
+			w.publish(ctx, pod, false)
 			return false
 		}
 	}
 	if !w.stopContainers(w.deadline(pod, gone, draining)) {
 		if !gone {
-			w.publish(pod, draining == nil)
+			w.publish(ctx, pod, draining == nil)
 		}
 		return false
 	}
 	if gone {
 		return true
 	}
-	published := w.publish(pod, draining == nil)
+	published := w.publish(ctx, pod, draining == nil)
 	switch {
 	case deleted:
-		return published && w.finalize(pod)
+		return published && w.finalize(ctx, pod)
 	case draining != nil:
 		return true
 	}
@@ -257,27 +255,27 @@ func (w *worker) all() []*container {
 }
 
 // advance brings the pod nearer to running.
-func (w *worker) advance(pod *corev1.Pod) {
-	if !w.mount(pod) {
+func (w *worker) advance(ctx context.Context, pod *corev1.Pod) {
+	if !w.mount(ctx, pod) {
 		return
 	}
 	for _, c := range w.init {
-		if !w.advanceInit(pod, c) {
+		if !w.advanceInit(ctx, pod, c) {
 			return
 		}
 	}
 	for _, c := range w.main {
-		c.ensure(w.ctx, pod)
+		c.ensure(ctx, pod)
 	}
 }
 
 // advanceInit tells whether the containers after c may start.
-func (w *worker) advanceInit(pod *corev1.Pod, c *container) bool {
+func (w *worker) advanceInit(ctx context.Context, pod *corev1.Pod, c *container) bool {
 	if c.kind == kindInit && c.running == nil && c.terminated != nil && c.terminated.ExitCode == 0 {
 		c.reason, c.message = "", ""
 		return true
 	}
-	c.ensure(w.ctx, pod)
+	c.ensure(ctx, pod)
 	if c.kind == kindSidecar && c.running != nil {
 		started, _, _ := c.running.prober.state()
 		return started
@@ -287,12 +285,12 @@ func (w *worker) advanceInit(pod *corev1.Pod, c *container) bool {
 }
 
 // mount brings the volumes up to date. It tells whether containers may start.
-func (w *worker) mount(pod *corev1.Pod) bool {
+func (w *worker) mount(ctx context.Context, pod *corev1.Pod) bool {
 	if err := w.makeDirs(); err != nil {
 		w.mountFailed(pod, err)
 		return false
 	}
-	renew, err := w.volumes.mount(w.ctx, pod)
+	renew, err := w.volumes.mount(ctx, pod)
 	w.at(renew)
 	if err != nil {
 		w.mountFailed(pod, err)
@@ -317,19 +315,26 @@ func (w *worker) mountFailed(pod *corev1.Pod, err error) {
 }
 
 func (w *worker) makeDirs() error {
-	for _, dir := range []string{w.dir, w.volumes.dir} {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
+	for dir, mode := range map[string]os.FileMode{
+		w.dir: 0o711, w.volumes.dir: 0o711, // other users may pass, not look around
+		w.scratch(): 0o777 | os.ModeSticky, // as /tmp
+	} {
+		if err := makeDir(dir, mode); err != nil {
 			return fmt.Errorf("making the pod's directory: %w", err)
 		}
 	}
-	scratch := w.scratch()
-	if _, err := os.Stat(scratch); err == nil {
+	return nil
+}
+
+// makeDir makes a directory with this mode, whatever the umask; one that is there stays as it is.
+func makeDir(dir string, mode os.FileMode) error {
+	if _, err := os.Stat(dir); err == nil {
 		return nil
 	}
-	if err := os.Mkdir(scratch, 0o700); err != nil {
-		return fmt.Errorf("making the pod's scratch directory: %w", err)
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
 	}
-	return os.Chmod(scratch, 0o1777) //nolint:gosec // as /tmp
+	return os.Chmod(dir, mode)
 }
 
 // scratch is the pod's HOME and, without a volume at /tmp, its TMPDIR.
@@ -355,7 +360,7 @@ func (w *worker) hostEnv(pod *corev1.Pod, rewrite rewriter, env map[string]strin
 		return fmt.Errorf("making the pod's kubeconfig: %w", err)
 	}
 	env["KUBECONFIG"] = filepath.Join(w.dir, "kubeconfig")
-	if err := os.WriteFile(env["KUBECONFIG"], content, 0o644); err != nil { //nolint:gosec // holds no secret: the token is in a file
+	if err := os.WriteFile(env["KUBECONFIG"], content, 0o644); err != nil {
 		return fmt.Errorf("writing the pod's kubeconfig: %w", err)
 	}
 	return nil
@@ -417,8 +422,8 @@ func (w *worker) unmount() {
 }
 
 // finalize deletes a terminated pod's object for good, as only its node may.
-func (w *worker) finalize(pod *corev1.Pod) (done bool) {
-	err := w.agent.client.CoreV1().Pods(pod.Namespace).Delete(w.ctx, pod.Name, metav1.DeleteOptions{
+func (w *worker) finalize(ctx context.Context, pod *corev1.Pod) (done bool) {
+	err := w.agent.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: ptr.To[int64](0),
 		Preconditions:      &metav1.Preconditions{UID: &pod.UID},
 	})
@@ -448,7 +453,7 @@ func (w *worker) observation(terminating bool) observation {
 
 // publish writes the pod's status where it differs. Terminating says that no container comes back. It tells whether
 // the API server has the status, or will never need it.
-func (w *worker) publish(pod *corev1.Pod, terminating bool) bool {
+func (w *worker) publish(ctx context.Context, pod *corev1.Pod, terminating bool) bool {
 	seen := w.observation(terminating)
 	status := podStatus(pod, seen, time.Now())
 	if equality.Semantic.DeepEqual(pod.Status, status) {
@@ -461,7 +466,7 @@ func (w *worker) publish(pod *corev1.Pod, terminating bool) bool {
 	err := errors.Join(beforeErr, afterErr, patchErr)
 	var updated *corev1.Pod
 	if err == nil {
-		updated, err = w.agent.client.CoreV1().Pods(pod.Namespace).Patch(w.ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		updated, err = w.agent.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	}
 	switch {
 	case err == nil:

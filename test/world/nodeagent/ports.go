@@ -3,6 +3,7 @@
 package nodeagent
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -33,7 +34,7 @@ func (p *portPool) take() (int32, error) {
 		p.taken = map[int32]bool{}
 	}
 	const size = lastPort - firstPort + 1
-	start := rand.IntN(size) //nolint:gosec // spreads, protects nothing
+	start := rand.IntN(size)
 	for i := range size {
 		port := int32(firstPort + (start+i)%size)
 		if !p.taken[port] && portFree(port) {
@@ -53,12 +54,13 @@ func (p *portPool) release(port int32) {
 // portFree tells whether a TCP and a UDP listener on all addresses would succeed.
 func portFree(port int32) bool {
 	address := ":" + strconv.Itoa(int(port))
-	tcp, err := net.Listen("tcp", address)
+	var listen net.ListenConfig
+	tcp, err := listen.Listen(context.Background(), "tcp", address)
 	if err != nil {
 		return false
 	}
-	defer tcp.Close()
-	udp, err := net.ListenPacket("udp", address)
+	defer func() { _ = tcp.Close() }()
+	udp, err := listen.ListenPacket(context.Background(), "udp", address)
 	if err != nil {
 		return false
 	}

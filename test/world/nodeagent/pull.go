@@ -82,7 +82,7 @@ func (c *container) beginPull(ctx context.Context, pod *corev1.Pod, now time.Tim
 	c.pull.results, c.pull.began = results, now
 	worker, reference := c.worker, c.spec.Image
 	worker.pulls.Go(func() {
-		img, err := worker.agent.images.pull(worker.ctx, reference, secrets)
+		img, err := worker.agent.images.pull(ctx, reference, secrets)
 		results <- pullResult{img, err}
 		worker.wake()
 	})

@@ -120,7 +120,7 @@ func (v *volumes) grant(uid int64) error {
 }
 
 // openUp lets every user pass a volume's directory, and write to it as in any emptyDir.
-func openUp(dir string) error { return os.Chmod(dir, 0o777) } //nolint:gosec // what an emptyDir's mode is everywhere
+func openUp(dir string) error { return os.Chmod(dir, 0o777) }
 
 func mountHostPath(source *corev1.HostPathVolumeSource) error {
 	switch ptr.Deref(source.Type, corev1.HostPathUnset) {
@@ -196,7 +196,7 @@ func fileMode(mode, defaultMode *int32) os.FileMode {
 	if mode == nil {
 		mode = defaultMode
 	}
-	return os.FileMode(ptr.Deref(mode, 0o644)).Perm() //nolint:gosec // a validated mode
+	return os.FileMode(ptr.Deref(mode, 0o644)).Perm()
 }
 
 func (v *volumes) downwardAPI(pod *corev1.Pod, files map[string]file, items []corev1.DownwardAPIVolumeFile, defaultMode *int32) error {

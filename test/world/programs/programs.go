@@ -39,6 +39,7 @@ const (
 	KubernetesVersion         = "v1.36.2"
 	KubernetesUpgradedVersion = "v1.36.3"
 	ClusterAPIVersion         = "v1.14.2"
+	EtcdVersion               = "v3.6.8"
 )
 
 const (
