@@ -191,6 +191,7 @@ func managementCache() cache.Options {
 		ByObject: map[client.Object]cache.ByObject{
 			&appsv1.Deployment{}:            ours,
 			&corev1.ConfigMap{}:             ours,
+			&corev1.Pod{}:                   {Label: component.PodSelector, Transform: component.ShrinkPod},
 			&corev1.Secret{}:                ours,
 			&corev1.ServiceAccount{}:        ours,
 			&policyv1.PodDisruptionBudget{}: ours,

@@ -41,7 +41,12 @@ func counting(t *testing.T) (client.Client, *atomic.Int64) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- cl.Start(ctx) }()
-	t.Cleanup(func() { cancel(); <-ended })
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the cache ended with %v", err)
+		}
+	})
 	writes := &atomic.Int64{}
 	base, ok := cl.GetClient().(client.WithWatch)
 	if !ok {

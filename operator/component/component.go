@@ -91,11 +91,8 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 		return scope.Result{}, err
 	}
 	objects, err := render(ctx, Input{
-		Namespace: s.ControlPlaneNamespace,
-		Labels: map[string]string{
-			v1beta1.HostedClusterLabel:          s.HostedCluster.Name,
-			v1beta1.HostedClusterNamespaceLabel: s.HostedCluster.Namespace,
-		},
+		Namespace:   s.ControlPlaneNamespace,
+		Labels:      labelsFor(s.HostedCluster),
 		ClusterName: s.ClusterKey().Name,
 		Image:       s.Karpenter.Image,
 		NodeVersion: s.Karpenter.Versions[payload.KubernetesVersion],
@@ -203,8 +200,12 @@ func (c *Component) report(ctx context.Context, s *scope.Scope, objects []client
 	before := s.Component
 	after := before.DeepCopy()
 	after.Status.Resources = resources
-	setRollout(after, live, desired)
-	setAvailable(after, live)
+	trouble, err := c.trouble(ctx, key.Namespace)
+	if err != nil {
+		return err
+	}
+	setRollout(after, live, desired, trouble)
+	setAvailable(after, live, trouble)
 	if desired != nil && rolledOut(after) {
 		after.Status.Version = s.Release.Version
 	}

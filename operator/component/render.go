@@ -148,6 +148,9 @@ func (in Input) adaptRoleBinding(binding *rbacv1.RoleBinding) error {
 }
 
 func (in Input) adaptDeployment(deployment *appsv1.Deployment) error {
+	for key, value := range in.Labels {
+		metav1.SetMetaDataLabel(&deployment.Spec.Template.ObjectMeta, key, value)
+	}
 	pod := &deployment.Spec.Template.Spec
 	if len(pod.Containers) != 1 {
 		return fmt.Errorf("the Deployment asset has %d containers, not one", len(pod.Containers))

@@ -16,13 +16,13 @@ import (
 )
 
 // setAvailable says whether at least one replica serves.
-func setAvailable(component *v1beta1.ControlPlaneComponent, live *appsv1.Deployment) {
+func setAvailable(component *v1beta1.ControlPlaneComponent, live *appsv1.Deployment, trouble string) {
 	switch {
 	case live == nil:
 		set(component, v1beta1.Available, metav1.ConditionFalse, v1beta1.DeploymentNotFoundReason, "there is no Deployment; it is made again")
 	case live.Status.AvailableReplicas == 0:
 		message := fmt.Sprintf("none of %d replicas is available", ptr.Deref(live.Spec.Replicas, 1))
-		set(component, v1beta1.Available, metav1.ConditionFalse, v1beta1.ReplicasUnavailableReason, message+explain(live))
+		set(component, v1beta1.Available, metav1.ConditionFalse, v1beta1.ReplicasUnavailableReason, message+explain(live, trouble))
 	default:
 		set(component, v1beta1.Available, metav1.ConditionTrue, v1beta1.AsExpectedReason, "")
 	}
@@ -30,9 +30,9 @@ func setAvailable(component *v1beta1.ControlPlaneComponent, live *appsv1.Deploym
 
 // setRollout says whether every replica runs what was applied, and none of another kind is left. Once true it stays so
 // while nothing else is to be rolled out: a replica that restarts later is a matter of Available.
-func setRollout(component *v1beta1.ControlPlaneComponent, live, desired *appsv1.Deployment) {
+func setRollout(component *v1beta1.ControlPlaneComponent, live, desired *appsv1.Deployment, trouble string) {
 	wait := func(format string, args ...any) {
-		set(component, v1beta1.RolloutComplete, metav1.ConditionFalse, v1beta1.RollingOutReason, fmt.Sprintf(format, args...)+explain(live))
+		set(component, v1beta1.RolloutComplete, metav1.ConditionFalse, v1beta1.RollingOutReason, fmt.Sprintf(format, args...)+explain(live, trouble))
 	}
 	if live == nil {
 		wait("the Deployment is being made")
@@ -64,8 +64,11 @@ func sameContainer(live, desired *appsv1.Deployment) bool {
 	return at >= 0 && a[at].Image == b[0].Image && slices.Equal(a[at].Args, b[0].Args)
 }
 
-// explain says what the Deployment controller has to complain about.
-func explain(live *appsv1.Deployment) string {
+// explain says what is in the way: what a pod is in trouble for, else what the Deployment controller complains of.
+func explain(live *appsv1.Deployment, trouble string) string {
+	if trouble != "" {
+		return "; " + trouble
+	}
 	if live == nil {
 		return ""
 	}

@@ -36,6 +36,7 @@ func TestSetRollout(t *testing.T) {
 		live    *appsv1.Deployment
 		desired *appsv1.Deployment
 		done    bool
+		trouble string
 		message string
 	}{
 		{
@@ -80,6 +81,11 @@ func TestSetRollout(t *testing.T) {
 				d.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: "quota exceeded"}}
 			}),
 			message: "0 of 2 replicas are updated; quota exceeded",
+		}, {
+			name:    "When a pod is in trouble, it should say what for",
+			live:    deployment("new", func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 0 }),
+			trouble: "Pod karpenter-x: ImagePullBackOff: not found",
+			message: "0 of 2 updated replicas are available; Pod karpenter-x: ImagePullBackOff: not found",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -87,7 +93,7 @@ func TestSetRollout(t *testing.T) {
 			if test.before {
 				set(component, v1beta1.RolloutComplete, metav1.ConditionTrue, v1beta1.AsExpectedReason, "")
 			}
-			setRollout(component, test.live, test.desired)
+			setRollout(component, test.live, test.desired, test.trouble)
 			c := meta.FindStatusCondition(component.Status.Conditions, v1beta1.RolloutComplete)
 			if c == nil || (c.Status == metav1.ConditionTrue) != test.done || c.Message != test.message {
 				t.Errorf("got %+v", c)
@@ -108,9 +114,43 @@ func TestSetAvailable(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			component := &v1beta1.ControlPlaneComponent{}
-			setAvailable(component, test.live)
+			setAvailable(component, test.live, "")
 			if c := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Available); c == nil || c.Reason != test.want {
 				t.Errorf("got %+v", c)
+			}
+		})
+	}
+}
+
+func TestTroubleOf(t *testing.T) {
+	waiting := func(reason, message string) corev1.PodStatus {
+		return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}},
+		}}}
+	}
+	crashed := waiting("CrashLoopBackOff", "back-off 20s restarting failed container")
+	crashed.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{
+		ExitCode: 1, Message: "starting\nreading the guest's kubeconfig: no such file\n",
+	}
+	for _, test := range []struct {
+		name   string
+		status corev1.PodStatus
+		want   string
+	}{
+		{name: "When a pod starts, it should not be in trouble", status: waiting("ContainerCreating", "")},
+		{name: "When its image can't be pulled, it should say so", status: waiting("ErrImagePull", "401 Unauthorized"), want: "ErrImagePull: 401 Unauthorized"},
+		{name: "When it crashes, it should say its last words", status: crashed, want: "CrashLoopBackOff: exit code 1: reading the guest's kubeconfig: no such file"},
+		{
+			name: "When it fits nowhere, it should say why",
+			status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
+				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available",
+			}}},
+			want: "Unschedulable: 0/1 nodes are available",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := troubleOf(&corev1.Pod{Status: test.status}); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -38,6 +39,9 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope) (verdict, err
 		return verdict{reason: reason, message: fmt.Sprintf(format, args...), fatal: true}
 	}
 
+	if errs := validation.IsValidLabelValue(hostedCluster.Name); len(errs) > 0 {
+		return invalid(v1beta1.InvalidSpecReason, "metadata.name: what is made for the HostedCluster has its name as a label: %s; recreate it with another name", errs[0]), nil
+	}
 	if own := hostedCluster.Namespace + "-" + hostedCluster.Name; s.ControlPlaneNamespace != own && s.ControlPlaneNamespace != hostedCluster.Namespace {
 		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,
 			"spec.controlPlaneNamespace: %q is neither %q nor %q; recreate the HostedCluster without it", s.ControlPlaneNamespace, own, hostedCluster.Namespace), nil

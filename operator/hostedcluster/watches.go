@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/component"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -76,6 +77,7 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 		Watches(&v1beta1.ControlPlaneComponent{}, ours, changed).
 		// Healed when edited or deleted; of all but the Deployment only the metadata is kept.
 		Watches(&appsv1.Deployment{}, ours, changed).
+		Watches(&corev1.Pod{}, ours, builder.WithPredicates(component.PodTroubled())).
 		Watches(&corev1.ServiceAccount{}, ours, changed, builder.OnlyMetadata).
 		Watches(&corev1.Secret{}, ours, changed, builder.OnlyMetadata).
 		Watches(&rbacv1.Role{}, ours, changed, builder.OnlyMetadata).
