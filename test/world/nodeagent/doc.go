@@ -28,6 +28,7 @@
 //     a pod with a service-account token gets KUBECONFIG instead, and /tmp volumes are told by TMPDIR.
 //   - Images must hold static programs: an interpreter or a shared library would be looked for on this machine.
 //   - readOnlyRootFilesystem, read-only mounts, capabilities, seccomp, resource limits and emptyDir limits are not enforced.
+//   - kubectl exec, attach, port-forward and ephemeral containers aren't there.
 //   - runAsUser and an image's user are honoured when the agent itself is root and that user may reach Config.Dir;
 //     otherwise containers run as the agent's user, and an event on the pod says so.
 //

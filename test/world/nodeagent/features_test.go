@@ -346,6 +346,16 @@ func TestProbes(t *testing.T) {
 	}
 }
 
+func TestActiveDeadline(t *testing.T) {
+	namespace := newNamespace(t)
+	t.Run("When a pod is active for longer than it may, it should have failed", func(t *testing.T) {
+		g, pod := NewWithT(t), create(t, testPod(namespace, "long", func(pod *corev1.Pod) { pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](2) }))
+		g.Eventually(status(t, pod), waitLong, waitPoll).Should(And(WithTransform(phase, Equal(corev1.PodFailed)),
+			WithTransform(func(s corev1.PodStatus) string { return s.Reason }, Equal("DeadlineExceeded")),
+			WithTransform(func(s corev1.PodStatus) *corev1.ContainerStateTerminated { return mainContainer(s).State.Terminated }, Not(BeNil()))))
+	})
+}
+
 func TestHooks(t *testing.T) {
 	namespace := newNamespace(t)
 	t.Run("When there are hooks, it should run them after the start and before the end", func(t *testing.T) {

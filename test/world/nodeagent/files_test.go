@@ -227,6 +227,42 @@ func TestContainerUser(t *testing.T) {
 	}
 }
 
+func TestReachable(t *testing.T) {
+	dir := filepath.Join(buildDir, "reach")
+	inner := filepath.Join(dir, "inner")
+	if err := errors.Join(os.MkdirAll(inner, 0o755), os.Chmod(inner, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	own := credential{uid: int64(os.Geteuid()), gid: int64(os.Getegid())}
+	stranger, member := credential{uid: 4_000_000, gid: 4_000_000}, credential{uid: 4_000_000, gid: 4_000_000, groups: []int64{own.gid}}
+	for name, c := range map[string]struct {
+		mode os.FileMode
+		user credential
+		want bool
+	}{
+		"When everybody may enter, a stranger should":             {0o755, stranger, true},
+		"When everybody may pass but not look, a stranger should": {0o711, stranger, true},
+		"When only the group may enter, a stranger shouldn't":     {0o750, stranger, false},
+		"When only the group may enter, a member should":          {0o750, member, true},
+		"When only the owner may enter, the owner should":         {0o700, own, true},
+		"When only the owner may enter, a member shouldn't":       {0o700, member, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := os.Chmod(dir, c.mode); err != nil {
+				t.Fatal(err)
+			}
+			if got := reachable(inner, c.user); got != c.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+	t.Run("When there is no such directory, nobody should reach it", func(t *testing.T) {
+		if reachable(filepath.Join(dir, "none"), own) {
+			t.Error("got true")
+		}
+	})
+}
+
 func TestTokens(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	var failing error

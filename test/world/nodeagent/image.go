@@ -295,10 +295,8 @@ func unpackEntry(root *os.Root, entry string, header *tar.Header, content io.Rea
 	if hidden, ok := strings.CutPrefix(base, whiteoutPrefix); ok {
 		return root.RemoveAll(path.Join(dir, hidden))
 	}
-	if dir != "." {
-		if err := root.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
+	if err := makeParents(root, dir); err != nil {
+		return err
 	}
 	if header.Typeflag != tar.TypeDir {
 		// A higher layer replaces, whatever was there; a directory's files stay only if it stays a directory.
@@ -315,7 +313,7 @@ func unpackEntry(root *os.Root, entry string, header *tar.Header, content io.Rea
 				return err
 			}
 		}
-		if err := root.MkdirAll(entry, 0o755); err != nil {
+		if err := root.Mkdir(entry, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 		return root.Chmod(entry, mode|0o700)
@@ -336,6 +334,23 @@ func unpackEntry(root *os.Root, entry string, header *tar.Header, content io.Rea
 	default:
 		return nil // devices and pipes need root, and no program of ours needs them
 	}
+}
+
+// makeParents makes the directories that an archive doesn't list, for everybody to enter whatever the umask.
+func makeParents(root *os.Root, dir string) error {
+	if dir == "." {
+		return nil
+	}
+	if _, err := root.Stat(dir); err == nil {
+		return nil
+	}
+	if err := makeParents(root, path.Dir(dir)); err != nil {
+		return err
+	}
+	if err := root.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	return root.Chmod(dir, 0o755)
 }
 
 func writeEntry(root *os.Root, entry string, mode os.FileMode, content io.Reader) error {

@@ -56,7 +56,9 @@ type worker struct {
 
 	mounted    bool
 	mountError string
-	ended      bool // every container has ended for good
+	ended      bool // no container comes back
+	// reason and message say why the pod was ended as a whole; empty while it wasn't.
+	reason, message string
 	stopGrace  time.Duration
 	stopBy     time.Time
 	done       chan struct{}
@@ -211,6 +213,7 @@ func (w *worker) sync(ctx context.Context) (done bool) {
 	for _, c := range w.all() {
 		c.collect()
 	}
+	w.keepDeadline(pod)
 	deleted := pod.DeletionTimestamp != nil
 	if !gone && !deleted && draining == nil && !w.ended && !isTerminal(pod.Status.Phase) {
 		w.advance(ctx, pod)
@@ -238,6 +241,24 @@ func (w *worker) sync(ctx context.Context) (done bool) {
 	}
 	w.unmount()
 	return false
+}
+
+// keepDeadline ends a pod that has been active for longer than it may.
+func (w *worker) keepDeadline(pod *corev1.Pod) {
+	if pod.Spec.ActiveDeadlineSeconds == nil || w.ended || isTerminal(pod.Status.Phase) {
+		return
+	}
+	started := w.started
+	if pod.Status.StartTime != nil {
+		started = pod.Status.StartTime.Time
+	}
+	over := started.Add(time.Duration(*pod.Spec.ActiveDeadlineSeconds) * time.Second)
+	if time.Now().Before(over) {
+		w.at(over)
+		return
+	}
+	w.ended, w.reason, w.message = true, "DeadlineExceeded", "Pod was active on the node longer than the specified deadline"
+	w.agent.recorder.Event(pod, corev1.EventTypeNormal, w.reason, w.message)
 }
 
 // takeSpecs follows changes to the pod's containers: of those, only the image can change.
@@ -315,13 +336,10 @@ func (w *worker) mountFailed(pod *corev1.Pod, err error) {
 }
 
 func (w *worker) makeDirs() error {
-	for dir, mode := range map[string]os.FileMode{
-		w.dir: 0o711, w.volumes.dir: 0o711, // other users may pass, not look around
-		w.scratch(): 0o777 | os.ModeSticky, // as /tmp
-	} {
-		if err := makeDir(dir, mode); err != nil {
-			return fmt.Errorf("making the pod's directory: %w", err)
-		}
+	// Other users may pass, not look around; the scratch directory is as /tmp.
+	err := errors.Join(makeDir(w.dir, 0o711), makeDir(w.volumes.dir, 0o711), makeDir(w.scratch(), 0o777|os.ModeSticky))
+	if err != nil {
+		return fmt.Errorf("making the pod's directory: %w", err)
 	}
 	return nil
 }
@@ -437,7 +455,7 @@ func (w *worker) finalize(ctx context.Context, pod *corev1.Pod) (done bool) {
 }
 
 func (w *worker) observation(terminating bool) observation {
-	seen := observation{started: w.started, mounted: w.mounted, terminating: terminating}
+	seen := observation{started: w.started, mounted: w.mounted, terminating: terminating, reason: w.reason, message: w.message}
 	for _, c := range w.init {
 		seen.init = append(seen.init, c.status())
 	}

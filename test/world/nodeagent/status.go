@@ -51,9 +51,8 @@ func podStatus(pod *corev1.Pod, seen observation, now time.Time) corev1.PodStatu
 	}
 	status.InitContainerStatuses, status.ContainerStatuses = seen.init, seen.main
 	status.Phase = podPhase(pod, seen)
-	status.Reason, status.Message = seen.reason, seen.message
-	if seen.reason != "" {
-		status.Phase = corev1.PodFailed
+	if seen.reason != "" { // else another's stays
+		status.Reason, status.Message, status.Phase = seen.reason, seen.message, corev1.PodFailed
 	}
 
 	set := func(kind corev1.PodConditionType, verdict verdict) {
