@@ -1,0 +1,654 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeclass_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	apiversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/informer"
+	"github.com/autonode-io/autonode/karpenter/instancetype"
+	"github.com/autonode-io/autonode/karpenter/nodeclass"
+	"github.com/autonode-io/autonode/karpenter/offering"
+	"github.com/autonode-io/autonode/karpenter/pricing"
+	"github.com/autonode-io/autonode/karpenter/sandbox"
+	"github.com/autonode-io/autonode/karpenter/shape"
+	"github.com/autonode-io/autonode/karpenter/version"
+)
+
+const (
+	capacity = "capacity.cluster-autoscaler.kubernetes.io/"
+	pool     = "autonode.io/shape-pool"
+)
+
+// fixture is a running controller of one node class.
+type fixture struct {
+	*GomegaWithT
+	*sandbox.Sandbox
+	t       *testing.T
+	store   *instancetype.Store
+	server  *server
+	tracker *version.Tracker
+	events  *recorder
+	name    string
+}
+
+// server is the guest's API server as far as its version goes: the real one has only one.
+type server struct {
+	mu      sync.Mutex
+	version string
+}
+
+func (s *server) ServerVersion() (*apiversion.Info, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.version == "" {
+		return nil, errors.New("connection refused")
+	}
+	return &apiversion.Info{GitVersion: s.version}, nil
+}
+
+// recorder keeps the events that people would see.
+type recorder struct {
+	mu     sync.Mutex
+	events []string
+}
+
+func (r *recorder) Publish(published ...events.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range published {
+		r.events = append(r.events, e.Reason)
+	}
+}
+
+func (r *recorder) reasons() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.events)
+}
+
+// start runs a controller that reads the management cluster as a user, or as the administrator.
+func start(t *testing.T, user string) *fixture {
+	f := &fixture{
+		GomegaWithT: NewWithT(t), Sandbox: sandbox.New(t), t: t, server: &server{version: "v1.36.2"}, events: &recorder{},
+	}
+	f.SetDefaultEventuallyTimeout(20 * time.Second)
+	f.SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
+	f.name = f.Namespace
+	f.Cluster.Status.FailureDomains = []clusterv1.FailureDomain{{Name: "b"}, {Name: "a", ControlPlane: ptr.To(true)}}
+	f.Expect(f.Admin.Status().Update(t.Context(), f.Cluster)).To(Succeed())
+
+	m, err := manager.New(f.Guest.GetConfig(), manager.Options{
+		Scheme:     f.Guest.GetScheme(),
+		Metrics:    metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		// Node classes have no namespace, and other tests have some of their own.
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+			&v1alpha1.ClusterAPINodeClass{}: {Field: fields.OneTermEqualSelector("metadata.name", f.name)},
+		}},
+	})
+	f.Expect(err).NotTo(HaveOccurred())
+	management := rest.CopyConfig(f.Management.GetConfig())
+	management.Impersonate.UserName = user
+	dynamicClient, err := dynamic.NewForConfig(management)
+	f.Expect(err).NotTo(HaveOccurred())
+	objects := informer.New(informer.Config{
+		Management: dynamicClient, Mapper: f.Management.GetRESTMapper(), Namespace: f.Namespace, Versions: shape.Versions,
+	})
+	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: offering.NewUnavailable(clock.RealClock{})})
+	f.tracker = version.NewTracker(f.server)
+	_, err = f.tracker.Reconcile(t.Context())
+	f.Expect(err).NotTo(HaveOccurred())
+	f.Expect(m.Add(objects)).To(Succeed())
+	f.Expect(nodeclass.New(nodeclass.Config{
+		Guest: m.GetClient(), Management: f.Admin, Namespace: f.Namespace, Objects: objects,
+		Shapes: shape.NewResolver(shape.Config{Objects: objects, ClusterName: f.Cluster.Name}),
+		Store:  f.store, Version: f.tracker, PayloadVersion: "1.36.2", Recorder: f.events, Clock: clock.RealClock{},
+	}).Register(t.Context(), m)).To(Succeed())
+
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- m.Start(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// template makes an infrastructure machine template of the pool general.
+func (f *fixture) template(name string, annotations map[string]string) *unstructured.Unstructured {
+	f.t.Helper()
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"size": name}}}}}
+	u.SetGroupVersionKind(sandbox.TestMachine.GroupVersion().WithKind("TestMachineTemplate"))
+	u.SetNamespace(f.Namespace)
+	u.SetName(name)
+	u.SetLabels(map[string]string{pool: "general"})
+	u.SetAnnotations(annotations)
+	f.Expect(f.Admin.Create(f.t.Context(), u)).To(Succeed())
+	return u
+}
+
+func sized(cpu, memory, price string) map[string]string {
+	return map[string]string{capacity + "cpu": cpu, capacity + "memory": memory, v1alpha1.PriceAnnotation: price}
+}
+
+// nodeClass makes one that selects the pool general and joins by the default template.
+func (f *fixture) nodeClass(change func(*v1alpha1.ClusterAPINodeClass)) {
+	f.t.Helper()
+	nodeClass := &v1alpha1.ClusterAPINodeClass{
+		ObjectMeta: metav1.ObjectMeta{Name: f.name},
+		Spec: v1alpha1.ClusterAPINodeClassSpec{
+			ShapeSelectors: v1alpha1.ShapeSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{general()}},
+			Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
+				APIGroup: sandbox.KubeadmConfig.Group, Kind: "KubeadmConfigTemplate", Name: "default",
+			}},
+		},
+	}
+	if change != nil {
+		change(nodeClass)
+	}
+	f.Expect(f.Admin.Create(f.t.Context(), nodeClass)).To(Succeed())
+}
+
+func general() v1alpha1.InfrastructureTemplateSelector {
+	return v1alpha1.InfrastructureTemplateSelector{
+		APIGroup: sandbox.TestMachine.Group, Kind: "TestMachineTemplate",
+		Selector: metav1.LabelSelector{MatchLabels: map[string]string{pool: "general"}},
+	}
+}
+
+func (f *fixture) get() (*v1alpha1.ClusterAPINodeClass, error) {
+	nodeClass := &v1alpha1.ClusterAPINodeClass{}
+	return nodeClass, f.Admin.Get(f.t.Context(), client.ObjectKey{Name: f.name}, nodeClass)
+}
+
+// edit changes the node class as a person would.
+func (f *fixture) edit(change func(*v1alpha1.ClusterAPINodeClass)) {
+	f.t.Helper()
+	f.Eventually(func() error {
+		nodeClass, err := f.get()
+		if err != nil {
+			return err
+		}
+		change(nodeClass)
+		return f.Admin.Update(f.t.Context(), nodeClass)
+	}).Should(Succeed())
+}
+
+// condition waits until a condition says this, and returns its message.
+func (f *fixture) condition(conditionType, state, reason string) string {
+	f.t.Helper()
+	var message string
+	f.Eventually(func() (string, error) {
+		nodeClass, err := f.get()
+		if err != nil {
+			return "", err
+		}
+		for _, c := range nodeClass.Status.Conditions {
+			if c.Type == conditionType {
+				message = c.Message
+				return fmt.Sprintf("%s/%s", c.Status, c.Reason), nil
+			}
+		}
+		return "", nil
+	}).Should(Equal(state+"/"+reason), func() string {
+		nodeClass, _ := f.get()
+		return fmt.Sprintf("status: %+v", nodeClass.Status)
+	})
+	return message
+}
+
+func (f *fixture) ready() {
+	f.t.Helper()
+	f.condition(status.ConditionReady, "True", "Ready")
+}
+
+func (f *fixture) instanceTypes() []string {
+	its, err := f.store.InstanceTypes(f.name)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var names []string
+	for _, it := range its {
+		names = append(names, it.Name)
+	}
+	return names
+}
+
+func TestShapes(t *testing.T) {
+	t.Run("When templates match, it should be ready and list them, cheapest first", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c4-arm", map[string]string{
+			capacity + "cpu": "4", capacity + "memory": "8Gi", capacity + "labels": "kubernetes.io/arch=arm64",
+			capacity + "gpu-type": "nvidia.com/gpu", capacity + "gpu-count": "1",
+			v1alpha1.PriceAnnotation: "0.080", v1alpha1.SpotPriceAnnotation: "0.02",
+		})
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(nil)
+		f.ready()
+		nodeClass, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(nodeClass.Finalizers).To(ConsistOf(v1alpha1.NodeClassFinalizer))
+		f.Expect(nodeClass.Annotations).To(HaveKeyWithValue(v1alpha1.NodeClassHashAnnotation, nodeclass.Hash(nodeClass)))
+		f.Expect(nodeClass.Annotations).To(HaveKeyWithValue(v1alpha1.NodeClassHashVersionAnnotation, nodeclass.HashVersion))
+		f.Expect(nodeClass.Status.Version).To(Equal("1.36.2"))
+		f.Expect(nodeClass.Status.ShapeCount).To(HaveValue(BeEquivalentTo(2)))
+		f.Expect(nodeClass.Status.Cheapest).To(Equal("c4-arm $0.02"))
+		var lines []string
+		for _, s := range nodeClass.Status.Shapes {
+			gpu := s.GPU["nvidia.com/gpu"]
+			lines = append(lines, fmt.Sprint(s.InstanceType, " ", s.Source, " ", s.Architecture, " ", s.CPU.String(), " ", s.Memory.String(), " ", gpu.String(), " ", s.Price, " ", s.SpotPrice, " ", s.Zones))
+		}
+		f.Expect(lines).To(Equal([]string{
+			"c4-arm TestMachineTemplate/c4-arm arm64 4 8Gi 1 0.08 0.02 [a b]",
+			"c2-small TestMachineTemplate/c2-small amd64 2 4Gi 0 0.021  [a b]",
+		}))
+		f.Expect(f.instanceTypes()).To(Equal([]string{"c2-small", "c4-arm"}))
+		choice, ok, err := f.store.Resolve(f.name, "c2-small", "b", "on-demand")
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(ok).To(BeTrue())
+		f.Expect(choice.FailureDomain).To(Equal("b"))
+		f.Expect(choice.Shape.Bootstrap.ConfigTemplate.GetName()).To(Equal("default"))
+		f.Expect(f.events.reasons()).To(BeEmpty(), "that all is well from the start is not an event")
+	})
+
+	t.Run("When templates come, change and go, it should follow them, and say each change once", func(t *testing.T) {
+		f := start(t, "")
+		f.nodeClass(nil)
+		f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.NoShapesReason)
+		small := f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.ready()
+		f.template("c4-big", sized("4", "8Gi", "0.096"))
+		f.Eventually(f.instanceTypes).Should(Equal([]string{"c2-small", "c4-big"}))
+
+		small.SetAnnotations(sized("four", "4Gi", "0.021"))
+		f.Expect(f.Admin.Update(t.Context(), small)).To(Succeed())
+		message := f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.SomeInvalidReason)
+		f.Expect(message).To(Equal(fmt.Sprintf("TestMachineTemplate %s/c2-small: annotation %scpu: %q is not a quantity; the other 1 shape is in use", f.Namespace, capacity, "four")))
+		f.ready()
+		f.Expect(f.instanceTypes()).To(Equal([]string{"c4-big"}))
+
+		small.SetAnnotations(sized("2", "4Gi", "0.3"))
+		f.Expect(f.Admin.Update(t.Context(), small)).To(Succeed())
+		f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.ConditionShapesReady)
+		nodeClass, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(nodeClass.Status.Cheapest).To(Equal("c4-big $0.096"))
+		f.Expect(f.Admin.Delete(t.Context(), small)).To(Succeed())
+		f.Eventually(f.instanceTypes).Should(Equal([]string{"c4-big"}))
+		f.Expect(f.events.reasons()).To(Equal([]string{v1alpha1.NoShapesReason, v1alpha1.ConditionShapesReady, v1alpha1.SomeInvalidReason, v1alpha1.ConditionShapesReady}))
+	})
+
+	t.Run("When nothing matches, it should say what exists", func(t *testing.T) {
+		f := start(t, "")
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
+		})
+		message := f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.NoShapesReason)
+		f.Expect(message).To(Equal(fmt.Sprintf("no TestMachineTemplate in namespace %[1]s of the management cluster matches spec.infrastructureTemplateSelectors[0] "+
+			"(autonode.io/shape-pool=general): 1 exists, and it doesn't have the labels; no MachineDeployment in namespace %[1]s of the management cluster "+
+			"matches spec.scalableResourceSelector (team=web): none exists", f.Namespace)))
+		f.condition(status.ConditionReady, "False", "UnhealthyDependents")
+	})
+
+	t.Run("When all that matches is malformed, it should say what is wrong", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c2-small", nil)
+		f.nodeClass(nil)
+		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.AllInvalidReason)).To(ContainSubstring("c2-small: has no cpu capacity"))
+	})
+
+	t.Run("When it selects nothing, it should say what to set", func(t *testing.T) {
+		f := start(t, "")
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.InfrastructureTemplateSelectors = nil })
+		f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.NoSelectorReason)
+	})
+
+	t.Run("When a selector can't be parsed, it should name the field and use the others", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a b"}}
+		})
+		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.SomeInvalidReason)).To(ContainSubstring("spec.scalableResourceSelector: "))
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.InfrastructureTemplateSelectors = nil })
+		f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.InvalidSelectorReason)
+	})
+
+	t.Run("When a kind isn't served, it should name it and use the others", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		missing := general()
+		missing.Kind = "NoSuchMachineTemplate"
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.InfrastructureTemplateSelectors = append(n.Spec.InfrastructureTemplateSelectors, missing)
+		})
+		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.SomeInvalidReason)).To(ContainSubstring("NoSuchMachineTemplate"))
+		f.ready()
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.InfrastructureTemplateSelectors = []v1alpha1.InfrastructureTemplateSelector{missing}
+		})
+		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.SourceUnreadableReason)).To(ContainSubstring("NoSuchMachineTemplate"))
+	})
+
+	t.Run("When a kind may not be read, it should say so, and follow once it may", func(t *testing.T) {
+		const user = "karpenter"
+		f := start(t, user)
+		allow := func(name, group string, resources ...string) {
+			role := &rbacv1.Role{
+				ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: name},
+				Rules:      []rbacv1.PolicyRule{{APIGroups: []string{group}, Resources: resources, Verbs: []string{"get", "list", "watch"}}},
+			}
+			f.Expect(f.Admin.Create(t.Context(), role)).To(Succeed())
+			f.Expect(f.Admin.Create(t.Context(), &rbacv1.RoleBinding{
+				ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: name},
+				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+				Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
+			})).To(Succeed())
+		}
+		allow("cluster", "cluster.x-k8s.io", "clusters")
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(nil)
+		message := f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.SourceUnreadableReason)
+		f.Expect(message).To(And(ContainSubstring("testmachinetemplates"), ContainSubstring("forbidden"), ContainSubstring(user)))
+		f.condition(v1alpha1.ConditionLaunchAllowed, "True", v1alpha1.ConditionLaunchAllowed)
+
+		allow("templates", sandbox.TestMachine.Group, "testmachinetemplates")
+		f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.ConditionShapesReady)
+		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.SourceUnreadableReason)).To(ContainSubstring("kubeadmconfigtemplates"))
+		allow("bootstrap", sandbox.KubeadmConfig.Group, "kubeadmconfigtemplates")
+		f.ready()
+	})
+
+	t.Run("When an object is another Cluster's, it should not be a shape", func(t *testing.T) {
+		f := start(t, "")
+		theirs := f.template("theirs", sized("2", "4Gi", "0.001"))
+		theirs.SetLabels(map[string]string{pool: "general", clusterv1.ClusterNameLabel: "green"})
+		f.Expect(f.Admin.Update(t.Context(), theirs)).To(Succeed())
+		owned := f.template("owned", sized("2", "4Gi", "0.001"))
+		owned.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "green", UID: "1"}})
+		f.Expect(f.Admin.Update(t.Context(), owned)).To(Succeed())
+		f.template("ours", sized("2", "4Gi", "0.021"))
+		f.nodeClass(nil)
+		f.ready()
+		f.Expect(f.instanceTypes()).To(Equal([]string{"ours"}))
+	})
+}
+
+func TestMachineDeployment(t *testing.T) {
+	machineDeployment := func(f *fixture, name, template, cluster string) *clusterv1.MachineDeployment {
+		md := &clusterv1.MachineDeployment{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: f.Namespace, Name: name, Labels: map[string]string{"team": "web"},
+				Annotations: map[string]string{v1alpha1.PriceAnnotation: "0.05", capacity + "memory": "6Gi"},
+			},
+			Spec: clusterv1.MachineDeploymentSpec{
+				ClusterName: cluster,
+				Replicas:    ptr.To[int32](0),
+				Selector:    metav1.LabelSelector{MatchLabels: map[string]string{"md": name}},
+				Template: clusterv1.MachineTemplateSpec{
+					ObjectMeta: clusterv1.ObjectMeta{Labels: map[string]string{"md": name, "node.cluster.x-k8s.io/rack": "1"}},
+					Spec: clusterv1.MachineSpec{
+						ClusterName: cluster, Version: "v1.36.1", FailureDomain: "b",
+						InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: sandbox.TestMachine.Group, Kind: "TestMachineTemplate", Name: template},
+						Bootstrap: clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{
+							APIGroup: sandbox.KubeadmConfig.Group, Kind: "KubeadmConfigTemplate", Name: "default"}},
+						Taints: []clusterv1.MachineTaint{{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule, Propagation: clusterv1.MachineTaintPropagationAlways}},
+					},
+				},
+			},
+		}
+		f.Expect(f.Admin.Create(f.t.Context(), md)).To(Succeed())
+		return md
+	}
+	t.Run("When MachineDeployments match, it should read template, bootstrap, labels, taints, version and zone, and leave their replicas alone", func(t *testing.T) {
+		f := start(t, "")
+		machineDeployment(f, "workers", "c4-large-sized", "blue")
+		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
+		machineDeployment(f, "orphans", "gone", "blue")
+		machineDeployment(f, "green-workers", "c4-large-sized", "green")
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec = v1alpha1.ClusterAPINodeClassSpec{ShapeSelectors: v1alpha1.ShapeSelectors{
+				ScalableResourceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}}}
+		})
+		f.ready()
+		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.SomeInvalidReason)).To(Equal(fmt.Sprintf(
+			"MachineDeployment %s/orphans: TestMachineTemplate gone, which it refers to, doesn't exist; the other 1 shape is in use", f.Namespace)))
+		choice, ok, err := f.store.Resolve(f.name, "workers", "b", "on-demand")
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(ok).To(BeTrue())
+		sh := choice.Shape
+		f.Expect(sh.Template.GetName()).To(Equal("c4-large-sized"))
+		f.Expect(sh.Bootstrap.ConfigTemplate.GetName()).To(Equal("default"))
+		f.Expect(sh.Version()).To(Equal("v1.36.1"))
+		f.Expect(sh.Labels).To(Equal(map[string]string{"node.cluster.x-k8s.io/rack": "1"}))
+		f.Expect(sh.Taints).To(Equal([]corev1.Taint{{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule}}))
+		f.Expect(sh.Capacity.Memory().String()).To(Equal("6Gi"))
+		f.Expect(choice.Offering.Price).To(Equal(0.05))
+		f.Expect(choice.FailureDomain).To(Equal("b"))
+		f.Expect(f.instanceTypes()).To(Equal([]string{"workers"}))
+	})
+	t.Run("When it is paused, it should offer nothing from it", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
+		md := machineDeployment(f, "workers", "c4-large-sized", "blue")
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
+		})
+		available := func() bool {
+			choice, _, _ := f.store.Resolve(f.name, "workers", "b", "on-demand")
+			return choice.Offering != nil && choice.Offering.Available
+		}
+		f.Eventually(available).Should(BeTrue())
+		patch := client.MergeFrom(md.DeepCopy())
+		md.Spec.Paused = ptr.To(true)
+		f.Expect(f.Admin.Patch(t.Context(), md, patch)).To(Succeed())
+		f.Eventually(available).Should(BeFalse())
+	})
+}
+
+func TestBootstrap(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		bootstrap *v1alpha1.Bootstrap
+		reason    string
+		message   string
+	}{
+		{"When templates are selected without a bootstrap, it should say what to set", nil,
+			v1alpha1.BootstrapMissingReason, "set spec.bootstrap"},
+		{"When the bootstrap template doesn't exist, it should name it", &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
+			APIGroup: sandbox.KubeadmConfig.Group, Kind: "KubeadmConfigTemplate", Name: "other"}},
+			v1alpha1.BootstrapNotFoundReason, "spec.bootstrap.configTemplateRef: KubeadmConfigTemplate other doesn't exist in namespace"},
+		{"When the bootstrap kind isn't served, it should name it", &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
+			APIGroup: sandbox.KubeadmConfig.Group, Kind: "NoSuchTemplate", Name: "other"}},
+			v1alpha1.SourceUnreadableReason, "NoSuchTemplate"},
+		{"When the bootstrap Secret doesn't exist, it should name it", &v1alpha1.Bootstrap{DataSecretName: "join"},
+			v1alpha1.BootstrapNotFoundReason, "spec.bootstrap.dataSecretName: Secret join doesn't exist in namespace"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := start(t, "")
+			f.template("c2-small", sized("2", "4Gi", "0.021"))
+			f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap = tc.bootstrap })
+			f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", tc.reason)).To(ContainSubstring(tc.message))
+			f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.ConditionShapesReady)
+			f.condition(status.ConditionReady, "False", "UnhealthyDependents")
+			f.Expect(f.instanceTypes()).To(Equal([]string{"c2-small"}), "what nodes were made from still exists")
+			f.Expect(f.events.reasons()).To(Equal([]string{tc.reason}))
+		})
+	}
+	t.Run("When the bootstrap Secret exists, it should be ready", func(t *testing.T) {
+		f := start(t, "")
+		f.Expect(f.Admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "join"}})).To(Succeed())
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: "join"} })
+		f.ready()
+	})
+	t.Run("When the bootstrap template appears, it should become ready", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap.ConfigTemplateRef.Name = "late" })
+		f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotFoundReason)
+		late := f.BootstrapTemplate.DeepCopy()
+		late.SetName("late")
+		late.SetResourceVersion("")
+		f.Expect(f.Admin.Create(t.Context(), late)).To(Succeed())
+		f.ready()
+	})
+}
+
+func TestLaunchAllowed(t *testing.T) {
+	f := start(t, "")
+	f.template("c2-small", sized("2", "4Gi", "0.021"))
+	f.nodeClass(nil)
+	f.ready()
+	t.Run("When AutoNode is being turned off, it should launch nothing until it is on again", func(t *testing.T) {
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Annotations[v1alpha1.DrainingAnnotation] = "true" })
+		f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.DrainingReason)
+		f.condition(status.ConditionReady, "False", "UnhealthyDependents")
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { delete(n.Annotations, v1alpha1.DrainingAnnotation) })
+		f.ready()
+	})
+	t.Run("When the Cluster is paused, it should launch nothing until it resumes", func(t *testing.T) {
+		patch := client.MergeFrom(f.Cluster.DeepCopy())
+		f.Cluster.Spec.Paused = ptr.To(true)
+		f.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
+		f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.ClusterPausedReason)
+		choice, _, err := f.store.Resolve(f.name, "c2-small", "a", "on-demand")
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(choice.Offering.Available).To(BeFalse())
+		patch = client.MergeFrom(f.Cluster.DeepCopy())
+		f.Cluster.Spec.Paused = ptr.To(false)
+		f.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
+		f.ready()
+	})
+	t.Run("When nothing changes, it should write nothing", func(t *testing.T) {
+		before, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(f.InfrastructureTemplate.GroupVersionKind())
+		f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.InfrastructureTemplate), u)).To(Succeed())
+		u.SetAnnotations(map[string]string{"unrelated": "change"})
+		f.Expect(f.Admin.Update(t.Context(), u)).To(Succeed())
+		f.Consistently(func() (string, error) {
+			after, err := f.get()
+			return after.ResourceVersion, err
+		}, "500ms").Should(Equal(before.ResourceVersion))
+	})
+}
+
+func TestVersion(t *testing.T) {
+	f := start(t, "")
+	f.template("c2-small", sized("2", "4Gi", "0.021"))
+	serve := func(v string) {
+		f.server.mu.Lock()
+		f.server.version = v
+		f.server.mu.Unlock()
+		_, err := f.tracker.Reconcile(t.Context())
+		f.Expect(err).NotTo(HaveOccurred())
+	}
+	serve("v1.36.1")
+	f.nodeClass(nil)
+	t.Run("When the payload is ahead of the API server, it should hold nodes back and be ready", func(t *testing.T) {
+		f.Expect(f.condition(v1alpha1.ConditionVersionReady, "True", "HeldBack")).To(ContainSubstring("nodes stay at 1.36.1"))
+		f.ready()
+	})
+	t.Run("When the API server is away, it should change nothing", func(t *testing.T) {
+		serve("")
+		f.ready()
+	})
+	t.Run("When the API server has been upgraded, it should follow and tell", func(t *testing.T) {
+		serve("v1.36.2")
+		f.condition(v1alpha1.ConditionVersionReady, "True", v1alpha1.ConditionVersionReady)
+		nodeClass, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(nodeClass.Status.Version).To(Equal("1.36.2"))
+		f.Eventually(f.events.reasons).Should(ContainElement("VersionChanged"))
+	})
+	t.Run("When the node class asks for too much, it should launch nothing, and keep the version so that nothing drifts", func(t *testing.T) {
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.37.0" })
+		f.condition(v1alpha1.ConditionVersionReady, "False", v1alpha1.VersionTooNewReason)
+		nodeClass, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(nodeClass.Status.Version).To(Equal("1.36.2"))
+		f.condition(status.ConditionReady, "False", "UnhealthyDependents")
+	})
+}
+
+func TestDelete(t *testing.T) {
+	f := start(t, "")
+	f.template("c2-small", sized("2", "4Gi", "0.021"))
+	f.nodeClass(nil)
+	f.ready()
+	nodeClaim := f.NodeClaim(t.Context(), "web")
+	t.Run("When a NodeClaim uses the node class, it should stay until that is gone", func(t *testing.T) {
+		nodeClass, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(f.Admin.Delete(t.Context(), nodeClass)).To(Succeed())
+		f.Eventually(f.events.reasons).Should(ContainElement("WaitingForNodeClaims"))
+		_, err = f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(f.instanceTypes()).To(Equal([]string{"c2-small"}))
+
+		f.Expect(f.Admin.Delete(t.Context(), nodeClaim)).To(Succeed())
+		f.Eventually(func() bool {
+			_, err := f.get()
+			return apierrors.IsNotFound(err)
+		}).Should(BeTrue())
+		f.Eventually(f.instanceTypes).Should(ConsistOf(ContainSubstring(instancetype.ErrNotBuilt.Error())))
+	})
+}
+
+func TestHash(t *testing.T) {
+	base := &v1alpha1.ClusterAPINodeClass{}
+	kubelet := base.DeepCopy()
+	kubelet.Spec.Kubelet = &v1alpha1.KubeletConfiguration{MaxPods: ptr.To[int32](50), KubeReserved: map[string]v1alpha1.ReservedQuantity{"memory": "1Gi", "cpu": "100m"}}
+	t.Run("When this fails, it should be because the rule changed: raise HashVersion, or every node of every user drifts", func(t *testing.T) {
+		for nodeClass, want := range map[*v1alpha1.ClusterAPINodeClass]string{base: "2ae1c1a5781c4580", kubelet: "10c8901495017324"} {
+			if got := nodeclass.Hash(nodeClass); got != want || nodeclass.HashVersion != "v1" {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		}
+	})
+	t.Run("When something else changes, it should stay", func(t *testing.T) {
+		other := base.DeepCopy()
+		other.Name, other.Labels = "other", map[string]string{"a": "b"}
+		other.Spec.Version = "1.36.3"
+		other.Spec.ScalableResourceSelector = &metav1.LabelSelector{}
+		other.Spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: "join"}
+		other.Spec.Kubelet = &v1alpha1.KubeletConfiguration{}
+		if nodeclass.Hash(other) != nodeclass.Hash(base) {
+			t.Errorf("%s, %s", nodeclass.Hash(other), nodeclass.Hash(base))
+		}
+	})
+}
