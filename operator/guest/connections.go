@@ -100,6 +100,16 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 	if retry, ok := c.clusters.(interface{ SetConnectionCreationRetryInterval(time.Duration) }); ok && config.ConnectRetry > 0 {
 		retry.SetConnectionCreationRetryInterval(config.ConnectRetry)
 	}
+	// The connections would outlive the manager, which matters where an operator ends before its process does.
+	if connections, ok := c.clusters.(interface{ Shutdown() }); ok {
+		if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+			<-ctx.Done()
+			connections.Shutdown()
+			return nil
+		})); err != nil {
+			return nil, fmt.Errorf("adding the end of cluster connections: %w", err)
+		}
+	}
 	return c, nil
 }
 
