@@ -18,11 +18,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/karpenter/pkg/apis"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -98,6 +100,7 @@ func connect(kubeconfig string) (*rest.Config, client.Client, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, v1alpha1.AddToScheme,
+		addKarpenterToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, nil, fmt.Errorf("building a scheme: %w", err)
@@ -108,6 +111,14 @@ func connect(kubeconfig string) (*rest.Config, client.Client, error) {
 		return nil, nil, fmt.Errorf("connecting with %s: %w", kubeconfig, err)
 	}
 	return config, connected, nil
+}
+
+// addKarpenterToScheme registers Karpenter's types, which registers itself with client-go's global scheme only.
+func addKarpenterToScheme(scheme *runtime.Scheme) error {
+	groupVersion := schema.GroupVersion{Group: apis.Group, Version: "v1"}
+	scheme.AddKnownTypes(groupVersion, &karpenterv1.NodeClaim{}, &karpenterv1.NodeClaimList{})
+	metav1.AddToGroupVersion(scheme, groupVersion)
+	return nil
 }
 
 // enable is the platform team's part.
@@ -310,7 +321,7 @@ func (d *demo) awaitReplaced(ctx context.Context, before []corev1.Node, wanted f
 				if err != nil {
 					return false, "", err
 				}
-				old, asWanted, disrupted := 0, 0, 0
+				old, asWanted := 0, 0
 				for _, node := range nodes {
 					if slices.ContainsFunc(before, func(b corev1.Node) bool { return b.UID == node.UID }) {
 						old++
@@ -318,9 +329,10 @@ func (d *demo) awaitReplaced(ctx context.Context, before []corev1.Node, wanted f
 					if wanted(&node) {
 						asWanted++
 					}
-					if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == karpenterv1.DisruptedTaintKey }) {
-						disrupted++
-					}
+				}
+				disrupted, err := d.disrupted(ctx)
+				if err != nil {
+					return false, "", err
 				}
 				atOnce = max(atOnce, disrupted)
 				return old <= left && asWanted >= len(nodes)-old, fmt.Sprintf("%d old nodes, %d new ones", old, asWanted), nil
@@ -335,6 +347,24 @@ func (d *demo) awaitReplaced(ctx context.Context, before []corev1.Node, wanted f
 	}
 	d.say(fmt.Sprintf("%d nodes replaced in %s, never more than one at a time", len(before), progress.Duration(elapsed)))
 	return nil
+}
+
+// disrupted counts nodes as Karpenter's budgets do: from the decision until the node is drained and its machine is being
+// terminated.
+func (d *demo) disrupted(ctx context.Context) (int, error) {
+	claims := &karpenterv1.NodeClaimList{}
+	if err := d.guest.List(ctx, claims); err != nil {
+		return 0, fmt.Errorf("listing NodeClaims: %w", err)
+	}
+	count := 0
+	for i := range claims.Items {
+		conditions := claims.Items[i].StatusConditions()
+		if !conditions.IsTrue(karpenterv1.ConditionTypeInstanceTerminating) &&
+			(claims.Items[i].DeletionTimestamp != nil || conditions.IsTrue(karpenterv1.ConditionTypeDisruptionReason)) {
+			count++
+		}
+	}
+	return count, nil
 }
 
 func (d *demo) hostedCluster(ctx context.Context) (*v1beta1.HostedCluster, error) {

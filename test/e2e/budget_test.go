@@ -51,16 +51,16 @@ func names(nodes []corev1.Node) []string {
 	return out
 }
 
-// watchDisruptions watches every change of every node from now on. The function that it returns ends the watch and says
-// how many nodes were disrupted at once at most, and which nodes ever were. A node counts as disrupted from Karpenter's
-// taint until it has gone.
+// watchDisruptions watches every change of every NodeClaim from now on. The function that it returns ends the watch and
+// says how many nodes were disrupted at once at most, and which nodes ever were. It counts as Karpenter's budgets do: from
+// the decision until the node is drained and its machine is being terminated.
 func (c *cluster) watchDisruptions(t *testing.T) (result func() (most int, ever []string)) {
 	t.Helper()
 	g := NewWithT(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	list := &corev1.NodeList{}
+	list := &karpenterv1.NodeClaimList{}
 	g.Expect(c.guest.List(ctx, list)).To(Succeed())
-	watcher, err := c.guest.Watch(ctx, &corev1.NodeList{}, &client.ListOptions{Raw: listOptions(list.ResourceVersion)})
+	watcher, err := c.guest.Watch(ctx, &karpenterv1.NodeClaimList{}, &client.ListOptions{Raw: listOptions(list.ResourceVersion)})
 	g.Expect(err).NotTo(HaveOccurred())
 
 	var most int
@@ -70,19 +70,16 @@ func (c *cluster) watchDisruptions(t *testing.T) (result func() (most int, ever 
 	done.Go(func() {
 		now := map[types.UID]struct{}{}
 		for event := range watcher.ResultChan() {
-			node, ok := event.Object.(*corev1.Node)
+			claim, ok := event.Object.(*karpenterv1.NodeClaim)
 			if !ok {
 				broken = errUnexpectedEvent(event)
 				return
 			}
-			switch {
-			case event.Type == watch.Deleted:
-				delete(now, node.UID)
-			case isDisrupted(node):
-				now[node.UID] = struct{}{}
-				ever[node.Name] = struct{}{}
-			default:
-				delete(now, node.UID)
+			if event.Type != watch.Deleted && isDisrupted(claim) {
+				now[claim.UID] = struct{}{}
+				ever[claim.Status.NodeName] = struct{}{}
+			} else {
+				delete(now, claim.UID)
 			}
 			most = max(most, len(now))
 		}
@@ -97,14 +94,10 @@ func (c *cluster) watchDisruptions(t *testing.T) (result func() (most int, ever 
 	}
 }
 
-func isDisrupted(node *corev1.Node) bool {
-	if node.DeletionTimestamp != nil {
-		return true
+func isDisrupted(claim *karpenterv1.NodeClaim) bool {
+	conditions := claim.StatusConditions()
+	if conditions.IsTrue(karpenterv1.ConditionTypeInstanceTerminating) {
+		return false
 	}
-	for _, taint := range node.Spec.Taints {
-		if taint.Key == karpenterv1.DisruptedTaintKey {
-			return true
-		}
-	}
-	return false
+	return claim.DeletionTimestamp != nil || conditions.IsTrue(karpenterv1.ConditionTypeDisruptionReason)
 }

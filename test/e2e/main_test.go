@@ -13,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -77,6 +78,13 @@ func run(m *testing.M) (code int) {
 			fmt.Fprintln(os.Stderr, "removing the world's folder:", err)
 		}
 	}()
+	// The testing package doesn't know signals: a world that is interrupted has to be stopped all the same.
+	defer context.AfterFunc(ctx, func() {
+		if err := world.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, "stopping the world:", err)
+		}
+		os.Exit(1)
+	})()
 	return m.Run()
 }
 
@@ -89,6 +97,7 @@ func newScheme() (*runtime.Scheme, error) {
 		func(scheme *runtime.Scheme) error {
 			scheme.AddKnownTypes(karpenterGroupVersion,
 				&karpenterv1.NodePool{}, &karpenterv1.NodePoolList{}, &karpenterv1.NodeClaim{}, &karpenterv1.NodeClaimList{})
+			metav1.AddToGroupVersion(scheme, karpenterGroupVersion)
 			return nil
 		},
 	} {
