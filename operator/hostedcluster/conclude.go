@@ -55,16 +55,20 @@ type summary struct {
 	status  metav1.ConditionStatus
 	reason  string
 	message string
-	// detail is a message for the condition when there is none for the list.
+	// detail is for the condition alone: what holds when there is no message, or besides it.
 	detail string
 	state  v1beta1.AutoNodeState
 }
 
 func (s summary) conditionMessage() string {
-	if s.message != "" {
+	switch {
+	case s.message == "":
+		return s.detail
+	case s.status == metav1.ConditionTrue && s.detail != "":
+		return s.detail + "; " + s.message
+	default:
 		return s.message
 	}
-	return s.detail
 }
 
 func summarize(s *scope.Scope, o *outcome) summary {
@@ -104,8 +108,10 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	if component.Version != "" {
 		progressing = v1beta1.AutoNodeStateUpgrading
 	}
-	switch {
-	case o.blocked && !(is(rolledOut, metav1.ConditionTrue) && is(available, metav1.ConditionTrue)):
+	switch runs := is(rolledOut, metav1.ConditionTrue) && is(available, metav1.ConditionTrue); {
+	case o.blocked && !runs && !faulty(status.Conditions):
+		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeProgressingReason, message: o.message, detail: "Karpenter is being installed", state: progressing}
+	case o.blocked && !runs:
 		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeWaitingReason, message: o.message, detail: "an input is missing", state: v1beta1.AutoNodeStateWaiting}
 	case !is(rolledOut, metav1.ConditionTrue):
 		message := "Karpenter is being installed"
@@ -131,6 +137,13 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 		sum.state, sum.message = v1beta1.AutoNodeStateWaiting, o.message
 	}
 	return sum
+}
+
+// faulty says that somebody has to correct an input, in contrast to one that takes its time.
+func faulty(conditions []metav1.Condition) bool {
+	return slices.ContainsFunc([]string{v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable}, func(condition string) bool {
+		return meta.IsStatusConditionFalse(conditions, condition)
+	})
 }
 
 func setCondition(hostedCluster *v1beta1.HostedCluster, conditionType string, status metav1.ConditionStatus, reason, message string) {

@@ -57,8 +57,19 @@ func TestConclude(t *testing.T) {
 		}, {
 			name:    "When an input is missing before the first rollout, it should be Waiting",
 			outcome: outcome{blocked: true, message: "no such image"},
-			change:  []func(*scope.Scope){func(s *scope.Scope) { s.Component.Status = v1beta1.ControlPlaneComponentStatus{} }},
-			want:    "False/AutoNodeWaiting", state: v1beta1.AutoNodeStateWaiting, message: "no such image",
+			change: []func(*scope.Scope){func(s *scope.Scope) {
+				s.Component.Status = v1beta1.ControlPlaneComponentStatus{}
+				setCondition(s.HostedCluster, v1beta1.ReleaseResolved, metav1.ConditionFalse, v1beta1.ImageNotFoundReason, "")
+			}},
+			want: "False/AutoNodeWaiting", state: v1beta1.AutoNodeStateWaiting, message: "no such image",
+		}, {
+			name:    "When an input takes its time before the first rollout, it should be Progressing",
+			outcome: outcome{blocked: true, message: "connecting to blue"},
+			change: []func(*scope.Scope){func(s *scope.Scope) {
+				s.Component.Status = v1beta1.ControlPlaneComponentStatus{}
+				setCondition(s.HostedCluster, v1beta1.GuestReachable, metav1.ConditionUnknown, v1beta1.GuestConnectingReason, "")
+			}},
+			want: "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateProgressing, message: "connecting to blue",
 		}, {
 			name:    "When an input is missing later, it should not call off what runs",
 			outcome: outcome{blocked: true, message: "no such image"},
