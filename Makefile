@@ -2,7 +2,7 @@
 
 # The same flags for every go command: another -trimpath or CGO setting compiles all dependencies again. The race
 # detector needs cgo, so tests are a build of their own.
-export GOFLAGS += -trimpath
+export GOFLAGS += -trimpath -buildvcs=false
 export CGO_ENABLED ?= 0
 
 TOOL = go tool -modfile=tools/go.mod
