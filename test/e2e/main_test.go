@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"testing"
 
@@ -59,6 +60,13 @@ func run(m *testing.M) (code int) {
 		fmt.Fprintln(os.Stderr, "making a folder for the world:", err)
 		return 1
 	}
+	log, err := os.Create(filepath.Join(dir, "world.log"))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "opening the world's log:", err)
+		return 1
+	}
+	defer log.Close()
+	localworld.RedirectLogs(log)
 	world, err = localworld.Start(ctx, localworld.Config{Dir: dir, Guests: []string{blue, green, red}, Progress: progress.New(os.Stdout)})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "starting the world:", err)
