@@ -22,7 +22,7 @@ import (
 )
 
 // recheck is how often a guest that isn't connected is looked at: a connection that can't be made causes no event.
-const recheck = 15 * time.Second
+const recheck = 5 * time.Second
 
 // Name implements scope.Step.
 func (c *Connections) Name() string { return "guest" }

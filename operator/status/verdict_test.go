@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	testingclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+)
+
+// nodes makes n nodes of a NodePool, with a NodeClaim for each.
+func (i inventory) with(pool, class, version string, n int) inventory {
+	for range n {
+		name := fmt.Sprintf("%s-%d", pool, len(i.nodes))
+		i.nodes = append(i.nodes, corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{karpv1.NodePoolLabelKey: pool}},
+			Status: corev1.NodeStatus{
+				NodeInfo: corev1.NodeSystemInfo{KubeletVersion: version},
+				Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")},
+			},
+		})
+		i.claims = append(i.claims, karpv1.NodeClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       karpv1.NodeClaimSpec{NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: class}},
+			Status:     karpv1.NodeClaimStatus{NodeName: name},
+		})
+	}
+	return i
+}
+
+func (i inventory) budget(pool string, budgets ...karpv1.Budget) inventory {
+	i.pools[pool] = &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: pool}, Spec: karpv1.NodePoolSpec{Disruption: karpv1.Disruption{Budgets: budgets}}}
+	return i
+}
+
+func (i inventory) pin(class, version string) inventory {
+	i.pinned[class] = version
+	return i
+}
+
+func empty() inventory {
+	return inventory{pools: map[string]*karpv1.NodePool{}, pinned: map[string]string{}}
+}
+
+func TestJudge(t *testing.T) {
+	noon := testingclock.NewFakeClock(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
+	night := karpv1.Budget{Nodes: "0", Schedule: ptr.To("0 6 * * *"), Duration: &metav1.Duration{Duration: 12 * time.Hour}}
+	for name, c := range map[string]struct {
+		inventory inventory
+		server    string
+		want      verdict
+	}{
+		"there are no nodes": {
+			inventory: empty(), server: "1.36.3",
+			want: verdict{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason},
+		},
+		"all nodes run the payload's version": {
+			inventory: empty().with("general", "default", "v1.36.3", 3), server: "1.36.3",
+			want: verdict{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all nodes run 1.36.3"},
+		},
+		"a distribution appends its build": {
+			inventory: empty().with("general", "default", "v1.36.3+0a1b2c", 1), server: "1.36.3",
+			want: verdict{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all nodes run 1.36.3"},
+		},
+		"a budget limits the replacement": {
+			inventory: empty().with("general", "default", "v1.36.2", 5).with("general", "default", "v1.36.3", 3).budget("general", karpv1.Budget{Nodes: "1"}),
+			server:    "1.36.3",
+			want: verdict{outdated: 5, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
+				message: `5 of 8 nodes still run 1.36.2; NodePool "general" allows 1 disruption at a time`},
+		},
+		"a percentage limits the replacement": {
+			inventory: empty().with("general", "default", "v1.36.2", 20).budget("general", karpv1.Budget{Nodes: "10%"}), server: "1.36.3",
+			want: verdict{outdated: 20, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
+				message: `20 of 20 nodes still run 1.36.2; NodePool "general" allows 2 disruptions at a time`},
+		},
+		"a schedule forbids the replacement now": {
+			inventory: empty().with("general", "default", "v1.36.2", 1).budget("general", night), server: "1.36.3",
+			want: verdict{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
+				message: `1 of 1 node still runs 1.36.2; NodePool "general" allows no disruption now`},
+		},
+		"a budget is for another reason": {
+			inventory: empty().with("general", "default", "v1.36.2", 2).
+				budget("general", karpv1.Budget{Nodes: "0", Reasons: []karpv1.DisruptionReason{karpv1.DisruptionReasonEmpty}}),
+			server: "1.36.3",
+			want: verdict{outdated: 2, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
+				message: "2 of 2 nodes still run 1.36.2"},
+		},
+		"several NodePools limit it": {
+			inventory: empty().with("a", "default", "v1.36.2", 4).with("b", "default", "v1.36.1", 6).
+				budget("a", karpv1.Budget{Nodes: "2"}).budget("b", karpv1.Budget{Nodes: "1"}),
+			server: "1.36.3",
+			want: verdict{outdated: 10, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
+				message: `10 of 10 nodes still run 1.36.2 (4), 1.36.1 (6); NodePool "b" allows 1 disruption at a time`},
+		},
+		"the NodePool of a node is gone": {
+			inventory: empty().with("gone", "default", "v1.36.2", 1), server: "1.36.3",
+			want: verdict{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason, message: "1 of 1 node still runs 1.36.2"},
+		},
+		"the control plane is older than the payload": {
+			inventory: empty().with("general", "default", "v1.36.2", 3), server: "1.36.2",
+			want: verdict{outdated: 3, status: metav1.ConditionFalse, reason: v1beta1.ControlPlaneOlderReason,
+				message: "nodes stay on 1.36.2 until the control plane is upgraded to 1.36.3"},
+		},
+		"the control plane is newer than the payload": {
+			inventory: empty().with("general", "default", "v1.36.3", 3), server: "1.37.0",
+			want: verdict{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all nodes run 1.36.3"},
+		},
+		"a node class pins its version": {
+			inventory: empty().with("old", "pinned", "v1.35.0", 2).with("general", "default", "v1.36.3", 1).pin("pinned", "1.35.0"), server: "1.36.3",
+			want: verdict{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all 3 nodes run the version that they should"},
+		},
+		"a node hasn't told its version": {
+			inventory: empty().with("general", "default", "", 1), server: "1.36.3",
+			want: verdict{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason, message: "1 of 1 node still runs unknown"},
+		},
+	} {
+		t.Run("When "+name+", it should say so", func(t *testing.T) {
+			g := NewWithT(t)
+			got := judge(c.inventory, "1.36.3", c.server, noon)
+			g.Expect(cmp.Diff(c.want, got, cmp.AllowUnexported(verdict{}))).To(BeEmpty())
+		})
+	}
+}
+
+func TestInventory(t *testing.T) {
+	t.Run("When nodes are of several versions, it should count each, newest first", func(t *testing.T) {
+		g := NewWithT(t)
+		i := empty().with("a", "default", "v1.36.2", 2).with("a", "default", "v1.36.10", 1).with("a", "default", "", 1).with("a", "default", "v1.36.3-rc.1", 1)
+		g.Expect(i.versions()).To(Equal([]v1beta1.NodeVersion{
+			{Version: "1.36.10", Count: 1}, {Version: "1.36.3-rc.1", Count: 1}, {Version: "1.36.2", Count: 2}, {Version: "unknown", Count: 1},
+		}))
+	})
+
+	t.Run("When nodes have fractions of a CPU, it should round their sum up", func(t *testing.T) {
+		g := NewWithT(t)
+		i := empty().with("a", "default", "v1.36.2", 3)
+		i.nodes[0].Status.Capacity[corev1.ResourceCPU] = resource.MustParse("500m")
+		delete(i.nodes[1].Status.Capacity, corev1.ResourceCPU)
+		g.Expect(i.vcpus()).To(BeEquivalentTo(3))
+	})
+
+	t.Run("When NodeClaims have drifted, it should count them", func(t *testing.T) {
+		g := NewWithT(t)
+		i := empty().with("a", "default", "v1.36.2", 3)
+		i.claims[0].StatusConditions().SetTrue(karpv1.ConditionTypeDrifted)
+		i.claims[1].StatusConditions().SetFalse(karpv1.ConditionTypeDrifted, "NotDrifted", "")
+		g.Expect(i.drifted()).To(BeEquivalentTo(1))
+	})
+}
