@@ -36,7 +36,7 @@ type network struct {
 	mu      sync.Mutex
 	cut     bool
 	stalled bool
-	bodies map[io.ReadCloser]bool
+	bodies  map[io.ReadCloser]bool
 }
 
 func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {

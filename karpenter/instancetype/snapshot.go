@@ -18,7 +18,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
-	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/offering"
@@ -50,8 +49,6 @@ type Choice struct {
 	Offering     *cloudprovider.Offering
 	// FailureDomain for the Machine; empty where there are no failure domains, although the offering has a zone.
 	FailureDomain string
-
-	place
 }
 
 // Snapshot is what one node class offers at one time. It is never changed once built.
@@ -128,6 +125,10 @@ func Build(in Input) *Snapshot {
 // place is where and how a machine is bought.
 type place struct{ zone, capacityType string }
 
+func (p place) compare(other place) int {
+	return cmp.Or(cmp.Compare(p.zone, other.zone), cmp.Compare(p.capacityType, other.capacityType))
+}
+
 type builder struct {
 	Input
 	// offerings are the requirements of every place.
@@ -137,65 +138,75 @@ type builder struct {
 }
 
 func (b builder) build() *Snapshot {
-	in := b.Input
 	s := &Snapshot{choices: map[offering.Key]*Choice{}, shapes: map[string]*shape.Shape{}, taints: map[string][]corev1.Taint{}}
-	reserved, problems := parseReserved(in.Kubelet)
+	reserved, problems := parseReserved(b.Kubelet)
 	s.Problems = append(s.Problems, problems...)
-
-	zones, problems := zonesOf(in.Cluster.FailureDomains)
+	zones, problems := zonesOf(b.Cluster.FailureDomains)
 	s.Problems = append(s.Problems, problems...)
-
-	groups := map[string][]*shape.Shape{}
-	for i := range in.Shapes {
-		sh := &in.Shapes[i]
-		if first := groups[sh.InstanceType]; len(first) > 0 && (first[0].Arch != sh.Arch || first[0].OS != sh.OS) {
-			s.Problems = append(s.Problems, &shape.InvalidError{Source: sh.Source, Problem: fmt.Sprintf(
-				"instance type %s is %s/%s already, by %s; this one is %s/%s and needs a name of its own, by annotation %s",
-				sh.InstanceType, first[0].OS, first[0].Arch, first[0].Source, sh.OS, sh.Arch, v1alpha1.InstanceTypeAnnotation)})
-			continue
-		}
-		groups[sh.InstanceType] = append(groups[sh.InstanceType], sh)
-		s.shapes[sh.Source.Annotation()] = sh
-	}
+	groups, problems := groupsOf(b.Shapes)
+	s.Problems = append(s.Problems, problems...)
 
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
-		it := &cloudprovider.InstanceType{
-			Name:     name,
-			Capacity: capacityOf(groups[name], in.Kubelet),
-		}
+		shapes := groups[name]
+		it := &cloudprovider.InstanceType{Name: name, Capacity: capacityOf(shapes, b.Kubelet)}
 		it.Overhead = reserved.overhead(it.Capacity)
-		offerings := make(map[offering.Key]*Choice, len(groups[name])*2*max(len(zones), 1))
-		for _, sh := range groups[name] {
-			s.taints[name] = append(s.taints[name], sh.Taints...)
-			for _, choice := range b.choices(sh, zones) {
-				choice.InstanceType = it
-				key := offering.Key{InstanceType: name, Zone: choice.zone, CapacityType: choice.capacityType}
-				// A usable offering wins over one that isn't, then the cheaper one, then the first.
-				if other, ok := offerings[key]; ok && !(choice.Offering.Available && !other.Offering.Available) &&
-					!(choice.Offering.Available == other.Offering.Available && choice.Offering.Price < other.Offering.Price) {
-					continue
-				}
-				offerings[key] = choice
+		for _, sh := range shapes {
+			s.shapes[sh.Source.Annotation()] = sh
+			if len(sh.Taints) > 0 {
+				s.taints[name] = append(s.taints[name], sh.Taints...)
 			}
 		}
-		if len(s.taints[name]) == 0 {
-			delete(s.taints, name)
-		}
+		choices := b.choices(shapes, zones)
 		zoneNames, capacityTypes := sets.New[string](), sets.New[string]()
-		for _, key := range slices.SortedFunc(maps.Keys(offerings), offering.Key.Compare) {
-			it.Offerings = append(it.Offerings, offerings[key].Offering)
-			zoneNames.Insert(key.Zone)
-			capacityTypes.Insert(key.CapacityType)
-			s.choices[key] = offerings[key]
+		for _, p := range slices.SortedFunc(maps.Keys(choices), place.compare) {
+			choice := choices[p]
+			choice.InstanceType = it
+			it.Offerings = append(it.Offerings, choice.Offering)
+			s.choices[offering.Key{InstanceType: name, Zone: p.zone, CapacityType: p.capacityType}] = choice
+			zoneNames.Insert(p.zone)
+			capacityTypes.Insert(p.capacityType)
 		}
-		it.Requirements = b.requirements(it, groups[name], zoneNames, capacityTypes)
+		it.Requirements = b.requirements(it, shapes, zoneNames, capacityTypes)
 		s.InstanceTypes = append(s.InstanceTypes, it)
 	}
 	return s
 }
 
-// choices makes the offerings of one shape.
-func (b builder) choices(sh *shape.Shape, zones []string) []*Choice {
+// groupsOf are the shapes of each instance type. One type has one architecture and one operating system.
+func groupsOf(shapes []shape.Shape) (groups map[string][]*shape.Shape, problems []error) {
+	groups = make(map[string][]*shape.Shape, len(shapes))
+	for i := range shapes {
+		sh := &shapes[i]
+		if group := groups[sh.InstanceType]; len(group) > 0 && (group[0].Arch != sh.Arch || group[0].OS != sh.OS) {
+			problems = append(problems, &shape.InvalidError{Source: sh.Source, Problem: fmt.Sprintf(
+				"instance type %s is %s/%s already, by %s; this one is %s/%s and needs a name of its own, by annotation %s",
+				sh.InstanceType, group[0].OS, group[0].Arch, group[0].Source, sh.OS, sh.Arch, v1alpha1.InstanceTypeAnnotation)})
+			continue
+		}
+		groups[sh.InstanceType] = append(groups[sh.InstanceType], sh)
+	}
+	return groups, problems
+}
+
+// choices are the offerings of one instance type. Where several shapes offer the same, one that can be had wins, then the
+// cheaper one, then the first.
+func (b builder) choices(shapes []*shape.Shape, zones []string) map[place]*Choice {
+	choices := make(map[place]*Choice, 2*max(len(zones), 1))
+	for _, sh := range shapes {
+		b.eachChoice(sh, zones, func(p place, choice *Choice) {
+			other, ok := choices[p]
+			if !ok ||
+				choice.Offering.Available && !other.Offering.Available ||
+				choice.Offering.Available == other.Offering.Available && choice.Offering.Price < other.Offering.Price {
+				choices[p] = choice
+			}
+		})
+	}
+	return choices
+}
+
+// eachChoice makes the offerings of one shape.
+func (b builder) eachChoice(sh *shape.Shape, zones []string, yield func(place, *Choice)) {
 	domains := zones
 	if len(sh.FailureDomains) > 0 {
 		domains = sh.FailureDomains
@@ -204,39 +215,38 @@ func (b builder) choices(sh *shape.Shape, zones []string) []*Choice {
 	if sh.SpotPrice != nil {
 		capacityTypes = append(capacityTypes, karpv1.CapacityTypeSpot)
 	}
-	var choices []*Choice
 	for _, capacityType := range capacityTypes {
 		price, ok := b.Pricing.Price(sh, capacityType)
 		if !ok {
 			continue
 		}
 		if len(domains) == 0 {
-			choices = append(choices, b.choice(sh, DefaultZone, "", capacityType, price))
+			p := place{DefaultZone, capacityType}
+			yield(p, b.choice(sh, p, "", price))
 		}
 		for _, domain := range domains {
-			choices = append(choices, b.choice(sh, domain, domain, capacityType, price))
+			p := place{domain, capacityType}
+			yield(p, b.choice(sh, p, domain, price))
 		}
 	}
-	return choices
 }
 
-func (b builder) choice(sh *shape.Shape, zone, failureDomain, capacityType string, price float64) *Choice {
+func (b builder) choice(sh *shape.Shape, p place, failureDomain string, price float64) *Choice {
 	available := !sh.Paused && !b.Cluster.Paused && sh.Bootstrap.IsDefined()
 	if b.Unavailable != nil && available {
-		available = !b.Unavailable.Has(offering.Key{InstanceType: sh.InstanceType, Zone: zone, CapacityType: capacityType})
+		available = !b.Unavailable.Has(offering.Key{InstanceType: sh.InstanceType, Zone: p.zone, CapacityType: p.capacityType})
 	}
-	requirements, ok := b.offerings[place{zone, capacityType}]
+	requirements, ok := b.offerings[p]
 	if !ok {
 		requirements = scheduling.NewRequirements(
-			scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, zone),
-			scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, capacityType),
+			scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, p.zone),
+			scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, p.capacityType),
 		)
-		b.offerings[place{zone, capacityType}] = requirements
+		b.offerings[p] = requirements
 	}
 	return &Choice{
 		Shape:         sh,
 		FailureDomain: failureDomain,
-		place:         place{zone, capacityType},
 		Offering:      &cloudprovider.Offering{Requirements: requirements, Price: price, Available: available},
 	}
 }
@@ -299,9 +309,4 @@ func zonesOf(failureDomains []string) (zones []string, problems []error) {
 		zones = append(zones, domain)
 	}
 	return zones, problems
-}
-
-// Allocatable is what pods can use of the choice's instance type.
-func (c Choice) Allocatable() corev1.ResourceList {
-	return resources.Merge(c.InstanceType.Allocatable())
 }
