@@ -59,9 +59,9 @@ type worker struct {
 	ended      bool // no container comes back
 	// reason and message say why the pod was ended as a whole; empty while it wasn't.
 	reason, message string
-	stopGrace  time.Duration
-	stopBy     time.Time
-	done       chan struct{}
+	stopGrace       time.Duration
+	stopBy          time.Time
+	done            chan struct{}
 
 	mu sync.Mutex
 	// pod is the newest version that was seen, from the watch or in an answer.
