@@ -18,9 +18,11 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 
 	"github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/programs"
@@ -93,7 +95,7 @@ planes, which takes about ten minutes on two cores; later ones use the cache.`,
 		},
 	}
 	cmd.Flags().StringSliceVar(&cfg.Guests, "guests", []string{world.DefaultGuest}, "names of the guest clusters")
-	cmd.Flags().BoolVar(&cfg.WithoutOperator, "without-operator", false, "start everything but AutoNode's own two programs")
+	cmd.Flags().BoolVar(&cfg.WithoutOperator, "without-operator", false, "run no AutoNode operator, and so no Karpenter")
 	cmd.Flags().StringVar(&cfg.Source, "source", "",
 		"folder of AutoNode's source, which its programs are built from; default $AUTONODE_SOURCE, else the one around the working directory")
 	cmd.Flags().BoolVar(&detach, "detach", false, "return when the world is ready, and leave it running")
@@ -108,7 +110,6 @@ func up(ctx context.Context, out io.Writer, cfg world.Config) error {
 	if detached {
 		// The world's own children must not hold the pipe open: its end says that the world is ready.
 		syscall.CloseOnExec(detachedFD)
-		syscall.CloseOnExec(detachedFD) // or the world's processes would keep it open
 		pipe = os.NewFile(detachedFD, "progress")
 		cfg.Progress = progress.New(pipe)
 		if columns, err := strconv.Atoi(width); err == nil && columns > 0 {
@@ -123,7 +124,11 @@ func up(ctx context.Context, out io.Writer, cfg world.Config) error {
 	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
 		return fmt.Errorf("making the world's folder: %w", err)
 	}
-	log, err := os.OpenFile(logFile(cfg.Dir), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	flags := os.O_CREATE | os.O_WRONLY | os.O_APPEND
+	if !detached { // else it is our error output, too
+		flags |= os.O_TRUNC
+	}
+	log, err := os.OpenFile(logFile(cfg.Dir), flags, 0o644)
 	if err != nil {
 		return fmt.Errorf("opening the world's log: %w", err)
 	}
@@ -172,7 +177,7 @@ func upDetached(ctx context.Context, out io.Writer, cfg world.Config) error {
 	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
 		return fmt.Errorf("making the world's folder: %w", err)
 	}
-	log, err := os.Create(logFile(cfg.Dir))
+	log, err := os.OpenFile(logFile(cfg.Dir), os.O_CREATE|os.O_WRONLY|os.O_APPEND|os.O_TRUNC, 0o644)
 	if err != nil {
 		return fmt.Errorf("opening the world's log: %w", err)
 	}
@@ -384,6 +389,7 @@ The same happens when somebody changes spec.version of the guest's HostedControl
 			if err != nil {
 				return err
 			}
+			klog.SetLogger(logr.Discard()) // the client's complaints about an API server that restarts
 			started := time.Now()
 			if err := world.UpgradeControlPlane(ctx, management, args[0], version); err != nil {
 				return err

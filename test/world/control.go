@@ -77,7 +77,7 @@ func waitGone(ctx context.Context, dir string, state State) error {
 			return fmt.Errorf("process %d runs", state.PID)
 		}
 		for _, c := range state.Components {
-			if syscall.Kill(c.PID, 0) == nil && c.PID != state.PID {
+			if c.PID != state.PID && alive(c.PID) {
 				return fmt.Errorf("%s (process %d) runs", c.Name, c.PID)
 			}
 		}

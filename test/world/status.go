@@ -46,7 +46,7 @@ func ReadStatus(dir string) (Status, error) {
 	status := Status{State: state}
 	known := map[int]bool{}
 	add := func(c Component) {
-		cs := ComponentStatus{Component: c, Running: syscall.Kill(c.PID, 0) == nil}
+		cs := ComponentStatus{Component: c, Running: alive(c.PID)}
 		if !known[c.PID] {
 			known[c.PID] = true
 			cs.Memory = residentMemory(c.PID)
@@ -130,6 +130,40 @@ func residentMemory(pid int) int64 {
 	return kib << 10
 }
 
+// alive reports whether a process runs. One that has ended and that its parent doesn't look after is on Linux a zombie, and
+// not alive.
+func alive(pid int) bool {
+	if syscall.Kill(pid, 0) != nil {
+		return false
+	}
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return runtime.GOOS != "linux"
+	}
+	state, ok := parseStat(data)
+	return ok && state.state != "Z"
+}
+
+// stat is what /proc/<pid>/stat tells: "<pid> (<name>) <state> <parent> …"; the name may hold anything.
+type stat struct {
+	pid, parent int
+	name, state string
+}
+
+func parseStat(data []byte) (stat, bool) {
+	open, end := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
+	if open < 0 || end < open {
+		return stat{}, false
+	}
+	fields := strings.Fields(string(data[end+1:]))
+	if len(fields) < 2 {
+		return stat{}, false
+	}
+	pid, errPID := strconv.Atoi(strings.TrimSpace(string(data[:open])))
+	parent, errParent := strconv.Atoi(fields[1])
+	return stat{pid, parent, string(data[open+1 : end]), fields[0]}, errPID == nil && errParent == nil
+}
+
 type child struct {
 	pid  int
 	name string
@@ -147,19 +181,8 @@ func children(parent int) []child {
 		if err != nil {
 			continue // it has just ended
 		}
-		// "<pid> (<name>) <state> <parent> …"; the name may hold anything.
-		open, end := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
-		if open < 0 || end < open {
-			continue
-		}
-		fields := strings.Fields(string(data[end+1:]))
-		if len(fields) < 2 || fields[0] == "Z" {
-			continue
-		}
-		pid, errPID := strconv.Atoi(strings.TrimSpace(string(data[:open])))
-		of, errParent := strconv.Atoi(fields[1])
-		if errPID == nil && errParent == nil {
-			byParent[of] = append(byParent[of], child{pid, programName(path, string(data[open+1:end]))})
+		if s, ok := parseStat(data); ok && s.state != "Z" {
+			byParent[s.parent] = append(byParent[s.parent], child{s.pid, programName(path, s.name)})
 		}
 	}
 	var all []child

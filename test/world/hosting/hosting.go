@@ -7,6 +7,7 @@ package hosting
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -263,14 +264,22 @@ func Upgrade(ctx context.Context, management client.Client, guest, version strin
 		return fmt.Errorf("asking for %s in HostedControlPlane %s: %w", version, key, err)
 	}
 	generation := controlPlane.Generation
-	return process.Poll(ctx, fmt.Sprintf("%s to run %s", guest, version), nil, nil, func(ctx context.Context) error {
+	var refused error
+	err := process.Poll(ctx, fmt.Sprintf("%s to run %s", guest, version), nil, nil, func(ctx context.Context) error {
 		if err := management.Get(ctx, key, controlPlane); err != nil {
 			return err
 		}
 		available := condition(controlPlane)
-		if controlPlane.Status.Version == version && available.Status == metav1.ConditionTrue && available.ObservedGeneration >= generation {
-			return nil
+		if available.ObservedGeneration >= generation {
+			if controlPlane.Status.Version == version && available.Status == metav1.ConditionTrue {
+				return nil
+			}
+			if available.Reason == reasonUnknownVersion {
+				refused = fmt.Errorf("upgrading %s: %s", guest, available.Message)
+				return nil
+			}
 		}
 		return fmt.Errorf("HostedControlPlane %s: %s runs: %s", key, controlPlane.Status.Version, available.Message)
 	})
+	return errors.Join(err, refused)
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/autonode-io/autonode/test/world/controlplane"
 	controlplanev1 "github.com/autonode-io/autonode/test/world/infrastructure/api/controlplane/v1beta1"
+	"github.com/autonode-io/autonode/test/world/programs"
 )
 
 // Reasons of the condition Available of a HostedControlPlane.
@@ -26,6 +27,8 @@ const (
 	reasonAvailable = "Available"
 	// reasonUpgrading: the API server is being replaced by one of another version. It takes some seconds.
 	reasonUpgrading = "Upgrading"
+	// reasonUnknownVersion: the API server runs on as it was; ask for a version that the message names.
+	reasonUnknownVersion = "UnknownVersion"
 	// reasonUpgradeFailed: see the message, and the log of the API server in the world's folder.
 	reasonUpgradeFailed = "UpgradeFailed"
 )
@@ -68,7 +71,10 @@ func (r *reconciler) Reconcile(ctx context.Context, controlPlane *controlplanev1
 	}
 	upgradeCtx, cancel := context.WithTimeout(ctx, upgradeTimeout)
 	defer cancel()
-	if err := guest.Upgrade(upgradeCtx, controlPlane.Spec.Version); err != nil {
+	switch err := guest.Upgrade(upgradeCtx, controlPlane.Spec.Version); {
+	case errors.Is(err, programs.ErrUnknownVersion):
+		return ctrl.Result{}, r.report(ctx, controlPlane, guest, metav1.ConditionTrue, reasonUnknownVersion, err.Error())
+	case err != nil:
 		return ctrl.Result{}, errors.Join(err,
 			r.report(ctx, controlPlane, guest, metav1.ConditionFalse, reasonUpgradeFailed, err.Error()))
 	}

@@ -97,14 +97,18 @@ func (s Set) bin(name string) string { return filepath.Join(s.Dir, "bin", name) 
 // Etcd is the path of etcd.
 func (s Set) Etcd() string { return s.bin("etcd") }
 
-// APIServer is the path of the kube-apiserver that reports version, such as v1.36.2.
+// ErrUnknownVersion says that a version isn't among those that the world can run.
+var ErrUnknownVersion = errors.New("unknown version")
+
+// APIServer is the path of the kube-apiserver that reports version, such as v1.36.2. It wraps ErrUnknownVersion for
+// one that isn't in the set.
 func (s Set) APIServer(version string) (string, error) {
 	for _, known := range []string{KubernetesVersion, KubernetesUpgradedVersion} {
 		if version == known {
 			return s.bin(apiServerName(version)), nil
 		}
 	}
-	return "", fmt.Errorf("no kube-apiserver %s: the world has %s and %s", version, KubernetesVersion, KubernetesUpgradedVersion)
+	return "", fmt.Errorf("%w: no kube-apiserver %s; there are %s and %s", ErrUnknownVersion, version, KubernetesVersion, KubernetesUpgradedVersion)
 }
 
 // ControllerManager is the path of kube-controller-manager.

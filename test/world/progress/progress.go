@@ -55,7 +55,7 @@ func NewLive(out io.Writer, width int) *Printer {
 }
 
 // Live reports whether the Printer redraws, and the width of its terminal in columns.
-func (p *Printer) Live() (bool, int) { return p.live, p.width() }
+func (p *Printer) Live() (live bool, width int) { return p.live, p.width() }
 
 // Println prints a line above whatever is being redrawn.
 func (p *Printer) Println(a ...any) {
