@@ -45,7 +45,8 @@ type Config struct {
 type Set struct {
 	Config
 
-	ctx  context.Context
+	// Informers outlive the call that starts them.
+	ctx  context.Context //nolint:containedctx // see above
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 

@@ -58,8 +58,8 @@ func input(shapes ...shape.Shape) Input {
 	return Input{Shapes: shapes, Cluster: shape.Cluster{FailureDomains: []string{"a", "b"}}, Pricing: pricing.Default()}
 }
 
-// print writes everything that Karpenter sees.
-func print(s *Snapshot) string {
+// render writes everything that Karpenter sees.
+func render(s *Snapshot) string {
 	var b strings.Builder
 	resources := func(title string, list corev1.ResourceList) {
 		fmt.Fprintf(&b, "  %s:", title)
@@ -164,7 +164,7 @@ func TestBuildGolden(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := print(Build(tc.input()))
+			got := render(Build(tc.input()))
 			path := "testdata/" + tc.file + ".golden"
 			if *update {
 				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {

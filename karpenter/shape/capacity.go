@@ -318,11 +318,11 @@ func parseLabels(value string) (set map[string]string, problem string) {
 			continue
 		}
 		key, v, ok := strings.Cut(part, "=")
-		if key, v = strings.TrimSpace(key), strings.TrimSpace(v); !ok || len(validation.IsQualifiedName(key)) > 0 || len(validation.IsValidLabelValue(v)) > 0 {
+		key, v = strings.TrimSpace(key), strings.TrimSpace(v)
+		if !ok || len(validation.IsQualifiedName(key)) > 0 || len(validation.IsValidLabelValue(v)) > 0 {
 			return nil, fmt.Sprintf("is not a list of labels, such as team=web,tier=front: %q is not a label", part)
-		} else {
-			set[key] = v
 		}
+		set[key] = v
 	}
 	return set, ""
 }

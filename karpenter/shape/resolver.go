@@ -21,7 +21,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/informer"
 )
 
-// ErrNoBootstrap: the node class says nothing about bootstrap, and a shape has none of its own.
+// ErrNoBootstrap means that the node class says nothing about bootstrap, and a shape has none of its own.
 var ErrNoBootstrap = errors.New("spec.bootstrap isn't set, and infrastructure templates have no bootstrap of their own")
 
 // Kinds of Cluster API that this package reads.

@@ -12,7 +12,7 @@ import (
 	"github.com/awslabs/operatorpkg/singleton"
 	"github.com/blang/semver/v4"
 	apiversion "k8s.io/apimachinery/pkg/version"
-	controllerruntime "sigs.k8s.io/controller-runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
@@ -67,7 +67,7 @@ func (t *Tracker) Reconcile(ctx context.Context) (reconciler.Result, error) {
 
 // Register adds the tracker to the manager.
 func (t *Tracker) Register(_ context.Context, m manager.Manager) error {
-	return controllerruntime.NewControllerManagedBy(m).
+	return ctrl.NewControllerManagedBy(m).
 		Named(t.Name()).
 		WatchesRawSource(singleton.Source()).
 		Complete(singleton.AsReconciler(t))
