@@ -17,6 +17,7 @@ import (
 
 // Story 3: an admin edits a NodePool, and its nodes are replaced within the disruption budget.
 func TestDisruptionBudget(t *testing.T) {
+	t.Parallel()
 	t.Run("When a NodePool's template changes, it should replace the nodes, never more at once than the budget allows", func(t *testing.T) {
 		c := take(t, blue)
 		g := NewWithT(t)

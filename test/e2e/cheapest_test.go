@@ -3,15 +3,20 @@
 package e2e
 
 import (
+	"fmt"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
 // Story 2: the cheapest fitting machine is chosen, and what a NodePool requires is honoured.
 func TestCheapest(t *testing.T) {
+	t.Parallel()
+	c := take(t, blue)
 	// The shapes and prices are the world's: see test/world/hosting.
 	cases := map[string]struct {
 		options []poolOption
@@ -43,21 +48,30 @@ func TestCheapest(t *testing.T) {
 			want:    map[string]string{corev1.LabelInstanceTypeStable: "c8-xlarge"},
 		},
 	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			c := take(t, blue)
-			g := NewWithT(t)
-			c.nodePool(t, "general", tc.options...)
-			c.workload(t, "web", 1, tc.cpu)
-			c.waitRunning(t, "web")
-			nodes := c.nodes(g, t.Context())
-			g.Expect(nodes).To(HaveLen(1))
-			machines := c.machines(g, t.Context())
-			g.Expect(machines).To(HaveLen(1))
-			for key, value := range tc.want {
-				g.Expect(nodes[0].Labels).To(HaveKeyWithValue(key, value))
-			}
-			g.Expect(machines[0].Spec.FailureDomain).To(Equal(nodes[0].Labels[corev1.LabelTopologyZone]))
-		})
-	}
+	// Every case has a NodePool of its own. The group ends when all have, and only then gives the guest back.
+	t.Run("cases", func(t *testing.T) {
+		i := 0
+		for name, tc := range cases {
+			i++
+			pool := fmt.Sprintf("pool-%d", i)
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				g := NewWithT(t)
+				c.nodePool(t, pool, tc.options...)
+				c.workload(t, pool, 1, tc.cpu, onPool(pool))
+				c.waitRunning(t, pool)
+				nodes := &corev1.NodeList{}
+				g.Expect(c.guest.List(t.Context(), nodes, client.MatchingLabels{karpenterv1.NodePoolLabelKey: pool})).To(Succeed())
+				g.Expect(nodes.Items).To(HaveLen(1))
+				machines := &clusterv1.MachineList{}
+				g.Expect(c.management.List(t.Context(), machines, client.InNamespace(c.namespace()),
+					client.MatchingLabels{karpenterv1.NodePoolLabelKey: pool})).To(Succeed())
+				g.Expect(machines.Items).To(HaveLen(1))
+				for key, value := range tc.want {
+					g.Expect(nodes.Items[0].Labels).To(HaveKeyWithValue(key, value))
+				}
+				g.Expect(machines.Items[0].Spec.FailureDomain).To(Equal(nodes.Items[0].Labels[corev1.LabelTopologyZone]))
+			})
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -42,6 +43,10 @@ type cluster struct {
 	guest      client.WithWatch
 }
 
+// taken lets one story at a time have a guest. Stories run in parallel; one that needs two guests takes them in the order of
+// their names.
+var taken = map[string]*sync.Mutex{blue: {}, green: {}, red: {}}
+
 // take returns the guest of that name for one story, with AutoNode on. When the story ends, its NodePools and workloads
 // are removed and its nodes have gone; when it failed, what a person would look at is printed first.
 func take(t *testing.T, name string) *cluster {
@@ -54,6 +59,8 @@ func take(t *testing.T, name string) *cluster {
 // takeOff is take without turning AutoNode on.
 func takeOff(t *testing.T, name string) *cluster {
 	t.Helper()
+	taken[name].Lock()
+	t.Cleanup(taken[name].Unlock)
 	g := NewWithT(t)
 	management, err := newClient(world.Management().RESTConfig())
 	g.Expect(err).NotTo(HaveOccurred())
@@ -214,6 +221,13 @@ func (c *cluster) workload(t *testing.T, name string, replicas int32, cpu string
 	}
 	NewWithT(t).Expect(c.guest.Create(t.Context(), deployment)).To(Succeed())
 	return deployment
+}
+
+// onPool lets a workload run on one NodePool's nodes only.
+func onPool(name string) workloadOption {
+	return func(template *corev1.PodTemplateSpec) {
+		template.Spec.NodeSelector = map[string]string{karpenterv1.NodePoolLabelKey: name}
+	}
 }
 
 // apart puts each pod of a workload on a node of its own.

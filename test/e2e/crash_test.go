@@ -18,6 +18,7 @@ import (
 
 // Story 7: our programs die in the middle of their work, and the work completes with nothing doubled or leaked.
 func TestCrash(t *testing.T) {
+	t.Parallel()
 	t.Run("When the active Karpenter is killed in the middle of 50 creations, it should end with one Machine per NodeClaim", func(t *testing.T) {
 		c := take(t, blue)
 		g := NewWithT(t)

@@ -27,6 +27,7 @@ import (
 
 // Story 5: turning AutoNode off drains and removes; turning it on again works; deleting the HostedCluster leaves nothing.
 func TestDisable(t *testing.T) {
+	t.Parallel()
 	c := take(t, green)
 
 	t.Run("When AutoNode is disabled, it should drain the nodes within a PodDisruptionBudget, then remove Karpenter", func(t *testing.T) {

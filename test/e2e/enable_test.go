@@ -20,6 +20,7 @@ import (
 
 // Story 1: a platform team turns AutoNode on, a cluster admin asks for nodes, and they go when they aren't needed.
 func TestEnable(t *testing.T) {
+	t.Parallel()
 	c := take(t, blue)
 
 	t.Run("When AutoNode is enabled, it should establish Karpenter's CRDs in the guest", func(t *testing.T) {

@@ -4,13 +4,19 @@ package e2e
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/keyutil"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -18,6 +24,7 @@ import (
 
 // Story 8: Karpenter's token for the guest is renewed before it expires, and Karpenter doesn't restart for it.
 func TestTokenRenewal(t *testing.T) {
+	t.Parallel()
 	t.Run("When the token is near its expiry, it should be renewed, and Karpenter should not restart", func(t *testing.T) {
 		c := take(t, blue)
 		g := NewWithT(t)
@@ -43,20 +50,55 @@ func (c *cluster) guestAccess(g Gomega, ctx context.Context) *corev1.Secret { //
 	return secret
 }
 
-// ageToken puts a real token into the Secret that has only ten minutes left, the shortest that an API server gives, as
-// if the operator hadn't run for most of an hour. It returns that token.
+// ageToken puts a token into the Secret that is the old one but for its age: issued 50 minutes ago, with ten left, as if the
+// operator hadn't run meanwhile. It is signed with the guest's own key, so Karpenter can use it. It returns that token.
 func (c *cluster) ageToken(t *testing.T) []byte {
 	t.Helper()
 	g := NewWithT(t)
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(600))}}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: v1beta1.KarpenterComponent}}
-	g.Expect(c.guest.SubResource("token").Create(t.Context(), account, request)).To(Succeed())
 	secret := c.guestAccess(g, t.Context())
 	original := secret.DeepCopy()
-	secret.Data["token"] = []byte(request.Status.Token)
-	secret.Annotations[v1beta1.TokenExpiresAtAnnotation] = request.Status.ExpirationTimestamp.UTC().Format(time.RFC3339)
+	expires := time.Now().Add(10 * time.Minute)
+	aged := c.sign(t, secret.Data["token"], map[string]int64{
+		"iat": expires.Add(-time.Hour).Unix(), "nbf": expires.Add(-time.Hour).Unix(), "exp": expires.Unix(),
+	})
+	secret.Data["token"] = aged
+	secret.Annotations[v1beta1.TokenExpiresAtAnnotation] = expires.UTC().Format(time.RFC3339)
 	g.Expect(c.management.Patch(t.Context(), secret, client.MergeFrom(original))).To(Succeed())
-	return []byte(request.Status.Token)
+
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: string(aged)}}
+	g.Expect(c.guest.Create(t.Context(), review)).To(Succeed())
+	g.Expect(review.Status.Authenticated).To(BeTrue(), "the guest has to accept the aged token: %s", review.Status.Error)
+	return aged
+}
+
+// sign returns a token with other claims, signed with the guest's key (ES256, RFC 7518).
+func (c *cluster) sign(t *testing.T, token []byte, change map[string]int64) []byte {
+	t.Helper()
+	g := NewWithT(t)
+	parts := strings.Split(string(token), ".")
+	g.Expect(parts).To(HaveLen(3))
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	g.Expect(err).NotTo(HaveOccurred())
+	claims := map[string]any{}
+	g.Expect(json.Unmarshal(payload, &claims)).To(Succeed())
+	for name, value := range change {
+		claims[name] = value
+	}
+	payload, err = json.Marshal(claims)
+	g.Expect(err).NotTo(HaveOccurred())
+
+	encoded, err := world.Guest(c.name).SigningKey()
+	g.Expect(err).NotTo(HaveOccurred())
+	key, err := keyutil.ParsePrivateKeyPEM(encoded)
+	g.Expect(err).NotTo(HaveOccurred())
+	signing, ok := key.(*ecdsa.PrivateKey)
+	g.Expect(ok).To(BeTrue(), "%T", key)
+	signed := parts[0] + "." + base64.RawURLEncoding.EncodeToString(payload)
+	digest := sha256.Sum256([]byte(signed))
+	r, s, err := ecdsa.Sign(rand.Reader, signing, digest[:])
+	g.Expect(err).NotTo(HaveOccurred())
+	signature := append(r.FillBytes(make([]byte, 32)), s.FillBytes(make([]byte, 32))...)
+	return []byte(signed + "." + base64.RawURLEncoding.EncodeToString(signature))
 }
 
 // incarnation is one start of one pod.

@@ -21,6 +21,7 @@ import (
 // Story 4: a new payload rolls Karpenter, then the nodes, never ahead of the control plane; one that can't be resolved
 // changes nothing. The guest is this story's own, because a control plane isn't downgraded.
 func TestUpgrade(t *testing.T) {
+	t.Parallel()
 	c := take(t, red)
 	g := NewWithT(t)
 	c.nodePool(t, "general", budget("1"))
