@@ -158,6 +158,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options) erro
 			}), Anyway: always},
 			{Step: counts},
 		},
+		Paused:  []hostedcluster.Step{{Step: connections}, {Step: tokens.WhilePaused(), Anyway: always}},
 		Sources: []source.Source{connections.Source(), pullSecrets.Source(), releases.Source()},
 	})
 	return err

@@ -53,6 +53,9 @@ type Config struct {
 	// Disabled are the steps that run while AutoNode is being turned off or the HostedCluster deleted, in order. When none of
 	// them waits, everything is gone and the finalizer is removed.
 	Disabled []Step
+	// Paused are the steps that run while the HostedCluster is paused, in order: those without which what runs would stop. What they
+	// write to its status is dropped.
+	Paused []Step
 	// Sources wake the reconciler beside its own watches.
 	Sources []source.Source
 	// Clock tells the time; nil is the real one.
@@ -66,6 +69,7 @@ type Reconciler struct {
 	applier    *apply.Applier
 	enabled    []Step
 	disabled   []Step
+	paused     []Step
 	recorder   events.EventRecorder
 	clock      clock.PassiveClock
 }
@@ -169,7 +173,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, before **v1b
 	}
 
 	if p := r.pause(s); p.paused {
-		return &outcome{state: paused, message: p.message, requeueAfter: p.resumesAfter}
+		return r.keep(ctx, s, p)
 	}
 
 	if !enabled {
@@ -198,6 +202,17 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, before **v1b
 		return o
 	}
 	r.run(ctx, s, r.enabled, o)
+	return o
+}
+
+// keep sees to it that what runs goes on running during a pause.
+func (r *Reconciler) keep(ctx context.Context, s *scope.Scope, p pause) *outcome {
+	frozen := *s
+	frozen.HostedCluster = s.HostedCluster.DeepCopy()
+	o := &outcome{}
+	r.run(ctx, &frozen, r.paused, o)
+	o.state, o.message = paused, p.message
+	o.requeue(p.resumesAfter)
 	return o
 }
 

@@ -38,6 +38,7 @@ func New(ctx context.Context, config Config) (*Reconciler, error) {
 		applier:    config.Applier,
 		enabled:    config.Enabled,
 		disabled:   config.Disabled,
+		paused:     config.Paused,
 		recorder:   mgr.GetEventRecorder(v1beta1.ManagedByOperator),
 		clock:      config.Clock,
 	}
