@@ -9,8 +9,10 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
@@ -61,7 +63,8 @@ func (c *cluster) watchDisruptions(t *testing.T) (result func() (most int, ever 
 	ctx, cancel := context.WithCancel(t.Context())
 	list := &karpenterv1.NodeClaimList{}
 	g.Expect(c.guest.List(ctx, list)).To(Succeed())
-	watcher, err := c.guest.Watch(ctx, &karpenterv1.NodeClaimList{}, &client.ListOptions{Raw: listOptions(list.ResourceVersion)})
+	// It goes on where it was when the API server is restarted, as an upgrade does.
+	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, nodeClaimWatcher{c.guest})
 	g.Expect(err).NotTo(HaveOccurred())
 
 	var most int
@@ -88,11 +91,17 @@ func (c *cluster) watchDisruptions(t *testing.T) (result func() (most int, ever 
 	return func() (int, []string) {
 		t.Helper()
 		cancel()
-		watcher.Stop()
 		done.Wait()
 		g.Expect(broken).NotTo(HaveOccurred())
 		return most, keys(ever)
 	}
+}
+
+// nodeClaimWatcher begins watches of NodeClaims.
+type nodeClaimWatcher struct{ guest client.WithWatch }
+
+func (w nodeClaimWatcher) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	return w.guest.Watch(ctx, &karpenterv1.NodeClaimList{}, &client.ListOptions{Raw: &options})
 }
 
 func isDisrupted(claim *karpenterv1.NodeClaim) bool {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -19,10 +18,6 @@ import (
 func hostedClusterList() *v1beta1.HostedClusterList     { return &v1beta1.HostedClusterList{} }
 func componentList() *v1beta1.ControlPlaneComponentList { return &v1beta1.ControlPlaneComponentList{} }
 func nodeClassList() *v1alpha1.ClusterAPINodeClassList  { return &v1alpha1.ClusterAPINodeClassList{} }
-
-func listOptions(resourceVersion string) *metav1.ListOptions {
-	return &metav1.ListOptions{ResourceVersion: resourceVersion}
-}
 
 func errUnexpectedEvent(event watch.Event) error {
 	return fmt.Errorf("the watch ended early: %s %v", event.Type, event.Object)
