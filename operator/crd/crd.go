@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,6 +26,9 @@ import (
 // CreatedAnnotation is on the definitions that the operator created. One that was there before is kept up to date, but not
 // removed with the HostedCluster: what it defines isn't ours.
 const CreatedAnnotation = v1beta1.Group + "/created"
+
+// recheck is how soon to ask again whether a kind is served: no watch tells.
+const recheck = 200 * time.Millisecond
 
 // Config is what New needs.
 type Config struct {
@@ -61,7 +65,7 @@ func (d *Definitions) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 	case err != nil:
 		return scope.Result{}, err
 	case still:
-		return scope.Result{}, nil
+		return served(s), nil
 	}
 	desired, err := Desired(s.Karpenter.CRDs)
 	if err != nil {
@@ -84,7 +88,15 @@ func (d *Definitions) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 		return scope.Result{Wait: true, Message: strings.Join(waits, "; ")}, nil
 	}
 	d.settled.Add(s.HostedCluster.UID, now)
-	return scope.Result{}, nil
+	return served(s), nil
+}
+
+// served waits until what is established is served, too: an API server takes a moment from one to the other.
+func served(s *scope.Scope) scope.Result {
+	if s.Guest.Complete {
+		return scope.Result{}
+	}
+	return scope.Result{Wait: true, Message: "waiting for the guest to serve Karpenter's kinds", RequeueAfter: recheck}
 }
 
 func (d *Definitions) isSettled(ctx context.Context, s *scope.Scope) (bool, error) {

@@ -45,8 +45,9 @@ type Connections struct {
 	clusters   clustercache.ClusterCache
 	events     *events
 
-	mu    sync.Mutex
-	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // clustercache's own; nil until it starts
+	mu       sync.Mutex
+	queue    workqueue.TypedRateLimitingInterface[reconcile.Request] // clustercache's own; nil until it starts
+	watching map[client.ObjectKey]*watching                          // by the Cluster
 }
 
 var _ scope.Step = (*Connections)(nil)
@@ -54,7 +55,7 @@ var _ scope.Step = (*Connections)(nil)
 // New adds Cluster API's clustercache, and a cache of the Secrets that it needs, to the manager.
 func New(ctx context.Context, config Config) (*Connections, error) {
 	mgr := config.Manager
-	c := &Connections{management: mgr.GetClient(), events: newEvents()}
+	c := &Connections{management: mgr.GetClient(), events: newEvents(), watching: map[client.ObjectKey]*watching{}}
 
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1beta1.HostedCluster{}, clusterIndex, indexByCluster); err != nil {
 		return nil, fmt.Errorf("indexing hosted clusters by cluster: %w", err)
@@ -156,6 +157,13 @@ func (c *Connections) look(cluster types.NamespacedName) {
 	if c.queue != nil {
 		c.queue.Add(reconcile.Request{NamespacedName: cluster})
 	}
+}
+
+// forget drops what is known of a connection that is no more.
+func (c *Connections) forget(cluster client.ObjectKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.watching, cluster)
 }
 
 // wanted is true while a HostedCluster uses AutoNode on the Cluster, or has still to be cleaned up after.

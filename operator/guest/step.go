@@ -37,6 +37,7 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 	key := s.ClusterKey()
 	guest, err := c.connect(ctx, s)
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
+		c.forget(key)
 		c.look(key)
 		reason, message := c.diagnose(ctx, s)
 		status := metav1.ConditionFalse
@@ -69,10 +70,12 @@ func (c *Connections) connect(ctx context.Context, s *scope.Scope) (*scope.Guest
 	if err != nil {
 		return nil, err
 	}
-	if err := c.watch(ctx, key, client.ObjectKeyFromObject(s.HostedCluster), cached); err != nil {
+	guest := &scope.Guest{Cached: cached, Live: live, Config: config}
+	guest.Complete, err = c.watch(ctx, key, client.ObjectKeyFromObject(s.HostedCluster), guest)
+	if err != nil {
 		return nil, err
 	}
-	return &scope.Guest{Cached: cached, Live: live, Config: config}, nil
+	return guest, nil
 }
 
 // diagnose says why there is no connection, as far as the management cluster knows.

@@ -5,6 +5,7 @@ package guest
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,21 +14,26 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/karpenter/pkg/apis"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/scope"
 )
 
 // Names of the definitions of the kinds that the steps read in a guest.
@@ -170,26 +176,73 @@ func isDrifted(claim *karpv1.NodeClaim) bool {
 	return false
 }
 
-// watch starts the guest's watches as far as its kinds exist already. Those that were started before are left alone.
-func (c *Connections) watch(ctx context.Context, cluster client.ObjectKey, hostedCluster types.NamespacedName, guest client.Reader) error {
-	for _, w := range watches() {
-		if w.crd != "" {
-			switch established, err := IsEstablished(ctx, guest, w.crd); {
-			case err != nil:
-				return err
-			case !established:
-				continue // the definition's own watch brings us back
-			}
-		}
-		if err := c.clusters.Watch(ctx, cluster, &guestWatch{watched: w, hostedCluster: hostedCluster, events: c.events}); err != nil {
-			return fmt.Errorf("watching %T in the guest: %w", w.object, err)
-		}
-	}
-	return nil
+// watching is what is watched by one connection.
+type watching struct {
+	connection *rest.Config // one for each connection
+
+	mu    sync.Mutex
+	names sets.Set[string]
 }
 
-// IsEstablished is true once a guest serves what the definition of that name defines. A list of a kind that isn't served would
-// start a watch that never gets anywhere.
+// watch starts the guest's watches as far as its kinds are served already. Those that were started before are left alone. It
+// returns whether all of them are there.
+func (c *Connections) watch(ctx context.Context, key client.ObjectKey, hostedCluster types.NamespacedName, guest *scope.Guest) (bool, error) {
+	c.mu.Lock()
+	w, ok := c.watching[key]
+	if !ok || w.connection != guest.Config {
+		w = &watching{connection: guest.Config, names: sets.New[string]()}
+		c.watching[key] = w
+	}
+	c.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	complete := true
+	for _, kind := range watches() {
+		watch := &guestWatch{watched: kind, hostedCluster: hostedCluster, events: c.events}
+		if w.names.Has(watch.Name()) {
+			continue
+		}
+		if kind.crd != "" {
+			switch served, err := isServed(ctx, guest, kind); {
+			case err != nil:
+				return false, err
+			case !served:
+				complete = false
+				continue
+			}
+		}
+		if err := c.clusters.Watch(ctx, key, watch); err != nil {
+			return false, fmt.Errorf("watching %T in the guest: %w", kind.object, err)
+		}
+		w.names.Insert(watch.Name())
+	}
+	return complete, nil
+}
+
+// isServed asks the API server for one object, because a kind is established before it is served: an informer that comes too early
+// backs off for seconds.
+func isServed(ctx context.Context, guest *scope.Guest, kind watched) (bool, error) {
+	if established, err := IsEstablished(ctx, guest.Cached, kind.crd); err != nil || !established {
+		return false, err // the definition's own watch brings us back
+	}
+	gvk, err := apiutil.GVKForObject(kind.object, guest.Live.Scheme())
+	if err != nil {
+		return false, err
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(gvk)
+	err = guest.Live.List(ctx, list, client.Limit(1))
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("listing %ss in the guest: %w", gvk.Kind, err)
+	}
+	return true, nil
+}
+
+// IsEstablished is true once a guest has accepted the definition of that name.
 func IsEstablished(ctx context.Context, guest client.Reader, name string) (bool, error) {
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	if err := guest.Get(ctx, client.ObjectKey{Name: name}, crd); err != nil {

@@ -74,6 +74,9 @@ type Guest struct {
 	Cached client.Client
 	// Live reads from the API server, and writes.
 	Live client.Client
+	// Complete says that the guest serves Karpenter's kinds and that Cached watches them. Before, a cached read of one could
+	// block for seconds.
+	Complete bool
 	// Config names the API server, its CA and the operator's own credentials.
 	Config *rest.Config
 }

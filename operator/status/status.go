@@ -25,7 +25,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -66,7 +65,7 @@ func (*Status) Name() string { return "status" }
 
 // Reconcile counts, and owns NodesUpToDate. While the guest can't be reached the last known numbers stay.
 func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
-	if s.Guest == nil {
+	if s.Guest == nil || !s.Guest.Complete {
 		return scope.Result{}, nil
 	}
 	inventory, err := take(ctx, s.Guest.Cached)
@@ -137,21 +136,13 @@ type inventory struct {
 	pinned map[string]string
 }
 
-func take(ctx context.Context, reader client.Reader) (inventory, error) {
+func take(ctx context.Context, guest client.Reader) (inventory, error) {
 	nodes, claims, pools, classes := &corev1.NodeList{}, &karpv1.NodeClaimList{}, &karpv1.NodePoolList{}, &v1alpha1.ClusterAPINodeClassList{}
-	if err := reader.List(ctx, nodes, client.HasLabels{karpv1.NodePoolLabelKey}); err != nil {
+	if err := guest.List(ctx, nodes, client.HasLabels{karpv1.NodePoolLabelKey}); err != nil {
 		return inventory{}, fmt.Errorf("listing nodes in the guest: %w", err)
 	}
-	for definition, list := range map[string]client.ObjectList{
-		guest.NodeClaimDefinition: claims, guest.NodePoolDefinition: pools, guest.NodeClassDefinition: classes,
-	} {
-		switch established, err := guest.IsEstablished(ctx, reader, definition); {
-		case err != nil:
-			return inventory{}, err
-		case !established: // before the definitions are applied, and after they were removed, there is none
-			continue
-		}
-		if err := reader.List(ctx, list); err != nil {
+	for _, list := range []client.ObjectList{claims, pools, classes} {
+		if err := guest.List(ctx, list); err != nil {
 			return inventory{}, fmt.Errorf("listing %T in the guest: %w", list, err)
 		}
 	}

@@ -55,6 +55,15 @@ func TestStatus(t *testing.T) {
 
 	t.Run("When the guest has no definitions yet, it should count nothing", func(t *testing.T) {
 		g := NewWithT(t)
+		s.Guest.Complete = false
+		reconcile(g)
+		g.Expect(s.HostedCluster.Status.AutoNode).To(BeNil())
+		s.Guest.Complete = true
+	})
+
+	t.Run("When there are no nodes, it should say so", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(clusters.InstallDefinitions()).To(Succeed())
 		reconcile(g)
 		g.Expect(*s.HostedCluster.Status.AutoNode).To(Equal(v1beta1.AutoNodeStatus{
 			NodeCount: ptr.To[int32](0), NodeClaimCount: ptr.To[int32](0), VCPUs: ptr.To[int32](0), DriftedNodeCount: ptr.To[int32](0),
@@ -64,7 +73,6 @@ func TestStatus(t *testing.T) {
 
 	t.Run("When there are nodes, it should count them and keep what others say", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Expect(clusters.InstallDefinitions()).To(Succeed())
 		for name, labels := range map[string]map[string]string{"n1": {karpv1.NodePoolLabelKey: "general"}, "static": nil} {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
 			g.Expect(clusters.Guest.Client.Create(ctx, node)).To(Succeed())

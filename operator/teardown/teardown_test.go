@@ -131,7 +131,7 @@ func (f *fixture) unreachable() {
 }
 
 func (f *fixture) reachable() {
-	f.Guest = &scope.Guest{Cached: clusters.Guest.Client, Live: clusters.Guest.Client, Config: clusters.Guest.Config}
+	f.Guest = &scope.Guest{Cached: clusters.Guest.Client, Live: clusters.Guest.Client, Config: clusters.Guest.Config, Complete: true}
 }
 
 // claim makes a NodeClaim as Karpenter would have: with its finalizer, its Node and its Machine.
