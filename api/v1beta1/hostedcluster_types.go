@@ -82,7 +82,7 @@ type HostedClusterSpec struct {
 	ImageContentSources []ImageContentSource `json:"imageContentSources,omitempty"`
 
 	// pausedUntil pauses AutoNode for this cluster: "true" until it is removed, "false", or a time in RFC 3339 at
-	// which it resumes by itself. What runs goes on running; nothing is written.
+	// which it resumes by itself. What runs goes on running: nothing is written but a token that would expire.
 	// +optional
 	// +kubebuilder:validation:MaxLength=35
 	// +kubebuilder:validation:Pattern=`^(true|false|\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2}))$`
