@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package lifecycle tells a NodeClaim what becomes of its Machine: that it has a provider ID, that it can't be had, that
-// somebody takes it away. Karpenter does the rest.
+// somebody takes it away, that it is gone. Karpenter does the rest.
 package lifecycle
 
 import (
@@ -55,7 +55,8 @@ type Config struct {
 // Controller reconciles a NodeClaim with its Machine.
 type Controller struct {
 	Config
-	steps []step
+	departure departure
+	steps     []step
 }
 
 // step looks at a NodeClaim that isn't being deleted and its Machine. It says whether it has dealt with the NodeClaim, so that
@@ -66,7 +67,7 @@ type step interface {
 
 // New returns the controller.
 func New(config Config) *Controller {
-	return &Controller{Config: config, steps: []step{
+	return &Controller{Config: config, departure: departure{config}, steps: []step{
 		&removal{config},
 		&failure{config},
 		&identity{config},
@@ -79,7 +80,10 @@ func (c *Controller) Name() string { return "machine.lifecycle" }
 // Reconcile tells a NodeClaim what its Machine says.
 func (c *Controller) Reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim) (reconcile.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
-	if nodeClaim.DeletionTimestamp != nil || !nodeClaim.StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue() {
+	if nodeClaim.DeletionTimestamp != nil {
+		return reconcile.Result{}, c.departure.reconcile(ctx, nodeClaim)
+	}
+	if !nodeClaim.StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue() {
 		// Until Karpenter has taken over what Create returned, it isn't ready to be told more.
 		return reconcile.Result{}, nil
 	}
@@ -108,7 +112,6 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		WatchesRawSource(source.Kind(c.ManagementCache, &clusterv1.Machine{},
 			handler.TypedEnqueueRequestsFromMapFunc(c.nodeClaimOf), predicate.TypedFuncs[*clusterv1.Machine]{
 				UpdateFunc:  func(e event.TypedUpdateEvent[*clusterv1.Machine]) bool { return matters(e.ObjectOld, e.ObjectNew) },
-				DeleteFunc:  func(event.TypedDeleteEvent[*clusterv1.Machine]) bool { return false },
 				GenericFunc: func(event.TypedGenericEvent[*clusterv1.Machine]) bool { return false },
 			})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -234,5 +235,75 @@ func TestRemoval(t *testing.T) {
 		after, err := f.reconcile()
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(after.DeletionTimestamp).To(BeNil())
+	})
+}
+
+func TestDeparture(t *testing.T) {
+	terminating := func(f *fixture) {
+		f.t.Helper()
+		g := NewWithT(f.t)
+		f.launched()
+		f.nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeInstanceTerminating)
+		g.Expect(f.Admin.Status().Update(f.t.Context(), f.nodeClaim)).To(Succeed())
+		g.Expect(f.Admin.Delete(f.t.Context(), f.nodeClaim)).To(Succeed())
+	}
+	gone := func(f *fixture) {
+		f.t.Helper()
+		g := NewWithT(f.t)
+		g.Expect(f.Admin.Delete(f.t.Context(), f.machine)).To(Succeed())
+		g.Eventually(func() bool {
+			return apierrors.IsNotFound(f.Management.GetClient().Get(f.t.Context(), client.ObjectKeyFromObject(f.machine), &clusterv1.Machine{}))
+		}).Should(BeTrue())
+	}
+	t.Run("When the Machine that Karpenter waits for is gone, it should wake Karpenter once", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		terminating(f)
+		f.settled()
+		before, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(before.Annotations).NotTo(HaveKey(lifecycle.MachineGoneAnnotation))
+		gone(f)
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.Annotations).To(HaveKey(lifecycle.MachineGoneAnnotation))
+		again, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(again.ResourceVersion).To(Equal(after.ResourceVersion))
+	})
+	t.Run("When the Node is still there, it should wake what waits for the Node", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: f.nodeClaim.Name, Finalizers: []string{karpv1.TerminationFinalizer}},
+			Spec:       corev1.NodeSpec{ProviderID: machine.SyntheticProviderID(client.ObjectKeyFromObject(f.machine))},
+		}
+		g.Expect(f.Admin.Create(t.Context(), node)).To(Succeed())
+		g.Expect(f.Admin.Delete(t.Context(), node)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			cached := &corev1.Node{}
+			g.Expect(f.Guest.GetClient().Get(t.Context(), client.ObjectKeyFromObject(node), cached)).To(Succeed())
+			g.Expect(cached.DeletionTimestamp).NotTo(BeNil())
+		}).Should(Succeed())
+		f.nodeClaim.Status.NodeName = node.Name
+		terminating(f)
+		f.settled()
+		gone(f)
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.Annotations).NotTo(HaveKey(lifecycle.MachineGoneAnnotation))
+		g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
+		g.Expect(node.Annotations).To(HaveKey(lifecycle.MachineGoneAnnotation))
+	})
+	t.Run("When Karpenter still drains, it should not disturb it", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		g.Expect(f.Admin.Delete(t.Context(), f.nodeClaim)).To(Succeed())
+		f.settled()
+		gone(f)
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.Annotations).NotTo(HaveKey(lifecycle.MachineGoneAnnotation))
 	})
 }
