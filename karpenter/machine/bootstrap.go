@@ -70,12 +70,13 @@ func KnownBootstrap(group, kind string) bool {
 	return group == kubeadmGroup && strings.TrimSuffix(kind, "Template") == "KubeadmConfig"
 }
 
-// registerWith writes a registration into a bootstrap config of a known kind, and says whether it is one.
-func registerWith(config *unstructured.Unstructured, registration Registration) (bool, error) {
+// registerWith writes a registration into a bootstrap config of a known kind. A node of any other kind has what its template says;
+// where that lacks the unregistered taint, Karpenter says so in an event when the node registers.
+func registerWith(config *unstructured.Unstructured, registration Registration) error {
 	if !KnownBootstrap(config.GroupVersionKind().Group, config.GetKind()) {
-		return false, nil
+		return nil
 	}
-	return true, registerKubeadm(config, registration)
+	return registerKubeadm(config, registration)
 }
 
 // registerKubeadm keeps what the template says: its own taints stay, its own labels and kubelet arguments stay unless

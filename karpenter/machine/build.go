@@ -59,9 +59,6 @@ type Objects struct {
 	// Bootstrap is nil when the Machine names a Secret.
 	Bootstrap *unstructured.Unstructured
 	Machine   *clusterv1.Machine
-	// UntaintedBootstrap says that the bootstrap kind isn't known, so that the node registers without the unregistered
-	// and startup taints unless the template has them.
-	UntaintedBootstrap bool
 }
 
 // BuildError says why a plan can't be rendered. Trying again helps only when a template has changed.
@@ -105,17 +102,14 @@ func build(plan Plan) (*Objects, error) {
 	bootstrap := clusterv1.Bootstrap{}
 	if plan.BootstrapTemplate == nil {
 		bootstrap.DataSecretName = ptr.To(plan.DataSecretName)
-		objects.UntaintedBootstrap = true
 	} else {
 		objects.Bootstrap, err = clone(plan, plan.BootstrapTemplate, labels, annotations)
 		if err != nil {
 			return nil, fmt.Errorf("cloning %s %s: %w", plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(), err)
 		}
-		known, err := registerWith(objects.Bootstrap, registration(plan))
-		if err != nil {
+		if err := registerWith(objects.Bootstrap, registration(plan)); err != nil {
 			return nil, fmt.Errorf("writing node registration into %s %s: %w", objects.Bootstrap.GetKind(), objects.Bootstrap.GetName(), err)
 		}
-		objects.UntaintedBootstrap = !known
 		bootstrap.ConfigRef = reference(objects.Bootstrap)
 	}
 

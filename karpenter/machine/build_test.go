@@ -153,7 +153,7 @@ spec: {template: {spec: {}}}
 `)
 			},
 		},
-		"When the bootstrap kind isn't known, it should clone it as it is and say so": {
+		"When the bootstrap kind isn't known, it should clone it as it is": {
 			golden: "unknown-bootstrap.yaml",
 			change: func(t *testing.T, p *machine.Plan) {
 				p.BootstrapTemplate = object(t, `
@@ -193,9 +193,6 @@ spec: {template: {spec: {agentConfig: {nodeTaints: []}}}}
 func compare(t *testing.T, golden string, objects *machine.Objects) {
 	t.Helper()
 	var got bytes.Buffer
-	if objects.UntaintedBootstrap {
-		got.WriteString("# the node registers without the unregistered taint, unless the bootstrap data has it\n")
-	}
 	documents := []any{objects.Infrastructure.Object}
 	if objects.Bootstrap != nil {
 		documents = append(documents, objects.Bootstrap.Object)
