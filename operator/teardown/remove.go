@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -21,8 +24,27 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/operator/crd"
 	"github.com/autonode-io/autonode/operator/scope"
+)
+
+// Karpenter doesn't only use what the operator made: leader election makes this Lease, in the control-plane namespace.
+// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;delete
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;delete
+// +kubebuilder:rbac:groups="",resources=pods,verbs=list
+// +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents,verbs=get;delete
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=list;patch;delete
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;create;patch
+
+const (
+	leaseName = "karpenter-leader-election"
+	// stopRecheck is how often to look whether Karpenter's pods are gone: it takes them a moment.
+	stopRecheck = time.Second
+	// deadPod is how long after its grace period a pod still counts as running.
+	deadPod = 30 * time.Second
 )
 
 // remove takes Karpenter away, once there is no node of it any more.
@@ -77,24 +99,78 @@ func removeNodeClasses(ctx context.Context, guest *scope.Guest, all bool) (scope
 	return scope.Result{}, nil
 }
 
-// removeComponent deletes the ControlPlaneComponent. Everything in the control-plane namespace belongs to it and is garbage
-// collected; its own deletion wakes the reconciler.
+// removeComponent stops Karpenter, then deletes the ControlPlaneComponent, with which everything else in the control-plane
+// namespace is garbage collected. Karpenter stops first because it releases its Lease as it ends, for which it needs its Role, and
+// because a replica that outlives the Lease would make it anew. The ControlPlaneComponent's deletion wakes the reconciler.
 func (t *Teardown) removeComponent(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	stopping := scope.Result{Wait: true, Message: "stopping Karpenter in namespace " + s.ControlPlaneNamespace, RequeueAfter: stopRecheck}
+	deployment, err := karpenter.Deployment()
+	if err != nil {
+		return stopping, err
+	}
+	deployment.Namespace = s.ControlPlaneNamespace
+	if err := t.deleteInManagement(ctx, deployment); err != nil {
+		return stopping, err
+	}
+	switch running, err := t.karpenterRuns(ctx, deployment); {
+	case err != nil:
+		return stopping, err
+	case running:
+		return stopping, nil
+	}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: s.ControlPlaneNamespace, Name: leaseName}}
+	if err := t.deleteInManagement(ctx, lease); err != nil {
+		return stopping, err
+	}
 	if s.Component == nil {
 		return scope.Result{}, nil
 	}
-	component := s.Component
-	if component.DeletionTimestamp.IsZero() {
-		err := t.Management.Delete(ctx, component, client.Preconditions{UID: &component.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))
-		if client.IgnoreNotFound(err) != nil {
-			return scope.Result{}, fmt.Errorf("deleting the ControlPlaneComponent: %w", err)
-		}
-		log.FromContext(ctx).Info("Removed Karpenter", "ControlPlaneComponent", klog.KObj(component))
+	if err := t.deleteInManagement(ctx, s.Component); err != nil {
+		return stopping, err
 	}
-	if len(component.Finalizers) > 0 {
-		return scope.Result{Wait: true, Message: "removing Karpenter from namespace " + component.Namespace, RequeueAfter: recheck}, nil
+	if len(s.Component.Finalizers) > 0 {
+		return stopping, nil
 	}
 	return scope.Result{}, nil
+}
+
+// deleteInManagement deletes an object if it is there and isn't being deleted yet.
+func (t *Teardown) deleteInManagement(ctx context.Context, object client.Object) error {
+	gvk, err := t.Management.GroupVersionKindFor(object)
+	if err != nil {
+		return fmt.Errorf("finding the kind of %T: %w", object, err)
+	}
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(gvk)
+	switch err := t.Live.Get(ctx, client.ObjectKeyFromObject(object), live); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("reading %s %s: %w", gvk.Kind, klog.KObj(object), err)
+	case !live.DeletionTimestamp.IsZero():
+		return nil
+	}
+	err = t.Management.Delete(ctx, live, client.Preconditions{UID: &live.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting %s %s: %w", gvk.Kind, klog.KObj(object), err)
+	}
+	log.FromContext(ctx).Info("Deleted an object", gvk.Kind, klog.KObj(object))
+	return nil
+}
+
+// karpenterRuns is true while a pod of Karpenter's isn't gone. One whose time to stop passed long ago is on a node that is dead.
+func (t *Teardown) karpenterRuns(ctx context.Context, deployment *appsv1.Deployment) (bool, error) {
+	pods := &metav1.PartialObjectMetadataList{}
+	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	if err := t.Live.List(ctx, pods, client.InNamespace(deployment.Namespace), client.MatchingLabels(deployment.Spec.Selector.MatchLabels)); err != nil {
+		return false, fmt.Errorf("listing Karpenter's pods: %w", err)
+	}
+	for i := range pods.Items {
+		if end := pods.Items[i].DeletionTimestamp; end == nil || t.Clock.Now().Before(end.Add(deadPod)) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // removeIdentity deletes Karpenter's ServiceAccount in the guest and what it may do there, and with it every token.

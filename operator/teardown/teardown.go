@@ -52,6 +52,8 @@ type Config struct {
 // Teardown is the step.
 type Teardown struct {
 	Config
+	// largest remembers how many nodes there were to drain, for the message: of int by the HostedCluster's UID.
+	largest *lru.Cache
 	// unreachable remembers since when a guest hasn't been connected: of time.Time by the HostedCluster's UID. It isn't
 	// persisted on purpose: a new leader finds out by itself.
 	unreachable *lru.Cache
@@ -67,7 +69,7 @@ func New(config Config) *Teardown {
 	if config.DrainTimeout == 0 {
 		config.DrainTimeout = DefaultDrainTimeout
 	}
-	return &Teardown{Config: config, unreachable: lru.New(1 << 14)}
+	return &Teardown{Config: config, unreachable: lru.New(1 << 14), largest: lru.New(1 << 14)}
 }
 
 // Name implements scope.Step.
@@ -88,6 +90,7 @@ func (t *Teardown) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	}
 	if err == nil && !result.Wait {
 		t.unreachable.Remove(s.HostedCluster.UID)
+		t.largest.Remove(s.HostedCluster.UID)
 		s.HostedCluster.Status.AutoNode = nil
 		meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, v1beta1.NodesUpToDate)
 		meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, v1beta1.GuestReachable)

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -28,6 +30,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/operator/access"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/crd"
@@ -243,7 +246,7 @@ func TestDisable(t *testing.T) {
 	t.Run("When AutoNode is turned off, it should delete the NodeClaims and keep Karpenter from launching others", func(t *testing.T) {
 		g := NewWithT(t)
 		result := f.reconcile(ctx, g)
-		g.Expect(result).To(Equal(scope.Result{Wait: true, Message: "2 nodes are left", RequeueAfter: 5 * time.Second}))
+		g.Expect(result).To(Equal(scope.Result{Wait: true, Message: "2 nodes are left to drain", RequeueAfter: 5 * time.Second}))
 		for _, name := range []string{"a", "b"} {
 			claim := &karpv1.NodeClaim{}
 			g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, claim)).To(Succeed())
@@ -272,7 +275,7 @@ func TestDisable(t *testing.T) {
 		g.Expect(clusters.Guest.Client.Create(ctx, budget)).To(Succeed())
 		t.Cleanup(func() { _ = clusters.Guest.Client.Delete(context.WithoutCancel(ctx), budget) })
 		f.pass(24 * time.Hour)
-		g.Expect(f.reconcile(ctx, g).Message).To(Equal("2 nodes are left; NodeClaim a waits for PodDisruptionBudget default/cart (0 disruptions allowed)"))
+		g.Expect(f.reconcile(ctx, g).Message).To(Equal("2 nodes are left to drain; NodeClaim a waits for PodDisruptionBudget default/cart (0 disruptions allowed)"))
 		claim := &karpv1.NodeClaim{}
 		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "a"}, claim)).To(Succeed())
 		g.Expect(claim.Annotations).NotTo(HaveKey(karpv1.NodeClaimTerminationTimestampAnnotationKey))
@@ -299,12 +302,13 @@ func TestDisable(t *testing.T) {
 			Type: v1beta1.Available, Status: metav1.ConditionFalse, Reason: "Waiting", Message: "0 of 2 replicas are ready", LastTransitionTime: metav1.Now(),
 		}}
 		g.Expect(clusters.Management.Client.Status().Update(ctx, f.Component)).To(Succeed())
-		g.Expect(f.reconcile(ctx, g).Message).To(Equal("2 nodes are left; Karpenter, which drains them, isn't available: 0 of 2 replicas are ready"))
+		g.Expect(f.reconcile(ctx, g).Message).To(Equal("2 nodes are left to drain; Karpenter, which drains them, isn't available: 0 of 2 replicas are ready"))
 	})
 
 	t.Run("When a Machine is left without a NodeClaim, it should delete it and wait, without a second drain", func(t *testing.T) {
 		g := NewWithT(t)
 		f.karpenterRemoves(ctx, g, "a")
+		g.Expect(f.reconcile(ctx, g).Message).To(HavePrefix("1 of 2 nodes is left to drain; "))
 		f.karpenterRemoves(ctx, g, "b")
 		f.machine(ctx, g, "orphan")
 		g.Expect(f.reconcile(ctx, g).Message).To(Equal("1 Machine is to be deleted by Cluster API: orphan"))
@@ -315,12 +319,41 @@ func TestDisable(t *testing.T) {
 		f.clusterAPIRemoves(ctx, g, "orphan")
 	})
 
-	t.Run("When all is drained, it should remove Karpenter and keep what is the admin's", func(t *testing.T) {
+	t.Run("When all is drained, it should stop Karpenter before it removes what Karpenter uses", func(t *testing.T) {
 		g := NewWithT(t)
 		class := &v1alpha1.ClusterAPINodeClass{}
 		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
 		class.Finalizers = []string{v1alpha1.NodeClassFinalizer}
 		g.Expect(clusters.Guest.Client.Update(ctx, class)).To(Succeed())
+		deployment, err := karpenter.Deployment()
+		g.Expect(err).NotTo(HaveOccurred())
+		f.clock.SetTime(time.Now())
+		running := pod("karpenter-1", "", deployment.Spec.Selector.MatchLabels)
+		running.Namespace, running.Finalizers = f.ControlPlaneNamespace, []string{"example.com/kubelet"}
+		g.Expect(clusters.Management.Client.Create(ctx, running)).To(Succeed())
+		env := deployment.Spec.Template.Spec.Containers[0].Env
+		name := env[slices.IndexFunc(env, func(e corev1.EnvVar) bool { return e.Name == "LEADER_ELECTION_NAME" })].Value
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: f.ControlPlaneNamespace, Name: name}}
+		g.Expect(clusters.Management.Client.Create(ctx, lease)).To(Succeed())
+		deployment.Namespace = f.ControlPlaneNamespace
+		deployment.Spec.Template.Spec.Containers[0].Image = "example.com/karpenter"
+		g.Expect(clusters.Management.Client.Create(ctx, deployment)).To(Succeed())
+
+		stopping := Equal(scope.Result{Wait: true, Message: "stopping Karpenter in namespace clusters-disable", RequeueAfter: time.Second})
+		g.Eventually(func(g Gomega) { g.Expect(f.reconcile(ctx, g)).To(stopping) }).Should(Succeed())
+		g.Expect(apierrors.IsNotFound(clusters.Management.Client.Get(ctx, client.ObjectKeyFromObject(deployment), deployment))).To(BeTrue())
+		g.Expect(clusters.Management.Client.Delete(ctx, running, client.GracePeriodSeconds(0))).To(Succeed())
+		g.Expect(f.reconcile(ctx, g)).To(stopping)
+		g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKeyFromObject(lease), lease)).To(Succeed())
+		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "autonode:karpenter"}, &rbacv1.ClusterRole{})).To(Succeed())
+
+		f.pass(time.Minute) // the pod's node is dead
+		f.finishes(ctx, g)
+		g.Expect(apierrors.IsNotFound(clusters.Management.Client.Get(ctx, client.ObjectKeyFromObject(lease), lease))).To(BeTrue())
+	})
+
+	t.Run("When all is done, it should have removed Karpenter and kept what is the admin's", func(t *testing.T) {
+		g := NewWithT(t)
 		f.HostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{NodeCount: ptr.To(int32(2))}
 		f.finishes(ctx, g)
 		f.expectEquipment(ctx, g, false)
@@ -341,7 +374,7 @@ func TestDelete(t *testing.T) {
 		g.Expect(clusters.Guest.Client.Create(ctx, nodePool("general"))).To(Succeed())
 		f.claim(ctx, g, "a")
 		f.delete()
-		g.Expect(f.reconcile(ctx, g).Message).To(Equal("1 node is left; forced at " + f.clock.Now().Add(drainTimeout).UTC().Format("15:04 MST")))
+		g.Expect(f.reconcile(ctx, g).Message).To(Equal("1 node is left to drain; forced at " + f.clock.Now().Add(drainTimeout).UTC().Format("15:04 MST")))
 		f.karpenterRemoves(ctx, g, "a")
 		f.finishes(ctx, g)
 		f.expectEquipment(ctx, g, false)
