@@ -349,6 +349,31 @@ func validation(t *testing.T, host string) {
 		})
 	}
 
+	t.Run("When the pull secret comes late, it should name it and go on when it is there", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(management.Create(ctx, &v1beta1.HostedCluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "secretive"},
+			Spec: v1beta1.HostedClusterSpec{
+				// Another payload: one that was pulled before needs no credentials.
+				Release:    v1beta1.Release{Image: push(t, host, "1.36.4")},
+				PullSecret: &corev1.LocalObjectReference{Name: "late"}, AutoNode: scopetest.AutoNode(),
+			},
+		})).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			hostedCluster := get(g, ctx, "secretive")
+			g.Expect(reasonOf(hostedCluster, v1beta1.ReleaseResolved)).To(Equal("False/PullSecretInvalid"))
+			g.Expect(meta.FindStatusCondition(hostedCluster.Status.Conditions, v1beta1.ReleaseResolved).Message).To(ContainSubstring("clusters/late"))
+		}).Should(Succeed())
+		g.Expect(management.Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "late"},
+			Type:       corev1.SecretTypeDockerConfigJson,
+			Data:       map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{}}`)},
+		})).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			g.Expect(reasonOf(get(g, ctx, "secretive"), v1beta1.ReleaseResolved)).To(Equal("True/AsExpected"))
+		}).Should(Succeed())
+	})
+
 	t.Run("When a kind isn't served, it should wait for its provider and go on when it is there", func(t *testing.T) {
 		g := NewWithT(t)
 		platform(t, "late")
