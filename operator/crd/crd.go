@@ -71,18 +71,23 @@ func (d *Definitions) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 	if err != nil {
 		return scope.Result{}, err
 	}
-	var waits []string
+	var waits, establishing []string
 	now := settled{release: s.Release.Digest, resourceVersions: map[string]string{}}
 	for _, definition := range desired {
 		live, wait, err := d.reconcile(ctx, s.Guest, definition)
-		if err != nil {
+		switch {
+		case err != nil:
 			return scope.Result{}, err
-		}
-		if wait != "" {
+		case wait != "":
 			waits = append(waits, wait)
-		} else {
+		case !isEstablished(live):
+			establishing = append(establishing, definition.Name)
+		default:
 			now.resourceVersions[live.Name] = live.ResourceVersion
 		}
+	}
+	if len(establishing) > 0 { // the watch on definitions ends the wait
+		waits = append(waits, "the guest is to establish "+strings.Join(establishing, ", "))
 	}
 	if len(waits) > 0 {
 		return scope.Result{Wait: true, Message: strings.Join(waits, "; ")}, nil
@@ -123,7 +128,7 @@ func (d *Definitions) isSettled(ctx context.Context, s *scope.Scope) (bool, erro
 	return true, nil
 }
 
-// reconcile returns the definition as it was, and what is waited for: nothing once it is established.
+// reconcile returns the definition as it was before, nil if there was none, and what somebody has to do about it.
 func (d *Definitions) reconcile(ctx context.Context, guest *scope.Guest, desired *apiextensionsv1.CustomResourceDefinition,
 ) (*apiextensionsv1.CustomResourceDefinition, string, error) {
 	live, err := read(ctx, guest, desired.Name)
@@ -144,7 +149,7 @@ func (d *Definitions) reconcile(ctx context.Context, guest *scope.Guest, desired
 	if err := d.apply.Objects(ctx, guest.Cached, nil, desired); err != nil {
 		return live, "", fmt.Errorf("in the guest: %w", err)
 	}
-	return live, waitFor(desired.Name, live), nil
+	return live, refused(live), nil
 }
 
 // read looks into the cache first, which holds what the operator applied, and asks the API server for the rest.
@@ -162,19 +167,29 @@ func read(ctx context.Context, guest *scope.Guest, name string) (*apiextensionsv
 	return nil, nil
 }
 
-// waitFor says what keeps a definition from being served; live is nil before it was applied. The watch on definitions ends the wait.
-func waitFor(name string, live *apiextensionsv1.CustomResourceDefinition) string {
-	if live != nil && live.DeletionTimestamp.IsZero() {
-		for _, condition := range live.Status.Conditions {
-			switch {
-			case condition.Type == apiextensionsv1.NamesAccepted && condition.Status == apiextensionsv1.ConditionFalse:
-				return fmt.Sprintf("CustomResourceDefinition %s in the guest: %s", name, condition.Message)
-			case condition.Type == apiextensionsv1.Established && condition.Status == apiextensionsv1.ConditionTrue:
-				return ""
-			}
+// refused says why the guest can't serve a definition at all.
+func refused(live *apiextensionsv1.CustomResourceDefinition) string {
+	if live == nil {
+		return ""
+	}
+	for _, condition := range live.Status.Conditions {
+		if condition.Type == apiextensionsv1.NamesAccepted && condition.Status == apiextensionsv1.ConditionFalse && condition.Message != "" {
+			return fmt.Sprintf("CustomResourceDefinition %s in the guest: %s", live.Name, condition.Message)
 		}
 	}
-	return fmt.Sprintf("waiting for CustomResourceDefinition %s to be established in the guest", name)
+	return ""
+}
+
+func isEstablished(live *apiextensionsv1.CustomResourceDefinition) bool {
+	if live == nil || !live.DeletionTimestamp.IsZero() {
+		return false
+	}
+	for _, condition := range live.Status.Conditions {
+		if condition.Type == apiextensionsv1.Established {
+			return condition.Status == apiextensionsv1.ConditionTrue
+		}
+	}
+	return false
 }
 
 // storedBeyond lists the versions in which the guest's etcd may hold objects and that desired doesn't have. Without them those

@@ -5,6 +5,7 @@ package crd_test
 import (
 	"context"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -44,7 +45,7 @@ func TestDefinitions(t *testing.T) {
 		result, err := step.Reconcile(ctx, s)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(result.Wait).To(BeTrue())
-		g.Expect(result.Message).To(ContainSubstring("waiting for CustomResourceDefinition nodepools.karpenter.sh to be established in the guest"))
+		g.Expect(result.Message).To(Equal("the guest is to establish " + strings.Join(names, ", ")))
 		settles(g)
 		for _, name := range names {
 			definition := get(ctx, g, name)
