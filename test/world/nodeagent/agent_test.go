@@ -36,6 +36,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
@@ -93,6 +94,7 @@ func runTests(m *testing.M) (code int) {
 	if logClients, err = newAuthority(buildDir); err != nil {
 		return fail("making the API server's client certificate", err)
 	}
+	ctrl.SetLogger(logr.Discard()) // envtest's
 	environment := &envtest.Environment{}
 	environment.ControlPlane.GetAPIServer().Configure().
 		Disable("disable-admission-plugins"). // pods get their service-account tokens as anywhere

@@ -63,6 +63,14 @@ func machineMemory() int64 {
 	return guess
 }
 
+func kernelVersion() string {
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(release))
+}
+
 // nodeObject is the Node as it is first registered.
 func (a *Agent) nodeObject() *corev1.Node {
 	labels := map[string]string{
@@ -141,7 +149,7 @@ func (a *Agent) nodeStatus(have corev1.NodeStatus, ready bool, now time.Time) co
 	status.DaemonEndpoints.KubeletEndpoint.Port = a.logPort
 	status.NodeInfo = corev1.NodeSystemInfo{
 		MachineID: a.nodeName, SystemUUID: a.nodeName, BootID: a.bootID,
-		KernelVersion: "unknown", OSImage: "AutoNode world", OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
+		KernelVersion: kernelVersion(), OSImage: "AutoNode world", OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
 		ContainerRuntimeVersion: "process://1.0.0", KubeletVersion: a.version,
 	}
 	set := func(kind corev1.NodeConditionType, value corev1.ConditionStatus, reason, message string) {
