@@ -196,7 +196,7 @@ func upDetached(ctx context.Context, out io.Writer, cfg world.Config) error {
 	if cfg.WithoutOperator {
 		args = append(args, "--without-operator")
 	}
-	child := exec.Command(self, args...)
+	child := exec.CommandContext(context.WithoutCancel(ctx), self, args...) // it is to outlive us
 	child.Env = append(os.Environ(), fmt.Sprintf("%s=%d", detachedEnv, width))
 	child.Stdout, child.Stderr = log, log
 	child.ExtraFiles = []*os.File{write}

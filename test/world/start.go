@@ -40,26 +40,25 @@ type latch chan struct{}
 // stages start the world's parts, each as soon as what it needs is there.
 type stages struct {
 	group *errgroup.Group
-	ctx   context.Context
 	task  *progress.Task
 }
 
 // run starts a stage after others and returns the latch that it opens. A stage without a name isn't shown.
-func (s *stages) run(name string, f func(context.Context) error, after ...latch) latch {
+func (s *stages) run(ctx context.Context, name string, f func(context.Context) error, after ...latch) latch {
 	done := make(latch)
 	s.group.Go(func() error {
 		for _, l := range after {
 			select {
 			case <-l:
-			case <-s.ctx.Done():
-				return context.Cause(s.ctx)
+			case <-ctx.Done():
+				return context.Cause(ctx)
 			}
 		}
 		err := func() error {
 			if name == "" {
-				return f(s.ctx)
+				return f(ctx)
 			}
-			return s.task.Run(name, func() error { return f(s.ctx) })
+			return s.task.Run(name, func() error { return f(ctx) })
 		}()
 		if err == nil {
 			close(done)
@@ -81,8 +80,7 @@ func (w *World) start(ctx context.Context, task *progress.Task) error {
 		}
 	}()
 	group, groupCtx := errgroup.WithContext(ctx)
-	s := &stages{group: group, ctx: groupCtx, task: task}
-	if err := w.plan(s); err != nil {
+	if err := w.plan(groupCtx, &stages{group: group, task: task}); err != nil {
 		cancel(err)
 	}
 	err := group.Wait()
@@ -93,10 +91,14 @@ func (w *World) start(ctx context.Context, task *progress.Task) error {
 }
 
 // plan says what needs what.
-func (w *World) plan(s *stages) error {
+func (w *World) plan(ctx context.Context, s *stages) error {
 	host := controlplane.Host{Programs: w.programs, Processes: w.processes, Ports: w.ports, Dir: w.dir.clusters()}
+	var built latch
+	if w.autonode != nil {
+		built = s.run(ctx, "AutoNode's programs", w.autonode.build)
+	}
 	var etcd *controlplane.Etcd
-	etcdReady := s.run("etcd", func(ctx context.Context) (err error) {
+	etcdReady := s.run(ctx, "etcd", func(ctx context.Context) (err error) {
 		etcd, err = controlplane.StartEtcd(ctx, host)
 		return err
 	})
@@ -127,7 +129,7 @@ func (w *World) plan(s *stages) error {
 		w.guests = append(w.guests, guest)
 	}
 	startCluster := func(cluster *controlplane.Cluster) latch {
-		return s.run(cluster.Name+" API server", func(ctx context.Context) error {
+		return s.run(ctx, cluster.Name+" API server", func(ctx context.Context) error {
 			if err := cluster.Start(ctx, etcd); err != nil {
 				return err
 			}
@@ -144,7 +146,7 @@ func (w *World) plan(s *stages) error {
 	if err != nil {
 		return err
 	}
-	crdsReady := s.run("CRDs", func(ctx context.Context) error {
+	crdsReady := s.run(ctx, "CRDs", func(ctx context.Context) error {
 		crds, err := infrastructure.CRDs()
 		if err != nil {
 			return err
@@ -158,28 +160,27 @@ func (w *World) plan(s *stages) error {
 		}
 		return clusterAPI.InstallCRDs(ctx, crds...)
 	}, managementReady)
-	clusterAPIReady := s.run("Cluster API "+programs.ClusterAPIVersion, clusterAPI.Start, crdsReady)
+	clusterAPIReady := s.run(ctx, "Cluster API "+programs.ClusterAPIVersion, clusterAPI.Start, crdsReady)
 
-	s.run("infrastructure provider", w.startInfrastructure, crdsReady)
-	s.run("node agent", w.startNodeAgent, managementReady)
-	registryReady := s.run("registry", w.startRegistry)
+	s.run(ctx, "infrastructure provider", w.startInfrastructure, crdsReady)
+	s.run(ctx, "node agent", w.startNodeAgent, managementReady)
+	registryReady := s.run(ctx, "registry", w.startRegistry)
 
 	w.hosting = hosting.New(hosting.Config{Management: w.management, Guests: w.guests, Logger: w.logger("hosting")})
-	hosted := s.run("", w.hosting.Start, clusterAPIReady)
-	s.run("guests in Cluster API", w.hosting.WaitReady, append(guestsReady, hosted)...)
+	hosted := s.run(ctx, "", w.hosting.Start, clusterAPIReady)
+	s.run(ctx, "guests in Cluster API", w.hosting.WaitReady, append(guestsReady, hosted)...)
 
 	if w.autonode == nil {
 		return nil
 	}
-	built := s.run("AutoNode's programs", w.autonode.build)
-	published := s.run("payloads", func(ctx context.Context) error { return w.autonode.publish(ctx, w.registry) }, built, registryReady)
-	s.run("HostedClusters", func(ctx context.Context) error {
+	published := s.run(ctx, "payloads", func(ctx context.Context) error { return w.autonode.publish(ctx, w.registry) }, built, registryReady)
+	s.run(ctx, "HostedClusters", func(ctx context.Context) error {
 		return w.hosting.CreateHostedClusters(ctx, w.Release(InitialRelease), w.registry.DockerConfigJSON())
 	}, published, hosted)
 	if w.cfg.WithoutOperator {
 		return nil
 	}
-	s.run("operator", func(ctx context.Context) error {
+	s.run(ctx, "operator", func(ctx context.Context) error {
 		if err := w.autonode.install(ctx, w); err != nil {
 			return err
 		}

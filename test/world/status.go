@@ -4,6 +4,7 @@ package world
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -119,7 +120,7 @@ func residentMemory(pid int) int64 {
 		}
 		return pages * int64(os.Getpagesize())
 	}
-	out, err := exec.Command("ps", "-o", "rss=", "-p", strconv.Itoa(pid)).Output()
+	out, err := exec.CommandContext(context.Background(), "ps", "-o", "rss=", "-p", strconv.Itoa(pid)).Output()
 	if err != nil {
 		return 0
 	}

@@ -175,7 +175,16 @@ func (a *ClusterAPI) start(ctx context.Context, p *provider) error {
 		return err
 	}
 	// Last, because until the manager answers they would refuse every object.
-	return p.configureWebhooks(ctx, a.client)
+	webhooks, err := p.webhooks()
+	if err != nil {
+		return err
+	}
+	for _, webhook := range webhooks {
+		if err := a.client.Create(ctx, webhook); err != nil {
+			return fmt.Errorf("creating the webhooks of %s: %w", p.name, err)
+		}
+	}
+	return nil
 }
 
 func (p *provider) url(path string) string {
@@ -207,33 +216,34 @@ func (p *provider) crds() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	return crds, nil
 }
 
-// configureWebhooks creates the provider's webhook configurations, with its address instead of a Service.
-func (p *provider) configureWebhooks(ctx context.Context, management client.Client) error {
+// webhooks reads the provider's webhook configurations and puts its address in place of a Service.
+func (p *provider) webhooks() ([]client.Object, error) {
 	data, err := os.ReadFile(filepath.Join(p.manifests, "webhooks.yaml"))
 	if err != nil {
-		return fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
+		return nil, fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
 	}
 	rewrite := func(c *admissionv1.WebhookClientConfig) {
 		c.URL, c.CABundle, c.Service = ptr.To(p.url(ptr.Deref(c.Service.Path, "/"))), p.caBundle, nil
 	}
+	var objects []client.Object
 	for documents := kubeyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data))); ; {
 		document, err := documents.Read()
 		if errors.Is(err, io.EOF) {
-			return nil
+			return objects, nil
 		}
 		if err != nil {
-			return fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
+			return nil, fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
 		}
 		var kind metav1.TypeMeta
 		if err := yaml.Unmarshal(document, &kind); err != nil {
-			return fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
+			return nil, fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
 		}
 		var object client.Object
 		switch kind.Kind {
 		case "MutatingWebhookConfiguration":
 			config := &admissionv1.MutatingWebhookConfiguration{}
 			if err := yaml.UnmarshalStrict(document, config); err != nil {
-				return fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
+				return nil, fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
 			}
 			for i := range config.Webhooks {
 				rewrite(&config.Webhooks[i].ClientConfig)
@@ -242,19 +252,17 @@ func (p *provider) configureWebhooks(ctx context.Context, management client.Clie
 		case "ValidatingWebhookConfiguration":
 			config := &admissionv1.ValidatingWebhookConfiguration{}
 			if err := yaml.UnmarshalStrict(document, config); err != nil {
-				return fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
+				return nil, fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
 			}
 			for i := range config.Webhooks {
 				rewrite(&config.Webhooks[i].ClientConfig)
 			}
 			object = config
 		default:
-			return fmt.Errorf("reading the webhooks of %s: unexpected kind %q", p.name, kind.Kind)
+			return nil, fmt.Errorf("reading the webhooks of %s: unexpected kind %q", p.name, kind.Kind)
 		}
 		object.SetName(p.name + "-" + object.GetName())
-		if err := management.Create(ctx, object); err != nil {
-			return fmt.Errorf("creating the webhooks of %s: %w", p.name, err)
-		}
+		objects = append(objects, object)
 	}
 }
 

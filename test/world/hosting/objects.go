@@ -34,15 +34,15 @@ var zones = []string{"a", "b", "c"}
 type shape struct {
 	name         string
 	architecture infrav1.Architecture
-	cpu, memory  string
+	cpus, gibs   int64
 	price, spot  string
 }
 
 var shapes = []shape{
-	{"c2-small", infrav1.ArchitectureAmd64, "2", "4Gi", "0.070", "0.021"},
-	{"c4-large", infrav1.ArchitectureAmd64, "4", "8Gi", "0.139", "0.041"},
-	{"c8-xlarge", infrav1.ArchitectureAmd64, "8", "16Gi", "0.277", "0.083"},
-	{"c4-arm", infrav1.ArchitectureArm64, "4", "8Gi", "0.111", "0.035"},
+	{"c2-small", infrav1.ArchitectureAmd64, 2, 4, "0.070", "0.021"},
+	{"c4-large", infrav1.ArchitectureAmd64, 4, 8, "0.139", "0.041"},
+	{"c8-xlarge", infrav1.ArchitectureAmd64, 8, 16, "0.277", "0.083"},
+	{"c4-arm", infrav1.ArchitectureArm64, 4, 8, "0.111", "0.035"},
 }
 
 // NewClient returns a client for the management cluster that knows all kinds of this package.
@@ -82,7 +82,7 @@ func capiCluster(namespace string, guest *controlplane.Cluster) *clusterv1.Clust
 }
 
 func endpoint(guest *controlplane.Cluster) clusterv1.APIEndpoint {
-	return clusterv1.APIEndpoint{Host: "127.0.0.1", Port: int32(guest.Port)} //nolint:gosec // a TCP port fits
+	return clusterv1.APIEndpoint{Host: "127.0.0.1", Port: int32(guest.Port)}
 }
 
 func hostedControlPlane(namespace string, guest *controlplane.Cluster) *controlplanev1.HostedControlPlane {
@@ -114,8 +114,8 @@ func machineTemplates(namespace, guest string) []*infrav1.KwokMachineTemplate {
 			Spec: infrav1.KwokMachineTemplateSpec{Template: infrav1.KwokMachineTemplateResource{
 				Spec: infrav1.KwokMachineSpec{
 					Capacity: corev1.ResourceList{
-						corev1.ResourceCPU:    resource.MustParse(s.cpu),
-						corev1.ResourceMemory: resource.MustParse(s.memory),
+						corev1.ResourceCPU:    *resource.NewQuantity(s.cpus, resource.DecimalSI),
+						corev1.ResourceMemory: *resource.NewQuantity(s.gibs<<30, resource.BinarySI),
 					},
 					Architecture:    s.architecture,
 					OperatingSystem: "linux",

@@ -103,7 +103,7 @@ func (s *Supervisor) Start(spec Spec) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
 	}
-	cmd := exec.Command(spec.Path, spec.Args...)
+	cmd := exec.CommandContext(context.Background(), spec.Path, spec.Args...) // it lives until Stop
 	cmd.Env = append(os.Environ(), spec.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = attributes()
