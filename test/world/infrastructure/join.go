@@ -66,30 +66,30 @@ func (r *machineReconciler) join(ctx context.Context, i *instance) (reconcile.Re
 
 // register makes the Node that the machine's bootstrap data describes.
 func (r *machineReconciler) register(ctx context.Context, i *instance) (joined bool, result reconcile.Result, err error) {
-	not := func(status metav1.ConditionStatus, reason, message string, retry time.Duration) (bool, reconcile.Result, error) {
-		i.joined(status, reason, message)
+	not := func(reason, message string, retry time.Duration) (bool, reconcile.Result, error) {
+		i.joined(metav1.ConditionFalse, reason, message)
 		return false, reconcile.Result{RequeueAfter: retry}, nil
 	}
 	if i.faults.neverJoins {
-		return not(metav1.ConditionFalse, infrav1.ReasonNeverJoins, "the fault never-joins is asked for", 0)
+		return not(infrav1.ReasonNeverJoins, "the fault never-joins is asked for", 0)
 	}
 	if wait := i.Status.StartTime.Add(delay(i.Spec.RegistrationDelay, r.registrationDelay)).Sub(i.now); wait > 0 {
-		return not(metav1.ConditionFalse, infrav1.ReasonBooting, "the machine is booting", wait)
+		return not(infrav1.ReasonBooting, "the machine is booting", wait)
 	}
 	if i.machine == nil {
-		return not(metav1.ConditionFalse, infrav1.ReasonWaitingForMachine, "the Machine that owned this KwokMachine has gone", 0)
+		return not(infrav1.ReasonWaitingForMachine, "the Machine that owned this KwokMachine has gone", 0)
 	}
 	kubelet, err := r.readBootstrapData(ctx, i)
 	var malformed *malformedError
 	switch {
 	case errors.As(err, &malformed):
-		return not(metav1.ConditionFalse, infrav1.ReasonInvalidBootstrapData, err.Error(), refusalRetry)
+		return not(infrav1.ReasonInvalidBootstrapData, err.Error(), refusalRetry)
 	case err != nil:
 		return false, result, err
 	}
 	guest, err := r.guests.get(ctx, i.guest)
 	if err != nil {
-		return not(metav1.ConditionFalse, infrav1.ReasonGuestUnreachable, err.Error(), guestRetry)
+		return not(infrav1.ReasonGuestUnreachable, err.Error(), guestRetry)
 	}
 	version := i.machine.Spec.Version
 	if version == "" { // then the machine's image decides; this cloud's images have the guest's version
@@ -108,11 +108,11 @@ func (r *machineReconciler) register(ctx context.Context, i *instance) (joined b
 				return r.unreachable(ctx, i, fmt.Errorf("reading Node %s: %w", wanted.Name, err))
 			}
 			if existing.Spec.ProviderID != wanted.Spec.ProviderID {
-				return not(metav1.ConditionFalse, infrav1.ReasonRegistrationFailed,
+				return not(infrav1.ReasonRegistrationFailed,
 					fmt.Sprintf("another Node has the name %s; its provider ID is %q", wanted.Name, existing.Spec.ProviderID), refusalRetry)
 			}
 		case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err):
-			return not(metav1.ConditionFalse, infrav1.ReasonRegistrationFailed, fmt.Sprintf("creating Node %s: %v", wanted.Name, err), refusalRetry)
+			return not(infrav1.ReasonRegistrationFailed, fmt.Sprintf("creating Node %s: %v", wanted.Name, err), refusalRetry)
 		default:
 			return r.unreachable(ctx, i, fmt.Errorf("creating Node %s: %w", wanted.Name, err))
 		}
@@ -139,7 +139,7 @@ func (e *malformedError) Unwrap() error { return e.cause }
 
 func (r *machineReconciler) readBootstrapData(ctx context.Context, i *instance) (*bootstrap.Kubelet, error) {
 	if i.machine.Spec.Bootstrap.DataSecretName == nil {
-		return nil, &malformedError{fmt.Errorf("Machine %s has lost its spec.bootstrap.dataSecretName", i.machine.Name)}
+		return nil, &malformedError{fmt.Errorf("spec.bootstrap.dataSecretName of Machine %s has gone", i.machine.Name)}
 	}
 	name := *i.machine.Spec.Bootstrap.DataSecretName
 	secret := &corev1.Secret{}

@@ -78,7 +78,7 @@ type Fleet struct {
 	mutex   sync.RWMutex
 	running map[string]*controllers.NodeInfo
 
-	feeding     context.Context
+	feeding     <-chan struct{} // closed when there is nothing more to feed
 	stopFeeding context.CancelFunc
 	feeders     sync.WaitGroup
 	stopKwok    context.CancelFunc
@@ -121,14 +121,15 @@ func Start(config Config) (*Fleet, error) {
 	ctx := klog.NewContext(context.Background(), config.Logger)
 	kwokCtx, stopKwok := context.WithCancel(kwoklog.NewContext(ctx, kwoklog.NewLogger(logWriter{config.Logger}, kwoklog.LevelWarn)))
 	f.stopKwok = stopKwok
-	f.feeding, f.stopFeeding = context.WithCancel(ctx)
+	feeding, stopFeeding := context.WithCancel(ctx)
+	f.feeding, f.stopFeeding = feeding.Done(), stopFeeding
 	if err := kwok.start(kwokCtx, f.nodeEvents, f.podEvents); err != nil {
 		stopKwok()
 		f.stopFeeding()
 		return nil, err
 	}
 	for _, each := range informers {
-		f.feeders.Go(func() { each.RunWithContext(f.feeding) })
+		f.feeders.Go(func() { each.RunWithContext(feeding) })
 	}
 	f.feeders.Go(func() { f.work(f.nodeSync, f.syncNode) })
 	f.feeders.Go(func() { f.work(f.podSync, f.syncPods) })
@@ -288,7 +289,7 @@ func (f *Fleet) syncPods(node string) {
 }
 
 func (f *Fleet) work(queue workqueue.TypedInterface[string], do func(string)) {
-	if !cache.WaitForCacheSync(f.feeding.Done(), f.leases.HasSynced) {
+	if !cache.WaitForCacheSync(f.feeding, f.leases.HasSynced) {
 		return
 	}
 	for {
@@ -415,10 +416,10 @@ func handler[T any](handle func(informer.EventType, T)) cache.ResourceEventHandl
 	}
 }
 
-func send[T runtime.Object](ctx context.Context, events chan<- informer.Event[T], kind informer.EventType, object T) {
+func send[T runtime.Object](stop <-chan struct{}, events chan<- informer.Event[T], kind informer.EventType, object T) {
 	select {
 	case events <- informer.Event[T]{Type: kind, Object: object}:
-	case <-ctx.Done():
+	case <-stop:
 	}
 }
 
@@ -432,12 +433,14 @@ func (w logWriter) Write(line []byte) (int, error) {
 		Node    string `json:"node"`
 		Pod     string `json:"pod"`
 	}
-	if err := json.Unmarshal(line, &parsed); err != nil {
-		w.logger.Info("kwok reported a problem", "line", strings.TrimSpace(string(line)))
-		return len(line), nil
+	if json.Unmarshal(line, &parsed) != nil {
+		parsed.Message = strings.TrimSpace(string(line))
 	}
-	if strings.HasSuffix(parsed.Error, " not found") || strings.HasSuffix(parsed.Error, context.Canceled.Error()) {
-		return len(line), nil // what was to be ended has ended, or the fleet is ending
+	for _, harmless := range []string{" not found", "connection refused", context.Canceled.Error()} {
+		if strings.HasSuffix(parsed.Error, harmless) {
+			// What was to be ended has ended, the API server is being restarted (the watches tell that once), or the fleet ends.
+			return len(line), nil
+		}
 	}
 	w.logger.Info("kwok reported a problem", "problem", parsed.Message, "error", parsed.Error, "Node", parsed.Node, "Pod", parsed.Pod)
 	return len(line), nil
