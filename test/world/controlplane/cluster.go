@@ -246,6 +246,12 @@ func (c *Cluster) Version() string {
 	return c.version
 }
 
+// CanRun returns an error that wraps programs.ErrUnknownVersion unless the API server can be had in this version.
+func (c *Cluster) CanRun(version string) error {
+	_, err := c.host.Programs.APIServer(version)
+	return err
+}
+
 // Upgrade replaces the API server by one of another version, at the same address, and returns when it is ready.
 // After an error the control plane may be down; calling again is safe.
 func (c *Cluster) Upgrade(ctx context.Context, version string) error {
@@ -254,7 +260,7 @@ func (c *Cluster) Upgrade(ctx context.Context, version string) error {
 	if version == c.version {
 		return nil
 	}
-	if _, err := c.host.Programs.APIServer(version); err != nil {
+	if err := c.CanRun(version); err != nil {
 		return err
 	}
 	c.apiServer.Stop()

@@ -18,7 +18,6 @@ import (
 
 	"github.com/autonode-io/autonode/test/world/controlplane"
 	controlplanev1 "github.com/autonode-io/autonode/test/world/infrastructure/api/controlplane/v1beta1"
-	"github.com/autonode-io/autonode/test/world/programs"
 )
 
 // Reasons of the condition Available of a HostedControlPlane.
@@ -65,16 +64,16 @@ func (r *reconciler) Reconcile(ctx context.Context, controlPlane *controlplanev1
 	if controlPlane.Spec.Version == guest.Version() {
 		return ctrl.Result{}, r.report(ctx, controlPlane, guest, metav1.ConditionTrue, reasonAvailable, "")
 	}
+	if err := guest.CanRun(controlPlane.Spec.Version); err != nil {
+		return ctrl.Result{}, r.report(ctx, controlPlane, guest, metav1.ConditionTrue, reasonUnknownVersion, err.Error())
+	}
 	if err := r.report(ctx, controlPlane, guest, metav1.ConditionFalse, reasonUpgrading,
 		fmt.Sprintf("replacing %s by %s", guest.Version(), controlPlane.Spec.Version)); err != nil {
 		return ctrl.Result{}, err
 	}
 	upgradeCtx, cancel := context.WithTimeout(ctx, upgradeTimeout)
 	defer cancel()
-	switch err := guest.Upgrade(upgradeCtx, controlPlane.Spec.Version); {
-	case errors.Is(err, programs.ErrUnknownVersion):
-		return ctrl.Result{}, r.report(ctx, controlPlane, guest, metav1.ConditionTrue, reasonUnknownVersion, err.Error())
-	case err != nil:
+	if err := guest.Upgrade(upgradeCtx, controlPlane.Spec.Version); err != nil {
 		return ctrl.Result{}, errors.Join(err,
 			r.report(ctx, controlPlane, guest, metav1.ConditionFalse, reasonUpgradeFailed, err.Error()))
 	}
