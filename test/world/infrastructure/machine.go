@@ -48,7 +48,7 @@ type machineReconciler struct {
 func (r *machineReconciler) setup(manager ctrl.Manager, options controller.Options) error {
 	return builder.ControllerManagedBy(manager).
 		Named("kwokmachine").
-		For(&infrav1.KwokMachine{}).
+		For(&infrav1.KwokMachine{}, builder.WithPredicates(notOnlyStatus)).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(machineToKwokMachine)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.ofCluster),
 			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, infrastructureProvisioned))).
@@ -59,6 +59,17 @@ func (r *machineReconciler) setup(manager ctrl.Manager, options controller.Optio
 		WithOptions(options).
 		Complete(reconcile.AsReconciler(r.management, r))
 }
+
+// notOnlyStatus keeps out what this controller writes itself: a message that differs each time, such as one with a port
+// number, must not bring the machine here again at once.
+var notOnlyStatus = predicate.Funcs{UpdateFunc: func(update event.UpdateEvent) bool {
+	was, is := update.ObjectOld, update.ObjectNew
+	return was.GetGeneration() != is.GetGeneration() || // spec and deletion
+		!slices.Equal(was.GetFinalizers(), is.GetFinalizers()) ||
+		!equality.Semantic.DeepEqual(was.GetLabels(), is.GetLabels()) ||
+		!equality.Semantic.DeepEqual(was.GetAnnotations(), is.GetAnnotations()) ||
+		!equality.Semantic.DeepEqual(was.GetOwnerReferences(), is.GetOwnerReferences())
+}}
 
 // infrastructureProvisioned passes the change of a Cluster that its machines wait for.
 var infrastructureProvisioned = predicate.Funcs{UpdateFunc: func(update event.UpdateEvent) bool {
