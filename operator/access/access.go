@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
@@ -58,10 +59,12 @@ type Access struct {
 	reviewed *lru.Cache
 }
 
-// review names one state of a Secret.
+// review names one state of a Secret, and the connection on which it was asked about: a guest's API server that came back may have
+// other keys.
 type review struct {
 	secret          types.UID
 	resourceVersion string
+	connection      *rest.Config
 }
 
 var _ scope.Step = (*Access)(nil)
@@ -181,7 +184,7 @@ func (a *Access) judge(secret *corev1.Secret, account types.UID) (token, string)
 // review asks the guest's API server about a token that came from a Secret that it hasn't been asked about: an edit may have
 // broken it, and the key that it was signed with may be gone.
 func (a *Access) review(ctx context.Context, guest *scope.Guest, secret *corev1.Secret, account types.UID) (string, error) {
-	state := review{secret: secret.UID, resourceVersion: secret.ResourceVersion}
+	state := review{secret: secret.UID, resourceVersion: secret.ResourceVersion, connection: guest.Config}
 	if known, ok := a.reviewed.Get(account); ok && known == state {
 		return "", nil
 	}

@@ -45,7 +45,10 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 			status = metav1.ConditionUnknown // nothing was tried yet
 		}
 		setReachable(s, status, reason, message)
-		return scope.Result{Wait: enabled(s), Message: message, RequeueAfter: recheck}, nil
+		if !enabled(s) {
+			return scope.Result{RequeueAfter: recheck}, nil // the teardown says what that means
+		}
+		return scope.Result{Wait: true, Message: message, RequeueAfter: recheck}, nil
 	}
 	if err != nil {
 		// The connection stands and one request failed on it. That says nothing about the guest yet.

@@ -22,12 +22,13 @@ type serverVersion struct {
 }
 
 // serverVersion returns the guest API server's version. An API server isn't downgraded, so it is asked again only while it is
-// older than what the nodes are to run, and at most every recheck.
-func (st *Status) serverVersion(ctx context.Context, s *scope.Scope, desired string) (string, error) {
+// older than what the nodes are to run, and at most every recheck, unless Karpenter has noticed an upgrade: it never gives nodes a
+// version (newest) that exceeds the API server's.
+func (st *Status) serverVersion(ctx context.Context, s *scope.Scope, desired, newest string) (string, error) {
 	uid := s.HostedCluster.UID
 	if entry, ok := st.versions.Get(uid); ok {
 		known, ok := entry.(serverVersion)
-		if ok && (compare(known.version, desired) >= 0 || st.Clock.Since(known.asked) < recheck) {
+		if ok && (compare(known.version, desired) >= 0 || st.Clock.Since(known.asked) < recheck && compare(newest, known.version) <= 0) {
 			return known.version, nil
 		}
 	}

@@ -89,7 +89,7 @@ func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 		meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, v1beta1.NodesUpToDate)
 		return scope.Result{}, nil
 	}
-	server, err := st.serverVersion(ctx, s, desired)
+	server, err := st.serverVersion(ctx, s, desired, inventory.newest)
 	if err != nil {
 		return scope.Result{}, err
 	}
@@ -134,6 +134,8 @@ type inventory struct {
 	pools  map[string]*karpv1.NodePool
 	// pinned versions by the node class's name: its admin wants these, whatever the payload says.
 	pinned map[string]string
+	// newest is the newest version that Karpenter gives to nodes now; empty if it hasn't said.
+	newest string
 }
 
 func take(ctx context.Context, guest client.Reader) (inventory, error) {
@@ -153,6 +155,9 @@ func take(ctx context.Context, guest client.Reader) (inventory, error) {
 	for n := range classes.Items {
 		if v := classes.Items[n].Spec.Version; v != "" {
 			i.pinned[classes.Items[n].Name] = plain(v)
+		}
+		if v := plain(classes.Items[n].Status.Version); compare(v, i.newest) > 0 {
+			i.newest = v
 		}
 	}
 	return i, nil
@@ -240,5 +245,5 @@ func compare(a, b string) int {
 }
 
 func count(n int) int32 {
-	return int32(min(n, math.MaxInt32)) //nolint:gosec // bounded
+	return int32(min(n, math.MaxInt32))
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 	"github.com/autonode-io/autonode/operator/status"
+	"github.com/autonode-io/autonode/payload"
 )
 
 var clusters scopetest.Clusters
@@ -111,6 +112,28 @@ func TestStatus(t *testing.T) {
 		clock.Step(time.Hour)
 		reconcile(g)
 		g.Expect(asked).To(Equal(before + 1))
+	})
+
+	t.Run("When Karpenter gives nodes a newer version, it should ask the control plane at once", func(t *testing.T) {
+		g := NewWithT(t)
+		server = "v1.36.4"
+		later := *s
+		later.Karpenter.Versions = map[string]string{payload.KubernetesVersion: "1.36.5"}
+		reconcile := func() {
+			_, err := step.Reconcile(ctx, &later)
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+		reconcile()
+		g.Expect(condition().Message).To(ContainSubstring("nodes stay on 1.36.4"))
+		server = "v1.36.5"
+		reconcile()
+		g.Expect(condition().Message).To(ContainSubstring("nodes stay on 1.36.4"))
+		class := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+		g.Expect(clusters.Guest.Client.Create(ctx, class)).To(Succeed())
+		class.Status.Version = "1.36.5"
+		g.Expect(clusters.Guest.Client.Status().Update(ctx, class)).To(Succeed())
+		reconcile()
+		g.Expect(condition().Reason).To(Equal(v1beta1.NodesOutdatedReason))
 	})
 
 	t.Run("When the guest can't be reached, the last known numbers should stay", func(t *testing.T) {
