@@ -57,7 +57,7 @@ unit: build ## Run the unit and envtest tests with the race detector.
 .PHONY: e2e
 e2e: build ## Run the stories in test/e2e against a world of their own. TESTFLAGS='-run Upgrade' chooses.
 	$(AUTONODE) world build
-	CGO_ENABLED=1 go test -race -count=1 -timeout=30m -parallel=4 -v $(TESTFLAGS) ./test/e2e/...
+	CGO_ENABLED=1 go test -race -count=1 -timeout=30m -parallel=8 -v $(TESTFLAGS) ./test/e2e/...
 
 .PHONY: world
 world: build ## Start the local world and leave it in the foreground. ARGS are those of 'autonode world up'.

@@ -10,9 +10,10 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	watchtools "k8s.io/client-go/tools/watch"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
@@ -56,52 +57,58 @@ func names(nodes []corev1.Node) []string {
 
 // watchDisruptions watches every change of every NodeClaim from now on. The function that it returns ends the watch and
 // says how many nodes were disrupted at once at most, and which nodes ever were. It counts as Karpenter's budgets do: from
-// the decision until the node is drained and its machine is being terminated.
+// the decision until the node is drained and its machine is being terminated. It goes on when the API server is restarted,
+// as an upgrade does: while that is away, Karpenter can't decide anything either.
 func (c *cluster) watchDisruptions(t *testing.T) (result func() (most int, ever []string)) {
 	t.Helper()
-	g := NewWithT(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	list := &karpenterv1.NodeClaimList{}
-	g.Expect(c.guest.List(ctx, list)).To(Succeed())
-	// It goes on where it was when the API server is restarted, as an upgrade does.
-	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, nodeClaimWatcher{c.guest})
-	g.Expect(err).NotTo(HaveOccurred())
+	informer := toolscache.NewSharedInformer(&toolscache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			list := &karpenterv1.NodeClaimList{}
+			return list, c.guest.List(ctx, list, &client.ListOptions{Raw: &options})
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return c.guest.Watch(ctx, &karpenterv1.NodeClaimList{}, &client.ListOptions{Raw: &options})
+		},
+	}, &karpenterv1.NodeClaim{}, 0)
 
+	var mu sync.Mutex
 	var most int
-	var broken error
-	ever := map[string]struct{}{}
-	var done sync.WaitGroup
-	done.Go(func() {
-		now := map[types.UID]struct{}{}
-		for event := range watcher.ResultChan() {
-			claim, ok := event.Object.(*karpenterv1.NodeClaim)
-			if !ok {
-				broken = errUnexpectedEvent(event)
-				return
-			}
-			if event.Type != watch.Deleted && isDisrupted(claim) {
-				now[claim.UID] = struct{}{}
-				ever[claim.Status.NodeName] = struct{}{}
-			} else {
-				delete(now, claim.UID)
-			}
-			most = max(most, len(now))
+	now, ever := map[types.UID]struct{}{}, map[string]struct{}{}
+	see := func(object any) {
+		claim := object.(*karpenterv1.NodeClaim)
+		mu.Lock()
+		defer mu.Unlock()
+		if isDisrupted(claim) {
+			now[claim.UID], ever[claim.Status.NodeName] = struct{}{}, struct{}{}
+		} else {
+			delete(now, claim.UID)
 		}
+		most = max(most, len(now))
+	}
+	forget := func(object any) {
+		if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+			object = last.Obj
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		delete(now, object.(*karpenterv1.NodeClaim).UID)
+	}
+	_, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: see, UpdateFunc: func(_, object any) { see(object) }, DeleteFunc: forget,
 	})
+	g := NewWithT(t)
+	g.Expect(err).NotTo(HaveOccurred())
+	var done sync.WaitGroup
+	done.Go(func() { informer.RunWithContext(ctx) })
+	g.Expect(toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced)).To(BeTrue())
 	return func() (int, []string) {
-		t.Helper()
 		cancel()
 		done.Wait()
-		g.Expect(broken).NotTo(HaveOccurred())
+		mu.Lock()
+		defer mu.Unlock()
 		return most, keys(ever)
 	}
-}
-
-// nodeClaimWatcher begins watches of NodeClaims.
-type nodeClaimWatcher struct{ guest client.WithWatch }
-
-func (w nodeClaimWatcher) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	return w.guest.Watch(ctx, &karpenterv1.NodeClaimList{}, &client.ListOptions{Raw: &options})
 }
 
 func isDisrupted(claim *karpenterv1.NodeClaim) bool {

@@ -48,30 +48,29 @@ func TestCheapest(t *testing.T) {
 			want:    map[string]string{corev1.LabelInstanceTypeStable: "c8-xlarge"},
 		},
 	}
-	// Every case has a NodePool of its own. The group ends when all have, and only then gives the guest back.
-	t.Run("cases", func(t *testing.T) {
-		i := 0
-		for name, tc := range cases {
-			i++
-			pool := fmt.Sprintf("pool-%d", i)
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				g := NewWithT(t)
-				c.nodePool(t, pool, tc.options...)
-				c.workload(t, pool, 1, tc.cpu, onPool(pool))
-				c.waitRunning(t, pool)
-				nodes := &corev1.NodeList{}
-				g.Expect(c.guest.List(t.Context(), nodes, client.MatchingLabels{karpenterv1.NodePoolLabelKey: pool})).To(Succeed())
-				g.Expect(nodes.Items).To(HaveLen(1))
-				machines := &clusterv1.MachineList{}
-				g.Expect(c.management.List(t.Context(), machines, client.InNamespace(c.namespace()),
-					client.MatchingLabels{karpenterv1.NodePoolLabelKey: pool})).To(Succeed())
-				g.Expect(machines.Items).To(HaveLen(1))
-				for key, value := range tc.want {
-					g.Expect(nodes.Items[0].Labels).To(HaveKeyWithValue(key, value))
-				}
-				g.Expect(machines.Items[0].Spec.FailureDomain).To(Equal(nodes.Items[0].Labels[corev1.LabelTopologyZone]))
-			})
-		}
-	})
+	// Every case has a NodePool of its own, and all are asked for at once.
+	pools := map[string]string{}
+	for name, tc := range cases {
+		pool := fmt.Sprintf("pool-%d", len(pools))
+		pools[name] = pool
+		c.nodePool(t, pool, tc.options...)
+		c.workload(t, pool, 1, tc.cpu, onPool(pool))
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			pool := client.MatchingLabels{karpenterv1.NodePoolLabelKey: pools[name]}
+			c.waitRunning(t, pools[name])
+			nodes := &corev1.NodeList{}
+			g.Expect(c.guest.List(t.Context(), nodes, pool)).To(Succeed())
+			g.Expect(nodes.Items).To(HaveLen(1))
+			machines := &clusterv1.MachineList{}
+			g.Expect(c.management.List(t.Context(), machines, client.InNamespace(c.namespace()), pool)).To(Succeed())
+			g.Expect(machines.Items).To(HaveLen(1))
+			for key, value := range tc.want {
+				g.Expect(nodes.Items[0].Labels).To(HaveKeyWithValue(key, value))
+			}
+			g.Expect(machines.Items[0].Spec.FailureDomain).To(Equal(nodes.Items[0].Labels[corev1.LabelTopologyZone]))
+		})
+	}
 }

@@ -4,12 +4,9 @@ package e2e
 
 import (
 	"bytes"
-	"fmt"
 	"maps"
 	"os"
 	"slices"
-
-	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -18,10 +15,6 @@ import (
 func hostedClusterList() *v1beta1.HostedClusterList     { return &v1beta1.HostedClusterList{} }
 func componentList() *v1beta1.ControlPlaneComponentList { return &v1beta1.ControlPlaneComponentList{} }
 func nodeClassList() *v1alpha1.ClusterAPINodeClassList  { return &v1alpha1.ClusterAPINodeClassList{} }
-
-func errUnexpectedEvent(event watch.Event) error {
-	return fmt.Errorf("the watch ended early: %s %v", event.Type, event.Object)
-}
 
 func keys(set map[string]struct{}) []string { return slices.Sorted(maps.Keys(set)) }
 
