@@ -28,7 +28,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
-	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
 	"sigs.k8s.io/karpenter/pkg/controllers"
@@ -225,7 +224,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 		}),
 	})
 	undecorated := metrics.Decorate(provider)
-	var decorated karpcloudprovider.CloudProvider = overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)
+	decorated := overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)
 
 	clusterState := state.NewCluster(guest.Clock, guest.GetClient(), decorated)
 	recorder := guest.GetEventRecorderFor("karpenter") //nolint:staticcheck // operatorpkg's status controller takes no other yet.

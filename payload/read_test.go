@@ -154,7 +154,7 @@ func TestPlatforms(t *testing.T) {
 	}
 	index := func(t *testing.T, images map[string]v1.Image) v1.ImageIndex {
 		t.Helper()
-		var idx v1.ImageIndex = mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+		idx := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 		for platform, img := range images {
 			p, err := v1.ParsePlatform(platform)
 			if err != nil {

@@ -8,7 +8,7 @@
 package v1beta1
 
 import (
-	"k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -25,7 +25,7 @@ var (
 			&HostedCluster{}, &HostedClusterList{},
 			&ControlPlaneComponent{}, &ControlPlaneComponentList{},
 		)
-		v1.AddToGroupVersion(s, GroupVersion)
+		metav1.AddToGroupVersion(s, GroupVersion)
 		return nil
 	})
 

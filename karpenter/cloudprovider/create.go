@@ -218,7 +218,7 @@ func formatPrice(price float64) string {
 func (c *CloudProvider) resolved(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) (*karpv1.NodeClaim, error) {
 	if m.DeletionTimestamp != nil {
 		// Somebody deletes it, and it won't come back: the pods need another claim.
-		return nil, cloudprovider.NewInsufficientCapacityError(fmt.Errorf("Machine %s is being deleted", klog.KObj(m)))
+		return nil, cloudprovider.NewInsufficientCapacityError(fmt.Errorf("its Machine %s is being deleted", klog.KObj(m)))
 	}
 	key := offering.Key{
 		InstanceType: m.Labels[corev1.LabelInstanceTypeStable],
@@ -238,7 +238,7 @@ func (c *CloudProvider) resolved(ctx context.Context, nodeClaim *karpv1.NodeClai
 		// then it is taken to hold what it was made for.
 		result.Status.Capacity = nonZero(nodeClaim.Spec.Resources.Requests)
 		result.Status.Allocatable = result.Status.Capacity
-		return result, nil
+		return result, nil //nolint:nilerr // see above
 	}
 	chosen := launch{instanceType: choice.InstanceType, offering: choice.Offering, choice: choice}
 	if overlaid, err := c.overlaid(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey], []*cloudprovider.InstanceType{choice.InstanceType}); err == nil && len(overlaid) == 1 {

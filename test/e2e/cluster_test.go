@@ -84,7 +84,7 @@ func (c *cluster) key() client.ObjectKey {
 }
 
 // hostedCluster reads the HostedCluster; it fails the Eventually that g belongs to when it can't.
-func (c *cluster) hostedCluster(g Gomega, ctx context.Context) *v1beta1.HostedCluster { //nolint:revive // Gomega goes first by habit
+func (c *cluster) hostedCluster(g Gomega, ctx context.Context) *v1beta1.HostedCluster {
 	hosted := &v1beta1.HostedCluster{}
 	g.Expect(c.management.Get(ctx, c.key(), hosted)).To(Succeed())
 	return hosted
@@ -150,7 +150,7 @@ func (c *cluster) waitEnabled(t *testing.T, release string) {
 }
 
 // condition returns a condition of the HostedCluster, or an empty one.
-func (c *cluster) condition(g Gomega, ctx context.Context, conditionType string) metav1.Condition { //nolint:revive // see hostedCluster
+func (c *cluster) condition(g Gomega, ctx context.Context, conditionType string) metav1.Condition {
 	if found := meta.FindStatusCondition(c.hostedCluster(g, ctx).Status.Conditions, conditionType); found != nil {
 		return *found
 	}
@@ -260,26 +260,26 @@ func (c *cluster) waitRunning(t *testing.T, name string) {
 }
 
 // nodes lists Karpenter's nodes.
-func (c *cluster) nodes(g Gomega, ctx context.Context) []corev1.Node { //nolint:revive // see hostedCluster
+func (c *cluster) nodes(g Gomega, ctx context.Context) []corev1.Node {
 	list := &corev1.NodeList{}
 	g.Expect(c.guest.List(ctx, list, client.HasLabels{karpenterv1.NodePoolLabelKey})).To(Succeed())
 	return list.Items
 }
 
-func (c *cluster) nodeClaims(g Gomega, ctx context.Context) []karpenterv1.NodeClaim { //nolint:revive // see hostedCluster
+func (c *cluster) nodeClaims(g Gomega, ctx context.Context) []karpenterv1.NodeClaim {
 	list := &karpenterv1.NodeClaimList{}
 	g.Expect(c.guest.List(ctx, list)).To(Succeed())
 	return list.Items
 }
 
-func (c *cluster) machines(g Gomega, ctx context.Context) []clusterv1.Machine { //nolint:revive // see hostedCluster
+func (c *cluster) machines(g Gomega, ctx context.Context) []clusterv1.Machine {
 	list := &clusterv1.MachineList{}
 	g.Expect(c.management.List(ctx, list, client.InNamespace(c.namespace()))).To(Succeed())
 	return list.Items
 }
 
 // leftovers names every object that a node consists of, in both clusters.
-func (c *cluster) leftovers(g Gomega, ctx context.Context) []string { //nolint:revive // see hostedCluster
+func (c *cluster) leftovers(g Gomega, ctx context.Context) []string {
 	var names []string
 	lists := map[client.ObjectList]client.Client{
 		&corev1.NodeList{}:               c.guest,

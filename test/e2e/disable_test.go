@@ -102,7 +102,7 @@ func (c *cluster) waitDisabled(t *testing.T) {
 }
 
 // karpenterObjects names what makes Karpenter up in the control-plane namespace.
-func (c *cluster) karpenterObjects(g Gomega, ctx context.Context) []string { //nolint:revive // see hostedCluster
+func (c *cluster) karpenterObjects(g Gomega, ctx context.Context) []string {
 	return c.list(g, ctx, c.management, []client.ListOption{
 		client.InNamespace(c.namespace()), client.MatchingLabels{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator},
 	}, &appsv1.DeploymentList{}, &corev1.ServiceAccountList{}, &corev1.SecretList{}, &rbacv1.RoleList{}, &rbacv1.RoleBindingList{},
@@ -110,7 +110,7 @@ func (c *cluster) karpenterObjects(g Gomega, ctx context.Context) []string { //n
 }
 
 // managed names every object in both clusters that the operator or Karpenter made.
-func (c *cluster) managed(g Gomega, ctx context.Context) []string { //nolint:revive // see hostedCluster
+func (c *cluster) managed(g Gomega, ctx context.Context) []string {
 	objects := c.karpenterObjects(g, ctx)
 	objects = append(objects, c.list(g, ctx, c.guest, []client.ListOption{client.MatchingLabels{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}},
 		&apiextensionsv1.CustomResourceDefinitionList{}, &corev1.ServiceAccountList{}, &corev1.SecretList{}, &rbacv1.ClusterRoleList{},
@@ -119,14 +119,14 @@ func (c *cluster) managed(g Gomega, ctx context.Context) []string { //nolint:rev
 	return objects
 }
 
-func (c *cluster) list(g Gomega, ctx context.Context, reader client.Reader, options []client.ListOption, lists ...client.ObjectList) []string { //nolint:revive // see hostedCluster
+func (c *cluster) list(g Gomega, ctx context.Context, reader client.Reader, options []client.ListOption, lists ...client.ObjectList) []string {
 	var found []string
 	for _, list := range lists {
-		if err := reader.List(ctx, list, options...); meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		err := reader.List(ctx, list, options...)
+		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 			continue // the kind itself has gone
-		} else {
-			g.Expect(err).NotTo(HaveOccurred())
 		}
+		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(meta.EachListItem(list, func(object runtimeObject) error {
 			found = append(found, fmt.Sprintf("%T %s", object, object.(client.Object).GetName()))
 			return nil

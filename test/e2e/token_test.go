@@ -44,7 +44,7 @@ func TestTokenRenewal(t *testing.T) {
 	})
 }
 
-func (c *cluster) guestAccess(g Gomega, ctx context.Context) *corev1.Secret { //nolint:revive // see hostedCluster
+func (c *cluster) guestAccess(g Gomega, ctx context.Context) *corev1.Secret {
 	secret := &corev1.Secret{}
 	g.Expect(c.management.Get(ctx, client.ObjectKey{Namespace: c.namespace(), Name: v1beta1.GuestAccessSecret}, secret)).To(Succeed())
 	return secret
@@ -107,7 +107,7 @@ type incarnation struct {
 	restarts int32
 }
 
-func (c *cluster) incarnations(g Gomega, ctx context.Context) []incarnation { //nolint:revive // see hostedCluster
+func (c *cluster) incarnations(g Gomega, ctx context.Context) []incarnation {
 	var all []incarnation
 	for _, pod := range c.karpenterPods(g, ctx) {
 		g.Expect(pod.Status.ContainerStatuses).To(HaveLen(1))

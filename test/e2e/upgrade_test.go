@@ -102,7 +102,7 @@ func (c *cluster) karpenter(t *testing.T) *appsv1.Deployment {
 }
 
 // karpenterPods lists the pods of Karpenter's Deployment.
-func (c *cluster) karpenterPods(g Gomega, ctx context.Context) []corev1.Pod { //nolint:revive // see hostedCluster
+func (c *cluster) karpenterPods(g Gomega, ctx context.Context) []corev1.Pod {
 	deployment := &appsv1.Deployment{}
 	key := client.ObjectKey{Namespace: c.namespace(), Name: v1beta1.KarpenterComponent}
 	g.Expect(c.management.Get(ctx, key, deployment)).To(Succeed())

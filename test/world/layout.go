@@ -17,7 +17,6 @@ type layout string
 func (l layout) logs() string           { return filepath.Join(string(l), "logs") }
 func (l layout) log(name string) string { return filepath.Join(l.logs(), name+".log") }
 func (l layout) clusters() string       { return filepath.Join(string(l), "clusters") }
-func (l layout) images() string         { return filepath.Join(string(l), "images") }
 func (l layout) nodeAgent() string      { return filepath.Join(string(l), "node") }
 func (l layout) registry() string       { return filepath.Join(string(l), "registry") }
 func (l layout) manifests() string      { return filepath.Join(string(l), "manifests") }

@@ -19,8 +19,11 @@ import (
 type Phase string
 
 const (
+	// PhaseStarting: not everything runs yet.
 	PhaseStarting Phase = "Starting"
-	PhaseReady    Phase = "Ready"
+	// PhaseReady: everything runs.
+	PhaseReady Phase = "Ready"
+	// PhaseStopping: the world is going down.
 	PhaseStopping Phase = "Stopping"
 )
 

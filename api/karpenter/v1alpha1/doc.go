@@ -8,7 +8,7 @@
 package v1alpha1
 
 import (
-	"k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -22,7 +22,7 @@ var (
 
 	schemeBuilder = runtime.NewSchemeBuilder(func(s *runtime.Scheme) error {
 		s.AddKnownTypes(GroupVersion, &ClusterAPINodeClass{}, &ClusterAPINodeClassList{})
-		v1.AddToGroupVersion(s, GroupVersion)
+		metav1.AddToGroupVersion(s, GroupVersion)
 		return nil
 	})
 

@@ -22,7 +22,8 @@ import (
 const (
 	// ShapePoolLabel selects the machine templates that the world makes, with ShapePool.
 	ShapePoolLabel = "autonode.io/shape-pool"
-	ShapePool      = "general"
+	// ShapePool is that label's value.
+	ShapePool = "general"
 	// BootstrapTemplate is the name of the KubeadmConfigTemplate in every control-plane namespace.
 	BootstrapTemplate = "default"
 )

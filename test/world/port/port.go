@@ -10,6 +10,7 @@
 package port
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -71,7 +72,7 @@ func (c *Claims) claim(port int) (bool, error) {
 		return false, errors.Join(err, closeErr)
 	}
 	// All addresses, because some programs can't be told to listen on loopback only.
-	listener, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", net.JoinHostPort("", strconv.Itoa(port)))
 	if err != nil {
 		return false, file.Close()
 	}

@@ -59,7 +59,7 @@ func staticArchitecture(binary string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	for _, p := range file.Progs {
 		if p.Type == elf.PT_INTERP {
 			return "", errors.New("it is linked dynamically, and an image of it alone couldn't run; build it with CGO_ENABLED=0")
