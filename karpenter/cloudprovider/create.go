@@ -84,7 +84,7 @@ func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		return nil, createError(err)
 	}
 	log.FromContext(ctx).Info("created machine", "Machine", klog.KObj(created), "shape", chosen.choice.Shape.Source.Annotation(),
-		"instance-type", chosen.instanceType.Name, "zone", chosen.offering.Zone(), "capacity-type", chosen.offering.CapacityType(), "price", chosen.offering.Price)
+		"instanceType", chosen.instanceType.Name, "zone", chosen.offering.Zone(), "capacityType", chosen.offering.CapacityType(), "price", chosen.offering.Price)
 	return c.resolved(ctx, nodeClaim, nodeClass, created)
 }
 

@@ -60,6 +60,11 @@ func run(m *testing.M) (code int) {
 		fmt.Fprintln(os.Stderr, "making a folder for the world:", err)
 		return 1
 	}
+	// The pods' users have to reach what the node agent unpacks for them.
+	if err := os.Chmod(dir, 0o755); err != nil {
+		fmt.Fprintln(os.Stderr, "opening the world's folder to its pods:", err)
+		return 1
+	}
 	log, err := os.Create(filepath.Join(dir, "world.log"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "opening the world's log:", err)
