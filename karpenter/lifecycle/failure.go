@@ -68,7 +68,7 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 	if err := f.giveUp(ctx, nodeClaim, "insufficient_capacity"); err != nil {
 		return false, err
 	}
-	log.FromContext(ctx).Info("infrastructure has no such machine", "instance-type", key.InstanceType, "zone", key.Zone, "capacity-type", key.CapacityType,
+	log.FromContext(ctx).Info("infrastructure has no such machine", "instanceType", key.InstanceType, "zone", key.Zone, "capacityType", key.CapacityType,
 		"reason", condition.Reason, "message", condition.Message, "unavailable-until", until)
 	f.Recorder.Publish(events.Event{
 		InvolvedObject: nodeClaim,

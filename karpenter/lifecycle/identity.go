@@ -32,6 +32,6 @@ func (i *identity) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m
 	case err != nil:
 		return false, fmt.Errorf("giving NodeClaim %s its provider ID: %w", nodeClaim.Name, err)
 	}
-	log.FromContext(ctx).Info("machine has a provider ID", "provider-id", m.Spec.ProviderID)
+	log.FromContext(ctx).Info("machine has a provider ID", "providerID", m.Spec.ProviderID)
 	return false, nil
 }
