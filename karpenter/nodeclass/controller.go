@@ -125,7 +125,32 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterA
 		}
 		c.Recorder.Publish(changes(stored, nodeClass)...)
 	}
-	return result, errors.Join(errs...)
+	return result, errors.Join(append(errs, c.announce(ctx, nodeClass))...)
+}
+
+// announce writes what the shapes are made of into an annotation. Karpenter looks for drift when a node class changes, and
+// otherwise every five minutes: a changed template shouldn't wait for that.
+func (c *Controller) announce(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
+	snapshot, err := c.Store.Snapshot(nodeClass.Name)
+	if errors.Is(err, instancetype.ErrNotBuilt) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	hash := shapesHash(snapshot)
+	if nodeClass.Annotations[ShapesHashAnnotation] == hash {
+		return nil
+	}
+	stored := nodeClass.DeepCopy()
+	if nodeClass.Annotations == nil {
+		nodeClass.Annotations = map[string]string{}
+	}
+	nodeClass.Annotations[ShapesHashAnnotation] = hash
+	if err := c.Guest.Patch(ctx, nodeClass, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing the hash of the shapes into the node class: %w", err)
+	}
+	return nil
 }
 
 // own sets the finalizer and the hash, before anything is made from the node class.

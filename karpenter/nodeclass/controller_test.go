@@ -310,6 +310,23 @@ func TestShapes(t *testing.T) {
 		f.Expect(f.events.reasons()).To(Equal([]string{v1alpha1.NoShapesReason, v1alpha1.ConditionShapesReady, v1alpha1.SomeInvalidReason, v1alpha1.ConditionShapesReady}))
 	})
 
+	t.Run("When a template's content changes, it should touch the node class, so that Karpenter looks for drift at once", func(t *testing.T) {
+		f := start(t, "")
+		f.nodeClass(nil)
+		small := f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.ready()
+		hash := func() (string, error) {
+			nodeClass, err := f.get()
+			return nodeClass.Annotations[nodeclass.ShapesHashAnnotation], err
+		}
+		f.Eventually(hash).ShouldNot(BeEmpty())
+		before, err := hash()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(unstructured.SetNestedField(small.Object, "other", "spec", "template", "spec", "size")).To(Succeed())
+		f.Expect(f.Admin.Update(t.Context(), small)).To(Succeed())
+		f.Eventually(hash).ShouldNot(Equal(before))
+	})
+
 	t.Run("When nothing matches, it should say what exists", func(t *testing.T) {
 		f := start(t, "")
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {

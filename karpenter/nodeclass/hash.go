@@ -6,9 +6,16 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
+	"slices"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/instancetype"
 )
+
+// ShapesHashAnnotation is on a node class: the hash of what its shapes are made of. It changes when nodes may have to be
+// replaced for a changed template.
+const ShapesHashAnnotation = v1alpha1.Group + "/shapes-hash"
 
 // HashVersion is the version of the rule that Hash follows. It has to be raised whenever Hash gives another result for
 // the same node class, so that nodes that were made before aren't replaced for it.
@@ -33,4 +40,18 @@ func Hash(nodeClass *v1alpha1.ClusterAPINodeClass) string {
 	}
 	sum := sha256.Sum256(raw)
 	return hex.EncodeToString(sum[:8])
+}
+
+// shapesHash is of the content of every shape's templates, in whatever order they are offered.
+func shapesHash(snapshot *instancetype.Snapshot) string {
+	content := map[string]string{}
+	for _, choice := range snapshot.Choices() {
+		content[choice.Shape.Source.Annotation()] = choice.Shape.ContentHash + "/" + choice.Shape.Bootstrap.Hash
+	}
+	sum := sha256.New()
+	for _, source := range slices.Sorted(maps.Keys(content)) {
+		// Writing to a hash never fails.
+		_, _ = sum.Write([]byte(source + "=" + content[source] + "\n"))
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:8])
 }
