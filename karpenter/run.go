@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"time"
 
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/option"
@@ -49,6 +50,9 @@ import (
 	"github.com/autonode-io/autonode/karpenter/shape"
 	"github.com/autonode-io/autonode/karpenter/version"
 )
+
+// patience is how long Karpenter's controllers wait for a node class to be read for the first time.
+const patience = 5 * time.Second
 
 // ErrUsage wraps what is wrong with the command line.
 var ErrUsage = errors.New("usage")
@@ -210,6 +214,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 		Machines:      machines,
 		InstanceTypes: instanceTypes,
 		Overlays:      guest.InstanceTypeStore,
+		Patience:      patience,
 		Drift: drift.New(drift.Config{
 			InstanceTypes: instanceTypes,
 			Version: func(nodeClass *v1alpha1.ClusterAPINodeClass) (version.Result, bool) {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
@@ -36,6 +37,9 @@ const Name = "clusterapi"
 // that long.
 const RepairToleration = 30 * time.Minute
 
+// patienceInterval is between two looks at whether a node class's shapes have been read.
+const patienceInterval = 20 * time.Millisecond
+
 // Config of a CloudProvider.
 type Config struct {
 	// Guest reads NodeClasses and NodeClaims from the cache.
@@ -50,11 +54,16 @@ type Config struct {
 	// Overlays are applied to the instance types before one is chosen, where the feature gate NodeOverlay is on.
 	Overlays *nodeoverlay.InstanceTypeStore
 	Drift    *drift.Detector
+	// Patience is how long a caller waits for the shapes of a node class that is asked for for the first time. All of Karpenter's
+	// controllers start at once, and an error would send each of them into its back-off.
+	Patience time.Duration
 }
 
 // CloudProvider implements Karpenter's interface.
 type CloudProvider struct {
 	Config
+	// deadlines until which a node class's shapes are waited for: of name to time.Time.
+	deadlines sync.Map
 }
 
 // New returns a provider.
@@ -114,7 +123,7 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.N
 		// An empty list instead of an error would look like "nothing fits".
 		return nil, fmt.Errorf("getting instance types for NodePool %s: %w", nodePool.Name, err)
 	}
-	snapshot, err := c.InstanceTypes.Snapshot(nodeClass.Name)
+	snapshot, err := c.snapshot(ctx, nodeClass.Name)
 	if err != nil {
 		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("getting instance types for NodePool %s: %w", nodePool.Name, err))
 	}
@@ -163,6 +172,30 @@ func (c *CloudProvider) nodeClass(ctx context.Context, name string) (*v1alpha1.C
 		return nil, fmt.Errorf("reading node class %s: %w", name, err)
 	}
 	return nodeClass, nil
+}
+
+// snapshot is what a node class offers. When it hasn't been read since the start, it waits for that, once.
+func (c *CloudProvider) snapshot(ctx context.Context, nodeClass string) (*instancetype.Snapshot, error) {
+	snapshot, err := c.InstanceTypes.Snapshot(nodeClass)
+	if !errors.Is(err, instancetype.ErrNotBuilt) || c.Patience == 0 {
+		return snapshot, err
+	}
+	value, _ := c.deadlines.LoadOrStore(nodeClass, time.Now().Add(c.Patience))
+	deadline, _ := value.(time.Time)
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	ticker := time.NewTicker(patienceInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-ticker.C:
+		}
+		if snapshot, err = c.InstanceTypes.Snapshot(nodeClass); !errors.Is(err, instancetype.ErrNotBuilt) {
+			return snapshot, err
+		}
+	}
 }
 
 // nodeClaimOf is what a Machine says of its NodeClaim.

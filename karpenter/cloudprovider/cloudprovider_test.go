@@ -427,6 +427,20 @@ func TestInstanceTypes(t *testing.T) {
 		g.Expect(err).To(MatchError(ContainSubstring("nowhere")))
 		g.Expect(f.recorder.Reasons()).To(ConsistOf("NodeClassNotFound"))
 	})
+	t.Run("When the shapes are being read for the first time, it should wait for them, and later not", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		f.store.Delete(f.nodeClass.Name)
+		f.provider.Patience = 10 * time.Second
+		got := make(chan int)
+		go func() {
+			instanceTypes, _ := f.provider.GetInstanceTypes(f.ctx, nodePool(f, f.nodeClass.Name))
+			got <- len(instanceTypes)
+		}()
+		g.Consistently(got, "100ms").ShouldNot(Receive())
+		f.offer()
+		g.Eventually(got).Should(Receive(Equal(2)))
+	})
 	t.Run("When the shapes haven't been read yet, it should not pretend that there are none", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)

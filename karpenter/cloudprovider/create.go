@@ -116,7 +116,7 @@ func (c *CloudProvider) readyNodeClass(ctx context.Context, nodeClaim *karpv1.No
 
 // choose finds the cheapest available offering that meets the NodeClaim, and the shape behind it.
 func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass) (launch, error) {
-	snapshot, err := c.InstanceTypes.Snapshot(nodeClass.Name)
+	snapshot, err := c.snapshot(ctx, nodeClass.Name)
 	if err != nil {
 		return launch{}, cloudprovider.NewCreateError(err, NodeClassReadinessUnknownReason, err.Error())
 	}
