@@ -54,7 +54,7 @@ type Config struct {
 	// Overlays are applied to the instance types before one is chosen, where the feature gate NodeOverlay is on.
 	Overlays *nodeoverlay.InstanceTypeStore
 	Drift    *drift.Detector
-	// Patience is how long a caller waits for the shapes of a node class that is asked for for the first time. All of Karpenter's
+	// Patience is how long a caller waits for the shapes of a node class whose first reading is asked for. All of Karpenter's
 	// controllers start at once, and an error would send each of them into its back-off.
 	Patience time.Duration
 }
