@@ -8,6 +8,7 @@ import (
 	"context"
 	"embed"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -66,11 +67,16 @@ type demo struct {
 // Run plays the demo and returns an error that names the first thing that did not happen, after showing what a person
 // would look at.
 func Run(ctx context.Context, cfg Config) error {
+	// kubectl runs in a folder of its own, so what it is told has to be absolute.
+	dir, err := filepath.Abs(cfg.Dir)
+	if err != nil {
+		return fmt.Errorf("finding the world's folder: %w", err)
+	}
+	cfg.Dir = dir
 	d := &demo{Config: cfg, narrator: &narrator{
 		printer: cfg.Printer, kubectl: cfg.Kubectl, dir: cfg.Dir + "/demo",
 		kubeconfig: world.KubeconfigPath(cfg.Dir, world.Management) + ":" + world.KubeconfigPath(cfg.Dir, cfg.Guest),
 	}}
-	var err error
 	if d.managementConfig, d.management, err = connect(world.KubeconfigPath(cfg.Dir, world.Management)); err != nil {
 		return err
 	}
