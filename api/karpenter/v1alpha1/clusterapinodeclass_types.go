@@ -61,7 +61,144 @@ type ClusterAPINodeClassSpec struct {
 	// kubelet is what the nodes' kubelets reserve and how many pods they run.
 	// +optional
 	Kubelet *KubeletConfiguration `json:"kubelet,omitempty"`
+
+	// defaultArchitecture is that of machines whose source doesn't tell theirs. Without it that is amd64.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]+$`
+	DefaultArchitecture string `json:"defaultArchitecture,omitempty"`
+
+	// bootstrapPatches write what a node has to register with (taints, labels, kubelet settings) into bootstrap configs of
+	// kinds that the provider doesn't know. KubeadmConfig needs none.
+	// +optional
+	// +listType=map
+	// +listMapKey=apiGroup
+	// +listMapKey=kind
+	// +kubebuilder:validation:MaxItems=16
+	BootstrapPatches []BootstrapPatches `json:"bootstrapPatches,omitempty"`
+
+	// deadlines are how long a machine may take. One that takes longer is given up, and its pods get another.
+	// +optional
+	Deadlines *Deadlines `json:"deadlines,omitempty"`
+
+	// failureReasons say what the infrastructure provider's condition reasons mean, beside those that are known.
+	// +optional
+	// +listType=map
+	// +listMapKey=reason
+	// +kubebuilder:validation:MaxItems=64
+	FailureReasons []FailureReason `json:"failureReasons,omitempty"`
+
+	// driftPolicy says who replaces the nodes of a shape that a MachineDeployment brings when its templates or its version
+	// change: Replace (the default) means Karpenter, within the NodePool's disruption budgets; DeferToClusterAPI means that
+	// nodes stay until somebody else replaces them. Shapes of infrastructure templates are always Karpenter's.
+	// +optional
+	DriftPolicy DriftPolicy `json:"driftPolicy,omitempty"`
 }
+
+// BootstrapPatches are for bootstrap configs of one kind.
+type BootstrapPatches struct {
+	// apiGroup of the bootstrap config, such as bootstrap.cluster.x-k8s.io.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	APIGroup string `json:"apiGroup"`
+	// kind of the bootstrap config, such as RKE2Config.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="!self.endsWith('Template')",message="kind has to be that of the bootstrap config, such as RKE2Config, and not of its template"
+	Kind string `json:"kind"`
+	// patches are applied in their order.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	Patches []BootstrapPatch `json:"patches"`
+}
+
+// BootstrapPatch sets one field of a bootstrap config.
+type BootstrapPatch struct {
+	// path is a JSON pointer (RFC 6901) such as /spec/agentConfig/nodeTaints. What is missing on the way is made. A last
+	// part of "-" appends to a list. Where the path holds a list or an object and the value is one too, they are merged.
+	// +required
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('/spec/')",message="path has to be in the config's spec: it has to begin with /spec/"
+	Path string `json:"path"`
+	// value to set. In it $(name) stands for a variable, and $$(name) for itself. A value that is nothing but one variable has
+	// that variable's type. Lists: Taints (objects as in a Node), TaintList (key=value:effect), LabelList (key=value).
+	// Object: Labels. Strings: TaintFlag and LabelFlag (those lists, joined by commas), KubeReservedFlag,
+	// SystemReservedFlag and EvictionHardFlag (as the kubelet's flags want them), Version, InstanceType, Zone, CapacityType,
+	// NodeClaim. Number: MaxPods. A patch whose only variable is empty is left out.
+	// +required
+	// +kubebuilder:validation:MaxLength=1024
+	Value string `json:"value"`
+}
+
+// Deadlines are how long a machine may take.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.launch) || (duration(self.launch) >= duration('1m') && duration(self.launch) <= duration('24h'))",message="launch has to be between 1m and 24h"
+// +kubebuilder:validation:XValidation:rule="!has(self.registration) || (duration(self.registration) >= duration('1m') && duration(self.registration) <= duration('24h'))",message="registration has to be between 1m and 24h"
+type Deadlines struct {
+	// launch is from when a Machine is created until the infrastructure provider has a machine for it, that is a provider ID.
+	// Without it 15m.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(s|m|h))+$`
+	Launch *metav1.Duration `json:"launch,omitempty"`
+	// registration is from then until the machine's node registers. Without it 15m.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(s|m|h))+$`
+	Registration *metav1.Duration `json:"registration,omitempty"`
+}
+
+// FailureReason says what a condition's reason means.
+type FailureReason struct {
+	// reason of a condition of the Machine or of its infrastructure object, such as OutOfHosts.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:Pattern=`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`
+	Reason string `json:"reason"`
+	// means InsufficientCapacity or QuotaExceeded, after which the offering isn't tried again for a while; Failed, after which
+	// the machine is replaced; or Ignored, where a known reason doesn't mean here what it usually does.
+	// +required
+	Means FailureMeaning `json:"means"`
+}
+
+// FailureMeaning is what becomes of a machine with a reason.
+//
+// +kubebuilder:validation:Enum=InsufficientCapacity;QuotaExceeded;Failed;Ignored
+type FailureMeaning string
+
+// What a FailureReason can mean.
+const (
+	// FailureInsufficientCapacity: the infrastructure has no such machine now.
+	FailureInsufficientCapacity FailureMeaning = "InsufficientCapacity"
+	// FailureQuotaExceeded: the account may not have another such machine.
+	FailureQuotaExceeded FailureMeaning = "QuotaExceeded"
+	// FailureTerminal: this machine will never come; another one may.
+	FailureTerminal FailureMeaning = "Failed"
+	// FailureIgnored: it is no failure.
+	FailureIgnored FailureMeaning = "Ignored"
+)
+
+// DriftPolicy says who replaces nodes.
+//
+// +kubebuilder:validation:Enum=Replace;DeferToClusterAPI
+type DriftPolicy string
+
+// Drift policies.
+const (
+	// DriftPolicyReplace: Karpenter replaces a node that has drifted. An empty policy is this one.
+	DriftPolicyReplace DriftPolicy = "Replace"
+	// DriftPolicyDefer: a changed template, bootstrap or version of a MachineDeployment is no drift.
+	DriftPolicyDefer DriftPolicy = "DeferToClusterAPI"
+)
 
 // ShapeSelectors choose shape sources in the control-plane namespace of the management cluster.
 type ShapeSelectors struct {
