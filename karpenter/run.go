@@ -24,6 +24,7 @@ import (
 	guestscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -41,6 +42,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/drift"
 	"github.com/autonode-io/autonode/karpenter/informer"
 	"github.com/autonode-io/autonode/karpenter/instancetype"
+	"github.com/autonode-io/autonode/karpenter/leadership"
 	"github.com/autonode-io/autonode/karpenter/lifecycle"
 	"github.com/autonode-io/autonode/karpenter/machine"
 	"github.com/autonode-io/autonode/karpenter/nodeclass"
@@ -93,7 +95,10 @@ func Run(ctx context.Context, programVersion string) error {
 	operator.AppName = "karpenter-clusterapi"
 	options.Injectables = append(options.Injectables, &Options{})
 
-	leaderElection := []option.Function[operator.Options]{operator.WithLeaderElectionConfig(rest.CopyConfig(managementConfig))}
+	keeper := leadership.New(leadership.Config{Clock: clock.RealClock{}, Logger: ctrl.Log.WithName("leadership")})
+	leaseConfig := rest.CopyConfig(managementConfig)
+	leaseConfig.Wrap(keeper.Wrap)
+	leaderElection := []option.Function[operator.Options]{operator.WithLeaderElectionConfig(leaseConfig)}
 	if pod := os.Getenv("POD_NAME"); pod != "" {
 		leaderElection = append(leaderElection, operator.WithLeaderElectionLabels(map[string]string{v1alpha1.LeaderPodLabel: pod}))
 	}
@@ -102,7 +107,7 @@ func Run(ctx context.Context, programVersion string) error {
 	if err != nil {
 		return err
 	}
-	ctrls, err := newControllers(guestCtx, guest, management, opts)
+	ctrls, err := newControllers(guestCtx, guest, management, keeper, opts)
 	if err != nil {
 		return err
 	}
@@ -160,7 +165,7 @@ func oursSelector(opts Options) (labels.Selector, error) {
 }
 
 // newControllers lists everything that runs: Karpenter core's controllers, and ours.
-func newControllers(ctx context.Context, guest *operator.Operator, management cluster.Cluster, opts Options) ([]controller.Controller, error) {
+func newControllers(ctx context.Context, guest *operator.Operator, management cluster.Cluster, keeper *leadership.Keeper, opts Options) ([]controller.Controller, error) {
 	if err := machine.Index(ctx, management.GetFieldIndexer()); err != nil {
 		return nil, err
 	}
@@ -228,7 +233,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 			},
 		}),
 	})
-	undecorated := metrics.Decorate(provider)
+	undecorated := metrics.Decorate(leadership.Gate(provider, keeper.Suspended))
 	decorated := overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)
 
 	clusterState := state.NewCluster(guest.Clock, guest.GetClient(), decorated)
@@ -255,6 +260,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 			CloudProvider:   decorated,
 			Machines:        machines,
 			Unavailable:     unavailable,
+			Suspended:       keeper.Suspended,
 			Recorder:        guest.EventRecorder,
 		}),
 		orphan.New(orphan.Config{

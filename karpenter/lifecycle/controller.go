@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,6 +41,9 @@ import (
 // concurrency is bounded by what the guest's API server bears; a reconcile mostly reads memory.
 const concurrency = 100
 
+// suspendedInterval is between two looks at whether the management cluster answers again. Only an outage makes anything look.
+const suspendedInterval = 5 * time.Second
+
 // Config of the controller.
 type Config struct {
 	// Guest reads NodeClaims from the cache and writes them.
@@ -49,7 +53,10 @@ type Config struct {
 	CloudProvider   karpcloudprovider.CloudProvider
 	Machines        *machine.Provider
 	Unavailable     *offering.Unavailable
-	Recorder        events.Recorder
+	// Suspended tells that nothing may be decided, because the management cluster doesn't answer and its Machines may be others
+	// than they seem.
+	Suspended func() bool
+	Recorder  events.Recorder
 }
 
 // Controller reconciles a NodeClaim with its Machine.
@@ -80,6 +87,9 @@ func (c *Controller) Name() string { return "machine.lifecycle" }
 // Reconcile tells a NodeClaim what its Machine says.
 func (c *Controller) Reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim) (reconcile.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
+	if c.Suspended() {
+		return reconcile.Result{RequeueAfter: suspendedInterval}, nil
+	}
 	if nodeClaim.DeletionTimestamp != nil {
 		return reconcile.Result{}, c.departure.reconcile(ctx, nodeClaim)
 	}

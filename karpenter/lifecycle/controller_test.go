@@ -27,6 +27,7 @@ type fixture struct {
 	controller  *lifecycle.Controller
 	unavailable *offering.Unavailable
 	recorder    *sandbox.Recorder
+	suspended   bool
 	nodeClaim   *karpv1.NodeClaim
 	machine     *clusterv1.Machine
 }
@@ -46,6 +47,7 @@ func newFixture(t *testing.T) *fixture {
 		Guest:       s.Guest.GetClient(),
 		Machines:    s.Machines(nil),
 		Unavailable: f.unavailable,
+		Suspended:   func() bool { return f.suspended },
 		Recorder:    f.recorder,
 	})
 	f.nodeClaim = s.NodeClaim(t.Context(), "n")
@@ -206,6 +208,21 @@ func TestFailure(t *testing.T) {
 }
 
 func TestRemoval(t *testing.T) {
+	t.Run("When the management cluster doesn't answer, it should decide nothing and look again", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.say(func(m *clusterv1.Machine) { m.Finalizers = []string{clusterv1.MachineFinalizer} })
+		g.Expect(f.Admin.Delete(t.Context(), f.machine)).To(Succeed())
+		f.suspended = true
+		result, err := f.controller.Reconcile(t.Context(), f.nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.DeletionTimestamp).To(BeNil())
+	})
+
 	t.Run("When somebody deletes the Machine, it should delete the NodeClaim", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t)

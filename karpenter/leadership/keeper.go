@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package leadership keeps Karpenter's Lease while the management cluster's API server is away, and keeps Karpenter from
+// deciding anything meanwhile.
+//
+// Without it, the process would end ten seconds after its last renewal and start anew, again and again, for as long as the
+// outage lasts, and would then have to read two clusters before it could go on. Nobody else can take a Lease that
+// can't be written. Where only this process is cut off, another one can: so after those same ten seconds nothing is decided
+// here any more, and the first answer of the API server tells whether the Lease is still ours.
+package leadership
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
+)
+
+// RenewDeadline is how long after its last renewal a leader may act. It is controller-runtime's default, and less than the
+// Lease's duration, after which another process may take over.
+const RenewDeadline = 10 * time.Second
+
+// Config of a Keeper.
+type Config struct {
+	Clock clock.PassiveClock
+	// Logger is told when the management cluster goes and when it comes back.
+	Logger logr.Logger
+}
+
+// Keeper answers the renewals of a Lease in the place of an API server that doesn't.
+type Keeper struct {
+	Config
+
+	mu sync.Mutex
+	// held: the API server has accepted a write of the Lease. Whether it still is ours is for the elector to find out, and when
+	// it isn't, the process ends.
+	held bool
+	// renewed is when the last write that the API server accepted was sent.
+	renewed time.Time
+	// away: the last write wasn't answered.
+	away bool
+}
+
+// New returns a Keeper that holds no Lease yet.
+func New(config Config) *Keeper {
+	return &Keeper{Config: config}
+}
+
+// Suspended tells whether the Lease is ours and may have been lost since: nothing may be decided then.
+func (k *Keeper) Suspended() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.held && k.Clock.Since(k.renewed) >= RenewDeadline
+}
+
+// Wrap is for the rest.Config of leader election, and for no other.
+func (k *Keeper) Wrap(inner http.RoundTripper) http.RoundTripper {
+	return roundTripper{keeper: k, inner: inner}
+}
+
+type roundTripper struct {
+	keeper *Keeper
+	inner  http.RoundTripper
+}
+
+// RoundTrip sends the request. When that is the update of a Lease that we hold and no API server answers, it answers as one
+// that accepted it: the elector goes on, with the resource version of the last update that was stored. Had somebody else
+// taken the Lease meanwhile, the next update that arrives conflicts, and the elector gives up, as it has to.
+func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method != http.MethodPut && request.Method != http.MethodPost || !strings.Contains(request.URL.Path, "/leases") {
+		return r.inner.RoundTrip(request)
+	}
+	var body []byte
+	if request.Body != nil {
+		var err error
+		body, err = io.ReadAll(request.Body)
+		if err = errors.Join(err, request.Body.Close()); err != nil {
+			return nil, fmt.Errorf("reading the update of the lease: %w", err)
+		}
+		request = request.Clone(request.Context())
+		request.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	sent := r.keeper.Clock.Now()
+	response, err := r.inner.RoundTrip(request)
+	switch {
+	case err == nil && response.StatusCode < http.StatusMultipleChoices:
+		r.keeper.accepted(sent)
+	case errors.Is(request.Context().Err(), context.Canceled):
+		// We are asked to end.
+	case err != nil || response.StatusCode >= http.StatusInternalServerError:
+		if !r.keeper.unanswered() {
+			break
+		}
+		if err == nil {
+			_ = response.Body.Close() // nothing in it matters
+		}
+		return echo(request, body), nil
+	}
+	return response, err
+}
+
+func (k *Keeper) accepted(sent time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.away {
+		k.Logger.Info("the management cluster is back; going on", "away", sent.Sub(k.renewed).Round(time.Second).String())
+	}
+	k.held, k.renewed, k.away = true, sent, false
+}
+
+// unanswered tells whether there is a Lease to keep.
+func (k *Keeper) unanswered() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.held && !k.away {
+		k.away = true
+		k.Logger.Info("the management cluster doesn't answer; keeping the lease, and deciding nothing until it does")
+	}
+	return k.held
+}
+
+// echo is the response of an API server that has stored what the request says.
+func echo(request *http.Request, body []byte) *http.Response {
+	return &http.Response{
+		Status: http.StatusText(http.StatusOK), StatusCode: http.StatusOK,
+		Proto: request.Proto, ProtoMajor: request.ProtoMajor, ProtoMinor: request.ProtoMinor,
+		Header:        http.Header{"Content-Type": request.Header.Values("Content-Type")},
+		Body:          io.NopCloser(bytes.NewReader(body)),
+		ContentLength: int64(len(body)),
+		Request:       request,
+	}
+}
