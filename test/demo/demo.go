@@ -30,6 +30,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/test/disruption"
 	"github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/hosting"
 	"github.com/autonode-io/autonode/test/world/progress"
@@ -355,8 +356,7 @@ func (d *demo) awaitReplaced(ctx context.Context, before []corev1.Node, wanted f
 	return nil
 }
 
-// disrupted counts nodes as Karpenter's budgets do: from the decision until the node is drained and its machine is being
-// terminated.
+// disrupted counts nodes as Karpenter's budgets do.
 func (d *demo) disrupted(ctx context.Context) (int, error) {
 	claims := &karpenterv1.NodeClaimList{}
 	if err := d.guest.List(ctx, claims); err != nil {
@@ -364,9 +364,7 @@ func (d *demo) disrupted(ctx context.Context) (int, error) {
 	}
 	count := 0
 	for i := range claims.Items {
-		conditions := claims.Items[i].StatusConditions()
-		if !conditions.IsTrue(karpenterv1.ConditionTypeInstanceTerminating) &&
-			(claims.Items[i].DeletionTimestamp != nil || conditions.IsTrue(karpenterv1.ConditionTypeDisruptionReason)) {
+		if disruption.Counts(&claims.Items[i]) {
 			count++
 		}
 	}

@@ -16,6 +16,8 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/test/disruption"
 )
 
 // Story 3: an admin edits a NodePool, and its nodes are replaced within the disruption budget.
@@ -56,9 +58,8 @@ func names(nodes []corev1.Node) []string {
 }
 
 // watchDisruptions watches every change of every NodeClaim from now on. The function that it returns ends the watch and
-// says how many nodes were disrupted at once at most, and which nodes ever were. It counts as Karpenter's budgets do: from
-// the decision until the node is drained and its machine is being terminated. It goes on when the API server is restarted,
-// as an upgrade does: while that is away, Karpenter can't decide anything either.
+// says how many nodes were disrupted at once at most, and which nodes ever were, counted as Karpenter's budgets do. It goes
+// on when the API server is restarted, as an upgrade does: while that is away, Karpenter can't decide anything either.
 func (c *cluster) watchDisruptions(t *testing.T) (result func() (most int, ever []string)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -79,7 +80,7 @@ func (c *cluster) watchDisruptions(t *testing.T) (result func() (most int, ever 
 		claim := object.(*karpenterv1.NodeClaim)
 		mu.Lock()
 		defer mu.Unlock()
-		if isDisrupted(claim) {
+		if disruption.Counts(claim) {
 			now[claim.UID], ever[claim.Status.NodeName] = struct{}{}, struct{}{}
 		} else {
 			delete(now, claim.UID)
@@ -109,12 +110,4 @@ func (c *cluster) watchDisruptions(t *testing.T) (result func() (most int, ever 
 		defer mu.Unlock()
 		return most, keys(ever)
 	}
-}
-
-func isDisrupted(claim *karpenterv1.NodeClaim) bool {
-	conditions := claim.StatusConditions()
-	if conditions.IsTrue(karpenterv1.ConditionTypeInstanceTerminating) {
-		return false
-	}
-	return claim.DeletionTimestamp != nil || conditions.IsTrue(karpenterv1.ConditionTypeDisruptionReason)
 }

@@ -271,6 +271,24 @@ func (c *Cluster) Upgrade(ctx context.Context, version string) error {
 	return nil
 }
 
+// StopAPIServer makes an outage: the API server goes, and etcd and the controllers stay. StartAPIServer ends it.
+func (c *Cluster) StopAPIServer() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.apiServer.Stop()
+}
+
+// StartAPIServer starts the API server that StopAPIServer has stopped, at the same address, and returns when it is ready.
+func (c *Cluster) StartAPIServer(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.apiServer.Stop()
+	if err := c.startAPIServer(ctx, c.version); err != nil {
+		return fmt.Errorf("starting the API server of %s: %w", c.Name, err)
+	}
+	return nil
+}
+
 // Stop stops the whole control plane.
 func (c *Cluster) Stop() {
 	c.mu.Lock()

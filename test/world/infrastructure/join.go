@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
@@ -240,7 +241,7 @@ func markUnknown(ctx context.Context, now time.Time, guest *guest, name string) 
 	if err != nil {
 		return fmt.Errorf("encoding a patch: %w", err)
 	}
-	if _, err := guest.client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); ignoreNotFound(err) != nil {
+	if _, err := guest.client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("marking Node %s as unknown: %w", name, err)
 	}
 	return nil

@@ -63,7 +63,7 @@ func (s *orphanSweep) sweep(ctx context.Context, now time.Time) {
 				continue
 			}
 			options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &node.UID}}
-			if err := guest.client.CoreV1().Nodes().Delete(ctx, node.Name, options); ignoreNotFound(err) != nil {
+			if err := guest.client.CoreV1().Nodes().Delete(ctx, node.Name, options); client.IgnoreNotFound(err) != nil {
 				s.logger.Error(err, "Deleting an orphaned node", "Node", klog.KObj(node))
 				continue
 			}

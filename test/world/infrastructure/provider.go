@@ -41,7 +41,7 @@ const (
 // Config is what a Provider needs.
 type Config struct {
 	// Management is the management cluster, with the rights of an administrator. Required. The CRDs of Cluster API core and
-	// of this package (InstallCRDs) must be there.
+	// of this package (CRDs) must be there.
 	Management *rest.Config
 
 	// Logger gets the controllers' logs and, from warnings up, kwok's. Default: none are written.
@@ -85,7 +85,7 @@ func Start(ctx context.Context, config Config) (*Provider, error) {
 	}
 	for _, kind := range []string{"KwokCluster", "KwokMachine", "KwokMachineTemplate"} {
 		if _, err := manager.GetRESTMapper().RESTMapping(infrav1.GroupVersion.WithKind(kind).GroupKind(), infrav1.GroupVersion.Version); err != nil {
-			return nil, fmt.Errorf("looking for kind %s (InstallCRDs installs it): %w", kind, err)
+			return nil, fmt.Errorf("looking for kind %s (its CRD is one of CRDs): %w", kind, err)
 		}
 	}
 	if config.GuestConfig == nil {

@@ -77,5 +77,5 @@ func retryConflict(err error) (reconcile.Result, error) {
 	if apierrors.IsConflict(err) {
 		return reconcile.Result{RequeueAfter: conflictDelay}, nil
 	}
-	return reconcile.Result{}, ignoreNotFound(err)
+	return reconcile.Result{}, client.IgnoreNotFound(err)
 }

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/test/world/controlplane"
+)
+
+// away is how long an API server is away: longer than any Lease lasts.
+const away = time.Minute
+
+// Story 9: an API server goes away for a minute. No node is touched for it, and everything goes on by itself. The management
+// cluster's is everybody's, so this story runs before those that run at the same time.
+func TestManagementOutage(t *testing.T) {
+	c := take(t, blue)
+	g := NewWithT(t)
+	c.nodePool(t, "general")
+	c.workload(t, "web", 3, "100m", apart)
+	c.waitRunning(t, "web")
+	karpenter, nodes := c.karpenterContainers(g, t.Context()), c.fleet(g, t.Context())
+
+	t.Run("When the management cluster's API server is away, it should delete no NodeClaim and disrupt no node", func(t *testing.T) {
+		stop(t, world.Management())
+		// What would tempt it: pods that need nodes, and nodes that are empty.
+		c.workload(t, "late", 2, "100m", apart)
+		c.scale(t, "web", 1)
+		NewWithT(t).Consistently(func(g Gomega, ctx context.Context) {
+			g.Expect(c.fleet(g, ctx)).To(ContainElements(nodes))
+		}).WithContext(t.Context()).WithTimeout(away).WithPolling(interval).Should(Succeed())
+	})
+	t.Run("When it is back, it should go on without a restart", func(t *testing.T) {
+		start(t, world.Management())
+		c.waitRunning(t, "late")
+		g := NewWithT(t)
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.machines(g, ctx)).To(HaveLen(3), "one for web, two for late")
+			g.Expect(c.nodes(g, ctx)).To(HaveLen(3))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		g.Expect(c.karpenterContainers(g, t.Context())).To(Equal(karpenter))
+	})
+}
+
+// Story 10: the same with a guest's API server.
+func TestGuestOutage(t *testing.T) {
+	t.Parallel()
+	c := take(t, green)
+	g := NewWithT(t)
+	c.nodePool(t, "general")
+	c.workload(t, "web", 3, "100m", apart)
+	c.waitRunning(t, "web")
+	karpenter, nodes := c.karpenterContainers(g, t.Context()), c.fleet(g, t.Context())
+	machines := c.machineNames(g, t.Context())
+
+	t.Run("When the guest's API server is away, it should delete no Machine", func(t *testing.T) {
+		stop(t, world.Guest(c.name))
+		NewWithT(t).Consistently(func(g Gomega, ctx context.Context) {
+			g.Expect(c.machineNames(g, ctx)).To(Equal(machines))
+		}).WithContext(t.Context()).WithTimeout(away).WithPolling(interval).Should(Succeed())
+	})
+	t.Run("When it is back, it should have disrupted no node, and go on without a restart", func(t *testing.T) {
+		start(t, world.Guest(c.name))
+		c.scale(t, "web", 5)
+		c.waitRunning(t, "web")
+		g := NewWithT(t)
+		g.Expect(c.fleet(g, t.Context())).To(ContainElements(nodes))
+		g.Expect(c.karpenterContainers(g, t.Context())).To(Equal(karpenter))
+	})
+}
+
+// stop makes an outage that ends with the test at the latest.
+func stop(t *testing.T, apiServer *controlplane.Cluster) {
+	t.Helper()
+	apiServer.StopAPIServer()
+	t.Cleanup(func() {
+		if t.Failed() {
+			start(t, apiServer)
+		}
+	})
+}
+
+func start(t *testing.T, apiServer *controlplane.Cluster) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), soon)
+	defer cancel()
+	NewWithT(t).Expect(apiServer.StartAPIServer(ctx)).To(Succeed())
+}
+
+// fleet names every node with what would tell that somebody wants it gone.
+func (c *cluster) fleet(g Gomega, ctx context.Context) []string {
+	var fleet []string
+	for _, claim := range c.nodeClaims(g, ctx) {
+		fleet = append(fleet, fmt.Sprintf("NodeClaim %s %s deleted: %t", claim.Name, claim.UID, claim.DeletionTimestamp != nil))
+	}
+	for _, node := range c.nodes(g, ctx) {
+		disrupted := slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.MatchTaint(&karpenterv1.DisruptedNoScheduleTaint) })
+		fleet = append(fleet, fmt.Sprintf("Node %s %s deleted: %t, disrupted: %t", node.Name, node.UID, node.DeletionTimestamp != nil, disrupted))
+	}
+	slices.Sort(fleet)
+	return fleet
+}
+
+func (c *cluster) machineNames(g Gomega, ctx context.Context) []string {
+	var names []string
+	for _, machine := range c.machines(g, ctx) {
+		names = append(names, fmt.Sprintf("%s %s deleted: %t", machine.Name, machine.UID, machine.DeletionTimestamp != nil))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// karpenterContainers are Karpenter's containers, each with the number of its restarts.
+func (c *cluster) karpenterContainers(g Gomega, ctx context.Context) map[string]int32 {
+	pods := &corev1.PodList{}
+	g.Expect(c.management.List(ctx, pods, client.InNamespace(c.namespace()))).To(Succeed())
+	restarts := map[string]int32{}
+	for _, pod := range pods.Items {
+		for _, container := range pod.Status.ContainerStatuses {
+			if container.Name == v1beta1.KarpenterComponent {
+				restarts[pod.Name] = container.RestartCount
+			}
+		}
+	}
+	g.Expect(restarts).NotTo(BeEmpty())
+	return restarts
+}
