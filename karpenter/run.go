@@ -197,7 +197,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 
 	unavailable := offering.NewUnavailable(guest.Clock)
 	instanceTypes := instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: unavailable})
-	versions := version.NewTracker(guest.KubernetesInterface.Discovery())
+	versions := version.Resolver{Tracker: version.NewTracker(guest.KubernetesInterface.Discovery()), Payload: opts.NodeVersion}
 	kinds := machine.Kinds{
 		Guest:      guest.GetClient(),
 		Management: management.GetClient(),
@@ -220,18 +220,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 		InstanceTypes: instanceTypes,
 		Overlays:      guest.InstanceTypeStore,
 		Patience:      patience,
-		Drift: drift.New(drift.Config{
-			InstanceTypes: instanceTypes,
-			Version: func(nodeClass *v1alpha1.ClusterAPINodeClass) (version.Result, bool) {
-				server, reachable := versions.Server()
-				return version.Resolve(version.Input{
-					Spec:    nodeClass.Spec.Version,
-					Payload: opts.NodeVersion,
-					Current: nodeClass.Status.Version,
-					Server:  server,
-				}), reachable
-			},
-		}),
+		Drift:         drift.New(drift.Config{InstanceTypes: instanceTypes, Version: versions.Resolve}),
 	})
 	undecorated := metrics.Decorate(leadership.Gate(provider, keeper.Suspended))
 	decorated := overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)
@@ -240,18 +229,17 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 	recorder := guest.GetEventRecorderFor("karpenter") //nolint:staticcheck // operatorpkg's status controller takes no other yet.
 	return append(
 		controllers.NewControllers(ctx, guest.Manager, guest.Clock, guest.GetClient(), guest.EventRecorder, decorated, undecorated, clusterState, guest.InstanceTypeStore),
-		versions,
+		versions.Tracker,
 		nodeclass.New(nodeclass.Config{
-			Guest:          guest.GetClient(),
-			Management:     management.GetAPIReader(),
-			Namespace:      opts.Namespace,
-			Objects:        objects,
-			Shapes:         shape.NewResolver(shape.Config{Objects: objects, ClusterName: opts.ClusterName}),
-			Store:          instanceTypes,
-			Version:        versions,
-			PayloadVersion: opts.NodeVersion,
-			Recorder:       guest.EventRecorder,
-			Clock:          guest.Clock,
+			Guest:      guest.GetClient(),
+			Management: management.GetAPIReader(),
+			Namespace:  opts.Namespace,
+			Objects:    objects,
+			Shapes:     shape.NewResolver(shape.Config{Objects: objects, ClusterName: opts.ClusterName}),
+			Store:      instanceTypes,
+			Version:    versions,
+			Recorder:   guest.EventRecorder,
+			Clock:      guest.Clock,
 		}),
 		status.NewController[*v1alpha1.ClusterAPINodeClass](guest.GetClient(), recorder),
 		lifecycle.New(lifecycle.Config{

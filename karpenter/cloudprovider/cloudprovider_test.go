@@ -62,7 +62,7 @@ func newFixture(t *testing.T, management client.Client) *fixture {
 		Recorder:      f.recorder,
 		Machines:      s.Machines(management),
 		InstanceTypes: f.store,
-		Drift: drift.New(drift.Config{InstanceTypes: f.store, Version: func(*v1alpha1.ClusterAPINodeClass) (version.Result, bool) {
+		Drift: drift.New(drift.Config{InstanceTypes: f.store, Version: func(*v1alpha1.ClusterAPINodeClass, *shape.Shape) (version.Result, bool) {
 			return version.Result{Version: "1.36.2", Outcome: version.Desired}, true
 		}}),
 	})
@@ -117,6 +117,16 @@ func requirement(key string, values ...string) karpv1.NodeSelectorRequirementWit
 }
 
 func TestCreate(t *testing.T) {
+	t.Run("When a shape has a version of its own, it should make the machine with that and not the node class's", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		f.offer(func(shapes []shape.Shape) { shapes[0].NodeVersion = "1.35.9" })
+		nodeClaim := f.claim("versioned", nil)
+		_, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(f.machine(nodeClaim.Name).Spec.Version).To(Equal("v1.35.9"))
+	})
+
 	t.Run("When several offerings fit, it should take the cheapest and return at once what was resolved", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)

@@ -3,6 +3,7 @@
 package cloudprovider
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -161,7 +162,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		InfrastructureTemplate: sh.Template,
 		BootstrapTemplate:      sh.Bootstrap.ConfigTemplate,
 		DataSecretName:         sh.Bootstrap.DataSecretName,
-		Version:                nodeClass.Status.Version,
+		Version:                cmp.Or(sh.NodeVersion, nodeClass.Status.Version),
 		FailureDomain:          chosen.choice.FailureDomain,
 		NodeLabels:             nodeLabels(nodeClaim, chosen),
 		Taints:                 sh.Taints,

@@ -6,8 +6,8 @@ package drift
 
 import (
 	"strings"
-	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -23,11 +23,13 @@ import (
 const (
 	// NodeClassDrifted: the node class's fields that reach a node have changed: see nodeclass.Hash.
 	NodeClassDrifted cloudprovider.DriftReason = "NodeClassDrifted"
+	// OfferingGone: the node class doesn't offer the machine's instance type, in its zone and as its capacity type, any more.
+	OfferingGone cloudprovider.DriftReason = "OfferingGone"
 	// ShapeDrifted: the content of the infrastructure template has changed.
 	ShapeDrifted cloudprovider.DriftReason = "ShapeDrifted"
 	// BootstrapDrifted: the content of the bootstrap template has changed, or the data Secret's name.
 	BootstrapDrifted cloudprovider.DriftReason = "BootstrapDrifted"
-	// VersionDrifted: nodes of this class get another Kubernetes version now.
+	// VersionDrifted: nodes of this class and shape get another Kubernetes version now.
 	VersionDrifted cloudprovider.DriftReason = "VersionDrifted"
 )
 
@@ -35,16 +37,13 @@ const (
 type Config struct {
 	// InstanceTypes hold the shapes as they are now.
 	InstanceTypes *instancetype.Store
-	// Version resolves a node class's version, and says whether the guest's API server answers.
-	Version func(nodeClass *v1alpha1.ClusterAPINodeClass) (result version.Result, reachable bool)
+	// Version resolves the version of a shape's nodes, and says whether the guest's API server answers. Without a shape it
+	// is that of the node class.
+	Version func(nodeClass *v1alpha1.ClusterAPINodeClass, sh *shape.Shape) (result version.Result, reachable bool)
 }
 
 // Detector finds drift.
-type Detector struct {
-	Config
-	// sources index the shapes of a snapshot by source: of node class name to *sources.
-	sources sync.Map
-}
+type Detector struct{ Config }
 
 // New returns a detector.
 func New(config Config) *Detector {
@@ -57,23 +56,28 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 		// Its nodes go anyway.
 		return ""
 	}
+	sh, gone := d.shape(nodeClass.Name, machine)
 	// Replacing nodes while the control plane changes under them would replace them twice.
-	resolved, reachable := d.Version(nodeClass)
+	resolved, reachable := d.Version(nodeClass, sh)
 	if !reachable || resolved.Outcome != version.Desired {
 		return ""
 	}
-	if nodeClaim.Annotations[v1alpha1.NodeClassHashVersionAnnotation] == nodeclass.HashVersion &&
-		differs(nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation], nodeclass.Hash(nodeClass)) {
+	deployed := isDeployed(machine)
+	deferred := deployed && nodeClass.Spec.DriftPolicy == v1alpha1.DriftPolicyDefer
+	switch {
+	case nodeClaim.Annotations[v1alpha1.NodeClassHashVersionAnnotation] == nodeclass.HashVersion &&
+		differs(nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation], nodeclass.Hash(nodeClass)):
 		return NodeClassDrifted
+	case gone:
+		return OfferingGone
+	case sh != nil && !deferred && differs(machine.Annotations[v1alpha1.ShapeHashAnnotation], sh.ContentHash):
+		return ShapeDrifted
+	case sh != nil && !deferred && differs(machine.Annotations[v1alpha1.BootstrapHashAnnotation], sh.Bootstrap.Hash):
+		return BootstrapDrifted
 	}
-	sh := d.shape(nodeClass.Name, machine.Annotations[v1alpha1.ShapeSourceAnnotation])
-	if sh != nil {
-		if differs(machine.Annotations[v1alpha1.ShapeHashAnnotation], sh.ContentHash) {
-			return ShapeDrifted
-		}
-		if differs(machine.Annotations[v1alpha1.BootstrapHashAnnotation], sh.Bootstrap.Hash) {
-			return BootstrapDrifted
-		}
+	if nodeClass.Spec.Version == "" && deployed && (sh == nil || deferred && sh.Version() != "") {
+		// The version is the MachineDeployment's, which isn't known, or isn't ours to follow.
+		return ""
 	}
 	if differs(strings.TrimPrefix(machine.Spec.Version, "v"), strings.TrimPrefix(resolved.Version, "v")) {
 		return VersionDrifted
@@ -86,24 +90,44 @@ func differs(have, want string) bool {
 	return have != "" && want != "" && have != want
 }
 
-type sources struct {
-	snapshot *instancetype.Snapshot
-	shapes   map[string]*shape.Shape
+// isDeployed tells whether a machine's shape came from a MachineDeployment.
+func isDeployed(machine *clusterv1.Machine) bool {
+	return strings.HasPrefix(machine.Annotations[v1alpha1.ShapeSourceAnnotation], shape.MachineDeploymentKind.String()+"/")
 }
 
-// shape returns the shape of a source as it is now, or nil when it isn't offered or not known.
-func (d *Detector) shape(nodeClass, source string) *shape.Shape {
+// shape returns what a machine would be made from now, or nil when that isn't known, and whether what it was made as is
+// known not to be offered any more. Templates are often replaced by others of another name: where the machine's own source
+// has gone and another one offers the same, that is what counts.
+func (d *Detector) shape(nodeClass string, machine *clusterv1.Machine) (now *shape.Shape, gone bool) {
+	source := machine.Annotations[v1alpha1.ShapeSourceAnnotation]
 	snapshot, err := d.InstanceTypes.Snapshot(nodeClass)
-	if err != nil {
-		return nil
+	if err != nil || source == "" {
+		return nil, false
 	}
-	if value, ok := d.sources.Load(nodeClass); ok && value.(*sources).snapshot == snapshot {
-		return value.(*sources).shapes[source]
+	own, found := snapshot.Shape(source)
+	if !found && !snapshot.Knows(source) {
+		return nil, false
 	}
-	index := &sources{snapshot: snapshot, shapes: map[string]*shape.Shape{}}
-	for _, choice := range snapshot.Choices() {
-		index.shapes[choice.Shape.Source.Annotation()] = choice.Shape
+	instanceType, zone, capacityType := machine.Labels[corev1.LabelInstanceTypeStable], machine.Labels[corev1.LabelTopologyZone], machine.Labels[karpv1.CapacityTypeLabelKey]
+	if instanceType == "" || zone == "" || capacityType == "" {
+		return own, false
 	}
-	d.sources.Store(nodeClass, index)
-	return index.shapes[source]
+	choice, offered := snapshot.Resolve(instanceType, zone, capacityType)
+	switch {
+	case found:
+		return own, !offered && !zoneless(snapshot, instanceType, zone, capacityType)
+	case offered:
+		return choice.Shape, false
+	}
+	return nil, !zoneless(snapshot, instanceType, zone, capacityType)
+}
+
+// zoneless tells whether it can't be said that a zone has gone, because there were no zones then or there are none now: that
+// the infrastructure provider begins or ceases to report them doesn't make a node wrong.
+func zoneless(snapshot *instancetype.Snapshot, instanceType, zone, capacityType string) bool {
+	if zone == instancetype.DefaultZone {
+		return snapshot.Offers(instanceType, capacityType)
+	}
+	_, ok := snapshot.Resolve(instanceType, instancetype.DefaultZone, capacityType)
+	return ok
 }

@@ -6,11 +6,13 @@ import (
 	"testing"
 
 	"github.com/blang/semver/v4"
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -20,6 +22,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/drift"
 	"github.com/autonode-io/autonode/karpenter/instancetype"
 	"github.com/autonode-io/autonode/karpenter/nodeclass"
+	"github.com/autonode-io/autonode/karpenter/offering"
 	"github.com/autonode-io/autonode/karpenter/pricing"
 	"github.com/autonode-io/autonode/karpenter/shape"
 	"github.com/autonode-io/autonode/karpenter/version"
@@ -29,11 +32,15 @@ import (
 type world struct {
 	nodeClass *v1alpha1.ClusterAPINodeClass
 	shapes    []shape.Shape
+	gaps      shape.Gaps
+	cluster   shape.Cluster
 	nodeClaim *karpv1.NodeClaim
 	machine   *clusterv1.Machine
 	server    string
 	payload   string
 	reachable bool
+	// unavailable may be nil.
+	unavailable *offering.Unavailable
 }
 
 func settled() *world {
@@ -48,20 +55,27 @@ func settled() *world {
 		OS:           "linux",
 		Capacity:     corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")},
 		Price:        ptr.To(0.1),
+		SpotPrice:    ptr.To(0.03),
 	}
 	return &world{
 		nodeClass: nodeClass,
 		shapes:    []shape.Shape{sh},
+		cluster:   shape.Cluster{FailureDomains: []string{"a", "b"}},
 		nodeClaim: &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
 			v1alpha1.NodeClassHashAnnotation:        nodeclass.Hash(nodeClass),
 			v1alpha1.NodeClassHashVersionAnnotation: nodeclass.HashVersion,
 		}}},
 		machine: &clusterv1.Machine{
-			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
-				v1alpha1.ShapeSourceAnnotation:   sh.Source.Annotation(),
-				v1alpha1.ShapeHashAnnotation:     "content",
-				v1alpha1.BootstrapHashAnnotation: "bootstrap",
-			}},
+			ObjectMeta: metav1.ObjectMeta{
+				Labels: map[string]string{
+					corev1.LabelInstanceTypeStable: "c4", corev1.LabelTopologyZone: "a", karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeSpot,
+				},
+				Annotations: map[string]string{
+					v1alpha1.ShapeSourceAnnotation:   sh.Source.Annotation(),
+					v1alpha1.ShapeHashAnnotation:     "content",
+					v1alpha1.BootstrapHashAnnotation: "bootstrap",
+				},
+			},
 			Spec: clusterv1.MachineSpec{Version: "v1.36.2"},
 		},
 		server:    "1.36.2",
@@ -70,15 +84,34 @@ func settled() *world {
 	}
 }
 
+// deployed is a node whose shape a MachineDeployment brought, with a version of its own.
+func deployed() *world {
+	w := settled()
+	w.shapes[0].Source = shape.Source{GroupKind: shape.MachineDeploymentKind, Name: "workers"}
+	w.shapes[0].Machine = &clusterv1.MachineTemplateSpec{Spec: clusterv1.MachineSpec{Version: "v1.36.1"}}
+	w.machine.Annotations[v1alpha1.ShapeSourceAnnotation] = w.shapes[0].Source.Annotation()
+	w.machine.Spec.Version = "v1.36.1"
+	return w
+}
+
+func deferred() *world {
+	w := deployed()
+	w.nodeClass.Spec.DriftPolicy = v1alpha1.DriftPolicyDefer
+	return w
+}
+
 func (w *world) reason() cloudprovider.DriftReason {
-	store := instancetype.NewStore(instancetype.Config{Pricing: pricing.Default()})
+	store := instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: w.unavailable})
 	if w.shapes != nil {
-		store.Set(w.nodeClass, w.shapes, shape.Cluster{FailureDomains: []string{"a", "b"}})
+		store.SetPartial(w.nodeClass, w.shapes, w.cluster, w.gaps)
 	}
 	detector := drift.New(drift.Config{
 		InstanceTypes: store,
-		Version: func(nodeClass *v1alpha1.ClusterAPINodeClass) (version.Result, bool) {
+		Version: func(nodeClass *v1alpha1.ClusterAPINodeClass, sh *shape.Shape) (version.Result, bool) {
 			in := version.Input{Spec: nodeClass.Spec.Version, Payload: w.payload, Current: nodeClass.Status.Version}
+			if sh != nil {
+				in.Shape = sh.Version()
+			}
 			if w.server != "" {
 				server := semver.MustParse(w.server)
 				in.Server = &server
@@ -109,10 +142,13 @@ func TestReason(t *testing.T) {
 		"When the bootstrap template's content has changed, it should find it": {
 			func(w *world) { w.shapes[0].Bootstrap.Hash = "new" }, drift.BootstrapDrifted,
 		},
-		"When the shape isn't offered any more, it should not replace the node for that": {func(w *world) {
-			w.shapes[0].Source.Name = "other"
+		"When the template was replaced by another with the same content and instance type, it should find nothing": {
+			func(w *world) { w.shapes[0].Source.Name = "c4-v2" }, "",
+		},
+		"When the template was replaced by another of the same instance type with other content, it should find it": {func(w *world) {
+			w.shapes[0].Source.Name = "c4-v2"
 			w.shapes[0].ContentHash = "new"
-		}, ""},
+		}, drift.ShapeDrifted},
 		"When the shapes haven't been read yet, it should wait":               {func(w *world) { w.shapes = nil }, ""},
 		"When a machine says nothing of its shape, it should wait":            {func(w *world) { w.machine.Annotations = nil }, ""},
 		"When the machine follows its template's version, it should leave it": {func(w *world) { w.machine.Spec.Version = "" }, ""},
@@ -159,6 +195,145 @@ func TestReason(t *testing.T) {
 	}
 }
 
+func TestOfferingGone(t *testing.T) {
+	gone := func(w *world) { w.shapes = []shape.Shape{} }
+	for name, tc := range map[string]struct {
+		change func(*world)
+		want   cloudprovider.DriftReason
+	}{
+		"When the source was deleted or isn't selected any more, it should find its offering gone": {gone, drift.OfferingGone},
+		"When the source offers another instance type now, it should find its offering gone": {
+			func(w *world) { w.shapes[0].InstanceType = "c4-metal" }, drift.OfferingGone,
+		},
+		"When the zone has gone, it should find its offering gone": {
+			func(w *world) { w.cluster.FailureDomains = []string{"b"} }, drift.OfferingGone,
+		},
+		"When the source is bound to another zone now, it should find its offering gone": {
+			func(w *world) { w.shapes[0].FailureDomains = []string{"b"} }, drift.OfferingGone,
+		},
+		"When the spot price was removed, it should find its offering gone": {
+			func(w *world) { w.shapes[0].SpotPrice = nil }, drift.OfferingGone,
+		},
+		"When another source offers the same, it should find nothing": {func(w *world) {
+			other := w.shapes[0]
+			other.Source.Name = "other"
+			w.shapes[0].SpotPrice = nil
+			w.shapes = append(w.shapes, other)
+		}, ""},
+		"When the shapes haven't been read yet, it should wait": {func(w *world) { w.shapes = nil }, ""},
+		"When a kind can't be read, it should find nothing": {func(w *world) {
+			gone(w)
+			w.gaps.All = true
+		}, ""},
+		"When the source is malformed, it should find nothing": {func(w *world) {
+			w.gaps.Sources = []string{w.shapes[0].Source.Annotation()}
+			gone(w)
+		}, ""},
+		"When another source is malformed, it should find its offering gone all the same": {func(w *world) {
+			w.gaps.Sources = []string{"other"}
+			gone(w)
+		}, drift.OfferingGone},
+		"When the source contradicts another of the same instance type, it should find nothing": {func(w *world) {
+			arm := w.shapes[0]
+			arm.Source.Name, arm.Arch, arm.SpotPrice = "arm", "arm64", nil
+			w.shapes = []shape.Shape{arm, w.shapes[0]}
+		}, ""},
+		"When the offering is unavailable, it should find nothing": {func(w *world) {
+			w.unavailable = offering.NewUnavailable(clock.RealClock{})
+			w.unavailable.Mark(offering.Key{InstanceType: "c4", Zone: "a", CapacityType: karpv1.CapacityTypeSpot}, "NoHosts")
+		}, ""},
+		"When the source is paused, it should find nothing":                    {func(w *world) { w.shapes[0].Paused = true }, ""},
+		"When the Cluster is paused, it should find nothing":                   {func(w *world) { w.cluster.Paused = true }, ""},
+		"When nothing may be launched from the source, it should find nothing": {func(w *world) { w.shapes[0].Held = true }, ""},
+		"When the source has no bootstrap any more, it should find nothing": {
+			func(w *world) { w.shapes[0].Bootstrap = shape.Bootstrap{} }, "",
+		},
+		"When the Cluster tells no zones any more, it should find nothing": {func(w *world) { w.cluster.FailureDomains = nil }, ""},
+		"When the Cluster tells zones for the first time, it should find nothing": {
+			func(w *world) { w.machine.Labels[corev1.LabelTopologyZone] = instancetype.DefaultZone }, "",
+		},
+		"When there were no zones and the spot price was removed, it should find its offering gone": {func(w *world) {
+			w.machine.Labels[corev1.LabelTopologyZone] = instancetype.DefaultZone
+			w.shapes[0].SpotPrice = nil
+		}, drift.OfferingGone},
+		"When the machine says nothing of its zone, it should find nothing": {func(w *world) {
+			gone(w)
+			delete(w.machine.Labels, corev1.LabelTopologyZone)
+		}, ""},
+		"When the API server can't be reached, it should find nothing": {func(w *world) {
+			gone(w)
+			w.reachable = false
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := settled()
+			tc.change(w)
+			if got := w.reason(); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestMachineDeployment(t *testing.T) {
+	for name, tc := range map[string]struct {
+		from   func() *world
+		change func(*world)
+		want   cloudprovider.DriftReason
+	}{
+		"When nothing has changed, it should not take the payload's version for the MachineDeployment's": {deployed, func(*world) {}, ""},
+		"When its version has changed, it should find it":                                                {deployed, func(w *world) { w.shapes[0].Machine.Spec.Version = "v1.36.2" }, drift.VersionDrifted},
+		"When its version exceeds the API server's, it should find nothing, whatever else has changed": {deployed, func(w *world) {
+			w.shapes[0].Machine.Spec.Version = "v1.37.0"
+			w.shapes[0].ContentHash = "new"
+		}, ""},
+		"When the payload is ahead of the API server, it should look only at its own version": {deployed, func(w *world) {
+			w.payload = "1.37.0"
+			w.shapes[0].ContentHash = "new"
+		}, drift.ShapeDrifted},
+		"When the node class asks for a version, it should find that": {deployed, func(w *world) { w.nodeClass.Spec.Version = "1.36.2" }, drift.VersionDrifted},
+		"When it has none, it should follow the payload":              {deployed, func(w *world) { w.shapes[0].Machine.Spec.Version = "" }, drift.VersionDrifted},
+		"When it can't be read, it should find nothing": {deployed, func(w *world) {
+			w.shapes = []shape.Shape{}
+			w.gaps.All = true
+		}, ""},
+		"When its template has changed, it should find it": {deployed, func(w *world) { w.shapes[0].ContentHash = "new" }, drift.ShapeDrifted},
+
+		"When drift is deferred and its template has changed, it should find nothing":  {deferred, func(w *world) { w.shapes[0].ContentHash = "new" }, ""},
+		"When drift is deferred and its bootstrap has changed, it should find nothing": {deferred, func(w *world) { w.shapes[0].Bootstrap.Hash = "new" }, ""},
+		"When drift is deferred and its version has changed, it should find nothing":   {deferred, func(w *world) { w.shapes[0].Machine.Spec.Version = "v1.36.2" }, ""},
+		"When drift is deferred and it has no version, it should follow the payload":   {deferred, func(w *world) { w.shapes[0].Machine.Spec.Version = "" }, drift.VersionDrifted},
+		"When drift is deferred and the node class asks for a version, it should find that": {
+			deferred, func(w *world) { w.nodeClass.Spec.Version = "1.36.2" }, drift.VersionDrifted,
+		},
+		"When drift is deferred and the kubelet's settings have changed, it should find that": {deferred, kubelet, drift.NodeClassDrifted},
+		"When drift is deferred and it was deleted, it should find its offering gone": {
+			deferred, func(w *world) { w.shapes = []shape.Shape{} }, drift.OfferingGone,
+		},
+		"When drift is deferred, it should still find that an infrastructure template has changed": {settled, func(w *world) {
+			w.nodeClass.Spec.DriftPolicy = v1alpha1.DriftPolicyDefer
+			w.shapes[0].ContentHash = "new"
+		}, drift.ShapeDrifted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := tc.from()
+			tc.change(w)
+			if got := w.reason(); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestReasonsAreStable(t *testing.T) {
+	t.Run("When people filter by a reason, it should still be called that", func(t *testing.T) {
+		got := []cloudprovider.DriftReason{drift.NodeClassDrifted, drift.OfferingGone, drift.ShapeDrifted, drift.BootstrapDrifted, drift.VersionDrifted}
+		if diff := cmp.Diff([]cloudprovider.DriftReason{"NodeClassDrifted", "OfferingGone", "ShapeDrifted", "BootstrapDrifted", "VersionDrifted"}, got); diff != "" {
+			t.Errorf("reasons (-want +got):\n%s", diff)
+		}
+	})
+}
+
 // BenchmarkReason: Karpenter asks for every node whenever a pod changes.
 func BenchmarkReason(b *testing.B) {
 	w := settled()
@@ -166,7 +341,7 @@ func BenchmarkReason(b *testing.B) {
 	store.Set(w.nodeClass, w.shapes, shape.Cluster{FailureDomains: []string{"a", "b"}})
 	detector := drift.New(drift.Config{
 		InstanceTypes: store,
-		Version: func(*v1alpha1.ClusterAPINodeClass) (version.Result, bool) {
+		Version: func(*v1alpha1.ClusterAPINodeClass, *shape.Shape) (version.Result, bool) {
 			return version.Result{Version: "1.36.2", Outcome: version.Desired}, true
 		},
 	})

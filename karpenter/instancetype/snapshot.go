@@ -6,6 +6,7 @@ package instancetype
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -31,6 +32,8 @@ type Input struct {
 	Kubelet *v1alpha1.KubeletConfiguration
 	// Shapes in the order that decides where they contradict each other: the first one wins.
 	Shapes []shape.Shape
+	// Gaps are what isn't known of the shapes.
+	Gaps shape.Gaps
 	// Cluster's failure domains are the zones of every shape that isn't bound to its own. While it is paused nothing is
 	// available.
 	Cluster shape.Cluster
@@ -60,6 +63,7 @@ type Snapshot struct {
 
 	choices map[offering.Key]*Choice
 	shapes  map[string]*shape.Shape
+	gaps    shape.Gaps
 	// taints of the types of which at least one shape has any, by name.
 	taints map[string][]corev1.Taint
 }
@@ -73,10 +77,24 @@ func (s *Snapshot) Resolve(instanceType, zone, capacityType string) (Choice, boo
 	return *choice, true
 }
 
+// Offers tells whether there is an offering in any zone, available or not.
+func (s *Snapshot) Offers(instanceType, capacityType string) bool {
+	i, ok := slices.BinarySearchFunc(s.InstanceTypes, instanceType, func(it *cloudprovider.InstanceType, name string) int { return cmp.Compare(it.Name, name) })
+	return ok && slices.ContainsFunc(s.InstanceTypes[i].Offerings, func(o *cloudprovider.Offering) bool { return o.CapacityType() == capacityType })
+}
+
 // Shape finds the shape of a source, by shape.Source's Annotation.
 func (s *Snapshot) Shape(source string) (*shape.Shape, bool) {
 	sh, ok := s.shapes[source]
 	return sh, ok
+}
+
+// Knows tells whether a source that Shape doesn't find has gone. Otherwise it may be there, and only can't be read or used.
+func (s *Snapshot) Knows(source string) bool {
+	return !s.gaps.Has(source) && !slices.ContainsFunc(s.Problems, func(problem error) bool {
+		var invalid *shape.InvalidError
+		return errors.As(problem, &invalid) && invalid.Source.Annotation() == source
+	})
 }
 
 // Choices returns every offering with its shape, cheapest first.
@@ -138,7 +156,7 @@ type builder struct {
 }
 
 func (b builder) build() *Snapshot {
-	s := &Snapshot{choices: map[offering.Key]*Choice{}, shapes: map[string]*shape.Shape{}, taints: map[string][]corev1.Taint{}}
+	s := &Snapshot{choices: map[offering.Key]*Choice{}, shapes: map[string]*shape.Shape{}, gaps: b.Gaps, taints: map[string][]corev1.Taint{}}
 	reserved, problems := parseReserved(b.Kubelet)
 	s.Problems = append(s.Problems, problems...)
 	zones, problems := zonesOf(b.Cluster.FailureDomains)
@@ -232,7 +250,7 @@ func (b builder) eachChoice(sh *shape.Shape, zones []string, yield func(place, *
 }
 
 func (b builder) choice(sh *shape.Shape, p place, failureDomain string, price float64) *Choice {
-	available := !sh.Paused && !b.Cluster.Paused && sh.Bootstrap.IsDefined()
+	available := !sh.Paused && !sh.Held && !b.Cluster.Paused && sh.Bootstrap.IsDefined()
 	if b.Unavailable != nil && available {
 		available = !b.Unavailable.Has(offering.Key{InstanceType: sh.InstanceType, Zone: p.zone, CapacityType: p.capacityType})
 	}

@@ -51,13 +51,18 @@ func NewStore(config Config) *Store { return &Store{Config: config} }
 // Set says what a node class's instance types are made from, and returns the snapshot. It builds one only if something
 // differs from the last time.
 func (s *Store) Set(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []shape.Shape, cluster shape.Cluster) *Snapshot {
+	return s.SetPartial(nodeClass, shapes, cluster, shape.Gaps{})
+}
+
+// SetPartial is Set where not everything is known that the node class selects.
+func (s *Store) SetPartial(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []shape.Shape, cluster shape.Cluster, gaps shape.Gaps) *Snapshot {
 	value, _ := s.entries.LoadOrStore(nodeClass.Name, &entry{})
 	e := value.(*entry)
-	key := keyOf(nodeClass, shapes, cluster)
+	key := keyOf(nodeClass, shapes, cluster) + fmt.Sprintf("|%t%q", gaps.All, gaps.Sources)
 	e.mu.Lock()
 	if e.key != key {
 		e.key = key
-		e.input = Input{Kubelet: nodeClass.Spec.Kubelet.DeepCopy(), Shapes: shapes, Cluster: cluster, Pricing: s.Pricing, Unavailable: s.Unavailable}
+		e.input = Input{Kubelet: nodeClass.Spec.Kubelet.DeepCopy(), Shapes: shapes, Gaps: gaps, Cluster: cluster, Pricing: s.Pricing, Unavailable: s.Unavailable}
 		e.built.Store(s.build(e.input))
 	}
 	e.mu.Unlock()
@@ -150,6 +155,10 @@ func keyOf(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []shape.Shape, cluste
 		for _, part := range []string{"|", sh.Source.Annotation(), "@", string(sh.Source.UID), "@", sh.Source.ResourceVersions, "+", sh.Bootstrap.Hash} {
 			b.WriteString(part)
 		}
+		if sh.Held {
+			b.WriteString("!")
+		}
+		b.WriteString(sh.NodeVersion)
 		if sh.Bootstrap.ConfigTemplate != nil {
 			b.WriteString("@" + sh.Bootstrap.ConfigTemplate.GetResourceVersion())
 		}

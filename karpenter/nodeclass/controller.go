@@ -50,11 +50,10 @@ type Config struct {
 	Objects *informer.Set
 	Shapes  *shape.Resolver
 	Store   *instancetype.Store
-	Version *version.Tracker
-	// PayloadVersion is the release payload's node version; empty without a payload.
-	PayloadVersion string
-	Recorder       events.Recorder
-	Clock          clock.Clock
+	// Version resolves the nodes' version; its tracker is watched.
+	Version  version.Resolver
+	Recorder events.Recorder
+	Clock    clock.Clock
 }
 
 // Controller of node classes.
@@ -80,9 +79,9 @@ type input struct {
 func New(config Config) *Controller {
 	return &Controller{Config: config, steps: []step{
 		launchAllowed{config},
+		versionReady{config},
 		shapesReady{config},
 		bootstrapReady{config},
-		versionReady{config},
 	}}
 }
 
@@ -228,7 +227,7 @@ func (c *Controller) watchOthers(ctx context.Context, queue workqueue.TypedRateL
 		}
 	}
 	c.Objects.OnChange(func(schema.GroupKind) { notify() })
-	c.Version.OnChange(notify)
+	c.Version.Tracker.OnChange(notify)
 	go func() {
 		for {
 			select {

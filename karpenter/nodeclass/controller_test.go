@@ -131,7 +131,7 @@ func start(t *testing.T, user string) *fixture {
 	f.Expect(nodeclass.New(nodeclass.Config{
 		Guest: m.GetClient(), Management: f.Admin, Namespace: f.Namespace, Objects: objects,
 		Shapes: shape.NewResolver(shape.Config{Objects: objects, ClusterName: f.Cluster.Name}),
-		Store:  f.store, Version: f.tracker, PayloadVersion: "1.36.2", Recorder: f.events, Clock: clock.RealClock{},
+		Store:  f.store, Version: version.Resolver{Tracker: f.tracker, Payload: "1.36.2"}, Recorder: f.events, Clock: clock.RealClock{},
 	}).Register(t.Context(), m)).To(Succeed())
 
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -246,6 +246,12 @@ func (f *fixture) instanceTypes() []string {
 	return names
 }
 
+// available tells whether a machine of a type could be launched in zone b.
+func (f *fixture) available(instanceType string) bool {
+	choice, ok, err := f.store.Resolve(f.name, instanceType, "b", "on-demand")
+	return err == nil && ok && choice.Offering.Available
+}
+
 func TestShapes(t *testing.T) {
 	t.Run("When templates match, it should be ready and list them, cheapest first", func(t *testing.T) {
 		f := start(t, "")
@@ -297,12 +303,18 @@ func TestShapes(t *testing.T) {
 		message := f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.SomeInvalidReason)
 		f.Expect(message).To(Equal(fmt.Sprintf("TestMachineTemplate %s/c2-small: annotation %scpu: %q is not a quantity; the other 1 shape is in use", f.Namespace, capacity, "four")))
 		f.ready()
-		f.Expect(f.instanceTypes()).To(Equal([]string{"c4-big"}))
+		// Its nodes have a type that Karpenter still knows, so that they aren't replaced for a typing error.
+		f.Expect(f.instanceTypes()).To(Equal([]string{"c2-small", "c4-big"}))
+		f.Expect(f.available("c2-small")).To(BeFalse())
+		nodeClass, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(nodeClass.Status.ShapeCount).To(HaveValue(BeEquivalentTo(1)))
 
 		small.SetAnnotations(sized("2", "4Gi", "0.3"))
 		f.Expect(f.Admin.Update(t.Context(), small)).To(Succeed())
 		f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.ConditionShapesReady)
-		nodeClass, err := f.get()
+		f.Expect(f.available("c2-small")).To(BeTrue())
+		nodeClass, err = f.get()
 		f.Expect(err).NotTo(HaveOccurred())
 		f.Expect(nodeClass.Status.Cheapest).To(Equal("c4-big $0.096"))
 		f.Expect(f.Admin.Delete(t.Context(), small)).To(Succeed())
@@ -476,6 +488,40 @@ func TestMachineDeployment(t *testing.T) {
 		f.Expect(choice.FailureDomain).To(Equal("b"))
 		f.Expect(f.instanceTypes()).To(Equal([]string{"workers"}))
 	})
+	t.Run("When a MachineDeployment has a version of its own, its nodes should get that, and none if it isn't possible", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
+		md := machineDeployment(f, "workers", "c4-large-sized", "blue")
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
+		})
+		f.ready()
+		nodeClass, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(nodeClass.Status.Version).To(Equal("1.36.2"))
+		versions := map[string]string{}
+		for _, s := range nodeClass.Status.Shapes {
+			versions[s.InstanceType] = s.Version
+		}
+		f.Expect(versions).To(Equal(map[string]string{"workers": "1.36.1", "c4-large-sized": ""}))
+		choice, _, err := f.store.Resolve(f.name, "workers", "b", "on-demand")
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(choice.Shape.NodeVersion).To(Equal("1.36.1"))
+
+		version := func(v string) {
+			patch := client.MergeFrom(md.DeepCopy())
+			md.Spec.Template.Spec.Version = v
+			f.Expect(f.Admin.Patch(t.Context(), md, patch)).To(Succeed())
+		}
+		version("v1.32.9")
+		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.SomeInvalidReason)).To(Equal(fmt.Sprintf("MachineDeployment %s/workers: "+
+			"the MachineDeployment's version 1.32.9 is more than 3 minor versions behind the API server's version 1.36.2; raise it; the other 1 shape is in use", f.Namespace)))
+		f.Expect(f.available("workers")).To(BeFalse())
+		f.Expect(f.available("c4-large-sized")).To(BeTrue())
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.36.0" })
+		f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.ConditionShapesReady)
+		f.Expect(f.available("workers")).To(BeTrue())
+	})
 	t.Run("When it is paused, it should offer nothing from it", func(t *testing.T) {
 		f := start(t, "")
 		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
@@ -483,10 +529,7 @@ func TestMachineDeployment(t *testing.T) {
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
 		})
-		available := func() bool {
-			choice, _, _ := f.store.Resolve(f.name, "workers", "b", "on-demand")
-			return choice.Offering != nil && choice.Offering.Available
-		}
+		available := func() bool { return f.available("workers") }
 		f.Eventually(available).Should(BeTrue())
 		patch := client.MergeFrom(md.DeepCopy())
 		md.Spec.Paused = ptr.To(true)
@@ -569,6 +612,19 @@ func TestLaunchAllowed(t *testing.T) {
 		f.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
 		f.ready()
 	})
+	t.Run("When the Cluster's infrastructure isn't provisioned, as after a move, it should launch nothing and keep the zones it knew", func(t *testing.T) {
+		provisioned := func(state bool, domains ...clusterv1.FailureDomain) {
+			f.Cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(state)
+			f.Cluster.Status.FailureDomains = domains
+			f.Expect(f.Admin.Status().Update(t.Context(), f.Cluster)).To(Succeed())
+		}
+		provisioned(false)
+		f.Expect(f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.ClusterNotProvisionedReason)).To(Equal(fmt.Sprintf(
+			"the Cluster's infrastructure isn't provisioned yet in namespace %s of the management cluster; nothing is launched until its infrastructure provider is done", f.Namespace)))
+		f.Expect(f.available("c2-small")).To(BeTrue())
+		provisioned(true, clusterv1.FailureDomain{Name: "a"}, clusterv1.FailureDomain{Name: "b"})
+		f.ready()
+	})
 	t.Run("When nothing changes, it should write nothing", func(t *testing.T) {
 		before, err := f.get()
 		f.Expect(err).NotTo(HaveOccurred())
@@ -619,6 +675,22 @@ func TestVersion(t *testing.T) {
 		f.Expect(err).NotTo(HaveOccurred())
 		f.Expect(nodeClass.Status.Version).To(Equal("1.36.2"))
 		f.condition(status.ConditionReady, "False", "UnhealthyDependents")
+	})
+	t.Run("When the node class asks for what is beyond the skew, it should launch nothing and say so", func(t *testing.T) {
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.32.9" })
+		f.Expect(f.condition(v1alpha1.ConditionVersionReady, "False", v1alpha1.VersionTooOldReason)).To(Equal(
+			"spec.version 1.32.9 is more than 3 minor versions behind the API server's version 1.36.2; raise it"))
+	})
+	t.Run("When the node class asks for what is no version, it should launch nothing and say so", func(t *testing.T) {
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.36.2-a_b" })
+		f.Expect(f.condition(v1alpha1.ConditionVersionReady, "False", v1alpha1.VersionMalformedReason)).To(Equal(`spec.version "1.36.2-a_b" is not a version, such as 1.36.3`))
+	})
+	t.Run("When the node class asks for what the API server supports, it should be ready again", func(t *testing.T) {
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.33.0" })
+		f.ready()
+		nodeClass, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(nodeClass.Status.Version).To(Equal("1.33.0"))
 	})
 }
 

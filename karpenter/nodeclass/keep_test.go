@@ -20,7 +20,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/shape"
 )
 
-func TestKeepUnreadable(t *testing.T) {
+func TestKeep(t *testing.T) {
 	known := func(kind, name string) shape.Shape {
 		template := &unstructured.Unstructured{}
 		template.SetGroupVersionKind(schema.GroupVersionKind{Group: "infrastructure.cluster.x-k8s.io", Version: "v1beta1", Kind: kind})
@@ -42,6 +42,8 @@ func TestKeepUnreadable(t *testing.T) {
 		{"When everything can be read, it should forget what is gone", &shape.Found{Shapes: []shape.Shape{known("A", "a1")}}, []string{"a1"}},
 		{"When a kind can't be read any more, it should keep what was known of it, and nothing else", &shape.Found{
 			Shapes: []shape.Shape{known("A", "a1")}, Unreadable: []error{unreadable("B")}}, []string{"a1", "b1", "b2"}},
+		{"When a source is malformed by now, it should keep what was known of it, and launch nothing from that", &shape.Found{
+			Shapes: []shape.Shape{known("A", "a1"), known("B", "b1")}, Invalid: []*shape.InvalidError{{Source: known("B", "b2").Source}}}, []string{"a1", "b1", "b2 held"}},
 		{"When a kind can't be read that was never known, it should keep nothing", &shape.Found{
 			Shapes: []shape.Shape{known("A", "a1")}, Unreadable: []error{unreadable("C")}}, []string{"a1"}},
 	} {
@@ -50,8 +52,12 @@ func TestKeepUnreadable(t *testing.T) {
 			nodeClass := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 			store.Set(nodeClass, []shape.Shape{known("A", "a1"), known("A", "a2"), known("B", "b1"), known("B", "b2")}, shape.Cluster{})
 			var got []string
-			for _, sh := range (shapesReady{Config{Store: store}}).keepUnreadable("default", tc.found) {
-				got = append(got, sh.Source.Name)
+			for _, sh := range (shapesReady{Config{Store: store}}).keep("default", tc.found) {
+				name := sh.Source.Name
+				if sh.Held {
+					name += " held"
+				}
+				got = append(got, name)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("shapes (-want +got):\n%s", diff)

@@ -163,6 +163,8 @@ func New(t *testing.T) *Sandbox {
 		}},
 	}
 	must(admin.Create(ctx, s.Cluster))
+	s.Cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
+	must(admin.Status().Update(ctx, s.Cluster))
 	s.InfrastructureTemplate = s.template(TestMachine.GroupVersion(), "TestMachineTemplate", "c4-large", map[string]any{
 		"spec": map[string]any{"size": "c4"},
 	})

@@ -24,6 +24,10 @@ import (
 // ErrNoBootstrap means that the node class says nothing about bootstrap, and a shape has none of its own.
 var ErrNoBootstrap = errors.New("spec.bootstrap isn't set, and infrastructure templates have no bootstrap of their own")
 
+// ErrNotProvisioned means that the Cluster's infrastructure isn't provisioned (yet, or again after the Cluster was moved to
+// another management cluster), so that its failure domains aren't known.
+var ErrNotProvisioned = errors.New("the Cluster's infrastructure isn't provisioned yet")
+
 // Kinds of Cluster API that this package reads.
 var (
 	ClusterKind           = schema.GroupKind{Group: "cluster.x-k8s.io", Kind: "Cluster"}
@@ -83,8 +87,8 @@ func (r *Resolver) Resolve(ctx context.Context, nodeClass *v1alpha1.ClusterAPINo
 	return found, nil
 }
 
-// Cluster reads what shapes need to know of the Cluster. The error is a NotFound, an *informer.UnreadableError, or that of
-// ctx.
+// Cluster reads what shapes need to know of the Cluster. The error is a NotFound, an *informer.UnreadableError,
+// ErrNotProvisioned, or that of ctx.
 func (r *Resolver) Cluster(ctx context.Context) (Cluster, error) {
 	u, err := r.Objects.Get(ctx, ClusterKind, r.ClusterName)
 	if err != nil {
@@ -93,6 +97,9 @@ func (r *Resolver) Cluster(ctx context.Context) (Cluster, error) {
 	cluster := &clusterv1.Cluster{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, cluster); err != nil {
 		return Cluster{}, fmt.Errorf("decoding Cluster %s/%s: %w", u.GetNamespace(), u.GetName(), err)
+	}
+	if !ptr.Deref(cluster.Status.Initialization.InfrastructureProvisioned, false) {
+		return Cluster{}, ErrNotProvisioned
 	}
 	c := Cluster{Paused: ptr.Deref(cluster.Spec.Paused, false)}
 	for _, domain := range cluster.Status.FailureDomains {

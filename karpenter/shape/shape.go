@@ -90,6 +90,12 @@ type Shape struct {
 	MinSize, MaxSize *int
 	// Paused: nothing may be launched from this shape, and nothing written.
 	Paused bool
+	// NodeVersion is what nodes of this shape get where that isn't the node class's version: what Version allows. Whoever
+	// keeps the node class sets it.
+	NodeVersion string
+	// Held: nothing may be launched from this shape, because its version isn't one that nodes may have, or because its
+	// source is malformed by now.
+	Held bool
 }
 
 // Version is the Kubernetes version of the MachineDeployment, with a leading v or without; empty for any other source.

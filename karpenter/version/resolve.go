@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package version decides which Kubernetes version nodes get: the one that is asked for, but never more than the guest
-// cluster's API server has.
+// Package version decides which Kubernetes version nodes get: that of the node class, else that of the MachineDeployment
+// which a shape comes from, else the release payload's, else the API server's; and never more than the guest cluster's API
+// server has.
 package version
 
 import (
@@ -17,11 +18,11 @@ type Outcome string
 const (
 	// Desired: nodes get what was asked for.
 	Desired Outcome = "Desired"
-	// HeldBack: nodes get less than the payload asks for, until the API server has caught up.
+	// HeldBack: nodes get less than the payload or the MachineDeployment asks for, until the API server has caught up.
 	HeldBack Outcome = "HeldBack"
 	// TooNew: the node class asks for more than the API server has.
 	TooNew Outcome = "TooNew"
-	// TooOld: the node class asks for a version that the API server no longer supports nodes of.
+	// TooOld: the node class or the MachineDeployment asks for a version that the API server no longer supports nodes of.
 	TooOld Outcome = "TooOld"
 	// Unknown: the API server hasn't told its version yet.
 	Unknown Outcome = "Unknown"
@@ -35,8 +36,10 @@ const MaxSkew = 3
 
 // Input of Resolve. Versions may have a leading v.
 type Input struct {
-	// Spec is the node class's spec.version; empty to follow the payload.
+	// Spec is the node class's spec.version; empty to follow the shape.
 	Spec string
+	// Shape is the version of the MachineDeployment that the shape comes from; empty to follow the payload.
+	Shape string
 	// Payload is the release payload's node version; empty without a payload: nodes follow the API server.
 	Payload string
 	// Current is what was resolved last: the node class's status.version.
@@ -62,6 +65,11 @@ func (r Result) Ready() bool { return r.Outcome == Desired || r.Outcome == HeldB
 func Resolve(in Input) Result {
 	asked, field := in.Spec, "spec.version"
 	if asked == "" {
+		asked, field = in.Shape, "the MachineDeployment's version"
+	}
+	// Who writes a version is told what is wrong with it; the payload's is the platform's own affair.
+	written := asked != ""
+	if !written {
 		asked, field = in.Payload, "the release payload's node version"
 	}
 	if in.Server == nil {
@@ -85,9 +93,9 @@ func Resolve(in Input) Result {
 	case desired.GT(server):
 		return Result{Version: possible, Outcome: HeldBack, Message: fmt.Sprintf(
 			"nodes stay at %s until the API server, now at %s, has been upgraded to %s", possible, server, trim(asked))}
-	case in.Spec != "" && (desired.Major != server.Major || desired.Minor+MaxSkew < server.Minor):
+	case written && (desired.Major != server.Major || desired.Minor+MaxSkew < server.Minor):
 		return Result{Version: trim(asked), Outcome: TooOld, Message: fmt.Sprintf(
-			"spec.version %s is more than %d minor versions behind the API server's version %s; raise it", trim(asked), MaxSkew, server)}
+			"%s %s is more than %d minor versions behind the API server's version %s; raise it", field, trim(asked), MaxSkew, server)}
 	}
 	return Result{Version: trim(asked), Outcome: Desired}
 }

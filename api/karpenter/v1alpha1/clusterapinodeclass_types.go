@@ -51,8 +51,9 @@ type ClusterAPINodeClassSpec struct {
 	// +optional
 	Bootstrap *Bootstrap `json:"bootstrap,omitempty"`
 
-	// version is the Kubernetes version of the nodes, such as 1.36.3. It can't exceed the API server's. Without it
-	// nodes follow the platform's release payload.
+	// version is the Kubernetes version of the nodes, such as 1.36.3. It can't exceed the API server's, and can be three
+	// minor versions behind it at most. Without it nodes have the version of the MachineDeployment that their shape comes
+	// from, or else follow the platform's release payload.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^v?(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)([-+].+)?$`
@@ -342,10 +343,18 @@ const (
 	VersionUnknownReason = "VersionUnknown"
 	// VersionTooNewReason: spec.version exceeds the API server's; lower it, or upgrade the control plane first.
 	VersionTooNewReason = "VersionTooNew"
+	// VersionTooOldReason: spec.version is more than three minor versions behind the API server's; raise it.
+	VersionTooOldReason = "VersionTooOld"
+	// VersionMalformedReason: what was asked for isn't a version, such as 1.36.3; the message says where it stands.
+	VersionMalformedReason = "VersionMalformed"
+	// VersionHeldBackReason: the payload's version exceeds the API server's; nodes follow when that has been upgraded.
+	VersionHeldBackReason = "HeldBack"
 	// DrainingReason: AutoNode is being turned off for this cluster.
 	DrainingReason = "Draining"
 	// ClusterPausedReason: the Cluster is paused in the management cluster; nothing is launched until it resumes.
 	ClusterPausedReason = "ClusterPaused"
+	// ClusterNotProvisionedReason: the infrastructure provider hasn't provisioned the Cluster yet, so its zones aren't known.
+	ClusterNotProvisionedReason = "ClusterNotProvisioned"
 )
 
 // ClusterAPINodeClassStatus is what was found.
@@ -353,7 +362,7 @@ type ClusterAPINodeClassStatus struct {
 	// conditions contains signals for health and readiness.
 	// +optional
 	Conditions []status.Condition `json:"conditions,omitempty"`
-	// version that new nodes get, without a leading v.
+	// version that new nodes get, without a leading v, unless their shape has one of its own.
 	// +optional
 	Version string `json:"version,omitempty"`
 	// shapeCount is the number of usable shapes.
@@ -387,6 +396,9 @@ type ShapeStatus struct {
 	// gpu capacity by resource name.
 	// +optional
 	GPU corev1.ResourceList `json:"gpu,omitempty"`
+	// version that new nodes of this shape get, where its MachineDeployment decides.
+	// +optional
+	Version string `json:"version,omitempty"`
 	// price of an on-demand machine in US dollars an hour, as a decimal.
 	// +optional
 	Price string `json:"price,omitempty"`
