@@ -154,6 +154,12 @@ func (c *Controller) announce(ctx context.Context, nodeClass *v1alpha1.ClusterAP
 
 // own sets the finalizer and the hash, before anything is made from the node class.
 func (c *Controller) own(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
+	if old := nodeClass.Annotations[v1alpha1.NodeClassHashVersionAnnotation]; old != "" && old != HashVersion {
+		// First, so that it is done again after a crash.
+		if err := c.restamp(ctx, nodeClass); err != nil {
+			return err
+		}
+	}
 	stored := nodeClass.DeepCopy()
 	controllerutil.AddFinalizer(nodeClass, v1alpha1.NodeClassFinalizer)
 	if nodeClass.Annotations == nil {
