@@ -23,6 +23,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/hosting"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
@@ -39,6 +40,7 @@ const (
 // cluster is one hosted cluster, seen from both sides.
 type cluster struct {
 	name       string
+	world      *localworld.World
 	management client.WithWatch
 	guest      client.WithWatch
 }
@@ -61,12 +63,7 @@ func takeOff(t *testing.T, name string) *cluster {
 	t.Helper()
 	taken[name].Lock()
 	t.Cleanup(taken[name].Unlock)
-	g := NewWithT(t)
-	management, err := newClient(world.Management().RESTConfig())
-	g.Expect(err).NotTo(HaveOccurred())
-	guest, err := newClient(world.Guest(name).RESTConfig())
-	g.Expect(err).NotTo(HaveOccurred())
-	c := &cluster{name: name, management: management, guest: guest}
+	c := newCluster(t, world, name)
 	t.Cleanup(func() {
 		if t.Failed() {
 			c.describe(t)
@@ -74,6 +71,16 @@ func takeOff(t *testing.T, name string) *cluster {
 		c.clear(t)
 	})
 	return c
+}
+
+func newCluster(t *testing.T, world *localworld.World, name string) *cluster {
+	t.Helper()
+	g := NewWithT(t)
+	management, err := newClient(world.Management().RESTConfig())
+	g.Expect(err).NotTo(HaveOccurred())
+	guest, err := newClient(world.Guest(name).RESTConfig())
+	g.Expect(err).NotTo(HaveOccurred())
+	return &cluster{name: name, world: world, management: management, guest: guest}
 }
 
 // namespace is the control-plane namespace.
@@ -123,7 +130,7 @@ func autoNode() *v1beta1.AutoNode {
 // enable turns AutoNode on with a payload and waits until Karpenter runs and the default node class is ready.
 func (c *cluster) enable(t *testing.T, release string) {
 	t.Helper()
-	image := world.Release(release)
+	image := c.world.Release(release)
 	c.patch(t, func(spec *v1beta1.HostedClusterSpec) {
 		spec.Release.Image = image
 		spec.AutoNode = autoNode()

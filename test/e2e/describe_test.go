@@ -86,8 +86,8 @@ func (c *cluster) describe(t *testing.T) {
 	show(c.guest, &karpenterv1.NodeClaimList{}, client.Limit(5))
 	c.events(ctx, t, c.management, c.namespace(), hosting.Namespace)
 	c.events(ctx, t, c.guest, metav1.NamespaceDefault)
-	for _, container := range world.Agent().Processes() {
-		path := world.Agent().LogPath(container.Pod, container.Container)
+	for _, container := range c.world.Agent().Processes() {
+		path := c.world.Agent().LogPath(container.Pod, container.Container)
 		t.Logf("log of %s: %s\n%s", container.Pod, path, tail(path, 60))
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -5,9 +5,11 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -55,27 +57,10 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) (code int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	dir, err := os.MkdirTemp("", "autonode-e2e-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "making a folder for the world:", err)
-		return 1
-	}
-	// The pods' users have to reach what the node agent unpacks for them.
-	if err := os.Chmod(dir, 0o755); err != nil {
-		fmt.Fprintln(os.Stderr, "opening the world's folder to its pods:", err)
-		return 1
-	}
-	log, err := os.Create(filepath.Join(dir, "world.log"))
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "opening the world's log:", err)
-		return 1
-	}
-	defer log.Close()
-	localworld.RedirectLogs(log)
-	world, err = localworld.Start(ctx, localworld.Config{Dir: dir, Guests: []string{blue, green, red}, Progress: progress.New(os.Stdout)})
-	if err != nil {
+	var remove func(failed bool)
+	var err error
+	if world, remove, err = startWorld(ctx, os.Stdout, blue, green, red); err != nil {
 		fmt.Fprintln(os.Stderr, "starting the world:", err)
-		fmt.Fprintln(os.Stderr, "its logs are in", dir)
 		return 1
 	}
 	defer func() {
@@ -83,13 +68,7 @@ func run(m *testing.M) (code int) {
 			fmt.Fprintln(os.Stderr, "stopping the world:", err)
 			code = 1
 		}
-		if code != 0 {
-			fmt.Fprintln(os.Stderr, "the world's logs are in", dir)
-			return
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			fmt.Fprintln(os.Stderr, "removing the world's folder:", err)
-		}
+		remove(code != 0)
 	}()
 	// The testing package doesn't know signals: a world that is interrupted has to be stopped all the same.
 	defer context.AfterFunc(ctx, func() {
@@ -100,6 +79,43 @@ func run(m *testing.M) (code int) {
 	})()
 	return m.Run()
 }
+
+// startWorld starts a world in a folder of its own. remove is for after its end: it keeps the logs of tests that failed, and says
+// where they are.
+func startWorld(ctx context.Context, output io.Writer, guests ...string) (w *localworld.World, remove func(failed bool), err error) {
+	dir, err := os.MkdirTemp("", "autonode-e2e-")
+	if err != nil {
+		return nil, nil, fmt.Errorf("making a folder for the world: %w", err)
+	}
+	// The pods' users have to reach what the node agent unpacks for them.
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return nil, nil, fmt.Errorf("opening the world's folder to its pods: %w", err)
+	}
+	remove = func(failed bool) {
+		if failed {
+			fmt.Fprintln(os.Stderr, "the world's logs are in", dir)
+		} else if err := os.RemoveAll(dir); err != nil {
+			fmt.Fprintln(os.Stderr, "removing the world's folder:", err)
+		}
+	}
+	logs.Do(func() {
+		var log *os.File
+		if log, err = os.Create(filepath.Join(dir, "world.log")); err == nil {
+			localworld.RedirectLogs(log)
+		}
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("opening the world's log: %w", err)
+	}
+	w, err = localworld.Start(ctx, localworld.Config{Dir: dir, Guests: guests, Progress: progress.New(output)})
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w (its logs are in %s)", err, dir)
+	}
+	return w, remove, nil
+}
+
+// logs of libraries are the process's, so they go to the first world's folder.
+var logs sync.Once
 
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()

@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"testing"
 	"time"
@@ -22,17 +23,30 @@ import (
 const away = time.Minute
 
 // Story 9: an API server goes away for a minute. No node is touched for it, and everything goes on by itself. The management
-// cluster's is everybody's, so this story runs before those that run at the same time.
+// cluster's is everybody's, so this story has a world of its own.
 func TestManagementOutage(t *testing.T) {
-	c := take(t, blue)
+	t.Parallel()
 	g := NewWithT(t)
+	own, remove, err := startWorld(t.Context(), io.Discard, blue)
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() {
+		NewWithT(t).Expect(own.Stop()).To(Succeed())
+		remove(t.Failed())
+	})
+	c := newCluster(t, own, blue)
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.describe(t)
+		}
+	})
+	c.enable(t, initialRelease)
 	c.nodePool(t, "general")
 	c.workload(t, "web", 3, "100m", apart)
 	c.waitRunning(t, "web")
 	karpenter, nodes := c.karpenterContainers(g, t.Context()), c.fleet(g, t.Context())
 
 	t.Run("When the management cluster's API server is away, it should delete no NodeClaim and disrupt no node", func(t *testing.T) {
-		stop(t, world.Management())
+		stop(t, own.Management())
 		// What would tempt it: pods that need nodes, and nodes that are empty.
 		c.workload(t, "late", 2, "100m", apart)
 		c.scale(t, "web", 1)
@@ -41,7 +55,7 @@ func TestManagementOutage(t *testing.T) {
 		}).WithContext(t.Context()).WithTimeout(away).WithPolling(interval).Should(Succeed())
 	})
 	t.Run("When it is back, it should go on without a restart", func(t *testing.T) {
-		start(t, world.Management())
+		start(t, own.Management())
 		c.waitRunning(t, "late")
 		g := NewWithT(t)
 		g.Eventually(func(g Gomega, ctx context.Context) {

@@ -92,6 +92,27 @@ func TestGuest(t *testing.T) {
 	newMachine(t, ns, "old", machineOptions{})
 	eventuallyReady(t, "old")
 
+	t.Run("When a pod was marked not ready, its kubelet should report that it is", func(t *testing.T) {
+		g := NewWithT(t)
+		pod := newPod(t, "old", nil)
+		eventuallyPhase(t, pod, corev1.PodRunning)
+		g.Expect(guest.Get(t.Context(), client.ObjectKeyFromObject(pod), pod)).To(Succeed())
+		for i := range pod.Status.Conditions {
+			if pod.Status.Conditions[i].Type == corev1.PodReady {
+				pod.Status.Conditions[i].Status = corev1.ConditionFalse
+			}
+		}
+		// As the node lifecycle controller does when the kubelet was silent.
+		g.Expect(guest.Status().Update(t.Context(), pod)).To(Succeed())
+		marked := pod.ResourceVersion
+		g.Eventually(func(g Gomega) {
+			g.Expect(guest.Get(t.Context(), client.ObjectKeyFromObject(pod), pod)).To(Succeed())
+			g.Expect(pod.ResourceVersion).NotTo(Equal(marked))
+			g.Expect(pod.Status.Conditions).To(ContainElement(And(
+				HaveField("Type", corev1.PodReady), HaveField("Status", corev1.ConditionTrue))))
+		}, wait, poll).Should(Succeed())
+	})
+
 	t.Run("When the way to a guest changes, its running nodes should move over", func(t *testing.T) {
 		g := NewWithT(t)
 		second, err := newProxy(guestConfig.Host)

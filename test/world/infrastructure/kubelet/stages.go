@@ -3,6 +3,7 @@
 package kubelet
 
 import (
+	_ "embed"
 	"fmt"
 
 	"sigs.k8s.io/kwok/kustomize/stage/node/fast"
@@ -20,9 +21,14 @@ func nodeStages() (resources.Getter[lifecycle.Lifecycle], error) {
 	return stages(fast.DefaultNodeInit, heartbeat.DefaultNodeHeartbeatWithLease)
 }
 
-// podStages make a Pod ready at once, complete one that a Job owns, and end one that is deleted.
+// podReadyAgain is what kwok's own stages lack: they look at a Pod once.
+//
+//go:embed pod-ready-again.yaml
+var podReadyAgain string
+
+// podStages make a Pod ready at once and again after an outage, complete one that a Job owns, and end one that is deleted.
 func podStages() (resources.Getter[lifecycle.Lifecycle], error) {
-	return stages(podfast.DefaultPodReady, podfast.DefaultPodComplete, podfast.DefaultPodDelete)
+	return stages(podfast.DefaultPodReady, podReadyAgain, podfast.DefaultPodComplete, podfast.DefaultPodDelete)
 }
 
 func stages(documents ...string) (resources.Getter[lifecycle.Lifecycle], error) {
