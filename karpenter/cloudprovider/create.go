@@ -166,6 +166,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		FailureDomain:          chosen.choice.FailureDomain,
 		NodeLabels:             nodeLabels(nodeClaim, chosen),
 		Taints:                 sh.Taints,
+		BootstrapPatches:       nodeClass.Spec.BootstrapPatches,
 		Kubelet:                nodeClass.Spec.Kubelet,
 		MaxPods:                int32(min(chosen.choice.InstanceType.Capacity.Pods().Value(), 1<<30)),
 		Labels:                 map[string]string{},

@@ -70,13 +70,16 @@ func KnownBootstrap(group, kind string) bool {
 	return group == kubeadmGroup && strings.TrimSuffix(kind, "Template") == "KubeadmConfig"
 }
 
-// registerWith writes a registration into a bootstrap config of a known kind. A node of any other kind has what its template says;
-// where that lacks the unregistered taint, Karpenter says so in an event when the node registers.
-func registerWith(config *unstructured.Unstructured, registration Registration) error {
-	if !KnownBootstrap(config.GroupVersionKind().Group, config.GetKind()) {
-		return nil
+// registerWith writes what a node is to register with into a bootstrap config: by itself where the kind is known, and by the node
+// class's patches. A node of any other kind has what its template says; package registration taints it as it appears.
+func registerWith(config *unstructured.Unstructured, plan Plan) error {
+	registration := registration(plan)
+	if KnownBootstrap(config.GroupVersionKind().Group, config.GetKind()) {
+		if err := registerKubeadm(config, registration); err != nil {
+			return err
+		}
 	}
-	return registerKubeadm(config, registration)
+	return applyPatches(config, plan, registration)
 }
 
 // registerKubeadm keeps what the template says: its own taints stay, its own labels and kubelet arguments stay unless

@@ -45,7 +45,9 @@ type Plan struct {
 	Labels, Annotations map[string]string
 	// Taints of the shape, beside those of the NodeClaim.
 	Taints []corev1.Taint
-	// Kubelet settings that go into bootstrap kinds that are known.
+	// BootstrapPatches of the node class; those for the bootstrap config's kind are applied.
+	BootstrapPatches []v1alpha1.BootstrapPatches
+	// Kubelet settings that go into bootstrap kinds that are known or patched.
 	Kubelet *v1alpha1.KubeletConfiguration
 	// MaxPods of the node, 0 to leave it to the bootstrap template.
 	MaxPods int32
@@ -107,7 +109,7 @@ func build(plan Plan) (*Objects, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cloning %s %s: %w", plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(), err)
 		}
-		if err := registerWith(objects.Bootstrap, registration(plan)); err != nil {
+		if err := registerWith(objects.Bootstrap, plan); err != nil {
 			return nil, fmt.Errorf("writing node registration into %s %s: %w", objects.Bootstrap.GetKind(), objects.Bootstrap.GetName(), err)
 		}
 		bootstrap.ConfigRef = reference(objects.Bootstrap)

@@ -568,12 +568,34 @@ func TestBootstrap(t *testing.T) {
 			f.Expect(f.events.reasons()).To(Equal([]string{tc.reason}))
 		})
 	}
-	t.Run("When the bootstrap Secret exists, it should be ready", func(t *testing.T) {
+	t.Run("When the bootstrap Secret exists, it should be ready and say that its nodes may register without the taint", func(t *testing.T) {
 		f := start(t, "")
 		f.Expect(f.Admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "join"}})).To(Succeed())
 		f.template("c2-small", sized("2", "4Gi", "0.021"))
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: "join"} })
 		f.ready()
+		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.RegistrationUnknownReason)).To(And(
+			ContainSubstring("1 of 1 shape may register without the taint karpenter.sh/unregistered"), ContainSubstring("Secret join")))
+	})
+	t.Run("When the bootstrap kind isn't known, it should be ready and say which patches are missing, until they are there", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			// To this provider it is a template like any other.
+			n.Spec.Bootstrap.ConfigTemplateRef = &v1alpha1.BootstrapTemplateReference{
+				APIGroup: sandbox.TestMachine.Group, Kind: "TestMachineTemplate", Name: f.InfrastructureTemplate.GetName(),
+			}
+		})
+		f.ready()
+		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.RegistrationUnknownReason)).To(
+			ContainSubstring("set spec.bootstrapPatches for TestMachine (infrastructure.cluster.x-k8s.io)"))
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.BootstrapPatches = []v1alpha1.BootstrapPatches{{
+				APIGroup: sandbox.TestMachine.Group, Kind: sandbox.TestMachine.Kind,
+				Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/taints", Value: "$(Taints)"}},
+			}}
+		})
+		f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.ConditionBootstrapReady)
 	})
 	t.Run("When the bootstrap template appears, it should become ready", func(t *testing.T) {
 		f := start(t, "")

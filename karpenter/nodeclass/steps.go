@@ -63,7 +63,11 @@ func (s bootstrapReady) reconcile(ctx context.Context, nodeClass *v1alpha1.Clust
 		lacking = len(in.found.Shapes)
 	}
 	if err == nil {
-		conditions.SetTrue(condition)
+		if doubt := unregistering(nodeClass, in.found.Shapes); doubt != "" {
+			conditions.SetTrueWithReason(condition, v1alpha1.RegistrationUnknownReason, doubt)
+		} else {
+			conditions.SetTrue(condition)
+		}
 		return reconcile.Result{}, nil
 	}
 

@@ -76,7 +76,7 @@ type ClusterAPINodeClassSpec struct {
 	// +listType=map
 	// +listMapKey=apiGroup
 	// +listMapKey=kind
-	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:MaxItems=8
 	BootstrapPatches []BootstrapPatches `json:"bootstrapPatches,omitempty"`
 
 	// deadlines are how long a machine may take. One that takes longer is given up, and its pods get another.
@@ -130,10 +130,11 @@ type BootstrapPatch struct {
 	// value to set. In it $(name) stands for a variable, and $$(name) for itself. A value that is nothing but one variable has
 	// that variable's type. Lists: Taints (objects as in a Node), TaintList (key=value:effect), LabelList (key=value).
 	// Object: Labels. Strings: TaintFlag and LabelFlag (those lists, joined by commas), KubeReservedFlag,
-	// SystemReservedFlag and EvictionHardFlag (as the kubelet's flags want them), Version, InstanceType, Zone, CapacityType,
-	// NodeClaim. Number: MaxPods. A patch whose only variable is empty is left out.
+	// SystemReservedFlag, EvictionHardFlag and MaxPodsFlag (as the kubelet's flags want them), Version (without a leading v),
+	// InstanceType, Zone, CapacityType, NodeClaim. Number: MaxPods. A patch all of whose variables are empty is left out.
 	// +required
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([^$]|[$]+[^$(]|[$]+[$][(]|[$][(](Taint(s|List|Flag)|Label(s|List|Flag)|(KubeReserved|SystemReserved|EvictionHard|MaxPods)Flag|MaxPods|Version|InstanceType|Zone|CapacityType|NodeClaim)[)])*[$]*$')",message="value refers to a variable that doesn't exist: the variables are Taints, TaintList, TaintFlag, Labels, LabelList, LabelFlag, KubeReservedFlag, SystemReservedFlag, EvictionHardFlag, MaxPods, MaxPodsFlag, Version, InstanceType, Zone, CapacityType and NodeClaim; write $$( for a text $("
 	Value string `json:"value"`
 }
 
@@ -243,7 +244,8 @@ type Bootstrap struct {
 	// +optional
 	ConfigTemplateRef *BootstrapTemplateReference `json:"configTemplateRef,omitempty"`
 	// dataSecretName names a Secret in the control-plane namespace that holds ready bootstrap data, shared by all
-	// machines. It has to register nodes with the taint karpenter.sh/unregistered:NoExecute.
+	// machines. It should register nodes with the taint karpenter.sh/unregistered:NoExecute; where it doesn't, nodes are
+	// tainted as they appear.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -339,6 +341,9 @@ const (
 	BootstrapMissingReason = "BootstrapMissing"
 	// BootstrapNotFoundReason: the bootstrap template or Secret doesn't exist; create it, or correct the name.
 	BootstrapNotFoundReason = "BootstrapNotFound"
+	// RegistrationUnknownReason: nodes of some shapes may register without the taint karpenter.sh/unregistered, so that pods land on
+	// them before Karpenter has set their taints; set bootstrapPatches, or put the taint into the bootstrap data.
+	RegistrationUnknownReason = "RegistrationUnknown"
 	// VersionUnknownReason: the API server hasn't told its version yet.
 	VersionUnknownReason = "VersionUnknown"
 	// VersionTooNewReason: spec.version exceeds the API server's; lower it, or upgrade the control plane first.
