@@ -189,6 +189,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		maps.Copy(merged, plan.Annotations)
 		plan.Annotations = merged
 		plan.Deletion = sh.Machine.Spec.Deletion
+		plan.MachineTaints = sh.Machine.Spec.Taints
 	}
 	return plan, nil
 }

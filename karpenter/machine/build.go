@@ -53,6 +53,9 @@ type Plan struct {
 	MaxPods int32
 	// Deletion is passed on to the Machine.
 	Deletion clusterv1.MachineDeletionSpec
+	// MachineTaints are passed on to the Machine: a MachineDeployment's own, and none besides, because Cluster API's webhook
+	// refuses any where its feature gate MachineTaintPropagation is off. A MachineDeployment that has some proves that it is on.
+	MachineTaints []clusterv1.MachineTaint
 }
 
 // Objects are what a Plan becomes. They are created in the order infrastructure, bootstrap, Machine.
@@ -131,6 +134,7 @@ func build(plan Plan) (*Objects, error) {
 			Version:           versionWithV(plan.Version),
 			FailureDomain:     plan.FailureDomain,
 			Deletion:          plan.Deletion,
+			Taints:            plan.MachineTaints,
 		},
 	}
 	return objects, nil

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudprovider_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/karpenter/shape"
+)
+
+const preTerminateHook = clusterv1.PreTerminateDeleteHookAnnotationPrefix + "/backup"
+
+// ofMachineDeployment makes a shape one of a MachineDeployment with hooks, timeouts and taints.
+func ofMachineDeployment(sh *shape.Shape) {
+	sh.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
+	sh.Machine = &clusterv1.MachineTemplateSpec{
+		ObjectMeta: clusterv1.ObjectMeta{Annotations: map[string]string{preTerminateHook: "velero"}, Labels: map[string]string{"team": "web"}},
+		Spec: clusterv1.MachineSpec{
+			Deletion: clusterv1.MachineDeletionSpec{
+				NodeDrainTimeoutSeconds: ptr.To[int32](60), NodeVolumeDetachTimeoutSeconds: ptr.To[int32](120), NodeDeletionTimeoutSeconds: ptr.To[int32](30),
+			},
+			Taints: []clusterv1.MachineTaint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule, Propagation: clusterv1.MachineTaintPropagationAlways}},
+		},
+	}
+}
+
+func TestMachineDeployment(t *testing.T) {
+	tolerating := func(n *karpv1.NodeClaim) {
+		n.Spec.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
+		n.Spec.StartupTaints = []corev1.Taint{{Key: "cni", Effect: corev1.TaintEffectNoSchedule}}
+	}
+	t.Run("When a shape is a MachineDeployment's, it should pass on its deletion timeouts, its hooks, its labels and its taints", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		f.offer(func(shapes []shape.Shape) { ofMachineDeployment(&shapes[0]); shapes[0].Source.ResourceVersions = "2" })
+		nodeClaim := f.claim("passed-on", tolerating)
+		_, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		m := f.machine(nodeClaim.Name)
+		g.Expect(m.Spec.Deletion.NodeDrainTimeoutSeconds).To(HaveValue(BeEquivalentTo(60)))
+		g.Expect(m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds).To(HaveValue(BeEquivalentTo(120)))
+		g.Expect(m.Spec.Deletion.NodeDeletionTimeoutSeconds).To(HaveValue(BeEquivalentTo(30)))
+		g.Expect(m.Annotations).To(HaveKeyWithValue(preTerminateHook, "velero"))
+		g.Expect(m.Labels).To(HaveKeyWithValue("team", "web"))
+		g.Expect(m.Spec.Taints).To(Equal([]clusterv1.MachineTaint{
+			{Key: "gpu", Effect: corev1.TaintEffectNoSchedule, Propagation: clusterv1.MachineTaintPropagationAlways},
+		}))
+	})
+	t.Run("When a shape is a template's, it should send no taints in the Machine, which the management cluster may refuse", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		f.offer(func(shapes []shape.Shape) {
+			shapes[0].Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
+			shapes[0].Source.ResourceVersions = "2"
+		})
+		nodeClaim := f.claim("no-taints", tolerating)
+		_, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(f.machine(nodeClaim.Name).Spec.Taints).To(BeEmpty())
+	})
+}
