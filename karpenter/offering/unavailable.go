@@ -21,6 +21,14 @@ const (
 	MaxTTL  = time.Hour
 )
 
+// Strikes is how many machines of an offering have to fail in a row, for reasons that aren't the offering's own, before it is
+// unavailable all the same: what always fails would otherwise be tried for ever. StrikeMemory is how long after the last one they
+// are forgotten.
+const (
+	Strikes      = 3
+	StrikeMemory = 24 * time.Hour
+)
+
 // Key identifies an offering among those of all node classes.
 type Key struct {
 	InstanceType, Zone, CapacityType string
@@ -29,7 +37,7 @@ type Key struct {
 // Entry is one unavailable offering.
 type Entry struct {
 	Key
-	// Reason is why, in the infrastructure provider's words.
+	// Reason is why, as the event on the NodeClaim has it: one of a few words.
 	Reason string
 	Until  time.Time
 	// Failures in a row.
@@ -44,15 +52,22 @@ type Unavailable struct {
 	entries map[Key]Entry
 	// past are entries whose time is over, kept as long as a further failure counts as one in a row.
 	past map[Key]Entry
+	// strikes are failures that weren't the offering's own.
+	strikes map[Key]strikes
 
 	sequence atomic.Uint64
 	// nextExpiry is in nanoseconds since the epoch, so that Sequence takes no lock while nothing changes.
 	nextExpiry atomic.Int64
 }
 
+type strikes struct {
+	count int
+	last  time.Time
+}
+
 // NewUnavailable returns an empty set whose entries end by clk.
 func NewUnavailable(clk clock.PassiveClock) *Unavailable {
-	u := &Unavailable{clock: clk, entries: map[Key]Entry{}, past: map[Key]Entry{}}
+	u := &Unavailable{clock: clk, entries: map[Key]Entry{}, past: map[Key]Entry{}, strikes: map[Key]strikes{}}
 	u.nextExpiry.Store(math.MaxInt64)
 	return u
 }
@@ -62,6 +77,42 @@ func NewUnavailable(clk clock.PassiveClock) *Unavailable {
 func (u *Unavailable) Mark(key Key, reason string) time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	return u.mark(key, reason)
+}
+
+// Strike counts a failure that isn't the offering's own: its machine came, and was no use. From the third in a row on it makes
+// the offering unavailable as Mark does, and returns until when; the zero time before that.
+func (u *Unavailable) Strike(key Key, reason string) time.Time {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := u.clock.Now()
+	for other, s := range u.strikes {
+		if now.Sub(s.last) > StrikeMemory {
+			delete(u.strikes, other)
+		}
+	}
+	s := strikes{count: u.strikes[key].count + 1, last: now}
+	u.strikes[key] = s
+	if s.count < Strikes {
+		return time.Time{}
+	}
+	return u.mark(key, reason)
+}
+
+// Works says that a machine of an offering, asked for at some time, has become a node. What failed before it was asked for doesn't
+// count any more.
+func (u *Unavailable) Works(key Key, asked time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if s, ok := u.strikes[key]; ok && s.last.Before(asked) {
+		delete(u.strikes, key)
+	}
+	if last, ok := u.past[key]; ok && last.Until.Before(asked) {
+		delete(u.past, key)
+	}
+}
+
+func (u *Unavailable) mark(key Key, reason string) time.Time {
 	now := u.clock.Now()
 	u.expire(now)
 	if entry, ok := u.entries[key]; ok {
