@@ -37,6 +37,8 @@ type Config struct {
 	Mapper meta.RESTMapper
 	// Namespace that is read, and no other.
 	Namespace string
+	// Selector chooses what is cached; nil for everything.
+	Selector labels.Selector
 	// Versions overrides the version that the API server prefers, by group.
 	Versions map[string]string
 }
@@ -53,6 +55,8 @@ type Set struct {
 	mu        sync.Mutex
 	kinds     map[schema.GroupKind]*kind
 	observers []func(schema.GroupKind)
+	// objectObservers get the object too.
+	objectObservers []func(schema.GroupKind, *unstructured.Unstructured)
 }
 
 // UnreadableError says that a kind can't be read, and why. What exists of it is unknown.
@@ -110,6 +114,14 @@ func (s *Set) OnChange(f func(schema.GroupKind)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.observers = append(s.observers, f)
+}
+
+// OnObject calls f, which must not block, with every object of a kind that was read that has come, changed or gone. The object is
+// shared: never change it.
+func (s *Set) OnObject(f func(schema.GroupKind, *unstructured.Unstructured)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.objectObservers = append(s.objectObservers, f)
 }
 
 // List returns the objects of a kind that match, ordered by name. They are shared: never change them. The error is an
@@ -221,6 +233,7 @@ func (s *Set) start(gk schema.GroupKind) (*kind, error) {
 	client := s.Management.Resource(resource).Namespace(s.Namespace)
 	k.informer = cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			s.narrow(&options)
 			list, err := client.List(ctx, options)
 			s.record(gk, k, err)
 			// A nil list in an interface wouldn't be nil.
@@ -230,6 +243,7 @@ func (s *Set) start(gk schema.GroupKind) (*kind, error) {
 			return list, nil
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			s.narrow(&options)
 			w, err := client.Watch(ctx, options)
 			s.record(gk, k, err)
 			return w, err
@@ -239,13 +253,18 @@ func (s *Set) start(gk schema.GroupKind) (*kind, error) {
 	_ = k.informer.SetTransform(withoutManagedFields)
 	_ = k.informer.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {})
 	_, _ = k.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { s.notify(gk) },
-		DeleteFunc: func(any) { s.notify(gk) },
+		AddFunc: func(o any) { s.changed(gk, o) },
+		DeleteFunc: func(o any) {
+			if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = last.Obj
+			}
+			s.changed(gk, o)
+		},
 		UpdateFunc: func(before, after any) {
 			b, okBefore := before.(*unstructured.Unstructured)
 			a, okAfter := after.(*unstructured.Unstructured)
 			if !okBefore || !okAfter || b.GetResourceVersion() != a.GetResourceVersion() {
-				s.notify(gk)
+				s.changed(gk, after)
 			}
 		},
 	})
@@ -261,6 +280,12 @@ func (s *Set) start(gk schema.GroupKind) (*kind, error) {
 	return k, nil
 }
 
+func (s *Set) narrow(options *metav1.ListOptions) {
+	if s.Selector != nil {
+		options.LabelSelector = s.Selector.String()
+	}
+}
+
 // record keeps the outcome of the last request, and tells when it makes the kind readable or unreadable.
 func (s *Set) record(gk schema.GroupKind, k *kind, err error) {
 	k.mu.Lock()
@@ -272,6 +297,18 @@ func (s *Set) record(gk schema.GroupKind, k *kind, err error) {
 	}
 	if permanent(before) != permanent(err) {
 		s.notify(gk)
+	}
+}
+
+func (s *Set) changed(gk schema.GroupKind, o any) {
+	s.notify(gk)
+	s.mu.Lock()
+	observers := s.objectObservers
+	s.mu.Unlock()
+	if u, ok := o.(*unstructured.Unstructured); ok {
+		for _, f := range observers {
+			f(gk, u)
+		}
 	}
 }
 

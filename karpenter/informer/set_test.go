@@ -155,6 +155,30 @@ func TestSet(t *testing.T) {
 		f.Eventually(func() ([]string, error) { return f.names(t.Context(), templates) }).Should(Equal([]string{"c4-large"}))
 	})
 
+	t.Run("When it is narrowed, it should know and tell of nothing else", func(t *testing.T) {
+		f := start(t, "")
+		var err error
+		f.set.Selector, err = labels.Parse("team=web")
+		f.Expect(err).NotTo(HaveOccurred())
+		objects := make(chan string, 100)
+		f.set.OnObject(func(gk schema.GroupKind, u *unstructured.Unstructured) { objects <- gk.Kind + "/" + u.GetName() + "/" + u.GetLabels()["rank"] })
+		f.Expect(f.names(t.Context(), templates)).To(BeEmpty())
+		f.create(t.Context(), "other")
+		u := f.InfrastructureTemplate.DeepCopy()
+		u.SetName("ours")
+		u.SetResourceVersion("")
+		u.SetLabels(map[string]string{"team": "web"})
+		f.Expect(f.Admin.Create(t.Context(), u)).To(Succeed())
+		f.Eventually(objects).Should(Receive(Equal("TestMachineTemplate/ours/")))
+		f.Expect(f.names(t.Context(), templates)).To(Equal([]string{"ours"}))
+		u.SetLabels(map[string]string{"team": "web", "rank": "1"})
+		f.Expect(f.Admin.Update(t.Context(), u)).To(Succeed())
+		f.Eventually(objects).Should(Receive(Equal("TestMachineTemplate/ours/1")))
+		f.Expect(f.Admin.Delete(t.Context(), u)).To(Succeed())
+		f.Eventually(objects).Should(Receive(Equal("TestMachineTemplate/ours/1")))
+		f.Eventually(func() ([]string, error) { return f.names(t.Context(), templates) }).Should(BeEmpty())
+	})
+
 	t.Run("When a kind isn't served, it should say so at once, and read it once it is", func(t *testing.T) {
 		f := start(t, "")
 		late := schema.GroupKind{Group: "late.example.com", Kind: "LateTemplate"}
