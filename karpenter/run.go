@@ -183,7 +183,18 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 		Namespace:  opts.Namespace,
 		Versions:   shape.Versions,
 	})
-	if err := errors.Join(guest.Add(management), guest.Add(objects)); err != nil {
+	ours, err := oursSelector(opts)
+	if err != nil {
+		return nil, err
+	}
+	// Infrastructure machines change often while they start: what watches templates needn't hear of it.
+	infrastructure := informer.New(informer.Config{
+		Management: dynamicClient,
+		Mapper:     management.GetRESTMapper(),
+		Namespace:  opts.Namespace,
+		Selector:   ours,
+	})
+	if err := errors.Join(guest.Add(management), guest.Add(objects), guest.Add(infrastructure)); err != nil {
 		return nil, fmt.Errorf("adding the management cluster: %w", err)
 	}
 	if err := guest.AddReadyzCheck("management", func(req *http.Request) error {
@@ -247,9 +258,11 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 			ManagementCache: management.GetCache(),
 			CloudProvider:   decorated,
 			Machines:        machines,
+			Infrastructure:  infrastructure,
 			Unavailable:     unavailable,
 			Suspended:       keeper.Suspended,
 			Recorder:        guest.EventRecorder,
+			Clock:           guest.Clock,
 		}),
 		orphan.New(orphan.Config{
 			Guest:          guest.GetClient(),

@@ -161,7 +161,9 @@ func TestSet(t *testing.T) {
 		f.set.Selector, err = labels.Parse("team=web")
 		f.Expect(err).NotTo(HaveOccurred())
 		objects := make(chan string, 100)
-		f.set.OnObject(func(gk schema.GroupKind, u *unstructured.Unstructured) { objects <- gk.Kind + "/" + u.GetName() + "/" + u.GetLabels()["rank"] })
+		f.set.OnObject(func(gk schema.GroupKind, u *unstructured.Unstructured) {
+			objects <- gk.Kind + "/" + u.GetName() + "/" + u.GetLabels()["rank"]
+		})
 		f.Expect(f.names(t.Context(), templates)).To(BeEmpty())
 		f.create(t.Context(), "other")
 		u := f.InfrastructureTemplate.DeepCopy()

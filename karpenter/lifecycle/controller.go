@@ -11,9 +11,14 @@ import (
 	"slices"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -34,6 +39,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/injection"
 	nodeclaimutils "sigs.k8s.io/karpenter/pkg/utils/nodeclaim"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/machine"
 	"github.com/autonode-io/autonode/karpenter/offering"
 )
@@ -52,32 +58,54 @@ type Config struct {
 	ManagementCache cache.Cache
 	CloudProvider   karpcloudprovider.CloudProvider
 	Machines        *machine.Provider
-	Unavailable     *offering.Unavailable
+	// Infrastructure reads infrastructure machines from a cache of their own; nil to go by the Machines alone.
+	Infrastructure Infrastructure
+	Unavailable    *offering.Unavailable
 	// Suspended tells that nothing may be decided, because the management cluster doesn't answer and its Machines may be others
 	// than they seem.
 	Suspended func() bool
 	Recorder  events.Recorder
+	Clock     clock.Clock
+}
+
+// Infrastructure reads objects of kinds that are known only at run time; *informer.Set does.
+type Infrastructure interface {
+	Get(ctx context.Context, kind schema.GroupKind, name string) (*unstructured.Unstructured, error)
+	OnObject(f func(kind schema.GroupKind, object *unstructured.Unstructured))
 }
 
 // Controller reconciles a NodeClaim with its Machine.
 type Controller struct {
 	Config
 	departure departure
+	repair    *repair
+	latency   *latency
 	steps     []step
 }
 
-// step looks at a NodeClaim that isn't being deleted and its Machine. It says whether it has dealt with the NodeClaim, so that
-// later steps have nothing to do.
+// step looks at a NodeClaim that isn't being deleted and its Machine.
 type step interface {
-	reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (done bool, err error)
+	reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error)
+}
+
+// outcome of a step.
+type outcome struct {
+	// done: the NodeClaim has been dealt with, and later steps have nothing to do.
+	done bool
+	// again is after how long to look again though nothing has changed; 0 for never.
+	again time.Duration
 }
 
 // New returns the controller.
 func New(config Config) *Controller {
-	return &Controller{Config: config, departure: departure{config}, steps: []step{
+	repair, latency := newRepair(config), newLatency(config)
+	return &Controller{Config: config, departure: departure{config}, repair: repair, latency: latency, steps: []step{
 		&removal{config},
+		repair,
 		&failure{config},
 		&identity{config},
+		latency,
+		&deadline{config},
 	}}
 }
 
@@ -91,6 +119,8 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		return reconcile.Result{RequeueAfter: suspendedInterval}, nil
 	}
 	if nodeClaim.DeletionTimestamp != nil {
+		c.repair.forget(nodeClaim)
+		c.latency.forget(nodeClaim)
 		return reconcile.Result{}, c.departure.reconcile(ctx, nodeClaim)
 	}
 	if !nodeClaim.StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue() {
@@ -106,12 +136,20 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		return reconcile.Result{}, fmt.Errorf("reconciling NodeClaim %s: %w", nodeClaim.Name, err)
 	}
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("Machine", klog.KObj(m)))
+	result := reconcile.Result{}
 	for _, s := range c.steps {
-		if done, err := s.reconcile(ctx, nodeClaim, m); err != nil || done {
+		o, err := s.reconcile(ctx, nodeClaim, m)
+		if err != nil {
 			return reconcile.Result{}, err
 		}
+		if o.again > 0 && (result.RequeueAfter == 0 || o.again < result.RequeueAfter) {
+			result.RequeueAfter = o.again
+		}
+		if o.done {
+			break
+		}
 	}
-	return reconcile.Result{}, nil
+	return result, nil
 }
 
 // Register adds the controller to the guest's manager.
@@ -119,6 +157,8 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named(c.Name()).
 		For(&karpv1.NodeClaim{}, builder.WithPredicates(nodeclaimutils.IsManagedPredicateFuncs(c.CloudProvider))).
+		Watches(&v1alpha1.ClusterAPINodeClass{}, nodeclaimutils.NodeClassEventHandler(m.GetClient()), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(source.Func(c.watchInfrastructure)).
 		WatchesRawSource(source.Kind(c.ManagementCache, &clusterv1.Machine{},
 			handler.TypedEnqueueRequestsFromMapFunc(c.nodeClaimOf), predicate.TypedFuncs[*clusterv1.Machine]{
 				UpdateFunc:  func(e event.TypedUpdateEvent[*clusterv1.Machine]) bool { return matters(e.ObjectOld, e.ObjectNew) },
@@ -128,25 +168,45 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// nodeClaimOf maps a Machine of ours to its NodeClaim: they have the same name.
+// nodeClaimOf maps a Machine of ours to its NodeClaim, which has the same name, and to those whose repair it may have been in the
+// way of.
 func (c *Controller) nodeClaimOf(_ context.Context, m *clusterv1.Machine) []reconcile.Request {
 	if !c.Machines.Owns(m) {
 		return nil
 	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: m.Name}}}
+	requests := []reconcile.Request{request(m.Name)}
+	for _, name := range c.repair.waiting(m) {
+		requests = append(requests, request(name))
+	}
+	return requests
+}
+
+// watchInfrastructure maps an infrastructure machine of ours to its NodeClaim: they have the same name.
+func (c *Controller) watchInfrastructure(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	if c.Infrastructure != nil {
+		c.Infrastructure.OnObject(func(_ schema.GroupKind, object *unstructured.Unstructured) {
+			if c.Machines.Owns(object) {
+				queue.Add(request(object.GetName()))
+			}
+		})
+	}
+	return nil
+}
+
+func request(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
 }
 
 // matters leaves out what no step looks at.
 func matters(before, after *clusterv1.Machine) bool {
 	return before.Spec.ProviderID != after.Spec.ProviderID ||
 		(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
-		slices.ContainsFunc(watchedConditions, func(kind string) bool {
-			b, a := conditionOf(before, kind), conditionOf(after, kind)
-			return b.Status != a.Status || b.Reason != a.Reason || b.Message != a.Message
+		conditionOf(before, clusterv1.PausedCondition).Status != conditionOf(after, clusterv1.PausedCondition).Status ||
+		Unhealthy(before) != Unhealthy(after) ||
+		!slices.EqualFunc(conditionsOfMachine(before), conditionsOfMachine(after), func(b, a metav1.Condition) bool {
+			return b.Status == a.Status && b.Reason == a.Reason && b.Message == a.Message
 		})
 }
-
-var watchedConditions = []string{clusterv1.MachineInfrastructureReadyCondition}
 
 // conditionOf returns a Machine's condition, zero when it has none of that type.
 func conditionOf(m *clusterv1.Machine, kind string) metav1.Condition {
@@ -158,16 +218,25 @@ func conditionOf(m *clusterv1.Machine, kind string) metav1.Condition {
 	return metav1.Condition{}
 }
 
-// giveUp deletes a NodeClaim, so that Karpenter provides for its pods anew.
-func (c Config) giveUp(ctx context.Context, nodeClaim *karpv1.NodeClaim, reason string) error {
-	uid := nodeClaim.UID
-	if err := c.Guest.Delete(ctx, nodeClaim, client.Preconditions{UID: &uid}); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("deleting NodeClaim %s: %w", nodeClaim.Name, err))
+// giveUp deletes a NodeClaim, so that Karpenter provides for its pods anew. It tells whether that was done: otherwise the NodeClaim
+// isn't what it was taken for any more, and is looked at again.
+func (c Config) giveUp(ctx context.Context, nodeClaim *karpv1.NodeClaim, reason string) (bool, error) {
+	err := c.Guest.Delete(ctx, nodeClaim, client.Preconditions{UID: &nodeClaim.UID, ResourceVersion: &nodeClaim.ResourceVersion})
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("deleting NodeClaim %s: %w", nodeClaim.Name, err)
 	}
 	metrics.NodeClaimsDisruptedTotal.Inc(map[string]string{
 		metrics.ReasonLabel:       reason,
 		metrics.NodePoolLabel:     nodeClaim.Labels[karpv1.NodePoolLabelKey],
 		metrics.CapacityTypeLabel: nodeClaim.Labels[karpv1.CapacityTypeLabelKey],
 	})
-	return nil
+	return true, nil
+}
+
+// get reads an object of the guest from the cache, shared: never change it. One that isn't there leaves it empty.
+func (c Config) get(ctx context.Context, name string, object client.Object) error {
+	return client.IgnoreNotFound(c.Guest.Get(ctx, types.NamespacedName{Name: name}, object, client.UnsafeDisableDeepCopy))
 }

@@ -25,6 +25,8 @@ type fixture struct {
 	*sandbox.Sandbox
 	t           *testing.T
 	controller  *lifecycle.Controller
+	config      lifecycle.Config
+	clock       *clocktesting.FakeClock
 	unavailable *offering.Unavailable
 	recorder    *sandbox.Recorder
 	suspended   bool
@@ -37,19 +39,23 @@ func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	g := NewWithT(t)
 	s := sandbox.New(t)
+	clock := clocktesting.NewFakeClock(time.Now())
 	f := &fixture{
 		Sandbox:     s,
 		t:           t,
-		unavailable: offering.NewUnavailable(clocktesting.NewFakePassiveClock(time.Now())),
+		clock:       clock,
+		unavailable: offering.NewUnavailable(clock),
 		recorder:    &sandbox.Recorder{},
 	}
-	f.controller = lifecycle.New(lifecycle.Config{
+	f.config = lifecycle.Config{
 		Guest:       s.Guest.GetClient(),
 		Machines:    s.Machines(nil),
 		Unavailable: f.unavailable,
 		Suspended:   func() bool { return f.suspended },
 		Recorder:    f.recorder,
-	})
+		Clock:       clock,
+	}
+	f.controller = lifecycle.New(f.config)
 	f.nodeClaim = s.NodeClaim(t.Context(), "n")
 	// As Karpenter does before it launches.
 	f.nodeClaim.Finalizers = []string{karpv1.TerminationFinalizer}
@@ -83,10 +89,16 @@ func (f *fixture) say(change func(m *clusterv1.Machine)) {
 
 func (f *fixture) settled() {
 	f.t.Helper()
+	f.cached(f.machine)
+}
+
+// cached waits until the cache has a Machine as it is.
+func (f *fixture) cached(machine *clusterv1.Machine) {
+	f.t.Helper()
 	NewWithT(f.t).Eventually(func(g Gomega) {
 		m := &clusterv1.Machine{}
-		g.Expect(f.Management.GetClient().Get(f.t.Context(), client.ObjectKeyFromObject(f.machine), m)).To(Succeed())
-		g.Expect(m.ResourceVersion).To(Equal(f.machine.ResourceVersion))
+		g.Expect(f.Management.GetClient().Get(f.t.Context(), client.ObjectKeyFromObject(machine), m)).To(Succeed())
+		g.Expect(m.ResourceVersion).To(Equal(machine.ResourceVersion))
 	}).Should(Succeed())
 }
 
@@ -145,66 +157,6 @@ func TestIdentity(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(after.Status.ProviderID).To(Equal("cloud://3"))
 	})
-}
-
-func infrastructure(status metav1.ConditionStatus, reason, message string) func(*clusterv1.Machine) {
-	return func(m *clusterv1.Machine) {
-		m.Status.Conditions = []metav1.Condition{{
-			Type: clusterv1.MachineInfrastructureReadyCondition, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.Now(),
-		}}
-	}
-}
-
-func TestFailure(t *testing.T) {
-	key := offering.Key{InstanceType: "c4-large", Zone: "a", CapacityType: karpv1.CapacityTypeOnDemand}
-	for name, tc := range map[string]struct {
-		change func(m *clusterv1.Machine)
-		reason string
-	}{
-		"When the infrastructure's reason is that it has no capacity, it should give the NodeClaim up and the offering for a while": {
-			infrastructure(metav1.ConditionFalse, "InsufficientInstanceCapacity", ""), lifecycle.InsufficientCapacityReason,
-		},
-		"When only the message says that there is no capacity, it should give up too": {
-			infrastructure(metav1.ConditionFalse, "InstanceProvisionFailed", "api error InsufficientInstanceCapacity: none left in eu-1a"), lifecycle.InsufficientCapacityReason,
-		},
-		"When the account's quota is used up, it should say so": {
-			infrastructure(metav1.ConditionFalse, "VMProvisionFailed", "Code=\"QuotaExceeded\": raise it"), lifecycle.QuotaExceededReason,
-		},
-		"When the infrastructure isn't ready for another reason, it should wait": {
-			infrastructure(metav1.ConditionFalse, "WaitingForBootstrapData", ""), "",
-		},
-		"When a longer word contains one that means no capacity, it should wait": {
-			infrastructure(metav1.ConditionFalse, "Waiting", "AllocationFailedRecently is being looked at"), "",
-		},
-		"When the infrastructure isn't known to lack anything, it should wait": {
-			infrastructure(metav1.ConditionUnknown, "InsufficientInstanceCapacity", ""), "",
-		},
-		"When the machine exists already, it should not give it up for what is said of capacity later": {
-			func(m *clusterv1.Machine) {
-				m.Spec.ProviderID = "cloud://4"
-				infrastructure(metav1.ConditionFalse, "InsufficientInstanceCapacity", "")(m)
-			}, "",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			f := newFixture(t)
-			f.launched()
-			f.say(tc.change)
-			after, err := f.reconcile()
-			g.Expect(err).NotTo(HaveOccurred())
-			if tc.reason == "" {
-				g.Expect(after.DeletionTimestamp).To(BeNil())
-				g.Expect(f.unavailable.Has(key)).To(BeFalse())
-				g.Expect(f.recorder.Reasons()).To(BeEmpty())
-				return
-			}
-			g.Expect(after.DeletionTimestamp).NotTo(BeNil())
-			g.Expect(f.unavailable.Has(key)).To(BeTrue())
-			g.Expect(f.recorder.Reasons()).To(ConsistOf(tc.reason))
-			g.Expect(f.recorder.Messages()[0]).To(ContainSubstring("on-demand c4-large in zone a"))
-		})
-	}
 }
 
 func TestRemoval(t *testing.T) {

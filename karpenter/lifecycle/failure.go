@@ -5,132 +5,90 @@ package lifecycle
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
-	"unicode"
 
-	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/events"
 
-	"github.com/autonode-io/autonode/karpenter/offering"
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// Reasons of events on a NodeClaim that can't have its machine.
-const (
-	// InsufficientCapacityReason: the infrastructure has no such machine now; Karpenter takes the next cheapest offering.
-	InsufficientCapacityReason = "InsufficientCapacity"
-	// QuotaExceededReason: the account isn't allowed another such machine; raise the quota, or let Karpenter take another type.
-	QuotaExceededReason = "QuotaExceeded"
-)
-
-// capacityWords are how infrastructure says that it has no such machine, and quotaWords that the account may not have one. A
-// word is looked for in the reason, and as a whole word in the message. From the API references of AWS, Azure, Google Cloud,
-// OpenStack, Oracle, vSphere, KubeVirt and Metal3.
-var (
-	capacityWords = []string{
-		"InsufficientCapacity", "InsufficientInstanceCapacity", "InsufficientHostCapacity", "UnfulfillableCapacity", "ReservationCapacityExceeded",
-		"SkuNotAvailable", "AllocationFailed", "ZonalAllocationFailed", "OverconstrainedAllocationRequest", "OverconstrainedZonalAllocationRequest",
-		"ZONE_RESOURCE_POOL_EXHAUSTED", "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "stockout",
-		"No valid host was found", "Out of host capacity", "InsufficientResources", "insufficient resources", "NoCompatibleHost",
-		"Insufficient cpu", "Insufficient memory", "No available host found",
-	}
-	quotaWords = []string{
-		"QuotaExceeded", "QUOTA_EXCEEDED", "Quota exceeded", "LimitExceeded", "VcpuLimitExceeded", "InstanceLimitExceeded",
-		"MaxSpotInstanceCountExceeded",
-	}
-)
-
-// failure gives a NodeClaim up whose infrastructure can't be had, and keeps the offering from being chosen again for a while.
+// failure gives a NodeClaim up whose infrastructure can't be had or has failed, and keeps the offering from being chosen again for
+// a while.
 type failure struct{ Config }
 
-func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (bool, error) {
-	if m.Spec.ProviderID != "" {
-		// It exists: what is said of it now isn't about getting it.
-		return false, nil
+func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
+	if nodeClaim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue() {
+		// It has become a node: whether that is well is for Karpenter's node repair, and for a MachineHealthCheck.
+		return outcome{}, nil
 	}
-	condition := conditionOf(m, clusterv1.MachineInfrastructureReadyCondition)
-	reason := lacking(condition)
-	if reason == "" {
-		return false, nil
+	nodeClass, err := f.nodeClass(ctx, nodeClaim)
+	if err != nil {
+		return outcome{}, err
 	}
-	key := offering.Key{
-		InstanceType: m.Labels[corev1.LabelInstanceTypeStable],
-		Zone:         m.Labels[corev1.LabelTopologyZone],
-		CapacityType: m.Labels[karpv1.CapacityTypeLabelKey],
+	found, ok := interpret(nodeClass.Spec.FailureReasons, f.conditions(ctx, m))
+	if !ok || m.Spec.ProviderID != "" && found.means != v1alpha1.FailureTerminal {
+		// A machine that exists has been had: what is said of capacity now isn't about getting it.
+		return outcome{}, nil
 	}
-	// Marked first: the pods must not be given the same offering again.
-	until := f.Unavailable.Mark(key, condition.Reason)
-	if err := f.giveUp(ctx, nodeClaim, "insufficient_capacity"); err != nil {
-		return false, err
+	key := offeringOf(m)
+	var until time.Time
+	reason, disrupted := MachineFailedReason, "machine_failed"
+	switch found.means {
+	case v1alpha1.FailureQuotaExceeded:
+		reason, disrupted = QuotaExceededReason, "insufficient_capacity"
+	case v1alpha1.FailureInsufficientCapacity:
+		reason, disrupted = InsufficientCapacityReason, "insufficient_capacity"
 	}
-	log.FromContext(ctx).Info("infrastructure has no such machine", "instanceType", key.InstanceType, "zone", key.Zone, "capacityType", key.CapacityType,
-		"reason", condition.Reason, "message", condition.Message, "unavailable-until", until)
-	f.Recorder.Publish(events.Event{
-		InvolvedObject: nodeClaim,
-		Type:           corev1.EventTypeWarning,
-		Reason:         reason,
-		Message: fmt.Sprintf("%s %s in zone %s can't be had: %s; not tried again before %s",
-			key.CapacityType, key.InstanceType, key.Zone, detail(condition), until.UTC().Format(time.TimeOnly+" MST")),
-		DedupeValues: []string{string(nodeClaim.UID)},
-	})
-	return true, nil
+	if reason != MachineFailedReason {
+		// Marked first: the pods must not be given the same offering again.
+		until = f.Unavailable.Mark(key, reason)
+	}
+	if gone, err := f.giveUp(ctx, nodeClaim, disrupted); err != nil || !gone {
+		return outcome{done: true}, err
+	}
+	message := "%s can't be had: %s%s"
+	if reason == MachineFailedReason {
+		until = f.Unavailable.Strike(key, reason)
+		message = "the machine (%s) has failed: %s; another one is asked for%s"
+	}
+	log.FromContext(ctx).Info("machine failed", "instanceType", key.InstanceType, "zone", key.Zone, "capacityType", key.CapacityType,
+		"means", found.means, "reason", found.condition.Reason, "message", found.condition.Message, "unavailableUntil", until)
+	f.Recorder.Publish(warning(nodeClaim, reason, message, described(key), detail(found.condition), rests(until)))
+	return outcome{done: true}, nil
 }
 
-func detail(condition metav1.Condition) string {
-	if condition.Message == "" {
-		return condition.Reason
+// conditions are those of the infrastructure machine, which are the more precise, and those in which the Machine repeats them.
+func (f *failure) conditions(ctx context.Context, m *clusterv1.Machine) []metav1.Condition {
+	conditions := conditionsOfMachine(m)
+	if f.Infrastructure == nil || conditions[0].Status == metav1.ConditionTrue {
+		return conditions
 	}
-	return condition.Reason + ": " + condition.Message
-}
-
-// lacking returns the reason for which a machine can't be had, or "" when the condition doesn't say so.
-func lacking(condition metav1.Condition) string {
-	if condition.Status != metav1.ConditionFalse {
-		return ""
-	}
-	says := func(word string) bool {
-		return strings.EqualFold(condition.Reason, word) || containsWord(condition.Message, word)
-	}
-	switch {
-	case slices.ContainsFunc(quotaWords, says):
-		return QuotaExceededReason
-	case slices.ContainsFunc(capacityWords, says):
-		return InsufficientCapacityReason
-	}
-	return ""
-}
-
-// containsWord finds a word or phrase that isn't part of a longer word, whatever its case.
-func containsWord(text, word string) bool {
-	text, word = strings.ToLower(text), strings.ToLower(word)
-	for from := 0; ; {
-		at := strings.Index(text[from:], word)
-		if at < 0 {
-			return false
+	infrastructure, err := f.Infrastructure.Get(ctx, m.Spec.InfrastructureRef.GroupKind(), m.Spec.InfrastructureRef.Name)
+	if err != nil {
+		// The Machine's own conditions have to do.
+		if !apierrors.IsNotFound(err) {
+			log.FromContext(ctx).V(1).Info("can't read infrastructure machine", "error", err.Error())
 		}
-		start, end := from+at, from+at+len(word)
-		if !endsInWord(text[:start]) && !startsWithWord(text[end:]) {
-			return true
-		}
-		from = start + 1
+		return conditions
 	}
+	if uid := infrastructure.GetLabels()[v1alpha1.NodeClaimUIDLabel]; uid != m.Labels[v1alpha1.NodeClaimUIDLabel] {
+		return conditions
+	}
+	return append(conditionsOfInfrastructure(infrastructure), conditions...)
 }
 
-func inWord(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
-
-func endsInWord(text string) bool {
-	runes := []rune(text)
-	return len(runes) > 0 && inWord(runes[len(runes)-1])
-}
-
-func startsWithWord(text string) bool {
-	for _, r := range text {
-		return inWord(r)
+// nodeClass returns a NodeClaim's node class, shared with the cache; an empty one if it is gone.
+func (c Config) nodeClass(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*v1alpha1.ClusterAPINodeClass, error) {
+	nodeClass := &v1alpha1.ClusterAPINodeClass{}
+	if nodeClaim.Spec.NodeClassRef == nil {
+		return nodeClass, nil
 	}
-	return false
+	if err := c.get(ctx, nodeClaim.Spec.NodeClassRef.Name, nodeClass); err != nil {
+		return nil, fmt.Errorf("reading node class %s: %w", nodeClaim.Spec.NodeClassRef.Name, err)
+	}
+	return nodeClass, nil
 }
