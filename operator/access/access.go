@@ -2,7 +2,7 @@
 
 // Package access gives Karpenter an identity of its own in the guest cluster: a ServiceAccount with a ClusterRole there, and in
 // the control-plane namespace a Secret with a kubeconfig and a short-lived token, which is renewed before it expires. The
-// kubeconfig names the token's file, so a renewal changes the Secret and nothing else.
+// kubeconfig names the token's file and the CA's, so that a renewal of either changes the Secret and nothing else.
 package access
 
 import (
@@ -34,6 +34,8 @@ const (
 	KubeconfigKey = "kubeconfig"
 	// TokenKey is the Secret's key of the token. The kubeconfig names it as a file in its own directory.
 	TokenKey = "token"
+	// CAKey is the Secret's key of the certificates that the guest's API server is known by; the kubeconfig names it likewise.
+	CAKey = "ca.crt"
 	// DefaultTokenLifetime is what is asked for; the guest's API server may grant less.
 	DefaultTokenLifetime = time.Hour
 )
@@ -218,9 +220,13 @@ func (a *Access) request(ctx context.Context, guest *scope.Guest) (token, error)
 
 // secret renders the Secret.
 func (a *Access) secret(s *scope.Scope, account types.UID, t token) (*corev1.Secret, error) {
-	kubeconfig, err := Kubeconfig(s.Guest.Config)
+	kubeconfig, ca, err := Kubeconfig(s.Guest.Config)
 	if err != nil {
 		return nil, err
+	}
+	data := map[string][]byte{KubeconfigKey: kubeconfig, TokenKey: []byte(t.raw)}
+	if len(ca) > 0 {
+		data[CAKey] = ca
 	}
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -237,6 +243,6 @@ func (a *Access) secret(s *scope.Scope, account types.UID, t token) (*corev1.Sec
 			},
 		},
 		Type: corev1.SecretTypeOpaque,
-		Data: map[string][]byte{KubeconfigKey: kubeconfig, TokenKey: []byte(t.raw)},
+		Data: data,
 	}, nil
 }

@@ -81,6 +81,8 @@ func TestAccess(t *testing.T) {
 		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(config.BearerTokenFile).To(Equal(filepath.Join(directory, access.TokenKey)))
+		g.Expect(config.CAFile).To(Equal(filepath.Join(directory, access.CAKey)))
+		g.Expect(config.CAData).To(BeEmpty(), "client-go would never read the file again")
 		g.Expect(config.CertData).To(BeEmpty(), "the operator's own credentials have no place there")
 		karpenter, err := client.New(config, client.Options{})
 		g.Expect(err).NotTo(HaveOccurred())
@@ -116,17 +118,19 @@ func TestAccess(t *testing.T) {
 		"the token seems to expire soon": func(s *corev1.Secret) {
 			s.Annotations[v1beta1.TokenExpiresAtAnnotation] = time.Now().Add(time.Minute).UTC().Format(time.RFC3339)
 		},
+		"the CA is edited":         func(s *corev1.Secret) { s.Data[access.CAKey] = []byte("nonsense") },
 		"the kubeconfig is edited": func(s *corev1.Secret) { s.Data[access.KubeconfigKey] = []byte("nonsense") },
 	} {
 		t.Run("When "+name+", it should put things right", func(t *testing.T) {
 			g := NewWithT(t)
-			kubeconfig := secret(g).Data[access.KubeconfigKey]
+			kubeconfig, ca := secret(g).Data[access.KubeconfigKey], secret(g).Data[access.CAKey]
 			edited := secret(g)
 			change(edited)
 			g.Expect(clusters.Management.Client.Update(ctx, edited)).To(Succeed())
 			reconcile(g)
 			healed := secret(g)
 			g.Expect(healed.Data[access.KubeconfigKey]).To(Equal(kubeconfig))
+			g.Expect(healed.Data[access.CAKey]).To(Equal(ca))
 			g.Expect(user(ctx, g, string(healed.Data[access.TokenKey]))).To(Equal("system:serviceaccount:kube-system:karpenter"))
 			g.Expect(time.Parse(time.RFC3339, healed.Annotations[v1beta1.TokenExpiresAtAnnotation])).To(BeTemporally(">", time.Now().Add(10*time.Minute)))
 		})

@@ -11,29 +11,33 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Kubeconfig renders a kubeconfig for the cluster that config names, with the credentials in a file named token beside it. The
-// operator's own credentials, which config holds too, stay out of it.
-func Kubeconfig(config *rest.Config) ([]byte, error) {
-	ca := config.CAData
+// Kubeconfig renders a kubeconfig for the cluster that config names, and the certificates of the CA that it trusts. The
+// credentials are in a file named token beside it, and the certificates in one named ca.crt: client-go reads both again
+// when they change, so that neither a new token nor a new CA needs a restart. The operator's own credentials, which config
+// holds too, stay out of it.
+func Kubeconfig(config *rest.Config) (kubeconfig, ca []byte, err error) {
+	ca = config.CAData
 	if len(ca) == 0 && config.CAFile != "" {
-		var err error
 		if ca, err = os.ReadFile(config.CAFile); err != nil {
-			return nil, fmt.Errorf("reading the guest's CA: %w", err)
+			return nil, nil, fmt.Errorf("reading the guest's CA: %w", err)
 		}
 	}
-	data, err := clientcmd.Write(api.Config{
-		Clusters: map[string]*api.Cluster{"guest": {
-			Server:                   config.Host,
-			TLSServerName:            config.ServerName,
-			InsecureSkipTLSVerify:    config.Insecure,
-			CertificateAuthorityData: ca,
-		}},
+	cluster := &api.Cluster{
+		Server:                config.Host,
+		TLSServerName:         config.ServerName,
+		InsecureSkipTLSVerify: config.Insecure,
+	}
+	if len(ca) > 0 {
+		cluster.CertificateAuthority = CAKey
+	}
+	kubeconfig, err = clientcmd.Write(api.Config{
+		Clusters:       map[string]*api.Cluster{"guest": cluster},
 		AuthInfos:      map[string]*api.AuthInfo{"karpenter": {TokenFile: TokenKey}},
 		Contexts:       map[string]*api.Context{"guest": {Cluster: "guest", AuthInfo: "karpenter"}},
 		CurrentContext: "guest",
 	})
 	if err != nil {
-		return nil, fmt.Errorf("writing Karpenter's kubeconfig: %w", err)
+		return nil, nil, fmt.Errorf("writing Karpenter's kubeconfig: %w", err)
 	}
-	return data, nil
+	return kubeconfig, ca, nil
 }

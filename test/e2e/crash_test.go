@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -28,8 +29,12 @@ func TestCrash(t *testing.T) {
 			g.Expect(len(c.machines(g, ctx))).To(BeNumerically(">=", 5))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		g.Expect(len(c.nodes(g, t.Context()))).To(BeNumerically("<", 50), "it has to be the middle")
-		leader := c.leader(t)
+		lease := c.lease(g, t.Context())
+		leader := client.ObjectKey{Namespace: c.namespace(), Name: lease.Labels[v1alpha1.LeaderPodLabel]}
 		g.Expect(world.Agent().Kill(t.Context(), leader, v1beta1.KarpenterComponent)).To(Succeed())
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.lease(g, ctx).Spec.HolderIdentity).NotTo(Equal(lease.Spec.HolderIdentity))
+		}).WithContext(t.Context()).WithTimeout(failover).WithPolling(interval).Should(Succeed(), "another one takes over")
 
 		c.waitRunning(t, "web")
 		g.Eventually(func(g Gomega, ctx context.Context) {
@@ -73,12 +78,13 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// leader names the pod that holds Karpenter's Lease.
-func (c *cluster) leader(t *testing.T) client.ObjectKey {
-	t.Helper()
-	g := NewWithT(t)
+// failover bounds how long nobody is active: what is left of a Lease's fifteen seconds, and two until the next attempt to take it.
+const failover = 20 * time.Second
+
+// lease is Karpenter's.
+func (c *cluster) lease(g Gomega, ctx context.Context) *coordinationv1.Lease {
 	leases := &coordinationv1.LeaseList{}
-	g.Expect(c.management.List(t.Context(), leases, client.InNamespace(c.namespace()), client.HasLabels{v1alpha1.LeaderPodLabel})).To(Succeed())
+	g.Expect(c.management.List(ctx, leases, client.InNamespace(c.namespace()), client.HasLabels{v1alpha1.LeaderPodLabel})).To(Succeed())
 	g.Expect(leases.Items).To(HaveLen(1))
-	return client.ObjectKey{Namespace: c.namespace(), Name: leases.Items[0].Labels[v1alpha1.LeaderPodLabel]}
+	return &leases.Items[0]
 }
