@@ -44,6 +44,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/instancetype"
 	"github.com/autonode-io/autonode/karpenter/leadership"
 	"github.com/autonode-io/autonode/karpenter/lifecycle"
+	"github.com/autonode-io/autonode/karpenter/limit"
 	"github.com/autonode-io/autonode/karpenter/machine"
 	"github.com/autonode-io/autonode/karpenter/nodeclass"
 	"github.com/autonode-io/autonode/karpenter/offering"
@@ -207,7 +208,6 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 	}
 
 	unavailable := offering.NewUnavailable(guest.Clock)
-	instanceTypes := instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: unavailable})
 	versions := version.Resolver{Tracker: version.NewTracker(guest.KubernetesInterface.Discovery()), Payload: opts.NodeVersion}
 	kinds := machine.Kinds{
 		Guest:      guest.GetClient(),
@@ -223,12 +223,18 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 		ClusterName: opts.ClusterName,
 		ChildKinds:  kinds.List,
 	})
+	limits, err := limit.Watch(ctx, management.GetCache(), machines.Owns, guest.Clock)
+	if err != nil {
+		return nil, fmt.Errorf("counting Machines: %w", err)
+	}
+	instanceTypes := instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: unavailable, Limits: limits})
 	provider := cloudprovider.New(cloudprovider.Config{
 		Guest:         guest.GetClient(),
 		Management:    management.GetClient(),
 		Recorder:      guest.EventRecorder,
 		Machines:      machines,
 		InstanceTypes: instanceTypes,
+		Limits:        limits,
 		Overlays:      guest.InstanceTypeStore,
 		Patience:      patience,
 		Drift:         drift.New(drift.Config{InstanceTypes: instanceTypes, Version: versions.Resolve}),

@@ -25,6 +25,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/drift"
 	"github.com/autonode-io/autonode/karpenter/instancetype"
+	"github.com/autonode-io/autonode/karpenter/limit"
 	"github.com/autonode-io/autonode/karpenter/machine"
 )
 
@@ -51,6 +52,8 @@ type Config struct {
 	Machines *machine.Provider
 	// InstanceTypes of every node class.
 	InstanceTypes *instancetype.Store
+	// Limits keep the machines of a shape source within its maximum. Without them nothing is limited.
+	Limits *limit.Ledger
 	// Overlays are applied to the instance types before one is chosen, where the feature gate NodeOverlay is on.
 	Overlays *nodeoverlay.InstanceTypeStore
 	Drift    *drift.Detector
@@ -76,6 +79,9 @@ func New(config Config) *CloudProvider {
 func (c *CloudProvider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
 	err := c.Machines.Delete(ctx, nodeClaim)
 	if errors.Is(err, machine.ErrNotFound) {
+		if c.Limits != nil {
+			c.Limits.Forget(nodeClaim.UID)
+		}
 		return cloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("deleting the machine of NodeClaim %s: %w", nodeClaim.Name, err))
 	}
 	if err != nil {

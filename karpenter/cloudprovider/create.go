@@ -25,9 +25,11 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/instancetype"
+	"github.com/autonode-io/autonode/karpenter/limit"
 	"github.com/autonode-io/autonode/karpenter/machine"
 	"github.com/autonode-io/autonode/karpenter/nodeclass"
 	"github.com/autonode-io/autonode/karpenter/offering"
+	"github.com/autonode-io/autonode/karpenter/shape"
 )
 
 // NodePriceLabel is what eks-node-viewer and tools like it read a node's price from, in US dollars an hour.
@@ -46,6 +48,8 @@ const (
 	ReplacingLeftoverReason = "ReplacingLeftover"
 	// MachineNotCreatedReason: the management cluster doesn't take the Machine or one of its children; the message says why.
 	MachineNotCreatedReason = "MachineNotCreated"
+	// MachinesUncountedReason: the machines that a shape source has haven't been counted since the start, and it has a maximum.
+	MachinesUncountedReason = "MachinesUncounted"
 	// MachineUnbuildableReason: a template can't be cloned; the message says what is wrong with it.
 	MachineUnbuildableReason = "MachineUnbuildable"
 )
@@ -128,13 +132,37 @@ func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
 	for _, candidate := range offering.Cheapest(instanceTypes, requirements, nodeClaim.Spec.Resources.Requests, string(nodeClaim.UID)) {
 		key := candidate.Key()
-		if choice, ok := snapshot.Resolve(key.InstanceType, key.Zone, key.CapacityType); ok {
+		choice, ok := snapshot.Resolve(key.InstanceType, key.Zone, key.CapacityType)
+		if !ok {
+			continue
+		}
+		switch reserved, err := c.reserve(nodeClaim, choice.Shape); {
+		case err != nil:
+			return launch{}, cloudprovider.NewCreateError(err, MachinesUncountedReason, err.Error())
+		case reserved:
 			return launch{instanceType: candidate.InstanceType, offering: candidate.Offering, choice: choice}, nil
+		}
+		// Other launches took the last places since the snapshot was made. Another shape may make the same offering now.
+		if now, err := c.InstanceTypes.Snapshot(nodeClass.Name); err == nil && now != snapshot {
+			return c.choose(ctx, nodeClaim, nodeClass)
 		}
 	}
 	return launch{}, cloudprovider.NewInsufficientCapacityError(fmt.Errorf(
 		"none of the %d instance types of node class %s has an available offering that meets the requirements of NodeClaim %s",
 		len(instanceTypes), nodeClass.Name, nodeClaim.Name))
+}
+
+// reserve keeps a place for the NodeClaim among the machines that may be made from a shape. False means that there is none left.
+func (c *CloudProvider) reserve(nodeClaim *karpv1.NodeClaim, sh *shape.Shape) (bool, error) {
+	most, limited := sh.Limit()
+	if !limited || c.Limits == nil {
+		return true, nil
+	}
+	err := c.Limits.Reserve(nodeClaim.UID, sh.Source.Annotation(), most)
+	if errors.Is(err, limit.ErrFull) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 func (c *CloudProvider) overlaid(ctx context.Context, nodePool string, instanceTypes []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {

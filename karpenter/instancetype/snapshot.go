@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
@@ -41,6 +42,16 @@ type Input struct {
 	Pricing pricing.Source
 	// Unavailable may be nil.
 	Unavailable *offering.Unavailable
+	// Limits may be nil.
+	Limits Limits
+}
+
+// Limits knows which shape sources have as many machines as they may.
+type Limits interface {
+	// Full tells whether as many machines as limit were made from the source.
+	Full(source string, limit int) bool
+	// Sequence changes whenever an answer of Full has.
+	Sequence() uint64
 }
 
 // Choice is one offering with the shape behind it.
@@ -60,6 +71,8 @@ type Snapshot struct {
 	InstanceTypes []*cloudprovider.InstanceType
 	// Problems are the shapes and settings that were left out of the snapshot.
 	Problems []error
+	// Unkept are the minimum sizes that nobody keeps. Their shapes are in use.
+	Unkept []error
 
 	choices map[offering.Key]*Choice
 	shapes  map[string]*shape.Shape
@@ -170,6 +183,12 @@ func (b builder) build() *Snapshot {
 		it.Overhead = reserved.overhead(it.Capacity)
 		for _, sh := range shapes {
 			s.shapes[sh.Source.Annotation()] = sh
+			if sh.MinSize != nil && *sh.MinSize > sh.Replicas {
+				s.Unkept = append(s.Unkept, &shape.InvalidError{
+					Source: sh.Source, Key: "annotation " + clusterv1.AutoscalerMinSizeAnnotation, Value: strconv.Itoa(*sh.MinSize),
+					Problem: "isn't kept: Karpenter removes nodes that nobody needs; a NodePool with spec.replicas keeps some, and so do a MachineDeployment's own replicas",
+				})
+			}
 			if len(sh.Taints) > 0 {
 				s.taints[name] = append(s.taints[name], sh.Taints...)
 			}
@@ -229,6 +248,7 @@ func (b builder) eachChoice(sh *shape.Shape, zones []string, yield func(place, *
 	if len(sh.FailureDomains) > 0 {
 		domains = sh.FailureDomains
 	}
+	launchable := b.launchable(sh)
 	capacityTypes := []string{karpv1.CapacityTypeOnDemand}
 	if sh.SpotPrice != nil {
 		capacityTypes = append(capacityTypes, karpv1.CapacityTypeSpot)
@@ -240,17 +260,27 @@ func (b builder) eachChoice(sh *shape.Shape, zones []string, yield func(place, *
 		}
 		if len(domains) == 0 {
 			p := place{DefaultZone, capacityType}
-			yield(p, b.choice(sh, p, "", price))
+			yield(p, b.choice(sh, p, "", price, launchable))
 		}
 		for _, domain := range domains {
 			p := place{domain, capacityType}
-			yield(p, b.choice(sh, p, domain, price))
+			yield(p, b.choice(sh, p, domain, price, launchable))
 		}
 	}
 }
 
-func (b builder) choice(sh *shape.Shape, p place, failureDomain string, price float64) *Choice {
-	available := !sh.Paused && !sh.Held && !b.Cluster.Paused && sh.Bootstrap.IsDefined()
+// launchable tells whether anything can be made from a shape at all.
+func (b builder) launchable(sh *shape.Shape) bool {
+	full := false
+	if limit, limited := sh.Limit(); limited && b.Limits != nil {
+		// Asked even where something else forbids it: from then on the sequence changes when the answer does.
+		full = b.Limits.Full(sh.Source.Annotation(), limit)
+	}
+	return !full && !sh.Paused && !sh.Held && !b.Cluster.Paused && sh.Bootstrap.IsDefined()
+}
+
+func (b builder) choice(sh *shape.Shape, p place, failureDomain string, price float64, launchable bool) *Choice {
+	available := launchable
 	if b.Unavailable != nil && available {
 		available = !b.Unavailable.Has(offering.Key{InstanceType: sh.InstanceType, Zone: p.zone, CapacityType: p.capacityType})
 	}

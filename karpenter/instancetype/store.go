@@ -25,6 +25,7 @@ var ErrNotBuilt = errors.New("the shapes of the node class haven't been read yet
 type Config struct {
 	Pricing     pricing.Source
 	Unavailable *offering.Unavailable
+	Limits      Limits
 }
 
 // Store holds the snapshot of every node class. The node class's controller sets what it is built from; everybody else reads.
@@ -62,7 +63,15 @@ func (s *Store) SetPartial(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []sha
 	e.mu.Lock()
 	if e.key != key {
 		e.key = key
-		e.input = Input{Kubelet: nodeClass.Spec.Kubelet.DeepCopy(), Shapes: shapes, Gaps: gaps, Cluster: cluster, Pricing: s.Pricing, Unavailable: s.Unavailable}
+		e.input = Input{
+			Kubelet:     nodeClass.Spec.Kubelet.DeepCopy(),
+			Shapes:      shapes,
+			Gaps:        gaps,
+			Cluster:     cluster,
+			Pricing:     s.Pricing,
+			Unavailable: s.Unavailable,
+			Limits:      s.Limits,
+		}
 		e.built.Store(s.build(e.input))
 	}
 	e.mu.Unlock()
@@ -84,8 +93,8 @@ func (s *Store) Shapes(nodeClass string) []shape.Shape {
 // Delete forgets a node class.
 func (s *Store) Delete(nodeClass string) { s.entries.Delete(nodeClass) }
 
-// Snapshot of a node class, or ErrNotBuilt. It takes no lock and allocates nothing unless an offering has become
-// available or unavailable since the last call.
+// Snapshot of a node class, or ErrNotBuilt. It takes no lock and allocates nothing unless something that isn't set with Set has
+// changed since the last call: whether an offering is available.
 func (s *Store) Snapshot(nodeClass string) (*Snapshot, error) {
 	value, ok := s.entries.Load(nodeClass)
 	if !ok {
@@ -118,18 +127,18 @@ func (s *Store) Resolve(nodeClass, instanceType, zone, capacityType string) (Cho
 	return choice, ok, nil
 }
 
-// current returns the snapshot, built anew if availability has changed.
+// current returns the snapshot, built anew if what isn't set with Set has changed.
 func (s *Store) current(e *entry) *Snapshot {
 	b := e.built.Load()
 	if b == nil {
 		return nil
 	}
-	if s.Unavailable == nil || b.sequence == s.Unavailable.Sequence() {
+	if b.sequence == s.sequence() {
 		return b.snapshot
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if b = e.built.Load(); b.sequence != s.Unavailable.Sequence() {
+	if b = e.built.Load(); b.sequence != s.sequence() {
 		b = s.build(e.input)
 		e.built.Store(b)
 	}
@@ -138,12 +147,18 @@ func (s *Store) current(e *entry) *Snapshot {
 
 // build reads the sequence first: a change while building then leads to one build too many, never to a stale snapshot.
 func (s *Store) build(in Input) *built {
-	b := &built{}
+	return &built{sequence: s.sequence(), snapshot: Build(in)}
+}
+
+// sequence changes whenever something that isn't set with Set has. Each of the terms only grows.
+func (s *Store) sequence() (sequence uint64) {
 	if s.Unavailable != nil {
-		b.sequence = s.Unavailable.Sequence()
+		sequence += s.Unavailable.Sequence()
 	}
-	b.snapshot = Build(in)
-	return b
+	if s.Limits != nil {
+		sequence += s.Limits.Sequence()
+	}
+	return sequence
 }
 
 // keyOf differs whenever a snapshot may.

@@ -523,6 +523,27 @@ func TestMachineDeployment(t *testing.T) {
 		f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.ConditionShapesReady)
 		f.Expect(f.available("workers")).To(BeTrue())
 	})
+	t.Run("When it has sizes, its own replicas should count, and it should say that nobody keeps the rest of the minimum", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
+		md := machineDeployment(f, "workers", "c4-large-sized", "blue")
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec = v1alpha1.ClusterAPINodeClassSpec{ShapeSelectors: v1alpha1.ShapeSelectors{
+				ScalableResourceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}}}
+		})
+		f.ready()
+		patch := client.MergeFrom(md.DeepCopy())
+		md.Spec.Replicas = ptr.To[int32](2)
+		md.Annotations[clusterv1.AutoscalerMinSizeAnnotation], md.Annotations[clusterv1.AutoscalerMaxSizeAnnotation] = "4", "5"
+		f.Expect(f.Admin.Patch(t.Context(), md, patch)).To(Succeed())
+		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.MinSizeNotKeptReason)).To(HavePrefix(fmt.Sprintf(
+			`MachineDeployment %s/workers: annotation cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size: "4" isn't kept`, f.Namespace)))
+		choice, _, err := f.store.Resolve(f.name, "workers", "b", "on-demand")
+		f.Expect(err).NotTo(HaveOccurred())
+		limit, limited := choice.Shape.Limit()
+		f.Expect(limited).To(BeTrue())
+		f.Expect(limit).To(Equal(3))
+	})
 	t.Run("When it is paused, it should offer nothing from it", func(t *testing.T) {
 		f := start(t, "")
 		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))

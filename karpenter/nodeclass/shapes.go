@@ -63,6 +63,8 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 	case usable && len(problems) > 0:
 		conditions.SetTrueWithReason(condition, v1alpha1.SomeInvalidReason,
 			fmt.Sprintf("%s; the other %s in use", summary(problems), plural(len(shapes), "shape is", "shapes are")))
+	case usable && len(snapshot.Unkept) > 0:
+		conditions.SetTrueWithReason(condition, v1alpha1.MinSizeNotKeptReason, summary(snapshot.Unkept))
 	case usable:
 		conditions.SetTrueWithReason(condition, condition, fmt.Sprintf("%s, the cheapest is %s", plural(len(shapes), "shape", "shapes"), nodeClass.Status.Cheapest))
 	case nodeClass.Spec.ScalableResourceSelector == nil && len(nodeClass.Spec.InfrastructureTemplateSelectors) == 0:

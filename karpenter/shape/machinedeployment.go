@@ -61,7 +61,7 @@ func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstr
 		return nil
 	}
 	machine := &md.Spec.Template
-	shape := Shape{Source: source, Machine: machine}
+	shape := Shape{Source: source, Machine: machine, Replicas: int(max(ptr.Deref(md.Spec.Replicas, 0), ptr.Deref(md.Status.Replicas, 0)))}
 	if machine.Spec.FailureDomain != "" {
 		shape.FailureDomains = []string{machine.Spec.FailureDomain}
 	}

@@ -88,6 +88,8 @@ type Shape struct {
 	Price, SpotPrice *float64
 	// MinSize and MaxSize are the Cluster Autoscaler's limits for the number of machines; nil without one.
 	MinSize, MaxSize *int
+	// Replicas are the machines that the source keeps itself, or is about to: those of a MachineDeployment.
+	Replicas int
 	// Paused: nothing may be launched from this shape, and nothing written.
 	Paused bool
 	// NodeVersion is what nodes of this shape get where that isn't the node class's version: what Version allows. Whoever
@@ -104,6 +106,15 @@ func (s *Shape) Version() string {
 		return ""
 	}
 	return s.Machine.Spec.Version
+}
+
+// Limit is the number of machines that may be made from the shape, if there is one. What the source keeps itself counts: the
+// maximum is that of the Cluster Autoscaler's node group, which a MachineDeployment and its replicas are.
+func (s *Shape) Limit() (limit int, limited bool) {
+	if s.MaxSize == nil {
+		return 0, false
+	}
+	return max(*s.MaxSize-s.Replicas, 0), true
 }
 
 // InvalidError says why one source is left out. The others stay usable.

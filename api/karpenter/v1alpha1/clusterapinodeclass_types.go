@@ -334,6 +334,9 @@ const (
 	AllInvalidReason = "AllInvalid"
 	// SomeInvalidReason: some of what matches is malformed and left out; the others are in use.
 	SomeInvalidReason = "SomeInvalid"
+	// MinSizeNotKeptReason: a source has the Cluster Autoscaler's annotation for a minimum size, which Karpenter doesn't know.
+	// Give a NodePool spec.replicas, or the MachineDeployment its own replicas; the shape is in use all the same.
+	MinSizeNotKeptReason = "MinSizeNotKept"
 	// SourceUnreadableReason: a kind isn't served by the management cluster, or may not be read; name it in
 	// spec.autoNode of the HostedCluster, or install its provider.
 	SourceUnreadableReason = "SourceUnreadable"

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudprovider_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/autonode-io/autonode/karpenter/cloudprovider"
+	"github.com/autonode-io/autonode/karpenter/instancetype"
+	"github.com/autonode-io/autonode/karpenter/limit"
+	"github.com/autonode-io/autonode/karpenter/pricing"
+	"github.com/autonode-io/autonode/karpenter/shape"
+)
+
+// limited is the fixture with a ledger.
+func limited(t *testing.T) (*fixture, *limit.Ledger) {
+	t.Helper()
+	f := newFixture(t, nil)
+	ledger, err := limit.Watch(t.Context(), f.Management.GetCache(), f.provider.Machines.Owns, clock.RealClock{})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: f.unavailable, Limits: ledger})
+	config := f.provider.Config
+	config.InstanceTypes, config.Limits = f.store, ledger
+	f.provider = cloudprovider.New(config)
+	return f, ledger
+}
+
+// createMany calls Create for many NodeClaims at once.
+func (f *fixture) createMany(n int) (created []*karpv1.NodeClaim, errs []error) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for i := range n {
+		nodeClaim := f.claim(fmt.Sprint("many-", i), nil)
+		wg.Go(func() {
+			c, err := f.provider.Create(f.ctx, nodeClaim)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, err)
+				return
+			}
+			created = append(created, c)
+		})
+	}
+	wg.Wait()
+	return created, errs
+}
+
+func TestMaximum(t *testing.T) {
+	most := func(n int) func([]shape.Shape) { return func(shapes []shape.Shape) { shapes[0].MaxSize = &n } }
+	count := func(nodeClaims []*karpv1.NodeClaim) map[string]int {
+		counts := map[string]int{}
+		for _, n := range nodeClaims {
+			counts[n.Labels[corev1.LabelInstanceTypeStable]]++
+		}
+		return counts
+	}
+	t.Run("When a source has a maximum and many claims come at once, it should make exactly as many and the rest of the next cheapest", func(t *testing.T) {
+		g := NewWithT(t)
+		f, ledger := limited(t)
+		f.offer(most(3))
+		created, errs := f.createMany(30)
+		g.Expect(errs).To(BeEmpty())
+		g.Expect(count(created)).To(Equal(map[string]int{"c2-small": 3, "c4-large": 27}))
+		machines := &clusterv1.MachineList{}
+		g.Expect(f.Admin.List(t.Context(), machines, client.InNamespace(f.Namespace), client.MatchingLabels{corev1.LabelInstanceTypeStable: "c2-small"})).To(Succeed())
+		g.Expect(machines.Items).To(HaveLen(3))
+		its, err := f.store.InstanceTypes(f.nodeClass.Name)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(its).To(HaveLen(2))
+		for _, it := range its {
+			g.Expect(it.Offerings.Available()).To(HaveLen(map[string]int{"c2-small": 0, "c4-large": 4}[it.Name]), it.Name)
+		}
+
+		// One of them goes.
+		g.Expect(f.Admin.Delete(t.Context(), &machines.Items[0])).To(Succeed())
+		g.Eventually(func() bool { return ledger.Full("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", 3) }, "20s").Should(BeFalse())
+		another, err := f.provider.Create(f.ctx, f.claim("another", nil))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(another.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))
+	})
+	t.Run("When nothing else is left, it should say that there is no capacity", func(t *testing.T) {
+		g := NewWithT(t)
+		f, _ := limited(t)
+		f.offer(func(shapes []shape.Shape) { shapes[0].MaxSize, shapes[1].MaxSize = ptr.To(1), ptr.To(1) })
+		created, errs := f.createMany(4)
+		g.Expect(count(created)).To(Equal(map[string]int{"c2-small": 1, "c4-large": 1}))
+		g.Expect(errs).To(HaveLen(2))
+		for _, err := range errs {
+			g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
+		}
+	})
+	t.Run("When two sources make the same offering and the cheaper one is full, it should take the other", func(t *testing.T) {
+		g := NewWithT(t)
+		f, _ := limited(t)
+		f.offer(func(shapes []shape.Shape) {
+			shapes[1].InstanceType, shapes[1].SpotPrice, shapes[1].Capacity = "c2-small", nil, shapes[0].Capacity
+			shapes[0].MaxSize = ptr.To(2)
+		})
+		created, errs := f.createMany(6)
+		g.Expect(errs).To(BeEmpty())
+		g.Expect(count(created)).To(Equal(map[string]int{"c2-small": 6}))
+		g.Expect(f.Objects(t.Context(), clusterv1.GroupVersion.WithKind("Machine"))).To(HaveLen(6))
+		machines := &clusterv1.MachineList{}
+		g.Expect(f.Admin.List(t.Context(), machines, client.InNamespace(f.Namespace))).To(Succeed())
+		sources := map[string]int{}
+		for i := range machines.Items {
+			sources[machines.Items[i].Annotations["karpenter.cluster.x-k8s.io/shape-source"]]++
+		}
+		g.Expect(sources).To(Equal(map[string]int{
+			"TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large":        2,
+			"TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large-source": 4,
+		}))
+	})
+	t.Run("When Create is called again for a claim that has the last place, it should not need another", func(t *testing.T) {
+		g := NewWithT(t)
+		f, ledger := limited(t)
+		f.offer(most(1))
+		nodeClaim := f.claim("again", nil)
+		first, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		second, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(second.Labels).To(Equal(first.Labels))
+		g.Expect(ledger.Count("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large")).To(Equal(1))
+	})
+	t.Run("When the provider starts anew, it should count the Machines that there are", func(t *testing.T) {
+		g := NewWithT(t)
+		f, _ := limited(t)
+		f.offer(most(2))
+		_, errs := f.createMany(2)
+		g.Expect(errs).To(BeEmpty())
+		g.Eventually(func() (int, error) {
+			machines, err := f.provider.Machines.List(t.Context())
+			return len(machines), err
+		}).Should(Equal(2))
+		again, err := limit.Watch(t.Context(), f.Management.GetCache(), f.provider.Machines.Owns, clock.RealClock{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Eventually(func() error {
+			return again.Reserve("new", "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", 2)
+		}).
+			Should(MatchError(limit.ErrFull))
+	})
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/autonode-io/autonode/karpenter/limit"
+	"github.com/autonode-io/autonode/karpenter/pricing"
+	"github.com/autonode-io/autonode/karpenter/shape"
+)
+
+func TestMaximumSize(t *testing.T) {
+	newStore := func() (*Store, *limit.Ledger) {
+		ledger := limit.NewLedger(clocktesting.NewFakeClock(time.Now()), func() bool { return true })
+		return NewStore(Config{Pricing: pricing.Default(), Limits: ledger}), ledger
+	}
+	available := func(t *testing.T, store *Store) int {
+		t.Helper()
+		its, err := store.InstanceTypes("default")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, it := range its {
+			n += len(it.Offerings.Available())
+		}
+		return n
+	}
+	source := newShape("c2-small", 2, 0.021, nil).Source.Annotation()
+	for _, tc := range []struct {
+		name     string
+		change   func(*shape.Shape)
+		machines int
+		want     int
+	}{
+		{"When a source has fewer machines than it may, it should be available", func(s *shape.Shape) { s.MaxSize = ptr.To(2) }, 1, 3},
+		{"When a source has as many machines as it may, it should be unavailable", func(s *shape.Shape) { s.MaxSize = ptr.To(2) }, 2, 0},
+		{"When the source keeps machines itself, they should count", func(s *shape.Shape) { s.MaxSize, s.Replicas = ptr.To(3), 2 }, 1, 0},
+		{"When the source keeps more machines than it may, it should be unavailable", func(s *shape.Shape) { s.MaxSize, s.Replicas = ptr.To(3), 5 }, 0, 0},
+		{"When a source has no maximum, it should always be available", nil, 500, 3},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			store, ledger := newStore()
+			store.Set(nodeClass(1), []shape.Shape{newShape("c2-small", 2, 0.021, tc.change)}, manyZones())
+			for i := range tc.machines {
+				ledger.Observe(types.UID(fmt.Sprint(i)), source)
+			}
+			if got := available(t, store); got != tc.want {
+				t.Errorf("%d offerings are available, want %d", got, tc.want)
+			}
+		})
+	}
+	t.Run("When a machine of a full source goes, it should be available again at the next look", func(t *testing.T) {
+		store, ledger := newStore()
+		store.Set(nodeClass(1), []shape.Shape{newShape("c2-small", 2, 0.021, func(s *shape.Shape) { s.MaxSize = ptr.To(1) })}, manyZones())
+		ledger.Observe("1", source)
+		before := available(t, store)
+		ledger.Forget("1")
+		if after := available(t, store); before != 0 || after != 3 {
+			t.Errorf("%d offerings were available, then %d", before, after)
+		}
+	})
+}
+
+func TestMinimumSize(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(*shape.Shape)
+		want   string
+	}{
+		{"When nobody keeps a minimum, it should say so and use the shape", func(s *shape.Shape) { s.MinSize = ptr.To(2) },
+			`TestMachineTemplate clusters-blue/c2-small: annotation cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size: "2" isn't kept`},
+		{"When the MachineDeployment's own replicas are the minimum, it should have nothing to say", func(s *shape.Shape) { s.MinSize, s.Replicas = ptr.To(2), 2 }, ""},
+		{"When the minimum is none, it should have nothing to say", func(s *shape.Shape) { s.MinSize = ptr.To(0) }, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := Build(input(newShape("c2-small", 2, 0.021, tc.change)))
+			if len(s.InstanceTypes) != 1 || len(s.InstanceTypes[0].Offerings.Available()) != 2 || len(s.Problems) != 0 {
+				t.Errorf("the shape isn't in use: %v", s.Problems)
+			}
+			switch {
+			case tc.want == "" && len(s.Unkept) == 0:
+			case len(s.Unkept) != 1 || !strings.HasPrefix(s.Unkept[0].Error(), tc.want):
+				t.Errorf("got %v, want %s", s.Unkept, tc.want)
+			}
+		})
+	}
+}
