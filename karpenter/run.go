@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
 	"sigs.k8s.io/karpenter/pkg/controllers"
@@ -97,6 +98,9 @@ func Run(ctx context.Context, programVersion string) error {
 	options.Injectables = append(options.Injectables, &Options{})
 
 	keeper := leadership.New(leadership.Config{Clock: clock.RealClock{}, Logger: ctrl.Log.WithName("leadership")})
+	if err := crmetrics.Registry.Register(keeper.Metric()); err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
+	}
 	leaseConfig := rest.CopyConfig(managementConfig)
 	leaseConfig.Wrap(keeper.Wrap)
 	leaderElection := []option.Function[operator.Options]{operator.WithLeaderElectionConfig(leaseConfig)}

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
 )
 
@@ -59,6 +60,21 @@ func (k *Keeper) Suspended() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.held && k.Clock.Since(k.renewed) >= RenewDeadline
+}
+
+// Metric is 1 while nothing is decided because the management cluster doesn't answer, and 0 otherwise.
+func (k *Keeper) Metric() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "karpenter",
+		Subsystem: "clusterapi",
+		Name:      "suspended",
+		Help:      "1 while nothing is decided because the management cluster doesn't answer, 0 otherwise.",
+	}, func() float64 {
+		if k.Suspended() {
+			return 1
+		}
+		return 0
+	})
 }
 
 // Wrap is for the rest.Config of leader election, and for no other.

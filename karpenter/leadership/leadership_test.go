@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/types"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -125,8 +126,10 @@ func TestKeeper(t *testing.T) {
 			g.Expect(e.keeper.Suspended()).To(BeFalse())
 			e.outlast(g)
 			g.Expect(e.keeper.Suspended()).To(BeFalse(), "the Lease still is ours for sure")
+			g.Expect(testutil.ToFloat64(e.keeper.Metric())).To(BeZero())
 			e.clock.SetTime(e.clock.Now().Add(leadership.RenewDeadline))
 			g.Expect(e.keeper.Suspended()).To(BeTrue())
+			g.Expect(testutil.ToFloat64(e.keeper.Metric())).To(Equal(1.0))
 			g.Expect(e.leading.Load()).To(BeTrue())
 
 			before := e.lease(g, t.Context())
