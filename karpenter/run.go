@@ -51,6 +51,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/offering"
 	"github.com/autonode-io/autonode/karpenter/orphan"
 	"github.com/autonode-io/autonode/karpenter/pricing"
+	"github.com/autonode-io/autonode/karpenter/registration"
 	"github.com/autonode-io/autonode/karpenter/shape"
 	"github.com/autonode-io/autonode/karpenter/version"
 )
@@ -273,6 +274,11 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 			Suspended:       keeper.Suspended,
 			Recorder:        guest.EventRecorder,
 			Clock:           guest.Clock,
+		}),
+		registration.New(registration.Config{
+			Guest:           guest.GetClient(),
+			ManagementCache: management.GetCache(),
+			Machines:        machines,
 		}),
 		orphan.New(orphan.Config{
 			Guest:          guest.GetClient(),
