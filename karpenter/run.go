@@ -44,6 +44,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/informer"
 	"github.com/autonode-io/autonode/karpenter/instancetype"
 	"github.com/autonode-io/autonode/karpenter/leadership"
+	"github.com/autonode-io/autonode/karpenter/learned"
 	"github.com/autonode-io/autonode/karpenter/lifecycle"
 	"github.com/autonode-io/autonode/karpenter/limit"
 	"github.com/autonode-io/autonode/karpenter/machine"
@@ -232,7 +233,8 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 	if err != nil {
 		return nil, fmt.Errorf("counting Machines: %w", err)
 	}
-	instanceTypes := instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: unavailable, Limits: limits})
+	memory := learned.NewMemory()
+	instanceTypes := instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: unavailable, Limits: limits, Memory: memory})
 	provider := cloudprovider.New(cloudprovider.Config{
 		Guest:         guest.GetClient(),
 		Management:    management.GetClient(),
@@ -264,6 +266,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 			Clock:      guest.Clock,
 		}),
 		status.NewController[*v1alpha1.ClusterAPINodeClass](guest.GetClient(), recorder),
+		learned.New(learned.Config{Guest: guest.GetClient(), Machines: machines, Memory: memory}),
 		lifecycle.New(lifecycle.Config{
 			Guest:           guest.GetClient(),
 			ManagementCache: management.GetCache(),

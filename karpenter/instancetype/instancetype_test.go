@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/learned"
 	"github.com/autonode-io/autonode/karpenter/offering"
 	"github.com/autonode-io/autonode/karpenter/pricing"
 	"github.com/autonode-io/autonode/karpenter/shape"
@@ -145,6 +146,20 @@ func TestBuildGolden(t *testing.T) {
 				SystemReserved: map[string]v1alpha1.ReservedQuantity{"cpu": "100m", "ephemeral-storage": "1Gi"},
 				EvictionHard:   map[string]v1alpha1.EvictionThreshold{"memory.available": "5%", "nodefs.available": "2Gi", "nodefs.inodesFree": "5%"},
 			}
+			return in
+		}},
+		{"When real nodes have less memory than their shape declares, it should promise no more than that and keep the label", "learned", func() Input {
+			in := input(
+				newShape("c2-small", 2, 0.021, nil),
+				newShape("c4-large", 4, 0.096, func(s *shape.Shape) { s.ContentHash = "1" }),
+				newShape("c8-huge", 8, 0.2, func(s *shape.Shape) { s.ContentHash = "2" }),
+			)
+			in.Memory = learned.NewMemory()
+			in.Memory.Observe("a", learned.Form{Source: in.Shapes[1].Source.Annotation(), ContentHash: "1"}, 7900<<20)
+			in.Memory.Observe("b", learned.Form{Source: in.Shapes[1].Source.Annotation(), ContentHash: "1"}, 7950<<20)
+			// Of what the template was before.
+			in.Memory.Observe("c", learned.Form{Source: in.Shapes[2].Source.Annotation(), ContentHash: "1"}, 1<<30)
+			in.Memory.Observe("d", learned.Form{Source: in.Shapes[2].Source.Annotation(), ContentHash: "2"}, 32<<30)
 			return in
 		}},
 		{"When the Cluster is paused, it should offer nothing", "paused", func() Input {

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/learned"
 	"github.com/autonode-io/autonode/karpenter/offering"
 	"github.com/autonode-io/autonode/karpenter/pricing"
 	"github.com/autonode-io/autonode/karpenter/shape"
@@ -44,6 +45,8 @@ type Input struct {
 	Unavailable *offering.Unavailable
 	// Limits may be nil.
 	Limits Limits
+	// Memory that real nodes have; it may be nil.
+	Memory *learned.Memory
 }
 
 // Limits knows which shape sources have as many machines as they may.
@@ -179,8 +182,7 @@ func (b builder) build() *Snapshot {
 
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		shapes := groups[name]
-		it := &cloudprovider.InstanceType{Name: name, Capacity: capacityOf(shapes, b.Kubelet)}
-		it.Overhead = reserved.overhead(it.Capacity)
+		it := &cloudprovider.InstanceType{Name: name, Capacity: b.capacityOf(shapes)}
 		for _, sh := range shapes {
 			s.shapes[sh.Source.Annotation()] = sh
 			if sh.MinSize != nil && *sh.MinSize > sh.Replicas {
@@ -203,7 +205,10 @@ func (b builder) build() *Snapshot {
 			zoneNames.Insert(p.zone)
 			capacityTypes.Insert(p.capacityType)
 		}
+		// The labels keep the declared memory: a NodePool that asks for it would lose the type when a node is there.
 		it.Requirements = b.requirements(it, shapes, zoneNames, capacityTypes)
+		b.learn(it.Capacity, shapes)
+		it.Overhead = reserved.overhead(it.Capacity)
 		s.InstanceTypes = append(s.InstanceTypes, it)
 	}
 	return s
@@ -328,7 +333,7 @@ func (b builder) requirements(it *cloudprovider.InstanceType, shapes []*shape.Sh
 }
 
 // capacityOf is the least that any of the shapes has.
-func capacityOf(shapes []*shape.Shape, kubelet *v1alpha1.KubeletConfiguration) corev1.ResourceList {
+func (b builder) capacityOf(shapes []*shape.Shape) corev1.ResourceList {
 	capacity := shapes[0].Capacity.DeepCopy()
 	for _, sh := range shapes[1:] {
 		for name, quantity := range capacity {
@@ -341,10 +346,24 @@ func capacityOf(shapes []*shape.Shape, kubelet *v1alpha1.KubeletConfiguration) c
 			}
 		}
 	}
-	if kubelet != nil && kubelet.MaxPods != nil {
-		capacity[corev1.ResourcePods] = *resource.NewQuantity(int64(*kubelet.MaxPods), resource.DecimalSI)
+	if b.Kubelet != nil && b.Kubelet.MaxPods != nil {
+		capacity[corev1.ResourcePods] = *resource.NewQuantity(int64(*b.Kubelet.MaxPods), resource.DecimalSI)
 	}
 	return capacity
+}
+
+// learn lessens the memory to what real nodes have. It never becomes more than the source declares: whoever declares less than
+// there is has a reason.
+func (b builder) learn(capacity corev1.ResourceList, shapes []*shape.Shape) {
+	if b.Memory == nil {
+		return
+	}
+	for _, sh := range shapes {
+		bytes, known := b.Memory.Of(learned.Form{Source: sh.Source.Annotation(), ContentHash: sh.ContentHash})
+		if known && bytes < capacity.Memory().Value() {
+			capacity[corev1.ResourceMemory] = *resource.NewQuantity(bytes, resource.BinarySI)
+		}
+	}
 }
 
 // zonesOf keeps the failure domains that can be the value of a label.

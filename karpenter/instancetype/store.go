@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/learned"
 	"github.com/autonode-io/autonode/karpenter/offering"
 	"github.com/autonode-io/autonode/karpenter/pricing"
 	"github.com/autonode-io/autonode/karpenter/shape"
@@ -26,6 +27,7 @@ type Config struct {
 	Pricing     pricing.Source
 	Unavailable *offering.Unavailable
 	Limits      Limits
+	Memory      *learned.Memory
 }
 
 // Store holds the snapshot of every node class. The node class's controller sets what it is built from; everybody else reads.
@@ -71,6 +73,7 @@ func (s *Store) SetPartial(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []sha
 			Pricing:     s.Pricing,
 			Unavailable: s.Unavailable,
 			Limits:      s.Limits,
+			Memory:      s.Memory,
 		}
 		e.built.Store(s.build(e.input))
 	}
@@ -94,7 +97,7 @@ func (s *Store) Shapes(nodeClass string) []shape.Shape {
 func (s *Store) Delete(nodeClass string) { s.entries.Delete(nodeClass) }
 
 // Snapshot of a node class, or ErrNotBuilt. It takes no lock and allocates nothing unless something that isn't set with Set has
-// changed since the last call: whether an offering is available.
+// changed since the last call: whether an offering is available, or what nodes of a shape have.
 func (s *Store) Snapshot(nodeClass string) (*Snapshot, error) {
 	value, ok := s.entries.Load(nodeClass)
 	if !ok {
@@ -157,6 +160,9 @@ func (s *Store) sequence() (sequence uint64) {
 	}
 	if s.Limits != nil {
 		sequence += s.Limits.Sequence()
+	}
+	if s.Memory != nil {
+		sequence += s.Memory.Sequence()
 	}
 	return sequence
 }
