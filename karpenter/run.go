@@ -41,6 +41,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/drift"
+	"github.com/autonode-io/autonode/karpenter/fleet"
 	"github.com/autonode-io/autonode/karpenter/informer"
 	"github.com/autonode-io/autonode/karpenter/instancetype"
 	"github.com/autonode-io/autonode/karpenter/leadership"
@@ -283,6 +284,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 			ManagementCache: management.GetCache(),
 			Machines:        machines,
 		}),
+		fleet.New(fleet.Config{Machines: machines, Unavailable: unavailable}),
 		orphan.New(orphan.Config{
 			Guest:          guest.GetClient(),
 			GuestLive:      guest.GetAPIReader(),

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/karpenter/lifecycle"
+	"github.com/autonode-io/autonode/karpenter/offering"
+)
+
+// launches returns how many launches were measured up to a stage, and the sum of their seconds.
+func launches(g Gomega, stage string) (uint64, float64) {
+	families, err := crmetrics.Registry.Gather()
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, family := range families {
+		if family.GetName() != "karpenter_clusterapi_machine_launch_duration_seconds" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "stage" && label.GetValue() == stage {
+					return metric.GetHistogram().GetSampleCount(), metric.GetHistogram().GetSampleSum()
+				}
+			}
+		}
+	}
+	return 0, 0
+}
+
+func TestLatency(t *testing.T) {
+	t.Run("When a machine has a provider ID, and when its node is ready, it should measure each once", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.settled()
+		provisionedBefore, secondsBefore := launches(g, "provisioned")
+		readyBefore, _ := launches(g, "ready")
+		_, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		f.clock.SetTime(f.machine.CreationTimestamp.Add(40 * time.Second))
+		f.say(provisioned("cloud://latency"))
+		for range 2 {
+			_, err = f.reconcile()
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+		count, seconds := launches(g, "provisioned")
+		g.Expect(count).To(Equal(provisionedBefore + 1))
+		g.Expect(seconds - secondsBefore).To(BeNumerically("~", 40, 0.01))
+
+		nodeClaim, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
+		nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeInitialized)
+		g.Expect(f.Admin.Status().Update(t.Context(), nodeClaim)).To(Succeed())
+		for range 2 {
+			_, err = f.reconcile()
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+		count, _ = launches(g, "ready")
+		g.Expect(count).To(Equal(readyBefore + 1))
+	})
+
+	t.Run("When a machine was ready before this program began, it should not measure it", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
+		f.nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeInitialized)
+		f.launched()
+		f.say(provisioned("cloud://old"))
+		f.clock.SetTime(f.machine.CreationTimestamp.Add(time.Minute))
+		f.controller = lifecycle.New(f.config)
+		before, _ := launches(g, "ready")
+		_, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		after, _ := launches(g, "ready")
+		g.Expect(after).To(Equal(before))
+	})
+
+	t.Run("When a machine becomes a node, it should forget the failures before it", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.clock.SetTime(f.machine.CreationTimestamp.Add(-time.Minute))
+		f.controller = lifecycle.New(f.config)
+		for range offering.Strikes - 1 {
+			f.unavailable.Strike(onDemand, lifecycle.MachineFailedReason)
+		}
+		f.nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
+		f.nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeInitialized)
+		f.launched()
+		f.say(provisioned("cloud://works"))
+		f.clock.SetTime(f.machine.CreationTimestamp.Add(time.Minute))
+		_, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(f.unavailable.Strike(onDemand, lifecycle.MachineFailedReason)).To(BeZero())
+	})
+}
