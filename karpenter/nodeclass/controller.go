@@ -80,6 +80,8 @@ func New(config Config) *Controller {
 	return &Controller{Config: config, steps: []step{
 		launchAllowed{config},
 		versionReady{config},
+		sourcesFound{config},
+		referencesResolved{config},
 		shapesReady{config},
 		bootstrapReady{config},
 	}}
@@ -115,6 +117,7 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterA
 		}
 		errs = append(errs, err)
 	}
+	explain(conditions)
 
 	if !equality.Semantic.DeepEqual(stored.Status, nodeClass.Status) {
 		// Conditions are a list, which a merge patch replaces as a whole.
@@ -125,6 +128,21 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterA
 		c.Recorder.Publish(changes(stored, nodeClass)...)
 	}
 	return result, errors.Join(append(errs, c.announce(ctx, nodeClass))...)
+}
+
+// explain makes Ready say what the first condition says that is as it is: that is where people look.
+func explain(conditions status.ConditionSet) {
+	ready := conditions.Root()
+	if ready.IsTrue() {
+		return
+	}
+	for _, name := range v1alpha1.ReadyConditions() {
+		if cause := conditions.Get(name); cause.Status == ready.Status {
+			ready.Reason, ready.Message = cause.Reason, cause.Message
+			conditions.Set(*ready)
+			return
+		}
+	}
 }
 
 // announce writes what the shapes are made of into an annotation. Karpenter looks for drift when a node class changes, and

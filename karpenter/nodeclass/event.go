@@ -4,6 +4,7 @@ package nodeclass
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/awslabs/operatorpkg/status"
@@ -25,8 +26,8 @@ func changes(before, after *v1alpha1.ClusterAPINodeClass) []events.Event {
 		old := was[condition.Type]
 		fine := condition.IsTrue() && condition.Reason == condition.Type
 		switch {
-		case condition.Type == status.ConditionReady:
-			// It is computed from the others.
+		case slices.Contains([]string{status.ConditionReady, v1alpha1.ConditionSourcesFound, v1alpha1.ConditionReferencesResolved}, condition.Type):
+			// Ready is computed from the others, and ShapesReady says what the other two say.
 		case condition.IsUnknown(), condition.Status == old.Status && condition.Reason == old.Reason:
 		case fine && (old.IsUnknown() || old.Status == ""):
 		default:

@@ -10,11 +10,9 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -48,7 +46,7 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 		if _, err := s.Store.Snapshot(nodeClass.Name); err == nil {
 			return result, nil
 		}
-		return unreadable(conditions, condition, in.clusterErr)
+		return unreadable(conditions, condition, []error{in.clusterErr})
 	}
 
 	shapes := s.keep(nodeClass.Name, in.found)
@@ -67,19 +65,16 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 		conditions.SetTrueWithReason(condition, v1alpha1.MinSizeNotKeptReason, summary(snapshot.Unkept))
 	case usable:
 		conditions.SetTrueWithReason(condition, condition, fmt.Sprintf("%s, the cheapest is %s", plural(len(shapes), "shape", "shapes"), nodeClass.Status.Cheapest))
-	case nodeClass.Spec.ScalableResourceSelector == nil && len(nodeClass.Spec.InfrastructureTemplateSelectors) == 0:
-		conditions.SetFalse(condition, v1alpha1.NoSelectorReason,
-			"the node class selects nothing; set spec.infrastructureTemplateSelectors or spec.scalableResourceSelector")
+	case !selectsAny(nodeClass):
+		conditions.SetFalse(condition, v1alpha1.NoSelectorReason, selectsNothing)
 	case len(in.found.SelectorErrs) > 0:
 		conditions.SetFalse(condition, v1alpha1.InvalidSelectorReason, summary(in.found.SelectorErrs))
-	case slices.ContainsFunc(in.found.Unreadable, isPermanent):
-		conditions.SetFalse(condition, v1alpha1.SourceUnreadableReason, summary(in.found.Unreadable))
 	case len(in.found.Unreadable) > 0:
-		return unreadable(conditions, condition, in.found.Unreadable[0])
+		return unreadable(conditions, condition, in.found.Unreadable)
 	case len(problems) > 0:
 		conditions.SetFalse(condition, v1alpha1.AllInvalidReason, summary(problems)+"; nothing else matches")
 	default:
-		conditions.SetFalse(condition, v1alpha1.NoShapesReason, s.nothingMatches(nodeClass, in.found))
+		conditions.SetFalse(condition, v1alpha1.NoShapesReason, sourcesFound(s).nothingMatches(nodeClass, in.found))
 	}
 	return result, nil
 }
@@ -194,29 +189,6 @@ func (s shapesReady) shapeStatus(nodeClass *v1alpha1.ClusterAPINodeClass, sh *sh
 		cheapest = min(cheapest, price)
 	}
 	return described, cheapest
-}
-
-// nothingMatches says for each selector how many objects it could have matched.
-func (s shapesReady) nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, found *shape.Found) string {
-	var parts []string
-	say := func(gk schema.GroupKind, field string, selector *metav1.LabelSelector) {
-		text := metav1.FormatLabelSelector(selector)
-		if text == "<none>" {
-			text = "everything"
-		}
-		existing := "none exists"
-		if n := found.Existing[gk]; n > 0 {
-			existing = plural(n, "exists, and it doesn't have the labels", "exist, and none has the labels")
-		}
-		parts = append(parts, fmt.Sprintf("no %s in namespace %s of the management cluster matches %s (%s): %s", gk.Kind, s.Namespace, field, text, existing))
-	}
-	for i, selector := range nodeClass.Spec.InfrastructureTemplateSelectors {
-		say(schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind}, fmt.Sprintf("spec.infrastructureTemplateSelectors[%d]", i), &selector.Selector)
-	}
-	if selector := nodeClass.Spec.ScalableResourceSelector; selector != nil {
-		say(shape.MachineDeploymentKind, "spec.scalableResourceSelector", selector)
-	}
-	return strings.Join(parts, "; ")
 }
 
 // decimal writes a price with no more digits than it needs, and at most five after the point.

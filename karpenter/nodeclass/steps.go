@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/awslabs/operatorpkg/status"
@@ -37,7 +38,7 @@ func (s launchAllowed) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterA
 	case errors.Is(in.clusterErr, shape.ErrNotProvisioned):
 		conditions.SetFalse(condition, v1alpha1.ClusterNotProvisionedReason, fmt.Sprintf("%s in namespace %s of the management cluster; nothing is launched until its infrastructure provider is done", in.clusterErr, s.Namespace))
 	case in.clusterErr != nil:
-		return unreadable(conditions, condition, in.clusterErr)
+		return unreadable(conditions, condition, []error{in.clusterErr})
 	case in.cluster.Paused:
 		conditions.SetFalse(condition, v1alpha1.ClusterPausedReason, fmt.Sprintf("the Cluster in namespace %s of the management cluster is paused; nothing is launched until it resumes", s.Namespace))
 	default:
@@ -71,14 +72,14 @@ func (s bootstrapReady) reconcile(ctx context.Context, nodeClass *v1alpha1.Clust
 		return reconcile.Result{}, nil
 	}
 
-	reason, message := v1alpha1.SourceUnreadableReason, err.Error()
+	reason, message := v1alpha1.SourceUnreadableReason, summary([]error{err})
 	switch {
 	case errors.Is(err, shape.ErrNoBootstrap):
 		reason, message = v1alpha1.BootstrapMissingReason, message+"; set spec.bootstrap"
 	case apierrors.IsNotFound(err):
 		reason, message = v1alpha1.BootstrapNotFoundReason, fmt.Sprintf("%s doesn't exist in namespace %s of the management cluster", bootstrapName(nodeClass), s.Namespace)
 	case !isPermanent(err):
-		return unreadable(conditions, condition, err)
+		return unreadable(conditions, condition, []error{err})
 	}
 	result := reconcile.Result{RequeueAfter: retryInterval}
 	if lacking < len(in.found.Shapes) {
@@ -140,14 +141,14 @@ func (s versionReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAP
 }
 
 // unreadable leaves a condition that was decided before as it was while the management cluster is away: nothing is known
-// to have changed.
-func unreadable(conditions status.ConditionSet, condition string, err error) (reconcile.Result, error) {
+// to have changed. It says so if somebody has to do something.
+func unreadable(conditions status.ConditionSet, condition string, errs []error) (reconcile.Result, error) {
 	result := reconcile.Result{RequeueAfter: retryInterval}
 	switch current := conditions.Get(condition); {
-	case isPermanent(err):
-		conditions.SetFalse(condition, v1alpha1.SourceUnreadableReason, err.Error())
+	case slices.ContainsFunc(errs, isPermanent):
+		conditions.SetFalse(condition, v1alpha1.SourceUnreadableReason, summary(errs))
 	case current.IsUnknown():
-		conditions.SetUnknownWithReason(condition, v1alpha1.SourceUnreadableReason, err.Error())
+		conditions.SetUnknownWithReason(condition, v1alpha1.SourceUnreadableReason, summary(errs))
 	default:
 		// Set again, because a condition counts for the generation that it was observed at.
 		conditions.Set(*current)
@@ -173,7 +174,7 @@ func invalid(found *shape.Found) []error {
 func summary(problems []error) string {
 	var texts []string
 	for _, problem := range problems[:min(len(problems), maxProblems)] {
-		texts = append(texts, problem.Error())
+		texts = append(texts, problem.Error()+advice(problem))
 	}
 	if more := len(problems) - maxProblems; more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", more))

@@ -223,9 +223,7 @@ func (s *Sandbox) NodeClass(ctx context.Context) *v1alpha1.ClusterAPINodeClass {
 	}
 	s.t.Cleanup(func() { _ = s.Admin.Delete(context.WithoutCancel(ctx), nodeClass) })
 	nodeClass.Status.Version = "1.36.2"
-	for _, condition := range []string{
-		v1alpha1.ConditionShapesReady, v1alpha1.ConditionBootstrapReady, v1alpha1.ConditionVersionReady, v1alpha1.ConditionLaunchAllowed,
-	} {
+	for _, condition := range v1alpha1.ReadyConditions() {
 		nodeClass.StatusConditions().SetTrue(condition)
 	}
 	if err := s.Admin.Status().Update(ctx, nodeClass); err != nil {

@@ -53,6 +53,7 @@ func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstr
 	source := sourceOf(object)
 	md := &clusterv1.MachineDeployment{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, md); err != nil {
+		found.Matching = append(found.Matching, source)
 		found.add(Shape{}, &InvalidError{Source: source, Problem: fmt.Sprintf("can't be read as a MachineDeployment: %s", err)})
 		return nil
 	}
@@ -60,6 +61,7 @@ func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstr
 		found.Existing[MachineDeploymentKind]--
 		return nil
 	}
+	found.Matching = append(found.Matching, source)
 	machine := &md.Spec.Template
 	shape := Shape{Source: source, Machine: machine, Replicas: int(max(ptr.Deref(md.Spec.Replicas, 0), ptr.Deref(md.Status.Replicas, 0)))}
 	if machine.Spec.FailureDomain != "" {
@@ -78,7 +80,7 @@ func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstr
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case apierrors.IsNotFound(err):
-		found.add(Shape{}, &InvalidError{Source: source, Problem: fmt.Sprintf("%s %s, which it refers to, doesn't exist", ref.Kind, ref.Name)})
+		found.add(Shape{}, &InvalidError{Source: source, Problem: fmt.Sprintf("%s %s, which it refers to, doesn't exist", ref.Kind, ref.Name), Unresolved: true})
 		return nil
 	case err != nil:
 		found.unreadable(err)

@@ -79,6 +79,8 @@ func (r *Resolver) Resolve(ctx context.Context, nodeClass *v1alpha1.ClusterAPINo
 	if err := r.bootstrap(ctx, nodeClass, found); err != nil {
 		return nil, err
 	}
+	slices.SortFunc(found.Matching, Source.compare)
+	found.Matching = slices.CompactFunc(found.Matching, func(a, b Source) bool { return a.compare(b) == 0 })
 	slices.SortFunc(found.Shapes, func(a, b Shape) int { return a.Source.compare(b.Source) })
 	// A source that two selectors choose is one shape.
 	found.Shapes = slices.CompactFunc(found.Shapes, func(a, b Shape) bool { return a.Source.compare(b.Source) == 0 })

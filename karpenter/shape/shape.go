@@ -126,6 +126,8 @@ type InvalidError struct {
 	Key, Value string
 	// Problem reads on from the value: "is not a quantity".
 	Problem string
+	// Unresolved: it isn't the source that is wrong, but what it refers to doesn't exist.
+	Unresolved bool
 }
 
 // Error names the object, the key, the value and what is wrong with it.
@@ -144,6 +146,8 @@ func (e *InvalidError) Error() string {
 type Found struct {
 	// SelectorErrs are the selectors that can't be parsed, each naming its field.
 	SelectorErrs []error
+	// Matching is everything that the selectors choose, whether it can be used or not.
+	Matching []Source
 	// Shapes that can be used, ordered by source.
 	Shapes []Shape
 	// Invalid are the sources that match and can't be used.

@@ -34,6 +34,7 @@ func (t templates) find(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeC
 			if !matches.Matches(labelsOf(template)) {
 				continue
 			}
+			found.Matching = append(found.Matching, sourceOf(template))
 			shape, invalid := t.read(template)
 			found.add(shape, invalid)
 		}

@@ -310,9 +310,14 @@ type KubeletConfiguration struct {
 	EvictionHard map[string]EvictionThreshold `json:"evictionHard,omitempty"`
 }
 
-// Conditions of a ClusterAPINodeClass. Ready is computed from the others.
+// Conditions of a ClusterAPINodeClass. Ready is computed from the others, and says what the first of them says that isn't True.
 const (
-	// ConditionShapesReady: at least one usable shape was found.
+	// ConditionSourcesFound: the selectors choose at least one template or MachineDeployment that can be read.
+	ConditionSourcesFound = "SourcesFound"
+	// ConditionReferencesResolved: what at least one of them refers to exists and can be read.
+	ConditionReferencesResolved = "ReferencesResolved"
+	// ConditionShapesReady: the capacity of at least one of them is known, so that there is a usable shape. While a condition
+	// above isn't True, it says the same.
 	ConditionShapesReady = "ShapesReady"
 	// ConditionBootstrapReady: what machines join by exists.
 	ConditionBootstrapReady = "BootstrapReady"
@@ -337,6 +342,8 @@ const (
 	// MinSizeNotKeptReason: a source has the Cluster Autoscaler's annotation for a minimum size, which Karpenter doesn't know.
 	// Give a NodePool spec.replicas, or the MachineDeployment its own replicas; the shape is in use all the same.
 	MinSizeNotKeptReason = "MinSizeNotKept"
+	// ReferenceNotFoundReason: a MachineDeployment refers to a template that doesn't exist; create it, or correct the name.
+	ReferenceNotFoundReason = "ReferenceNotFound"
 	// SourceUnreadableReason: a kind isn't served by the management cluster, or may not be read; name it in
 	// spec.autoNode of the HostedCluster, or install its provider.
 	SourceUnreadableReason = "SourceUnreadable"
@@ -420,14 +427,21 @@ type ShapeStatus struct {
 	Zones []string `json:"zones,omitempty"`
 }
 
-// StatusConditions computes Ready from the other conditions.
-func (in *ClusterAPINodeClass) StatusConditions(opts ...status.ForOption) status.ConditionSet {
-	return status.NewReadyConditions(
+// ReadyConditions are those that Ready is computed from, the first cause first.
+func ReadyConditions() []string {
+	return []string{
+		ConditionLaunchAllowed,
+		ConditionVersionReady,
+		ConditionSourcesFound,
+		ConditionReferencesResolved,
 		ConditionShapesReady,
 		ConditionBootstrapReady,
-		ConditionVersionReady,
-		ConditionLaunchAllowed,
-	).For(in, opts...)
+	}
+}
+
+// StatusConditions computes Ready from the other conditions.
+func (in *ClusterAPINodeClass) StatusConditions(opts ...status.ForOption) status.ConditionSet {
+	return status.NewReadyConditions(ReadyConditions()...).For(in, opts...)
 }
 
 // GetConditions returns status.conditions.
