@@ -5,6 +5,8 @@ package fleet_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -119,6 +121,22 @@ func TestMetrics(t *testing.T) {
 	t.Run("When its names and help texts are linted, it should follow Prometheus' habits", func(t *testing.T) {
 		problems, err := testutil.CollectAndLint(collector)
 		NewWithT(t).Expect(problems, err).To(BeEmpty())
+	})
+}
+
+func TestDocs(t *testing.T) {
+	t.Run("When a metric is served, docs/metrics.md should tell of it", func(t *testing.T) {
+		g := NewWithT(t)
+		docs, err := os.ReadFile("../../docs/metrics.md")
+		g.Expect(err).NotTo(HaveOccurred())
+		descs := make(chan *prometheus.Desc, 100)
+		fleet.New(fleet.Config{}).Describe(descs)
+		close(descs)
+		name := regexp.MustCompile(`fqName: "([^"]+)"`)
+		g.Expect(descs).NotTo(BeEmpty())
+		for desc := range descs {
+			g.Expect(string(docs)).To(ContainSubstring("`" + name.FindStringSubmatch(desc.String())[1] + "`"))
+		}
 	})
 }
 

@@ -4,6 +4,7 @@ package lifecycle_test
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 
@@ -277,6 +278,19 @@ func TestInfrastructureConditions(t *testing.T) {
 			g.Expect(after.DeletionTimestamp != nil).To(Equal(len(tc.want) > 0))
 			g.Expect(f.recorder.Reasons()).To(HaveLen(len(tc.want)))
 			g.Expect(f.recorder.Reasons()).To(ContainElements(tc.want))
+		})
+	}
+}
+
+func TestDocs(t *testing.T) {
+	docs, err := os.ReadFile("../../docs/failures.md")
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	for _, reason := range []string{
+		lifecycle.InsufficientCapacityReason, lifecycle.QuotaExceededReason, lifecycle.LaunchTimeoutReason, lifecycle.RegistrationTimeoutReason,
+		lifecycle.MachineFailedReason, lifecycle.MachineDeletedReason, lifecycle.MachineUnhealthyReason, lifecycle.RepairHeldReason,
+	} {
+		t.Run("When an event says "+reason+", docs/failures.md should say what to do", func(t *testing.T) {
+			NewWithT(t).Expect(string(docs)).To(ContainSubstring("\n| `" + reason + "` |"))
 		})
 	}
 }
