@@ -511,6 +511,20 @@ func TestFaults(t *testing.T) {
 		eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonJoined)
 	})
 
+	t.Run("When somebody else says that its node isn't ready, that should stand until the kubelet's next status", func(t *testing.T) {
+		g := NewWithT(t)
+		newMachine(t, ns, "slandered", machineOptions{})
+		node := eventuallyReady(t, "slandered")
+		patch := client.StrategicMergeFrom(node.DeepCopy())
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.Now()}}
+		g.Expect(guest.Status().Patch(t.Context(), node, patch)).To(Succeed())
+		g.Consistently(func(g Gomega) {
+			g.Expect(guest.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
+			g.Expect(readiness(node)).To(Equal(corev1.ConditionFalse))
+		}, "2s", poll).Should(Succeed())
+		eventuallyReady(t, "slandered")
+	})
+
 	t.Run("When a running machine is told to die later, it should", func(t *testing.T) {
 		machine := newMachine(t, ns, "later", machineOptions{})
 		eventuallyReady(t, "later")

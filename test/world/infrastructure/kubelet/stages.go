@@ -5,7 +5,9 @@ package kubelet
 import (
 	_ "embed"
 	"fmt"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/kwok/kustomize/stage/node/fast"
 	heartbeat "sigs.k8s.io/kwok/kustomize/stage/node/heartbeat-with-lease"
 	podfast "sigs.k8s.io/kwok/kustomize/stage/pod/fast"
@@ -16,9 +18,34 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// nodeStages make a new Node ready and keep its conditions fresh.
+// statusInterval is how often a kubelet writes its Node's status, by its own default. So what others write there, such as the
+// controller-manager when it hasn't heard of the kubelet for a while, can be seen for that long.
+const statusInterval = 10 * time.Second
+
+// nodeStages make a new Node ready at once, keep its conditions fresh, and make it ready again when others said it isn't.
 func nodeStages() (resources.Getter[lifecycle.Lifecycle], error) {
-	return stages(fast.DefaultNodeInit, heartbeat.DefaultNodeHeartbeatWithLease)
+	join, err := decode(fast.DefaultNodeInit)
+	if err != nil {
+		return nil, err
+	}
+	recovery := join.DeepCopy()
+	recovery.Name = "node-recovery"
+	requirePhase(join, v1alpha1.SelectorOpNotIn)
+	requirePhase(recovery, v1alpha1.SelectorOpIn)
+	delay := statusInterval.Milliseconds()
+	recovery.Spec.Delay = &v1alpha1.StageDelay{DurationMilliseconds: &delay}
+	refresh, err := decode(heartbeat.DefaultNodeHeartbeatWithLease)
+	if err != nil {
+		return nil, err
+	}
+	return compile(join, recovery, refresh)
+}
+
+// requirePhase has a stage look at whether the kubelet has registered its Node already.
+func requirePhase(stage *v1alpha1.Stage, operator v1alpha1.SelectorOperator) {
+	stage.Spec.Selector.MatchExpressions = append(stage.Spec.Selector.MatchExpressions, v1alpha1.MatchExpression{
+		JQ: &v1alpha1.SelectorJQ{Key: ".status.phase", Operator: operator, Values: []string{string(corev1.NodeRunning)}},
+	})
 }
 
 // podReadyAgain is what kwok's own stages lack: they look at a Pod once.
@@ -28,16 +55,28 @@ var podReadyAgain string
 
 // podStages make a Pod ready at once and again after an outage, complete one that a Job owns, and end one that is deleted.
 func podStages() (resources.Getter[lifecycle.Lifecycle], error) {
-	return stages(podfast.DefaultPodReady, podReadyAgain, podfast.DefaultPodComplete, podfast.DefaultPodDelete)
+	var all []*v1alpha1.Stage
+	for _, document := range []string{podfast.DefaultPodReady, podReadyAgain, podfast.DefaultPodComplete, podfast.DefaultPodDelete} {
+		stage, err := decode(document)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, stage)
+	}
+	return compile(all...)
 }
 
-func stages(documents ...string) (resources.Getter[lifecycle.Lifecycle], error) {
-	all := make([]*internalversion.Stage, 0, len(documents))
-	for _, document := range documents {
-		stage := &v1alpha1.Stage{}
-		if err := yaml.UnmarshalStrict([]byte(document), stage); err != nil {
-			return nil, fmt.Errorf("decoding a kwok stage: %w", err)
-		}
+func decode(document string) (*v1alpha1.Stage, error) {
+	stage := &v1alpha1.Stage{}
+	if err := yaml.UnmarshalStrict([]byte(document), stage); err != nil {
+		return nil, fmt.Errorf("decoding a kwok stage: %w", err)
+	}
+	return stage, nil
+}
+
+func compile(stages ...*v1alpha1.Stage) (resources.Getter[lifecycle.Lifecycle], error) {
+	all := make([]*internalversion.Stage, 0, len(stages))
+	for _, stage := range stages {
 		v1alpha1.SetObjectDefaults_Stage(stage)
 		internal, err := internalversion.ConvertToInternalStage(stage)
 		if err != nil {
