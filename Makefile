@@ -14,7 +14,7 @@ CONTAINER_TOOL ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell 
 IMAGE_PREFIX ?= autonode
 
 # Folders with tests that need no world; test/e2e is the rest.
-PACKAGES = ./api/... ./assets/... ./cmd/... ./karpenter/... ./operator/... ./payload/... ./test/world/...
+PACKAGES = ./api/... ./assets/... ./cmd/... ./karpenter/... ./operator/... ./payload/... ./test/conformance/... ./test/world/...
 TESTFLAGS ?=
 
 .PHONY: help
@@ -58,6 +58,10 @@ unit: build ## Run the unit and envtest tests with the race detector.
 e2e: build ## Run the stories in test/e2e against a world of their own. TESTFLAGS='-run Upgrade' chooses.
 	$(AUTONODE) world build
 	CGO_ENABLED=1 go test -race -count=1 -timeout=30m -parallel=8 -v $(TESTFLAGS) ./test/e2e/...
+
+.PHONY: conformance
+conformance: build ## Run Karpenter's own suite against our provider and its kwok provider. PROVIDER=clusterapi or kwok runs one; ARGS="--focus 'Drift Budgets'" chooses.
+	$(AUTONODE) conformance --provider='$(PROVIDER)' $(ARGS)
 
 .PHONY: world
 world: build ## Start the local world and leave it in the foreground. ARGS are those of 'autonode world up'.

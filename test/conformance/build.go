@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/autonode-io/autonode/test/world/programs"
+)
+
+// The suite's dependencies aren't all ours, so it has a module file of its own. It pins the same versions as go.mod, so that
+// what both need is compiled once. To change Karpenter's version:
+//
+//	cp ../../go.mod suite.mod; cp ../../go.sum suite.sum
+//	go get -modfile=suite.mod -tool sigs.k8s.io/karpenter/kwok sigs.k8s.io/karpenter/dra-kwok-driver \
+//		sigs.k8s.io/karpenter/test/pkg/environment/common
+//	go mod tidy -modfile=suite.mod
+var (
+	//go:embed suite.mod
+	suiteMod []byte
+	//go:embed suite.sum
+	suiteSum []byte
+)
+
+// binary is something that is built from Karpenter's own module, as it is.
+type binary struct {
+	name string
+	test bool // a test binary
+	pkg  string
+}
+
+var (
+	regressionSuite = binary{name: "regression.test", test: true, pkg: "sigs.k8s.io/karpenter/test/suites/regression"}
+	draSuite        = binary{name: "dra.test", test: true, pkg: "sigs.k8s.io/karpenter/test/suites/dra"}
+	draDriver       = binary{name: "dra-kwok-driver", pkg: "sigs.k8s.io/karpenter/dra-kwok-driver"}
+	kwokProgram     = binary{name: "karpenter-kwok", pkg: "sigs.k8s.io/karpenter/kwok"}
+)
+
+// draDefinitions is where Karpenter's module keeps the CustomResourceDefinition of draDriver's configuration.
+const draDefinitions = "dra-kwok-driver/pkg/apis/crds"
+
+// build builds binaries into a folder of the cache that is named after all that decides about them, and returns it.
+func build(ctx context.Context, binaries ...binary) (string, error) {
+	cache, err := programs.CacheDir()
+	if err != nil {
+		return "", err
+	}
+	hash := sha256.New()
+	fmt.Fprintf(hash, "%s %s %s\n%s\n%s", runtime.Version(), runtime.GOOS, runtime.GOARCH, suiteMod, suiteSum)
+	dir := filepath.Join(cache, "conformance", hex.EncodeToString(hash.Sum(nil))[:16])
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("making the cache folder: %w", err)
+	}
+	for name, data := range map[string][]byte{"go.mod": suiteMod, "go.sum": suiteSum} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			return "", fmt.Errorf("writing the suite's module file: %w", err)
+		}
+	}
+	for _, b := range binaries {
+		if err := b.build(ctx, dir); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// karpenterModule is the folder of Karpenter's module of the version that is built in dir.
+func karpenterModule(ctx context.Context, dir string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/karpenter")
+	cmd.Dir = dir
+	cmd.Env = environment()
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("finding Karpenter's module: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// environment is the caller's, with all that changes what is built set.
+func environment() []string {
+	return append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GO111MODULE=on")
+}
+
+func (b binary) build(ctx context.Context, dir string) error {
+	path := filepath.Join(dir, b.name)
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	args := []string{"build"}
+	if b.test {
+		args = []string{"test", "-c"}
+	}
+	// Under a name of its own first, so that an interrupted build, or another one, leaves nothing half-made.
+	unfinished := fmt.Sprintf("%s.%d", path, os.Getpid())
+	cmd := exec.CommandContext(ctx, "go", append(args, "-trimpath", "-o", unfinished, b.pkg)...)
+	cmd.Dir = dir
+	cmd.Env = environment()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w\n%s", b.pkg, err, strings.TrimSpace(string(out)))
+	}
+	if err := os.Rename(unfinished, path); err != nil {
+		return fmt.Errorf("building %s: %w", b.pkg, err)
+	}
+	return nil
+}

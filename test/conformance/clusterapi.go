@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"fmt"
+	"slices"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/karpenter/pkg/apis"
+	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/assets/crds"
+	guestassets "github.com/autonode-io/autonode/assets/guest"
+	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
+	"github.com/autonode-io/autonode/test/world/controlplane"
+	"github.com/autonode-io/autonode/test/world/crd"
+	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
+	"github.com/autonode-io/autonode/test/world/process"
+)
+
+var (
+	//go:embed nodeclass.yaml
+	nodeClass []byte
+	//go:embed dra-nodeclass.yaml
+	draNodeClass []byte
+	//go:embed nodepool.yaml
+	nodePool []byte
+	//go:embed dra-templates.yaml
+	draTemplates []byte
+)
+
+// tokenLifetime is longer than the suite takes. In production tokens are short-lived and renewed; that has tests of its own.
+const tokenLifetime = 4 * time.Hour
+
+// clusterAPI is our provider. It runs with the rights that the operator gives it, in both clusters, and no others, apart from
+// those that the feature gate CapacityBuffer needs, which is off in production.
+type clusterAPI struct {
+	program    string
+	management *controlplane.Cluster
+	client     client.Client // for management
+	dir        string
+	// args of a suite, by its name.
+	args map[string][]string
+}
+
+var _ provider = (*clusterAPI)(nil)
+
+func newClusterAPI(program string, management *controlplane.Cluster, dir string) (*clusterAPI, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.New(management.RESTConfig(), client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the management cluster: %w", err)
+	}
+	p := &clusterAPI{program: program, management: management, client: c, dir: dir, args: map[string][]string{}}
+	pool, err := writeFile(dir, "nodepool.yaml", nodePool)
+	if err != nil {
+		return nil, err
+	}
+	for suite, class := range map[string][]byte{regression: nodeClass, dra: draNodeClass} {
+		file, err := writeFile(dir, suite+"-nodeclass.yaml", class)
+		if err != nil {
+			return nil, err
+		}
+		p.args[suite] = []string{"-default-nodeclass=" + file, "-default-nodepool=" + pool}
+	}
+	return p, nil
+}
+
+func (p *clusterAPI) suiteArgs(suite string) []string { return p.args[suite] }
+
+// namespace is the control-plane namespace that the world's hosting platform makes for a guest.
+func (p *clusterAPI) namespace(guest string) string { return "clusters-" + guest }
+
+func (p *clusterAPI) install(ctx context.Context, guest *controlplane.Cluster, c client.Client) (process.Spec, error) {
+	definitions, err := crds.Embedded()
+	if err != nil {
+		return process.Spec{}, err
+	}
+	for _, definition := range apis.CRDs { // with those of the gates that are off in production
+		if !slices.ContainsFunc(definitions, func(d *apiextensionsv1.CustomResourceDefinition) bool { return d.Name == definition.Name }) {
+			definitions = append(definitions, definition.DeepCopy())
+		}
+	}
+	if err := crd.Install(ctx, c, definitions...); err != nil {
+		return process.Spec{}, err
+	}
+	if err := p.createTemplates(ctx, guest.Name); err != nil {
+		return process.Spec{}, err
+	}
+	guestKubeconfig, err := p.guestAccess(ctx, guest, c)
+	if err != nil {
+		return process.Spec{}, err
+	}
+	managementKubeconfig, err := p.managementAccess(ctx, guest.Name)
+	if err != nil {
+		return process.Spec{}, err
+	}
+	return process.Spec{
+		Path: p.program,
+		Args: []string{"--guest-kubeconfig=" + guestKubeconfig, "--cluster-name=" + guest.Name, "--namespace=" + p.namespace(guest.Name)},
+		Env:  []string{"KUBECONFIG=" + managementKubeconfig},
+	}, nil
+}
+
+// createTemplates makes the machines that the DRA suite asks for by name.
+func (p *clusterAPI) createTemplates(ctx context.Context, guest string) error {
+	for document := range bytes.SplitSeq(draTemplates, []byte("\n---\n")) {
+		template := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(document, template); err != nil {
+			return fmt.Errorf("decoding a machine template: %w", err)
+		}
+		template.SetNamespace(p.namespace(guest))
+		template.SetLabels(map[string]string{clusterv1.ClusterNameLabel: guest, "autonode.io/shape-pool": dra})
+		if err := p.client.Create(ctx, template); err != nil {
+			return fmt.Errorf("creating machine template %s: %w", template.GetName(), err)
+		}
+	}
+	return nil
+}
+
+func (p *clusterAPI) guestAccess(ctx context.Context, guest *controlplane.Cluster, c client.Client) (string, error) {
+	account, err := guestassets.ServiceAccount()
+	if err != nil {
+		return "", err
+	}
+	role, err := guestassets.ClusterRole()
+	if err != nil {
+		return "", err
+	}
+	role.Rules = append(role.Rules, capacityBufferRules...)
+	binding, err := guestassets.ClusterRoleBinding()
+	if err != nil {
+		return "", err
+	}
+	return p.access(ctx, c, guest.RESTConfig(), account, guest.Name+".karpenter.kubeconfig", role, binding)
+}
+
+// capacityBufferRules are what Karpenter core's chart grants for the feature gate CapacityBuffer.
+var capacityBufferRules = []rbacv1.PolicyRule{
+	{APIGroups: []string{"autoscaling.x-k8s.io"}, Resources: []string{"capacitybuffers", "capacitybuffers/status"},
+		Verbs: []string{"get", "list", "watch", "update", "patch"}},
+	{APIGroups: []string{""}, Resources: []string{"podtemplates", "replicationcontrollers"}, Verbs: []string{"get", "list", "watch"}},
+	{APIGroups: []string{"apps"}, Resources: []string{"deployments", "replicasets", "statefulsets"}, Verbs: []string{"get", "list", "watch"}},
+}
+
+func (p *clusterAPI) managementAccess(ctx context.Context, guest string) (string, error) {
+	account, err := karpenterassets.ServiceAccount()
+	if err != nil {
+		return "", err
+	}
+	role, err := karpenterassets.Role()
+	if err != nil {
+		return "", err
+	}
+	// The operator appends the kinds that the node class names; see operator/component.
+	for _, group := range []struct{ name, template, child string }{
+		{infrav1.GroupVersion.Group, "kwokmachinetemplates", "kwokmachines"},
+		{bootstrapv1.GroupVersion.Group, "kubeadmconfigtemplates", "kubeadmconfigs"},
+	} {
+		role.Rules = append(role.Rules,
+			rbacv1.PolicyRule{APIGroups: []string{group.name}, Resources: []string{group.template}, Verbs: []string{"get", "list", "watch"}},
+			rbacv1.PolicyRule{APIGroups: []string{group.name}, Resources: []string{group.child},
+				Verbs: []string{"get", "list", "watch", "create", "patch", "delete"}})
+	}
+	binding, err := karpenterassets.RoleBinding()
+	if err != nil {
+		return "", err
+	}
+	namespace := p.namespace(guest)
+	account.Namespace, role.Namespace, binding.Namespace = namespace, namespace, namespace
+	for i := range binding.Subjects {
+		binding.Subjects[i].Namespace = namespace
+	}
+	return p.access(ctx, p.client, p.management.RESTConfig(), account, guest+".management.kubeconfig", role, binding)
+}
+
+// access creates a ServiceAccount with its rights and writes a kubeconfig with a token of it.
+func (p *clusterAPI) access(ctx context.Context, c client.Client, config *rest.Config, account *corev1.ServiceAccount, file string, rights ...client.Object) (string, error) {
+	for _, object := range append([]client.Object{account}, rights...) {
+		if err := c.Create(ctx, object); err != nil {
+			return "", fmt.Errorf("creating %T %s: %w", object, object.GetName(), err)
+		}
+	}
+	seconds := int64(tokenLifetime / time.Second)
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
+	if err := c.SubResource("token").Create(ctx, account, request); err != nil {
+		return "", fmt.Errorf("asking for a token of %s: %w", account.Name, err)
+	}
+	const name = "karpenter"
+	kubeconfig := clientcmdapi.NewConfig()
+	kubeconfig.Clusters[name] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
+	kubeconfig.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: request.Status.Token}
+	kubeconfig.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	kubeconfig.CurrentContext = name
+	data, err := clientcmd.Write(*kubeconfig)
+	if err != nil {
+		return "", fmt.Errorf("writing a kubeconfig: %w", err)
+	}
+	return writeFile(p.dir, file, data)
+}
+
+// machineKinds are what a node is made of in the management cluster.
+var machineKinds = []schema.GroupVersionKind{
+	clusterv1.GroupVersion.WithKind("Machine"),
+	infrav1.GroupVersion.WithKind("KwokMachine"),
+	bootstrapv1.GroupVersion.WithKind("KubeadmConfig"),
+}
+
+func (p *clusterAPI) leftovers(ctx context.Context, guest string) ([]string, error) {
+	var names []string
+	for _, kind := range machineKinds {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(kind)
+		if err := p.client.List(ctx, list, client.InNamespace(p.namespace(guest))); err != nil {
+			return nil, fmt.Errorf("listing what is left of machines: %w", err)
+		}
+		for _, item := range list.Items {
+			names = append(names, fmt.Sprintf("%s %s/%s", kind.Kind, item.Namespace, item.Name))
+		}
+	}
+	return names, nil
+}
+
+func (p *clusterAPI) stop() {}

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package conformance runs Karpenter's own regression suite, as it is in Karpenter's module, against our provider and against
+// Karpenter's kwok provider, in a world of its own, and puts the results side by side.
+//
+// The suite expects a cluster for itself, and mostly waits. So each spec is run by a process of its own, and several guests of
+// one world work on the list of specs at once.
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/autonode-io/autonode/test/world"
+	"github.com/autonode-io/autonode/test/world/crd"
+	"github.com/autonode-io/autonode/test/world/port"
+	"github.com/autonode-io/autonode/test/world/process"
+	"github.com/autonode-io/autonode/test/world/progress"
+)
+
+const leftoversTimeout = time.Minute
+
+// The suites.
+const (
+	regression = "regression"
+	dra        = "dra"
+)
+
+// Config of Run.
+type Config struct {
+	// Providers to run: ClusterAPI, Kwok or both.
+	Providers []string
+	// Guests is how many guests each provider gets.
+	Guests int
+	// Focus chooses specs by a regular expression; empty means all.
+	Focus string
+	// Karpenter is the path of our provider's program.
+	Karpenter string
+	// Results is the folder with the last results of each provider, and the logs.
+	Results string
+	Out     io.Writer
+}
+
+// Run runs the suite and prints the table. It returns an error when a spec fails with our provider that passes with
+// Karpenter's own, as far as that is known, or when something of a machine is left.
+func Run(ctx context.Context, cfg Config) (err error) {
+	focus, err := regexp.Compile(cfg.Focus)
+	if err != nil {
+		return fmt.Errorf("reading the focus: %w", err)
+	}
+	if cfg.Results, err = filepath.Abs(cfg.Results); err != nil {
+		return fmt.Errorf("finding the results' folder: %w", err)
+	}
+	printer := progress.New(cfg.Out)
+	task := printer.Task("Building Karpenter's test suites", "")
+	bin, err := build(ctx, regressionSuite, draSuite, draDriver, kwokProgram)
+	if err != nil {
+		task.Fail()
+		return err
+	}
+	task.End("built in " + progress.Duration(task.Elapsed()))
+	r := &run{cfg: cfg, bin: bin, printer: printer, ports: newClaims(), results: map[string]*Results{}}
+	for _, s := range suites(bin) {
+		specs, err := s.load(ctx)
+		if err != nil {
+			return err
+		}
+		for _, spec := range specs {
+			r.all = append(r.all, spec.text)
+			if focus.MatchString(spec.text) {
+				r.chosen = append(r.chosen, spec)
+			}
+		}
+	}
+	if len(r.chosen) == 0 {
+		return fmt.Errorf("no spec matches %q", cfg.Focus)
+	}
+	failed := r.run(ctx)
+	if err := errors.Join(failed, r.print()); err != nil {
+		return err
+	}
+	return r.verdict()
+}
+
+// suites lists what is run.
+func suites(bin string) []*suite {
+	return []*suite{
+		{
+			name: regression, path: filepath.Join(bin, regressionSuite.name),
+			ports: func(spec string) string {
+				if strings.HasPrefix(spec, "Chaos ") {
+					return "8080" // these start a manager, which serves metrics there
+				}
+				return ""
+			},
+		},
+		{
+			name: dra, path: filepath.Join(bin, draSuite.name), driver: filepath.Join(bin, draDriver.name),
+			ports: func(string) string { return "8082 and 8083" }, // the driver's
+		},
+	}
+}
+
+// run is one run of the suites.
+type run struct {
+	cfg     Config
+	bin     string
+	all     []string
+	chosen  []spec
+	printer *progress.Printer
+	ports   *claims
+
+	mu        sync.Mutex
+	results   map[string]*Results // by provider
+	done      int
+	leftovers []string
+}
+
+// guests names a provider's guests.
+func (r *run) guests(provider string) []string {
+	var names []string
+	for i := range min(r.cfg.Guests, len(r.chosen)) {
+		names = append(names, fmt.Sprintf("%s-%d", provider, i+1))
+	}
+	return names
+}
+
+// run starts a world and works through the specs in it. The world's folder stays when something went wrong.
+func (r *run) run(ctx context.Context) (err error) {
+	dir, err := os.MkdirTemp("", "autonode-conformance-")
+	if err != nil {
+		return fmt.Errorf("making a folder for the world: %w", err)
+	}
+	log, err := os.Create(filepath.Join(dir, "world.log"))
+	if err != nil {
+		return fmt.Errorf("opening the world's log: %w", err)
+	}
+	defer func() { _ = log.Close() }()
+	world.RedirectLogs(log)
+	var guests []string
+	for _, provider := range r.cfg.Providers {
+		guests = append(guests, r.guests(provider)...)
+	}
+	w, err := world.Start(ctx, world.Config{Dir: dir, Guests: guests, WithoutOperator: true, Progress: r.printer})
+	if err != nil {
+		return fmt.Errorf("starting a world in %s: %w", dir, err)
+	}
+	module, err := karpenterModule(ctx, r.bin)
+	if err != nil {
+		return errors.Join(err, w.Stop())
+	}
+	definitions, err := crd.Read(filepath.Join(module, draDefinitions))
+	if err != nil {
+		return errors.Join(err, w.Stop())
+	}
+	processes, err := process.NewSupervisor(w.LogDir(), nil)
+	if err != nil {
+		return errors.Join(err, w.Stop())
+	}
+	ports := port.New()
+	defer func() {
+		processes.Stop()
+		err = errors.Join(err, ports.Close(), w.Stop())
+		if err == nil {
+			err = os.RemoveAll(dir)
+		} else {
+			err = fmt.Errorf("%w\nthe world's logs are in %s", err, w.LogDir())
+		}
+	}()
+
+	group, ctx := errgroup.WithContext(ctx)
+	stopWatch := make(chan struct{})
+	group.Go(func() error {
+		select {
+		case err := <-w.Failed():
+			return err
+		case err := <-processes.Failed():
+			return err
+		case <-stopWatch:
+			return nil
+		}
+	})
+	group.Go(func() error {
+		defer close(stopWatch)
+		providers, ctx := errgroup.WithContext(ctx)
+		for _, name := range r.cfg.Providers {
+			providers.Go(func() error {
+				return r.runProvider(ctx, name, setup{world: w, ports: ports, processes: processes, definitions: definitions})
+			})
+		}
+		return providers.Wait()
+	})
+	return group.Wait()
+}
+
+// runProvider spreads the specs over a provider's guests.
+func (r *run) runProvider(ctx context.Context, name string, s setup) error {
+	var p provider
+	switch name {
+	case ClusterAPI:
+		var err error
+		if p, err = newClusterAPI(r.cfg.Karpenter, s.world.Management(), s.world.Dir()); err != nil {
+			return err
+		}
+	case Kwok:
+		p = newKwok(filepath.Join(r.bin, kwokProgram.name), s.world.Kubeconfig, ctrl.Log)
+	default:
+		return fmt.Errorf("provider %q: there are %s and %s", name, ClusterAPI, Kwok)
+	}
+	defer p.stop()
+	logs := filepath.Join(r.cfg.Results, name)
+	if err := os.MkdirAll(logs, 0o755); err != nil {
+		return fmt.Errorf("making the results' folder: %w", err)
+	}
+	results, err := readResults(r.cfg.Results, name)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.results[name] = &results
+	r.mu.Unlock()
+
+	specs := newQueue(r.chosen, results, r.ports)
+	group, ctx := errgroup.WithContext(ctx)
+	for _, guest := range r.guests(name) {
+		group.Go(func() error {
+			on, err := s.start(ctx, name, p, guest)
+			if err != nil {
+				return err
+			}
+			if err := r.work(ctx, s, on, specs, p, logs); err != nil {
+				return err
+			}
+			return r.lookForLeftovers(ctx, p, guest)
+		})
+	}
+	return group.Wait()
+}
+
+// work runs specs in one guest until there are no more.
+func (r *run) work(ctx context.Context, s setup, on runner, specs *queue, p provider, logs string) error {
+	for ctx.Err() == nil {
+		next, done, ok := specs.take(ctx)
+		if !ok {
+			break
+		}
+		result, err := r.runSpec(ctx, s, on, next, p, logs)
+		done()
+		if err != nil {
+			return err
+		}
+		if err := r.record(on.provider, result); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func (r *run) runSpec(ctx context.Context, s setup, on runner, next spec, p provider, logs string) (Result, error) {
+	if next.suite.driver != "" {
+		stop, err := s.accompany(next.suite.driver, on)
+		if err != nil {
+			return Result{}, err
+		}
+		defer stop()
+	}
+	return next.run(ctx, p.suiteArgs(next.suite.name), on.kubeconfig, logs)
+}
+
+func (r *run) record(provider string, result Result) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	results := r.results[provider]
+	results.record(r.all, result)
+	results.Finished, results.Guests, results.CPUs = time.Now(), len(r.guests(provider)), runtime.NumCPU()
+	r.done++
+	r.printer.Println(fmt.Sprintf("%3d/%d  %-10s  %-11s  %s", r.done, len(r.chosen)*len(r.cfg.Providers), provider, cell(*results, result.Spec), result.Spec))
+	if !result.Passed {
+		r.printer.Println(fmt.Sprintf("         %s\n         %s", firstLines(result.Failure), result.Log))
+	}
+	return results.write(r.cfg.Results)
+}
+
+// lookForLeftovers waits until nothing of a machine is left: the suite sees Nodes only.
+func (r *run) lookForLeftovers(ctx context.Context, p provider, guest string) error {
+	ctx, cancel := context.WithTimeout(ctx, leftoversTimeout)
+	defer cancel()
+	var names []string
+	err := process.Poll(ctx, "machines to go", nil, nil, func(ctx context.Context) error {
+		var err error
+		if names, err = p.leftovers(ctx, guest); err == nil && len(names) > 0 {
+			err = fmt.Errorf("%d objects are left", len(names))
+		}
+		return err
+	})
+	if err != nil && len(names) == 0 {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.leftovers = append(r.leftovers, names...)
+	return nil
+}
+
+// print shows what ran and what is known from before.
+func (r *run) print() error {
+	var table []Results
+	for _, name := range []string{ClusterAPI, Kwok} {
+		results, err := readResults(r.cfg.Results, name)
+		if err != nil {
+			return err
+		}
+		table = append(table, results)
+	}
+	return printTable(r.cfg.Out, r.all, table)
+}
+
+// verdict compares our provider with Karpenter's own.
+func (r *run) verdict() error {
+	var errs []error
+	if ours := r.results[ClusterAPI]; ours != nil {
+		kwok, err := readResults(r.cfg.Results, Kwok)
+		if err != nil {
+			return err
+		}
+		for _, spec := range r.chosen {
+			measure, known := kwok.find(spec.text)
+			if result, ran := ours.find(spec.text); (ran && result.Passed) || (known && !measure.Passed) {
+				continue
+			}
+			errs = append(errs, fmt.Errorf("fails: %s", spec.text))
+		}
+	}
+	for _, name := range r.leftovers {
+		errs = append(errs, fmt.Errorf("was left behind: %s", name))
+	}
+	return errors.Join(errs...)
+}
+
+// firstLines is enough of a failure to recognize it.
+func firstLines(text string) string {
+	const limit = 300
+	if len(text) > limit {
+		text = text[:limit] + "…"
+	}
+	return text
+}

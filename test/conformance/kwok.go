@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kwokapis "sigs.k8s.io/karpenter/kwok/apis"
+	"sigs.k8s.io/karpenter/kwok/apis/v1alpha1"
+	"sigs.k8s.io/karpenter/pkg/apis"
+
+	"github.com/autonode-io/autonode/test/world/controlplane"
+	"github.com/autonode-io/autonode/test/world/crd"
+	"github.com/autonode-io/autonode/test/world/infrastructure/kubelet"
+	"github.com/autonode-io/autonode/test/world/process"
+)
+
+// kwokProvider is Karpenter's own provider, which creates Nodes in the guest and nothing anywhere else. Their kubelets are the
+// same as those of our provider's nodes.
+type kwokProvider struct {
+	program     string
+	kubeconfig  func(guest string) string
+	stops       []func()
+	logger      logr.Logger
+	stopWatches context.CancelFunc
+	watches     context.Context //nolint:containedctx // it ends with the provider, not with a call
+}
+
+var _ provider = (*kwokProvider)(nil)
+
+func newKwok(program string, kubeconfig func(guest string) string, logger logr.Logger) *kwokProvider {
+	p := &kwokProvider{program: program, kubeconfig: kubeconfig, logger: logger}
+	p.watches, p.stopWatches = context.WithCancel(context.Background())
+	return p
+}
+
+// suiteArgs are none: the suites' defaults are this provider's.
+func (p *kwokProvider) suiteArgs(string) []string { return nil }
+
+func (p *kwokProvider) install(ctx context.Context, guest *controlplane.Cluster, c client.Client) (process.Spec, error) {
+	var definitions []*apiextensionsv1.CustomResourceDefinition
+	names := map[string]bool{}
+	for _, definition := range append(append([]*apiextensionsv1.CustomResourceDefinition{}, apis.CRDs...), kwokapis.CRDs...) {
+		if !names[definition.Name] {
+			names[definition.Name] = true
+			definitions = append(definitions, definition.DeepCopy())
+		}
+	}
+	if err := crd.Install(ctx, c, definitions...); err != nil {
+		return process.Spec{}, err
+	}
+	if err := p.startKubelets(guest); err != nil {
+		return process.Spec{}, err
+	}
+	return process.Spec{
+		Path: p.program,
+		Env:  []string{"KUBECONFIG=" + p.kubeconfig(guest.Name), "LEADER_ELECTION_NAMESPACE=kube-system"},
+	}, nil
+}
+
+// startKubelets gives every Node that the provider makes a kubelet, for as long as there is that Node.
+func (p *kwokProvider) startKubelets(guest *controlplane.Cluster) error {
+	config := rest.CopyConfig(guest.RESTConfig())
+	config.QPS = -1
+	clientset, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("connecting to %s: %w", guest.Name, err)
+	}
+	fleet, err := kubelet.Start(kubelet.Config{Guest: clientset, Logger: p.logger.WithValues("guest", guest.Name), Identity: "kubelet"})
+	if err != nil {
+		return fmt.Errorf("starting the kubelets of %s: %w", guest.Name, err)
+	}
+	factory := informers.NewSharedInformerFactory(clientset, 0)
+	if _, err := factory.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(object any) {
+			if node, ok := object.(*corev1.Node); ok && node.Annotations[v1alpha1.KwokLabelKey] == v1alpha1.KwokLabelValue {
+				fleet.Run(node.Name)
+			}
+		},
+		DeleteFunc: func(object any) {
+			if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = unknown.Obj
+			}
+			if node, ok := object.(*corev1.Node); ok {
+				fleet.Halt(node.Name)
+			}
+		},
+	}); err != nil {
+		fleet.Stop()
+		return fmt.Errorf("watching the nodes of %s: %w", guest.Name, err)
+	}
+	factory.StartWithContext(p.watches)
+	p.stops = append(p.stops, func() {
+		factory.Shutdown()
+		fleet.Stop()
+	})
+	return nil
+}
+
+// leftovers are none: there is nothing but Nodes, and the suite itself waits until those have gone.
+func (p *kwokProvider) leftovers(context.Context, string) ([]string, error) { return nil, nil }
+
+func (p *kwokProvider) stop() {
+	p.stopWatches()
+	for _, stop := range p.stops {
+		stop()
+	}
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/test/world"
+	"github.com/autonode-io/autonode/test/world/controlplane"
+	"github.com/autonode-io/autonode/test/world/crd"
+	"github.com/autonode-io/autonode/test/world/port"
+	"github.com/autonode-io/autonode/test/world/process"
+)
+
+// The providers that the suite can run against.
+const (
+	ClusterAPI = "clusterapi" // ours
+	Kwok       = "kwok"       // Karpenter's own, the measure
+)
+
+// featureGates are on for both providers; Karpenter's own continuous integration has the same on.
+const featureGates = "NodeRepair=true,CapacityBuffer=true,StaticCapacity=true"
+
+const karpenterTimeout = time.Minute
+
+// provider is a Karpenter that nodes of a guest come from.
+type provider interface {
+	// install puts into a guest what Karpenter needs there, and returns how to start it.
+	install(ctx context.Context, guest *controlplane.Cluster, c client.Client) (process.Spec, error)
+	// suiteArgs are what a suite is told about it.
+	suiteArgs(suite string) []string
+	// leftovers names what there still is of the provider's machines, although every spec has cleaned up.
+	leftovers(ctx context.Context, guest string) ([]string, error)
+	// stop ends what install started beside Karpenter.
+	stop()
+}
+
+// runner is a guest with a Karpenter.
+type runner struct {
+	provider   string
+	guest      string
+	kubeconfig string
+}
+
+// setup makes guests fit for the suite.
+type setup struct {
+	world     *world.World
+	ports     *port.Claims
+	processes *process.Supervisor
+	// definitions are CustomResourceDefinitions that every guest gets, whatever its provider.
+	definitions []*apiextensionsv1.CustomResourceDefinition
+}
+
+// start installs a provider in a guest, starts it and returns when it is ready.
+func (s setup) start(ctx context.Context, name string, p provider, guest string) (runner, error) {
+	cluster := s.world.Guest(guest)
+	scheme, err := newScheme()
+	if err != nil {
+		return runner{}, err
+	}
+	c, err := client.New(cluster.RESTConfig(), client.Options{Scheme: scheme})
+	if err != nil {
+		return runner{}, fmt.Errorf("connecting to %s: %w", guest, err)
+	}
+	if err := crd.Install(ctx, c, s.definitions...); err != nil {
+		return runner{}, fmt.Errorf("preparing %s: %w", guest, err)
+	}
+	spec, err := p.install(ctx, cluster, c)
+	if err != nil {
+		return runner{}, fmt.Errorf("preparing %s: %w", guest, err)
+	}
+	metrics, err := s.ports.Next()
+	if err != nil {
+		return runner{}, err
+	}
+	health, err := s.ports.Next()
+	if err != nil {
+		return runner{}, err
+	}
+	spec.Name = "karpenter-" + guest
+	spec.Grace = 10 * time.Second
+	spec.Env = append(spec.Env,
+		fmt.Sprintf("METRICS_PORT=%d", metrics),
+		fmt.Sprintf("HEALTH_PROBE_PORT=%d", health),
+		"FEATURE_GATES="+featureGates,
+		"LEADER_ELECTION_NAME=karpenter-leader-election",
+		"LOG_LEVEL=info",
+	)
+	karpenter, err := s.processes.Start(spec)
+	if err != nil {
+		return runner{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, karpenterTimeout)
+	defer cancel()
+	if err := karpenter.Wait(ctx, func(ctx context.Context) error {
+		return get(ctx, fmt.Sprintf("http://127.0.0.1:%d/readyz", health))
+	}); err != nil {
+		return runner{}, err
+	}
+	return runner{provider: name, guest: guest, kubeconfig: s.world.Kubeconfig(guest)}, nil
+}
+
+// accompany runs a program in a guest beside a spec; stop ends it.
+func (s setup) accompany(program string, on runner) (stop func(), err error) {
+	driver, err := s.processes.Start(process.Spec{
+		Name: filepath.Base(program) + "-" + on.guest, Path: program, Env: []string{"KUBECONFIG=" + on.kubeconfig}, Grace: 5 * time.Second,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return driver.Stop, nil
+}
+
+func get(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, response.Status)
+	}
+	return nil
+}
+
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("building a scheme: %w", err)
+		}
+	}
+	return scheme, nil
+}
+
+// writeFile writes a file for a process of ours.
+func writeFile(dir, name string, data []byte) (string, error) {
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		return "", fmt.Errorf("writing %s: %w", name, err)
+	}
+	return path, nil
+}

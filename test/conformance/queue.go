@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// slow are words of specs that wait long, for the first run: later ones go by what the last took.
+var slow = map[string]time.Duration{
+	"registration timeout": 16 * time.Minute,
+	"never registers":      12 * time.Minute,
+	"never initialized":    12 * time.Minute,
+	"Chaos":                6 * time.Minute,
+	"node expiry":          5 * time.Minute,
+	"Expiration":           5 * time.Minute,
+	"Performance":          3 * time.Minute,
+	"StaticCapacity":       2 * time.Minute,
+	"CapacityBuffer":       2 * time.Minute,
+	"DRA":                  4 * time.Minute,
+	"Validation NodePool":  3 * time.Second,
+}
+
+// queue hands out specs, the longest first, so that all guests finish at about the same time. Only one of those that need the
+// same ports of this machine is out at a time, whatever the provider.
+type queue struct {
+	ports *claims
+
+	mu    sync.Mutex
+	specs []spec
+}
+
+// claims are the fixed ports of this machine that specs use right now. All providers' queues share them.
+type claims struct {
+	mu    sync.Mutex
+	freed *sync.Cond
+	taken map[string]bool
+}
+
+func newClaims() *claims {
+	c := &claims{taken: map[string]bool{}}
+	c.freed = sync.NewCond(&c.mu)
+	return c
+}
+
+// claim takes ports, and returns whether it did; empty ones are always free. It can wait for them.
+func (c *claims) claim(ctx context.Context, ports string, wait bool) bool {
+	if ports == "" {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer context.AfterFunc(ctx, c.freed.Broadcast)()
+	for c.taken[ports] {
+		if !wait || ctx.Err() != nil {
+			return false
+		}
+		c.freed.Wait()
+	}
+	c.taken[ports] = true
+	return true
+}
+
+func (c *claims) release(ports string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.taken, ports)
+	c.freed.Broadcast()
+}
+
+func newQueue(specs []spec, last Results, ports *claims) *queue {
+	specs = slices.Clone(specs)
+	slices.SortStableFunc(specs, func(a, b spec) int {
+		// Those that can only run one after the other come first, or they would all be left for the end.
+		if first := cmp.Compare(len(b.ports()), len(a.ports())); first != 0 && (a.ports() == "" || b.ports() == "") {
+			return first
+		}
+		return cmp.Compare(estimate(b.text, last), estimate(a.text, last))
+	})
+	return &queue{specs: specs, ports: ports}
+}
+
+// estimate is how long a spec may take.
+func estimate(spec string, last Results) time.Duration {
+	if result, ok := last.find(spec); ok && result.Passed {
+		return time.Duration(result.Seconds * float64(time.Second))
+	}
+	longest := time.Duration(0)
+	for words, duration := range slow {
+		if strings.Contains(spec, words) && duration > longest {
+			longest = duration
+		}
+	}
+	if longest == 0 {
+		return time.Minute
+	}
+	return longest
+}
+
+// take returns the next spec, and what to call when it is done. Specs whose ports are taken are passed over; when there are no
+// others left, it waits. It returns false when there is nothing left, or ctx is over.
+func (q *queue) take(ctx context.Context) (next spec, done func(), ok bool) {
+	q.mu.Lock()
+	i := slices.IndexFunc(q.specs, func(s spec) bool { return q.ports.claim(ctx, s.ports(), false) })
+	wait := i < 0
+	if wait {
+		i = 0
+	}
+	if len(q.specs) == 0 {
+		q.mu.Unlock()
+		return spec{}, nil, false
+	}
+	next = q.specs[i]
+	q.specs = slices.Delete(q.specs, i, i+1)
+	q.mu.Unlock()
+	if wait && !q.ports.claim(ctx, next.ports(), true) {
+		return spec{}, nil, false
+	}
+	return next, func() { q.ports.release(next.ports()) }, true
+}

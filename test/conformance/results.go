@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/autonode-io/autonode/test/world/progress"
+)
+
+// Result is what came of one spec.
+type Result struct {
+	Spec   string `json:"spec"`
+	Passed bool   `json:"passed"`
+	// Seconds that the spec took, with its cleaning up.
+	Seconds float64 `json:"seconds"`
+	// Failure says where it failed, and why.
+	Failure string `json:"failure,omitempty"`
+	// Log has what the suite printed.
+	Log string `json:"log,omitempty"`
+}
+
+// Results are those of a provider's last run. Of a run with a focus only those in it are new.
+type Results struct {
+	Provider string    `json:"provider"`
+	Finished time.Time `json:"finished"`
+	// Guests that the specs were spread over, and CPUs of the machine.
+	Guests int      `json:"guests"`
+	CPUs   int      `json:"cpus"`
+	Specs  []Result `json:"specs"`
+}
+
+func resultsFile(dir, provider string) string { return filepath.Join(dir, provider+".json") }
+
+// readResults returns a provider's last results; empty ones when there are none.
+func readResults(dir, provider string) (Results, error) {
+	data, err := os.ReadFile(resultsFile(dir, provider))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Results{Provider: provider}, nil
+	}
+	if err != nil {
+		return Results{}, fmt.Errorf("reading the last results: %w", err)
+	}
+	var results Results
+	if err := json.Unmarshal(data, &results); err != nil {
+		return Results{}, fmt.Errorf("reading the last results: %w", err)
+	}
+	return results, nil
+}
+
+func (r Results) write(dir string) error {
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("writing the results: %w", err)
+	}
+	if err := os.WriteFile(resultsFile(dir, r.Provider), append(data, '\n'), 0o644); err != nil {
+		return fmt.Errorf("writing the results: %w", err)
+	}
+	return nil
+}
+
+func (r Results) find(spec string) (Result, bool) {
+	for _, result := range r.Specs {
+		if result.Spec == spec {
+			return result, true
+		}
+	}
+	return Result{}, false
+}
+
+// record replaces a spec's result. The specs keep the order of the suite.
+func (r *Results) record(order []string, result Result) {
+	var specs []Result
+	for _, spec := range order {
+		if spec == result.Spec {
+			specs = append(specs, result)
+		} else if known, ok := r.find(spec); ok {
+			specs = append(specs, known)
+		}
+	}
+	r.Specs = specs
+}
+
+// passed counts.
+func (r Results) passed() int {
+	n := 0
+	for _, result := range r.Specs {
+		if result.Passed {
+			n++
+		}
+	}
+	return n
+}
+
+// printTable shows all providers' results side by side.
+func printTable(out io.Writer, specs []string, all []Results) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprint(table, "\nSPEC")
+	for _, results := range all {
+		fmt.Fprintf(table, "\t%s", results.Provider)
+	}
+	fmt.Fprintln(table)
+	for _, spec := range specs {
+		fmt.Fprint(table, spec)
+		for _, results := range all {
+			fmt.Fprintf(table, "\t%s", cell(results, spec))
+		}
+		fmt.Fprintln(table)
+	}
+	fmt.Fprintf(table, "%d specs", len(specs))
+	for _, results := range all {
+		fmt.Fprintf(table, "\t%d pass", results.passed())
+	}
+	fmt.Fprintln(table)
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("printing the table: %w", err)
+	}
+	for _, results := range all {
+		if results.Finished.IsZero() {
+			fmt.Fprintf(out, "%s: no results yet\n", results.Provider)
+			continue
+		}
+		fmt.Fprintf(out, "%s: finished %s, on %d guests and %d CPUs\n",
+			results.Provider, results.Finished.Local().Format(time.DateTime), results.Guests, results.CPUs)
+	}
+	return nil
+}
+
+func cell(results Results, spec string) string {
+	result, ok := results.find(spec)
+	if !ok {
+		return "-"
+	}
+	mark := "FAIL"
+	if result.Passed {
+		mark = "pass"
+	}
+	return mark + " " + progress.Duration(time.Duration(result.Seconds*float64(time.Second)))
+}

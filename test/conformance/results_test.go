@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+)
+
+func TestResults(t *testing.T) {
+	t.Run("When a run has a focus, it should keep the other specs' last results, in the suite's order", func(t *testing.T) {
+		g := NewWithT(t)
+		dir := t.TempDir()
+		results, err := readResults(dir, ClusterAPI)
+		g.Expect(err).NotTo(HaveOccurred())
+		order := []string{"a", "b", "c"}
+		for _, spec := range []string{"c", "a", "b"} {
+			results.record(order, Result{Spec: spec, Passed: true})
+		}
+		g.Expect(results.write(dir)).To(Succeed())
+
+		again, err := readResults(dir, ClusterAPI)
+		g.Expect(err).NotTo(HaveOccurred())
+		again.record(order, Result{Spec: "b", Failure: "why"})
+		want := []Result{{Spec: "a", Passed: true}, {Spec: "b", Failure: "why"}, {Spec: "c", Passed: true}}
+		if diff := cmp.Diff(want, again.Specs); diff != "" {
+			t.Errorf("results (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("When one provider has no results yet, it should print the other's beside nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		var out bytes.Buffer
+		ours := Results{
+			Provider: ClusterAPI, Guests: 4, CPUs: 2, Finished: time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local),
+			Specs: []Result{{Spec: "Drift works", Passed: true, Seconds: 75}, {Spec: "Chaos works", Seconds: 3}},
+		}
+		g.Expect(printTable(&out, []string{"Drift works", "Chaos works"}, []Results{ours, {Provider: Kwok}})).To(Succeed())
+		want := `
+SPEC         clusterapi  kwok
+Drift works  pass 1:15   -
+Chaos works  FAIL 3.0 s  -
+2 specs      1 pass      0 pass
+clusterapi: finished 2026-01-02 03:04:05, on 4 guests and 2 CPUs
+kwok: no results yet
+`
+		if diff := cmp.Diff(want, trimLines(out.String())); diff != "" {
+			t.Errorf("table (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func trimLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestVerdict(t *testing.T) {
+	specs := specsOf(nil, "a", "b")
+	kwok := Results{Provider: Kwok, Specs: []Result{{Spec: "a", Passed: true}, {Spec: "b"}}}
+
+	t.Run("When a spec fails that Karpenter's own provider passes, it should say so", func(t *testing.T) {
+		g := NewWithT(t)
+		dir := t.TempDir()
+		g.Expect(kwok.write(dir)).To(Succeed())
+		ours := &Results{Provider: ClusterAPI, Specs: []Result{{Spec: "a"}, {Spec: "b", Passed: true}}}
+		r := &run{cfg: Config{Results: dir}, chosen: specs, results: map[string]*Results{ClusterAPI: ours}}
+		g.Expect(r.verdict()).To(MatchError("fails: a"))
+	})
+
+	t.Run("When a spec fails that Karpenter's own provider fails too, it should be content", func(t *testing.T) {
+		g := NewWithT(t)
+		dir := t.TempDir()
+		g.Expect(kwok.write(dir)).To(Succeed())
+		ours := &Results{Provider: ClusterAPI, Specs: []Result{{Spec: "a", Passed: true}, {Spec: "b"}}}
+		r := &run{cfg: Config{Results: dir}, chosen: specs, results: map[string]*Results{ClusterAPI: ours}}
+		g.Expect(r.verdict()).To(Succeed())
+	})
+
+	t.Run("When a machine is left, it should name it", func(t *testing.T) {
+		g := NewWithT(t)
+		r := &run{cfg: Config{Results: t.TempDir()}, leftovers: []string{"Machine clusters-a/x"}}
+		g.Expect(r.verdict()).To(MatchError("was left behind: Machine clusters-a/x"))
+	})
+}
+
+func TestReport(t *testing.T) {
+	t.Run("When a spec has failed, it should tell where and why", func(t *testing.T) {
+		g := NewWithT(t)
+		dir := t.TempDir()
+		// A suite that writes what Ginkgo would.
+		script := filepath.Join(dir, "suite")
+		g.Expect(os.WriteFile(script, []byte(`#!/bin/sh
+for arg; do case $arg in -ginkgo.json-report=*) report=${arg#*=};; esac; done
+cat > "$report" <<EOF
+[{"SuiteDescription":"Regression","SpecReports":[
+ {"LeafNodeType":"BeforeSuite","State":"passed"},
+ {"LeafNodeType":"It","ContainerHierarchyTexts":["Drift","Budgets"],"LeafNodeText":"should respect them","State":"failed","RunTime":1500000000,
+  "Failure":{"Message":"expected 1","Location":{"FileName":"/m/drift_test.go","LineNumber":7}}}]}]
+EOF
+exit 1
+`), 0o755)).To(Succeed())
+		s := spec{suite: &suite{path: script, description: "Regression"}, text: "Drift Budgets should respect them"}
+		result, err := s.run(t.Context(), nil, "kubeconfig", dir)
+		g.Expect(err).NotTo(HaveOccurred())
+		want := Result{
+			Spec: s.text, Seconds: 1.5, Failure: "failed at drift_test.go:7: expected 1",
+			Log: filepath.Join(dir, "Drift-Budgets-should-respect-them.log"),
+		}
+		if diff := cmp.Diff(want, result); diff != "" {
+			t.Errorf("result (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("When the suite ends without a report, it should be a failure", func(t *testing.T) {
+		g := NewWithT(t)
+		dir := t.TempDir()
+		script := filepath.Join(dir, "suite")
+		g.Expect(os.WriteFile(script, []byte("#!/bin/sh\nexit 3\n"), 0o755)).To(Succeed())
+		s := spec{suite: &suite{path: script}, text: "Drift"}
+		result, err := s.run(t.Context(), nil, "kubeconfig", dir)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(result.Passed).To(BeFalse())
+		g.Expect(result.Failure).To(ContainSubstring("without a report"))
+	})
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// specTimeout is longer than the slowest spec may take: it waits 17 minutes for a registration to time out.
+const specTimeout = 30 * time.Minute
+
+// suite is a compiled test suite.
+type suite struct {
+	name string
+	path string
+	// description is what Ginkgo puts before every spec's text.
+	description string
+	// ports tells which fixed ports of this machine a spec needs: only one of those may run at a time. Empty: none.
+	ports func(spec string) string
+	// driver is a program that has to run in the guest beside a spec; empty: none.
+	driver string
+}
+
+// spec is one of a suite's. Texts are unique over all suites.
+type spec struct {
+	suite *suite
+	text  string
+}
+
+func (s spec) ports() string { return s.suite.ports(s.text) }
+
+// load reads what specs a suite has, from a dry run, which touches no cluster.
+func (s *suite) load(ctx context.Context) ([]spec, error) {
+	file, err := os.CreateTemp("", "autonode-conformance-*.json")
+	if err != nil {
+		return nil, fmt.Errorf("listing the specs: %w", err)
+	}
+	defer func() { _ = os.Remove(file.Name()) }()
+	_ = file.Close()
+	cmd := exec.CommandContext(ctx, s.path, "-ginkgo.dry-run", "-ginkgo.json-report="+file.Name())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("listing the specs: %w\n%s", err, out)
+	}
+	found, err := readReport(file.Name())
+	if err != nil {
+		return nil, fmt.Errorf("listing the specs: %w", err)
+	}
+	s.description = found.SuiteDescription
+	var specs []spec
+	seen := map[string]bool{}
+	for _, r := range found.SpecReports {
+		if r.LeafNodeType != "It" {
+			continue
+		}
+		text := r.text()
+		if seen[text] {
+			return nil, fmt.Errorf("listing the specs: two of them are called %q, and can't be told apart", text)
+		}
+		seen[text] = true
+		specs = append(specs, spec{suite: s, text: text})
+	}
+	return specs, nil
+}
+
+// report is what we read of Ginkgo's JSON report.
+type report struct {
+	SuiteDescription string
+	SpecReports      []specReport
+}
+
+type specReport struct {
+	LeafNodeType            string
+	LeafNodeText            string
+	ContainerHierarchyTexts []string
+	State                   string
+	RunTime                 time.Duration
+	Failure                 struct {
+		Message  string
+		Location struct {
+			FileName   string
+			LineNumber int
+		}
+	}
+}
+
+func (r specReport) text() string {
+	return strings.Join(append(r.ContainerHierarchyTexts, r.LeafNodeText), " ")
+}
+
+func readReport(path string) (report, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return report{}, err
+	}
+	var reports []report
+	if err := json.Unmarshal(data, &reports); err != nil {
+		return report{}, fmt.Errorf("decoding %s: %w", path, err)
+	}
+	if len(reports) != 1 {
+		return report{}, fmt.Errorf("decoding %s: %d suites instead of one", path, len(reports))
+	}
+	return reports[0], nil
+}
+
+// run runs one spec in a process of its own. Everything that the suite prints is written to a file in logDir. An error means
+// that the spec couldn't be run: one that fails is a result.
+func (s spec) run(ctx context.Context, args []string, kubeconfig, logDir string) (Result, error) {
+	name := filepath.Join(logDir, fileName(s.text))
+	log, err := os.Create(name + ".log")
+	if err != nil {
+		return Result{}, fmt.Errorf("opening a spec's log: %w", err)
+	}
+	defer func() { _ = log.Close() }()
+	cmd := exec.CommandContext(ctx, s.suite.path, append([]string{
+		"-ginkgo.v", "-ginkgo.no-color",
+		"-ginkgo.focus=^" + regexp.QuoteMeta(s.suite.description+" "+s.text) + "$",
+		"-ginkgo.json-report=" + name + ".json",
+		"-ginkgo.timeout=" + specTimeout.String(),
+		"-test.timeout=" + (specTimeout + 5*time.Minute).String(),
+	}, args...)...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is ours to handle
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	_ = os.Remove(name + ".json")
+	started := time.Now()
+	err = cmd.Run()
+	if ctx.Err() != nil {
+		return Result{}, context.Cause(ctx)
+	}
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		return Result{}, fmt.Errorf("running a spec: %w", err)
+	}
+	result := Result{Spec: s.text, Seconds: time.Since(started).Seconds(), Log: name + ".log"}
+	reports, reportErr := readReport(name + ".json")
+	if reportErr != nil {
+		result.Failure = fmt.Sprintf("the suite's process ended without a report: %v", err)
+		return result, nil
+	}
+	for _, found := range reports.SpecReports {
+		if found.LeafNodeType == "It" && found.text() == s.text {
+			result.Passed = found.State == "passed"
+			result.Seconds = found.RunTime.Seconds()
+			if !result.Passed {
+				result.Failure = fmt.Sprintf("%s at %s:%d: %s", found.State, filepath.Base(found.Failure.Location.FileName),
+					found.Failure.Location.LineNumber, strings.TrimSpace(found.Failure.Message))
+			}
+			return result, nil
+		}
+	}
+	return Result{}, fmt.Errorf("running %q: the suite has no such spec", s.text)
+}
+
+var unfit = regexp.MustCompile(`[^A-Za-z0-9]+`)
+
+// fileName is a spec's text as the name of a file, without an extension.
+func fileName(spec string) string {
+	name := strings.Trim(unfit.ReplaceAllString(spec, "-"), "-")
+	return name[:min(len(name), 180)]
+}
