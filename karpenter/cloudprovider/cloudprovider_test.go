@@ -366,7 +366,7 @@ func TestDeleteAndGet(t *testing.T) {
 		g := NewWithT(t)
 		bare := &clusterv1.Machine{
 			ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "bare", Labels: map[string]string{
-				clusterv1.ClusterNameLabel: "blue", v1alpha1.NodeClaimUIDLabel: "x",
+				clusterv1.ClusterNameLabel: "blue", v1alpha1.NodeClaimUIDLabel: "x", v1alpha1.NodeClaimLabel: "bare",
 			}},
 			Spec: clusterv1.MachineSpec{
 				ClusterName:       "blue",

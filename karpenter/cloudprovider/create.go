@@ -305,6 +305,8 @@ func createError(err error) error {
 		reason = NameTakenReason
 	case errors.Is(err, machine.ErrLeftover):
 		reason = ReplacingLeftoverReason
+	case errors.Is(err, machine.ErrPaused):
+		reason = v1alpha1.ClusterPausedReason
 	case errors.As(err, &unbuildable):
 		reason = MachineUnbuildableReason
 	}

@@ -175,6 +175,27 @@ func TestRemoval(t *testing.T) {
 		g.Expect(after.DeletionTimestamp).To(BeNil())
 	})
 
+	t.Run("When clusterctl moves the Machine to another management cluster, it should keep the NodeClaim and its node", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.say(func(m *clusterv1.Machine) {
+			// As clusterctl does: it replaces what was there.
+			m.Annotations = map[string]string{"clusterctl.cluster.x-k8s.io/delete-for-move": ""}
+			m.Finalizers = []string{clusterv1.MachineFinalizer}
+		})
+		g.Expect(f.Admin.Delete(t.Context(), f.machine)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			m := &clusterv1.Machine{}
+			g.Expect(f.Management.GetClient().Get(t.Context(), client.ObjectKeyFromObject(f.machine), m)).To(Succeed())
+			g.Expect(m.DeletionTimestamp).NotTo(BeNil())
+		}).Should(Succeed())
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.DeletionTimestamp).To(BeNil())
+		g.Expect(f.recorder.Reasons()).To(BeEmpty())
+	})
+
 	t.Run("When somebody deletes the Machine, it should delete the NodeClaim", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t)

@@ -11,11 +11,19 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
+// deleteForMoveAnnotation is set by clusterctl move on an object that it is about to delete, because it has made the same in
+// another management cluster. From sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3.
+const deleteForMoveAnnotation = "clusterctl.cluster.x-k8s.io/delete-for-move"
+
 // removal deletes a NodeClaim whose Machine is being deleted by somebody else. Waiting for Karpenter to notice would leave
 // pods without a node for minutes.
 type removal struct{ Config }
 
 func (r *removal) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
+	if _, moved := m.Annotations[deleteForMoveAnnotation]; moved {
+		// It goes on in another management cluster, and so does its node. Nothing that this object says counts any more.
+		return outcome{done: true}, nil
+	}
 	if m.DeletionTimestamp == nil {
 		return outcome{}, nil
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -30,6 +31,8 @@ var (
 	ErrNotFound = errors.New("no Machine")
 	// ErrTaken says that an object of the NodeClaim's name exists and isn't ours.
 	ErrTaken = errors.New("an object of that name belongs to somebody else")
+	// ErrPaused says that the Cluster is paused, so that nothing may be written; trying again helps once it resumes.
+	ErrPaused = errors.New("the Cluster is paused")
 	// ErrLeftover says that what an earlier attempt left is being removed first; trying again helps.
 	ErrLeftover = errors.New("an earlier attempt's object is being removed")
 )
@@ -59,12 +62,25 @@ func New(config Config) *Provider {
 	return &Provider{Config: config}
 }
 
-// Owns says whether an object was made by this provider for this cluster.
+// Owns says whether an object was made by this provider for this cluster. One that somebody has made from a copy of ours has
+// our labels too, but another name than the NodeClaim's.
 func (p *Provider) Owns(object client.Object) bool {
 	labels := object.GetLabels()
 	return object.GetNamespace() == p.Namespace &&
 		labels[clusterv1.ClusterNameLabel] == p.ClusterName &&
-		labels[v1alpha1.NodeClaimUIDLabel] != ""
+		labels[v1alpha1.NodeClaimUIDLabel] != "" &&
+		labels[v1alpha1.NodeClaimLabel] == labelValue(object.GetName())
+}
+
+// Paused says whether the Cluster is paused: nothing is written then, because somebody may be moving its objects away. A Cluster
+// that doesn't exist isn't paused.
+func (p *Provider) Paused(ctx context.Context) (bool, error) {
+	cluster := &clusterv1.Cluster{}
+	key := types.NamespacedName{Namespace: p.Namespace, Name: p.ClusterName}
+	if err := p.Management.Get(ctx, key, cluster, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("reading Cluster %s: %w", key, err)
+	}
+	return ptr.Deref(cluster.Spec.Paused, false), nil
 }
 
 func (p *Provider) ownsFor(object client.Object, uid types.UID) bool {
@@ -77,6 +93,9 @@ func (p *Provider) Create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 	objects, err := Build(plan)
 	if err != nil {
 		return nil, err
+	}
+	if ptr.Deref(plan.Cluster.Spec.Paused, false) {
+		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(objects.Machine), ErrPaused)
 	}
 	uid := plan.NodeClaim.UID
 	for _, child := range []*unstructured.Unstructured{objects.Infrastructure, objects.Bootstrap} {
@@ -208,23 +227,30 @@ func (p *Provider) List(ctx context.Context) ([]clusterv1.Machine, error) {
 	); err != nil {
 		return nil, fmt.Errorf("listing Machines: %w", err)
 	}
-	return list.Items, nil
+	// The slice is ours, what its items point to isn't.
+	return slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !p.Owns(&m) }), nil
 }
 
 // Delete begins to remove a NodeClaim's machine, or what there is of one. It returns nil as long as something is left, and
-// ErrNotFound when nothing is.
+// ErrNotFound when nothing is. While the Cluster is paused it waits.
 func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
+	paused, err := p.Paused(ctx)
+	if err != nil {
+		return err
+	}
 	machine, err := p.ForNodeClaim(ctx, nodeClaim.UID)
 	if errors.Is(err, ErrNotFound) {
 		// The cache may not have seen what a Create has just written.
 		machine, err = p.getLive(ctx, nodeClaim)
 	}
 	switch {
+	case err == nil && paused:
+		return nil
 	case err == nil:
 		return p.deleteMachine(ctx, machine)
 	case errors.Is(err, ErrNotFound), errors.Is(err, ErrTaken):
 		// A Machine of that name that isn't ours isn't this NodeClaim's either.
-		left, err := p.deleteChildren(ctx, nodeClaim.Name, nodeClaim.UID)
+		left, err := p.deleteChildren(ctx, nodeClaim.Name, nodeClaim.UID, paused)
 		if err != nil || left {
 			return err
 		}
@@ -254,8 +280,9 @@ func (p *Provider) deleteMachine(ctx context.Context, machine *clusterv1.Machine
 	return p.delete(ctx, machine)
 }
 
-// deleteChildren deletes what a Create left that never came to its Machine. It says whether anything is left.
-func (p *Provider) deleteChildren(ctx context.Context, name string, uid types.UID) (left bool, err error) {
+// deleteChildren deletes what a Create left that never came to its Machine, unless the Cluster is paused. It says whether
+// anything is left.
+func (p *Provider) deleteChildren(ctx context.Context, name string, uid types.UID, paused bool) (left bool, err error) {
 	if p.ChildKinds == nil {
 		return false, nil
 	}
@@ -273,7 +300,7 @@ func (p *Provider) deleteChildren(ctx context.Context, name string, uid types.UI
 			continue
 		}
 		left = true
-		if child.GetDeletionTimestamp() != nil {
+		if child.GetDeletionTimestamp() != nil || paused {
 			continue
 		}
 		if err := p.delete(ctx, child); err != nil {

@@ -92,6 +92,15 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 // Reconcile sweeps once. One object that can't be judged or removed doesn't keep the others.
 func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
+	paused, err := c.Machines.Paused(ctx)
+	if err != nil {
+		return reconciler.Result{}, err
+	}
+	if paused {
+		// What is there now may be half of what is being moved.
+		c.suspects = map[types.UID]time.Time{}
+		return reconciler.Result{RequeueAfter: Interval}, nil
+	}
 	machines, err := c.Machines.List(ctx)
 	if err != nil {
 		return reconciler.Result{}, err

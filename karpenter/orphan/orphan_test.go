@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -139,10 +140,26 @@ func TestMachines(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
 		var names []string
+		owners := map[string][]metav1.OwnerReference{
+			"owned-by-a-machineset": {{APIVersion: clusterv1.GroupVersion.String(), Kind: "MachineSet", Name: "theirs", UID: "ms", Controller: ptr.To(true)}},
+		}
 		for name, change := range map[string]func(labels map[string]string){
+			// Another Karpenter's in the same namespace, with a NodeClaim of a name that is gone here too.
 			"other-cluster": func(labels map[string]string) { labels[clusterv1.ClusterNameLabel] = "green" },
+			"other-cluster-of-the-same-prefix": func(labels map[string]string) {
+				labels[clusterv1.ClusterNameLabel] = f.Cluster.Name + "-2"
+			},
 			"no-cluster":    func(labels map[string]string) { delete(labels, clusterv1.ClusterNameLabel) },
 			"no-claim":      func(labels map[string]string) { delete(labels, v1alpha1.NodeClaimUIDLabel) },
+			"no-claim-name": func(labels map[string]string) { delete(labels, v1alpha1.NodeClaimLabel) },
+			// A person's, made from a copy of one of ours.
+			"a-copy": func(labels map[string]string) { labels[v1alpha1.NodeClaimLabel] = "general-x7k2p" },
+			// A MachineDeployment's, whose template somebody made from one of ours.
+			"owned-by-a-machineset": func(labels map[string]string) {
+				labels[v1alpha1.NodeClaimLabel] = "general-x7k2p"
+				labels[clusterv1.MachineSetNameLabel] = "theirs"
+			},
+			"no-labels": func(labels map[string]string) { clear(labels) },
 		} {
 			nodeClaim := f.NodeClaim(t.Context(), name)
 			f.remove(t, nodeClaim)
@@ -155,6 +172,7 @@ func TestMachines(t *testing.T) {
 				}
 				change(labels)
 				object.SetLabels(labels)
+				object.SetOwnerReferences(append(object.GetOwnerReferences(), owners[name]...))
 				g.Expect(f.Admin.Create(t.Context(), object)).To(Succeed())
 			}
 			f.cached(t, objects.Machine)
