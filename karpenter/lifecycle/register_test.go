@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/karpenter/informer"
+	"github.com/autonode-io/autonode/karpenter/lifecycle"
+	"github.com/autonode-io/autonode/karpenter/sandbox"
+)
+
+// run lets the controller run by itself.
+func (f *fixture) run() {
+	f.t.Helper()
+	g := NewWithT(f.t)
+	management, err := dynamic.NewForConfig(f.Management.GetConfig())
+	g.Expect(err).NotTo(HaveOccurred())
+	set := informer.New(informer.Config{Management: management, Mapper: f.Management.GetRESTMapper(), Namespace: f.Namespace})
+	guest, err := ctrl.NewManager(f.Guest.GetConfig(), ctrl.Options{
+		Scheme: f.Guest.GetScheme(), Metrics: server.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	for field, value := range map[string]func(*karpv1.NodeClassReference) string{
+		"spec.nodeClassRef.group": func(r *karpv1.NodeClassReference) string { return r.Group },
+		"spec.nodeClassRef.kind":  func(r *karpv1.NodeClassReference) string { return r.Kind },
+		"spec.nodeClassRef.name":  func(r *karpv1.NodeClassReference) string { return r.Name },
+	} {
+		g.Expect(guest.GetFieldIndexer().IndexField(f.t.Context(), &karpv1.NodeClaim{}, field, func(o client.Object) []string {
+			return []string{value(o.(*karpv1.NodeClaim).Spec.NodeClassRef)}
+		})).To(Succeed())
+	}
+	f.config.Guest, f.config.ManagementCache = guest.GetClient(), f.Management.GetCache()
+	f.config.Infrastructure, f.config.CloudProvider = set, nothing{}
+	g.Expect(guest.Add(set)).To(Succeed())
+	g.Expect(lifecycle.New(f.config).Register(f.t.Context(), guest)).To(Succeed())
+	ctx, stop := context.WithCancel(context.WithoutCancel(f.t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- guest.Start(ctx) }()
+	f.t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			f.t.Error(err)
+		}
+	})
+}
+
+// deleting tells whether the NodeClaim is being deleted.
+func (f *fixture) deleting(ctx context.Context) (bool, error) {
+	nodeClaim := &karpv1.NodeClaim{}
+	err := f.Admin.Get(ctx, client.ObjectKeyFromObject(f.nodeClaim), nodeClaim)
+	return nodeClaim.DeletionTimestamp != nil, err
+}
+
+func TestRegister(t *testing.T) {
+	t.Run("When only the infrastructure machine changes, it should hear of it", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.say(infrastructure(metav1.ConditionFalse, "NotReady", "* InstanceReady: see there"))
+		f.run()
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(sandbox.TestMachine)
+		say := func(reason string) {
+			g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.machine), u)).To(Succeed())
+			u.Object["status"] = map[string]any{"conditions": []any{map[string]any{"type": "InstanceReady", "status": "False", "reason": reason}}}
+			g.Expect(f.Admin.Status().Update(t.Context(), u)).To(Succeed())
+		}
+		say("InstanceProvisionStarted")
+		g.Consistently(f.deleting).WithContext(t.Context()).WithTimeout(time.Second).Should(BeFalse())
+		say("InsufficientInstanceCapacity")
+		g.Eventually(f.deleting).WithContext(t.Context()).WithTimeout(30 * time.Second).Should(BeTrue())
+	})
+
+	t.Run("When a machine that was in the way of a repair has recovered, it should go on with the repair", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.say(unhealthy)
+		other := f.others(3, 2)[0]
+		f.run()
+		g.Eventually(f.recorder.Reasons).WithTimeout(30 * time.Second).Should(Equal([]string{lifecycle.RepairHeldReason}))
+		g.Expect(f.deleting(t.Context())).To(BeFalse())
+		mine := f.machine
+		f.machine = other
+		f.say(func(m *clusterv1.Machine) { m.Status.Conditions = nil })
+		f.machine = mine
+		g.Eventually(f.deleting).WithContext(t.Context()).WithTimeout(30 * time.Second).Should(BeTrue())
+	})
+}
