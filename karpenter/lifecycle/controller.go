@@ -80,6 +80,7 @@ type Controller struct {
 	departure departure
 	repair    *repair
 	latency   *latency
+	deadline  *deadline
 	steps     []step
 }
 
@@ -98,14 +99,14 @@ type outcome struct {
 
 // New returns the controller.
 func New(config Config) *Controller {
-	repair, latency := newRepair(config), newLatency(config)
-	return &Controller{Config: config, departure: departure{config}, repair: repair, latency: latency, steps: []step{
+	repair, latency, deadline := newRepair(config), newLatency(config), &deadline{Config: config}
+	return &Controller{Config: config, departure: departure{config}, repair: repair, latency: latency, deadline: deadline, steps: []step{
 		&removal{config},
 		repair,
 		&failure{config},
 		&identity{config},
 		latency,
-		&deadline{config},
+		deadline,
 	}}
 }
 
@@ -116,7 +117,7 @@ func (c *Controller) Name() string { return "machine.lifecycle" }
 func (c *Controller) Reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim) (reconcile.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
 	if c.Suspended() {
-		return reconcile.Result{RequeueAfter: suspendedInterval}, nil
+		return reconcile.Result{RequeueAfter: suspendedInterval}, c.deadline.suspend(ctx, nodeClaim)
 	}
 	if nodeClaim.DeletionTimestamp != nil {
 		c.repair.forget(nodeClaim)

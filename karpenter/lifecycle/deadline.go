@@ -5,6 +5,7 @@ package lifecycle
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,7 +35,11 @@ const (
 // all, and counts from a time that it keeps in the NodeClaim's status: moved on, the NodeClaim lives longer; moved back, Karpenter
 // gives it up at once, by its own rules, and counts it for the NodePool's health. One write moves it, and none is needed for a
 // machine that comes within ten minutes.
-type deadline struct{ Config }
+type deadline struct {
+	Config
+	// suspended is when the management cluster last didn't answer. Deadlines count anew from then: its controllers had no chance.
+	suspended atomic.Pointer[time.Time]
+}
 
 // stage is what a machine is in, and until when it may be.
 type stage struct {
@@ -78,7 +83,23 @@ func (d *deadline) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m
 	return outcome{again: prolongAfter}, err
 }
 
-// stage of a machine: first it has no provider ID, then no node. The time while Cluster API leaves it alone doesn't count.
+// suspend keeps Karpenter from giving up a machine that nobody can see: it may be there when the management cluster is back.
+func (d *deadline) suspend(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
+	registered := nodeClaim.StatusConditions().Get(karpv1.ConditionTypeRegistered)
+	launched := nodeClaim.StatusConditions().Get(karpv1.ConditionTypeLaunched)
+	now := d.Clock.Now()
+	d.suspended.Store(&now)
+	if nodeClaim.DeletionTimestamp != nil || !launched.IsTrue() || registered == nil || registered.IsTrue() ||
+		registered.Reason == LaunchTimeoutReason || registered.Reason == RegistrationTimeoutReason ||
+		now.Before(registered.LastTransitionTime.Add(prolongAfter)) {
+		return nil
+	}
+	_, err := d.count(ctx, nodeClaim, now, registered.Reason, registered.Message)
+	return err
+}
+
+// stage of a machine: first it has no provider ID, then no node. The time while Cluster API leaves it alone, or isn't there,
+// doesn't count.
 func (d *deadline) stage(nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) stage {
 	limits := nodeClass.Spec.Deadlines
 	if limits == nil {
@@ -95,6 +116,9 @@ func (d *deadline) stage(nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.Cluste
 	}
 	if resumed := conditionOf(m, clusterv1.PausedCondition); resumed.Status == metav1.ConditionFalse && start.Before(resumed.LastTransitionTime.Time) {
 		start = resumed.LastTransitionTime.Time
+	}
+	if suspended := d.suspended.Load(); suspended != nil && start.Before(*suspended) {
+		start = *suspended
 	}
 	s.end = start.Add(s.limit)
 	return s

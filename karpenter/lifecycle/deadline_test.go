@@ -226,6 +226,19 @@ func TestDeadline(t *testing.T) {
 		g.Expect(second.StatusConditions().Get(karpv1.ConditionTypeRegistered).Reason).To(Equal(lifecycle.LaunchTimeoutReason))
 	})
 
+	t.Run("When the management cluster is away for an hour, it should keep Karpenter from giving up what it can't see", func(t *testing.T) {
+		g := NewWithT(t)
+		r := newRace(t, minutes(2, 15))
+		r.suspended = true
+		nodeClaim, age := r.until(time.Hour)
+		g.Expect(nodeClaim.DeletionTimestamp).To(BeNil(), "after %s", age)
+		r.suspended = false
+		nodeClaim, age = r.until(2 * time.Hour)
+		g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
+		g.Expect(age).To(And(BeNumerically(">", time.Hour), BeNumerically("<=", time.Hour+3*time.Minute)))
+		g.Expect(r.recorder.Reasons()).To(Equal([]string{lifecycle.LaunchTimeoutReason}))
+	})
+
 	t.Run("When the Machine is paused, it should wait, and count anew when it is resumed", func(t *testing.T) {
 		g := NewWithT(t)
 		r := newRace(t, minutes(2, 15))
