@@ -19,8 +19,12 @@ import (
 // Options are the provider's own flags; Karpenter core's stand beside them. Each has an environment variable that is used where the
 // flag isn't given.
 type Options struct {
-	// GuestKubeconfig is the file that says how to reach the guest cluster. Empty: the guest is the management cluster.
+	// GuestKubeconfig is the file that says how to reach the guest cluster. Empty: by the program's own kubeconfig or service
+	// account.
 	GuestKubeconfig string
+	// ManagementKubeconfig is the file that says how to reach the management cluster. Empty: likewise, so that without both the
+	// guest is the management cluster.
+	ManagementKubeconfig string
 	// ClusterName is the Cluster API Cluster that nodes join.
 	ClusterName string
 	// Namespace of that Cluster in the management cluster: the control-plane namespace.
@@ -35,6 +39,8 @@ var _ options.Injectable = (*Options)(nil)
 func (o *Options) AddFlags(fs *options.FlagSet) {
 	fs.StringVar(&o.GuestKubeconfig, "guest-kubeconfig", env.WithDefaultString("GUEST_KUBECONFIG", ""),
 		"File that says how to reach the guest cluster, whose pods get nodes. Without it the guest is the cluster that this program's own kubeconfig or service account leads to. A token file that it names is read again when it changes.")
+	fs.StringVar(&o.ManagementKubeconfig, "management-kubeconfig", env.WithDefaultString("MANAGEMENT_KUBECONFIG", ""),
+		"File that says how to reach the management cluster, which has the Machines. Without it that is the cluster that this program's own kubeconfig or service account leads to.")
 	fs.StringVar(&o.ClusterName, "cluster-name", env.WithDefaultString("CLUSTER_NAME", ""),
 		"Name of the Cluster API Cluster that nodes join.")
 	fs.StringVar(&o.Namespace, "namespace", env.WithDefaultString("POD_NAMESPACE", ""),
@@ -64,6 +70,9 @@ func (o *Options) validate() error {
 		errs = append(errs, errors.New("--namespace (POD_NAMESPACE) is needed: the namespace of the Cluster"))
 	} else if msgs := validation.IsDNS1123Label(o.Namespace); len(msgs) > 0 {
 		errs = append(errs, fmt.Errorf("--namespace %q: %s", o.Namespace, strings.Join(msgs, "; ")))
+	}
+	if o.GuestKubeconfig != "" && o.GuestKubeconfig == o.ManagementKubeconfig {
+		errs = append(errs, fmt.Errorf("--guest-kubeconfig and --management-kubeconfig are both %q; for a cluster that is both, set KUBECONFIG instead", o.GuestKubeconfig))
 	}
 	if o.NodeVersion != "" {
 		if _, err := semver.Parse(strings.TrimPrefix(o.NodeVersion, "v")); err != nil {

@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/dynamic"
 	guestscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -74,25 +73,13 @@ func Run(ctx context.Context, programVersion string) error {
 		return fmt.Errorf("%w: %w", ErrUsage, err)
 	}
 
-	// The management cluster is what this program's own kubeconfig or service account leads to. Karpenter core finds the guest
-	// by the same means, so the guest's kubeconfig takes that place only afterwards.
-	managementConfig, err := ctrl.GetConfig()
+	managementConfig, err := managementConfig(opts)
 	if err != nil {
-		return fmt.Errorf("finding the management cluster: %w", err)
+		return err
 	}
 	managementConfig.UserAgent = "karpenter-clusterapi/" + programVersion
-	if opts.GuestKubeconfig != "" {
-		if _, err := os.Stat(opts.GuestKubeconfig); err != nil {
-			return fmt.Errorf("finding the guest cluster: %w", err)
-		}
-		if err := os.Setenv(clientcmd.RecommendedConfigPathEnvVar, opts.GuestKubeconfig); err != nil {
-			return fmt.Errorf("finding the guest cluster: %w", err)
-		}
-	}
-	if os.Getenv("LEADER_ELECTION_NAMESPACE") == "" {
-		if err := os.Setenv("LEADER_ELECTION_NAMESPACE", opts.Namespace); err != nil {
-			return fmt.Errorf("setting the leader election's namespace: %w", err)
-		}
+	if err := setEnvironment(opts); err != nil {
+		return err
 	}
 	if err := v1alpha1.AddToScheme(guestscheme.Scheme); err != nil {
 		return fmt.Errorf("registering node classes: %w", err)
