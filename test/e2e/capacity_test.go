@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
+)
+
+// respite is how long an offering rests after its first failure: see package karpenter/offering.
+const respite = 3 * time.Minute
+
+// Story 11: what can't be had, or never joins, costs time and nothing else. Karpenter takes the next cheapest, says why, and comes
+// back to the cheapest when that can be had again.
+func TestCapacity(t *testing.T) {
+	t.Parallel()
+	c := take(t, green)
+
+	// In zone a, on amd64, c2-small on spot is the cheapest, and c4-large on spot the next.
+	inZoneA := []poolOption{
+		require(corev1.LabelTopologyZone, "a"), require(corev1.LabelArchStable, "amd64"),
+		require(corev1.LabelInstanceTypeStable, "c2-small", "c4-large"), require(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeSpot),
+	}
+	c.fault(t, "c2-small", infrav1.FaultNoCapacity, "a/spot")
+	var failed time.Time
+	c.nodePool(t, "frugal", inZoneA...)
+	c.workload(t, "web", 1, "500m", onPool("frugal"))
+
+	t.Run("When the cheapest offering has no capacity, it should take the next cheapest and say why", func(t *testing.T) {
+		g := NewWithT(t)
+		c.waitRunning(t, "web")
+		failed = time.Now()
+		nodes := c.nodes(g, t.Context())
+		g.Expect(nodes).To(HaveLen(1))
+		g.Expect(nodes[0].Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"))
+		g.Eventually(c.eventsOn).WithContext(t.Context()).WithArguments("NodeClaim", "InsufficientCapacity").WithTimeout(soon).WithPolling(interval).Should(
+			HaveEach(ContainSubstring("spot c2-small in zone a can't be had: InsufficientInstanceCapacity")))
+		g.Expect(c.eventsOn(t.Context(), "NodeClaim", "InsufficientCapacity")).To(HaveLen(1), "an offering that has failed isn't asked for again")
+	})
+
+	t.Run("When a node doesn't join within its node class's deadline, it should replace it", func(t *testing.T) {
+		g := NewWithT(t)
+		c.fault(t, "c8-xlarge", infrav1.FaultNeverJoins, "true")
+		class := &v1alpha1.ClusterAPINodeClass{}
+		g.Expect(c.guest.Get(t.Context(), client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+		impatient := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "impatient"}, Spec: class.Spec}
+		impatient.Spec.Deadlines = &v1alpha1.Deadlines{Registration: &metav1.Duration{Duration: time.Minute}}
+		g.Expect(c.guest.Create(t.Context(), impatient)).To(Succeed())
+		t.Cleanup(func() {
+			NewWithT(t).Expect(client.IgnoreNotFound(c.guest.Delete(context.WithoutCancel(t.Context()), impatient))).To(Succeed())
+		})
+		c.nodePool(t, "impatient", require(corev1.LabelInstanceTypeStable, "c8-xlarge"), func(pool *karpenterv1.NodePool) {
+			pool.Spec.Template.Spec.NodeClassRef.Name = impatient.Name
+		})
+		c.workload(t, "large", 1, "5", onPool("impatient"))
+
+		// The first machine keeps its fault, the next one has none.
+		var first string
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			machines := &infrav1.KwokMachineList{}
+			g.Expect(c.management.List(ctx, machines, client.InNamespace(c.namespace()), client.MatchingLabels{karpenterv1.NodePoolLabelKey: "impatient"})).To(Succeed())
+			g.Expect(machines.Items).To(HaveLen(1))
+			first = machines.Items[0].Name
+			c.annotate(g, ctx, &machines.Items[0], infrav1.FaultNeverJoins, "true")
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		c.fault(t, "c8-xlarge", infrav1.FaultNeverJoins, "false")
+
+		c.waitRunning(t, "large")
+		g.Expect(c.eventsOn(t.Context(), "NodeClaim", "RegistrationTimeout")).To(ConsistOf(ContainSubstring("no node within 1m0s")))
+		for _, node := range c.nodes(g, t.Context()) {
+			g.Expect(node.Labels).NotTo(HaveKeyWithValue(corev1.LabelHostname, first))
+		}
+	})
+
+	t.Run("When the cheapest offering can be had again, it should come back to it", func(t *testing.T) {
+		g := NewWithT(t)
+		c.fault(t, "c2-small", infrav1.FaultNoCapacity, "false")
+		// A pod that came before its time is over would get the next cheapest.
+		g.Eventually(func() time.Duration { return time.Since(failed) }).WithContext(t.Context()).WithTimeout(respite + soon).WithPolling(time.Second).
+			Should(BeNumerically(">", respite))
+		c.nodePool(t, "again", inZoneA...)
+		c.workload(t, "again", 1, "500m", onPool("again"))
+		c.waitRunning(t, "again")
+		nodes := &corev1.NodeList{}
+		g.Expect(c.guest.List(t.Context(), nodes, client.MatchingLabels{karpenterv1.NodePoolLabelKey: "again"})).To(Succeed())
+		g.Expect(nodes.Items).To(HaveEach(HaveField("Labels", HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))))
+	})
+}
+
+// fault sets a fault on the machines that are cloned from a template, until the story ends.
+func (c *cluster) fault(t *testing.T, template, name, value string) {
+	t.Helper()
+	object := &infrav1.KwokMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: template}}
+	c.annotate(NewWithT(t), t.Context(), object, name, value)
+	t.Cleanup(func() {
+		patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, name))
+		NewWithT(t).Expect(c.management.Patch(context.WithoutCancel(t.Context()), object, patch)).To(Succeed())
+	})
+}
+
+func (c *cluster) annotate(g Gomega, ctx context.Context, object client.Object, name, value string) {
+	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, name, value))
+	g.Expect(c.management.Patch(ctx, object, patch)).To(Succeed())
+}
+
+// eventsOn returns the messages of the guest's events on objects of a kind, with a reason.
+func (c *cluster) eventsOn(ctx context.Context, kind, reason string) ([]string, error) {
+	list := &corev1.EventList{}
+	if err := c.guest.List(ctx, list); err != nil {
+		return nil, err
+	}
+	var messages []string
+	for _, event := range list.Items {
+		if event.InvolvedObject.Kind == kind && event.Reason == reason {
+			messages = append(messages, event.Message)
+		}
+	}
+	return messages, nil
+}
