@@ -4,6 +4,7 @@ package karpenter
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 	"sigs.k8s.io/karpenter/pkg/utils/env"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 // Options are the provider's own flags; Karpenter core's stand beside them. Each has an environment variable that is used where the
@@ -31,6 +34,8 @@ type Options struct {
 	Namespace string
 	// NodeVersion is the Kubernetes version of nodes whose node class names none. Empty: that of the guest's API server.
 	NodeVersion string
+	// AllowedBootstrapPatches are those that node classes may have, in JSON as spec.bootstrapPatches has them. Empty: any.
+	AllowedBootstrapPatches string
 }
 
 var _ options.Injectable = (*Options)(nil)
@@ -45,6 +50,8 @@ func (o *Options) AddFlags(fs *options.FlagSet) {
 		"Name of the Cluster API Cluster that nodes join.")
 	fs.StringVar(&o.Namespace, "namespace", env.WithDefaultString("POD_NAMESPACE", ""),
 		"Namespace of that Cluster in the management cluster. Nothing outside it is read or written.")
+	fs.StringVar(&o.AllowedBootstrapPatches, "allowed-bootstrap-patches", env.WithDefaultString("ALLOWED_BOOTSTRAP_PATCHES", ""),
+		"The bootstrap patches that node classes may have, in JSON as spec.bootstrapPatches of a node class has them; [] allows none. Without it any are allowed: whoever may write a node class can then make a machine read what the bootstrap provider may, such as Secrets of the namespace.")
 	fs.StringVar(&o.NodeVersion, "node-version", env.WithDefaultString("NODE_VERSION", ""),
 		"Kubernetes version of nodes whose node class names none, such as 1.36.3. Without it nodes follow the guest's API server, and they never exceed it.")
 }
@@ -74,12 +81,29 @@ func (o *Options) validate() error {
 	if o.GuestKubeconfig != "" && o.GuestKubeconfig == o.ManagementKubeconfig {
 		errs = append(errs, fmt.Errorf("--guest-kubeconfig and --management-kubeconfig are both %q; for a cluster that is both, set KUBECONFIG instead", o.GuestKubeconfig))
 	}
+	if _, err := o.allowedPatches(); err != nil {
+		errs = append(errs, err)
+	}
 	if o.NodeVersion != "" {
 		if _, err := semver.Parse(strings.TrimPrefix(o.NodeVersion, "v")); err != nil {
 			errs = append(errs, fmt.Errorf("--node-version %q isn't a version such as 1.36.3: %w", o.NodeVersion, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// allowedPatches is nil where any are allowed.
+func (o *Options) allowedPatches() ([]v1alpha1.BootstrapPatches, error) {
+	if o.AllowedBootstrapPatches == "" {
+		return nil, nil
+	}
+	allowed := []v1alpha1.BootstrapPatches{}
+	decoder := json.NewDecoder(strings.NewReader(o.AllowedBootstrapPatches))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&allowed); err != nil || allowed == nil {
+		return nil, fmt.Errorf("--allowed-bootstrap-patches isn't a list as spec.bootstrapPatches of a node class has it, in JSON: %w", err)
+	}
+	return allowed, nil
 }
 
 // ToContext implements options.Injectable. Nothing reads these options from a context: Run hands them on.

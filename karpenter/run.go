@@ -161,6 +161,10 @@ func oursSelector(opts Options) (labels.Selector, error) {
 
 // newControllers lists everything that runs: Karpenter core's controllers, and ours.
 func newControllers(ctx context.Context, guest *operator.Operator, management cluster.Cluster, keeper *leadership.Keeper, opts Options) ([]controller.Controller, error) {
+	allowedPatches, err := opts.allowedPatches()
+	if err != nil {
+		return nil, err
+	}
 	if err := machine.Index(ctx, management.GetFieldIndexer()); err != nil {
 		return nil, err
 	}
@@ -224,15 +228,16 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 	memory := learned.NewMemory()
 	instanceTypes := instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: unavailable, Limits: limits, Memory: memory})
 	provider := cloudprovider.New(cloudprovider.Config{
-		Guest:         guest.GetClient(),
-		Management:    management.GetClient(),
-		Recorder:      guest.EventRecorder,
-		Machines:      machines,
-		InstanceTypes: instanceTypes,
-		Limits:        limits,
-		Overlays:      guest.InstanceTypeStore,
-		Patience:      patience,
-		Drift:         drift.New(drift.Config{InstanceTypes: instanceTypes, Version: versions.Resolve}),
+		Guest:          guest.GetClient(),
+		Management:     management.GetClient(),
+		Recorder:       guest.EventRecorder,
+		Machines:       machines,
+		AllowedPatches: allowedPatches,
+		InstanceTypes:  instanceTypes,
+		Limits:         limits,
+		Overlays:       guest.InstanceTypeStore,
+		Patience:       patience,
+		Drift:          drift.New(drift.Config{InstanceTypes: instanceTypes, Version: versions.Resolve}),
 	})
 	undecorated := metrics.Decorate(leadership.Gate(provider, keeper.Suspended))
 	decorated := overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)
@@ -243,15 +248,17 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 		controllers.NewControllers(ctx, guest.Manager, guest.Clock, guest.GetClient(), guest.EventRecorder, decorated, undecorated, clusterState, guest.InstanceTypeStore),
 		versions.Tracker,
 		nodeclass.New(nodeclass.Config{
-			Guest:      guest.GetClient(),
-			Management: management.GetAPIReader(),
-			Namespace:  opts.Namespace,
-			Objects:    objects,
-			Shapes:     shape.NewResolver(shape.Config{Objects: objects, ClusterName: opts.ClusterName}),
-			Store:      instanceTypes,
-			Version:    versions,
-			Recorder:   guest.EventRecorder,
-			Clock:      guest.Clock,
+			Guest:          guest.GetClient(),
+			Namespace:      opts.Namespace,
+			AllowedPatches: allowedPatches,
+			Objects:        objects,
+			Shapes: shape.NewResolver(shape.Config{
+				Objects: objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Secrets: management.GetAPIReader(),
+			}),
+			Store:    instanceTypes,
+			Version:  versions,
+			Recorder: guest.EventRecorder,
+			Clock:    guest.Clock,
 		}),
 		status.NewController[*v1alpha1.ClusterAPINodeClass](guest.GetClient(), recorder),
 		learned.New(learned.Config{Guest: guest.GetClient(), Machines: machines, Memory: memory}),

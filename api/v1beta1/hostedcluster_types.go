@@ -193,6 +193,15 @@ type ClusterAPI struct {
 	// kubelet is what the nodes' kubelets reserve and how many pods they run.
 	// +optional
 	Kubelet *v1alpha1.KubeletConfiguration `json:"kubelet,omitempty"`
+
+	// bootstrapPatches are those that node classes may have, and that the default node class has. Nobody in the guest can
+	// have others: they decide what a machine boots with, and a machine can read what its bootstrap data may.
+	// +optional
+	// +listType=map
+	// +listMapKey=apiGroup
+	// +listMapKey=kind
+	// +kubebuilder:validation:MaxItems=16
+	BootstrapPatches []v1alpha1.BootstrapPatches `json:"bootstrapPatches,omitempty"`
 }
 
 // AWS configures Karpenter's AWS provider.

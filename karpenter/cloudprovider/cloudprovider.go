@@ -48,6 +48,8 @@ type Config struct {
 	// Management reads the Cluster from the cache.
 	Management client.Client
 	Recorder   events.Recorder
+	// AllowedPatches are the bootstrap patches that node classes may have; nil allows any.
+	AllowedPatches []v1alpha1.BootstrapPatches
 	// Machines of the cluster.
 	Machines *machine.Provider
 	// InstanceTypes of every node class.

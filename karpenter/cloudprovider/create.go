@@ -177,6 +177,10 @@ func (c *CloudProvider) overlaid(ctx context.Context, nodePool string, instanceT
 }
 
 func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, chosen launch) (machine.Plan, error) {
+	if kind := machine.Unallowed(nodeClass.Spec.BootstrapPatches, c.AllowedPatches); kind != "" {
+		// The node class has just changed, and its condition hasn't yet.
+		return machine.Plan{}, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: the platform doesn't allow its spec.bootstrapPatches for %s", nodeClass.Name, kind))
+	}
 	cluster := &clusterv1.Cluster{}
 	key := types.NamespacedName{Namespace: c.Machines.Namespace, Name: c.Machines.ClusterName}
 	if err := c.Management.Get(ctx, key, cluster); err != nil {

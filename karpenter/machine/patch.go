@@ -36,6 +36,20 @@ func Registers(nodeClass *v1alpha1.ClusterAPINodeClass, kind schema.GroupKind) b
 	return false
 }
 
+// Unallowed returns the first kind whose patches aren't among those that are allowed, as a message names it, or nothing. Nil allows any.
+// A patch can name a Secret that a bootstrap provider then hands to the machine.
+func Unallowed(patches, allowed []v1alpha1.BootstrapPatches) string {
+	if allowed == nil {
+		return ""
+	}
+	for _, p := range patches {
+		if !slices.ContainsFunc(allowed, func(a v1alpha1.BootstrapPatches) bool { return equality.Semantic.DeepEqual(a, p) }) {
+			return fmt.Sprintf("%s (%s)", p.Kind, p.APIGroup)
+		}
+	}
+	return ""
+}
+
 func patchesFor(all []v1alpha1.BootstrapPatches, kind schema.GroupKind) []v1alpha1.BootstrapPatch {
 	name := strings.TrimSuffix(kind.Kind, "Template")
 	for _, patches := range all {

@@ -42,8 +42,8 @@ const retryInterval = 30 * time.Second
 type Config struct {
 	// Guest reads and writes node classes, and reads NodeClaims.
 	Guest client.Client
-	// Management reads, without a cache, whether a bootstrap data Secret exists.
-	Management client.Reader
+	// AllowedPatches are the bootstrap patches that node classes may have; nil allows any.
+	AllowedPatches []v1alpha1.BootstrapPatches
 	// Namespace is the control-plane namespace in the management cluster.
 	Namespace string
 	// Objects are watched for changes of what Shapes reads.

@@ -98,6 +98,11 @@ func (r *recorder) reasons() []string {
 
 // start runs a controller that reads the management cluster as a user, or as the administrator.
 func start(t *testing.T, user string) *fixture {
+	return startWith(t, user, "", nil)
+}
+
+// startWith is start for a platform that allows some patches, and the Secrets that a user may read.
+func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.BootstrapPatches) *fixture {
 	f := &fixture{
 		GomegaWithT: NewWithT(t), Sandbox: sandbox.New(t), t: t, server: &server{version: "v1.36.2"}, events: &recorder{},
 	}
@@ -121,6 +126,10 @@ func start(t *testing.T, user string) *fixture {
 	management.Impersonate.UserName = user
 	dynamicClient, err := dynamic.NewForConfig(management)
 	f.Expect(err).NotTo(HaveOccurred())
+	secretConfig := rest.CopyConfig(f.Management.GetConfig())
+	secretConfig.Impersonate.UserName = secretReader
+	secrets, err := client.New(secretConfig, client.Options{Scheme: f.Guest.GetScheme()})
+	f.Expect(err).NotTo(HaveOccurred())
 	objects := informer.New(informer.Config{
 		Management: dynamicClient, Mapper: f.Management.GetRESTMapper(), Namespace: f.Namespace, Versions: shape.Versions,
 	})
@@ -130,8 +139,8 @@ func start(t *testing.T, user string) *fixture {
 	f.Expect(err).NotTo(HaveOccurred())
 	f.Expect(m.Add(objects)).To(Succeed())
 	f.Expect(nodeclass.New(nodeclass.Config{
-		Guest: m.GetClient(), Management: f.Admin, Namespace: f.Namespace, Objects: objects,
-		Shapes: shape.NewResolver(shape.Config{Objects: objects, ClusterName: f.Cluster.Name}),
+		Guest: m.GetClient(), Namespace: f.Namespace, Objects: objects, AllowedPatches: allowed,
+		Shapes: shape.NewResolver(shape.Config{Objects: objects, ClusterName: f.Cluster.Name, Secrets: secrets, Namespace: f.Namespace}),
 		Store:  f.store, Version: version.Resolver{Tracker: f.tracker, Payload: "1.36.2"}, Recorder: f.events, Clock: clock.RealClock{},
 	}).Register(t.Context(), m)).To(Succeed())
 

@@ -10,14 +10,12 @@ import (
 	"strings"
 
 	"github.com/awslabs/operatorpkg/status"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/informer"
+	"github.com/autonode-io/autonode/karpenter/machine"
 	"github.com/autonode-io/autonode/karpenter/shape"
 	"github.com/autonode-io/autonode/karpenter/version"
 )
@@ -50,7 +48,7 @@ func (s launchAllowed) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterA
 // bootstrapReady: what machines join by exists.
 type bootstrapReady struct{ Config }
 
-func (s bootstrapReady) reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *input) (reconcile.Result, error) {
+func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *input) (reconcile.Result, error) {
 	const condition = v1alpha1.ConditionBootstrapReady
 	lacking := 0
 	for _, sh := range in.found.Shapes {
@@ -58,11 +56,13 @@ func (s bootstrapReady) reconcile(ctx context.Context, nodeClass *v1alpha1.Clust
 			lacking++
 		}
 	}
-	err := in.found.BootstrapErr
-	if err == nil && nodeClass.Spec.Bootstrap != nil && nodeClass.Spec.Bootstrap.DataSecretName != "" {
-		err = s.secretExists(ctx, nodeClass.Spec.Bootstrap.DataSecretName)
-		lacking = len(in.found.Shapes)
+	if kind := machine.Unallowed(nodeClass.Spec.BootstrapPatches, s.AllowedPatches); kind != "" {
+		conditions.SetFalse(condition, v1alpha1.BootstrapNotAllowedReason, fmt.Sprintf(
+			"spec.bootstrapPatches for %s aren't those that the platform allows, because who decides what a machine boots with can read what the machine may; "+
+				"remove them, or have them set in spec.autoNode of the HostedCluster", kind))
+		return reconcile.Result{}, nil
 	}
+	err := in.found.BootstrapErr
 	if err == nil {
 		if doubt := unregistering(nodeClass, in.found.Shapes); doubt != "" {
 			conditions.SetTrueWithReason(condition, v1alpha1.RegistrationUnknownReason, doubt)
@@ -78,6 +78,10 @@ func (s bootstrapReady) reconcile(ctx context.Context, nodeClass *v1alpha1.Clust
 		reason, message = v1alpha1.BootstrapMissingReason, message+"; set spec.bootstrap"
 	case apierrors.IsNotFound(err):
 		reason, message = v1alpha1.BootstrapNotFoundReason, fmt.Sprintf("%s doesn't exist in namespace %s of the management cluster", bootstrapName(nodeClass), s.Namespace)
+	case apierrors.IsForbidden(err):
+		reason, message = v1alpha1.BootstrapNotAllowedReason, fmt.Sprintf(
+			"%s: Karpenter may not read it, and so no machine may boot with it; have it named in spec.autoNode of the HostedCluster, or allow Karpenter to get it (%s)",
+			bootstrapName(nodeClass), err)
 	case !isPermanent(err):
 		return unreadable(conditions, condition, []error{err})
 	}
@@ -88,18 +92,6 @@ func (s bootstrapReady) reconcile(ctx context.Context, nodeClass *v1alpha1.Clust
 	}
 	conditions.SetFalse(condition, reason, message)
 	return result, nil
-}
-
-// secretExists returns a NotFound if a Secret doesn't exist. That it may not be looked at is no reason to doubt it: the
-// provider has no need to read Secrets.
-func (s bootstrapReady) secretExists(ctx context.Context, name string) error {
-	secret := &metav1.PartialObjectMetadata{}
-	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	err := s.Management.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: name}, secret)
-	if apierrors.IsForbidden(err) {
-		return nil
-	}
-	return err
 }
 
 func bootstrapName(nodeClass *v1alpha1.ClusterAPINodeClass) string {

@@ -77,6 +77,39 @@ func TestBootstrap(t *testing.T) {
 		})
 		f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.ConditionBootstrapReady)
 	})
+	t.Run("When Karpenter may not read the Secret, it should let no machine boot with it", func(t *testing.T) {
+		f := startWith(t, "", "nobody", nil)
+		f.Expect(f.Admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "blue-kubeconfig"}})).To(Succeed())
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: "blue-kubeconfig"}
+		})
+		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotAllowedReason)).To(And(
+			ContainSubstring("Secret blue-kubeconfig: Karpenter may not read it"), ContainSubstring("spec.autoNode"), ContainSubstring("nobody")))
+		f.condition(status.ConditionReady, "False", "UnhealthyDependents")
+		snapshot, err := f.store.Snapshot(f.name)
+		f.Expect(err).NotTo(HaveOccurred())
+		for _, choice := range snapshot.Choices() {
+			f.Expect(choice.Offering.Available).To(BeFalse())
+			f.Expect(choice.Shape.Bootstrap.IsDefined()).To(BeFalse(), "whatever the condition says at that moment")
+		}
+	})
+	t.Run("When the platform allows some patches, it should accept those and no others", func(t *testing.T) {
+		patches := func(value string) []v1alpha1.BootstrapPatches {
+			return []v1alpha1.BootstrapPatches{{
+				APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "RKE2Config", Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/agentConfig/nodeTaints", Value: value}},
+			}}
+		}
+		f := startWith(t, "", "", patches("$(TaintList)"))
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.BootstrapPatches = patches("$(TaintList)") })
+		f.ready()
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.BootstrapPatches = patches("stolen") })
+		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotAllowedReason)).To(And(
+			ContainSubstring("RKE2Config (bootstrap.cluster.x-k8s.io)"), ContainSubstring("spec.autoNode")))
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.BootstrapPatches = nil })
+		f.ready()
+	})
 	t.Run("When the bootstrap template appears, it should become ready", func(t *testing.T) {
 		f := start(t, "")
 		f.template("c2-small", sized("2", "4Gi", "0.021"))

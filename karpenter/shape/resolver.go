@@ -11,11 +11,14 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/informer"
@@ -41,6 +44,11 @@ type Config struct {
 	Objects *informer.Set
 	// ClusterName is the Cluster that machines are made for. What belongs to another one is never a shape.
 	ClusterName string
+	// Secrets reads, without a cache, the metadata of the Secret that a node class names as bootstrap data. A Secret that may not be
+	// read may not be used: a machine would hand its content to whoever may name it in a node class.
+	Secrets client.Reader
+	// Namespace is the control-plane namespace.
+	Namespace string
 }
 
 // Versions of API groups that are read as Go types.
@@ -118,7 +126,7 @@ func (r *Resolver) bootstrap(ctx context.Context, nodeClass *v1alpha1.ClusterAPI
 	if !slices.ContainsFunc(found.Shapes, lacking) {
 		return nil
 	}
-	bootstrap, err := nodeClassBootstrap(ctx, r.Objects, nodeClass)
+	bootstrap, err := r.nodeClassBootstrap(ctx, nodeClass)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -131,14 +139,19 @@ func (r *Resolver) bootstrap(ctx context.Context, nodeClass *v1alpha1.ClusterAPI
 	return nil
 }
 
-func nodeClassBootstrap(ctx context.Context, objects *informer.Set, nodeClass *v1alpha1.ClusterAPINodeClass) (Bootstrap, error) {
+func (r *Resolver) nodeClassBootstrap(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) (Bootstrap, error) {
 	spec := nodeClass.Spec.Bootstrap
 	switch {
 	case spec == nil || (spec.ConfigTemplateRef == nil && spec.DataSecretName == ""):
 		return Bootstrap{}, ErrNoBootstrap
 	case spec.ConfigTemplateRef != nil:
-		return templateBootstrap(ctx, objects, schema.GroupKind{Group: spec.ConfigTemplateRef.APIGroup, Kind: spec.ConfigTemplateRef.Kind}, spec.ConfigTemplateRef.Name)
+		return templateBootstrap(ctx, r.Objects, schema.GroupKind{Group: spec.ConfigTemplateRef.APIGroup, Kind: spec.ConfigTemplateRef.Kind}, spec.ConfigTemplateRef.Name)
 	default:
+		secret := &metav1.PartialObjectMetadata{}
+		secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+		if err := r.Secrets.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: spec.DataSecretName}, secret); err != nil {
+			return Bootstrap{}, err
+		}
 		return secretBootstrap(spec.DataSecretName), nil
 	}
 }

@@ -157,7 +157,7 @@ type Found struct {
 	Unreadable []error
 	// Existing counts the objects that were looked at, whether they match or not, by kind.
 	Existing map[schema.GroupKind]int
-	// BootstrapErr says why the node class's own bootstrap can't be used, although some shapes need it: ErrNoBootstrap, a
+	// BootstrapErr says why the node class's own bootstrap can't be used, although some shapes need it: ErrNoBootstrap, a Forbidden, a
 	// NotFound, or an *informer.UnreadableError. Those shapes have no bootstrap: they exist, but nothing can be launched from them.
 	BootstrapErr error
 }

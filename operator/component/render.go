@@ -4,6 +4,7 @@ package component
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/karpenter"
 )
@@ -157,7 +159,15 @@ func (in Input) adaptDeployment(deployment *appsv1.Deployment) error {
 	}
 	container := &pod.Containers[0]
 	container.Image = in.Image
-	container.Args = append(container.Args, "--cluster-name="+in.ClusterName, "--node-version="+in.NodeVersion)
+	// Always, if only to allow none: node classes are in the guest, and whoever writes one must not decide what a machine reads.
+	patches, err := json.Marshal(append([]v1alpha1.BootstrapPatches{}, in.ClusterAPI.BootstrapPatches...))
+	if err != nil {
+		return fmt.Errorf("encoding the bootstrap patches: %w", err)
+	}
+	container.Args = append(container.Args,
+		"--cluster-name="+in.ClusterName, "--node-version="+in.NodeVersion,
+		// The kubelet replaces variables in arguments, and those of a patch aren't its own.
+		"--allowed-bootstrap-patches="+strings.ReplaceAll(string(patches), "$", "$$"))
 	pod.ImagePullSecrets = in.imagePullSecrets()
 	return nil
 }

@@ -117,6 +117,10 @@ func TestRender(t *testing.T) {
 				in.ClusterAPI = &v1beta1.ClusterAPI{
 					ShapeSelectors: v1alpha1.ShapeSelectors{ScalableResourceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}},
 					Bootstrap:      &v1alpha1.Bootstrap{DataSecretName: "join"},
+					BootstrapPatches: []v1alpha1.BootstrapPatches{{
+						APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "RKE2Config",
+						Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/agentConfig/nodeTaints", Value: "$(TaintList)"}},
+					}},
 				}
 				in.Reader = deployments{
 					machineDeployment("own", "blue", "VSphereMachineTemplate"),

@@ -77,9 +77,10 @@ func Desired(hostedCluster *v1beta1.HostedCluster) *v1alpha1.ClusterAPINodeClass
 	return &v1alpha1.ClusterAPINodeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultNodeClass},
 		Spec: v1alpha1.ClusterAPINodeClassSpec{
-			ShapeSelectors: config.ShapeSelectors,
-			Bootstrap:      config.Bootstrap,
-			Kubelet:        config.Kubelet,
+			ShapeSelectors:   config.ShapeSelectors,
+			Bootstrap:        config.Bootstrap,
+			Kubelet:          config.Kubelet,
+			BootstrapPatches: config.BootstrapPatches,
 		},
 	}
 }

@@ -71,7 +71,8 @@ type ClusterAPINodeClassSpec struct {
 	DefaultArchitecture string `json:"defaultArchitecture,omitempty"`
 
 	// bootstrapPatches write what a node has to register with (taints, labels, kubelet settings) into bootstrap configs of
-	// kinds that the provider doesn't know. KubeadmConfig needs none.
+	// kinds that the provider doesn't know. KubeadmConfig needs none. Where the platform decides what a machine boots with, they have
+	// to be those that spec.autoNode of the HostedCluster has.
 	// +optional
 	// +listType=map
 	// +listMapKey=apiGroup
@@ -244,8 +245,9 @@ type Bootstrap struct {
 	// +optional
 	ConfigTemplateRef *BootstrapTemplateReference `json:"configTemplateRef,omitempty"`
 	// dataSecretName names a Secret in the control-plane namespace that holds ready bootstrap data, shared by all
-	// machines. It should register nodes with the taint karpenter.sh/unregistered:NoExecute; where it doesn't, nodes are
-	// tainted as they appear.
+	// machines. Karpenter has to be allowed to get it: spec.autoNode of the HostedCluster allows the one that it names. It
+	// should register nodes with the taint karpenter.sh/unregistered:NoExecute; where it doesn't, nodes are tainted as they
+	// appear.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -351,6 +353,9 @@ const (
 	BootstrapMissingReason = "BootstrapMissing"
 	// BootstrapNotFoundReason: the bootstrap template or Secret doesn't exist; create it, or correct the name.
 	BootstrapNotFoundReason = "BootstrapNotFound"
+	// BootstrapNotAllowedReason: the platform doesn't allow this node class to decide what a machine boots with; have the Secret or the
+	// patches named in spec.autoNode of the HostedCluster.
+	BootstrapNotAllowedReason = "BootstrapNotAllowed"
 	// RegistrationUnknownReason: nodes of some shapes may register without the taint karpenter.sh/unregistered, so that pods land on
 	// them before Karpenter has set their taints; set bootstrapPatches, or put the taint into the bootstrap data.
 	RegistrationUnknownReason = "RegistrationUnknown"
