@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -24,8 +25,9 @@ import (
 func TestAdmission(t *testing.T) {
 	g := NewWithT(t)
 	environment := &envtest.Environment{
-		CRDDirectoryPaths:     []string{"../manifests/crds", "../assets/crds"},
-		ErrorIfCRDPathMissing: true,
+		ControlPlaneStartTimeout: 2 * time.Minute, // a loaded machine is slow
+		CRDDirectoryPaths:        []string{"../manifests/crds", "../assets/crds"},
+		ErrorIfCRDPathMissing:    true,
 	}
 	t.Cleanup(func() { g.Expect(environment.Stop()).To(Succeed()) }) // even when a CRD is refused, an API server runs
 	config, err := environment.Start()

@@ -200,7 +200,7 @@ type ClusterAPI struct {
 	// +listType=map
 	// +listMapKey=apiGroup
 	// +listMapKey=kind
-	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:MaxItems=8
 	BootstrapPatches []v1alpha1.BootstrapPatches `json:"bootstrapPatches,omitempty"`
 }
 

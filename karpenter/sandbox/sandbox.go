@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -52,6 +53,9 @@ func ChildKinds(context.Context) []schema.GroupVersionKind {
 	return []schema.GroupVersionKind{TestMachine, KubeadmConfig}
 }
 
+// startTimeout is how long an API server may take to start: a loaded machine is slow.
+const startTimeout = 2 * time.Minute
+
 var config *rest.Config
 
 // Main runs a package's tests with an API server, whose programs are in the directory that KUBEBUILDER_ASSETS names.
@@ -85,9 +89,10 @@ func run(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	environment := &envtest.Environment{
-		CRDs:                  guestCRDs,
-		CRDDirectoryPaths:     append(bases, dir),
-		ErrorIfCRDPathMissing: true,
+		ControlPlaneStartTimeout: startTimeout,
+		CRDs:                     guestCRDs,
+		CRDDirectoryPaths:        append(bases, dir),
+		ErrorIfCRDPathMissing:    true,
 	}
 	config, err = environment.Start()
 	if err != nil {

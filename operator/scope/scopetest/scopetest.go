@@ -36,6 +36,9 @@ import (
 	"github.com/autonode-io/autonode/payload"
 )
 
+// startTimeout is how long an API server may take to start: a loaded machine is slow.
+const startTimeout = 2 * time.Minute
+
 // Cluster is an API server, and an administrator's way to it.
 type Cluster struct {
 	Environment *envtest.Environment
@@ -67,11 +70,12 @@ func Run(m *testing.M, clusters *Clusters) int {
 		return 1
 	}
 	clusters.Management.Environment = &envtest.Environment{
-		CRDs:                  []*apiextensionsv1.CustomResourceDefinition{permissive("Cluster", "clusters"), permissive("Machine", "machines")},
-		CRDDirectoryPaths:     []string{filepath.Join(root(), "manifests", "crds")},
-		ErrorIfCRDPathMissing: true,
+		ControlPlaneStartTimeout: startTimeout,
+		CRDs:                     []*apiextensionsv1.CustomResourceDefinition{permissive("Cluster", "clusters"), permissive("Machine", "machines")},
+		CRDDirectoryPaths:        []string{filepath.Join(root(), "manifests", "crds")},
+		ErrorIfCRDPathMissing:    true,
 	}
-	clusters.Guest.Environment = &envtest.Environment{}
+	clusters.Guest.Environment = &envtest.Environment{ControlPlaneStartTimeout: startTimeout}
 	started := make(chan error)
 	for _, cluster := range []*Cluster{&clusters.Management, &clusters.Guest} {
 		go func() { started <- cluster.start(scheme) }()

@@ -49,6 +49,9 @@ const (
 	orphanGrace       = 2 * time.Second
 )
 
+// startTimeout is how long an API server may take to start: a loaded machine is slow.
+const startTimeout = 2 * time.Minute
+
 // What all tests share: two API servers, and a proxy in front of the guest's so that it can be cut off.
 var (
 	managementConfig *rest.Config
@@ -80,14 +83,14 @@ func run(m *testing.M) (code int, err error) {
 	}
 	bases := filepath.Join(strings.TrimSpace(string(dir)), "core", "config", "crd", "bases")
 
-	managementEnv := &envtest.Environment{CRDInstallOptions: envtest.CRDInstallOptions{
+	managementEnv := &envtest.Environment{ControlPlaneStartTimeout: startTimeout, CRDInstallOptions: envtest.CRDInstallOptions{
 		Paths: []string{
 			filepath.Join(bases, "cluster.x-k8s.io_clusters.yaml"),
 			filepath.Join(bases, "cluster.x-k8s.io_machines.yaml"),
 		},
 		ErrorIfPathMissing: true,
 	}}
-	guestEnv := &envtest.Environment{}
+	guestEnv := &envtest.Environment{ControlPlaneStartTimeout: startTimeout}
 	var starting sync.WaitGroup
 	var managementErr, guestErr error
 	starting.Go(func() { managementConfig, managementErr = managementEnv.Start() })

@@ -94,8 +94,8 @@ func runTests(m *testing.M) (code int) {
 	if logClients, err = newAuthority(buildDir); err != nil {
 		return fail("making the API server's client certificate", err)
 	}
-	ctrl.SetLogger(logr.Discard()) // envtest's
-	environment := &envtest.Environment{}
+	ctrl.SetLogger(logr.Discard())                                                 // envtest's
+	environment := &envtest.Environment{ControlPlaneStartTimeout: 2 * time.Minute} // a loaded machine is slow
 	environment.ControlPlane.GetAPIServer().Configure().
 		Disable("disable-admission-plugins"). // pods get their service-account tokens as anywhere
 		Set("kubelet-client-certificate", logClients.certificate).
