@@ -3,12 +3,17 @@
 package e2e
 
 import (
+	"context"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
@@ -56,6 +61,33 @@ func TestTenancy(t *testing.T) {
 			own := authorizationv1.ResourceAttributes{
 				Verb: "create", Group: clusterv1.GroupVersion.Group, Resource: "machines", Namespace: from.namespace()}
 			NewWithT(t).Expect(from.mayInManagement(t, own)).To(BeTrue(), "the question itself has to be right")
+		}
+	})
+
+	t.Run("When a guest's admin wants a machine to boot with a Secret of the platform's, it should be refused", func(t *testing.T) {
+		for name, change := range map[string]func(*v1alpha1.ClusterAPINodeClassSpec){
+			"by-name": func(spec *v1alpha1.ClusterAPINodeClassSpec) {
+				spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: left.name + "-kubeconfig"}
+			},
+			"by-patch": func(spec *v1alpha1.ClusterAPINodeClassSpec) {
+				spec.BootstrapPatches = []v1alpha1.BootstrapPatches{{
+					APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfig",
+					Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/users/0/passwdFrom/secret/name", Value: left.name + "-kubeconfig"}},
+				}}
+			},
+		} {
+			g := NewWithT(t)
+			class := &v1alpha1.ClusterAPINodeClass{}
+			g.Expect(left.guest.Get(t.Context(), client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+			thief := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "thief-" + name}, Spec: class.Spec}
+			change(&thief.Spec)
+			g.Expect(left.guest.Create(t.Context(), thief)).To(Succeed())
+			t.Cleanup(func() { _ = left.guest.Delete(context.WithoutCancel(t.Context()), thief) })
+			g.Eventually(func(g Gomega, ctx context.Context) {
+				g.Expect(left.guest.Get(ctx, client.ObjectKeyFromObject(thief), thief)).To(Succeed())
+				g.Expect(thief.StatusConditions().Get(v1alpha1.ConditionBootstrapReady)).To(HaveValue(And(
+					HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1alpha1.BootstrapNotAllowedReason))))
+			}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
 		}
 	})
 }
