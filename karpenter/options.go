@@ -36,6 +36,8 @@ type Options struct {
 	NodeVersion string
 	// AllowedBootstrapPatches are those that node classes may have, in JSON as spec.bootstrapPatches has them. Empty: any.
 	AllowedBootstrapPatches string
+	// PriceFile holds prices of instance types; empty for none.
+	PriceFile string
 }
 
 var _ options.Injectable = (*Options)(nil)
@@ -54,6 +56,8 @@ func (o *Options) AddFlags(fs *options.FlagSet) {
 		"The bootstrap patches that node classes may have, in JSON as spec.bootstrapPatches of a node class has them; [] allows none. Without it any are allowed: whoever may write a node class can then make a machine read what the bootstrap provider may, such as Secrets of the namespace.")
 	fs.StringVar(&o.NodeVersion, "node-version", env.WithDefaultString("NODE_VERSION", ""),
 		"Kubernetes version of nodes whose node class names none, such as 1.36.3. Without it nodes follow the guest's API server, and they never exceed it.")
+	fs.StringVar(&o.PriceFile, "price-file", env.WithDefaultString("PRICE_FILE", ""),
+		"YAML file of prices in US dollars an hour, a list of {instanceType, zone, capacityType, price}. It is read again when it changes, and it need not exist. A price in it takes the place of the annotations on templates and MachineDeployments.")
 }
 
 // Parse implements options.Injectable.

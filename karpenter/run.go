@@ -226,7 +226,15 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 		return nil, fmt.Errorf("counting Machines: %w", err)
 	}
 	memory := learned.NewMemory()
-	instanceTypes := instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: unavailable, Limits: limits, Memory: memory})
+	prices, priceFile := pricing.Default(), (*pricing.File)(nil)
+	if opts.PriceFile != "" {
+		priceFile = pricing.NewFile(opts.PriceFile)
+		prices = pricing.WithFile(priceFile)
+		if err := guest.Add(priceFile); err != nil {
+			return nil, fmt.Errorf("following the prices: %w", err)
+		}
+	}
+	instanceTypes := instancetype.NewStore(instancetype.Config{Pricing: prices, Unavailable: unavailable, Limits: limits, Memory: memory})
 	provider := cloudprovider.New(cloudprovider.Config{
 		Guest:          guest.GetClient(),
 		Management:     management.GetClient(),
@@ -256,6 +264,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 				Objects: objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Secrets: management.GetAPIReader(),
 			}),
 			Store:    instanceTypes,
+			Prices:   priceFile,
 			Version:  versions,
 			Recorder: guest.EventRecorder,
 			Clock:    guest.Clock,

@@ -156,13 +156,6 @@ func Build(in Input) *Snapshot {
 	return b.build()
 }
 
-// place is where and how a machine is bought.
-type place struct{ zone, capacityType string }
-
-func (p place) compare(other place) int {
-	return cmp.Or(cmp.Compare(p.zone, other.zone), cmp.Compare(p.capacityType, other.capacityType))
-}
-
 type builder struct {
 	Input
 	// offerings are the requirements of every place.
@@ -228,80 +221,6 @@ func groupsOf(shapes []shape.Shape) (groups map[string][]*shape.Shape, problems 
 		groups[sh.InstanceType] = append(groups[sh.InstanceType], sh)
 	}
 	return groups, problems
-}
-
-// choices are the offerings of one instance type. Where several shapes offer the same, one that can be had wins, then the
-// cheaper one, then the first.
-func (b builder) choices(shapes []*shape.Shape, zones []string) map[place]*Choice {
-	choices := make(map[place]*Choice, 2*max(len(zones), 1))
-	for _, sh := range shapes {
-		b.eachChoice(sh, zones, func(p place, choice *Choice) {
-			other, ok := choices[p]
-			if !ok ||
-				choice.Offering.Available && !other.Offering.Available ||
-				choice.Offering.Available == other.Offering.Available && choice.Offering.Price < other.Offering.Price {
-				choices[p] = choice
-			}
-		})
-	}
-	return choices
-}
-
-// eachChoice makes the offerings of one shape.
-func (b builder) eachChoice(sh *shape.Shape, zones []string, yield func(place, *Choice)) {
-	domains := zones
-	if len(sh.FailureDomains) > 0 {
-		domains = sh.FailureDomains
-	}
-	launchable := b.launchable(sh)
-	capacityTypes := []string{karpv1.CapacityTypeOnDemand}
-	if sh.SpotPrice != nil {
-		capacityTypes = append(capacityTypes, karpv1.CapacityTypeSpot)
-	}
-	for _, capacityType := range capacityTypes {
-		price, ok := b.Pricing.Price(sh, capacityType)
-		if !ok {
-			continue
-		}
-		if len(domains) == 0 {
-			p := place{DefaultZone, capacityType}
-			yield(p, b.choice(sh, p, "", price, launchable))
-		}
-		for _, domain := range domains {
-			p := place{domain, capacityType}
-			yield(p, b.choice(sh, p, domain, price, launchable))
-		}
-	}
-}
-
-// launchable tells whether anything can be made from a shape at all.
-func (b builder) launchable(sh *shape.Shape) bool {
-	full := false
-	if limit, limited := sh.Limit(); limited && b.Limits != nil {
-		// Asked even where something else forbids it: from then on the sequence changes when the answer does.
-		full = b.Limits.Full(sh.Source.Annotation(), limit)
-	}
-	return !full && !sh.Paused && !sh.Held && !b.Cluster.Paused && sh.Bootstrap.IsDefined()
-}
-
-func (b builder) choice(sh *shape.Shape, p place, failureDomain string, price float64, launchable bool) *Choice {
-	available := launchable
-	if b.Unavailable != nil && available {
-		available = !b.Unavailable.Has(offering.Key{InstanceType: sh.InstanceType, Zone: p.zone, CapacityType: p.capacityType})
-	}
-	requirements, ok := b.offerings[p]
-	if !ok {
-		requirements = scheduling.NewRequirements(
-			scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, p.zone),
-			scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, p.capacityType),
-		)
-		b.offerings[p] = requirements
-	}
-	return &Choice{
-		Shape:         sh,
-		FailureDomain: failureDomain,
-		Offering:      &cloudprovider.Offering{Requirements: requirements, Price: price, Available: available},
-	}
 }
 
 // requirements gives every well-known label one, because to Karpenter a missing one means that any value is possible.

@@ -97,7 +97,8 @@ func (s *Store) Shapes(nodeClass string) []shape.Shape {
 func (s *Store) Delete(nodeClass string) { s.entries.Delete(nodeClass) }
 
 // Snapshot of a node class, or ErrNotBuilt. It takes no lock and allocates nothing unless something that isn't set with Set has
-// changed since the last call: whether an offering is available, or what nodes of a shape have.
+// changed since the last call: whether an offering is available, what it costs,
+// or what nodes of a shape have.
 func (s *Store) Snapshot(nodeClass string) (*Snapshot, error) {
 	value, ok := s.entries.Load(nodeClass)
 	if !ok {
@@ -154,7 +155,8 @@ func (s *Store) build(in Input) *built {
 }
 
 // sequence changes whenever something that isn't set with Set has. Each of the terms only grows.
-func (s *Store) sequence() (sequence uint64) {
+func (s *Store) sequence() uint64 {
+	sequence := s.Pricing.Sequence()
 	if s.Unavailable != nil {
 		sequence += s.Unavailable.Sequence()
 	}

@@ -30,6 +30,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/informer"
 	"github.com/autonode-io/autonode/karpenter/instancetype"
+	"github.com/autonode-io/autonode/karpenter/pricing"
 	"github.com/autonode-io/autonode/karpenter/shape"
 	"github.com/autonode-io/autonode/karpenter/version"
 )
@@ -50,6 +51,8 @@ type Config struct {
 	Objects *informer.Set
 	Shapes  *shape.Resolver
 	Store   *instancetype.Store
+	// Prices are those of the Store that are in a file, nil without one.
+	Prices *pricing.File
 	// Version resolves the nodes' version; its tracker is watched.
 	Version  version.Resolver
 	Recorder events.Recorder
@@ -252,6 +255,9 @@ func (c *Controller) watchOthers(ctx context.Context, queue workqueue.TypedRateL
 	}
 	c.Objects.OnChange(func(schema.GroupKind) { notify() })
 	c.Version.Tracker.OnChange(notify)
+	if c.Prices != nil {
+		c.Prices.OnChange(notify)
+	}
 	go func() {
 		for {
 			select {

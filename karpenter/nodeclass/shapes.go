@@ -56,13 +56,18 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 	s.describe(nodeClass, snapshot, shapes, in.cluster)
 
 	problems := slices.Concat(in.found.SelectorErrs, in.found.Unreadable, invalid(in.found), unversioned, snapshot.Problems)
+	// notes are what isn't as somebody meant it, although every shape is in use.
+	notes, noted := snapshot.Unkept, v1alpha1.MinSizeNotKeptReason
+	if s.Prices != nil && s.Prices.Problem() != nil {
+		notes, noted = append([]error{s.Prices.Problem()}, notes...), v1alpha1.PricesUnreadableReason
+	}
 	usable := len(shapes) > 0 && len(snapshot.InstanceTypes) > 0
 	switch {
 	case usable && len(problems) > 0:
 		conditions.SetTrueWithReason(condition, v1alpha1.SomeInvalidReason,
-			fmt.Sprintf("%s; the other %s in use", summary(problems), plural(len(shapes), "shape is", "shapes are")))
-	case usable && len(snapshot.Unkept) > 0:
-		conditions.SetTrueWithReason(condition, v1alpha1.MinSizeNotKeptReason, summary(snapshot.Unkept))
+			fmt.Sprintf("%s; the other %s in use", summary(append(problems, notes...)), plural(len(shapes), "shape is", "shapes are")))
+	case usable && len(notes) > 0:
+		conditions.SetTrueWithReason(condition, noted, summary(notes))
 	case usable:
 		conditions.SetTrueWithReason(condition, condition, fmt.Sprintf("%s, the cheapest is %s", plural(len(shapes), "shape", "shapes"), nodeClass.Status.Cheapest))
 	case !selectsAny(nodeClass):
@@ -180,15 +185,29 @@ func (s shapesReady) shapeStatus(nodeClass *v1alpha1.ClusterAPINodeClass, sh *sh
 		described.Zones = slices.Clone(zones[:min(len(zones), maxZones)])
 	}
 	cheapest := math.Inf(1)
-	if price, ok := s.Store.Pricing.Price(sh, karpv1.CapacityTypeOnDemand); ok {
+	if price := s.price(sh, zones, karpv1.CapacityTypeOnDemand); !math.IsInf(price, 1) {
 		described.Price = decimal(price)
 		cheapest = min(cheapest, price)
 	}
-	if price, ok := s.Store.Pricing.Price(sh, karpv1.CapacityTypeSpot); ok {
+	if price := s.price(sh, zones, karpv1.CapacityTypeSpot); !math.IsInf(price, 1) {
 		described.SpotPrice = decimal(price)
 		cheapest = min(cheapest, price)
 	}
 	return described, cheapest
+}
+
+// price in the cheapest of the zones, infinite where there is none.
+func (s shapesReady) price(sh *shape.Shape, zones []string, capacityType string) float64 {
+	if len(zones) == 0 {
+		zones = []string{instancetype.DefaultZone}
+	}
+	cheapest := math.Inf(1)
+	for _, zone := range zones {
+		if price, ok := s.Store.Pricing.Price(sh, zone, capacityType); ok {
+			cheapest = min(cheapest, price)
+		}
+	}
+	return cheapest
 }
 
 // decimal writes a price with no more digits than it needs, and at most five after the point.

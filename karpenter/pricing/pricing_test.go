@@ -46,7 +46,7 @@ func TestPrice(t *testing.T) {
 		{"When there is nearly nothing to estimate, it should not be free", sized("1m", "1Ki", 0), karpv1.CapacityTypeOnDemand, MinimumPrice, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, known := Default().Price(tc.shape, tc.capacityType)
+			got, known := Default().Price(tc.shape, "a", tc.capacityType)
 			if known != tc.known || got-tc.want > 1e-9 || tc.want-got > 1e-9 {
 				t.Errorf("got %v, %v; want %v, %v", got, known, tc.want, tc.known)
 			}
@@ -56,7 +56,7 @@ func TestPrice(t *testing.T) {
 		order := []*shape.Shape{sized("1", "2Gi", 0), sized("2", "2Gi", 0), sized("2", "4Gi", 0), sized("4", "8Gi", 0), sized("4", "8Gi", 1), sized("4", "8Gi", 2)}
 		last := 0.0
 		for _, s := range order {
-			price, _ := Estimate{}.Price(s, karpv1.CapacityTypeOnDemand)
+			price, _ := Estimate{}.Price(s, "a", karpv1.CapacityTypeOnDemand)
 			if price <= last {
 				t.Errorf("%v costs %v, and something smaller %v", s.Capacity, price, last)
 			}

@@ -346,6 +346,9 @@ const (
 	MinSizeNotKeptReason = "MinSizeNotKept"
 	// ReferenceNotFoundReason: a MachineDeployment refers to a template that doesn't exist; create it, or correct the name.
 	ReferenceNotFoundReason = "ReferenceNotFound"
+	// PricesUnreadableReason: the file that Karpenter reads prices from (ConfigMap karpenter-prices beside it) can't be understood;
+	// the message says where. The prices read before stay in use.
+	PricesUnreadableReason = "PricesUnreadable"
 	// SourceUnreadableReason: a kind isn't served by the management cluster, or may not be read; name it in
 	// spec.autoNode of the HostedCluster, or install its provider.
 	SourceUnreadableReason = "SourceUnreadable"

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"cmp"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"github.com/autonode-io/autonode/karpenter/offering"
+	"github.com/autonode-io/autonode/karpenter/shape"
+)
+
+// place is where and how a machine is bought.
+type place struct{ zone, capacityType string }
+
+func (p place) compare(other place) int {
+	return cmp.Or(cmp.Compare(p.zone, other.zone), cmp.Compare(p.capacityType, other.capacityType))
+}
+
+// choices are the offerings of one instance type. Where several shapes offer the same, one that can be had wins, then the
+// cheaper one, then the first.
+func (b builder) choices(shapes []*shape.Shape, zones []string) map[place]*Choice {
+	choices := make(map[place]*Choice, 2*max(len(zones), 1))
+	for _, sh := range shapes {
+		b.eachChoice(sh, zones, func(p place, choice *Choice) {
+			other, ok := choices[p]
+			if !ok ||
+				choice.Offering.Available && !other.Offering.Available ||
+				choice.Offering.Available == other.Offering.Available && choice.Offering.Price < other.Offering.Price {
+				choices[p] = choice
+			}
+		})
+	}
+	return choices
+}
+
+// eachChoice makes the offerings of one shape.
+func (b builder) eachChoice(sh *shape.Shape, zones []string, yield func(place, *Choice)) {
+	domains := zones
+	if len(sh.FailureDomains) > 0 {
+		domains = sh.FailureDomains
+	}
+	launchable := b.launchable(sh)
+	each := func(p place, domain string) {
+		price, known := b.Pricing.Price(sh, p.zone, p.capacityType)
+		if !known && p.capacityType == karpv1.CapacityTypeSpot && !b.Pricing.Complete() {
+			// Whether there is such an offering isn't known. Its nodes would be replaced if it were gone.
+			price, _ = b.Pricing.Price(sh, p.zone, karpv1.CapacityTypeOnDemand)
+			yield(p, b.choice(sh, p, domain, price, false))
+			return
+		}
+		if known {
+			yield(p, b.choice(sh, p, domain, price, launchable))
+		}
+	}
+	for _, capacityType := range []string{karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot} {
+		if len(domains) == 0 {
+			each(place{DefaultZone, capacityType}, "")
+		}
+		for _, domain := range domains {
+			each(place{domain, capacityType}, domain)
+		}
+	}
+}
+
+// launchable tells whether anything can be made from a shape at all.
+func (b builder) launchable(sh *shape.Shape) bool {
+	full := false
+	if limit, limited := sh.Limit(); limited && b.Limits != nil {
+		// Asked even where something else forbids it: from then on the sequence changes when the answer does.
+		full = b.Limits.Full(sh.Source.Annotation(), limit)
+	}
+	return !full && !sh.Paused && !sh.Held && !b.Cluster.Paused && sh.Bootstrap.IsDefined()
+}
+
+func (b builder) choice(sh *shape.Shape, p place, failureDomain string, price float64, launchable bool) *Choice {
+	available := launchable
+	if b.Unavailable != nil && available {
+		available = !b.Unavailable.Has(offering.Key{InstanceType: sh.InstanceType, Zone: p.zone, CapacityType: p.capacityType})
+	}
+	requirements, ok := b.offerings[p]
+	if !ok {
+		requirements = scheduling.NewRequirements(
+			scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, p.zone),
+			scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, p.capacityType),
+		)
+		b.offerings[p] = requirements
+	}
+	return &Choice{
+		Shape:         sh,
+		FailureDomain: failureDomain,
+		Offering:      &cloudprovider.Offering{Requirements: requirements, Price: price, Available: available},
+	}
+}
