@@ -78,6 +78,18 @@ func TestMachineDeployment(t *testing.T) {
 		f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.ConditionShapesReady)
 		f.Expect(f.available("workers")).To(BeTrue())
 	})
+	t.Run("When a node class has no selector, as the upstream experiment's, it should choose the members, once there are some", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
+		md := f.machineDeployment("workers", "c4-large-sized", "blue")
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec = v1alpha1.ClusterAPINodeClassSpec{} })
+		f.condition(v1alpha1.ConditionSourcesFound, "False", v1alpha1.NoSelectorReason)
+		patch := client.MergeFrom(md.DeepCopy())
+		md.Labels[v1alpha1.MemberLabel] = ""
+		f.Expect(f.Admin.Patch(t.Context(), md, patch)).To(Succeed())
+		f.ready()
+		f.Expect(f.instanceTypes()).To(Equal([]string{"workers"}))
+	})
 	t.Run("When it has sizes, its own replicas should count, and it should say that nobody keeps the rest of the minimum", func(t *testing.T) {
 		f := start(t, "")
 		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))

@@ -70,8 +70,6 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 		conditions.SetTrueWithReason(condition, noted, summary(notes))
 	case usable:
 		conditions.SetTrueWithReason(condition, condition, fmt.Sprintf("%s, the cheapest is %s", plural(len(shapes), "shape", "shapes"), nodeClass.Status.Cheapest))
-	case !selectsAny(nodeClass):
-		conditions.SetFalse(condition, v1alpha1.NoSelectorReason, selectsNothing)
 	case len(in.found.SelectorErrs) > 0:
 		conditions.SetFalse(condition, v1alpha1.InvalidSelectorReason, summary(in.found.SelectorErrs))
 	case len(in.found.Unreadable) > 0:
@@ -79,7 +77,8 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 	case len(problems) > 0:
 		conditions.SetFalse(condition, v1alpha1.AllInvalidReason, summary(problems)+"; nothing else matches")
 	default:
-		conditions.SetFalse(condition, v1alpha1.NoShapesReason, sourcesFound(s).nothingMatches(nodeClass, in.found))
+		reason, message := sourcesFound(s).nothingMatches(nodeClass, in.found)
+		conditions.SetFalse(condition, reason, message)
 	}
 	return result, nil
 }

@@ -29,14 +29,13 @@ func (s sourcesFound) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAP
 	unread := unreadOf(nodeClass, in.found, true)
 	sources := len(in.found.Matching)
 	switch {
-	case !selectsAny(nodeClass):
-		conditions.SetFalse(condition, v1alpha1.NoSelectorReason, selectsNothing)
 	case sources == 0 && len(in.found.SelectorErrs) > 0:
 		conditions.SetFalse(condition, v1alpha1.InvalidSelectorReason, summary(in.found.SelectorErrs))
 	case sources == 0 && len(unread) > 0:
 		return unreadable(conditions, condition, unread)
 	case sources == 0:
-		conditions.SetFalse(condition, v1alpha1.NoShapesReason, s.nothingMatches(nodeClass, in.found))
+		reason, message := s.nothingMatches(nodeClass, in.found)
+		conditions.SetFalse(condition, reason, message)
 	case len(in.found.SelectorErrs) > 0:
 		conditions.SetTrueWithReason(condition, v1alpha1.InvalidSelectorReason, fmt.Sprintf("%s; %s in use", summary(in.found.SelectorErrs), plural(sources, "other source is", "other sources are")))
 	case len(unread) > 0:
@@ -80,16 +79,10 @@ func (s referencesResolved) reconcile(_ context.Context, nodeClass *v1alpha1.Clu
 	return reconcile.Result{}, nil
 }
 
-const selectsNothing = "the node class selects nothing; set spec.infrastructureTemplateSelectors or spec.scalableResourceSelector"
-
-func selectsAny(nodeClass *v1alpha1.ClusterAPINodeClass) bool {
-	return nodeClass.Spec.ScalableResourceSelector != nil || len(nodeClass.Spec.InfrastructureTemplateSelectors) > 0
-}
-
 // unreadOf returns why kinds can't be read that the node class selects, or those that something selected refers to.
 func unreadOf(nodeClass *v1alpha1.ClusterAPINodeClass, found *shape.Found, selected bool) []error {
 	kinds := map[schema.GroupKind]bool{}
-	if nodeClass.Spec.ScalableResourceSelector != nil {
+	if shape.MachineDeploymentSelector(nodeClass) != nil {
 		kinds[shape.MachineDeploymentKind] = true
 	}
 	for _, selector := range nodeClass.Spec.InfrastructureTemplateSelectors {
@@ -106,7 +99,12 @@ func unreadOf(nodeClass *v1alpha1.ClusterAPINodeClass, found *shape.Found, selec
 }
 
 // nothingMatches says for each selector how many objects it could have matched.
-func (s sourcesFound) nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, found *shape.Found) string {
+func (s sourcesFound) nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, found *shape.Found) (reason, message string) {
+	if nodeClass.Spec.ScalableResourceSelector == nil && len(nodeClass.Spec.InfrastructureTemplateSelectors) == 0 {
+		return v1alpha1.NoSelectorReason, fmt.Sprintf(
+			"the node class has no selector, and no MachineDeployment in namespace %s of the management cluster has the label %s; set spec.infrastructureTemplateSelectors or spec.scalableResourceSelector",
+			s.Namespace, v1alpha1.MemberLabel)
+	}
 	var parts []string
 	say := func(gk schema.GroupKind, field string, selector *metav1.LabelSelector) {
 		text := metav1.FormatLabelSelector(selector)
@@ -125,7 +123,7 @@ func (s sourcesFound) nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, fo
 	if selector := nodeClass.Spec.ScalableResourceSelector; selector != nil {
 		say(shape.MachineDeploymentKind, "spec.scalableResourceSelector", selector)
 	}
-	return strings.Join(parts, "; ")
+	return v1alpha1.NoShapesReason, strings.Join(parts, "; ")
 }
 
 // byKind counts sources: "2 KwokMachineTemplates, 1 MachineDeployment".

@@ -21,14 +21,23 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
+// MachineDeploymentSelector is what a node class chooses MachineDeployments by, or nil if it chooses none.
+func MachineDeploymentSelector(nodeClass *v1alpha1.ClusterAPINodeClass) *metav1.LabelSelector {
+	if nodeClass.Spec.ScalableResourceSelector == nil && len(nodeClass.Spec.InfrastructureTemplateSelectors) == 0 {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.MemberLabel: ""}}
+	}
+	return nodeClass.Spec.ScalableResourceSelector
+}
+
 // machineDeployments are read only: their replicas are nobody's business here.
 type machineDeployments struct{ Config }
 
 func (m machineDeployments) find(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, found *Found) error {
-	if nodeClass.Spec.ScalableResourceSelector == nil {
+	selector := MachineDeploymentSelector(nodeClass)
+	if selector == nil {
 		return nil
 	}
-	matches, err := metav1.LabelSelectorAsSelector(nodeClass.Spec.ScalableResourceSelector)
+	matches, err := metav1.LabelSelectorAsSelector(selector)
 	if err != nil {
 		found.SelectorErrs = append(found.SelectorErrs, fmt.Errorf("spec.scalableResourceSelector: %w", err))
 		return nil

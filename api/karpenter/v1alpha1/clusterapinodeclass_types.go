@@ -206,7 +206,8 @@ const (
 // ShapeSelectors choose shape sources in the control-plane namespace of the management cluster.
 type ShapeSelectors struct {
 	// scalableResourceSelector chooses MachineDeployments by their labels. They are only read: their template,
-	// bootstrap, labels and taints are a shape; their replicas are left alone.
+	// bootstrap, labels and taints are a shape; their replicas are left alone. A node class without any selector chooses
+	// those with the label node.cluster.x-k8s.io/karpenter-member, as the upstream experiment does.
 	// +optional
 	ScalableResourceSelector *metav1.LabelSelector `json:"scalableResourceSelector,omitempty"`
 
@@ -331,7 +332,8 @@ const (
 
 // Reasons of ClusterAPINodeClass conditions.
 const (
-	// NoSelectorReason: the node class selects nothing; set scalableResourceSelector or infrastructureTemplateSelectors.
+	// NoSelectorReason: the node class has no selector, and no MachineDeployment the label for that case; set
+	// scalableResourceSelector or infrastructureTemplateSelectors.
 	NoSelectorReason = "NoSelector"
 	// InvalidSelectorReason: a label selector can't be parsed; the message says why.
 	InvalidSelectorReason = "InvalidSelector"

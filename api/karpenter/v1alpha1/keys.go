@@ -12,6 +12,10 @@ const (
 	InstanceTypeAnnotation = Group + "/instance-type"
 )
 
+// MemberLabel is on the MachineDeployments that a node class without any selector chooses. It comes from the upstream
+// experiment, and its value is empty.
+const MemberLabel = "node.cluster.x-k8s.io/karpenter-member"
+
 // Labels of the objects that the provider makes in the management cluster.
 const (
 	// NodeClaimLabel is the name of the NodeClaim that a Machine and its children belong to.
