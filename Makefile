@@ -16,6 +16,7 @@ IMAGE_PREFIX ?= autonode
 # Folders with tests that need no world; test/e2e is the rest.
 PACKAGES = ./api/... ./assets/... ./cmd/... ./karpenter/... ./operator/... ./payload/... ./test/conformance/... ./test/world/...
 TESTFLAGS ?=
+COUNT ?= 1
 
 .PHONY: help
 help: ## Print this help.
@@ -53,6 +54,10 @@ verify: generate ## Regenerate and lint, and fail when a generated file isn't co
 unit: build ## Run the unit and envtest tests with the race detector.
 	assets=$$($(AUTONODE) world build --print-assets) && \
 	CGO_ENABLED=1 KUBEBUILDER_ASSETS=$$assets go test -race -shuffle=on -timeout=15m $(TESTFLAGS) $(PACKAGES)
+
+.PHONY: bench
+bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics.
+	@go test -run '^$$' -bench . -benchmem -count=$(COUNT) ./karpenter/...
 
 .PHONY: e2e
 e2e: build ## Run the stories in test/e2e against a world of their own. TESTFLAGS='-run Upgrade' chooses.

@@ -55,7 +55,7 @@ func owned(t *testing.T, s *sandbox.Sandbox, nodeClaim *karpv1.NodeClaim) map[st
 func TestReplay(t *testing.T) {
 	one := map[string]int{sandbox.TestMachine.Kind: 1, sandbox.KubeadmConfig.Kind: 1, machineKind.Kind: 1}
 	s := sandbox.New(t)
-	for objects := int64(0); objects <= 3; objects++ {
+	for objects := range int64(4) {
 		for _, lost := range []bool{false, true} {
 			what := map[bool]string{false: "fails", true: "takes place and its answer is lost"}[lost]
 			t.Run(fmt.Sprintf("When an earlier attempt made %d objects and any call of the next one %s, the one after it should end with one Machine", objects, what), func(t *testing.T) {
