@@ -176,6 +176,7 @@ func (b builder) build() *Snapshot {
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		shapes := groups[name]
 		it := &cloudprovider.InstanceType{Name: name, Capacity: b.capacityOf(shapes)}
+		it.DynamicResources = devicesOf(shapes)
 		for _, sh := range shapes {
 			s.shapes[sh.Source.Annotation()] = sh
 			if sh.MinSize != nil && *sh.MinSize > sh.Replicas {

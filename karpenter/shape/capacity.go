@@ -3,6 +3,7 @@
 package shape
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -21,8 +22,8 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// The Cluster Autoscaler's annotations for scaling from zero. Those for CSI and DRA drivers are left to the nodes: Karpenter
-// learns about both from objects in the guest cluster.
+// The Cluster Autoscaler's annotations for scaling from zero. Karpenter knows the volume limits of nodes that exist only, so that
+// csi-driver is checked and no more.
 // https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/cloudprovider/clusterapi/README.md
 const (
 	capacityPrefix = "capacity.cluster-autoscaler.kubernetes.io/"
@@ -35,6 +36,8 @@ const (
 	maxPodsAnnotation  = capacityPrefix + "maxPods"
 	labelsAnnotation   = capacityPrefix + "labels"
 	taintsAnnotation   = capacityPrefix + "taints"
+	csiAnnotation      = capacityPrefix + "csi-driver"
+	draAnnotation      = capacityPrefix + "dra-driver"
 )
 
 // What holds where nobody says otherwise, as for the Cluster Autoscaler.
@@ -42,6 +45,8 @@ const (
 	DefaultMaxPods = 110
 	DefaultArch    = karpv1.ArchitectureAmd64
 	DefaultOS      = string(corev1.Linux)
+	// MaxDevices is what a ResourceSlice holds.
+	MaxDevices = 128
 )
 
 var (
@@ -130,6 +135,14 @@ var annotationReaders = []struct {
 		s.Taints = append(s.Taints, taints...)
 		return problem
 	}},
+	{csiAnnotation, func(_ *Shape, value string) string { return volumeLimitsProblem(value) }},
+	{draAnnotation, func(s *Shape, value string) string {
+		if len(validation.IsDNS1123Subdomain(value)) > 0 {
+			return "is not the name of a DRA driver, such as gpu.nvidia.com"
+		}
+		s.DeviceDriver = value
+		return ""
+	}},
 	{v1alpha1.PriceAnnotation, priceReader(func(s *Shape, price *float64) { s.Price = price })},
 	{v1alpha1.SpotPriceAnnotation, priceReader(func(s *Shape, price *float64) { s.SpotPrice = price })},
 	{v1alpha1.InstanceTypeAnnotation, func(s *Shape, value string) string {
@@ -204,7 +217,8 @@ func (s *Shape) readStatus(object *unstructured.Unstructured) (key, value, probl
 	return "", "", ""
 }
 
-// readGPU needs two annotations to know one resource.
+// readGPU needs two annotations to know one resource: the count, and what the count is of. A DRA driver makes devices of them
+// instead of a resource, or beside it.
 func (s *Shape) readGPU(kind, count string) string {
 	kind, count = strings.TrimSpace(kind), strings.TrimSpace(count)
 	if count == "" {
@@ -215,6 +229,17 @@ func (s *Shape) readGPU(kind, count string) string {
 	case problem != "":
 		return problem
 	case q.IsZero():
+		s.Devices = 0
+		return ""
+	}
+	if s.DeviceDriver != "" {
+		if q.CmpInt64(MaxDevices) > 0 || q.MilliValue()%1000 != 0 {
+			return fmt.Sprintf("is not a number of devices from 0 to %d", MaxDevices)
+		}
+		s.Devices = int(q.Value())
+	}
+	switch {
+	case kind == "" && s.DeviceDriver != "":
 		return ""
 	case kind == "":
 		return fmt.Sprintf("needs annotation %s beside it, such as nvidia.com/gpu", gpuTypeAnnotation)
@@ -254,8 +279,8 @@ func (s *Shape) addLabels(set map[string]string) (key, value, problem string) {
 	return "", "", ""
 }
 
-// complete sets what nobody said, and says what is missing.
-func (s *Shape) complete() *InvalidError {
+// complete sets what nobody said, and says what is missing. Without an architecture given it is DefaultArch.
+func (s *Shape) complete(arch string) *InvalidError {
 	for _, needed := range []struct {
 		name       corev1.ResourceName
 		annotation string
@@ -269,7 +294,7 @@ func (s *Shape) complete() *InvalidError {
 		s.Capacity[corev1.ResourcePods] = *resource.NewQuantity(DefaultMaxPods, resource.DecimalSI)
 	}
 	if s.Arch == "" {
-		s.Arch = DefaultArch
+		s.Arch = cmp.Or(arch, DefaultArch)
 	}
 	if s.OS == "" {
 		s.OS = DefaultOS
@@ -346,6 +371,21 @@ func parseTaints(value string) (taints []corev1.Taint, problem string) {
 		taints = append(taints, taint)
 	}
 	return taints, ""
+}
+
+// volumeLimitsProblem says what is wrong with driver=volumes,driver=volumes.
+func volumeLimitsProblem(value string) string {
+	for part := range strings.SplitSeq(value, ",") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			continue
+		}
+		driver, volumes, _ := strings.Cut(part, "=")
+		if n, err := strconv.ParseInt(volumes, 10, 32); err != nil || n < 0 || len(validation.IsDNS1123Subdomain(driver)) > 0 {
+			return fmt.Sprintf("is not a list of volume limits, such as ebs.csi.aws.com=25: %q is not a volume limit", part)
+		}
+	}
+	return ""
 }
 
 func labelValueProblem(value string) string {

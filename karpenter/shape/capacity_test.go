@@ -102,13 +102,20 @@ func TestReadTemplate(t *testing.T) {
 			want: Shape{InstanceType: "metal", Arch: "amd64", OS: "linux", Capacity: list("cpu", "500m", "memory", "512Mi", "pods", "110")},
 		},
 		{
+			name: "When a DRA driver is named, it should publish the devices, and be no resource",
+			template: annotated(map[string]string{
+				draAnnotation: "gpu.nvidia.com", gpuCountAnnotation: "2", csiAnnotation: "ebs.csi.aws.com=25, efs.csi.aws.com=0",
+			}),
+			want: Shape{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), Devices: 2, DeviceDriver: "gpu.nvidia.com"},
+		},
+		{
 			name:     "When the template is paused, it should be a paused shape",
 			template: annotated(map[string]string{"cluster.x-k8s.io/paused": ""}),
 			want:     Shape{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), Paused: true},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, invalid := templates{}.read(tc.template)
+			got, invalid := templates{}.read(tc.template, "")
 			if invalid != nil {
 				t.Fatal(invalid)
 			}
@@ -120,6 +127,32 @@ func TestReadTemplate(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("shape (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDefaultArchitecture(t *testing.T) {
+	told := template("c2-small", func(u *unstructured.Unstructured) {
+		u.Object["status"] = map[string]any{
+			"capacity": map[string]any{"cpu": "2", "memory": "4Gi"},
+			"nodeInfo": map[string]any{"architecture": "amd64"},
+		}
+	})
+	for _, tc := range []struct {
+		name      string
+		template  *unstructured.Unstructured
+		arch      string
+		wantsArch string
+	}{
+		{"When the node class has a default architecture, it should be that of machines whose source doesn't tell theirs", template("c2-small", nil), "arm64", "arm64"},
+		{"When the source tells its architecture, it should be that", told, "arm64", "amd64"},
+		{"When nobody says anything, it should be amd64", template("c2-small", nil), "", "amd64"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, invalid := templates{}.read(tc.template, tc.arch)
+			if invalid != nil || got.Arch != tc.wantsArch {
+				t.Errorf("got %q, %v; want %q", got.Arch, invalid, tc.wantsArch)
 			}
 		})
 	}
@@ -151,6 +184,11 @@ func TestReadMalformedTemplate(t *testing.T) {
 		{"an empty architecture", annotated(map[string]string{labelsAnnotation: "kubernetes.io/arch="}), `has label kubernetes.io/arch=, which is empty`},
 		{"taints", annotated(map[string]string{taintsAnnotation: "dedicated=web:Never"}), `"dedicated=web:Never" is not a taint`},
 		{"a taint without a key", annotated(map[string]string{taintsAnnotation: "=x:NoSchedule"}), `"=x:NoSchedule" is not a taint`},
+		{"volume limits", annotated(map[string]string{csiAnnotation: "ebs.csi.aws.com=25,efs.csi.aws.com"}), `annotation capacity.cluster-autoscaler.kubernetes.io/csi-driver: "ebs.csi.aws.com=25,efs.csi.aws.com" is not a list of volume limits, such as ebs.csi.aws.com=25: "efs.csi.aws.com" is not a volume limit`},
+		{"a negative volume limit", annotated(map[string]string{csiAnnotation: "ebs.csi.aws.com=-1"}), `"ebs.csi.aws.com=-1" is not a volume limit`},
+		{"DRA driver", annotated(map[string]string{draAnnotation: "gpu nvidia"}), `annotation capacity.cluster-autoscaler.kubernetes.io/dra-driver: "gpu nvidia" is not the name of a DRA driver, such as gpu.nvidia.com`},
+		{"too many devices", annotated(map[string]string{draAnnotation: "gpu.nvidia.com", gpuCountAnnotation: "129"}), `annotation capacity.cluster-autoscaler.kubernetes.io/gpu-count: "129" is not a number of devices from 0 to 128`},
+		{"half a device", annotated(map[string]string{draAnnotation: "gpu.nvidia.com", gpuCountAnnotation: "500m"}), `"500m" is not a number of devices`},
 		{"price", annotated(map[string]string{v1alpha1.PriceAnnotation: "-1"}), `annotation karpenter.cluster.x-k8s.io/price: "-1" is not a price in US dollars an hour, such as 0.096`},
 		{"a price that isn't a number", annotated(map[string]string{v1alpha1.PriceAnnotation: "NaN"}), `"NaN" is not a price`},
 		{"spot price", annotated(map[string]string{v1alpha1.SpotPriceAnnotation: "0,03"}), `annotation karpenter.cluster.x-k8s.io/spot-price: "0,03" is not a price`},
@@ -167,7 +205,7 @@ func TestReadMalformedTemplate(t *testing.T) {
 		{"no template to clone", template("c2-small", func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{} }), `has no spec.template`},
 	} {
 		t.Run("When the template is wrong in: "+tc.name+", it should say which key of which object is wrong, and how", func(t *testing.T) {
-			_, invalid := templates{}.read(tc.template)
+			_, invalid := templates{}.read(tc.template, "")
 			if invalid == nil {
 				t.Fatal("the template is accepted")
 			}
@@ -223,7 +261,7 @@ func FuzzAnnotations(f *testing.F) {
 		annotations[cpuAnnotation] = a
 		u := annotated(annotations)
 		u.Object["status"] = map[string]any{"capacity": map[string]any{"cpu": b, "memory": c}, "nodeInfo": map[string]any{"architecture": a}}
-		shape, invalid := templates{}.read(u)
+		shape, invalid := templates{}.read(u, "")
 		if invalid != nil {
 			if invalid.Error() == "" {
 				t.Error("an error says nothing")

@@ -50,7 +50,7 @@ func (m machineDeployments) find(ctx context.Context, nodeClass *v1alpha1.Cluste
 		if !matches.Matches(labelsOf(object)) {
 			continue
 		}
-		if err := m.read(ctx, object, found); err != nil {
+		if err := m.read(ctx, object, nodeClass.Spec.DefaultArchitecture, found); err != nil {
 			return err
 		}
 	}
@@ -58,7 +58,7 @@ func (m machineDeployments) find(ctx context.Context, nodeClass *v1alpha1.Cluste
 }
 
 // read adds one MachineDeployment's shape. The error is that of ctx, and nothing else.
-func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstructured, found *Found) error {
+func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstructured, arch string, found *Found) error {
 	source := sourceOf(object)
 	md := &clusterv1.MachineDeployment{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, md); err != nil {
@@ -110,7 +110,7 @@ func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstr
 			return nil
 		}
 	}
-	found.add(shape, shape.complete())
+	found.add(shape, shape.complete(arch))
 	return nil
 }
 

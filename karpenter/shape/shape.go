@@ -77,6 +77,9 @@ type Shape struct {
 	Arch, OS string
 	// Capacity holds at least cpu, memory and pods.
 	Capacity corev1.ResourceList
+	// Devices that the DRA driver DeviceDriver publishes for a node of this shape; none without a driver.
+	Devices      int
+	DeviceDriver string
 	// Labels are what nodes of this shape have beside the well-known ones that other fields hold.
 	Labels map[string]string
 	// Taints are what nodes of this shape have from the start.

@@ -35,14 +35,14 @@ func (t templates) find(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeC
 				continue
 			}
 			found.Matching = append(found.Matching, sourceOf(template))
-			shape, invalid := t.read(template)
+			shape, invalid := t.read(template, nodeClass.Spec.DefaultArchitecture)
 			found.add(shape, invalid)
 		}
 	}
 	return nil
 }
 
-func (t templates) read(template *unstructured.Unstructured) (Shape, *InvalidError) {
+func (t templates) read(template *unstructured.Unstructured, arch string) (Shape, *InvalidError) {
 	shape := Shape{Source: sourceOf(template), Paused: annotations.HasPaused(template)}
 	if invalid := shape.setTemplate(template); invalid != nil {
 		return Shape{}, invalid
@@ -50,7 +50,7 @@ func (t templates) read(template *unstructured.Unstructured) (Shape, *InvalidErr
 	if invalid := shape.read(layer{object: template, status: true}); invalid != nil {
 		return Shape{}, invalid
 	}
-	return shape, shape.complete()
+	return shape, shape.complete(arch)
 }
 
 // setTemplate says what machines are cloned from.
