@@ -202,11 +202,12 @@ func request(name string) reconcile.Request {
 func matters(before, after *clusterv1.Machine) bool {
 	return before.Spec.ProviderID != after.Spec.ProviderID ||
 		(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
-		conditionOf(before, clusterv1.PausedCondition).Status != conditionOf(after, clusterv1.PausedCondition).Status ||
-		Unhealthy(before) != Unhealthy(after) ||
-		!slices.EqualFunc(conditionsOfMachine(before), conditionsOfMachine(after), func(b, a metav1.Condition) bool {
-			return b.Status == a.Status && b.Reason == a.Reason && b.Message == a.Message
-		})
+		!slices.EqualFunc(before.Status.Conditions, after.Status.Conditions, sameWords) ||
+		!slices.EqualFunc(conditionsOfMachine(before), conditionsOfMachine(after), sameWords)
+}
+
+func sameWords(a, b metav1.Condition) bool {
+	return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
 // conditionOf returns a Machine's condition, zero when it has none of that type.

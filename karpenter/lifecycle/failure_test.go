@@ -98,6 +98,14 @@ func (f *fixture) reasons(reasons ...v1alpha1.FailureReason) {
 	}).Should(Succeed())
 }
 
+func bootstrap(reason, message string) func(*clusterv1.Machine) {
+	return func(m *clusterv1.Machine) {
+		m.Status.Conditions = []metav1.Condition{{
+			Type: clusterv1.MachineBootstrapConfigReadyCondition, Status: metav1.ConditionFalse, Reason: reason, Message: message, LastTransitionTime: metav1.Now(),
+		}}
+	}
+}
+
 func TestFailureReasonsOfNodeClass(t *testing.T) {
 	reason := func(reason string, means v1alpha1.FailureMeaning) v1alpha1.FailureReason {
 		return v1alpha1.FailureReason{Reason: reason, Means: means}
@@ -119,6 +127,13 @@ func TestFailureReasonsOfNodeClass(t *testing.T) {
 		"When the node class says that a reason is a failure, it should give the NodeClaim up and not the offering": {
 			[]v1alpha1.FailureReason{reason("BootstrapFailed", v1alpha1.FailureTerminal)},
 			infrastructure(metav1.ConditionFalse, "BootstrapFailed", "exit code 1"), []string{lifecycle.MachineFailedReason}, false,
+		},
+		"When the node class's reason is of the bootstrap's condition, it should take its word too": {
+			[]v1alpha1.FailureReason{reason("DataSecretGenerationFailed", v1alpha1.FailureTerminal)},
+			bootstrap("DataSecretGenerationFailed", "no token"), []string{lifecycle.MachineFailedReason}, false,
+		},
+		"When the bootstrap's condition has a word that is known, it should not take it for the infrastructure's": {
+			nil, bootstrap("NotReady", "QuotaExceeded: secrets"), nil, false,
 		},
 		"When the node class ignores a reason, it should wait, whatever the message": {
 			[]v1alpha1.FailureReason{reason("InstanceProvisionFailed", v1alpha1.FailureIgnored)},

@@ -25,8 +25,8 @@ type identity struct{ Config }
 
 func (i *identity) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
 	conditions := nodeClaim.StatusConditions(status.WithClock(i.Clock))
-	told := conditions.Get(ConditionMachineProvisioned).IsTrue() || conditions.Get(karpv1.ConditionTypeRegistered).IsTrue()
-	if m.Spec.ProviderID == "" || nodeClaim.Status.ProviderID == m.Spec.ProviderID && told {
+	known := conditions.Get(ConditionMachineProvisioned).IsTrue() || conditions.Get(karpv1.ConditionTypeRegistered).IsTrue()
+	if m.Spec.ProviderID == "" || nodeClaim.Status.ProviderID == m.Spec.ProviderID && known {
 		return outcome{}, nil
 	}
 	stored := nodeClaim.DeepCopy()

@@ -51,14 +51,21 @@ type finding struct {
 // rank orders findings: what says more about the offering comes first.
 var rank = []v1alpha1.FailureMeaning{v1alpha1.FailureQuotaExceeded, v1alpha1.FailureInsufficientCapacity, v1alpha1.FailureTerminal}
 
-// interpret returns the weightiest of what the conditions say, by the reasons of the node class and by those that are known. Of
-// equally weighty ones the first counts.
-func interpret(reasons []v1alpha1.FailureReason, conditions []metav1.Condition) (finding, bool) {
+// interpret returns the weightiest of what is said: conditions about the infrastructure count by the reasons of the node class and by
+// those that are known, others by the node class's alone. Of equally weighty ones the first counts.
+func interpret(reasons []v1alpha1.FailureReason, infrastructure, others []metav1.Condition) (finding, bool) {
 	var findings []finding
-	for _, condition := range conditions {
-		if means := meaning(reasons, condition); means != v1alpha1.FailureIgnored {
+	add := func(means v1alpha1.FailureMeaning, condition metav1.Condition) {
+		if means != v1alpha1.FailureIgnored {
 			findings = append(findings, finding{means, condition})
 		}
+	}
+	for _, condition := range infrastructure {
+		add(meaning(reasons, condition), condition)
+	}
+	for _, condition := range others {
+		means, _ := told(reasons, condition)
+		add(means, condition)
 	}
 	if len(findings) == 0 {
 		return finding{}, false
@@ -70,18 +77,8 @@ func interpret(reasons []v1alpha1.FailureReason, conditions []metav1.Condition) 
 
 // meaning of one condition; Ignored if it is no failure. The node class has the first word.
 func meaning(reasons []v1alpha1.FailureReason, condition metav1.Condition) v1alpha1.FailureMeaning {
-	if condition.Status != metav1.ConditionFalse {
-		return v1alpha1.FailureIgnored
-	}
-	for _, reason := range reasons {
-		if strings.EqualFold(condition.Reason, reason.Reason) {
-			return reason.Means
-		}
-	}
-	for _, reason := range reasons {
-		if reason.Means != v1alpha1.FailureIgnored && containsWord(condition.Message, reason.Reason) {
-			return reason.Means
-		}
+	if means, ok := told(reasons, condition); ok || condition.Status != metav1.ConditionFalse {
+		return means
 	}
 	ignored := func(word string) bool {
 		return slices.ContainsFunc(reasons, func(r v1alpha1.FailureReason) bool { return strings.EqualFold(r.Reason, word) })
@@ -100,6 +97,24 @@ func meaning(reasons []v1alpha1.FailureReason, condition metav1.Condition) v1alp
 	return v1alpha1.FailureIgnored
 }
 
+// told is the meaning that a node class gives a condition, if it does.
+func told(reasons []v1alpha1.FailureReason, condition metav1.Condition) (v1alpha1.FailureMeaning, bool) {
+	if condition.Status != metav1.ConditionFalse {
+		return v1alpha1.FailureIgnored, false
+	}
+	for _, reason := range reasons {
+		if strings.EqualFold(condition.Reason, reason.Reason) {
+			return reason.Means, true
+		}
+	}
+	for _, reason := range reasons {
+		if reason.Means != v1alpha1.FailureIgnored && containsWord(condition.Message, reason.Reason) {
+			return reason.Means, true
+		}
+	}
+	return v1alpha1.FailureIgnored, false
+}
+
 // failureReason is the type of a condition made from status.failureReason of an infrastructure machine of Cluster API's contract
 // v1beta1, which is final by that contract, whatever it is. Cluster API copies it to the Machine.
 const failureReason = "FailureReason"
@@ -111,6 +126,17 @@ func conditionsOfMachine(m *clusterv1.Machine) []metav1.Condition {
 		conditions = append(conditions, metav1.Condition{Type: failureReason, Status: metav1.ConditionFalse, Reason: reason, Message: message})
 	}
 	return conditions
+}
+
+// otherConditions of a Machine, without those that only sum up.
+func otherConditions(m *clusterv1.Machine) []metav1.Condition {
+	return slices.DeleteFunc(slices.Clone(m.Status.Conditions), func(condition metav1.Condition) bool {
+		switch condition.Type {
+		case clusterv1.MachineInfrastructureReadyCondition, clusterv1.MachineReadyCondition, clusterv1.MachineAvailableCondition:
+			return true
+		}
+		return false
+	})
 }
 
 // finalFailure returns a Machine's failureReason and failureMessage.
