@@ -263,13 +263,13 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 // deleteMachine tells Cluster API not to drain, and deletes. Karpenter has drained by then, by its own rules. The annotations
 // are set only now, so that a Machine that a person deletes is drained.
 func (p *Provider) deleteMachine(ctx context.Context, machine *clusterv1.Machine) error {
-	if _, ok := machine.Annotations[clusterv1.ExcludeNodeDrainingAnnotation]; !ok {
-		patched := machine.DeepCopy()
-		if patched.Annotations == nil {
-			patched.Annotations = map[string]string{}
+	patched := machine.DeepCopy()
+	for _, key := range []string{clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation} {
+		if _, ok := patched.Annotations[key]; !ok {
+			metav1.SetMetaDataAnnotation(&patched.ObjectMeta, key, "")
 		}
-		patched.Annotations[clusterv1.ExcludeNodeDrainingAnnotation] = ""
-		patched.Annotations[clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation] = ""
+	}
+	if len(patched.Annotations) != len(machine.Annotations) {
 		if err := p.Management.Patch(ctx, patched, client.MergeFrom(machine), FieldOwner); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("telling Cluster API not to drain Machine %s again: %w", klog.KObj(machine), err)
 		}
