@@ -123,17 +123,19 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.N
 	if ref == nil {
 		return nil, fmt.Errorf("getting instance types: NodePool %s names no node class", nodePool.Name)
 	}
-	nodeClass, err := c.nodeClass(ctx, ref.Name)
+	// The store forgets a node class that goes, so there is one where it has a snapshot; reading it would copy its status.
+	snapshot, err := c.InstanceTypes.Snapshot(ref.Name)
 	if err != nil {
-		if apierrors.IsNotFound(err) {
-			c.Recorder.Publish(nodePoolWithoutNodeClass(nodePool, ref.Name))
+		if _, err := c.nodeClass(ctx, ref.Name); err != nil {
+			if apierrors.IsNotFound(err) {
+				c.Recorder.Publish(nodePoolWithoutNodeClass(nodePool, ref.Name))
+			}
+			// An empty list instead of an error would look like "nothing fits".
+			return nil, fmt.Errorf("getting instance types for NodePool %s: %w", nodePool.Name, err)
 		}
-		// An empty list instead of an error would look like "nothing fits".
-		return nil, fmt.Errorf("getting instance types for NodePool %s: %w", nodePool.Name, err)
-	}
-	snapshot, err := c.snapshot(ctx, nodeClass.Name)
-	if err != nil {
-		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("getting instance types for NodePool %s: %w", nodePool.Name, err))
+		if snapshot, err = c.snapshot(ctx, ref.Name); err != nil {
+			return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("getting instance types for NodePool %s: %w", nodePool.Name, err))
+		}
 	}
 	return snapshot.Tolerating(nodePool.Spec.Template.Spec.Taints, nodePool.Spec.Template.Spec.StartupTaints), nil
 }

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudprovider_test
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/cloudprovider"
+	"github.com/autonode-io/autonode/karpenter/instancetype"
+	"github.com/autonode-io/autonode/karpenter/learned"
+	"github.com/autonode-io/autonode/karpenter/limit"
+	"github.com/autonode-io/autonode/karpenter/offering"
+	"github.com/autonode-io/autonode/karpenter/pricing"
+	"github.com/autonode-io/autonode/karpenter/shape"
+)
+
+// manyInstanceTypes is a provider, with everything that availability depends on, whose node class offers 700 instance types in
+// 3 zones as 2 capacity types; one of them has a maximum. It has no clients: nothing may be read.
+func manyInstanceTypes() (*cloudprovider.CloudProvider, *karpv1.NodePool) {
+	store := instancetype.NewStore(instancetype.Config{
+		Pricing:     pricing.WithFile(pricing.NewFile("testdata/no-prices.yaml")),
+		Unavailable: offering.NewUnavailable(clock.RealClock{}),
+		Limits:      limit.NewLedger(clock.RealClock{}, func() bool { return true }),
+		Memory:      learned.NewMemory(),
+	})
+	shapes := make([]shape.Shape, 700)
+	for i := range shapes {
+		name := fmt.Sprintf("type-%03d", i)
+		shapes[i] = shape.Shape{
+			Source:       shape.Source{GroupKind: schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "TestMachineTemplate"}, Name: name},
+			Bootstrap:    shape.Bootstrap{DataSecretName: "join"},
+			InstanceType: name, Arch: "amd64", OS: "linux",
+			Capacity: corev1.ResourceList{
+				corev1.ResourceCPU:    *resource.NewQuantity(int64(i%64+1), resource.DecimalSI),
+				corev1.ResourceMemory: *resource.NewQuantity(int64(i%64+1)<<31, resource.BinarySI),
+				corev1.ResourcePods:   *resource.NewQuantity(110, resource.DecimalSI),
+			},
+			Price: ptr.To(0.01 * float64(i+1)), SpotPrice: ptr.To(0.003 * float64(i+1)),
+		}
+	}
+	shapes[0].MaxSize = ptr.To(10)
+	nodeClass := &v1alpha1.ClusterAPINodeClass{}
+	nodeClass.Name = "default"
+	store.Set(nodeClass, shapes, shape.Cluster{FailureDomains: []string{"a", "b", "c"}})
+	nodePool := &karpv1.NodePool{}
+	nodePool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
+	return cloudprovider.New(cloudprovider.Config{InstanceTypes: store}), nodePool
+}
+
+func TestGetInstanceTypesCost(t *testing.T) {
+	t.Run("When nothing has changed, it should hand out the instance types without reading or allocating anything", func(t *testing.T) {
+		provider, nodePool := manyInstanceTypes()
+		if n := testing.AllocsPerRun(100, func() { _, _ = provider.GetInstanceTypes(t.Context(), nodePool) }); n != 0 {
+			t.Errorf("%v allocations", n)
+		}
+	})
+}
+
+func BenchmarkGetInstanceTypes(b *testing.B) {
+	provider, nodePool := manyInstanceTypes()
+	b.ReportAllocs()
+	for b.Loop() {
+		if its, err := provider.GetInstanceTypes(b.Context(), nodePool); err != nil || len(its) != 700 {
+			b.Fatal(err)
+		}
+	}
+}
