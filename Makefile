@@ -66,7 +66,7 @@ e2e: build ## Run the stories in test/e2e against a world of their own. TESTFLAG
 
 .PHONY: conformance
 conformance: build ## Run Karpenter's own suite against our provider and its kwok provider. PROVIDER=clusterapi or kwok runs one; ARGS="--focus 'Drift Budgets'" chooses.
-	$(AUTONODE) conformance --provider='$(PROVIDER)' $(ARGS)
+	$(AUTONODE) conformance --provider='$(PROVIDER)' --suite='$(or $(SUITE),regression)' $(ARGS)
 
 .PHONY: world
 world: build ## Start the local world and leave it in the foreground. ARGS are those of 'autonode world up'.

@@ -14,7 +14,7 @@ import (
 )
 
 func newConformanceCommand() *cobra.Command {
-	var provider string
+	var provider, suite string
 	var cfg conformance.Config
 	providers := []string{conformance.ClusterAPI, conformance.Kwok}
 	cmd := &cobra.Command{
@@ -38,6 +38,11 @@ The last results of each provider are kept, so that running one shows the other'
 				}
 				cfg.Providers = []string{provider}
 			}
+			suites := []string{conformance.Regression, conformance.DRA}
+			if !slices.Contains(suites, suite) {
+				return fmt.Errorf("--suite %s: there are %v", suite, suites)
+			}
+			cfg.Suites = []string{suite}
 			if cfg.Karpenter == "" {
 				self, err := os.Executable()
 				if err != nil {
@@ -50,6 +55,7 @@ The last results of each provider are kept, so that running one shows the other'
 		},
 	}
 	cmd.Flags().StringVar(&provider, "provider", "", "clusterapi or kwok; both if empty")
+	cmd.Flags().StringVar(&suite, "suite", conformance.Regression, "regression or dra")
 	cmd.Flags().StringVar(&cfg.Focus, "focus", "", "regular expression that chooses specs by their text")
 	cmd.Flags().IntVar(&cfg.Guests, "guests", 4, "guest clusters that each provider's specs are spread over")
 	cmd.Flags().StringVar(&cfg.Results, "results", filepath.Join("bin", "conformance"), "folder of the last results and of the logs")

@@ -8,6 +8,7 @@ import (
 	_ "embed"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -20,12 +21,15 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/klog/v2"
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/karpenter/pkg/apis"
 	"sigs.k8s.io/yaml"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/crds"
 	guestassets "github.com/autonode-io/autonode/assets/guest"
 	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
@@ -42,6 +46,8 @@ var (
 	draNodeClass []byte
 	//go:embed nodepool.yaml
 	nodePool []byte
+	//go:embed small-nodepool.yaml
+	smallNodePool []byte
 	//go:embed dra-templates.yaml
 	draTemplates []byte
 )
@@ -56,8 +62,8 @@ type clusterAPI struct {
 	management *controlplane.Cluster
 	client     client.Client // for management
 	dir        string
-	// args of a suite, by its name.
-	args map[string][]string
+	// files are those of the node classes and node pools, by the names of the embedded ones.
+	files map[string]string
 }
 
 var _ provider = (*clusterAPI)(nil)
@@ -71,22 +77,27 @@ func newClusterAPI(program string, management *controlplane.Cluster, dir string)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the management cluster: %w", err)
 	}
-	p := &clusterAPI{program: program, management: management, client: c, dir: dir, args: map[string][]string{}}
-	pool, err := writeFile(dir, "nodepool.yaml", nodePool)
-	if err != nil {
-		return nil, err
-	}
-	for suite, class := range map[string][]byte{regression: nodeClass, dra: draNodeClass} {
-		file, err := writeFile(dir, suite+"-nodeclass.yaml", class)
-		if err != nil {
+	p := &clusterAPI{program: program, management: management, client: c, dir: dir, files: map[string]string{}}
+	for name, data := range map[string][]byte{
+		"nodeclass.yaml": nodeClass, "dra-nodeclass.yaml": draNodeClass, "nodepool.yaml": nodePool, "small-nodepool.yaml": smallNodePool,
+	} {
+		if p.files[name], err = writeFile(dir, name, data); err != nil {
 			return nil, err
 		}
-		p.args[suite] = []string{"-default-nodeclass=" + file, "-default-nodepool=" + pool}
 	}
 	return p, nil
 }
 
-func (p *clusterAPI) suiteArgs(suite string) []string { return p.args[suite] }
+func (p *clusterAPI) suiteArgs(s spec) []string {
+	class, pool := "nodeclass.yaml", "nodepool.yaml"
+	switch {
+	case s.suite.name == DRA:
+		class = "dra-nodeclass.yaml"
+	case strings.HasPrefix(s.text, "CapacityBuffer "):
+		pool = "small-nodepool.yaml"
+	}
+	return []string{"-default-nodeclass=" + p.files[class], "-default-nodepool=" + p.files[pool]}
+}
 
 // namespace is the control-plane namespace that the world's hosting platform makes for a guest.
 func (p *clusterAPI) namespace(guest string) string { return "clusters-" + guest }
@@ -130,7 +141,7 @@ func (p *clusterAPI) createTemplates(ctx context.Context, guest string) error {
 			return fmt.Errorf("decoding a machine template: %w", err)
 		}
 		template.SetNamespace(p.namespace(guest))
-		template.SetLabels(map[string]string{clusterv1.ClusterNameLabel: guest, "autonode.io/shape-pool": dra})
+		template.SetLabels(map[string]string{clusterv1.ClusterNameLabel: guest, "autonode.io/shape-pool": DRA})
 		if err := p.client.Create(ctx, template); err != nil {
 			return fmt.Errorf("creating machine template %s: %w", template.GetName(), err)
 		}
@@ -239,6 +250,39 @@ func (p *clusterAPI) leftovers(ctx context.Context, guest string) ([]string, err
 		}
 	}
 	return names, nil
+}
+
+// accompany deletes a guest's NodePools, and so their NodeClaims, as soon as a node class is being deleted, until stop is called.
+// A node class stays until its NodeClaims have gone, but the DRA suite waits for its end before it deletes anything else:
+// Karpenter's own provider has no finalizer on node classes.
+func (p *clusterAPI) accompany(ctx context.Context, s spec, guest *controlplane.Cluster) (stop func(), err error) {
+	if s.suite.name != DRA {
+		return func() {}, nil
+	}
+	c, err := client.NewWithWatch(guest.RESTConfig(), client.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("connecting to %s: %w", guest.Name, err)
+	}
+	classes := &unstructured.UnstructuredList{}
+	classes.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.Kind + "List"))
+	events, err := c.Watch(ctx, classes)
+	if err != nil {
+		return nil, fmt.Errorf("watching node classes: %w", err)
+	}
+	go func() {
+		for event := range events.ResultChan() {
+			class, ok := event.Object.(*unstructured.Unstructured)
+			if !ok || class.GetDeletionTimestamp() == nil {
+				continue
+			}
+			pools := &unstructured.Unstructured{}
+			pools.SetGroupVersionKind(schema.GroupVersionKind{Group: "karpenter.sh", Version: "v1", Kind: "NodePool"})
+			if err := c.DeleteAllOf(ctx, pools); err != nil {
+				ctrl.Log.Error(err, "Deleting the node pools of a node class", "ClusterAPINodeClass", klog.KObj(class))
+			}
+		}
+	}()
+	return events.Stop, nil
 }
 
 func (p *clusterAPI) stop() {}

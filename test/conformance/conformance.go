@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,14 +35,16 @@ const leftoversTimeout = time.Minute
 
 // The suites.
 const (
-	regression = "regression"
-	dra        = "dra"
+	Regression = "regression"
+	DRA        = "dra"
 )
 
 // Config of Run.
 type Config struct {
 	// Providers to run: ClusterAPI, Kwok or both.
 	Providers []string
+	// Suites to run: Regression, DRA or both.
+	Suites []string
 	// Guests is how many guests each provider gets.
 	Guests int
 	// Focus chooses specs by a regular expression; empty means all.
@@ -73,6 +76,9 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	task.End("built in " + progress.Duration(task.Elapsed()))
 	r := &run{cfg: cfg, bin: bin, printer: printer, ports: newClaims(), results: map[string]*Results{}}
 	for _, s := range suites(bin) {
+		if !slices.Contains(cfg.Suites, s.name) {
+			continue
+		}
 		specs, err := s.load(ctx)
 		if err != nil {
 			return err
@@ -98,7 +104,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 func suites(bin string) []*suite {
 	return []*suite{
 		{
-			name: regression, path: filepath.Join(bin, regressionSuite.name),
+			name: Regression, path: filepath.Join(bin, regressionSuite.name),
 			ports: func(spec string) string {
 				if strings.HasPrefix(spec, "Chaos ") {
 					return "8080" // these start a manager, which serves metrics there
@@ -107,7 +113,7 @@ func suites(bin string) []*suite {
 			},
 		},
 		{
-			name: dra, path: filepath.Join(bin, draSuite.name), driver: filepath.Join(bin, draDriver.name),
+			name: DRA, path: filepath.Join(bin, draSuite.name), driver: filepath.Join(bin, draDriver.name),
 			ports: func(string) string { return "8082 and 8083" }, // the driver's
 		},
 	}
@@ -270,13 +276,18 @@ func (r *run) work(ctx context.Context, s setup, on runner, specs *queue, p prov
 
 func (r *run) runSpec(ctx context.Context, s setup, on runner, next spec, p provider, logs string) (Result, error) {
 	if next.suite.driver != "" {
-		stop, err := s.accompany(next.suite.driver, on)
+		stop, err := s.drive(next.suite.driver, on)
 		if err != nil {
 			return Result{}, err
 		}
 		defer stop()
 	}
-	return next.run(ctx, p.suiteArgs(next.suite.name), on.kubeconfig, logs)
+	stop, err := p.accompany(ctx, next, s.world.Guest(on.guest))
+	if err != nil {
+		return Result{}, err
+	}
+	defer stop()
+	return next.run(ctx, p.suiteArgs(next), on.kubeconfig, logs)
 }
 
 func (r *run) record(provider string, result Result) error {

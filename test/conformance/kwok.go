@@ -44,7 +44,12 @@ func newKwok(program string, kubeconfig func(guest string) string, logger logr.L
 }
 
 // suiteArgs are none: the suites' defaults are this provider's.
-func (p *kwokProvider) suiteArgs(string) []string { return nil }
+func (p *kwokProvider) suiteArgs(spec) []string { return nil }
+
+// accompany has nothing to do.
+func (p *kwokProvider) accompany(context.Context, spec, *controlplane.Cluster) (stop func(), err error) {
+	return func() {}, nil
+}
 
 func (p *kwokProvider) install(ctx context.Context, guest *controlplane.Cluster, c client.Client) (process.Spec, error) {
 	var definitions []*apiextensionsv1.CustomResourceDefinition

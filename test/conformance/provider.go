@@ -37,8 +37,10 @@ const karpenterTimeout = time.Minute
 type provider interface {
 	// install puts into a guest what Karpenter needs there, and returns how to start it.
 	install(ctx context.Context, guest *controlplane.Cluster, c client.Client) (process.Spec, error)
-	// suiteArgs are what a suite is told about it.
-	suiteArgs(suite string) []string
+	// suiteArgs are what the suite is told about it.
+	suiteArgs(s spec) []string
+	// accompany does what a spec needs beside it, until stop is called.
+	accompany(ctx context.Context, s spec, guest *controlplane.Cluster) (stop func(), err error)
 	// leftovers names what there still is of the provider's machines, although every spec has cleaned up.
 	leftovers(ctx context.Context, guest string) ([]string, error)
 	// stop ends what install started beside Karpenter.
@@ -110,8 +112,8 @@ func (s setup) start(ctx context.Context, name string, p provider, guest string)
 	return runner{provider: name, guest: guest, kubeconfig: s.world.Kubeconfig(guest)}, nil
 }
 
-// accompany runs a program in a guest beside a spec; stop ends it.
-func (s setup) accompany(program string, on runner) (stop func(), err error) {
+// drive runs a program in a guest beside a spec; stop ends it.
+func (s setup) drive(program string, on runner) (stop func(), err error) {
 	driver, err := s.processes.Start(process.Spec{
 		Name: filepath.Base(program) + "-" + on.guest, Path: program, Env: []string{"KUBECONFIG=" + on.kubeconfig}, Grace: 5 * time.Second,
 	})

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -86,14 +87,19 @@ func (r *Results) record(order []string, result Result) {
 			specs = append(specs, known)
 		}
 	}
+	for _, known := range r.Specs { // of another suite
+		if !slices.Contains(order, known.Spec) {
+			specs = append(specs, known)
+		}
+	}
 	r.Specs = specs
 }
 
-// passed counts.
-func (r Results) passed() int {
+// passed counts those of specs that passed.
+func (r Results) passed(specs []string) int {
 	n := 0
-	for _, result := range r.Specs {
-		if result.Passed {
+	for _, spec := range specs {
+		if result, ok := r.find(spec); ok && result.Passed {
 			n++
 		}
 	}
@@ -117,7 +123,7 @@ func printTable(out io.Writer, specs []string, all []Results) error {
 	}
 	fmt.Fprintf(table, "%d specs", len(specs))
 	for _, results := range all {
-		fmt.Fprintf(table, "\t%d pass", results.passed())
+		fmt.Fprintf(table, "\t%d pass", results.passed(specs))
 	}
 	fmt.Fprintln(table)
 	if err := table.Flush(); err != nil {
