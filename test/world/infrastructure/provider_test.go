@@ -258,6 +258,28 @@ func TestMachine(t *testing.T) {
 		eventuallyGone(t, guest, job)
 	})
 
+	t.Run("When pods ask to be late or unready, they should run accordingly, and end within their grace period", func(t *testing.T) {
+		g := NewWithT(t)
+		newMachine(t, ns, "patient", machineOptions{})
+		eventuallyReady(t, "patient")
+		late := newPod(t, "patient", nil, func(pod *corev1.Pod) {
+			pod.Annotations = map[string]string{"pod-delete.stage.kwok.x-k8s.io/delay": "300s"}
+			pod.Spec.TerminationGracePeriodSeconds = new(int64(3))
+		})
+		unready := newPod(t, "patient", nil, func(pod *corev1.Pod) { pod.Labels = map[string]string{"kwok.x-k8s.io/stage": "unhealthy"} })
+		eventuallyPhase(t, late, corev1.PodRunning)
+		eventuallyPhase(t, unready, corev1.PodRunning)
+		g.Expect(guest.Delete(t.Context(), late)).To(Succeed())
+		g.Consistently(func(g Gomega) {
+			g.Expect(guest.Get(t.Context(), client.ObjectKeyFromObject(late), late)).To(Succeed())
+			g.Expect(guest.Get(t.Context(), client.ObjectKeyFromObject(unready), unready)).To(Succeed())
+			for _, condition := range unready.Status.Conditions {
+				g.Expect(condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue).To(BeFalse(), "it is ready")
+			}
+		}, "1s", poll).Should(Succeed())
+		eventuallyGone(t, guest, late)
+	})
+
 	t.Run("When it is deleted, it should stop at once, end the pods that are ending, and leave the node to Cluster API", func(t *testing.T) {
 		g := NewWithT(t)
 		machine := newMachine(t, ns, "deleted", machineOptions{})
@@ -600,7 +622,7 @@ func TestMany(t *testing.T) {
 	})
 }
 
-func newPod(t *testing.T, node string, owners []metav1.OwnerReference) *corev1.Pod {
+func newPod(t *testing.T, node string, owners []metav1.OwnerReference, options ...func(*corev1.Pod)) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: node + "-", OwnerReferences: owners},
@@ -609,6 +631,9 @@ func newPod(t *testing.T, node string, owners []metav1.OwnerReference) *corev1.P
 			Containers:  []corev1.Container{{Name: "main", Image: "none"}},
 			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 		},
+	}
+	for _, option := range options {
+		option(pod)
 	}
 	g := NewWithT(t)
 	g.Expect(guest.Create(t.Context(), pod)).To(Succeed())

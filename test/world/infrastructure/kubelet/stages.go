@@ -48,18 +48,43 @@ func requirePhase(stage *v1alpha1.Stage, operator v1alpha1.SelectorOperator) {
 	})
 }
 
-// podReadyAgain is what kwok's own stages lack: they look at a Pod once.
-//
-//go:embed pod-ready-again.yaml
-var podReadyAgain string
+// What kwok's own fast stages lack: they look at a Pod once, and all Pods are well and end at once.
+var (
+	//go:embed pod-ready-again.yaml
+	podReadyAgain string
+	//go:embed pod-unready.yaml
+	podUnready string
+	//go:embed pod-delete-late.yaml
+	podDeleteLate string
+)
+
+// How a Pod asks for another fate than to be ready at once and to end at once. Karpenter's test suite does.
+const (
+	podStageLabel      = `.metadata.labels["kwok.x-k8s.io/stage"]`
+	podUnhealthy       = "unhealthy"
+	podDeleteDelayNote = `.metadata.annotations["pod-delete.stage.kwok.x-k8s.io/delay"]`
+)
 
 // podStages make a Pod ready at once and again after an outage, complete one that a Job owns, and end one that is deleted.
 func podStages() (resources.Getter[lifecycle.Lifecycle], error) {
 	var all []*v1alpha1.Stage
-	for _, document := range []string{podfast.DefaultPodReady, podReadyAgain, podfast.DefaultPodComplete, podfast.DefaultPodDelete} {
-		stage, err := decode(document)
+	for _, document := range []struct {
+		stage string
+		but   *v1alpha1.SelectorJQ
+	}{
+		{podfast.DefaultPodReady, &v1alpha1.SelectorJQ{Key: podStageLabel, Operator: v1alpha1.SelectorOpNotIn, Values: []string{podUnhealthy}}},
+		{podReadyAgain, &v1alpha1.SelectorJQ{Key: podStageLabel, Operator: v1alpha1.SelectorOpNotIn, Values: []string{podUnhealthy}}},
+		{podUnready, nil},
+		{podfast.DefaultPodComplete, nil},
+		{podfast.DefaultPodDelete, &v1alpha1.SelectorJQ{Key: podDeleteDelayNote, Operator: v1alpha1.SelectorOpDoesNotExist}},
+		{podDeleteLate, nil},
+	} {
+		stage, err := decode(document.stage)
 		if err != nil {
 			return nil, err
+		}
+		if document.but != nil {
+			stage.Spec.Selector.MatchExpressions = append(stage.Spec.Selector.MatchExpressions, v1alpha1.MatchExpression{JQ: document.but})
 		}
 		all = append(all, stage)
 	}
