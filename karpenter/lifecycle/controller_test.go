@@ -134,6 +134,18 @@ func TestIdentity(t *testing.T) {
 		g.Expect(again.ResourceVersion).To(Equal(after.ResourceVersion), "it was written again")
 	})
 
+	t.Run("When somebody else has written a provider ID, it should leave that to Karpenter's garbage collection", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.nodeClaim.Status.ProviderID = "cloud://foreign"
+		g.Expect(f.Admin.Status().Update(t.Context(), f.nodeClaim)).To(Succeed())
+		f.say(func(m *clusterv1.Machine) { m.Spec.ProviderID = "cloud://3" })
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.Status.ProviderID).To(Equal("cloud://foreign"))
+	})
+
 	t.Run("When Karpenter hasn't taken over what Create returned, it should wait", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t)

@@ -12,6 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/karpenter/machine"
 )
 
 // ConditionMachineProvisioned is True on a NodeClaim whose machine has a provider ID, since then. From then on it has until the node
@@ -27,6 +29,11 @@ func (i *identity) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m
 	conditions := nodeClaim.StatusConditions(status.WithClock(i.Clock))
 	known := conditions.Get(ConditionMachineProvisioned).IsTrue() || conditions.Get(karpv1.ConditionTypeRegistered).IsTrue()
 	if m.Spec.ProviderID == "" || nodeClaim.Status.ProviderID == m.Spec.ProviderID && known {
+		return outcome{}, nil
+	}
+	current := nodeClaim.Status.ProviderID
+	if _, synthetic := machine.ParseSyntheticProviderID(current); current != "" && current != m.Spec.ProviderID && !synthetic {
+		// Somebody else has written it. No machine has it, so Karpenter's garbage collection ends the NodeClaim.
 		return outcome{}, nil
 	}
 	stored := nodeClaim.DeepCopy()
