@@ -48,8 +48,8 @@ var (
 	nodePool []byte
 	//go:embed small-nodepool.yaml
 	smallNodePool []byte
-	//go:embed dra-templates.yaml
-	draTemplates []byte
+	//go:embed templates.yaml
+	templates []byte
 )
 
 // tokenLifetime is longer than the suite takes. In production tokens are short-lived and renewed; that has tests of its own.
@@ -133,15 +133,17 @@ func (p *clusterAPI) install(ctx context.Context, guest *controlplane.Cluster, c
 	}, nil
 }
 
-// createTemplates makes the machines that the DRA suite asks for by name.
+// createTemplates makes the machines that specs need beside those of the world.
 func (p *clusterAPI) createTemplates(ctx context.Context, guest string) error {
-	for document := range bytes.SplitSeq(draTemplates, []byte("\n---\n")) {
+	for document := range bytes.SplitSeq(templates, []byte("\n---\n")) {
 		template := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal(document, template); err != nil {
 			return fmt.Errorf("decoding a machine template: %w", err)
 		}
 		template.SetNamespace(p.namespace(guest))
-		template.SetLabels(map[string]string{clusterv1.ClusterNameLabel: guest, "autonode.io/shape-pool": DRA})
+		labels := template.GetLabels()
+		labels[clusterv1.ClusterNameLabel] = guest
+		template.SetLabels(labels)
 		if err := p.client.Create(ctx, template); err != nil {
 			return fmt.Errorf("creating machine template %s: %w", template.GetName(), err)
 		}
