@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -57,8 +58,10 @@ type fixture struct {
 	store   *instancetype.Store
 	server  *server
 	tracker *version.Tracker
-	events  *recorder
-	name    string
+	// prices is the path of the price file, which doesn't exist.
+	prices string
+	events *recorder
+	name   string
 }
 
 // server is the guest's API server as far as its version goes: the real one has only one.
@@ -133,7 +136,10 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	objects := informer.New(informer.Config{
 		Management: dynamicClient, Mapper: f.Management.GetRESTMapper(), Namespace: f.Namespace, Versions: shape.Versions,
 	})
-	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: offering.NewUnavailable(clock.RealClock{})})
+	f.prices = filepath.Join(t.TempDir(), "prices.yaml")
+	prices := pricing.NewFile(f.prices)
+	f.Expect(m.Add(prices)).To(Succeed())
+	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.WithFile(prices), Unavailable: offering.NewUnavailable(clock.RealClock{})})
 	f.tracker = version.NewTracker(f.server)
 	_, err = f.tracker.Reconcile(t.Context())
 	f.Expect(err).NotTo(HaveOccurred())
@@ -141,7 +147,7 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	f.Expect(nodeclass.New(nodeclass.Config{
 		Guest: m.GetClient(), Namespace: f.Namespace, Objects: objects, AllowedPatches: allowed,
 		Shapes: shape.NewResolver(shape.Config{Objects: objects, ClusterName: f.Cluster.Name, Secrets: secrets, Namespace: f.Namespace}),
-		Store:  f.store, Version: version.Resolver{Tracker: f.tracker, Payload: "1.36.2"}, Recorder: f.events, Clock: clock.RealClock{},
+		Store:  f.store, Prices: prices, Version: version.Resolver{Tracker: f.tracker, Payload: "1.36.2"}, Recorder: f.events, Clock: clock.RealClock{},
 	}).Register(t.Context(), m)).To(Succeed())
 
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
