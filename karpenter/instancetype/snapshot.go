@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strconv"
@@ -104,6 +105,9 @@ func (s *Snapshot) Shape(source string) (*shape.Shape, bool) {
 	sh, ok := s.shapes[source]
 	return sh, ok
 }
+
+// Shapes of all sources, whether an offering is made from them now or not, in no order. They are shared: never change them.
+func (s *Snapshot) Shapes() iter.Seq[*shape.Shape] { return maps.Values(s.shapes) }
 
 // Knows tells whether a source that Shape doesn't find has gone. Otherwise it may be there, and only can't be read or used.
 func (s *Snapshot) Knows(source string) bool {

@@ -53,8 +53,8 @@ func Hash(nodeClass *v1alpha1.ClusterAPINodeClass) string {
 // shapesHash is of the content of every shape's templates, in whatever order they are offered.
 func shapesHash(snapshot *instancetype.Snapshot) string {
 	content := map[string]string{}
-	for _, choice := range snapshot.Choices() {
-		content[choice.Shape.Source.Annotation()] = choice.Shape.ContentHash + "/" + choice.Shape.Bootstrap.Hash
+	for sh := range snapshot.Shapes() {
+		content[sh.Source.Annotation()] = sh.ContentHash + "/" + sh.Bootstrap.Hash
 	}
 	sum := sha256.New()
 	for _, source := range slices.Sorted(maps.Keys(content)) {

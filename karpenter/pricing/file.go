@@ -134,7 +134,9 @@ func (f *File) Start(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-changes:
-		case <-failures: // Events were lost, so anything may have changed.
+		case err := <-failures:
+			// Events were lost, so anything may have changed.
+			logger.Error(err, "watching the price file")
 		case <-again:
 		}
 		f.load(ctx)
