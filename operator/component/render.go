@@ -164,10 +164,9 @@ func (in Input) adaptDeployment(deployment *appsv1.Deployment) error {
 	if err != nil {
 		return fmt.Errorf("encoding the bootstrap patches: %w", err)
 	}
-	container.Args = append(container.Args,
-		"--cluster-name="+in.ClusterName, "--node-version="+in.NodeVersion,
-		// The kubelet replaces variables in arguments, and those of a patch aren't its own.
-		"--allowed-bootstrap-patches="+strings.ReplaceAll(string(patches), "$", "$$"))
+	container.Args = append(container.Args, "--cluster-name="+in.ClusterName, "--node-version="+in.NodeVersion)
+	// The kubelet replaces variables in values, and those of a patch aren't its own.
+	container.Env = append(container.Env, corev1.EnvVar{Name: "ALLOWED_BOOTSTRAP_PATCHES", Value: strings.ReplaceAll(string(patches), "$", "$$")})
 	pod.ImagePullSecrets = in.imagePullSecrets()
 	return nil
 }
