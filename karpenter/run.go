@@ -279,6 +279,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 			Infrastructure:  infrastructure,
 			Unavailable:     unavailable,
 			Suspended:       keeper.Suspended,
+			Renamed:         moveBuffers(clusterState),
 			Recorder:        guest.EventRecorder,
 			Clock:           guest.Clock,
 		}),
