@@ -64,6 +64,10 @@ e2e: build ## Run the stories in test/e2e against a world of their own. TESTFLAG
 	$(AUTONODE) world build
 	CGO_ENABLED=1 go test -race -count=1 -timeout=30m -parallel=8 -v $(TESTFLAGS) ./test/e2e/...
 
+.PHONY: bench-scale
+bench-scale: build ## Measure how long pods take that need a node each, with our provider and with Karpenter's kwok provider.
+	$(AUTONODE) conformance --scale='$(or $(SIZES),3,50,150)'
+
 .PHONY: conformance
 conformance: build ## Run Karpenter's own suite against our provider and its kwok provider. PROVIDER=clusterapi or kwok runs one; ARGS="--focus 'Drift Budgets'" chooses.
 	$(AUTONODE) conformance --provider='$(PROVIDER)' --suite='$(or $(SUITE),regression)' $(ARGS)

@@ -16,6 +16,7 @@ import (
 func newConformanceCommand() *cobra.Command {
 	var provider, suite string
 	var cfg conformance.Config
+	var scale []int
 	providers := []string{conformance.ClusterAPI, conformance.Kwok}
 	cmd := &cobra.Command{
 		Use:   "conformance",
@@ -28,7 +29,10 @@ The last results of each provider are kept, so that running one shows the other'
   autonode conformance
 
   # Some specs, with one provider
-  autonode conformance --provider clusterapi --focus 'Drift Budgets'`,
+  autonode conformance --provider clusterapi --focus 'Drift Budgets'
+
+  # How long 3, 50 and 150 pods take that need a node each
+  autonode conformance --scale 3,50,150`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg.Providers = providers
@@ -51,10 +55,14 @@ The last results of each provider are kept, so that running one shows the other'
 				cfg.Karpenter = filepath.Join(filepath.Dir(self), "karpenter-clusterapi")
 			}
 			cfg.Out = cmd.OutOrStdout()
+			if len(scale) > 0 {
+				return conformance.Scale(cmd.Context(), conformance.ScaleConfig{Sizes: scale, Karpenter: cfg.Karpenter, Out: cfg.Out})
+			}
 			return conformance.Run(cmd.Context(), cfg)
 		},
 	}
 	cmd.Flags().StringVar(&provider, "provider", "", "clusterapi or kwok; both if empty")
+	cmd.Flags().IntSliceVar(&scale, "scale", nil, "instead of a suite, measure how long so many pods take that need a node each, with both providers")
 	cmd.Flags().StringVar(&suite, "suite", conformance.Regression, "regression or dra")
 	cmd.Flags().StringVar(&cfg.Focus, "focus", "", "regular expression that chooses specs by their text")
 	cmd.Flags().IntVar(&cfg.Guests, "guests", 4, "guest clusters that each provider's specs are spread over")

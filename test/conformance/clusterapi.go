@@ -88,6 +88,8 @@ func newClusterAPI(program string, management *controlplane.Cluster, dir string)
 	return p, nil
 }
 
+func (p *clusterAPI) defaults() [][]byte { return [][]byte{nodeClass, nodePool} }
+
 func (p *clusterAPI) suiteArgs(s spec) []string {
 	class, pool := "nodeclass.yaml", "nodepool.yaml"
 	switch {

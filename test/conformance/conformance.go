@@ -93,6 +93,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if len(r.chosen) == 0 {
 		return fmt.Errorf("no spec matches %q", cfg.Focus)
 	}
+	r.cfg.Guests = min(r.cfg.Guests, len(r.chosen))
 	failed := r.run(ctx)
 	if err := errors.Join(failed, r.print()); err != nil {
 		return err
@@ -137,14 +138,26 @@ type run struct {
 // guests names a provider's guests.
 func (r *run) guests(provider string) []string {
 	var names []string
-	for i := range min(r.cfg.Guests, len(r.chosen)) {
+	for i := range r.cfg.Guests {
 		names = append(names, fmt.Sprintf("%s-%d", provider, i+1))
 	}
 	return names
 }
 
-// run starts a world and works through the specs in it. The world's folder stays when something went wrong.
-func (r *run) run(ctx context.Context) (err error) {
+// run works through the specs.
+func (r *run) run(ctx context.Context) error {
+	return r.inWorld(ctx, func(ctx context.Context, s setup) error {
+		providers, ctx := errgroup.WithContext(ctx)
+		for _, name := range r.cfg.Providers {
+			providers.Go(func() error { return r.runProvider(ctx, name, s) })
+		}
+		return providers.Wait()
+	})
+}
+
+// inWorld starts a world with the providers' guests, and ends it when do returns. The world's folder stays when something went
+// wrong.
+func (r *run) inWorld(ctx context.Context, do func(context.Context, setup) error) (err error) {
 	dir, err := os.MkdirTemp("", "autonode-conformance-")
 	if err != nil {
 		return fmt.Errorf("making a folder for the world: %w", err)
@@ -200,30 +213,27 @@ func (r *run) run(ctx context.Context) (err error) {
 	})
 	group.Go(func() error {
 		defer close(stopWatch)
-		providers, ctx := errgroup.WithContext(ctx)
-		for _, name := range r.cfg.Providers {
-			providers.Go(func() error {
-				return r.runProvider(ctx, name, setup{world: w, ports: ports, processes: processes, definitions: definitions})
-			})
-		}
-		return providers.Wait()
+		return do(ctx, setup{world: w, ports: ports, processes: processes, definitions: definitions})
 	})
 	return group.Wait()
 }
 
-// runProvider spreads the specs over a provider's guests.
-func (r *run) runProvider(ctx context.Context, name string, s setup) error {
-	var p provider
+func (r *run) provider(name string, s setup) (provider, error) {
 	switch name {
 	case ClusterAPI:
-		var err error
-		if p, err = newClusterAPI(r.cfg.Karpenter, s.world.Management(), s.world.Dir()); err != nil {
-			return err
-		}
+		return newClusterAPI(r.cfg.Karpenter, s.world.Management(), s.world.Dir())
 	case Kwok:
-		p = newKwok(filepath.Join(r.bin, kwokProgram.name), s.world.Kubeconfig, ctrl.Log)
+		return newKwok(filepath.Join(r.bin, kwokProgram.name), s.world.Kubeconfig, ctrl.Log), nil
 	default:
-		return fmt.Errorf("provider %q: there are %s and %s", name, ClusterAPI, Kwok)
+		return nil, fmt.Errorf("provider %q: there are %s and %s", name, ClusterAPI, Kwok)
+	}
+}
+
+// runProvider spreads the specs over a provider's guests.
+func (r *run) runProvider(ctx context.Context, name string, s setup) error {
+	p, err := r.provider(name, s)
+	if err != nil {
+		return err
 	}
 	defer p.stop()
 	logs := filepath.Join(r.cfg.Results, name)

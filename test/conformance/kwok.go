@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 
 	"github.com/go-logr/logr"
@@ -24,6 +25,13 @@ import (
 	"github.com/autonode-io/autonode/test/world/process"
 )
 
+var (
+	//go:embed kwok-nodeclass.yaml
+	kwokNodeClass []byte
+	//go:embed kwok-nodepool.yaml
+	kwokNodePool []byte
+)
+
 // kwokProvider is Karpenter's own provider, which creates Nodes in the guest and nothing anywhere else. Their kubelets are the
 // same as those of our provider's nodes.
 type kwokProvider struct {
@@ -42,6 +50,9 @@ func newKwok(program string, kubeconfig func(guest string) string, logger logr.L
 	p.watches, p.stopWatches = context.WithCancel(context.Background())
 	return p
 }
+
+// defaults say what those say that the suites have built in.
+func (p *kwokProvider) defaults() [][]byte { return [][]byte{kwokNodeClass, kwokNodePool} }
 
 // suiteArgs are none: the suites' defaults are this provider's.
 func (p *kwokProvider) suiteArgs(spec) []string { return nil }

@@ -37,6 +37,8 @@ const karpenterTimeout = time.Minute
 type provider interface {
 	// install puts into a guest what Karpenter needs there, and returns how to start it.
 	install(ctx context.Context, guest *controlplane.Cluster, c client.Client) (process.Spec, error)
+	// defaults are the node class and the NodePool of the suites, in YAML.
+	defaults() [][]byte
 	// suiteArgs are what the suite is told about it.
 	suiteArgs(s spec) []string
 	// accompany does what a spec needs beside it, until stop is called.
