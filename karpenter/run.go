@@ -271,6 +271,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 		}),
 		status.NewController[*v1alpha1.ClusterAPINodeClass](guest.GetClient(), recorder),
 		learned.New(learned.Config{Guest: guest.GetClient(), Machines: machines, Memory: memory}),
+		&lastBuffer{guest: guest.GetClient(), cluster: clusterState},
 		lifecycle.New(lifecycle.Config{
 			Guest:           guest.GetClient(),
 			ManagementCache: management.GetCache(),
