@@ -3,8 +3,6 @@
 package machine
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -201,7 +199,7 @@ func objectLabels(plan Plan) map[string]string {
 		}
 	}
 	labels[clusterv1.ClusterNameLabel] = plan.Cluster.Name
-	labels[v1alpha1.NodeClaimLabel] = labelValue(plan.NodeClaim.Name)
+	labels[v1alpha1.NodeClaimLabel] = v1alpha1.NodeClaimLabelValue(plan.NodeClaim.Name)
 	labels[v1alpha1.NodeClaimUIDLabel] = string(plan.NodeClaim.UID)
 	return labels
 }
@@ -213,16 +211,6 @@ func ownersLabel(key string) bool {
 		return true
 	}
 	return strings.HasPrefix(key, "topology.cluster.x-k8s.io/")
-}
-
-// labelValue shortens a name that is too long for a label's value and keeps it unique.
-func labelValue(name string) string {
-	if len(name) <= validation.LabelValueMaxLength {
-		return name
-	}
-	sum := sha256.Sum256([]byte(name))
-	const suffix = 9 // a dash and eight hex digits
-	return strings.TrimRight(name[:validation.LabelValueMaxLength-suffix], "-._") + "-" + hex.EncodeToString(sum[:4])
 }
 
 func reference(object *unstructured.Unstructured) clusterv1.ContractVersionedObjectReference {

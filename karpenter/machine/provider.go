@@ -68,8 +68,7 @@ func (p *Provider) Owns(object client.Object) bool {
 	labels := object.GetLabels()
 	return object.GetNamespace() == p.Namespace &&
 		labels[clusterv1.ClusterNameLabel] == p.ClusterName &&
-		labels[v1alpha1.NodeClaimUIDLabel] != "" &&
-		labels[v1alpha1.NodeClaimLabel] == labelValue(object.GetName())
+		v1alpha1.MadeForNodeClaim(object)
 }
 
 // Paused says whether the Cluster is paused: nothing is written then, because somebody may be moving its objects away. A Cluster

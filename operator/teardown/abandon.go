@@ -36,6 +36,8 @@ func (t *Teardown) machines(ctx context.Context, s *scope.Scope) ([]clusterv1.Ma
 	); err != nil {
 		return nil, fmt.Errorf("listing Machines: %w", err)
 	}
+	// One that somebody has made from a copy has the labels too.
+	list.Items = slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !v1alpha1.MadeForNodeClaim(&m) })
 	slices.SortFunc(list.Items, func(a, b clusterv1.Machine) int { return cmp.Compare(a.Name, b.Name) })
 	return list.Items, nil
 }

@@ -449,6 +449,11 @@ func TestDelete(t *testing.T) {
 		g := NewWithT(t)
 		f := setUp(ctx, t, "unreachable")
 		f.claim(ctx, g, "a")
+		// What a person has made from a copy of ours is the person's.
+		copied := f.machineOf(ctx, g, "a").DeepCopy()
+		copied.ObjectMeta = metav1.ObjectMeta{Namespace: copied.Namespace, Name: "copied", Labels: copied.Labels}
+		g.Expect(clusters.Management.Client.Create(ctx, copied)).To(Succeed())
+		t.Cleanup(func() { _ = clusters.Management.Client.Delete(ctx, copied) })
 		f.delete()
 		f.unreachable()
 		at := f.clock.Now().Add(drainTimeout).UTC().Format("15:04 MST")
@@ -466,6 +471,7 @@ func TestDelete(t *testing.T) {
 		g.Expect(record.Data["reason"]).To(HavePrefix("the guest can't be reached (https://blue has stopped answering); the deletion waited for it for 30m0s"))
 		g.Expect(f.event()).To(ContainSubstring(v1beta1.AbandonedReason))
 		f.clusterAPIRemoves(ctx, g, "a")
+		g.Expect(f.machineOf(ctx, g, "copied").DeletionTimestamp.IsZero()).To(BeTrue())
 	})
 
 	t.Run("When the operator restarts after the deadline and has no connection yet, it should give nothing up", func(t *testing.T) {
