@@ -65,7 +65,7 @@ The last results of each provider are kept, so that running one shows the other'
 	cmd.Flags().IntSliceVar(&scale, "scale", nil, "instead of a suite, measure how long so many pods take that need a node each, with both providers")
 	cmd.Flags().StringVar(&suite, "suite", conformance.Regression, "regression or dra")
 	cmd.Flags().StringVar(&cfg.Focus, "focus", "", "regular expression that chooses specs by their text")
-	cmd.Flags().IntVar(&cfg.Guests, "guests", 4, "guest clusters that each provider's specs are spread over")
+	cmd.Flags().IntVar(&cfg.Guests, "guests", 5, "guest clusters that each provider's specs are spread over")
 	cmd.Flags().StringVar(&cfg.Results, "results", filepath.Join("bin", "conformance"), "folder of the last results and of the logs")
 	cmd.Flags().StringVar(&cfg.Karpenter, "karpenter", "", "AutoNode's provider; default the karpenter-clusterapi beside this program")
 	return cmd
