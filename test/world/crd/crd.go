@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -55,11 +56,16 @@ func ReadFS(fsys fs.FS, dir string) ([]*apiextensionsv1.CustomResourceDefinition
 	return crds, nil
 }
 
-// Install creates CRDs and returns when all are served. They are created, not applied: some of Cluster API's are too
+// Install creates CRDs and returns when all are served. It leaves those that it is given as they are: they may be for several
+// clusters. They are created, not applied: some of Cluster API's are too
 // big for the annotation of a client-side apply.
 func Install(ctx context.Context, c client.Client, crds ...*apiextensionsv1.CustomResourceDefinition) error {
 	ctx, cancel := context.WithTimeout(ctx, establishTimeout)
 	defer cancel()
+	crds = slices.Clone(crds)
+	for i := range crds {
+		crds[i] = crds[i].DeepCopy()
+	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(concurrency)
 	for _, crd := range crds {
