@@ -54,6 +54,10 @@ type fixture struct {
 	events *events.FakeRecorder
 }
 
+// definitionTimeout is for a definition that the test before has deleted. The API server clears its objects away first, and when that
+// fails, because the kind has only just been served, it tries again after up to minutes (the rate limit of its CRD finalizer).
+const definitionTimeout = 8 * time.Minute
+
 func setUp(ctx context.Context, t *testing.T, name string) *fixture {
 	t.Helper()
 	g := NewWithT(t)
@@ -70,7 +74,7 @@ func setUp(ctx context.Context, t *testing.T, name string) *fixture {
 			result, err := step.Reconcile(ctx, s)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(result.Wait).To(BeFalse(), result.Message)
-		}).Should(Succeed(), step.Name())
+		}).WithTimeout(definitionTimeout).Should(Succeed(), step.Name())
 	}
 	t.Cleanup(func() { f.cleanUp(context.WithoutCancel(ctx), t) })
 	return f
