@@ -106,7 +106,7 @@ func stop(t *testing.T, apiServer *controlplane.Cluster) {
 
 func start(t *testing.T, apiServer *controlplane.Cluster) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), soon)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), rollout)
 	defer cancel()
 	NewWithT(t).Expect(apiServer.StartAPIServer(ctx)).To(Succeed())
 }
