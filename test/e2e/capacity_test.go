@@ -25,7 +25,7 @@ const respite = 3 * time.Minute
 // back to the cheapest when that can be had again.
 func TestCapacity(t *testing.T) {
 	t.Parallel()
-	c := take(t, green)
+	c := take(t, amber)
 
 	// In zone a, on amd64, c2-small on spot is the cheapest, and c4-large on spot the next.
 	inZoneA := []poolOption{

@@ -47,7 +47,7 @@ type cluster struct {
 
 // taken lets one story at a time have a guest. Stories run in parallel; one that needs two guests takes them in the order of
 // their names.
-var taken = map[string]*sync.Mutex{blue: {}, green: {}, red: {}}
+var taken = map[string]*sync.Mutex{blue: {}, green: {}, red: {}, amber: {}, violet: {}}
 
 // take returns the guest of that name for one story, with AutoNode on. When the story ends, its NodePools and workloads
 // are removed and its nodes have gone; when it failed, what a person would look at is printed first.

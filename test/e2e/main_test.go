@@ -37,6 +37,9 @@ const (
 	blue  = "blue"
 	green = "green"
 	red   = "red"
+	// Stories that wait long for something to pass have a guest each.
+	amber  = "amber"
+	violet = "violet"
 )
 
 // The payloads that the world has in its registry, by the Kubernetes version they give to nodes.
@@ -59,7 +62,7 @@ func run(m *testing.M) (code int) {
 	defer stop()
 	var remove func(failed bool)
 	var err error
-	if world, remove, err = startWorld(ctx, os.Stdout, blue, green, red); err != nil {
+	if world, remove, err = startWorld(ctx, os.Stdout, blue, green, red, amber, violet); err != nil {
 		fmt.Fprintln(os.Stderr, "starting the world:", err)
 		return 1
 	}

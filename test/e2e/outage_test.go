@@ -69,7 +69,7 @@ func TestManagementOutage(t *testing.T) {
 // Story 10: the same with a guest's API server.
 func TestGuestOutage(t *testing.T) {
 	t.Parallel()
-	c := take(t, green)
+	c := take(t, violet)
 	g := NewWithT(t)
 	c.nodePool(t, "general")
 	c.workload(t, "web", 3, "100m", apart)
