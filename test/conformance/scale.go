@@ -170,7 +170,7 @@ func (s *subject) clear(ctx context.Context, deployment *appsv1.Deployment) erro
 // apart is a Deployment whose pods don't share a node.
 func apart(size int) *appsv1.Deployment {
 	labels := map[string]string{"app": "apart"}
-	replicas := int32(size) //nolint:gosec // sizes are small
+	replicas := int32(size)
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "apart"},
 		Spec: appsv1.DeploymentSpec{
