@@ -33,11 +33,13 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
 	"sigs.k8s.io/karpenter/pkg/controllers"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/operator"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/buffer"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/drift"
 	"github.com/autonode-io/autonode/karpenter/fleet"
@@ -251,9 +253,14 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 	decorated := overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)
 
 	clusterState := state.NewCluster(guest.Clock, guest.GetClient(), decorated)
+	core := controllers.NewControllers(ctx, guest.Manager, guest.Clock, guest.GetClient(), guest.EventRecorder, decorated, undecorated, clusterState, guest.InstanceTypeStore)
+	provisioner, err := find[*provisioning.Provisioner](core)
+	if err != nil {
+		return nil, err
+	}
 	recorder := guest.GetEventRecorderFor("karpenter") //nolint:staticcheck // operatorpkg's status controller takes no other yet.
 	return append(
-		controllers.NewControllers(ctx, guest.Manager, guest.Clock, guest.GetClient(), guest.EventRecorder, decorated, undecorated, clusterState, guest.InstanceTypeStore),
+		core,
 		versions.Tracker,
 		nodeclass.New(nodeclass.Config{
 			Guest:          guest.GetClient(),
@@ -271,7 +278,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 		}),
 		status.NewController[*v1alpha1.ClusterAPINodeClass](guest.GetClient(), recorder),
 		learned.New(learned.Config{Guest: guest.GetClient(), Machines: machines, Memory: memory}),
-		&lastBuffer{guest: guest.GetClient(), cluster: clusterState},
+		buffer.New(buffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: clusterState, Provisioner: provisioner}),
 		lifecycle.New(lifecycle.Config{
 			Guest:           guest.GetClient(),
 			ManagementCache: management.GetCache(),
@@ -280,7 +287,6 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 			Infrastructure:  infrastructure,
 			Unavailable:     unavailable,
 			Suspended:       keeper.Suspended,
-			Renamed:         moveBuffers(clusterState),
 			Recorder:        guest.EventRecorder,
 			Clock:           guest.Clock,
 		}),
@@ -298,4 +304,15 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 			Clock:          guest.Clock,
 		}),
 	), nil
+}
+
+// find returns the controller of a type among Karpenter core's, which it makes and doesn't name.
+func find[T controller.Controller](all []controller.Controller) (T, error) {
+	for _, c := range all {
+		if found, ok := c.(T); ok {
+			return found, nil
+		}
+	}
+	var none T
+	return none, fmt.Errorf("this version of Karpenter core has no %T", none)
 }

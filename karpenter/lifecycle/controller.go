@@ -64,8 +64,6 @@ type Config struct {
 	// Suspended tells that nothing may be decided, because the management cluster doesn't answer and its Machines may be others
 	// than they seem.
 	Suspended func() bool
-	// Renamed is told that a NodeClaim is about to get another provider ID; nil to tell nobody.
-	Renamed  func(from, to string)
 	Recorder events.Recorder
 	Clock    clock.Clock
 }

@@ -36,9 +36,6 @@ func (i *identity) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m
 		// Somebody else has written it. No machine has it, so Karpenter's garbage collection ends the NodeClaim.
 		return outcome{}, nil
 	}
-	if i.Renamed != nil && current != m.Spec.ProviderID {
-		i.Renamed(current, m.Spec.ProviderID)
-	}
 	stored := nodeClaim.DeepCopy()
 	nodeClaim.Status.ProviderID = m.Spec.ProviderID
 	conditions.SetTrue(ConditionMachineProvisioned)
