@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/dynamic"
 	guestscheme "k8s.io/client-go/kubernetes/scheme"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -59,8 +60,12 @@ import (
 	"github.com/autonode-io/autonode/karpenter/version"
 )
 
-// patience is how long Karpenter's controllers wait for a node class to be read for the first time.
-const patience = 5 * time.Second
+const (
+	// patience is how long Karpenter's controllers wait for a node class to be read for the first time.
+	patience = 5 * time.Second
+	// releaseTimeout bounds how long the start may be held up by an attempt to make it shorter.
+	releaseTimeout = 5 * time.Second
+)
 
 // ErrUsage wraps what is wrong with the command line.
 var ErrUsage = errors.New("usage")
@@ -96,7 +101,8 @@ func Run(ctx context.Context, programVersion string) error {
 	leaseConfig := rest.CopyConfig(managementConfig)
 	leaseConfig.Wrap(keeper.Wrap)
 	leaderElection := []option.Function[operator.Options]{operator.WithLeaderElectionConfig(leaseConfig)}
-	if pod := os.Getenv("POD_NAME"); pod != "" {
+	pod := os.Getenv("POD_NAME")
+	if pod != "" {
 		leaderElection = append(leaderElection, operator.WithLeaderElectionLabels(map[string]string{v1alpha1.LeaderPodLabel: pod}))
 	}
 	guestCtx, guest := operator.NewOperator(leaderElection...)
@@ -113,11 +119,35 @@ func Run(ctx context.Context, programVersion string) error {
 			return fmt.Errorf("registering controller: %w", err)
 		}
 	}
+	releasePredecessor(guestCtx, managementConfig, pod)
 	// Karpenter core's own Start knows no signals, and would keep the Lease when it is asked to go.
 	runCtx, stop := context.WithCancel(guestCtx)
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
 	return guest.Manager.Start(runCtx)
+}
+
+// releasePredecessor makes this pod's Lease free if a container that crashed has left it held. Where that fails the Lease expires.
+func releasePredecessor(ctx context.Context, config *rest.Config, pod string) {
+	opts := options.FromContext(ctx)
+	if opts.DisableLeaderElection {
+		return
+	}
+	logger := ctrl.Log.WithName("leadership")
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	leases, err := coordinationclient.NewForConfig(config)
+	if err != nil {
+		logger.Error(err, "unable to release the lease of the container before this one; waiting until it expires")
+		return
+	}
+	released, err := leadership.Release(ctx, leases.Leases(opts.LeaderElectionNamespace), opts.LeaderElectionName, pod, clock.RealClock{})
+	switch {
+	case err != nil:
+		logger.Error(err, "unable to release the lease of the container before this one; waiting until it expires")
+	case released:
+		logger.Info("the container before this one held the lease when it ended; released it")
+	}
 }
 
 // newManagement connects to the control-plane namespace of the management cluster, and to nothing else there. It starts on

@@ -17,6 +17,7 @@ import (
 	"github.com/onsi/gomega/types"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
@@ -27,6 +28,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/leadership"
 	"github.com/autonode-io/autonode/karpenter/sandbox"
 )
@@ -169,6 +171,77 @@ func TestKeeper(t *testing.T) {
 		_, err = keeper.Wrap(outage{elector: e}).RoundTrip(request) //nolint:bodyclose // there is none
 		g.Expect(err).To(MatchError("connection refused"))
 		g.Expect(keeper.Suspended()).To(BeFalse())
+	})
+}
+
+func TestLeaseDuration(t *testing.T) {
+	for name, tc := range map[string]struct{ asked, stored int32 }{
+		"When the elector asks others to wait longer than it may act, it should have them wait a second longer than that": {15, 11},
+		"When the elector gives the lease up, it should have nobody wait":                                                 {1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			box := sandbox.New(t)
+			config := rest.CopyConfig(box.Management.GetConfig())
+			config.Wrap(leadership.New(leadership.Config{Clock: clocktesting.NewFakePassiveClock(time.Now()), Logger: logr.Discard()}).Wrap)
+			clients, err := kubernetes.NewForConfig(config)
+			g.Expect(err).NotTo(HaveOccurred())
+			leases := clients.CoordinationV1().Leases(box.Namespace)
+			lease := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("we"), LeaseDurationSeconds: &tc.asked}}
+			lease.Name = leaseName
+			stored, err := leases.Create(t.Context(), lease, metav1.CreateOptions{})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(stored.Spec).To(And(HaveField("LeaseDurationSeconds", HaveValue(Equal(tc.stored))), HaveField("HolderIdentity", HaveValue(Equal("we")))))
+		})
+	}
+}
+
+func TestRelease(t *testing.T) {
+	for name, tc := range map[string]struct {
+		holder, leader, pod string
+		released            bool
+	}{
+		"When the pod's former container held the lease, it should make it free":     {"it", "a-1", "a-1", true},
+		"When another pod holds the lease, it should leave it":                       {"they", "a-2", "a-1", false},
+		"When nobody holds the lease, it should leave it":                            {"", "a-1", "a-1", false},
+		"When the program doesn't know its pod, it should leave the lease to others": {"it", "", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			box := sandbox.New(t)
+			clients, err := kubernetes.NewForConfig(box.Management.GetConfig())
+			g.Expect(err).NotTo(HaveOccurred())
+			leases := clients.CoordinationV1().Leases(box.Namespace)
+			lease := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{LeaseDurationSeconds: ptr.To[int32](3600), LeaseTransitions: ptr.To[int32](7)}}
+			lease.Name, lease.Labels = leaseName, map[string]string{v1alpha1.LeaderPodLabel: tc.leader}
+			if tc.holder != "" {
+				lease.Spec.HolderIdentity = &tc.holder
+			}
+			_, err = leases.Create(t.Context(), lease, metav1.CreateOptions{})
+			g.Expect(err).NotTo(HaveOccurred())
+
+			released, err := leadership.Release(t.Context(), leases, leaseName, tc.pod, clocktesting.NewFakePassiveClock(time.Now()))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(released).To(Equal(tc.released))
+			stored, err := leases.Get(t.Context(), leaseName, metav1.GetOptions{})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(stored.Spec.LeaseTransitions).To(HaveValue(BeEquivalentTo(7)))
+			if tc.released {
+				g.Expect(ptr.Deref(stored.Spec.HolderIdentity, "")).To(BeEmpty())
+			} else {
+				g.Expect(ptr.Deref(stored.Spec.HolderIdentity, "")).To(Equal(tc.holder))
+			}
+		})
+	}
+
+	t.Run("When there is no lease yet, it should have nothing to do", func(t *testing.T) {
+		g := NewWithT(t)
+		box := sandbox.New(t)
+		clients, err := kubernetes.NewForConfig(box.Management.GetConfig())
+		g.Expect(err).NotTo(HaveOccurred())
+		released, err := leadership.Release(t.Context(), clients.CoordinationV1().Leases(box.Namespace), leaseName, "a-1", clocktesting.NewFakePassiveClock(time.Now()))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(released).To(BeFalse())
 	})
 }
 

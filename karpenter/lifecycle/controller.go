@@ -64,8 +64,8 @@ type Config struct {
 	// Suspended tells that nothing may be decided, because the management cluster doesn't answer and its Machines may be others
 	// than they seem.
 	Suspended func() bool
-	Recorder events.Recorder
-	Clock    clock.Clock
+	Recorder  events.Recorder
+	Clock     clock.Clock
 }
 
 // Infrastructure reads objects of kinds that are known only at run time; *informer.Set does.

@@ -78,7 +78,8 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// failover bounds how long nobody is active: what is left of a Lease's fifteen seconds, and two until the next attempt to take it.
+// failover bounds how long nobody is active. A container that is started again gives up what the one before it held; should that
+// take long, another pod takes over after the Lease's eleven seconds, and at most nine in which it finds that out.
 const failover = 20 * time.Second
 
 // lease is Karpenter's.
