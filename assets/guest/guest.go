@@ -5,12 +5,12 @@ package guest
 
 import (
 	_ "embed"
-	"fmt"
+	"errors"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/assets/internal/manifest"
 )
 
 var (
@@ -22,25 +22,15 @@ var (
 	clusterRoleBinding []byte
 )
 
+// Access returns Karpenter's identity in the guest cluster, what it may do there, and what binds the two.
+func Access() (*corev1.ServiceAccount, *rbacv1.ClusterRole, *rbacv1.ClusterRoleBinding, error) {
+	account, accountErr := ServiceAccount()
+	role, roleErr := manifest.Decode(clusterRole, &rbacv1.ClusterRole{})
+	binding, bindingErr := manifest.Decode(clusterRoleBinding, &rbacv1.ClusterRoleBinding{})
+	return account, role, binding, errors.Join(accountErr, roleErr, bindingErr)
+}
+
 // ServiceAccount returns Karpenter's identity in the guest cluster.
 func ServiceAccount() (*corev1.ServiceAccount, error) {
-	return decode(serviceAccount, &corev1.ServiceAccount{})
-}
-
-// ClusterRole returns what Karpenter may do in the guest cluster.
-func ClusterRole() (*rbacv1.ClusterRole, error) {
-	return decode(clusterRole, &rbacv1.ClusterRole{})
-}
-
-// ClusterRoleBinding returns what binds ServiceAccount and ClusterRole.
-func ClusterRoleBinding() (*rbacv1.ClusterRoleBinding, error) {
-	return decode(clusterRoleBinding, &rbacv1.ClusterRoleBinding{})
-}
-
-// decode rejects fields that the type doesn't have: a typo in an asset is found by the first test that renders it.
-func decode[T client.Object](data []byte, into T) (T, error) {
-	if err := yaml.UnmarshalStrict(data, into); err != nil {
-		return into, fmt.Errorf("decoding %T: %w", into, err)
-	}
-	return into, nil
+	return manifest.Decode(serviceAccount, &corev1.ServiceAccount{})
 }

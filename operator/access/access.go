@@ -104,15 +104,7 @@ func (a *Access) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, e
 
 // identity applies the ServiceAccount and what it may do, and returns the ServiceAccount's UID.
 func (a *Access) identity(ctx context.Context, guest *scope.Guest) (types.UID, error) {
-	account, err := guestassets.ServiceAccount()
-	if err != nil {
-		return "", err
-	}
-	role, err := guestassets.ClusterRole()
-	if err != nil {
-		return "", err
-	}
-	binding, err := guestassets.ClusterRoleBinding()
+	account, role, binding, err := guestassets.Access()
 	if err != nil {
 		return "", err
 	}

@@ -154,19 +154,11 @@ func (p *clusterAPI) createTemplates(ctx context.Context, guest string) error {
 }
 
 func (p *clusterAPI) guestAccess(ctx context.Context, guest *controlplane.Cluster, c client.Client) (string, error) {
-	account, err := guestassets.ServiceAccount()
-	if err != nil {
-		return "", err
-	}
-	role, err := guestassets.ClusterRole()
+	account, role, binding, err := guestassets.Access()
 	if err != nil {
 		return "", err
 	}
 	role.Rules = append(role.Rules, capacityBufferRules...)
-	binding, err := guestassets.ClusterRoleBinding()
-	if err != nil {
-		return "", err
-	}
 	return p.access(ctx, c, guest.RESTConfig(), account, guest.Name+".karpenter.kubeconfig", role, binding)
 }
 

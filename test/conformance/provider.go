@@ -5,7 +5,6 @@ package conformance
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -106,9 +105,7 @@ func (s setup) start(ctx context.Context, name string, p provider, guest string)
 	}
 	ctx, cancel := context.WithTimeout(ctx, karpenterTimeout)
 	defer cancel()
-	if err := karpenter.Wait(ctx, func(ctx context.Context) error {
-		return get(ctx, fmt.Sprintf("http://127.0.0.1:%d/readyz", health))
-	}); err != nil {
+	if err := karpenter.Wait(ctx, process.Answers(nil, fmt.Sprintf("http://127.0.0.1:%d/readyz", health))); err != nil {
 		return runner{}, err
 	}
 	return runner{provider: name, guest: guest, kubeconfig: s.world.Kubeconfig(guest)}, nil
@@ -123,22 +120,6 @@ func (s setup) drive(program string, on runner) (stop func(), err error) {
 		return nil, err
 	}
 	return driver.Stop, nil
-}
-
-func get(ctx context.Context, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	_ = response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", url, response.Status)
-	}
-	return nil
 }
 
 func newScheme() (*runtime.Scheme, error) {

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -171,7 +170,7 @@ func (a *ClusterAPI) start(ctx context.Context, p *provider) error {
 		return err
 	}
 	health := fmt.Sprintf("http://%s:%d/readyz", loopback, p.healthPort)
-	if err := manager.Wait(ctx, func(ctx context.Context) error { return get(ctx, health) }); err != nil {
+	if err := manager.Wait(ctx, process.Answers(nil, health)); err != nil {
 		return err
 	}
 	// Last, because until the manager answers they would refuse every object.
@@ -264,23 +263,4 @@ func (p *provider) webhooks() ([]client.Object, error) {
 		object.SetName(p.name + "-" + object.GetName())
 		objects = append(objects, object)
 	}
-}
-
-func get(ctx context.Context, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = response.Body.Close() }()
-	if _, err := io.Copy(io.Discard, response.Body); err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", url, response.Status)
-	}
-	return nil
 }

@@ -189,7 +189,7 @@ func (c *Cluster) startAPIServer(ctx context.Context, version string) error {
 		return err
 	}
 	defer probe.CloseIdleConnections()
-	return p.Wait(ctx, func(ctx context.Context) error { return get(ctx, probe, c.URL+"/readyz") })
+	return p.Wait(ctx, process.Answers(probe, c.URL+"/readyz"))
 }
 
 // StartControllers starts the controller manager and the scheduler. It doesn't wait: what they do tells.

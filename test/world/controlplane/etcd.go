@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"io"
 	"net/http"
 	"path/filepath"
 	"time"
@@ -90,7 +89,7 @@ func StartEtcd(ctx context.Context, host Host) (*Etcd, error) {
 		return nil, err
 	}
 	defer probe.CloseIdleConnections()
-	if err := p.Wait(ctx, func(ctx context.Context) error { return get(ctx, probe, e.url+"/health") }); err != nil {
+	if err := p.Wait(ctx, process.Answers(probe, e.url+"/health")); err != nil {
 		return nil, err
 	}
 	return e, nil
@@ -109,25 +108,4 @@ func probeClient(authority *pki.Authority, pair pki.Pair) (*http.Client, error) 
 			RootCAs: roots, Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12,
 		}},
 	}, nil
-}
-
-// get returns an error unless url answers with 200.
-func get(ctx context.Context, client *http.Client, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(response.Body, 2000))
-	if err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s: %s", url, response.Status, body)
-	}
-	return nil
 }
