@@ -61,7 +61,7 @@ func (s *Store) Set(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []shape.Shap
 func (s *Store) SetPartial(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []shape.Shape, cluster shape.Cluster, gaps shape.Gaps) *Snapshot {
 	value, _ := s.entries.LoadOrStore(nodeClass.Name, &entry{})
 	e := value.(*entry)
-	key := keyOf(nodeClass, shapes, cluster) + fmt.Sprintf("|%t%q", gaps.All, gaps.Sources)
+	key := keyOf(nodeClass, shapes, cluster, gaps)
 	e.mu.Lock()
 	if e.key != key {
 		e.key = key
@@ -97,8 +97,7 @@ func (s *Store) Shapes(nodeClass string) []shape.Shape {
 func (s *Store) Delete(nodeClass string) { s.entries.Delete(nodeClass) }
 
 // Snapshot of a node class, or ErrNotBuilt. It takes no lock and allocates nothing unless something that isn't set with Set has
-// changed since the last call: whether an offering is available, what it costs,
-// or what nodes of a shape have.
+// changed since the last call: whether an offering is available, what it costs, or what nodes of a shape have.
 func (s *Store) Snapshot(nodeClass string) (*Snapshot, error) {
 	value, ok := s.entries.Load(nodeClass)
 	if !ok {
@@ -170,9 +169,9 @@ func (s *Store) sequence() uint64 {
 }
 
 // keyOf differs whenever a snapshot may.
-func keyOf(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []shape.Shape, cluster shape.Cluster) string {
+func keyOf(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []shape.Shape, cluster shape.Cluster, gaps shape.Gaps) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s/%d|%q|%t", nodeClass.UID, nodeClass.Generation, cluster.FailureDomains, cluster.Paused)
+	fmt.Fprintf(&b, "%s/%d|%q|%t|%t%q", nodeClass.UID, nodeClass.Generation, cluster.FailureDomains, cluster.Paused, gaps.All, gaps.Sources)
 	for i := range shapes {
 		sh := &shapes[i]
 		for _, part := range []string{"|", sh.Source.Annotation(), "@", string(sh.Source.UID), "@", sh.Source.ResourceVersions, "+", sh.Bootstrap.Hash} {

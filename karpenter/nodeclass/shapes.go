@@ -77,7 +77,7 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 	case len(problems) > 0:
 		conditions.SetFalse(condition, v1alpha1.AllInvalidReason, summary(problems)+"; nothing else matches")
 	default:
-		reason, message := sourcesFound(s).nothingMatches(nodeClass, in.found)
+		reason, message := nothingMatches(nodeClass, in.found, s.Namespace)
 		conditions.SetFalse(condition, reason, message)
 	}
 	return result, nil

@@ -34,7 +34,7 @@ func (s sourcesFound) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAP
 	case sources == 0 && len(unread) > 0:
 		return unreadable(conditions, condition, unread)
 	case sources == 0:
-		reason, message := s.nothingMatches(nodeClass, in.found)
+		reason, message := nothingMatches(nodeClass, in.found, s.Namespace)
 		conditions.SetFalse(condition, reason, message)
 	case len(in.found.SelectorErrs) > 0:
 		conditions.SetTrueWithReason(condition, v1alpha1.InvalidSelectorReason, fmt.Sprintf("%s; %s in use", summary(in.found.SelectorErrs), plural(sources, "other source is", "other sources are")))
@@ -99,11 +99,11 @@ func unreadOf(nodeClass *v1alpha1.ClusterAPINodeClass, found *shape.Found, selec
 }
 
 // nothingMatches says for each selector how many objects it could have matched.
-func (s sourcesFound) nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, found *shape.Found) (reason, message string) {
+func nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, found *shape.Found, namespace string) (reason, message string) {
 	if nodeClass.Spec.ScalableResourceSelector == nil && len(nodeClass.Spec.InfrastructureTemplateSelectors) == 0 {
 		return v1alpha1.NoSelectorReason, fmt.Sprintf(
 			"the node class has no selector, and no MachineDeployment in namespace %s of the management cluster has the label %s; set spec.infrastructureTemplateSelectors or spec.scalableResourceSelector",
-			s.Namespace, v1alpha1.MemberLabel)
+			namespace, v1alpha1.MemberLabel)
 	}
 	var parts []string
 	say := func(gk schema.GroupKind, field string, selector *metav1.LabelSelector) {
@@ -115,7 +115,7 @@ func (s sourcesFound) nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, fo
 		if n := found.Existing[gk]; n > 0 {
 			existing = plural(n, "exists, and it doesn't have the labels", "exist, and none has the labels")
 		}
-		parts = append(parts, fmt.Sprintf("no %s in namespace %s of the management cluster matches %s (%s): %s", gk.Kind, s.Namespace, field, text, existing))
+		parts = append(parts, fmt.Sprintf("no %s in namespace %s of the management cluster matches %s (%s): %s", gk.Kind, namespace, field, text, existing))
 	}
 	for i, selector := range nodeClass.Spec.InfrastructureTemplateSelectors {
 		say(schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind}, fmt.Sprintf("spec.infrastructureTemplateSelectors[%d]", i), &selector.Selector)
