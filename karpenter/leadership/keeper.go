@@ -97,9 +97,10 @@ type roundTripper struct {
 	inner  http.RoundTripper
 }
 
-// RoundTrip sends the request, with LeaseDuration where it would ask others to wait longer. When it is the update of a Lease that we hold and no API server answers, it answers as one
-// that accepted it: the elector goes on, with the resource version of the last update that was stored. Had somebody else
-// taken the Lease meanwhile, the next update that arrives conflicts, and the elector gives up, as it has to.
+// RoundTrip sends the request, with LeaseDuration where it would ask others to wait longer. When it is the update of a Lease that
+// we hold and no API server answers, it answers as one that accepted it, and the elector goes on. Had somebody else taken the Lease
+// meanwhile, the next update that is answered conflicts, and the elector gives up, as it has to. An update also conflicts with
+// one of our own that was stored though its answer was lost, as a slow API server does it: then it is sent again.
 func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
 	if request.Method != http.MethodPut && request.Method != http.MethodPost || !strings.Contains(request.URL.Path, "/leases") {
 		return r.inner.RoundTrip(request)
@@ -111,27 +112,66 @@ func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
 		if err = errors.Join(err, request.Body.Close()); err != nil {
 			return nil, fmt.Errorf("reading the update of the lease: %w", err)
 		}
-		body = shorten(body, request.Header.Get("Content-Type"))
-		request = request.Clone(request.Context())
-		request.Body, request.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	}
+	body = shorten(body, request.Header)
 	sent := r.keeper.Clock.Now()
-	response, err := r.inner.RoundTrip(request)
+	response, err := r.send(request, request.Method, body)
+	if err == nil && response.StatusCode == http.StatusConflict && r.keeper.holds() {
+		response, err = r.again(request, body, response)
+	}
 	switch {
 	case err == nil && response.StatusCode < http.StatusMultipleChoices:
 		r.keeper.accepted(sent)
 	case errors.Is(request.Context().Err(), context.Canceled):
 		// We are asked to end.
-	case err != nil || response.StatusCode >= http.StatusInternalServerError:
-		if !r.keeper.unanswered() {
-			break
+	case err != nil || response.StatusCode == http.StatusTooManyRequests || response.StatusCode >= http.StatusInternalServerError:
+		if r.keeper.unanswered() {
+			return echo(request, body), nil
 		}
-		if err == nil {
-			_ = response.Body.Close() // nothing in it matters
-		}
-		return echo(request, body), nil
 	}
 	return response, err
+}
+
+// send sends a request like this one, and reads all of the answer: what doesn't arrive whole is no answer.
+func (r roundTripper) send(like *http.Request, method string, body []byte) (*http.Response, error) {
+	request := like.Clone(like.Context())
+	request.Method, request.Body, request.ContentLength = method, nil, int64(len(body))
+	if len(body) > 0 {
+		request.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	response, err := r.inner.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := io.ReadAll(response.Body)
+	if err = errors.Join(err, response.Body.Close()); err != nil {
+		return nil, fmt.Errorf("reading the answer about the lease: %w", err)
+	}
+	response.Body, response.ContentLength = io.NopCloser(bytes.NewReader(answer)), int64(len(answer))
+	return response, nil
+}
+
+// again sends an update that met a conflict once more, if the Lease is still ours. Else it returns the conflict.
+func (r roundTripper) again(request *http.Request, body []byte, conflict *http.Response) (*http.Response, error) {
+	response, err := r.send(request, http.MethodGet, nil)
+	if err != nil || response.StatusCode != http.StatusOK {
+		return response, err
+	}
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, err
+	}
+	stored, _ := decode(answer, response.Header)
+	ours, serializer := decode(body, request.Header)
+	if stored == nil || ours == nil || ptr.Deref(stored.Spec.HolderIdentity, "") != ptr.Deref(ours.Spec.HolderIdentity, "") {
+		return conflict, nil
+	}
+	ours.ResourceVersion = stored.ResourceVersion
+	updated, err := runtime.Encode(serializer, ours)
+	if err != nil {
+		return conflict, nil //nolint:nilerr // the elector reads the Lease itself then
+	}
+	return r.send(request, request.Method, updated)
 }
 
 func (k *Keeper) accepted(sent time.Time) {
@@ -141,6 +181,13 @@ func (k *Keeper) accepted(sent time.Time) {
 		k.Logger.Info("the management cluster is back; going on", "away", sent.Sub(k.renewed).Round(time.Second).String())
 	}
 	k.held, k.renewed, k.away = true, sent, false
+}
+
+// holds tells whether the API server has ever said that the Lease is ours.
+func (k *Keeper) holds() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.held
 }
 
 // unanswered tells whether there is a Lease to keep.
@@ -154,27 +201,33 @@ func (k *Keeper) unanswered() bool {
 	return k.held
 }
 
-// shorten returns a Lease with LeaseDuration at most. What isn't one is returned as it is.
-func shorten(body []byte, contentType string) []byte {
-	mediaType, _, err := mime.ParseMediaType(contentType)
+// decode reads a Lease in any format of an API server; nil if it isn't one.
+func decode(body []byte, header http.Header) (*coordinationv1.Lease, runtime.Serializer) {
+	mediaType, _, err := mime.ParseMediaType(header.Get("Content-Type"))
 	if err != nil {
-		return body
+		return nil, nil
 	}
 	info, ok := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), mediaType)
 	if !ok {
-		return body
+		return nil, nil
 	}
 	object, _, err := info.Serializer.Decode(body, nil, nil)
 	if err != nil {
-		return body
+		return nil, nil
 	}
+	lease, _ := object.(*coordinationv1.Lease)
+	return lease, info.Serializer
+}
+
+// shorten returns a Lease with LeaseDuration at most. What isn't one is returned as it is.
+func shorten(body []byte, header http.Header) []byte {
+	lease, serializer := decode(body, header)
 	most := int32(LeaseDuration.Seconds())
-	lease, ok := object.(*coordinationv1.Lease)
-	if !ok || ptr.Deref(lease.Spec.LeaseDurationSeconds, 0) <= most {
+	if lease == nil || ptr.Deref(lease.Spec.LeaseDurationSeconds, 0) <= most {
 		return body
 	}
 	lease.Spec.LeaseDurationSeconds = &most
-	short, err := runtime.Encode(info.Serializer, lease)
+	short, err := runtime.Encode(serializer, lease)
 	if err != nil {
 		return body
 	}

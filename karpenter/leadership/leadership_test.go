@@ -42,6 +42,7 @@ type elector struct {
 	clock   *clocktesting.FakePassiveClock
 	outage  atomic.Pointer[http.Response]
 	cut     atomic.Bool
+	mute    atomic.Bool  // while cut: updates are stored, but no answer comes back
 	attempt atomic.Int64 // writes of the Lease that met the outage
 	leading atomic.Bool
 	ended   chan struct{}
@@ -58,6 +59,14 @@ func (o outage) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	if request.Method == http.MethodPut {
 		o.attempt.Add(1)
+		if o.mute.Load() {
+			if response, err := o.inner.RoundTrip(request); err == nil {
+				if response.StatusCode == http.StatusConflict {
+					return response, nil
+				}
+				_ = response.Body.Close()
+			}
+		}
 	}
 	if response := o.outage.Load(); response != nil {
 		return &http.Response{StatusCode: response.StatusCode, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("")), Request: request}, nil
@@ -145,6 +154,20 @@ func TestKeeper(t *testing.T) {
 			g.Expect(e.leading.Load()).To(BeTrue())
 		})
 	}
+
+	t.Run("When updates are stored but only conflicts are answered, it should keep the lease, decide nothing, and go on when all is answered", func(t *testing.T) {
+		g := NewWithT(t)
+		e := elect(t)
+		e.mute.Store(true)
+		e.outlast(g)
+		e.clock.SetTime(e.clock.Now().Add(leadership.RenewDeadline))
+		g.Expect(e.keeper.Suspended()).To(BeTrue())
+		g.Expect(e.leading.Load()).To(BeTrue())
+		e.cut.Store(false)
+		g.Eventually(e.keeper.Suspended).Should(BeFalse())
+		g.Expect(e.leading.Load()).To(BeTrue())
+		g.Expect(e.lease(g, t.Context()).Spec.HolderIdentity).To(HaveValue(Equal("we")))
+	})
 
 	t.Run("When somebody else has taken the lease meanwhile, it should stay suspended and stop leading", func(t *testing.T) {
 		g := NewWithT(t)
