@@ -74,7 +74,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	task.End("built in " + progress.Duration(task.Elapsed()))
-	r := &run{cfg: cfg, bin: bin, printer: printer, ports: newClaims(), results: map[string]*Results{}}
+	r := &run{cfg: cfg, bin: bin, printer: printer, claims: newClaims(), results: map[string]*Results{}}
 	for _, s := range suites(bin) {
 		if !slices.Contains(cfg.Suites, s.name) {
 			continue
@@ -106,16 +106,20 @@ func suites(bin string) []*suite {
 	return []*suite{
 		{
 			name: Regression, path: filepath.Join(bin, regressionSuite.name),
-			ports: func(spec string) string {
-				if strings.HasPrefix(spec, "Chaos ") {
-					return "8080" // these start a manager, which serves metrics there
+			needs: func(spec string) string {
+				switch {
+				case strings.HasPrefix(spec, "Chaos "):
+					return "port 8080" // these start a manager, which serves metrics there
+				case strings.HasPrefix(spec, "Performance "):
+					return "the CPUs" // these make 100 nodes, and others time out when several do
+				default:
+					return ""
 				}
-				return ""
 			},
 		},
 		{
 			name: DRA, path: filepath.Join(bin, draSuite.name), driver: filepath.Join(bin, draDriver.name),
-			ports: func(string) string { return "8082 and 8083" }, // the driver's
+			needs: func(string) string { return "ports 8082 and 8083" }, // the driver's
 		},
 	}
 }
@@ -127,7 +131,7 @@ type run struct {
 	all     []string
 	chosen  []spec
 	printer *progress.Printer
-	ports   *claims
+	claims  *claims
 
 	mu        sync.Mutex
 	results   map[string]*Results // by provider
@@ -248,7 +252,7 @@ func (r *run) runProvider(ctx context.Context, name string, s setup) error {
 	r.results[name] = &results
 	r.mu.Unlock()
 
-	specs := newQueue(r.chosen, results, r.ports)
+	specs := newQueue(r.chosen, results, r.claims)
 	group, ctx := errgroup.WithContext(ctx)
 	for _, guest := range r.guests(name) {
 		group.Go(func() error {

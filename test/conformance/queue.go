@@ -27,15 +27,15 @@ var slow = map[string]time.Duration{
 }
 
 // queue hands out specs, the longest first, so that all guests finish at about the same time. Only one of those that need the
-// same ports of this machine is out at a time, whatever the provider.
+// same of this machine for themselves is out at a time, whatever the provider.
 type queue struct {
-	ports *claims
+	claims *claims
 
 	mu    sync.Mutex
 	specs []spec
 }
 
-// claims are the fixed ports of this machine that specs use right now. All providers' queues share them.
+// claims are what specs have for themselves right now. All providers' queues share them.
 type claims struct {
 	mu    sync.Mutex
 	freed *sync.Cond
@@ -48,41 +48,41 @@ func newClaims() *claims {
 	return c
 }
 
-// claim takes ports, and returns whether it did; empty ones are always free. It can wait for them.
-func (c *claims) claim(ctx context.Context, ports string, wait bool) bool {
-	if ports == "" {
+// claim takes what is needed, and returns whether it did; nothing is always free. It can wait for it.
+func (c *claims) claim(ctx context.Context, need string, wait bool) bool {
+	if need == "" {
 		return true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer context.AfterFunc(ctx, c.freed.Broadcast)()
-	for c.taken[ports] {
+	for c.taken[need] {
 		if !wait || ctx.Err() != nil {
 			return false
 		}
 		c.freed.Wait()
 	}
-	c.taken[ports] = true
+	c.taken[need] = true
 	return true
 }
 
-func (c *claims) release(ports string) {
+func (c *claims) release(need string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.taken, ports)
+	delete(c.taken, need)
 	c.freed.Broadcast()
 }
 
-func newQueue(specs []spec, last Results, ports *claims) *queue {
+func newQueue(specs []spec, last Results, claims *claims) *queue {
 	specs = slices.Clone(specs)
 	slices.SortStableFunc(specs, func(a, b spec) int {
 		// Those that can only run one after the other come first, or they would all be left for the end.
-		if first := cmp.Compare(len(b.ports()), len(a.ports())); first != 0 && (a.ports() == "" || b.ports() == "") {
+		if first := cmp.Compare(len(b.needs()), len(a.needs())); first != 0 && (a.needs() == "" || b.needs() == "") {
 			return first
 		}
 		return cmp.Compare(estimate(b.text, last), estimate(a.text, last))
 	})
-	return &queue{specs: specs, ports: ports}
+	return &queue{specs: specs, claims: claims}
 }
 
 // estimate is how long a spec may take.
@@ -102,11 +102,11 @@ func estimate(spec string, last Results) time.Duration {
 	return longest
 }
 
-// take returns the next spec, and what to call when it is done. Specs whose ports are taken are passed over; when there are no
+// take returns the next spec, and what to call when it is done. Specs that need what is taken are passed over; when there are no
 // others left, it waits. It returns false when there is nothing left, or ctx is over.
 func (q *queue) take(ctx context.Context) (next spec, done func(), ok bool) {
 	q.mu.Lock()
-	i := slices.IndexFunc(q.specs, func(s spec) bool { return q.ports.claim(ctx, s.ports(), false) })
+	i := slices.IndexFunc(q.specs, func(s spec) bool { return q.claims.claim(ctx, s.needs(), false) })
 	wait := i < 0
 	if wait {
 		i = 0
@@ -118,8 +118,8 @@ func (q *queue) take(ctx context.Context) (next spec, done func(), ok bool) {
 	next = q.specs[i]
 	q.specs = slices.Delete(q.specs, i, i+1)
 	q.mu.Unlock()
-	if wait && !q.ports.claim(ctx, next.ports(), true) {
+	if wait && !q.claims.claim(ctx, next.needs(), true) {
 		return spec{}, nil, false
 	}
-	return next, func() { q.ports.release(next.ports()) }, true
+	return next, func() { q.claims.release(next.needs()) }, true
 }

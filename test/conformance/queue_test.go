@@ -12,7 +12,7 @@ import (
 
 // specsOf makes specs of which those in bound need the same port.
 func specsOf(bound map[string]bool, texts ...string) []spec {
-	s := &suite{ports: func(text string) string {
+	s := &suite{needs: func(text string) string {
 		if bound[text] {
 			return "8080"
 		}

@@ -25,8 +25,9 @@ type suite struct {
 	path string
 	// description is what Ginkgo puts before every spec's text.
 	description string
-	// ports tells which fixed ports of this machine a spec needs: only one of those may run at a time. Empty: none.
-	ports func(spec string) string
+	// needs tells what of this machine a spec needs for itself, such as fixed ports: only one of those that need the same may run at a
+	// time. Empty: nothing.
+	needs func(spec string) string
 	// driver is a program that has to run in the guest beside a spec; empty: none.
 	driver string
 }
@@ -37,7 +38,7 @@ type spec struct {
 	text  string
 }
 
-func (s spec) ports() string { return s.suite.ports(s.text) }
+func (s spec) needs() string { return s.suite.needs(s.text) }
 
 // load reads what specs a suite has, from a dry run, which touches no cluster.
 func (s *suite) load(ctx context.Context) ([]spec, error) {
