@@ -50,7 +50,7 @@ type cluster struct {
 var taken = map[string]*sync.Mutex{blue: {}, green: {}, red: {}, amber: {}, violet: {}}
 
 // take returns the guest of that name for one story, with AutoNode on. When the story ends, its NodePools and workloads
-// are removed and its nodes have gone; when it failed, what a person would look at is printed first.
+// are removed and its nodes have gone; when it failed, what a person would look at is written down first.
 func take(t *testing.T, name string) *cluster {
 	t.Helper()
 	c := takeOff(t, name)

@@ -3,9 +3,12 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/karpenter/pkg/apis"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -54,16 +58,17 @@ func (c *cluster) clear(t *testing.T) {
 	}).WithContext(ctx).WithTimeout(eventually).WithPolling(interval).Should(Succeed(), "a story leaves no node behind")
 }
 
-// describe prints what a person would look at after a failure.
+// describe writes what a person would look at after a failure into a file among the world's logs, which are kept then. The test's own
+// output stays short, with the reason of the failure at its end.
 func (c *cluster) describe(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
-	var errs []error
+	var out bytes.Buffer
 	show := func(reader client.Client, list client.ObjectList, options ...client.ListOption) {
 		if err := reader.List(ctx, list, options...); err != nil {
 			if !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
-				errs = append(errs, err)
+				fmt.Fprintf(&out, "listing %T: %v\n", list, err)
 			}
 			return
 		}
@@ -74,7 +79,7 @@ func (c *cluster) describe(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			t.Logf("%T\n%s", object, content)
+			fmt.Fprintf(&out, "%T\n%s\n", object, content)
 			return nil
 		})
 	}
@@ -83,33 +88,36 @@ func (c *cluster) describe(t *testing.T) {
 	show(c.management, componentList(), inNamespace)
 	show(c.guest, nodeClassList())
 	show(c.guest, &karpenterv1.NodePoolList{})
-	show(c.guest, &karpenterv1.NodeClaimList{}, client.Limit(5))
-	c.events(ctx, t, c.management, c.namespace(), hosting.Namespace)
-	c.events(ctx, t, c.guest, metav1.NamespaceDefault)
+	show(c.guest, &karpenterv1.NodeClaimList{})
+	show(c.management, &clusterv1.MachineList{}, inNamespace)
+	c.events(ctx, &out, c.management, c.namespace(), hosting.Namespace)
+	c.events(ctx, &out, c.guest, metav1.NamespaceDefault)
 	for _, container := range c.world.Agent().Processes() {
 		path := c.world.Agent().LogPath(container.Pod, container.Container)
-		t.Logf("log of %s: %s\n%s", container.Pod, path, tail(path, 60))
+		fmt.Fprintf(&out, "log of %s: %s\n%s\n", container.Pod, path, tail(path, 200))
 	}
-	if err := errors.Join(errs...); err != nil {
+
+	path := filepath.Join(c.world.LogDir(), "failure-"+strings.NewReplacer("/", "_", "'", "").Replace(t.Name())+"-"+c.name+".txt")
+	if err := os.WriteFile(path, out.Bytes(), 0o644); err != nil {
 		t.Logf("describing the cluster: %v", err)
+		return
 	}
+	t.Logf("what was there when it failed: %s", path)
 }
 
-func (c *cluster) events(ctx context.Context, t *testing.T, reader client.Client, namespaces ...string) {
-	t.Helper()
+func (c *cluster) events(ctx context.Context, out io.Writer, reader client.Client, namespaces ...string) {
 	for _, namespace := range namespaces {
 		list := &corev1.EventList{}
 		if err := reader.List(ctx, list, client.InNamespace(namespace)); err != nil {
-			t.Logf("listing events: %v", err)
+			fmt.Fprintf(out, "listing events: %v\n", err)
 			continue
 		}
 		slices.SortFunc(list.Items, func(a, b corev1.Event) int { return eventTime(a).Compare(eventTime(b)) })
-		var lines strings.Builder
-		for _, event := range list.Items[max(0, len(list.Items)-40):] {
-			fmt.Fprintf(&lines, "%s %s %s/%s %s: %s\n", eventTime(event).Format(time.TimeOnly), event.Type,
+		fmt.Fprintf(out, "events in %s\n", namespace)
+		for _, event := range list.Items {
+			fmt.Fprintf(out, "%s %s %s/%s %s: %s\n", eventTime(event).Format(time.TimeOnly), event.Type,
 				event.InvolvedObject.Kind, event.InvolvedObject.Name, event.Reason, event.Message)
 		}
-		t.Logf("last events in %s\n%s", namespace, lines.String())
 	}
 }
 
