@@ -110,7 +110,7 @@ func suites(bin string) []*suite {
 				switch {
 				case strings.HasPrefix(spec, "Chaos "):
 					return "port 8080" // these start a manager, which serves metrics there
-				case strings.HasPrefix(spec, "Performance "):
+				case strings.HasPrefix(spec, "Performance "), strings.HasPrefix(spec, "Integration Utilization "):
 					return "the CPUs" // these make 100 nodes, and others time out when several do
 				default:
 					return ""
