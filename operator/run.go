@@ -4,6 +4,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,6 +38,7 @@ import (
 	"github.com/autonode-io/autonode/operator/crd"
 	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/hostedcluster"
+	"github.com/autonode-io/autonode/operator/metrics"
 	"github.com/autonode-io/autonode/operator/nodeclass"
 	"github.com/autonode-io/autonode/operator/pullsecret"
 	"github.com/autonode-io/autonode/operator/release"
@@ -116,7 +118,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 }
 
 // controllers adds everything that reconciles to the manager: one controller, whose steps do one job each, and Cluster API's
-// connections to the guests, which the guest step brings.
+// connections to the guests, which the guest step brings. Beside it, metrics only read.
 func controllers(ctx context.Context, mgr manager.Manager, options Options) error {
 	management, live := mgr.GetClient(), mgr.GetAPIReader()
 	recorder := mgr.GetEventRecorder(v1beta1.ManagedByOperator)
@@ -136,6 +138,11 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options) erro
 		Clock: clock.RealClock{}, TokenLifetime: options.GuestTokenLifetime,
 	})
 	counts := status.New(status.Config{})
+	if err := mgr.Add(metrics.New(metrics.Config{
+		Management: management, DrainTimeout: cmp.Or(options.DrainTimeout, teardown.DefaultDrainTimeout),
+	})); err != nil {
+		return fmt.Errorf("adding the metrics: %w", err)
+	}
 
 	_, err = hostedcluster.New(ctx, hostedcluster.Config{
 		Manager: mgr,

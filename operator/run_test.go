@@ -25,10 +25,12 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator"
+	"github.com/autonode-io/autonode/operator/metrics"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 	"github.com/autonode-io/autonode/payload"
 )
@@ -204,6 +206,16 @@ func life(t *testing.T, host string) {
 		g.Expect(guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, &v1alpha1.ClusterAPINodeClass{})).To(Succeed())
 	})
 
+	t.Run("When AutoNode runs, its metrics should say so", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Eventually(func(g Gomega) {
+			g.Expect(served(g, name)).To(And(
+				HaveKeyWithValue("autonode_enabled", 1.0), HaveKeyWithValue("autonode_component_info", 1.0),
+				HaveKeyWithValue("autonode_guest_reachable", 1.0), HaveKeyWithValue("autonode_progressing_seconds", 0.0),
+			))
+		}).Should(Succeed())
+	})
+
 	t.Run("When nothing changes, it should write nothing", func(t *testing.T) {
 		g := NewWithT(t)
 		before := get(g, ctx, name).ResourceVersion
@@ -284,7 +296,28 @@ func life(t *testing.T, host string) {
 		err := management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, &v1beta1.ControlPlaneComponent{})
 		g.Expect(client.IgnoreNotFound(err)).To(Succeed())
 		g.Expect(err).To(HaveOccurred())
+		g.Eventually(func(g Gomega) { g.Expect(served(g, name)).To(BeEmpty()) }).Should(Succeed())
 	})
+}
+
+// served returns the operator's metrics about a HostedCluster.
+func served(g Gomega, name string) map[string]float64 {
+	families, err := crmetrics.Registry.Gather()
+	g.Expect(err).NotTo(HaveOccurred())
+	values := map[string]float64{}
+	for _, family := range families {
+		if !strings.HasPrefix(family.GetName(), metrics.Namespace+"_") {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "name" && label.GetValue() == name {
+					values[family.GetName()] = metric.GetGauge().GetValue()
+				}
+			}
+		}
+	}
+	return values
 }
 
 func patch(g Gomega, ctx context.Context, name string, change func(*v1beta1.HostedCluster)) {

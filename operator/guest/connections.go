@@ -163,6 +163,9 @@ func (c *Connections) look(cluster types.NamespacedName) {
 func (c *Connections) forget(cluster client.ObjectKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if _, known := c.watching[cluster]; known {
+		connectionsLost.Inc()
+	}
 	delete(c.watching, cluster)
 }
 

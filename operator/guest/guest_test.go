@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -225,9 +226,11 @@ func TestConnections(t *testing.T) {
 			"of kubeconfig Secret clusters-red/red-kubeconfig"))
 		g.Expect(status("red")()).To(Equal(metav1.ConditionFalse))
 
+		made := counter(g, "autonode_guest_connections_total")
 		secret.Data = kubeconfig(g, "red", nil).Data
 		g.Expect(management.Update(ctx, secret)).To(Succeed())
 		g.Eventually(status("red")).Should(Equal(metav1.ConditionTrue))
+		g.Expect(counter(g, "autonode_guest_connections_total")).To(Equal(made + 1))
 	})
 
 	t.Run("When a kubeconfig can't be parsed, it should say what is wrong with it", func(t *testing.T) {
@@ -253,6 +256,19 @@ func TestConnections(t *testing.T) {
 			g.Expect(len(read.Data) > 0).To(Equal(kept), name)
 		}
 	})
+}
+
+// counter returns what a counter without labels counts that the program serves.
+func counter(g Gomega, name string) float64 {
+	families, err := crmetrics.Registry.Gather()
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, family := range families {
+		if family.GetName() == name {
+			return family.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	g.Expect(name).To(BeEmpty(), "it isn't served")
+	return 0
 }
 
 func (p *parent) spec(name string) *v1beta1.AutoNode {

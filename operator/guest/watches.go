@@ -192,6 +192,7 @@ func (c *Connections) watch(ctx context.Context, key client.ObjectKey, hostedClu
 	if !ok || w.connection != guest.Config {
 		w = &watching{connection: guest.Config, names: sets.New[string]()}
 		c.watching[key] = w
+		connectionsMade.Inc()
 	}
 	c.mu.Unlock()
 	w.mu.Lock()

@@ -157,12 +157,15 @@ func (p *puller) retryAfter(key flightKey) time.Duration {
 
 func (p *puller) fly(ctx context.Context, key flightKey, f *flight, r request) {
 	p.slots <- struct{}{}
+	began := p.clock.Now()
 	release, err := p.pull(ctx, r)
 	<-p.slots
+	took := p.clock.Since(began)
 	if err == nil {
 		// A payload that lacks what is asked for is a failure too, so that its tag isn't looked up with each reconciliation.
 		_, err = componentOf(release, r.component)
 	}
+	pullDuration.WithLabelValues(resultOf(err)).Observe(took.Seconds())
 
 	p.mu.Lock()
 	defer p.mu.Unlock()

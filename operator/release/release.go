@@ -159,8 +159,11 @@ func (r *Resolver) resolve(ctx context.Context, s *scope.Scope, image string) (*
 	if err != nil {
 		return nil, err
 	}
+	lookups.Inc()
 	found := r.puller.cached(image, component)
-	if found == nil {
+	if found != nil {
+		cacheHits.Inc()
+	} else {
 		secret, err := r.pullSecrets.Get(ctx, hostedCluster)
 		if invalid := pullsecret.IsInvalid(err); invalid != nil {
 			return nil, &failedError{reason: v1beta1.PullSecretInvalidReason, message: invalid.Message, retryAfter: maxBackoff}

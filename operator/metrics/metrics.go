@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package metrics tells in metrics how AutoNode is in each hosted cluster. It reads HostedClusters and ControlPlaneComponents when it
+// is asked, from the cache, so that nothing is ever stale, and a HostedCluster that is gone leaves nothing behind.
+//
+// What a step does, rather than how a cluster is, the step counts itself: see the packages release and guest.
+package metrics
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+)
+
+// Namespace is what the names of all the operator's own metrics begin with.
+const Namespace = "autonode"
+
+// desc describes a metric of one HostedCluster, which its first two labels name.
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(Namespace, "", name), help, append([]string{"namespace", "name"}, labels...), nil)
+}
+
+var (
+	componentInfo = desc("component_info",
+		"1 for what the operator runs in a control-plane namespace. Labeled by that namespace, the component, the version of the payload that it was rolled out from whole, and that payload's digest.",
+		"control_plane_namespace", "component", "version", "digest")
+	enabled = desc("enabled",
+		"1 while Karpenter runs as the payload says, 0 otherwise, and for hosted clusters without AutoNode.")
+	state = desc("state",
+		"1 for the state that AutoNode is in. Labeled by state.",
+		"state")
+	condition = desc("condition",
+		"1 for each condition of the HostedCluster. Labeled by the condition's type, status and reason.",
+		"type", "status", "reason")
+	progressing = desc("progressing_seconds",
+		"Since how long Karpenter is being rolled out, 0 while it isn't.")
+	updating = desc("updating_seconds",
+		"Since how long the newest payload is known without Karpenter and all nodes running it, 0 when they do.")
+	drainDeadline = desc("drain_deadline_timestamp_seconds",
+		"When the nodes of a deleted HostedCluster are drained by force at the earliest, in seconds since the epoch.")
+	guestReachable = desc("guest_reachable",
+		"1 while the guest's API server answers, 0 otherwise.")
+	nodes = desc("nodes",
+		"Nodes that Karpenter made and that have joined. Labeled by the version of their kubelet.",
+		"version")
+	nodeClaims    = desc("nodeclaims", "NodeClaims, joined or not.")
+	outdatedNodes = desc("outdated_nodes", "Nodes that run another version than they should.")
+	driftedNodes  = desc("drifted_nodes", "Nodes that Karpenter is going to replace because what they were made from changed.")
+	vcpus         = desc("vcpus", "Virtual CPUs of Karpenter's nodes.")
+
+	all = []*prometheus.Desc{
+		componentInfo, enabled, state, condition, progressing, updating, drainDeadline, guestReachable,
+		nodes, nodeClaims, outdatedNodes, driftedNodes, vcpus,
+	}
+)
+
+// conditionTypes are the operator's own, so that nobody else decides how many values the labels have.
+var conditionTypes = []string{
+	v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable, v1beta1.AutoNodeEnabled, v1beta1.NodesUpToDate,
+}
+
+// Config is what New needs.
+type Config struct {
+	// Management reads HostedClusters and ControlPlaneComponents from the cache.
+	Management client.Reader
+	// DrainTimeout is how long after the deletion of a HostedCluster its nodes may drain.
+	DrainTimeout time.Duration
+	// Clock tells the time; nil is the real one.
+	Clock clock.PassiveClock
+	// Registry that serves the metrics; nil is controller-runtime's.
+	Registry prometheus.Registerer
+}
+
+// Collector is a prometheus.Collector.
+type Collector struct{ Config }
+
+var (
+	_ prometheus.Collector = (*Collector)(nil)
+	_ manager.Runnable     = (*Collector)(nil)
+)
+
+// New returns a collector that is registered while it runs.
+func New(config Config) *Collector {
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
+	}
+	if config.Registry == nil {
+		config.Registry = crmetrics.Registry
+	}
+	return &Collector{config}
+}
+
+// Start serves the metrics until ctx ends. A manager starts it where it holds the Lease only: two replicas would count everything twice.
+func (c *Collector) Start(ctx context.Context) error {
+	if err := c.Registry.Register(c); err != nil {
+		return err
+	}
+	defer c.Registry.Unregister(c)
+	<-ctx.Done()
+	return nil
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
+	for _, d := range all {
+		descs <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(samples chan<- prometheus.Metric) {
+	ctx := context.Background()
+	hostedClusters, components := &v1beta1.HostedClusterList{}, &v1beta1.ControlPlaneComponentList{}
+	for _, list := range []client.ObjectList{hostedClusters, components} {
+		if err := c.Management.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			// One scrape goes without; failing it would take every other metric along.
+			log.Log.V(1).Info("counting hosted clusters", "error", err.Error())
+			return
+		}
+	}
+	byOwner := map[client.ObjectKey][]*v1beta1.ControlPlaneComponent{}
+	for i := range components.Items {
+		labels := components.Items[i].Labels
+		owner := client.ObjectKey{Namespace: labels[v1beta1.HostedClusterNamespaceLabel], Name: labels[v1beta1.HostedClusterLabel]}
+		byOwner[owner] = append(byOwner[owner], &components.Items[i])
+	}
+	for i := range hostedClusters.Items {
+		hostedCluster := &hostedClusters.Items[i]
+		c.collect(samples, hostedCluster, byOwner[client.ObjectKeyFromObject(hostedCluster)])
+	}
+}
+
+// collect tells of one hosted cluster. One that doesn't use AutoNode has a single sample.
+func (c *Collector) collect(samples chan<- prometheus.Metric, hostedCluster *v1beta1.HostedCluster, components []*v1beta1.ControlPlaneComponent) {
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		samples <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{hostedCluster.Namespace, hostedCluster.Name}, labels...)...)
+	}
+	status := &hostedCluster.Status
+	gauge(enabled, boolean(meta.IsStatusConditionTrue(status.Conditions, v1beta1.AutoNodeEnabled)))
+	if deleted := hostedCluster.DeletionTimestamp; !deleted.IsZero() && controllerutil.ContainsFinalizer(hostedCluster, v1beta1.HostedClusterFinalizer) {
+		gauge(drainDeadline, float64(deleted.Add(c.DrainTimeout).Unix()))
+	}
+	for _, component := range components {
+		gauge(componentInfo, 1, component.Namespace, component.Name, component.Status.Version, digest(status.Version, component.Status.Version))
+	}
+	if status.AutoNode == nil {
+		return
+	}
+	counts := status.AutoNode
+	if counts.State != "" {
+		gauge(state, 1, string(counts.State))
+	}
+	for _, conditionType := range conditionTypes {
+		if known := meta.FindStatusCondition(status.Conditions, conditionType); known != nil {
+			gauge(condition, 1, known.Type, string(known.Status), known.Reason)
+		}
+	}
+	gauge(progressing, c.since(progressingSince(hostedCluster, components)))
+	gauge(updating, c.since(updatingSince(hostedCluster)))
+	if reachable := meta.FindStatusCondition(status.Conditions, v1beta1.GuestReachable); reachable != nil {
+		gauge(guestReachable, boolean(reachable.Status == metav1.ConditionTrue))
+	}
+	for _, version := range counts.NodeVersions {
+		gauge(nodes, float64(version.Count), version.Version)
+	}
+	for _, counted := range []struct {
+		desc  *prometheus.Desc
+		count *int32
+	}{
+		{nodeClaims, counts.NodeClaimCount}, {outdatedNodes, counts.OutdatedNodeCount},
+		{driftedNodes, counts.DriftedNodeCount}, {vcpus, counts.VCPUs},
+	} {
+		if counted.count != nil { // else nobody has counted yet
+			gauge(counted.desc, float64(*counted.count))
+		}
+	}
+}
+
+// moves is true while something is to become as the spec says: AutoNode is on, and neither paused nor being removed.
+func moves(hostedCluster *v1beta1.HostedCluster) bool {
+	return hostedCluster.Spec.AutoNode != nil && hostedCluster.DeletionTimestamp.IsZero() &&
+		hostedCluster.Status.AutoNode.State != v1beta1.AutoNodeStatePaused
+}
+
+// progressingSince returns when the rollout of Karpenter that is under way began; zero if none is. AutoNodeEnabled can't tell: a condition's
+// transition time doesn't move while it stays False, which it was all the time before AutoNode was turned on.
+func progressingSince(hostedCluster *v1beta1.HostedCluster, components []*v1beta1.ControlPlaneComponent) time.Time {
+	if !moves(hostedCluster) {
+		return time.Time{}
+	}
+	for _, component := range components {
+		if component.Name != v1beta1.KarpenterComponent {
+			continue
+		}
+		switch rolledOut := meta.FindStatusCondition(component.Status.Conditions, v1beta1.RolloutComplete); {
+		case rolledOut == nil:
+			return component.CreationTimestamp.Time
+		case rolledOut.Status != metav1.ConditionTrue:
+			return rolledOut.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}
+
+// updatingSince returns when the newest payload was resolved, zero if it runs everywhere.
+func updatingSince(hostedCluster *v1beta1.HostedCluster) time.Time {
+	version := hostedCluster.Status.Version
+	if !moves(hostedCluster) || version == nil || len(version.History) == 0 || version.History[0].State == v1beta1.UpdateCompleted {
+		return time.Time{}
+	}
+	return version.History[0].StartedTime.Time
+}
+
+func (c *Collector) since(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return max(0, c.Clock.Since(t).Seconds())
+}
+
+// digest returns the digest of the newest payload of that version; empty if the history knows none.
+func digest(status *v1beta1.VersionStatus, version string) string {
+	if status == nil {
+		return ""
+	}
+	for _, update := range status.History {
+		if update.Version == version {
+			_, digest, _ := strings.Cut(update.Image, "@")
+			return digest
+		}
+	}
+	return ""
+}
+
+func boolean(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

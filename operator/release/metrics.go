@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package release
+
+import (
+	"cmp"
+
+	"github.com/prometheus/client_golang/prometheus"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/autonode-io/autonode/payload"
+)
+
+// Results of a pull that have no payload.Reason.
+const (
+	resultSuccess = "Success"
+	resultUnknown = "Unknown"
+)
+
+// They count for all hosted clusters together: payloads are shared, and a counter of each cluster would outlive it.
+var (
+	lookups = prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "autonode",
+		Subsystem: "payload",
+		Name:      "lookups_total",
+		Help:      "How often a payload was asked for.",
+	})
+	cacheHits = prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "autonode",
+		Subsystem: "payload",
+		Name:      "cache_hits_total",
+		Help:      "How often a payload that was asked for was in memory.",
+	})
+	pullDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: "autonode",
+		Subsystem: "payload",
+		Name:      "pull_duration_seconds",
+		Help:      "How long pulls of payloads took. Labeled by result: Success, or the reason why it failed.",
+		Buckets:   []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300},
+	}, []string{"result"})
+)
+
+func init() { crmetrics.Registry.MustRegister(lookups, cacheHits, pullDuration) }
+
+// resultOf is a payload.Reason at most, so that the label has few values.
+func resultOf(err error) string {
+	if err == nil {
+		return resultSuccess
+	}
+	return cmp.Or(string(payload.ReasonFor(err)), resultUnknown)
+}
