@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package monitoring_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/yaml"
+
+	_ "github.com/autonode-io/autonode/karpenter" // registers what Karpenter serves
+	"github.com/autonode-io/autonode/karpenter/fleet"
+	"github.com/autonode-io/autonode/karpenter/leadership"
+	_ "github.com/autonode-io/autonode/operator" // registers what the operator's steps count
+	"github.com/autonode-io/autonode/operator/metrics"
+)
+
+const (
+	manifests = "../../manifests/monitoring/"
+	runbooks  = "../../docs/runbooks/"
+	// runbookURL is where runbooks are once they are published.
+	runbookURL = "https://github.com/autonode-io/autonode/blob/main/docs/runbooks/"
+)
+
+// target are the labels that Prometheus gives to everything that it scrapes by a PodMonitor.
+var target = []string{"namespace", "pod", "job", "instance", "container", "endpoint", "le"}
+
+// programs is what both programs serve.
+type programs struct {
+	registry prometheus.Registerer
+	// labels of the metrics that are ours, by name.
+	labels map[string][]string
+}
+
+var descPattern = regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
+
+// served links what the programs register only as they run to what they register as they are loaded.
+func served(t *testing.T) programs {
+	t.Helper()
+	g := NewWithT(t)
+	p := programs{registry: crmetrics.Registry, labels: map[string][]string{}}
+	for _, collector := range []prometheus.Collector{
+		metrics.New(metrics.Config{}), fleet.New(fleet.Config{}), leadership.New(leadership.Config{}).Metric(),
+	} {
+		// Described before anything else knows it, and left out of what a registry would collect: there is nothing to read.
+		descs := make(chan *prometheus.Desc, 100)
+		collector.Describe(descs)
+		close(descs)
+		for desc := range descs {
+			match := descPattern.FindStringSubmatch(desc.String())
+			g.Expect(match).NotTo(BeNil(), desc.String())
+			p.labels[match[1]] = strings.FieldsFunc(match[2], func(r rune) bool { return r == ',' || r == ' ' })
+		}
+	}
+	g.Expect(p.labels).NotTo(BeEmpty())
+	return p
+}
+
+// has tells whether a program serves a metric of that name, or of which that is a part.
+func (p programs) has(name string) bool {
+	for _, suffix := range []string{"", "_bucket", "_count", "_sum"} {
+		base, cut := strings.CutSuffix(name, suffix)
+		if _, ours := p.labels[base]; cut && (ours || p.registered(base)) {
+			return true
+		}
+	}
+	return false
+}
+
+// registered asks the registry in the only way there is: it refuses what contradicts a metric of the same name.
+func (p programs) registered(name string) bool {
+	probe := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: "There is no metric with this help text."})
+	if err := p.registry.Register(probe); err != nil {
+		return true
+	}
+	p.registry.Unregister(probe)
+	return false
+}
+
+// check says what is wrong with an expression.
+func (p programs) check(t *testing.T, where, expression string) {
+	t.Helper()
+	found := selectors(expression)
+	if len(found) == 0 {
+		t.Errorf("%s: no metric in %q", where, expression)
+	}
+	known := slices.Clone(target)
+	checkable := true
+	for _, s := range found {
+		if !p.has(s.metric) {
+			t.Errorf("%s: no program serves %s", where, s.metric)
+		}
+		labels, ours := p.labels[s.metric]
+		if !ours {
+			checkable = false
+			continue
+		}
+		known = append(known, labels...)
+		for _, label := range s.labels {
+			if !slices.Contains(append(labels, target...), label) {
+				t.Errorf("%s: %s has no label %s", where, s.metric, label)
+			}
+		}
+	}
+	for _, label := range groupings(expression) {
+		if checkable && !slices.Contains(known, label) {
+			t.Errorf("%s: no metric of it has the label %s", where, label)
+		}
+	}
+}
+
+type rule struct {
+	Alert       string            `json:"alert"`
+	Expr        string            `json:"expr"`
+	For         string            `json:"for"`
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+type prometheusRule struct {
+	APIVersion string         `json:"apiVersion"`
+	Kind       string         `json:"kind"`
+	Metadata   map[string]any `json:"metadata"`
+	Spec       struct {
+		Groups []struct {
+			Name  string `json:"name"`
+			Rules []rule `json:"rules"`
+		} `json:"groups"`
+	} `json:"spec"`
+}
+
+func alerts(t *testing.T) []rule {
+	t.Helper()
+	g := NewWithT(t)
+	data, err := os.ReadFile(manifests + "prometheusrule.yaml")
+	g.Expect(err).NotTo(HaveOccurred())
+	rules := prometheusRule{}
+	g.Expect(yaml.UnmarshalStrict(data, &rules)).To(Succeed())
+	var all []rule
+	for _, group := range rules.Spec.Groups {
+		all = append(all, group.Rules...)
+	}
+	g.Expect(all).NotTo(BeEmpty())
+	return all
+}
+
+var usedLabels = regexp.MustCompile(`\$labels\.(\w+)`)
+
+func TestAlerts(t *testing.T) {
+	p := served(t)
+	t.Run("When an alert looks at a metric or a label, a program should serve it", func(t *testing.T) {
+		for _, alert := range alerts(t) {
+			p.check(t, alert.Alert, alert.Expr)
+		}
+	})
+
+	t.Run("When an alert fires, it should say what is, how bad it is, and what to do", func(t *testing.T) {
+		seen := map[string]bool{}
+		for _, alert := range alerts(t) {
+			if seen[alert.Alert] {
+				t.Errorf("%s is there twice", alert.Alert)
+			}
+			seen[alert.Alert] = true
+			if !slices.Contains([]string{"critical", "warning", "info"}, alert.Labels["severity"]) {
+				t.Errorf("%s: severity %q", alert.Alert, alert.Labels["severity"])
+			}
+			if alert.For == "" || alert.Annotations["summary"] == "" || alert.Annotations["description"] == "" {
+				t.Errorf("%s lacks for, summary or description", alert.Alert)
+			}
+			if want := runbookURL + alert.Alert + ".md"; alert.Annotations["runbook_url"] != want {
+				t.Errorf("%s: runbook_url is %q, and not %q", alert.Alert, alert.Annotations["runbook_url"], want)
+			}
+			for _, text := range alert.Annotations {
+				for _, match := range usedLabels.FindAllStringSubmatch(text, -1) {
+					if !slices.Contains(groupings(alert.Expr), match[1]) {
+						t.Errorf("%s speaks of the label %s, which its expression doesn't keep", alert.Alert, match[1])
+					}
+				}
+			}
+		}
+	})
+
+	t.Run("When there is an alert, there should be its runbook and a line in docs/metrics.md, and no runbook without an alert", func(t *testing.T) {
+		g := NewWithT(t)
+		docs, err := os.ReadFile("../../docs/metrics.md")
+		g.Expect(err).NotTo(HaveOccurred())
+		var names []string
+		for _, alert := range alerts(t) {
+			names = append(names, alert.Alert)
+			g.Expect(string(docs)).To(ContainSubstring("[%s](runbooks/%s.md)", alert.Alert, alert.Alert))
+		}
+		var pages []string
+		files, err := os.ReadDir(runbooks)
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, file := range files {
+			name, isPage := strings.CutSuffix(file.Name(), ".md")
+			g.Expect(isPage).To(BeTrue(), file.Name())
+			pages = append(pages, name)
+			page, err := os.ReadFile(filepath.Join(runbooks, file.Name()))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(string(page)).To(HavePrefix("# " + name + "\n"))
+			for _, heading := range []string{"## What it means", "## How to look", "## What to do"} {
+				g.Expect(strings.Count(string(page), "\n"+heading+"\n")).To(Equal(1), "%s: %s", name, heading)
+			}
+		}
+		slices.Sort(names)
+		slices.Sort(pages)
+		if diff := cmp.Diff(names, pages); diff != "" {
+			t.Errorf("alerts and runbooks differ (-alerts +runbooks):\n%s", diff)
+		}
+	})
+}
+
+type panel struct {
+	ID         int    `json:"id"`
+	Title      string `json:"title"`
+	Type       string `json:"type"`
+	Datasource any    `json:"datasource"`
+	Targets    []struct {
+		Expr  string `json:"expr"`
+		RefID string `json:"refId"`
+	} `json:"targets"`
+}
+
+type dashboard struct {
+	UID        string  `json:"uid"`
+	Panels     []panel `json:"panels"`
+	Templating struct {
+		List []struct {
+			Name  string `json:"name"`
+			Type  string `json:"type"`
+			Query any    `json:"query"`
+		} `json:"list"`
+	} `json:"templating"`
+}
+
+var labelValues = regexp.MustCompile(`^label_values\((.+), (\w+)\)$`)
+
+func TestDashboard(t *testing.T) {
+	p := served(t)
+	g := NewWithT(t)
+	data, err := os.ReadFile(manifests + "dashboard.json")
+	g.Expect(err).NotTo(HaveOccurred())
+	board := dashboard{}
+	g.Expect(json.Unmarshal(data, &board)).To(Succeed())
+	g.Expect(board.UID).NotTo(BeEmpty())
+	g.Expect(board.Panels).NotTo(BeEmpty())
+
+	t.Run("When a panel looks at a metric or a label, a program should serve it", func(t *testing.T) {
+		ids := map[int]bool{}
+		for _, panel := range board.Panels {
+			if ids[panel.ID] {
+				t.Errorf("%s: another panel has the ID %d too", panel.Title, panel.ID)
+			}
+			ids[panel.ID] = true
+			if panel.Type != "row" && len(panel.Targets) == 0 {
+				t.Errorf("%s shows nothing", panel.Title)
+			}
+			for _, target := range panel.Targets {
+				p.check(t, panel.Title, strings.NewReplacer("$__rate_interval", "5m", "$__range", "1h").Replace(target.Expr))
+			}
+		}
+	})
+
+	t.Run("When a variable is filled from a label, a program should serve it", func(t *testing.T) {
+		variables := map[string]bool{}
+		for _, variable := range board.Templating.List {
+			variables[variable.Name] = true
+			if variable.Type != "query" {
+				continue
+			}
+			query, _ := variable.Query.(string)
+			match := labelValues.FindStringSubmatch(query)
+			if match == nil {
+				t.Errorf("%s: %v isn't label_values(metric, label)", variable.Name, variable.Query)
+				continue
+			}
+			p.check(t, variable.Name, "max by ("+match[2]+") ("+match[1]+")")
+		}
+		for _, name := range regexp.MustCompile(`\$(\w+)`).FindAllStringSubmatch(string(data), -1) {
+			if !strings.HasPrefix(name[1], "__") && !variables[name[1]] {
+				t.Errorf("there is no variable %s", name[1])
+			}
+		}
+	})
+}
+
+func TestManifests(t *testing.T) {
+	t.Run("When a file lies in manifests/monitoring, its kustomization should name it", func(t *testing.T) {
+		g := NewWithT(t)
+		kustomization, err := os.ReadFile(manifests + "kustomization.yaml")
+		g.Expect(err).NotTo(HaveOccurred())
+		files, err := os.ReadDir(manifests)
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, file := range files {
+			if file.Name() != "kustomization.yaml" {
+				g.Expect(string(kustomization)).To(ContainSubstring(file.Name()))
+			}
+		}
+	})
+}
+
+func TestDocs(t *testing.T) {
+	t.Run("When a metric is served that is ours, docs/metrics.md should tell of it, and of none that isn't served", func(t *testing.T) {
+		g := NewWithT(t)
+		p := served(t)
+		docs, err := os.ReadFile("../../docs/metrics.md")
+		g.Expect(err).NotTo(HaveOccurred())
+		for name := range p.labels {
+			g.Expect(string(docs)).To(ContainSubstring("`" + name + "`"))
+		}
+		counters, err := crmetrics.Registry.Gather() // of those with labels, only what was counted already
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, family := range counters {
+			if strings.HasPrefix(family.GetName(), metrics.Namespace+"_") {
+				g.Expect(string(docs)).To(ContainSubstring("`" + family.GetName() + "`"))
+			}
+		}
+		for _, match := range regexp.MustCompile("`((?:karpenter|autonode|leader_election)_[a-z_]+)`").FindAllStringSubmatch(string(docs), -1) {
+			if !p.has(match[1]) {
+				t.Errorf("docs/metrics.md tells of %s, which no program serves", match[1])
+			}
+		}
+	})
+
+	t.Run("When an expression is read, its metrics, their labels and its groupings should be found", func(t *testing.T) {
+		g := NewWithT(t)
+		expression := `sum by (namespace, le) (rate(a_bucket{stage="ready", x!~"b{c}"}[5m] offset 1h)) / on (namespace) group_left (pool) max(b) > 1e3 unless time() - c{} == 2`
+		g.Expect(selectors(expression)).To(Equal([]selector{{"a_bucket", []string{"stage", "x"}}, {"b", nil}, {"c", nil}}))
+		g.Expect(groupings(expression)).To(Equal([]string{"namespace", "le", "namespace", "pool"}))
+	})
+
+	t.Run("When nobody serves a metric, it should be noticed", func(t *testing.T) {
+		g := NewWithT(t)
+		p := served(t)
+		for name, want := range map[string]bool{
+			"autonode_enabled": true, "autonode_payload_lookups_total": true, "autonode_payload_pull_duration_seconds_bucket": true,
+			"karpenter_clusterapi_suspended": true, "karpenter_clusterapi_orphans_reaped_total": true, "karpenter_nodeclaims_created_total": true,
+			"autonode_enable": false, "karpenter_nodeclaims_created": false, "leader_election_status": false,
+		} {
+			g.Expect(p.has(name)).To(Equal(want), name)
+		}
+	})
+}
