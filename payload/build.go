@@ -138,7 +138,7 @@ func render(spec Spec) (map[string][]byte, error) {
 
 func renderCRDs(files map[string][]byte, component string, content []byte) error {
 	return eachDocument(content, func(document []byte) error {
-		crds, err := parseCRDs(document)
+		crds, err := new(crdReader).read(document)
 		if err != nil {
 			return fmt.Errorf("component %s: %w", component, err)
 		}

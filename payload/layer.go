@@ -23,17 +23,6 @@ const (
 
 	whiteout       = ".wh."
 	opaqueWhiteout = ".wh..wh..opq"
-
-	maxLayers    = 128
-	maxEntries   = 200_000  // tar entries in all layers together
-	maxFileBytes = 8 << 20  // one kept file
-	maxKeptBytes = 64 << 20 // all kept files
-	maxZstdBytes = 64 << 20 // the window that a zstd frame may ask for
-)
-
-var (
-	errTooLarge  = errors.New("too large")
-	errMalformed = errors.New("malformed")
 )
 
 // manifestFile is the name of a manifest that belongs to a component: 0000_50_<component>_<anything>.yaml. A component's name has no
@@ -50,6 +39,7 @@ type overlay struct {
 	closed  bool              // layers further down can't add anything
 	kept    int
 	entries int
+	names   int // entries in release-manifests
 }
 
 func newOverlay(wanted func(string) bool) *overlay {
@@ -76,7 +66,7 @@ func (o *overlay) add(r io.Reader) error {
 			return tarError(err)
 		}
 		if o.entries++; o.entries > maxEntries {
-			return fmt.Errorf("%w: more than %d files", errTooLarge, maxEntries)
+			return tooMany(maxEntries, "files")
 		}
 		parent, name, ok := splitEntry(header.Name)
 		switch {
@@ -89,7 +79,11 @@ func (o *overlay) add(r io.Reader) error {
 			continue
 		case parent != directory:
 			continue
-		case strings.HasPrefix(name, whiteout):
+		}
+		if o.names++; o.names > maxFiles {
+			return tooMany(maxFiles, "files in "+directory)
+		}
+		if strings.HasPrefix(name, whiteout) {
 			removed = append(removed, strings.TrimPrefix(name, whiteout))
 			continue
 		}
@@ -98,14 +92,16 @@ func (o *overlay) add(r io.Reader) error {
 			others = true
 		}
 		if f.regular && !o.decided[name] && o.keeps(name) {
-			if header.Size > maxFileBytes {
-				return fmt.Errorf("%w: %s/%s takes more than %s", errTooLarge, directory, name, megabytes(maxFileBytes))
+			limit := maxBytesOf(name)
+			if header.Size > limit {
+				return fmt.Errorf("%w: %s/%s takes more than %s", errTooLarge, directory, name, megabytes(limit))
 			}
 			o.kept += int(header.Size)
 			if o.kept > maxKeptBytes {
 				return fmt.Errorf("%w: the files in %s take more than %s", errTooLarge, directory, megabytes(maxKeptBytes))
 			}
-			if f.content, err = io.ReadAll(io.LimitReader(archive, maxFileBytes)); err != nil {
+			f.content = make([]byte, header.Size)
+			if _, err := io.ReadFull(archive, f.content); err != nil {
 				return tarError(err)
 			}
 		}
@@ -140,7 +136,14 @@ func (o *overlay) keeps(name string) bool {
 	return m != nil && o.wanted(m[1])
 }
 
-// splitEntry takes the name of a tar entry apart. It is false for names that are too deep to matter or lead out of the image.
+func maxBytesOf(name string) int64 {
+	if name == imageReferences || name == releaseMetadata {
+		return maxReferencesBytes
+	}
+	return maxFileBytes
+}
+
+// splitEntry takes the name of a tar entry apart. It is false for names that are too deep or too long to matter or lead out of the image.
 func splitEntry(entry string) (parent, name string, ok bool) {
 	var parts [2]string
 	n := 0
@@ -148,7 +151,7 @@ func splitEntry(entry string) (parent, name string, ok bool) {
 		switch {
 		case part == "" || part == ".":
 			continue
-		case part == ".." || n == len(parts):
+		case part == ".." || n == len(parts) || len(part) > maxNameBytes:
 			return "", "", false
 		}
 		parts[n] = part
@@ -190,36 +193,4 @@ func unpack(blob io.Reader) (io.ReadCloser, error) {
 		return r.IOReadCloser(), nil
 	}
 	return io.NopCloser(buffered), nil
-}
-
-// budget is an io.Reader that fails with errTooLarge when more than what is left would be read; several readers share what is left.
-type budget struct {
-	r     io.Reader
-	left  *int64
-	limit int64 // for the message
-	what  string
-}
-
-func (b *budget) Read(p []byte) (int, error) {
-	if len(p) == 0 {
-		return 0, nil
-	}
-	// One byte more than is left tells a stream that ends there from one that goes on.
-	if int64(len(p)) > *b.left+1 {
-		p = p[:*b.left+1]
-	}
-	n, err := b.r.Read(p)
-	*b.left -= int64(n)
-	if *b.left < 0 {
-		*b.left = 0
-		return 0, fmt.Errorf("%w: it takes more than %s %s", errTooLarge, megabytes(b.limit), b.what)
-	}
-	return n, err
-}
-
-func megabytes(n int64) string {
-	if n < 1<<20 {
-		return fmt.Sprintf("%d bytes", n)
-	}
-	return fmt.Sprintf("%d MiB", n>>20)
 }

@@ -3,12 +3,10 @@
 package payload
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -18,29 +16,37 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	imagev1 "github.com/openshift/api/image/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"sigs.k8s.io/yaml"
 )
 
 // metadataKind is what release-metadata calls itself.
 const metadataKind = "cincinnati-metadata-v0"
 
-// OpenShift ships variants of some manifests under one name, for feature sets and for cluster profiles.
-const (
-	// annotationFeatureSet names the feature sets that a manifest is for; without it, all.
-	annotationFeatureSet = "release.openshift.io/feature-set"
-	// annotationHosted marks a manifest for clusters with a hosted control plane, by the name of the first such product.
-	annotationHosted = "include.release.openshift.io/ibm-cloud-managed"
-)
-
 // metadata is the content of release-metadata.
 type metadata struct {
-	Kind     string         `json:"kind"`
-	Version  string         `json:"version"`
-	Previous []string       `json:"previous,omitempty"`
-	Metadata map[string]any `json:"metadata,omitempty"`
+	Kind     string       `json:"kind"`
+	Version  string       `json:"version"`
+	Previous list[string] `json:"previous,omitempty"`
+}
+
+// imageStream is as much of an image.openshift.io/v1 ImageStream as is read.
+type imageStream struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Name string `json:"name"`
+	} `json:"metadata"`
+	Spec struct {
+		Tags list[tagReference] `json:"tags"`
+	} `json:"spec"`
+}
+
+type tagReference struct {
+	Name        string            `json:"name"`
+	Annotations map[string]string `json:"annotations"`
+	From        *struct {
+		Kind string `json:"kind"`
+		Name string `json:"name"`
+	} `json:"from"`
 }
 
 func malformed(format string, args ...any) error {
@@ -79,9 +85,15 @@ func parseManifest(content []byte) (*v1.Manifest, error) {
 	}
 	switch manifest.Config.MediaType {
 	case types.OCIConfigJSON, types.DockerConfigJSON:
-		return manifest, nil
+	default:
+		return nil, malformed("it is an artifact of type %q and no image", manifest.Config.MediaType)
 	}
-	return nil, malformed("it is an artifact of type %q and no image", manifest.Config.MediaType)
+	for i, layer := range manifest.Layers {
+		if layer.Digest == (v1.Hash{}) {
+			return nil, malformed("layer %d of %d in its manifest has no digest", i+1, len(manifest.Layers))
+		}
+	}
+	return manifest, nil
 }
 
 func parseIndex(content []byte) ([]v1.Descriptor, error) {
@@ -102,8 +114,10 @@ func parse(image string, files *overlay, components []string) (*Release, error) 
 	if err != nil {
 		return nil, err
 	}
-	var stream imagev1.ImageStream
-	if err := json.Unmarshal(references, &stream); err != nil {
+	var stream imageStream
+	if err := json.Unmarshal(references, &stream); errors.Is(err, errTooLarge) {
+		return nil, refuse(err, "%s/%s: spec.tags: %v", directory, imageReferences, err)
+	} else if err != nil {
 		return nil, malformed("%s/%s is no ImageStream: %v", directory, imageReferences, err)
 	}
 	if stream.Kind != "ImageStream" || (stream.APIVersion != imagev1.GroupVersion.String() && stream.APIVersion != "v1") {
@@ -111,16 +125,16 @@ func parse(image string, files *overlay, components []string) (*Release, error) 
 	}
 	var m metadata
 	if err := json.Unmarshal(about, &m); err != nil {
-		return nil, malformed("%s/%s can't be read: %v", directory, releaseMetadata, err)
+		return nil, refuse(err, "%s/%s can't be read: %v", directory, releaseMetadata, err)
 	}
 	if m.Kind != metadataKind {
 		return nil, malformed("%s/%s has kind %q instead of %q", directory, releaseMetadata, m.Kind, metadataKind)
 	}
-	if _, err := semver.Parse(m.Version); err != nil {
-		return nil, malformed("%s/%s: version %q is no semantic version: %v", directory, releaseMetadata, m.Version, err)
+	if err := checkVersion(m.Version); err != nil {
+		return nil, malformed("%s/%s: version %v", directory, releaseMetadata, err)
 	}
-	if stream.Name != m.Version {
-		return nil, malformed("%s says version %q, %s says %q", imageReferences, stream.Name, releaseMetadata, m.Version)
+	if stream.Metadata.Name != m.Version {
+		return nil, malformed("%s says version %q, %s says %q", imageReferences, stream.Metadata.Name, releaseMetadata, m.Version)
 	}
 
 	r := &Release{Version: m.Version, Previous: m.Previous, Image: image, Components: map[string]Component{}}
@@ -159,15 +173,37 @@ func (o *overlay) read(file string) ([]byte, error) {
 	return nil, malformed("it is no release image: it has no %s/%s", directory, file)
 }
 
-func parseTag(tag imagev1.TagReference) (Component, error) {
+// checkVersion also keeps versions to a length at which they can be shown.
+func checkVersion(version string) error {
+	if len(version) > maxVersionBytes {
+		return fmt.Errorf("%q… is longer than %d bytes", version[:32], maxVersionBytes)
+	}
+	if _, err := semver.Parse(version); err != nil {
+		return fmt.Errorf("%q is no semantic version: %w", version, err)
+	}
+	return nil
+}
+
+// CheckPinned returns why a component can't have this image, nil if it can: it has to be named by digest.
+func CheckPinned(image string) error {
+	if len(image) > maxReferenceBytes {
+		return fmt.Errorf("image %q… is longer than %d bytes", image[:64], maxReferenceBytes)
+	}
+	if _, err := name.NewDigest(image); err != nil {
+		return fmt.Errorf("%q isn't an image by digest", image)
+	}
+	return nil
+}
+
+func parseTag(tag tagReference) (Component, error) {
 	if tag.Name == "" {
 		return Component{}, malformed("%s has a tag without a name", imageReferences)
 	}
 	if tag.From == nil || tag.From.Kind != "DockerImage" {
 		return Component{}, malformed("tag %s in %s isn't from a DockerImage", tag.Name, imageReferences)
 	}
-	if _, err := name.NewDigest(tag.From.Name); err != nil {
-		return Component{}, malformed("tag %s in %s: %q isn't an image by digest", tag.Name, imageReferences, tag.From.Name)
+	if err := CheckPinned(tag.From.Name); err != nil {
+		return Component{}, malformed("tag %s in %s: %v", tag.Name, imageReferences, err)
 	}
 	versions, err := parseVersions(tag.Annotations[AnnotationVersions])
 	if err != nil {
@@ -188,8 +224,8 @@ func parseVersions(annotation string) (map[string]string, error) {
 			return nil, fmt.Errorf("%q isn't name=version", pair)
 		}
 		version = strings.TrimPrefix(version, "v")
-		if _, err := semver.Parse(version); err != nil {
-			return nil, fmt.Errorf("%s: %q is no semantic version: %w", name, version, err)
+		if err := checkVersion(version); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		if old, ok := versions[name]; ok && old != version {
 			return nil, fmt.Errorf("%s is both %s and %s", name, old, version)
@@ -197,89 +233,4 @@ func parseVersions(annotation string) (map[string]string, error) {
 		versions[name] = version
 	}
 	return versions, nil
-}
-
-func addCRDs(r *Release, files *overlay) error {
-	for _, file := range slices.Sorted(maps.Keys(files.files)) {
-		m := manifestFile.FindStringSubmatch(file)
-		if m == nil {
-			continue
-		}
-		component, ok := r.Components[m[1]]
-		if !ok {
-			continue // a manifest of something without an image of its own
-		}
-		crds, err := parseCRDs(files.files[file])
-		if err != nil {
-			return malformed("%s/%s: %v", directory, file, err)
-		}
-		for _, crd := range crds {
-			i := slices.IndexFunc(component.CRDs, func(other *apiextensionsv1.CustomResourceDefinition) bool { return other.Name == crd.Name })
-			switch {
-			case i < 0:
-				component.CRDs = append(component.CRDs, crd)
-			case hosted(crd) == hosted(component.CRDs[i]):
-				return malformed("%s/%s: component %s has CustomResourceDefinition %s twice", directory, file, component.Name, crd.Name)
-			case hosted(crd):
-				component.CRDs[i] = crd
-			}
-		}
-		slices.SortFunc(component.CRDs, func(a, b *apiextensionsv1.CustomResourceDefinition) int { return strings.Compare(a.Name, b.Name) })
-		r.Components[component.Name] = component
-	}
-	return nil
-}
-
-func hosted(crd *apiextensionsv1.CustomResourceDefinition) bool {
-	return crd.Annotations[annotationHosted] == "true"
-}
-
-// parseCRDs returns the CustomResourceDefinitions among the documents of a manifest file, except those that OpenShift ships
-// for other feature sets than the default one.
-func parseCRDs(content []byte) ([]*apiextensionsv1.CustomResourceDefinition, error) {
-	var crds []*apiextensionsv1.CustomResourceDefinition
-	err := eachDocument(content, func(document []byte) error {
-		var kind metav1.TypeMeta
-		if err := yaml.Unmarshal(document, &kind); err != nil {
-			return err
-		}
-		if kind.Kind != "CustomResourceDefinition" {
-			return nil
-		}
-		if want := apiextensionsv1.SchemeGroupVersion.String(); kind.APIVersion != want {
-			return fmt.Errorf("a CustomResourceDefinition of apiVersion %q instead of %s", kind.APIVersion, want)
-		}
-		crd := &apiextensionsv1.CustomResourceDefinition{}
-		if err := yaml.Unmarshal(document, crd); err != nil {
-			return err
-		}
-		if want := crd.Spec.Names.Plural + "." + crd.Spec.Group; crd.Name != want || len(crd.Spec.Versions) == 0 {
-			return fmt.Errorf("CustomResourceDefinition %q isn't named <plural>.<group> or has no versions", crd.Name)
-		}
-		if sets, ok := crd.Annotations[annotationFeatureSet]; ok && !slices.Contains(strings.Split(sets, ","), "Default") {
-			return nil
-		}
-		crds = append(crds, crd)
-		return nil
-	})
-	return crds, err
-}
-
-// eachDocument calls do for each YAML document that isn't empty.
-func eachDocument(content []byte, do func([]byte) error) error {
-	for documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content))); ; {
-		document, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if len(bytes.TrimSpace(document)) == 0 {
-			continue
-		}
-		if err := do(document); err != nil {
-			return err
-		}
-	}
 }

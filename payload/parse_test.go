@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"sigs.k8s.io/yaml"
 )
 
 func TestMalformed(t *testing.T) {
@@ -82,6 +83,21 @@ func TestMalformed(t *testing.T) {
 		g.Expect(r.Components).To(HaveLen(1))
 		g.Expect(r.Names).To(Equal([]string{component, "odd", "twice", "versions"}))
 		g.Expect(r.Components[component].Versions).To(Equal(map[string]string{"v": "1.0.0"}))
+	})
+
+	t.Run("When a CRD has no newline at its end, it should be read whatever its length is", func(t *testing.T) {
+		g := NewWithT(t)
+		content, err := yaml.YAMLToJSON(crd("things"))
+		g.Expect(err).NotTo(HaveOccurred())
+		content = append([]byte(`{"x":"`+strings.Repeat("x", 4096-len(content)-7)+`",`), content[1:]...)
+		for range 3 {
+			s := newServer(t, nil)
+			ref, _ := s.push(t, "release:1", imageOf(t, layerOf(t, releaseFiles(map[string]string{"0000_50_karpenter-clusterapi_x.json": string(content)})...)))
+			r, err := Read(t.Context(), ref, Options{})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(crdNames(r.Components[component])).To(Equal([]string{"nodepools.karpenter.sh", "things.karpenter.sh"}), "%d bytes", len(content))
+			content = append([]byte(" "), content...)
+		}
 	})
 
 	t.Run("When OpenShift ships variants of a CRD for cluster profiles, it should take that for hosted control planes", func(t *testing.T) {

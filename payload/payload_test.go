@@ -11,8 +11,10 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -204,7 +206,7 @@ func gzipped(t testing.TB, content []byte) []byte {
 }
 
 // imageOf makes an image of raw layers, the lowest first.
-func imageOf(t *testing.T, layers ...v1.Layer) v1.Image {
+func imageOf(t testing.TB, layers ...v1.Layer) v1.Image {
 	t.Helper()
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	img, err := mutate.AppendLayers(img, layers...)
@@ -214,7 +216,7 @@ func imageOf(t *testing.T, layers ...v1.Layer) v1.Image {
 	return img
 }
 
-func layerOf(t *testing.T, entries ...tarEntry) v1.Layer {
+func layerOf(t testing.TB, entries ...tarEntry) v1.Layer {
 	t.Helper()
 	return static.NewLayer(gzipped(t, tarOf(t, entries...)), types.OCILayer)
 }
@@ -232,9 +234,9 @@ func releaseFiles(replace map[string]string) []tarEntry {
 		files[file] = content
 	}
 	entries := []tarEntry{{name: "release-manifests/", kind: tar.TypeDir}}
-	for file, content := range files {
-		if content != "" {
-			entries = append(entries, tarEntry{name: "release-manifests/" + file, content: content})
+	for _, file := range slices.Sorted(maps.Keys(files)) {
+		if files[file] != "" {
+			entries = append(entries, tarEntry{name: "release-manifests/" + file, content: files[file]})
 		}
 	}
 	return entries

@@ -3,6 +3,7 @@
 package payload
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
@@ -188,9 +190,9 @@ func (s *session) pull(ctx context.Context) (v1.Hash, *overlay, error) {
 // manifest returns the digest that the reference stands for, and the manifest of the image for our platform.
 func (s *session) manifest(ctx context.Context) (v1.Hash, *v1.Manifest, error) {
 	ctx = withBodyLimit(ctx, maxManifestBytes)
-	top, err := s.puller.Get(ctx, s.reference)
+	top, err := s.get(ctx, s.reference)
 	if err != nil {
-		return v1.Hash{}, nil, s.explain(ctx, err)
+		return v1.Hash{}, nil, err
 	}
 	mediaType, err := declaredType(top.MediaType, top.Manifest)
 	if err != nil {
@@ -202,9 +204,9 @@ func (s *session) manifest(ctx context.Context) (v1.Hash, *v1.Manifest, error) {
 		if err != nil {
 			return v1.Hash{}, nil, err
 		}
-		d, err := s.puller.Get(ctx, s.repository.Digest(child.String()))
+		d, err := s.get(ctx, s.repository.Digest(child.String()))
 		if err != nil {
-			return v1.Hash{}, nil, s.explain(ctx, err)
+			return v1.Hash{}, nil, err
 		}
 		if mediaType, err = declaredType(d.MediaType, d.Manifest); err != nil {
 			return v1.Hash{}, nil, err
@@ -221,6 +223,27 @@ func (s *session) manifest(ctx context.Context) (v1.Hash, *v1.Manifest, error) {
 	return top.Digest, manifest, nil
 }
 
+// get returns a manifest whose digest is right. The library believes a registry's word for it when that claims the content to be of schema 1,
+// so that a mirror could serve anything under any digest.
+func (s *session) get(ctx context.Context, ref name.Reference) (*remote.Descriptor, error) {
+	d, err := s.puller.Get(ctx, ref)
+	if err != nil {
+		return nil, s.explain(ctx, err)
+	}
+	digest, _, err := v1.SHA256(bytes.NewReader(d.Manifest))
+	if err != nil {
+		return nil, s.explain(ctx, err)
+	}
+	wanted := d.Digest.String()
+	if byDigest, ok := ref.(name.Digest); ok {
+		wanted = byDigest.DigestStr()
+	}
+	if digest.String() != wanted {
+		return nil, s.explain(ctx, fmt.Errorf("the manifest's digest %s does not match %s", digest, wanted))
+	}
+	return d, nil
+}
+
 // choose returns the image for the platform asked for, else for this machine's architecture, else for amd64.
 func (s *session) choose(index []byte) (v1.Hash, error) {
 	images, err := parseIndex(index)
@@ -234,9 +257,13 @@ func (s *session) choose(index []byte) (v1.Hash, error) {
 	var there []string
 	for _, want := range preferred {
 		for _, image := range images {
-			if image.Platform != nil && image.Platform.Satisfies(want) {
-				return image.Digest, nil
+			if image.Platform == nil || !image.Platform.Satisfies(want) {
+				continue
 			}
+			if image.Digest == (v1.Hash{}) {
+				return v1.Hash{}, malformed("its index has an image for %s without a digest", want.String())
+			}
+			return image.Digest, nil
 		}
 	}
 	for _, image := range images {
@@ -257,11 +284,11 @@ func (s *session) layer(ctx context.Context, layer v1.Descriptor, files *overlay
 	if layer.Size < 0 || layer.Size > *pulled {
 		return &Error{Reason: ReasonPayloadTooLarge, Detail: fmt.Sprintf("pulling it would take more than %s in all", megabytes(s.maxBytes))}
 	}
-	remote, err := s.puller.Layer(withBodyLimit(ctx, layer.Size), s.repository.Digest(layer.Digest.String()))
+	blobs, err := s.puller.Layer(withBodyLimit(ctx, layer.Size), s.repository.Digest(layer.Digest.String()))
 	if err != nil {
 		return s.explain(ctx, err)
 	}
-	body, err := remote.Compressed()
+	body, err := blobs.Compressed()
 	if err != nil {
 		return s.explain(ctx, err)
 	}
@@ -292,10 +319,8 @@ func (s *session) layer(ctx context.Context, layer v1.Descriptor, files *overlay
 	switch {
 	case blob.err != nil:
 		return s.explain(ctx, blob.err)
-	case errors.Is(err, errTooLarge):
-		return &Error{Reason: ReasonPayloadTooLarge, Detail: shorten(err.Error()), Err: err}
 	case err != nil:
-		return &Error{Reason: ReasonPayloadMalformed, Detail: shorten(err.Error()), Err: err}
+		return refuse(err, "%v", err)
 	}
 	return nil
 }

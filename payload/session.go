@@ -3,6 +3,7 @@
 package payload
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -222,9 +223,21 @@ func (t boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		limit = maxManifestBytes // error bodies and token responses come instead of small blobs
 	}
 	left := limit
+	body := io.Reader(&budget{r: resp.Body, left: &left, limit: limit, what: "in one answer of the registry"})
+	if req.Method == http.MethodGet && strings.Contains(req.URL.Path, "/manifests/") {
+		// The library decodes each manifest, for a field of it.
+		content, err := io.ReadAll(body)
+		if err == nil {
+			err = countManifest(content)
+		}
+		body = bytes.NewReader(content)
+		if err != nil {
+			body = &source{err: err}
+		}
+	}
 	resp.Body = struct {
 		io.Reader
 		io.Closer
-	}{&budget{r: resp.Body, left: &left, limit: limit, what: "in one answer of the registry"}, resp.Body}
+	}{body, resp.Body}
 	return resp, nil
 }

@@ -158,6 +158,30 @@ func TestRegistryErrors(t *testing.T) {
 		expectError(t, err, ReasonRegistryUnreachable, "does not match")
 	})
 
+	t.Run("When the registry calls other content a manifest of schema 1, it should not be believed either", func(t *testing.T) {
+		s := newServer(t, nil)
+		ref, digest := s.push(t, "release:1", build(t, goodSpec()))
+		spec := goodSpec()
+		spec.Version = "6.6.6"
+		other := build(t, spec)
+		s.push(t, "release:2", other)
+		content, err := other.RawManifest()
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		s.onRequest(func(w http.ResponseWriter, req *http.Request) bool {
+			if !strings.Contains(req.URL.Path, "/manifests/") {
+				return false
+			}
+			w.Header().Set("Content-Type", string(types.DockerManifestSchema1Signed))
+			w.Header().Set("Docker-Content-Digest", digest)
+			_, _ = w.Write(content)
+			return true
+		})
+		_, err = ReadDigest(t.Context(), ref+"@"+digest, Options{})
+		expectError(t, err, ReasonRegistryUnreachable, "does not match "+digest)
+		_, err = Read(t.Context(), ref, Options{})
+		expectError(t, err, ReasonRegistryUnreachable, "does not match "+digest)
+	})
+
 	t.Run("When the manifest is endless, it should stop reading it", func(t *testing.T) {
 		s := newServer(t, nil)
 		s.onRequest(func(w http.ResponseWriter, req *http.Request) bool {

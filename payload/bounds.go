@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package payload
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// A release image can come from anyone who may write a HostedCluster, and the operator reads those of all tenants: no image may
+// take more of it than these bounds allow. Each is several times what OpenShift's payloads need, the largest there are.
+const (
+	// maxLayers is as many as a container runtime stacks, about.
+	maxLayers = 128
+	// maxEntries bounds the tar entries in all layers together; an operating system has about a quarter of that.
+	maxEntries = 200_000
+	// maxFiles bounds the names in release-manifests, in all layers together; OpenShift's payloads have about a thousand.
+	maxFiles = 10_000
+	// maxNameBytes is the longest name that a file system knows; whatever has a longer one was never a file.
+	maxNameBytes = 255
+	// maxReferencesBytes bounds image-references and release-metadata, each. They are kept for as long as the release is, in part.
+	maxReferencesBytes = 2 << 20
+	// maxFileBytes bounds each other file that is kept.
+	maxFileBytes = 8 << 20
+	// maxKeptBytes bounds all files that are kept together, until they were read.
+	maxKeptBytes = 64 << 20
+	// maxZstdBytes bounds the window that a zstd frame may ask for, which is memory.
+	maxZstdBytes = 64 << 20
+
+	// maxElements bounds lists in JSON: an image-references' tags, an index's images. Decoded, an element as short as "{}" takes
+	// fifty times as much memory. OpenShift's payloads have two hundred tags.
+	maxElements = 4096
+	// maxVersionBytes bounds a version, which becomes a flag and part of a status.
+	maxVersionBytes = 128
+	// maxReferenceBytes bounds a component's image, which becomes part of a Deployment.
+	maxReferenceBytes = 512
+
+	// maxDocuments bounds the YAML documents in the manifests of one component.
+	maxDocuments = 1000
+	// maxDocumentBytes is the largest request that an API server takes: what is larger can't be applied.
+	maxDocumentBytes = 3 << 20
+	// maxIndicators bounds the characters of a document that YAML's structure is made of. None makes more than two nodes, so they bound the
+	// memory that it takes to find out what the document is. Karpenter's largest CRD has a thousand.
+	maxIndicators = 200_000
+	// maxDepth bounds how deep a CRD's YAML nests. Its schema is decoded in a time that grows with the square of that, and the
+	// schema of a pod, which is among the deepest, takes forty.
+	maxDepth = 100
+	// maxNodes bounds the nodes in all CRDs of one component, which are kept for as long as the release is, and take up to a
+	// kilobyte each. Karpenter's have four thousand.
+	maxNodes = 200_000
+	// maxCRDs bounds the CRDs of one component.
+	maxCRDs = 128
+)
+
+var (
+	errTooLarge  = errors.New("too large")
+	errMalformed = errors.New("malformed")
+)
+
+// tooMany says which bound was exceeded: "too large: more than 4096 tags".
+func tooMany(limit int, what string) error {
+	return fmt.Errorf("%w: more than %d %s", errTooLarge, limit, what)
+}
+
+// refuse makes an error for people of why something can't be read; its Reason depends on whether err is about a bound.
+func refuse(err error, format string, args ...any) error {
+	e := &Error{Reason: ReasonPayloadMalformed, Detail: shorten(fmt.Sprintf(format, args...)), Err: err}
+	if errors.Is(err, errTooLarge) {
+		e.Reason = ReasonPayloadTooLarge
+	}
+	return e
+}
+
+// list is a JSON list of at most maxElements elements, which are counted before they take memory.
+type list[T any] []T
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (l *list[T]) UnmarshalJSON(content []byte) error {
+	if err := count(content); err != nil {
+		return err
+	}
+	return json.Unmarshal(content, (*[]T)(l))
+}
+
+// counted is any JSON value but a list of more than maxElements elements. It is for what another package is going to decode.
+type counted struct{}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (*counted) UnmarshalJSON(content []byte) error { return count(content) }
+
+// countManifest fails if a manifest or an index has too many elements.
+func countManifest(content []byte) error {
+	var lists struct {
+		Layers    counted `json:"layers"`
+		Manifests counted `json:"manifests"`
+	}
+	if err := json.Unmarshal(content, &lists); errors.Is(err, errTooLarge) {
+		return fmt.Errorf("its manifest: %w", err)
+	}
+	return nil // whatever else is wrong with it is found out where it is read
+}
+
+// count fails if valid JSON is a list of too many elements.
+func count(content []byte) error {
+	if !bytes.HasPrefix(content, []byte("[")) {
+		return nil
+	}
+	elements, depth, quoted := 1, 0, false
+	for i := 0; i < len(content); i++ {
+		switch c := content[i]; {
+		case c == '\\':
+			i++ // what it escapes; there are no backslashes outside of strings
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '[' || c == '{':
+			depth++
+		case c == ']' || c == '}':
+			depth--
+		case c == ',' && depth == 1:
+			if elements++; elements > maxElements {
+				return tooMany(maxElements, "elements in one list")
+			}
+		}
+	}
+	return nil
+}
+
+// budget is an io.Reader that fails with errTooLarge when more than what is left would be read; several readers share what is left.
+type budget struct {
+	r     io.Reader
+	left  *int64
+	limit int64 // for the message
+	what  string
+}
+
+func (b *budget) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	// One byte more than is left tells a stream that ends there from one that goes on.
+	if int64(len(p)) > *b.left+1 {
+		p = p[:*b.left+1]
+	}
+	n, err := b.r.Read(p)
+	*b.left -= int64(n)
+	if *b.left < 0 {
+		*b.left = 0
+		return 0, fmt.Errorf("%w: it takes more than %s %s", errTooLarge, megabytes(b.limit), b.what)
+	}
+	return n, err
+}
+
+func megabytes(n int64) string {
+	if n < 1<<20 {
+		return fmt.Sprintf("%d bytes", n)
+	}
+	return fmt.Sprintf("%d MiB", n>>20)
+}
