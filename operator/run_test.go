@@ -236,6 +236,44 @@ func life(t *testing.T, host string) {
 		g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("2", 64)) }).Should(Succeed())
 	})
 
+	t.Run("When an annotation overrides the image, it should run that and show it until the annotation goes", func(t *testing.T) {
+		g := NewWithT(t)
+		shown := func(g Gomega) string {
+			component := &v1beta1.ControlPlaneComponent{}
+			g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, component)).To(Succeed())
+			return component.Status.ImageOverride
+		}
+		other := image + strings.Repeat("7", 64)
+		annotate := func(value string) {
+			patch(g, ctx, name, func(hc *v1beta1.HostedCluster) {
+				metav1.SetMetaDataAnnotation(&hc.ObjectMeta, v1beta1.OverrideImageAnnotation, value)
+			})
+		}
+		annotate("karpenter-clusterapi=" + other)
+		g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, other) }).Should(Succeed())
+		g.Eventually(func(g Gomega) {
+			hostedCluster := get(g, ctx, name)
+			g.Expect(reasonOf(hostedCluster, v1beta1.ImageOverridden)).To(Equal("True/Overridden"))
+			g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("True/AsExpected"))
+			g.Expect(meta.FindStatusCondition(hostedCluster.Status.Conditions, v1beta1.AutoNodeEnabled).Message).To(ContainSubstring(other))
+			g.Expect(shown(g)).To(Equal(other))
+		}).Should(Succeed())
+
+		annotate("karpenter-clusterapi=latest")
+		g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("2", 64)) }).Should(Succeed())
+		g.Eventually(func(g Gomega) {
+			hostedCluster := get(g, ctx, name)
+			g.Expect(reasonOf(hostedCluster, v1beta1.ImageOverridden)).To(Equal("False/OverrideInvalid"))
+			g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("True/AsExpected"))
+			g.Expect(shown(g)).To(BeEmpty())
+		}).Should(Succeed())
+
+		patch(g, ctx, name, func(hc *v1beta1.HostedCluster) { delete(hc.Annotations, v1beta1.OverrideImageAnnotation) })
+		g.Eventually(func(g Gomega) {
+			g.Expect(reasonOf(get(g, ctx, name), v1beta1.ImageOverridden)).To(BeEmpty())
+		}).Should(Succeed())
+	})
+
 	t.Run("When the wanted payload can't be resolved, it should leave what runs alone and say why", func(t *testing.T) {
 		g := NewWithT(t)
 		patch(g, ctx, name, func(hc *v1beta1.HostedCluster) { hc.Spec.Release.Image = host + "/release:9.9.9" })

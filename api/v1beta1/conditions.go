@@ -14,6 +14,9 @@ const (
 	AutoNodeEnabled = "AutoNodeEnabled"
 	// NodesUpToDate: every node that AutoNode made runs the version that the payload and the control plane call for.
 	NodesUpToDate = "NodesUpToDate"
+	// ImageOverridden: an image that OverrideImageAnnotation names runs instead of the payload's. Without the annotation
+	// there is no such condition.
+	ImageOverridden = "ImageOverridden"
 )
 
 // Conditions of a ControlPlaneComponent.
@@ -111,6 +114,14 @@ const (
 	ControlPlaneOlderReason = "ControlPlaneOlder"
 )
 
+// Reasons of ImageOverridden.
+const (
+	// OverriddenReason: somebody asked for another image than the payload's; remove OverrideImageAnnotation when the case is closed.
+	OverriddenReason = "Overridden"
+	// OverrideInvalidReason: OverrideImageAnnotation can't be followed, and the payload's image runs; the message says what it may be.
+	OverrideInvalidReason = "OverrideInvalid"
+)
+
 // Reasons of the events that record an irreversible step.
 const (
 	// AbandonedReason: the guest was unreachable until the drain's deadline; the ConfigMap that the event names lists what was left.
@@ -131,6 +142,13 @@ const (
 	ManagedByLabel = "app.kubernetes.io/managed-by"
 	// ManagedByOperator is the value of ManagedByLabel, and the operator's field owner.
 	ManagedByOperator = "autonode-operator"
+	// ResolveReleaseAnnotation on a HostedCluster asks for the tag in spec.release.image to be looked up again, once for each
+	// value that it gets. Any value does, such as the time; the one that was followed last is in status.version.desired.resolveRequest.
+	ResolveReleaseAnnotation = Group + "/resolve-release"
+	// OverrideImageAnnotation on a HostedCluster runs another image than the payload's, for support cases:
+	// "karpenter-clusterapi=registry.example/karpenter@sha256:…", the component as the payload calls it and an image by digest.
+	// Everything else stays the payload's. The condition ImageOverridden says whether it is followed.
+	OverrideImageAnnotation = Group + "/override-image"
 	// TokenExpiresAtAnnotation is on the Secret with Karpenter's guest token: when it expires, in RFC 3339.
 	TokenExpiresAtAnnotation = Group + "/token-expires-at"
 	// TokenServiceAccountUIDAnnotation is on the same Secret: the guest ServiceAccount that the token belongs to. A

@@ -16,6 +16,7 @@ import (
 // +kubebuilder:printcolumn:name="Available",type=string,JSONPath=`.status.conditions[?(@.type=="Available")].status`
 // +kubebuilder:printcolumn:name="Rolled Out",type=string,JSONPath=`.status.conditions[?(@.type=="RolloutComplete")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Override",type=string,priority=1,JSONPath=`.status.imageOverride`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="RolloutComplete")].message`
 type ControlPlaneComponent struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -53,6 +54,12 @@ type ControlPlaneComponentStatus struct {
 	// version is the payload's version that runs, whole: it is written only when the rollout is complete.
 	// +optional
 	Version string `json:"version,omitempty"`
+
+	// imageOverride is the image that the component has instead of the payload's, because the HostedCluster's annotation
+	// autonode.io/override-image says so.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	ImageOverride string `json:"imageOverride,omitempty"`
 
 	// resources are the objects that make the component up in the control-plane namespace.
 	// +optional

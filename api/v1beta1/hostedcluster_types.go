@@ -216,7 +216,8 @@ type AWS struct {
 
 // HostedClusterStatus is what the operator has seen and done.
 type HostedClusterStatus struct {
-	// conditions: ValidConfiguration, ReleaseResolved, GuestReachable, AutoNodeEnabled, NodesUpToDate.
+	// conditions: ValidConfiguration, ReleaseResolved, GuestReachable, AutoNodeEnabled, NodesUpToDate, and ImageOverridden where the
+	// annotation autonode.io/override-image is set.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -309,9 +310,14 @@ type DesiredVersion struct {
 	NodeVersion string `json:"nodeVersion,omitempty"`
 	// image is the release image by digest.
 	Image string `json:"image"`
-	// requested is the spec.release.image that was resolved to image: a tag is looked up again only when it changes.
+	// requested is the spec.release.image that was resolved to image: a tag is looked up again only when it changes, or when the
+	// annotation autonode.io/resolve-release does.
 	// +optional
 	Requested string `json:"requested,omitempty"`
+	// resolveRequest is the value of the annotation autonode.io/resolve-release that was followed last, or the digest of a long one.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	ResolveRequest string `json:"resolveRequest,omitempty"`
 }
 
 // UpdateState says how far an update got.

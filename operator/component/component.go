@@ -90,11 +90,12 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 	if err != nil {
 		return scope.Result{}, err
 	}
+	image := overrideImage(s)
 	objects, err := render(ctx, Input{
 		Namespace:   s.ControlPlaneNamespace,
 		Labels:      labelsFor(s.HostedCluster),
 		ClusterName: s.ClusterKey().Name,
-		Image:       s.Karpenter.Image,
+		Image:       image,
 		NodeVersion: s.Karpenter.Versions[payload.KubernetesVersion],
 		ClusterAPI:  s.HostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter.ClusterAPI,
 		PullSecret:  secret,
@@ -206,6 +207,12 @@ func (c *Component) report(ctx context.Context, s *scope.Scope, objects []client
 	}
 	setRollout(after, live, desired, trouble)
 	setAvailable(after, live, trouble)
+	if desired != nil {
+		after.Status.ImageOverride = ""
+		if image := desired.Spec.Template.Spec.Containers[0].Image; image != s.Karpenter.Image {
+			after.Status.ImageOverride = image
+		}
+	}
 	if desired != nil && rolledOut(after) {
 		after.Status.Version = s.Release.Version
 	}

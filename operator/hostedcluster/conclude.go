@@ -44,7 +44,7 @@ func (r *Reconciler) conclude(s *scope.Scope, o *outcome) {
 // concludeOff leaves what never used AutoNode with one condition, and what did with its history.
 func (r *Reconciler) concludeOff(hostedCluster *v1beta1.HostedCluster) {
 	hostedCluster.Status.AutoNode = nil
-	for _, condition := range []string{v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable, v1beta1.NodesUpToDate} {
+	for _, condition := range []string{v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable, v1beta1.NodesUpToDate, v1beta1.ImageOverridden} {
 		meta.RemoveStatusCondition(&hostedCluster.Status.Conditions, condition)
 	}
 	setCondition(hostedCluster, v1beta1.AutoNodeEnabled, metav1.ConditionFalse, v1beta1.AutoNodeNotConfiguredReason, "set spec.autoNode to turn AutoNode on")
@@ -129,6 +129,9 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	sum := summary{
 		status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, state: v1beta1.AutoNodeStateEnabled,
 		detail: fmt.Sprintf("Karpenter runs as payload %s says", component.Version),
+	}
+	if component.ImageOverride != "" {
+		sum.detail += fmt.Sprintf(", but its image is %s, by annotation %s", component.ImageOverride, v1beta1.OverrideImageAnnotation)
 	}
 	if nodes := meta.FindStatusCondition(status.Conditions, v1beta1.NodesUpToDate); is(nodes, metav1.ConditionFalse) {
 		sum.state, sum.message = v1beta1.AutoNodeStateUpgrading, nodes.Message

@@ -32,10 +32,19 @@ func TestConclude(t *testing.T) {
 		// want is status/reason of AutoNodeEnabled, then the state, then the message in the list.
 		want, message string
 		state         v1beta1.AutoNodeState
+		// detail is what the condition's message has to hold beside it.
+		detail string
 	}{
 		{
 			name: "When all is well, it should have nothing to say",
 			want: "True/AsExpected", state: v1beta1.AutoNodeStateEnabled,
+		}, {
+			name: "When another image runs than the payload's, it should be enabled and say so in the condition",
+			change: []func(*scope.Scope){func(s *scope.Scope) {
+				s.Component.Status.ImageOverride = "registry.example/case-4711@sha256:b"
+			}},
+			want: "True/AsExpected", state: v1beta1.AutoNodeStateEnabled,
+			detail: "Karpenter runs as payload 1.36.3 says, but its image is registry.example/case-4711@sha256:b, by annotation autonode.io/override-image",
 		}, {
 			name:   "When Karpenter was never rolled out, it should be Progressing",
 			change: []func(*scope.Scope){func(s *scope.Scope) { s.Component.Status = v1beta1.ControlPlaneComponentStatus{} }},
@@ -118,8 +127,8 @@ func TestConclude(t *testing.T) {
 			got, status := "", s.HostedCluster.Status
 			if c := meta.FindStatusCondition(status.Conditions, v1beta1.AutoNodeEnabled); c != nil {
 				got = string(c.Status) + "/" + c.Reason
-				if !strings.Contains(c.Message, test.message) || c.Message == "" {
-					t.Errorf("the condition's message is %q, want %q", c.Message, test.message)
+				if !strings.Contains(c.Message, test.message) || !strings.Contains(c.Message, test.detail) || c.Message == "" {
+					t.Errorf("the condition's message is %q, want %q and %q", c.Message, test.message, test.detail)
 				}
 			}
 			if got != test.want || status.AutoNode.State != test.state || status.AutoNode.Message != test.message {

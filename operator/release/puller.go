@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// releases is how many payloads are kept, about two megabytes each at most.
+	// releases is how many payloads are kept, of each only what the operator uses: some hundred kilobytes.
 	releases = 64
 	// failures is how many failed pulls are remembered; to forget one means to try it early.
 	failures = 1024
@@ -37,7 +37,7 @@ type request struct {
 	image     string
 	component string
 	options   payload.Options
-	// inputs distinguishes credentials and mirrors: when they change, what failed before is tried anew.
+	// inputs distinguishes credentials, mirrors and requests to resolve again: when they change, what failed before is tried anew.
 	inputs string
 }
 

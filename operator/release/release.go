@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package release resolves the payload that a HostedCluster names. It never pulls the same digest twice, looks a tag up
-// only when spec.release changes, and keeps the last payload that was resolved when the wanted one can't be.
+// only when spec.release changes or an annotation asks for it, and keeps the last payload that was resolved when the wanted one can't be.
 package release
 
 import (
@@ -87,8 +87,8 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 		hostedCluster.Status.Version = &v1beta1.VersionStatus{}
 	}
 	desired := hostedCluster.Status.Version.Desired
-	image := wanted
-	if desired != nil && desired.Requested == wanted {
+	image, asked := wanted, resolveRequest(hostedCluster)
+	if desired != nil && desired.Requested == wanted && desired.ResolveRequest == asked {
 		image = desired.Image // the tag was looked up already
 	}
 
@@ -112,7 +112,7 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 		}
 		hostedCluster.Status.Version.Desired = &v1beta1.DesiredVersion{
 			Version: found.release.Version, NodeVersion: found.component.Versions[payload.KubernetesVersion],
-			Image: found.release.Image, Requested: wanted,
+			Image: found.release.Image, Requested: wanted, ResolveRequest: asked,
 		}
 		set(hostedCluster, metav1.ConditionTrue, v1beta1.AsExpectedReason, fmt.Sprintf("payload %s is %s", found.release.Version, found.release.Image))
 		return scope.Result{}, nil
@@ -133,6 +133,21 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	use(s, last)
 	result.Wait = false
 	return result, nil
+}
+
+// resolveRequest tells one value of the annotation from another. Without the annotation it is what was followed last: to remove the
+// annotation isn't to ask.
+func resolveRequest(hostedCluster *v1beta1.HostedCluster) string {
+	const limit = 64
+	request := hostedCluster.Annotations[v1beta1.ResolveReleaseAnnotation]
+	switch desired := hostedCluster.Status.Version.Desired; {
+	case request == "" && desired != nil:
+		return desired.ResolveRequest
+	case len(request) > limit:
+		return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(request)))
+	default:
+		return request
+	}
 }
 
 func use(s *scope.Scope, r *resolved) {
@@ -236,6 +251,7 @@ func (r *Resolver) request(hostedCluster *v1beta1.HostedCluster, secret *corev1.
 	sum := sha256.New()
 	sum.Write(mirrors)
 	sum.Write(config)
+	sum.Write([]byte(hostedCluster.Annotations[v1beta1.ResolveReleaseAnnotation])) // who asks doesn't want to wait
 	return request{image: image, component: component, options: options, inputs: string(sum.Sum(nil))}, nil
 }
 

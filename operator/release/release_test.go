@@ -140,6 +140,60 @@ func TestResolve(t *testing.T) {
 		g.Expect(s.Release.Components["karpenter-clusterapi"].Versions[payload.KubernetesVersion]).To(Equal("1.36.3"))
 	})
 
+	t.Run("When an annotation asks for it, it should look the tag up once more, and no more when the annotation goes", func(t *testing.T) {
+		g, source := NewWithT(t), newOrigin(t)
+		r := New(Config{PullSecrets: &secrets{}})
+		s := scopeOf(source.push(t, "3", karpenter("1.36.3")))
+		reconcile := func(annotation string) (nodeVersion string, requests int64) {
+			s.Release = nil
+			source.requests.Store(0)
+			s.HostedCluster.Annotations = map[string]string{v1beta1.ResolveReleaseAnnotation: annotation}
+			result, err := r.Reconcile(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result).To(Equal(scope.Result{}))
+			g.Expect(resolvedReason(s)).To(Equal("True/AsExpected"))
+			return s.HostedCluster.Status.Version.Desired.NodeVersion, source.requests.Load()
+		}
+		reconcile("")
+		first := s.HostedCluster.Status.Version.Desired.Image
+		source.push(t, "3", karpenter("1.36.9")) // the tag moves
+
+		for _, annotation := range []string{"once", strings.Repeat("very long ", 1000)} {
+			version, requests := reconcile(annotation)
+			g.Expect(version).To(Equal("1.36.9"))
+			g.Expect(requests).To(BeNumerically(">", 0))
+			g.Expect(s.HostedCluster.Status.Version.Desired.Image).NotTo(Equal(first))
+			g.Expect(len(s.HostedCluster.Status.Version.Desired.ResolveRequest)).To(BeNumerically("<=", 128))
+			_, requests = reconcile(annotation)
+			g.Expect(requests).To(BeZero())
+		}
+		_, requests := reconcile("")
+		g.Expect(requests).To(BeZero())
+	})
+
+	t.Run("When the tag that is looked up again is gone, it should say so and look after what runs", func(t *testing.T) {
+		g, source := NewWithT(t), newOrigin(t)
+		r := New(Config{PullSecrets: &secrets{}})
+		s := scopeOf(source.push(t, "3", karpenter("1.36.3")))
+		_, err := r.Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		runs := *s.HostedCluster.Status.Version.Desired
+
+		for _, annotation := range []string{"now", "and now"} {
+			source.status.Store(http.StatusNotFound)
+			source.requests.Store(0)
+			s.Release = nil
+			s.HostedCluster.Annotations = map[string]string{v1beta1.ResolveReleaseAnnotation: annotation}
+			result, err := r.Reconcile(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(source.requests.Load()).To(BeNumerically(">", 0), "who asks again isn't made to wait")
+			g.Expect(resolvedReason(s)).To(Equal("False/ImageNotFound"))
+			g.Expect(result.Wait).To(BeFalse())
+			g.Expect(s.Release.Image).To(Equal(runs.Image))
+			g.Expect(*s.HostedCluster.Status.Version.Desired).To(Equal(runs))
+		}
+	})
+
 	t.Run("When many clusters want the same payload at once, it should be pulled once", func(t *testing.T) {
 		g, source := NewWithT(t), newOrigin(t)
 		r := New(Config{PullSecrets: &secrets{}})
