@@ -55,6 +55,7 @@ type puller struct {
 	mu      sync.Mutex
 	flights map[flightKey]*flight
 	failed  *lru.Cache // of failure by flightKey
+	landed  *lru.Cache // of *flight by flightKey, for those who were woken by its end
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
 }
 
@@ -64,6 +65,7 @@ type flight struct {
 	waiters sets.Set[reconcile.Request] // who has gone away since, and is to be woken
 	release *payload.Release
 	err     error
+	until   time.Time // when it is too old to be believed of a tag
 }
 
 type failure struct {
@@ -75,7 +77,7 @@ type failure struct {
 func newPuller(clock clock.PassiveClock) *puller {
 	return &puller{
 		clock: clock, patience: defaultPatience,
-		slots: make(chan struct{}, pulls), cache: lru.New(releases), failed: lru.New(failures), flights: map[flightKey]*flight{},
+		slots: make(chan struct{}, pulls), cache: lru.New(releases), failed: lru.New(failures), landed: lru.New(releases), flights: map[flightKey]*flight{},
 	}
 }
 
@@ -111,6 +113,10 @@ func (p *puller) get(ctx context.Context, who reconcile.Request, r request) (rel
 	key := flightKey{r.image, r.component, r.inputs}
 
 	p.mu.Lock()
+	if release := p.awaited(key, who); release != nil {
+		p.mu.Unlock()
+		return release, 0, nil
+	}
 	f, ok := p.flights[key]
 	if !ok {
 		if known, ok := p.failed.Get(key); ok {
@@ -148,6 +154,20 @@ func (p *puller) get(ctx context.Context, who reconcile.Request, r request) (rel
 	return f.release, 0, nil
 }
 
+// awaited returns what who has waited for, once: a tag that is looked up slowly would be looked up again and again otherwise.
+func (p *puller) awaited(key flightKey, who reconcile.Request) *payload.Release {
+	hit, ok := p.landed.Get(key)
+	if !ok {
+		return nil
+	}
+	f := hit.(*flight)
+	if !f.waiters.Has(who) || p.clock.Now().After(f.until) {
+		return nil
+	}
+	f.waiters.Delete(who)
+	return f.release
+}
+
 func (p *puller) retryAfter(key flightKey) time.Duration {
 	if known, ok := p.failed.Get(key); ok {
 		return max(known.(failure).until.Sub(p.clock.Now()), time.Second)
@@ -179,6 +199,9 @@ func (p *puller) fly(ctx context.Context, key flightKey, f *flight, r request) {
 		p.failed.Add(key, failure{err: err, times: times + 1, until: p.clock.Now().Add(backoff)})
 	} else {
 		p.failed.Remove(key)
+		if f.until = p.clock.Now().Add(maxBackoff); f.waiters.Len() > 0 {
+			p.landed.Add(key, f)
+		}
 	}
 	delete(p.flights, key)
 	close(f.done)

@@ -310,9 +310,11 @@ func TestResolve(t *testing.T) {
 		close(hold)
 		who, _ := queue.Get()
 		g.Expect(who.Name).To(Equal("blue"))
+		source.requests.Store(0)
 		_, err = r.Reconcile(t.Context(), s)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(s.Release).NotTo(BeNil())
+		g.Expect(source.requests.Load()).To(BeZero(), "what it waited for isn't asked for again")
 	})
 }
 
