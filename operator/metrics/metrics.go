@@ -69,6 +69,7 @@ var (
 // conditionTypes are the operator's own, so that nobody else decides how many values the labels have.
 var conditionTypes = []string{
 	v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable, v1beta1.AutoNodeEnabled, v1beta1.NodesUpToDate,
+	v1beta1.ImageOverridden,
 }
 
 // Config is what New needs.
