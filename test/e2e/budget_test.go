@@ -24,7 +24,7 @@ import (
 func TestDisruptionBudget(t *testing.T) {
 	t.Parallel()
 	t.Run("When a NodePool's template changes, it should replace the nodes, never more at once than the budget allows", func(t *testing.T) {
-		c := take(t, blue)
+		c := take(t, violet)
 		g := NewWithT(t)
 		pool := c.nodePool(t, "general", budget("1"))
 		c.workload(t, "web", 4, "500m", apart)

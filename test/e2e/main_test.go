@@ -37,7 +37,7 @@ const (
 	blue  = "blue"
 	green = "green"
 	red   = "red"
-	// Stories that wait long for something to pass have a guest each.
+	// Stories that wait long for something to pass share a guest with one other, so that none has many to wait for.
 	amber  = "amber"
 	violet = "violet"
 )

@@ -26,7 +26,7 @@ import (
 func TestTokenRenewal(t *testing.T) {
 	t.Parallel()
 	t.Run("When the token is near its expiry, it should be renewed, and Karpenter should not restart", func(t *testing.T) {
-		c := take(t, blue)
+		c := take(t, amber)
 		g := NewWithT(t)
 		before := c.incarnations(g, t.Context())
 		old := c.ageToken(t)
