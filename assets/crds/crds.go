@@ -10,7 +10,8 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/karpenter/pkg/apis"
-	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/assets/internal/manifest"
 )
 
 //go:embed karpenter.cluster.x-k8s.io_clusterapinodeclasses.yaml
@@ -21,9 +22,9 @@ var clusterAPINodeClass []byte
 func Embedded() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	var definitions []*apiextensionsv1.CustomResourceDefinition
 	for _, data := range [][]byte{apis.NodePoolCRD, apis.NodeClaimCRD, apis.NodeOverlayCRD, clusterAPINodeClass} {
-		definition := &apiextensionsv1.CustomResourceDefinition{}
-		if err := yaml.UnmarshalStrict(data, definition); err != nil {
-			return nil, fmt.Errorf("decoding an embedded CustomResourceDefinition: %w", err)
+		definition, err := manifest.Decode(data, &apiextensionsv1.CustomResourceDefinition{})
+		if err != nil {
+			return nil, fmt.Errorf("reading what is embedded: %w", err)
 		}
 		definitions = append(definitions, definition)
 	}
