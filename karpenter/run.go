@@ -133,16 +133,14 @@ func releasePredecessor(ctx context.Context, config *rest.Config, pod string) {
 	if opts.DisableLeaderElection {
 		return
 	}
-	logger := ctrl.Log.WithName("leadership")
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
+	released := false
 	leases, err := coordinationclient.NewForConfig(config)
-	if err != nil {
-		logger.Error(err, "unable to release the lease of the container before this one; waiting until it expires")
-		return
+	if err == nil {
+		released, err = leadership.Release(ctx, leases.Leases(opts.LeaderElectionNamespace), opts.LeaderElectionName, pod, clock.RealClock{})
 	}
-	released, err := leadership.Release(ctx, leases.Leases(opts.LeaderElectionNamespace), opts.LeaderElectionName, pod, clock.RealClock{})
-	switch {
+	switch logger := ctrl.Log.WithName("leadership"); {
 	case err != nil:
 		logger.Error(err, "unable to release the lease of the container before this one; waiting until it expires")
 	case released:

@@ -20,6 +20,9 @@ import (
 // started when the one before it has ended, so nobody has to wait until the Lease expires. It is for the start, before the
 // election. That somebody else was quicker is no error.
 func Release(ctx context.Context, leases coordinationclient.LeaseInterface, name, pod string, clock clock.PassiveClock) (released bool, err error) {
+	if pod == "" {
+		return false, nil
+	}
 	lease, err := leases.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
@@ -27,7 +30,7 @@ func Release(ctx context.Context, leases coordinationclient.LeaseInterface, name
 	if err != nil {
 		return false, fmt.Errorf("reading the lease: %w", err)
 	}
-	if pod == "" || lease.Labels[v1alpha1.LeaderPodLabel] != pod || ptr.Deref(lease.Spec.HolderIdentity, "") == "" {
+	if lease.Labels[v1alpha1.LeaderPodLabel] != pod || ptr.Deref(lease.Spec.HolderIdentity, "") == "" {
 		return false, nil
 	}
 	// As client-go's elector does it when it ends.
