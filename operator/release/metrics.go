@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/autonode-io/autonode/operator/metrics"
 	"github.com/autonode-io/autonode/payload"
 )
 
@@ -20,19 +21,19 @@ const (
 // They count for all hosted clusters together: payloads are shared, and a counter of each cluster would outlive it.
 var (
 	lookups = prometheus.NewCounter(prometheus.CounterOpts{
-		Namespace: "autonode",
+		Namespace: metrics.Namespace,
 		Subsystem: "payload",
 		Name:      "lookups_total",
 		Help:      "How often a payload was asked for.",
 	})
 	cacheHits = prometheus.NewCounter(prometheus.CounterOpts{
-		Namespace: "autonode",
+		Namespace: metrics.Namespace,
 		Subsystem: "payload",
 		Name:      "cache_hits_total",
 		Help:      "How often a payload that was asked for was in memory.",
 	})
 	pullDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Namespace: "autonode",
+		Namespace: metrics.Namespace,
 		Subsystem: "payload",
 		Name:      "pull_duration_seconds",
 		Help:      "How long pulls of payloads took. Labeled by result: Success, or the reason why it failed.",
