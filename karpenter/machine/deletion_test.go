@@ -3,6 +3,8 @@
 package machine_test
 
 import (
+	"context"
+	"fmt"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -82,6 +84,20 @@ func TestDeletion(t *testing.T) {
 		g.Expect(counted.Writes()).To(BeZero())
 	})
 
+	t.Run("When the cache doesn't show yet that a Machine was deleted, it should not delete it again", func(t *testing.T) {
+		g := NewWithT(t)
+		s := sandbox.New(t)
+		nodeClaim := s.NodeClaim(t.Context(), "lagging")
+		created, err := s.Machines(nil).Create(t.Context(), s.Plan(nodeClaim))
+		g.Expect(err).NotTo(HaveOccurred())
+		counted := &sandbox.Faults{Client: laggingCache{s.Management.GetClient(), created}}
+		machines := s.Machines(counted)
+		for range 3 {
+			g.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed(), "the cache says that it is still there")
+		}
+		g.Expect(counted.Writes()).To(BeEquivalentTo(2), "one patch, one deletion")
+	})
+
 	t.Run("When a Machine is reaped, whose node nobody has drained, it should leave the draining to Cluster API", func(t *testing.T) {
 		g := NewWithT(t)
 		s := sandbox.New(t)
@@ -98,4 +114,19 @@ func TestDeletion(t *testing.T) {
 		g.Expect(after.Annotations).NotTo(HaveKey(clusterv1.ExcludeNodeDrainingAnnotation))
 		g.Expect(machines.Reap(t.Context(), &clusterv1.Machine{})).To(MatchError(machine.ErrTaken))
 	})
+}
+
+// laggingCache shows a Machine as it was.
+type laggingCache struct {
+	client.Client
+	machine *clusterv1.Machine
+}
+
+func (c laggingCache) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	machines, ok := list.(*clusterv1.MachineList)
+	if !ok {
+		return fmt.Errorf("listing %T", list)
+	}
+	machines.Items = []clusterv1.Machine{*c.machine.DeepCopy()}
+	return nil
 }

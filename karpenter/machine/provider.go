@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -52,14 +54,20 @@ type Config struct {
 	ChildKinds func(ctx context.Context) []schema.GroupVersionKind
 }
 
+// lag is how long a Machine that was deleted isn't deleted again, although the cache doesn't show it yet.
+const lag = time.Minute
+
 // Provider creates, finds and deletes the Machines of one cluster.
 type Provider struct {
 	Config
+	// deleted remembers the UIDs of the Machines that the API server has accepted a deletion of. Karpenter asks every five
+	// seconds: behind an API server whose watches lag because it has too much to do, that would be two writes more each time.
+	deleted *utilcache.Expiring
 }
 
 // New returns a provider.
 func New(config Config) *Provider {
-	return &Provider{Config: config}
+	return &Provider{Config: config, deleted: utilcache.NewExpiring()}
 }
 
 // Owns says whether an object was made by this provider for this cluster. One that somebody has made from a copy of ours has
@@ -262,6 +270,9 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 // deleteMachine tells Cluster API not to drain, and deletes. Karpenter has drained by then, by its own rules. The annotations
 // are set only now, so that a Machine that a person deletes is drained.
 func (p *Provider) deleteMachine(ctx context.Context, machine *clusterv1.Machine) error {
+	if _, ok := p.deleted.Get(machine.UID); ok {
+		return nil
+	}
 	patched := machine.DeepCopy()
 	for _, key := range []string{clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation} {
 		if _, ok := patched.Annotations[key]; !ok {
@@ -273,10 +284,13 @@ func (p *Provider) deleteMachine(ctx context.Context, machine *clusterv1.Machine
 			return fmt.Errorf("telling Cluster API not to drain Machine %s again: %w", klog.KObj(machine), err)
 		}
 	}
-	if machine.DeletionTimestamp != nil {
-		return nil
+	if machine.DeletionTimestamp == nil {
+		if err := p.delete(ctx, machine); err != nil {
+			return err
+		}
 	}
-	return p.delete(ctx, machine)
+	p.deleted.Set(machine.UID, nil, lag)
+	return nil
 }
 
 // deleteChildren deletes what a Create left that never came to its Machine, unless the Cluster is paused. It says whether
