@@ -190,7 +190,8 @@ func (p *provider) url(path string) string {
 	return fmt.Sprintf("https://%s:%d%s", loopback, p.webhookPort, path)
 }
 
-// crds reads the provider's CRDs and adds what its kustomization would.
+// crds reads the provider's CRDs and adds what its kustomization would. Only the version that is stored is served: an API server keeps
+// a watch cache of each that is, and has the manager convert every change of every object for it. Nothing here reads the older ones.
 func (p *provider) crds() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	crds, err := crd.Read(filepath.Join(p.manifests, "crds"))
 	if err != nil {
@@ -203,6 +204,9 @@ func (p *provider) crds() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 		c.Labels["cluster.x-k8s.io/provider"] = p.name
 		for key, value := range p.labels {
 			c.Labels[key] = value
+		}
+		for i := range c.Spec.Versions {
+			c.Spec.Versions[i].Served = c.Spec.Versions[i].Storage
 		}
 		c.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
 			Strategy: apiextensionsv1.WebhookConverter,

@@ -21,7 +21,9 @@ spec:
   group: cluster.x-k8s.io
   names: {kind: Machine, plural: machines}
   scope: Namespaced
-  versions: []
+  versions:
+  - {name: v1beta1, served: true, storage: false}
+  - {name: v1beta2, served: true, storage: true}
 `
 	machineWebhooks = `---
 apiVersion: admissionregistration.k8s.io/v1
@@ -68,6 +70,17 @@ func TestProvider(t *testing.T) {
 		config := crds[0].Spec.Conversion.Webhook.ClientConfig
 		g.Expect(*config.URL).To(Equal("https://127.0.0.1:4321/convert"))
 		g.Expect(config.CABundle).To(Equal([]byte("ca")))
+	})
+
+	t.Run("When CRDs have several versions, only the stored one should be served", func(t *testing.T) {
+		g := NewWithT(t)
+		crds, err := newProvider(g, machineWebhooks).crds()
+		g.Expect(err).NotTo(HaveOccurred())
+		served := map[string]bool{}
+		for _, version := range crds[0].Spec.Versions {
+			served[version.Name] = version.Served
+		}
+		g.Expect(served).To(Equal(map[string]bool{"v1beta1": false, "v1beta2": true}))
 	})
 
 	t.Run("When webhooks are read, they should be at the manager's address under a name of the provider's", func(t *testing.T) {
