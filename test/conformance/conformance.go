@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/autonode-io/autonode/test/world"
@@ -31,7 +32,12 @@ import (
 	"github.com/autonode-io/autonode/test/world/progress"
 )
 
-const leftoversTimeout = time.Minute
+const (
+	leftoversTimeout = time.Minute
+	// startInterval is between the starts of two specs. All guests' first ones at once keep a small machine so busy that pods are
+	// bound late, and some specs count on their being bound when they look at nodes.
+	startInterval = 3 * time.Second
+)
 
 // The suites.
 const (
@@ -74,7 +80,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	task.End("built in " + progress.Duration(task.Elapsed()))
-	r := &run{cfg: cfg, bin: bin, printer: printer, claims: newClaims(), results: map[string]*Results{}}
+	r := &run{cfg: cfg, bin: bin, printer: printer, claims: newClaims(), results: map[string]*Results{},
+		starts: rate.NewLimiter(rate.Every(startInterval), 1)}
 	for _, s := range suites(bin) {
 		if !slices.Contains(cfg.Suites, s.name) {
 			continue
@@ -132,6 +139,7 @@ type run struct {
 	chosen  []spec
 	printer *progress.Printer
 	claims  *claims
+	starts  *rate.Limiter
 
 	mu        sync.Mutex
 	results   map[string]*Results // by provider
@@ -275,6 +283,10 @@ func (r *run) work(ctx context.Context, s setup, on runner, specs *queue, p prov
 		next, done, ok := specs.take(ctx)
 		if !ok {
 			break
+		}
+		if err := r.starts.Wait(ctx); err != nil {
+			done()
+			return fmt.Errorf("starting a spec: %w", err)
 		}
 		result, err := r.runSpec(ctx, s, on, next, p, logs)
 		done()
