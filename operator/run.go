@@ -40,6 +40,8 @@ import (
 	"github.com/autonode-io/autonode/operator/hostedcluster"
 	"github.com/autonode-io/autonode/operator/metrics"
 	"github.com/autonode-io/autonode/operator/nodeclass"
+	"github.com/autonode-io/autonode/operator/provider"
+	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 	"github.com/autonode-io/autonode/operator/pullsecret"
 	"github.com/autonode-io/autonode/operator/release"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -145,8 +147,9 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options) erro
 	}
 
 	_, err = hostedcluster.New(ctx, hostedcluster.Config{
-		Manager: mgr,
-		Applier: applier,
+		Manager:  mgr,
+		Applier:  applier,
+		Profiles: provider.NewProfiles(clusterapi.New()),
 		Enabled: []hostedcluster.Step{
 			{Step: releases, Anyway: always},
 			{Step: connections, Anyway: always},

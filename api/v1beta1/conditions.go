@@ -138,6 +138,9 @@ const (
 	HostedClusterLabel = Group + "/hosted-cluster"
 	// HostedClusterNamespaceLabel is on what the operator makes in the management cluster: the HostedCluster's namespace.
 	HostedClusterNamespaceLabel = Group + "/hosted-cluster-namespace"
+	// PlatformLabel is on a ControlPlaneComponent: which of Karpenter's cloud providers runs there, as spec.autoNode calls it.
+	// It decides how AutoNode is turned off, when the spec says nothing any more.
+	PlatformLabel = Group + "/platform"
 	// ManagedByLabel has the value ManagedByOperator on every object that the operator made, in either cluster.
 	ManagedByLabel = "app.kubernetes.io/managed-by"
 	// ManagedByOperator is the value of ManagedByLabel, and the operator's field owner.

@@ -11,7 +11,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/karpenter/pkg/apis"
 
-	"github.com/autonode-io/autonode/assets/internal/manifest"
+	"github.com/autonode-io/autonode/assets/manifest"
 )
 
 //go:embed karpenter.cluster.x-k8s.io_clusterapinodeclasses.yaml

@@ -13,7 +13,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/autonode-io/autonode/assets/internal/manifest"
+	"github.com/autonode-io/autonode/assets/manifest"
 )
 
 var (

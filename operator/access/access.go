@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package access gives Karpenter an identity of its own in the guest cluster: a ServiceAccount with a ClusterRole there, and in
-// the control-plane namespace a Secret with a kubeconfig and a short-lived token, which is renewed before it expires. The
-// kubeconfig names the token's file and the CA's, so that a renewal of either changes the Secret and nothing else.
+// the control-plane namespace a Secret with a kubeconfig and short-lived tokens, which are renewed before they expire. The
+// kubeconfig names the token's file and the CA's, so that a renewal of either changes the Secret and nothing else. Beside the token
+// for the guest's API server there are those that the provider needs for others, such as AWS's.
 package access
 
 import (
@@ -10,7 +11,6 @@ import (
 	"fmt"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,18 +21,18 @@ import (
 	"k8s.io/utils/lru"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	guestassets "github.com/autonode-io/autonode/assets/guest"
 	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
 const (
 	// KubeconfigKey is the Secret's key of the kubeconfig.
 	KubeconfigKey = "kubeconfig"
-	// TokenKey is the Secret's key of the token. The kubeconfig names it as a file in its own directory.
+	// TokenKey is the Secret's key of the token for the guest's API server. The kubeconfig names it as a file in its own directory.
 	TokenKey = "token"
 	// CAKey is the Secret's key of the certificates that the guest's API server is known by; the kubeconfig names it likewise.
 	CAKey = "ca.crt"
@@ -82,36 +82,36 @@ func New(config Config) *Access {
 // Name implements scope.Step.
 func (a *Access) Name() string { return "access" }
 
-// Reconcile applies the identity, then sees to the token. It asks to be woken when the token is to be renewed.
+// Reconcile applies the identity, then sees to the tokens. It asks to be woken when the first of them is to be renewed.
 func (a *Access) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
-	account, err := a.identity(ctx, s.Guest)
+	account, err := a.identity(ctx, s)
 	if err != nil {
 		return scope.Result{}, err
 	}
-	token, err := a.token(ctx, s, account)
+	tokens, err := a.tokens(ctx, s, account)
 	if err != nil {
 		return scope.Result{}, err
 	}
-	desired, err := a.secret(s, account, token)
+	desired, err := a.secret(s, account, tokens)
 	if err != nil {
 		return scope.Result{}, err
 	}
 	if err := a.Apply.Objects(ctx, a.Management, s.Component, desired); err != nil {
 		return scope.Result{}, err
 	}
-	return scope.Result{RequeueAfter: max(token.renewAt().Sub(a.Clock.Now()), time.Second)}, nil
+	return scope.Result{RequeueAfter: max(tokens.renewAt().Sub(a.Clock.Now()), time.Second)}, nil
 }
 
 // identity applies the ServiceAccount and what it may do, and returns the ServiceAccount's UID.
-func (a *Access) identity(ctx context.Context, guest *scope.Guest) (types.UID, error) {
-	account, role, binding, err := guestassets.Access()
+func (a *Access) identity(ctx context.Context, s *scope.Scope) (types.UID, error) {
+	account, objects, err := identityOf(s.Profile)
 	if err != nil {
 		return "", err
 	}
-	if err := a.Apply.Objects(ctx, guest.Cached, nil, account, role, binding); err != nil {
+	if err := a.Apply.Objects(ctx, s.Guest.Cached, nil, objects...); err != nil {
 		return "", fmt.Errorf("in the guest: %w", err)
 	}
-	for _, reader := range []client.Reader{guest.Cached, guest.Live} {
+	for _, reader := range []client.Reader{s.Guest.Cached, s.Guest.Live} {
 		live := &metav1.PartialObjectMetadata{}
 		live.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ServiceAccount"))
 		err = reader.Get(ctx, client.ObjectKeyFromObject(account), live)
@@ -125,98 +125,41 @@ func (a *Access) identity(ctx context.Context, guest *scope.Guest) (types.UID, e
 	return "", fmt.Errorf("reading ServiceAccount %s in the guest: %w", klog.KObj(account), err)
 }
 
-// token returns the Secret's token, or a new one where that is about to expire, belongs to a ServiceAccount that is no more, or
-// isn't accepted by the guest.
-func (a *Access) token(ctx context.Context, s *scope.Scope, account types.UID) (token, error) {
-	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.GuestAccessSecret}
-	why := ""
-	for _, reader := range []client.Reader{a.Secrets, a.Live} {
-		secret := &corev1.Secret{}
-		if err := reader.Get(ctx, key, secret); err != nil {
-			if !apierrors.IsNotFound(err) {
-				return token{}, fmt.Errorf("reading Secret %s: %w", key, err)
-			}
-			why = "there is none"
-			continue
-		}
-		var current token
-		current, why = a.judge(secret, account)
-		if why == "" {
-			var err error
-			if why, err = a.review(ctx, s.Guest, secret, account); err != nil {
-				return token{}, err
-			}
-		}
-		if why == "" {
-			return current, nil
-		}
-	}
-	fresh, err := a.request(ctx, s.Guest)
-	if err != nil {
-		return token{}, err
-	}
-	log.FromContext(ctx).Info("Issued a guest token for Karpenter", "Secret", klog.KRef(key.Namespace, key.Name), "because", why, "expiresAt", fresh.expiresAt)
-	return fresh, nil
-}
-
-// judge says why a Secret's token is to be replaced, or nothing.
-func (a *Access) judge(secret *corev1.Secret, account types.UID) (token, string) {
-	current, err := parse(string(secret.Data[TokenKey]))
-	switch {
-	case err != nil:
-		return token{}, err.Error()
-	case secret.Annotations[v1beta1.TokenExpiresAtAnnotation] != current.expiresAt.UTC().Format(time.RFC3339):
-		return token{}, "its annotation of when it expires was changed"
-	case current.account != account || secret.Annotations[v1beta1.TokenServiceAccountUIDAnnotation] != string(account):
-		return token{}, "its ServiceAccount was recreated"
-	case !a.Clock.Now().Before(current.renewAt()):
-		return token{}, "it expires soon"
-	}
-	return current, ""
-}
-
-// review asks the guest's API server about a token that came from a Secret that it hasn't been asked about: an edit may have
-// broken it, and the key that it was signed with may be gone.
-func (a *Access) review(ctx context.Context, guest *scope.Guest, secret *corev1.Secret, account types.UID) (string, error) {
-	state := review{secret: secret.UID, resourceVersion: secret.ResourceVersion, connection: guest.Config}
-	if known, ok := a.reviewed.Get(account); ok && known == state {
-		return "", nil
-	}
-	question := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: string(secret.Data[TokenKey])}}
-	if err := guest.Live.Create(ctx, question); err != nil {
-		return "", fmt.Errorf("reviewing Karpenter's token in the guest: %w", err)
-	}
-	if !question.Status.Authenticated {
-		return "the guest doesn't accept it", nil
-	}
-	a.reviewed.Add(account, state)
-	return "", nil
-}
-
-func (a *Access) request(ctx context.Context, guest *scope.Guest) (token, error) {
+// identityOf returns the ServiceAccount, and it together with all that it may do.
+func identityOf(profile *provider.Profile) (*corev1.ServiceAccount, []client.Object, error) {
 	account, err := guestassets.ServiceAccount()
 	if err != nil {
-		return token{}, err
+		return nil, nil, err
 	}
-	seconds := int64(a.TokenLifetime / time.Second)
-	answer := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
-	if err := guest.Live.SubResource("token").Create(ctx, account, answer); err != nil {
-		return token{}, fmt.Errorf("requesting a token of ServiceAccount %s in the guest: %w", klog.KObj(account), err)
-	}
-	fresh, err := parse(answer.Status.Token)
+	role, err := profile.ClusterRole()
 	if err != nil {
-		return token{}, fmt.Errorf("requesting a token of ServiceAccount %s in the guest: %w", klog.KObj(account), err)
+		return nil, nil, err
 	}
-	return fresh, nil
+	binding, err := guestassets.ClusterRoleBinding()
+	if err != nil {
+		return nil, nil, err
+	}
+	objects := []client.Object{account, role, binding}
+	if profile.Roles != nil {
+		roles, err := profile.Roles()
+		if err != nil {
+			return nil, nil, err
+		}
+		objects = append(objects, roles...)
+	}
+	return account, objects, nil
 }
 
 // secret renders the Secret.
-func (a *Access) secret(s *scope.Scope, account types.UID, t token) (*corev1.Secret, error) {
+func (a *Access) secret(s *scope.Scope, account types.UID, tokens tokens) (*corev1.Secret, error) {
 	kubeconfig, ca, err := Kubeconfig(s.Guest.Config)
 	if err != nil {
 		return nil, err
 	}
-	data := map[string][]byte{KubeconfigKey: kubeconfig, TokenKey: []byte(t.raw)}
+	data := map[string][]byte{KubeconfigKey: kubeconfig}
+	for key, token := range tokens {
+		data[key] = []byte(token.raw)
+	}
 	if len(ca) > 0 {
 		data[CAKey] = ca
 	}
@@ -230,7 +173,7 @@ func (a *Access) secret(s *scope.Scope, account types.UID, t token) (*corev1.Sec
 				v1beta1.HostedClusterNamespaceLabel: s.HostedCluster.Namespace,
 			},
 			Annotations: map[string]string{
-				v1beta1.TokenExpiresAtAnnotation:         t.expiresAt.UTC().Format(time.RFC3339),
+				v1beta1.TokenExpiresAtAnnotation:         tokens.expiresAt(),
 				v1beta1.TokenServiceAccountUIDAnnotation: string(account),
 			},
 		},

@@ -13,7 +13,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// WhilePaused returns the step to run while a HostedCluster is paused. It renews a token that would expire, because what runs goes
+// WhilePaused returns the step to run while a HostedCluster is paused. It renews tokens that would expire, because what runs goes
 // on running during a pause, however long; it heals and makes nothing.
 func (a *Access) WhilePaused() scope.Step { return pausedAccess{a} }
 
@@ -32,9 +32,13 @@ func (p pausedAccess) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 		}
 		return scope.Result{}, fmt.Errorf("reading Secret %s: %w", key, err)
 	}
-	current, err := parse(string(secret.Data[TokenKey]))
-	if err != nil {
-		return scope.Result{}, nil //nolint:nilerr // somebody broke it, and healing waits for the end of the pause
+	current := tokens{}
+	for _, wanted := range s.Profile.Tokens {
+		token, err := parse(string(secret.Data[wanted.Key]))
+		if err != nil {
+			return scope.Result{}, nil //nolint:nilerr // somebody broke it, and healing waits for the end of the pause
+		}
+		current[wanted.Key] = token
 	}
 	if left := current.renewAt().Sub(p.Clock.Now()); left > 0 {
 		return scope.Result{RequeueAfter: left}, nil

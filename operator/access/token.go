@@ -18,6 +18,7 @@ type token struct {
 	issuedAt  time.Time
 	expiresAt time.Time
 	account   types.UID
+	audiences []string
 }
 
 // renewAt is when a third of its lifetime is left.
@@ -37,8 +38,9 @@ func parse(raw string) (token, error) {
 		return token{}, malformed
 	}
 	var claims struct {
-		IssuedAt   int64 `json:"iat"`
-		ExpiresAt  int64 `json:"exp"`
+		IssuedAt   int64     `json:"iat"`
+		ExpiresAt  int64     `json:"exp"`
+		Audiences  audiences `json:"aud"`
 		Kubernetes struct {
 			ServiceAccount struct {
 				UID types.UID `json:"uid"`
@@ -53,5 +55,18 @@ func parse(raw string) (token, error) {
 		issuedAt:  time.Unix(claims.IssuedAt, 0),
 		expiresAt: time.Unix(claims.ExpiresAt, 0),
 		account:   claims.Kubernetes.ServiceAccount.UID,
+		audiences: claims.Audiences,
 	}, nil
+}
+
+// audiences may be a string instead of a list, says RFC 7519.
+type audiences []string
+
+func (a *audiences) UnmarshalJSON(data []byte) error {
+	var one string
+	if err := json.Unmarshal(data, &one); err == nil {
+		*a = audiences{one}
+		return nil
+	}
+	return json.Unmarshal(data, (*[]string)(a))
 }

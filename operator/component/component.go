@@ -25,6 +25,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/pullsecret"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/payload"
@@ -92,16 +93,20 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 	}
 	image := overrideImage(s)
 	objects, err := render(ctx, Input{
-		Namespace:   s.ControlPlaneNamespace,
-		Labels:      labelsFor(s.HostedCluster),
-		ClusterName: s.ClusterKey().Name,
-		Image:       image,
-		NodeVersion: s.Karpenter.Versions[payload.KubernetesVersion],
-		ClusterAPI:  s.HostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter.ClusterAPI,
-		PullSecret:  secret,
-		Monitoring:  monitoring,
-		Reader:      c.Management,
-		Mapper:      c.Management.RESTMapper(),
+		Input: provider.Input{
+			Namespace:   s.ControlPlaneNamespace,
+			ClusterName: s.ClusterKey().Name,
+			Cluster:     s.Cluster,
+			Config:      s.HostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter,
+			NodeVersion: s.Karpenter.Versions[payload.KubernetesVersion],
+			Reader:      c.Management,
+			Mapper:      c.Management.RESTMapper(),
+		},
+		Profile:    s.Profile,
+		Labels:     labelsFor(s.HostedCluster),
+		Image:      image,
+		PullSecret: secret,
+		Monitoring: monitoring,
 	})
 	if err != nil {
 		return scope.Result{}, fmt.Errorf("rendering Karpenter: %w", err)

@@ -4,25 +4,16 @@ package component
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/karpenter"
+	"github.com/autonode-io/autonode/operator/provider"
 )
 
 // PullSecretName is the name of the copy of a HostedCluster's pull secret in its control-plane namespace.
@@ -30,26 +21,18 @@ const PullSecretName = "karpenter-pull-secret"
 
 // Input is what the adapt functions know. They can read, and never write.
 type Input struct {
-	// Namespace is the control-plane namespace.
-	Namespace string
+	// Input is what the provider's own functions know.
+	provider.Input
+	// Profile of the provider.
+	Profile *provider.Profile
 	// Labels are put on every object.
 	Labels map[string]string
-	// ClusterName is the name of the Cluster API Cluster.
-	ClusterName string
 	// Image is Karpenter's image by digest.
 	Image string
-	// NodeVersion is the Kubernetes version that the payload gives to nodes.
-	NodeVersion string
-	// ClusterAPI is what the HostedCluster says.
-	ClusterAPI *v1beta1.ClusterAPI
 	// PullSecret is the HostedCluster's, nil if it has none.
 	PullSecret *corev1.Secret
 	// Monitoring says that the management cluster serves PodMonitors.
 	Monitoring bool
-	// Reader reads the management cluster.
-	Reader client.Reader
-	// Mapper knows the management cluster's kinds.
-	Mapper meta.RESTMapper
 }
 
 // render returns everything that makes Karpenter up in the control-plane namespace, in the order in which it is applied.
@@ -75,15 +58,14 @@ func render(ctx context.Context, in Input) ([]client.Object, error) {
 	if err := add(adapted(karpenter.ServiceAccount, in.adaptServiceAccount)); err != nil {
 		return nil, err
 	}
-	role, err := karpenter.Role()
-	if err == nil {
-		err = in.adaptRole(ctx, role)
-	}
-	if err := add(role, err); err != nil {
-		return nil, err
-	}
-	if err := add(adapted(karpenter.RoleBinding, in.adaptRoleBinding)); err != nil {
-		return nil, err
+	if in.Profile.Role != nil {
+		role, err := in.Profile.Role(ctx, in.Input)
+		if err := add(role, err); err != nil {
+			return nil, err
+		}
+		if err := add(adapted(karpenter.RoleBinding, in.adaptRoleBinding)); err != nil {
+			return nil, err
+		}
 	}
 	if in.copiesPullSecret() {
 		if err := add(in.pullSecret(), nil); err != nil {
@@ -93,7 +75,7 @@ func render(ctx context.Context, in Input) ([]client.Object, error) {
 	if err := add(adapted(karpenter.PodDisruptionBudget, nil)); err != nil {
 		return nil, err
 	}
-	if err := add(adapted(karpenter.Deployment, in.adaptDeployment)); err != nil {
+	if err := add(adapted(in.Profile.Deployment, func(d *appsv1.Deployment) error { return in.adaptDeployment(ctx, d) })); err != nil {
 		return nil, err
 	}
 	if in.Monitoring {
@@ -149,7 +131,7 @@ func (in Input) adaptRoleBinding(binding *rbacv1.RoleBinding) error {
 	return nil
 }
 
-func (in Input) adaptDeployment(deployment *appsv1.Deployment) error {
+func (in Input) adaptDeployment(ctx context.Context, deployment *appsv1.Deployment) error {
 	for key, value := range in.Labels {
 		metav1.SetMetaDataLabel(&deployment.Spec.Template.ObjectMeta, key, value)
 	}
@@ -157,98 +139,7 @@ func (in Input) adaptDeployment(deployment *appsv1.Deployment) error {
 	if len(pod.Containers) != 1 {
 		return fmt.Errorf("the Deployment asset has %d containers, not one", len(pod.Containers))
 	}
-	container := &pod.Containers[0]
-	container.Image = in.Image
-	// Always, if only to allow none: node classes are in the guest, and whoever writes one must not decide what a machine reads.
-	patches, err := json.Marshal(append([]v1alpha1.BootstrapPatches{}, in.ClusterAPI.BootstrapPatches...))
-	if err != nil {
-		return fmt.Errorf("encoding the bootstrap patches: %w", err)
-	}
-	container.Args = append(container.Args, "--cluster-name="+in.ClusterName, "--node-version="+in.NodeVersion)
-	// The kubelet replaces variables in values, and those of a patch aren't its own.
-	container.Env = append(container.Env, corev1.EnvVar{Name: "ALLOWED_BOOTSTRAP_PATCHES", Value: strings.ReplaceAll(string(patches), "$", "$$")})
+	pod.Containers[0].Image = in.Image
 	pod.ImagePullSecrets = in.imagePullSecrets()
-	return nil
-}
-
-var (
-	readVerbs  = []string{"get", "list", "watch"}
-	writeVerbs = []string{"get", "list", "watch", "create", "patch", "delete"}
-)
-
-// adaptRole adds the kinds that this cluster's shapes and bootstrap are of: templates are read, what is cloned from them is written.
-func (in Input) adaptRole(ctx context.Context, role *rbacv1.Role) error {
-	named, err := in.templates(ctx)
-	if err != nil {
-		return err
-	}
-	read, write := map[string]sets.Set[string]{}, map[string]sets.Set[string]{}
-	for template, demanded := range named {
-		for rules, kind := range map[*map[string]sets.Set[string]]schema.GroupKind{
-			&read:  template,
-			&write: {Group: template.Group, Kind: strings.TrimSuffix(template.Kind, clusterv1.TemplateSuffix)},
-		} {
-			mapping, err := in.Mapper.RESTMapping(kind)
-			if meta.IsNoMatchError(err) && !demanded {
-				continue // the MachineDeployment that names it can't work either; the node class says so
-			}
-			if err != nil {
-				return fmt.Errorf("looking up kind %s: %w", kind, err)
-			}
-			if (*rules)[kind.Group] == nil {
-				(*rules)[kind.Group] = sets.New[string]()
-			}
-			(*rules)[kind.Group].Insert(mapping.Resource.Resource)
-		}
-	}
-	role.Rules = append(role.Rules, rulesFor(read, readVerbs)...)
-	role.Rules = append(role.Rules, rulesFor(write, writeVerbs)...)
-	if in.ClusterAPI.Bootstrap != nil && in.ClusterAPI.Bootstrap.DataSecretName != "" {
-		role.Rules = append(role.Rules, rbacv1.PolicyRule{
-			APIGroups: []string{""}, Resources: []string{"secrets"},
-			ResourceNames: []string{in.ClusterAPI.Bootstrap.DataSecretName}, Verbs: []string{"get"},
-		})
-	}
-	return nil
-}
-
-// rulesFor is sorted, so that the same kinds always make the same Role.
-func rulesFor(resources map[string]sets.Set[string], verbs []string) []rbacv1.PolicyRule {
-	var rules []rbacv1.PolicyRule
-	for _, group := range slices.Sorted(maps.Keys(resources)) {
-		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: sets.List(resources[group]), Verbs: verbs})
-	}
-	return rules
-}
-
-// templates returns the template kinds that the HostedCluster names (true) and those of the MachineDeployments that it selects (false).
-func (in Input) templates(ctx context.Context) (map[schema.GroupKind]bool, error) {
-	kinds := map[schema.GroupKind]bool{}
-	if in.ClusterAPI.ScalableResourceSelector != nil {
-		selector, err := metav1.LabelSelectorAsSelector(in.ClusterAPI.ScalableResourceSelector)
-		if err != nil {
-			return nil, fmt.Errorf("parsing scalableResourceSelector: %w", err)
-		}
-		deployments := &clusterv1.MachineDeploymentList{}
-		if err := in.Reader.List(ctx, deployments, client.InNamespace(in.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
-			return nil, fmt.Errorf("listing machine deployments: %w", err)
-		}
-		for i := range deployments.Items {
-			spec := &deployments.Items[i].Spec
-			if spec.ClusterName != in.ClusterName {
-				continue
-			}
-			kinds[spec.Template.Spec.InfrastructureRef.GroupKind()] = false
-			if ref := spec.Template.Spec.Bootstrap.ConfigRef; ref.IsDefined() {
-				kinds[ref.GroupKind()] = false
-			}
-		}
-	}
-	for _, selector := range in.ClusterAPI.InfrastructureTemplateSelectors {
-		kinds[schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind}] = true
-	}
-	if bootstrap := in.ClusterAPI.Bootstrap; bootstrap != nil && bootstrap.ConfigTemplateRef != nil {
-		kinds[schema.GroupKind{Group: bootstrap.ConfigTemplateRef.APIGroup, Kind: bootstrap.ConfigTemplateRef.Kind}] = true
-	}
-	return kinds, nil
+	return in.Profile.AdaptDeployment(ctx, in.Input, deployment)
 }

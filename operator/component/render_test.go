@@ -21,6 +21,8 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/provider"
+	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -72,21 +74,24 @@ func machineDeployment(name, cluster, kind string) clusterv1.MachineDeployment {
 
 func input() Input {
 	return Input{
-		Namespace:   "clusters-blue",
-		Labels:      map[string]string{v1beta1.HostedClusterLabel: "blue", v1beta1.HostedClusterNamespaceLabel: "clusters"},
-		ClusterName: "blue",
-		Image:       "registry.example/autonode/karpenter-clusterapi@sha256:" + strings.Repeat("9", 64),
-		NodeVersion: "1.36.3",
-		ClusterAPI: &v1beta1.ClusterAPI{
-			ShapeSelectors: v1alpha1.ShapeSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{
-				{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "KwokMachineTemplate"},
+		Profile: clusterapi.New(),
+		Labels:  map[string]string{v1beta1.HostedClusterLabel: "blue", v1beta1.HostedClusterNamespaceLabel: "clusters"},
+		Image:   "registry.example/autonode/karpenter-clusterapi@sha256:" + strings.Repeat("9", 64),
+		Input: provider.Input{
+			Namespace:   "clusters-blue",
+			ClusterName: "blue",
+			NodeVersion: "1.36.3",
+			Config: &v1beta1.Karpenter{Platform: v1beta1.PlatformClusterAPI, ClusterAPI: &v1beta1.ClusterAPI{
+				ShapeSelectors: v1alpha1.ShapeSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{
+					{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "KwokMachineTemplate"},
+				}},
+				Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
+					APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfigTemplate", Name: "default",
+				}},
 			}},
-			Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
-				APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfigTemplate", Name: "default",
-			}},
+			Reader: deployments{},
+			Mapper: mapper(),
 		},
-		Reader: deployments{},
-		Mapper: mapper(),
 	}
 }
 
@@ -114,7 +119,7 @@ func TestRender(t *testing.T) {
 		}, {
 			name: "When a cluster selects MachineDeployments, it should grant the kinds of its own that are served", golden: "machinedeployments",
 			change: func(in *Input) {
-				in.ClusterAPI = &v1beta1.ClusterAPI{
+				in.Config.ClusterAPI = &v1beta1.ClusterAPI{
 					ShapeSelectors: v1alpha1.ShapeSelectors{ScalableResourceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}},
 					Bootstrap:      &v1alpha1.Bootstrap{DataSecretName: "join"},
 					BootstrapPatches: []v1alpha1.BootstrapPatches{{
@@ -166,7 +171,7 @@ func TestRender(t *testing.T) {
 
 	t.Run("When a kind that the spec names isn't served, it should be an error and not a smaller Role", func(t *testing.T) {
 		in := input()
-		in.ClusterAPI.InfrastructureTemplateSelectors[0].Kind = "AWSMachineTemplate"
+		in.Config.ClusterAPI.InfrastructureTemplateSelectors[0].Kind = "AWSMachineTemplate"
 		if _, err := render(t.Context(), in); err == nil || !strings.Contains(err.Error(), "AWSMachine") {
 			t.Errorf("got %v", err)
 		}

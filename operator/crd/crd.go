@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/assets/crds"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -45,6 +44,7 @@ type Definitions struct {
 // are large, and a guest's nodes reconcile its HostedCluster often.
 type settled struct {
 	release          string            // the payload's digest
+	component        string            // of the payload, which differs from platform to platform
 	resourceVersions map[string]string // by the definition's name
 }
 
@@ -67,12 +67,12 @@ func (d *Definitions) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 	case still:
 		return served(s), nil
 	}
-	desired, err := Desired(s.Karpenter.CRDs)
+	desired, err := desiredFor(s)
 	if err != nil {
 		return scope.Result{}, err
 	}
 	var waits, establishing []string
-	now := settled{release: s.Release.Digest, resourceVersions: map[string]string{}}
+	now := settled{release: s.Release.Digest, component: s.Karpenter.Name, resourceVersions: map[string]string{}}
 	for _, definition := range desired {
 		live, wait, err := d.reconcile(ctx, s.Guest, definition)
 		switch {
@@ -110,7 +110,7 @@ func (d *Definitions) isSettled(ctx context.Context, s *scope.Scope) (bool, erro
 		return false, nil
 	}
 	before, ok := known.(settled)
-	if !ok || before.release != s.Release.Digest {
+	if !ok || before.release != s.Release.Digest || before.component != s.Karpenter.Name {
 		return false, nil
 	}
 	for name, resourceVersion := range before.resourceVersions {
@@ -202,15 +202,15 @@ func storedBeyond(live, desired *apiextensionsv1.CustomResourceDefinition) []str
 	return sets.List(sets.New(live.Status.StoredVersions...).Difference(known))
 }
 
-// Desired returns the payload's definitions, and the embedded ones of other names, sorted by name. They are copies: a payload
-// is shared by every cluster that runs it.
-func Desired(payload []*apiextensionsv1.CustomResourceDefinition) ([]*apiextensionsv1.CustomResourceDefinition, error) {
-	embedded, err := crds.Embedded()
+// desiredFor returns the payload's definitions, and those of the profile that have other names, sorted by name. They are copies: a
+// payload is shared by every cluster that runs it.
+func desiredFor(s *scope.Scope) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	embedded, err := s.Profile.Definitions()
 	if err != nil {
 		return nil, err
 	}
 	byName := map[string]*apiextensionsv1.CustomResourceDefinition{}
-	for _, definition := range append(embedded, payload...) {
+	for _, definition := range append(embedded, s.Karpenter.CRDs...) {
 		definition = definition.DeepCopy()
 		definition.Status = apiextensionsv1.CustomResourceDefinitionStatus{}
 		if definition.Annotations == nil {

@@ -31,6 +31,7 @@ import (
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/crd"
 	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
@@ -65,7 +66,7 @@ func (p *parent) Reconcile(ctx context.Context, hostedCluster *v1beta1.HostedClu
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	s.Release, s.Karpenter = full.Release, full.Karpenter
+	s.Release, s.Karpenter, s.Profile = full.Release, full.Karpenter, full.Profile
 	var result scope.Result
 	for _, step := range p.steps {
 		if result, err = step.Reconcile(ctx, s); err != nil || result.Wait || s.Guest == nil {
@@ -154,7 +155,7 @@ func TestConnections(t *testing.T) {
 			g.Consistently(p.reconciled("blue"), 1500*time.Millisecond).Should(Equal(before))
 		}
 		g.Eventually(func(g Gomega) {
-			for _, name := range []string{guest.NodeClaimDefinition, guest.NodePoolDefinition, guest.NodeClassDefinition} {
+			for _, name := range []string{guest.NodeClaimDefinition, guest.NodePoolDefinition, clusterapi.New().NodeClass.Definition()} {
 				established, err := guest.IsEstablished(ctx, guestClient, name)
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(established).To(BeTrue())

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util/kubeconfig"
 	"sigs.k8s.io/cluster-api/util/secret"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -74,7 +73,7 @@ func (c *Connections) connect(ctx context.Context, s *scope.Scope) (*scope.Guest
 		return nil, err
 	}
 	guest := &scope.Guest{Cached: cached, Live: live, Config: config}
-	guest.Complete, err = c.watch(ctx, key, client.ObjectKeyFromObject(s.HostedCluster), guest)
+	guest.Complete, err = c.watch(ctx, key, s, guest)
 	if err != nil {
 		return nil, err
 	}

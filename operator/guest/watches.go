@@ -33,6 +33,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -40,7 +41,6 @@ import (
 const (
 	NodePoolDefinition  = "nodepools." + apis.Group
 	NodeClaimDefinition = "nodeclaims." + apis.Group
-	NodeClassDefinition = "clusterapinodeclasses." + v1alpha1.Group
 )
 
 // AddToScheme registers the kinds that the steps read and write in a guest cluster.
@@ -73,6 +73,8 @@ func cacheOptions() (clustercache.CacheOptions, error) {
 			&corev1.ServiceAccount{}:                    {Label: ours},
 			&rbacv1.ClusterRole{}:                       {Label: ours},
 			&rbacv1.ClusterRoleBinding{}:                {Label: ours},
+			&rbacv1.Role{}:                              {Label: ours},
+			&rbacv1.RoleBinding{}:                       {Label: ours},
 			&corev1.Node{}:                              {Label: labels.NewSelector().Add(*provisioned), Transform: shrinkNode},
 		},
 	}, nil
@@ -126,13 +128,13 @@ type watched struct {
 	differs func(before, after client.Object) bool
 }
 
-func watches() []watched {
+func watches(profile *provider.Profile) []watched {
 	metadata := func(gvk schema.GroupVersionKind) client.Object {
 		object := &metav1.PartialObjectMetadata{}
 		object.SetGroupVersionKind(gvk)
 		return object
 	}
-	return []watched{
+	kinds := []watched{
 		{object: &apiextensionsv1.CustomResourceDefinition{}},
 		{object: metadata(corev1.SchemeGroupVersion.WithKind("ServiceAccount"))},
 		{object: metadata(rbacv1.SchemeGroupVersion.WithKind("ClusterRole"))},
@@ -140,8 +142,15 @@ func watches() []watched {
 		{object: &corev1.Node{}, delay: burst, differs: nodeDiffers},
 		{object: &karpv1.NodePool{}, crd: NodePoolDefinition, delay: burst, differs: specDiffers},
 		{object: &karpv1.NodeClaim{}, crd: NodeClaimDefinition, delay: burst, differs: nodeClaimDiffers},
-		{object: &v1alpha1.ClusterAPINodeClass{}, crd: NodeClassDefinition},
+		{object: profile.NodeClass.New(), crd: profile.NodeClass.Definition()},
 	}
+	if profile.Roles != nil {
+		kinds = append(kinds,
+			watched{object: metadata(rbacv1.SchemeGroupVersion.WithKind("Role"))},
+			watched{object: metadata(rbacv1.SchemeGroupVersion.WithKind("RoleBinding"))},
+		)
+	}
+	return kinds
 }
 
 func specDiffers(before, after client.Object) bool {
@@ -186,7 +195,7 @@ type watching struct {
 
 // watch starts the guest's watches as far as its kinds are served already. Those that were started before are left alone. It
 // returns whether all of them are there.
-func (c *Connections) watch(ctx context.Context, key client.ObjectKey, hostedCluster types.NamespacedName, guest *scope.Guest) (bool, error) {
+func (c *Connections) watch(ctx context.Context, key client.ObjectKey, s *scope.Scope, guest *scope.Guest) (bool, error) {
 	c.mu.Lock()
 	w, ok := c.watching[key]
 	if !ok || w.connection != guest.Config {
@@ -199,8 +208,8 @@ func (c *Connections) watch(ctx context.Context, key client.ObjectKey, hostedClu
 	defer w.mu.Unlock()
 
 	complete := true
-	for _, kind := range watches() {
-		watch := &guestWatch{watched: kind, hostedCluster: hostedCluster, events: c.events}
+	for _, kind := range watches(s.Profile) {
+		watch := &guestWatch{watched: kind, hostedCluster: client.ObjectKeyFromObject(s.HostedCluster), events: c.events}
 		if w.names.Has(watch.Name()) {
 			continue
 		}

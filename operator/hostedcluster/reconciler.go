@@ -24,6 +24,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -56,6 +57,8 @@ type Config struct {
 	// Paused are the steps that run while the HostedCluster is paused, in order: those without which what runs would stop. What they
 	// write to its status is dropped.
 	Paused []Step
+	// Profiles are of the cloud providers that HostedClusters may choose from.
+	Profiles provider.Profiles
 	// Sources wake the reconciler beside its own watches.
 	Sources []source.Source
 	// Clock tells the time; nil is the real one.
@@ -70,6 +73,7 @@ type Reconciler struct {
 	enabled    []Step
 	disabled   []Step
 	paused     []Step
+	profiles   provider.Profiles
 	recorder   events.EventRecorder
 	clock      clock.PassiveClock
 }
@@ -130,6 +134,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope.Scope) error {
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("reading the ControlPlaneComponent: %w", err)
 	}
+	s.Profile = r.profiles[provider.PlatformOf(s.HostedCluster, s.Component)]
 	return nil
 }
 
@@ -176,6 +181,10 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, before **v1b
 		return r.keep(ctx, s, p)
 	}
 
+	if !enabled && s.Profile == nil {
+		return &outcome{state: draining, blocked: true, message: fmt.Sprintf("Karpenter was made for platform %q, which this operator doesn't know; run one that does",
+			provider.PlatformOf(hostedCluster, s.Component))}
+	}
 	if !enabled {
 		o := &outcome{state: draining}
 		r.run(ctx, s, r.disabled, o)
@@ -210,7 +219,9 @@ func (r *Reconciler) keep(ctx context.Context, s *scope.Scope, p pause) *outcome
 	frozen := *s
 	frozen.HostedCluster = s.HostedCluster.DeepCopy()
 	o := &outcome{}
-	r.run(ctx, &frozen, r.paused, o)
+	if s.Profile != nil {
+		r.run(ctx, &frozen, r.paused, o)
+	}
 	o.state, o.message = paused, p.message
 	o.requeue(p.resumesAfter)
 	return o
@@ -235,6 +246,7 @@ func (r *Reconciler) claim(ctx context.Context, s *scope.Scope, before **v1beta1
 		Labels: map[string]string{
 			v1beta1.HostedClusterLabel:          hostedCluster.Name,
 			v1beta1.HostedClusterNamespaceLabel: hostedCluster.Namespace,
+			v1beta1.PlatformLabel:               string(s.Profile.Platform),
 		},
 	}}
 	if err := r.applier.Objects(ctx, r.management, nil, component); err != nil {

@@ -5,16 +5,14 @@ package hostedcluster
 import (
 	"context"
 	"fmt"
-	"strings"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -62,29 +60,35 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope) (verdict, err
 	if config.Karpenter == nil {
 		return invalid(v1beta1.InvalidSpecReason, "spec.autoNode.provisionerConfig.karpenter is required when name is Karpenter"), nil
 	}
-	if config.Karpenter.Platform != v1beta1.PlatformClusterAPI {
-		return invalid(v1beta1.PlatformUnsupportedReason, "spec.autoNode.provisionerConfig.karpenter.platform: this operator can't run Karpenter on %q yet, only on %q",
-			config.Karpenter.Platform, v1beta1.PlatformClusterAPI), nil
+	profile, ok := r.profiles[config.Karpenter.Platform]
+	if !ok {
+		return invalid(v1beta1.PlatformUnsupportedReason, "spec.autoNode.provisionerConfig.karpenter.platform: this operator can't run Karpenter on %q, only on %s",
+			config.Karpenter.Platform, r.profiles), nil
 	}
-	if config.Karpenter.ClusterAPI == nil {
-		return invalid(v1beta1.InvalidSpecReason, "spec.autoNode.provisionerConfig.karpenter.clusterAPI is required when platform is ClusterAPI"), nil
+	if err := profile.CheckSpec(config.Karpenter); err != nil {
+		return invalid(v1beta1.InvalidSpecReason, "spec.autoNode.provisionerConfig.karpenter.%s", err), nil
 	}
-	if err := validSelectors(config.Karpenter.ClusterAPI); err != nil {
-		return invalid(v1beta1.InvalidSpecReason, "spec.autoNode.provisionerConfig.karpenter.clusterAPI.%s", err), nil
+	if s.Profile != profile {
+		return verdict{
+			reason: v1beta1.InvalidSpecReason,
+			message: fmt.Sprintf("spec.autoNode.provisionerConfig.karpenter.platform: %q can't take over from %q, which still runs in namespace %s; "+
+				"remove spec.autoNode, wait until nodes are drained, and set it again", profile.Platform, provider.PlatformOf(hostedCluster, s.Component), s.ControlPlaneNamespace),
+			fatal: s.Profile == nil, // made by an operator that knows more platforms
+		}, nil
 	}
 
 	if s.Cluster == nil {
 		return verdict{reason: v1beta1.ClusterNotFoundReason, message: fmt.Sprintf("there is no Cluster %s; create it, or correct spec.infraID", s.ClusterKey())}, nil
 	}
-	missing, err := missingKinds(r.management.RESTMapper(), config.Karpenter.ClusterAPI)
+	finding, err := profile.CheckCluster(ctx, provider.Input{
+		Namespace: s.ControlPlaneNamespace, ClusterName: s.ClusterKey().Name, Cluster: s.Cluster, Config: config.Karpenter,
+		Reader: r.management, Mapper: r.management.RESTMapper(),
+	})
 	if err != nil {
 		return verdict{}, err
 	}
-	if len(missing) > 0 {
-		return verdict{
-			reason:  v1beta1.KindNotFoundReason,
-			message: fmt.Sprintf("the management cluster doesn't serve %s; install its provider, or correct the name", strings.Join(missing, ", ")),
-		}, nil
+	if finding.Reason != "" {
+		return verdict{reason: finding.Reason, message: finding.Message}, nil
 	}
 	return verdict{reason: v1beta1.AsExpectedReason}, nil
 }
@@ -131,43 +135,4 @@ func claims(obj client.Object) bool {
 // holds says whether something was made for the HostedCluster that has still to be removed.
 func holds(hostedCluster *v1beta1.HostedCluster) bool {
 	return controllerutil.ContainsFinalizer(hostedCluster, v1beta1.HostedClusterFinalizer)
-}
-
-func validSelectors(config *v1beta1.ClusterAPI) error {
-	if config.ScalableResourceSelector != nil {
-		if _, err := metav1.LabelSelectorAsSelector(config.ScalableResourceSelector); err != nil {
-			return fmt.Errorf("scalableResourceSelector: %w", err)
-		}
-	}
-	for i := range config.InfrastructureTemplateSelectors {
-		if _, err := metav1.LabelSelectorAsSelector(&config.InfrastructureTemplateSelectors[i].Selector); err != nil {
-			return fmt.Errorf("infrastructureTemplateSelectors[%d].selector: %w", i, err)
-		}
-	}
-	return nil
-}
-
-// missingKinds returns the kinds that the spec names and the management cluster doesn't serve: the templates, and what is cloned
-// from them.
-func missingKinds(mapper meta.RESTMapper, config *v1beta1.ClusterAPI) ([]string, error) {
-	var templates []schema.GroupKind
-	for _, selector := range config.InfrastructureTemplateSelectors {
-		templates = append(templates, schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind})
-	}
-	if config.Bootstrap != nil && config.Bootstrap.ConfigTemplateRef != nil {
-		ref := config.Bootstrap.ConfigTemplateRef
-		templates = append(templates, schema.GroupKind{Group: ref.APIGroup, Kind: ref.Kind})
-	}
-	var missing []string
-	for _, template := range templates {
-		for _, kind := range []schema.GroupKind{template, {Group: template.Group, Kind: strings.TrimSuffix(template.Kind, "Template")}} {
-			switch _, err := mapper.RESTMapping(kind); {
-			case meta.IsNoMatchError(err):
-				missing = append(missing, kind.String())
-			case err != nil:
-				return nil, fmt.Errorf("looking up kind %s: %w", kind, err)
-			}
-		}
-	}
-	return missing, nil
 }

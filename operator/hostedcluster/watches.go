@@ -39,6 +39,7 @@ func New(ctx context.Context, config Config) (*Reconciler, error) {
 		enabled:    config.Enabled,
 		disabled:   config.Disabled,
 		paused:     config.Paused,
+		profiles:   config.Profiles,
 		recorder:   mgr.GetEventRecorder(v1beta1.ManagedByOperator),
 		clock:      config.Clock,
 	}

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeclass keeps the default ClusterAPINodeClass in guest clusters as spec.autoNode of the HostedCluster says.
+// Package nodeclass keeps the default node class in guest clusters as spec.autoNode of the HostedCluster says.
 package nodeclass
 
 import (
 	"context"
 	"fmt"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -41,46 +40,42 @@ func (n *NodeClass) Name() string { return "nodeclass" }
 // Reconcile applies the default node class. Fields that the HostedCluster doesn't name are the cluster's admin's. Node classes
 // that an earlier teardown marked as draining may launch again.
 func (n *NodeClass) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
-	desired := Desired(s.HostedCluster)
-	if desired == nil {
+	if s.Profile.DefaultNodeClass != nil {
+		desired := s.Profile.DefaultNodeClass(s.HostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter)
+		if err := n.Apply.Objects(ctx, s.Guest.Cached, nil, desired); err != nil {
+			return scope.Result{}, fmt.Errorf("in the guest: %w", err)
+		}
+	}
+	if s.Profile.NodeClass.DrainingAnnotation == "" {
 		return scope.Result{}, nil
 	}
-	if err := n.Apply.Objects(ctx, s.Guest.Cached, nil, desired); err != nil {
-		return scope.Result{}, fmt.Errorf("in the guest: %w", err)
-	}
-	classes := &v1alpha1.ClusterAPINodeClassList{}
+	classes := s.Profile.NodeClass.NewList()
 	if err := s.Guest.Cached.List(ctx, classes); err != nil {
 		return scope.Result{}, fmt.Errorf("listing node classes in the guest: %w", err)
 	}
-	for i := range classes.Items {
-		class := &classes.Items[i]
-		if _, draining := class.Annotations[v1alpha1.DrainingAnnotation]; !draining {
-			continue
+	return scope.Result{}, meta.EachListItem(classes, func(item runtime.Object) error {
+		class, ok := item.(client.Object)
+		if !ok {
+			return fmt.Errorf("%T isn't a node class", item)
 		}
-		before := client.MergeFrom(class.DeepCopy())
-		delete(class.Annotations, v1alpha1.DrainingAnnotation)
-		if err := s.Guest.Cached.Patch(ctx, class, before); client.IgnoreNotFound(err) != nil {
-			return scope.Result{}, fmt.Errorf("letting node class %s launch again in the guest: %w", class.Name, err)
-		}
-		log.FromContext(ctx).Info("Let a node class launch again", v1alpha1.Kind, klog.KObj(class))
-	}
-	return scope.Result{}, nil
+		return release(ctx, s, class)
+	})
 }
 
-// Desired renders the default node class; nil for a platform that has none.
-func Desired(hostedCluster *v1beta1.HostedCluster) *v1alpha1.ClusterAPINodeClass {
-	autoNode := hostedCluster.Spec.AutoNode
-	if autoNode == nil || autoNode.ProvisionerConfig.Karpenter == nil || autoNode.ProvisionerConfig.Karpenter.ClusterAPI == nil {
+func release(ctx context.Context, s *scope.Scope, class client.Object) error {
+	annotations := class.GetAnnotations()
+	if _, draining := annotations[s.Profile.NodeClass.DrainingAnnotation]; !draining {
 		return nil
 	}
-	config := autoNode.ProvisionerConfig.Karpenter.ClusterAPI.DeepCopy()
-	return &v1alpha1.ClusterAPINodeClass{
-		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultNodeClass},
-		Spec: v1alpha1.ClusterAPINodeClassSpec{
-			ShapeSelectors:   config.ShapeSelectors,
-			Bootstrap:        config.Bootstrap,
-			Kubelet:          config.Kubelet,
-			BootstrapPatches: config.BootstrapPatches,
-		},
+	before, ok := class.DeepCopyObject().(client.Object)
+	if !ok {
+		return fmt.Errorf("%T can't be copied", class)
 	}
+	delete(annotations, s.Profile.NodeClass.DrainingAnnotation)
+	class.SetAnnotations(annotations)
+	if err := s.Guest.Cached.Patch(ctx, class, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("letting node class %s launch again in the guest: %w", class.GetName(), err)
+	}
+	log.FromContext(ctx).Info("Let a node class launch again", s.Profile.NodeClass.Kind, klog.KObj(class))
+	return nil
 }

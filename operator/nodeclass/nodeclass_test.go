@@ -5,18 +5,14 @@ package nodeclass_test
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/nodeclass"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -26,36 +22,6 @@ import (
 var clusters scopetest.Clusters
 
 func TestMain(m *testing.M) { os.Exit(scopetest.Run(m, &clusters)) }
-
-func TestDesired(t *testing.T) {
-	full := scopetest.AutoNode()
-	full.ProvisionerConfig.Karpenter.ClusterAPI.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
-	full.ProvisionerConfig.Karpenter.ClusterAPI.Kubelet = &v1alpha1.KubeletConfiguration{
-		MaxPods:      ptr.To(int32(50)),
-		KubeReserved: map[string]v1alpha1.ReservedQuantity{"cpu": "100m"},
-		EvictionHard: map[string]v1alpha1.EvictionThreshold{"memory.available": "5%"},
-	}
-	for name, autoNode := range map[string]*v1beta1.AutoNode{"minimal": scopetest.AutoNode(), "full": full} {
-		t.Run("When the configuration is "+name+", it should render what the golden file holds", func(t *testing.T) {
-			g := NewWithT(t)
-			class := nodeclass.Desired(&v1beta1.HostedCluster{Spec: v1beta1.HostedClusterSpec{AutoNode: autoNode}})
-			rendered, err := yaml.Marshal(map[string]any{"metadata": map[string]any{"name": class.Name}, "spec": class.Spec})
-			g.Expect(err).NotTo(HaveOccurred())
-			golden, err := os.ReadFile(filepath.Join("testdata", name+".yaml"))
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(cmp.Diff(string(golden), string(rendered))).To(BeEmpty())
-		})
-	}
-
-	t.Run("When the platform has no node class of ours, it should render none", func(t *testing.T) {
-		g := NewWithT(t)
-		aws := &v1beta1.AutoNode{ProvisionerConfig: v1beta1.ProvisionerConfig{Name: v1beta1.ProvisionerKarpenter, Karpenter: &v1beta1.Karpenter{
-			Platform: v1beta1.PlatformAWS, AWS: &v1beta1.AWS{RoleARN: "arn:aws:iam::123456789012:role/karpenter"},
-		}}}
-		g.Expect(nodeclass.Desired(&v1beta1.HostedCluster{Spec: v1beta1.HostedClusterSpec{AutoNode: aws}})).To(BeNil())
-		g.Expect(nodeclass.Desired(&v1beta1.HostedCluster{})).To(BeNil())
-	})
-}
 
 func TestNodeClass(t *testing.T) {
 	g := NewWithT(t)

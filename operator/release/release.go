@@ -29,12 +29,6 @@ import (
 	"github.com/autonode-io/autonode/payload"
 )
 
-// components names the payload's component that is Karpenter on each platform.
-var components = map[v1beta1.Platform]string{
-	v1beta1.PlatformClusterAPI: "karpenter-clusterapi",
-	v1beta1.PlatformAWS:        "karpenter-aws",
-}
-
 // PullSecrets reads the pull secret of a HostedCluster, nil if it names none. See pullsecret.Secrets.
 type PullSecrets interface {
 	Get(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (*corev1.Secret, error)
@@ -169,11 +163,7 @@ func (e *failedError) Error() string { return e.message }
 
 // resolve returns a payload and its Karpenter; nil while it is being pulled. A *failedError is for ReleaseResolved.
 func (r *Resolver) resolve(ctx context.Context, s *scope.Scope, image string) (*resolved, error) {
-	hostedCluster := s.HostedCluster
-	component, err := componentFor(hostedCluster)
-	if err != nil {
-		return nil, err
-	}
+	hostedCluster, component := s.HostedCluster, s.Profile.Component
 	lookups.Inc()
 	found := r.puller.cached(image, component)
 	if found != nil {
@@ -216,15 +206,6 @@ func componentOf(release *payload.Release, name string) (payload.Component, erro
 	}
 	_, err = component.NodeVersion()
 	return component, err
-}
-
-func componentFor(hostedCluster *v1beta1.HostedCluster) (string, error) {
-	config := hostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter
-	component, ok := components[config.Platform]
-	if !ok {
-		return "", reconcile.TerminalError(fmt.Errorf("no payload component is known for platform %q", config.Platform))
-	}
-	return component, nil
 }
 
 func (r *Resolver) request(hostedCluster *v1beta1.HostedCluster, secret *corev1.Secret, image, component string) (request, error) {

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 	"github.com/autonode-io/autonode/operator/pullsecret"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/payload"
@@ -97,7 +98,7 @@ func (s *secrets) Get(context.Context, *v1beta1.HostedCluster) (*corev1.Secret, 
 }
 
 func scopeOf(image string) *scope.Scope {
-	return &scope.Scope{HostedCluster: &v1beta1.HostedCluster{
+	return &scope.Scope{Profile: clusterapi.New(), HostedCluster: &v1beta1.HostedCluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue", Generation: 3},
 		Spec: v1beta1.HostedClusterSpec{
 			Release: v1beta1.Release{Image: image},

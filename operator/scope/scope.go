@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/payload"
 )
 
@@ -49,6 +50,8 @@ type Scope struct {
 	// Component is the ControlPlaneComponent that owns what the operator makes in the control-plane namespace. It exists
 	// from before the first step that needs an owner; nil when AutoNode is off and nothing of it is left.
 	Component *v1beta1.ControlPlaneComponent
+	// Profile is that of the cloud provider that Component runs, or is to run. Steps don't run without one.
+	Profile *provider.Profile
 
 	// Release is the resolved payload; nil while it isn't resolved.
 	Release *payload.Release

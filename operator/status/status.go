@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -68,7 +67,7 @@ func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 	if s.Guest == nil || !s.Guest.Complete {
 		return scope.Result{}, nil
 	}
-	inventory, err := take(ctx, s.Guest.Cached)
+	inventory, err := take(ctx, s)
 	if err != nil {
 		return scope.Result{}, err
 	}
@@ -134,29 +133,39 @@ type inventory struct {
 	pools  map[string]*karpv1.NodePool
 	// pinned versions by the node class's name: its admin wants these, whatever the payload says.
 	pinned map[string]string
+	// group of the node classes that pinned is about.
+	group string
 	// newest is the newest version that Karpenter gives to nodes now; empty if it hasn't said.
 	newest string
 }
 
-func take(ctx context.Context, guest client.Reader) (inventory, error) {
-	nodes, claims, pools, classes := &corev1.NodeList{}, &karpv1.NodeClaimList{}, &karpv1.NodePoolList{}, &v1alpha1.ClusterAPINodeClassList{}
+func take(ctx context.Context, s *scope.Scope) (inventory, error) {
+	guest := s.Guest.Cached
+	nodes, claims, pools := &corev1.NodeList{}, &karpv1.NodeClaimList{}, &karpv1.NodePoolList{}
 	if err := guest.List(ctx, nodes, client.HasLabels{karpv1.NodePoolLabelKey}); err != nil {
 		return inventory{}, fmt.Errorf("listing nodes in the guest: %w", err)
 	}
-	for _, list := range []client.ObjectList{claims, pools, classes} {
+	for _, list := range []client.ObjectList{claims, pools} {
 		if err := guest.List(ctx, list); err != nil {
 			return inventory{}, fmt.Errorf("listing %T in the guest: %w", list, err)
 		}
 	}
-	i := inventory{nodes: nodes.Items, claims: claims.Items, pools: map[string]*karpv1.NodePool{}, pinned: map[string]string{}}
+	i := inventory{nodes: nodes.Items, claims: claims.Items, pools: map[string]*karpv1.NodePool{}, pinned: map[string]string{}, group: s.Profile.NodeClass.Group}
 	for n := range pools.Items {
 		i.pools[pools.Items[n].Name] = &pools.Items[n]
 	}
-	for n := range classes.Items {
-		if v := classes.Items[n].Spec.Version; v != "" {
-			i.pinned[classes.Items[n].Name] = plain(v)
+	if s.Profile.Versions == nil {
+		return i, nil
+	}
+	classes, err := s.Profile.Versions(ctx, guest)
+	if err != nil {
+		return inventory{}, err
+	}
+	for _, class := range classes {
+		if class.Pinned != "" {
+			i.pinned[class.Name] = plain(class.Pinned)
 		}
-		if v := plain(classes.Items[n].Status.Version); compare(v, i.newest) > 0 {
+		if v := plain(class.Given); compare(v, i.newest) > 0 {
 			i.newest = v
 		}
 	}
@@ -203,7 +212,7 @@ func (i inventory) wanted(desired string) map[string]string {
 	}
 	for c := range i.claims {
 		claim := &i.claims[c]
-		if ref := claim.Spec.NodeClassRef; ref != nil && ref.Group == v1alpha1.Group && claim.Status.NodeName != "" {
+		if ref := claim.Spec.NodeClassRef; ref != nil && ref.Group == i.group && claim.Status.NodeName != "" {
 			if v, ok := i.pinned[ref.Name]; ok {
 				wanted[claim.Status.NodeName] = v
 			}

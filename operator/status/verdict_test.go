@@ -51,7 +51,7 @@ func (i inventory) pin(class, version string) inventory {
 }
 
 func empty() inventory {
-	return inventory{pools: map[string]*karpv1.NodePool{}, pinned: map[string]string{}}
+	return inventory{pools: map[string]*karpv1.NodePool{}, pinned: map[string]string{}, group: v1alpha1.Group}
 }
 
 func TestJudge(t *testing.T) {

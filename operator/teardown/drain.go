@@ -16,12 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	guestcluster "github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -94,35 +94,43 @@ func componentConditions(s *scope.Scope) []metav1.Condition {
 }
 
 // markDraining keeps Karpenter from launching nodes for the pods that it evicts: the provider makes such a node class not ready.
-func markDraining(ctx context.Context, guest *scope.Guest) error {
-	classes, err := nodeClasses(ctx, guest)
+func markDraining(ctx context.Context, s *scope.Scope) error {
+	annotation := s.Profile.NodeClass.DrainingAnnotation
+	classes, err := nodeClasses(ctx, s)
 	if err != nil {
 		return err
 	}
-	for i := range classes {
-		class := &classes[i]
-		if class.Annotations[v1alpha1.DrainingAnnotation] == "true" || !class.DeletionTimestamp.IsZero() {
+	for _, class := range classes {
+		if class.GetAnnotations()[annotation] == "true" || !class.GetDeletionTimestamp().IsZero() {
 			continue
 		}
-		before := client.MergeFrom(class.DeepCopy())
-		metav1.SetMetaDataAnnotation(&class.ObjectMeta, v1alpha1.DrainingAnnotation, "true")
-		if err := guest.Live.Patch(ctx, class, before); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("marking node class %s as draining in the guest: %w", class.Name, err)
+		before, ok := class.DeepCopyObject().(client.Object)
+		if !ok {
+			return fmt.Errorf("%T can't be copied", class)
 		}
-		log.FromContext(ctx).Info("Marked a node class as draining", v1alpha1.Kind, klog.KObj(class))
+		annotations := class.GetAnnotations()
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[annotation] = "true"
+		class.SetAnnotations(annotations)
+		if err := s.Guest.Live.Patch(ctx, class, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("marking node class %s as draining in the guest: %w", class.GetName(), err)
+		}
+		log.FromContext(ctx).Info("Marked a node class as draining", s.Profile.NodeClass.Kind, klog.KObj(class))
 	}
 	return nil
 }
 
-// nodeClaims returns those of our provider, oldest first; another Karpenter's, which the guest's admin may run, aren't ours to delete.
+// nodeClaims returns those of the provider, oldest first; another Karpenter's, which the guest's admin may run, aren't ours to delete.
 // They are read live: that there is none left is what everything behind it relies on.
-func nodeClaims(ctx context.Context, guest *scope.Guest) ([]karpv1.NodeClaim, error) {
+func nodeClaims(ctx context.Context, s *scope.Scope) ([]karpv1.NodeClaim, error) {
 	claims := &karpv1.NodeClaimList{}
-	if err := list(ctx, guest, guestcluster.NodeClaimDefinition, claims); err != nil {
+	if err := list(ctx, s.Guest, guestcluster.NodeClaimDefinition, claims); err != nil {
 		return nil, err
 	}
 	ours := slices.DeleteFunc(claims.Items, func(claim karpv1.NodeClaim) bool {
-		return claim.Spec.NodeClassRef == nil || claim.Spec.NodeClassRef.Group != v1alpha1.Group
+		return claim.Spec.NodeClassRef == nil || claim.Spec.NodeClassRef.Group != s.Profile.NodeClass.Group
 	})
 	slices.SortFunc(ours, func(a, b karpv1.NodeClaim) int {
 		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
@@ -133,12 +141,21 @@ func nodeClaims(ctx context.Context, guest *scope.Guest) ([]karpv1.NodeClaim, er
 	return ours, nil
 }
 
-func nodeClasses(ctx context.Context, guest *scope.Guest) ([]v1alpha1.ClusterAPINodeClass, error) {
-	classes := &v1alpha1.ClusterAPINodeClassList{}
-	if err := list(ctx, guest, guestcluster.NodeClassDefinition, classes); err != nil {
+func nodeClasses(ctx context.Context, s *scope.Scope) ([]client.Object, error) {
+	classes := s.Profile.NodeClass.NewList()
+	if err := list(ctx, s.Guest, s.Profile.NodeClass.Definition(), classes); err != nil {
 		return nil, err
 	}
-	return classes.Items, nil
+	var objects []client.Object
+	err := meta.EachListItem(classes, func(item runtime.Object) error {
+		class, ok := item.(client.Object)
+		if !ok {
+			return fmt.Errorf("%T isn't a node class", item)
+		}
+		objects = append(objects, class)
+		return nil
+	})
+	return objects, err
 }
 
 // list finds nothing where the guest has no definition of the kind. That has to be said by an API server about the definition: a

@@ -18,13 +18,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/operator/crd"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -50,7 +50,7 @@ const (
 // remove takes Karpenter away, once there is no node of it any more.
 func (t *Teardown) remove(ctx context.Context, s *scope.Scope, d drain) (scope.Result, error) {
 	deleted := !s.HostedCluster.DeletionTimestamp.IsZero()
-	if result, err := removeNodeClasses(ctx, s.Guest, deleted); err != nil || result.Wait {
+	if result, err := removeNodeClasses(ctx, s, deleted); err != nil || result.Wait {
 		return result, err
 	}
 	if result, err := t.removeComponent(ctx, s); err != nil || result.Wait {
@@ -67,31 +67,35 @@ func (t *Teardown) remove(ctx context.Context, s *scope.Scope, d drain) (scope.R
 
 // removeNodeClasses deletes the default node class; all of them if the definition is to go too. No NodeClaim is left that their
 // finalizer protects, so it is removed here, whether or not Karpenter runs.
-func removeNodeClasses(ctx context.Context, guest *scope.Guest, all bool) (scope.Result, error) {
-	classes, err := nodeClasses(ctx, guest)
+func removeNodeClasses(ctx context.Context, s *scope.Scope, all bool) (scope.Result, error) {
+	classes, err := nodeClasses(ctx, s)
 	if err != nil {
 		return scope.Result{}, err
 	}
+	kind := s.Profile.NodeClass
 	var held []string
-	for i := range classes {
-		class := &classes[i]
-		if !all && class.Name != v1alpha1.DefaultNodeClass {
+	for _, class := range classes {
+		ours := s.Profile.DefaultNodeClass != nil && class.GetName() == v1alpha1.DefaultNodeClass
+		if !ours && !all {
 			continue
 		}
-		if class.DeletionTimestamp.IsZero() {
-			if err := guest.Live.Delete(ctx, class, client.Preconditions{UID: &class.UID}); client.IgnoreNotFound(err) != nil {
-				return scope.Result{}, fmt.Errorf("deleting node class %s in the guest: %w", class.Name, err)
+		if class.GetDeletionTimestamp().IsZero() {
+			if err := s.Guest.Live.Delete(ctx, class, client.Preconditions{UID: ptr.To(class.GetUID())}); client.IgnoreNotFound(err) != nil {
+				return scope.Result{}, fmt.Errorf("deleting node class %s in the guest: %w", class.GetName(), err)
 			}
-			log.FromContext(ctx).Info("Deleted a node class", v1alpha1.Kind, klog.KObj(class))
+			log.FromContext(ctx).Info("Deleted a node class", kind.Kind, klog.KObj(class))
 		}
-		before := class.DeepCopy()
-		if controllerutil.RemoveFinalizer(class, v1alpha1.NodeClassFinalizer) {
+		before, ok := class.DeepCopyObject().(client.Object)
+		if !ok {
+			return scope.Result{}, fmt.Errorf("%T can't be copied", class)
+		}
+		if controllerutil.RemoveFinalizer(class, kind.Finalizer) {
 			patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-			if err := guest.Live.Patch(ctx, class, patch); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-				return scope.Result{}, fmt.Errorf("releasing node class %s in the guest: %w", class.Name, err)
+			if err := s.Guest.Live.Patch(ctx, class, patch); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+				return scope.Result{}, fmt.Errorf("releasing node class %s in the guest: %w", class.GetName(), err)
 			}
 		}
-		held = append(held, class.Name)
+		held = append(held, class.GetName())
 	}
 	if len(held) > 0 {
 		return scope.Result{Wait: true, Message: "removing node class " + strings.Join(held, ", "), RequeueAfter: recheck}, nil
@@ -104,7 +108,7 @@ func removeNodeClasses(ctx context.Context, guest *scope.Guest, all bool) (scope
 // because a replica that outlives the Lease would make it anew. The ControlPlaneComponent's deletion wakes the reconciler.
 func (t *Teardown) removeComponent(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	stopping := scope.Result{Wait: true, Message: "stopping Karpenter in namespace " + s.ControlPlaneNamespace, RequeueAfter: stopRecheck}
-	deployment, err := karpenter.Deployment()
+	deployment, err := s.Profile.Deployment()
 	if err != nil {
 		return stopping, err
 	}

@@ -99,10 +99,10 @@ func (t *Teardown) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 }
 
 func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, machines []clusterv1.Machine) (scope.Result, error) {
-	if err := markDraining(ctx, s.Guest); err != nil {
+	if err := markDraining(ctx, s); err != nil {
 		return scope.Result{}, err
 	}
-	claims, err := nodeClaims(ctx, s.Guest)
+	claims, err := nodeClaims(ctx, s)
 	if err != nil {
 		return scope.Result{}, err
 	}

@@ -179,7 +179,7 @@ func (p *clusterAPI) managementAccess(ctx context.Context, guest string) (string
 	if err != nil {
 		return "", err
 	}
-	// The operator appends the kinds that the node class names; see operator/component.
+	// The operator appends the kinds that the node class names; see operator/provider/clusterapi.
 	for _, group := range []struct{ name, template, child string }{
 		{infrav1.GroupVersion.Group, "kwokmachinetemplates", "kwokmachines"},
 		{bootstrapv1.GroupVersion.Group, "kubeadmconfigtemplates", "kubeadmconfigs"},

@@ -32,6 +32,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/crds"
 	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/payload"
 )
@@ -151,6 +152,7 @@ func (c *Clusters) NewScope(ctx context.Context, name string) (*scope.Scope, err
 		ControlPlaneNamespace: namespace,
 		Cluster:               cluster,
 		Component:             component,
+		Profile:               clusterapi.New(),
 		Release:               &payload.Release{Version: "1.36.3", Digest: "sha256:1363", Image: "registry.example/release@sha256:1363"},
 		Karpenter:             payload.Component{Name: "karpenter-clusterapi", Versions: map[string]string{payload.KubernetesVersion: "1.36.3"}},
 		Guest:                 &scope.Guest{Cached: c.Guest.Client, Live: c.Guest.Client, Config: c.Guest.Config, Complete: true},

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clusterapi
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/assets/karpenter"
+	"github.com/autonode-io/autonode/operator/provider"
+)
+
+// checkCluster looks for the kinds that the spec names: the templates, and what is cloned from them.
+func checkCluster(_ context.Context, in provider.Input) (provider.Finding, error) {
+	config := in.Config.ClusterAPI
+	var templates []schema.GroupKind
+	for _, selector := range config.InfrastructureTemplateSelectors {
+		templates = append(templates, schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind})
+	}
+	if config.Bootstrap != nil && config.Bootstrap.ConfigTemplateRef != nil {
+		ref := config.Bootstrap.ConfigTemplateRef
+		templates = append(templates, schema.GroupKind{Group: ref.APIGroup, Kind: ref.Kind})
+	}
+	var missing []string
+	for _, template := range templates {
+		for _, kind := range []schema.GroupKind{template, cloned(template)} {
+			switch _, err := in.Mapper.RESTMapping(kind); {
+			case meta.IsNoMatchError(err):
+				missing = append(missing, kind.String())
+			case err != nil:
+				return provider.Finding{}, fmt.Errorf("looking up kind %s: %w", kind, err)
+			}
+		}
+	}
+	if len(missing) > 0 {
+		return provider.Finding{
+			Reason:  v1beta1.KindNotFoundReason,
+			Message: fmt.Sprintf("the management cluster doesn't serve %s; install its provider, or correct the name", strings.Join(missing, ", ")),
+		}, nil
+	}
+	return provider.Finding{}, nil
+}
+
+// cloned is the kind of what is made from a template.
+func cloned(template schema.GroupKind) schema.GroupKind {
+	return schema.GroupKind{Group: template.Group, Kind: strings.TrimSuffix(template.Kind, clusterv1.TemplateSuffix)}
+}
+
+var (
+	readVerbs  = []string{"get", "list", "watch"}
+	writeVerbs = []string{"get", "list", "watch", "create", "patch", "delete"}
+)
+
+// role adds the kinds that this cluster's shapes and bootstrap are of: templates are read, what is cloned from them is written.
+func role(ctx context.Context, in provider.Input) (*rbacv1.Role, error) {
+	role, err := karpenter.Role()
+	if err != nil {
+		return nil, err
+	}
+	named, err := templates(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	read, write := map[string]sets.Set[string]{}, map[string]sets.Set[string]{}
+	for template, demanded := range named {
+		for rules, kind := range map[*map[string]sets.Set[string]]schema.GroupKind{&read: template, &write: cloned(template)} {
+			mapping, err := in.Mapper.RESTMapping(kind)
+			if meta.IsNoMatchError(err) && !demanded {
+				continue // the MachineDeployment that names it can't work either; the node class says so
+			}
+			if err != nil {
+				return nil, fmt.Errorf("looking up kind %s: %w", kind, err)
+			}
+			if (*rules)[kind.Group] == nil {
+				(*rules)[kind.Group] = sets.New[string]()
+			}
+			(*rules)[kind.Group].Insert(mapping.Resource.Resource)
+		}
+	}
+	role.Rules = append(role.Rules, rulesFor(read, readVerbs)...)
+	role.Rules = append(role.Rules, rulesFor(write, writeVerbs)...)
+	if bootstrap := in.Config.ClusterAPI.Bootstrap; bootstrap != nil && bootstrap.DataSecretName != "" {
+		role.Rules = append(role.Rules, rbacv1.PolicyRule{
+			APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{bootstrap.DataSecretName}, Verbs: []string{"get"},
+		})
+	}
+	return role, nil
+}
+
+// rulesFor is sorted, so that the same kinds always make the same Role.
+func rulesFor(resources map[string]sets.Set[string], verbs []string) []rbacv1.PolicyRule {
+	var rules []rbacv1.PolicyRule
+	for _, group := range slices.Sorted(maps.Keys(resources)) {
+		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: sets.List(resources[group]), Verbs: verbs})
+	}
+	return rules
+}
+
+// templates returns the template kinds that the HostedCluster names (true) and those of the MachineDeployments that it selects (false).
+func templates(ctx context.Context, in provider.Input) (map[schema.GroupKind]bool, error) {
+	kinds, config := map[schema.GroupKind]bool{}, in.Config.ClusterAPI
+	if config.ScalableResourceSelector != nil {
+		selector, err := metav1.LabelSelectorAsSelector(config.ScalableResourceSelector)
+		if err != nil {
+			return nil, fmt.Errorf("parsing scalableResourceSelector: %w", err)
+		}
+		deployments := &clusterv1.MachineDeploymentList{}
+		if err := in.Reader.List(ctx, deployments, client.InNamespace(in.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+			return nil, fmt.Errorf("listing machine deployments: %w", err)
+		}
+		for i := range deployments.Items {
+			spec := &deployments.Items[i].Spec
+			if spec.ClusterName != in.ClusterName {
+				continue
+			}
+			kinds[spec.Template.Spec.InfrastructureRef.GroupKind()] = false
+			if ref := spec.Template.Spec.Bootstrap.ConfigRef; ref.IsDefined() {
+				kinds[ref.GroupKind()] = false
+			}
+		}
+	}
+	for _, selector := range config.InfrastructureTemplateSelectors {
+		kinds[schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind}] = true
+	}
+	if bootstrap := config.Bootstrap; bootstrap != nil && bootstrap.ConfigTemplateRef != nil {
+		kinds[schema.GroupKind{Group: bootstrap.ConfigTemplateRef.APIGroup, Kind: bootstrap.ConfigTemplateRef.Kind}] = true
+	}
+	return kinds, nil
+}

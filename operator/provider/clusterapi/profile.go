@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package clusterapi is the profile of this repository's own provider: machines through Cluster API, on any infrastructure.
+package clusterapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/assets/crds"
+	"github.com/autonode-io/autonode/assets/guest"
+	"github.com/autonode-io/autonode/assets/karpenter"
+	"github.com/autonode-io/autonode/operator/provider"
+)
+
+// New returns the profile. Its manifests are in assets, because Karpenter can run without the operator, too.
+func New() *provider.Profile {
+	return &provider.Profile{
+		Platform:        v1beta1.PlatformClusterAPI,
+		Component:       "karpenter-clusterapi",
+		CheckSpec:       checkSpec,
+		CheckCluster:    checkCluster,
+		Deployment:      karpenter.Deployment,
+		AdaptDeployment: adaptDeployment,
+		Role:            role,
+		NodeClass: provider.NodeClass{
+			GroupVersionKind:   v1alpha1.GroupVersion.WithKind(v1alpha1.Kind),
+			Plural:             "clusterapinodeclasses",
+			New:                func() client.Object { return &v1alpha1.ClusterAPINodeClass{} },
+			NewList:            func() client.ObjectList { return &v1alpha1.ClusterAPINodeClassList{} },
+			DrainingAnnotation: v1alpha1.DrainingAnnotation,
+			Finalizer:          v1alpha1.NodeClassFinalizer,
+		},
+		Definitions:      crds.Embedded,
+		DefaultNodeClass: defaultNodeClass,
+		Versions:         versions,
+		ClusterRole:      guest.ClusterRole,
+		Tokens:           []provider.Token{{Key: "token"}},
+	}
+}
+
+func checkSpec(config *v1beta1.Karpenter) error {
+	if config.ClusterAPI == nil {
+		return errors.New("clusterAPI is required when platform is ClusterAPI")
+	}
+	if selector := config.ClusterAPI.ScalableResourceSelector; selector != nil {
+		if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
+			return fmt.Errorf("clusterAPI.scalableResourceSelector: %w", err)
+		}
+	}
+	for i := range config.ClusterAPI.InfrastructureTemplateSelectors {
+		if _, err := metav1.LabelSelectorAsSelector(&config.ClusterAPI.InfrastructureTemplateSelectors[i].Selector); err != nil {
+			return fmt.Errorf("clusterAPI.infrastructureTemplateSelectors[%d].selector: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func adaptDeployment(_ context.Context, in provider.Input, deployment *appsv1.Deployment) error {
+	container := &deployment.Spec.Template.Spec.Containers[0]
+	// Always, if only to allow none: node classes are in the guest, and whoever writes one must not decide what a machine reads.
+	patches, err := json.Marshal(append([]v1alpha1.BootstrapPatches{}, in.Config.ClusterAPI.BootstrapPatches...))
+	if err != nil {
+		return fmt.Errorf("encoding the bootstrap patches: %w", err)
+	}
+	container.Args = append(container.Args, "--cluster-name="+in.ClusterName, "--node-version="+in.NodeVersion)
+	// The kubelet replaces variables in values, and those of a patch aren't its own.
+	container.Env = append(container.Env, corev1.EnvVar{Name: "ALLOWED_BOOTSTRAP_PATCHES", Value: strings.ReplaceAll(string(patches), "$", "$$")})
+	return nil
+}
+
+// defaultNodeClass names what the HostedCluster does; every other field is the cluster's admin's.
+func defaultNodeClass(config *v1beta1.Karpenter) client.Object {
+	settings := config.ClusterAPI.DeepCopy()
+	return &v1alpha1.ClusterAPINodeClass{
+		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultNodeClass},
+		Spec: v1alpha1.ClusterAPINodeClassSpec{
+			ShapeSelectors:   settings.ShapeSelectors,
+			Bootstrap:        settings.Bootstrap,
+			Kubelet:          settings.Kubelet,
+			BootstrapPatches: settings.BootstrapPatches,
+		},
+	}
+}
+
+func versions(ctx context.Context, guest client.Reader) ([]provider.NodeClassVersion, error) {
+	classes := &v1alpha1.ClusterAPINodeClassList{}
+	if err := guest.List(ctx, classes); err != nil {
+		return nil, fmt.Errorf("listing node classes in the guest: %w", err)
+	}
+	versions := make([]provider.NodeClassVersion, 0, len(classes.Items))
+	for i := range classes.Items {
+		class := &classes.Items[i]
+		versions = append(versions, provider.NodeClassVersion{Name: class.Name, Pinned: class.Spec.Version, Given: class.Status.Version})
+	}
+	return versions, nil
+}

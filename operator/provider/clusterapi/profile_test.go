@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clusterapi_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/provider/clusterapi"
+	"github.com/autonode-io/autonode/operator/scope/scopetest"
+)
+
+func TestDefaultNodeClass(t *testing.T) {
+	full := scopetest.AutoNode()
+	full.ProvisionerConfig.Karpenter.ClusterAPI.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
+	full.ProvisionerConfig.Karpenter.ClusterAPI.Kubelet = &v1alpha1.KubeletConfiguration{
+		MaxPods:      ptr.To(int32(50)),
+		KubeReserved: map[string]v1alpha1.ReservedQuantity{"cpu": "100m"},
+		EvictionHard: map[string]v1alpha1.EvictionThreshold{"memory.available": "5%"},
+	}
+	for name, autoNode := range map[string]*v1beta1.AutoNode{"minimal": scopetest.AutoNode(), "full": full} {
+		t.Run("When the configuration is "+name+", it should render what the golden file holds", func(t *testing.T) {
+			g := NewWithT(t)
+			class, ok := clusterapi.New().DefaultNodeClass(autoNode.ProvisionerConfig.Karpenter).(*v1alpha1.ClusterAPINodeClass)
+			g.Expect(ok).To(BeTrue())
+			rendered, err := yaml.Marshal(map[string]any{"metadata": map[string]any{"name": class.Name}, "spec": class.Spec})
+			g.Expect(err).NotTo(HaveOccurred())
+			golden, err := os.ReadFile(filepath.Join("testdata", name+".yaml"))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(cmp.Diff(string(golden), string(rendered))).To(BeEmpty())
+		})
+	}
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package provider is the seam between the operator's steps and what differs from one of Karpenter's cloud providers to another. A
+// provider is a folder below this one that holds its Profile; operator/run.go lists them. The steps know no provider by name.
+package provider
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+)
+
+// Profile is what the operator knows of one of Karpenter's cloud providers. Its functions read, and never write. Those that may be
+// nil say so.
+type Profile struct {
+	// Platform is what spec.autoNode calls the provider.
+	Platform v1beta1.Platform
+	// Component is the name of this Karpenter in the payload.
+	Component string
+
+	// CheckSpec says what is wrong with the provider's member of the union, beginning with the field's path below
+	// spec.autoNode.provisionerConfig.karpenter, and what to do. It looks at nothing else.
+	CheckSpec func(config *v1beta1.Karpenter) error
+	// CheckCluster says why the provider can't work with the Cluster and with what the management cluster serves.
+	CheckCluster func(ctx context.Context, in Input) (Finding, error)
+
+	// Deployment returns what runs Karpenter, as an asset of one container without an image. The operator sets the image, pull secrets
+	// and labels; AdaptDeployment sets what else varies.
+	Deployment      func() (*appsv1.Deployment, error)
+	AdaptDeployment func(ctx context.Context, in Input, deployment *appsv1.Deployment) error
+	// Role returns what Karpenter may do in its control-plane namespace; nil where it has no business there.
+	Role func(ctx context.Context, in Input) (*rbacv1.Role, error)
+
+	// NodeClass is the kind of the provider's node classes.
+	NodeClass NodeClass
+	// Definitions returns the CustomResourceDefinitions to use where the payload ships none of that name, for the caller to change.
+	Definitions func() ([]*apiextensionsv1.CustomResourceDefinition, error)
+	// DefaultNodeClass returns the node class that the operator keeps in the guest; nil where a HostedCluster doesn't say enough
+	// for one, and its admin writes them all.
+	DefaultNodeClass func(config *v1beta1.Karpenter) client.Object
+	// Versions tells what the node classes of a guest say about versions; nil where they say nothing.
+	Versions func(ctx context.Context, guest client.Reader) ([]NodeClassVersion, error)
+
+	// ClusterRole returns what Karpenter may do in the guest, under the name that assets/guest binds.
+	ClusterRole func() (*rbacv1.ClusterRole, error)
+	// Roles returns the Roles and RoleBindings that it has in the guest besides; nil for none.
+	Roles func() ([]client.Object, error)
+	// Tokens are those of Karpenter's ServiceAccount in the guest that it is given, the one for the guest's own API server first.
+	Tokens []Token
+	// LeaseInGuest says that Karpenter's Lease isn't in the control-plane namespace but in namespace kube-system of the guest.
+	LeaseInGuest bool
+
+	// Unattended says what may be left, and where, when a guest can't be reached or its Karpenter doesn't finish: nobody
+	// but Karpenter knows the provider's machines. Empty where each is a Machine, which the operator sees to.
+	Unattended string
+}
+
+// NodeClass is a cluster-scoped kind in the guest.
+type NodeClass struct {
+	schema.GroupVersionKind
+	// Plural is the kind's name in URLs.
+	Plural string
+	// New and NewList return empty objects to read node classes into: metadata is enough.
+	New     func() client.Object
+	NewList func() client.ObjectList
+	// DrainingAnnotation makes a node class launch nothing while it is "true". Where the provider has no such thing, Karpenter loses
+	// the right to create NodeClaims while it drains.
+	DrainingAnnotation string
+	// Finalizer protects nothing but NodeClaims, so that it may be removed once there is none. Empty where Karpenter has more
+	// to clean up after a node class, and is waited for.
+	Finalizer string
+}
+
+// Definition is the name of the kind's CustomResourceDefinition.
+func (n NodeClass) Definition() string { return n.Plural + "." + n.Group }
+
+// Token is a token of Karpenter's ServiceAccount in the guest, in the Secret that is mounted into its pods.
+type Token struct {
+	// Key of the Secret, and so the file's name.
+	Key string
+	// Audience that the token is for; empty is the guest's API server.
+	Audience string
+}
+
+// Audiences are the API's way to say the same.
+func (t Token) Audiences() []string {
+	if t.Audience == "" {
+		return nil
+	}
+	return []string{t.Audience}
+}
+
+// NodeClassVersion is what a node class says about versions, as it says it.
+type NodeClassVersion struct {
+	Name string
+	// Pinned is the version that its admin wants whatever the payload says; empty for none.
+	Pinned string
+	// Given is the version that its nodes get now; empty while it isn't known.
+	Given string
+}
+
+// Finding is a reason of ValidConfiguration, and its message. The zero value finds nothing wrong.
+type Finding struct{ Reason, Message string }
+
+// Input is what a Profile's functions know of one hosted cluster. They can read, and never write.
+type Input struct {
+	// Namespace is the control-plane namespace.
+	Namespace string
+	// ClusterName is the name of the Cluster API Cluster.
+	ClusterName string
+	// Cluster is that Cluster; nil while there is none.
+	Cluster *clusterv1.Cluster
+	// Config is the HostedCluster's.
+	Config *v1beta1.Karpenter
+	// NodeVersion is the Kubernetes version that the payload gives to nodes.
+	NodeVersion string
+	// Endpoint is the URL by which the operator reaches the guest's API server, and CA what it trusts there. Both are empty where
+	// configuration is checked.
+	Endpoint string
+	CA       []byte
+	// Reader reads the management cluster: from caches, but for unstructured objects.
+	Reader client.Reader
+	// Mapper knows the management cluster's kinds.
+	Mapper meta.RESTMapper
+}
+
+// Profiles holds one Profile for each platform.
+type Profiles map[v1beta1.Platform]*Profile
+
+// NewProfiles returns the profiles by their platform.
+func NewProfiles(profiles ...*Profile) Profiles {
+	byPlatform := Profiles{}
+	for _, profile := range profiles {
+		byPlatform[profile.Platform] = profile
+	}
+	return byPlatform
+}
+
+// String lists the platforms.
+func (p Profiles) String() string {
+	platforms := make([]string, 0, len(p))
+	for platform := range p {
+		platforms = append(platforms, string(platform))
+	}
+	slices.Sort(platforms)
+	return strings.Join(platforms, ", ")
+}
+
+// PlatformOf returns the platform of what runs for a HostedCluster, else the one that its spec wants. Component is nil where nothing
+// runs. What was made before components said their platform is Cluster API's.
+func PlatformOf(hostedCluster *v1beta1.HostedCluster, component *v1beta1.ControlPlaneComponent) v1beta1.Platform {
+	if component != nil {
+		return cmp.Or(v1beta1.Platform(component.Labels[v1beta1.PlatformLabel]), v1beta1.PlatformClusterAPI)
+	}
+	if autoNode := hostedCluster.Spec.AutoNode; autoNode != nil && autoNode.ProvisionerConfig.Karpenter != nil {
+		return autoNode.ProvisionerConfig.Karpenter.Platform
+	}
+	return v1beta1.PlatformClusterAPI
+}
