@@ -57,14 +57,14 @@ type Config struct {
 // Access is the step.
 type Access struct {
 	Config
-	// reviewed remembers which tokens the guest's API server has accepted: of types.UID (the ServiceAccount's) by review.
+	// reviewed remembers which tokens the guest's API server has accepted: of review by types.UID (the Secret's).
 	reviewed *lru.Cache
 }
 
 // review names one state of a Secret, and the connection on which it was asked about: a guest's API server that came back may have
 // other keys.
 type review struct {
-	secret          types.UID
+	account         types.UID
 	resourceVersion string
 	connection      *rest.Config
 }

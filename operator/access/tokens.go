@@ -130,8 +130,8 @@ func (a *Access) review(ctx context.Context, s *scope.Scope, secret *corev1.Secr
 	if len(current) == 0 {
 		return nil
 	}
-	state := review{secret: secret.UID, resourceVersion: secret.ResourceVersion, connection: s.Guest.Config}
-	if known, ok := a.reviewed.Get(account); ok && known == state {
+	state := review{account: account, resourceVersion: secret.ResourceVersion, connection: s.Guest.Config}
+	if known, ok := a.reviewed.Get(secret.UID); ok && known == state {
 		return nil
 	}
 	for _, wanted := range s.Profile.Tokens {
@@ -150,7 +150,7 @@ func (a *Access) review(ctx context.Context, s *scope.Scope, secret *corev1.Secr
 		}
 	}
 	if len(why) == 0 {
-		a.reviewed.Add(account, state)
+		a.reviewed.Add(secret.UID, state)
 	}
 	return nil
 }
