@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -45,6 +46,7 @@ import (
 	"github.com/autonode-io/autonode/operator/pullsecret"
 	"github.com/autonode-io/autonode/operator/release"
 	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/operator/shard"
 	"github.com/autonode-io/autonode/operator/status"
 	"github.com/autonode-io/autonode/operator/teardown"
 )
@@ -56,6 +58,11 @@ type Options struct {
 	// LeaderElection lets one of several replicas work, by a Lease in LeaderElectionNamespace.
 	LeaderElection          bool
 	LeaderElectionNamespace string
+	// LeaseName is the name of that Lease; empty is one that depends on HostedClusterSelector, so that operators in one namespace are
+	// elected for each selector.
+	LeaseName string
+	// HostedClusterSelector is a label selector for the HostedClusters to look after; empty selects all. Others aren't even seen.
+	HostedClusterSelector string
 	// GuestTokenLifetime is how long a token of Karpenter's for its guest cluster is valid.
 	GuestTokenLifetime time.Duration
 	// DrainTimeout is how long the deletion of a HostedCluster waits for its nodes to drain.
@@ -65,10 +72,12 @@ type Options struct {
 
 	// SkipNameValidation lets several operators run in one process, as tests do.
 	SkipNameValidation bool
+	// MetricsRegistry is where the metrics of hosted clusters are registered; nil is controller-runtime's. Several operators in one
+	// process need one each.
+	MetricsRegistry prometheus.Registerer
 }
 
 const (
-	leaseName = "autonode-operator"
 	// minTokenLifetime is what the TokenRequest API demands.
 	minTokenLifetime = 10 * time.Minute
 )
@@ -85,6 +94,10 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	if options.DrainTimeout < 0 {
 		return fmt.Errorf("the drain timeout %s is negative", options.DrainTimeout)
 	}
+	mine, err := divide(options)
+	if err != nil {
+		return err
+	}
 	scheme, err := Scheme()
 	if err != nil {
 		return err
@@ -95,11 +108,11 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 
 	mgr, err := manager.New(config, manager.Options{
 		Scheme:                        scheme,
-		Cache:                         managementCache(),
+		Cache:                         managementCache(mine.selector),
 		Metrics:                       metricsserver.Options{BindAddress: orNone(options.MetricsAddress)},
 		HealthProbeBindAddress:        orNone(options.ProbeAddress),
 		LeaderElection:                options.LeaderElection,
-		LeaderElectionID:              leaseName,
+		LeaderElectionID:              mine.lease.Name,
 		LeaderElectionNamespace:       options.LeaderElectionNamespace,
 		LeaderElectionReleaseOnCancel: true, // the process ends with ctx
 		Controller:                    ctrlconfig.Controller{SkipNameValidation: ptr.To(options.SkipNameValidation)},
@@ -110,7 +123,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return fmt.Errorf("adding health checks: %w", err)
 	}
-	if err := controllers(ctx, mgr, options); err != nil {
+	if err := controllers(ctx, mgr, options, mine); err != nil {
 		return err
 	}
 	if err := mgr.Start(ctx); err != nil {
@@ -121,7 +134,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 
 // controllers adds everything that reconciles to the manager: one controller, whose steps do one job each, and Cluster API's
 // connections to the guests, which the guest step brings. Beside it, metrics only read.
-func controllers(ctx context.Context, mgr manager.Manager, options Options) error {
+func controllers(ctx context.Context, mgr manager.Manager, options Options, mine part) error {
 	management, live := mgr.GetClient(), mgr.GetAPIReader()
 	recorder := mgr.GetEventRecorder(v1beta1.ManagedByOperator)
 	applier := apply.New()
@@ -140,14 +153,21 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options) erro
 		Clock: clock.RealClock{}, TokenLifetime: options.GuestTokenLifetime,
 	})
 	counts := status.New(status.Config{})
+	divided := shard.Config{Management: management, Live: live, Selector: mine.selector, Released: connections.Release}
+	if options.LeaderElection {
+		divided.Lease = mine.lease
+	}
+	held := shard.New(divided)
 	if err := mgr.Add(metrics.New(metrics.Config{
-		Management: management, DrainTimeout: cmp.Or(options.DrainTimeout, teardown.DefaultDrainTimeout),
+		Management: management, Holder: held.Identity(), Registry: options.MetricsRegistry,
+		DrainTimeout: cmp.Or(options.DrainTimeout, teardown.DefaultDrainTimeout),
 	})); err != nil {
 		return fmt.Errorf("adding the metrics: %w", err)
 	}
 
 	_, err = hostedcluster.New(ctx, hostedcluster.Config{
 		Manager:  mgr,
+		Shard:    held,
 		Applier:  applier,
 		Profiles: provider.NewProfiles(clusterapi.New()),
 		Enabled: []hostedcluster.Step{
@@ -169,7 +189,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options) erro
 			{Step: counts},
 		},
 		Paused:  []hostedcluster.Step{{Step: connections}, {Step: tokens.WhilePaused(), Anyway: always}},
-		Sources: []source.Source{connections.Source(), pullSecrets.Source(), releases.Source()},
+		Sources: []source.Source{connections.Source(), pullSecrets.Source(), releases.Source(), held.Source()},
 	})
 	return err
 }
@@ -194,12 +214,13 @@ func Scheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// managementCache holds of the common kinds only what the operator made.
-func managementCache() cache.Options {
+// managementCache holds the HostedClusters that the operator is to look after, and of the common kinds only what operators made.
+func managementCache(selector labels.Selector) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator})}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
+			&v1beta1.HostedCluster{}:        {Label: selector},
 			&appsv1.Deployment{}:            ours,
 			&corev1.ConfigMap{}:             ours,
 			&corev1.Pod{}:                   {Label: component.PodSelector, Transform: component.ShrinkPod},

@@ -19,6 +19,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
@@ -44,7 +45,14 @@ const image = "registry.example/karpenter@sha256:"
 // start runs the operator and everything that it needs beside the two clusters.
 func start(t *testing.T) (registryHost string) {
 	t.Helper()
-	g := NewWithT(t)
+	provide(t)
+	run(t, clusters.Management.Config, operator.Options{})
+	return serveRegistry(t)
+}
+
+// provide installs the kinds of the providers that the specs name.
+func provide(t *testing.T) {
+	t.Helper()
 	_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
 		definition("cluster.x-k8s.io", "MachineDeployment", "machinedeployments", "v1beta2"),
 		definition("infrastructure.cluster.x-k8s.io", "KwokMachine", "kwokmachines", "v1beta1"),
@@ -52,25 +60,47 @@ func start(t *testing.T) (registryHost string) {
 		definition("bootstrap.cluster.x-k8s.io", "KubeadmConfig", "kubeadmconfigs", "v1beta2"),
 		definition("bootstrap.cluster.x-k8s.io", "KubeadmConfigTemplate", "kubeadmconfigtemplates", "v1beta2"),
 	}})
-	g.Expect(err).NotTo(HaveOccurred())
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+}
 
+func serveRegistry(t *testing.T) (host string) {
+	t.Helper()
 	server := httptest.NewServer(registry.New())
 	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "http://")
+}
 
+// sweep removes the HostedClusters with a label when the test ends, after the operators that were started later: other tests have the same
+// two clusters.
+func sweep(t *testing.T, label string) {
+	t.Helper()
+	t.Cleanup(func() {
+		g, ctx, management := NewWithT(t), context.Background(), clusters.Management.Client
+		list := &v1beta1.HostedClusterList{}
+		g.Expect(management.List(ctx, list, client.HasLabels{label})).To(Succeed())
+		for i := range list.Items {
+			hostedCluster := &list.Items[i]
+			before := hostedCluster.DeepCopy()
+			hostedCluster.Finalizers = nil
+			g.Expect(management.Patch(ctx, hostedCluster, client.MergeFrom(before))).To(Succeed())
+			g.Expect(client.IgnoreNotFound(management.Delete(ctx, hostedCluster))).To(Succeed())
+		}
+	})
+}
+
+// run runs an operator until the test ends.
+func run(t *testing.T, config *rest.Config, options operator.Options) {
+	t.Helper()
+	options.SkipNameValidation, options.GuestConnectRetry = true, time.Second
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() {
-		done <- operator.Run(ctx, clusters.Management.Config, operator.Options{
-			SkipNameValidation: true, GuestConnectRetry: time.Second,
-		})
-	}()
+	go func() { done <- operator.Run(ctx, config, options) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("the operator ended with %v", err)
 		}
 	})
-	return strings.TrimPrefix(server.URL, "http://")
 }
 
 func definition(group, kind, plural, version string) *apiextensionsv1.CustomResourceDefinition {
@@ -107,6 +137,12 @@ func push(t *testing.T, host, version string) string {
 // platform makes what a hosting platform has: the namespaces, the Cluster, its kubeconfig.
 func platform(t *testing.T, name string) {
 	t.Helper()
+	platformOf(t, name, clusters.Guest.Config)
+}
+
+// platformOf does it for a guest that is reached in another way.
+func platformOf(t *testing.T, name string, config *rest.Config) {
+	t.Helper()
 	g := NewWithT(t)
 	management := clusters.Management.Client
 	namespace := "clusters-" + name
@@ -118,7 +154,6 @@ func platform(t *testing.T, name string) {
 	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
 	g.Expect(management.Status().Update(t.Context(), cluster)).To(Succeed())
 
-	config := clusters.Guest.Config
 	data, err := clientcmd.Write(clientcmdapi.Config{
 		CurrentContext: "guest",
 		Contexts:       map[string]*clientcmdapi.Context{"guest": {Cluster: "guest", AuthInfo: "admin"}},

@@ -22,6 +22,7 @@ import (
 // +kubebuilder:printcolumn:name="Outdated",type=integer,JSONPath=`.status.autoNode.outdatedNodeCount`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.autoNode.message`
+// +kubebuilder:printcolumn:name="Operator",type=string,JSONPath=`.status.operator`,priority=1
 type HostedCluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -230,6 +231,12 @@ type HostedClusterStatus struct {
 	// version is the payload that is wanted, and those that were.
 	// +optional
 	Version *VersionStatus `json:"version,omitempty"`
+
+	// operator is the Lease of the operator that holds the HostedCluster, as namespace/name. No other one writes anything for it until
+	// this one has let go, which it does when its selector doesn't match the HostedCluster any more, or until its Lease has expired.
+	// +optional
+	// +kubebuilder:validation:MaxLength=317
+	Operator string `json:"operator,omitempty"`
 }
 
 // AutoNodeState sums the conditions up in one word, for a person who looks at a list of clusters.

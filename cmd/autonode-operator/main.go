@@ -43,6 +43,9 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
 		Example: `  # In a cluster: two replicas, of which one works.
   autonode-operator --leader-elect
 
+  # One of two operators that divide the hosted clusters among them.
+  autonode-operator --hosted-cluster-selector autonode.io/shard=a
+
   # On a developer's machine, against the cluster of a kubeconfig.
   KUBECONFIG=management.kubeconfig autonode-operator --leader-elect=false`,
 		Args:          cobra.NoArgs,
@@ -61,6 +64,9 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
 	flags.StringVar(&options.ProbeAddress, "health-probe-bind-address", ":8081", `address to serve /healthz and /readyz on; "0" serves none`)
 	flags.BoolVar(&options.LeaderElection, "leader-elect", true, "let one of several replicas work, by a Lease in the management cluster")
 	flags.StringVar(&options.LeaderElectionNamespace, "leader-election-namespace", namespace(), "namespace of that Lease")
+	flags.StringVar(&options.LeaseName, "lease-name", "", "name of that Lease; by default it depends on --hosted-cluster-selector")
+	flags.StringVar(&options.HostedClusterSelector, "hosted-cluster-selector", "",
+		"label selector of the HostedClusters to look after, so that several operators can divide them; empty selects all")
 	flags.DurationVar(&options.GuestTokenLifetime, "guest-token-lifetime", access.DefaultTokenLifetime,
 		"how long a token of Karpenter for its guest cluster is valid, 10m at least; it is renewed when a third of that is left")
 	flags.DurationVar(&options.DrainTimeout, "drain-timeout", teardown.DefaultDrainTimeout,

@@ -169,6 +169,18 @@ func (c *Connections) forget(cluster client.ObjectKey) {
 	delete(c.watching, cluster)
 }
 
+// Release drops the connection to the guest of a HostedCluster that the operator has let go of.
+func (c *Connections) Release(hostedCluster *v1beta1.HostedCluster) {
+	key, ok := clusterKey(hostedCluster)
+	if !ok {
+		return
+	}
+	c.mu.Lock()
+	delete(c.watching, key)
+	c.mu.Unlock()
+	c.look(key)
+}
+
 // wanted is true while a HostedCluster uses AutoNode on the Cluster, or has still to be cleaned up after.
 func (c *Connections) wanted(ctx context.Context, cluster *clusterv1.Cluster) bool {
 	hostedClusters, err := c.hostedClusters(ctx, client.ObjectKeyFromObject(cluster))

@@ -26,6 +26,7 @@ import (
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/operator/shard"
 )
 
 // conflictRetry is how long to give the cache to see what was written.
@@ -47,6 +48,8 @@ type Observer interface {
 type Config struct {
 	// Manager of the management cluster.
 	Manager manager.Manager
+	// Shard says which HostedClusters are this operator's.
+	Shard *shard.Shard
 	// Applier writes the ControlPlaneComponent.
 	Applier *apply.Applier
 	// Enabled are the steps that run while AutoNode is on, in order.
@@ -92,12 +95,13 @@ var _ reconcile.ObjectReconciler[*v1beta1.HostedCluster] = (*Reconciler)(nil)
 // Reconcile does what can be done now and writes down how far it got.
 func (r *Reconciler) Reconcile(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (reconcile.Result, error) {
 	s := &scope.Scope{HostedCluster: hostedCluster, ControlPlaneNamespace: controlPlaneNamespace(hostedCluster)}
-	if err := r.observe(ctx, s); err != nil {
+	rival, err := r.observe(ctx, s)
+	if err != nil {
 		return reconcile.Result{}, err
 	}
 
 	before := hostedCluster.DeepCopy()
-	o := r.reconcile(ctx, s, &before)
+	o := r.reconcile(ctx, s, rival, &before)
 	if ctx.Err() != nil {
 		// The leadership was lost or the operator ends: what failed for that says nothing about the cluster.
 		return reconcile.Result{}, ctx.Err()
@@ -117,25 +121,28 @@ func (r *Reconciler) Reconcile(ctx context.Context, hostedCluster *v1beta1.Hoste
 	return reconcile.Result{RequeueAfter: o.requeueAfter}, o.err()
 }
 
-// observe fills the scope with what is there.
-func (r *Reconciler) observe(ctx context.Context, s *scope.Scope) error {
+// observe fills the scope with what is there. It returns the HostedCluster, as namespace/name, whose component is in the control-plane
+// namespace, if that is another one; it need not be one that this operator sees.
+func (r *Reconciler) observe(ctx context.Context, s *scope.Scope) (rival string, err error) {
 	cluster := &clusterv1.Cluster{}
 	switch err := r.management.Get(ctx, s.ClusterKey(), cluster); {
 	case err == nil:
 		s.Cluster = cluster
 	case !apierrors.IsNotFound(err):
-		return fmt.Errorf("reading the Cluster: %w", err)
+		return "", fmt.Errorf("reading the Cluster: %w", err)
 	}
 
 	component := &v1beta1.ControlPlaneComponent{}
 	switch err := r.management.Get(ctx, componentKey(s), component); {
 	case err == nil && ownsComponent(s, component):
 		s.Component = component
+	case err == nil:
+		rival = ownerOf(component)
 	case client.IgnoreNotFound(err) != nil:
-		return fmt.Errorf("reading the ControlPlaneComponent: %w", err)
+		return "", fmt.Errorf("reading the ControlPlaneComponent: %w", err)
 	}
 	s.Profile = r.profiles[provider.PlatformOf(s.HostedCluster, s.Component)]
-	return nil
+	return rival, nil
 }
 
 // state is one of the three states that AutoNode can be in, or a variant of one.
@@ -169,9 +176,9 @@ func (o *outcome) requeue(after time.Duration) {
 }
 
 // reconcile runs the steps. It replaces *before when it had to patch the object's metadata.
-func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, before **v1beta1.HostedCluster) *outcome {
+func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, rival string, before **v1beta1.HostedCluster) *outcome {
 	hostedCluster := s.HostedCluster
-	owned := s.Component != nil || holds(hostedCluster)
+	owned := s.Component != nil || holds(hostedCluster) && rival == "" // what a rival has there isn't to be torn down
 	enabled := hostedCluster.Spec.AutoNode != nil && hostedCluster.DeletionTimestamp.IsZero()
 	if !enabled && !owned {
 		return &outcome{state: off}
@@ -195,7 +202,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, before **v1b
 	}
 
 	o := &outcome{state: on}
-	verdict, err := r.validate(ctx, s)
+	verdict, err := r.validate(ctx, s, rival)
 	if err != nil {
 		o.errs = append(o.errs, fmt.Errorf("validating the spec: %w", err))
 		return o
@@ -231,35 +238,52 @@ func (r *Reconciler) keep(ctx context.Context, s *scope.Scope, p pause) *outcome
 func (r *Reconciler) claim(ctx context.Context, s *scope.Scope, before **v1beta1.HostedCluster) error {
 	hostedCluster := s.HostedCluster
 	if !holds(hostedCluster) {
-		patched := (*before).DeepCopy()
-		controllerutil.AddFinalizer(patched, v1beta1.HostedClusterFinalizer)
-		if err := r.management.Patch(ctx, patched, client.MergeFromWithOptions(*before, client.MergeFromWithOptimisticLock{})); err != nil {
+		if err := r.patchFinalizer(ctx, hostedCluster, controllerutil.AddFinalizer); err != nil {
 			return fmt.Errorf("adding the finalizer: %w", err)
 		}
-		hostedCluster.ObjectMeta = patched.ObjectMeta
-		*before = patched.DeepCopy()
+		(*before).ObjectMeta = *hostedCluster.ObjectMeta.DeepCopy()
 	}
 
 	component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{
 		Namespace: s.ControlPlaneNamespace,
 		Name:      v1beta1.KarpenterComponent,
 		Labels: map[string]string{
+			apply.LabelManagedBy:                apply.FieldOwner,
 			v1beta1.HostedClusterLabel:          hostedCluster.Name,
 			v1beta1.HostedClusterNamespaceLabel: hostedCluster.Namespace,
 			v1beta1.PlatformLabel:               string(s.Profile.Platform),
 		},
 	}}
-	if err := r.applier.Objects(ctx, r.management, nil, component); err != nil {
-		return err
-	}
 	if s.Component != nil {
-		return nil
+		return r.applier.Objects(ctx, r.management, nil, component)
 	}
-	// The cache may not have seen yet what was just created.
-	if err := r.live.Get(ctx, componentKey(s), component); err != nil {
-		return fmt.Errorf("reading the ControlPlaneComponent: %w", err)
+	// Created, not applied: of two operators whose HostedClusters come to the same namespace, without seeing each other's, one fails.
+	err := r.management.Create(ctx, component, client.FieldOwner(apply.FieldOwner))
+	if apierrors.IsAlreadyExists(err) {
+		err = r.live.Get(ctx, componentKey(s), component) // the cache may not have seen yet what was just created
+		if err == nil && !ownsComponent(s, component) {
+			if err := r.patchFinalizer(ctx, hostedCluster, controllerutil.RemoveFinalizer); err != nil {
+				return err
+			}
+			(*before).ObjectMeta = *hostedCluster.ObjectMeta.DeepCopy()
+			return fmt.Errorf("namespace %s was taken by HostedCluster %s in the meantime", s.ControlPlaneNamespace, ownerOf(component))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("creating the ControlPlaneComponent: %w", err)
 	}
 	s.Component = component
+	return nil
+}
+
+// patchFinalizer adds or removes the finalizer, in the API server and in the object.
+func (r *Reconciler) patchFinalizer(ctx context.Context, hostedCluster *v1beta1.HostedCluster, change func(client.Object, string) bool) error {
+	patched := hostedCluster.DeepCopy()
+	change(patched, v1beta1.HostedClusterFinalizer)
+	if err := r.management.Patch(ctx, patched, client.MergeFromWithOptions(hostedCluster, client.MergeFromWithOptimisticLock{})); err != nil {
+		return err
+	}
+	hostedCluster.ObjectMeta = patched.ObjectMeta
 	return nil
 }
 
@@ -332,6 +356,11 @@ func ownsComponent(s *scope.Scope, component *v1beta1.ControlPlaneComponent) boo
 	name, labelled := component.Labels[v1beta1.HostedClusterLabel]
 	return !labelled || name == s.HostedCluster.Name &&
 		component.Labels[v1beta1.HostedClusterNamespaceLabel] == s.HostedCluster.Namespace
+}
+
+// ownerOf names the HostedCluster that a component was made for, as namespace/name.
+func ownerOf(component *v1beta1.ControlPlaneComponent) string {
+	return component.Labels[v1beta1.HostedClusterNamespaceLabel] + "/" + component.Labels[v1beta1.HostedClusterLabel]
 }
 
 // controlPlaneNamespace is where the spec says the control plane is; validate says whether it may be there.

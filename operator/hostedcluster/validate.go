@@ -31,7 +31,7 @@ func (v verdict) status() metav1.ConditionStatus {
 }
 
 // validate checks what admission can't, or may not have. An error means that it couldn't be found out.
-func (r *Reconciler) validate(ctx context.Context, s *scope.Scope) (verdict, error) {
+func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, rival string) (verdict, error) {
 	hostedCluster := s.HostedCluster
 	invalid := func(reason, format string, args ...any) verdict {
 		return verdict{reason: reason, message: fmt.Sprintf(format, args...), fatal: true}
@@ -49,8 +49,11 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope) (verdict, err
 		return verdict{}, err
 	}
 	if other != nil {
-		return invalid(v1beta1.InvalidSpecReason, "spec.controlPlaneNamespace: namespace %s already belongs to HostedCluster %s/%s; a control plane needs one of its own",
-			s.ControlPlaneNamespace, other.Namespace, other.Name), nil
+		rival = other.Namespace + "/" + other.Name
+	}
+	if rival != "" {
+		return invalid(v1beta1.InvalidSpecReason, "spec.controlPlaneNamespace: namespace %s already belongs to HostedCluster %s; a control plane needs one of its own",
+			s.ControlPlaneNamespace, rival), nil
 	}
 
 	config := hostedCluster.Spec.AutoNode.ProvisionerConfig
@@ -94,7 +97,8 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope) (verdict, err
 }
 
 // firstOf returns the HostedCluster that the control-plane namespace belongs to, if that isn't this one. Names can collide:
-// a-b/c and a/b-c have the same default.
+// a-b/c and a/b-c have the same default. It knows of those that this operator looks after; between operators, the first to create the
+// ControlPlaneComponent has the namespace.
 func (r *Reconciler) firstOf(ctx context.Context, s *scope.Scope) (*v1beta1.HostedCluster, error) {
 	list := &v1beta1.HostedClusterList{}
 	if err := r.management.List(ctx, list, client.MatchingFields{controlPlaneNamespaceIndex: s.ControlPlaneNamespace}); err != nil {

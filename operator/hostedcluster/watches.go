@@ -64,7 +64,7 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 	b := builder.ControllerManagedBy(mgr).
 		Named("hostedcluster").
 		For(&v1beta1.HostedCluster{}, builder.WithPredicates(predicate.Or(
-			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{},
+			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, letGo,
 		))).
 		// One that gives its control-plane namespace up lets another have it.
 		Watches(&v1beta1.HostedCluster{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(predicate.Funcs{
@@ -77,6 +77,8 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 			predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{},
 		))).
 		Watches(&v1beta1.ControlPlaneComponent{}, ours, changed).
+		// So does one of another operator, whose HostedCluster isn't seen.
+		Watches(&v1beta1.ControlPlaneComponent{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), builder.WithPredicates(onlyDeleted)).
 		// Healed when edited or deleted; of all but the Deployment only the metadata is kept.
 		Watches(&appsv1.Deployment{}, ours, changed).
 		Watches(&corev1.Pod{}, ours, builder.WithPredicates(component.PodTroubled())).
@@ -92,8 +94,27 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 	for _, source := range config.Sources {
 		b = b.WatchesRawSource(source)
 	}
-	return b.Complete(reconcile.AsReconciler(mgr.GetClient(), r))
+	return b.Complete(config.Shard.Reconciler(r))
 }
+
+var (
+	// letGo is when an operator lets go of a HostedCluster, which another one waits for.
+	letGo = predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		DeleteFunc:  func(event.DeleteEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, ok := e.ObjectOld.(*v1beta1.HostedCluster)
+			after, ok2 := e.ObjectNew.(*v1beta1.HostedCluster)
+			return ok && ok2 && before.Status.Operator != "" && after.Status.Operator == ""
+		},
+	}
+	onlyDeleted = predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		UpdateFunc:  func(event.UpdateEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+)
 
 // byLabels maps what the operator made to the HostedCluster that it was made for.
 func byLabels(_ context.Context, obj client.Object) []reconcile.Request {

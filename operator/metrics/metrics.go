@@ -76,6 +76,8 @@ var conditionTypes = []string{
 type Config struct {
 	// Management reads HostedClusters and ControlPlaneComponents from the cache.
 	Management client.Reader
+	// Holder is what the operator records in status.operator; HostedClusters that others hold are theirs to tell of. Empty tells of all.
+	Holder string
 	// DrainTimeout is how long after the deletion of a HostedCluster its nodes may drain.
 	DrainTimeout time.Duration
 	// Clock tells the time; nil is the real one.
@@ -139,6 +141,9 @@ func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 	}
 	for i := range hostedClusters.Items {
 		hostedCluster := &hostedClusters.Items[i]
+		if holder := hostedCluster.Status.Operator; c.Holder != "" && holder != "" && holder != c.Holder {
+			continue
+		}
 		c.collect(samples, hostedCluster, byOwner[client.ObjectKeyFromObject(hostedCluster)])
 	}
 }

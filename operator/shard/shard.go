@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package shard lets several operators divide the HostedClusters of a management cluster among them by label selectors.
+//
+// An operator sees only what its selector matches. That alone doesn't keep two from working on one HostedCluster: one that is
+// relabelled leaves the first operator's watch and enters the second's at different moments, and selectors can overlap. So
+// status.operator says which operator holds a HostedCluster, by the name of its Lease:
+//
+//   - An operator does nothing for a HostedCluster that it doesn't hold.
+//   - It takes one that nobody holds, by a patch with an optimistic lock, so that of two only one succeeds.
+//   - It lets go of one that its selector doesn't match any more. It does so in that HostedCluster's own turn: the queue never runs one
+//     object twice at a time, so whatever was under way has ended by then. Only the holder lets go.
+//   - It takes one whose holder is gone, which the holder's Lease tells. An operator that loses its Lease ends before that expires.
+//
+// Nothing but the labels decides who is to hold a HostedCluster; status.operator decides when.
+package shard
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+)
+
+const (
+	// lag is how long to give the cache to see what the API server has.
+	lag = 50 * time.Millisecond
+	// page is how many HostedClusters are listed at a time.
+	page = 500
+)
+
+// Config is what New needs.
+type Config struct {
+	// Management reads HostedClusters from the cache, which holds what Selector matches, and writes.
+	Management client.Client
+	// Live reads the management cluster's API server.
+	Live client.Reader
+	// Selector matches the HostedClusters to look after; nil matches all.
+	Selector labels.Selector
+	// Lease of this operator. Without a name there is no election, so nobody could tell whether the operator still runs:
+	// it records nothing, and looks after everything that it sees.
+	Lease client.ObjectKey
+	// Released is called with a HostedCluster that was let go of; nil is nothing.
+	Released func(hostedCluster *v1beta1.HostedCluster)
+	// Clock tells how long a Lease hasn't been renewed; nil is the real one.
+	Clock clock.PassiveClock
+}
+
+// Shard is one operator's part of the HostedClusters.
+type Shard struct {
+	Config
+	leases *leases
+
+	mu    sync.Mutex
+	held  map[client.ObjectKey]types.UID // what this process knows for certain to hold
+	waits map[client.ObjectKey]string    // whom it waits for, so that it says so once
+}
+
+// New returns a Shard that holds nothing yet.
+func New(config Config) *Shard {
+	if config.Selector == nil {
+		config.Selector = labels.Everything()
+	}
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
+	}
+	return &Shard{
+		Config: config,
+		leases: &leases{live: config.Live, clock: config.Clock, seen: map[client.ObjectKey]sighting{}},
+		held:   map[client.ObjectKey]types.UID{}, waits: map[client.ObjectKey]string{},
+	}
+}
+
+// Identity is what the Shard records in status.operator; empty where there is no election.
+func (s *Shard) Identity() string {
+	if s.Lease.Name == "" {
+		return ""
+	}
+	return s.Lease.String()
+}
+
+// Reconciler calls inner with the HostedClusters that the Shard holds, and takes and lets go of them.
+func (s *Shard) Reconciler(inner reconcile.ObjectReconciler[*v1beta1.HostedCluster]) reconcile.Reconciler {
+	return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+		hostedCluster := &v1beta1.HostedCluster{}
+		if err := s.Management.Get(ctx, request.NamespacedName, hostedCluster); apierrors.IsNotFound(err) {
+			return s.letGo(ctx, request.NamespacedName)
+		} else if err != nil {
+			return reconcile.Result{}, err
+		}
+		if held, wait, err := s.hold(ctx, hostedCluster); err != nil || !held {
+			return reconcile.Result{RequeueAfter: wait}, err
+		}
+		return inner.Reconcile(ctx, hostedCluster)
+	})
+}
+
+// Source emits, as the controller starts, the HostedClusters that this operator held when it ended and that its selector doesn't match
+// any more: nothing else would let go of them.
+func (s *Shard) Source() source.Source {
+	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		if s.Identity() == "" || s.Selector.Empty() {
+			return nil
+		}
+		list := &v1beta1.HostedClusterList{}
+		for more := true; more; more = list.Continue != "" {
+			if err := s.Live.List(ctx, list, client.Limit(page), client.Continue(list.Continue)); err != nil {
+				return fmt.Errorf("looking for hosted clusters to let go of: %w", err)
+			}
+			for i := range list.Items {
+				hostedCluster := &list.Items[i]
+				if hostedCluster.Status.Operator == s.Identity() && !s.matches(hostedCluster) {
+					s.keep(hostedCluster)
+					queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(hostedCluster)})
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// hold says whether the Shard holds a HostedCluster that its cache has, having taken it if it could be had. Otherwise it returns how long
+// to wait before another try; zero where a watch tells. The HostedCluster is as the API server has it afterwards.
+func (s *Shard) hold(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (held bool, wait time.Duration, err error) {
+	key := client.ObjectKeyFromObject(hostedCluster)
+	switch holder := hostedCluster.Status.Operator; {
+	case s.Identity() == "":
+		return true, 0, nil
+	case holder == s.Identity() && s.knows(key, hostedCluster.UID):
+		return true, 0, nil
+	case holder == s.Identity():
+		return s.verify(ctx, hostedCluster)
+	case holder == "":
+		return s.take(ctx, hostedCluster)
+	default:
+		left, err := s.leases.left(ctx, holder)
+		if err != nil {
+			return false, 0, err
+		}
+		if left > 0 {
+			s.waitFor(ctx, key, holder)
+			return false, left, nil
+		}
+		return s.take(ctx, hostedCluster)
+	}
+}
+
+// verify asks the API server, once, about a hold that the cache tells of: the cache may be older than this operator's own letting go.
+func (s *Shard) verify(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (held bool, wait time.Duration, err error) {
+	live := &v1beta1.HostedCluster{}
+	if err := s.Live.Get(ctx, client.ObjectKeyFromObject(hostedCluster), live); err != nil {
+		return false, 0, client.IgnoreNotFound(err)
+	}
+	if live.Status.Operator != s.Identity() {
+		return false, lag, nil
+	}
+	s.keep(live)
+	if !s.matches(live) {
+		return false, lag, nil // it leaves the cache, and is let go of then
+	}
+	return true, 0, nil
+}
+
+func (s *Shard) take(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (held bool, wait time.Duration, err error) {
+	before := hostedCluster.DeepCopy()
+	hostedCluster.Status.Operator = s.Identity()
+	err = s.patch(ctx, hostedCluster, before)
+	switch {
+	case apierrors.IsConflict(err):
+		return false, lag, nil // the cache lags, or another one was faster
+	case err != nil:
+		return false, 0, client.IgnoreNotFound(err)
+	}
+	if from := before.Status.Operator; from != "" {
+		log.FromContext(ctx).Info("Took a HostedCluster over from an operator that is gone", "from", from)
+	}
+	s.keep(hostedCluster)
+	return true, 0, nil
+}
+
+// letGo lets go of a HostedCluster that isn't in the cache: it is gone, or another operator's.
+func (s *Shard) letGo(ctx context.Context, key client.ObjectKey) (reconcile.Result, error) {
+	if !s.knows(key, "") {
+		return reconcile.Result{}, nil
+	}
+	live := &v1beta1.HostedCluster{}
+	if err := s.Live.Get(ctx, key, live); apierrors.IsNotFound(err) {
+		s.forget(key)
+		return reconcile.Result{}, nil
+	} else if err != nil {
+		return reconcile.Result{}, fmt.Errorf("reading a HostedCluster to let go of: %w", err)
+	}
+	if s.matches(live) {
+		return reconcile.Result{}, nil // it comes back, and was held all the time
+	}
+	if live.Status.Operator == s.Identity() {
+		before := live.DeepCopy()
+		live.Status.Operator = ""
+		if err := s.patch(ctx, live, before); apierrors.IsConflict(err) {
+			return reconcile.Result{RequeueAfter: lag}, nil
+		} else if client.IgnoreNotFound(err) != nil {
+			return reconcile.Result{}, fmt.Errorf("letting go of a HostedCluster: %w", err)
+		}
+		log.FromContext(ctx).Info("Let go of a HostedCluster that the selector doesn't match any more")
+	}
+	s.forget(key)
+	if s.Released != nil {
+		s.Released(live)
+	}
+	return reconcile.Result{}, nil
+}
+
+func (s *Shard) patch(ctx context.Context, after, before *v1beta1.HostedCluster) error {
+	return s.Management.Status().Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+}
+
+func (s *Shard) matches(hostedCluster *v1beta1.HostedCluster) bool {
+	return s.Selector.Matches(labels.Set(hostedCluster.Labels))
+}
+
+// knows is true for a HostedCluster that this process has made sure to hold; without a UID for any of that name.
+func (s *Shard) knows(key client.ObjectKey, uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known, ok := s.held[key]
+	return ok && (uid == "" || uid == known)
+}
+
+func (s *Shard) keep(hostedCluster *v1beta1.HostedCluster) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := client.ObjectKeyFromObject(hostedCluster)
+	s.held[key] = hostedCluster.UID
+	delete(s.waits, key)
+}
+
+func (s *Shard) forget(key client.ObjectKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.held, key)
+	delete(s.waits, key)
+}
+
+// waitFor says once that another operator holds a HostedCluster.
+func (s *Shard) waitFor(ctx context.Context, key client.ObjectKey, holder string) {
+	s.mu.Lock()
+	said := s.waits[key] == holder
+	s.waits[key] = holder
+	delete(s.held, key)
+	s.mu.Unlock()
+	if !said {
+		log.FromContext(ctx).Info("Waiting for another operator to let go of a HostedCluster; if it doesn't, the selectors of both match it", "holder", holder)
+	}
+}

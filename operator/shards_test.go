@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator"
+	"github.com/autonode-io/autonode/operator/scope/scopetest"
+)
+
+const (
+	shardLabel     = "autonode.io/shard"
+	shardNamespace = "shards"
+)
+
+// write is a request of an operator's that changes something, or that tried to.
+type write struct {
+	operator, cluster, request, body string
+	began, ended                     time.Time
+	refused                          bool
+}
+
+// takes and letsGo are about status.operator; the API server refuses them where somebody was faster, and changes nothing then.
+func (w *write) takes() bool {
+	return strings.Contains(w.body, fmt.Sprintf(`"operator":%q`, shardNamespace+"/"+w.operator))
+}
+func (w *write) letsGo() bool { return strings.Contains(w.body, `"operator":null`) }
+
+// ledger writes down what the operators write about the clusters of a test.
+type ledger struct {
+	mu     sync.Mutex
+	writes []*write
+}
+
+// ofCluster finds the cluster that a request is about: HostedCluster clusters/shard-1, or namespace clusters-shard-1.
+var ofCluster = regexp.MustCompile(`/(?:namespaces/clusters-|hostedclusters/)(shard-\d+)(?:/|$)`)
+
+// of returns the config of an operator all of whose writes are written down, but for its Lease and its events, which tell of what it has done.
+func (l *ledger) of(operator string) *rest.Config {
+	config := rest.CopyConfig(clusters.Management.Config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			cluster := ofCluster.FindStringSubmatch(request.URL.Path)
+			if request.Method == http.MethodGet || cluster == nil || strings.Contains(request.URL.Path, "/events") {
+				return next.RoundTrip(request)
+			}
+			w := &write{operator: operator, cluster: cluster[1], request: request.Method + " " + request.URL.Path, began: time.Now()}
+			if body, err := request.GetBody(); err == nil {
+				data, _ := io.ReadAll(body)
+				w.body = string(data)
+			}
+			response, err := next.RoundTrip(request)
+			w.ended = time.Now()
+			w.refused = err != nil || response.StatusCode >= 300
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.writes = append(l.writes, w)
+			return response, err
+		})
+	})
+	return config
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
+
+// check goes through the writes about one cluster: each has to be between its operator's taking the cluster and its letting go, and those
+// times may not overlap. It returns how often the cluster was taken.
+func (l *ledger) check(g Gomega, cluster string) (taken int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var writes []*write
+	for _, w := range l.writes {
+		if w.cluster == cluster && (!w.refused || !w.takes() && !w.letsGo()) {
+			writes = append(writes, w)
+		}
+	}
+	slices.SortFunc(writes, func(a, b *write) int { return a.ended.Compare(b.ended) })
+	var holder *write // the write that took the cluster
+	var letGo time.Time
+	for _, w := range writes {
+		if w.takes() {
+			g.Expect(holder).To(BeNil(), "%s was taken by %s while %v held it", cluster, w.operator, holder)
+			g.Expect(w.ended).To(BeTemporally(">", letGo))
+			holder, taken = w, taken+1
+			continue
+		}
+		g.Expect(holder).NotTo(BeNil(), "%s: %s by %s, while nobody held it", cluster, w.request, w.operator)
+		g.Expect(w.operator).To(Equal(holder.operator), "%s: %s", cluster, w.request)
+		g.Expect(w.began).To(BeTemporally(">=", holder.ended), "%s: %s by %s", cluster, w.request, w.operator)
+		if w.letsGo() {
+			holder, letGo = nil, w.began
+		}
+	}
+	return taken
+}
+
+func TestShards(t *testing.T) {
+	g := NewWithT(t)
+	ctx, management := t.Context(), clusters.Management.Client
+	provide(t)
+	image := push(t, serveRegistry(t), "1.36.2")
+	g.Expect(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shardNamespace}})).To(Succeed())
+
+	sweep(t, shardLabel)
+	writes := &ledger{}
+	shards := []string{"a", "b"}
+	for _, shard := range shards {
+		run(t, writes.of(shard), operator.Options{
+			LeaderElection: true, LeaderElectionNamespace: shardNamespace, LeaseName: shard,
+			HostedClusterSelector: shardLabel + "=" + shard, MetricsRegistry: prometheus.NewRegistry(),
+		})
+	}
+	var names []string
+	for i := range 4 {
+		name := fmt.Sprintf("shard-%d", i)
+		names = append(names, name)
+		platform(t, name)
+		g.Expect(management.Create(ctx, &v1beta1.HostedCluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: map[string]string{shardLabel: shards[i%2]}},
+			Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: image}, AutoNode: scopetest.AutoNode()},
+		})).To(Succeed())
+	}
+	role := func(name string) *rbacv1.Role {
+		return &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-" + name, Name: "karpenter"}}
+	}
+	held := func(name string) {
+		t.Helper()
+		g.Eventually(func(g Gomega) {
+			hostedCluster := get(g, ctx, name)
+			g.Expect(hostedCluster.Status.Operator).To(Equal(shardNamespace + "/" + hostedCluster.Labels[shardLabel]))
+			g.Expect(management.Get(ctx, client.ObjectKeyFromObject(role(name)), role(name))).To(Succeed())
+		}).Should(Succeed())
+	}
+
+	t.Run("When there are two operators, each should serve what its selector matches", func(*testing.T) {
+		for _, name := range names {
+			held(name)
+		}
+	})
+
+	t.Run("When clusters are relabelled under load, no operator should write for one that it doesn't hold", func(t *testing.T) {
+		g := NewWithT(t)
+		var load sync.WaitGroup
+		loaded, stop := context.WithCancel(ctx)
+		defer load.Wait()
+		defer stop()
+		for _, name := range names {
+			load.Go(func() { // what is deleted has to be made anew
+				for loaded.Err() == nil {
+					_ = management.Delete(loaded, role(name))
+				}
+			})
+		}
+		random := rand.New(rand.NewPCG(1, 2))
+		for range 40 {
+			name := names[random.IntN(len(names))]
+			patch(g, ctx, name, func(hostedCluster *v1beta1.HostedCluster) {
+				hostedCluster.Labels[shardLabel] = shards[random.IntN(len(shards))]
+			})
+			if random.IntN(4) == 0 {
+				g.Eventually(func(g Gomega) {
+					hostedCluster := get(g, ctx, name)
+					g.Expect(hostedCluster.Status.Operator).To(Equal(shardNamespace + "/" + hostedCluster.Labels[shardLabel]))
+				}).Should(Succeed())
+			}
+		}
+		stop()
+		load.Wait()
+		for _, name := range names {
+			held(name)
+		}
+		for _, name := range names {
+			t.Logf("%s was taken %d times", name, writes.check(g, name))
+			g.Expect(writes.check(g, name)).To(BeNumerically(">", 1), "else nothing was shown")
+		}
+	})
+
+	t.Run("When two clusters of different operators come to the same namespace, the first alone should be served", func(t *testing.T) {
+		g := NewWithT(t)
+		for _, ns := range []string{"clusters-sh", "clusters-sh-ared"} {
+			g.Expect(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})).To(Succeed())
+		}
+		shared := func(namespace, name, shard string) *v1beta1.HostedCluster {
+			return &v1beta1.HostedCluster{
+				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{shardLabel: shard}},
+				Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: image}, AutoNode: scopetest.AutoNode()},
+			}
+		}
+		first, second := shared("clusters", "sh-ared", "a"), shared("clusters-sh", "ared", "b")
+		for _, hostedCluster := range []*v1beta1.HostedCluster{first, second} {
+			g.Expect(management.Create(ctx, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-sh-ared", Name: hostedCluster.Name}})).To(Succeed())
+		}
+		g.Expect(management.Create(ctx, first)).To(Succeed())
+		component := &v1beta1.ControlPlaneComponent{}
+		g.Eventually(func() error {
+			return management.Get(ctx, client.ObjectKey{Namespace: "clusters-sh-ared", Name: v1beta1.KarpenterComponent}, component)
+		}).Should(Succeed())
+		g.Expect(management.Create(ctx, second)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			g.Expect(management.Get(ctx, client.ObjectKeyFromObject(second), second)).To(Succeed())
+			g.Expect(reasonOf(second, v1beta1.ValidConfiguration)).To(Equal("False/InvalidSpec"))
+			g.Expect(second.Status.AutoNode.Message).To(ContainSubstring("HostedCluster clusters/sh-ared"))
+			g.Expect(second.Finalizers).To(BeEmpty())
+		}).Should(Succeed())
+
+		// Without its Cluster there is no guest to wait for.
+		g.Expect(management.Delete(ctx, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-sh-ared", Name: first.Name}})).To(Succeed())
+		g.Expect(management.Delete(ctx, first)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			g.Expect(management.Get(ctx, client.ObjectKeyFromObject(second), second)).To(Succeed())
+			g.Expect(reasonOf(second, v1beta1.ValidConfiguration)).To(Equal("True/AsExpected"))
+		}).Should(Succeed())
+	})
+}
