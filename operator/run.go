@@ -67,6 +67,8 @@ type Options struct {
 	GuestTokenLifetime time.Duration
 	// DrainTimeout is how long the deletion of a HostedCluster waits for its nodes to drain.
 	DrainTimeout time.Duration
+	// GuestTimeout is how long a call to a guest may take; zero is guest.DefaultTimeout.
+	GuestTimeout time.Duration
 	// GuestConnectRetry is how long to wait after a guest couldn't be reached.
 	GuestConnectRetry time.Duration
 
@@ -93,6 +95,9 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	}
 	if options.DrainTimeout < 0 {
 		return fmt.Errorf("the drain timeout %s is negative", options.DrainTimeout)
+	}
+	if options.GuestTimeout < 0 {
+		return fmt.Errorf("the timeout of calls to guests %s is negative", options.GuestTimeout)
 	}
 	mine, err := divide(options)
 	if err != nil {
@@ -143,7 +148,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	if err != nil {
 		return err
 	}
-	connections, err := guest.New(ctx, guest.Config{Manager: mgr, ConnectRetry: options.GuestConnectRetry})
+	connections, err := guest.New(ctx, guest.Config{Manager: mgr, ConnectRetry: options.GuestConnectRetry, Timeout: options.GuestTimeout})
 	if err != nil {
 		return err
 	}
@@ -168,6 +173,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	_, err = hostedcluster.New(ctx, hostedcluster.Config{
 		Manager:  mgr,
 		Shard:    held,
+		Guests:   connections,
 		Applier:  applier,
 		Profiles: provider.NewProfiles(clusterapi.New()),
 		Enabled: []hostedcluster.Step{

@@ -18,6 +18,7 @@ import (
 
 	"github.com/autonode-io/autonode/operator"
 	"github.com/autonode-io/autonode/operator/access"
+	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/teardown"
 )
 
@@ -71,6 +72,8 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
 		"how long a token of Karpenter for its guest cluster is valid, 10m at least; it is renewed when a third of that is left")
 	flags.DurationVar(&options.DrainTimeout, "drain-timeout", teardown.DefaultDrainTimeout,
 		"how long the deletion of a HostedCluster waits for its nodes to drain before pods are terminated by force")
+	flags.DurationVar(&options.GuestTimeout, "guest-timeout", guest.DefaultTimeout,
+		"how long a call to a guest's API server may take before the guest counts as not answering")
 	flags.StringVar(&logLevel, "log-level", "info", "least important log lines to write: debug, info or error")
 	flags.StringVar(&logFormat, "log-format", "auto", "log lines as json or text; auto is text on a terminal")
 	if kubeconfig := flag.Lookup("kubeconfig"); kubeconfig != nil {

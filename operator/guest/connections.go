@@ -3,6 +3,7 @@
 package guest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -36,7 +38,19 @@ type Config struct {
 	Manager manager.Manager
 	// ConnectRetry is how long to wait after a connection couldn't be made; zero is Cluster API's default of 30 seconds.
 	ConnectRetry time.Duration
+	// Timeout is how long a call to a guest may take; zero is DefaultTimeout.
+	Timeout time.Duration
+	// Clock tells how long to leave a guest alone that doesn't answer; nil is the real one.
+	Clock clock.PassiveClock
 }
+
+const (
+	// DefaultTimeout of a call to a guest.
+	DefaultTimeout = 10 * time.Second
+	// connecting is how many guests are connected to or probed at a time. One that hangs takes five seconds of every thirty-five, so
+	// that this many workers can bear some hundred of those; all that they do is to wait.
+	connecting = 100
+)
 
 // Connections is the step that reaches guest clusters.
 type Connections struct {
@@ -44,10 +58,13 @@ type Connections struct {
 	secrets    cache.Cache
 	clusters   clustercache.ClusterCache
 	events     *events
+	timeout    time.Duration
+	clock      clock.PassiveClock
 
 	mu       sync.Mutex
 	queue    workqueue.TypedRateLimitingInterface[reconcile.Request] // clustercache's own; nil until it starts
 	watching map[client.ObjectKey]*watching                          // by the Cluster
+	silences map[client.ObjectKey]*silence                           // by the Cluster
 }
 
 var _ scope.Step = (*Connections)(nil)
@@ -55,7 +72,13 @@ var _ scope.Step = (*Connections)(nil)
 // New adds Cluster API's clustercache, and a cache of the Secrets that it needs, to the manager.
 func New(ctx context.Context, config Config) (*Connections, error) {
 	mgr := config.Manager
-	c := &Connections{management: mgr.GetClient(), events: newEvents(), watching: map[client.ObjectKey]*watching{}}
+	c := &Connections{
+		management: mgr.GetClient(), events: newEvents(), timeout: cmp.Or(config.Timeout, DefaultTimeout), clock: config.Clock,
+		watching: map[client.ObjectKey]*watching{}, silences: map[client.ObjectKey]*silence{},
+	}
+	if c.clock == nil {
+		c.clock = clock.RealClock{}
+	}
 
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1beta1.HostedCluster{}, clusterIndex, indexByCluster); err != nil {
 		return nil, fmt.Errorf("indexing hosted clusters by cluster: %w", err)
@@ -92,9 +115,10 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 		Cache:         options,
 		Client: clustercache.ClientOptions{
 			UserAgent: v1beta1.ManagedByOperator,
+			Timeout:   c.timeout,
 			Cache:     clustercache.ClientCacheOptions{DisableFor: uncached()},
 		},
-	}, controller.Options{MaxConcurrentReconciles: 10, NewQueue: c.newQueue})
+	}, controller.Options{MaxConcurrentReconciles: connecting, NewQueue: c.newQueue})
 	if err != nil {
 		return nil, fmt.Errorf("setting up cluster connections: %w", err)
 	}
@@ -114,14 +138,14 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 	return c, nil
 }
 
-// Source emits a HostedCluster whenever its guest is connected or lost, and when something in the guest changed that a step
+// Source emits a HostedCluster whenever its guest is connected, lost or misses probes, and when something in the guest changed that a step
 // cares for. It belongs to exactly one controller.
 func (c *Connections) Source() source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		c.events.start(queue)
 		connected := c.clusters.GetClusterSource("hostedcluster", func(ctx context.Context, cluster client.Object) []reconcile.Request {
 			return c.requests(ctx, client.ObjectKeyFromObject(cluster))
-		})
+		}, clustercache.WatchForProbeFailure(probeFailure))
 		if err := connected.Start(ctx, queue); err != nil {
 			return fmt.Errorf("watching guest connections: %w", err)
 		}
@@ -167,6 +191,7 @@ func (c *Connections) forget(cluster client.ObjectKey) {
 		connectionsLost.Inc()
 	}
 	delete(c.watching, cluster)
+	delete(c.silences, cluster)
 }
 
 // Release drops the connection to the guest of a HostedCluster that the operator has let go of.
@@ -177,6 +202,7 @@ func (c *Connections) Release(hostedCluster *v1beta1.HostedCluster) {
 	}
 	c.mu.Lock()
 	delete(c.watching, key)
+	delete(c.silences, key)
 	c.mu.Unlock()
 	c.look(key)
 }

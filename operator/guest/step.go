@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util/kubeconfig"
 	"sigs.k8s.io/cluster-api/util/secret"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -34,8 +35,17 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 		return scope.Result{}, nil
 	}
 	key := s.ClusterKey()
-	guest, err := c.connect(ctx, s)
-	if errors.Is(err, clustercache.ErrClusterNotConnected) {
+	guest, err := c.connect(ctx, key)
+	if err == nil {
+		if since, rest, silent := c.silent(ctx, key); silent {
+			message := c.unanswered(guest.Config.Host, since)
+			setReachable(s, metav1.ConditionFalse, v1beta1.GuestUnreachableReason, message)
+			return c.passed(s, scope.Result{Wait: true, Message: message, RequeueAfter: rest}), nil
+		}
+		guest.Complete, err = c.watch(ctx, key, s, guest)
+	}
+	switch {
+	case errors.Is(err, clustercache.ErrClusterNotConnected):
 		c.forget(key)
 		c.look(key)
 		reason, message := c.diagnose(ctx, s)
@@ -44,12 +54,10 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 			status = metav1.ConditionUnknown // nothing was tried yet
 		}
 		setReachable(s, status, reason, message)
-		if !enabled(s) {
-			return scope.Result{RequeueAfter: recheck}, nil // the teardown says what that means
-		}
-		return scope.Result{Wait: true, Message: message, RequeueAfter: recheck}, nil
-	}
-	if err != nil {
+		return c.passed(s, scope.Result{Wait: true, Message: message, RequeueAfter: recheck}), nil
+	case err != nil && guest != nil && lostGuest(guest, err):
+		return c.passed(s, c.lose(s, guest.Config.Host)), nil
+	case err != nil:
 		// The connection stands and one request failed on it. That says nothing about the guest yet.
 		return scope.Result{}, err
 	}
@@ -58,8 +66,16 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 	return scope.Result{}, nil
 }
 
-func (c *Connections) connect(ctx context.Context, s *scope.Scope) (*scope.Guest, error) {
-	key := s.ClusterKey()
+// passed is the result of a guest that can't be used: the steps behind wait, but for the teardown, which says what that means.
+func (c *Connections) passed(s *scope.Scope, result scope.Result) scope.Result {
+	if !enabled(s) {
+		return scope.Result{RequeueAfter: result.RequeueAfter}
+	}
+	return result
+}
+
+// connect returns a guest whose connection stands. It makes no request.
+func (c *Connections) connect(ctx context.Context, key client.ObjectKey) (*scope.Guest, error) {
 	cached, err := c.clusters.GetClient(ctx, key)
 	if err != nil {
 		return nil, err
@@ -72,12 +88,8 @@ func (c *Connections) connect(ctx context.Context, s *scope.Scope) (*scope.Guest
 	if err != nil {
 		return nil, err
 	}
-	guest := &scope.Guest{Cached: cached, Live: live, Config: config}
-	guest.Complete, err = c.watch(ctx, key, s, guest)
-	if err != nil {
-		return nil, err
-	}
-	return guest, nil
+	patience := &patience{}
+	return &scope.Guest{Cached: patientClient{cached, patience}, Live: patientClient{live, patience}, Config: config}, nil
 }
 
 // diagnose says why there is no connection, as far as the management cluster knows.

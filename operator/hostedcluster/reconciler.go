@@ -44,6 +44,12 @@ type Observer interface {
 	Observe(ctx context.Context, s *scope.Scope) error
 }
 
+// Guests deals with guests that don't answer. See guest.Connections.
+type Guests interface {
+	// Lost says whether an error of a step means that, in which case it is no error but a reason to wait. It takes the guest from the scope.
+	Lost(s *scope.Scope, err error) (scope.Result, bool)
+}
+
 // Config is what New needs.
 type Config struct {
 	// Manager of the management cluster.
@@ -62,6 +68,8 @@ type Config struct {
 	Paused []Step
 	// Profiles are of the cloud providers that HostedClusters may choose from.
 	Profiles provider.Profiles
+	// Guests knows which errors of steps mean that the guest doesn't answer.
+	Guests Guests
 	// Sources wake the reconciler beside its own watches.
 	Sources []source.Source
 	// Clock tells the time; nil is the real one.
@@ -79,6 +87,7 @@ type Reconciler struct {
 	profiles   provider.Profiles
 	recorder   events.EventRecorder
 	clock      clock.PassiveClock
+	guests     Guests
 }
 
 var _ reconcile.ObjectReconciler[*v1beta1.HostedCluster] = (*Reconciler)(nil)
@@ -301,6 +310,10 @@ func (r *Reconciler) run(ctx context.Context, s *scope.Scope, steps []Step, o *o
 			continue
 		}
 		result, err := step.Reconcile(stepCtx, s)
+		if lost, ok := r.guests.Lost(s, err); ok {
+			logger.V(1).Info("The guest doesn't answer", "error", err.Error())
+			result, err = lost, nil
+		}
 		if err != nil {
 			o.errs = append(o.errs, fmt.Errorf("%s: %w", step.Name(), err))
 		}

@@ -27,6 +27,10 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
+// workers is how many HostedClusters are reconciled at a time. One never takes more than one of them: a guest that is slow, or that hangs until
+// the operator leaves it alone for a while, takes none from the others as long as there are enough.
+const workers = 50
+
 const controlPlaneNamespaceIndex = "autonode.io/control-plane-namespace"
 
 // New adds the reconciler to the manager.
@@ -42,6 +46,7 @@ func New(ctx context.Context, config Config) (*Reconciler, error) {
 		profiles:   config.Profiles,
 		recorder:   mgr.GetEventRecorder(v1beta1.ManagedByOperator),
 		clock:      config.Clock,
+		guests:     config.Guests,
 	}
 	if r.clock == nil {
 		r.clock = clock.RealClock{}
@@ -90,7 +95,7 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 		// A kind that was missing can be served now: of a provider, or PodMonitor.
 		Watches(&apiextensionsv1.CustomResourceDefinition{}, handler.EnqueueRequestsFromMapFunc(r.all),
 			builder.OnlyMetadata, changed).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 10})
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers})
 	for _, source := range config.Sources {
 		b = b.WatchesRawSource(source)
 	}

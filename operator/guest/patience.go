@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+// unansweredError is that of a call which got no answer from the guest's API server.
+type unansweredError struct{ err error }
+
+func (e *unansweredError) Error() string {
+	return fmt.Sprintf("the guest's API server didn't answer: %s", e.err)
+}
+func (e *unansweredError) Unwrap() error { return e.err }
+
+// patience is lost once: after a call that got no answer, the others of the same reconciliation fail at once. Each would hold a worker as
+// long as the first, and the steps make several.
+type patience struct {
+	mu   sync.Mutex
+	lost error
+}
+
+func (p *patience) call(ctx context.Context, do func() error) error {
+	p.mu.Lock()
+	lost := p.lost
+	p.mu.Unlock()
+	if lost != nil {
+		return lost
+	}
+	err := do()
+	if err == nil || ctx.Err() != nil || !unanswered(err) {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lost = &unansweredError{err}
+	return p.lost
+}
+
+// unanswered is true for errors that come from no API server: of the network, of a call's own time limit, and of a cache that can't be filled.
+func unanswered(err error) bool {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		return apierrors.IsTimeout(err) && strings.Contains(err.Error(), "Informer") // controller-runtime's own, for a cache
+	}
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || utilnet.IsProbableEOF(err) ||
+		utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err)
+}
+
+// lostGuest is true where an error of a step means that the guest doesn't answer. Errors of the management cluster's API server may look
+// the same but for the address.
+func lostGuest(guest *scope.Guest, err error) bool {
+	var known *unansweredError
+	if errors.As(err, &known) {
+		return true
+	}
+	var request *url.Error
+	return errors.As(err, &request) && unanswered(err) && hostOf(request.URL) == hostOf(guest.Config.Host)
+}
+
+func hostOf(address string) string {
+	parsed, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return parsed.Host
+}
+
+// patientClient is a client of a guest for one reconciliation.
+type patientClient struct {
+	client.Client
+	patience *patience
+}
+
+var _ client.Client = patientClient{}
+
+func (c patientClient) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	return c.patience.call(ctx, func() error { return c.Client.Get(ctx, key, obj, opts...) })
+}
+
+func (c patientClient) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	return c.patience.call(ctx, func() error { return c.Client.List(ctx, list, opts...) })
+}
+
+func (c patientClient) Apply(ctx context.Context, obj runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+	return c.patience.call(ctx, func() error { return c.Client.Apply(ctx, obj, opts...) })
+}
+
+func (c patientClient) Create(ctx context.Context, obj client.Object, opts ...client.CreateOption) error {
+	return c.patience.call(ctx, func() error { return c.Client.Create(ctx, obj, opts...) })
+}
+
+func (c patientClient) Delete(ctx context.Context, obj client.Object, opts ...client.DeleteOption) error {
+	return c.patience.call(ctx, func() error { return c.Client.Delete(ctx, obj, opts...) })
+}
+
+func (c patientClient) Update(ctx context.Context, obj client.Object, opts ...client.UpdateOption) error {
+	return c.patience.call(ctx, func() error { return c.Client.Update(ctx, obj, opts...) })
+}
+
+func (c patientClient) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	return c.patience.call(ctx, func() error { return c.Client.Patch(ctx, obj, patch, opts...) })
+}
+
+func (c patientClient) DeleteAllOf(ctx context.Context, obj client.Object, opts ...client.DeleteAllOfOption) error {
+	return c.patience.call(ctx, func() error { return c.Client.DeleteAllOf(ctx, obj, opts...) })
+}
+
+func (c patientClient) Status() client.SubResourceWriter { return c.SubResource("status") }
+
+func (c patientClient) SubResource(name string) client.SubResourceClient {
+	return patientSubResource{c.Client.SubResource(name), c.patience}
+}
+
+type patientSubResource struct {
+	client.SubResourceClient
+	patience *patience
+}
+
+func (c patientSubResource) Get(ctx context.Context, obj, subResource client.Object, opts ...client.SubResourceGetOption) error {
+	return c.patience.call(ctx, func() error { return c.SubResourceClient.Get(ctx, obj, subResource, opts...) })
+}
+
+func (c patientSubResource) Create(ctx context.Context, obj, subResource client.Object, opts ...client.SubResourceCreateOption) error {
+	return c.patience.call(ctx, func() error { return c.SubResourceClient.Create(ctx, obj, subResource, opts...) })
+}
+
+func (c patientSubResource) Update(ctx context.Context, obj client.Object, opts ...client.SubResourceUpdateOption) error {
+	return c.patience.call(ctx, func() error { return c.SubResourceClient.Update(ctx, obj, opts...) })
+}
+
+func (c patientSubResource) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+	return c.patience.call(ctx, func() error { return c.SubResourceClient.Patch(ctx, obj, patch, opts...) })
+}
+
+func (c patientSubResource) Apply(ctx context.Context, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+	return c.patience.call(ctx, func() error { return c.SubResourceClient.Apply(ctx, obj, opts...) })
+}
