@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -84,9 +85,9 @@ const (
 	minTokenLifetime = 10 * time.Minute
 )
 
-// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=autonode-system,resources=leases,verbs=get;create;update;patch
-// +kubebuilder:rbac:groups="";events.k8s.io,namespace=autonode-system,resources=events,verbs=create;patch
-// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=autonode-system,resources=leases,verbs=get;create;update
+// +kubebuilder:rbac:groups="",namespace=autonode-system,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=list;watch
 
 // Run runs the operator in the management cluster until ctx ends.
 func Run(ctx context.Context, config *rest.Config, options Options) error {
@@ -196,6 +197,8 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 		},
 		Paused:  []hostedcluster.Step{{Step: connections}, {Step: tokens.WhilePaused(), Anyway: always}},
 		Sources: []source.Source{connections.Source(), pullSecrets.Source(), releases.Source(), held.Source()},
+
+		OwnNamespace: options.LeaderElectionNamespace,
 	})
 	return err
 }
@@ -232,6 +235,7 @@ func managementCache(selector labels.Selector) cache.Options {
 			&corev1.Pod{}:                   {Label: component.PodSelector, Transform: component.ShrinkPod},
 			&corev1.Secret{}:                ours,
 			&corev1.ServiceAccount{}:        ours,
+			&networkingv1.NetworkPolicy{}:   ours,
 			&policyv1.PodDisruptionBudget{}: ours,
 			&rbacv1.Role{}:                  ours,
 			&rbacv1.RoleBinding{}:           ours,

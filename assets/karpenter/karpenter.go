@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -27,6 +28,8 @@ var (
 	deployment []byte
 	//go:embed poddisruptionbudget.yaml
 	podDisruptionBudget []byte
+	//go:embed networkpolicy.yaml
+	networkPolicy []byte
 	//go:embed podmonitor.yaml
 	podMonitor []byte
 )
@@ -54,6 +57,11 @@ func Deployment() (*appsv1.Deployment, error) {
 // PodDisruptionBudget returns what keeps one replica while management nodes are drained.
 func PodDisruptionBudget() (*policyv1.PodDisruptionBudget, error) {
 	return manifest.Decode(podDisruptionBudget, &policyv1.PodDisruptionBudget{})
+}
+
+// NetworkPolicy returns who may connect to Karpenter and where to it may, without the port of a cluster's own API server.
+func NetworkPolicy() (*networkingv1.NetworkPolicy, error) {
+	return manifest.Decode(networkPolicy, &networkingv1.NetworkPolicy{})
 }
 
 // PodMonitor returns what has Prometheus scrape Karpenter. Its kind isn't served everywhere.

@@ -82,6 +82,9 @@ func New(config Config) *Access {
 // Name implements scope.Step.
 func (a *Access) Name() string { return "access" }
 
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=secrets,resourceNames=karpenter-guest-access,verbs=create;patch
+
 // Reconcile applies the identity, then sees to the tokens. It asks to be woken when the first of them is to be renewed.
 func (a *Access) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	account, err := a.identity(ctx, s)

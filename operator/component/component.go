@@ -5,9 +5,11 @@
 package component
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -63,18 +66,27 @@ func New(config Config) *Component { return &Component{Config: config} }
 func (c *Component) Name() string { return "component" }
 
 // +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents/status,verbs=patch
-// +kubebuilder:rbac:groups="",resources=serviceaccounts;secrets,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups=monitoring.coreos.com,resources=podmonitors,verbs=get;list;watch;create;patch;delete
 //
-// What Karpenter's Role grants the operator has to hold itself:
-// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machinedeployments,verbs=get;list;watch
-// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update;patch
-// +kubebuilder:rbac:groups="";events.k8s.io,resources=events,verbs=create;patch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io;bootstrap.cluster.x-k8s.io,resources=*,verbs=get;list;watch;create;patch;delete
+// What was made is watched in every namespace, because control planes come and go:
+// +kubebuilder:rbac:groups="",resources=serviceaccounts;secrets,verbs=list;watch
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=list;watch
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=list;watch
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=list;watch
+// +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=list;watch
+// +kubebuilder:rbac:groups=monitoring.coreos.com,resources=podmonitors,verbs=list;watch
+//
+// And it is written under these names only. Server-side apply names the object that it makes, so that names restrict create too:
+// +kubebuilder:rbac:groups="",resources=serviceaccounts,resourceNames=karpenter,verbs=create;patch
+// +kubebuilder:rbac:groups="",resources=secrets,resourceNames=karpenter-pull-secret,verbs=create;patch;delete
+// +kubebuilder:rbac:groups=apps,resources=deployments,resourceNames=karpenter,verbs=create;patch
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,resourceNames=karpenter,verbs=create;patch
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,resourceNames=karpenter,verbs=create;patch
+// +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=rolebindings,resourceNames=karpenter,verbs=create;patch;delete
+// +kubebuilder:rbac:groups=monitoring.coreos.com,resources=podmonitors,resourceNames=karpenter,verbs=create;patch;delete
+//
+// Karpenter's Role names kinds of providers that nobody knows beforehand. To hold them all would be a wildcard; to grant, under this one name, what it
+// doesn't hold takes these two verbs:
+// +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles,resourceNames=karpenter,verbs=create;patch;escalate;bind
 
 // Reconcile implements scope.Step.
 func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
@@ -104,6 +116,7 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 		},
 		Profile:    s.Profile,
 		Labels:     labelsFor(s.HostedCluster),
+		GuestPort:  guestPort(s.Guest),
 		Image:      image,
 		PullSecret: secret,
 		Monitoring: monitoring,
@@ -122,6 +135,22 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 		return scope.Result{}, err
 	}
 	return scope.Result{}, c.report(ctx, s, objects, resources)
+}
+
+// guestPort returns the port of the guest's API server, zero if it isn't known.
+func guestPort(guest *scope.Guest) int32 {
+	if guest == nil {
+		return 0
+	}
+	server, _, err := rest.DefaultServerUrlFor(guest.Config)
+	if err != nil {
+		return 0 // there would be no connection
+	}
+	port, err := strconv.ParseInt(cmp.Or(server.Port(), "443"), 10, 32)
+	if err != nil {
+		return 0
+	}
+	return int32(port)
 }
 
 // Observe reports how Karpenter is without touching it.

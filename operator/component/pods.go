@@ -39,7 +39,7 @@ func ShrinkPod(object any) (any, error) {
 	return object, nil
 }
 
-// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
 
 // trouble says what keeps the first of a component's pods from running, or nothing.
 func (c *Component) trouble(ctx context.Context, namespace string) (string, error) {

@@ -4,12 +4,16 @@ package component
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/assets/karpenter"
@@ -29,6 +33,8 @@ type Input struct {
 	Labels map[string]string
 	// Image is Karpenter's image by digest.
 	Image string
+	// GuestPort is that of the guest's API server.
+	GuestPort int32
 	// PullSecret is the HostedCluster's, nil if it has none.
 	PullSecret *corev1.Secret
 	// Monitoring says that the management cluster serves PodMonitors.
@@ -73,6 +79,9 @@ func render(ctx context.Context, in Input) ([]client.Object, error) {
 		}
 	}
 	if err := add(adapted(karpenter.PodDisruptionBudget, nil)); err != nil {
+		return nil, err
+	}
+	if err := add(adapted(karpenter.NetworkPolicy, in.adaptNetworkPolicy)); err != nil {
 		return nil, err
 	}
 	if err := add(adapted(in.Profile.Deployment, func(d *appsv1.Deployment) error { return in.adaptDeployment(ctx, d) })); err != nil {
@@ -142,4 +151,19 @@ func (in Input) adaptDeployment(ctx context.Context, deployment *appsv1.Deployme
 	pod.Containers[0].Image = in.Image
 	pod.ImagePullSecrets = in.imagePullSecrets()
 	return in.Profile.AdaptDeployment(ctx, in.Input, deployment)
+}
+
+// adaptNetworkPolicy lets Karpenter reach the guest's API server, whose port the asset knows only if it is a usual one.
+func (in Input) adaptNetworkPolicy(policy *networkingv1.NetworkPolicy) error {
+	if len(policy.Spec.Egress) == 0 {
+		return errors.New("the NetworkPolicy asset has no egress rule")
+	}
+	ports := &policy.Spec.Egress[len(policy.Spec.Egress)-1].Ports
+	guest := intstr.FromInt32(in.GuestPort)
+	if in.GuestPort == 0 || slices.ContainsFunc(*ports, func(p networkingv1.NetworkPolicyPort) bool { return p.Port != nil && *p.Port == guest }) {
+		return nil
+	}
+	protocol := corev1.ProtocolTCP
+	*ports = append(*ports, networkingv1.NetworkPolicyPort{Port: &guest, Protocol: &protocol})
+	return nil
 }

@@ -74,9 +74,10 @@ func machineDeployment(name, cluster, kind string) clusterv1.MachineDeployment {
 
 func input() Input {
 	return Input{
-		Profile: clusterapi.New(),
-		Labels:  map[string]string{v1beta1.HostedClusterLabel: "blue", v1beta1.HostedClusterNamespaceLabel: "clusters"},
-		Image:   "registry.example/autonode/karpenter-clusterapi@sha256:" + strings.Repeat("9", 64),
+		Profile:   clusterapi.New(),
+		GuestPort: 6443,
+		Labels:    map[string]string{v1beta1.HostedClusterLabel: "blue", v1beta1.HostedClusterNamespaceLabel: "clusters"},
+		Image:     "registry.example/autonode/karpenter-clusterapi@sha256:" + strings.Repeat("9", 64),
 		Input: provider.Input{
 			Namespace:   "clusters-blue",
 			ClusterName: "blue",
@@ -103,9 +104,11 @@ func TestRender(t *testing.T) {
 		{
 			name: "When a cluster selects templates, it should render Karpenter for their kind", golden: "templates",
 		}, {
-			name: "When there is a pull secret and monitoring, it should copy the one and add a PodMonitor", golden: "everything",
+			name:   "When there is a pull secret, monitoring and an unusual port, it should copy the one, add a PodMonitor and open the last",
+			golden: "everything",
 			change: func(in *Input) {
 				in.Monitoring = true
+				in.GuestPort = 31443
 				in.PullSecret = &corev1.Secret{
 					ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "pull-secret"},
 					Data:       map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{}}`), "other": []byte("stays")},

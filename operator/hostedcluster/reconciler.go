@@ -74,6 +74,8 @@ type Config struct {
 	Sources []source.Source
 	// Clock tells the time; nil is the real one.
 	Clock clock.PassiveClock
+	// OwnNamespace is where the operator runs, and so no place for a control plane.
+	OwnNamespace string
 }
 
 // Reconciler reconciles HostedClusters.
@@ -88,17 +90,20 @@ type Reconciler struct {
 	recorder   events.EventRecorder
 	clock      clock.PassiveClock
 	guests     Guests
+	// ownNamespace is Config's.
+	ownNamespace string
 }
 
 var _ reconcile.ObjectReconciler[*v1beta1.HostedCluster] = (*Reconciler)(nil)
 
 // +kubebuilder:rbac:groups=autonode.io,resources=hostedclusters,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=autonode.io,resources=hostedclusters/status,verbs=patch
-// +kubebuilder:rbac:groups=autonode.io,resources=hostedclusters/finalizers,verbs=update
-// +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents/finalizers,verbs=update
-// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch
-// +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,verbs=get;list;watch
+// +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents,verbs=list;watch
+// +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents,resourceNames=karpenter,verbs=get;create;patch
+// The component owns what is made, and blocks its own deletion with it:
+// +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents/finalizers,resourceNames=karpenter,verbs=update
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machinedeployments,verbs=list;watch
+// +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,verbs=list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Reconcile does what can be done now and writes down how far it got.

@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -47,6 +48,8 @@ func New(ctx context.Context, config Config) (*Reconciler, error) {
 		recorder:   mgr.GetEventRecorder(v1beta1.ManagedByOperator),
 		clock:      config.Clock,
 		guests:     config.Guests,
+
+		ownNamespace: config.OwnNamespace,
 	}
 	if r.clock == nil {
 		r.clock = clock.RealClock{}
@@ -92,6 +95,7 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 		Watches(&rbacv1.Role{}, ours, changed, builder.OnlyMetadata).
 		Watches(&rbacv1.RoleBinding{}, ours, changed, builder.OnlyMetadata).
 		Watches(&policyv1.PodDisruptionBudget{}, ours, changed, builder.OnlyMetadata).
+		Watches(&networkingv1.NetworkPolicy{}, ours, changed, builder.OnlyMetadata).
 		// A kind that was missing can be served now: of a provider, or PodMonitor.
 		Watches(&apiextensionsv1.CustomResourceDefinition{}, handler.EnqueueRequestsFromMapFunc(r.all),
 			builder.OnlyMetadata, changed).

@@ -31,7 +31,8 @@ type sighting struct {
 	at              time.Time
 }
 
-// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get
+// Operators that divide HostedClusters are in one namespace.
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=autonode-system,resources=leases,verbs=get
 
 // left returns how long the Lease that a name of the form namespace/name stands for may still be valid; zero means that nobody has it. A
 // name of another form stands for nobody.

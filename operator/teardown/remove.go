@@ -30,14 +30,14 @@ import (
 )
 
 // Karpenter doesn't only use what the operator made: leader election makes this Lease, in the control-plane namespace.
-// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;delete
-// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;delete
+// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,resourceNames=karpenter-leader-election,verbs=get;delete
+// +kubebuilder:rbac:groups=apps,resources=deployments,resourceNames=karpenter,verbs=get;delete
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list
-// +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents,verbs=get;delete
+// +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents,resourceNames=karpenter,verbs=get;delete
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=list;patch;delete
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
-// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;create;patch
+// +kubebuilder:rbac:groups="",resources=configmaps,resourceNames=autonode-abandoned,verbs=get;create;patch
 
 const (
 	leaseName = "karpenter-leader-election"

@@ -58,10 +58,21 @@ func cloned(template schema.GroupKind) schema.GroupKind {
 	return schema.GroupKind{Group: template.Group, Kind: strings.TrimSuffix(template.Kind, clusterv1.TemplateSuffix)}
 }
 
+// What Karpenter does with each kind, and nothing more: Cluster API and its providers see to the objects that were made. Those of the
+// infrastructure are watched for what keeps a machine from coming.
 var (
-	readVerbs  = []string{"get", "list", "watch"}
-	writeVerbs = []string{"get", "list", "watch", "create", "patch", "delete"}
+	templateVerbs       = []string{"list", "watch"}
+	bootstrapVerbs      = []string{"get", "list", "create", "delete"}
+	infrastructureVerbs = []string{"get", "list", "watch", "create", "delete"}
 )
+
+// naming is how a template's kind came to be named.
+type naming struct {
+	// demanded says that the HostedCluster names it, and not only a MachineDeployment that it selects.
+	demanded bool
+	// bootstrap says that it is a bootstrap provider's, and not an infrastructure provider's.
+	bootstrap bool
+}
 
 // role adds the kinds that this cluster's shapes and bootstrap are of: templates are read, what is cloned from them is written.
 func role(ctx context.Context, in provider.Input) (*rbacv1.Role, error) {
@@ -73,24 +84,29 @@ func role(ctx context.Context, in provider.Input) (*rbacv1.Role, error) {
 	if err != nil {
 		return nil, err
 	}
-	read, write := map[string]sets.Set[string]{}, map[string]sets.Set[string]{}
-	for template, demanded := range named {
-		for rules, kind := range map[*map[string]sets.Set[string]]schema.GroupKind{&read: template, &write: cloned(template)} {
+	read, bootstraps, infrastructure := map[string]sets.Set[string]{}, map[string]sets.Set[string]{}, map[string]sets.Set[string]{}
+	for template, how := range named {
+		write := infrastructure
+		if how.bootstrap {
+			write = bootstraps
+		}
+		for kind, rules := range map[schema.GroupKind]map[string]sets.Set[string]{template: read, cloned(template): write} {
 			mapping, err := in.Mapper.RESTMapping(kind)
-			if meta.IsNoMatchError(err) && !demanded {
+			if meta.IsNoMatchError(err) && !how.demanded {
 				continue // the MachineDeployment that names it can't work either; the node class says so
 			}
 			if err != nil {
 				return nil, fmt.Errorf("looking up kind %s: %w", kind, err)
 			}
-			if (*rules)[kind.Group] == nil {
-				(*rules)[kind.Group] = sets.New[string]()
+			if rules[kind.Group] == nil {
+				rules[kind.Group] = sets.New[string]()
 			}
-			(*rules)[kind.Group].Insert(mapping.Resource.Resource)
+			rules[kind.Group].Insert(mapping.Resource.Resource)
 		}
 	}
-	role.Rules = append(role.Rules, rulesFor(read, readVerbs)...)
-	role.Rules = append(role.Rules, rulesFor(write, writeVerbs)...)
+	role.Rules = append(role.Rules, rulesFor(read, templateVerbs)...)
+	role.Rules = append(role.Rules, rulesFor(bootstraps, bootstrapVerbs)...)
+	role.Rules = append(role.Rules, rulesFor(infrastructure, infrastructureVerbs)...)
 	if bootstrap := in.Config.ClusterAPI.Bootstrap; bootstrap != nil && bootstrap.DataSecretName != "" {
 		role.Rules = append(role.Rules, rbacv1.PolicyRule{
 			APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{bootstrap.DataSecretName}, Verbs: []string{"get"},
@@ -108,9 +124,9 @@ func rulesFor(resources map[string]sets.Set[string], verbs []string) []rbacv1.Po
 	return rules
 }
 
-// templates returns the template kinds that the HostedCluster names (true) and those of the MachineDeployments that it selects (false).
-func templates(ctx context.Context, in provider.Input) (map[schema.GroupKind]bool, error) {
-	kinds, config := map[schema.GroupKind]bool{}, in.Config.ClusterAPI
+// templates returns the template kinds that the HostedCluster names, and those of the MachineDeployments that it selects.
+func templates(ctx context.Context, in provider.Input) (map[schema.GroupKind]naming, error) {
+	kinds, config := map[schema.GroupKind]naming{}, in.Config.ClusterAPI
 	if config.ScalableResourceSelector != nil {
 		selector, err := metav1.LabelSelectorAsSelector(config.ScalableResourceSelector)
 		if err != nil {
@@ -125,17 +141,17 @@ func templates(ctx context.Context, in provider.Input) (map[schema.GroupKind]boo
 			if spec.ClusterName != in.ClusterName {
 				continue
 			}
-			kinds[spec.Template.Spec.InfrastructureRef.GroupKind()] = false
+			kinds[spec.Template.Spec.InfrastructureRef.GroupKind()] = naming{}
 			if ref := spec.Template.Spec.Bootstrap.ConfigRef; ref.IsDefined() {
-				kinds[ref.GroupKind()] = false
+				kinds[ref.GroupKind()] = naming{bootstrap: true}
 			}
 		}
 	}
 	for _, selector := range config.InfrastructureTemplateSelectors {
-		kinds[schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind}] = true
+		kinds[schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind}] = naming{demanded: true}
 	}
 	if bootstrap := config.Bootstrap; bootstrap != nil && bootstrap.ConfigTemplateRef != nil {
-		kinds[schema.GroupKind{Group: bootstrap.ConfigTemplateRef.APIGroup, Kind: bootstrap.ConfigTemplateRef.Kind}] = true
+		kinds[schema.GroupKind{Group: bootstrap.ConfigTemplateRef.APIGroup, Kind: bootstrap.ConfigTemplateRef.Kind}] = naming{demanded: true, bootstrap: true}
 	}
 	return kinds, nil
 }
