@@ -46,7 +46,7 @@ const image = "registry.example/karpenter@sha256:"
 func start(t *testing.T) (registryHost string) {
 	t.Helper()
 	provide(t)
-	run(t, clusters.Management.Config, operator.Options{})
+	run(t, clusters.Management.Config, operator.Options{LeaderElectionNamespace: "autonode-system"})
 	return serveRegistry(t)
 }
 
@@ -502,6 +502,53 @@ func validation(t *testing.T, host string) {
 		g.Eventually(func(g Gomega) {
 			g.Expect(reasonOf(get(g, ctx, "late"), v1beta1.ValidConfiguration)).To(Equal("True/AsExpected"))
 		}).Should(Succeed())
+	})
+
+	t.Run("When names join to a namespace of the management cluster's own, it should refuse it", func(t *testing.T) {
+		for _, test := range []struct{ namespace, name string }{{"kube", "system"}, {"kube-node", "lease"}, {"autonode", "system"}} {
+			g := NewWithT(t)
+			g.Expect(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: test.namespace}})).To(Succeed())
+			hostedCluster := &v1beta1.HostedCluster{
+				ObjectMeta: metav1.ObjectMeta{Namespace: test.namespace, Name: test.name},
+				Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: image}, AutoNode: scopetest.AutoNode()},
+			}
+			g.Expect(management.Create(ctx, hostedCluster)).To(Succeed())
+			g.Eventually(func(g Gomega) {
+				g.Expect(management.Get(ctx, client.ObjectKeyFromObject(hostedCluster), hostedCluster)).To(Succeed())
+				g.Expect(reasonOf(hostedCluster, v1beta1.ValidConfiguration)).To(Equal("False/ControlPlaneNamespaceForbidden"))
+				g.Expect(hostedCluster.Finalizers).To(BeEmpty())
+			}).Should(Succeed(), "%s-%s", test.namespace, test.name)
+			g.Expect(management.Delete(ctx, hostedCluster)).To(Succeed())
+		}
+	})
+
+	t.Run("When names join to the namespace of another tenant who doesn't use AutoNode, it should refuse it until that tenant has gone", func(t *testing.T) {
+		g := NewWithT(t)
+		for _, ns := range []string{"team", "team-red", "team-red-web"} {
+			g.Expect(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})).To(Succeed())
+		}
+		g.Expect(management.Create(ctx, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-red-web", Name: "web"}})).To(Succeed())
+		victim := &v1beta1.HostedCluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team-red", Name: "web"},
+			Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: image}},
+		}
+		g.Expect(management.Create(ctx, victim)).To(Succeed())
+		thief := &v1beta1.HostedCluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "red-web"},
+			Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: image}, InfraID: "web", AutoNode: scopetest.AutoNode()},
+		}
+		g.Expect(management.Create(ctx, thief)).To(Succeed())
+		verdict := func(g Gomega) string {
+			g.Expect(management.Get(ctx, client.ObjectKeyFromObject(thief), thief)).To(Succeed())
+			return reasonOf(thief, v1beta1.ValidConfiguration)
+		}
+		g.Eventually(func(g Gomega) {
+			g.Expect(verdict(g)).To(Equal("False/InvalidSpec"))
+			g.Expect(thief.Status.AutoNode.Message).To(ContainSubstring("HostedCluster team-red/web"))
+			g.Expect(thief.Finalizers).To(BeEmpty())
+		}).Should(Succeed())
+		g.Expect(management.Delete(ctx, victim)).To(Succeed())
+		g.Eventually(func(g Gomega) { g.Expect(verdict(g)).To(Equal("True/AsExpected")) }).Should(Succeed())
 	})
 
 	t.Run("When two HostedClusters come to the same namespace, it should serve the first alone", func(t *testing.T) {

@@ -38,7 +38,8 @@ const (
 // Reasons of ValidConfiguration.
 const (
 	// ControlPlaneNamespaceForbiddenReason: spec.controlPlaneNamespace names neither the default nor the HostedCluster's
-	// own namespace; recreate the HostedCluster without it.
+	// own namespace, or the default is one of the management cluster's own, such as kube-system; recreate the HostedCluster
+	// without it, or with another name.
 	ControlPlaneNamespaceForbiddenReason = "ControlPlaneNamespaceForbidden"
 	// PlatformUnsupportedReason: this operator has no profile for the platform; use another platform, or upgrade the operator.
 	PlatformUnsupportedReason = "PlatformUnsupported"

@@ -5,6 +5,7 @@ package hostedcluster
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -43,6 +44,11 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, rival string)
 	if own := hostedCluster.Namespace + "-" + hostedCluster.Name; s.ControlPlaneNamespace != own && s.ControlPlaneNamespace != hostedCluster.Namespace {
 		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,
 			"spec.controlPlaneNamespace: %q is neither %q nor %q; recreate the HostedCluster without it", s.ControlPlaneNamespace, own, hostedCluster.Namespace), nil
+	}
+	// Names are joined, so that a HostedCluster "system" in namespace "kube" would be at home there.
+	if strings.HasPrefix(s.ControlPlaneNamespace, "kube-") || s.ControlPlaneNamespace == r.ownNamespace {
+		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,
+			"spec.controlPlaneNamespace: %q is for the management cluster itself; recreate the HostedCluster with another name or in another namespace", s.ControlPlaneNamespace), nil
 	}
 	other, err := r.firstOf(ctx, s)
 	if err != nil {
@@ -106,7 +112,8 @@ func (r *Reconciler) firstOf(ctx context.Context, s *scope.Scope) (*v1beta1.Host
 	}
 	first := s.HostedCluster
 	for i := range list.Items {
-		if other := &list.Items[i]; claims(other) && before(other, first) {
+		// Another tenant's control plane is out of bounds even where that tenant doesn't use AutoNode.
+		if other := &list.Items[i]; (claims(other) || other.Namespace != s.HostedCluster.Namespace) && before(other, first) {
 			first = other
 		}
 	}
