@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -106,7 +107,7 @@ func (c *cluster) karpenterObjects(g Gomega, ctx context.Context) []string {
 	return c.list(g, ctx, c.management, []client.ListOption{
 		client.InNamespace(c.namespace()), client.MatchingLabels{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator},
 	}, &appsv1.DeploymentList{}, &corev1.ServiceAccountList{}, &corev1.SecretList{}, &rbacv1.RoleList{}, &rbacv1.RoleBindingList{},
-		&policyv1.PodDisruptionBudgetList{}, &v1beta1.ControlPlaneComponentList{})
+		&policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{}, &v1beta1.ControlPlaneComponentList{})
 }
 
 // managed names every object in both clusters that the operator or Karpenter made.

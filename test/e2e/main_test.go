@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -80,7 +82,42 @@ func run(m *testing.M) (code int) {
 		}
 		os.Exit(1)
 	})()
-	return m.Run()
+	if code = m.Run(); code == 0 {
+		code = afterwards(ctx, os.Stdout)
+	}
+	return code
+}
+
+// check is about all stories. It returns what is wrong.
+type check struct {
+	name     string
+	findings func(context.Context, *localworld.World) ([]string, error)
+}
+
+// afterwards checks what all stories together have to prove, in a world that they have left alone.
+func afterwards(ctx context.Context, output io.Writer) (code int) {
+	ctx, cancel := context.WithTimeout(ctx, eventually)
+	defer cancel()
+	checks := []check{{"When all stories are told, no credential should be in a log or an object that isn't there to hold it", checkLeaks}}
+	if flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.skip").Value.String() == "" {
+		checks = append(checks, check{"When all stories are told, every permission should have been used, and none should have been missing", checkPermissions})
+	}
+	for _, c := range checks {
+		began := time.Now()
+		findings, err := c.findings(ctx, world)
+		if err != nil {
+			findings = append(findings, err.Error())
+		}
+		verdict := "PASS"
+		if len(findings) > 0 {
+			verdict, code = "FAIL", 1
+		}
+		fmt.Fprintf(output, "--- %s: %s (%.2fs)\n", verdict, c.name, time.Since(began).Seconds())
+		for _, finding := range findings {
+			fmt.Fprintln(output, "   ", finding)
+		}
+	}
+	return code
 }
 
 // startWorld starts a world in a folder of its own. remove is for after its end: it keeps the logs of tests that failed, and says
@@ -110,7 +147,7 @@ func startWorld(ctx context.Context, output io.Writer, guests ...string) (w *loc
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening the world's log: %w", err)
 	}
-	w, err = localworld.Start(ctx, localworld.Config{Dir: dir, Guests: guests, Progress: progress.New(output)})
+	w, err = localworld.Start(ctx, localworld.Config{Dir: dir, Guests: guests, Audit: true, Progress: progress.New(output)})
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w (its logs are in %s)", err, dir)
 	}

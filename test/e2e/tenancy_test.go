@@ -7,8 +7,18 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -64,6 +74,46 @@ func TestTenancy(t *testing.T) {
 		}
 	})
 
+	t.Run("When somebody has Karpenter's token, it should open nothing of another's control plane", func(t *testing.T) {
+		for _, pair := range [][2]*cluster{{left, right}, {right, left}} {
+			from, to := pair[0], pair[1]
+			asKarpenter := from.asKarpenter(t)
+			_, err := asKarpenter.Resource(clusterv1.GroupVersion.WithResource("machines")).Namespace(from.namespace()).List(t.Context(), metav1.ListOptions{})
+			NewWithT(t).Expect(err).NotTo(HaveOccurred(), "the token itself has to work")
+			for _, resource := range []schema.GroupVersionResource{
+				corev1.SchemeGroupVersion.WithResource("secrets"),
+				corev1.SchemeGroupVersion.WithResource("configmaps"),
+				corev1.SchemeGroupVersion.WithResource("pods"),
+				coordinationv1.SchemeGroupVersion.WithResource("leases"),
+				clusterv1.GroupVersion.WithResource("machines"),
+				clusterv1.GroupVersion.WithResource("clusters"),
+				infrav1.GroupVersion.WithResource("kwokmachines"),
+				bootstrapv1.GroupVersion.WithResource("kubeadmconfigs"),
+				rbacv1.SchemeGroupVersion.WithResource("roles"),
+				v1beta1.GroupVersion.WithResource("hostedclusters"),
+			} {
+				for verb, err := range attempts(t.Context(), asKarpenter.Resource(resource).Namespace(to.namespace())) {
+					NewWithT(t).Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%s %s in %s as Karpenter of %s: %v", verb, resource, to.namespace(), from.name, err)
+				}
+			}
+		}
+	})
+
+	t.Run("When a guest's admin reads everything that is in the guest, it should hold nothing that leads to the management cluster", func(t *testing.T) {
+		g := NewWithT(t)
+		findings, err := managementCredentialsIn(t.Context(), world, world.Guest(right.name))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(findings).To(BeEmpty())
+	})
+
+	t.Run("When somebody has Karpenter's token for a guest, it should be none for the management cluster", func(t *testing.T) {
+		g := NewWithT(t)
+		asKarpenter := right.inManagement(t, string(right.guestAccess(g, t.Context()).Data["token"]))
+		for verb, err := range attempts(t.Context(), asKarpenter.Resource(clusterv1.GroupVersion.WithResource("machines")).Namespace(right.namespace())) {
+			g.Expect(apierrors.IsUnauthorized(err)).To(BeTrue(), "%s: %v", verb, err)
+		}
+	})
+
 	t.Run("When a guest's admin wants a machine to boot with a Secret of the platform's, it should be refused", func(t *testing.T) {
 		for name, change := range map[string]func(*v1alpha1.ClusterAPINodeClassSpec){
 			"by-name": func(spec *v1alpha1.ClusterAPINodeClassSpec) {
@@ -91,6 +141,45 @@ func TestTenancy(t *testing.T) {
 		}
 	})
 }
+
+// asKarpenter is the management cluster with a token of this cluster's Karpenter, such as its pods have.
+func (c *cluster) asKarpenter(t *testing.T) dynamic.Interface {
+	t.Helper()
+	g := NewWithT(t)
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: v1beta1.KarpenterComponent}}
+	token := &authenticationv1.TokenRequest{}
+	g.Expect(c.management.SubResource("token").Create(t.Context(), account, token)).To(Succeed())
+	return c.inManagement(t, token.Status.Token)
+}
+
+// inManagement is the management cluster with a token and nothing else.
+func (c *cluster) inManagement(t *testing.T, token string) dynamic.Interface {
+	t.Helper()
+	config := rest.AnonymousClientConfig(c.world.Management().RESTConfig())
+	config.BearerToken = token
+	config.UserAgent = testerAgent
+	management, err := dynamic.NewForConfig(config)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return management
+}
+
+// attempts tries every verb. Nothing would change if one of them were allowed.
+func attempts(ctx context.Context, resource dynamic.ResourceInterface) map[string]error {
+	const name = "nobody"
+	none, dryRun := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": name}}}, []string{metav1.DryRunAll}
+	return map[string]error{
+		"get":              second(resource.Get(ctx, name, metav1.GetOptions{})),
+		"list":             second(resource.List(ctx, metav1.ListOptions{})),
+		"watch":            second(resource.Watch(ctx, metav1.ListOptions{TimeoutSeconds: new(int64(1))})),
+		"create":           second(resource.Create(ctx, none, metav1.CreateOptions{DryRun: dryRun})),
+		"update":           second(resource.Update(ctx, none, metav1.UpdateOptions{DryRun: dryRun})),
+		"patch":            second(resource.Patch(ctx, name, types.MergePatchType, []byte("{}"), metav1.PatchOptions{DryRun: dryRun})),
+		"delete":           resource.Delete(ctx, name, metav1.DeleteOptions{DryRun: dryRun}),
+		"deletecollection": resource.DeleteCollection(ctx, metav1.DeleteOptions{DryRun: dryRun}, metav1.ListOptions{}),
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
 
 // mayInManagement asks management's API server what this cluster's Karpenter may do there.
 func (c *cluster) mayInManagement(t *testing.T, attributes authorizationv1.ResourceAttributes) bool {

@@ -14,14 +14,16 @@ import (
 // layout is a world's folder.
 type layout string
 
-func (l layout) logs() string           { return filepath.Join(string(l), "logs") }
-func (l layout) log(name string) string { return filepath.Join(l.logs(), name+".log") }
-func (l layout) clusters() string       { return filepath.Join(string(l), "clusters") }
-func (l layout) nodeAgent() string      { return filepath.Join(string(l), "node") }
-func (l layout) registry() string       { return filepath.Join(string(l), "registry") }
-func (l layout) manifests() string      { return filepath.Join(string(l), "manifests") }
-func (l layout) state() string          { return filepath.Join(string(l), "world.json") }
-func (l layout) lock() string           { return filepath.Join(string(l), "lock") }
+func (l layout) logs() string                   { return filepath.Join(string(l), "logs") }
+func (l layout) log(name string) string         { return filepath.Join(l.logs(), name+".log") }
+func (l layout) auditLog(cluster string) string { return filepath.Join(l.logs(), cluster+"-audit.log") }
+func (l layout) podLogs() string                { return filepath.Join(l.nodeAgent(), "logs") }
+func (l layout) clusters() string               { return filepath.Join(string(l), "clusters") }
+func (l layout) nodeAgent() string              { return filepath.Join(string(l), "node") }
+func (l layout) registry() string               { return filepath.Join(string(l), "registry") }
+func (l layout) manifests() string              { return filepath.Join(string(l), "manifests") }
+func (l layout) state() string                  { return filepath.Join(string(l), "world.json") }
+func (l layout) lock() string                   { return filepath.Join(string(l), "lock") }
 func (l layout) kubeconfig(cluster string) string {
 	return filepath.Join(string(l), cluster+".kubeconfig")
 }
@@ -61,7 +63,7 @@ func (l layout) clean() error {
 	if err := os.MkdirAll(l.logs(), 0o755); err != nil {
 		return fmt.Errorf("keeping the logs: %w", err)
 	}
-	if err := os.Rename(filepath.Join(l.nodeAgent(), "logs"), filepath.Join(l.logs(), "pods")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Rename(l.podLogs(), filepath.Join(l.logs(), "pods")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("keeping the logs of pods: %w", err)
 	}
 	paths, err := l.transient()

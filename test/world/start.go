@@ -104,7 +104,9 @@ func (w *World) plan(ctx context.Context, s *stages) error {
 	})
 
 	newCluster := func(name string) (*controlplane.Cluster, error) {
-		cluster, err := controlplane.New(controlplane.Config{Host: host, Name: name, Version: programs.KubernetesVersion})
+		cluster, err := controlplane.New(controlplane.Config{
+			Host: host, Name: name, Version: programs.KubernetesVersion, Audit: w.audit(name),
+		})
 		if err != nil {
 			return nil, err
 		}

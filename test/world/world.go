@@ -43,6 +43,8 @@ type Config struct {
 	// WithoutOperator doesn't run the operator, and so no Karpenter, so that others can be tried. The HostedClusters and
 	// the payloads are there nevertheless, unless there is no source to make them from.
 	WithoutOperator bool
+	// Audit lets the API servers write down what AutoNode's ServiceAccounts ask them for; see World.AuditLog.
+	Audit bool
 	// Source is the folder of AutoNode's source, which its programs are built from. Default: $AUTONODE_SOURCE, else the
 	// source tree that the working directory is in.
 	Source string
@@ -189,6 +191,12 @@ func (w *World) Dir() string { return w.cfg.Dir }
 
 // LogDir is the folder of the logs.
 func (w *World) LogDir() string { return w.dir.logs() }
+
+// AuditLog is the file of what AutoNode's ServiceAccounts asked a cluster for, if Config.Audit: of Management the operator and Karpenter, of a guest Karpenter.
+func (w *World) AuditLog(cluster string) string { return w.dir.auditLog(cluster) }
+
+// PodLogDir is the folder of the logs of the management cluster's pods while the world runs: a folder for each pod, with one for each container.
+func (w *World) PodLogDir() string { return w.dir.podLogs() }
 
 // Kubectl is the path of a kubectl of the world's version.
 func (w *World) Kubectl() string { return w.programs.Kubectl() }

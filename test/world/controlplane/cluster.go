@@ -53,6 +53,8 @@ type Config struct {
 	Name string
 	// Version of the API server, such as v1.36.2.
 	Version string
+	// Audit says what the API server is to write down; by default nothing.
+	Audit Audit
 }
 
 // Cluster is a running control plane.
@@ -70,6 +72,7 @@ type Cluster struct {
 	etcd  *Etcd
 	dir   string
 	admin pki.Pair
+	audit Audit
 
 	mu        sync.Mutex
 	version   string
@@ -95,6 +98,7 @@ func New(cfg Config) (*Cluster, error) {
 		host:    cfg.Host,
 		dir:     filepath.Join(cfg.Dir, cfg.Name),
 		version: cfg.Version,
+		audit:   cfg.Audit,
 	}
 	if c.admin, err = authority.Client("admin", adminGroup); err != nil {
 		return nil, err
@@ -120,8 +124,13 @@ func New(cfg Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	policy, err := auditPolicy(cfg.Audit)
+	if err != nil {
+		return nil, err
+	}
 	if err := writeFiles(c.dir, map[string][]byte{
-		"ca.crt": authority.Certificate, "ca.key": authority.Key,
+		auditPolicyFile: policy,
+		"ca.crt":        authority.Certificate, "ca.key": authority.Key,
 		"apiserver.crt": serving.Certificate, "apiserver.key": serving.Key,
 		"kubelet-client.crt": kubelet.Certificate, "kubelet-client.key": kubelet.Key,
 		"service-account.key": signing, "service-account.pub": verifying,
@@ -151,7 +160,7 @@ func (c *Cluster) startAPIServer(ctx context.Context, version string) error {
 		Path:    path,
 		Address: c.URL,
 		Grace:   stopGrace,
-		Args: []string{
+		Args: append([]string{
 			"--etcd-servers=" + c.etcd.url,
 			"--etcd-cafile=" + c.etcd.caFile,
 			"--etcd-certfile=" + c.etcd.certFile,
@@ -169,7 +178,8 @@ func (c *Cluster) startAPIServer(ctx context.Context, version string) error {
 			"--anonymous-auth=false",
 			"--enable-bootstrap-token-auth=true",
 			"--authorization-mode=Node,RBAC",
-			"--enable-admission-plugins=NodeRestriction",
+			// The second as on OpenShift: whoever names an owner that can't go before it may say when that goes.
+			"--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
 			"--allow-privileged=true",
 			"--service-cluster-ip-range=" + serviceRange,
 			"--service-account-issuer=" + c.URL,
@@ -178,7 +188,7 @@ func (c *Cluster) startAPIServer(ctx context.Context, version string) error {
 			// A loopback address isn't allowed in the endpoints of the Service "kubernetes".
 			"--endpoint-reconciler-type=none",
 			"--profiling=false",
-		},
+		}, c.auditArgs()...),
 	})
 	if err != nil {
 		return err

@@ -118,7 +118,7 @@ func (p *Platform) Start(ctx context.Context) error {
 	p.stop, p.stopped = stop, make(chan error, 1)
 	go func() { p.stopped <- manager.Start(runCtx) }()
 
-	if err := p.ensureNamespace(ctx, Namespace); err != nil {
+	if err := p.ensureNamespace(ctx, Namespace, nil); err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -149,7 +149,8 @@ func (p *Platform) Stop() error {
 // seconds for what it doesn't find.
 func (p *Platform) host(ctx context.Context, guest *controlplane.Cluster) error {
 	namespace := ControlPlaneNamespace(guest.Name)
-	if err := p.ensureNamespace(ctx, namespace); err != nil {
+	// What runs beside a control plane has no more rights on its node than the strictest standard gives.
+	if err := p.ensureNamespace(ctx, namespace, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}); err != nil {
 		return err
 	}
 	controlPlane := hostedControlPlane(namespace, guest)
@@ -178,8 +179,8 @@ func (p *Platform) host(ctx context.Context, guest *controlplane.Cluster) error 
 	return nil
 }
 
-func (p *Platform) ensureNamespace(ctx context.Context, name string) error {
-	err := p.management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+func (p *Platform) ensureNamespace(ctx context.Context, name string, labels map[string]string) error {
+	err := p.management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating Namespace %s: %w", name, err)
 	}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+)
+
+const (
+	forbidden = http.StatusForbidden
+	created   = http.StatusCreated
+
+	// What the API server notes on an event: https://kubernetes.io/docs/reference/labels-annotations-taints/audit-annotations/
+	decisionAnnotation = "authorization.k8s.io/decision"
+	reasonAnnotation   = "authorization.k8s.io/reason"
+)
+
+// Event is a request, without what differs between two that need the same permission.
+type Event struct {
+	User string
+	// UserAgent is the program that asked.
+	UserAgent string
+	Verb      string
+	Group     string
+	// Resource has the subresource, if any: pods/eviction. Empty for a URL that is no object's, such as /healthz.
+	Resource  string
+	Namespace string
+	Name      string
+	// Code is the HTTP status of the answer.
+	Code int
+	// Allowed says that the authorizer didn't object; admission may have.
+	Allowed bool
+	// Reason is the authorizer's, which names the binding and the role.
+	Reason string
+}
+
+// String is such as: patch deployments.apps clusters-blue/karpenter.
+func (e Event) String() string {
+	s := Permission{Group: e.Group, Resource: e.Resource, Verb: e.Verb}.String()
+	switch {
+	case e.Namespace != "":
+		s += " " + e.Namespace + "/" + e.Name
+	case e.Name != "":
+		s += " " + e.Name
+	}
+	return s
+}
+
+// by says whether this role is what allowed the request. Where two do, the authorizer names one.
+func (e Event) by(grant Grant) bool {
+	return e.Allowed && strings.Contains(e.Reason, fmt.Sprintf(" of %s %q to ", grant.Kind, grant.Name))
+}
+
+// uses says whether the request needs the permission. Some are asked for beside the one that the event is about, and that leaves no trace of its own.
+func (e Event) uses(p Permission) bool {
+	if e.Group != p.Group || p.Name != "" && p.Name != e.Name && p.Verb != "bind" {
+		return false
+	}
+	wrote := (e.Verb == "create" || e.Verb == "patch" || e.Verb == "update") && e.Code < http.StatusBadRequest
+	switch p.Verb {
+	case "bind": // asked of the role when a binding to it is written
+		return wrote && strings.HasSuffix(e.Resource, "rolebindings")
+	case "escalate": // asked of the role when it is written
+		return wrote && e.Resource == p.Resource
+	case "list": // newer API servers stream to an informer, in its watch, what it has to list of older ones
+		return e.Resource == p.Resource && (e.Verb == "list" || e.Verb == "watch")
+	case "create": // asked, too, of whoever applies what isn't there yet
+		return e.Resource == p.Resource && (e.Verb == "create" || wrote && e.Code == created)
+	}
+	return e.Resource == p.Resource && e.Verb == p.Verb
+}
+
+// record is what is read of an audit.k8s.io/v1 Event.
+type record struct {
+	Verb      string `json:"verb"`
+	UserAgent string `json:"userAgent"`
+	User      struct {
+		Username string `json:"username"`
+	} `json:"user"`
+	ObjectRef *struct {
+		Resource    string `json:"resource"`
+		Namespace   string `json:"namespace"`
+		Name        string `json:"name"`
+		APIGroup    string `json:"apiGroup"`
+		Subresource string `json:"subresource"`
+	} `json:"objectRef"`
+	ResponseStatus struct {
+		Code int `json:"code"`
+	} `json:"responseStatus"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+// Read reads an audit log, one JSON object a line, and returns each different event once. What follows the last line's end is left out: an
+// API server may be writing it, or was killed meanwhile.
+func Read(log io.Reader) ([]Event, error) {
+	seen := map[Event]bool{}
+	var events []Event
+	reader := bufio.NewReaderSize(log, 1<<20)
+	for number := 1; ; number++ {
+		line, err := reader.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return events, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading an audit log: %w", err)
+		}
+		r := record{}
+		if err := json.Unmarshal(line, &r); err != nil {
+			return nil, fmt.Errorf("reading line %d of an audit log: %w", number, err)
+		}
+		event := Event{
+			User: r.User.Username, UserAgent: r.UserAgent, Verb: r.Verb, Code: r.ResponseStatus.Code,
+			Allowed: r.Annotations[decisionAnnotation] == "allow", Reason: r.Annotations[reasonAnnotation],
+		}
+		if ref := r.ObjectRef; ref != nil {
+			event.Group, event.Resource, event.Namespace, event.Name = ref.APIGroup, ref.Resource, ref.Namespace, ref.Name
+			if ref.Subresource != "" {
+				event.Resource += "/" + ref.Subresource
+			}
+		}
+		if !seen[event] {
+			seen[event] = true
+			events = append(events, event)
+		}
+	}
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/test/audit"
+	localworld "github.com/autonode-io/autonode/test/world"
+	"github.com/autonode-io/autonode/test/world/controlplane"
+	"github.com/autonode-io/autonode/test/world/hosting"
+	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
+)
+
+// What audit.Identity.Name calls those whose permissions are compared with what they did.
+const (
+	operatorIdentity            = "the operator"
+	karpenterManagementIdentity = "Karpenter in the management cluster"
+	karpenterGuestIdentity      = "Karpenter in the guest"
+)
+
+// exceptions are the permissions that no story uses, each with what needs it. An entry that is no longer true fails as an unused permission does.
+var exceptions = []audit.Exception{
+	{
+		Identity: operatorIdentity, Resources: []string{"configmaps"}, Names: []string{v1beta1.AbandonedConfigMap}, Verbs: []string{"get", "create", "patch"},
+		Reason: "what a deletion had to leave behind is written down; no story waits for a drain's deadline",
+	}, {
+		Identity: operatorIdentity, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch"},
+		Reason: "the same ConfigMap: applying one starts a watch of those that the operator made",
+	}, {
+		Identity: operatorIdentity, Group: clusterv1.GroupVersion.Group, Resources: []string{"machines"}, Verbs: []string{"patch", "delete"}, Sometimes: true,
+		Reason: "a Machine is removed whose NodeClaim has gone before it, or whose guest can't be reached any more",
+	}, {
+		Identity: operatorIdentity, Group: clusterv1.GroupVersion.Group, Resources: []string{"clusters"}, Verbs: []string{"get"}, Sometimes: true,
+		Reason: "a guest that can't be reached is only believed to be gone when the API server has no Cluster",
+	}, {
+		Identity: operatorIdentity, Group: monitoringGroup, Resources: []string{"podmonitors"}, Verbs: []string{"list", "watch"},
+		Reason: "the world has no Prometheus operator",
+	}, {
+		Identity: operatorIdentity, Group: monitoringGroup, Resources: []string{"podmonitors"}, Names: []string{v1beta1.KarpenterComponent},
+		Verbs: []string{"create", "patch", "delete"}, Reason: "the world has no Prometheus operator",
+	}, {
+		Identity: operatorIdentity, Group: rbacv1.GroupName, Resources: []string{"rolebindings"}, Names: []string{v1beta1.KarpenterComponent}, Verbs: []string{"delete"},
+		Reason: "a binding that somebody replaced by one to another role can't be changed back; operator/apply tests it",
+	}, {
+		Identity: operatorIdentity, Resources: []string{"secrets"}, Names: []string{"karpenter-pull-secret"}, Verbs: []string{"delete"},
+		Reason: "the copy of a pull secret goes when the HostedCluster names none any more; all stories need theirs",
+	}, {
+		Identity: operatorIdentity, Group: v1beta1.GroupVersion.Group, Resources: []string{"controlplanecomponents/finalizers"}, Names: []string{v1beta1.KarpenterComponent},
+		Verbs: []string{"update"}, Reason: "asked for by admission (OwnerReferencesPermissionEnforcement), which leaves no trace; without it the stories fail",
+	}, {
+		Identity: operatorIdentity, Group: "events.k8s.io", Resources: []string{"events"}, Verbs: []string{"patch"}, Sometimes: true,
+		Reason: "an event that happens again within minutes is counted instead of made anew",
+	}, {
+		Identity: operatorIdentity, Resources: []string{"events"}, Verbs: []string{"patch"}, Sometimes: true,
+		Reason: "as above, about the Lease",
+	}, {
+		Identity: karpenterManagementIdentity, Resources: []string{"events"}, Verbs: []string{"patch"}, Sometimes: true,
+		Reason: "as above, about the Lease",
+	}, {
+		Identity: karpenterManagementIdentity, Group: clusterv1.GroupVersion.Group, Resources: []string{"machines"}, Verbs: []string{"get"}, Sometimes: true,
+		Reason: "asked only where the cache may lag behind what was just written",
+	}, {
+		Identity: karpenterManagementIdentity, Group: infrav1.GroupVersion.Group, Resources: []string{"kwokmachines"}, Verbs: []string{"get", "delete"}, Sometimes: true,
+		Reason: "what a crash between two writes left is used by the next attempt, or swept",
+	}, {
+		Identity: karpenterManagementIdentity, Group: bootstrapv1.GroupVersion.Group, Resources: []string{"kubeadmconfigs"}, Verbs: []string{"get", "delete"}, Sometimes: true,
+		Reason: "as above",
+	}, {
+		Identity: karpenterManagementIdentity, Resources: []string{"secrets"}, Names: []string{blue + "-kubeconfig"}, Verbs: []string{"get"}, Denied: true,
+		Reason: "a guest's admin wants it for a machine's bootstrap, in the story about tenants",
+	}, {
+		Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodeclaims"}, Verbs: []string{"get"}, Sometimes: true,
+		Reason: "asked past the cache, before what belongs to a NodeClaim that seems to be gone is swept",
+	}, {
+		Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodeoverlays/status"}, Verbs: []string{"patch"},
+		Reason: "no story has a NodeOverlay",
+	}, {
+		Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodepools/finalizers", "nodeclaims/finalizers"}, Verbs: []string{"update"},
+		Reason: "asked for by admission (OwnerReferencesPermissionEnforcement), which leaves no trace; without it no node registers",
+	}, {
+		Identity: karpenterGuestIdentity, Resources: []string{"namespaces", "persistentvolumes", "persistentvolumeclaims"}, Verbs: []string{"list", "watch"},
+		Reason: "read as soon as a pod has a volume, or an affinity across namespaces; the world has no storage",
+	}, {
+		Identity: karpenterGuestIdentity, Group: "storage.k8s.io", Resources: []string{"storageclasses"}, Verbs: []string{"list", "watch"},
+		Reason: "as above",
+	}, {
+		Identity: karpenterGuestIdentity, Resources: []string{"pods"}, Verbs: []string{"delete"}, Sometimes: true,
+		Reason: "a pod that outlives its NodeClaim's terminationGracePeriod; no story's does for sure",
+	},
+}
+
+const monitoringGroup = "monitoring.coreos.com"
+
+// testerAgent is how stories call themselves where they ask in the name of one of those identities.
+const testerAgent = "autonode-e2e"
+
+// checkPermissions compares what AutoNode's identities may do, in all clusters, with what they did in all stories. Every permission has to have been used,
+// nothing may have been denied, and there is no wildcard.
+func checkPermissions(ctx context.Context, world *localworld.World) ([]string, error) {
+	operator := audit.Identity{Name: operatorIdentity}
+	management := audit.Identity{Name: karpenterManagementIdentity}
+	guests := audit.Identity{Name: karpenterGuestIdentity}
+	if err := add(ctx, &operator, world, world.Management(), localworld.OperatorNamespace, localworld.OperatorServiceAccount); err != nil {
+		return nil, err
+	}
+	for _, guest := range world.Guests() {
+		if err := add(ctx, &management, world, world.Management(), hosting.ControlPlaneNamespace(guest.Name), localworld.KarpenterServiceAccount); err != nil {
+			return nil, err
+		}
+		if err := add(ctx, &guests, world, guest, localworld.GuestNamespace, localworld.KarpenterServiceAccount); err != nil {
+			return nil, err
+		}
+	}
+	var findings []string
+	for _, identity := range []audit.Identity{operator, management, guests} {
+		findings = append(findings, audit.Compare(identity, exceptions)...)
+	}
+	return findings, nil
+}
+
+// add adds to an identity what a ServiceAccount may do in a cluster, and what it did there.
+func add(ctx context.Context, identity *audit.Identity, world *localworld.World, cluster *controlplane.Cluster, namespace, name string) error {
+	reader, err := newClient(cluster.RESTConfig())
+	if err != nil {
+		return err
+	}
+	grants, err := grantsOf(ctx, reader, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name})
+	if err != nil {
+		return fmt.Errorf("reading the roles of %s/%s in %s: %w", namespace, name, cluster.Name, err)
+	}
+	identity.Grants = append(identity.Grants, grants...)
+	log, err := os.Open(world.AuditLog(cluster.Name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // written with the first event; Compare misses them
+	}
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	events, err := audit.Read(log)
+	if err != nil {
+		return fmt.Errorf("%s: %w", cluster.Name, err)
+	}
+	identity.Events = append(identity.Events, slices.DeleteFunc(events, func(e audit.Event) bool {
+		return e.User != "system:serviceaccount:"+namespace+":"+name || e.UserAgent == testerAgent
+	})...)
+	return nil
+}
+
+// grantsOf reads what a subject is bound to.
+func grantsOf(ctx context.Context, reader client.Reader, subject rbacv1.Subject) ([]audit.Grant, error) {
+	var grants []audit.Grant
+	everywhere := &rbacv1.ClusterRoleBindingList{}
+	if err := reader.List(ctx, everywhere); err != nil {
+		return nil, err
+	}
+	for _, binding := range everywhere.Items {
+		if !slices.Contains(binding.Subjects, subject) {
+			continue
+		}
+		role := &rbacv1.ClusterRole{}
+		if err := reader.Get(ctx, client.ObjectKey{Name: binding.RoleRef.Name}, role); err != nil {
+			return nil, err
+		}
+		grants = append(grants, audit.Grant{Kind: "ClusterRole", Name: role.Name, Rules: role.Rules})
+	}
+	namespaced := &rbacv1.RoleBindingList{}
+	if err := reader.List(ctx, namespaced); err != nil {
+		return nil, err
+	}
+	for _, binding := range namespaced.Items {
+		if !slices.Contains(binding.Subjects, subject) {
+			continue
+		}
+		if binding.RoleRef.Kind != "Role" {
+			return nil, fmt.Errorf("RoleBinding %s/%s binds %s %s; only Roles are expected", binding.Namespace, binding.Name, binding.RoleRef.Kind, binding.RoleRef.Name)
+		}
+		role := &rbacv1.Role{}
+		if err := reader.Get(ctx, client.ObjectKey{Namespace: binding.Namespace, Name: binding.RoleRef.Name}, role); err != nil {
+			return nil, err
+		}
+		grants = append(grants, audit.Grant{Kind: "Role", Name: role.Name, Namespace: role.Namespace, Rules: role.Rules})
+	}
+	return grants, nil
+}

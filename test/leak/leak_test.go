@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package leak
+
+import (
+	"encoding/base64"
+	"encoding/pem"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func block(kind, content string) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: []byte(strings.Repeat(content, 30))})
+}
+
+func TestFind(t *testing.T) {
+	key, certificate := block("EC PRIVATE KEY", "key"), block("CERTIFICATE", "public")
+	kubeconfig := `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"a","cluster":{"server":"https://guest.example"}}],` +
+		`"users":[{"name":"a","user":{"token":"kubeconfig-token","client-key-data":"` + base64.StdEncoding.EncodeToString(key) + `"}}]}`
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "all"},
+		Data: map[string][]byte{
+			"token": []byte("plain-token"), "short": []byte("yes"), "format": []byte("cloud-config"), "tls.key": key, "ca.crt": certificate, "value": []byte(kubeconfig),
+			"script":                   []byte("#!/bin/sh\necho this is a file"),
+			corev1.DockerConfigJsonKey: []byte(`{"auths":{"registry.example":{"auth":"` + base64.StdEncoding.EncodeToString([]byte("user:from-auth")) + `","password":"from-password"}}}`),
+		},
+	}
+	finder := &Finder{}
+	finder.Learn("management", secret)
+	from := func(key string) []string { return []string{"management: Secret blue/all, key " + key} }
+	jwt := "eyJhbGciOiJFUzI1NiJ9.eyJpc3MiOiJodHRwczovL2EifQ.MEUCIQDx0123456789abcdef"
+	for _, test := range []struct {
+		name, text string
+		want       []string
+	}{
+		{name: "When there is nothing secret, it should find nothing", text: "Issued a guest token for Karpenter at https://guest.example, yes, as cloud-config\n" + string(certificate)},
+		{name: "When a token is in a log line, it should say where it is from", text: `{"msg":"using plain-token"}`, want: from("token")},
+		{name: "When it is encoded, it should find it too", text: base64.StdEncoding.EncodeToString([]byte("plain-token")), want: from("token")},
+		{name: "When a kubeconfig's token is in an argument, it should find it", text: "--token=kubeconfig-token", want: from("value")},
+		{name: "When a password of a pull secret is in a message, it should find it", text: "401 for from-password", want: from(corev1.DockerConfigJsonKey)},
+		{name: "When a password was joined to a user in a pull secret, it should find it", text: "401 for from-auth", want: from(corev1.DockerConfigJsonKey)},
+		{name: "When a text is a file of a Secret that holds no credential, it should not mind", text: "#!/bin/sh\necho this is a file"},
+		{name: "When a private key is quoted, it should find it", text: strings.ReplaceAll(string(key), "\n", `\n`), want: []string{"a private key", "management: Secret blue/all, key tls.key"}},
+		{name: "When any token is in a text, it should see it by its form", text: "Bearer " + jwt, want: []string{"a signed token (JWT)"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := finder.Find(test.text)
+			// The key is in two Secrets' keys here; either may be named.
+			for i := range got {
+				got[i] = strings.Replace(got[i], "key value", "key tls.key", 1)
+			}
+			want := test.want
+			for i := range want {
+				want[i] = strings.Replace(want[i], "key value", "key tls.key", 1)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+	t.Run("When nothing was learned, it should still know forms", func(t *testing.T) {
+		if got := (&Finder{}).Find(jwt); len(got) != 1 {
+			t.Errorf("got %v", got)
+		}
+	})
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"github.com/autonode-io/autonode/test/world/controlplane"
+	"github.com/autonode-io/autonode/test/world/hosting"
+)
+
+const (
+	// OperatorServiceAccount is the operator's, in OperatorNamespace.
+	OperatorServiceAccount = "autonode-operator"
+	// KarpenterServiceAccount is Karpenter's, in each control-plane namespace of the management cluster, and in a guest in GuestNamespace.
+	KarpenterServiceAccount = "karpenter"
+	// GuestNamespace is where Karpenter's ServiceAccount is in a guest.
+	GuestNamespace = "kube-system"
+)
+
+// audit says what a cluster's API server writes down.
+func (w *World) audit(cluster string) controlplane.Audit {
+	if !w.cfg.Audit {
+		return controlplane.Audit{}
+	}
+	users := []string{serviceAccount(GuestNamespace, KarpenterServiceAccount)}
+	if cluster == Management {
+		users = []string{serviceAccount(OperatorNamespace, OperatorServiceAccount)}
+		for _, guest := range w.cfg.Guests {
+			users = append(users, serviceAccount(hosting.ControlPlaneNamespace(guest), KarpenterServiceAccount))
+		}
+	}
+	return controlplane.Audit{Users: users, File: w.dir.auditLog(cluster)}
+}
+
+func serviceAccount(namespace, name string) string {
+	return "system:serviceaccount:" + namespace + ":" + name
+}
