@@ -14,7 +14,7 @@ CONTAINER_TOOL ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell 
 IMAGE_PREFIX ?= autonode
 
 # Folders with tests that need no world; test/e2e is the rest.
-PACKAGES = ./api/... ./assets/... ./cmd/... ./karpenter/... ./operator/... ./payload/... ./test/conformance/... ./test/monitoring/... ./test/world/...
+PACKAGES = ./api/... ./assets/... ./cmd/... ./karpenter/... ./operator/... ./payload/... ./test/audit/... ./test/conformance/... ./test/install/... ./test/leak/... ./test/monitoring/... ./test/world/...
 TESTFLAGS ?=
 COUNT ?= 1
 
@@ -87,6 +87,20 @@ image: build ## Build the container images with docker, podman or buildah.
 	for program in autonode-operator karpenter-clusterapi; do \
 		$(CONTAINER_TOOL) build --file Containerfile --target $$program --tag $(IMAGE_PREFIX)/$$program:$(VERSION) . || exit 1; done
 
+# Tools with a module of their own, which only these targets build.
+SECURITY_TOOL = go tool -modfile=tools/security/go.mod
+
+.PHONY: sbom
+sbom: build ## Write what the programs are made of into dist/, as SPDX. The first run builds syft, which takes minutes.
+	@mkdir -p dist
+	for program in autonode-operator karpenter-clusterapi; do \
+		SYFT_CHECK_FOR_APP_UPDATE=false $(SECURITY_TOOL) syft scan file:bin/$$program --quiet \
+			--source-name $$program --source-version $(VERSION) --output spdx-json=dist/$$program.spdx.json || exit 1; done
+
+.PHONY: vulncheck
+vulncheck: ## Look for known vulnerabilities in what the programs call. Needs vuln.go.dev, so it is no part of verify.
+	$(SECURITY_TOOL) govulncheck ./cmd/...
+
 .PHONY: clean
 clean: ## Remove what was built here. The world's programs stay in their cache; 'autonode world build' names it.
-	rm -rf bin
+	rm -rf bin dist

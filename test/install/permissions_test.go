@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/assets/guest"
+	"github.com/autonode-io/autonode/assets/karpenter"
+)
+
+const securityDoc = root + "/docs/security.md"
+
+// TestPermissions keeps the tables of docs/security.md as the roles are.
+func TestPermissions(t *testing.T) {
+	for name, rules := range map[string][]rbacv1.PolicyRule{
+		"operator": operatorRules(t), "karpenter": karpenterRules(t), "guest": guestRules(t),
+	} {
+		t.Run("When the role of "+name+" changes, docs/security.md should say so", func(t *testing.T) {
+			content, err := os.ReadFile(securityDoc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			begin, end := "<!-- "+name+" rules, written by go test ./test/install -update -->\n", "<!-- end -->"
+			before, rest, ok := strings.Cut(string(content), begin)
+			_, after, closed := strings.Cut(rest, end)
+			if !ok || !closed {
+				t.Fatalf("%s has no table between %q and %q", securityDoc, begin, end)
+			}
+			want := before + begin + table(rules) + end + after
+			if *update {
+				if err := os.WriteFile(securityDoc, []byte(want), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if want != string(content) {
+				t.Errorf("%s differs from the role of %s; go test ./test/install -update writes it", securityDoc, name)
+			}
+		})
+	}
+}
+
+func table(rules []rbacv1.PolicyRule) string {
+	var b strings.Builder
+	b.WriteString("| API group | resources | names | verbs |\n| --- | --- | --- | --- |\n")
+	for _, rule := range rules {
+		groups := make([]string, len(rule.APIGroups))
+		for i, group := range rule.APIGroups {
+			if groups[i] = group; group == "" {
+				groups[i] = "core"
+			}
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", strings.Join(groups, ", "), strings.Join(rule.Resources, ", "),
+			strings.Join(rule.ResourceNames, ", "), strings.Join(rule.Verbs, ", "))
+	}
+	return b.String()
+}
+
+func operatorRules(t *testing.T) []rbacv1.PolicyRule {
+	t.Helper()
+	for _, resource := range build(t, manifests).Resources() {
+		if resource.GetKind() != "ClusterRole" {
+			continue
+		}
+		document, err := resource.AsYAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		role := &rbacv1.ClusterRole{}
+		if err := yaml.UnmarshalStrict(document, role); err != nil {
+			t.Fatal(err)
+		}
+		return role.Rules
+	}
+	t.Fatal("manifests have no ClusterRole")
+	return nil
+}
+
+func karpenterRules(t *testing.T) []rbacv1.PolicyRule {
+	t.Helper()
+	role, err := karpenter.Role()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return role.Rules
+}
+
+func guestRules(t *testing.T) []rbacv1.PolicyRule {
+	t.Helper()
+	_, role, _, err := guest.Access()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return role.Rules
+}
