@@ -31,7 +31,8 @@ const (
 const (
 	// AsExpectedReason: nothing to do.
 	AsExpectedReason = "AsExpected"
-	// PausedReason: remove spec.pausedUntil, or the Cluster's pause, to go on.
+	// PausedReason: Karpenter is scaled to zero, and nodes and pods go on running; remove spec.pausedUntil, or the Cluster's pause,
+	// to go on.
 	PausedReason = "Paused"
 )
 
@@ -101,6 +102,9 @@ const (
 	AutoNodeNotConfiguredReason = "AutoNodeNotConfigured"
 	// AutoNodeDrainingReason: AutoNode was turned off and its nodes are being drained; the message says what holds them.
 	AutoNodeDrainingReason = "AutoNodeDraining"
+	// AutoNodeDrainStoppedReason: the nodes weren't drained in time and spec.nodeDrain.onTimeout is Stop, so that nothing is forced.
+	// Remove what holds the drain, which the message names, raise spec.nodeDrain.timeout, or set onTimeout to Force.
+	AutoNodeDrainStoppedReason = "AutoNodeDrainStopped"
 	// AutoNodeDegradedReason: Karpenter was rolled out and isn't available now; look at its pods in the control-plane namespace.
 	AutoNodeDegradedReason = "AutoNodeDegraded"
 	// AutoNodeEvaluationFailedReason: the state couldn't be read; the message holds the error, and it is tried again.
@@ -111,6 +115,12 @@ const (
 const (
 	// NodesOutdatedReason: nodes run an older version and are being replaced as the NodePools' disruption budgets allow.
 	NodesOutdatedReason = "NodesOutdated"
+	// NodeUpgradeHeldReason: nodes wait for the maintenance window or the approval that spec.autoNode.nodeUpgrade asks for; the message
+	// says when it opens, or how to approve.
+	NodeUpgradeHeldReason = "NodeUpgradeHeld"
+	// NodeVersionUnsupportedReason: nodes run a version that is too old for the control plane, which supports three minor versions back.
+	// Let them be replaced: the message says what holds them.
+	NodeVersionUnsupportedReason = "NodeVersionUnsupported"
 	// ControlPlaneOlderReason: the payload's node version is newer than the guest's API server; nodes follow once that is upgraded.
 	ControlPlaneOlderReason = "ControlPlaneOlder"
 )
@@ -125,7 +135,8 @@ const (
 
 // Reasons of the events that record an irreversible step.
 const (
-	// AbandonedReason: the guest was unreachable until the drain's deadline; the ConfigMap that the event names lists what was left.
+	// AbandonedReason: the guest was unreachable until the drain's deadline, or Karpenter didn't finish even by force; the ConfigMap
+	// that the event names lists what was left.
 	AbandonedReason = "Abandoned"
 	// DrainForcedReason: the drain's deadline passed and pods are terminated against their PodDisruptionBudgets.
 	DrainForcedReason = "DrainForced"
@@ -153,6 +164,9 @@ const (
 	// "karpenter-clusterapi=registry.example/karpenter@sha256:…", the component as the payload calls it and an image by digest.
 	// Everything else stays the payload's. The condition ImageOverridden says whether it is followed.
 	OverrideImageAnnotation = Group + "/override-image"
+	// ApproveNodeVersionAnnotation on a HostedCluster approves one Kubernetes version for its nodes, such as "1.37.1", where
+	// spec.autoNode.nodeUpgrade.policy is Manual. It approves no other: the next version needs another value.
+	ApproveNodeVersionAnnotation = Group + "/approve-node-version"
 	// TokenExpiresAtAnnotation is on the Secret with Karpenter's guest token: when it expires, in RFC 3339.
 	TokenExpiresAtAnnotation = Group + "/token-expires-at"
 	// TokenServiceAccountUIDAnnotation is on the same Secret: the guest ServiceAccount that the token belongs to. A

@@ -3,6 +3,8 @@
 package v1beta1
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -83,7 +85,9 @@ type HostedClusterSpec struct {
 	ImageContentSources []ImageContentSource `json:"imageContentSources,omitempty"`
 
 	// pausedUntil pauses AutoNode for this cluster: "true" until it is removed, "false", or a time in RFC 3339 at
-	// which it resumes by itself. What runs goes on running: nothing is written but a token that would expire.
+	// which it resumes by itself. Karpenter is scaled to zero meanwhile, so that no node comes, goes or is replaced; nodes
+	// and their pods go on running. Nothing else is written, and a drain's time begins anew after the pause. Cluster API's
+	// annotation cluster.x-k8s.io/paused on the HostedCluster or the Cluster, and the Cluster's spec.paused, do the same.
 	// +optional
 	// +kubebuilder:validation:MaxLength=35
 	// +kubebuilder:validation:Pattern=`^(true|false|\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2}))$`
@@ -93,7 +97,53 @@ type HostedClusterSpec struct {
 	// AutoNode made, then Karpenter; NodePools and CRDs stay in the guest cluster.
 	// +optional
 	AutoNode *AutoNode `json:"autoNode,omitempty"`
+
+	// nodeDrain says how long nodes may drain when autoNode is removed or the HostedCluster deleted, and what happens then.
+	// It stands beside autoNode because it has to outlive it.
+	// +optional
+	NodeDrain *NodeDrain `json:"nodeDrain,omitempty"`
 }
+
+// NodeDrain bounds the drain of all nodes.
+type NodeDrain struct {
+	// timeout is how long nodes may drain within their PodDisruptionBudgets, from 1m to 168h. Without it, what the operator's
+	// flag --drain-timeout says, 30m unless set.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('168h')",message="timeout has to be between 1m and 168h"
+	Timeout *metav1.Duration `json:"timeout,omitempty"`
+	// onTimeout says what happens to nodes that aren't drained by then.
+	// +optional
+	// +kubebuilder:default=Force
+	OnTimeout DrainTimeoutPolicy `json:"onTimeout,omitempty"`
+}
+
+// TimeoutOr returns how long nodes may drain: timeout where it is set, else the fallback. A nil NodeDrain is one without anything set.
+func (d *NodeDrain) TimeoutOr(fallback time.Duration) time.Duration {
+	if d == nil || d.Timeout == nil || d.Timeout.Duration <= 0 {
+		return fallback
+	}
+	return d.Timeout.Duration
+}
+
+// Stops says that nothing is ever forced. A nil NodeDrain forces.
+func (d *NodeDrain) Stops() bool { return d != nil && d.OnTimeout == DrainTimeoutStop }
+
+// DrainTimeoutPolicy says what happens to nodes that aren't drained in time.
+//
+// +kubebuilder:validation:Enum=Force;Stop
+type DrainTimeoutPolicy string
+
+const (
+	// DrainTimeoutForce terminates the pods that are left, against their PodDisruptionBudgets. What still isn't gone a few minutes
+	// later is given up: its Machines are deleted through the management cluster, and a ConfigMap lists them.
+	DrainTimeoutForce DrainTimeoutPolicy = "Force"
+	// DrainTimeoutStop terminates no pod by force and gives nothing up: the drain goes on within the budgets, and AutoNodeEnabled
+	// says that a person has to act. A deleted HostedCluster stays until then.
+	DrainTimeoutStop DrainTimeoutPolicy = "Stop"
+)
 
 // Release is a payload.
 type Release struct {
@@ -128,6 +178,62 @@ type AutoNode struct {
 	// provisionerConfig chooses the provisioner.
 	// +required
 	ProvisionerConfig ProvisionerConfig `json:"provisionerConfig"`
+
+	// nodeUpgrade says when nodes get the version of a new payload. Karpenter itself follows the payload at once. Without it
+	// nodes do, too, as the disruption budgets of their NodePools allow, which hold in any case.
+	// +optional
+	NodeUpgrade *NodeUpgrade `json:"nodeUpgrade,omitempty"`
+}
+
+// NodeUpgrade is a union: the member that policy names is set.
+//
+// +kubebuilder:validation:XValidation:rule="self.policy == 'MaintenanceWindow' ? has(self.maintenanceWindow) : !has(self.maintenanceWindow)",message="maintenanceWindow is required when policy is MaintenanceWindow, and forbidden otherwise"
+type NodeUpgrade struct {
+	// policy chooses what the upgrade of nodes waits for. Until then new nodes get the version that nodes have.
+	// +optional
+	// +kubebuilder:default=Immediate
+	Policy NodeUpgradePolicy `json:"policy,omitempty"`
+	// maintenanceWindow is when nodes may be upgraded.
+	// +optional
+	MaintenanceWindow *MaintenanceWindow `json:"maintenanceWindow,omitempty"`
+}
+
+// NodeUpgradePolicy is what the upgrade of nodes waits for.
+//
+// +kubebuilder:validation:Enum=Immediate;MaintenanceWindow;Manual
+type NodeUpgradePolicy string
+
+const (
+	// NodeUpgradeImmediate: nothing; nodes follow the payload and the control plane at once.
+	NodeUpgradeImmediate NodeUpgradePolicy = "Immediate"
+	// NodeUpgradeMaintenanceWindow: the next maintenance window. From then on new nodes get the new version, and running nodes are
+	// replaced as long as a window is open; what is left when it closes waits for the next.
+	NodeUpgradeMaintenanceWindow NodeUpgradePolicy = "MaintenanceWindow"
+	// NodeUpgradeManual: the annotation autonode.io/approve-node-version on the HostedCluster, with the version that is approved.
+	NodeUpgradeManual NodeUpgradePolicy = "Manual"
+)
+
+// MaintenanceWindow opens again and again.
+type MaintenanceWindow struct {
+	// schedule is when it opens, as cron has it: minute, hour, day of the month, month, day of the week, such as "0 2 * * 6"; or
+	// @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually. An hour that clocks skip in spring doesn't come.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^(@(annually|yearly|monthly|weekly|daily|midnight|hourly)|[0-9A-Za-z*/,?-]+( +[0-9A-Za-z*/,?-]+){4})$`
+	Schedule string `json:"schedule"`
+	// duration is how long it stays open, from 15m to 168h. Replacements begin up to its end but for the last five minutes; a drain
+	// that has begun ends in its own time.
+	// +required
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('15m') && duration(self) <= duration('168h')",message="duration has to be between 15m and 168h"
+	Duration metav1.Duration `json:"duration"`
+	// timeZone is the one that schedule is meant in, by its name in the IANA database, such as Europe/Zurich. Without it UTC.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	TimeZone string `json:"timeZone,omitempty"`
 }
 
 // Provisioner is a program that makes nodes.
@@ -245,13 +351,15 @@ type AutoNodeState string
 const (
 	// AutoNodeStateEnabled: Karpenter runs as the payload says, and nodes come and go.
 	AutoNodeStateEnabled AutoNodeState = "Enabled"
-	// AutoNodeStateProgressing: AutoNode is being turned on.
+	// AutoNodeStateProgressing: Karpenter is being installed, or started again, for instance after a pause.
 	AutoNodeStateProgressing AutoNodeState = "Progressing"
 	// AutoNodeStateUpgrading: a new payload rolls Karpenter, then the nodes.
 	AutoNodeStateUpgrading AutoNodeState = "Upgrading"
 	// AutoNodeStateWaiting: an input is missing. What runs goes on as it is.
 	AutoNodeStateWaiting AutoNodeState = "Waiting"
-	// AutoNodeStatePaused: spec.pausedUntil or Cluster API's pause holds everything as it is.
+	// AutoNodeStateDegraded: Karpenter was rolled out and isn't available now.
+	AutoNodeStateDegraded AutoNodeState = "Degraded"
+	// AutoNodeStatePaused: spec.pausedUntil or Cluster API's pause holds everything as it is, with Karpenter scaled to zero.
 	AutoNodeStatePaused AutoNodeState = "Paused"
 	// AutoNodeStateDraining: AutoNode was turned off and its nodes are being removed.
 	AutoNodeStateDraining AutoNodeState = "Draining"
@@ -265,6 +373,10 @@ type AutoNodeStatus struct {
 	// message says what is waited for, and what to do about it. It is empty when there is nothing to say.
 	// +optional
 	Message string `json:"message,omitempty"`
+	// drainStartedTime is when the drain that is under way began, for its deadline. A pause ends it: nodes have their whole
+	// time again afterwards.
+	// +optional
+	DrainStartedTime *metav1.Time `json:"drainStartedTime,omitempty"`
 	// nodeCount is the number of nodes that Karpenter made and that have joined.
 	// +optional
 	NodeCount *int32 `json:"nodeCount,omitempty"`
@@ -301,6 +413,10 @@ type VersionStatus struct {
 	// desired is the payload that spec.release resolved to.
 	// +optional
 	Desired *DesiredVersion `json:"desired,omitempty"`
+	// nodeVersion is the Kubernetes version that nodes get now, as far as the control plane allows it: the desired payload's, or a
+	// former one's while spec.autoNode.nodeUpgrade holds it.
+	// +optional
+	NodeVersion string `json:"nodeVersion,omitempty"`
 	// history holds the newest entry first, sixteen at most.
 	// +optional
 	// +listType=atomic
