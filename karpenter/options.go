@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/env"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/version"
 )
 
 // Options are the provider's own flags; Karpenter core's stand beside them. Each has an environment variable that is used where the
@@ -34,6 +35,8 @@ type Options struct {
 	Namespace string
 	// NodeVersion is the Kubernetes version of nodes whose node class names none. Empty: that of the guest's API server.
 	NodeVersion string
+	// NodeUpgradeWindow is when nodes may be replaced because NodeVersion is another: see version.ParseUpgrades. Empty: at any time.
+	NodeUpgradeWindow string
 	// AllowedBootstrapPatches are those that node classes may have, in JSON as spec.bootstrapPatches has them. Empty: any.
 	AllowedBootstrapPatches string
 	// PriceFile holds prices of instance types; empty for none.
@@ -56,6 +59,8 @@ func (o *Options) AddFlags(fs *options.FlagSet) {
 		"The bootstrap patches that node classes may have, in JSON as spec.bootstrapPatches of a node class has them; [] allows none. Without it any are allowed: whoever may write a node class can then make a machine read what the bootstrap provider may, such as Secrets of the namespace.")
 	fs.StringVar(&o.NodeVersion, "node-version", env.WithDefaultString("NODE_VERSION", ""),
 		"Kubernetes version of nodes whose node class names none, such as 1.36.3. Without it nodes follow the guest's API server, and they never exceed it.")
+	fs.StringVar(&o.NodeUpgradeWindow, "node-upgrade-window", env.WithDefaultString("NODE_UPGRADE_WINDOW", ""),
+		`When nodes may be replaced because --node-version is another than theirs: a maintenance window in JSON, such as {"schedule":"0 2 * * 6","duration":"4h","timeZone":"Europe/Zurich"}, or never. Without it at any time. New nodes get --node-version in any case.`)
 	fs.StringVar(&o.PriceFile, "price-file", env.WithDefaultString("PRICE_FILE", ""),
 		"YAML file of prices in US dollars an hour, a list of {instanceType, zone, capacityType, price}. It is read again when it changes, and it need not exist. A price in it takes the place of the annotations on templates and MachineDeployments.")
 }
@@ -87,6 +92,9 @@ func (o *Options) validate() error {
 	}
 	if _, err := o.allowedPatches(); err != nil {
 		errs = append(errs, err)
+	}
+	if _, err := version.ParseUpgrades(o.NodeUpgradeWindow); err != nil {
+		errs = append(errs, fmt.Errorf("--node-upgrade-window: %w", err))
 	}
 	if o.NodeVersion != "" {
 		if _, err := semver.Parse(strings.TrimPrefix(o.NodeVersion, "v")); err != nil {

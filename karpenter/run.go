@@ -236,6 +236,10 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 	}
 
 	unavailable := offering.NewUnavailable(guest.Clock)
+	upgrades, err := version.ParseUpgrades(opts.NodeUpgradeWindow)
+	if err != nil {
+		return nil, fmt.Errorf("reading --node-upgrade-window: %w", err)
+	}
 	versions := version.Resolver{Tracker: version.NewTracker(guest.KubernetesInterface.Discovery()), Payload: opts.NodeVersion}
 	kinds := machine.Kinds{
 		Guest:      guest.GetClient(),
@@ -275,7 +279,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 		Limits:         limits,
 		Overlays:       guest.InstanceTypeStore,
 		Patience:       patience,
-		Drift:          drift.New(drift.Config{InstanceTypes: instanceTypes, Version: versions.Resolve}),
+		Drift:          drift.New(drift.Config{InstanceTypes: instanceTypes, Version: versions.Resolve, Upgrades: upgrades, Clock: guest.Clock}),
 	})
 	undecorated := metrics.Decorate(leadership.Gate(provider, keeper.Suspended))
 	decorated := overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -40,6 +41,10 @@ type Config struct {
 	// Version resolves the version of a shape's nodes, and says whether the guest's API server answers. Without a shape it
 	// is that of the node class.
 	Version func(nodeClass *v1alpha1.ClusterAPINodeClass, sh *shape.Shape) (result version.Result, reachable bool)
+	// Upgrades says when nodes may be replaced because the payload gives another version; nil at any time.
+	Upgrades version.Upgrades
+	// Clock tells the time; nil is the real one.
+	Clock clock.PassiveClock
 }
 
 // Detector finds drift.
@@ -47,6 +52,9 @@ type Detector struct{ Config }
 
 // New returns a detector.
 func New(config Config) *Detector {
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
+	}
 	return &Detector{Config: config}
 }
 
@@ -80,6 +88,11 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 		return ""
 	}
 	if differs(strings.TrimPrefix(machine.Spec.Version, "v"), strings.TrimPrefix(resolved.Version, "v")) {
+		// A version that the node class or the MachineDeployment names is its writer's decision, not the platform's.
+		followsPayload := nodeClass.Spec.Version == "" && (sh == nil || sh.Version() == "")
+		if followsPayload && d.Upgrades != nil && !d.Upgrades(d.Clock.Now()) {
+			return ""
+		}
 		return VersionDrifted
 	}
 	return ""

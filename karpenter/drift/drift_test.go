@@ -4,6 +4,7 @@ package drift_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/blang/semver/v4"
 	"github.com/google/go-cmp/cmp"
@@ -39,6 +40,8 @@ type world struct {
 	server    string
 	payload   string
 	reachable bool
+	// upgrades may be nil.
+	upgrades version.Upgrades
 	// unavailable may be nil.
 	unavailable *offering.Unavailable
 }
@@ -118,9 +121,12 @@ func (w *world) reason() cloudprovider.DriftReason {
 			}
 			return version.Resolve(in), w.reachable
 		},
+		Upgrades: w.upgrades,
 	})
 	return detector.Reason(w.nodeClass, w.nodeClaim, w.machine)
 }
+
+func held(time.Time) bool { return false }
 
 func kubelet(w *world) {
 	w.nodeClass.Spec.Kubelet = &v1alpha1.KubeletConfiguration{MaxPods: ptr.To[int32](20)}
@@ -134,6 +140,21 @@ func TestReason(t *testing.T) {
 		"When nothing has changed, it should find no drift": {func(*world) {}, ""},
 
 		"When the kubelet's settings have changed, it should find it": {kubelet, drift.NodeClassDrifted},
+		"When the payload's version is another but upgrades are held, it should wait": {func(w *world) {
+			w.payload, w.machine.Spec.Version, w.upgrades = "1.36.2", "v1.36.1", held
+		}, ""},
+		"When the payload's version is another and upgrades are allowed, it should find it": {func(w *world) {
+			w.payload, w.machine.Spec.Version, w.upgrades = "1.36.2", "v1.36.1", func(time.Time) bool { return true }
+		}, drift.VersionDrifted},
+		"When upgrades are held but the node class names a version, it should follow that": {func(w *world) {
+			w.nodeClass.Spec.Version, w.upgrades = "1.36.1", held
+			w.nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation] = nodeclass.Hash(w.nodeClass)
+		}, drift.VersionDrifted},
+		"When upgrades are held but something else has changed, it should find that": {func(w *world) {
+			w.machine.Spec.Version, w.upgrades = "v1.36.1", held
+			w.shapes[0].ContentHash = "other"
+		}, drift.ShapeDrifted},
+
 		"When the hash was made by another rule, it should not compare it": {func(w *world) {
 			kubelet(w)
 			w.nodeClaim.Annotations[v1alpha1.NodeClassHashVersionAnnotation] = "v0"
