@@ -66,7 +66,7 @@ type Options struct {
 	HostedClusterSelector string
 	// GuestTokenLifetime is how long a token of Karpenter's for its guest cluster is valid.
 	GuestTokenLifetime time.Duration
-	// DrainTimeout is how long the deletion of a HostedCluster waits for its nodes to drain.
+	// DrainTimeout is how long nodes may drain where the HostedCluster doesn't say it.
 	DrainTimeout time.Duration
 	// GuestTimeout is how long a call to a guest may take; zero is guest.DefaultTimeout.
 	GuestTimeout time.Duration
@@ -158,6 +158,9 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 		Management: management, Live: live, Secrets: connections.Secrets(), Apply: applier,
 		Clock: clock.RealClock{}, TokenLifetime: options.GuestTokenLifetime,
 	})
+	operand := component.New(component.Config{
+		Management: management, Applier: applier, Recorder: recorder, PullSecrets: pullSecrets,
+	})
 	counts := status.New(status.Config{})
 	divided := shard.Config{Management: management, Live: live, Selector: mine.selector, Released: connections.Release}
 	if options.LeaderElection {
@@ -182,20 +185,20 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 			{Step: connections, Anyway: always},
 			{Step: crd.New(crd.Config{Apply: applier})},
 			{Step: tokens, Anyway: karpenterRuns}, // a token expires whatever else is waited for
-			{Step: component.New(component.Config{
-				Management: management, Applier: applier, Recorder: recorder, PullSecrets: pullSecrets,
-			})},
+			{Step: operand},
+			{Step: operand.AfterPause(), Anyway: karpenterRuns},
 			{Step: nodeclass.New(nodeclass.Config{Apply: applier})},
 			{Step: counts},
 		},
 		Disabled: []hostedcluster.Step{
 			{Step: connections},
 			{Step: teardown.New(teardown.Config{
-				Management: management, Live: live, Apply: applier, Recorder: recorder, Access: tokens, DrainTimeout: options.DrainTimeout,
+				Management: management, Live: live, Apply: applier, Recorder: recorder, DrainTimeout: options.DrainTimeout,
+				Operand: []scope.Step{tokens, operand.WhileDraining()},
 			}), Anyway: always},
 			{Step: counts},
 		},
-		Paused:  []hostedcluster.Step{{Step: connections}, {Step: tokens.WhilePaused(), Anyway: always}},
+		Paused:  []hostedcluster.Step{{Step: operand.WhilePaused()}},
 		Sources: []source.Source{connections.Source(), pullSecrets.Source(), releases.Source(), held.Source()},
 
 		OwnNamespace: options.LeaderElectionNamespace,

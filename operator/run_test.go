@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -194,6 +195,22 @@ func rollOut(g Gomega, ctx context.Context, namespace, image string) {
 	g.Expect(management.Status().Update(ctx, deployment)).To(Succeed())
 }
 
+// replicas are those that Karpenter's Deployment is to have.
+func replicas(g Gomega, ctx context.Context, namespace string) int32 {
+	deployment := &appsv1.Deployment{}
+	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, deployment)).To(Succeed())
+	return ptr.Deref(deployment.Spec.Replicas, 1)
+}
+
+// scaledDown stands in for the Deployment controller during a pause.
+func scaledDown(g Gomega, ctx context.Context, namespace, image string) {
+	deployment := &appsv1.Deployment{}
+	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, deployment)).To(Succeed())
+	g.Expect(deployment.Spec.Template.Spec.Containers[0].Image).To(Equal(image))
+	deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: deployment.Generation}
+	g.Expect(clusters.Management.Client.Status().Update(ctx, deployment)).To(Succeed())
+}
+
 func TestOperator(t *testing.T) {
 	host := start(t)
 	t.Run("Life", func(t *testing.T) { life(t, host) })
@@ -323,29 +340,54 @@ func life(t *testing.T, host string) {
 		rollOut(g, ctx, namespace, image+strings.Repeat("2", 64))
 	})
 
-	t.Run("When it is paused, it should freeze everything until the time has come", func(t *testing.T) {
+	t.Run("When it is paused, it should scale Karpenter to zero, change nothing else, and resume when the time has come", func(t *testing.T) {
 		g := NewWithT(t)
 		upgrade := push(t, host, "1.36.3")
-		until := time.Now().Add(3 * time.Second).Truncate(time.Second)
+		until := time.Now().Add(4 * time.Second).Truncate(time.Second)
 		patch(g, ctx, name, func(hc *v1beta1.HostedCluster) {
 			hc.Spec.PausedUntil = ptr.To(until.Format(time.RFC3339))
 			hc.Spec.Release.Image = upgrade
 		})
 		g.Eventually(func(g Gomega) {
+			g.Expect(replicas(g, ctx, namespace)).To(BeZero())
+			scaledDown(g, ctx, namespace, image+strings.Repeat("2", 64))
 			hostedCluster := get(g, ctx, name)
-			g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("True/Paused"))
+			g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("False/Paused"))
 			g.Expect(hostedCluster.Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStatePaused))
+			g.Expect(hostedCluster.Status.AutoNode.Message).To(And(
+				HavePrefix("paused until "), HaveSuffix("; Karpenter is scaled to zero; nodes and pods go on running")))
 			g.Expect(hostedCluster.Status.Version.Desired.Version).To(Equal("1.36.2"))
+			component := &v1beta1.ControlPlaneComponent{}
+			g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, component)).To(Succeed())
+			available := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Available)
+			g.Expect(available).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.PausedReason)))
 		}).Should(Succeed())
-		rollOut(g, ctx, namespace, image+strings.Repeat("2", 64))
 		// Resumes by itself, with the upgrade.
 		g.Eventually(func(g Gomega) {
 			hostedCluster := get(g, ctx, name)
 			g.Expect(hostedCluster.Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStateUpgrading), "%+v", hostedCluster.Status.AutoNode)
+			g.Expect(hostedCluster.Status.AutoNode.Message).To(HavePrefix("Karpenter is being upgraded from payload 1.36.2 to 1.36.3: "))
 			g.Expect(hostedCluster.Status.Version.History[0].Version).To(Equal("1.36.3"))
 			g.Expect(hostedCluster.Status.Version.History[0].State).To(Equal(v1beta1.UpdatePartial))
 		}).Should(Succeed())
 		g.Expect(time.Now()).To(BeTemporally(">=", until))
+		g.Expect(replicas(g, ctx, namespace)).To(BeEquivalentTo(2))
+		g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("3", 64)) }).Should(Succeed())
+	})
+
+	t.Run("When an input went missing during a pause, it should let run what ran before", func(t *testing.T) {
+		g := NewWithT(t)
+		wanted := get(g, ctx, name).Spec.Release.Image
+		patch(g, ctx, name, func(hc *v1beta1.HostedCluster) { hc.Spec.PausedUntil = ptr.To("true") })
+		g.Eventually(func(g Gomega) { g.Expect(replicas(g, ctx, namespace)).To(BeZero()) }).Should(Succeed())
+		patch(g, ctx, name, func(hc *v1beta1.HostedCluster) {
+			hc.Spec.PausedUntil, hc.Spec.Release.Image = nil, host+"/release:9.9.8"
+		})
+		g.Eventually(func(g Gomega) {
+			g.Expect(replicas(g, ctx, namespace)).To(BeEquivalentTo(2))
+			g.Expect(reasonOf(get(g, ctx, name), v1beta1.ReleaseResolved)).To(Equal("False/ImageNotFound"))
+		}).Should(Succeed())
+		patch(g, ctx, name, func(hc *v1beta1.HostedCluster) { hc.Spec.Release.Image = wanted })
 		g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("3", 64)) }).Should(Succeed())
 	})
 
@@ -358,9 +400,42 @@ func life(t *testing.T, host string) {
 		}).Should(Succeed())
 	})
 
-	t.Run("When the HostedCluster is deleted, it should remove all and let it go", func(t *testing.T) {
+	t.Run("When the HostedCluster is deleted during a pause, it should hold the drain, and let Karpenter drain after it", func(t *testing.T) {
 		g := NewWithT(t)
+		claim := &karpv1.NodeClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: "general-x", Finalizers: []string{karpv1.TerminationFinalizer}},
+			Spec: karpv1.NodeClaimSpec{
+				NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass},
+				Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
+			},
+		}
+		g.Expect(guest.Create(ctx, claim)).To(Succeed())
+		patch(g, ctx, name, func(hc *v1beta1.HostedCluster) { hc.Spec.PausedUntil = ptr.To("true") })
+		g.Eventually(func(g Gomega) {
+			g.Expect(replicas(g, ctx, namespace)).To(BeZero())
+			g.Expect(get(g, ctx, name).Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStatePaused))
+		}).Should(Succeed())
 		g.Expect(management.Delete(ctx, get(g, ctx, name))).To(Succeed())
+		g.Consistently(func(g Gomega) {
+			g.Expect(guest.Get(ctx, client.ObjectKeyFromObject(claim), claim)).To(Succeed())
+			g.Expect(claim.DeletionTimestamp.IsZero()).To(BeTrue())
+			g.Expect(get(g, ctx, name).Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStatePaused))
+		}, "500ms").Should(Succeed())
+		patch(g, ctx, name, func(hc *v1beta1.HostedCluster) { hc.Spec.PausedUntil = nil })
+		g.Eventually(func(g Gomega) {
+			g.Expect(replicas(g, ctx, namespace)).To(BeEquivalentTo(2))
+			g.Expect(guest.Get(ctx, client.ObjectKeyFromObject(claim), claim)).To(Succeed())
+			g.Expect(claim.DeletionTimestamp.IsZero()).To(BeFalse())
+			hostedCluster := get(g, ctx, name)
+			g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("False/AutoNodeDraining"))
+			g.Expect(hostedCluster.Status.AutoNode.DrainStartedTime).NotTo(BeNil())
+		}).Should(Succeed())
+		claim.Finalizers = nil
+		g.Expect(guest.Update(ctx, claim)).To(Succeed())
+	})
+
+	t.Run("When nothing of it is left, it should let the HostedCluster go", func(t *testing.T) {
+		g := NewWithT(t)
 		g.Eventually(func(g Gomega) {
 			err := management.Get(ctx, client.ObjectKey{Namespace: "clusters", Name: name}, &v1beta1.HostedCluster{})
 			g.Expect(client.IgnoreNotFound(err)).To(Succeed())

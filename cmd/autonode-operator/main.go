@@ -71,7 +71,7 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
 	flags.DurationVar(&options.GuestTokenLifetime, "guest-token-lifetime", access.DefaultTokenLifetime,
 		"how long a token of Karpenter for its guest cluster is valid, 10m at least; it is renewed when a third of that is left")
 	flags.DurationVar(&options.DrainTimeout, "drain-timeout", teardown.DefaultDrainTimeout,
-		"how long the deletion of a HostedCluster waits for its nodes to drain before pods are terminated by force")
+		"how long nodes may drain, when AutoNode is turned off or a HostedCluster deleted, before pods are terminated by force; a HostedCluster's spec.nodeDrain has precedence")
 	flags.DurationVar(&options.GuestTimeout, "guest-timeout", guest.DefaultTimeout,
 		"how long a call to a guest's API server may take before the guest counts as not answering")
 	flags.StringVar(&logLevel, "log-level", "info", "least important log lines to write: debug, info or error")

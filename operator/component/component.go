@@ -232,31 +232,39 @@ func (c *Component) report(ctx context.Context, s *scope.Scope, objects []client
 		return nil // nothing was installed yet
 	}
 
-	before := s.Component
-	after := before.DeepCopy()
-	after.Status.Resources = resources
 	trouble, err := c.trouble(ctx, key.Namespace)
 	if err != nil {
 		return err
 	}
-	setRollout(after, live, desired, trouble)
-	setAvailable(after, live, trouble)
-	if desired != nil {
-		after.Status.ImageOverride = ""
-		if image := desired.Spec.Template.Spec.Containers[0].Image; image != s.Karpenter.Image {
-			after.Status.ImageOverride = image
+	return c.patchStatus(ctx, s, func(component *v1beta1.ControlPlaneComponent) {
+		component.Status.Resources = resources
+		setRollout(component, live, desired, trouble)
+		setAvailable(component, live, trouble)
+		if desired == nil {
+			return
 		}
-	}
-	if desired != nil && rolledOut(after) {
-		after.Status.Version = s.Release.Version
-	}
+		component.Status.ImageOverride = ""
+		if image := desired.Spec.Template.Spec.Containers[0].Image; image != s.Karpenter.Image {
+			component.Status.ImageOverride = image
+		}
+		if rolledOut(component) {
+			component.Status.Version = s.Release.Version
+		}
+	})
+}
+
+// patchStatus writes the component's status where change changes it, and an event for each condition.
+func (c *Component) patchStatus(ctx context.Context, s *scope.Scope, change func(*v1beta1.ControlPlaneComponent)) error {
+	before := s.Component
+	after := before.DeepCopy()
+	change(after)
 	s.Component = after
 	if equality.Semantic.DeepEqual(before.Status, after.Status) {
 		return nil
 	}
 	patched := after.DeepCopy()
 	if err := c.Management.Status().Patch(ctx, patched, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("patching the status of ControlPlaneComponent %s: %w", key, err)
+		return fmt.Errorf("patching the status of ControlPlaneComponent %s: %w", client.ObjectKeyFromObject(after), err)
 	}
 	c.record(before, after)
 	after.ObjectMeta = patched.ObjectMeta

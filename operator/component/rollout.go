@@ -40,7 +40,7 @@ func setRollout(component *v1beta1.ControlPlaneComponent, live, desired *appsv1.
 	}
 	replicas, status := ptr.Deref(live.Spec.Replicas, 1), live.Status
 	switch {
-	case desired != nil && !sameContainer(live, desired), status.ObservedGeneration < live.Generation:
+	case desired != nil && (!sameContainer(live, desired) || replicas != ptr.Deref(desired.Spec.Replicas, 1)), status.ObservedGeneration < live.Generation:
 		wait("the Deployment is being updated")
 	case status.UpdatedReplicas < replicas:
 		wait("%d of %d replicas are updated", status.UpdatedReplicas, replicas)
@@ -100,7 +100,7 @@ func (c *Component) record(before, after *v1beta1.ControlPlaneComponent) {
 			continue
 		}
 		eventType := corev1.EventTypeNormal
-		if condition.Type == v1beta1.Available && condition.Status == metav1.ConditionFalse && was != nil {
+		if condition.Type == v1beta1.Available && condition.Status == metav1.ConditionFalse && condition.Reason != v1beta1.PausedReason && was != nil {
 			eventType = corev1.EventTypeWarning
 		}
 		note := fmt.Sprintf("%s is %s", condition.Type, condition.Status)

@@ -3,6 +3,7 @@
 package hostedcluster
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"unicode/utf8"
@@ -28,6 +29,10 @@ func (r *Reconciler) conclude(s *scope.Scope, o *outcome) {
 	}
 	if hostedCluster.Status.AutoNode == nil {
 		hostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{}
+	}
+	if o.state != draining {
+		// Set by the teardown. A drain that goes on after a pause, or after AutoNode was on again, has its whole time.
+		hostedCluster.Status.AutoNode.DrainStartedTime = nil
 	}
 	if onlyConflicts(o.errs) {
 		return // the next try has the newer object; nothing is wrong
@@ -72,13 +77,8 @@ func (s summary) conditionMessage() string {
 }
 
 func summarize(s *scope.Scope, o *outcome) summary {
-	status := &s.HostedCluster.Status
 	if o.state == paused {
-		was := metav1.ConditionUnknown
-		if c := meta.FindStatusCondition(status.Conditions, v1beta1.AutoNodeEnabled); c != nil {
-			was = c.Status
-		}
-		return summary{status: was, reason: v1beta1.PausedReason, message: o.message, state: v1beta1.AutoNodeStatePaused}
+		return summary{status: metav1.ConditionFalse, reason: v1beta1.PausedReason, message: o.message, state: v1beta1.AutoNodeStatePaused}
 	}
 	if err := o.err(); err != nil {
 		state := v1beta1.AutoNodeStateWaiting
@@ -88,7 +88,8 @@ func summarize(s *scope.Scope, o *outcome) summary {
 		return summary{status: metav1.ConditionUnknown, reason: v1beta1.AutoNodeEvaluationFailedReason, message: err.Error(), state: state}
 	}
 	if o.state == draining {
-		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeDrainingReason, message: o.message, detail: "AutoNode is being removed", state: v1beta1.AutoNodeStateDraining}
+		reason := cmp.Or(o.reason, v1beta1.AutoNodeDrainingReason)
+		return summary{status: metav1.ConditionFalse, reason: reason, message: o.message, detail: "AutoNode is being removed", state: v1beta1.AutoNodeStateDraining}
 	}
 	return summarizeRunning(s, o)
 }
@@ -104,27 +105,17 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	rolledOut := meta.FindStatusCondition(component.Conditions, v1beta1.RolloutComplete)
 	is := func(c *metav1.Condition, status metav1.ConditionStatus) bool { return c != nil && c.Status == status }
 
-	progressing := v1beta1.AutoNodeStateProgressing
-	if component.Version != "" {
-		progressing = v1beta1.AutoNodeStateUpgrading
-	}
+	progressing, doing := progress(status.Version, component.Version)
 	switch runs := is(rolledOut, metav1.ConditionTrue) && is(available, metav1.ConditionTrue); {
 	case o.blocked && !runs && !faulty(status.Conditions):
-		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeProgressingReason, message: o.message, detail: "Karpenter is being installed", state: progressing}
+		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeProgressingReason, message: o.message, detail: doing, state: progressing}
 	case o.blocked && !runs:
 		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeWaitingReason, message: o.message, detail: "an input is missing", state: v1beta1.AutoNodeStateWaiting}
 	case !is(rolledOut, metav1.ConditionTrue):
-		message := "Karpenter is being installed"
-		if rolledOut != nil && rolledOut.Message != "" {
-			message = rolledOut.Message
-		}
-		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeProgressingReason, message: message, state: progressing}
+		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeProgressingReason, message: explain(doing, rolledOut), state: progressing}
 	case !is(available, metav1.ConditionTrue):
-		message := "Karpenter isn't available"
-		if available != nil && available.Message != "" {
-			message = available.Message
-		}
-		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeDegradedReason, message: message, state: v1beta1.AutoNodeStateWaiting}
+		message := explain(fmt.Sprintf("Karpenter of payload %s isn't available", component.Version), available)
+		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeDegradedReason, message: message, state: v1beta1.AutoNodeStateDegraded}
 	}
 	sum := summary{
 		status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, state: v1beta1.AutoNodeStateEnabled,
@@ -140,6 +131,33 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 		sum.state, sum.message = v1beta1.AutoNodeStateWaiting, o.message
 	}
 	return sum
+}
+
+// progress says what a rollout of Karpenter that isn't complete is for. Runs is the version of the payload that was rolled out whole
+// last, empty for none.
+func progress(version *v1beta1.VersionStatus, runs string) (v1beta1.AutoNodeState, string) {
+	desired := runs
+	if version != nil && version.Desired != nil {
+		desired = version.Desired.Version
+	}
+	switch {
+	case desired == "":
+		return v1beta1.AutoNodeStateProgressing, "Karpenter is being installed"
+	case runs == "":
+		return v1beta1.AutoNodeStateProgressing, fmt.Sprintf("Karpenter of payload %s is being installed", desired)
+	case runs == desired:
+		return v1beta1.AutoNodeStateProgressing, fmt.Sprintf("Karpenter of payload %s is being rolled out again", desired)
+	default:
+		return v1beta1.AutoNodeStateUpgrading, fmt.Sprintf("Karpenter is being upgraded from payload %s to %s", runs, desired)
+	}
+}
+
+// explain adds what a condition of the component says, if it does.
+func explain(what string, condition *metav1.Condition) string {
+	if condition == nil || condition.Message == "" {
+		return what
+	}
+	return what + ": " + condition.Message
 }
 
 // faulty says that somebody has to correct an input, in contrast to one that takes its time.

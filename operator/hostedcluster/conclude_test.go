@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -48,15 +49,25 @@ func TestConclude(t *testing.T) {
 		}, {
 			name:   "When Karpenter was never rolled out, it should be Progressing",
 			change: []func(*scope.Scope){func(s *scope.Scope) { s.Component.Status = v1beta1.ControlPlaneComponentStatus{} }},
-			want:   "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateProgressing, message: "Karpenter is being installed",
+			want:   "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateProgressing, message: "Karpenter of payload 1.36.3 is being installed",
 		}, {
-			name:   "When another payload is rolled out, it should be Upgrading",
-			change: []func(*scope.Scope){component(v1beta1.RolloutComplete, metav1.ConditionFalse, "1 of 2 replicas are updated")},
-			want:   "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateUpgrading, message: "1 of 2 replicas are updated",
+			name: "When another payload is rolled out, it should be Upgrading, from what to what",
+			change: []func(*scope.Scope){
+				component(v1beta1.RolloutComplete, metav1.ConditionFalse, "1 of 2 replicas are updated"),
+				func(s *scope.Scope) { s.Component.Status.Version = "1.36.2" },
+			},
+			want: "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateUpgrading,
+			message: "Karpenter is being upgraded from payload 1.36.2 to 1.36.3: 1 of 2 replicas are updated",
+		}, {
+			name:   "When Karpenter starts again with the same payload, as after a pause, it should not be Upgrading",
+			change: []func(*scope.Scope){component(v1beta1.RolloutComplete, metav1.ConditionFalse, "0 of 2 replicas are updated")},
+			want:   "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateProgressing,
+			message: "Karpenter of payload 1.36.3 is being rolled out again: 0 of 2 replicas are updated",
 		}, {
 			name:   "When Karpenter crashes after its rollout, it should be degraded",
 			change: []func(*scope.Scope){component(v1beta1.Available, metav1.ConditionFalse, "none of 2 replicas is available")},
-			want:   "False/AutoNodeDegraded", state: v1beta1.AutoNodeStateWaiting, message: "none of 2 replicas is available",
+			want:   "False/AutoNodeDegraded", state: v1beta1.AutoNodeStateDegraded,
+			message: "Karpenter of payload 1.36.3 isn't available: none of 2 replicas is available",
 		}, {
 			name: "When nodes are outdated, it should be Upgrading while Karpenter is as expected",
 			change: []func(*scope.Scope){func(s *scope.Scope) {
@@ -100,16 +111,17 @@ func TestConclude(t *testing.T) {
 			outcome: outcome{blocked: true, errs: []error{conflict}},
 			want:    "",
 		}, {
-			name:    "When it is paused, it should not judge",
-			outcome: outcome{state: paused, message: "paused by spec.pausedUntil"},
-			want:    "Unknown/Paused", state: v1beta1.AutoNodeStatePaused, message: "paused by spec.pausedUntil",
+			name:    "When it is paused, Karpenter doesn't run, and it should say until when",
+			outcome: outcome{state: paused, message: "paused by spec.pausedUntil; Karpenter is scaled to zero"},
+			want:    "False/Paused", state: v1beta1.AutoNodeStatePaused, message: "paused by spec.pausedUntil; Karpenter is scaled to zero",
 		}, {
-			name: "When it is paused while enabled, it should stay enabled",
-			change: []func(*scope.Scope){func(s *scope.Scope) {
-				setCondition(s.HostedCluster, v1beta1.AutoNodeEnabled, metav1.ConditionTrue, v1beta1.AsExpectedReason, "")
-			}},
-			outcome: outcome{state: paused, message: "paused by spec.pausedUntil"},
-			want:    "True/Paused", state: v1beta1.AutoNodeStatePaused, message: "paused by spec.pausedUntil",
+			name:    "When the pause fails to hold, it should be paused all the same, with the error",
+			outcome: outcome{state: paused, message: "paused; but Karpenter may still run: boom", errs: []error{errors.New("component: boom")}},
+			want:    "False/Paused", state: v1beta1.AutoNodeStatePaused, message: "paused; but Karpenter may still run: boom",
+		}, {
+			name:    "When a drain may force nothing and its time is over, it should have a reason of its own",
+			outcome: outcome{state: draining, blocked: true, message: "4 of 12 nodes left", reason: v1beta1.AutoNodeDrainStoppedReason},
+			want:    "False/AutoNodeDrainStopped", state: v1beta1.AutoNodeStateDraining, message: "4 of 12 nodes left",
 		}, {
 			name:    "When it drains, it should say what is left",
 			outcome: outcome{state: draining, blocked: true, message: "4 of 12 nodes left"},
@@ -136,6 +148,18 @@ func TestConclude(t *testing.T) {
 			}
 		})
 	}
+
+	t.Run("When a drain is interrupted, the nodes should have their whole time in the next one", func(t *testing.T) {
+		for state, kept := range map[state]bool{draining: true, paused: false, on: false, waiting: false} {
+			r := &Reconciler{clock: clocktesting.NewFakePassiveClock(noon)}
+			s := running("1.36.3")
+			s.HostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{DrainStartedTime: ptr.To(metav1.NewTime(noon))}
+			r.conclude(s, &outcome{state: state, blocked: true})
+			if got := s.HostedCluster.Status.AutoNode.DrainStartedTime != nil; got != kept {
+				t.Errorf("in state %d the drain's beginning is kept: %t, want %t", state, got, kept)
+			}
+		}
+	})
 
 	t.Run("When AutoNode is off, it should drop what is said of nodes and keep the history", func(t *testing.T) {
 		r := &Reconciler{clock: clocktesting.NewFakePassiveClock(noon)}

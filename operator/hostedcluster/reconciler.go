@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -63,8 +64,8 @@ type Config struct {
 	// Disabled are the steps that run while AutoNode is being turned off or the HostedCluster deleted, in order. When none of
 	// them waits, everything is gone and the finalizer is removed.
 	Disabled []Step
-	// Paused are the steps that run while the HostedCluster is paused, in order: those without which what runs would stop. What they
-	// write to its status is dropped.
+	// Paused are the steps that run while the HostedCluster is paused, in order: those that hold what runs. What they write to its
+	// status is dropped; their messages say what the pause means.
 	Paused []Step
 	// Profiles are of the cloud providers that HostedClusters may choose from.
 	Profiles provider.Profiles
@@ -176,7 +177,9 @@ type outcome struct {
 	// blocked says that not every step ran.
 	blocked bool
 	// message says what is waited for, empty for nothing.
-	message      string
+	message string
+	// reason is AutoNodeEnabled's where it isn't the usual one; see scope.Result.
+	reason       string
 	errs         []error
 	requeueAfter time.Duration
 }
@@ -235,15 +238,19 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, rival string
 	return o
 }
 
-// keep sees to it that what runs goes on running during a pause.
+// keep sees to it that a pause holds.
 func (r *Reconciler) keep(ctx context.Context, s *scope.Scope, p pause) *outcome {
 	frozen := *s
 	frozen.HostedCluster = s.HostedCluster.DeepCopy()
 	o := &outcome{}
-	if s.Profile != nil {
-		r.run(ctx, &frozen, r.paused, o)
+	r.run(ctx, &frozen, r.paused, o)
+	parts := []string{p.message}
+	if err := o.err(); err != nil {
+		parts = append(parts, "but Karpenter may still run: "+err.Error())
+	} else if o.message != "" {
+		parts = append(parts, o.message)
 	}
-	o.state, o.message = paused, p.message
+	o.state, o.message = paused, strings.Join(parts, "; ")
 	o.requeue(p.resumesAfter)
 	return o
 }
@@ -325,6 +332,9 @@ func (r *Reconciler) run(ctx context.Context, s *scope.Scope, steps []Step, o *o
 		o.blocked = o.blocked || result.Wait || err != nil
 		if o.message == "" {
 			o.message = result.Message
+		}
+		if o.reason == "" {
+			o.reason = result.Reason
 		}
 		o.requeue(result.RequeueAfter)
 	}

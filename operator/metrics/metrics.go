@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -49,7 +48,7 @@ var (
 	updating = desc("updating_seconds",
 		"Since how long the newest payload is known without Karpenter and all nodes running it, 0 when they do.")
 	drainDeadline = desc("drain_deadline_timestamp_seconds",
-		"When the nodes of a deleted HostedCluster are drained by force at the earliest, in seconds since the epoch.")
+		"When the nodes of a HostedCluster that is deleted, or in which AutoNode was turned off, are to be drained, in seconds since the epoch.")
 	guestReachable = desc("guest_reachable",
 		"1 while the guest's API server answers, 0 otherwise.")
 	nodes = desc("nodes",
@@ -78,7 +77,7 @@ type Config struct {
 	Management client.Reader
 	// Holder is what the operator records in status.operator; HostedClusters that others hold are theirs to tell of. Empty tells of all.
 	Holder string
-	// DrainTimeout is how long after the deletion of a HostedCluster its nodes may drain.
+	// DrainTimeout is how long nodes may drain where the HostedCluster doesn't say it.
 	DrainTimeout time.Duration
 	// Clock tells the time; nil is the real one.
 	Clock clock.PassiveClock
@@ -155,8 +154,8 @@ func (c *Collector) collect(samples chan<- prometheus.Metric, hostedCluster *v1b
 	}
 	status := &hostedCluster.Status
 	gauge(enabled, boolean(meta.IsStatusConditionTrue(status.Conditions, v1beta1.AutoNodeEnabled)))
-	if deleted := hostedCluster.DeletionTimestamp; !deleted.IsZero() && controllerutil.ContainsFinalizer(hostedCluster, v1beta1.HostedClusterFinalizer) {
-		gauge(drainDeadline, float64(deleted.Add(c.DrainTimeout).Unix()))
+	if status.AutoNode != nil && status.AutoNode.DrainStartedTime != nil {
+		gauge(drainDeadline, float64(status.AutoNode.DrainStartedTime.Add(hostedCluster.Spec.NodeDrain.TimeoutOr(c.DrainTimeout)).Unix()))
 	}
 	for _, component := range components {
 		gauge(componentInfo, 1, component.Namespace, component.Name, component.Status.Version, digest(status.Version, component.Status.Version))

@@ -187,16 +187,23 @@ func TestCollect(t *testing.T) {
 				"updating_seconds":    `{name="blue",namespace="clusters"} 0`,
 			},
 		}, {
-			name: "When a cluster is deleted, it should tell when its drain is forced, and not be late",
+			name: "When a cluster drains, it should tell by when, and not be late",
 			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
-				h.DeletionTimestamp = ptr.To(ago(10 * time.Minute))
-				h.Status.AutoNode.State = v1beta1.AutoNodeStateDraining
+				h.DeletionTimestamp = ptr.To(ago(time.Hour))
+				h.Status.AutoNode.State, h.Status.AutoNode.DrainStartedTime = v1beta1.AutoNodeStateDraining, ptr.To(ago(10*time.Minute))
 			}), component("blue", "1.36.3", condition(v1beta1.RolloutComplete, metav1.ConditionFalse, v1beta1.RollingOutReason, time.Hour))},
 			want: map[string]string{
 				"drain_deadline_timestamp_seconds": `{name="blue",namespace="clusters"} 1800001200`,
 				"progressing_seconds":              `{name="blue",namespace="clusters"} 0`,
 				"state":                            `{name="blue",namespace="clusters",state="Draining"} 1`,
 			},
+		}, {
+			name: "When a cluster says itself how long it may drain, it should tell that",
+			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
+				h.Spec.AutoNode, h.Spec.NodeDrain = nil, &v1beta1.NodeDrain{Timeout: &metav1.Duration{Duration: time.Hour}}
+				h.Status.AutoNode.DrainStartedTime = ptr.To(ago(0))
+			})},
+			want: map[string]string{"drain_deadline_timestamp_seconds": `{name="blue",namespace="clusters"} 1800003600`},
 		}, {
 			name: "When nobody has counted yet, it should not say that there is nothing",
 			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
@@ -256,7 +263,7 @@ func TestCollect(t *testing.T) {
 
 	t.Run("When names and help texts are linted, they should follow Prometheus' habits", func(t *testing.T) {
 		c, _ := collector(t, prometheus.NewRegistry(), hostedCluster("blue", func(h *v1beta1.HostedCluster) {
-			h.DeletionTimestamp = ptr.To(ago(time.Minute))
+			h.Status.AutoNode.DrainStartedTime = ptr.To(ago(time.Minute))
 		}), component("blue", "1.36.3", rolledOut))
 		problems, err := testutil.CollectAndLint(c)
 		NewWithT(t).Expect(problems, err).To(BeEmpty())

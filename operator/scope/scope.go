@@ -35,6 +35,8 @@ type Result struct {
 	Wait bool
 	// Message says in a person's words what is waited for. It reaches AutoNodeEnabled and the MESSAGE column.
 	Message string
+	// Reason is the reason that AutoNodeEnabled gets instead of the one that waiting usually has; empty for that one.
+	Reason string
 	// RequeueAfter wakes the reconciler after this time; zero means never.
 	RequeueAfter time.Duration
 }

@@ -43,15 +43,15 @@ func (t *Teardown) machines(ctx context.Context, s *scope.Scope) ([]clusterv1.Ma
 }
 
 // reap deletes Machines that no NodeClaim stands for, and waits until they are gone.
-func (t *Teardown) reap(ctx context.Context, machines []clusterv1.Machine) (scope.Result, error) {
+func (t *Teardown) reap(ctx context.Context, machines []clusterv1.Machine, d drain) (scope.Result, error) {
 	if err := t.deleteMachines(ctx, machines); err != nil {
 		return scope.Result{}, err
 	}
-	return scope.Result{
-		Wait:         true,
-		Message:      fmt.Sprintf("%d %s to be deleted by Cluster API: %s", len(machines), plural(len(machines), "Machine is", "Machines are"), names(machines, 3)),
-		RequeueAfter: recheck,
-	}, nil
+	message := fmt.Sprintf("%d %s to be deleted by Cluster API: %s", len(machines), plural(len(machines), "Machine is", "Machines are"), names(machines, 3))
+	if d.phase == stopped {
+		message += "; " + t.outlook(d)
+	}
+	return scope.Result{Wait: true, Message: message, Reason: d.reason(), RequeueAfter: recheck}, nil
 }
 
 // deleteMachines tells Cluster API not to drain: either Karpenter has done so, or nobody can.
@@ -97,8 +97,8 @@ func (t *Teardown) guestIsGone(ctx context.Context, s *scope.Scope) (bool, error
 
 // giveUp stops waiting for Karpenter: it writes down what is left, deletes the Machines through the management cluster, and, where
 // the guest can be reached, removes the finalizers that only Karpenter would.
-func (t *Teardown) giveUp(ctx context.Context, s *scope.Scope, machines []clusterv1.Machine, claims []karpv1.NodeClaim) error {
-	if err := t.record(ctx, s, machines, claims); err != nil {
+func (t *Teardown) giveUp(ctx context.Context, s *scope.Scope, machines []clusterv1.Machine, claims []karpv1.NodeClaim, d drain) error {
+	if err := t.record(ctx, s, machines, claims, d); err != nil {
 		return err
 	}
 	if err := t.deleteMachines(ctx, machines); err != nil {
@@ -144,20 +144,21 @@ func release(ctx context.Context, guest *scope.Guest, object client.Object) erro
 	return nil
 }
 
-// record writes the ConfigMap, once, before anything is given up. It belongs to nobody, so that it outlives the HostedCluster; it lies
+// record writes the ConfigMap, once for each drain, before anything is given up. It belongs to nobody, so that it outlives the HostedCluster; it lies
 // beside the Machines that it is about.
-func (t *Teardown) record(ctx context.Context, s *scope.Scope, machines []clusterv1.Machine, claims []karpv1.NodeClaim) error {
+func (t *Teardown) record(ctx context.Context, s *scope.Scope, machines []clusterv1.Machine, claims []karpv1.NodeClaim, d drain) error {
 	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.AbandonedConfigMap}
+	started := t.begun(s).UTC().Format(time.RFC3339)
 	existing := &corev1.ConfigMap{}
 	switch err := t.Live.Get(ctx, key, existing); {
-	case err == nil && existing.Data["hostedClusterUID"] == string(s.HostedCluster.UID):
+	case err == nil && existing.Data["hostedClusterUID"] == string(s.HostedCluster.UID) && existing.Data["drainStarted"] == started:
 		return nil
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("reading ConfigMap %s: %w", key, err)
 	}
-	why := fmt.Sprintf("Karpenter didn't remove its nodes within %s of the deletion, and %s more by force", t.DrainTimeout, t.patience())
+	why := fmt.Sprintf("Karpenter didn't remove its nodes within %s, and %s more by force", d.timeout, patience(d.timeout))
 	if s.Guest == nil {
-		why = unreachable(s, fmt.Sprintf("the deletion waited for it for %s", t.DrainTimeout))
+		why = unreachable(s, fmt.Sprintf("the deletion waited for it for %s", d.timeout))
 	}
 	record := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
@@ -171,6 +172,7 @@ func (t *Teardown) record(ctx context.Context, s *scope.Scope, machines []cluste
 		Data: map[string]string{
 			"hostedCluster":    s.HostedCluster.Namespace + "/" + s.HostedCluster.Name,
 			"hostedClusterUID": string(s.HostedCluster.UID),
+			"drainStarted":     started,
 			"time":             t.Clock.Now().UTC().Format(time.RFC3339),
 			"reason":           why,
 			"machines":         describeMachines(machines),

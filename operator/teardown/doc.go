@@ -11,7 +11,11 @@
 //  5. When the HostedCluster is deleted, the CustomResourceDefinitions that the operator created go too, and with them what the
 //     guest's admin defined by them.
 //
-// Turning AutoNode off waits as long as it takes. Deleting a HostedCluster has a deadline, counted from its deletion timestamp:
-// then pods are terminated against their PodDisruptionBudgets. A guest that has been unreachable for a while by then, or a Karpenter
-// that still doesn't finish, is given up: the Machines are deleted through the management cluster, and a ConfigMap says so.
+// Both have a deadline, which spec.nodeDrain sets and which counts from what status.autoNode.drainStartedTime holds. Until then
+// PodDisruptionBudgets hold. Then either pods are terminated against them, and a Karpenter that still doesn't finish is given up:
+// the Machines are deleted through the management cluster, and a ConfigMap says so. Or, by policy, nothing is forced, and a person is
+// told what holds the drain.
+//
+// A guest that can't be reached is given up only when its HostedCluster is deleted, and only when this operator has had no answer
+// for a while by the deadline. While AutoNode is merely turned off the guest goes on to live, and is waited for.
 package teardown

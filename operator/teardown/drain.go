@@ -30,9 +30,11 @@ import (
 // drain deletes the NodeClaims and waits until Karpenter has seen them off.
 func (t *Teardown) drain(ctx context.Context, s *scope.Scope, claims []karpv1.NodeClaim, d drain) (scope.Result, error) {
 	result := scope.Result{Wait: true, RequeueAfter: recheck}
-	if t.Access != nil && s.Component != nil {
-		if _, err := t.Access.Reconcile(ctx, s); err != nil {
-			return result, fmt.Errorf("%s: %w", t.Access.Name(), err)
+	if s.Component != nil {
+		for _, step := range t.Operand {
+			if _, err := step.Reconcile(ctx, s); err != nil {
+				return result, fmt.Errorf("%s: %w", step.Name(), err)
+			}
 		}
 	}
 	for i := range claims {
@@ -46,7 +48,7 @@ func (t *Teardown) drain(ctx context.Context, s *scope.Scope, claims []karpv1.No
 		log.FromContext(ctx).Info("Deleted a NodeClaim to drain its node", "NodeClaim", klog.KObj(claim))
 	}
 	if d.phase == forced {
-		if err := t.force(ctx, s, claims); err != nil {
+		if err := t.force(ctx, s, claims, d); err != nil {
 			return result, err
 		}
 	}
@@ -60,15 +62,32 @@ func (t *Teardown) drain(ctx context.Context, s *scope.Scope, claims []karpv1.No
 	} else if holds != "" {
 		parts = append(parts, holds)
 	}
-	switch {
-	case d.forcedAt.IsZero():
-	case d.phase == patient:
-		parts = append(parts, "forced at "+d.forcedAt.UTC().Format(timeOfDay))
-	default:
-		parts = append(parts, "pods are terminated by force, and what is left is given up at "+d.givenUp.UTC().Format(timeOfDay))
-	}
+	result.Reason = d.reason()
+	parts = append(parts, t.outlook(d))
 	result.Message = strings.Join(parts, "; ")
 	return result, nil
+}
+
+// outlook says what comes of what isn't drained.
+func (t *Teardown) outlook(d drain) string {
+	switch deadline := t.clockTime(d.deadline); {
+	case d.phase == stopped:
+		return fmt.Sprintf("it was to be done by %s, and spec.nodeDrain.onTimeout is Stop: remove what holds it, raise spec.nodeDrain.timeout, or set onTimeout to Force", deadline)
+	case d.phase == forced:
+		return "pods are terminated by force, and what is left is given up at " + t.clockTime(d.givenUp)
+	case d.stops:
+		return fmt.Sprintf("to be done by %s; nothing is forced", deadline)
+	default:
+		return "forced at " + deadline
+	}
+}
+
+// reason is what AutoNodeEnabled says; empty for the usual.
+func (d drain) reason() string {
+	if d.phase == stopped {
+		return v1beta1.AutoNodeDrainStoppedReason
+	}
+	return ""
 }
 
 // progress says how many nodes are left, of how many since this operator began to look.
@@ -176,14 +195,19 @@ func list(ctx context.Context, guest *scope.Guest, definition string, into clien
 	return nil
 }
 
+// forcedSince returns since when Karpenter may terminate the pods of a NodeClaim's node; false if it may not yet.
+func forcedSince(claim *karpv1.NodeClaim, now time.Time) (time.Time, bool) {
+	at, err := time.Parse(time.RFC3339, claim.Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey])
+	return at, err == nil && !at.After(now)
+}
+
 // force lets Karpenter terminate the pods that a drain waits for.
-func (t *Teardown) force(ctx context.Context, s *scope.Scope, claims []karpv1.NodeClaim) error {
+func (t *Teardown) force(ctx context.Context, s *scope.Scope, claims []karpv1.NodeClaim, d drain) error {
 	now := t.Clock.Now().UTC()
 	changed := 0
 	for i := range claims {
 		claim := &claims[i]
-		at, err := time.Parse(time.RFC3339, claim.Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey])
-		if err == nil && !at.After(now) {
+		if _, ok := forcedSince(claim, now); ok {
 			continue
 		}
 		before := client.MergeFrom(claim.DeepCopy())
@@ -196,7 +220,7 @@ func (t *Teardown) force(ctx context.Context, s *scope.Scope, claims []karpv1.No
 	if changed > 0 {
 		log.FromContext(ctx).Info("Forced the drain of what is left", "nodeClaims", changed)
 		t.Recorder.Eventf(s.HostedCluster, nil, corev1.EventTypeWarning, v1beta1.DrainForcedReason, "Drain",
-			"%d %s not drained within %s of the deletion: the pods left on them are terminated", changed, plural(changed, "node was", "nodes were"), t.DrainTimeout)
+			"%d %s not drained within %s: the pods left on them are terminated", changed, plural(changed, "node was", "nodes were"), d.timeout)
 	}
 	return nil
 }

@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -21,7 +23,7 @@ import (
 )
 
 const (
-	// DefaultDrainTimeout is how long nodes may drain before a deleted HostedCluster stops waiting.
+	// DefaultDrainTimeout is how long nodes may drain before pods are terminated.
 	DefaultDrainTimeout = 30 * time.Minute
 	// maxPatience is how long Karpenter gets to finish once pods may be terminated by force, and how long a guest must have been
 	// unreachable to be given up. A shorter drain timeout shortens it.
@@ -30,8 +32,6 @@ const (
 	recheck = 5 * time.Second
 	// slowRecheck is for what changes seldom, or what a watch tells too.
 	slowRecheck = 30 * time.Second
-	// timeOfDay is how messages name a deadline.
-	timeOfDay = "15:04 MST"
 )
 
 // Config is what New needs.
@@ -41,11 +41,12 @@ type Config struct {
 	Live       client.Reader
 	Apply      *apply.Applier
 	Recorder   events.EventRecorder
-	// Access is the step that keeps Karpenter's token valid, which a long drain needs too; nil where tests have no Karpenter.
-	Access scope.Step
+	// Operand are the steps without which Karpenter couldn't drain: one keeps its token valid, which a long drain needs too, and one
+	// lets it run again after a pause. None where tests have no Karpenter.
+	Operand []scope.Step
 	// Clock tells the time; nil is the real one.
 	Clock clock.PassiveClock
-	// DrainTimeout is how long nodes may drain after a HostedCluster was deleted; zero is DefaultDrainTimeout.
+	// DrainTimeout is how long nodes of a HostedCluster may drain that doesn't say it itself; zero is DefaultDrainTimeout.
 	DrainTimeout time.Duration
 }
 
@@ -109,40 +110,56 @@ func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, machines []clu
 	d := t.drainOf(s, claims)
 	switch {
 	case d.phase == over && len(claims)+len(machines) > 0:
-		if err := t.giveUp(ctx, s, machines, claims); err != nil {
+		if err := t.giveUp(ctx, s, machines, claims, d); err != nil {
 			return scope.Result{}, err
 		}
 	case len(claims) > 0:
 		return t.drain(ctx, s, claims, d)
 	case len(machines) > 0:
-		return t.reap(ctx, machines)
+		return t.reap(ctx, machines, d)
 	}
 	return t.remove(ctx, s, d)
 }
 
-// phase of a drain. Only a deleted HostedCluster leaves the first.
+// phase of a drain.
 type phase int
 
 const (
 	patient phase = iota // PodDisruptionBudgets hold
+	stopped              // they still do, and a person has to act
 	forced               // pods are terminated
 	over                 // what is left is given up
 )
 
-// drain is where a drain stands. Its times are zero while AutoNode is only turned off.
+// drain is where a drain stands.
 type drain struct {
-	phase             phase
-	forcedAt, givenUp time.Time
+	phase phase
+	// timeout is how long nodes may drain, deadline when that ends.
+	timeout  time.Duration
+	deadline time.Time
+	// stops says that nothing is forced at the deadline.
+	stops bool
+	// givenUp is when what was forced and is still left is given up.
+	givenUp time.Time
 }
 
-// drainOf counts from what a restart of the operator doesn't change: when the HostedCluster was deleted, or when the first of its
-// NodeClaims was if that came later. So an operator that was away meanwhile doesn't take the nodes' time to drain from them.
-func (t *Teardown) drainOf(s *scope.Scope, claims []karpv1.NodeClaim) drain {
-	if s.HostedCluster.DeletionTimestamp.IsZero() {
-		return drain{}
+// begun returns when the drain began, and writes it down where it hasn't been. It is kept in the HostedCluster's status, which a
+// restart of the operator doesn't change; where that is lost, the nodes have their time to drain again.
+func (t *Teardown) begun(s *scope.Scope) time.Time {
+	status := &s.HostedCluster.Status
+	if status.AutoNode == nil {
+		status.AutoNode = &v1beta1.AutoNodeStatus{}
 	}
-	now := t.Clock.Now()
-	started := s.HostedCluster.DeletionTimestamp.Time
+	if status.AutoNode.DrainStartedTime == nil {
+		status.AutoNode.DrainStartedTime = ptr.To(metav1.NewTime(t.Clock.Now()).Rfc3339Copy())
+	}
+	return status.AutoNode.DrainStartedTime.Time
+}
+
+// drainOf counts from the drain's beginning, or from when the first of the NodeClaims was deleted if that came later, because the
+// guest couldn't be reached. So nobody's absence is taken from the nodes' time to drain.
+func (t *Teardown) drainOf(s *scope.Scope, claims []karpv1.NodeClaim) drain {
+	now, started := t.Clock.Now(), t.begun(s)
 	if len(claims) > 0 {
 		first := now
 		for i := range claims {
@@ -152,10 +169,22 @@ func (t *Teardown) drainOf(s *scope.Scope, claims []karpv1.NodeClaim) drain {
 		}
 		started = later(started, first)
 	}
-	d := drain{forcedAt: started.Add(t.DrainTimeout)}
-	d.givenUp = d.forcedAt.Add(t.patience())
+	d := drain{timeout: s.HostedCluster.Spec.NodeDrain.TimeoutOr(t.DrainTimeout), stops: s.HostedCluster.Spec.NodeDrain.Stops()}
+	d.deadline = started.Add(d.timeout)
+	// Nothing is given up that wasn't forced first: the deadline may have been moved, or have passed while nobody looked.
+	forcedAt := d.deadline
+	for i := range claims {
+		at, ok := forcedSince(&claims[i], now)
+		if !ok {
+			at = now
+		}
+		forcedAt = later(forcedAt, at)
+	}
+	d.givenUp = forcedAt.Add(patience(d.timeout))
 	switch {
-	case now.Before(d.forcedAt):
+	case now.Before(d.deadline):
+	case d.stops:
+		d.phase = stopped
 	case now.Before(d.givenUp):
 		d.phase = forced
 	default:
@@ -164,7 +193,8 @@ func (t *Teardown) drainOf(s *scope.Scope, claims []karpv1.NodeClaim) drain {
 	return d
 }
 
-func (t *Teardown) patience() time.Duration { return min(t.DrainTimeout, maxPatience) }
+// patience is how long to wait for what takes but a moment where it works.
+func patience(timeout time.Duration) time.Duration { return min(timeout, maxPatience) }
 
 // withoutGuest decides what to do about a guest that isn't connected, which by itself says little: the operator may just have started.
 func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, machines []clusterv1.Machine) (scope.Result, error) {
@@ -182,23 +212,38 @@ func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, machines []
 	if gone && len(machines) == 0 {
 		return t.removeComponent(ctx, s)
 	}
+	d := t.drainOf(s, nil)
 	held := fmt.Sprintf("%d %s", len(machines), plural(len(machines), "Machine", "Machines"))
-	deleted := s.HostedCluster.DeletionTimestamp
-	if deleted.IsZero() {
+	if s.HostedCluster.DeletionTimestamp.IsZero() {
 		return scope.Result{Wait: true, Message: unreachable(s, held+" to be drained once it answers"), RequeueAfter: slowRecheck}, nil
 	}
 	// Both have to be over: the time to drain, and a time of this operator's own without a single answer.
-	if givenUp := later(deleted.Add(t.DrainTimeout), since.Add(t.patience())); now.Before(givenUp) {
-		return scope.Result{
-			Wait:         true,
-			Message:      unreachable(s, fmt.Sprintf("given up at %s, with %s", givenUp.UTC().Format(timeOfDay), held)),
-			RequeueAfter: min(givenUp.Sub(now), slowRecheck),
-		}, nil
+	givenUp := later(d.deadline, since.Add(patience(d.timeout)))
+	left := givenUp.Sub(now)
+	switch {
+	case left > 0 && d.stops:
+		message := fmt.Sprintf("%s stay until it answers, because spec.nodeDrain.onTimeout is Stop", held)
+		return scope.Result{Wait: true, Message: unreachable(s, message), RequeueAfter: min(left, slowRecheck)}, nil
+	case left > 0:
+		message := fmt.Sprintf("given up at %s, with %s", t.clockTime(givenUp), held)
+		return scope.Result{Wait: true, Message: unreachable(s, message), RequeueAfter: min(left, slowRecheck)}, nil
+	case d.stops:
+		message := fmt.Sprintf("%s stay because spec.nodeDrain.onTimeout is Stop: restore the guest, or set onTimeout to Force, which deletes them without a drain", held)
+		return scope.Result{Wait: true, Reason: v1beta1.AutoNodeDrainStoppedReason, Message: unreachable(s, message), RequeueAfter: slowRecheck}, nil
 	}
-	if err := t.giveUp(ctx, s, machines, nil); err != nil {
+	if err := t.giveUp(ctx, s, machines, nil, d); err != nil {
 		return scope.Result{}, err
 	}
 	return t.removeComponent(ctx, s)
+}
+
+// clockTime is how messages name a point in time: by the day, too, where that isn't today.
+func (t *Teardown) clockTime(at time.Time) string {
+	at, now := at.UTC(), t.Clock.Now().UTC()
+	if at.YearDay() == now.YearDay() && at.Year() == now.Year() {
+		return at.Format("15:04 MST")
+	}
+	return at.Format("Mon 2 Jan 15:04 MST")
 }
 
 func unreachable(s *scope.Scope, then string) string {
@@ -208,6 +253,7 @@ func unreachable(s *scope.Scope, then string) string {
 	}
 	return message + "; " + then
 }
+
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a

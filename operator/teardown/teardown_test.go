@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -54,35 +55,46 @@ type fixture struct {
 	events *events.FakeRecorder
 }
 
-// definitionTimeout is for a definition that the test before has deleted. The API server clears its objects away first, and when that
-// fails, because the kind has only just been served, it tries again after up to minutes (the rate limit of its CRD finalizer).
-const definitionTimeout = 8 * time.Minute
+// definitions are somebody else's in every test: an API server takes up to minutes to be done with one that was deleted, and to serve
+// it anew.
+var definitions = sync.OnceValue(func() error { return clusters.InstallDefinitions() })
 
+// start is a little ahead of the API server's clock and at the beginning of a minute, so that messages name the minute that a test expects.
+func start() time.Time { return time.Now().Truncate(time.Minute).Add(time.Minute) }
+
+// setUp makes a hosted cluster with what Karpenter needs in the guest.
 func setUp(ctx context.Context, t *testing.T, name string) *fixture {
 	t.Helper()
 	g := NewWithT(t)
-	s, err := clusters.NewScope(ctx, name)
-	g.Expect(err).NotTo(HaveOccurred())
-	f := &fixture{Scope: s, clock: testingclock.NewFakePassiveClock(time.Now()), events: events.NewFakeRecorder(100)}
+	f := setUpWithout(ctx, t, name)
 	applier := apply.New()
 	tokens := access.New(access.Config{
 		Management: clusters.Management.Client, Live: clusters.Management.Client, Secrets: clusters.Management.Client, Apply: applier, Clock: f.clock,
 	})
 	f.step = f.newStep(tokens)
-	for _, step := range []scope.Step{crd.New(crd.Config{Apply: applier}), tokens, nodeclass.New(nodeclass.Config{Apply: applier})} {
-		g.Eventually(func(g Gomega) {
-			result, err := step.Reconcile(ctx, s)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(result.Wait).To(BeFalse(), result.Message)
-		}).WithTimeout(definitionTimeout).Should(Succeed(), step.Name())
+	for _, step := range []scope.Step{tokens, nodeclass.New(nodeclass.Config{Apply: applier})} {
+		_, err := step.Reconcile(ctx, f.Scope)
+		g.Expect(err).NotTo(HaveOccurred(), step.Name())
 	}
+	return f
+}
+
+// setUpWithout makes one that has its NodeClaims only.
+func setUpWithout(ctx context.Context, t *testing.T, name string) *fixture {
+	t.Helper()
+	g := NewWithT(t)
+	g.Expect(definitions()).To(Succeed())
+	s, err := clusters.NewScope(ctx, name)
+	g.Expect(err).NotTo(HaveOccurred())
+	f := &fixture{Scope: s, clock: testingclock.NewFakePassiveClock(start()), events: events.NewFakeRecorder(100)}
+	f.step = f.newStep()
 	t.Cleanup(func() { f.cleanUp(context.WithoutCancel(ctx), t) })
 	return f
 }
 
-func (f *fixture) newStep(tokens scope.Step) *teardown.Teardown {
+func (f *fixture) newStep(operand ...scope.Step) *teardown.Teardown {
 	return teardown.New(teardown.Config{
-		Management: clusters.Management.Client, Live: clusters.Management.Client, Apply: apply.New(), Access: tokens,
+		Management: clusters.Management.Client, Live: clusters.Management.Client, Apply: apply.New(), Operand: operand,
 		Recorder: f.events, Clock: f.clock, DrainTimeout: drainTimeout,
 	})
 }
@@ -91,16 +103,19 @@ func (f *fixture) newStep(tokens scope.Step) *teardown.Teardown {
 func (f *fixture) cleanUp(ctx context.Context, t *testing.T) {
 	g := NewWithT(t)
 	g.Eventually(func(g Gomega) {
-		for _, list := range []client.ObjectList{&karpv1.NodeClaimList{}, &v1alpha1.ClusterAPINodeClassList{}, &karpv1.NodePoolList{}, &corev1.PodList{}, &corev1.NodeList{}} {
-			if err := clusters.Guest.Client.List(ctx, list); meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-				continue
-			}
+		for _, list := range []client.ObjectList{
+			&karpv1.NodeClaimList{}, &v1alpha1.ClusterAPINodeClassList{}, &karpv1.NodePoolList{}, &corev1.PodList{}, &corev1.NodeList{}, &policyv1.PodDisruptionBudgetList{},
+		} {
+			g.Expect(clusters.Guest.Client.List(ctx, list)).To(Succeed())
 			items, err := meta.ExtractList(list)
 			g.Expect(err).NotTo(HaveOccurred())
 			for _, item := range items {
 				object := item.(client.Object)
+				finalizers := object.GetFinalizers()
 				object.SetFinalizers(nil)
-				g.Expect(client.IgnoreNotFound(clusters.Guest.Client.Update(ctx, object))).To(Succeed())
+				if len(finalizers) > 0 {
+					g.Expect(client.IgnoreNotFound(clusters.Guest.Client.Update(ctx, object))).To(Succeed())
+				}
 				g.Expect(client.IgnoreNotFound(clusters.Guest.Client.Delete(ctx, object, client.GracePeriodSeconds(0)))).To(Succeed())
 			}
 		}
@@ -127,6 +142,27 @@ func (f *fixture) delete() {
 }
 
 func (f *fixture) disable() { f.HostedCluster.Spec.AutoNode = nil }
+
+// deadline is how messages name when the drain's time is over.
+func (f *fixture) deadline() string {
+	at, now := f.HostedCluster.Status.AutoNode.DrainStartedTime.Add(drainTimeout).UTC(), f.clock.Now().UTC()
+	if at.YearDay() != now.YearDay() {
+		return at.Format("Mon 2 Jan 15:04 MST")
+	}
+	return at.Format("15:04 MST")
+}
+
+// budget puts a pod on a node, and forbids to evict it.
+func (f *fixture) budget(ctx context.Context, g Gomega, node string) {
+	g.Expect(clusters.Guest.Client.Create(ctx, pod("cart", node, map[string]string{"app": "cart"}))).To(Succeed())
+	g.Expect(clusters.Guest.Client.Create(ctx, &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cart"},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MinAvailable: ptr.To(intstr.FromInt32(1)),
+			Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{"app": "cart"}},
+		},
+	})).To(Succeed())
+}
 
 func (f *fixture) pass(d time.Duration) { f.clock.SetTime(f.clock.Now().Add(d)) }
 
@@ -190,6 +226,12 @@ func (f *fixture) clusterAPIRemoves(ctx context.Context, g Gomega, name string) 
 	g.Expect(client.IgnoreNotFound(clusters.Management.Client.Delete(ctx, machine))).To(Succeed())
 }
 
+func (f *fixture) claimOf(ctx context.Context, g Gomega, name string) *karpv1.NodeClaim {
+	claim := &karpv1.NodeClaim{}
+	g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, claim)).To(Succeed())
+	return claim
+}
+
 func (f *fixture) machineOf(ctx context.Context, g Gomega, name string) *clusterv1.Machine {
 	machine := &clusterv1.Machine{}
 	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: name}, machine)).To(Succeed())
@@ -250,7 +292,7 @@ func TestDisable(t *testing.T) {
 	t.Run("When AutoNode is turned off, it should delete the NodeClaims and keep Karpenter from launching others", func(t *testing.T) {
 		g := NewWithT(t)
 		result := f.reconcile(ctx, g)
-		g.Expect(result).To(Equal(scope.Result{Wait: true, Message: "2 nodes are left to drain", RequeueAfter: 5 * time.Second}))
+		g.Expect(result).To(Equal(scope.Result{Wait: true, Message: "2 nodes are left to drain; forced at " + f.deadline(), RequeueAfter: 5 * time.Second}))
 		for _, name := range []string{"a", "b"} {
 			claim := &karpv1.NodeClaim{}
 			g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, claim)).To(Succeed())
@@ -266,28 +308,21 @@ func TestDisable(t *testing.T) {
 		f.expectEquipment(ctx, g, true)
 	})
 
-	t.Run("When a PodDisruptionBudget blocks a drain, it should name it, and never force it", func(t *testing.T) {
+	t.Run("When a PodDisruptionBudget blocks a drain, it should name it, and force nothing before the deadline", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Expect(clusters.Guest.Client.Create(ctx, pod("cart", "a", map[string]string{"app": "cart"}))).To(Succeed())
-		budget := &policyv1.PodDisruptionBudget{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cart"},
-			Spec: policyv1.PodDisruptionBudgetSpec{
-				MinAvailable: ptr.To(intstr.FromInt32(1)),
-				Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{"app": "cart"}},
-			},
-		}
-		g.Expect(clusters.Guest.Client.Create(ctx, budget)).To(Succeed())
-		t.Cleanup(func() { _ = clusters.Guest.Client.Delete(context.WithoutCancel(ctx), budget) })
-		f.pass(24 * time.Hour)
-		g.Expect(f.reconcile(ctx, g).Message).To(Equal("2 nodes are left to drain; NodeClaim a waits for PodDisruptionBudget default/cart (0 disruptions allowed)"))
-		claim := &karpv1.NodeClaim{}
-		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "a"}, claim)).To(Succeed())
-		g.Expect(claim.Annotations).NotTo(HaveKey(karpv1.NodeClaimTerminationTimestampAnnotationKey))
+		f.budget(ctx, g, "a")
+		deadline := f.deadline()
+		f.pass(drainTimeout - time.Minute)
+		g.Expect(f.reconcile(ctx, g).Message).To(Equal(
+			"2 nodes are left to drain; NodeClaim a waits for PodDisruptionBudget default/cart (0 disruptions allowed); forced at " + deadline))
+		g.Expect(f.claimOf(ctx, g, "a").Annotations).NotTo(HaveKey(karpv1.NodeClaimTerminationTimestampAnnotationKey))
 		g.Expect(f.event()).To(BeEmpty())
+		g.Expect(clusters.Guest.Client.DeleteAllOf(ctx, &policyv1.PodDisruptionBudget{}, client.InNamespace("default"))).To(Succeed())
 	})
 
 	t.Run("When the guest can't be reached, it should wait for it without an end", func(t *testing.T) {
 		g := NewWithT(t)
+		now := f.clock.Now()
 		f.unreachable()
 		for range 3 {
 			f.pass(24 * time.Hour)
@@ -297,6 +332,7 @@ func TestDisable(t *testing.T) {
 		}
 		g.Expect(f.machineOf(ctx, g, "a").DeletionTimestamp.IsZero()).To(BeTrue())
 		f.reachable()
+		f.clock.SetTime(now)
 	})
 
 	t.Run("When Karpenter isn't available, it should say that the drain waits for it", func(t *testing.T) {
@@ -306,7 +342,7 @@ func TestDisable(t *testing.T) {
 			Type: v1beta1.Available, Status: metav1.ConditionFalse, Reason: "Waiting", Message: "0 of 2 replicas are ready", LastTransitionTime: metav1.Now(),
 		}}
 		g.Expect(clusters.Management.Client.Status().Update(ctx, f.Component)).To(Succeed())
-		g.Expect(f.reconcile(ctx, g).Message).To(Equal("2 nodes are left to drain; Karpenter, which drains them, isn't available: 0 of 2 replicas are ready"))
+		g.Expect(f.reconcile(ctx, g).Message).To(HavePrefix("2 nodes are left to drain; Karpenter, which drains them, isn't available: 0 of 2 replicas are ready; forced at "))
 	})
 
 	t.Run("When a Machine is left without a NodeClaim, it should delete it and wait, without a second drain", func(t *testing.T) {
@@ -375,16 +411,26 @@ func TestDelete(t *testing.T) {
 	t.Run("When a HostedCluster is deleted, it should leave nothing in the guest that the operator made", func(t *testing.T) {
 		g := NewWithT(t)
 		f := setUp(ctx, t, "delete")
+		created := definition("widgets", map[string]string{crd.CreatedAnnotation: "true"})
+		adopted := definition("gadgets", nil)
+		for _, d := range []*apiextensionsv1.CustomResourceDefinition{created, adopted} {
+			g.Expect(clusters.Guest.Client.Create(ctx, d)).To(Succeed())
+		}
+		t.Cleanup(func() { _ = clusters.Guest.Client.Delete(context.WithoutCancel(ctx), adopted) })
 		g.Expect(clusters.Guest.Client.Create(ctx, nodePool("general"))).To(Succeed())
+		g.Expect(clusters.Guest.Client.Create(ctx, &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "mine"}})).To(Succeed())
 		f.claim(ctx, g, "a")
 		f.delete()
-		g.Expect(f.reconcile(ctx, g).Message).To(Equal("1 node is left to drain; forced at " + f.clock.Now().Add(drainTimeout).UTC().Format("15:04 MST")))
+		g.Expect(f.reconcile(ctx, g).Message).To(Equal("1 node is left to drain; forced at " + f.deadline()))
 		f.karpenterRemoves(ctx, g, "a")
 		f.finishes(ctx, g)
 		f.expectEquipment(ctx, g, false)
-		definitions := &apiextensionsv1.CustomResourceDefinitionList{}
-		g.Expect(clusters.Guest.Client.List(ctx, definitions)).To(Succeed())
-		g.Expect(definitions.Items).To(BeEmpty())
+		classes := &v1alpha1.ClusterAPINodeClassList{}
+		g.Expect(clusters.Guest.Client.List(ctx, classes)).To(Succeed())
+		g.Expect(classes.Items).To(BeEmpty())
+		g.Expect(apierrors.IsNotFound(clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(created), created))).To(BeTrue())
+		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(adopted), adopted)).To(Succeed())
+		g.Expect(adopted.DeletionTimestamp.IsZero()).To(BeTrue(), "it was there before the operator")
 		g.Expect(f.event()).To(BeEmpty())
 		expectNoRecord(ctx, g, f)
 	})
@@ -400,9 +446,7 @@ func TestDelete(t *testing.T) {
 		g.Expect(f.event()).To(BeEmpty())
 		f.pass(2 * time.Minute)
 		g.Expect(f.reconcile(ctx, g).Message).To(ContainSubstring("pods are terminated by force"))
-		claim := &karpv1.NodeClaim{}
-		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "a"}, claim)).To(Succeed())
-		g.Expect(claim.Annotations).To(HaveKeyWithValue(karpv1.NodeClaimTerminationTimestampAnnotationKey, f.clock.Now().UTC().Format(time.RFC3339)))
+		g.Expect(f.claimOf(ctx, g, "a").Annotations).To(HaveKeyWithValue(karpv1.NodeClaimTerminationTimestampAnnotationKey, f.clock.Now().UTC().Format(time.RFC3339)))
 		g.Expect(f.event()).To(ContainSubstring(v1beta1.DrainForcedReason))
 		f.pass(time.Minute)
 		f.reconcile(ctx, g)
@@ -419,7 +463,7 @@ func TestDelete(t *testing.T) {
 		f.claim(ctx, g, "a")
 		f.delete()
 		f.pass(5 * drainTimeout)
-		g.Expect(f.reconcile(ctx, g).Message).To(ContainSubstring("forced at " + f.clock.Now().Add(drainTimeout).UTC().Format("15:04 MST")))
+		g.Expect(f.reconcile(ctx, g).Message).To(ContainSubstring("forced at " + f.deadline()))
 		g.Expect(f.event()).To(BeEmpty())
 		f.karpenterRemoves(ctx, g, "a")
 		f.finishes(ctx, g)
@@ -460,9 +504,8 @@ func TestDelete(t *testing.T) {
 		t.Cleanup(func() { _ = clusters.Management.Client.Delete(ctx, copied) })
 		f.delete()
 		f.unreachable()
-		at := f.clock.Now().Add(drainTimeout).UTC().Format("15:04 MST")
 		result := f.reconcile(ctx, g)
-		g.Expect(result.Message).To(Equal("the guest can't be reached (https://blue has stopped answering); given up at " + at + ", with 1 Machine"))
+		g.Expect(result.Message).To(Equal("the guest can't be reached (https://blue has stopped answering); given up at " + f.deadline() + ", with 1 Machine"))
 		g.Expect(result.Wait).To(BeTrue())
 		f.pass(drainTimeout - time.Minute)
 		g.Expect(f.reconcile(ctx, g).Wait).To(BeTrue())
@@ -542,7 +585,7 @@ func TestCrash(t *testing.T) {
 			f.Guest.Live, f.Guest.Cached = limited, limited
 			_, _ = f.step.Reconcile(ctx, f.Scope)
 			f.reachable()
-			f.step = f.newStep(nil)
+			f.step = f.newStep()
 			f.finishes(ctx, g)
 			f.expectEquipment(ctx, g, false)
 		})
@@ -559,6 +602,23 @@ func expectRecord(ctx context.Context, g Gomega, f *fixture) *corev1.ConfigMap {
 func expectNoRecord(ctx context.Context, g Gomega, f *fixture) {
 	err := clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: v1beta1.AbandonedConfigMap}, &corev1.ConfigMap{})
 	g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+}
+
+// definition is one that the operator applies.
+func definition(plural string, annotations map[string]string) *apiextensionsv1.CustomResourceDefinition {
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: plural + ".example.com", Annotations: annotations, Labels: map[string]string{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator},
+		},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: "example.com", Scope: apiextensionsv1.ClusterScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: plural, ListKind: plural + "List", Plural: plural},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
+			}},
+		},
+	}
 }
 
 func nodePool(name string) *karpv1.NodePool {

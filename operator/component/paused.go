@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package component
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+// WhilePaused returns the step to run while a HostedCluster is paused. It scales Karpenter to zero, which is the one thing that keeps it
+// from launching, disrupting and deleting alike, and changes nothing else.
+func (c *Component) WhilePaused() scope.Step { return freezing{c} }
+
+// AfterPause returns the step that scales Karpenter up again. It needs no payload, so that an input that went missing meanwhile doesn't
+// keep from running what ran before. It belongs behind the step that renews Karpenter's token, which the pause let expire.
+func (c *Component) AfterPause() scope.Step { return thawing{c} }
+
+// WhileDraining returns the step to run while Karpenter is there only to drain: it scales it up again after a pause, and reports on it.
+func (c *Component) WhileDraining() scope.Step { return draining{c} }
+
+type freezing struct{ *Component }
+
+// Reconcile implements scope.Step. Its message says what the pause means for Karpenter.
+func (f freezing) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	live, err := f.deployment(ctx, s)
+	if err != nil || live == nil {
+		return scope.Result{}, err
+	}
+	if ptr.Deref(live.Spec.Replicas, 1) != 0 {
+		if err := f.scale(ctx, live, 0); err != nil {
+			return scope.Result{}, err
+		}
+		log.FromContext(ctx).Info("Scaled Karpenter to zero for a pause", "Deployment", klog.KObj(live))
+	}
+	message := "Karpenter is scaled to zero; nodes and pods go on running"
+	if live.Status.Replicas > 0 {
+		message = "Karpenter is being scaled to zero; nodes and pods go on running"
+	}
+	return scope.Result{Message: message}, f.patchStatus(ctx, s, func(component *v1beta1.ControlPlaneComponent) {
+		set(component, v1beta1.Available, metav1.ConditionFalse, v1beta1.PausedReason, message)
+	})
+}
+
+type thawing struct{ *Component }
+
+// Reconcile implements scope.Step.
+func (t thawing) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	live, err := t.deployment(ctx, s)
+	if err != nil || live == nil || ptr.Deref(live.Spec.Replicas, 1) != 0 {
+		return scope.Result{}, err
+	}
+	asset, err := s.Profile.Deployment()
+	if err != nil {
+		return scope.Result{}, err
+	}
+	if err := t.scale(ctx, live, ptr.Deref(asset.Spec.Replicas, 1)); err != nil {
+		return scope.Result{}, err
+	}
+	log.FromContext(ctx).Info("Scaled Karpenter up again", "Deployment", klog.KObj(live))
+	return scope.Result{}, nil
+}
+
+type draining struct{ *Component }
+
+// Reconcile implements scope.Step.
+func (d draining) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	if result, err := d.AfterPause().Reconcile(ctx, s); err != nil {
+		return result, err
+	}
+	return scope.Result{}, d.Observe(ctx, s)
+}
+
+// deployment reads Karpenter's Deployment from the cache; nil if there is none that is the component's.
+func (c *Component) deployment(ctx context.Context, s *scope.Scope) (*appsv1.Deployment, error) {
+	live := &appsv1.Deployment{}
+	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}
+	switch err := c.Management.Get(ctx, key, live); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading the Deployment: %w", err)
+	case s.Component == nil || !metav1.IsControlledBy(live, s.Component) || !live.DeletionTimestamp.IsZero():
+		return nil, nil
+	}
+	return live, nil
+}
+
+// scale changes nothing but the number of replicas: what else would be applied may have changed, and is to wait.
+func (c *Component) scale(ctx context.Context, live *appsv1.Deployment, replicas int32) error {
+	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
+	if err := c.Management.Patch(ctx, live.DeepCopy(), patch); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("scaling Deployment %s to %d: %w", klog.KObj(live), replicas, err)
+	}
+	return nil
+}
