@@ -42,6 +42,7 @@ import (
 	"github.com/autonode-io/autonode/operator/hostedcluster"
 	"github.com/autonode-io/autonode/operator/metrics"
 	"github.com/autonode-io/autonode/operator/nodeclass"
+	"github.com/autonode-io/autonode/operator/nodeupgrade"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 	"github.com/autonode-io/autonode/operator/pullsecret"
@@ -161,7 +162,8 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	operand := component.New(component.Config{
 		Management: management, Applier: applier, Recorder: recorder, PullSecrets: pullSecrets,
 	})
-	counts := status.New(status.Config{})
+	versions := guest.NewVersions(nil, nil)
+	counts := status.New(status.Config{Versions: versions})
 	divided := shard.Config{Management: management, Live: live, Selector: mine.selector, Released: connections.Release}
 	if options.LeaderElection {
 		divided.Lease = mine.lease
@@ -185,6 +187,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 			{Step: connections, Anyway: always},
 			{Step: crd.New(crd.Config{Apply: applier})},
 			{Step: tokens, Anyway: karpenterRuns}, // a token expires whatever else is waited for
+			{Step: nodeupgrade.New(nodeupgrade.Config{Management: management, Versions: versions})},
 			{Step: operand},
 			{Step: operand.AfterPause(), Anyway: karpenterRuns},
 			{Step: nodeclass.New(nodeclass.Config{Apply: applier})},

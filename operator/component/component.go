@@ -31,7 +31,6 @@ import (
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/pullsecret"
 	"github.com/autonode-io/autonode/operator/scope"
-	"github.com/autonode-io/autonode/payload"
 )
 
 // podMonitorCRD is what has to be there for the management cluster to serve PodMonitors.
@@ -110,7 +109,8 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 			ClusterName: s.ClusterKey().Name,
 			Cluster:     s.Cluster,
 			Config:      s.HostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter,
-			NodeVersion: s.Karpenter.Versions[payload.KubernetesVersion],
+			NodeVersion: s.NodeUpgrade.Version,
+			Upgrades:    provider.Upgrades{Hold: s.NodeUpgrade.Hold, Window: s.NodeUpgrade.Window},
 			Reader:      c.Management,
 			Mapper:      c.Management.RESTMapper(),
 		},

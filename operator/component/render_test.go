@@ -9,8 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -171,6 +173,38 @@ func TestRender(t *testing.T) {
 			}
 		})
 	}
+
+	t.Run("When nodes may not be upgraded at any time, it should tell the provider when", func(t *testing.T) {
+		window := &v1beta1.MaintenanceWindow{Schedule: "0 2 * * 6", Duration: metav1.Duration{Duration: 4 * time.Hour}, TimeZone: "Europe/Zurich"}
+		for _, c := range []struct {
+			upgrades provider.Upgrades
+			want     string
+		}{
+			{},
+			{upgrades: provider.Upgrades{Hold: true}, want: "never"},
+			{upgrades: provider.Upgrades{Window: window}, want: `{"schedule":"0 2 * * 6","duration":"4h0m0s","timeZone":"Europe/Zurich"}`},
+		} {
+			in := input()
+			in.Upgrades = c.upgrades
+			objects, err := render(t.Context(), in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			for _, object := range objects {
+				if deployment, ok := object.(*appsv1.Deployment); ok {
+					for _, env := range deployment.Spec.Template.Spec.Containers[0].Env {
+						if env.Name == "NODE_UPGRADE_WINDOW" {
+							got = env.Value
+						}
+					}
+				}
+			}
+			if got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		}
+	})
 
 	t.Run("When a kind that the spec names isn't served, it should be an error and not a smaller Role", func(t *testing.T) {
 		in := input()

@@ -203,7 +203,7 @@ func statusEqual(a, b *v1beta1.HostedCluster) bool {
 // calm are the reasons that need nobody's attention, whatever the condition's status.
 var calm = sets.New(
 	v1beta1.AsExpectedReason, v1beta1.PausedReason, v1beta1.GuestConnectingReason, v1beta1.AutoNodeProgressingReason,
-	v1beta1.AutoNodeNotConfiguredReason, v1beta1.AutoNodeDrainingReason, v1beta1.NodesOutdatedReason, v1beta1.ControlPlaneOlderReason,
+	v1beta1.AutoNodeNotConfiguredReason, v1beta1.AutoNodeDrainingReason, v1beta1.NodesOutdatedReason, v1beta1.ControlPlaneOlderReason, v1beta1.NodeUpgradeHeldReason,
 )
 
 // record writes an event for each condition whose status or reason changed, with that reason, and for each update that started or ended.

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/nodeupgrade"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -86,6 +87,14 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, rival string)
 		}, nil
 	}
 
+	upgrade := hostedCluster.Spec.AutoNode.NodeUpgrade
+	if _, err := nodeupgrade.Window(upgrade); err != nil {
+		return verdict{reason: v1beta1.InvalidSpecReason, message: err.Error()}, nil
+	}
+	if !profile.HoldsUpgrades && upgrade != nil && upgrade.Policy != "" && upgrade.Policy != v1beta1.NodeUpgradeImmediate {
+		return verdict{reason: v1beta1.InvalidSpecReason, message: fmt.Sprintf(
+			"spec.autoNode.nodeUpgrade.policy: on platform %s nodes follow at once; it has to be %s", profile.Platform, v1beta1.NodeUpgradeImmediate)}, nil
+	}
 	if s.Cluster == nil {
 		return verdict{reason: v1beta1.ClusterNotFoundReason, message: fmt.Sprintf("there is no Cluster %s; create it, or correct spec.infraID", s.ClusterKey())}, nil
 	}

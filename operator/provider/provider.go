@@ -52,6 +52,9 @@ type Profile struct {
 	// Versions tells what the node classes of a guest say about versions; nil where they say nothing.
 	Versions func(ctx context.Context, guest client.Reader) ([]NodeClassVersion, error)
 
+	// HoldsUpgrades says that the provider keeps to Input.Upgrades.
+	HoldsUpgrades bool
+
 	// ClusterRole returns what Karpenter may do in the guest, under the name that assets/guest binds.
 	ClusterRole func() (*rbacv1.ClusterRole, error)
 	// Roles returns the Roles and RoleBindings that it has in the guest besides; nil for none.
@@ -123,8 +126,10 @@ type Input struct {
 	Cluster *clusterv1.Cluster
 	// Config is the HostedCluster's.
 	Config *v1beta1.Karpenter
-	// NodeVersion is the Kubernetes version that the payload gives to nodes.
+	// NodeVersion is the Kubernetes version that nodes get now: the payload's, or a former one's.
 	NodeVersion string
+	// Upgrades says when nodes that have another may be replaced because of it.
+	Upgrades Upgrades
 	// Endpoint is the URL by which the operator reaches the guest's API server, and CA what it trusts there. Both are empty where
 	// configuration is checked.
 	Endpoint string
@@ -133,6 +138,14 @@ type Input struct {
 	Reader client.Reader
 	// Mapper knows the management cluster's kinds.
 	Mapper meta.RESTMapper
+}
+
+// Upgrades says when nodes may be replaced because of their version. The zero value is at any time.
+type Upgrades struct {
+	// Hold: at no time.
+	Hold bool
+	// Window: only while it is open; nil for no such bound.
+	Window *v1beta1.MaintenanceWindow
 }
 
 // Profiles holds one Profile for each platform.

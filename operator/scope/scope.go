@@ -60,6 +60,9 @@ type Scope struct {
 	// Karpenter is the payload's Karpenter for the cluster's platform; meaningless while Release is nil.
 	Karpenter payload.Component
 
+	// NodeUpgrade is which version nodes get, and when those that have another are replaced.
+	NodeUpgrade NodeUpgrade
+
 	// Guest reaches the guest cluster; nil while it can't be reached.
 	Guest *Guest
 }
@@ -71,6 +74,18 @@ func (s *Scope) ClusterKey() client.ObjectKey {
 		name = s.HostedCluster.Name
 	}
 	return client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: name}
+}
+
+// NodeUpgrade is which version nodes get, and when those that have another are replaced.
+type NodeUpgrade struct {
+	// Version is what new nodes get, as the payload writes it; empty to follow the guest's API server.
+	Version string
+	// Window is when nodes may be replaced because of their version; nil at any time.
+	Window *v1beta1.MaintenanceWindow
+	// Hold says that no node may be replaced because of its version.
+	Hold bool
+	// Waits says in a person's words from when on, or on whose word, nodes are replaced; empty where nothing holds them.
+	Waits string
 }
 
 // Guest reaches one guest cluster.

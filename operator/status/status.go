@@ -8,22 +8,19 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/version"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/lru"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -35,15 +32,13 @@ const recheck = 30 * time.Second
 type Config struct {
 	// Clock decides which disruption budgets are active; nil is the real one.
 	Clock clock.Clock
-	// ServerVersion asks a guest's API server for its version; nil does it by discovery.
-	ServerVersion func(ctx context.Context, guest *rest.Config) (string, error)
+	// Versions knows the guests' API servers' versions; nil is one that asks by discovery.
+	Versions *guest.Versions
 }
 
 // Status is the step.
 type Status struct {
 	Config
-	// versions remembers the API servers' versions: of serverVersion by the HostedCluster's UID.
-	versions *lru.Cache
 }
 
 var _ scope.Step = (*Status)(nil)
@@ -53,10 +48,10 @@ func New(config Config) *Status {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	if config.ServerVersion == nil {
-		config.ServerVersion = discoverVersion
+	if config.Versions == nil {
+		config.Versions = guest.NewVersions(config.Clock, nil)
 	}
-	return &Status{Config: config, versions: lru.New(1 << 14)}
+	return &Status{Config: config}
 }
 
 // Name implements scope.Step.
@@ -88,11 +83,15 @@ func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 		meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, v1beta1.NodesUpToDate)
 		return scope.Result{}, nil
 	}
-	server, err := st.serverVersion(ctx, s, desired, inventory.newest)
+	// An API server isn't downgraded, so it is asked again only while it is older than what the nodes are to run, and at most every
+	// recheck, unless Karpenter has noticed an upgrade: it never gives nodes a version (newest) that exceeds the API server's.
+	server, err := st.Versions.Server(ctx, s, func(known string, age time.Duration) bool {
+		return guest.CompareVersions(known, desired) < 0 && (age >= recheck || guest.CompareVersions(inventory.newest, known) > 0)
+	})
 	if err != nil {
 		return scope.Result{}, err
 	}
-	v := judge(inventory, desired, server, st.Clock)
+	v := judge(inventory, desired, server, s.NodeUpgrade, st.Clock)
 	counts.OutdatedNodeCount = ptr.To(v.outdated)
 	meta.SetStatusCondition(&s.HostedCluster.Status.Conditions, metav1.Condition{
 		Type:               v1beta1.NodesUpToDate,
@@ -101,10 +100,10 @@ func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 		Message:            v.message,
 		ObservedGeneration: s.HostedCluster.Generation,
 	})
-	if v.status != metav1.ConditionTrue {
-		return scope.Result{RequeueAfter: recheck}, nil
+	if v.status == metav1.ConditionTrue || v.reason == v1beta1.NodeUpgradeHeldReason {
+		return scope.Result{}, nil // what holds nodes back is watched, or has a time of its own
 	}
-	return scope.Result{}, nil
+	return scope.Result{RequeueAfter: recheck}, nil
 }
 
 // Observe does the same while a step before this one waits: nothing but status is written.
@@ -117,11 +116,11 @@ func (st *Status) Observe(ctx context.Context, s *scope.Scope) error {
 func desiredVersion(s *scope.Scope) string {
 	if s.Release != nil {
 		if v, err := s.Karpenter.NodeVersion(); err == nil {
-			return plain(v)
+			return guest.PlainVersion(v)
 		}
 	}
 	if v := s.HostedCluster.Status.Version; v != nil && v.Desired != nil {
-		return plain(v.Desired.NodeVersion)
+		return guest.PlainVersion(v.Desired.NodeVersion)
 	}
 	return ""
 }
@@ -140,13 +139,13 @@ type inventory struct {
 }
 
 func take(ctx context.Context, s *scope.Scope) (inventory, error) {
-	guest := s.Guest.Cached
+	cached := s.Guest.Cached
 	nodes, claims, pools := &corev1.NodeList{}, &karpv1.NodeClaimList{}, &karpv1.NodePoolList{}
-	if err := guest.List(ctx, nodes, client.HasLabels{karpv1.NodePoolLabelKey}); err != nil {
+	if err := cached.List(ctx, nodes, client.HasLabels{karpv1.NodePoolLabelKey}); err != nil {
 		return inventory{}, fmt.Errorf("listing nodes in the guest: %w", err)
 	}
 	for _, list := range []client.ObjectList{claims, pools} {
-		if err := guest.List(ctx, list); err != nil {
+		if err := cached.List(ctx, list); err != nil {
 			return inventory{}, fmt.Errorf("listing %T in the guest: %w", list, err)
 		}
 	}
@@ -157,15 +156,15 @@ func take(ctx context.Context, s *scope.Scope) (inventory, error) {
 	if s.Profile.Versions == nil {
 		return i, nil
 	}
-	classes, err := s.Profile.Versions(ctx, guest)
+	classes, err := s.Profile.Versions(ctx, cached)
 	if err != nil {
 		return inventory{}, err
 	}
 	for _, class := range classes {
 		if class.Pinned != "" {
-			i.pinned[class.Name] = plain(class.Pinned)
+			i.pinned[class.Name] = guest.PlainVersion(class.Pinned)
 		}
-		if v := plain(class.Given); compare(v, i.newest) > 0 {
+		if v := guest.PlainVersion(class.Given); guest.CompareVersions(v, i.newest) > 0 {
 			i.newest = v
 		}
 	}
@@ -200,7 +199,7 @@ func (i inventory) versions() []v1beta1.NodeVersion {
 	for v, n := range byVersion {
 		versions = append(versions, v1beta1.NodeVersion{Version: v, Count: n})
 	}
-	slices.SortFunc(versions, func(a, b v1beta1.NodeVersion) int { return compare(b.Version, a.Version) })
+	slices.SortFunc(versions, func(a, b v1beta1.NodeVersion) int { return guest.CompareVersions(b.Version, a.Version) })
 	return versions
 }
 
@@ -222,35 +221,10 @@ func (i inventory) wanted(desired string) map[string]string {
 }
 
 func kubelet(node *corev1.Node) string {
-	if v := plain(node.Status.NodeInfo.KubeletVersion); v != "" {
+	if v := guest.PlainVersion(node.Status.NodeInfo.KubeletVersion); v != "" {
 		return v
 	}
 	return "unknown"
-}
-
-// plain removes what builds differ in: v1.36.3+0a1b2c is 1.36.3.
-func plain(v string) string {
-	v, _, _ = strings.Cut(strings.TrimPrefix(v, "v"), "+")
-	return v
-}
-
-// compare orders versions; what isn't a version comes before all that are.
-func compare(a, b string) int {
-	x, errX := version.ParseSemantic(a)
-	y, errY := version.ParseSemantic(b)
-	switch {
-	case errX != nil && errY != nil:
-		return strings.Compare(a, b)
-	case errX != nil:
-		return -1
-	case errY != nil:
-		return 1
-	case x.LessThan(y):
-		return -1
-	case y.LessThan(x):
-		return 1
-	}
-	return 0
 }
 
 func count(n int) int32 {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 	"github.com/autonode-io/autonode/operator/status"
@@ -38,10 +39,10 @@ func TestStatus(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	server, asked := "v1.36.2", 0
 	clock := testingclock.NewFakeClock(time.Now())
-	step := status.New(status.Config{Clock: clock, ServerVersion: func(context.Context, *rest.Config) (string, error) {
+	step := status.New(status.Config{Clock: clock, Versions: guest.NewVersions(clock, func(context.Context, *rest.Config) (string, error) {
 		asked++
 		return server, nil
-	}})
+	})})
 	reconcile := func(g Gomega) scope.Result {
 		result, err := step.Reconcile(ctx, s)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -169,7 +170,7 @@ func TestStatus(t *testing.T) {
 	t.Run("When the API server doesn't tell its version, it should report the error", func(t *testing.T) {
 		g := NewWithT(t)
 		broken := errors.New("connection reset")
-		failing := status.New(status.Config{ServerVersion: func(context.Context, *rest.Config) (string, error) { return "", broken }})
+		failing := status.New(status.Config{Versions: guest.NewVersions(nil, func(context.Context, *rest.Config) (string, error) { return "", broken })})
 		_, err := failing.Reconcile(ctx, s)
 		g.Expect(err).To(MatchError(broken))
 	})

@@ -12,6 +12,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/scope"
 )
 
 // verdict is what NodesUpToDate says.
@@ -23,11 +25,11 @@ type verdict struct {
 }
 
 // judge compares what the nodes run with what they should. Versions are plain; server may be empty, which is unknown.
-func judge(i inventory, desired, server string, clk clock.Clock) verdict {
+func judge(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk clock.Clock) verdict {
 	wanted := i.wanted(desired)
 	outdated := map[string]int{} // by version
 	byPool, sizes := map[string]int{}, map[string]int{}
-	total := 0
+	total, unsupported := 0, false
 	for n := range i.nodes {
 		node := &i.nodes[n]
 		pool := node.Labels[karpv1.NodePoolLabelKey]
@@ -36,14 +38,27 @@ func judge(i inventory, desired, server string, clk clock.Clock) verdict {
 			outdated[v]++
 			byPool[pool]++
 			total++
+			unsupported = unsupported || guest.Unsupported(v, server)
 		}
 	}
+	given := guest.PlainVersion(upgrade.Version) // to new nodes
+	held := given != "" && given != desired
 	v := verdict{outdated: count(total), status: metav1.ConditionFalse}
 	switch {
-	case server != "" && compare(server, desired) < 0:
+	case server != "" && guest.CompareVersions(server, desired) < 0:
 		// Said even without nodes: those that come now will be of the older version.
 		v.reason = v1beta1.ControlPlaneOlderReason
 		v.message = fmt.Sprintf("nodes stay on %s until the control plane is upgraded to %s", server, desired)
+		if held {
+			v.message = fmt.Sprintf("new nodes get %s; %s comes once the control plane is upgraded to it; %s", given, desired, upgrade.Waits)
+		}
+	case total > 0 && upgrade.Waits != "":
+		v.reason = v1beta1.NodeUpgradeHeldReason
+		v.message = fmt.Sprintf("%d of %d %s %s %s rather than %s; %s", total, len(i.nodes), plural(len(i.nodes), "node", "nodes"),
+			plural(total, "runs", "run"), runs(outdated), desired, upgrade.Waits)
+	case held:
+		v.reason = v1beta1.NodeUpgradeHeldReason
+		v.message = fmt.Sprintf("new nodes get %s rather than %s; %s", given, desired, upgrade.Waits)
 	case total > 0:
 		v.reason = v1beta1.NodesOutdatedReason
 		v.message = fmt.Sprintf("%d of %d %s still %s %s", total, len(i.nodes), plural(len(i.nodes), "node", "nodes"),
@@ -60,6 +75,10 @@ func judge(i inventory, desired, server string, clk clock.Clock) verdict {
 			}
 		}
 	}
+	if unsupported {
+		v.reason = v1beta1.NodeVersionUnsupportedReason
+		v.message += fmt.Sprintf("; the control plane, at %s, doesn't support nodes that old", server)
+	}
 	return v
 }
 
@@ -69,7 +88,7 @@ func runs(outdated map[string]int) string {
 	for v := range outdated {
 		versions = append(versions, v)
 	}
-	slices.SortFunc(versions, func(a, b string) int { return compare(b, a) })
+	slices.SortFunc(versions, func(a, b string) int { return guest.CompareVersions(b, a) })
 	if len(versions) == 1 {
 		return versions[0]
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/scope"
 )
 
 // nodes makes n nodes of a NodePool, with a NodeClaim for each.
@@ -60,6 +61,7 @@ func TestJudge(t *testing.T) {
 	for name, c := range map[string]struct {
 		inventory inventory
 		server    string
+		upgrade   scope.NodeUpgrade
 		want      verdict
 	}{
 		"there are no nodes": {
@@ -121,6 +123,37 @@ func TestJudge(t *testing.T) {
 			inventory: empty().with("old", "pinned", "v1.35.0", 2).with("general", "default", "v1.36.3", 1).pin("pinned", "1.35.0"), server: "1.36.3",
 			want: verdict{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all 3 nodes run the version that they should"},
 		},
+		"nodes wait for a maintenance window": {
+			inventory: empty().with("general", "default", "v1.36.2", 5).with("general", "default", "v1.36.3", 3).budget("general", karpv1.Budget{Nodes: "1"}),
+			server:    "1.36.3", upgrade: scope.NodeUpgrade{Version: "v1.36.2", Waits: "to be upgraded from Sat 28 Nov 02:00 CET on"},
+			want: verdict{outdated: 5, status: metav1.ConditionFalse, reason: v1beta1.NodeUpgradeHeldReason,
+				message: "5 of 8 nodes run 1.36.2 rather than 1.36.3; to be upgraded from Sat 28 Nov 02:00 CET on"},
+		},
+		"a window closes in the middle of a rollout": {
+			inventory: empty().with("general", "default", "v1.36.2", 1).with("general", "default", "v1.36.3", 3),
+			server:    "1.36.3", upgrade: scope.NodeUpgrade{Version: "1.36.3", Waits: "to be upgraded from Sat 28 Nov 02:00 CET on"},
+			want: verdict{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodeUpgradeHeldReason,
+				message: "1 of 4 nodes runs 1.36.2 rather than 1.36.3; to be upgraded from Sat 28 Nov 02:00 CET on"},
+		},
+		"there are no nodes, and new ones wait for approval": {
+			inventory: empty(), server: "1.36.3", upgrade: scope.NodeUpgrade{Version: "1.36.2", Waits: "approve it"},
+			want: verdict{status: metav1.ConditionFalse, reason: v1beta1.NodeUpgradeHeldReason,
+				message: "new nodes get 1.36.2 rather than 1.36.3; approve it"},
+		},
+		"nothing is left to wait for": {
+			inventory: empty().with("general", "default", "v1.36.3", 3), server: "1.36.3", upgrade: scope.NodeUpgrade{Version: "1.36.3", Waits: "approve it"},
+			want: verdict{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all nodes run 1.36.3"},
+		},
+		"the control plane doesn't support the nodes that are held": {
+			inventory: empty().with("general", "default", "v1.32.9", 1), server: "1.36.3", upgrade: scope.NodeUpgrade{Version: "1.36.3", Hold: true, Waits: "approve it"},
+			want: verdict{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodeVersionUnsupportedReason,
+				message: "1 of 1 node runs 1.32.9 rather than 1.36.3; approve it; the control plane, at 1.36.3, doesn't support nodes that old"},
+		},
+		"nodes wait both for the control plane and for approval": {
+			inventory: empty().with("general", "default", "v1.36.1", 1), server: "1.36.2", upgrade: scope.NodeUpgrade{Version: "1.36.1", Waits: "approve it"},
+			want: verdict{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.ControlPlaneOlderReason,
+				message: "new nodes get 1.36.1; 1.36.3 comes once the control plane is upgraded to it; approve it"},
+		},
 		"a node hasn't told its version": {
 			inventory: empty().with("general", "default", "", 1), server: "1.36.3",
 			want: verdict{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason, message: "1 of 1 node still runs unknown"},
@@ -128,7 +161,7 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run("When "+name+", it should say so", func(t *testing.T) {
 			g := NewWithT(t)
-			got := judge(c.inventory, "1.36.3", c.server, noon)
+			got := judge(c.inventory, "1.36.3", c.server, c.upgrade, noon)
 			g.Expect(cmp.Diff(c.want, got, cmp.AllowUnexported(verdict{}))).To(BeEmpty())
 		})
 	}

@@ -18,8 +18,8 @@ import (
 	localworld "github.com/autonode-io/autonode/test/world"
 )
 
-// Story 4: a new payload rolls Karpenter, then the nodes, never ahead of the control plane; one that can't be resolved
-// changes nothing. The guest is this story's own, because a control plane isn't downgraded.
+// Story 4: a new payload rolls Karpenter, then the nodes, never ahead of the control plane nor of the approval that is asked for; one
+// that can't be resolved changes nothing. The guest is this story's own, because a control plane isn't downgraded.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	c := take(t, red)
@@ -48,7 +48,10 @@ func TestUpgrade(t *testing.T) {
 
 	t.Run("When the guest's API server is still old, it should roll Karpenter and replace no node", func(t *testing.T) {
 		g := NewWithT(t)
-		c.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.Release.Image = world.Release(upgradedRelease) })
+		c.patch(t, func(spec *v1beta1.HostedClusterSpec) {
+			spec.Release.Image = world.Release(upgradedRelease)
+			spec.AutoNode.NodeUpgrade = &v1beta1.NodeUpgrade{Policy: v1beta1.NodeUpgradeManual} // for later
+		})
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			component := &v1beta1.ControlPlaneComponent{}
 			g.Expect(c.management.Get(ctx, client.ObjectKey{Namespace: c.namespace(), Name: v1beta1.KarpenterComponent}, component)).To(Succeed())
@@ -66,9 +69,29 @@ func TestUpgrade(t *testing.T) {
 		}).WithContext(t.Context()).WithTimeout(soon / 2).WithPolling(interval).Should(Succeed())
 	})
 
-	t.Run("When the guest's API server is upgraded, it should replace the nodes within the budget and complete the history", func(t *testing.T) {
+	t.Run("When the guest's API server is upgraded but nobody has approved the version, it should replace no node and say how to approve", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(world.UpgradeControlPlane(t.Context(), c.name, localworld.UpgradedKubernetes)).To(Succeed())
+		approve := v1beta1.ApproveNodeVersionAnnotation + "=" + strings.TrimPrefix(localworld.UpgradedKubernetes, "v")
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.condition(g, ctx, v1beta1.NodesUpToDate)).To(And(
+				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.NodeUpgradeHeldReason),
+				HaveField("Message", HaveSuffix(approve))))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		g.Consistently(func(g Gomega, ctx context.Context) {
+			g.Expect(names(c.nodes(g, ctx))).To(ConsistOf(before))
+			for _, claim := range c.nodeClaims(g, ctx) {
+				g.Expect(claim.StatusConditions().IsTrue(karpenterv1.ConditionTypeDrifted)).To(BeFalse(), claim.Name)
+			}
+		}).WithContext(t.Context()).WithTimeout(soon / 6).WithPolling(interval).Should(Succeed())
+	})
+
+	t.Run("When the version is approved, it should replace the nodes within the budget and complete the history", func(t *testing.T) {
+		g := NewWithT(t)
+		hosted := c.hostedCluster(g, t.Context())
+		unapproved := hosted.DeepCopy()
+		metav1.SetMetaDataAnnotation(&hosted.ObjectMeta, v1beta1.ApproveNodeVersionAnnotation, strings.TrimPrefix(localworld.UpgradedKubernetes, "v"))
+		g.Expect(c.management.Patch(t.Context(), hosted, client.MergeFrom(unapproved))).To(Succeed())
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			hosted := c.hostedCluster(g, ctx)
 			g.Expect(hosted.Status.Version.History).NotTo(BeEmpty())

@@ -44,6 +44,7 @@ func New() *provider.Profile {
 		Definitions:      crds.Embedded,
 		DefaultNodeClass: defaultNodeClass,
 		Versions:         versions,
+		HoldsUpgrades:    true,
 		ClusterRole:      guest.ClusterRole,
 		Tokens:           []provider.Token{{Key: "token"}},
 	}
@@ -76,8 +77,21 @@ func adaptDeployment(_ context.Context, in provider.Input, deployment *appsv1.De
 	container.Args = append(container.Args, "--cluster-name="+in.ClusterName, "--node-version="+in.NodeVersion)
 	// The kubelet replaces variables in values, and those of a patch aren't its own.
 	container.Env = append(container.Env, corev1.EnvVar{Name: "ALLOWED_BOOTSTRAP_PATCHES", Value: strings.ReplaceAll(string(patches), "$", "$$")})
+	switch {
+	case in.Upgrades.Hold:
+		container.Env = append(container.Env, corev1.EnvVar{Name: upgradeWindow, Value: "never"})
+	case in.Upgrades.Window != nil:
+		window, err := json.Marshal(in.Upgrades.Window)
+		if err != nil {
+			return fmt.Errorf("encoding the maintenance window: %w", err)
+		}
+		container.Env = append(container.Env, corev1.EnvVar{Name: upgradeWindow, Value: string(window)})
+	}
 	return nil
 }
+
+// upgradeWindow is the variable that tells Karpenter when it may replace nodes because of their version.
+const upgradeWindow = "NODE_UPGRADE_WINDOW"
 
 // defaultNodeClass names what the HostedCluster does; every other field is the cluster's admin's.
 func defaultNodeClass(config *v1beta1.Karpenter) client.Object {

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/version"
+	apimachineryversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
+
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+// Versions knows the versions of the guests' API servers. They change without any object changing, so they can't be watched.
+type Versions struct {
+	clock clock.PassiveClock
+	ask   func(ctx context.Context, guest *rest.Config) (string, error)
+	known *lru.Cache // of serverVersion by the HostedCluster's UID
+}
+
+// serverVersion is what an API server said about itself.
+type serverVersion struct {
+	version string
+	asked   time.Time
+}
+
+// NewVersions returns one that knows nothing. A nil clock is the real one, and a nil ask asks by discovery.
+func NewVersions(clk clock.PassiveClock, ask func(ctx context.Context, guest *rest.Config) (string, error)) *Versions {
+	if clk == nil {
+		clk = clock.RealClock{}
+	}
+	if ask == nil {
+		ask = discoverVersion
+	}
+	return &Versions{clock: clk, ask: ask, known: lru.New(1 << 14)}
+}
+
+// Server returns the version of a guest's API server, plain. It is asked anew where stale says so of the version that is known and of
+// how long ago that was asked for.
+func (v *Versions) Server(ctx context.Context, s *scope.Scope, stale func(known string, age time.Duration) bool) (string, error) {
+	uid := s.HostedCluster.UID
+	if entry, ok := v.known.Get(uid); ok {
+		if known, ok := entry.(serverVersion); ok && !stale(known.version, v.clock.Since(known.asked)) {
+			return known.version, nil
+		}
+	}
+	answer, err := v.ask(ctx, s.Guest.Config)
+	if err != nil {
+		return "", fmt.Errorf("asking the guest's API server for its version: %w", err)
+	}
+	now := serverVersion{version: PlainVersion(answer), asked: v.clock.Now()}
+	v.known.Add(uid, now)
+	return now.version, nil
+}
+
+func discoverVersion(ctx context.Context, config *rest.Config) (string, error) {
+	d, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return "", err
+	}
+	data, err := d.RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
+	if err != nil {
+		return "", err
+	}
+	info := apimachineryversion.Info{}
+	if err := json.Unmarshal(data, &info); err != nil {
+		return "", err
+	}
+	return info.GitVersion, nil
+}
+
+// PlainVersion removes what builds differ in: v1.36.3+0a1b2c is 1.36.3.
+func PlainVersion(v string) string {
+	v, _, _ = strings.Cut(strings.TrimPrefix(v, "v"), "+")
+	return v
+}
+
+// CompareVersions orders plain versions; what isn't a version comes before all that are.
+func CompareVersions(a, b string) int {
+	x, errX := version.ParseSemantic(a)
+	y, errY := version.ParseSemantic(b)
+	switch {
+	case errX != nil && errY != nil:
+		return strings.Compare(a, b)
+	case errX != nil:
+		return -1
+	case errY != nil:
+		return 1
+	case x.LessThan(y):
+		return -1
+	case y.LessThan(x):
+		return 1
+	}
+	return 0
+}
+
+// maxSkew is how many minor versions a kubelet may be behind its API server.
+// https://kubernetes.io/releases/version-skew-policy/#kubelet
+const maxSkew = 3
+
+// Unsupported says that an API server is too new for nodes of a version. What isn't known is supported.
+func Unsupported(node, server string) bool {
+	n, errN := version.ParseSemantic(node)
+	s, errS := version.ParseSemantic(server)
+	return errN == nil && errS == nil && n.Major() == s.Major() && n.Minor()+maxSkew < s.Minor()
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodeupgrade decides which version nodes get, and when those that have another are replaced: at once, in a maintenance window,
+// or when somebody has approved the version.
+//
+// The rule is the same for both that wait. Until the window opens, or the version is approved, all nodes get the version that nodes have,
+// new ones too. From then on new nodes get the payload's. Running nodes are replaced only while the window is open, or the version approved.
+// So what was replaced when a window closes stays, and the rest waits for the next; nothing is ever rolled back.
+package nodeupgrade
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/maintenance"
+	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/payload"
+)
+
+const (
+	// skewRecheck is how often to look whether the control plane still supports the version that nodes are held at, which no watch tells.
+	skewRecheck = 10 * time.Minute
+	// nodeVersionFlag is how Karpenter is told.
+	nodeVersionFlag = "--node-version="
+)
+
+// Config is what New needs.
+type Config struct {
+	// Management reads Karpenter's Deployment from the cache.
+	Management client.Reader
+	// Versions knows the guests' API servers' versions; nil is one that asks by discovery.
+	Versions *guest.Versions
+	// Clock tells when a window is open; nil is the real one.
+	Clock clock.PassiveClock
+}
+
+// NodeUpgrade is the step.
+type NodeUpgrade struct{ Config }
+
+var _ scope.Step = (*NodeUpgrade)(nil)
+
+// New returns the step.
+func New(config Config) *NodeUpgrade {
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
+	}
+	if config.Versions == nil {
+		config.Versions = guest.NewVersions(config.Clock, nil)
+	}
+	return &NodeUpgrade{config}
+}
+
+// Name implements scope.Step.
+func (*NodeUpgrade) Name() string { return "nodeupgrade" }
+
+// Reconcile fills s.NodeUpgrade, and owns status.version.nodeVersion, which outlives this operator.
+func (n *NodeUpgrade) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	if s.Release == nil {
+		return scope.Result{Wait: true, Message: "the payload isn't resolved"}, n.Observe(ctx, s)
+	}
+	current, err := n.current(ctx, s)
+	if err != nil {
+		return scope.Result{}, err
+	}
+	in, err := n.input(s, s.Karpenter.Versions[payload.KubernetesVersion], current)
+	if err != nil {
+		return scope.Result{Wait: true, Message: err.Error()}, n.Observe(ctx, s)
+	}
+	held := !same(decide(in).Version, in.wanted)
+	if held {
+		in.server = n.server(ctx, s)
+	}
+	s.NodeUpgrade = decide(in)
+
+	status := &s.HostedCluster.Status
+	if status.Version == nil {
+		status.Version = &v1beta1.VersionStatus{}
+	}
+	if now := s.NodeUpgrade.Version; status.Version.NodeVersion != now {
+		log.FromContext(ctx).Info("Nodes get another version", "version", now, "before", status.Version.NodeVersion)
+		status.Version.NodeVersion = now
+	}
+	after := in.edge()
+	if held && (after == 0 || after > skewRecheck) {
+		after = skewRecheck
+	}
+	return scope.Result{RequeueAfter: after}, nil
+}
+
+// Observe says what nodes wait for while a step before this one waits; it decides nothing anew.
+func (n *NodeUpgrade) Observe(_ context.Context, s *scope.Scope) error {
+	known := s.HostedCluster.Status.Version
+	if known == nil || known.Desired == nil {
+		return nil
+	}
+	in, err := n.input(s, known.Desired.NodeVersion, known.NodeVersion)
+	if err != nil {
+		return nil //nolint:nilerr // ValidConfiguration says so
+	}
+	s.NodeUpgrade = decide(in)
+	s.NodeUpgrade.Version = known.NodeVersion
+	return nil
+}
+
+// current returns the version that nodes get now; empty if there are none and there is no Karpenter to launch any. The status that holds it
+// is lost where a HostedCluster is restored from its spec: then Karpenter's Deployment tells, or else the nodes.
+func (n *NodeUpgrade) current(ctx context.Context, s *scope.Scope) (string, error) {
+	if known := s.HostedCluster.Status.Version; known != nil && known.NodeVersion != "" {
+		return known.NodeVersion, nil
+	}
+	deployment := &appsv1.Deployment{}
+	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}
+	if err := n.Management.Get(ctx, key, deployment); client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("reading the Deployment: %w", err)
+	}
+	for _, container := range deployment.Spec.Template.Spec.Containers {
+		for _, arg := range container.Args {
+			if v, ok := strings.CutPrefix(arg, nodeVersionFlag); ok && v != "" {
+				return v, nil
+			}
+		}
+	}
+	if s.Guest == nil {
+		return "", nil
+	}
+	nodes := &corev1.NodeList{}
+	if err := s.Guest.Cached.List(ctx, nodes, client.HasLabels{karpv1.NodePoolLabelKey}); err != nil {
+		return "", fmt.Errorf("listing nodes in the guest: %w", err)
+	}
+	newest := ""
+	for i := range nodes.Items {
+		if v := guest.PlainVersion(nodes.Items[i].Status.NodeInfo.KubeletVersion); guest.CompareVersions(v, newest) > 0 {
+			newest = v
+		}
+	}
+	return newest, nil
+}
+
+// server returns the guest's API server's version, empty if that isn't known: a question that fails is no reason to hold anything up.
+func (n *NodeUpgrade) server(ctx context.Context, s *scope.Scope) string {
+	if s.Guest == nil {
+		return ""
+	}
+	server, err := n.Versions.Server(ctx, s, func(_ string, age time.Duration) bool { return age >= skewRecheck })
+	if err != nil {
+		log.FromContext(ctx).V(1).Info("The API server doesn't tell its version", "error", err.Error())
+	}
+	return server
+}
+
+// input is what decides.
+type input struct {
+	policy v1beta1.NodeUpgradePolicy
+	// spec is the window of the policy MaintenanceWindow, and window the same parsed.
+	spec   *v1beta1.MaintenanceWindow
+	window *maintenance.Window
+	// approved is what ApproveNodeVersionAnnotation holds, and approve how to write it.
+	approved, approve string
+	// wanted is the payload's version, current the one that nodes get now, server the API server's. Any may be empty, which is unknown.
+	wanted, current, server string
+	now                     time.Time
+}
+
+func (n *NodeUpgrade) input(s *scope.Scope, wanted, current string) (input, error) {
+	hostedCluster := s.HostedCluster
+	in := input{policy: v1beta1.NodeUpgradeImmediate, wanted: wanted, current: current, now: n.Clock.Now()}
+	if hostedCluster.Spec.AutoNode == nil || hostedCluster.Spec.AutoNode.NodeUpgrade == nil {
+		return in, nil
+	}
+	upgrade := hostedCluster.Spec.AutoNode.NodeUpgrade
+	switch upgrade.Policy {
+	case v1beta1.NodeUpgradeManual:
+		in.policy = upgrade.Policy
+		in.approved = hostedCluster.Annotations[v1beta1.ApproveNodeVersionAnnotation]
+		in.approve = fmt.Sprintf("kubectl annotate --overwrite -n %s hostedcluster %s %s=", hostedCluster.Namespace, hostedCluster.Name, v1beta1.ApproveNodeVersionAnnotation)
+	case v1beta1.NodeUpgradeMaintenanceWindow:
+		window, err := Window(upgrade)
+		if err != nil {
+			return in, err
+		}
+		in.policy, in.spec, in.window = upgrade.Policy, upgrade.MaintenanceWindow, window
+	}
+	return in, nil
+}
+
+// Window parses the window of the policy MaintenanceWindow; nil for the others. Errors name the field.
+func Window(upgrade *v1beta1.NodeUpgrade) (*maintenance.Window, error) {
+	const field = "spec.autoNode.nodeUpgrade.maintenanceWindow"
+	if upgrade == nil || upgrade.Policy != v1beta1.NodeUpgradeMaintenanceWindow {
+		return nil, nil
+	}
+	if upgrade.MaintenanceWindow == nil {
+		return nil, fmt.Errorf("%s is required when policy is MaintenanceWindow", field)
+	}
+	window, err := maintenance.Parse(*upgrade.MaintenanceWindow)
+	if err != nil {
+		return nil, fmt.Errorf("%s.%w", field, err)
+	}
+	return window, nil
+}
+
+// allows says whether nodes may get the payload's version now.
+func (in input) allows() bool {
+	switch in.policy {
+	case v1beta1.NodeUpgradeMaintenanceWindow:
+		return in.window.Open(in.now)
+	case v1beta1.NodeUpgradeManual:
+		return in.wanted != "" && same(in.approved, in.wanted)
+	default:
+		return true
+	}
+}
+
+// edge is how long it takes until the window opens or closes; zero without one.
+func (in input) edge() time.Duration {
+	if in.window == nil {
+		return 0
+	}
+	at := in.window.Opens(in.now)
+	if in.window.Open(in.now) {
+		at = in.window.Closes(in.now)
+	}
+	if at.IsZero() {
+		return 0
+	}
+	return max(at.Sub(in.now), time.Second)
+}
+
+func decide(in input) scope.NodeUpgrade {
+	allowed := in.allows()
+	out := scope.NodeUpgrade{
+		Version: in.wanted,
+		Window:  in.spec,
+		Hold:    in.policy == v1beta1.NodeUpgradeManual && !allowed,
+	}
+	// The first version needs nobody's leave, and one that the control plane doesn't support any more is of no use to new nodes.
+	if !allowed && in.current != "" && in.wanted != "" && !same(in.current, in.wanted) && !guest.Unsupported(in.current, in.server) {
+		out.Version = in.current
+	}
+	if !allowed {
+		out.Waits = in.waits()
+	}
+	return out
+}
+
+// waits says what a person wants to know of what holds nodes.
+func (in input) waits() string {
+	if in.policy == v1beta1.NodeUpgradeMaintenanceWindow {
+		opens := in.window.Opens(in.now)
+		if opens.IsZero() {
+			return "the maintenance window doesn't open again"
+		}
+		return fmt.Sprintf("to be upgraded from %s on, in the maintenance window", opens.Format("Mon 2 Jan 15:04 MST"))
+	}
+	wanted := strings.TrimPrefix(in.wanted, "v")
+	message := "approve with: " + in.approve + wanted
+	const limit = 64 // of what is quoted
+	switch _, err := version.ParseSemantic(in.approved); {
+	case in.approved == "":
+		return message
+	case err != nil || len(in.approved) > limit:
+		return fmt.Sprintf("the approval isn't of a version such as %s; %s", wanted, message)
+	default:
+		return fmt.Sprintf("approved is %s; %s", in.approved, message)
+	}
+}
+
+// same compares versions with their builds: another build is another version, which somebody may want to approve.
+func same(a, b string) bool { return strings.TrimPrefix(a, "v") == strings.TrimPrefix(b, "v") }
