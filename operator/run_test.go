@@ -15,6 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -274,13 +275,16 @@ func life(t *testing.T, host string) {
 		g.Consistently(func(g Gomega) { g.Expect(get(g, ctx, name).ResourceVersion).To(Equal(before)) }, "2s").Should(Succeed())
 	})
 
-	t.Run("When somebody deletes the Role or edits the Deployment, it should heal them", func(t *testing.T) {
+	t.Run("When somebody deletes the Role or the NetworkPolicy, or edits the Deployment, it should heal them", func(t *testing.T) {
 		g := NewWithT(t)
-		role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "karpenter"}}
-		g.Expect(management.Delete(ctx, role)).To(Succeed())
-		g.Eventually(func(g Gomega) {
-			g.Expect(management.Get(ctx, client.ObjectKeyFromObject(role), role)).To(Succeed())
-		}).Should(Succeed())
+		for _, object := range []client.Object{&rbacv1.Role{}, &networkingv1.NetworkPolicy{}} {
+			object.SetNamespace(namespace)
+			object.SetName("karpenter")
+			g.Expect(management.Delete(ctx, object)).To(Succeed())
+			g.Eventually(func(g Gomega) {
+				g.Expect(management.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed(), "%T", object)
+			}).Should(Succeed())
+		}
 		deployment := &appsv1.Deployment{}
 		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, deployment)).To(Succeed())
 		deployment.Spec.Template.Spec.Containers[0].Image = "evil.example/miner:latest"

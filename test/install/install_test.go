@@ -25,6 +25,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/assets/karpenter"
+	"github.com/autonode-io/autonode/operator/provider"
+	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 )
 
 var update = flag.Bool("update", false, "write the golden files and the tables of docs/security.md")
@@ -33,6 +35,9 @@ const (
 	root      = "../.."
 	manifests = root + "/manifests"
 )
+
+// profiles are those of operator/run.go.
+var profiles = provider.NewProfiles(clusterapi.New())
 
 // build is kustomize build.
 func build(t *testing.T, dir string) resmap.ResMap {
@@ -64,21 +69,8 @@ func TestManifests(t *testing.T) {
 	})
 
 	t.Run("When an overlay adds monitoring, it should build too", func(t *testing.T) {
-		dir := t.TempDir()
-		base, err := filepath.Abs(manifests)
-		if err != nil {
-			t.Fatal(err)
-		}
-		relative, err := filepath.Rel(dir, base)
-		if err != nil {
-			t.Fatal(err)
-		}
-		overlay := "resources: [" + relative + "]\ncomponents: [" + relative + "/monitoring]\n"
-		if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
-			t.Fatal(err)
-		}
 		var kinds []string
-		for _, resource := range build(t, dir).Resources() {
+		for _, resource := range overlay(t, "resources: [BASE]\ncomponents: [BASE/monitoring]\n").Resources() {
 			kinds = append(kinds, resource.GetKind())
 		}
 		for _, kind := range []string{"PodMonitor", "PrometheusRule", "ConfigMap"} {
@@ -89,6 +81,25 @@ func TestManifests(t *testing.T) {
 	})
 }
 
+// overlay builds a kustomization.yaml, in which BASE is manifests/.
+func overlay(t *testing.T, kustomization string) resmap.ResMap {
+	t.Helper()
+	dir := t.TempDir()
+	base, err := filepath.Abs(manifests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	relative, err := filepath.Rel(dir, base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := strings.ReplaceAll(kustomization, "BASE", relative)
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return build(t, dir)
+}
+
 // workload is what runs, and what restricts its connections.
 type workload struct {
 	deployment *appsv1.Deployment
@@ -97,9 +108,29 @@ type workload struct {
 
 func workloads(t *testing.T) map[string]workload {
 	t.Helper()
-	operator := workload{&appsv1.Deployment{}, &networkingv1.NetworkPolicy{}}
-	for _, resource := range build(t, manifests).Resources() {
-		into := map[string]any{"Deployment": operator.deployment, "NetworkPolicy": operator.policy}[resource.GetKind()]
+	networkPolicy, err := karpenter.NetworkPolicy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]workload{
+		"operator":        workloadIn(t, build(t, manifests)),
+		"second operator": workloadIn(t, overlay(t, "resources: [BASE/operator]\nnameSuffix: -b\nlabels: [{pairs: {autonode.io/shard: b}, includeSelectors: true}]\n")),
+	}
+	for _, profile := range profiles {
+		deployment, err := profile.Deployment()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all["Karpenter of "+profile.Component] = workload{deployment, networkPolicy}
+	}
+	return all
+}
+
+func workloadIn(t *testing.T, built resmap.ResMap) workload {
+	t.Helper()
+	w := workload{&appsv1.Deployment{}, &networkingv1.NetworkPolicy{}}
+	for _, resource := range built.Resources() {
+		into := map[string]any{"Deployment": w.deployment, "NetworkPolicy": w.policy}[resource.GetKind()]
 		if into == nil {
 			continue
 		}
@@ -111,15 +142,7 @@ func workloads(t *testing.T) map[string]workload {
 			t.Fatal(err)
 		}
 	}
-	deployment, err := karpenter.Deployment()
-	if err != nil {
-		t.Fatal(err)
-	}
-	networkPolicy, err := karpenter.NetworkPolicy()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return map[string]workload{"operator": operator, "karpenter": {deployment, networkPolicy}}
+	return w
 }
 
 func TestWorkloads(t *testing.T) {

@@ -47,6 +47,27 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
+// TestGuest is about what no story can use, too: other providers' Karpenters.
+func TestGuest(t *testing.T) {
+	for _, profile := range profiles {
+		t.Run("When Karpenter is that of "+profile.Component+", it should have no wildcard in the guest, and see no Secret", func(t *testing.T) {
+			role, err := profile.ClusterRole()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, rule := range role.Rules {
+				for _, names := range [][]string{rule.APIGroups, rule.Resources, rule.Verbs} {
+					for _, name := range names {
+						if strings.Contains(name, "*") || name == "secrets" || name == "escalate" || name == "bind" || name == "impersonate" || strings.HasSuffix(name, "/token") {
+							t.Errorf("a rule has %q: %v", name, rule)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
 func table(rules []rbacv1.PolicyRule) string {
 	var b strings.Builder
 	b.WriteString("| API group | resources | names | verbs |\n| --- | --- | --- | --- |\n")
