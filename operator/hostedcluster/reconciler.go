@@ -99,8 +99,9 @@ var _ reconcile.ObjectReconciler[*v1beta1.HostedCluster] = (*Reconciler)(nil)
 
 // +kubebuilder:rbac:groups=autonode.io,resources=hostedclusters,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=autonode.io,resources=hostedclusters/status,verbs=patch
-// +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents,verbs=list;watch
-// +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents,resourceNames=karpenter,verbs=get;create;patch
+// A component is created and not applied, and no name can be demanded of that:
+// +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents,verbs=list;watch;create
+// +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents,resourceNames=karpenter,verbs=get;patch
 // The component owns what is made, and blocks its own deletion with it:
 // +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents/finalizers,resourceNames=karpenter,verbs=update
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machinedeployments,verbs=list;watch
