@@ -167,7 +167,7 @@ const (
 	// ApproveNodeVersionAnnotation on a HostedCluster approves one Kubernetes version for its nodes, such as "1.37.1", where
 	// spec.autoNode.nodeUpgrade.policy is Manual. It approves no other: the next version needs another value.
 	ApproveNodeVersionAnnotation = Group + "/approve-node-version"
-	// TokenExpiresAtAnnotation is on the Secret with Karpenter's guest token: when it expires, in RFC 3339.
+	// TokenExpiresAtAnnotation is on the Secret with Karpenter's guest token: when it expires by the management cluster's clock, in RFC 3339.
 	TokenExpiresAtAnnotation = Group + "/token-expires-at"
 	// TokenServiceAccountUIDAnnotation is on the same Secret: the guest ServiceAccount that the token belongs to. A
 	// token of a ServiceAccount that was recreated is void.

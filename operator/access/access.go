@@ -38,6 +38,14 @@ const (
 	CAKey = "ca.crt"
 	// DefaultTokenLifetime is what is asked for; the guest's API server may grant less.
 	DefaultTokenLifetime = time.Hour
+
+	// reviewEvery is how often the guest's API server is asked about a token that hasn't changed: nobody tells when its clock is set or its
+	// keys are replaced.
+	reviewEvery = 10 * time.Minute
+	// newborn is how long a token counts as just issued: should the guest refuse it, another one would be no better.
+	newborn = time.Minute
+	// imprecision is by how much two readings of how far a guest's clock is ahead may differ.
+	imprecision = time.Minute
 )
 
 // Config is what New needs.
@@ -57,8 +65,24 @@ type Config struct {
 // Access is the step.
 type Access struct {
 	Config
-	// reviewed remembers which tokens the guest's API server has accepted: of review by types.UID (the Secret's).
+	// reviewed remembers which tokens the guest's API server has accepted: of reviewed by types.UID (the Secret's).
 	reviewed *lru.Cache
+	// issued remembers the tokens that this process was given last: of string by issue.
+	issued *lru.Cache
+	// ahead remembers how far each guest's clock was ahead of ours then: of time.Duration by types.UID (the HostedCluster's).
+	ahead *lru.Cache
+}
+
+// issue names a token of a HostedCluster.
+type issue struct {
+	hostedCluster types.UID
+	key           string
+}
+
+// reviewed is what the guest accepted when.
+type reviewed struct {
+	review
+	at time.Time
 }
 
 // review names one state of a Secret, and the connection on which it was asked about: a guest's API server that came back may have
@@ -76,7 +100,7 @@ func New(config Config) *Access {
 	if config.TokenLifetime == 0 {
 		config.TokenLifetime = DefaultTokenLifetime
 	}
-	return &Access{Config: config, reviewed: lru.New(1 << 14)}
+	return &Access{Config: config, reviewed: lru.New(1 << 14), issued: lru.New(1 << 14), ahead: lru.New(1 << 14)}
 }
 
 // Name implements scope.Step.
@@ -85,7 +109,8 @@ func (a *Access) Name() string { return "access" }
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,resourceNames=karpenter-guest-access,verbs=create;patch
 
-// Reconcile applies the identity, then sees to the tokens. It asks to be woken when the first of them is to be renewed.
+// Reconcile applies the identity, then sees to the tokens. It asks to be woken when the first of them is to be renewed, or
+// reviewed.
 func (a *Access) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	account, err := a.identity(ctx, s)
 	if err != nil {
@@ -102,7 +127,7 @@ func (a *Access) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, e
 	if err := a.Apply.Objects(ctx, a.Management, s.Component, desired); err != nil {
 		return scope.Result{}, err
 	}
-	return scope.Result{RequeueAfter: max(tokens.renewAt().Sub(a.Clock.Now()), time.Second)}, nil
+	return scope.Result{RequeueAfter: min(max(tokens.renewAt().Sub(a.Clock.Now()), time.Second), reviewEvery)}, nil
 }
 
 // identity applies the ServiceAccount and what it may do, and returns the ServiceAccount's UID.
@@ -176,7 +201,7 @@ func (a *Access) secret(s *scope.Scope, account types.UID, tokens tokens) (*core
 				v1beta1.HostedClusterNamespaceLabel: s.HostedCluster.Namespace,
 			},
 			Annotations: map[string]string{
-				v1beta1.TokenExpiresAtAnnotation:         tokens.expiresAt(),
+				v1beta1.TokenExpiresAtAnnotation:         tokens.until(),
 				v1beta1.TokenServiceAccountUIDAnnotation: string(account),
 			},
 		},

@@ -4,6 +4,7 @@ package access_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/access"
@@ -61,7 +63,7 @@ func TestAccess(t *testing.T) {
 	t.Run("When there is no Secret, it should make one whose token the guest accepts", func(t *testing.T) {
 		g := NewWithT(t)
 		result := reconcile(g)
-		g.Expect(result.RequeueAfter).To(BeNumerically("~", 20*time.Minute, time.Minute), "two thirds of the lifetime")
+		g.Expect(result.RequeueAfter).To(Equal(10*time.Minute), "to ask the guest whether it still accepts the token")
 		g.Expect(user(ctx, g, token(g))).To(Equal("system:serviceaccount:kube-system:karpenter"))
 		made := secret(g)
 		g.Expect(metav1.IsControlledBy(made, s.Component)).To(BeTrue())
@@ -169,6 +171,112 @@ func TestAccess(t *testing.T) {
 	})
 }
 
+// Skew is simulated from the operator's side: a guest whose clock is behind is one whose operator's clock is ahead.
+func TestClockSkew(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{
+		"the guest's clock is two hours behind": 2 * time.Hour, "the guest's clock is two hours ahead": -2 * time.Hour, "nobody's clock is wrong": 0,
+	} {
+		t.Run("When "+name+", it should renew the token after two thirds of its lifetime, and not before", func(t *testing.T) {
+			g, ctx := NewWithT(t), t.Context()
+			s, err := clusters.NewScope(ctx, fmt.Sprintf("skew-%d", ahead/time.Hour+2))
+			g.Expect(err).NotTo(HaveOccurred())
+			clock := testingclock.NewFakePassiveClock(time.Now().Add(ahead))
+			newStep := func() *access.Access {
+				return access.New(access.Config{
+					Management: clusters.Management.Client, Live: clusters.Management.Client, Secrets: clusters.Management.Client,
+					Apply: apply.New(), Clock: clock, TokenLifetime: 30 * time.Minute,
+				})
+			}
+			step := newStep()
+			reconcile := func(requeueAfter time.Duration) *corev1.Secret {
+				result, err := step.Reconcile(ctx, s)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(result.RequeueAfter).To(BeNumerically("~", requeueAfter, 5*time.Second))
+				secret := &corev1.Secret{}
+				key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.GuestAccessSecret}
+				g.Expect(clusters.Management.Client.Get(ctx, key, secret)).To(Succeed())
+				return secret
+			}
+			first := reconcile(10 * time.Minute)
+			g.Expect(user(ctx, g, string(first.Data[access.TokenKey]))).NotTo(BeEmpty())
+			expires, err := time.Parse(time.RFC3339, first.Annotations[v1beta1.TokenExpiresAtAnnotation])
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(expires).To(BeTemporally("~", clock.Now().Add(30*time.Minute), 5*time.Second), "by the operator's clock")
+
+			g.Expect(reconcile(10 * time.Minute).ResourceVersion).To(Equal(first.ResourceVersion))
+			step = newStep()
+			g.Expect(reconcile(10*time.Minute).ResourceVersion).To(Equal(first.ResourceVersion), "after a restart, too")
+			clock.SetTime(clock.Now().Add(19 * time.Minute))
+			g.Expect(reconcile(time.Minute).ResourceVersion).To(Equal(first.ResourceVersion))
+			clock.SetTime(clock.Now().Add(2 * time.Minute))
+			g.Expect(reconcile(10 * time.Minute).Data[access.TokenKey]).NotTo(Equal(first.Data[access.TokenKey]))
+		})
+	}
+
+	for name, set := range map[string]time.Duration{"back": -24 * time.Hour, "forward": 24 * time.Hour} {
+		t.Run("When the operator's clock is set "+name+" a day, it should measure anew, once", func(t *testing.T) {
+			g, ctx := NewWithT(t), t.Context()
+			s, err := clusters.NewScope(ctx, "set-"+name)
+			g.Expect(err).NotTo(HaveOccurred())
+			clock := testingclock.NewFakePassiveClock(time.Now())
+			asked := 0
+			s.Guest.Live = interceptor.NewClient(watching(g), interceptor.Funcs{
+				SubResourceCreate: func(ctx context.Context, c client.Client, sub string, obj, answer client.Object, opts ...client.SubResourceCreateOption) error {
+					asked++
+					return c.SubResource(sub).Create(ctx, obj, answer, opts...)
+				},
+			})
+			step := access.New(access.Config{
+				Management: clusters.Management.Client, Live: clusters.Management.Client, Secrets: clusters.Management.Client,
+				Apply: apply.New(), Clock: clock,
+			})
+			for _, now := range []time.Time{clock.Now(), clock.Now(), clock.Now().Add(set), clock.Now().Add(set), clock.Now().Add(set)} {
+				clock.SetTime(now)
+				_, err := step.Reconcile(ctx, s)
+				g.Expect(err).NotTo(HaveOccurred())
+			}
+			g.Expect(asked).To(Equal(2))
+		})
+	}
+
+	t.Run("When the guest refuses what it has just issued, it should say so instead of asking again and again", func(t *testing.T) {
+		g, ctx := NewWithT(t), t.Context()
+		s, err := clusters.NewScope(ctx, "refused")
+		g.Expect(err).NotTo(HaveOccurred())
+		clock := testingclock.NewFakePassiveClock(time.Now())
+		asked := 0
+		s.Guest.Live = interceptor.NewClient(watching(g), interceptor.Funcs{
+			SubResourceCreate: func(ctx context.Context, c client.Client, sub string, obj, answer client.Object, opts ...client.SubResourceCreateOption) error {
+				asked++
+				return c.SubResource(sub).Create(ctx, obj, answer, opts...)
+			},
+			// Another of its API servers answers, whose clock is behind.
+			Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+				if review, ok := obj.(*authenticationv1.TokenReview); ok {
+					review.Status = authenticationv1.TokenReviewStatus{Error: "token is not valid yet"}
+					return nil
+				}
+				return c.Create(ctx, obj, opts...)
+			},
+		})
+		step := access.New(access.Config{
+			Management: clusters.Management.Client, Live: clusters.Management.Client, Secrets: clusters.Management.Client,
+			Apply: apply.New(), Clock: clock,
+		})
+		_, err = step.Reconcile(ctx, s)
+		g.Expect(err).NotTo(HaveOccurred())
+		for range 3 {
+			_, err = step.Reconcile(ctx, s)
+			g.Expect(err).To(MatchError(And(ContainSubstring("token is not valid yet"), ContainSubstring("same time and the same signing keys"))))
+		}
+		g.Expect(asked).To(Equal(1))
+		clock.SetTime(clock.Now().Add(2 * time.Minute))
+		_, err = step.Reconcile(ctx, s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(asked).To(Equal(2), "some time later another one may do")
+	})
+}
+
 func TestRole(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -236,6 +344,13 @@ func TestRole(t *testing.T) {
 			}).Should(Succeed())
 		})
 	}
+}
+
+// watching is a client of the guest that an interceptor takes.
+func watching(g Gomega) client.WithWatch {
+	guest, err := client.NewWithWatch(clusters.Guest.Config, client.Options{Scheme: clusters.Guest.Client.Scheme()})
+	g.Expect(err).NotTo(HaveOccurred())
+	return guest
 }
 
 // user asks the guest whose token it is; nobody's is empty.

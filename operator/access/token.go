@@ -12,19 +12,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// token is a ServiceAccount's token and what it says about itself.
+// token is a ServiceAccount's token and what it says about itself, in times of the guest's clock, which may differ from the operator's.
 type token struct {
 	raw       string
 	issuedAt  time.Time
 	expiresAt time.Time
 	account   types.UID
 	audiences []string
+	// until is when it expires by the operator's clock.
+	until time.Time
 }
 
-// renewAt is when a third of its lifetime is left.
-func (t token) renewAt() time.Time {
-	return t.expiresAt.Add(-t.expiresAt.Sub(t.issuedAt) / 3)
-}
+// lifetime doesn't depend on whose clock it is.
+func (t token) lifetime() time.Duration { return t.expiresAt.Sub(t.issuedAt) }
+
+// renewAt is when a third of its lifetime is left, by the operator's clock.
+func (t token) renewAt() time.Time { return t.until.Add(-t.lifetime() / 3) }
 
 // parse reads a token's claims. It doesn't verify them: that is for the API server that issued it.
 func parse(raw string) (token, error) {

@@ -3,6 +3,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -36,15 +37,59 @@ func (t tokens) renewAt() time.Time {
 	return first
 }
 
-// expiresAt is when the first of them expires, as the Secret's annotation says it.
-func (t tokens) expiresAt() string {
+// until is when the first of them expires by the operator's clock, as the Secret's annotation says it.
+func (t tokens) until() string {
 	var first time.Time
 	for _, token := range t {
-		if first.IsZero() || token.expiresAt.Before(first) {
-			first = token.expiresAt
+		if first.IsZero() || token.until.Before(first) {
+			first = token.until
 		}
 	}
 	return first.UTC().Format(time.RFC3339)
+}
+
+// read returns the tokens of a Secret, which may be nil, and what is wrong with the others. The tokens' own times are the guest's, whose
+// clock may be any, and the annotation's are the operator's: how far they are apart was measured when the tokens were issued.
+func (a *Access) read(hostedCluster types.UID, secret *corev1.Secret, wanted []provider.Token) (tokens, map[string]string) {
+	current, why := tokens{}, map[string]string{}
+	var first time.Time
+	for _, wanted := range wanted {
+		if secret == nil || len(secret.Data[wanted.Key]) == 0 {
+			why[wanted.Key] = "there is none"
+			continue
+		}
+		found, err := parse(string(secret.Data[wanted.Key]))
+		if err != nil {
+			why[wanted.Key] = err.Error()
+			continue
+		}
+		current[wanted.Key] = found
+		if first.IsZero() || found.expiresAt.Before(first) {
+			first = found.expiresAt
+		}
+	}
+	if len(current) == 0 {
+		return current, why
+	}
+	ahead, measured := time.Duration(0), false
+	if value, ok := a.ahead.Get(hostedCluster); ok {
+		ahead, measured = value.(time.Duration)
+	}
+	if len(why) == 0 {
+		until, err := time.Parse(time.RFC3339, secret.Annotations[v1beta1.TokenExpiresAtAnnotation])
+		if noted := first.Sub(until); err != nil || measured && (noted-ahead).Abs() > imprecision {
+			for key := range current {
+				why[key] = "their annotation of when they expire was changed, or a clock was set"
+			}
+			return tokens{}, why
+		}
+		ahead = first.Sub(until)
+	}
+	for key, token := range current {
+		token.until = token.expiresAt.Add(-ahead)
+		current[key] = token
+	}
+	return current, why
 }
 
 // tokens returns the Secret's tokens, or a new one where one is about to expire, belongs to a ServiceAccount that is no more, is for
@@ -78,61 +123,58 @@ func (a *Access) tokens(ctx context.Context, s *scope.Scope, account types.UID) 
 			return nil, err
 		}
 		current[wanted.Key] = fresh
+		ahead := fresh.expiresAt.Sub(fresh.until)
+		a.ahead.Add(s.HostedCluster.UID, ahead)
+		a.issued.Add(issue{s.HostedCluster.UID, wanted.Key}, fresh.raw)
 		log.FromContext(ctx).Info("Issued a guest token for Karpenter", "Secret", klog.KRef(key.Namespace, key.Name), "key", wanted.Key,
-			"because", because, "expiresAt", fresh.expiresAt)
+			"because", because, "expiresAt", fresh.until, "guestAheadBy", ahead.Round(time.Second))
 	}
 	return current, nil
 }
 
 // examine returns the tokens of a Secret, which may be nil, that can stay, and why each of the others can't.
 func (a *Access) examine(ctx context.Context, s *scope.Scope, secret *corev1.Secret, account types.UID) (tokens, map[string]string, error) {
-	current, why := tokens{}, map[string]string{}
+	current, why := a.read(s.HostedCluster.UID, secret, s.Profile.Tokens)
 	for _, wanted := range s.Profile.Tokens {
-		if secret == nil || len(secret.Data[wanted.Key]) == 0 {
-			why[wanted.Key] = "there is none"
-			continue
+		if found, ok := current[wanted.Key]; ok {
+			if complaint := a.judge(secret, found, wanted, account); complaint != "" {
+				delete(current, wanted.Key)
+				why[wanted.Key] = complaint
+			}
 		}
-		found, complaint := a.judge(secret, wanted, account)
-		if complaint != "" {
-			why[wanted.Key] = complaint
-			continue
-		}
-		current[wanted.Key] = found
-	}
-	if secret != nil && len(current) > 0 && secret.Annotations[v1beta1.TokenExpiresAtAnnotation] != current.expiresAt() && len(why) == 0 {
-		for key := range current {
-			why[key] = "their annotation of when they expire was changed"
-		}
-		return tokens{}, why, nil
 	}
 	return current, why, a.review(ctx, s, secret, account, current, why)
 }
 
 // judge says why a token is to be replaced, or nothing.
-func (a *Access) judge(secret *corev1.Secret, wanted provider.Token, account types.UID) (token, string) {
-	current, err := parse(string(secret.Data[wanted.Key]))
+func (a *Access) judge(secret *corev1.Secret, current token, wanted provider.Token, account types.UID) string {
+	left := current.until.Sub(a.Clock.Now())
 	switch {
-	case err != nil:
-		return token{}, err.Error()
 	case current.account != account || secret.Annotations[v1beta1.TokenServiceAccountUIDAnnotation] != string(account):
-		return token{}, "its ServiceAccount was recreated"
+		return "its ServiceAccount was recreated"
 	case wanted.Audience != "" && !slices.Equal(current.audiences, []string{wanted.Audience}):
-		return token{}, "it isn't for " + wanted.Audience
-	case !a.Clock.Now().Before(current.renewAt()):
-		return token{}, "it expires soon"
+		return "it isn't for " + wanted.Audience
+	case left > current.lifetime()+imprecision:
+		return "it would last longer than it was issued for: a clock was set"
+	case left <= current.lifetime()/3:
+		return "it expires soon"
 	}
-	return current, ""
+	return ""
 }
 
-// review asks the guest's API server about tokens that came from a Secret that it hasn't been asked about: an edit may have
-// broken one, and the key that it was signed with may be gone. It moves those that aren't accepted from current to why.
+// review asks the guest's API server about tokens that came from a Secret that it hasn't been asked about for a while: an edit may have
+// broken one, the key that it was signed with may be gone, and the clock that it expires by set. It moves those that aren't accepted from
+// current to why.
 func (a *Access) review(ctx context.Context, s *scope.Scope, secret *corev1.Secret, account types.UID, current tokens, why map[string]string) error {
 	if len(current) == 0 {
 		return nil
 	}
+	now := a.Clock.Now()
 	state := review{account: account, resourceVersion: secret.ResourceVersion, connection: s.Guest.Config}
-	if known, ok := a.reviewed.Get(secret.UID); ok && known == state {
-		return nil
+	if value, ok := a.reviewed.Get(secret.UID); ok {
+		if known, ok := value.(reviewed); ok && known.review == state && now.Sub(known.at).Abs() < reviewEvery {
+			return nil
+		}
 	}
 	for _, wanted := range s.Profile.Tokens {
 		if _, ok := current[wanted.Key]; !ok {
@@ -145,12 +187,18 @@ func (a *Access) review(ctx context.Context, s *scope.Scope, secret *corev1.Secr
 			return fmt.Errorf("reviewing Karpenter's token in the guest: %w", err)
 		}
 		if !question.Status.Authenticated {
+			if found := current[wanted.Key]; found.until.Sub(now) > found.lifetime()-newborn {
+				if last, ok := a.issued.Get(issue{s.HostedCluster.UID, wanted.Key}); ok && last == found.raw {
+					return fmt.Errorf("the guest refuses the token that it has just issued for Karpenter (%s); see that its API servers have the same time and the same signing keys",
+						cmp.Or(question.Status.Error, "without saying why"))
+				}
+			}
 			delete(current, wanted.Key)
 			why[wanted.Key] = "the guest doesn't accept it"
 		}
 	}
 	if len(why) == 0 {
-		a.reviewed.Add(secret.UID, state)
+		a.reviewed.Add(secret.UID, reviewed{state, now})
 	}
 	return nil
 }
@@ -161,6 +209,7 @@ func (a *Access) request(ctx context.Context, guest *scope.Guest, wanted provide
 		return token{}, err
 	}
 	seconds := int64(a.TokenLifetime / time.Second)
+	asked := a.Clock.Now()
 	answer := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds, Audiences: wanted.Audiences()}}
 	if err := guest.Live.SubResource("token").Create(ctx, account, answer); err != nil {
 		return token{}, fmt.Errorf("requesting a token of ServiceAccount %s in the guest: %w", klog.KObj(account), err)
@@ -169,5 +218,6 @@ func (a *Access) request(ctx context.Context, guest *scope.Guest, wanted provide
 	if err != nil {
 		return token{}, fmt.Errorf("requesting a token of ServiceAccount %s in the guest: %w", klog.KObj(account), err)
 	}
+	fresh.until = asked.Add(fresh.lifetime()).Truncate(time.Second) // which the annotation tells, too
 	return fresh, nil
 }
