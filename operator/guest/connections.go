@@ -3,6 +3,7 @@
 package guest
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -65,6 +68,7 @@ type Connections struct {
 	queue    workqueue.TypedRateLimitingInterface[reconcile.Request] // clustercache's own; nil until it starts
 	watching map[client.ObjectKey]*watching                          // by the Cluster
 	silences map[client.ObjectKey]*silence                           // by the Cluster
+	stale    map[client.ObjectKey]bool                               // Clusters whose connection is to be made anew
 }
 
 var _ scope.Step = (*Connections)(nil)
@@ -74,7 +78,7 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 	mgr := config.Manager
 	c := &Connections{
 		management: mgr.GetClient(), events: newEvents(), timeout: cmp.Or(config.Timeout, DefaultTimeout), clock: config.Clock,
-		watching: map[client.ObjectKey]*watching{}, silences: map[client.ObjectKey]*silence{},
+		watching: map[client.ObjectKey]*watching{}, silences: map[client.ObjectKey]*silence{}, stale: map[client.ObjectKey]bool{},
 	}
 	if c.clock == nil {
 		c.clock = clock.RealClock{}
@@ -183,6 +187,40 @@ func (c *Connections) look(cluster types.NamespacedName) {
 	}
 }
 
+// reconnect has clustercache drop a connection and make it anew, if it was made with another kubeconfig: by itself it would notice
+// only after five failed probes, which take most of a minute. A kubeconfig that can't be used leaves what there is.
+func (c *Connections) reconnect(cluster types.NamespacedName, kubeconfig []byte) {
+	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+	if err != nil {
+		return
+	}
+	c.mu.Lock()
+	if w, ok := c.watching[cluster]; ok && !sameAccess(w.connection, config) {
+		c.stale[cluster] = true
+	}
+	c.mu.Unlock()
+	c.look(cluster)
+}
+
+// isStale is true once for each connection that is to be made anew.
+func (c *Connections) isStale(cluster types.NamespacedName) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	stale := c.stale[cluster]
+	if stale {
+		delete(c.stale, cluster)
+		delete(c.silences, cluster)
+	}
+	return stale
+}
+
+// sameAccess compares what a kubeconfig says of where an API server is, how to know it, and who asks.
+func sameAccess(a, b *rest.Config) bool {
+	return a.Host == b.Host && a.Insecure == b.Insecure && a.ServerName == b.ServerName && bytes.Equal(a.CAData, b.CAData) &&
+		bytes.Equal(a.CertData, b.CertData) && bytes.Equal(a.KeyData, b.KeyData) &&
+		a.BearerToken == b.BearerToken && a.Username == b.Username && a.Password == b.Password
+}
+
 // forget drops what is known of a connection that is no more.
 func (c *Connections) forget(cluster client.ObjectKey) {
 	c.mu.Lock()
@@ -209,6 +247,10 @@ func (c *Connections) Release(hostedCluster *v1beta1.HostedCluster) {
 
 // wanted is true while a HostedCluster uses AutoNode on the Cluster, or has still to be cleaned up after.
 func (c *Connections) wanted(ctx context.Context, cluster *clusterv1.Cluster) bool {
+	if key := client.ObjectKeyFromObject(cluster); c.isStale(key) {
+		c.look(key)
+		return false // which ends the connection
+	}
 	hostedClusters, err := c.hostedClusters(ctx, client.ObjectKeyFromObject(cluster))
 	if err != nil {
 		return true // never drop a connection for an error

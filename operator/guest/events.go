@@ -63,7 +63,7 @@ func (c *Connections) onSecret(ctx context.Context) toolscache.ResourceEventHand
 		case isKubeconfig(s.Name):
 			cluster := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[clusterv1.ClusterNameLabel]}
 			for _, request := range c.requests(ctx, cluster) {
-				c.look(cluster)
+				c.reconnect(cluster, s.Data[secret.KubeconfigDataName])
 				c.events.enqueue(request.NamespacedName, 0)
 			}
 		}

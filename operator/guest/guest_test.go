@@ -234,6 +234,28 @@ func TestConnections(t *testing.T) {
 		g.Expect(counter(g, "autonode_guest_connections_total")).To(Equal(made + 1))
 	})
 
+	t.Run("When the kubeconfig is renewed, it should connect anew, and one that says the same should change nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		user, err := clusters.Guest.Environment.AddUser(envtest.User{Name: "renewed", Groups: []string{"system:masters"}}, nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		renewed, err := user.KubeConfig()
+		g.Expect(err).NotTo(HaveOccurred())
+		secret := &corev1.Secret{}
+		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: "clusters-red", Name: "red-kubeconfig"}, secret)).To(Succeed())
+		made := counter(g, "autonode_guest_connections_total")
+		secret.Data["value"] = renewed
+		g.Expect(management.Update(ctx, secret)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			_, guest := p.reachable("red")
+			g.Expect(guest).NotTo(BeNil())
+			g.Expect(guest.Config.CertData).To(Equal(user.Config().CertData))
+			g.Expect(guest.Live.List(ctx, &corev1.NodeList{})).To(Succeed())
+		}).Should(Succeed())
+		metav1.SetMetaDataAnnotation(&secret.ObjectMeta, "touched", "true")
+		g.Expect(management.Update(ctx, secret)).To(Succeed())
+		g.Consistently(func() float64 { return counter(g, "autonode_guest_connections_total") }, time.Second).Should(Equal(made + 1))
+	})
+
 	t.Run("When a kubeconfig can't be parsed, it should say what is wrong with it", func(t *testing.T) {
 		g := NewWithT(t)
 		_, err := clusters.NewScope(ctx, "broken")
