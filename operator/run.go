@@ -38,6 +38,7 @@ import (
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/component"
 	"github.com/autonode-io/autonode/operator/crd"
+	"github.com/autonode-io/autonode/operator/csr"
 	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/hostedcluster"
 	"github.com/autonode-io/autonode/operator/metrics"
@@ -113,9 +114,13 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	config.UserAgent = v1beta1.ManagedByOperator
 	config.QPS, config.Burst = 100, 200 // beside that, the API server's own fairness limits us
 
+	caches, err := managementCache(mine.selector)
+	if err != nil {
+		return err
+	}
 	mgr, err := manager.New(config, manager.Options{
 		Scheme:                        scheme,
-		Cache:                         managementCache(mine.selector),
+		Cache:                         caches,
 		Metrics:                       metricsserver.Options{BindAddress: orNone(options.MetricsAddress)},
 		HealthProbeBindAddress:        orNone(options.ProbeAddress),
 		LeaderElection:                options.LeaderElection,
@@ -139,8 +144,8 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	return nil
 }
 
-// controllers adds everything that reconciles to the manager: one controller, whose steps do one job each, and Cluster API's
-// connections to the guests, which the guest step brings. Beside it, metrics only read.
+// controllers adds everything that reconciles to the manager: one controller, whose steps do one job each, Cluster API's connections to
+// the guests, which the guest step brings, and one controller for the certificate requests of all guests. Beside them, metrics only read.
 func controllers(ctx context.Context, mgr manager.Manager, options Options, mine part) error {
 	management, live := mgr.GetClient(), mgr.GetAPIReader()
 	recorder := mgr.GetEventRecorder(v1beta1.ManagedByOperator)
@@ -150,8 +155,14 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	if err != nil {
 		return err
 	}
-	connections, err := guest.New(ctx, guest.Config{Manager: mgr, ConnectRetry: options.GuestConnectRetry, Timeout: options.GuestTimeout})
+	requests := csr.New(csr.Config{Management: management, Live: live, Recorder: recorder})
+	connections, err := guest.New(ctx, guest.Config{
+		Manager: mgr, ConnectRetry: options.GuestConnectRetry, Timeout: options.GuestTimeout, Watches: []guest.Watch{requests.Watch()},
+	})
 	if err != nil {
+		return err
+	}
+	if err := requests.SetUp(ctx, mgr, connections); err != nil {
 		return err
 	}
 	releases := release.New(release.Config{PullSecrets: pullSecrets})
@@ -229,8 +240,13 @@ func Scheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// managementCache holds the HostedClusters that the operator is to look after, and of the common kinds only what operators made.
-func managementCache(selector labels.Selector) cache.Options {
+// managementCache holds the HostedClusters that the operator is to look after, of the common kinds only what operators made, and of
+// Machines only what identifies nodes.
+func managementCache(selector labels.Selector) (cache.Options, error) {
+	machines, err := csr.MachineCache()
+	if err != nil {
+		return cache.Options{}, err
+	}
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator})}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -245,8 +261,9 @@ func managementCache(selector labels.Selector) cache.Options {
 			&policyv1.PodDisruptionBudget{}: ours,
 			&rbacv1.Role{}:                  ours,
 			&rbacv1.RoleBinding{}:           ours,
+			&clusterv1.Machine{}:            machines,
 		},
-	}
+	}, nil
 }
 
 func orNone(address string) string {

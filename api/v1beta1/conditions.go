@@ -142,6 +142,35 @@ const (
 	DrainForcedReason = "DrainForced"
 )
 
+// Reasons of the decisions on kubelets' certificate requests: of the condition Approved or Denied of the request in the guest. Those of
+// Denied are events on the HostedCluster, too. They are about nodes that AutoNode made.
+const (
+	// NodeIdentityConfirmedReason: the request matches a NodeClaim and its Machine.
+	NodeIdentityConfirmedReason = "NodeIdentityConfirmed"
+	// RequestMalformedReason: the request can't be read as a whole, or asks for more than a kubelet does; find out who made it.
+	RequestMalformedReason = "RequestMalformed"
+	// RequestExpiredReason: the request waited too long, because the operator didn't run or couldn't reach the guest; the kubelet asks again.
+	RequestExpiredReason = "RequestExpired"
+	// RequesterMismatchReason: somebody else asked than the machine that the certificate is for; find out who the user in the message is.
+	RequesterMismatchReason = "RequesterMismatch"
+	// SubjectMismatchReason: a node asked for another name, or for other groups, than its own; treat that node as compromised.
+	SubjectMismatchReason = "SubjectMismatch"
+	// AddressMismatchReason: a node asked for addresses that aren't its Machine's; where they are its own, the infrastructure provider
+	// doesn't report them in the Machine's status.addresses, else treat the node as compromised.
+	AddressMismatchReason = "AddressMismatch"
+	// UsageMismatchReason: the key usages aren't a kubelet's; find out who made the request.
+	UsageMismatchReason = "UsageMismatch"
+	// MachineMissingReason: the NodeClaim that the request names has no Machine, or is being deleted.
+	MachineMissingReason = "MachineMissing"
+	// NodeClaimMissingReason: the Machine that the request names has no NodeClaim any more; it is about to be removed.
+	NodeClaimMissingReason = "NodeClaimMissing"
+	// AlreadyJoinedReason: somebody asked for a first certificate of a node that has joined. A machine that has lost its certificate has
+	// to be replaced: delete its NodeClaim. If there is none, somebody knows a bootstrap token who shouldn't.
+	AlreadyJoinedReason = "AlreadyJoined"
+	// AlreadyRequestedReason: another request for the machine's first certificate was approved before; see AlreadyJoinedReason.
+	AlreadyRequestedReason = "AlreadyRequested"
+)
+
 // Labels, annotations and names.
 const (
 	// HostedClusterFinalizer holds a HostedCluster until its nodes are drained and Karpenter is removed.

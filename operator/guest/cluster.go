@@ -8,8 +8,8 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-// clusterKey names the Cluster of a HostedCluster; false where the spec names a namespace that isn't its own.
-func clusterKey(hostedCluster *v1beta1.HostedCluster) (client.ObjectKey, bool) {
+// ClusterKey names the Cluster of a HostedCluster; false where the spec names a namespace that isn't its own.
+func ClusterKey(hostedCluster *v1beta1.HostedCluster) (client.ObjectKey, bool) {
 	own := hostedCluster.Namespace + "-" + hostedCluster.Name
 	key := client.ObjectKey{Namespace: hostedCluster.Spec.ControlPlaneNamespace, Name: hostedCluster.Spec.InfraID}
 	if key.Namespace == "" {
@@ -26,7 +26,7 @@ func indexByCluster(object client.Object) []string {
 	if !ok {
 		return nil
 	}
-	key, ok := clusterKey(hostedCluster)
+	key, ok := ClusterKey(hostedCluster)
 	if !ok {
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -45,6 +46,8 @@ type Config struct {
 	Timeout time.Duration
 	// Clock tells how long to leave a guest alone that doesn't answer; nil is the real one.
 	Clock clock.PassiveClock
+	// Watches are kinds in the guests that other controllers look at.
+	Watches []Watch
 }
 
 const (
@@ -63,6 +66,7 @@ type Connections struct {
 	events     *events
 	timeout    time.Duration
 	clock      clock.PassiveClock
+	watches    []Watch
 
 	mu       sync.Mutex
 	queue    workqueue.TypedRateLimitingInterface[reconcile.Request] // clustercache's own; nil until it starts
@@ -77,7 +81,7 @@ var _ scope.Step = (*Connections)(nil)
 func New(ctx context.Context, config Config) (*Connections, error) {
 	mgr := config.Manager
 	c := &Connections{
-		management: mgr.GetClient(), events: newEvents(), timeout: cmp.Or(config.Timeout, DefaultTimeout), clock: config.Clock,
+		management: mgr.GetClient(), events: newEvents(), watches: config.Watches, timeout: cmp.Or(config.Timeout, DefaultTimeout), clock: config.Clock,
 		watching: map[client.ObjectKey]*watching{}, silences: map[client.ObjectKey]*silence{}, stale: map[client.ObjectKey]bool{},
 	}
 	if c.clock == nil {
@@ -109,7 +113,7 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 		return nil, fmt.Errorf("adding the cache of cluster secrets: %w", err)
 	}
 
-	options, err := cacheOptions()
+	options, err := cacheOptions(config.Watches)
 	if err != nil {
 		return nil, err
 	}
@@ -167,6 +171,19 @@ func (c *Connections) Source() source.Source {
 // Secrets reads the Secrets of the management cluster that hold a guest's kubeconfig or Karpenter's guest access, from a
 // watch. No other Secret has content there.
 func (c *Connections) Secrets() client.Reader { return c.secrets }
+
+// Of returns the guest of a HostedCluster for a controller of [Config.Watches]; nil while it isn't connected.
+func (c *Connections) Of(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (*scope.Guest, error) {
+	key, ok := ClusterKey(hostedCluster)
+	if !ok {
+		return nil, nil
+	}
+	guest, err := c.connect(ctx, key)
+	if errors.Is(err, clustercache.ErrClusterNotConnected) {
+		return nil, nil
+	}
+	return guest, err
+}
 
 // newQueue keeps clustercache's queue: a Cluster that its filter turned away is looked at again only when the Cluster
 // changes, but what the filter says depends on the HostedCluster.
@@ -234,7 +251,7 @@ func (c *Connections) forget(cluster client.ObjectKey) {
 
 // Release drops the connection to the guest of a HostedCluster that the operator has let go of.
 func (c *Connections) Release(hostedCluster *v1beta1.HostedCluster) {
-	key, ok := clusterKey(hostedCluster)
+	key, ok := ClusterKey(hostedCluster)
 	if !ok {
 		return
 	}

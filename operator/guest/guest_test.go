@@ -4,6 +4,10 @@ package guest_test
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509/pkix"
 	"os"
 	"strings"
 	"sync"
@@ -11,11 +15,14 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	certutil "k8s.io/client-go/util/cert"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -110,7 +117,20 @@ func TestConnections(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	mgr, err := manager.New(clusters.Management.Config, manager.Options{Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
 	g.Expect(err).NotTo(HaveOccurred())
-	connections, err := guest.New(ctx, guest.Config{Manager: mgr, ConnectRetry: 200 * time.Millisecond})
+	seen := make(chan string, 10)
+	connections, err := guest.New(ctx, guest.Config{Manager: mgr, ConnectRetry: 200 * time.Millisecond, Watches: []guest.Watch{{
+		Object: &certificatesv1.CertificateSigningRequest{},
+		Index:  "signer",
+		Extract: func(object client.Object) []string {
+			return []string{object.(*certificatesv1.CertificateSigningRequest).Spec.SignerName}
+		},
+		For: func(s *scope.Scope) bool { return s.HostedCluster.Name == "blue" },
+		Handle: func(hostedCluster types.NamespacedName) toolscache.ResourceEventHandler {
+			return toolscache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
+				seen <- hostedCluster.String() + " " + object.(client.Object).GetName()
+			}}
+		},
+	}}})
 	g.Expect(err).NotTo(HaveOccurred())
 	p := &parent{
 		management: mgr.GetClient(), last: map[types.NamespacedName]*scope.Scope{}, count: map[types.NamespacedName]int{},
@@ -198,6 +218,31 @@ func TestConnections(t *testing.T) {
 		class := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}
 		reconciles(func() error { return guestClient.Create(ctx, class) })
 		reconciles(func() error { return guestClient.Delete(ctx, node) })
+	})
+
+	t.Run("When another controller watches a kind, it should be told of it for the guests that it wants, and read it by its index", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Consistently(seen, 300*time.Millisecond).ShouldNot(Receive())
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		g.Expect(err).NotTo(HaveOccurred())
+		content, err := certutil.MakeCSR(key, &pkix.Name{CommonName: "x"}, nil, nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(clusters.Guest.Client.Create(ctx, &certificatesv1.CertificateSigningRequest{
+			ObjectMeta: metav1.ObjectMeta{Name: "x"},
+			Spec: certificatesv1.CertificateSigningRequestSpec{
+				Request: content, SignerName: "example.com/x", Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
+			},
+		})).To(Succeed())
+		g.Eventually(seen).Should(Receive(Equal("clusters/blue x")))
+
+		blue := &v1beta1.HostedCluster{}
+		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: "clusters", Name: "blue"}, blue)).To(Succeed())
+		of, err := connections.Of(ctx, blue)
+		g.Expect(err).NotTo(HaveOccurred())
+		list := &certificatesv1.CertificateSigningRequestList{}
+		g.Expect(of.Cached.List(ctx, list, client.MatchingFields{"signer": "example.com/x"})).To(Succeed())
+		g.Expect(list.Items).To(HaveLen(1))
+		g.Expect(connections.Of(ctx, &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "nowhere"}})).To(BeNil())
 	})
 
 	t.Run("When AutoNode is off, it should not connect, until it is turned on", func(t *testing.T) {

@@ -59,13 +59,13 @@ func AddToScheme(scheme *runtime.Scheme) error {
 }
 
 // cacheOptions keeps of a guest what the steps read, and nothing else.
-func cacheOptions() (clustercache.CacheOptions, error) {
+func cacheOptions(others []Watch) (clustercache.CacheOptions, error) {
 	ours := labels.SelectorFromSet(labels.Set{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator})
 	provisioned, err := labels.NewRequirement(karpv1.NodePoolLabelKey, selection.Exists, nil)
 	if err != nil {
 		return clustercache.CacheOptions{}, fmt.Errorf("selecting Karpenter's nodes: %w", err)
 	}
-	return clustercache.CacheOptions{
+	options := clustercache.CacheOptions{
 		// Karpenter's kinds can't be named in ByObject: no connection would be made before the guest serves them.
 		DefaultTransform: shrinkNodeClaim,
 		ByObject: map[client.Object]cache.ByObject{
@@ -77,7 +77,11 @@ func cacheOptions() (clustercache.CacheOptions, error) {
 			&rbacv1.RoleBinding{}:                       {Label: ours},
 			&corev1.Node{}:                              {Label: labels.NewSelector().Add(*provisioned), Transform: shrinkNode},
 		},
-	}, nil
+	}
+	for _, other := range others {
+		options.ByObject[other.Object] = cache.ByObject{Transform: other.Transform}
+	}
+	return options, nil
 }
 
 // uncached kinds are read where they are, rarely: a cache of a guest's Pods could be larger than everything else together.
@@ -115,6 +119,22 @@ func shrinkNodeClaim(object any) (any, error) {
 		claim.Spec.Requirements = nil
 	}
 	return cache.TransformStripManagedFields()(object)
+}
+
+// Watch is a kind in the guests that another controller than the HostedCluster's looks at, by a queue of its own.
+type Watch struct {
+	// Object of the kind, which every guest serves.
+	Object client.Object
+	// Transform drops what isn't looked at; nil keeps all.
+	Transform toolscache.TransformFunc
+	// Index is the name of an index of the cached objects by what Extract returns; empty for none.
+	Index   string
+	Extract client.IndexerFunc
+	// For says whether the guest of a HostedCluster is to be watched.
+	For func(*scope.Scope) bool
+	// Handle returns what is told of the objects in the guest of a HostedCluster. It is told of all of them for each connection, after
+	// the watches of Karpenter's kinds were started.
+	Handle func(hostedCluster types.NamespacedName) toolscache.ResourceEventHandler
 }
 
 // watched is a kind in a guest whose changes reconcile the HostedCluster.
@@ -208,8 +228,9 @@ func (c *Connections) watch(ctx context.Context, key client.ObjectKey, s *scope.
 	defer w.mu.Unlock()
 
 	complete := true
+	name := client.ObjectKeyFromObject(s.HostedCluster)
 	for _, kind := range watches(s.Profile) {
-		watch := &guestWatch{watched: kind, hostedCluster: client.ObjectKeyFromObject(s.HostedCluster), events: c.events}
+		watch := &guestWatch{watched: kind, hostedCluster: name, events: c.events}
 		if w.names.Has(watch.Name()) {
 			continue
 		}
@@ -227,7 +248,22 @@ func (c *Connections) watch(ctx context.Context, key client.ObjectKey, s *scope.
 		}
 		w.names.Insert(watch.Name())
 	}
-	return complete, nil
+	if !complete {
+		return false, nil
+	}
+	for _, other := range c.watches {
+		// Indexes among the cache's options would have every connection wait for a list.
+		indexed := fmt.Sprintf("%T/%s", other.Object, other.Index)
+		watch := &otherWatch{kind: other, hostedCluster: name, index: other.Index != "" && !w.names.Has(indexed)}
+		if w.names.Has(watch.Name()) || !other.For(s) {
+			continue
+		}
+		if err := c.clusters.Watch(ctx, key, watch); err != nil {
+			return false, fmt.Errorf("watching %T in the guest: %w", other.Object, err)
+		}
+		w.names.Insert(watch.Name(), indexed)
+	}
+	return true, nil
 }
 
 // isServed asks the API server for one object, because a kind is established before it is served: an informer that comes too early
@@ -305,5 +341,34 @@ func (w *guestWatch) Watch(guest cache.Cache) error {
 			}
 		},
 	})
+	return err
+}
+
+// otherWatch tells another controller of the objects of one kind, for as long as the connection lasts.
+type otherWatch struct {
+	kind          Watch
+	hostedCluster types.NamespacedName
+	// index says that the cache has no index yet.
+	index bool
+}
+
+var _ clustercache.Watcher = (*otherWatch)(nil)
+
+// Name is unique for the kind and the HostedCluster.
+func (w *otherWatch) Name() string { return fmt.Sprintf("%s/%T/other", w.hostedCluster, w.kind.Object) }
+
+func (w *otherWatch) Object() client.Object { return w.kind.Object }
+
+func (w *otherWatch) Watch(guest cache.Cache) error {
+	informer, err := guest.GetInformer(context.Background(), w.kind.Object, cache.BlockUntilSynced(false))
+	if err != nil {
+		return err
+	}
+	if w.index {
+		if err := guest.IndexField(context.Background(), w.kind.Object, w.kind.Index, w.kind.Extract); err != nil {
+			return err
+		}
+	}
+	_, err = informer.AddEventHandler(w.kind.Handle(w.hostedCluster))
 	return err
 }

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package csr
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/operator/scope/scopetest"
+)
+
+var clusters scopetest.Clusters
+
+func TestMain(m *testing.M) { os.Exit(scopetest.Run(m, &clusters)) }
+
+// oneGuest is the guest of every HostedCluster.
+type oneGuest struct{ guest *scope.Guest }
+
+func (o oneGuest) Of(context.Context, *v1beta1.HostedCluster) (*scope.Guest, error) {
+	return o.guest, nil
+}
+
+var kubeadmConfigKind = schema.GroupVersionKind{Group: kubeadmConfig.Group, Version: "v1beta2", Kind: kubeadmConfig.Kind}
+
+// start runs an Approver for the HostedCluster clusters/blue.
+func start(t *testing.T) {
+	t.Helper()
+	g := NewWithT(t)
+	ctx := t.Context()
+	s, err := clusters.NewScope(ctx, "blue")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(clusters.InstallDefinitions()).To(Succeed())
+	_, err = envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{{
+		ObjectMeta: metav1.ObjectMeta{Name: "kubeadmconfigs." + kubeadmConfig.Group},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: kubeadmConfig.Group, Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kubeadmConfig.Kind, ListKind: "KubeadmConfigList", Plural: "kubeadmconfigs"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: kubeadmConfigKind.Version, Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{
+					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)},
+				},
+			}},
+		},
+	}}})
+	g.Expect(err).NotTo(HaveOccurred())
+	// Everybody may ask; who may not is another part's to say.
+	g.Expect(clusters.Guest.Client.Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "everybody"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-bootstrapper"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: authenticatedGroup}},
+	})).To(Succeed())
+
+	scheme, err := scopetest.Scheme()
+	g.Expect(err).NotTo(HaveOccurred())
+	machines, err := MachineCache()
+	g.Expect(err).NotTo(HaveOccurred())
+	mgr, err := manager.New(clusters.Management.Config, manager.Options{
+		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&clusterv1.Machine{}: machines}},
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	approver := New(Config{Management: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("test")})
+	watch := approver.Watch()
+	g.Expect(watch.For(s)).To(BeTrue())
+	blue, err := cluster.New(clusters.Guest.Config, func(o *cluster.Options) {
+		o.Scheme = scheme
+		o.Cache.ByObject = map[client.Object]cache.ByObject{watch.Object: {Transform: watch.Transform}}
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(blue.GetFieldIndexer().IndexField(ctx, watch.Object, watch.Index, watch.Extract)).To(Succeed())
+	g.Expect(mgr.Add(blue)).To(Succeed())
+	g.Expect(approver.SetUp(ctx, mgr, oneGuest{&scope.Guest{Cached: blue.GetClient(), Live: clusters.Guest.Client}})).To(Succeed())
+
+	running, stop := context.WithCancel(ctx)
+	var stopped sync.WaitGroup
+	stopped.Go(func() { g.Expect(mgr.Start(running)).To(Succeed()) })
+	t.Cleanup(func() {
+		stop()
+		stopped.Wait()
+	})
+	g.Expect(blue.GetCache().WaitForCacheSync(ctx)).To(BeTrue())
+	for _, kind := range []client.Object{&karpv1.NodeClaim{}, watch.Object} {
+		informer, err := blue.GetCache().GetInformer(ctx, kind)
+		g.Expect(err).NotTo(HaveOccurred())
+		if kind == watch.Object {
+			_, err = informer.AddEventHandler(watch.Handle(client.ObjectKeyFromObject(s.HostedCluster)))
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+	}
+}
+
+// newClaim makes a NodeClaim.
+func newClaim(t *testing.T, name string) *karpv1.NodeClaim {
+	t.Helper()
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: karpv1.NodeClaimSpec{
+		NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"},
+		Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
+	}}
+	NewWithT(t).Expect(clusters.Guest.Client.Create(t.Context(), claim)).To(Succeed())
+	return claim
+}
+
+// newMachine makes the Machine of a NodeClaim, whose bootstrap config has a token.
+func newMachine(t *testing.T, claim *karpv1.NodeClaim, tokenID string, addresses ...clusterv1.MachineAddress) *clusterv1.Machine {
+	t.Helper()
+	g := NewWithT(t)
+	bootstrap := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"joinConfiguration": map[string]any{
+		"discovery": map[string]any{"bootstrapToken": map[string]any{"token": tokenID + ".0123456789abcdef"}},
+	}}}}
+	bootstrap.SetGroupVersionKind(kubeadmConfigKind)
+	bootstrap.SetNamespace("clusters-blue")
+	bootstrap.SetName(claim.Name)
+	g.Expect(clusters.Management.Client.Create(t.Context(), bootstrap)).To(Succeed())
+	machine := machineOf(claim.Name)
+	machine.Labels[v1alpha1.NodeClaimUIDLabel] = string(claim.UID)
+	machine.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{
+		APIGroup: kubeadmConfig.Group, Kind: kubeadmConfig.Kind, Name: claim.Name,
+	}
+	g.Expect(clusters.Management.Client.Create(t.Context(), &machine)).To(Succeed())
+	setAddresses(t, &machine, addresses...)
+	return &machine
+}
+
+func setAddresses(t *testing.T, machine *clusterv1.Machine, addresses ...clusterv1.MachineAddress) {
+	t.Helper()
+	if len(addresses) > 0 {
+		machine.Status.Addresses = addresses
+		NewWithT(t).Expect(clusters.Management.Client.Status().Update(t.Context(), machine)).To(Succeed())
+	}
+}
+
+// send makes the request as its user.
+func send(t *testing.T, name string, a ask) *certificatesv1.CertificateSigningRequest {
+	t.Helper()
+	g := NewWithT(t)
+	as := rest.CopyConfig(clusters.Guest.Config)
+	as.Impersonate = rest.ImpersonationConfig{UserName: a.user, Groups: a.groups}
+	user, err := client.New(as, client.Options{Scheme: clusters.Guest.Client.Scheme()})
+	g.Expect(err).NotTo(HaveOccurred())
+	object := a.object(t)
+	object.ObjectMeta = metav1.ObjectMeta{Name: name}
+	g.Expect(user.Create(t.Context(), object)).To(Succeed())
+	return object
+}
+
+// outcome waits for the decision on a request.
+func outcome(t *testing.T, request *certificatesv1.CertificateSigningRequest) certificatesv1.CertificateSigningRequestCondition {
+	t.Helper()
+	g := NewWithT(t)
+	g.Eventually(func(g Gomega) {
+		g.Expect(clusters.Guest.Client.Get(t.Context(), client.ObjectKeyFromObject(request), request)).To(Succeed())
+		g.Expect(request.Status.Conditions).To(HaveLen(1))
+	}, 20*time.Second).Should(Succeed())
+	return request.Status.Conditions[0]
+}
+
+func expect(t *testing.T, request *certificatesv1.CertificateSigningRequest, decision certificatesv1.RequestConditionType, reason string) {
+	t.Helper()
+	got := outcome(t, request)
+	NewWithT(t).Expect(got).To(And(HaveField("Type", decision), HaveField("Reason", reason)), "%s", got.Message)
+}
+
+// undecided looks at a request for a while. The one that is sent after it and decided shows that its turn was over.
+func undecided(t *testing.T, request *certificatesv1.CertificateSigningRequest) {
+	t.Helper()
+	NewWithT(t).Consistently(func(g Gomega) {
+		g.Expect(clusters.Guest.Client.Get(t.Context(), client.ObjectKeyFromObject(request), request)).To(Succeed())
+		g.Expect(request.Status.Conditions).To(BeEmpty())
+	}, 500*time.Millisecond).Should(Succeed())
+}
+
+func TestApprover(t *testing.T) {
+	start(t)
+	address := clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: "10.0.0.1"}
+	const yes, no = certificatesv1.CertificateApproved, certificatesv1.CertificateDenied
+
+	t.Run("When a machine joins, its first, its serving and its next certificate should be approved, and no second first one", func(t *testing.T) {
+		g := NewWithT(t)
+		newMachine(t, newClaim(t, "web-1"), "abcdef", address)
+		before := testutil.ToFloat64(decisions.WithLabelValues(clientSigner, string(approved), v1beta1.NodeIdentityConfirmedReason))
+		expect(t, send(t, "web-1-first", first("web-1")), yes, v1beta1.NodeIdentityConfirmedReason)
+		g.Expect(testutil.ToFloat64(decisions.WithLabelValues(clientSigner, string(approved), v1beta1.NodeIdentityConfirmedReason))).To(Equal(before + 1))
+		expect(t, send(t, "web-1-again", first("web-1")), no, v1beta1.AlreadyRequestedReason)
+		g.Expect(clusters.Guest.Client.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "web-1"}})).To(Succeed())
+		expect(t, send(t, "web-1-serving", servingOf("web-1", "web-1", "10.0.0.1")), yes, v1beta1.NodeIdentityConfirmedReason)
+		expect(t, send(t, "web-1-renewal", renewal("web-1")), yes, v1beta1.NodeIdentityConfirmedReason)
+		expect(t, send(t, "web-1-replay", first("web-1")), no, v1beta1.AlreadyJoinedReason)
+	})
+
+	t.Run("When a request is forged, it should be denied, with an event on the HostedCluster", func(t *testing.T) {
+		g := NewWithT(t)
+		newMachine(t, newClaim(t, "web-2"), "zyxwvu", address)
+		request := send(t, "web-2-forged", first("web-2")) // by the token of web-1
+		expect(t, request, no, v1beta1.RequesterMismatchReason)
+		g.Eventually(func(g Gomega) {
+			events := &eventsv1.EventList{}
+			g.Expect(clusters.Management.Client.List(t.Context(), events, client.InNamespace("clusters"))).To(Succeed())
+			g.Expect(events.Items).To(ContainElement(And(
+				HaveField("Reason", v1beta1.RequesterMismatchReason), HaveField("Type", corev1.EventTypeWarning),
+				HaveField("Regarding.Name", "blue"), HaveField("Note", ContainSubstring("web-2-forged")),
+			)))
+		}, 20*time.Second).Should(Succeed())
+		expect(t, send(t, "web-2-address", servingOf("web-2", "10.0.0.2")), no, v1beta1.AddressMismatchReason)
+	})
+
+	t.Run("When many requests for one machine come at once, one should be approved", func(t *testing.T) {
+		g := NewWithT(t)
+		newMachine(t, newClaim(t, "web-3"), "abcdef", address)
+		var requests []*certificatesv1.CertificateSigningRequest
+		for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+			requests = append(requests, send(t, "web-3-"+name, first("web-3")))
+		}
+		count := map[certificatesv1.RequestConditionType]int{}
+		for _, request := range requests {
+			count[outcome(t, request).Type]++
+		}
+		g.Expect(count).To(Equal(map[certificatesv1.RequestConditionType]int{yes: 1, no: 7}))
+	})
+
+	t.Run("When a NodeClaim has no Machine, it should be denied", func(t *testing.T) {
+		newClaim(t, "web-4")
+		expect(t, send(t, "web-4-first", first("web-4")), no, v1beta1.MachineMissingReason)
+	})
+
+	t.Run("When nothing of ours has the name, the request should be left alone, until a Machine has", func(t *testing.T) {
+		claim := newClaim(t, "web-5")
+		early := send(t, "web-5-first", first("ip-10-0-0-5.internal"))
+		theirs := send(t, "theirs", first("theirs"))
+		undecided(t, early)
+		undecided(t, theirs)
+		newMachine(t, claim, "abcdef", clusterv1.MachineAddress{Type: clusterv1.MachineInternalDNS, Address: "ip-10-0-0-5.internal"})
+		expect(t, early, yes, v1beta1.NodeIdentityConfirmedReason)
+		undecided(t, theirs)
+	})
+
+	t.Run("When the Machine's addresses aren't known yet, the request should wait for them", func(t *testing.T) {
+		machine := newMachine(t, newClaim(t, "web-6"), "abcdef")
+		request := send(t, "web-6-serving", servingOf("web-6", "10.0.0.6"))
+		undecided(t, request)
+		setAddresses(t, machine, clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: "10.0.0.6"})
+		expect(t, request, yes, v1beta1.NodeIdentityConfirmedReason)
+	})
+
+	t.Run("When the cluster is paused, requests should wait, however forged, until the pause ends", func(t *testing.T) {
+		g := NewWithT(t)
+		management := clusters.Management.Client
+		newMachine(t, newClaim(t, "web-7"), "abcdef", address)
+		newClaim(t, "web-8")
+		state := func(state v1beta1.AutoNodeState) {
+			blue := &v1beta1.HostedCluster{}
+			g.Expect(management.Get(t.Context(), client.ObjectKey{Namespace: "clusters", Name: "blue"}, blue)).To(Succeed())
+			blue.Status.AutoNode = &v1beta1.AutoNodeStatus{State: state}
+			g.Expect(management.Status().Update(t.Context(), blue)).To(Succeed())
+		}
+		pause := func(paused bool) {
+			blue := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-blue", Name: "blue"}}
+			patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"paused":%t}}`, paused))
+			g.Expect(management.Patch(t.Context(), blue, patch)).To(Succeed())
+		}
+		pause(true)
+		state(v1beta1.AutoNodeStatePaused)
+		good, bad := send(t, "web-7-first", first("web-7")), send(t, "web-8-first", first("web-8"))
+		undecided(t, good)
+		undecided(t, bad)
+		pause(false)
+		state(v1beta1.AutoNodeStateEnabled)
+		expect(t, good, yes, v1beta1.NodeIdentityConfirmedReason)
+		expect(t, bad, no, v1beta1.MachineMissingReason)
+	})
+
+	t.Run("When another signer is asked, the request should be left alone", func(t *testing.T) {
+		undecided(t, send(t, "web-1-other", renewal("web-1").but(func(a *ask) { a.signer = "example.com/signer" })))
+	})
+}

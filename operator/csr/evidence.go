@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package csr
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+// kubeadmConfig is the bootstrap config that makes a token for each machine and keeps it where it can be read.
+var kubeadmConfig = schema.GroupKind{Group: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfig"}
+
+// gather finds what a request is judged by: from the caches, or fresh from the API servers.
+func (a *Approver) gather(ctx context.Context, j *judged, fresh bool) (evidence, error) {
+	var e evidence
+	requester, byNode := j.request.requester()
+	subject, isNode := j.request.subject()
+	var err error
+	if isNode {
+		if e.subject, err = a.party(ctx, j, subject, fresh); err != nil {
+			return e, err
+		}
+	}
+	switch {
+	case byNode && isNode && requester == subject:
+		e.requester = e.subject
+	case byNode:
+		if e.requester, err = a.party(ctx, j, requester, fresh); err != nil {
+			return e, err
+		}
+	}
+	if !j.request.bootstraps() || len(e.subject.machines) != 1 || e.subject.claim == nil {
+		return e, nil
+	}
+	return e, a.gatherFirst(ctx, j, subject, &e)
+}
+
+// gatherFirst finds what the request for a node's first certificate is judged by, always fresh.
+func (a *Approver) gatherFirst(ctx context.Context, j *judged, name string, e *evidence) error {
+	node := &metav1.PartialObjectMetadata{}
+	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+	switch err := j.guest.Live.Get(ctx, client.ObjectKey{Name: name}, node); {
+	case err == nil:
+		e.joined = true
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("looking for Node %s in the guest: %w", name, err)
+	}
+	requests := &certificatesv1.CertificateSigningRequestList{}
+	if err := j.guest.Cached.List(ctx, requests, client.MatchingFields{firstCertificateIndex: name}, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("looking for other certificate requests of node %s: %w", name, err)
+	}
+	for i := range requests.Items {
+		if requests.Items[i].UID != j.request.UID {
+			e.rival = requests.Items[i].Name
+		}
+	}
+	var err error
+	e.tokenID, err = a.tokenID(ctx, &e.subject.machines[0])
+	return err
+}
+
+// party finds the Machine and the NodeClaim that a node's name stands for.
+func (a *Approver) party(ctx context.Context, j *judged, name string, fresh bool) (party, error) {
+	machines, err := a.machines(ctx, j.cluster, name)
+	if err != nil {
+		return party{}, err
+	}
+	if fresh {
+		if machines, err = a.freshMachines(ctx, j.cluster, name, machines); err != nil {
+			return party{}, err
+		}
+	}
+	p := party{machines: machines}
+	claimName := name
+	if len(machines) > 0 {
+		claimName = machines[0].Name
+	}
+	reader := client.Reader(j.guest.Cached)
+	if fresh {
+		reader = j.guest.Live
+	}
+	claim := &karpv1.NodeClaim{}
+	switch err := reader.Get(ctx, client.ObjectKey{Name: claimName}, claim); {
+	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
+	case err != nil:
+		return party{}, fmt.Errorf("reading NodeClaim %s in the guest: %w", claimName, err)
+	case claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group: // else another provider's
+		p.claim = claim
+	}
+	return p, nil
+}
+
+// freshMachines reads the Machines of a node again, and the one of its name that the cache may not know yet.
+func (a *Approver) freshMachines(ctx context.Context, cluster client.ObjectKey, node string, cached []clusterv1.Machine) ([]clusterv1.Machine, error) {
+	names := []string{node}
+	for i := range cached {
+		if cached[i].Name != node {
+			names = append(names, cached[i].Name)
+		}
+	}
+	var machines []clusterv1.Machine
+	for _, name := range names {
+		machine := &clusterv1.Machine{}
+		switch err := a.Live.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, machine); {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return nil, fmt.Errorf("reading Machine %s/%s: %w", cluster.Namespace, name, err)
+		case machine.Labels[clusterv1.ClusterNameLabel] == cluster.Name && slices.Contains(nodeNames(machine), node):
+			machines = append(machines, *machine)
+		}
+	}
+	return machines, nil
+}
+
+// tokenID returns the ID of the bootstrap token that a Machine got. Its secret part is not looked at.
+func (a *Approver) tokenID(ctx context.Context, machine *clusterv1.Machine) (string, error) {
+	ref := machine.Spec.Bootstrap.ConfigRef
+	if ref.APIGroup != kubeadmConfig.Group || ref.Kind != kubeadmConfig.Kind {
+		return "", nil
+	}
+	mapping, err := a.Management.RESTMapper().RESTMapping(kubeadmConfig)
+	if err != nil {
+		return "", fmt.Errorf("looking for kind %s: %w", kubeadmConfig, err)
+	}
+	config := &unstructured.Unstructured{}
+	config.SetGroupVersionKind(mapping.GroupVersionKind)
+	if err := a.Live.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: ref.Name}, config); err != nil {
+		return "", fmt.Errorf("reading %s %s/%s, whose token Machine %s got: %w", ref.Kind, machine.Namespace, ref.Name, machine.Name, err)
+	}
+	// kubeadm joins with the second unless the first is given.
+	for _, path := range [][]string{{"tlsBootstrapToken"}, {"bootstrapToken", "token"}} {
+		token, found, err := unstructured.NestedString(config.Object, append([]string{"spec", "joinConfiguration", "discovery"}, path...)...)
+		if err == nil && found && token != "" {
+			id, _, _ := strings.Cut(token, ".")
+			return id, nil
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package csr
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/sets"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+// nodeNameIndex indexes Machines by the names that their nodes may have.
+const nodeNameIndex = "autonode.io/node-name"
+
+// MachineCache keeps, of the Machines that were made for NodeClaims, what requests are judged by: a large installation has tens of
+// thousands.
+func MachineCache() (cache.ByObject, error) {
+	ours, err := labels.NewRequirement(v1alpha1.NodeClaimUIDLabel, selection.Exists, nil)
+	if err != nil {
+		return cache.ByObject{}, fmt.Errorf("selecting Karpenter's Machines: %w", err)
+	}
+	return cache.ByObject{Label: labels.NewSelector().Add(*ours), Transform: shrinkMachine}, nil
+}
+
+func shrinkMachine(object any) (any, error) {
+	machine, ok := object.(*clusterv1.Machine)
+	if !ok {
+		return object, nil
+	}
+	kept := map[string]string{}
+	for _, key := range []string{clusterv1.ClusterNameLabel, v1alpha1.NodeClaimLabel, v1alpha1.NodeClaimUIDLabel} {
+		if value, ok := machine.Labels[key]; ok {
+			kept[key] = value
+		}
+	}
+	return &clusterv1.Machine{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: machine.Namespace, Name: machine.Name, UID: machine.UID, ResourceVersion: machine.ResourceVersion,
+			CreationTimestamp: machine.CreationTimestamp, DeletionTimestamp: machine.DeletionTimestamp, Labels: kept,
+		},
+		Spec: clusterv1.MachineSpec{Bootstrap: clusterv1.Bootstrap{ConfigRef: machine.Spec.Bootstrap.ConfigRef}},
+		Status: clusterv1.MachineStatus{
+			NodeRef:   machine.Status.NodeRef,
+			Addresses: machine.Status.Addresses,
+		},
+	}, nil
+}
+
+// nodeNames are the names that a Machine's node may have: the Machine's own, as most infrastructure providers name their machines,
+// else one that the provider knows it by.
+func nodeNames(object client.Object) []string {
+	machine, ok := object.(*clusterv1.Machine)
+	if !ok || !v1alpha1.MadeForNodeClaim(machine) {
+		return nil
+	}
+	names := sets.New(machine.Name)
+	for _, address := range machine.Status.Addresses {
+		switch address.Type {
+		case clusterv1.MachineHostName, clusterv1.MachineInternalDNS:
+			if net.ParseIP(address.Address) == nil {
+				names.Insert(strings.ToLower(address.Address))
+			}
+		}
+	}
+	return sets.List(names)
+}
+
+// machines returns the Machines of a Cluster whose node may have the name.
+func (a *Approver) machines(ctx context.Context, cluster client.ObjectKey, node string) ([]clusterv1.Machine, error) {
+	list := &clusterv1.MachineList{}
+	if err := a.Management.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingFields{nodeNameIndex: node},
+		client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name}); err != nil {
+		return nil, fmt.Errorf("looking for the Machine of node %s: %w", node, err)
+	}
+	return list.Items, nil
+}
