@@ -141,7 +141,9 @@ func (w *World) plan(ctx context.Context, s *stages) error {
 	managementReady := startCluster(w.management)
 	var guestsReady []latch
 	for _, guest := range w.guests {
-		guestsReady = append(guestsReady, startCluster(guest))
+		guestsReady = append(guestsReady, s.run(ctx, "", func(ctx context.Context) error {
+			return hosting.AdmitNodes(ctx, guest, w.cfg.WithoutOperator)
+		}, startCluster(guest)))
 	}
 
 	clusterAPI, err := clusterapi.New(clusterapi.Config{Host: host, Management: w.management})
@@ -168,7 +170,9 @@ func (w *World) plan(ctx context.Context, s *stages) error {
 	s.run(ctx, "node agent", w.startNodeAgent, managementReady)
 	registryReady := s.run(ctx, "registry", w.startRegistry)
 
-	w.hosting = hosting.New(hosting.Config{Management: w.management, Guests: w.guests, Logger: w.logger("hosting")})
+	w.hosting = hosting.New(hosting.Config{
+		Management: w.management, Guests: w.guests, SelfApproving: w.cfg.WithoutOperator, Logger: w.logger("hosting"),
+	})
 	hosted := s.run(ctx, "", w.hosting.Start, clusterAPIReady)
 	s.run(ctx, "guests in Cluster API", w.hosting.WaitReady, append(guestsReady, hosted)...)
 

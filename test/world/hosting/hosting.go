@@ -53,6 +53,8 @@ func ControlPlaneNamespace(guest string) string { return Namespace + "-" + guest
 type Config struct {
 	Management *controlplane.Cluster
 	Guests     []*controlplane.Cluster
+	// SelfApproving guests approve the client certificates of their nodes by themselves; see AdmitNodes.
+	SelfApproving bool
 	// Logger gets the controller's logs.
 	Logger logr.Logger
 }
@@ -159,7 +161,7 @@ func (p *Platform) host(ctx context.Context, guest *controlplane.Cluster) error 
 	for _, template := range templates {
 		objects = append(objects, template)
 	}
-	for _, object := range append(objects, kubeadmConfigTemplate(namespace)) {
+	for _, object := range append(objects, kubeadmConfigTemplate(namespace, !p.config.SelfApproving)) {
 		if err := p.management.Create(ctx, object); err != nil {
 			return fmt.Errorf("creating %T %s: %w", object, object.GetName(), err)
 		}

@@ -4,6 +4,7 @@ package hosting
 
 import (
 	"fmt"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -127,10 +128,13 @@ func machineTemplates(namespace, guest string) []*infrav1.KwokMachineTemplate {
 	return templates
 }
 
-func kubeadmConfigTemplate(namespace string) *bootstrapv1.KubeadmConfigTemplate {
-	verbosity := "2"
+// kubeadmConfigTemplate makes nodes that ask for their serving certificates where somebody approves them.
+func kubeadmConfigTemplate(namespace string, servingCertificates bool) *bootstrapv1.KubeadmConfigTemplate {
+	verbosity, rotate := "2", strconv.FormatBool(servingCertificates)
 	template := &bootstrapv1.KubeadmConfigTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: BootstrapTemplate}}
-	template.Spec.Template.Spec.JoinConfiguration.NodeRegistration.KubeletExtraArgs = []bootstrapv1.Arg{{Name: "v", Value: &verbosity}}
+	template.Spec.Template.Spec.JoinConfiguration.NodeRegistration.KubeletExtraArgs = []bootstrapv1.Arg{
+		{Name: "v", Value: &verbosity}, {Name: "rotate-server-certificates", Value: &rotate},
+	}
 	return template
 }
 

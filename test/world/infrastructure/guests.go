@@ -12,9 +12,12 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	certificatesinformers "k8s.io/client-go/informers/certificates/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/test/world/infrastructure/kubelet"
@@ -48,12 +51,22 @@ type guest struct {
 	config *rest.Config
 	client kubernetes.Interface
 	fleet  *kubelet.Fleet
+	// requests are the guest's certificate requests: one watch for all kubelets.
+	requests cache.SharedIndexInformer
+	// unwatch ends that watch.
+	unwatch func()
+}
+
+func (g *guest) stop() {
+	g.unwatch()
+	g.fleet.Stop()
 }
 
 // guests holds one connection per guest, made when it is first needed.
 type guests struct {
-	config guestConfig
-	logger logr.Logger
+	config     guestConfig
+	logger     logr.Logger
+	identities *identities
 
 	mutex   sync.Mutex
 	cluster map[types.NamespacedName]*guest
@@ -100,7 +113,7 @@ func (g *guests) refresh(ctx context.Context, cluster types.NamespacedName) (*gu
 		for _, node := range old.fleet.Running() {
 			fresh.fleet.Run(node)
 		}
-		old.fleet.Stop()
+		old.stop()
 	}
 	g.cluster[cluster] = fresh
 	return fresh, nil
@@ -122,7 +135,34 @@ func (g *guests) connect(cluster types.NamespacedName, config *rest.Config) (*gu
 	if err != nil {
 		return nil, fmt.Errorf("starting the kubelets of guest %s: %w", cluster, err)
 	}
-	return &guest{config: config, client: clientset, fleet: fleet}, nil
+	connected := &guest{config: config, client: clientset, fleet: fleet}
+	if connected.requests, connected.unwatch, err = g.watchRequests(cluster, clientset); err != nil {
+		fleet.Stop()
+		return nil, err
+	}
+	return connected, nil
+}
+
+// watchRequests watches a guest's certificate requests and tells the machines that wait for one.
+func (g *guests) watchRequests(cluster types.NamespacedName, client kubernetes.Interface) (cache.SharedIndexInformer, func(), error) {
+	informer := certificatesinformers.NewCertificateSigningRequestInformer(client, 0, cache.Indexers{})
+	wake := func(object any) {
+		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
+			g.identities.wake(cluster, key)
+		}
+	}
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: wake, UpdateFunc: func(_, after any) { wake(after) }, DeleteFunc: wake,
+	}); err != nil {
+		return nil, nil, fmt.Errorf("watching certificate requests: %w", err)
+	}
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), g.logger))
+	var watching sync.WaitGroup
+	watching.Go(func() { informer.RunWithContext(ctx) })
+	return informer, func() {
+		cancel()
+		watching.Wait()
+	}, nil
 }
 
 // drop ends the connection to a guest.
@@ -130,7 +170,7 @@ func (g *guests) drop(cluster types.NamespacedName) {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
 	if known := g.cluster[cluster]; known != nil {
-		known.fleet.Stop()
+		known.stop()
 		delete(g.cluster, cluster)
 	}
 }
@@ -152,7 +192,7 @@ func (g *guests) stop() {
 	defer g.mutex.Unlock()
 	g.stopped = true
 	for name, known := range g.cluster {
-		known.fleet.Stop()
+		known.stop()
 		delete(g.cluster, name)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -59,13 +60,15 @@ func (r *machineReconciler) join(ctx context.Context, i *instance) (reconcile.Re
 	}
 	guest.fleet.Run(i.Status.NodeName)
 	i.joined(metav1.ConditionTrue, infrav1.ReasonJoined, "")
+	result := r.serve(ctx, i, guest)
 	if dies.on {
-		return reconcile.Result{RequeueAfter: dies.left(i.Status.JoinTime.Time, i.now)}, nil
+		result = sooner(result, reconcile.Result{RequeueAfter: dies.left(i.Status.JoinTime.Time, i.now)})
 	}
-	return reconcile.Result{}, nil
+	return result, nil
 }
 
-// register makes the Node that the machine's bootstrap data describes.
+// register makes the Node that the machine's bootstrap data describes: as that node, by a certificate that it has asked for with its
+// bootstrap token. Bootstrap data without a token stand for a machine that its cloud vouches for, and nothing is asked.
 func (r *machineReconciler) register(ctx context.Context, i *instance) (joined bool, result reconcile.Result, err error) {
 	not := func(reason, message string, retry time.Duration) (bool, reconcile.Result, error) {
 		i.joined(metav1.ConditionFalse, reason, message)
@@ -100,8 +103,20 @@ func (r *machineReconciler) register(ctx context.Context, i *instance) (joined b
 		}
 		version = info.GitVersion
 	}
+	self := &connection{guest.client, func() {}}
+	if kubelet.Discovery != nil {
+		var problem *obstacle
+		switch self, problem = r.authenticate(ctx, i, guest, kubelet); {
+		case problem == nil:
+			defer self.close()
+		case problem.unreachable != nil:
+			return r.unreachable(ctx, i, problem.unreachable)
+		default:
+			return not(problem.reason, problem.message, problem.retry)
+		}
+	}
 	wanted := node.New(i.describe(version), kubelet)
-	if _, err := guest.client.CoreV1().Nodes().Create(ctx, wanted, metav1.CreateOptions{}); err != nil {
+	if _, err := self.CoreV1().Nodes().Create(ctx, wanted, metav1.CreateOptions{}); err != nil {
 		switch {
 		case apierrors.IsAlreadyExists(err):
 			existing, err := guest.client.CoreV1().Nodes().Get(ctx, wanted.Name, metav1.GetOptions{})
@@ -116,6 +131,14 @@ func (r *machineReconciler) register(ctx context.Context, i *instance) (joined b
 			return not(infrav1.ReasonRegistrationFailed, fmt.Sprintf("creating Node %s: %v", wanted.Name, err), refusalRetry)
 		default:
 			return r.unreachable(ctx, i, fmt.Errorf("creating Node %s: %w", wanted.Name, err))
+		}
+	}
+	if err := i.label(ctx, guest, wanted.Name); err != nil {
+		return r.unreachable(ctx, i, err)
+	}
+	if own := r.identities.get(i.UID); own != nil && !own.served && own.serving == "" {
+		if err := r.askServing(ctx, i, own, self); err != nil {
+			ctrl.LoggerFrom(ctx).Info("A kubelet asks again for its serving certificate", "reason", err.Error())
 		}
 	}
 	i.Status.NodeName = wanted.Name
@@ -170,9 +193,23 @@ func (i *instance) describe(version string) node.Instance {
 		Architecture:    string(i.Spec.Architecture),
 		OperatingSystem: i.Spec.OperatingSystem,
 		Capacity:        i.Spec.Capacity,
-		Labels:          i.Spec.NodeLabels,
 		KubeletVersion:  "v" + strings.TrimPrefix(version, "v"),
 	}
+}
+
+// label puts the cloud's own labels on the Node, as a cloud's controller-manager does: a kubelet may not set all of them.
+func (i *instance) label(ctx context.Context, guest *guest, name string) error {
+	if len(i.Spec.NodeLabels) == 0 {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": i.Spec.NodeLabels}})
+	if err != nil {
+		return fmt.Errorf("encoding a patch: %w", err)
+	}
+	if _, err := guest.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("labelling Node %s: %w", name, err)
+	}
+	return nil
 }
 
 func (i *instance) region() string {

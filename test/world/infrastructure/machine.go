@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 	"github.com/autonode-io/autonode/test/world/infrastructure/node"
@@ -40,6 +41,7 @@ const capacityTypeLabel = "karpenter.sh/capacity-type"
 type machineReconciler struct {
 	management        client.Client
 	guests            *guests
+	identities        *identities
 	recorder          events.EventRecorder
 	provisioningDelay time.Duration
 	registrationDelay time.Duration
@@ -56,6 +58,7 @@ func (r *machineReconciler) setup(manager ctrl.Manager, options controller.Optio
 			builder.WithPredicates(predicate.AnnotationChangedPredicate{})).
 		Watches(&infrav1.KwokMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.ofTemplate),
 			builder.WithPredicates(predicate.AnnotationChangedPredicate{})).
+		WatchesRawSource(source.Func(r.identities.Start)).
 		WithOptions(options).
 		Complete(reconcile.AsReconciler(r.management, r))
 }
@@ -400,6 +403,7 @@ func (r *machineReconciler) delete(ctx context.Context, i *instance) (reconcile.
 		}
 		guest.fleet.Halt(i.Status.NodeName)
 	}
+	r.identities.drop(i.UID, types.NamespacedName{Namespace: i.Namespace, Name: i.Name})
 	controllerutil.RemoveFinalizer(i.KwokMachine, infrav1.MachineFinalizer)
 	return reconcile.Result{}, nil
 }
@@ -431,7 +435,9 @@ func (r *machineReconciler) write(ctx context.Context, before, after *infrav1.Kw
 
 // recordChanges makes an event for each change that a person would want to see.
 func (r *machineReconciler) recordChanges(before, after *infrav1.KwokMachine) {
-	for _, kind := range []string{infrav1.ConditionProvisioned, infrav1.ConditionJoined, infrav1.ConditionFaultsUnderstood} {
+	for _, kind := range []string{
+		infrav1.ConditionProvisioned, infrav1.ConditionJoined, infrav1.ConditionServing, infrav1.ConditionFaultsUnderstood,
+	} {
 		was := meta.FindStatusCondition(before.Status.Conditions, kind)
 		is := meta.FindStatusCondition(after.Status.Conditions, kind)
 		if is == nil || (was != nil && was.Reason == is.Reason) {
@@ -443,7 +449,7 @@ func (r *machineReconciler) recordChanges(before, after *infrav1.KwokMachine) {
 		case infrav1.ReasonJoined:
 			r.recorder.Eventf(after, nil, corev1.EventTypeNormal, is.Reason, "Join", "Node %s is in the guest", after.Status.NodeName)
 		case infrav1.ReasonInsufficientCapacity, infrav1.ReasonInvalidFailureDomain, infrav1.ReasonInvalidBootstrapData,
-			infrav1.ReasonRegistrationFailed, infrav1.ReasonDead, infrav1.ReasonMalformedFault:
+			infrav1.ReasonRegistrationFailed, infrav1.ReasonCertificateRefused, infrav1.ReasonDead, infrav1.ReasonMalformedFault:
 			r.recorder.Eventf(after, nil, corev1.EventTypeWarning, is.Reason, "Reconcile", "%s", is.Message)
 		}
 	}

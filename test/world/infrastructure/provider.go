@@ -92,8 +92,10 @@ func Start(ctx context.Context, config Config) (*Provider, error) {
 		config.GuestConfig = kubeconfigSecret(manager.GetClient())
 	}
 	p := &Provider{
-		guests: &guests{config: config.GuestConfig, logger: config.Logger, cluster: map[types.NamespacedName]*guest{}},
-		done:   make(chan struct{}),
+		guests: &guests{
+			config: config.GuestConfig, logger: config.Logger, identities: newIdentities(), cluster: map[types.NamespacedName]*guest{},
+		},
+		done: make(chan struct{}),
 	}
 	if err := setup(manager, config, p.guests); err != nil {
 		return nil, err
@@ -145,6 +147,7 @@ func setup(manager ctrl.Manager, config Config, guests *guests) error {
 		{config.Concurrency, (&machineReconciler{
 			management:        management,
 			guests:            guests,
+			identities:        guests.identities,
 			recorder:          manager.GetEventRecorder("kwok-cloud"),
 			provisioningDelay: config.ProvisioningDelay,
 			registrationDelay: config.RegistrationDelay,

@@ -27,7 +27,7 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// joinConfig is a bootstrap data Secret's value; the nodeRegistration is filled in.
+// joinConfig is a bootstrap data Secret's value; the nodeRegistration is filled in. There is no token in it: see TestBootstrap for that.
 const joinConfig = `## template: jinja
 #cloud-config
 
@@ -38,7 +38,7 @@ write_files:
     content: |
       ---
       apiVersion: kubeadm.k8s.io/v1beta4
-      discovery: {bootstrapToken: {apiServerEndpoint: "127.0.0.1:6443", token: abcdef.0123456789abcdef}}
+      discovery: {file: {kubeConfigPath: /etc/kubernetes/bootstrap.conf}}
       kind: JoinConfiguration
       nodeRegistration:
 %s

@@ -35,6 +35,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/crd"
 	"github.com/autonode-io/autonode/test/world/infrastructure"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
+	"github.com/autonode-io/autonode/test/world/pki"
 )
 
 const (
@@ -60,6 +61,8 @@ var (
 	guest            client.Client
 	guestProxy       *proxy
 	kubeconfig       []byte
+	// guestNodes signs nodes' certificates: the authority that envtest makes can't be had.
+	guestNodes *pki.Authority
 )
 
 func TestMain(m *testing.M) {
@@ -91,6 +94,10 @@ func run(m *testing.M) (code int, err error) {
 		ErrorIfPathMissing: true,
 	}}
 	guestEnv := &envtest.Environment{ControlPlaneStartTimeout: startTimeout}
+	guestEnv.ControlPlane.GetAPIServer().Configure().
+		Set("enable-bootstrap-token-auth", "true").
+		Set("authorization-mode", "Node", "RBAC").
+		Set("enable-admission-plugins", "NodeRestriction")
 	var starting sync.WaitGroup
 	var managementErr, guestErr error
 	starting.Go(func() { managementConfig, managementErr = managementEnv.Start() })
@@ -99,6 +106,10 @@ func run(m *testing.M) (code int, err error) {
 	defer func() { err = errors.Join(err, managementEnv.Stop(), guestEnv.Stop()) }()
 	if err := errors.Join(managementErr, guestErr); err != nil {
 		return 1, fmt.Errorf("starting API servers: %w", err)
+	}
+
+	if guestNodes, err = trustNodes(guestEnv); err != nil {
+		return 1, err
 	}
 
 	scheme := runtime.NewScheme()
@@ -130,6 +141,20 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	return m.Run(), nil
+}
+
+// trustNodes makes an authority, and has an API server accept its clients: it reads the file with its clients' authorities again.
+func trustNodes(env *envtest.Environment) (*pki.Authority, error) {
+	authority, err := pki.NewAuthority("nodes")
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(filepath.Join(env.ControlPlane.GetAPIServer().CertDir, "client-cert-auth-ca.crt"), os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	_, err = file.Write(authority.Certificate)
+	return authority, errors.Join(err, file.Close())
 }
 
 // newCluster starts a provider and makes a namespace with a Cluster whose infrastructure is provisioned.

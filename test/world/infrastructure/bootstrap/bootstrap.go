@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,6 +49,10 @@ type Kubelet struct {
 	Reserved corev1.ResourceList
 	// EvictionShares are the thresholds of eviction-hard that are a share of the capacity, each from 0 to 1.
 	EvictionShares map[corev1.ResourceName]float64
+	// Discovery is nil where the bootstrap data hold no bootstrap token.
+	Discovery *Discovery
+	// ServingCertificate says that the kubelet asks the cluster for its serving certificate. Otherwise it makes its own.
+	ServingCertificate bool
 }
 
 // Read returns how the kubelet of a machine starts. data is the data of the machine's bootstrap Secret.
@@ -80,6 +85,9 @@ func Read(data map[string][]byte, instance Instance) (*Kubelet, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", JoinConfigurationPath, err)
 	}
+	if kubelet.Discovery, err = join.Discovery.read(); err != nil {
+		return nil, fmt.Errorf("%s: %w", JoinConfigurationPath, err)
+	}
 	return kubelet, nil
 }
 
@@ -94,6 +102,8 @@ func newKubelet(registration nodeRegistration, config kubeletConfiguration, inst
 		MaxPods:        config.MaxPods,
 		Reserved:       corev1.ResourceList{},
 		EvictionShares: map[corev1.ResourceName]float64{},
+
+		ServingCertificate: config.ServerTLSBootstrap,
 	}
 	if registration.Name != "" {
 		kubelet.NodeName = registration.Name
@@ -133,6 +143,13 @@ func newKubelet(registration nodeRegistration, config kubeletConfiguration, inst
 			return nil, fmt.Errorf("%s: node-labels: %w", at, err)
 		}
 		kubelet.Labels = labels
+	}
+	if flag, ok := args["rotate-server-certificates"]; ok {
+		on, err := strconv.ParseBool(flag)
+		if err != nil {
+			return nil, fmt.Errorf("%s: rotate-server-certificates: %q is neither true nor false", at, flag)
+		}
+		kubelet.ServingCertificate = on
 	}
 	if flag, ok := args["max-pods"]; ok {
 		maxPods, err := parseMaxPods(flag)

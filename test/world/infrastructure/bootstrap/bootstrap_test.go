@@ -5,8 +5,10 @@ package bootstrap_test
 import (
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,8 +16,10 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	certutil "k8s.io/client-go/util/cert"
 
 	"github.com/autonode-io/autonode/test/world/infrastructure/bootstrap"
+	"github.com/autonode-io/autonode/test/world/pki"
 )
 
 var instance = bootstrap.Instance{Hostname: "m-1", ProviderID: "kwok://ns/m-1", Zone: "a", Region: "here"}
@@ -141,6 +145,71 @@ registerWithTaints: [{key: e, effect: NoSchedule}]`,
 	}
 }
 
+func TestDiscovery(t *testing.T) {
+	authority, err := pki.NewAuthority("blue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := pki.NewAuthority("green")
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := certutil.ParseCertsPEM(authority.Certificate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pin := fmt.Sprintf("sha256:%x", sha256.Sum256(certificate[0].RawSubjectPublicKeyInfo))
+	read := func(t *testing.T, discovery string) *bootstrap.Kubelet {
+		t.Helper()
+		kubelet, err := bootstrap.Read(map[string][]byte{"value": []byte(cloudConfig(join("{}") + "discovery:\n  " + discovery))}, instance)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return kubelet
+	}
+
+	t.Run("When there is a bootstrap token, it should be found, and only the CA that is pinned be trusted", func(t *testing.T) {
+		got := read(t, `bootstrapToken: {apiServerEndpoint: "127.0.0.1:6443", token: abcdef.0123456789abcdef, caCertHashes: [`+pin+`]}`).Discovery
+		if got == nil || got.Server != "https://127.0.0.1:6443" || got.Token != "abcdef.0123456789abcdef" {
+			t.Fatalf("got %+v", got)
+		}
+		if err := got.Trusts(authority.Certificate); err != nil {
+			t.Error(err)
+		}
+		if err := got.Trusts(other.Certificate); err == nil {
+			t.Error("another CA is trusted")
+		}
+		if err := got.Trusts(append(slices.Clone(other.Certificate), authority.Certificate...)); err != nil {
+			t.Error(err)
+		}
+	})
+
+	t.Run("When there is another token for the certificate, it should be used", func(t *testing.T) {
+		got := read(t, `{tlsBootstrapToken: ghijkl.0123456789abcdef, bootstrapToken: {apiServerEndpoint: "a:1", unsafeSkipCAVerification: true}}`).Discovery
+		if got == nil || got.Token != "ghijkl.0123456789abcdef" || got.Trusts(other.Certificate) != nil {
+			t.Errorf("got %+v", got)
+		}
+	})
+
+	t.Run("When there is no bootstrap token, there should be no discovery", func(t *testing.T) {
+		if got := read(t, `{file: {kubeConfigPath: /etc/kubernetes/bootstrap.conf}}`).Discovery; got != nil {
+			t.Errorf("got %+v", got)
+		}
+	})
+
+	t.Run("When the kubelet is told to ask for its serving certificate, by flag or configuration, it should", func(t *testing.T) {
+		for name, document := range map[string]string{
+			"flag":          join(`kubeletExtraArgs: [{name: rotate-server-certificates, value: "true"}]`),
+			"configuration": join("{}") + "---\napiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nserverTLSBootstrap: true",
+		} {
+			kubelet, err := bootstrap.Read(map[string][]byte{"value": []byte(cloudConfig(document))}, instance)
+			if err != nil || !kubelet.ServingCertificate {
+				t.Errorf("%s: %+v, %v", name, kubelet, err)
+			}
+		}
+	})
+}
+
 func TestReadMalformed(t *testing.T) {
 	args := func(name, value string) string {
 		return cloudConfig(join(fmt.Sprintf("kubeletExtraArgs: [{name: %s, value: %q}]", name, value)))
@@ -172,6 +241,11 @@ func TestReadMalformed(t *testing.T) {
 		"a bad label key":         {args("node-labels", "a/b/c=d"), `node-labels: "a/b/c": `},
 		"a bad label value":       {args("node-labels", "a=b c"), `node-labels: a="b c": `},
 		"a label of Kubernetes":   {args("node-labels", "node-role.kubernetes.io/web="), `node-labels: "node-role.kubernetes.io/web": a kubelet refuses`},
+		"no token":                {cloudConfig(join("{}") + "discovery: {bootstrapToken: {apiServerEndpoint: 'a:1', unsafeSkipCAVerification: true}}"), "discovery.bootstrapToken.token is no bootstrap token"},
+		"a token without server":  {cloudConfig(join("{}") + "discovery: {bootstrapToken: {token: abcdef.0123456789abcdef}}"), "discovery.bootstrapToken.apiServerEndpoint is missing"},
+		"a token without a pin":   {cloudConfig(join("{}") + "discovery: {bootstrapToken: {apiServerEndpoint: 'a:1', token: abcdef.0123456789abcdef}}"), "neither caCertHashes nor"},
+		"a bad pin":               {cloudConfig(join("{}") + "discovery: {bootstrapToken: {apiServerEndpoint: 'a:1', token: abcdef.0123456789abcdef, caCertHashes: [md5:00]}}"), `"md5:00" is no sha256:<hash>`},
+		"a flag that isn't one":   {args("rotate-server-certificates", "maybe"), `rotate-server-certificates: "maybe" is neither true nor false`},
 		"a bad taint":             {args("register-with-taints", "a=b"), `register-with-taints: "a=b" has no effect`},
 		"a bad effect":            {args("register-with-taints", "a:Never"), `register-with-taints: effect "Never": `},
 		"a bad taint as field":    {cloudConfig(join("taints: [{key: a, effect: Never}]")), `nodeRegistration.taints[0]: effect "Never": `},

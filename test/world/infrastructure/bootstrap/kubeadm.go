@@ -19,6 +19,7 @@ import (
 
 // joinConfiguration is the part of kubeadm's JoinConfiguration that shapes a Node; v1beta3 and v1beta4.
 type joinConfiguration struct {
+	Discovery        discovery        `json:"discovery"`
 	NodeRegistration nodeRegistration `json:"nodeRegistration"`
 	Patches          struct {
 		Directory string `json:"directory"`
@@ -63,6 +64,7 @@ type kubeletConfiguration struct {
 	KubeReserved       map[string]string `json:"kubeReserved,omitempty"`
 	EvictionHard       map[string]string `json:"evictionHard,omitempty"`
 	RegisterWithTaints []corev1.Taint    `json:"registerWithTaints,omitempty"`
+	ServerTLSBootstrap bool              `json:"serverTLSBootstrap,omitempty"`
 }
 
 // readJoinConfiguration reads kubeadm's configuration file: documents of which one is a JoinConfiguration and

@@ -37,8 +37,6 @@ type Instance struct {
 	Architecture    string
 	OperatingSystem string
 	Capacity        corev1.ResourceList
-	// Labels are put on the Node by the cloud.
-	Labels map[string]string
 	// KubeletVersion has its v.
 	KubeletVersion string
 }
@@ -92,8 +90,8 @@ func Address(providerID string) string {
 	return netip.AddrFrom4([4]byte{100, 64 | byte(sum>>16)&0x3f, byte(sum >> 8), byte(sum)}).String()
 }
 
-// labels are the kubelet's own, then those of --node-labels, then the cloud's: each may overwrite those before it, as it
-// does on a real node.
+// labels are the kubelet's own, then those of --node-labels, then what the cloud tells the kubelet: each may overwrite those before
+// it, as it does on a real node.
 func labels(instance Instance, kubelet *bootstrap.Kubelet) map[string]string {
 	labels := map[string]string{
 		corev1.LabelHostname:      kubelet.NodeName,
@@ -112,7 +110,6 @@ func labels(instance Instance, kubelet *bootstrap.Kubelet) map[string]string {
 			labels[key] = value
 		}
 	}
-	maps.Copy(labels, instance.Labels)
 	return labels
 }
 

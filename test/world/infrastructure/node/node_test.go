@@ -68,14 +68,14 @@ func TestResources(t *testing.T) {
 func TestLabels(t *testing.T) {
 	t.Run("When labels collide, the cloud's should win over the bootstrap data's, and those over the kubelet's", func(t *testing.T) {
 		got := node.New(node.Instance{
-			Type: "c4-large", Zone: "a", Architecture: "arm64", OperatingSystem: "linux", Labels: map[string]string{"rack": "7"},
+			Type: "c4-large", Zone: "a", Architecture: "arm64", OperatingSystem: "linux",
 		}, &bootstrap.Kubelet{NodeName: "n", Labels: map[string]string{
 			corev1.LabelTopologyZone: "z", corev1.LabelArchStable: "amd64", "rack": "8", "team": "web",
 		}})
 		want := map[string]string{
 			"kubernetes.io/hostname": "n", "kubernetes.io/os": "linux", "beta.kubernetes.io/os": "linux",
 			"kubernetes.io/arch": "amd64", "beta.kubernetes.io/arch": "arm64",
-			"node.kubernetes.io/instance-type": "c4-large", "topology.kubernetes.io/zone": "a", "rack": "7", "team": "web",
+			"node.kubernetes.io/instance-type": "c4-large", "topology.kubernetes.io/zone": "a", "rack": "8", "team": "web",
 		}
 		if diff := cmp.Diff(want, got.Labels); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)

@@ -22,6 +22,8 @@ const (
 	ConditionProvisioned = "Provisioned"
 	// ConditionJoined says whether the machine's Node is in the guest and alive.
 	ConditionJoined = "Joined"
+	// ConditionServing is False when the guest refuses the kubelet a serving certificate. It is absent from what was never refused.
+	ConditionServing = "ServingCertificate"
 	// ConditionPaused is True while the Cluster or the object is paused. It is absent from what was never paused.
 	ConditionPaused = "Paused"
 	// ConditionFaultsUnderstood is False when a fault annotation can't be read. It is absent without such annotations.
@@ -56,7 +58,13 @@ const (
 	ReasonInvalidBootstrapData = "InvalidBootstrapData"
 	// ReasonGuestUnreachable: the guest's API server can't be reached, or its kubeconfig Secret isn't there or isn't valid.
 	ReasonGuestUnreachable = "GuestUnreachable"
-	// ReasonRegistrationFailed: the guest's API server refused the Node.
+	// ReasonWaitingForCertificate: the kubelet has asked the guest for its client certificate, and nobody has approved or signed that
+	// yet. Look at the certificate request that the message names, and at what approves them: AutoNode's operator, else the guest's
+	// controller manager.
+	ReasonWaitingForCertificate = "WaitingForCertificate"
+	// ReasonCertificateRefused: the kubelet's serving certificate was denied, and is asked for again; the message says why.
+	ReasonCertificateRefused = "CertificateRefused"
+	// ReasonRegistrationFailed: the guest's API server refused the Node, or the kubelet's client certificate was denied.
 	ReasonRegistrationFailed = "RegistrationFailed"
 	// ReasonNeverJoins: the fault never-joins. A cloud would not tell.
 	ReasonNeverJoins = "NeverJoins"

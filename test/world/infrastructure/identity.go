@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package infrastructure
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/certificate/csr"
+	"k8s.io/client-go/util/keyutil"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
+	"github.com/autonode-io/autonode/test/world/infrastructure/bootstrap"
+	"github.com/autonode-io/autonode/test/world/infrastructure/node"
+)
+
+const (
+	nodeUserPrefix = "system:node:"
+	nodesGroup     = "system:nodes"
+)
+
+// identity is what a machine's kubelet keeps on its disk: the key and the certificate that it is its node by.
+type identity struct {
+	node   string
+	server string
+	ca     []byte
+	key    *ecdsa.PrivateKey
+	keyPEM []byte
+	// digest of the key.
+	digest string
+	// request is the name of the certificate request for the client certificate, empty while there is none.
+	request string
+	// certificate is nil until it was issued.
+	certificate []byte
+	// serving is the name of the request for the serving certificate, empty while there is none.
+	serving string
+	// served says that the serving certificate was issued, or that none is wanted.
+	served bool
+}
+
+// newKey makes a new machine of it: a kubelet whose request was refused begins anew.
+func (d *identity) newKey() error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return fmt.Errorf("making a key: %w", err)
+	}
+	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
+	if err != nil {
+		return fmt.Errorf("encoding a key: %w", err)
+	}
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return fmt.Errorf("encoding a key: %w", err)
+	}
+	digest := sha256.Sum256(public)
+	d.key, d.keyPEM, d.digest, d.request, d.certificate = key, keyPEM, hex.EncodeToString(digest[:]), "", nil
+	return nil
+}
+
+func (d *identity) subject() *pkix.Name {
+	return &pkix.Name{CommonName: nodeUserPrefix + d.node, Organization: []string{nodesGroup}}
+}
+
+// identities are the disks of all machines. They are lost when the provider ends: then a machine that hasn't joined never will.
+type identities struct {
+	mutex     sync.Mutex
+	ofMachine map[types.UID]*identity
+	// awaited are the machines that wait for what becomes of a certificate request, by its guest and name.
+	awaited map[requestKey]types.NamespacedName
+	queue   workqueue.TypedRateLimitingInterface[reconcile.Request] // nil until the controller starts
+}
+
+type requestKey struct {
+	guest types.NamespacedName
+	name  string
+}
+
+func newIdentities() *identities {
+	return &identities{ofMachine: map[types.UID]*identity{}, awaited: map[requestKey]types.NamespacedName{}}
+}
+
+// Start takes the queue of the controller that reconciles machines.
+func (d *identities) Start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.queue = queue
+	return nil
+}
+
+// await has a machine reconciled when something becomes of a request.
+func (d *identities) await(guest types.NamespacedName, request string, machine types.NamespacedName) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.awaited[requestKey{guest, request}] = machine
+}
+
+// wake is told of every change of a request in a guest.
+func (d *identities) wake(guest types.NamespacedName, request string) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if machine, ok := d.awaited[requestKey{guest, request}]; ok && d.queue != nil {
+		d.queue.Add(reconcile.Request{NamespacedName: machine})
+	}
+}
+
+// get returns a machine's identity, nil where it has none. Only one reconciliation of a machine runs at a time, so that it needs no lock.
+func (d *identities) get(machine types.UID) *identity {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	return d.ofMachine[machine]
+}
+
+func (d *identities) set(machine types.UID, identity *identity) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.ofMachine[machine] = identity
+}
+
+// drop forgets a machine that is being deleted.
+func (d *identities) drop(machine types.UID, name types.NamespacedName) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	delete(d.ofMachine, machine)
+	for request, waits := range d.awaited {
+		if waits == name {
+			delete(d.awaited, request)
+		}
+	}
+}
+
+// connection is a client with credentials of its own. Nothing of it outlives close, unlike what client-go keeps for each certificate.
+type connection struct {
+	kubernetes.Interface
+	close func()
+}
+
+// dial returns a client that authenticates by a certificate or a token, whichever is given.
+func dial(server string, ca []byte, certificate, key []byte, token string) (*connection, error) {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(ca) {
+		return nil, errors.New("reading the guest's CA: it holds no certificate")
+	}
+	base := &http.Transport{
+		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots},
+		TLSHandshakeTimeout: guestTimeout,
+		ForceAttemptHTTP2:   true,
+	}
+	if certificate != nil {
+		pair, err := tls.X509KeyPair(certificate, key)
+		if err != nil {
+			return nil, fmt.Errorf("reading a certificate: %w", err)
+		}
+		base.TLSClientConfig.Certificates = []tls.Certificate{pair}
+	}
+	roundTripper := transport.NewUserAgentRoundTripper("kubelet", base)
+	if token != "" {
+		roundTripper = transport.NewBearerAuthRoundTripper(token, roundTripper)
+	}
+	client, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: server, QPS: -1}, &http.Client{Transport: roundTripper, Timeout: guestTimeout})
+	if err != nil {
+		return nil, fmt.Errorf("building a client of %s: %w", server, err)
+	}
+	return &connection{client, base.CloseIdleConnections}, nil
+}
+
+// obstacle is why a machine can't join now.
+type obstacle struct {
+	reason, message string
+	retry           time.Duration
+	// unreachable says that the guest didn't answer.
+	unreachable error
+}
+
+func refused(format string, args ...any) *obstacle {
+	return &obstacle{reason: infrav1.ReasonRegistrationFailed, message: fmt.Sprintf(format, args...), retry: refusalRetry}
+}
+
+// failed tells a refusal from an outage.
+func failed(doing string, err error) *obstacle {
+	if apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+		return refused("%s: %v", doing, err)
+	}
+	return &obstacle{unreachable: fmt.Errorf("%s: %w", doing, err)}
+}
+
+// authenticate returns a connection as the machine's node. Until there is a certificate for that, it says what is waited for; what
+// becomes of the request brings the machine here again.
+func (r *machineReconciler) authenticate(ctx context.Context, i *instance, guest *guest, kubelet *bootstrap.Kubelet) (*connection, *obstacle) {
+	own := r.identities.get(i.UID)
+	if own == nil {
+		if err := kubelet.Discovery.Trusts(guest.config.CAData); err != nil {
+			return nil, refused("%v", err)
+		}
+		own = &identity{node: kubelet.NodeName, server: kubelet.Discovery.Server, ca: guest.config.CAData, served: !kubelet.ServingCertificate}
+		if err := own.newKey(); err != nil {
+			return nil, refused("%v", err)
+		}
+		r.identities.set(i.UID, own)
+	}
+	if own.certificate == nil {
+		if problem := r.certify(ctx, i, guest, own, kubelet.Discovery.Token); problem != nil {
+			return nil, problem
+		}
+	}
+	connected, err := dial(own.server, own.ca, own.certificate, own.keyPEM, "")
+	if err != nil {
+		return nil, refused("%v", err)
+	}
+	return connected, nil
+}
+
+// certify asks for the client certificate with the bootstrap token, once, and takes it when it was issued.
+func (r *machineReconciler) certify(ctx context.Context, i *instance, guest *guest, own *identity, token string) *obstacle {
+	if own.request == "" {
+		bootstrapper, err := dial(own.server, own.ca, nil, nil, token)
+		if err != nil {
+			return refused("%v", err)
+		}
+		defer bootstrapper.close()
+		name := "node-csr-" + own.digest // the same each time, as a kubelet's
+		r.identities.await(i.guest, name, types.NamespacedName{Namespace: i.Namespace, Name: i.Name})
+		if own.request, err = own.ask(ctx, bootstrapper, name, certificatesv1.KubeAPIServerClientKubeletSignerName,
+			certificatesv1.UsageClientAuth, nil, nil); err != nil {
+			return failed("asking for the kubelet's client certificate by its bootstrap token", err)
+		}
+	}
+	certificate, refusal, err := guest.certificate(ctx, own.request)
+	switch request := own.request; {
+	case apierrors.IsNotFound(err): // deleted; a kubelet asks again
+		own.request = ""
+		return refused("certificate request %s was deleted", request)
+	case err != nil:
+		return failed("reading certificate request "+request, err)
+	case refusal != "":
+		if err := own.newKey(); err != nil {
+			return refused("%v", err)
+		}
+		return refused("certificate request %s: %s", request, refusal)
+	case certificate == nil:
+		return &obstacle{reason: infrav1.ReasonWaitingForCertificate,
+			message: fmt.Sprintf("certificate request %s of the kubelet isn't approved and signed yet", request)}
+	}
+	own.certificate = certificate
+	return nil
+}
+
+// ask makes a certificate request and returns its name.
+func (d *identity) ask(ctx context.Context, as kubernetes.Interface, name, signer string, usage certificatesv1.KeyUsage, dnsNames []string, ips []net.IP) (string, error) {
+	content, err := certutil.MakeCSR(d.key, d.subject(), dnsNames, ips)
+	if err != nil {
+		return "", fmt.Errorf("encoding a certificate request: %w", err)
+	}
+	name, _, err = csr.RequestCertificateWithContext(ctx, as, content, name, signer, nil,
+		[]certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, usage}, d.key)
+	return name, err
+}
+
+// askServing asks for the serving certificate, for the addresses that the Node has.
+func (r *machineReconciler) askServing(ctx context.Context, i *instance, own *identity, as kubernetes.Interface) error {
+	name, err := own.ask(ctx, as, "", certificatesv1.KubeletServingSignerName, certificatesv1.UsageServerAuth,
+		[]string{own.node}, []net.IP{net.ParseIP(node.Address(i.providerID()))})
+	if err != nil {
+		return err
+	}
+	own.serving = name
+	r.identities.await(i.guest, name, types.NamespacedName{Namespace: i.Namespace, Name: i.Name})
+	return nil
+}
+
+// serve takes the serving certificate of a machine that has joined. A Node does without, as a real one does until somebody wants its logs.
+func (r *machineReconciler) serve(ctx context.Context, i *instance, guest *guest) reconcile.Result {
+	own := r.identities.get(i.UID)
+	if own == nil || own.served {
+		return reconcile.Result{}
+	}
+	notServed := func(format string, args ...any) reconcile.Result {
+		own.serving = ""
+		setCondition(i, infrav1.ConditionServing, metav1.ConditionFalse, infrav1.ReasonCertificateRefused, fmt.Sprintf(format, args...))
+		return reconcile.Result{RequeueAfter: refusalRetry}
+	}
+	if own.serving == "" {
+		self, err := dial(own.server, own.ca, own.certificate, own.keyPEM, "")
+		if err != nil {
+			return notServed("%v", err)
+		}
+		defer self.close()
+		if err := r.askServing(ctx, i, own, self); err != nil {
+			return notServed("asking for the kubelet's serving certificate: %v", err)
+		}
+	}
+	certificate, refusal, err := guest.certificate(ctx, own.serving)
+	switch {
+	case err != nil:
+		return notServed("reading certificate request %s: %v", own.serving, err)
+	case refusal != "":
+		return notServed("certificate request %s: %s", own.serving, refusal)
+	case certificate != nil:
+		own.served = true
+		if meta.FindStatusCondition(i.Status.Conditions, infrav1.ConditionServing) != nil {
+			setCondition(i, infrav1.ConditionServing, metav1.ConditionTrue, infrav1.ReasonReady, "")
+		}
+	}
+	return reconcile.Result{}
+}
+
+// certificate returns the certificate that was issued by a request, nil while it isn't, or why it never will be.
+func (g *guest) certificate(ctx context.Context, name string) (certificate []byte, refusal string, err error) {
+	var request *certificatesv1.CertificateSigningRequest
+	if object, known, _ := g.requests.GetStore().GetByKey(name); known { // never fails for a name
+		request = object.(*certificatesv1.CertificateSigningRequest)
+	} else if request, err = g.client.CertificatesV1().CertificateSigningRequests().Get(ctx, name, metav1.GetOptions{}); err != nil {
+		return nil, "", err
+	}
+	for _, condition := range request.Status.Conditions {
+		if condition.Type != certificatesv1.CertificateApproved && condition.Status == corev1.ConditionTrue {
+			return nil, fmt.Sprintf("%s: %s: %s", condition.Type, condition.Reason, condition.Message), nil
+		}
+	}
+	if len(request.Status.Certificate) > 0 {
+		certificate = request.Status.Certificate
+	}
+	return certificate, "", nil
+}
