@@ -48,7 +48,11 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 	case errors.Is(err, clustercache.ErrClusterNotConnected):
 		c.forget(key)
 		c.look(key)
-		reason, message := c.diagnose(ctx, s)
+		reason, message, untried := c.diagnose(ctx, s)
+		if untried && meta.IsStatusConditionTrue(s.HostedCluster.Status.Conditions, v1beta1.GuestReachable) {
+			// An operator that took over, or a kubeconfig that was renewed, is no news of the guest.
+			return c.passed(s, scope.Result{Wait: true, Message: message, RequeueAfter: recheck, Resuming: true}), nil
+		}
 		status := metav1.ConditionFalse
 		if reason == v1beta1.GuestConnectingReason {
 			status = metav1.ConditionUnknown // nothing was tried yet
@@ -69,7 +73,7 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 // passed is the result of a guest that can't be used: the steps behind wait, but for the teardown, which says what that means.
 func (c *Connections) passed(s *scope.Scope, result scope.Result) scope.Result {
 	if !enabled(s) {
-		return scope.Result{RequeueAfter: result.RequeueAfter}
+		return scope.Result{RequeueAfter: result.RequeueAfter, Resuming: result.Resuming}
 	}
 	return result
 }
@@ -92,37 +96,38 @@ func (c *Connections) connect(ctx context.Context, key client.ObjectKey) (*scope
 	return &scope.Guest{Cached: patientClient{cached, patience}, Live: patientClient{live, patience}, Config: config}, nil
 }
 
-// diagnose says why there is no connection, as far as the management cluster knows.
-func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, message string) {
+// diagnose says why there is no connection, as far as the management cluster knows. Untried is a connection that nothing is wrong with but
+// that it hasn't been made yet.
+func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, message string, untried bool) {
 	key := s.ClusterKey()
 	if s.Cluster == nil {
-		return v1beta1.GuestConnectingReason, fmt.Sprintf("waiting for Cluster %s", key)
+		return v1beta1.GuestConnectingReason, fmt.Sprintf("waiting for Cluster %s", key), false
 	}
 	if provisioned := s.Cluster.Status.Initialization.InfrastructureProvisioned; provisioned == nil || !*provisioned {
-		return v1beta1.GuestConnectingReason, fmt.Sprintf("waiting for the infrastructure of Cluster %s to be provisioned", key)
+		return v1beta1.GuestConnectingReason, fmt.Sprintf("waiting for the infrastructure of Cluster %s to be provisioned", key), false
 	}
 	name := secret.Name(key.Name, secret.Kubeconfig)
 	data, err := kubeconfig.FromSecret(ctx, c.secrets, key)
 	switch {
 	case apierrors.IsNotFound(err):
-		return v1beta1.GuestConnectingReason, fmt.Sprintf("waiting for kubeconfig Secret %s/%s", key.Namespace, name)
+		return v1beta1.GuestConnectingReason, fmt.Sprintf("waiting for kubeconfig Secret %s/%s", key.Namespace, name), false
 	case err != nil:
-		return v1beta1.GuestUnreachableReason, fmt.Sprintf("kubeconfig Secret %s/%s: %s", key.Namespace, name, err)
+		return v1beta1.GuestUnreachableReason, fmt.Sprintf("kubeconfig Secret %s/%s: %s", key.Namespace, name, err), false
 	}
 	config, err := clientcmd.RESTConfigFromKubeConfig(data)
 	if err != nil {
-		return v1beta1.GuestUnreachableReason, fmt.Sprintf("kubeconfig Secret %s/%s: %s", key.Namespace, name, err)
+		return v1beta1.GuestUnreachableReason, fmt.Sprintf("kubeconfig Secret %s/%s: %s", key.Namespace, name, err), false
 	}
 	health := c.clusters.GetHealthCheckingState(ctx, key)
 	switch {
 	case health.ConsecutiveFailures == 0:
-		return v1beta1.GuestConnectingReason, fmt.Sprintf("connecting to %s", config.Host)
+		return v1beta1.GuestConnectingReason, fmt.Sprintf("connecting to %s", config.Host), true
 	case health.LastProbeSuccessTime.IsZero():
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s doesn't answer, or refuses the credentials of kubeconfig Secret %s/%s",
-			config.Host, key.Namespace, name)
+			config.Host, key.Namespace, name), false
 	default:
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s has stopped answering; last seen at %s",
-			config.Host, health.LastProbeSuccessTime.UTC().Format(time.RFC3339))
+			config.Host, health.LastProbeSuccessTime.UTC().Format(time.RFC3339)), false
 	}
 }
 

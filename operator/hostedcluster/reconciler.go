@@ -122,6 +122,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, hostedCluster *v1beta1.Hoste
 		// The leadership was lost or the operator ends: what failed for that says nothing about the cluster.
 		return reconcile.Result{}, ctx.Err()
 	}
+	if o.resuming && o.err() == nil && o.state != off {
+		return reconcile.Result{RequeueAfter: o.requeueAfter}, nil
+	}
 	r.conclude(s, o)
 	if err := r.patchStatus(ctx, before, hostedCluster); apierrors.IsConflict(err) {
 		// The cache lags; that isn't worth an error.
@@ -177,6 +180,8 @@ type outcome struct {
 	state state
 	// blocked says that not every step ran.
 	blocked bool
+	// resuming says that this process can't tell yet how things are; see scope.Result.
+	resuming bool
 	// message says what is waited for, empty for nothing.
 	message string
 	// reason is AutoNodeEnabled's where it isn't the usual one; see scope.Result.
@@ -331,6 +336,7 @@ func (r *Reconciler) run(ctx context.Context, s *scope.Scope, steps []Step, o *o
 			o.errs = append(o.errs, fmt.Errorf("%s: %w", step.Name(), err))
 		}
 		o.blocked = o.blocked || result.Wait || err != nil
+		o.resuming = o.resuming || result.Resuming
 		if o.message == "" {
 			o.message = result.Message
 		}

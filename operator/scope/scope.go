@@ -37,6 +37,9 @@ type Result struct {
 	Message string
 	// Reason is the reason that AutoNodeEnabled gets instead of the one that waiting usually has; empty for that one.
 	Reason string
+	// Resuming says, with Wait, that what is waited for was there before, and that this process, which has only just started, has to find it
+	// again: nothing is to be said of it yet, and the status stays as it is.
+	Resuming bool
 	// RequeueAfter wakes the reconciler after this time; zero means never.
 	RequeueAfter time.Duration
 }

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator_test
+
+import (
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator"
+	"github.com/autonode-io/autonode/operator/scope/scopetest"
+)
+
+func TestRestart(t *testing.T) {
+	const name, namespace, label = "restart", "clusters-restart", "restart"
+	ctx, management := t.Context(), clusters.Management.Client
+	provide(t)
+	host := serveRegistry(t)
+	sweep(t, label)
+	options := operator.Options{HostedClusterSelector: label, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label}
+	component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "karpenter"}}
+	var slow atomic.Bool
+	guest := sick(t, func(request *http.Request) {
+		if slow.Load() {
+			select {
+			case <-request.Context().Done():
+			case <-time.After(300 * time.Millisecond):
+			}
+		}
+	})
+
+	t.Run("When AutoNode is set, it should run", func(t *testing.T) {
+		g := NewWithT(t)
+		run(t, clusters.Management.Config, options)
+		platformOf(t, name, guest)
+		g.Expect(management.Create(ctx, &v1beta1.HostedCluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: map[string]string{label: ""}},
+			Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: push(t, host, "1.36.2")}, AutoNode: scopetest.AutoNode()},
+		})).To(Succeed())
+		g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("2", 64)) }).Should(Succeed())
+		g.Eventually(func(g Gomega) {
+			g.Expect(reasonOf(get(g, ctx, name), v1beta1.AutoNodeEnabled)).To(Equal("True/AsExpected"))
+		}).Should(Succeed())
+	})
+
+	t.Run("When another operator takes over and nothing has changed, it should write no status and tell of no change", func(t *testing.T) {
+		g := NewWithT(t)
+		slow.Store(true) // so that the operator looks at the HostedCluster before it is connected
+		before := statusOf(get(g, ctx, name))
+		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(component), component)).To(Succeed())
+		componentBefore := component.ResourceVersion
+		made := connectionsMade(g)
+		run(t, clusters.Management.Config, options)
+		seen := map[string]bool{}
+		look := func(g Gomega) {
+			seen[statusOf(get(g, ctx, name))] = true
+		}
+		g.Eventually(func(g Gomega) {
+			look(g)
+			g.Expect(connectionsMade(g)).To(BeNumerically(">", made))
+		}).Should(Succeed())
+		g.Consistently(look, 2*time.Second).Should(Succeed())
+		g.Expect(seen).To(HaveLen(1))
+		g.Expect(seen).To(HaveKey(before))
+		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(component), component)).To(Succeed())
+		g.Expect(component.ResourceVersion).To(Equal(componentBefore))
+	})
+}
+
+// statusOf is what a list of HostedClusters shows and an alert looks at.
+func statusOf(hostedCluster *v1beta1.HostedCluster) string {
+	parts := []string{hostedCluster.ResourceVersion, string(hostedCluster.Status.AutoNode.State), hostedCluster.Status.AutoNode.Message}
+	for _, condition := range hostedCluster.Status.Conditions {
+		parts = append(parts, condition.Type, string(condition.Status), condition.Reason)
+	}
+	return strings.Join(parts, " ")
+}
+
+// connectionsMade counts connections to guests.
+func connectionsMade(g Gomega) float64 {
+	families, err := crmetrics.Registry.Gather()
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, family := range families {
+		if family.GetName() == "autonode_guest_connections_total" {
+			return family.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	return 0
+}
