@@ -5,6 +5,7 @@ package audit
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -113,7 +114,7 @@ func Compare(identity Identity, exceptions []Exception) []string {
 		}
 	}
 
-	excused, denied := map[Permission]bool{}, map[Permission]bool{}
+	excused := map[Permission]bool{}
 	for _, exception := range exceptions {
 		if exception.Identity != identity.Name {
 			continue
@@ -123,7 +124,6 @@ func Compare(identity Identity, exceptions []Exception) []string {
 				if !slices.ContainsFunc(identity.Events, func(e Event) bool { return !e.Allowed && e.uses(permission) }) {
 					report("the exception for %s is stale: it wasn't denied", permission)
 				}
-				denied[permission] = true
 				continue
 			}
 			used, ok := granted[permission]
@@ -141,6 +141,24 @@ func Compare(identity Identity, exceptions []Exception) []string {
 			report("may %s and never did; remove that from the rule, or write a story that needs it", permission)
 		}
 	}
+	for _, finding := range Refused(identity, exceptions) {
+		found[finding] = true
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+// Refused returns what an identity asked for and didn't get, sorted, but for what an exception says has to be denied.
+func Refused(identity Identity, exceptions []Exception) []string {
+	denied := map[Permission]bool{}
+	for _, exception := range exceptions {
+		if exception.Denied && exception.Identity == identity.Name {
+			for _, permission := range exception.permissions() {
+				denied[permission] = true
+			}
+		}
+	}
+	found := map[string]bool{}
+	report := func(format string, args ...any) { found[identity.Name+": "+fmt.Sprintf(format, args...)] = true }
 	for _, event := range identity.Events {
 		switch {
 		case event.Resource == "":
@@ -154,12 +172,7 @@ func Compare(identity Identity, exceptions []Exception) []string {
 			report("asked to %s and was refused by admission, or by the storage of roles", event)
 		}
 	}
-	findings := make([]string, 0, len(found))
-	for finding := range found {
-		findings = append(findings, finding)
-	}
-	slices.Sort(findings)
-	return findings
+	return slices.Sorted(maps.Keys(found))
 }
 
 func wildcards(rule rbacv1.PolicyRule) string {

@@ -109,6 +109,15 @@ const testerAgent = "autonode-e2e"
 // checkPermissions compares what AutoNode's identities may do, in all clusters, with what they did in all stories. Every permission has to have been used,
 // nothing may have been denied, and there is no wildcard.
 func checkPermissions(ctx context.Context, world *localworld.World) ([]string, error) {
+	return compare(ctx, world, audit.Compare)
+}
+
+// checkRefusals is what some of the stories can tell: that nothing was denied.
+func checkRefusals(ctx context.Context, world *localworld.World) ([]string, error) {
+	return compare(ctx, world, audit.Refused)
+}
+
+func compare(ctx context.Context, world *localworld.World, with func(audit.Identity, []audit.Exception) []string) ([]string, error) {
 	operator := audit.Identity{Name: operatorIdentity}
 	management := audit.Identity{Name: karpenterManagementIdentity}
 	guests := audit.Identity{Name: karpenterGuestIdentity}
@@ -125,7 +134,7 @@ func checkPermissions(ctx context.Context, world *localworld.World) ([]string, e
 	}
 	var findings []string
 	for _, identity := range []audit.Identity{operator, management, guests} {
-		findings = append(findings, audit.Compare(identity, exceptions)...)
+		findings = append(findings, with(identity, exceptions)...)
 	}
 	return findings, nil
 }
