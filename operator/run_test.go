@@ -510,6 +510,15 @@ func validation(t *testing.T, host string) {
 					[]metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}
 			},
 			want: "False/InvalidSpec", message: "infrastructureTemplateSelectors[0].selector",
+		}, {
+			name: "When a maintenance window never opens, it should name the field", hosted: "never",
+			change: func(hc *v1beta1.HostedCluster) {
+				hc.Spec.AutoNode.NodeUpgrade = &v1beta1.NodeUpgrade{
+					Policy:            v1beta1.NodeUpgradeMaintenanceWindow,
+					MaintenanceWindow: &v1beta1.MaintenanceWindow{Schedule: "0 0 30 2 *", Duration: metav1.Duration{Duration: time.Hour}},
+				}
+			},
+			want: "False/InvalidSpec", message: "spec.autoNode.nodeUpgrade.maintenanceWindow.schedule",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
