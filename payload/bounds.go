@@ -53,6 +53,11 @@ const (
 	maxNodes = 200_000
 	// maxCRDs bounds the CRDs of one component.
 	maxCRDs = 128
+
+	// maxStreamFields bounds the fields of the stream metadata that node images are in; OpenShift's have a few thousand.
+	maxStreamFields = 20_000
+	// maxNodeImageBytes bounds the names of all node images together, which become half of a ConfigMap.
+	maxNodeImageBytes = 128 << 10
 )
 
 var (

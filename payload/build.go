@@ -43,6 +43,8 @@ type Spec struct {
 	Previous []string
 	// Components are what the release ships, in any order.
 	Components []ComponentSpec
+	// NodeImages name what machines boot from, as Release.NodeImages does; often none.
+	NodeImages NodeImages
 }
 
 // ComponentSpec says what a release holds of one component.
@@ -110,6 +112,13 @@ func render(spec Spec) (map[string][]byte, error) {
 				return nil, err
 			}
 		}
+	}
+	if len(spec.NodeImages) > 0 {
+		file, err := spec.NodeImages.render()
+		if err != nil {
+			return nil, err
+		}
+		files[bootImagesFile] = file
 	}
 	for _, v := range spec.Previous {
 		if _, err := semver.Parse(v); err != nil {

@@ -159,6 +159,20 @@ func specimens() map[string]specimen {
 		"half a million previous versions": {layers: files(map[string]string{releaseMetadata: `{"kind":"cincinnati-metadata-v0","version":"1.36.3","previous":[""` + strings.Repeat(`,""`, 500_000) + `]}`})},
 		"no mapping":                       {layers: beside(func() string { return "[]" })},
 
+		// Node images.
+		"node images":                         {layers: imaging(`{"architectures":{"x86_64":{"images":{"aws":{"regions":{"us-east-1":{"image":"ami-1"}}}}}}}`)},
+		"node images twice":                   {layers: files(map[string]string{"0000_50_a_coreos-bootimages.yaml": "", "0000_50_b_coreos-bootimages.yaml": ""})},
+		"node images that are no YAML":        {layers: files(map[string]string{bootImagesFile: "a: ]"})},
+		"node images that are no JSON":        {layers: imaging("<html>")},
+		"node images of another shape":        {layers: imaging(`{"architectures":[]}`)},
+		"node images without end":             {layers: imaging(strings.Repeat("[", 1<<20))},
+		"very many node images":               {layers: imaging(`{"architectures":{` + strings.Repeat(`"a":{},`, maxStreamFields) + `"b":{}}}`)},
+		"a node image as long as a book":      {layers: imaging(region("us-east-1", strings.Repeat("a", 1<<20)))},
+		"a node image with a line break":      {layers: imaging(region("us-east-1", `ami-1\n- evil`))},
+		"a region that is a path":             {layers: imaging(region("../../etc", "ami-1"))},
+		"node images too many for an object":  {layers: imaging(manyRegions())},
+		"node images in a document of a bomb": {layers: files(map[string]string{bootImagesFile: "kind: ConfigMap\n" + laughs()})},
+
 		// Manifests.
 		"a manifest of schema 1":              {mediaType: types.DockerManifestSchema1Signed, manifest: `{"schemaVersion":1}`},
 		"a Helm chart":                        {mediaType: types.OCIManifestSchema1, manifest: `{"schemaVersion":2,"config":{"mediaType":"application/vnd.cncf.helm.config.v1+json"}}`},
@@ -180,6 +194,28 @@ func specimens() map[string]specimen {
 		"JSON that nests without end":         {mediaType: types.OCIManifestSchema1, manifest: strings.Repeat("[", 1<<20)},
 		"a manifest that is too long":         {mediaType: types.OCIManifestSchema1, manifest: "{}" + strings.Repeat(" ", maxManifestBytes)},
 	}
+}
+
+// imaging is the layer of a good release with that stream metadata.
+func imaging(stream string) func(testing.TB) []v1.Layer {
+	return files(map[string]string{bootImagesFile: bootImagesOf(stream)})
+}
+
+// bootImagesOf is the file that holds stream metadata.
+func bootImagesOf(stream string) string {
+	return fmt.Sprintf("kind: ConfigMap\napiVersion: v1\nmetadata: {name: coreos-bootimages}\ndata:\n  stream: %q\n", stream)
+}
+
+func region(name, image string) string {
+	return fmt.Sprintf(`{"architectures":{"x86_64":{"images":{"aws":{"regions":{%q:{"image":"%s"}}}}}}}`, name, image)
+}
+
+func manyRegions() string {
+	var b strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&b, `"r%d":{"image":"%s"},`, i, strings.Repeat("a", 200))
+	}
+	return `{"architectures":{"x86_64":{"images":{"aws":{"regions":{` + b.String() + `"last":{"image":"ami-1"}}}}}}}`
 }
 
 func laughs() string {
@@ -401,6 +437,9 @@ func checkRelease(t *testing.T, release *Release) {
 	t.Helper()
 	if len(release.Version) > maxVersionBytes || len(release.Names) > maxElements {
 		t.Errorf("version %q, %d names", release.Version, len(release.Names))
+	}
+	if err := release.NodeImages.check(); err != nil {
+		t.Errorf("node images: %v", err)
 	}
 	for name, c := range release.Components {
 		if len(c.Image) > maxReferenceBytes || !strings.Contains(c.Image, "@sha256:") {

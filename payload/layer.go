@@ -132,6 +132,9 @@ func (o *overlay) keeps(name string) bool {
 	if name == imageReferences || name == releaseMetadata {
 		return true
 	}
+	if bootImages.MatchString(name) {
+		return true
+	}
 	m := manifestFile.FindStringSubmatch(name)
 	return m != nil && o.wanted(m[1])
 }

@@ -159,6 +159,9 @@ func parse(image string, files *overlay, components []string) (*Release, error) 
 		r.Components[tag.Name] = c
 	}
 	r.Names = slices.Sorted(maps.Keys(seen))
+	if r.NodeImages, err = readNodeImages(files); err != nil {
+		return nil, err
+	}
 	return r, addCRDs(r, files)
 }
 

@@ -28,6 +28,8 @@ type Release struct {
 	ServedBy string
 	// Components holds the components that were asked for (all of them unless Options.Components names some), by name.
 	Components map[string]Component
+	// NodeImages name what machines boot from; empty if the payload doesn't say.
+	NodeImages NodeImages
 	// Names lists every component in the payload, sorted, whether or not it was asked for.
 	Names []string
 }
