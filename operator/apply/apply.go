@@ -54,7 +54,8 @@ func New() *Applier {
 	return &Applier{applied: lru.New(remembered)}
 }
 
-// Objects applies objs in their order; ownership of the fields named is forced, because what the operator owns it heals.
+// Objects applies objs in their order; ownership of the fields named is forced, because what the operator owns it heals. Of some
+// kinds it owns everything but metadata and status: see whole.
 // An owner that isn't nil (it must be of the same cluster, and of the same namespace or cluster-scoped) becomes the objects'
 // controller, so that they are garbage collected with it. The objects passed in are not changed, and their status is left out.
 //
@@ -96,31 +97,40 @@ func (a *Applier) object(ctx context.Context, cluster client.Client, owner, obj 
 		return nil
 	}
 
-	key := client.ObjectKeyFromObject(desired)
+	key, wanted := client.ObjectKeyFromObject(desired), desired.DeepCopy()
 	apply := func() error {
 		return cluster.Apply(ctx, client.ApplyConfigurationFromUnstructured(desired), client.FieldOwner(FieldOwner), client.ForceOwnership)
 	}
 	err = apply()
+	if apierrors.IsInvalid(err) && whole.Has(gvk.GroupKind()) {
+		// What somebody else has put there doesn't go together with what is ours.
+		if err = replace(ctx, cluster, wanted); err == nil {
+			desired = wanted.DeepCopy()
+			err = apply()
+		}
+	}
 	if apierrors.IsInvalid(err) && live != nil && replaceable.Has(gvk.GroupKind()) {
 		// Somebody replaced a binding by one to another role, and a binding's role is immutable.
 		if err := cluster.Delete(ctx, live, client.Preconditions{UID: &live.UID}); client.IgnoreNotFound(err) != nil {
 			return describe("replacing", err)
 		}
-		if desired, err = desire(cluster.Scheme(), owner, obj); err != nil {
-			return err
-		}
+		desired = wanted.DeepCopy()
 		err = apply()
 	}
 	if err != nil {
 		return describe("applying", err)
 	}
 	// The response has replaced the content of desired.
+	cleansed, err := cleanse(ctx, cluster, desired, wanted)
+	if err != nil {
+		return describe("healing", err)
+	}
 	now := entry{hash: hash, resourceVersion: desired.GetResourceVersion()}
 	known, ok := a.applied.Get(desired.GetUID())
 	a.applied.Add(desired.GetUID(), now)
 	unchanged := live != nil && live.ResourceVersion == now.resourceVersion ||
 		ok && known.(entry).resourceVersion == now.resourceVersion // the cache lags
-	if !unchanged {
+	if !unchanged || cleansed {
 		log.FromContext(ctx).Info("Applied object", gvk.Kind, klog.KRef(key.Namespace, key.Name), "created", live == nil)
 	}
 	return nil
