@@ -161,7 +161,7 @@ func specimens() map[string]specimen {
 
 		// Node images.
 		"node images":                         {layers: imaging(`{"architectures":{"x86_64":{"images":{"aws":{"regions":{"us-east-1":{"image":"ami-1"}}}}}}}`)},
-		"node images twice":                   {layers: files(map[string]string{"0000_50_a_coreos-bootimages.yaml": "", "0000_50_b_coreos-bootimages.yaml": ""})},
+		"node images twice":                   {layers: files(map[string]string{"0000_50_a_coreos-bootimages.yaml": "#", "0000_50_b_coreos-bootimages.yaml": "#"})},
 		"node images that are no YAML":        {layers: files(map[string]string{bootImagesFile: "a: ]"})},
 		"node images that are no JSON":        {layers: imaging("<html>")},
 		"node images of another shape":        {layers: imaging(`{"architectures":[]}`)},

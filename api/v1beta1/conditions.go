@@ -6,7 +6,7 @@ package v1beta1
 const (
 	// ValidConfiguration: the spec makes sense as a whole, beyond what admission can check.
 	ValidConfiguration = "ValidConfiguration"
-	// ReleaseResolved: the payload was pulled and holds what AutoNode needs.
+	// ReleaseResolved: the payload was pulled, holds what AutoNode needs and fits the guest cluster.
 	ReleaseResolved = "ReleaseResolved"
 	// GuestReachable: the guest cluster's API server answers.
 	GuestReachable = "GuestReachable"
@@ -72,6 +72,12 @@ const (
 	PayloadTooLargeReason = "PayloadTooLarge"
 	// ComponentMissingReason: the payload names no Karpenter for this platform; choose a payload that does.
 	ComponentMissingReason = "ComponentMissing"
+	// VersionSkewReason: the payload's node version is more than one minor version ahead of the guest's API server, or more than three
+	// behind; upgrade the control plane first, or choose another payload. It is looked at again by itself.
+	VersionSkewReason = "VersionSkewUnsupported"
+	// StoredVersionMissingReason: the guest has stored objects in a version of a CustomResourceDefinition that the payload doesn't define,
+	// and could neither be read nor deleted any more; choose a payload that defines it.
+	StoredVersionMissingReason = "StoredVersionMissing"
 )
 
 // Reasons of GuestReachable.

@@ -14,11 +14,13 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -59,7 +61,8 @@ func New(config Config) *Definitions {
 func (d *Definitions) Name() string { return "crd" }
 
 // Reconcile applies what the payload and the operator define. A definition of a newer release, which stores versions that
-// this one doesn't know, is left as it is, and what needs it waits.
+// this one doesn't know, is left as it is, and what needs it waits: the release step refuses such a payload, but that may have been
+// before somebody changed the definition.
 func (d *Definitions) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	switch still, err := d.isSettled(ctx, s); {
 	case err != nil:
@@ -67,7 +70,7 @@ func (d *Definitions) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 	case still:
 		return served(s), nil
 	}
-	desired, err := desiredFor(s)
+	desired, err := desiredFor(s.Profile, s.Karpenter.CRDs)
 	if err != nil {
 		return scope.Result{}, err
 	}
@@ -141,10 +144,10 @@ func (d *Definitions) reconcile(ctx context.Context, guest *scope.Guest, desired
 		if live.Annotations[CreatedAnnotation] != "" {
 			desired.Annotations[CreatedAnnotation] = "true"
 		}
-		if unknown := storedBeyond(live, desired); len(unknown) > 0 {
-			return live, fmt.Sprintf("CustomResourceDefinition %s in the guest stores %s, which the payload doesn't define; choose a payload that does",
-				desired.Name, strings.Join(unknown, ", ")), nil
+		if why := storedBeyond(live, desired); why != "" {
+			return live, why, nil
 		}
+		keepStorage(live, desired)
 	}
 	if err := d.apply.Objects(ctx, guest.Cached, nil, desired); err != nil {
 		return live, "", fmt.Errorf("in the guest: %w", err)
@@ -192,25 +195,80 @@ func isEstablished(live *apiextensionsv1.CustomResourceDefinition) bool {
 	return false
 }
 
-// storedBeyond lists the versions in which the guest's etcd may hold objects and that desired doesn't have. Without them those
-// objects could be neither read nor deleted.
-func storedBeyond(live, desired *apiextensionsv1.CustomResourceDefinition) []string {
-	known := sets.New[string]()
-	for _, version := range desired.Spec.Versions {
-		known.Insert(version.Name)
+// StoredBeyond says of each definition in which versions the guest has stored objects that neither the payload nor the operator
+// defines; nothing if there are none, and the payload can be used.
+func StoredBeyond(ctx context.Context, s *scope.Scope, payload []*apiextensionsv1.CustomResourceDefinition) ([]string, error) {
+	desired, err := desiredFor(s.Profile, payload)
+	if err != nil {
+		return nil, err
 	}
-	return sets.List(sets.New(live.Status.StoredVersions...).Difference(known))
+	var all []string
+	for _, definition := range desired {
+		live, err := read(ctx, s.Guest, definition.Name)
+		if err != nil {
+			return nil, err
+		}
+		if live == nil {
+			continue
+		}
+		if why := storedBeyond(live, definition); why != "" {
+			all = append(all, why)
+		}
+	}
+	return all, nil
+}
+
+// storedBeyond says in which versions the guest's etcd may hold objects that desired doesn't have. Without them those objects could
+// be neither read nor deleted.
+func storedBeyond(live, desired *apiextensionsv1.CustomResourceDefinition) string {
+	unknown := sets.New(live.Status.StoredVersions...).Difference(versionNames(desired))
+	if len(unknown) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("CustomResourceDefinition %s in the guest stores %s, which the payload doesn't define; choose a payload that does",
+		desired.Name, strings.Join(sets.List(unknown), ", "))
+}
+
+func versionNames(definition *apiextensionsv1.CustomResourceDefinition) sets.Set[string] {
+	names := sets.New[string]()
+	for i := range definition.Spec.Versions {
+		names.Insert(definition.Spec.Versions[i].Name)
+	}
+	return names
+}
+
+// keepStorage goes on storing objects in the newest version that is stored already, where an older payload would store them in one
+// before it: what only the newer version knows would be lost as they are written.
+func keepStorage(live, desired *apiextensionsv1.CustomResourceDefinition) {
+	storage := ""
+	for i := range desired.Spec.Versions {
+		if desired.Spec.Versions[i].Storage {
+			storage = desired.Spec.Versions[i].Name
+		}
+	}
+	newest := storage
+	for _, stored := range live.Status.StoredVersions {
+		if version.CompareKubeAwareVersionStrings(stored, newest) > 0 {
+			newest = stored
+		}
+	}
+	if newest == storage || !versionNames(desired).Has(newest) {
+		return
+	}
+	for i := range desired.Spec.Versions {
+		desired.Spec.Versions[i].Storage = desired.Spec.Versions[i].Name == newest
+	}
 }
 
 // desiredFor returns the payload's definitions, and those of the profile that have other names, sorted by name. They are copies: a
 // payload is shared by every cluster that runs it.
-func desiredFor(s *scope.Scope) ([]*apiextensionsv1.CustomResourceDefinition, error) {
-	embedded, err := s.Profile.Definitions()
+func desiredFor(profile *provider.Profile, payload []*apiextensionsv1.CustomResourceDefinition) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	embedded, err := profile.Definitions()
 	if err != nil {
 		return nil, err
 	}
 	byName := map[string]*apiextensionsv1.CustomResourceDefinition{}
-	for _, definition := range append(embedded, s.Karpenter.CRDs...) {
+	for _, definition := range append(embedded, payload...) {
 		definition = definition.DeepCopy()
 		definition.Status = apiextensionsv1.CustomResourceDefinitionStatus{}
 		if definition.Annotations == nil {

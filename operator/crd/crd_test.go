@@ -160,6 +160,82 @@ func TestDefinitions(t *testing.T) {
 	})
 }
 
+// TestDowngrade is a definition of a payload's that knows v1beta1 and v1, in a guest that has stored v1.
+func TestDowngrade(t *testing.T) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	s, err := clusters.NewScope(ctx, "downgrade")
+	g.Expect(err).NotTo(HaveOccurred())
+	step := crd.New(crd.Config{Apply: apply.New()})
+	with := func(digest string, versions ...apiextensionsv1.CustomResourceDefinitionVersion) *scope.Scope {
+		other := *s
+		release := *s.Release
+		release.Digest = digest
+		other.Release = &release
+		other.Karpenter.CRDs = []*apiextensionsv1.CustomResourceDefinition{{
+			ObjectMeta: metav1.ObjectMeta{Name: "things.example.com"},
+			Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+				Group: "example.com", Scope: apiextensionsv1.ClusterScoped, Versions: versions,
+				Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: "Thing", ListKind: "ThingList", Plural: "things", Singular: "thing"},
+			},
+		}}
+		return &other
+	}
+	version := func(name string, storage bool) apiextensionsv1.CustomResourceDefinitionVersion {
+		return apiextensionsv1.CustomResourceDefinitionVersion{Name: name, Served: true, Storage: storage, Schema: &apiextensionsv1.CustomResourceValidation{
+			OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)},
+		}}
+	}
+	storage := func(g Gomega) (name string) {
+		for _, version := range get(ctx, g, "things.example.com").Spec.Versions {
+			if version.Storage {
+				name = version.Name
+			}
+		}
+		return name
+	}
+	older := with("sha256:1", version("v1beta1", true))
+	between := with("sha256:2", version("v1beta1", true), version("v1", false))
+	newer := with("sha256:3", version("v1beta1", false), version("v1", true))
+	for _, payload := range []*scope.Scope{older, newer} {
+		g.Eventually(reconcile(ctx, step, payload)).Should(Equal(scope.Result{}))
+	}
+	g.Expect(storage(g)).To(Equal("v1"))
+
+	t.Run("When an older payload knows what is stored, it should be taken, and what is stored stay the storage version", func(t *testing.T) {
+		g := NewWithT(t)
+		stored, err := crd.StoredBeyond(ctx, between, between.Karpenter.CRDs)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(stored).To(BeEmpty())
+		g.Eventually(reconcile(ctx, step, between)).Should(Equal(scope.Result{}))
+		g.Expect(storage(g)).To(Equal("v1"))
+		g.Expect(between.Karpenter.CRDs[0].Spec.Versions[0].Storage).To(BeTrue(), "the payload is shared")
+	})
+
+	t.Run("When an older payload doesn't know what is stored, it should say so and change nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		stored, err := crd.StoredBeyond(ctx, older, older.Karpenter.CRDs)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(stored).To(ConsistOf("CustomResourceDefinition things.example.com in the guest stores v1, which the payload doesn't define; choose a payload that does"))
+		before := get(ctx, g, "things.example.com").ResourceVersion
+		g.Expect(reconcile(ctx, step, older)(g).Wait).To(BeTrue())
+		g.Expect(get(ctx, g, "things.example.com").ResourceVersion).To(Equal(before))
+	})
+
+	t.Run("When what was stored has been migrated, an older payload should be taken whole", func(t *testing.T) {
+		g := NewWithT(t)
+		definition := get(ctx, g, "things.example.com")
+		before := client.MergeFrom(definition.DeepCopy())
+		definition.Spec.Versions[0].Storage, definition.Spec.Versions[1].Storage = true, false
+		g.Expect(clusters.Guest.Client.Patch(ctx, definition, before)).To(Succeed())
+		before = client.MergeFrom(definition.DeepCopy())
+		definition.Status.StoredVersions = []string{"v1beta1"}
+		g.Expect(clusters.Guest.Client.Status().Patch(ctx, definition, before)).To(Succeed())
+		g.Eventually(reconcile(ctx, step, older)).Should(Equal(scope.Result{}))
+		g.Expect(get(ctx, g, "things.example.com").Spec.Versions).To(HaveLen(1))
+	})
+}
+
 func reconcile(ctx context.Context, step scope.Step, s *scope.Scope) func(Gomega) scope.Result {
 	return func(g Gomega) scope.Result {
 		result, err := step.Reconcile(ctx, s)

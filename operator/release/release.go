@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -26,6 +27,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/pullsecret"
 	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/operator/skew"
 	"github.com/autonode-io/autonode/payload"
 )
 
@@ -34,9 +36,16 @@ type PullSecrets interface {
 	Get(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (*corev1.Secret, error)
 }
 
+// Guests says whether a payload fits a guest: see skew.Checker.
+type Guests interface {
+	Misfit(ctx context.Context, s *scope.Scope, release *payload.Release, component payload.Component) (*skew.Misfit, error)
+}
+
 // Config is what New needs.
 type Config struct {
 	PullSecrets PullSecrets
+	// Guests compares payloads with s.Guest, where that can be reached.
+	Guests Guests
 	// Clock tells when a failed pull may be tried again; nil is the real one.
 	Clock clock.PassiveClock
 	// Options are what every pull has in common: the transport and the bounds.
@@ -47,9 +56,15 @@ type Config struct {
 // Scope.Karpenter.
 type Resolver struct {
 	pullSecrets PullSecrets
+	guests      Guests
 	options     payload.Options
 	puller      *puller
+	// refused remembers what a tag meant whose payload didn't fit the guest, so that it isn't looked up with each reconciliation: of
+	// refusal by the HostedCluster's UID.
+	refused *lru.Cache
 }
+
+type refusal struct{ requested, request, image string }
 
 var _ scope.Step = (*Resolver)(nil)
 
@@ -58,7 +73,7 @@ func New(config Config) *Resolver {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	return &Resolver{pullSecrets: config.PullSecrets, options: config.Options, puller: newPuller(config.Clock)}
+	return &Resolver{pullSecrets: config.PullSecrets, guests: config.Guests, options: config.Options, puller: newPuller(config.Clock), refused: lru.New(releases)}
 }
 
 // Source emits a HostedCluster when a pull that it waited for has ended. It belongs to exactly one controller.
@@ -84,10 +99,19 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	image, asked := wanted, resolveRequest(hostedCluster)
 	if desired != nil && desired.Requested == wanted && desired.ResolveRequest == asked {
 		image = desired.Image // the tag was looked up already
+	} else if known, ok := r.refused.Get(hostedCluster.UID); ok {
+		if known, ok := known.(refusal); ok && known.requested == wanted && known.request == asked {
+			image = known.image
+		}
 	}
 
 	found, err := r.resolve(ctx, s, image)
 	var failed *failedError
+	if err == nil && found != nil {
+		if err = r.fits(ctx, s, found); errors.As(err, &failed) {
+			r.refused.Add(hostedCluster.UID, refusal{requested: wanted, request: asked, image: found.release.Image})
+		}
+	}
 	switch {
 	case errors.As(err, &failed):
 		set(hostedCluster, metav1.ConditionFalse, failed.reason, failed.message)
@@ -113,6 +137,12 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	}
 
 	result := scope.Result{Wait: true, Message: failed.message, RequeueAfter: failed.retryAfter}
+	if found != nil && s.Component != nil && s.Component.Status.Version == found.release.Version {
+		// It fitted when it was rolled out, and is looked after: the guest has moved away from it since.
+		use(s, found)
+		result.Wait = false
+		return result, nil
+	}
 	if desired == nil || desired.Image == image {
 		return result, nil
 	}
@@ -127,6 +157,27 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	use(s, last)
 	result.Wait = false
 	return result, nil
+}
+
+// fits returns a *failedError for a payload that the guest can't use. While the guest can't be reached nothing is known, and what was
+// refused stays so.
+func (r *Resolver) fits(ctx context.Context, s *scope.Scope, found *resolved) error {
+	if r.guests == nil {
+		return nil
+	}
+	if s.Guest == nil {
+		known := meta.FindStatusCondition(s.HostedCluster.Status.Conditions, v1beta1.ReleaseResolved)
+		if known != nil && known.ObservedGeneration == s.HostedCluster.Generation &&
+			(known.Reason == v1beta1.VersionSkewReason || known.Reason == v1beta1.StoredVersionMissingReason) {
+			return &failedError{reason: known.Reason, message: known.Message}
+		}
+		return nil // the guest's return brings us back
+	}
+	misfit, err := r.guests.Misfit(ctx, s, found.release, found.component)
+	if err != nil || misfit == nil {
+		return err
+	}
+	return &failedError{reason: misfit.Reason, message: misfit.Message, retryAfter: skew.Recheck}
 }
 
 // resolveRequest tells one value of the annotation from another. Without the annotation it is what was followed last: to remove the

@@ -27,6 +27,7 @@ import (
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 	"github.com/autonode-io/autonode/operator/pullsecret"
 	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/operator/skew"
 	"github.com/autonode-io/autonode/payload"
 )
 
@@ -95,6 +96,13 @@ type secrets struct {
 
 func (s *secrets) Get(context.Context, *v1beta1.HostedCluster) (*corev1.Secret, error) {
 	return s.secret, s.err
+}
+
+// guests are one verdict for all.
+type guests struct{ misfit *skew.Misfit }
+
+func (g *guests) Misfit(context.Context, *scope.Scope, *payload.Release, payload.Component) (*skew.Misfit, error) {
+	return g.misfit, nil
 }
 
 func scopeOf(image string) *scope.Scope {
@@ -240,6 +248,67 @@ func TestResolve(t *testing.T) {
 		g.Expect(result.RequeueAfter).To(And(BeNumerically(">", 0), BeNumerically("<=", minBackoff)))
 		g.Expect(s.Release.Version).To(Equal("1.36.2"))
 		g.Expect(*s.HostedCluster.Status.Version.Desired).To(Equal(runs))
+	})
+
+	t.Run("When a payload doesn't fit the guest, it should be refused as if it weren't there, and be taken once it fits", func(t *testing.T) {
+		g, source := NewWithT(t), newOrigin(t)
+		guests := &guests{}
+		r := New(Config{PullSecrets: &secrets{}, Guests: guests})
+		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
+		s.Guest = &scope.Guest{}
+		_, err := r.Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		runs := *s.HostedCluster.Status.Version.Desired
+
+		guests.misfit = &skew.Misfit{Reason: v1beta1.VersionSkewReason, Message: "too far ahead"}
+		s.HostedCluster.Spec.Release.Image = source.push(t, "3", karpenter("1.38.0"))
+		for range 2 {
+			s.Release = nil
+			result, err := r.Reconcile(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result).To(Equal(scope.Result{Message: "too far ahead", RequeueAfter: skew.Recheck}))
+			g.Expect(resolvedReason(s)).To(Equal("False/VersionSkewUnsupported"))
+			g.Expect(s.Release.Version).To(Equal("1.36.2"), "what runs is looked after")
+			g.Expect(*s.HostedCluster.Status.Version.Desired).To(Equal(runs))
+			source.requests.Store(0)
+		}
+		g.Expect(source.requests.Load()).To(BeZero())
+
+		s.Guest = nil
+		_, err = r.Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(resolvedReason(s)).To(Equal("False/VersionSkewUnsupported"), "that nobody can be asked is no news")
+
+		s.Guest, guests.misfit = &scope.Guest{}, nil
+		result, err := r.Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(result).To(Equal(scope.Result{}))
+		g.Expect(resolvedReason(s)).To(Equal("True/AsExpected"))
+		g.Expect(s.Release.Version).To(Equal("1.36.3"))
+		g.Expect(source.requests.Load()).To(BeZero())
+	})
+
+	t.Run("When the guest moves away from the payload that runs, it should say so and look after it all the same", func(t *testing.T) {
+		g, source := NewWithT(t), newOrigin(t)
+		guests := &guests{}
+		r := New(Config{PullSecrets: &secrets{}, Guests: guests})
+		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
+		s.Guest = &scope.Guest{}
+		_, err := r.Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		guests.misfit = &skew.Misfit{Reason: v1beta1.VersionSkewReason, Message: "too far behind"}
+		s.Release = nil
+		result, err := r.Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(result.Wait).To(BeTrue(), "it was never rolled out")
+		g.Expect(s.Release).To(BeNil())
+
+		s.Component = &v1beta1.ControlPlaneComponent{Status: v1beta1.ControlPlaneComponentStatus{Version: "1.36.2"}}
+		result, err = r.Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(result.Wait).To(BeFalse())
+		g.Expect(s.Release.Version).To(Equal("1.36.2"))
+		g.Expect(resolvedReason(s)).To(Equal("False/VersionSkewUnsupported"))
 	})
 
 	t.Run("When the operator has restarted and the registry is gone, it should wait and touch nothing", func(t *testing.T) {
