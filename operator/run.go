@@ -44,12 +44,14 @@ import (
 	"github.com/autonode-io/autonode/operator/metrics"
 	"github.com/autonode-io/autonode/operator/nodeclass"
 	"github.com/autonode-io/autonode/operator/nodeupgrade"
+	"github.com/autonode-io/autonode/operator/policy"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 	"github.com/autonode-io/autonode/operator/pullsecret"
 	"github.com/autonode-io/autonode/operator/release"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/shard"
+	"github.com/autonode-io/autonode/operator/skew"
 	"github.com/autonode-io/autonode/operator/status"
 	"github.com/autonode-io/autonode/operator/teardown"
 )
@@ -165,7 +167,10 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	if err := requests.SetUp(ctx, mgr, connections); err != nil {
 		return err
 	}
-	releases := release.New(release.Config{PullSecrets: pullSecrets})
+	versions := guest.NewVersions(nil, nil)
+	releases := release.New(release.Config{
+		PullSecrets: pullSecrets, Guests: skew.New(skew.Config{Versions: versions}),
+	})
 	tokens := access.New(access.Config{
 		Management: management, Live: live, Secrets: connections.Secrets(), Apply: applier,
 		Clock: clock.RealClock{}, TokenLifetime: options.GuestTokenLifetime,
@@ -173,13 +178,13 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	operand := component.New(component.Config{
 		Management: management, Applier: applier, Recorder: recorder, PullSecrets: pullSecrets,
 	})
-	versions := guest.NewVersions(nil, nil)
 	counts := status.New(status.Config{Versions: versions})
 	divided := shard.Config{Management: management, Live: live, Selector: mine.selector, Released: connections.Release}
 	if options.LeaderElection {
 		divided.Lease = mine.lease
 	}
 	held := shard.New(divided)
+	policies := policy.New(policy.Config{Apply: applier})
 	if err := mgr.Add(metrics.New(metrics.Config{
 		Management: management, Holder: held.Identity(), Registry: options.MetricsRegistry,
 		DrainTimeout: cmp.Or(options.DrainTimeout, teardown.DefaultDrainTimeout),
@@ -194,8 +199,9 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 		Applier:  applier,
 		Profiles: provider.NewProfiles(clusterapi.New()),
 		Enabled: []hostedcluster.Step{
+			{Step: connections, Anyway: always}, // first, so that a payload that doesn't fit the guest is never taken
 			{Step: releases, Anyway: always},
-			{Step: connections, Anyway: always},
+			{Step: policies},
 			{Step: crd.New(crd.Config{Apply: applier})},
 			{Step: tokens, Anyway: karpenterRuns}, // a token expires whatever else is waited for
 			{Step: nodeupgrade.New(nodeupgrade.Config{Management: management, Versions: versions})},
@@ -206,6 +212,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 		},
 		Disabled: []hostedcluster.Step{
 			{Step: connections},
+			{Step: policies.WhileDraining()},
 			{Step: teardown.New(teardown.Config{
 				Management: management, Live: live, Apply: applier, Recorder: recorder, DrainTimeout: options.DrainTimeout,
 				Operand: []scope.Step{tokens, operand.WhileDraining()},

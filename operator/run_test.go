@@ -292,6 +292,8 @@ func life(t *testing.T, host string) {
 		g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("2", 64)) }).Should(Succeed())
 	})
 
+	healing(t)
+
 	t.Run("When an annotation overrides the image, it should run that and show it until the annotation goes", func(t *testing.T) {
 		g := NewWithT(t)
 		shown := func(g Gomega) string {

@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"errors"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 
@@ -20,6 +21,16 @@ var (
 	clusterRole []byte
 	//go:embed clusterrolebinding.yaml
 	clusterRoleBinding []byte
+	//go:embed policy-nodeclasses.yaml
+	nodeClassPolicy []byte
+	//go:embed policy-nodeclaims.yaml
+	nodeClaimPolicy []byte
+	//go:embed policy-managed.yaml
+	managedPolicy []byte
+	//go:embed policy-tokens.yaml
+	tokenPolicy []byte
+	//go:embed policybinding.yaml
+	policyBinding []byte
 )
 
 // Access returns Karpenter's identity in the guest cluster, what it may do there, and what binds the two.
@@ -43,4 +54,25 @@ func ClusterRoleBinding() (*rbacv1.ClusterRoleBinding, error) {
 // ServiceAccount returns Karpenter's identity in the guest cluster.
 func ServiceAccount() (*corev1.ServiceAccount, error) {
 	return manifest.Decode(serviceAccount, &corev1.ServiceAccount{})
+}
+
+// NodeClassPolicy is the name of the admission policy about node classes.
+const NodeClassPolicy = "nodeclasses.autonode.io"
+
+// Policies returns the admission policies that guard what the platform owns in the guest cluster.
+func Policies() ([]*admissionregistrationv1.ValidatingAdmissionPolicy, error) {
+	var policies []*admissionregistrationv1.ValidatingAdmissionPolicy
+	for _, data := range [][]byte{managedPolicy, nodeClaimPolicy, nodeClassPolicy, tokenPolicy} {
+		policy, err := manifest.Decode(data, &admissionregistrationv1.ValidatingAdmissionPolicy{})
+		if err != nil {
+			return nil, err
+		}
+		policies = append(policies, policy)
+	}
+	return policies, nil
+}
+
+// PolicyBinding returns what puts a policy into force, without the policy's name.
+func PolicyBinding() (*admissionregistrationv1.ValidatingAdmissionPolicyBinding, error) {
+	return manifest.Decode(policyBinding, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{})
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -49,7 +50,7 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	metav1.AddToGroupVersion(scheme, karpenter)
 	scheme.AddKnownTypes(karpenter, &karpv1.NodePool{}, &karpv1.NodePoolList{}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme, apiextensionsv1.AddToScheme, v1alpha1.AddToScheme,
+		corev1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme, admissionregistrationv1.AddToScheme, apiextensionsv1.AddToScheme, v1alpha1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return fmt.Errorf("registering the guest's kinds: %w", err)
@@ -69,13 +70,15 @@ func cacheOptions(others []Watch) (clustercache.CacheOptions, error) {
 		// Karpenter's kinds can't be named in ByObject: no connection would be made before the guest serves them.
 		DefaultTransform: shrinkNodeClaim,
 		ByObject: map[client.Object]cache.ByObject{
-			&apiextensionsv1.CustomResourceDefinition{}: {Label: ours, Transform: dropSchemas},
-			&corev1.ServiceAccount{}:                    {Label: ours},
-			&rbacv1.ClusterRole{}:                       {Label: ours},
-			&rbacv1.ClusterRoleBinding{}:                {Label: ours},
-			&rbacv1.Role{}:                              {Label: ours},
-			&rbacv1.RoleBinding{}:                       {Label: ours},
-			&corev1.Node{}:                              {Label: labels.NewSelector().Add(*provisioned), Transform: shrinkNode},
+			&apiextensionsv1.CustomResourceDefinition{}:                 {Label: ours, Transform: dropSchemas},
+			&corev1.ServiceAccount{}:                                    {Label: ours},
+			&rbacv1.ClusterRole{}:                                       {Label: ours},
+			&rbacv1.ClusterRoleBinding{}:                                {Label: ours},
+			&admissionregistrationv1.ValidatingAdmissionPolicy{}:        {Label: ours},
+			&admissionregistrationv1.ValidatingAdmissionPolicyBinding{}: {Label: ours},
+			&rbacv1.Role{}:        {Label: ours},
+			&rbacv1.RoleBinding{}: {Label: ours},
+			&corev1.Node{}:        {Label: labels.NewSelector().Add(*provisioned), Transform: shrinkNode},
 		},
 	}
 	for _, other := range others {
@@ -159,6 +162,8 @@ func watches(profile *provider.Profile) []watched {
 		{object: metadata(corev1.SchemeGroupVersion.WithKind("ServiceAccount"))},
 		{object: metadata(rbacv1.SchemeGroupVersion.WithKind("ClusterRole"))},
 		{object: metadata(rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"))},
+		{object: metadata(admissionregistrationv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicy"))},
+		{object: metadata(admissionregistrationv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicyBinding"))},
 		{object: &corev1.Node{}, delay: burst, differs: nodeDiffers},
 		{object: &karpv1.NodePool{}, crd: NodePoolDefinition, delay: burst, differs: specDiffers},
 		{object: &karpv1.NodeClaim{}, crd: NodeClaimDefinition, delay: burst, differs: nodeClaimDiffers},

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -177,10 +178,13 @@ func (t *Teardown) karpenterRuns(ctx context.Context, deployment *appsv1.Deploym
 	return false, nil
 }
 
-// removeIdentity deletes Karpenter's ServiceAccount in the guest and what it may do there, and with it every token.
+// removeIdentity deletes the policies that guard what is ours in the guest, then Karpenter's ServiceAccount and what it may do there,
+// and with it every token.
 func removeIdentity(ctx context.Context, guest *scope.Guest) error {
 	ours := client.MatchingLabels{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}
 	for _, gvk := range []schema.GroupVersionKind{
+		admissionregistrationv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicyBinding"),
+		admissionregistrationv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicy"),
 		rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"),
 		rbacv1.SchemeGroupVersion.WithKind("ClusterRole"),
 		corev1.SchemeGroupVersion.WithKind("ServiceAccount"),

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -81,6 +82,19 @@ func newCluster(t *testing.T, world *localworld.World, name string) *cluster {
 	guest, err := newClient(world.Guest(name).RESTConfig())
 	g.Expect(err).NotTo(HaveOccurred())
 	return &cluster{name: name, world: world, management: management, guest: guest}
+}
+
+// operatorInGuest is the user of Cluster API's kubeconfig, by which the operator comes into a guest. The stories come as somebody else.
+const operatorInGuest = "cluster-api"
+
+// guestAs is a client of the guest's that is another user, with every right.
+func (c *cluster) guestAs(t *testing.T, user string) client.Client {
+	t.Helper()
+	config := rest.CopyConfig(c.world.Guest(c.name).RESTConfig())
+	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters", "system:authenticated"}}
+	as, err := newClient(config)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return as
 }
 
 // namespace is the control-plane namespace.

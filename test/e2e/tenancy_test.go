@@ -131,7 +131,9 @@ func TestTenancy(t *testing.T) {
 			g.Expect(left.guest.Get(t.Context(), client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
 			thief := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "thief-" + name}, Spec: class.Spec}
 			change(&thief.Spec)
-			g.Expect(left.guest.Create(t.Context(), thief)).To(Succeed())
+			g.Expect(left.guest.Create(t.Context(), thief.DeepCopy())).To(MatchError(ContainSubstring("HostedCluster %s", left.key())), "policies are in force")
+			// Whoever gets past the policies doesn't get past Karpenter.
+			g.Expect(left.guestAs(t, operatorInGuest).Create(t.Context(), thief)).To(Succeed())
 			t.Cleanup(func() { _ = left.guest.Delete(context.WithoutCancel(t.Context()), thief) })
 			g.Eventually(func(g Gomega, ctx context.Context) {
 				g.Expect(left.guest.Get(ctx, client.ObjectKeyFromObject(thief), thief)).To(Succeed())

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package policy keeps the admission policies in guest clusters that guard there what the platform owns, and say who does. They are
+// a guard rail and no wall: a cluster's admin may impersonate anybody. What gets past them is healed by the steps that own it.
+package policy
+
+import (
+	"context"
+	"fmt"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/lru"
+
+	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+// Config is what New needs.
+type Config struct {
+	Apply *apply.Applier
+}
+
+// Policies is the step.
+type Policies struct {
+	Config
+	// users remembers who the operator is in each guest: of user by the HostedCluster's UID.
+	users *lru.Cache
+}
+
+// user is who the operator is on one connection: the kubeconfig may name somebody else by the next.
+type user struct {
+	name       string
+	connection *rest.Config
+}
+
+var _ scope.Step = (*Policies)(nil)
+
+// New returns the step.
+func New(config Config) *Policies {
+	return &Policies{Config: config, users: lru.New(1 << 14)}
+}
+
+// Name implements scope.Step.
+func (p *Policies) Name() string { return "policy" }
+
+// Reconcile applies the policies. It comes before whatever else is written in the guest, because they have to let the operator
+// through by the name that it has now; no policy can keep a policy from being written.
+func (p *Policies) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	name, err := p.userOf(ctx, s.HostedCluster.UID, s.Guest)
+	if err != nil {
+		return scope.Result{}, err
+	}
+	objects, err := Desired(inputFor(s, name))
+	if err != nil {
+		return scope.Result{}, err
+	}
+	if err := p.Apply.Objects(ctx, s.Guest.Cached, nil, objects...); err != nil {
+		return scope.Result{}, fmt.Errorf("in the guest: %w", err)
+	}
+	return scope.Result{}, nil
+}
+
+// WhileDraining is the step as long as AutoNode is being removed: the policies stay until Karpenter, which the ControlPlaneComponent
+// stands for, is gone. The teardown removes them.
+func (p *Policies) WhileDraining() scope.Step { return draining{p} }
+
+type draining struct{ *Policies }
+
+func (d draining) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	if s.Guest == nil || s.Component == nil {
+		return scope.Result{}, nil
+	}
+	return d.Policies.Reconcile(ctx, s)
+}
+
+// userOf asks the guest who the operator is, once for each connection.
+func (p *Policies) userOf(ctx context.Context, hostedCluster types.UID, guest *scope.Guest) (string, error) {
+	if entry, ok := p.users.Get(hostedCluster); ok {
+		if known, ok := entry.(user); ok && known.connection == guest.Config {
+			return known.name, nil
+		}
+	}
+	review := &authenticationv1.SelfSubjectReview{}
+	if err := guest.Live.Create(ctx, review); err != nil {
+		return "", fmt.Errorf("asking the guest who the operator is: %w", err)
+	}
+	name := review.Status.UserInfo.Username
+	p.users.Add(hostedCluster, user{name: name, connection: guest.Config})
+	return name, nil
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/version"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	guestassets "github.com/autonode-io/autonode/assets/guest"
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+// maxPatches bounds the bootstrap patches that a policy compares with, in bytes: the expression parser takes a hundred kilobytes.
+// Karpenter refuses others than those all the same, and says so in the node class's conditions.
+const maxPatches = 64 << 10
+
+// Input is what the policies depend on.
+type Input struct {
+	// Operator is the operator's user in the guest.
+	Operator string
+	// Owner is who decides, as messages name it: "HostedCluster clusters/blue".
+	Owner string
+	// NodeVersion is what nodes get, and the newest that an admin may ask for; empty for any.
+	NodeVersion string
+	// NodeClasses says that the guest's node classes are ours: those of Cluster API.
+	NodeClasses bool
+	// Default is the default node class as the HostedCluster wants it; nil if it says nothing.
+	Default *v1alpha1.ClusterAPINodeClass
+}
+
+func inputFor(s *scope.Scope, operator string) Input {
+	in := Input{
+		Operator: operator,
+		Owner:    "its HostedCluster",
+	}
+	if s.Release != nil {
+		// What nodes get may be a former payload's, for as long as the platform team holds it. A later step says so: this is the last word
+		// of that.
+		in.NodeVersion, _ = s.Karpenter.NodeVersion() // the release step has looked
+		if known := s.HostedCluster.Status.Version; known != nil && known.NodeVersion != "" {
+			in.NodeVersion = known.NodeVersion
+		}
+	}
+	// A guest without an endpoint of its own may be that of several HostedClusters, which would write each other's policies anew for ever.
+	if s.Cluster != nil && s.Cluster.Spec.ControlPlaneEndpoint.Host != "" {
+		in.Owner = fmt.Sprintf("HostedCluster %s/%s", s.HostedCluster.Namespace, s.HostedCluster.Name)
+	}
+	if s.Profile != nil {
+		in.NodeClasses = s.Profile.NodeClass.Group == v1alpha1.Group
+		if autoNode := s.HostedCluster.Spec.AutoNode; autoNode != nil && s.Profile.DefaultNodeClass != nil {
+			in.Default, _ = s.Profile.DefaultNodeClass(autoNode.ProvisionerConfig.Karpenter).(*v1alpha1.ClusterAPINodeClass)
+		}
+	}
+	return in
+}
+
+// controllers of the guest's own control plane, which clean up after what was deleted.
+var controllers = []string{
+	"system:apiserver",
+	"system:kube-controller-manager",
+	"system:serviceaccount:kube-system:generic-garbage-collector",
+	"system:serviceaccount:kube-system:namespace-controller",
+}
+
+// Desired renders the policies and what puts each into force, in the order in which they are applied.
+//
+// What they depend on is written into their expressions. A parameter object would have to be protected itself, and one that is
+// missing or broken would decide for every request; an expression that can't be evaluated refuses a request about our own kinds.
+func Desired(in Input) ([]client.Object, error) {
+	policies, err := guestassets.Policies()
+	if err != nil {
+		return nil, err
+	}
+	account, err := guestassets.ServiceAccount()
+	if err != nil {
+		return nil, err
+	}
+	users := append([]string{in.Operator, "system:serviceaccount:" + account.Namespace + ":" + account.Name}, controllers...)
+	quoted := make([]string, len(users))
+	for i, user := range users {
+		quoted[i] = strconv.Quote(user)
+	}
+	throughs := admissionregistrationv1.MatchCondition{
+		Name: "not-the-platform", Expression: "!(request.userInfo.username in [" + strings.Join(quoted, ", ") + "])",
+	}
+
+	var objects []client.Object
+	for _, policy := range policies {
+		policy.Spec.MatchConditions = append(policy.Spec.MatchConditions, throughs)
+		given := []admissionregistrationv1.Variable{{Name: "owner", Expression: strconv.Quote(in.Owner)}}
+		if policy.Name == guestassets.NodeClassPolicy {
+			if !in.NodeClasses {
+				continue
+			}
+			given = append(given, in.variables()...)
+			rules, err := in.defaultRules()
+			if err != nil {
+				return nil, err
+			}
+			policy.Spec.Validations = append(policy.Spec.Validations, rules...)
+		}
+		policy.Spec.Variables = append(given, policy.Spec.Variables...)
+
+		binding, err := guestassets.PolicyBinding()
+		if err != nil {
+			return nil, err
+		}
+		binding.Name, binding.Spec.PolicyName = policy.Name, policy.Name
+		objects = append(objects, policy, binding)
+	}
+	return objects, nil
+}
+
+// variables are what the policy about node classes compares with.
+func (in Input) variables() []admissionregistrationv1.Variable {
+	const anyPatches = "object == null ? [] : object.?spec.?bootstrapPatches.orValue([])"
+	newest := "[]"
+	if v, err := version.ParseGeneric(in.NodeVersion); err == nil {
+		newest = fmt.Sprintf("[%d, %d, %d]", v.Major(), v.Minor(), v.Patch())
+	}
+	patches, secret := anyPatches, "object == null ? '' : object.?spec.?bootstrap.?dataSecretName.orValue('')"
+	if in.Default != nil {
+		secret = `""`
+		if bootstrap := in.Default.Spec.Bootstrap; bootstrap != nil {
+			secret = strconv.Quote(bootstrap.DataSecretName)
+		}
+		if allowed := literal(in.Default.Spec.BootstrapPatches); len(allowed) <= maxPatches {
+			patches = allowed
+		}
+	}
+	return []admissionregistrationv1.Variable{
+		{Name: "newestVersion", Expression: newest},
+		{Name: "bootstrapPatches", Expression: patches},
+		{Name: "dataSecretName", Expression: secret},
+	}
+}
+
+// literal writes patches as an expression. A literal map has values of one type, so dyn hides that they differ.
+func literal(all []v1alpha1.BootstrapPatches) string {
+	kinds := make([]string, 0, len(all))
+	for _, p := range all {
+		patches := make([]string, 0, len(p.Patches))
+		for _, patch := range p.Patches {
+			patches = append(patches, fmt.Sprintf(`{"path": %s, "value": %s}`, strconv.Quote(patch.Path), strconv.Quote(patch.Value)))
+		}
+		kinds = append(kinds, fmt.Sprintf(`{"apiGroup": dyn(%s), "kind": dyn(%s), "patches": dyn([%s])}`,
+			strconv.Quote(p.APIGroup), strconv.Quote(p.Kind), strings.Join(patches, ", ")))
+	}
+	return "[" + strings.Join(kinds, ", ") + "]"
+}
+
+// defaultRules guard each field of the default node class that the HostedCluster names. The others are the admin's.
+func (in Input) defaultRules() ([]admissionregistrationv1.Validation, error) {
+	if in.Default == nil {
+		return nil, nil
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(in.Default)
+	if err != nil {
+		return nil, fmt.Errorf("converting the default node class: %w", err)
+	}
+	spec, _ := content["spec"].(map[string]any)
+	reason := metav1.StatusReasonForbidden
+	var rules []admissionregistrationv1.Validation
+	for _, field := range owned(spec) {
+		path, shown := "", "spec"
+		for _, part := range field {
+			if identifier.MatchString(part) {
+				path, shown = path+".?"+part, shown+"."+part
+			} else {
+				path, shown = path+"[?"+strconv.Quote(part)+"]", shown+"["+part+"]"
+			}
+		}
+		rules = append(rules, admissionregistrationv1.Validation{
+			Expression:        fmt.Sprintf("request.operation != 'UPDATE' || !variables.isDefault || object.?spec%[1]s == oldObject.?spec%[1]s", path),
+			MessageExpression: strconv.Quote(shown+" of node class "+in.Default.Name+" belongs to the platform: ") + " + variables.owner + ' decides it'",
+			Reason:            &reason,
+		})
+	}
+	return rules, nil
+}
+
+var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// owned lists the fields of a spec that server-side apply makes the operator's: the members of kubelet each, and the entries of its
+// maps; any other field is a whole.
+func owned(spec map[string]any) [][]string {
+	var fields [][]string
+	for _, name := range slices.Sorted(maps.Keys(spec)) {
+		members, ok := spec[name].(map[string]any)
+		if name != "kubelet" || !ok {
+			fields = append(fields, []string{name})
+			continue
+		}
+		for _, member := range slices.Sorted(maps.Keys(members)) {
+			entries, ok := members[member].(map[string]any)
+			if !ok {
+				fields = append(fields, []string{name, member})
+				continue
+			}
+			for _, entry := range slices.Sorted(maps.Keys(entries)) {
+				fields = append(fields, []string{name, member, entry})
+			}
+		}
+	}
+	return fields
+}
