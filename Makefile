@@ -68,6 +68,10 @@ e2e: build ## Run the stories in test/e2e against a world of their own. TESTFLAG
 bench-scale: build ## Measure how long pods take that need a node each, with our provider and with Karpenter's kwok provider.
 	$(AUTONODE) conformance --scale='$(or $(SIZES),3,50,150)'
 
+.PHONY: bench-operator
+bench-operator: build ## Measure what CLUSTERS hosted clusters (1000) cost the operator. ARGS='--silent 10 --slow 10' adds sick guests.
+	$(AUTONODE) bench-operator --clusters='$(or $(CLUSTERS),1000)' $(ARGS)
+
 .PHONY: conformance
 conformance: build ## Run Karpenter's own suite against our provider and its kwok provider. PROVIDER=clusterapi or kwok runs one; ARGS="--focus 'Drift Budgets'" chooses.
 	$(AUTONODE) conformance --provider='$(PROVIDER)' --suite='$(or $(SUITE),regression)' $(ARGS)

@@ -60,6 +60,8 @@ import (
 type Options struct {
 	// MetricsAddress and ProbeAddress are what to listen on, such as ":8080"; "0" and "" serve nothing.
 	MetricsAddress, ProbeAddress string
+	// PprofAddress serves profiles of the operator, to everybody who can reach it; "0" and "" serve nothing.
+	PprofAddress string
 	// LeaderElection lets one of several replicas work, by a Lease in LeaderElectionNamespace.
 	LeaderElection          bool
 	LeaderElectionNamespace string
@@ -125,6 +127,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 		Cache:                         caches,
 		Metrics:                       metricsserver.Options{BindAddress: orNone(options.MetricsAddress)},
 		HealthProbeBindAddress:        orNone(options.ProbeAddress),
+		PprofBindAddress:              orNone(options.PprofAddress),
 		LeaderElection:                options.LeaderElection,
 		LeaderElectionID:              mine.lease.Name,
 		LeaderElectionNamespace:       options.LeaderElectionNamespace,

@@ -63,6 +63,7 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
 	flags := cmd.Flags()
 	flags.StringVar(&options.MetricsAddress, "metrics-bind-address", ":8080", `address to serve Prometheus metrics on; "0" serves none`)
 	flags.StringVar(&options.ProbeAddress, "health-probe-bind-address", ":8081", `address to serve /healthz and /readyz on; "0" serves none`)
+	flags.StringVar(&options.PprofAddress, "pprof-bind-address", "0", `address to serve profiles on without authentication, such as 127.0.0.1:6060; "0" serves none`)
 	flags.BoolVar(&options.LeaderElection, "leader-elect", true, "let one of several replicas work, by a Lease in the management cluster")
 	flags.StringVar(&options.LeaderElectionNamespace, "leader-election-namespace", namespace(), "namespace of that Lease")
 	flags.StringVar(&options.LeaseName, "lease-name", "", "name of that Lease; by default it depends on --hosted-cluster-selector")

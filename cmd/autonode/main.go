@@ -22,7 +22,7 @@ func main() {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newConformanceCommand(), newDemoCommand(), newReleaseCommand(), newWorldCommand())
+	root.AddCommand(newBenchOperatorCommand(), newConformanceCommand(), newDemoCommand(), newReleaseCommand(), newWorldCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)

@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -128,7 +129,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, hostedCluster *v1beta1.Hoste
 	r.conclude(s, o)
 	if err := r.patchStatus(ctx, before, hostedCluster); apierrors.IsConflict(err) {
 		// The cache lags; that isn't worth an error.
-		return reconcile.Result{RequeueAfter: conflictRetry}, o.err()
+		return reconcile.Result{RequeueAfter: conflictRetry}, nil
 	} else if err != nil {
 		return reconcile.Result{}, errors.Join(o.err(), err)
 	}
@@ -137,7 +138,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, hostedCluster *v1beta1.Hoste
 			return reconcile.Result{}, err
 		}
 	}
-	return reconcile.Result{RequeueAfter: o.requeueAfter}, o.err()
+	if err := o.err(); err != nil {
+		return reconcile.Result{}, err // it is tried again with back-off, whatever else was to be looked at
+	}
+	return reconcile.Result{RequeueAfter: o.requeueAfter}, nil
 }
 
 // observe fills the scope with what is there. It returns the HostedCluster, as namespace/name, whose component is in the control-plane
@@ -282,6 +286,9 @@ func (r *Reconciler) claim(ctx context.Context, s *scope.Scope, before **v1beta1
 		},
 	}}
 	if s.Component != nil {
+		if labels.SelectorFromSet(component.Labels).Matches(labels.Set(s.Component.Labels)) {
+			return nil // there is nothing else to it; what is in its status belongs to the step
+		}
 		return r.applier.Objects(ctx, r.management, nil, component)
 	}
 	// Created, not applied: of two operators whose HostedClusters come to the same namespace, without seeing each other's, one fails.

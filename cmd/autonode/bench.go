@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/autonode-io/autonode/test/scale"
+)
+
+func newBenchOperatorCommand() *cobra.Command {
+	cfg := scale.Config{}
+	cmd := &cobra.Command{
+		Use:   "bench-operator",
+		Short: "Measure what many hosted clusters cost the operator",
+		Long: `Turn AutoNode on in many hosted clusters at once and print how long that takes, what the operator asks the API servers for meanwhile
+and afterwards, and how much memory it needs. It fails if the operator writes anything while there is nothing to do.
+
+The API servers are real, and shared by the guests. No pods run. Needs Linux, and to be run in AutoNode's source.`,
+		Example: `  # A thousand; about a quarter of an hour on two cores
+  autonode bench-operator
+
+  # Some, beside guests that hang and that are slow
+  autonode bench-operator --clusters 50 --silent 5 --slow 5 --steady 1m`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cfg.Operator == "" {
+				self, err := os.Executable()
+				if err != nil {
+					return fmt.Errorf("finding this program: %w", err)
+				}
+				cfg.Operator = filepath.Join(filepath.Dir(self), "autonode-operator")
+			}
+			cfg.Out = cmd.OutOrStdout()
+			log.SetLogger(logr.Discard())
+			return scale.Run(cmd.Context(), cfg)
+		},
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&cfg.Clusters, "clusters", 1000, "hosted clusters that get AutoNode at once")
+	flags.IntVar(&cfg.APIServers, "api-servers", 4, "API servers that the guests share")
+	flags.IntVar(&cfg.Silent, "silent", 0, "more hosted clusters, whose guests accept connections and never answer")
+	flags.IntVar(&cfg.Slow, "slow", 0, "more hosted clusters, whose guests take two seconds for each answer")
+	flags.DurationVar(&cfg.Steady, "steady", 5*time.Minute, "how long to count what is asked for when there is nothing to do")
+	flags.DurationVar(&cfg.Timeout, "timeout", 20*time.Minute, "how long to wait until AutoNode is on everywhere")
+	flags.StringVar(&cfg.Operator, "operator", "", "the operator's program; default the autonode-operator beside this program")
+	flags.StringVar(&cfg.Definitions, "definitions", filepath.Join("manifests", "crds"), "folder of the operator's CRDs")
+	flags.StringVar(&cfg.Dir, "dir", filepath.Join("bin", "bench-operator"), "folder for logs, audit logs and a profile of the operator's memory; what is there is removed")
+	return cmd
+}

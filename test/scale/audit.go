@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scale
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// request is one kind of request.
+type request struct{ verb, resource string }
+
+// writes says whether requests of this kind change something. Reviews are questions, and a Lease is held by renewing it.
+func (r request) writes() bool {
+	switch r.verb {
+	case "create", "update", "patch", "delete", "deletecollection":
+		return r.resource != "leases" && !strings.HasSuffix(r.resource, "reviews")
+	}
+	return false
+}
+
+// counts are how many requests of each kind were answered.
+type counts struct {
+	of        map[request]int
+	lastWrite time.Time
+}
+
+func newCounts() *counts { return &counts{of: map[request]int{}} }
+
+func (c *counts) add(other *counts) {
+	for request, n := range other.of {
+		c.of[request] += n
+	}
+	c.lastWrite = later(c.lastWrite, other.lastWrite)
+}
+
+func (c *counts) total(match func(request) bool) int {
+	total := 0
+	for request, n := range c.of {
+		if match(request) {
+			total += n
+		}
+	}
+	return total
+}
+
+func (c *counts) sorted() []request {
+	requests := make([]request, 0, len(c.of))
+	for r := range c.of {
+		requests = append(requests, r)
+	}
+	slices.SortFunc(requests, func(a, b request) int {
+		if a.writes() != b.writes() {
+			if a.writes() {
+				return -1
+			}
+			return 1
+		}
+		if c.of[a] != c.of[b] {
+			return c.of[b] - c.of[a]
+		}
+		return strings.Compare(a.verb+a.resource, b.verb+b.resource)
+	})
+	return requests
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// auditEvent is what is read of a line of an audit log.
+type auditEvent struct {
+	Stage      string    `json:"stage"`
+	Verb       string    `json:"verb"`
+	RequestURI string    `json:"requestURI"`
+	At         time.Time `json:"stageTimestamp"`
+	ObjectRef  *struct {
+		Resource    string `json:"resource"`
+		Subresource string `json:"subresource"`
+	} `json:"objectRef"`
+}
+
+// counts is true once for each request: for a watch as it begins, because that may not end.
+func (e *auditEvent) counts() bool {
+	if e.Verb == "watch" {
+		return e.Stage == "ResponseStarted"
+	}
+	return e.Stage == "ResponseComplete"
+}
+
+func (e *auditEvent) request() request {
+	path, _, _ := strings.Cut(e.RequestURI, "?")
+	switch {
+	case e.ObjectRef != nil && e.ObjectRef.Subresource != "":
+		return request{e.Verb, e.ObjectRef.Resource + "/" + e.ObjectRef.Subresource}
+	case e.ObjectRef != nil && e.ObjectRef.Resource != "":
+		return request{e.Verb, e.ObjectRef.Resource}
+	case path == "/":
+		return request{e.Verb, "probe"}
+	default:
+		return request{e.Verb, "discovery"}
+	}
+}
+
+// auditLog reads on where it stopped.
+type auditLog struct {
+	path   string
+	offset int64
+}
+
+// next counts what was written since the last call.
+func (l *auditLog) next() (*counts, error) {
+	c := newCounts()
+	file, err := os.Open(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil // nothing was asked yet
+	}
+	if err != nil {
+		return nil, fmt.Errorf("opening an audit log: %w", err)
+	}
+	defer file.Close()
+	if _, err := file.Seek(l.offset, io.SeekStart); err != nil {
+		return nil, fmt.Errorf("reading %s: %w", l.path, err)
+	}
+	for lines := bufio.NewReaderSize(file, 1<<20); ; {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return c, nil // a line that isn't whole yet is read next time
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", l.path, err)
+		}
+		l.offset += int64(len(line))
+		event := &auditEvent{}
+		if err := json.Unmarshal(line, event); err != nil {
+			return nil, fmt.Errorf("reading %s: %w", l.path, err)
+		}
+		if !event.counts() {
+			continue
+		}
+		request := event.request()
+		c.of[request]++
+		if request.writes() {
+			c.lastWrite = later(c.lastWrite, event.At)
+		}
+	}
+}

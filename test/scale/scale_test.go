@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scale
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+)
+
+const (
+	patched = `{"stage":"ResponseComplete","verb":"patch","requestURI":"/apis/autonode.io/v1beta1/namespaces/clusters/hostedclusters/blue/status?fieldManager=x","stageTimestamp":"2026-01-01T00:00:02.5Z","objectRef":{"resource":"hostedclusters","subresource":"status","name":"blue"}}` + "\n"
+	lease   = `{"stage":"ResponseComplete","verb":"update","requestURI":"/apis/coordination.k8s.io/v1/namespaces/x/leases/y","stageTimestamp":"2026-01-01T00:00:09Z","objectRef":{"resource":"leases"}}` + "\n"
+	review  = `{"stage":"ResponseComplete","verb":"create","requestURI":"/apis/authentication.k8s.io/v1/tokenreviews","stageTimestamp":"2026-01-01T00:00:09Z","objectRef":{"resource":"tokenreviews"}}` + "\n"
+	probe   = `{"stage":"ResponseComplete","verb":"get","requestURI":"/?timeout=5s","stageTimestamp":"2026-01-01T00:00:09Z"}` + "\n"
+	watch   = `{"stage":"ResponseStarted","verb":"watch","requestURI":"/api/v1/nodes?watch=true","stageTimestamp":"2026-01-01T00:00:09Z","objectRef":{"resource":"nodes"}}` + "\n"
+	ended   = `{"stage":"ResponseComplete","verb":"watch","requestURI":"/api/v1/nodes?watch=true","stageTimestamp":"2026-01-01T00:05:09Z","objectRef":{"resource":"nodes"}}` + "\n"
+	kinds   = `{"stage":"ResponseComplete","verb":"get","requestURI":"/apis/karpenter.sh/v1","stageTimestamp":"2026-01-01T00:00:09Z"}` + "\n"
+)
+
+func TestAuditLog(t *testing.T) {
+	t.Run("When an API server writes on, it should count what is new, and a line when it is whole", func(t *testing.T) {
+		g := NewWithT(t)
+		path := filepath.Join(t.TempDir(), "audit.log")
+		log := &auditLog{path: path}
+		none, err := log.next()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(none.of).To(BeEmpty())
+
+		half := len(lease) / 2
+		g.Expect(os.WriteFile(path, []byte(patched+patched+review+probe+kinds+watch+ended+lease[:half]), 0o600)).To(Succeed())
+		first, err := log.next()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(first.of).To(Equal(map[request]int{
+			{"patch", "hostedclusters/status"}: 2, {"create", "tokenreviews"}: 1, {"get", "probe"}: 1, {"get", "discovery"}: 1, {"watch", "nodes"}: 1,
+		}))
+		g.Expect(first.lastWrite).To(BeTemporally("==", time.Date(2026, 1, 1, 0, 0, 2, 5e8, time.UTC)))
+
+		file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+		g.Expect(err).NotTo(HaveOccurred())
+		_, err = file.WriteString(lease[half:])
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(file.Close()).To(Succeed())
+		second, err := log.next()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(second.of).To(Equal(map[request]int{{"update", "leases"}: 1}))
+		g.Expect(second.total(request.writes)).To(BeZero())
+	})
+
+	t.Run("When a line isn't an event, it should name the file", func(t *testing.T) {
+		g := NewWithT(t)
+		path := filepath.Join(t.TempDir(), "audit.log")
+		g.Expect(os.WriteFile(path, []byte("nonsense\n"), 0o600)).To(Succeed())
+		_, err := (&auditLog{path: path}).next()
+		g.Expect(err).To(MatchError(ContainSubstring(path)))
+	})
+}
+
+func TestUsage(t *testing.T) {
+	t.Run("When a process runs, it should tell its memory and CPU time", func(t *testing.T) {
+		g := NewWithT(t)
+		first, err := usageOf(os.Getpid())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(first.resident).To(BeNumerically(">", 1<<20))
+		g.Expect(first.peak).To(BeNumerically(">=", first.resident))
+		g.Eventually(func(g Gomega) { // asking takes time
+			now, err := usageOf(os.Getpid())
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(now.cpu).To(BeNumerically(">", first.cpu))
+		}, time.Minute, time.Microsecond).Should(Succeed())
+	})
+}
+
+func TestReport(t *testing.T) {
+	of := func(requests map[request]int) *counts { return &counts{of: requests} }
+	r := &report{
+		cfg: Config{APIServers: 2, Silent: 1, Slow: 3, Steady: time.Minute, Dir: "bin/bench"}, took: []time.Duration{time.Second, 2 * time.Second, 4 * time.Second},
+		firstManagement: newCounts(), firstGuest: of(map[request]int{{"patch", "customresourcedefinitions"}: 8, {"get", "discovery"}: 6}),
+		management:       of(map[request]int{{"patch", "secrets"}: 6, {"get", "secrets"}: 3}),
+		guests:           of(map[request]int{{"create", "serviceaccounts/token"}: 3, {"create", "tokenreviews"}: 3, {"watch", "nodes"}: 3}),
+		steadyManagement: of(map[request]int{{"update", "leases"}: 30}), steadyGuests: of(map[request]int{{"get", "probe"}: 30}),
+		idle: usage{resident: 40 << 20}, settled: usage{resident: 50 << 20, peak: 60 << 20}, enabling: 3 * time.Second, steady: 600 * time.Millisecond,
+	}
+
+	t.Run("When all is measured, it should print figures for each hosted cluster", func(t *testing.T) {
+		g := NewWithT(t)
+		out := &strings.Builder{}
+		g.Expect(r.print(out)).To(Succeed())
+		var lines []string
+		for line := range strings.Lines(out.String()) {
+			lines = append(lines, strings.TrimRight(line, " \n"))
+		}
+		golden, err := os.ReadFile(filepath.Join("testdata", "report.txt"))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(cmp.Diff(string(golden), strings.Join(lines, "\n")+"\n")).To(BeEmpty())
+		g.Expect(r.verdict()).To(Succeed())
+	})
+
+	t.Run("When something was written at rest, it should fail and say where to look", func(t *testing.T) {
+		g := NewWithT(t)
+		r.steadyGuests.of[request{"patch", "clusterroles"}] = 2
+		g.Expect(r.verdict()).To(MatchError(And(ContainSubstring("wrote 2 times"), ContainSubstring("bin/bench"))))
+	})
+}

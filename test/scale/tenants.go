@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scale
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/test/world/process"
+)
+
+// concurrency of what the platform writes.
+const concurrency = 32
+
+// tenants knows in which hosted clusters AutoNode is on.
+type tenants struct {
+	mu sync.Mutex
+	on map[string]time.Time // since when
+}
+
+func (t *tenants) sees(hostedCluster *v1beta1.HostedCluster) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, known := t.on[hostedCluster.Name]; !known && meta.IsStatusConditionTrue(hostedCluster.Status.Conditions, v1beta1.AutoNodeEnabled) {
+		t.on[hostedCluster.Name] = time.Now()
+	}
+}
+
+func (t *tenants) since(name string) (time.Time, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at, ok := t.on[name]
+	return at, ok
+}
+
+// watch follows HostedClusters, and does the Deployment controller's work: it says of each Deployment that it is rolled out.
+func (b *bench) watch(scheme *runtime.Scheme) error {
+	b.tenants = &tenants{on: map[string]time.Time{}}
+	watched, err := cache.New(b.management.RESTConfig(), cache.Options{
+		Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&appsv1.Deployment{}: {Label: labels.SelectorFromSet(labels.Set{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator})},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("watching the management cluster: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	deployments := make(chan *appsv1.Deployment, 2*b.cfg.Clusters+100)
+	var running sync.WaitGroup
+	b.onStop(func() { cancel(); running.Wait() })
+	on := func(object client.Object, see func(any)) error {
+		informer, err := watched.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("watching %T: %w", object, err)
+		}
+		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: see, UpdateFunc: func(_, after any) { see(after) }})
+		return err
+	}
+	if err := on(&v1beta1.HostedCluster{}, func(object any) {
+		if hostedCluster, ok := object.(*v1beta1.HostedCluster); ok {
+			b.tenants.sees(hostedCluster)
+		}
+	}); err != nil {
+		return err
+	}
+	if err := on(&appsv1.Deployment{}, func(object any) {
+		if deployment, ok := object.(*appsv1.Deployment); ok && deployment.Status.ObservedGeneration != deployment.Generation {
+			deployments <- deployment
+		}
+	}); err != nil {
+		return err
+	}
+	running.Go(func() { _ = watched.Start(ctx) })
+	for range 8 {
+		running.Go(func() {
+			for {
+				select {
+				case deployment := <-deployments:
+					b.rollOut(ctx, deployment)
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
+	return nil
+}
+
+func (b *bench) rollOut(ctx context.Context, deployment *appsv1.Deployment) {
+	replicas := ptr.Deref(deployment.Spec.Replicas, 1)
+	patch := fmt.Appendf(nil, `{"status":{"observedGeneration":%d,"replicas":%[2]d,"updatedReplicas":%[2]d,"readyReplicas":%[2]d,"availableReplicas":%[2]d}}`,
+		deployment.Generation, replicas)
+	err := b.client.Status().Patch(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: deployment.Namespace, Name: deployment.Name}},
+		client.RawPatch(types.MergePatchType, patch))
+	if err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) {
+		b.printer.Println("rolling out a Deployment:", err)
+	}
+}
+
+// createAll makes what a hosting platform has: for each name a namespace, a Cluster, its kubeconfig and a HostedCluster without AutoNode.
+func (b *bench) createAll(ctx context.Context, names []string, kubeconfig func(i int) ([]byte, error)) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(concurrency)
+	for i, name := range names {
+		group.Go(func() error {
+			data, err := kubeconfig(i)
+			if err != nil {
+				return err
+			}
+			return b.create(ctx, name, data)
+		})
+	}
+	return group.Wait()
+}
+
+func (b *bench) create(ctx context.Context, name string, kubeconfig []byte) error {
+	own := namespace + "-" + name
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: name}}
+	for _, object := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: own}},
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: name + "-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: name}},
+			Type:       clusterv1.ClusterSecretType, Data: map[string][]byte{"value": kubeconfig},
+		},
+		cluster,
+		&v1beta1.HostedCluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: b.image}, PullSecret: &corev1.LocalObjectReference{Name: pullSecret}},
+		},
+	} {
+		if err := b.client.Create(ctx, object); err != nil {
+			return fmt.Errorf("creating %T %s: %w", object, object.GetName(), err)
+		}
+	}
+	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
+	if err := b.client.Status().Update(ctx, cluster); err != nil {
+		return fmt.Errorf("provisioning Cluster %s: %w", name, err)
+	}
+	return nil
+}
+
+// enableAll turns AutoNode on everywhere at once and returns how long each took, the fastest first.
+func (b *bench) enableAll(ctx context.Context, names []string) ([]time.Duration, error) {
+	began := time.Now()
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(concurrency)
+	for _, name := range names {
+		group.Go(func() error { return b.enable(groupCtx, name) })
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	took := map[string]time.Duration{}
+	err := process.Poll(ctx, "AutoNode to be on", b.operator.Done(), func() error { return fmt.Errorf("the operator ended") }, func(context.Context) error {
+		var missing []string
+		for _, name := range names {
+			at, on := b.tenants.since(name)
+			if !on {
+				missing = append(missing, name)
+				continue
+			}
+			took[name] = at.Sub(began)
+		}
+		if len(missing) > 0 {
+			return fmt.Errorf("it is missing in %d of %d, such as %s", len(missing), len(names), strings.Join(missing[:min(3, len(missing))], ", "))
+		}
+		return nil
+	})
+	return slices.Sorted(maps.Values(took)), err
+}
+
+// enable turns AutoNode on in one.
+func (b *bench) enable(ctx context.Context, name string) error {
+	before := &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	after := before.DeepCopy()
+	after.Spec.AutoNode = autoNode()
+	if err := b.client.Patch(ctx, after, client.MergeFrom(before)); err != nil {
+		return fmt.Errorf("turning AutoNode on in %s: %w", name, err)
+	}
+	return nil
+}
+
+func autoNode() *v1beta1.AutoNode {
+	return &v1beta1.AutoNode{ProvisionerConfig: v1beta1.ProvisionerConfig{
+		Name: v1beta1.ProvisionerKarpenter,
+		Karpenter: &v1beta1.Karpenter{
+			Platform: v1beta1.PlatformClusterAPI,
+			ClusterAPI: &v1beta1.ClusterAPI{
+				ShapeSelectors: v1alpha1.ShapeSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
+					APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "KwokMachineTemplate",
+					Selector: metav1.LabelSelector{MatchLabels: map[string]string{"pool": "general"}},
+				}}},
+				Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
+					APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfigTemplate", Name: "default",
+				}},
+			},
+		},
+	}}
+}

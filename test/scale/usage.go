@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scale
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ticks of CPU time a second, in /proc: USER_HZ, which is 100 on every architecture that Go knows.
+const ticks = 100
+
+// usage is what a process has used.
+type usage struct {
+	// resident and peak memory, in bytes.
+	resident, peak int64
+	cpu            time.Duration
+}
+
+// usageOf asks Linux about a process.
+func usageOf(pid int) (usage, error) {
+	u := usage{}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return u, fmt.Errorf("reading the memory of process %d: %w", pid, err)
+	}
+	for line := range strings.Lines(string(status)) {
+		name, value, _ := strings.Cut(line, ":")
+		target := map[string]*int64{"VmRSS": &u.resident, "VmHWM": &u.peak}[name]
+		if target == nil {
+			continue
+		}
+		kibibytes, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+		if err != nil {
+			return u, fmt.Errorf("reading the memory of process %d: %w", pid, err)
+		}
+		*target = kibibytes << 10
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return u, fmt.Errorf("reading the CPU time of process %d: %w", pid, err)
+	}
+	// The program's name is in parentheses and may hold anything. Behind it, user and system time are the twelfth and thirteenth.
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	if len(fields) < 13 {
+		return u, fmt.Errorf("reading the CPU time of process %d: %q", pid, stat)
+	}
+	for _, field := range fields[11:13] {
+		spent, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return u, fmt.Errorf("reading the CPU time of process %d: %w", pid, err)
+		}
+		u.cpu += time.Duration(spent) * time.Second / ticks
+	}
+	return u, nil
+}
