@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -35,7 +36,7 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 		return scope.Result{}, nil
 	}
 	key := s.ClusterKey()
-	guest, err := c.connect(ctx, key)
+	guest, err := c.connect(ctx, key, s.Profile)
 	if err == nil {
 		if since, rest, silent := c.silent(ctx, key); silent {
 			message := c.unanswered(guest.Config.Host, since)
@@ -79,7 +80,7 @@ func (c *Connections) passed(s *scope.Scope, result scope.Result) scope.Result {
 }
 
 // connect returns a guest whose connection stands. It makes no request.
-func (c *Connections) connect(ctx context.Context, key client.ObjectKey) (*scope.Guest, error) {
+func (c *Connections) connect(ctx context.Context, key client.ObjectKey, profile *provider.Profile) (*scope.Guest, error) {
 	cached, err := c.clusters.GetClient(ctx, key)
 	if err != nil {
 		return nil, err
@@ -90,6 +91,9 @@ func (c *Connections) connect(ctx context.Context, key client.ObjectKey) (*scope
 	}
 	config, err := c.clusters.GetRESTConfig(ctx, key)
 	if err != nil {
+		return nil, err
+	}
+	if cached, err = newMetadataClient(cached, profile); err != nil {
 		return nil, err
 	}
 	patience := &patience{}
