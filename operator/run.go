@@ -116,7 +116,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	}
 	config = rest.CopyConfig(config)
 	config.UserAgent = v1beta1.ManagedByOperator
-	config.QPS, config.Burst = 100, 200 // beside that, the API server's own fairness limits us
+	config.QPS = -1 // the number of workers bounds what is asked for at a time, and the API server's own fairness how much of it
 
 	caches, err := managementCache(mine.selector)
 	if err != nil {

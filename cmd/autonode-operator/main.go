@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
@@ -25,7 +26,14 @@ import (
 // version is stamped when the program is built.
 var version = "dev"
 
+// garbage is how many percent of what is in use may be garbage, where GOGC doesn't say. Most of the operator's memory are the caches of
+// guests, which hardly change: to collect more often costs next to nothing, and saves a quarter of it.
+const garbage = 40
+
 func main() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(garbage)
+	}
 	if err := command().ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
 		fmt.Fprintln(os.Stderr, "autonode-operator:", err)
 		os.Exit(1)

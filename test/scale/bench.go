@@ -250,9 +250,9 @@ func (b *bench) startOperator(ctx context.Context) error {
 	return b.rest(ctx, 5*time.Second)
 }
 
-// profile writes a profile of the operator.
-func (b *bench) profile(ctx context.Context, name string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.pprof+"/debug/pprof/"+name, nil)
+// profile writes a profile of the operator to a file of that name.
+func (b *bench) profile(ctx context.Context, name, query string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.pprof+"/debug/pprof/"+name+query, nil)
 	if err != nil {
 		return fmt.Errorf("profiling the operator: %w", err)
 	}

@@ -137,13 +137,18 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	if err := b.phase(ctx, "Turning AutoNode on", b.cfg.Timeout, func(ctx context.Context) error {
-		for _, sick := range append(silent, slow...) {
-			if err := b.enable(ctx, sick); err != nil {
-				return err
+		group, ctx := errgroup.WithContext(ctx)
+		group.Go(func() error { return b.profile(ctx, "profile", "?seconds=10") })
+		group.Go(func() (err error) {
+			for _, sick := range append(silent, slow...) {
+				if err := b.enable(ctx, sick); err != nil {
+					return err
+				}
 			}
-		}
-		r.took, err = b.enableAll(ctx, others)
-		return err
+			r.took, err = b.enableAll(ctx, others)
+			return err
+		})
+		return group.Wait()
 	}); err != nil {
 		return err
 	}
@@ -156,8 +161,10 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	r.management, r.guests = b.settling[0], b.settling[1]
-	if err := b.profile(ctx, "heap"); err != nil {
-		return err
+	for _, name := range []string{"heap", "goroutine"} {
+		if err := b.profile(ctx, name, ""); err != nil {
+			return err
+		}
 	}
 	if before, err = usageOf(b.operator.PID); err != nil {
 		return err
