@@ -20,6 +20,8 @@ const leaseName = "autonode-operator"
 type part struct {
 	selector labels.Selector
 	lease    client.ObjectKey
+	// holder is the same; without a name where there is no election, so that nobody can tell whether the operator still runs.
+	holder client.ObjectKey
 }
 
 // divide reads the options that are about it. Its errors name the flags of autonode-operator.
@@ -43,5 +45,9 @@ func divide(options Options) (part, error) {
 	if options.LeaderElection && options.LeaderElectionNamespace == "" {
 		return part{}, errors.New("--leader-election-namespace is empty: name the namespace of the operator's Lease")
 	}
-	return part{selector: selector, lease: client.ObjectKey{Namespace: options.LeaderElectionNamespace, Name: name}}, nil
+	p := part{selector: selector, lease: client.ObjectKey{Namespace: options.LeaderElectionNamespace, Name: name}}
+	if options.LeaderElection {
+		p.holder = p.lease
+	}
+	return p, nil
 }

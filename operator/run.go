@@ -163,6 +163,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	requests := csr.New(csr.Config{Management: management, Live: live, Recorder: recorder})
 	connections, err := guest.New(ctx, guest.Config{
 		Manager: mgr, ConnectRetry: options.GuestConnectRetry, Timeout: options.GuestTimeout, Watches: []guest.Watch{requests.Watch()},
+		Holder: shard.Identity(mine.holder),
 	})
 	if err != nil {
 		return err
@@ -182,14 +183,10 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 		Management: management, Applier: applier, Recorder: recorder, PullSecrets: pullSecrets,
 	})
 	counts := status.New(status.Config{Versions: versions})
-	divided := shard.Config{Management: management, Live: live, Selector: mine.selector, Released: connections.Release}
-	if options.LeaderElection {
-		divided.Lease = mine.lease
-	}
-	held := shard.New(divided)
+	held := shard.New(shard.Config{Management: management, Live: live, Selector: mine.selector, Lease: mine.holder, Released: connections.Release})
 	policies := policy.New(policy.Config{Apply: applier})
 	if err := mgr.Add(metrics.New(metrics.Config{
-		Management: management, Holder: held.Identity(), Registry: options.MetricsRegistry,
+		Management: management, Holder: shard.Identity(mine.holder), Registry: options.MetricsRegistry,
 		DrainTimeout: cmp.Or(options.DrainTimeout, teardown.DefaultDrainTimeout),
 	})); err != nil {
 		return fmt.Errorf("adding the metrics: %w", err)

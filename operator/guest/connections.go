@@ -44,6 +44,8 @@ type Config struct {
 	ConnectRetry time.Duration
 	// Timeout is how long a call to a guest may take; zero is DefaultTimeout.
 	Timeout time.Duration
+	// Holder is what the operator records in status.operator of the HostedClusters that it holds; empty where it doesn't.
+	Holder string
 	// Clock tells how long to leave a guest alone that doesn't answer; nil is the real one.
 	Clock clock.PassiveClock
 	// Watches are kinds in the guests that other controllers look at.
@@ -66,6 +68,7 @@ type Connections struct {
 	events     *events
 	timeout    time.Duration
 	clock      clock.PassiveClock
+	holder     string
 	watches    []Watch
 
 	mu       sync.Mutex
@@ -81,7 +84,7 @@ var _ scope.Step = (*Connections)(nil)
 func New(ctx context.Context, config Config) (*Connections, error) {
 	mgr := config.Manager
 	c := &Connections{
-		management: mgr.GetClient(), events: newEvents(), watches: config.Watches, timeout: cmp.Or(config.Timeout, DefaultTimeout), clock: config.Clock,
+		management: mgr.GetClient(), events: newEvents(), watches: config.Watches, timeout: cmp.Or(config.Timeout, DefaultTimeout), clock: config.Clock, holder: config.Holder,
 		watching: map[client.ObjectKey]*watching{}, silences: map[client.ObjectKey]*silence{}, stale: map[client.ObjectKey]bool{},
 	}
 	if c.clock == nil {
@@ -172,10 +175,11 @@ func (c *Connections) Source() source.Source {
 // watch. No other Secret has content there.
 func (c *Connections) Secrets() client.Reader { return c.secrets }
 
-// Of returns the guest of a HostedCluster for a controller of [Config.Watches]; nil while it isn't connected.
+// Of returns the guest of a HostedCluster for a controller of [Config.Watches]; nil while it isn't connected,
+// or another operator holds it.
 func (c *Connections) Of(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (*scope.Guest, error) {
 	key, ok := ClusterKey(hostedCluster)
-	if !ok {
+	if holder := hostedCluster.Status.Operator; !ok || c.holder != "" && holder != "" && holder != c.holder {
 		return nil, nil
 	}
 	guest, err := c.connect(ctx, key)

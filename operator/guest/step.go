@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -36,12 +35,15 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 		return scope.Result{}, nil
 	}
 	key := s.ClusterKey()
-	guest, err := c.connect(ctx, key, s.Profile)
+	guest, err := c.connect(ctx, key)
 	if err == nil {
 		if since, rest, silent := c.silent(ctx, key); silent {
 			message := c.unanswered(guest.Config.Host, since)
 			setReachable(s, metav1.ConditionFalse, v1beta1.GuestUnreachableReason, message)
 			return c.passed(s, scope.Result{Wait: true, Message: message, RequeueAfter: rest}), nil
+		}
+		if guest.Cached, err = newMetadataClient(guest.Cached, s.Profile); err != nil {
+			return scope.Result{}, err
 		}
 		guest.Complete, err = c.watch(ctx, key, s, guest)
 	}
@@ -80,7 +82,7 @@ func (c *Connections) passed(s *scope.Scope, result scope.Result) scope.Result {
 }
 
 // connect returns a guest whose connection stands. It makes no request.
-func (c *Connections) connect(ctx context.Context, key client.ObjectKey, profile *provider.Profile) (*scope.Guest, error) {
+func (c *Connections) connect(ctx context.Context, key client.ObjectKey) (*scope.Guest, error) {
 	cached, err := c.clusters.GetClient(ctx, key)
 	if err != nil {
 		return nil, err
@@ -91,9 +93,6 @@ func (c *Connections) connect(ctx context.Context, key client.ObjectKey, profile
 	}
 	config, err := c.clusters.GetRESTConfig(ctx, key)
 	if err != nil {
-		return nil, err
-	}
-	if cached, err = newMetadataClient(cached, profile); err != nil {
 		return nil, err
 	}
 	patience := &patience{}

@@ -83,13 +83,16 @@ func New(config Config) *Shard {
 	}
 }
 
-// Identity is what the Shard records in status.operator; empty where there is no election.
-func (s *Shard) Identity() string {
-	if s.Lease.Name == "" {
+// Identity is what an operator with that Lease records in status.operator; empty where there is no election.
+func Identity(lease client.ObjectKey) string {
+	if lease.Name == "" {
 		return ""
 	}
-	return s.Lease.String()
+	return lease.String()
 }
+
+// Identity is what the Shard records.
+func (s *Shard) Identity() string { return Identity(s.Lease) }
 
 // Reconciler calls inner with the HostedClusters that the Shard holds, and takes and lets go of them.
 func (s *Shard) Reconciler(inner reconcile.ObjectReconciler[*v1beta1.HostedCluster]) reconcile.Reconciler {
