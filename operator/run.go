@@ -46,6 +46,7 @@ import (
 	"github.com/autonode-io/autonode/operator/nodeupgrade"
 	"github.com/autonode-io/autonode/operator/policy"
 	"github.com/autonode-io/autonode/operator/provider"
+	"github.com/autonode-io/autonode/operator/provider/aws"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 	"github.com/autonode-io/autonode/operator/pullsecret"
 	"github.com/autonode-io/autonode/operator/release"
@@ -197,7 +198,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 		Shard:    held,
 		Guests:   connections,
 		Applier:  applier,
-		Profiles: provider.NewProfiles(clusterapi.New()),
+		Profiles: provider.NewProfiles(clusterapi.New(), aws.New()),
 		Enabled: []hostedcluster.Step{
 			{Step: connections, Anyway: always}, // first, so that a payload that doesn't fit the guest is never taken
 			{Step: releases, Anyway: always},

@@ -50,6 +50,9 @@ const (
 	// KindNotFoundReason: a kind that spec.autoNode names isn't served by the management cluster; install its
 	// infrastructure or bootstrap provider, or correct the name.
 	KindNotFoundReason = "KindNotFound"
+	// InfrastructureMismatchReason: the platform that spec.autoNode chooses can't work with the infrastructure of the Cluster;
+	// choose another platform, or correct spec.infraID.
+	InfrastructureMismatchReason = "InfrastructureMismatch"
 	// InvalidSpecReason: the message names the field and what it may be.
 	InvalidSpecReason = "InvalidSpec"
 )
@@ -78,6 +81,9 @@ const (
 	// StoredVersionMissingReason: the guest has stored objects in a version of a CustomResourceDefinition that the payload doesn't define,
 	// and could neither be read nor deleted any more; choose a payload that defines it.
 	StoredVersionMissingReason = "StoredVersionMissing"
+	// DefinitionMissingReason: the payload ships this platform's Karpenter without the CustomResourceDefinition of its node class;
+	// choose a payload that has it.
+	DefinitionMissingReason = "DefinitionMissing"
 )
 
 // Reasons of GuestReachable.

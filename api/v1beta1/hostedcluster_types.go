@@ -311,14 +311,30 @@ type ClusterAPI struct {
 	BootstrapPatches []v1alpha1.BootstrapPatches `json:"bootstrapPatches,omitempty"`
 }
 
-// AWS configures Karpenter's AWS provider.
+// AWS configures Karpenter's AWS provider. The guest cluster's admin writes the EC2NodeClasses.
 type AWS struct {
-	// roleARN is the IAM role that Karpenter assumes by web identity.
+	// roleARN is the IAM role that Karpenter assumes by web identity: it has to trust the guest's service account issuer, and there
+	// system:serviceaccount:kube-system:karpenter for the audience sts.amazonaws.com.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="self.matches('^arn:aws[a-z-]*:iam::[0-9]{12}:role/.+$')",message="roleARN has to be the ARN of an IAM role, such as arn:aws:iam::123456789012:role/karpenter"
 	RoleARN string `json:"roleARN"`
+
+	// region is where Karpenter makes instances. Defaults to spec.region of the Cluster's AWSCluster.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z]{2,8}(-[a-z]+)+-[0-9]+$')",message="region has to be the name of an AWS region, such as eu-central-1"
+	Region string `json:"region,omitempty"`
+
+	// interruptionQueue is the name of the SQS queue that AWS announces spot interruptions, maintenance and the like in. Karpenter
+	// drains such a node before AWS takes it away; without a queue it doesn't hear of it.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=80
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_-]+$')",message="interruptionQueue has to be the name of an SQS queue, not its URL or ARN"
+	InterruptionQueue string `json:"interruptionQueue,omitempty"`
 }
 
 // HostedClusterStatus is what the operator has seen and done.

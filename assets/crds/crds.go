@@ -17,11 +17,20 @@ import (
 //go:embed karpenter.cluster.x-k8s.io_clusterapinodeclasses.yaml
 var clusterAPINodeClass []byte
 
-// Embedded returns the definitions, freshly decoded: the caller may change them. CapacityBuffer isn't among them, because its
-// feature gate is off and its API belongs to another project.
+// Embedded returns the definitions, freshly decoded: the caller may change them.
 func Embedded() ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	return decode(apis.NodePoolCRD, apis.NodeClaimCRD, apis.NodeOverlayCRD, clusterAPINodeClass)
+}
+
+// Karpenter returns those that every provider has, likewise. CapacityBuffer isn't among them, because its feature gate is off and its
+// API belongs to another project.
+func Karpenter() ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	return decode(apis.NodePoolCRD, apis.NodeClaimCRD, apis.NodeOverlayCRD)
+}
+
+func decode(documents ...[]byte) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	var definitions []*apiextensionsv1.CustomResourceDefinition
-	for _, data := range [][]byte{apis.NodePoolCRD, apis.NodeClaimCRD, apis.NodeOverlayCRD, clusterAPINodeClass} {
+	for _, data := range documents {
 		definition, err := manifest.Decode(data, &apiextensionsv1.CustomResourceDefinition{})
 		if err != nil {
 			return nil, fmt.Errorf("reading what is embedded: %w", err)

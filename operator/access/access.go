@@ -9,9 +9,11 @@ package access
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,6 +23,7 @@ import (
 	"k8s.io/utils/lru"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/karpenter/pkg/apis"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	guestassets "github.com/autonode-io/autonode/assets/guest"
@@ -132,7 +135,7 @@ func (a *Access) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, e
 
 // identity applies the ServiceAccount and what it may do, and returns the ServiceAccount's UID.
 func (a *Access) identity(ctx context.Context, s *scope.Scope) (types.UID, error) {
-	account, objects, err := identityOf(s.Profile)
+	account, objects, err := identityOf(s.Profile, s.Draining() && s.Profile.NodeClass.DrainingAnnotation == "")
 	if err != nil {
 		return "", err
 	}
@@ -153,8 +156,8 @@ func (a *Access) identity(ctx context.Context, s *scope.Scope) (types.UID, error
 	return "", fmt.Errorf("reading ServiceAccount %s in the guest: %w", klog.KObj(account), err)
 }
 
-// identityOf returns the ServiceAccount, and it together with all that it may do.
-func identityOf(profile *provider.Profile) (*corev1.ServiceAccount, []client.Object, error) {
+// identityOf returns the ServiceAccount, and it together with all that it may do: all but to launch nodes where that is held back.
+func identityOf(profile *provider.Profile, withhold bool) (*corev1.ServiceAccount, []client.Object, error) {
 	account, err := guestassets.ServiceAccount()
 	if err != nil {
 		return nil, nil, err
@@ -162,6 +165,9 @@ func identityOf(profile *provider.Profile) (*corev1.ServiceAccount, []client.Obj
 	role, err := profile.ClusterRole()
 	if err != nil {
 		return nil, nil, err
+	}
+	if withhold {
+		withholdLaunch(role)
 	}
 	binding, err := guestassets.ClusterRoleBinding()
 	if err != nil {
@@ -176,6 +182,16 @@ func identityOf(profile *provider.Profile) (*corev1.ServiceAccount, []client.Obj
 		objects = append(objects, roles...)
 	}
 	return account, objects, nil
+}
+
+// withholdLaunch takes the right to create NodeClaims from a role. Karpenter evicts the pods of nodes that it drains, and would launch
+// others for them.
+func withholdLaunch(role *rbacv1.ClusterRole) {
+	for i := range role.Rules {
+		if rule := &role.Rules[i]; slices.Contains(rule.APIGroups, apis.Group) && slices.Contains(rule.Resources, "nodeclaims") {
+			rule.Verbs = slices.DeleteFunc(rule.Verbs, func(verb string) bool { return verb == "create" })
+		}
+	}
 }
 
 // secret renders the Secret.

@@ -16,11 +16,8 @@ import (
 // when they change, so that neither a new token nor a new CA needs a restart. The operator's own credentials, which config
 // holds too, stay out of it.
 func Kubeconfig(config *rest.Config) (kubeconfig, ca []byte, err error) {
-	ca = config.CAData
-	if len(ca) == 0 && config.CAFile != "" {
-		if ca, err = os.ReadFile(config.CAFile); err != nil {
-			return nil, nil, fmt.Errorf("reading the guest's CA: %w", err)
-		}
+	if ca, err = CA(config); err != nil {
+		return nil, nil, err
 	}
 	cluster := &api.Cluster{
 		Server:                config.Host,
@@ -40,4 +37,16 @@ func Kubeconfig(config *rest.Config) (kubeconfig, ca []byte, err error) {
 		return nil, nil, fmt.Errorf("writing Karpenter's kubeconfig: %w", err)
 	}
 	return kubeconfig, ca, nil
+}
+
+// CA returns the certificates that a connection trusts; nil are the system's.
+func CA(config *rest.Config) ([]byte, error) {
+	if len(config.CAData) > 0 || config.CAFile == "" {
+		return config.CAData, nil
+	}
+	ca, err := os.ReadFile(config.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("reading the guest's CA: %w", err)
+	}
+	return ca, nil
 }

@@ -27,6 +27,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/access"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/pullsecret"
@@ -92,6 +93,9 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 	if s.Release == nil || s.Component == nil {
 		return scope.Result{Wait: true, Message: "the payload isn't resolved"}, c.Observe(ctx, s)
 	}
+	if s.Guest == nil {
+		return scope.Result{Wait: true, Message: "the guest can't be reached"}, c.Observe(ctx, s)
+	}
 	secret, err := c.PullSecrets.Get(ctx, s.HostedCluster)
 	if invalid := pullsecret.IsInvalid(err); invalid != nil {
 		return scope.Result{Wait: true, Message: invalid.Message}, c.Observe(ctx, s)
@@ -99,6 +103,10 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 		return scope.Result{}, err
 	}
 	monitoring, err := c.monitoring(ctx)
+	if err != nil {
+		return scope.Result{}, err
+	}
+	ca, err := access.CA(s.Guest.Config)
 	if err != nil {
 		return scope.Result{}, err
 	}
@@ -111,6 +119,8 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 			Config:      s.HostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter,
 			NodeVersion: s.NodeUpgrade.Version,
 			Upgrades:    provider.Upgrades{Hold: s.NodeUpgrade.Hold, Window: s.NodeUpgrade.Window},
+			Endpoint:    s.Guest.Config.Host,
+			CA:          ca,
 			Reader:      c.Management,
 			Mapper:      c.Management.RESTMapper(),
 		},

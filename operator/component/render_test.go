@@ -24,6 +24,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/provider"
+	"github.com/autonode-io/autonode/operator/provider/aws"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 )
 
@@ -137,6 +138,18 @@ func TestRender(t *testing.T) {
 					machineDeployment("gone", "blue", "AWSMachineTemplate"),
 					machineDeployment("foreign", "green", "KwokMachineTemplate"),
 				}
+			},
+		}, {
+			name: "When the platform is AWS, it should render the AWS provider, which may do nothing in management", golden: "aws",
+			change: func(in *Input) {
+				in.Profile = aws.New()
+				in.Image = "registry.example/autonode/karpenter-aws@sha256:" + strings.Repeat("8", 64)
+				in.Monitoring = true
+				in.Endpoint, in.CA = "https://10.0.0.1:6443", []byte("certificates")
+				in.Config = &v1beta1.Karpenter{Platform: v1beta1.PlatformAWS, AWS: &v1beta1.AWS{
+					RoleARN: "arn:aws:iam::123456789012:role/karpenter", Region: "eu-central-1", InterruptionQueue: "blue-events",
+				}}
+				in.Cluster = &clusterv1.Cluster{Spec: clusterv1.ClusterSpec{ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "blue.example", Port: 443}}}
 			},
 		},
 	} {

@@ -61,7 +61,14 @@ func setRollout(component *v1beta1.ControlPlaneComponent, live, desired *appsv1.
 func sameContainer(live, desired *appsv1.Deployment) bool {
 	a, b := live.Spec.Template.Spec.Containers, desired.Spec.Template.Spec.Containers
 	at := slices.IndexFunc(a, func(c corev1.Container) bool { return c.Name == b[0].Name })
-	return at >= 0 && a[at].Image == b[0].Image && slices.Equal(a[at].Args, b[0].Args)
+	return at >= 0 && a[at].Image == b[0].Image && slices.Equal(a[at].Args, b[0].Args) && hasVariables(a[at].Env, b[0].Env)
+}
+
+// hasVariables leaves out those that the kubelet looks up, which the API server completes, and those that somebody else has added.
+func hasVariables(live, desired []corev1.EnvVar) bool {
+	return !slices.ContainsFunc(desired, func(variable corev1.EnvVar) bool {
+		return variable.ValueFrom == nil && !slices.ContainsFunc(live, func(l corev1.EnvVar) bool { return l.Name == variable.Name && l.Value == variable.Value })
+	})
 }
 
 // explain says what is in the way: what a pod is in trouble for, else what the Deployment controller complains of.

@@ -19,7 +19,7 @@ func deployment(image string, change func(*appsv1.Deployment)) *appsv1.Deploymen
 		ObjectMeta: metav1.ObjectMeta{Generation: 2},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To[int32](2),
-			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "karpenter", Image: image, Args: []string{"--a"}}}}},
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "karpenter", Image: image, Args: []string{"--a"}, Env: []corev1.EnvVar{{Name: "A", Value: "a"}}}}}},
 		},
 		Status: appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2},
 	}
@@ -49,6 +49,17 @@ func TestSetRollout(t *testing.T) {
 			name: "When only the arguments differ, it should not be complete", before: true,
 			live: deployment("new", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Args = []string{"--b"} }), desired: deployment("new", nil),
 			message: "the Deployment is being updated",
+		}, {
+			name: "When only a variable differs, it should not be complete", before: true,
+			live:    deployment("new", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Env[0].Value = "other" }),
+			desired: deployment("new", nil), message: "the Deployment is being updated",
+		}, {
+			name: "When somebody else has added a variable, it should be complete",
+			live: deployment("new", func(d *appsv1.Deployment) {
+				c := &d.Spec.Template.Spec.Containers[0]
+				c.Env = append(c.Env, corev1.EnvVar{Name: "HTTPS_PROXY", Value: "proxy.example"})
+			}),
+			desired: deployment("new", nil), done: true,
 		}, {
 			name: "When the controller hasn't seen the change, it should not be complete", before: true,
 			live: deployment("new", func(d *appsv1.Deployment) { d.Generation = 3 }), desired: deployment("new", nil), message: "the Deployment is being updated",

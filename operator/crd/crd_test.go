@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,8 +19,10 @@ import (
 	"github.com/autonode-io/autonode/assets/crds"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/crd"
+	"github.com/autonode-io/autonode/operator/provider/aws"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
+	"github.com/autonode-io/autonode/payload"
 )
 
 var clusters scopetest.Clusters
@@ -128,6 +131,22 @@ func TestDefinitions(t *testing.T) {
 		g.Expect(cmp.Diff(before, shipped)).To(BeEmpty())
 		columns := get(ctx, g, shipped.Name).Spec.Versions[0].AdditionalPrinterColumns
 		g.Expect(columns[len(columns)-1].Name).To(Equal("Shipped"))
+	})
+
+	t.Run("When the platform is AWS, it should apply the payload's node class, and not this project's", func(t *testing.T) {
+		g := NewWithT(t)
+		ours := get(ctx, g, names[0])
+		g.Expect(clusters.Guest.Client.Delete(ctx, ours.DeepCopy())).To(Succeed())
+		on := *s
+		on.Profile, on.Karpenter = aws.New(), payload.Component{Name: "karpenter-aws", CRDs: []*apiextensionsv1.CustomResourceDefinition{scopetest.EC2NodeClasses()}}
+		g.Eventually(reconcile(ctx, step, &on)).Should(Equal(scope.Result{}), "of the same payload, so that nothing else differs")
+		g.Expect(established(get(ctx, g, "ec2nodeclasses.karpenter.k8s.aws"))).To(BeTrue())
+		left := &apiextensionsv1.CustomResourceDefinition{}
+		if err := clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(ours), left); err == nil {
+			g.Expect(left.UID).To(Equal(ours.UID), "nobody made it again")
+		} else {
+			g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+		}
 	})
 
 	t.Run("When a definition was there before the operator, it should be kept up to date but not count as created", func(t *testing.T) {

@@ -64,9 +64,9 @@ type Profile struct {
 	// LeaseInGuest says that Karpenter's Lease isn't in the control-plane namespace but in namespace kube-system of the guest.
 	LeaseInGuest bool
 
-	// Unattended says what may be left, and where, when a guest can't be reached or its Karpenter doesn't finish: nobody
-	// but Karpenter knows the provider's machines. Empty where each is a Machine, which the operator sees to.
-	Unattended string
+	// Unattended says what of a Cluster may be left when its guest can't be reached or Karpenter doesn't finish, and how to find it:
+	// nobody but Karpenter knows the provider's machines. It is nil where each is a Machine, which the operator sees to.
+	Unattended func(clusterName string) string
 }
 
 // NodeClass is a cluster-scoped kind in the guest.
@@ -80,9 +80,12 @@ type NodeClass struct {
 	// DrainingAnnotation makes a node class launch nothing while it is "true". Where the provider has no such thing, Karpenter loses
 	// the right to create NodeClaims while it drains.
 	DrainingAnnotation string
-	// Finalizer protects nothing but NodeClaims, so that it may be removed once there is none. Empty where Karpenter has more
-	// to clean up after a node class, and is waited for.
+	// FromPayload says that the kind's definition comes with the payload, because Definitions has none.
+	FromPayload bool
+	// Finalizer is Karpenter's. Once there is no NodeClaim it protects nothing, unless CleansUp says that Karpenter has more to
+	// clean up after a node class, and is to be waited for.
 	Finalizer string
+	CleansUp  bool
 }
 
 // Definition is the name of the kind's CustomResourceDefinition.

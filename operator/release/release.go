@@ -10,8 +10,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
@@ -246,6 +248,10 @@ func (r *Resolver) resolve(ctx context.Context, s *scope.Scope, image string) (*
 	if err != nil {
 		return nil, explain(hostedCluster, err, 0)
 	}
+	if class := s.Profile.NodeClass; class.FromPayload && !defines(karpenter, class.Definition()) {
+		return nil, &failedError{reason: v1beta1.DefinitionMissingReason, message: fmt.Sprintf(
+			"release %s ships no CustomResourceDefinition %s for its component %s; choose a payload that does", found.Version, class.Definition(), component)}
+	}
 	return &resolved{release: found, component: karpenter}, nil
 }
 
@@ -257,6 +263,10 @@ func componentOf(release *payload.Release, name string) (payload.Component, erro
 	}
 	_, err = component.NodeVersion()
 	return component, err
+}
+
+func defines(component payload.Component, name string) bool {
+	return slices.ContainsFunc(component.CRDs, func(crd *apiextensionsv1.CustomResourceDefinition) bool { return crd.Name == name })
 }
 
 func (r *Resolver) request(hostedCluster *v1beta1.HostedCluster, secret *corev1.Secret, image, component string) (request, error) {

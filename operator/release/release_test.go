@@ -24,6 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/provider"
+	"github.com/autonode-io/autonode/operator/provider/aws"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 	"github.com/autonode-io/autonode/operator/pullsecret"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -400,15 +402,30 @@ func TestReasons(t *testing.T) {
 	other.Name = "karpenter-aws"
 	mute := karpenter("1.36.3")
 	mute.Versions = nil
+	whole := other
+	whole.CRDs = [][]byte{[]byte(`{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": {"name": "ec2nodeclasses.karpenter.k8s.aws"}, "spec": {"group": "karpenter.k8s.aws", "scope": "Cluster",
+		"names": {"kind": "EC2NodeClass", "plural": "ec2nodeclasses"},
+		"versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}]}}`)}
 	for _, test := range []struct {
 		name       string
 		image      func(*testing.T, *origin) string
 		secrets    secrets
 		pullSecret *corev1.LocalObjectReference
+		profile    *provider.Profile
 		want       string
 		message    string
 	}{
 		{
+			name:    "When the platform is AWS and the payload has no Karpenter for it, it should say which components there are",
+			image:   func(t *testing.T, s *origin) string { return s.push(t, "3", karpenter("1.36.3")) },
+			profile: aws.New(), want: "False/ComponentMissing", message: `no component "karpenter-aws"; it has karpenter-clusterapi`,
+		}, {
+			name:    "When the platform is AWS and the payload defines no EC2NodeClass, it should say so, because the operator doesn't either",
+			image:   func(t *testing.T, s *origin) string { return s.push(t, "3", other) },
+			profile: aws.New(), want: "False/DefinitionMissing",
+			message: "release 1.36.3 ships no CustomResourceDefinition ec2nodeclasses.karpenter.k8s.aws for its component karpenter-aws; choose a payload that does",
+		}, {
 			name:  "When the payload has no Karpenter for the platform, it should say which components there are",
 			image: func(t *testing.T, s *origin) string { return s.push(t, "3", other) },
 			want:  "False/ComponentMissing", message: "karpenter-aws",
@@ -444,6 +461,9 @@ func TestReasons(t *testing.T) {
 			g := NewWithT(t)
 			s := scopeOf(test.image(t, newOrigin(t)))
 			s.HostedCluster.Spec.PullSecret = test.pullSecret
+			if test.profile != nil {
+				s.Profile = test.profile
+			}
 			result, err := New(Config{PullSecrets: ptr.To(test.secrets)}).Reconcile(t.Context(), s)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(resolvedReason(s)).To(Equal(test.want))
@@ -453,4 +473,15 @@ func TestReasons(t *testing.T) {
 			g.Expect(s.HostedCluster.Status.Version.Desired).To(BeNil())
 		})
 	}
+
+	t.Run("When the platform is AWS and the payload has all of it, it should be resolved", func(t *testing.T) {
+		g := NewWithT(t)
+		s := scopeOf(newOrigin(t).push(t, "3", whole, karpenter("1.36.3")))
+		s.Profile = aws.New()
+		result, err := New(Config{PullSecrets: &secrets{}}).Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(result.Wait).To(BeFalse())
+		g.Expect(resolvedReason(s)).To(Equal("True/AsExpected"))
+		g.Expect(s.Karpenter.Name).To(Equal("karpenter-aws"))
+	})
 }

@@ -91,6 +91,11 @@ type NodeUpgrade struct {
 	Waits string
 }
 
+// Draining is true while AutoNode is being turned off, or the HostedCluster deleted.
+func (s *Scope) Draining() bool {
+	return s.HostedCluster.Spec.AutoNode == nil || !s.HostedCluster.DeletionTimestamp.IsZero()
+}
+
 // Guest reaches one guest cluster.
 type Guest struct {
 	// Cached reads from watches, of the kinds that the guest step watches, and writes.

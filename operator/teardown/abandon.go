@@ -98,7 +98,11 @@ func (t *Teardown) guestIsGone(ctx context.Context, s *scope.Scope) (bool, error
 // giveUp stops waiting for Karpenter: it writes down what is left, deletes the Machines through the management cluster, and, where
 // the guest can be reached, removes the finalizers that only Karpenter would.
 func (t *Teardown) giveUp(ctx context.Context, s *scope.Scope, machines []clusterv1.Machine, claims []karpv1.NodeClaim, d drain) error {
-	if err := t.record(ctx, s, machines, claims, d); err != nil {
+	why := fmt.Sprintf("Karpenter didn't remove its nodes within %s, and %s more by force", d.timeout, patience(d.timeout))
+	if s.Guest == nil {
+		why = unreachable(s, fmt.Sprintf("the deletion waited for it for %s", d.timeout))
+	}
+	if err := t.record(ctx, s, why, machines, claims); err != nil {
 		return err
 	}
 	if err := t.deleteMachines(ctx, machines); err != nil {
@@ -146,7 +150,7 @@ func release(ctx context.Context, guest *scope.Guest, object client.Object) erro
 
 // record writes the ConfigMap, once for each drain, before anything is given up. It belongs to nobody, so that it outlives the HostedCluster; it lies
 // beside the Machines that it is about.
-func (t *Teardown) record(ctx context.Context, s *scope.Scope, machines []clusterv1.Machine, claims []karpv1.NodeClaim, d drain) error {
+func (t *Teardown) record(ctx context.Context, s *scope.Scope, why string, machines []clusterv1.Machine, claims []karpv1.NodeClaim) error {
 	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.AbandonedConfigMap}
 	started := t.begun(s).UTC().Format(time.RFC3339)
 	existing := &corev1.ConfigMap{}
@@ -155,10 +159,6 @@ func (t *Teardown) record(ctx context.Context, s *scope.Scope, machines []cluste
 		return nil
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("reading ConfigMap %s: %w", key, err)
-	}
-	why := fmt.Sprintf("Karpenter didn't remove its nodes within %s, and %s more by force", d.timeout, patience(d.timeout))
-	if s.Guest == nil {
-		why = unreachable(s, fmt.Sprintf("the deletion waited for it for %s", d.timeout))
 	}
 	record := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
@@ -179,12 +179,18 @@ func (t *Teardown) record(ctx context.Context, s *scope.Scope, machines []cluste
 			"nodeClaims":       describeClaims(claims),
 		},
 	}
+	if s.Profile.Unattended != nil {
+		record.Data["unattended"] = s.Profile.Unattended(s.ClusterKey().Name) + "\n"
+	}
 	if err := t.Apply.Objects(ctx, t.Management, nil, record); err != nil {
 		return err
 	}
 	log.FromContext(ctx).Info("Gave up waiting for nodes to drain", "ConfigMap", key, "machines", len(machines))
-	t.Recorder.Eventf(s.HostedCluster, nil, corev1.EventTypeWarning, v1beta1.AbandonedReason, "Drain",
-		"%s; %d %s deleted without a drain: see ConfigMap %s", why, len(machines), plural(len(machines), "Machine is", "Machines are"), key)
+	what := fmt.Sprintf("%d %s deleted without a drain", len(machines), plural(len(machines), "Machine is", "Machines are"))
+	if s.Profile.Unattended != nil {
+		what = "machines may be left that nobody removes"
+	}
+	t.Recorder.Eventf(s.HostedCluster, nil, corev1.EventTypeWarning, v1beta1.AbandonedReason, "Drain", "%s; %s: see ConfigMap %s", why, what, key)
 	return nil
 }
 
@@ -201,7 +207,11 @@ func describeMachines(machines []clusterv1.Machine) string {
 func describeClaims(claims []karpv1.NodeClaim) string {
 	var b strings.Builder
 	for i := range claims {
-		fmt.Fprintf(&b, "%s node=%s\n", claims[i].Name, claims[i].Status.NodeName)
+		fmt.Fprintf(&b, "%s node=%s", claims[i].Name, claims[i].Status.NodeName)
+		if id := claims[i].Status.ProviderID; id != "" {
+			fmt.Fprintf(&b, " providerID=%s", id)
+		}
+		b.WriteByte('\n')
 	}
 	return b.String()
 }

@@ -30,12 +30,8 @@ import (
 // drain deletes the NodeClaims and waits until Karpenter has seen them off.
 func (t *Teardown) drain(ctx context.Context, s *scope.Scope, claims []karpv1.NodeClaim, d drain) (scope.Result, error) {
 	result := scope.Result{Wait: true, RequeueAfter: recheck}
-	if s.Component != nil {
-		for _, step := range t.Operand {
-			if _, err := step.Reconcile(ctx, s); err != nil {
-				return result, fmt.Errorf("%s: %w", step.Name(), err)
-			}
-		}
+	if err := t.operate(ctx, s); err != nil {
+		return result, err
 	}
 	for i := range claims {
 		claim := &claims[i]

@@ -4,6 +4,7 @@ package teardown
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -51,13 +52,13 @@ const (
 // remove takes Karpenter away, once there is no node of it any more.
 func (t *Teardown) remove(ctx context.Context, s *scope.Scope, d drain) (scope.Result, error) {
 	deleted := !s.HostedCluster.DeletionTimestamp.IsZero()
-	if result, err := removeNodeClasses(ctx, s, deleted); err != nil || result.Wait {
+	if result, err := t.removeNodeClasses(ctx, s, d, deleted); err != nil || result.Wait {
 		return result, err
 	}
 	if result, err := t.removeComponent(ctx, s); err != nil || result.Wait {
 		return result, err
 	}
-	if err := removeIdentity(ctx, s.Guest); err != nil {
+	if err := errors.Join(removeIdentity(ctx, s), removeLease(ctx, s)); err != nil {
 		return scope.Result{}, err
 	}
 	if deleted {
@@ -67,8 +68,9 @@ func (t *Teardown) remove(ctx context.Context, s *scope.Scope, d drain) (scope.R
 }
 
 // removeNodeClasses deletes the default node class; all of them if the definition is to go too. No NodeClaim is left that their
-// finalizer protects, so it is removed here, whether or not Karpenter runs.
-func removeNodeClasses(ctx context.Context, s *scope.Scope, all bool) (scope.Result, error) {
+// finalizer protects, so it is removed here, whether or not Karpenter runs. A Karpenter that has more to clean up than that is given
+// the time that there is.
+func (t *Teardown) removeNodeClasses(ctx context.Context, s *scope.Scope, d drain, all bool) (scope.Result, error) {
 	classes, err := nodeClasses(ctx, s)
 	if err != nil {
 		return scope.Result{}, err
@@ -90,13 +92,19 @@ func removeNodeClasses(ctx context.Context, s *scope.Scope, all bool) (scope.Res
 		if !ok {
 			return scope.Result{}, fmt.Errorf("%T can't be copied", class)
 		}
-		if controllerutil.RemoveFinalizer(class, kind.Finalizer) {
+		waits := kind.CleansUp && d.phase != over
+		if !waits && controllerutil.RemoveFinalizer(class, kind.Finalizer) {
 			patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 			if err := s.Guest.Live.Patch(ctx, class, patch); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
 				return scope.Result{}, fmt.Errorf("releasing node class %s in the guest: %w", class.GetName(), err)
 			}
 		}
 		held = append(held, class.GetName())
+	}
+	if len(held) > 0 && kind.CleansUp {
+		if err := t.operate(ctx, s); err != nil {
+			return scope.Result{}, err
+		}
 	}
 	if len(held) > 0 {
 		return scope.Result{Wait: true, Message: "removing node class " + strings.Join(held, ", "), RequeueAfter: recheck}, nil
@@ -180,15 +188,20 @@ func (t *Teardown) karpenterRuns(ctx context.Context, deployment *appsv1.Deploym
 
 // removeIdentity deletes the policies that guard what is ours in the guest, then Karpenter's ServiceAccount and what it may do there,
 // and with it every token.
-func removeIdentity(ctx context.Context, guest *scope.Guest) error {
+func removeIdentity(ctx context.Context, s *scope.Scope) error {
+	guest := s.Guest
 	ours := client.MatchingLabels{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}
-	for _, gvk := range []schema.GroupVersionKind{
+	kinds := []schema.GroupVersionKind{
 		admissionregistrationv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicyBinding"),
 		admissionregistrationv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicy"),
 		rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"),
 		rbacv1.SchemeGroupVersion.WithKind("ClusterRole"),
 		corev1.SchemeGroupVersion.WithKind("ServiceAccount"),
-	} {
+	}
+	if s.Profile.Roles != nil {
+		kinds = append(kinds, rbacv1.SchemeGroupVersion.WithKind("RoleBinding"), rbacv1.SchemeGroupVersion.WithKind("Role"))
+	}
+	for _, gvk := range kinds {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(gvk)
 		if err := guest.Live.List(ctx, list, ours); err != nil {

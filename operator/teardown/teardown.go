@@ -58,6 +58,8 @@ type Teardown struct {
 	// unreachable remembers since when a guest hasn't been connected: of time.Time by the HostedCluster's UID. It isn't
 	// persisted on purpose: a new leader finds out by itself.
 	unreachable *lru.Cache
+	// withheld remembers since when Karpenter hasn't had the right to launch nodes: of time.Time by the HostedCluster's UID.
+	withheld *lru.Cache
 }
 
 var _ scope.Step = (*Teardown)(nil)
@@ -70,7 +72,7 @@ func New(config Config) *Teardown {
 	if config.DrainTimeout == 0 {
 		config.DrainTimeout = DefaultDrainTimeout
 	}
-	return &Teardown{Config: config, unreachable: lru.New(1 << 14), largest: lru.New(1 << 14)}
+	return &Teardown{Config: config, unreachable: lru.New(1 << 14), largest: lru.New(1 << 14), withheld: lru.New(1 << 14)}
 }
 
 // Name implements scope.Step.
@@ -92,6 +94,7 @@ func (t *Teardown) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	if err == nil && !result.Wait {
 		t.unreachable.Remove(s.HostedCluster.UID)
 		t.largest.Remove(s.HostedCluster.UID)
+		t.withheld.Remove(s.HostedCluster.UID)
 		s.HostedCluster.Status.AutoNode = nil
 		meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, v1beta1.NodesUpToDate)
 		meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, v1beta1.GuestReachable)
@@ -100,7 +103,8 @@ func (t *Teardown) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 }
 
 func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, machines []clusterv1.Machine) (scope.Result, error) {
-	if err := markDraining(ctx, s); err != nil {
+	quiet, err := t.stopLaunching(ctx, s)
+	if err != nil {
 		return scope.Result{}, err
 	}
 	claims, err := nodeClaims(ctx, s)
@@ -117,6 +121,8 @@ func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, machines []clu
 		return t.drain(ctx, s, claims, d)
 	case len(machines) > 0:
 		return t.reap(ctx, machines, d)
+	case !quiet && d.phase != over:
+		return scope.Result{Wait: true, Message: "waiting until Karpenter launches nothing any more", RequeueAfter: settle}, nil
 	}
 	return t.remove(ctx, s, d)
 }
@@ -210,10 +216,16 @@ func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, machines []
 		return scope.Result{}, err
 	}
 	if gone && len(machines) == 0 {
+		if err := t.recordUnattended(ctx, s); err != nil {
+			return scope.Result{}, err
+		}
 		return t.removeComponent(ctx, s)
 	}
 	d := t.drainOf(s, nil)
 	held := fmt.Sprintf("%d %s", len(machines), plural(len(machines), "Machine", "Machines"))
+	if s.Profile.Unattended != nil {
+		held = "its nodes"
+	}
 	if s.HostedCluster.DeletionTimestamp.IsZero() {
 		return scope.Result{Wait: true, Message: unreachable(s, held+" to be drained once it answers"), RequeueAfter: slowRecheck}, nil
 	}

@@ -63,10 +63,13 @@ var definitions = sync.OnceValue(func() error { return clusters.InstallDefinitio
 func start() time.Time { return time.Now().Truncate(time.Minute).Add(time.Minute) }
 
 // setUp makes a hosted cluster with what Karpenter needs in the guest.
-func setUp(ctx context.Context, t *testing.T, name string) *fixture {
+func setUp(ctx context.Context, t *testing.T, name string, changes ...func(*scope.Scope)) *fixture {
 	t.Helper()
 	g := NewWithT(t)
 	f := setUpWithout(ctx, t, name)
+	for _, change := range changes {
+		change(f.Scope)
+	}
 	applier := apply.New()
 	tokens := access.New(access.Config{
 		Management: clusters.Management.Client, Live: clusters.Management.Client, Secrets: clusters.Management.Client, Apply: applier, Clock: f.clock,

@@ -45,6 +45,9 @@ var exceptions = []audit.Exception{
 		Identity: operatorIdentity, Group: clusterv1.GroupVersion.Group, Resources: []string{"clusters"}, Verbs: []string{"get"}, Sometimes: true,
 		Reason: "a guest that can't be reached is only believed to be gone when the API server has no Cluster",
 	}, {
+		Identity: operatorIdentity, Group: infrav1.GroupVersion.Group, Resources: []string{"awsclusters"}, Verbs: []string{"get"},
+		Reason: "the region of a cluster on AWS is read from its infrastructure; the world has no AWS",
+	}, {
 		Identity: operatorIdentity, Group: monitoringGroup, Resources: []string{"podmonitors"}, Verbs: []string{"list", "watch"},
 		Reason: "the world has no Prometheus operator",
 	}, {

@@ -26,6 +26,7 @@ import (
 
 	"github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/operator/provider"
+	"github.com/autonode-io/autonode/operator/provider/aws"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 )
 
@@ -37,7 +38,7 @@ const (
 )
 
 // profiles are those of operator/run.go.
-var profiles = provider.NewProfiles(clusterapi.New())
+var profiles = provider.NewProfiles(clusterapi.New(), aws.New())
 
 // build is kustomize build.
 func build(t *testing.T, dir string) resmap.ResMap {

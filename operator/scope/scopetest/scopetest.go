@@ -181,6 +181,36 @@ func AutoNode() *v1beta1.AutoNode {
 	}}
 }
 
+// AWS is a valid configuration of the AWS provider.
+func AWS() *v1beta1.AutoNode {
+	return &v1beta1.AutoNode{ProvisionerConfig: v1beta1.ProvisionerConfig{
+		Name: v1beta1.ProvisionerKarpenter,
+		Karpenter: &v1beta1.Karpenter{
+			Platform: v1beta1.PlatformAWS,
+			AWS:      &v1beta1.AWS{RoleARN: "arn:aws:iam::123456789012:role/karpenter"},
+		},
+	}}
+}
+
+// EC2NodeClasses defines the AWS provider's node class as a payload does, but without its schema.
+func EC2NodeClasses() *apiextensionsv1.CustomResourceDefinition {
+	return &apiextensionsv1.CustomResourceDefinition{
+		TypeMeta:   metav1.TypeMeta{APIVersion: apiextensionsv1.SchemeGroupVersion.String(), Kind: "CustomResourceDefinition"},
+		ObjectMeta: metav1.ObjectMeta{Name: "ec2nodeclasses.karpenter.k8s.aws"},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: "karpenter.k8s.aws",
+			Scope: apiextensionsv1.ClusterScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: "EC2NodeClass", ListKind: "EC2NodeClassList", Plural: "ec2nodeclasses", Singular: "ec2nodeclass"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{
+					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)},
+				},
+			}},
+		},
+	}
+}
+
 // InstallDefinitions puts the embedded definitions into the guest cluster, for steps that come behind the one that does.
 func (c *Clusters) InstallDefinitions() error {
 	definitions, err := crds.Embedded()

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package aws
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/lru"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/provider"
+)
+
+const infrastructureGroup = "infrastructure.cluster.x-k8s.io"
+
+// infrastructures are the kinds of Cluster API's AWS provider whose clusters are in AWS.
+var infrastructures = sets.New("AWSCluster", "AWSManagedCluster", "ROSACluster")
+
+// regions looks up in which region clusters are. Their infrastructure is read once for each Cluster: its region is immutable.
+type regions struct {
+	known *lru.Cache // of string by knownKey
+}
+
+type knownKey struct {
+	cluster        types.UID
+	infrastructure clusterv1.ContractVersionedObjectReference
+}
+
+func newRegions() *regions { return &regions{known: lru.New(1 << 12)} }
+
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=awsclusters,verbs=get
+
+// checkCluster finds a Cluster that isn't in AWS, or in nobody knows which region.
+func (r *regions) checkCluster(ctx context.Context, in provider.Input) (provider.Finding, error) {
+	if ref := in.Cluster.Spec.InfrastructureRef; ref.APIGroup != infrastructureGroup || !infrastructures.Has(ref.Kind) {
+		is := fmt.Sprintf("Cluster %s/%s has no infrastructureRef", in.Namespace, in.ClusterName)
+		if ref.IsDefined() {
+			is = fmt.Sprintf("the infrastructure of Cluster %s/%s is a %s.%s and no AWSCluster", in.Namespace, in.ClusterName, ref.Kind, ref.APIGroup)
+		}
+		return provider.Finding{
+			Reason:  v1beta1.InfrastructureMismatchReason,
+			Message: fmt.Sprintf("spec.autoNode.provisionerConfig.karpenter.platform: AWS makes EC2 instances, but %s; use platform ClusterAPI, or correct spec.infraID", is),
+		}, nil
+	}
+	_, finding, err := r.of(ctx, in)
+	return finding, err
+}
+
+// of returns the region that the spec names, else the one of the Cluster's infrastructure.
+func (r *regions) of(ctx context.Context, in provider.Input) (string, provider.Finding, error) {
+	const field = "spec.autoNode.provisionerConfig.karpenter.aws.region"
+	if region := in.Config.AWS.Region; region != "" {
+		return region, provider.Finding{}, nil
+	}
+	if in.Cluster == nil {
+		return "", provider.Finding{}, fmt.Errorf("there is no Cluster %s/%s", in.Namespace, in.ClusterName)
+	}
+	key := knownKey{cluster: in.Cluster.UID, infrastructure: in.Cluster.Spec.InfrastructureRef}
+	if known, ok := r.known.Get(key); ok {
+		if region, ok := known.(string); ok {
+			return region, provider.Finding{}, nil
+		}
+	}
+	ref := key.infrastructure
+	if ref.Kind != "AWSCluster" {
+		return "", unknown("%s is required: the infrastructure of Cluster %s/%s is of kind %s, which doesn't say in which region it is", field, in.Namespace, in.ClusterName, ref.Kind), nil
+	}
+	mapping, err := in.Mapper.RESTMapping(ref.GroupKind())
+	if meta.IsNoMatchError(err) {
+		return "", provider.Finding{
+			Reason:  v1beta1.KindNotFoundReason,
+			Message: fmt.Sprintf("the management cluster doesn't serve %s, which has the region; install its provider, or set %s", ref.GroupKind(), field),
+		}, nil
+	}
+	if err != nil {
+		return "", provider.Finding{}, fmt.Errorf("looking up kind %s: %w", ref.GroupKind(), err)
+	}
+	infrastructure := &unstructured.Unstructured{}
+	infrastructure.SetGroupVersionKind(mapping.GroupVersionKind)
+	err = in.Reader.Get(ctx, client.ObjectKey{Namespace: in.Namespace, Name: ref.Name}, infrastructure)
+	if apierrors.IsNotFound(err) {
+		return "", unknown("there is no %s %s/%s, which would say in which region it is; create it, or set %s", ref.Kind, in.Namespace, ref.Name, field), nil
+	}
+	if err != nil {
+		return "", provider.Finding{}, fmt.Errorf("reading %s %s/%s: %w", ref.Kind, in.Namespace, ref.Name, err)
+	}
+	region, _, err := unstructured.NestedString(infrastructure.Object, "spec", "region")
+	if err != nil || region == "" {
+		return "", unknown("spec.region of %s %s/%s doesn't say in which region it is; set %s", ref.Kind, in.Namespace, ref.Name, field), nil //nolint:nilerr // a field of another type is as good as none
+	}
+	r.known.Add(key, region)
+	return region, provider.Finding{}, nil
+}
+
+func unknown(format string, args ...any) provider.Finding {
+	return provider.Finding{Reason: v1beta1.InvalidSpecReason, Message: fmt.Sprintf(format, args...)}
+}
