@@ -31,7 +31,7 @@ func Parse(spec v1beta1.MaintenanceWindow) (*Window, error) {
 	}
 	schedule, err := cron.ParseStandard("CRON_TZ=" + location.String() + " " + spec.Schedule)
 	if err != nil {
-		return nil, fmt.Errorf("schedule: %q isn't one such as \"0 2 * * 6\" (minute, hour, day of the month, month, day of the week): %w", spec.Schedule, err)
+		return nil, fmt.Errorf("schedule: %q isn't one such as \"0 2 * * 6\" (minute, hour, day of month, month and day of week): %w", spec.Schedule, err)
 	}
 	if spec.Duration.Duration <= 0 {
 		return nil, errors.New("duration: it has to be positive")

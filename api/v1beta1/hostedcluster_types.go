@@ -215,7 +215,7 @@ const (
 
 // MaintenanceWindow opens again and again.
 type MaintenanceWindow struct {
-	// schedule is when it opens, as cron has it: minute, hour, day of the month, month, day of the week, such as "0 2 * * 6"; or
+	// schedule is when it opens, as cron has it: minute, hour, day of month, month and day of week, such as "0 2 * * 6"; or
 	// @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually. An hour that clocks skip in spring doesn't come.
 	// +required
 	// +kubebuilder:validation:MinLength=1

@@ -89,7 +89,7 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, rival string)
 
 	upgrade := hostedCluster.Spec.AutoNode.NodeUpgrade
 	if _, err := nodeupgrade.Window(upgrade); err != nil {
-		return verdict{reason: v1beta1.InvalidSpecReason, message: err.Error()}, nil
+		return verdict{reason: v1beta1.InvalidSpecReason, message: err.Error()}, nil //nolint:nilerr // the spec's error, and not one of looking
 	}
 	if !profile.HoldsUpgrades && upgrade != nil && upgrade.Policy != "" && upgrade.Policy != v1beta1.NodeUpgradeImmediate {
 		return verdict{reason: v1beta1.InvalidSpecReason, message: fmt.Sprintf(

@@ -116,8 +116,8 @@ func TestMatrix(t *testing.T) {
 			got, began := outcome{}, f.clock.Now()
 			var last scope.Result
 			// Looked at before the deadline, behind it, behind what is given up, and long after.
-			for round, minute := range []time.Duration{0, 10, 20, 29, 31, 34, 37, 60, 65} {
-				f.clock.SetTime(began.Add(minute * time.Minute))
+			for round, minute := range []int{0, 10, 20, 29, 31, 34, 37, 60, 65} {
+				f.clock.SetTime(began.Add(time.Duration(minute) * time.Minute))
 				if e.guest == down || e.guest == flapping && round%2 == 1 {
 					f.unreachable()
 				} else {
