@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"testing"
 
@@ -47,6 +48,21 @@ func TestEnable(t *testing.T) {
 		for _, pod := range pods.Items {
 			g.Expect(pod.Status.ContainerStatuses).To(ConsistOf(HaveField("ImageID", HaveSuffix(digest))))
 		}
+	})
+
+	t.Run("When somebody takes the labels of Karpenter's component away, it should put them back", func(t *testing.T) {
+		g := NewWithT(t)
+		component := &v1beta1.ControlPlaneComponent{}
+		key := client.ObjectKey{Namespace: c.namespace(), Name: v1beta1.KarpenterComponent}
+		g.Expect(c.management.Get(t.Context(), key, component)).To(Succeed())
+		labels := maps.Clone(component.Labels)
+		before := client.MergeFrom(component.DeepCopy())
+		delete(component.Labels, v1beta1.PlatformLabel)
+		g.Expect(c.management.Patch(t.Context(), component, before)).To(Succeed())
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.management.Get(ctx, key, component)).To(Succeed())
+			g.Expect(component.Labels).To(Equal(labels))
+		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
 	})
 
 	t.Run("When 30 pods are pending, it should run them all, and take every node away when they go", func(t *testing.T) {
