@@ -6,34 +6,25 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/autonode-io/autonode/karpenter/mounted"
 	"github.com/autonode-io/autonode/karpenter/shape"
 )
 
-const (
-	// MaxFileSize bounds a price file, in bytes. A ConfigMap holds less.
-	MaxFileSize = 4 << 20
-	// unwatchedInterval is between two looks at a file that can't be watched, because the machine's watches are used up.
-	unwatchedInterval = time.Minute
-)
+// MaxFileSize bounds a price file, in bytes. A ConfigMap holds less.
+const MaxFileSize = 4 << 20
 
 var decimal = regexp.MustCompile(`^[0-9]{1,12}(\.[0-9]{1,12})?$`)
 
@@ -108,44 +99,14 @@ func (f *File) OnChange(do func()) {
 // NeedLeaderElection implements manager.LeaderElectionRunnable: who waits to lead knows the prices too.
 func (f *File) NeedLeaderElection() bool { return false }
 
-// Start follows the file until ctx ends. It watches the directory: the kubelet replaces a mounted ConfigMap's files by changing a
-// link beside them.
+// Start follows the file until ctx ends.
 func (f *File) Start(ctx context.Context) error {
-	logger := log.FromContext(ctx).WithValues("file", f.path)
-	ctx = log.IntoContext(ctx, logger)
-	var changes <-chan fsnotify.Event
-	var failures <-chan error
-	var again <-chan time.Time
-	watcher, err := fsnotify.NewWatcher()
-	if err == nil {
-		defer func() { _ = watcher.Close() }()
-		err = watcher.Add(filepath.Dir(f.path))
-		changes, failures = watcher.Events, watcher.Errors
-	}
-	if err != nil {
-		logger.Error(err, "the price file can't be watched and is looked at from time to time instead")
-		ticker := time.NewTicker(unwatchedInterval)
-		defer ticker.Stop()
-		again = ticker.C
-	}
-	f.load(ctx)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changes:
-		case err := <-failures:
-			// Events were lost, so anything may have changed.
-			logger.Error(err, "watching the price file")
-		case <-again:
-		}
-		f.load(ctx)
-	}
+	return mounted.Follow(ctx, f.path, f.load)
 }
 
 // load reads the file if it differs from the last time.
 func (f *File) load(ctx context.Context) {
-	raw, err := read(f.path)
+	raw, err := mounted.Read(f.path, MaxFileSize)
 	f.mu.Lock()
 	before := f.state.Load()
 	if err == nil && before.read && before.problem == nil && bytes.Equal(raw, f.raw) {
@@ -178,26 +139,6 @@ func (f *File) load(ctx context.Context) {
 	for _, do := range observers {
 		do()
 	}
-}
-
-// read returns nothing for a file that doesn't exist.
-func read(path string) ([]byte, error) {
-	file, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(file, MaxFileSize+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(raw) > MaxFileSize {
-		return nil, fmt.Errorf("it is larger than %d bytes", MaxFileSize)
-	}
-	return raw, nil
 }
 
 // parse understands all of a file or nothing of it.
