@@ -39,6 +39,8 @@ type Options struct {
 	NodeUpgradeWindow string
 	// AllowedBootstrapPatches are those that node classes may have, in JSON as spec.bootstrapPatches has them. Empty: any.
 	AllowedBootstrapPatches string
+	// NodeImageFile holds the names of images that machines boot from; empty for none.
+	NodeImageFile string
 	// PriceFile holds prices of instance types; empty for none.
 	PriceFile string
 }
@@ -61,6 +63,8 @@ func (o *Options) AddFlags(fs *options.FlagSet) {
 		"Kubernetes version of nodes whose node class names none, such as 1.36.3. Without it nodes follow the guest's API server, and they never exceed it.")
 	fs.StringVar(&o.NodeUpgradeWindow, "node-upgrade-window", env.WithDefaultString("NODE_UPGRADE_WINDOW", ""),
 		`When nodes may be replaced because --node-version is another than theirs: a maintenance window in JSON, such as {"schedule":"0 2 * * 6","duration":"4h","timeZone":"Europe/Zurich"}, or never. Without it at any time. New nodes get --node-version in any case.`)
+	fs.StringVar(&o.NodeImageFile, "node-image-file", env.WithDefaultString("NODE_IMAGE_FILE", ""),
+		"JSON file of the images that machines boot from, a list of {version, images}, where images are by architecture, infrastructure and region or format, and for nodes of that version. It is read again when it changes, and it need not exist. Bootstrap patches have them as variables.")
 	fs.StringVar(&o.PriceFile, "price-file", env.WithDefaultString("PRICE_FILE", ""),
 		"YAML file of prices in US dollars an hour, a list of {instanceType, zone, capacityType, price}. It is read again when it changes, and it need not exist. A price in it takes the place of the annotations on templates and MachineDeployments.")
 }

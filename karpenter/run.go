@@ -52,6 +52,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/limit"
 	"github.com/autonode-io/autonode/karpenter/machine"
 	"github.com/autonode-io/autonode/karpenter/nodeclass"
+	"github.com/autonode-io/autonode/karpenter/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/offering"
 	"github.com/autonode-io/autonode/karpenter/orphan"
 	"github.com/autonode-io/autonode/karpenter/pricing"
@@ -268,6 +269,13 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 			return nil, fmt.Errorf("following the prices: %w", err)
 		}
 	}
+	var images *nodeimage.File
+	if opts.NodeImageFile != "" {
+		images = nodeimage.NewFile(opts.NodeImageFile)
+		if err := guest.Add(images); err != nil {
+			return nil, fmt.Errorf("following the node images: %w", err)
+		}
+	}
 	instanceTypes := instancetype.NewStore(instancetype.Config{Pricing: prices, Unavailable: unavailable, Limits: limits, Memory: memory})
 	provider := cloudprovider.New(cloudprovider.Config{
 		Guest:          guest.GetClient(),
@@ -275,11 +283,12 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 		Recorder:       guest.EventRecorder,
 		Machines:       machines,
 		AllowedPatches: allowedPatches,
+		Images:         images,
 		InstanceTypes:  instanceTypes,
 		Limits:         limits,
 		Overlays:       guest.InstanceTypeStore,
 		Patience:       patience,
-		Drift:          drift.New(drift.Config{InstanceTypes: instanceTypes, Version: versions.Resolve, Upgrades: upgrades, Clock: guest.Clock}),
+		Drift:          drift.New(drift.Config{InstanceTypes: instanceTypes, Images: images, Version: versions.Resolve, Upgrades: upgrades, Clock: guest.Clock}),
 	})
 	undecorated := metrics.Decorate(leadership.Gate(provider, keeper.Suspended))
 	decorated := overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)
@@ -304,6 +313,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 			}),
 			Store:    instanceTypes,
 			Prices:   priceFile,
+			Images:   images,
 			Version:  versions,
 			Recorder: guest.EventRecorder,
 			Clock:    guest.Clock,

@@ -27,7 +27,7 @@ const healedWithin = 20 * time.Second
 // guestObject is something that the operator keeps in a guest.
 type guestObject struct {
 	object client.Object
-	// break changes what is the operator's and adds what isn't, as somebody else.
+	// damage changes what is the operator's and adds what isn't, as somebody else.
 	damage func(client.Object)
 	// whole says what else has to hold once it is healed, beside the label and others' metadata.
 	whole func(Gomega, client.Object)

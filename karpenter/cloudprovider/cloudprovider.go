@@ -27,6 +27,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/instancetype"
 	"github.com/autonode-io/autonode/karpenter/limit"
 	"github.com/autonode-io/autonode/karpenter/machine"
+	"github.com/autonode-io/autonode/karpenter/nodeimage"
 )
 
 var _ cloudprovider.CloudProvider = (*CloudProvider)(nil)
@@ -50,6 +51,8 @@ type Config struct {
 	Recorder   events.Recorder
 	// AllowedPatches are the bootstrap patches that node classes may have; nil allows any.
 	AllowedPatches []v1alpha1.BootstrapPatches
+	// Images are those that the payload names; nil for none.
+	Images *nodeimage.File
 	// Machines of the cluster.
 	Machines *machine.Provider
 	// InstanceTypes of every node class.

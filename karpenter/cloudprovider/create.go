@@ -211,6 +211,12 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 			priceAnnotation:                         formatPrice(chosen.offering.Price),
 		},
 	}
+	plan.Images = c.Images.For(plan.Version, sh.Arch)
+	if sh.Bootstrap.ConfigTemplate != nil {
+		if hash, _ := machine.ImagesHash(plan.BootstrapPatches, sh.Bootstrap.ConfigTemplate.GroupVersionKind().GroupKind(), plan.Images); hash != "" {
+			plan.Annotations[v1alpha1.NodeImagesHashAnnotation] = hash
+		}
+	}
 	if sh.Machine != nil {
 		// Ours win: they decide whose the Machine is.
 		plan.Labels = maps.Clone(sh.Machine.Labels)

@@ -15,7 +15,9 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/instancetype"
+	provider "github.com/autonode-io/autonode/karpenter/machine"
 	"github.com/autonode-io/autonode/karpenter/nodeclass"
+	"github.com/autonode-io/autonode/karpenter/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/shape"
 	"github.com/autonode-io/autonode/karpenter/version"
 )
@@ -30,6 +32,8 @@ const (
 	ShapeDrifted cloudprovider.DriftReason = "ShapeDrifted"
 	// BootstrapDrifted: the content of the bootstrap template has changed, or the data Secret's name.
 	BootstrapDrifted cloudprovider.DriftReason = "BootstrapDrifted"
+	// NodeImageDrifted: the release payload names another image where the node class's bootstrap patches have one.
+	NodeImageDrifted cloudprovider.DriftReason = "NodeImageDrifted"
 	// VersionDrifted: nodes of this class and shape get another Kubernetes version now.
 	VersionDrifted cloudprovider.DriftReason = "VersionDrifted"
 )
@@ -38,6 +42,8 @@ const (
 type Config struct {
 	// InstanceTypes hold the shapes as they are now.
 	InstanceTypes *instancetype.Store
+	// Images are those that the payload names; nil for none.
+	Images *nodeimage.File
 	// Version resolves the version of a shape's nodes, and says whether the guest's API server answers. Without a shape it
 	// is that of the node class.
 	Version func(nodeClass *v1alpha1.ClusterAPINodeClass, sh *shape.Shape) (result version.Result, reachable bool)
@@ -82,6 +88,8 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 		return ShapeDrifted
 	case sh != nil && !deferred && differs(machine.Annotations[v1alpha1.BootstrapHashAnnotation], sh.Bootstrap.Hash):
 		return BootstrapDrifted
+	case sh != nil && !deferred && d.mayUpgrade() && differs(machine.Annotations[v1alpha1.NodeImagesHashAnnotation], d.images(nodeClass, sh, resolved.Version)):
+		return NodeImageDrifted
 	}
 	if nodeClass.Spec.Version == "" && deployed && (sh == nil || deferred && sh.Version() != "") {
 		// The version is the MachineDeployment's, which isn't known, or isn't ours to follow.
@@ -90,12 +98,25 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 	if differs(strings.TrimPrefix(machine.Spec.Version, "v"), strings.TrimPrefix(resolved.Version, "v")) {
 		// A version that the node class or the MachineDeployment names is its writer's decision, not the platform's.
 		followsPayload := nodeClass.Spec.Version == "" && (sh == nil || sh.Version() == "")
-		if followsPayload && d.Upgrades != nil && !d.Upgrades(d.Clock.Now()) {
+		if followsPayload && !d.mayUpgrade() {
 			return ""
 		}
 		return VersionDrifted
 	}
 	return ""
+}
+
+// mayUpgrade says whether nodes may be replaced now for what the payload decides.
+func (d *Detector) mayUpgrade() bool { return d.Upgrades == nil || d.Upgrades(d.Clock.Now()) }
+
+// images is the hash of the images that a machine of a shape would be made with; empty if its patches refer to none.
+func (d *Detector) images(nodeClass *v1alpha1.ClusterAPINodeClass, sh *shape.Shape, version string) string {
+	if sh.Bootstrap.ConfigTemplate == nil {
+		return ""
+	}
+	kind := sh.Bootstrap.ConfigTemplate.GroupVersionKind().GroupKind()
+	hash, _ := provider.ImagesHash(nodeClass.Spec.BootstrapPatches, kind, d.Images.For(version, sh.Arch))
+	return hash
 }
 
 // differs compares two values of which either may be unknown.

@@ -3,6 +3,8 @@
 package drift_test
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -22,7 +24,9 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/drift"
 	"github.com/autonode-io/autonode/karpenter/instancetype"
+	"github.com/autonode-io/autonode/karpenter/machine"
 	"github.com/autonode-io/autonode/karpenter/nodeclass"
+	"github.com/autonode-io/autonode/karpenter/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/offering"
 	"github.com/autonode-io/autonode/karpenter/pricing"
 	"github.com/autonode-io/autonode/karpenter/shape"
@@ -42,6 +46,8 @@ type world struct {
 	reachable bool
 	// upgrades may be nil.
 	upgrades version.Upgrades
+	// images are those of the payload, and may be nil.
+	images *nodeimage.File
 	// unavailable may be nil.
 	unavailable *offering.Unavailable
 }
@@ -110,6 +116,7 @@ func (w *world) reason() cloudprovider.DriftReason {
 	}
 	detector := drift.New(drift.Config{
 		InstanceTypes: store,
+		Images:        w.images,
 		Version: func(nodeClass *v1alpha1.ClusterAPINodeClass, sh *shape.Shape) (version.Result, bool) {
 			in := version.Input{Spec: nodeClass.Spec.Version, Payload: w.payload, Current: nodeClass.Status.Version}
 			if sh != nil {
@@ -346,10 +353,62 @@ func TestMachineDeployment(t *testing.T) {
 	}
 }
 
+func TestNodeImages(t *testing.T) {
+	// booted is a node whose bootstrap had an image of the payload's.
+	booted := func(t *testing.T, value string) *world {
+		w := settled()
+		kind := schema.GroupVersionKind{Group: "bootstrap.cluster.x-k8s.io", Version: "v1", Kind: "AnyConfigTemplate"}
+		w.nodeClass.Spec.BootstrapPatches = []v1alpha1.BootstrapPatches{{APIGroup: kind.Group, Kind: "AnyConfig", Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/image", Value: value}}}}
+		w.nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation] = nodeclass.Hash(w.nodeClass)
+		template := &unstructured.Unstructured{}
+		template.SetGroupVersionKind(kind)
+		w.shapes[0].Bootstrap = shape.Bootstrap{ConfigTemplate: template, Hash: "bootstrap"}
+		w.names(t, "ami-1")
+		if hash, _ := machine.ImagesHash(w.nodeClass.Spec.BootstrapPatches, kind.GroupKind(), w.images.For("1.36.2", "amd64")); hash != "" {
+			w.machine.Annotations[v1alpha1.NodeImagesHashAnnotation] = hash
+		}
+		return w
+	}
+	for name, tc := range map[string]struct {
+		value  string
+		change func(*testing.T, *world)
+		want   cloudprovider.DriftReason
+	}{
+		"When the payload names the same image, it should find no drift":               {"$(NodeImage.aws.us-east-1)", func(*testing.T, *world) {}, ""},
+		"When the payload names another image, it should find it":                      {"$(NodeImage.aws.us-east-1)", func(t *testing.T, w *world) { w.names(t, "ami-2") }, drift.NodeImageDrifted},
+		"When no patch uses the image that has changed, it should find no drift":       {"$(Version)", func(t *testing.T, w *world) { w.names(t, "ami-2") }, ""},
+		"When the payload names no image any more, it should find no drift":            {"$(NodeImage.aws.us-east-1)", func(_ *testing.T, w *world) { w.images = nil }, ""},
+		"When the control plane isn't there yet, it should find no drift before it is": {"$(NodeImage.aws.us-east-1)", func(t *testing.T, w *world) { w.names(t, "ami-2"); w.payload = "1.36.3" }, ""},
+		"When nodes may not be upgraded now, it should find no drift": {"$(NodeImage.aws.us-east-1)", func(t *testing.T, w *world) {
+			w.names(t, "ami-2")
+			w.upgrades = func(time.Time) bool { return false }
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := booted(t, tc.value)
+			tc.change(t, w)
+			if got := w.reason(); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// names lets the payload name an image.
+func (w *world) names(t *testing.T, image string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "images.json")
+	content := `[{"version": "1.36.2", "images": {"amd64": {"aws": {"us-east-1": "` + image + `"}}}}]`
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.images = nodeimage.NewFile(path)
+}
+
 func TestReasonsAreStable(t *testing.T) {
 	t.Run("When people filter by a reason, it should still be called that", func(t *testing.T) {
-		got := []cloudprovider.DriftReason{drift.NodeClassDrifted, drift.OfferingGone, drift.ShapeDrifted, drift.BootstrapDrifted, drift.VersionDrifted}
-		if diff := cmp.Diff([]cloudprovider.DriftReason{"NodeClassDrifted", "OfferingGone", "ShapeDrifted", "BootstrapDrifted", "VersionDrifted"}, got); diff != "" {
+		got := []cloudprovider.DriftReason{drift.NodeClassDrifted, drift.OfferingGone, drift.ShapeDrifted, drift.BootstrapDrifted, drift.NodeImageDrifted, drift.VersionDrifted}
+		if diff := cmp.Diff([]cloudprovider.DriftReason{"NodeClassDrifted", "OfferingGone", "ShapeDrifted", "BootstrapDrifted", "NodeImageDrifted", "VersionDrifted"}, got); diff != "" {
 			t.Errorf("reasons (-want +got):\n%s", diff)
 		}
 	})

@@ -19,6 +19,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/nodeimage"
 )
 
 // Plan is all that one NodeClaim's machine is made from. Building from it needs no API server.
@@ -45,6 +46,8 @@ type Plan struct {
 	Taints []corev1.Taint
 	// BootstrapPatches of the node class; those for the bootstrap config's kind are applied.
 	BootstrapPatches []v1alpha1.BootstrapPatches
+	// Images are those that the payload names for the node's version and architecture, which patches can refer to.
+	Images nodeimage.Images
 	// Kubelet settings that go into bootstrap kinds that are known or patched.
 	Kubelet *v1alpha1.KubeletConfiguration
 	// MaxPods of the node, 0 to leave it to the bootstrap template.

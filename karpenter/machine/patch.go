@@ -68,7 +68,7 @@ func applyPatches(config *unstructured.Unstructured, plan Plan, registration Reg
 		return err
 	}
 	for _, patch := range patches {
-		value, empty, err := expand(patch.Value, values)
+		value, empty, err := expand(patch.Value, values, plan.Images)
 		if err != nil {
 			return fmt.Errorf("bootstrap patch %s: value: %w", patch.Path, err)
 		}

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/karpenter/nodeimage"
 )
 
 // variables are what a patch's value can refer to; v1alpha1.BootstrapPatch documents them. A list is a []any, an object a
@@ -100,7 +102,7 @@ func parseValue(value string) ([]part, error) {
 
 // expand fills variables in. A value that is one variable and nothing else keeps its type, any other is a string. Empty says
 // that it has variables and that none of them has anything to say.
-func expand(value string, values map[string]any) (expanded any, empty bool, err error) {
+func expand(value string, values map[string]any, images nodeimage.Images) (expanded any, empty bool, err error) {
 	parts, err := parseValue(value)
 	if err != nil {
 		return nil, false, err
@@ -113,6 +115,13 @@ func expand(value string, values map[string]any) (expanded any, empty bool, err 
 		}
 		used++
 		v, known := values[p.variable]
+		if infrastructure, variant, isImage := imageOf(p.variable); isImage && !known {
+			image, found := images.Get(infrastructure, variant)
+			if !found {
+				return nil, false, fmt.Errorf("$(%s): the release payload names no such image for the machine's architecture", p.variable)
+			}
+			v, known = image, true
+		}
 		if !known {
 			return nil, false, fmt.Errorf("$(%s) isn't a variable", p.variable)
 		}

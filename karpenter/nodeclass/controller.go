@@ -4,6 +4,7 @@
 package nodeclass
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,8 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/informer"
 	"github.com/autonode-io/autonode/karpenter/instancetype"
+	"github.com/autonode-io/autonode/karpenter/machine"
+	"github.com/autonode-io/autonode/karpenter/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/pricing"
 	"github.com/autonode-io/autonode/karpenter/shape"
 	"github.com/autonode-io/autonode/karpenter/version"
@@ -51,6 +54,8 @@ type Config struct {
 	Objects *informer.Set
 	Shapes  *shape.Resolver
 	Store   *instancetype.Store
+	// Images are those that the payload names; nil for none.
+	Images *nodeimage.File
 	// Prices are those of the Store that are in a file, nil without one.
 	Prices *pricing.File
 	// Version resolves the nodes' version; its tracker is watched.
@@ -158,7 +163,10 @@ func (c *Controller) announce(ctx context.Context, nodeClass *v1alpha1.ClusterAP
 	if err != nil {
 		return err
 	}
-	hash := shapesHash(snapshot)
+	hash := shapesHash(snapshot, func(sh *shape.Shape) string {
+		hash, _ := c.images(nodeClass, sh)
+		return hash
+	})
 	if nodeClass.Annotations[ShapesHashAnnotation] == hash {
 		return nil
 	}
@@ -171,6 +179,16 @@ func (c *Controller) announce(ctx context.Context, nodeClass *v1alpha1.ClusterAP
 		return fmt.Errorf("writing the hash of the shapes into the node class: %w", err)
 	}
 	return nil
+}
+
+// images returns the hash of the images that a shape's nodes would be made with, or the variable of one that isn't there.
+func (c Config) images(nodeClass *v1alpha1.ClusterAPINodeClass, sh *shape.Shape) (hash, missing string) {
+	if sh.Bootstrap.ConfigTemplate == nil {
+		return "", ""
+	}
+	version := cmp.Or(sh.NodeVersion, nodeClass.Status.Version)
+	kind := sh.Bootstrap.ConfigTemplate.GroupVersionKind().GroupKind()
+	return machine.ImagesHash(nodeClass.Spec.BootstrapPatches, kind, c.Images.For(version, sh.Arch))
 }
 
 // own sets the finalizer and the hash, before anything is made from the node class.
@@ -257,6 +275,9 @@ func (c *Controller) watchOthers(ctx context.Context, queue workqueue.TypedRateL
 	c.Version.Tracker.OnChange(notify)
 	if c.Prices != nil {
 		c.Prices.OnChange(notify)
+	}
+	if c.Images != nil {
+		c.Images.OnChange(notify)
 	}
 	go func() {
 		for {

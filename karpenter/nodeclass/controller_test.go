@@ -38,6 +38,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/informer"
 	"github.com/autonode-io/autonode/karpenter/instancetype"
 	"github.com/autonode-io/autonode/karpenter/nodeclass"
+	"github.com/autonode-io/autonode/karpenter/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/offering"
 	"github.com/autonode-io/autonode/karpenter/pricing"
 	"github.com/autonode-io/autonode/karpenter/sandbox"
@@ -58,10 +59,10 @@ type fixture struct {
 	store   *instancetype.Store
 	server  *server
 	tracker *version.Tracker
-	// prices is the path of the price file, which doesn't exist.
-	prices string
-	events *recorder
-	name   string
+	// prices and images are the paths of the files of prices and of node images, which don't exist.
+	prices, images string
+	events         *recorder
+	name           string
 }
 
 // server is the guest's API server as far as its version goes: the real one has only one.
@@ -139,6 +140,9 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	f.prices = filepath.Join(t.TempDir(), "prices.yaml")
 	prices := pricing.NewFile(f.prices)
 	f.Expect(m.Add(prices)).To(Succeed())
+	f.images = filepath.Join(t.TempDir(), "images.json")
+	images := nodeimage.NewFile(f.images)
+	f.Expect(m.Add(images)).To(Succeed())
 	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.WithFile(prices), Unavailable: offering.NewUnavailable(clock.RealClock{})})
 	f.tracker = version.NewTracker(f.server)
 	_, err = f.tracker.Reconcile(t.Context())
@@ -147,7 +151,7 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	f.Expect(nodeclass.New(nodeclass.Config{
 		Guest: m.GetClient(), Namespace: f.Namespace, Objects: objects, AllowedPatches: allowed,
 		Shapes: shape.NewResolver(shape.Config{Objects: objects, ClusterName: f.Cluster.Name, Secrets: secrets, Namespace: f.Namespace}),
-		Store:  f.store, Prices: prices, Version: version.Resolver{Tracker: f.tracker, Payload: "1.36.2"}, Recorder: f.events, Clock: clock.RealClock{},
+		Store:  f.store, Prices: prices, Images: images, Version: version.Resolver{Tracker: f.tracker, Payload: "1.36.2"}, Recorder: f.events, Clock: clock.RealClock{},
 	}).Register(t.Context(), m)).To(Succeed())
 
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/instancetype"
+	"github.com/autonode-io/autonode/karpenter/shape"
 )
 
 // ShapesHashAnnotation is on a node class: the hash of what its shapes are made of. It changes when nodes may have to be
@@ -50,11 +51,15 @@ func Hash(nodeClass *v1alpha1.ClusterAPINodeClass) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// shapesHash is of the content of every shape's templates, in whatever order they are offered.
-func shapesHash(snapshot *instancetype.Snapshot) string {
+// shapesHash is of the content of every shape's templates and of the images that its nodes would boot from, in whatever order the
+// shapes are offered.
+func shapesHash(snapshot *instancetype.Snapshot, images func(*shape.Shape) string) string {
 	content := map[string]string{}
 	for sh := range snapshot.Shapes() {
 		content[sh.Source.Annotation()] = sh.ContentHash + "/" + sh.Bootstrap.Hash
+		if hash := images(sh); hash != "" {
+			content[sh.Source.Annotation()] += "/" + hash
+		}
 	}
 	sum := sha256.New()
 	for _, source := range slices.Sorted(maps.Keys(content)) {

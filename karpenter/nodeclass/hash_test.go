@@ -26,7 +26,7 @@ func TestShapesHash(t *testing.T) {
 			}
 		}
 		change(&shapes[0], &shapes[1])
-		return shapesHash(instancetype.Build(instancetype.Input{Shapes: shapes, Pricing: pricing.Default()}))
+		return shapesHash(instancetype.Build(instancetype.Input{Shapes: shapes, Pricing: pricing.Default()}), func(*shape.Shape) string { return "" })
 	}
 	base := hash(func(_, _ *shape.Shape) {})
 	t.Run("When another shape makes the offering because the cheaper one can't be had, it should stay", func(t *testing.T) {

@@ -63,6 +63,16 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 		return reconcile.Result{}, nil
 	}
 	err := in.found.BootstrapErr
+	if imageless, without := s.imageless(nodeClass, in.found.Shapes); err == nil && without > 0 {
+		message := fmt.Sprintf("the release payload names no image for %s; correct the variable in spec.bootstrapPatches, or choose a payload that does", imageless)
+		if without == len(in.found.Shapes) {
+			conditions.SetFalse(condition, v1alpha1.NodeImageMissingReason, message)
+		} else {
+			conditions.SetTrueWithReason(condition, v1alpha1.NodeImageMissingReason, fmt.Sprintf("%s; %d of %s can't be launched for that",
+				message, without, plural(len(in.found.Shapes), "shape", "shapes")))
+		}
+		return reconcile.Result{}, nil
+	}
 	if err == nil {
 		if doubt := unregistering(nodeClass, in.found.Shapes); doubt != "" {
 			conditions.SetTrueWithReason(condition, v1alpha1.RegistrationUnknownReason, doubt)
@@ -92,6 +102,19 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 	}
 	conditions.SetFalse(condition, reason, message)
 	return result, nil
+}
+
+// imageless counts the shapes whose nodes would need an image that isn't there, and names the first.
+func (s bootstrapReady) imageless(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []shape.Shape) (first string, n int) {
+	for i := range shapes {
+		sh := &shapes[i]
+		if _, missing := s.images(nodeClass, sh); missing != "" {
+			if n++; n == 1 {
+				first = fmt.Sprintf("%s on %s", missing, sh.Arch)
+			}
+		}
+	}
+	return first, n
 }
 
 func bootstrapName(nodeClass *v1alpha1.ClusterAPINodeClass) string {

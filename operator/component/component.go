@@ -32,6 +32,7 @@ import (
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/pullsecret"
 	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/payload"
 )
 
 // podMonitorCRD is what has to be there for the management cluster to serve PodMonitors.
@@ -68,7 +69,7 @@ func (c *Component) Name() string { return "component" }
 // +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents/status,verbs=patch
 //
 // What was made is watched in every namespace, because control planes come and go:
-// +kubebuilder:rbac:groups="",resources=serviceaccounts;secrets,verbs=list;watch
+// +kubebuilder:rbac:groups="",resources=configmaps;serviceaccounts;secrets,verbs=list;watch
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=list;watch
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=list;watch
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=list;watch
@@ -77,6 +78,7 @@ func (c *Component) Name() string { return "component" }
 //
 // And it is written under these names only. Server-side apply names the object that it makes, so that names restrict create too:
 // +kubebuilder:rbac:groups="",resources=serviceaccounts,resourceNames=karpenter,verbs=create;patch
+// +kubebuilder:rbac:groups="",resources=configmaps,resourceNames=karpenter-node-images,verbs=create;patch;delete
 // +kubebuilder:rbac:groups="",resources=secrets,resourceNames=karpenter-pull-secret,verbs=create;patch;delete
 // +kubebuilder:rbac:groups=apps,resources=deployments,resourceNames=karpenter,verbs=create;patch
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,resourceNames=karpenter,verbs=create;patch
@@ -124,12 +126,14 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 			Reader:      c.Management,
 			Mapper:      c.Management.RESTMapper(),
 		},
-		Profile:    s.Profile,
-		Labels:     labelsFor(s.HostedCluster),
-		GuestPort:  guestPort(s.Guest),
-		Image:      image,
-		PullSecret: secret,
-		Monitoring: monitoring,
+		Profile:        s.Profile,
+		Labels:         labelsFor(s.HostedCluster),
+		GuestPort:      guestPort(s.Guest),
+		Image:          image,
+		NodeImages:     s.Release.NodeImages,
+		PayloadVersion: s.Karpenter.Versions[payload.KubernetesVersion],
+		PullSecret:     secret,
+		Monitoring:     monitoring,
 	})
 	if err != nil {
 		return scope.Result{}, fmt.Errorf("rendering Karpenter: %w", err)

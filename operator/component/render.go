@@ -18,6 +18,7 @@ import (
 
 	"github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/operator/provider"
+	"github.com/autonode-io/autonode/payload"
 )
 
 // PullSecretName is the name of the copy of a HostedCluster's pull secret in its control-plane namespace.
@@ -35,6 +36,9 @@ type Input struct {
 	Image string
 	// GuestPort is that of the guest's API server.
 	GuestPort int32
+	// NodeImages are the payload's, for nodes of PayloadVersion: NodeVersion may be a former one.
+	NodeImages     payload.NodeImages
+	PayloadVersion string
 	// PullSecret is the HostedCluster's, nil if it has none.
 	PullSecret *corev1.Secret
 	// Monitoring says that the management cluster serves PodMonitors.
@@ -76,6 +80,17 @@ func render(ctx context.Context, in Input) ([]client.Object, error) {
 	if in.copiesPullSecret() {
 		if err := add(in.pullSecret(), nil); err != nil {
 			return nil, err
+		}
+	}
+	if in.Profile.ReadsNodeImages {
+		images, err := in.nodeImages(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if images != nil {
+			if err := add(images, nil); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if err := add(adapted(karpenter.PodDisruptionBudget, nil)); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -26,6 +27,7 @@ import (
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/provider/aws"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
+	"github.com/autonode-io/autonode/payload"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -33,8 +35,8 @@ var update = flag.Bool("update", false, "write the golden files")
 // deployments is a client.Reader of MachineDeployments.
 type deployments []clusterv1.MachineDeployment
 
-func (d deployments) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
-	panic("nothing is read by name")
+func (d deployments) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	return apierrors.NewNotFound(corev1.Resource("configmaps"), key.Name)
 }
 
 func (d deployments) List(_ context.Context, list client.ObjectList, opts ...client.ListOption) error {
@@ -107,9 +109,11 @@ func TestRender(t *testing.T) {
 		{
 			name: "When a cluster selects templates, it should render Karpenter for their kind", golden: "templates",
 		}, {
-			name:   "When there is a pull secret, monitoring and an unusual port, it should copy the one, add a PodMonitor and open the last",
+			name:   "When there are node images, a pull secret, monitoring and an unusual port, it should write the first, copy the second, add a PodMonitor and open the last",
 			golden: "everything",
 			change: func(in *Input) {
+				in.PayloadVersion = "1.36.3"
+				in.NodeImages = payload.NodeImages{"amd64": {"aws": {"us-east-1": "ami-1"}}}
 				in.Monitoring = true
 				in.GuestPort = 31443
 				in.PullSecret = &corev1.Secret{

@@ -92,6 +92,7 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 		Watches(&corev1.Pod{}, ours, builder.WithPredicates(component.PodTroubled())).
 		Watches(&corev1.ServiceAccount{}, ours, changed, builder.OnlyMetadata).
 		Watches(&corev1.Secret{}, ours, changed, builder.OnlyMetadata).
+		Watches(&corev1.ConfigMap{}, ours, changed).
 		Watches(&rbacv1.Role{}, ours, changed, builder.OnlyMetadata).
 		Watches(&rbacv1.RoleBinding{}, ours, changed, builder.OnlyMetadata).
 		Watches(&policyv1.PodDisruptionBudget{}, ours, changed, builder.OnlyMetadata).

@@ -39,6 +39,8 @@ type Profile struct {
 	// and labels; AdaptDeployment sets what else varies.
 	Deployment      func() (*appsv1.Deployment, error)
 	AdaptDeployment func(ctx context.Context, in Input, deployment *appsv1.Deployment) error
+	// ReadsNodeImages says that Karpenter is to be given the images that the payload names for nodes.
+	ReadsNodeImages bool
 	// Role returns what Karpenter may do in its control-plane namespace; nil where it has no business there.
 	Role func(ctx context.Context, in Input) (*rbacv1.Role, error)
 

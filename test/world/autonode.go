@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -126,8 +127,10 @@ func (a *autonode) publish(ctx context.Context, registry *registry.Registry) err
 			return err
 		}
 		release, err := payload.Build(payload.Spec{
-			Version:  version,
-			Previous: previous,
+			Version: version,
+			// No machine of the world boots from one; that they reach Karpenter is what matters.
+			NodeImages: payload.NodeImages{runtime.GOARCH: {"kwok": {"raw": "kwok-" + version}}},
+			Previous:   previous,
 			Components: []payload.ComponentSpec{{
 				Name: karpenterComponent, Image: image, Versions: map[string]string{payload.KubernetesVersion: version}, CRDs: definitions,
 			}},

@@ -133,9 +133,12 @@ type BootstrapPatch struct {
 	// Object: Labels. Strings: TaintFlag and LabelFlag (those lists, joined by commas), KubeReservedFlag,
 	// SystemReservedFlag, EvictionHardFlag and MaxPodsFlag (as the kubelet's flags want them), Version (without a leading v),
 	// InstanceType, Zone, CapacityType, NodeClaim. Number: MaxPods. A patch all of whose variables are empty is left out.
+	// NodeImage.<infrastructure> is the image that the release payload names for the machine's architecture, and
+	// NodeImage.<infrastructure>.<region or format> where it names several, such as $(NodeImage.aws.us-east-1); a node class
+	// with an image that the payload doesn't name launches nothing.
 	// +required
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([^$]|[$]+[^$(]|[$]+[$][(]|[$][(](Taint(s|List|Flag)|Label(s|List|Flag)|(KubeReserved|SystemReserved|EvictionHard|MaxPods)Flag|MaxPods|Version|InstanceType|Zone|CapacityType|NodeClaim)[)])*[$]*$')",message="value refers to a variable that doesn't exist: the variables are Taints, TaintList, TaintFlag, Labels, LabelList, LabelFlag, KubeReservedFlag, SystemReservedFlag, EvictionHardFlag, MaxPods, MaxPodsFlag, Version, InstanceType, Zone, CapacityType and NodeClaim; write $$( for a text $("
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([^$]|[$]+[^$(]|[$]+[$][(]|[$][(](Taint(s|List|Flag)|Label(s|List|Flag)|(KubeReserved|SystemReserved|EvictionHard|MaxPods)Flag|MaxPods|Version|InstanceType|Zone|CapacityType|NodeClaim|NodeImage([.][a-z0-9_-]+)+)[)])*[$]*$')",message="value refers to a variable that doesn't exist: the variables are Taints, TaintList, TaintFlag, Labels, LabelList, LabelFlag, KubeReservedFlag, SystemReservedFlag, EvictionHardFlag, MaxPods, MaxPodsFlag, Version, InstanceType, Zone, CapacityType, NodeClaim and NodeImage.<infrastructure>[.<region or format>]; write $$( for a text $("
 	Value string `json:"value"`
 }
 
@@ -358,6 +361,9 @@ const (
 	BootstrapMissingReason = "BootstrapMissing"
 	// BootstrapNotFoundReason: the bootstrap template or Secret doesn't exist; create it, or correct the name.
 	BootstrapNotFoundReason = "BootstrapNotFound"
+	// NodeImageMissingReason: bootstrapPatches name an image that the release payload doesn't have for a machine's architecture; correct the
+	// variable's infrastructure, region or format, or choose a payload that names it.
+	NodeImageMissingReason = "NodeImageMissing"
 	// BootstrapNotAllowedReason: the platform doesn't allow this node class to decide what a machine boots with; have the Secret or the
 	// patches named in spec.autoNode of the HostedCluster.
 	BootstrapNotAllowedReason = "BootstrapNotAllowed"

@@ -37,6 +37,9 @@ const (
 	ShapeHashAnnotation = Group + "/shape-hash"
 	// BootstrapHashAnnotation is the hash of the bootstrap template's content that a machine was cloned from.
 	BootstrapHashAnnotation = Group + "/bootstrap-hash"
+	// NodeImagesHashAnnotation is the hash of the release payload's node images that a machine's bootstrap patches named; without any there
+	// is no such annotation.
+	NodeImagesHashAnnotation = Group + "/node-images-hash"
 	// ShapeSourceAnnotation names the shape source that a machine was made from, as <kind>.<group>/<name>.
 	ShapeSourceAnnotation = Group + "/shape-source"
 	// MachineAnnotation is on a NodeClaim: the Machine that it became, as <namespace>/<name>.

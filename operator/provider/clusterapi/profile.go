@@ -32,6 +32,7 @@ func New() *provider.Profile {
 		CheckCluster:    checkCluster,
 		Deployment:      karpenter.Deployment,
 		AdaptDeployment: adaptDeployment,
+		ReadsNodeImages: true,
 		Role:            role,
 		NodeClass: provider.NodeClass{
 			GroupVersionKind:   v1alpha1.GroupVersion.WithKind(v1alpha1.Kind),

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package component
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/payload"
+)
+
+const (
+	// NodeImagesName is the name of the ConfigMap that tells Karpenter which images machines boot from.
+	NodeImagesName = "karpenter-node-images"
+	// NodeImagesKey is its key.
+	NodeImagesKey = "images.json"
+)
+
+// nodeImages are what one payload names, for nodes of its version.
+type nodeImages struct {
+	Version string             `json:"version"`
+	Images  payload.NodeImages `json:"images"`
+}
+
+// nodeImages returns the ConfigMap with the payload's images and those of the payload before it, whose version nodes may still get: they
+// wait for the control plane, a window or an approval, and may not boot from an image that is newer than they are. It is nil where neither names any.
+func (in Input) nodeImages(ctx context.Context) (*corev1.ConfigMap, error) {
+	known := []nodeImages{{Version: in.PayloadVersion, Images: in.NodeImages}}
+	live := &corev1.ConfigMap{}
+	err := in.Reader.Get(ctx, client.ObjectKey{Namespace: in.Namespace, Name: NodeImagesName}, live)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading ConfigMap %s: %w", NodeImagesName, err)
+	}
+	var before []nodeImages
+	if !apierrors.IsNotFound(err) {
+		// What can't be understood somebody has edited, and is written anew.
+		_ = json.Unmarshal([]byte(live.Data[NodeImagesKey]), &before)
+	}
+	for _, former := range before {
+		if former.Version != in.PayloadVersion && len(former.Images) > 0 {
+			known = append(known, former)
+			break
+		}
+	}
+	if len(in.NodeImages) == 0 {
+		if known = known[1:]; len(known) == 0 {
+			return nil, nil
+		}
+	}
+	content, err := json.Marshal(known)
+	if err != nil {
+		return nil, fmt.Errorf("encoding node images: %w", err)
+	}
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: NodeImagesName},
+		Data:       map[string]string{NodeImagesKey: string(content)},
+	}, nil
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package component
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/autonode-io/autonode/payload"
+)
+
+func TestNodeImages(t *testing.T) {
+	named := func(ami string) payload.NodeImages { return payload.NodeImages{"amd64": {"aws": {"us-east-1": ami}}} }
+	entry := func(version, ami string) string {
+		return `{"version":"` + version + `","images":{"amd64":{"aws":{"us-east-1":"` + ami + `"}}}}`
+	}
+	for name, test := range map[string]struct {
+		version string
+		images  payload.NodeImages
+		before  string
+		want    string // empty for no ConfigMap
+	}{
+		"When no payload names an image, there should be no ConfigMap":                             {version: "1.36.3"},
+		"When the first payload names images, they should be there":                                {version: "1.36.3", images: named("a"), want: "[" + entry("1.36.3", "a") + "]"},
+		"When nothing has changed, it should stay as it is":                                        {version: "1.37.1", images: named("b"), before: "[" + entry("1.37.1", "b") + "," + entry("1.36.3", "a") + "]", want: "[" + entry("1.37.1", "b") + "," + entry("1.36.3", "a") + "]"},
+		"When the next payload comes, the former one's should stay for nodes that wait":            {version: "1.37.1", images: named("b"), before: "[" + entry("1.36.3", "a") + "]", want: "[" + entry("1.37.1", "b") + "," + entry("1.36.3", "a") + "]"},
+		"When the one after that comes, the oldest should go":                                      {version: "1.38.0", images: named("c"), before: "[" + entry("1.37.1", "b") + "," + entry("1.36.3", "a") + "]", want: "[" + entry("1.38.0", "c") + "," + entry("1.37.1", "b") + "]"},
+		"When the former payload comes back, it should be the first again":                         {version: "1.36.3", images: named("a"), before: "[" + entry("1.37.1", "b") + "," + entry("1.36.3", "a") + "]", want: "[" + entry("1.36.3", "a") + "," + entry("1.37.1", "b") + "]"},
+		"When another payload of the same version comes, its images should take the others' place": {version: "1.36.3", images: named("a2"), before: "[" + entry("1.36.3", "a") + "]", want: "[" + entry("1.36.3", "a2") + "]"},
+		"When a payload names none any more, the former one's should stay":                         {version: "1.37.1", before: "[" + entry("1.36.3", "a") + "]", want: "[" + entry("1.36.3", "a") + "]"},
+		"When somebody has broken it, it should be written anew":                                   {version: "1.36.3", images: named("a"), before: "{", want: "[" + entry("1.36.3", "a") + "]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input()
+			in.PayloadVersion, in.NodeImages = test.version, test.images
+			reader := fake.NewClientBuilder()
+			if test.before != "" {
+				reader = reader.WithObjects(&corev1.ConfigMap{
+					ObjectMeta: metav1.ObjectMeta{Namespace: in.Namespace, Name: NodeImagesName}, Data: map[string]string{NodeImagesKey: test.before},
+				})
+			}
+			in.Reader = reader.Build()
+			got, err := in.nodeImages(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			data := ""
+			if got != nil {
+				data = got.Data[NodeImagesKey]
+			}
+			if diff := cmp.Diff(test.want, data); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
