@@ -177,10 +177,12 @@ func TestDefinitions(t *testing.T) {
 		g.Expect(live.Spec.Names.ShortNames).To(ConsistOf("buf"))
 		g.Expect(live.Annotations).NotTo(HaveKey(crd.CreatedAnnotation))
 	})
+
+	t.Run("Downgrade", testDowngrade) // not a test of its own, which could come first: the guest has no definitions in the beginning
 }
 
-// TestDowngrade is a definition of a payload's that knows v1beta1 and v1, in a guest that has stored v1.
-func TestDowngrade(t *testing.T) {
+// testDowngrade has a payload's definition that knows v1beta1 and v1, in a guest that has stored v1.
+func testDowngrade(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
 	s, err := clusters.NewScope(ctx, "downgrade")
