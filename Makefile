@@ -14,7 +14,7 @@ CONTAINER_TOOL ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell 
 IMAGE_PREFIX ?= autonode
 
 # Folders with tests that need no world; test/e2e is the rest.
-PACKAGES = ./api/... ./assets/... ./cmd/... ./karpenter/... ./operator/... ./payload/... ./test/audit/... ./test/conformance/... ./test/install/... ./test/leak/... ./test/monitoring/... ./test/world/...
+PACKAGES = ./api/... ./assets/... ./cmd/... ./karpenter/... ./operator/... ./payload/... ./test/audit/... ./test/conformance/... ./test/install/... ./test/leak/... ./test/monitoring/... ./test/scale/... ./test/world/...
 TESTFLAGS ?=
 COUNT ?= 1
 
