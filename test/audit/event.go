@@ -3,9 +3,6 @@
 package audit
 
 import (
-	"bufio"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -76,57 +73,26 @@ func (e Event) uses(p Permission) bool {
 	return e.Resource == p.Resource && e.Verb == p.Verb
 }
 
-// record is what is read of an audit.k8s.io/v1 Event.
-type record struct {
-	Verb      string `json:"verb"`
-	UserAgent string `json:"userAgent"`
-	User      struct {
-		Username string `json:"username"`
-	} `json:"user"`
-	ObjectRef *struct {
-		Resource    string `json:"resource"`
-		Namespace   string `json:"namespace"`
-		Name        string `json:"name"`
-		APIGroup    string `json:"apiGroup"`
-		Subresource string `json:"subresource"`
-	} `json:"objectRef"`
-	ResponseStatus struct {
-		Code int `json:"code"`
-	} `json:"responseStatus"`
-	Annotations map[string]string `json:"annotations"`
-}
-
-// Read reads an audit log, one JSON object a line, and returns each different event once. What follows the last line's end is left out: an
-// API server may be writing it, or was killed meanwhile.
+// Read reads an audit log and returns each different event once.
 func Read(log io.Reader) ([]Event, error) {
 	seen := map[Event]bool{}
 	var events []Event
-	reader := bufio.NewReaderSize(log, 1<<20)
-	for number := 1; ; number++ {
-		line, err := reader.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			return events, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("reading an audit log: %w", err)
-		}
-		r := record{}
-		if err := json.Unmarshal(line, &r); err != nil {
-			return nil, fmt.Errorf("reading line %d of an audit log: %w", number, err)
-		}
+	_, err := Each(log, func(r *Record) {
 		event := Event{
 			User: r.User.Username, UserAgent: r.UserAgent, Verb: r.Verb, Code: r.ResponseStatus.Code,
 			Allowed: r.Annotations[decisionAnnotation] == "allow", Reason: r.Annotations[reasonAnnotation],
+			Resource: r.Resource(),
 		}
 		if ref := r.ObjectRef; ref != nil {
-			event.Group, event.Resource, event.Namespace, event.Name = ref.APIGroup, ref.Resource, ref.Namespace, ref.Name
-			if ref.Subresource != "" {
-				event.Resource += "/" + ref.Subresource
-			}
+			event.Group, event.Namespace, event.Name = ref.APIGroup, ref.Namespace, ref.Name
 		}
 		if !seen[event] {
 			seen[event] = true
 			events = append(events, event)
 		}
+	})
+	if err != nil {
+		return nil, err
 	}
+	return events, nil
 }

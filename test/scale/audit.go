@@ -3,8 +3,6 @@
 package scale
 
 import (
-	"bufio"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/autonode-io/autonode/test/audit"
 )
 
 // request is one kind of request.
@@ -79,37 +79,23 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// auditEvent is what is read of a line of an audit log.
-type auditEvent struct {
-	Stage      string    `json:"stage"`
-	Verb       string    `json:"verb"`
-	RequestURI string    `json:"requestURI"`
-	At         time.Time `json:"stageTimestamp"`
-	ObjectRef  *struct {
-		Resource    string `json:"resource"`
-		Subresource string `json:"subresource"`
-	} `json:"objectRef"`
-}
-
-// counts is true once for each request: for a watch as it begins, because that may not end.
-func (e *auditEvent) counts() bool {
-	if e.Verb == "watch" {
-		return e.Stage == "ResponseStarted"
+// answered is true once for each request: for a watch as it begins, because that may not end.
+func answered(r *audit.Record) bool {
+	if r.Verb == "watch" {
+		return r.Stage == "ResponseStarted"
 	}
-	return e.Stage == "ResponseComplete"
+	return r.Stage == "ResponseComplete"
 }
 
-func (e *auditEvent) request() request {
-	path, _, _ := strings.Cut(e.RequestURI, "?")
-	switch {
-	case e.ObjectRef != nil && e.ObjectRef.Subresource != "":
-		return request{e.Verb, e.ObjectRef.Resource + "/" + e.ObjectRef.Subresource}
-	case e.ObjectRef != nil && e.ObjectRef.Resource != "":
-		return request{e.Verb, e.ObjectRef.Resource}
+func requestOf(r *audit.Record) request {
+	path, _, _ := strings.Cut(r.RequestURI, "?")
+	switch resource := r.Resource(); {
+	case resource != "":
+		return request{r.Verb, resource}
 	case path == "/":
-		return request{e.Verb, "probe"}
+		return request{r.Verb, "probe"}
 	default:
-		return request{e.Verb, "discovery"}
+		return request{r.Verb, "discovery"}
 	}
 }
 
@@ -133,26 +119,19 @@ func (l *auditLog) next() (*counts, error) {
 	if _, err := file.Seek(l.offset, io.SeekStart); err != nil {
 		return nil, fmt.Errorf("reading %s: %w", l.path, err)
 	}
-	for lines := bufio.NewReaderSize(file, 1<<20); ; {
-		line, err := lines.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			return c, nil // a line that isn't whole yet is read next time
+	size, err := audit.Each(file, func(r *audit.Record) {
+		if !answered(r) {
+			return
 		}
-		if err != nil {
-			return nil, fmt.Errorf("reading %s: %w", l.path, err)
-		}
-		l.offset += int64(len(line))
-		event := &auditEvent{}
-		if err := json.Unmarshal(line, event); err != nil {
-			return nil, fmt.Errorf("reading %s: %w", l.path, err)
-		}
-		if !event.counts() {
-			continue
-		}
-		request := event.request()
+		request := requestOf(r)
 		c.of[request]++
 		if request.writes() {
-			c.lastWrite = later(c.lastWrite, event.At)
+			c.lastWrite = later(c.lastWrite, r.StageTimestamp)
 		}
+	})
+	l.offset += size // a line that isn't whole yet is read next time
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", l.path, err)
 	}
+	return c, nil
 }
