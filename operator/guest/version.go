@@ -102,13 +102,13 @@ func CompareVersions(a, b string) int {
 	return 0
 }
 
-// maxSkew is how many minor versions a kubelet may be behind its API server.
+// MaxBehind is how many minor versions a kubelet may be behind its API server.
 // https://kubernetes.io/releases/version-skew-policy/#kubelet
-const maxSkew = 3
+const MaxBehind = 3
 
 // Unsupported says that an API server is too new for nodes of a version. What isn't known is supported.
 func Unsupported(node, server string) bool {
 	n, errN := version.ParseSemantic(node)
 	s, errS := version.ParseSemantic(server)
-	return errN == nil && errS == nil && n.Major() == s.Major() && n.Minor()+maxSkew < s.Minor()
+	return errN == nil && errS == nil && n.Major() == s.Major() && n.Minor()+MaxBehind < s.Minor()
 }

@@ -22,9 +22,6 @@ import (
 )
 
 const (
-	// MaxBehind is how many minor versions a kubelet may be behind its API server.
-	// https://kubernetes.io/releases/version-skew-policy/#kubelet
-	MaxBehind = 3
 	// MaxAhead is how many minor versions a payload may be ahead of the API server. Nodes are never ahead: they wait for the control
 	// plane. But that is upgraded one minor version at a time, so a payload that is further ahead isn't this upgrade's.
 	MaxAhead = 1
@@ -129,9 +126,9 @@ func apart(nodes, server string) string {
 		return fmt.Sprintf("its nodes run Kubernetes %s, and the guest's API server, now at %s, has to reach %d.%d before; "+
 			"upgrade the control plane one minor version at a time, or choose a payload of %d.%d at most",
 			plain(n), plain(s), n.Major(), n.Minor()-MaxAhead, s.Major(), s.Minor()+MaxAhead)
-	case n.Minor()+MaxBehind < s.Minor():
+	case n.Minor()+guest.MaxBehind < s.Minor():
 		return fmt.Sprintf("its nodes run Kubernetes %s, more than %d minor versions behind the guest's API server at %s; choose a payload of %d.%d at least",
-			plain(n), MaxBehind, plain(s), s.Major(), s.Minor()-MaxBehind)
+			plain(n), guest.MaxBehind, plain(s), s.Major(), s.Minor()-guest.MaxBehind)
 	}
 	return ""
 }
