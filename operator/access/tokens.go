@@ -26,33 +26,29 @@ import (
 // tokens are Karpenter's, by their key in the Secret.
 type tokens map[string]token
 
-// renewAt is when the first of them is to be renewed.
-func (t tokens) renewAt() time.Time {
+// first is the earliest of their times; zero without tokens.
+func (t tokens) first(of func(token) time.Time) time.Time {
 	var first time.Time
 	for _, token := range t {
-		if at := token.renewAt(); first.IsZero() || at.Before(first) {
+		if at := of(token); first.IsZero() || at.Before(first) {
 			first = at
 		}
 	}
 	return first
 }
 
+// renewAt is when the first of them is to be renewed.
+func (t tokens) renewAt() time.Time { return t.first(token.renewAt) }
+
 // until is when the first of them expires by the operator's clock, as the Secret's annotation says it.
 func (t tokens) until() string {
-	var first time.Time
-	for _, token := range t {
-		if first.IsZero() || token.until.Before(first) {
-			first = token.until
-		}
-	}
-	return first.UTC().Format(time.RFC3339)
+	return t.first(func(t token) time.Time { return t.until }).UTC().Format(time.RFC3339)
 }
 
 // read returns the tokens of a Secret, which may be nil, and what is wrong with the others. The tokens' own times are the guest's, whose
 // clock may be any, and the annotation's are the operator's: how far they are apart was measured when the tokens were issued.
 func (a *Access) read(hostedCluster types.UID, secret *corev1.Secret, wanted []provider.Token) (tokens, map[string]string) {
 	current, why := tokens{}, map[string]string{}
-	var first time.Time
 	for _, wanted := range wanted {
 		if secret == nil || len(secret.Data[wanted.Key]) == 0 {
 			why[wanted.Key] = "there is none"
@@ -64,9 +60,6 @@ func (a *Access) read(hostedCluster types.UID, secret *corev1.Secret, wanted []p
 			continue
 		}
 		current[wanted.Key] = found
-		if first.IsZero() || found.expiresAt.Before(first) {
-			first = found.expiresAt
-		}
 	}
 	if len(current) == 0 {
 		return current, why
@@ -76,6 +69,7 @@ func (a *Access) read(hostedCluster types.UID, secret *corev1.Secret, wanted []p
 		ahead, measured = value.(time.Duration)
 	}
 	if len(why) == 0 {
+		first := current.first(func(t token) time.Time { return t.expiresAt })
 		until, err := time.Parse(time.RFC3339, secret.Annotations[v1beta1.TokenExpiresAtAnnotation])
 		if noted := first.Sub(until); err != nil || measured && (noted-ahead).Abs() > imprecision {
 			for key := range current {
@@ -148,15 +142,15 @@ func (a *Access) examine(ctx context.Context, s *scope.Scope, secret *corev1.Sec
 
 // judge says why a token is to be replaced, or nothing.
 func (a *Access) judge(secret *corev1.Secret, current token, wanted provider.Token, account types.UID) string {
-	left := current.until.Sub(a.Clock.Now())
+	now := a.Clock.Now()
 	switch {
 	case current.account != account || secret.Annotations[v1beta1.TokenServiceAccountUIDAnnotation] != string(account):
 		return "its ServiceAccount was recreated"
 	case wanted.Audience != "" && !slices.Equal(current.audiences, []string{wanted.Audience}):
 		return "it isn't for " + wanted.Audience
-	case left > current.lifetime()+imprecision:
+	case current.until.Sub(now) > current.lifetime()+imprecision:
 		return "it would last longer than it was issued for: a clock was set"
-	case left <= current.lifetime()/3:
+	case !now.Before(current.renewAt()):
 		return "it expires soon"
 	}
 	return ""
