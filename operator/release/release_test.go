@@ -119,6 +119,14 @@ func scopeOf(image string) *scope.Scope {
 	}}
 }
 
+// resolve has a payload resolved for the first time, and returns which.
+func resolve(t *testing.T, r *Resolver, s *scope.Scope) v1beta1.DesiredVersion {
+	t.Helper()
+	_, err := r.Reconcile(t.Context(), s)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return *s.HostedCluster.Status.Version.Desired
+}
+
 func resolvedReason(s *scope.Scope) string {
 	c := meta.FindStatusCondition(s.HostedCluster.Status.Conditions, v1beta1.ReleaseResolved)
 	if c == nil {
@@ -186,9 +194,7 @@ func TestResolve(t *testing.T) {
 		g, source := NewWithT(t), newOrigin(t)
 		r := New(Config{PullSecrets: &secrets{}})
 		s := scopeOf(source.push(t, "3", karpenter("1.36.3")))
-		_, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
-		runs := *s.HostedCluster.Status.Version.Desired
+		runs := resolve(t, r, s)
 
 		for _, annotation := range []string{"now", "and now"} {
 			source.status.Store(http.StatusNotFound)
@@ -236,9 +242,7 @@ func TestResolve(t *testing.T) {
 		g, source := NewWithT(t), newOrigin(t)
 		r := New(Config{PullSecrets: &secrets{}})
 		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
-		_, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
-		runs := *s.HostedCluster.Status.Version.Desired
+		runs := resolve(t, r, s)
 
 		s.HostedCluster.Spec.Release.Image = source.host + "/release:9"
 		s.Release = nil
@@ -258,9 +262,7 @@ func TestResolve(t *testing.T) {
 		r := New(Config{PullSecrets: &secrets{}, Guests: guests})
 		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
 		s.Guest = &scope.Guest{}
-		_, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
-		runs := *s.HostedCluster.Status.Version.Desired
+		runs := resolve(t, r, s)
 
 		guests.misfit = &skew.Misfit{Reason: v1beta1.VersionSkewReason, Message: "too far ahead"}
 		s.HostedCluster.Spec.Release.Image = source.push(t, "3", karpenter("1.38.0"))
@@ -277,7 +279,7 @@ func TestResolve(t *testing.T) {
 		g.Expect(source.requests.Load()).To(BeZero())
 
 		s.Guest = nil
-		_, err = r.Reconcile(t.Context(), s)
+		_, err := r.Reconcile(t.Context(), s)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(resolvedReason(s)).To(Equal("False/VersionSkewUnsupported"), "that nobody can be asked is no news")
 
@@ -296,8 +298,7 @@ func TestResolve(t *testing.T) {
 		r := New(Config{PullSecrets: &secrets{}, Guests: guests})
 		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
 		s.Guest = &scope.Guest{}
-		_, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
+		resolve(t, r, s)
 		guests.misfit = &skew.Misfit{Reason: v1beta1.VersionSkewReason, Message: "too far behind"}
 		s.Release = nil
 		result, err := r.Reconcile(t.Context(), s)
@@ -316,9 +317,7 @@ func TestResolve(t *testing.T) {
 	t.Run("When the operator has restarted and the registry is gone, it should wait and touch nothing", func(t *testing.T) {
 		g, source := NewWithT(t), newOrigin(t)
 		s := scopeOf(source.push(t, "3", karpenter("1.36.3")))
-		_, err := New(Config{PullSecrets: &secrets{}}).Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
-		runs := *s.HostedCluster.Status.Version.Desired
+		runs := resolve(t, New(Config{PullSecrets: &secrets{}}), s)
 
 		source.status.Store(http.StatusServiceUnavailable)
 		s.Release = nil
