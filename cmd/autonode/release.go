@@ -88,6 +88,7 @@ type releaseNewOptions struct {
 	components        []string
 	componentVersions []string
 	crds              []string
+	nodeImages        []string
 	output            string
 }
 
@@ -110,7 +111,15 @@ The same input gives the same digest. A component that is given by tag is pinned
   autonode release new --version 1.37.0 --previous 1.36.3 \
     --component karpenter-clusterapi=registry.example/karpenter-clusterapi:v1.14.2 \
     --component-version karpenter-clusterapi:kubernetes=1.37.0 \
-    --registry-config pull-secret.json registry.example/release:1.37.0`,
+    --registry-config pull-secret.json registry.example/release:1.37.0
+
+  # One whose machines boot from other images than the one before
+  autonode release new --version 1.37.1 \
+    --component karpenter-clusterapi=registry.example/karpenter-clusterapi:v1.14.2 \
+    --component-version karpenter-clusterapi:kubernetes=1.37.1 \
+    --node-image amd64/kubevirt=quay.example/node@sha256:51d0… \
+    --node-image amd64/metal/raw.gz=https://images.example/node-1.37.1.raw.gz \
+    registry.example/release:1.37.1`,
 		Args: exactlyOne("TARGET", "the image to push to, like registry.example/release:1.36.3"),
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd, args[0]) },
 	}
@@ -121,6 +130,8 @@ The same input gives the same digest. A component that is given by tag is pinned
 	flags.StringArrayVar(&o.componentVersions, "component-version", nil,
 		"a version of what a component contains, as NAME:WHAT=VERSION; nodes run the one of kubernetes")
 	flags.StringArrayVar(&o.crds, "crds", nil, "a file or folder with a component's CustomResourceDefinitions, as NAME=PATH; repeat for more")
+	flags.StringArrayVar(&o.nodeImages, "node-image", nil, "what machines boot from, as ARCH/INFRASTRUCTURE[/VARIANT]=IMAGE, "+
+		"where VARIANT is a region or a disk's format; repeat for more")
 	flags.StringVarP(&o.output, "output", "o", "", "what to print: nothing special for the image by digest, or json or yaml for the payload's content")
 	o.registry.add(cmd)
 	for _, required := range []string{"version", "component"} {
@@ -172,6 +183,10 @@ func (o *releaseNewOptions) run(cmd *cobra.Command, target string) error {
 // spec makes a payload's specification of the flags.
 func (o *releaseNewOptions) spec() (payload.Spec, error) {
 	spec := payload.Spec{Version: strings.TrimPrefix(o.version, "v"), Previous: o.previous}
+	var err error
+	if spec.NodeImages, err = parseNodeImages(o.nodeImages); err != nil {
+		return spec, err
+	}
 	find := func(flag, name string) (*payload.ComponentSpec, error) {
 		for i := range spec.Components {
 			if spec.Components[i].Name == name {
@@ -304,6 +319,7 @@ type releaseView struct {
 	Image      string                   `json:"image"`
 	Digest     string                   `json:"digest"`
 	Components map[string]componentView `json:"components"`
+	NodeImages payload.NodeImages       `json:"nodeImages,omitempty"`
 }
 
 type componentView struct {
@@ -318,7 +334,8 @@ type crdView struct {
 }
 
 func viewRelease(r *payload.Release) releaseView {
-	view := releaseView{Version: r.Version, Previous: r.Previous, Image: r.Image, Digest: r.Digest, Components: map[string]componentView{}}
+	view := releaseView{Version: r.Version, Previous: r.Previous, Image: r.Image, Digest: r.Digest,
+		Components: map[string]componentView{}, NodeImages: r.NodeImages}
 	for name, c := range r.Components {
 		component := componentView{Image: c.Image, Versions: c.Versions}
 		for _, crd := range c.CRDs {
@@ -387,7 +404,10 @@ func printReleaseTable(w io.Writer, view releaseView) error {
 			}
 		}
 	}
-	return table.Flush()
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	return printNodeImages(w, view.NodeImages)
 }
 
 func orDash(s string) string {

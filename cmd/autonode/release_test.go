@@ -15,6 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/yaml"
 
+	"github.com/autonode-io/autonode/payload"
 	"github.com/autonode-io/autonode/test/world/registry"
 )
 
@@ -144,6 +145,27 @@ nodepools.karpenter.sh   v1, v1beta1   karpenter-clusterapi
 		g.Expect(got.Components).To(HaveKey("karpenter-clusterapi"))
 	})
 
+	t.Run("When node images are given, inspect should show them", func(t *testing.T) {
+		g := NewWithT(t)
+		ref, err := create(t, "--node-image", "amd64/aws/us-east-1=ami-1", "--node-image", "amd64/aws/us-west-2=ami-2",
+			"--node-image", "arm64/kubevirt=quay.example/node:1")
+		g.Expect(err).NotTo(HaveOccurred())
+		out, err := release(t, "inspect", strings.TrimSpace(ref), "--registry-config", config)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(HaveSuffix(`
+NODE IMAGE   INFRASTRUCTURE   IMAGE
+amd64        aws              2, by region or format; see -o yaml
+arm64        kubevirt         quay.example/node:1
+`))
+		out, err = release(t, "inspect", strings.TrimSpace(ref), "--registry-config", config, "-o", "yaml")
+		g.Expect(err).NotTo(HaveOccurred())
+		var got releaseView
+		g.Expect(yaml.UnmarshalStrict([]byte(out), &got)).To(Succeed())
+		g.Expect(got.NodeImages).To(Equal(payload.NodeImages{
+			"amd64": {"aws": {"us-east-1": "ami-1", "us-west-2": "ami-2"}}, "arm64": {"kubevirt": {"": "quay.example/node:1"}},
+		}))
+	})
+
 	t.Run("When a component is given by tag, it should be pinned to its digest", func(t *testing.T) {
 		g := NewWithT(t)
 		ref, err := r.Push(t.Context(), "autonode/karpenter-clusterapi:dev", empty.Image)
@@ -169,6 +191,9 @@ nodepools.karpenter.sh   v1, v1beta1   karpenter-clusterapi
 		"When a version is given twice, it should say which":               {append([]string{"new", "--component-version", "a:b=1.0.0", "--component-version", "a:b=1.0.1", target}, minimal...), "a:b is given twice"},
 		"When a version is of another component, it should say so":         {append([]string{"new", "--component-version", "b:c=1.0.0", target}, minimal...), "there is no --component b="},
 		"When CRDs are of another component, it should say so":             {append([]string{"new", "--crds", "b=" + crds, target}, minimal...), "there is no --component b="},
+		"When a node image has no infrastructure, it should show the form": {append([]string{"new", "--node-image", "amd64=ami-1", target}, minimal...), "want ARCH/INFRASTRUCTURE[/VARIANT]=IMAGE"},
+		"When a node image is given twice, it should say which":            {append([]string{"new", "--node-image", "amd64/aws/a=1", "--node-image", "amd64/aws/a=2", target}, minimal...), "amd64/aws/a is given twice"},
+		"When a node image can't be said in a payload, it should say so":   {append([]string{"new", "--node-image", "amd64/kubevirt/eu=node:1", target}, minimal...), "kubevirt one image"},
 		"When CRDs have no path, it should show the form":                  {append([]string{"new", "--crds", "b", target}, minimal...), "want NAME=PATH"},
 		"When a folder of CRDs isn't there, it should name it":             {append([]string{"new", "--crds", "a=/nowhere/at-all", target}, minimal...), "/nowhere/at-all: no such file"},
 		"When a folder has no CRDs, it should say so":                      {append([]string{"new", "--crds", "a=" + t.TempDir(), target}, minimal...), "has no .yaml, .yml or .json file"},
