@@ -55,6 +55,7 @@ import (
 	"github.com/autonode-io/autonode/operator/skew"
 	"github.com/autonode-io/autonode/operator/status"
 	"github.com/autonode-io/autonode/operator/teardown"
+	"github.com/autonode-io/autonode/payload"
 )
 
 // Options are what the command line decides. Zero values are the defaults, but an empty address serves nothing.
@@ -77,6 +78,8 @@ type Options struct {
 	DrainTimeout time.Duration
 	// GuestTimeout is how long a call to a guest may take; zero is guest.DefaultTimeout.
 	GuestTimeout time.Duration
+	// RegistryCAFile has PEM certificates of authorities that registries are trusted by beside the system's; empty for none.
+	RegistryCAFile string
 	// GuestConnectRetry is how long to wait after a guest couldn't be reached.
 	GuestConnectRetry time.Duration
 
@@ -172,9 +175,13 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	if err := requests.SetUp(ctx, mgr, connections); err != nil {
 		return err
 	}
+	registries, err := release.NewTransport(options.RegistryCAFile)
+	if err != nil {
+		return err
+	}
 	versions := guest.NewVersions(nil, nil)
 	releases := release.New(release.Config{
-		PullSecrets: pullSecrets, Guests: skew.New(skew.Config{Versions: versions}),
+		PullSecrets: pullSecrets, Guests: skew.New(skew.Config{Versions: versions}), Options: payload.Options{Transport: registries},
 	})
 	tokens := access.New(access.Config{
 		Management: management, Live: live, Secrets: connections.Secrets(), Apply: applier,

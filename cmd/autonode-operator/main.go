@@ -83,6 +83,8 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
 		"how long nodes may drain, when AutoNode is turned off or a HostedCluster deleted, before pods are terminated by force; a HostedCluster's spec.nodeDrain has precedence")
 	flags.DurationVar(&options.GuestTimeout, "guest-timeout", guest.DefaultTimeout,
 		"how long a call to a guest's API server may take before the guest counts as not answering")
+	flags.StringVar(&options.RegistryCAFile, "registry-ca-file", "",
+		"PEM certificates of authorities to trust for registries beside the system's; the file is read again when it changes")
 	flags.StringVar(&logLevel, "log-level", "info", "least important log lines to write: debug, info or error")
 	flags.StringVar(&logFormat, "log-format", "auto", "log lines as json or text; auto is text on a terminal")
 	if kubeconfig := flag.Lookup("kubeconfig"); kubeconfig != nil {

@@ -80,6 +80,26 @@ func TestManifests(t *testing.T) {
 			}
 		}
 	})
+
+	t.Run("When an overlay is the one in the documentation for registries of a private authority, it should build", func(t *testing.T) {
+		page, err := os.ReadFile("../../docs/support.md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := regexp.MustCompile("(?s)```yaml\n(resources: \\[.*?)```").FindSubmatch(page)
+		if found == nil {
+			t.Fatal("docs/support.md shows no overlay")
+		}
+		kustomization := regexp.MustCompile(`^resources: \[.*\]`).ReplaceAllString(string(found[1]), "resources: [BASE]")
+		pod := workloadIn(t, overlay(t, kustomization)).deployment.Spec.Template.Spec
+		mount := pod.Containers[0].VolumeMounts[0]
+		if mount.Name != pod.Volumes[0].Name {
+			t.Errorf("the volume %s is mounted, and the pod has %s", mount.Name, pod.Volumes[0].Name)
+		}
+		if want := "--registry-ca-file=" + mount.MountPath + "/ca-bundle.crt"; !slices.Contains(pod.Containers[0].Args, want) {
+			t.Errorf("the arguments %v lack %s", pod.Containers[0].Args, want)
+		}
+	})
 }
 
 // overlay builds a kustomization.yaml, in which BASE is manifests/.
