@@ -294,7 +294,8 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 	decorated := overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)
 
 	clusterState := state.NewCluster(guest.Clock, guest.GetClient(), decorated)
-	core := controllers.NewControllers(ctx, guest.Manager, guest.Clock, guest.GetClient(), guest.EventRecorder, decorated, undecorated, clusterState, guest.InstanceTypeStore)
+	core := controllers.NewControllers(ctx, guest.Manager, guest.Clock, leadership.Guest(guest.GetClient(), keeper.Suspended), guest.EventRecorder,
+		decorated, undecorated, clusterState, guest.InstanceTypeStore)
 	provisioner, err := find[*provisioning.Provisioner](core)
 	if err != nil {
 		return nil, err

@@ -206,6 +206,13 @@ func require(key string, values ...string) poolOption {
 	}
 }
 
+// expiring lets nodes go when they are that old.
+func expiring(age time.Duration) poolOption {
+	return func(pool *karpenterv1.NodePool) {
+		pool.Spec.Template.Spec.ExpireAfter = karpenterv1.NillableDuration{Duration: &age}
+	}
+}
+
 func budget(nodes string) poolOption {
 	return func(pool *karpenterv1.NodePool) {
 		pool.Spec.Disruption.Budgets = []karpenterv1.Budget{{Nodes: nodes}}

@@ -22,6 +22,9 @@ import (
 // away is how long an API server is away: longer than any Lease lasts.
 const away = time.Minute
 
+// expiry is the age at which a node goes by the clock alone. It comes in the middle of an outage that begins half an outage before.
+const expiry = 2 * time.Minute
+
 // Story 9: an API server goes away for a minute. No node is touched for it, and everything goes on by itself. The management
 // cluster's is everybody's, so this story has a world of its own.
 func TestManagementOutage(t *testing.T) {
@@ -43,21 +46,32 @@ func TestManagementOutage(t *testing.T) {
 	c.nodePool(t, "general")
 	c.workload(t, "web", 3, "100m", apart)
 	c.waitRunning(t, "web")
+	pool := c.nodePool(t, "expiring", expiring(expiry))
+	c.workload(t, "aging", 1, "100m", onPool(pool.Name))
+	c.waitRunning(t, "aging")
+	aging := c.claimOf(g, t.Context(), pool.Name)
+	g.Eventually(func() time.Duration { return time.Since(aging.CreationTimestamp.Time) }).
+		WithTimeout(expiry).WithPolling(interval).Should(BeNumerically(">=", expiry-away/2))
 	karpenter, nodes := c.karpenterContainers(g, t.Context()), c.fleet(g, t.Context())
 
 	t.Run("When the management cluster's API server is away, it should delete no NodeClaim and disrupt no node", func(t *testing.T) {
 		stop(t, own.Management())
-		// What would tempt it: pods that need nodes, and nodes that are empty.
-		c.workload(t, "late", 2, "100m", apart)
+		// What would tempt it: pods that need nodes, nodes that are empty, and a node that expires.
+		c.workload(t, "late", 2, "100m", apart, onPool("general"))
 		c.scale(t, "web", 1)
 		NewWithT(t).Consistently(func(g Gomega, ctx context.Context) {
 			g.Expect(c.fleet(g, ctx)).To(ContainElements(nodes))
 		}).WithContext(t.Context()).WithTimeout(away).WithPolling(interval).Should(Succeed())
 	})
 	t.Run("When it is back, it should go on without a restart", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(time.Since(aging.CreationTimestamp.Time)).To(BeNumerically(">", expiry))
 		start(t, own.Management())
 		c.waitRunning(t, "late")
-		g := NewWithT(t)
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.nodeClaims(g, ctx)).NotTo(ContainElement(HaveField("UID", aging.UID)), "it expires now")
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		g.Expect(c.guest.Delete(t.Context(), pool)).To(Succeed())
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.machines(g, ctx)).To(HaveLen(3), "one for web, two for late")
 			g.Expect(c.nodes(g, ctx)).To(HaveLen(3))
@@ -109,6 +123,13 @@ func start(t *testing.T, apiServer *controlplane.Cluster) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), rollout)
 	defer cancel()
 	NewWithT(t).Expect(apiServer.StartAPIServer(ctx)).To(Succeed())
+}
+
+// claimOf returns the NodeClaim of a NodePool that has one.
+func (c *cluster) claimOf(g Gomega, ctx context.Context, pool string) karpenterv1.NodeClaim {
+	claims := slices.DeleteFunc(c.nodeClaims(g, ctx), func(claim karpenterv1.NodeClaim) bool { return claim.Labels[karpenterv1.NodePoolLabelKey] != pool })
+	g.Expect(claims).To(HaveLen(1))
+	return claims[0]
 }
 
 // fleet names every node with what would tell that somebody wants it gone.
