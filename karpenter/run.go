@@ -34,6 +34,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
 	"sigs.k8s.io/karpenter/pkg/controllers"
+	nodeclaimlifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/operator"
@@ -296,10 +297,26 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 	clusterState := state.NewCluster(guest.Clock, guest.GetClient(), decorated)
 	core := controllers.NewControllers(ctx, guest.Manager, guest.Clock, leadership.Guest(guest.GetClient(), keeper.Suspended), guest.EventRecorder,
 		decorated, undecorated, clusterState, guest.InstanceTypeStore)
-	provisioner, err := find[*provisioning.Provisioner](core)
+	provisioner, _, err := find[*provisioning.Provisioner](core)
 	if err != nil {
 		return nil, err
 	}
+	_, nodeClaims, err := find[*nodeclaimlifecycle.Controller](core)
+	if err != nil {
+		return nil, err
+	}
+	lifecycleConfig := lifecycle.Config{
+		Guest:           guest.GetClient(),
+		ManagementCache: management.GetCache(),
+		CloudProvider:   decorated,
+		Machines:        machines,
+		Infrastructure:  infrastructure,
+		Unavailable:     unavailable,
+		Suspended:       keeper.Suspended,
+		Recorder:        guest.EventRecorder,
+		Clock:           guest.Clock,
+	}
+	core[nodeClaims] = lifecycle.Patient(core[nodeClaims], lifecycleConfig)
 	recorder := guest.GetEventRecorderFor("karpenter") //nolint:staticcheck // operatorpkg's status controller takes no other yet.
 	return append(
 		core,
@@ -322,17 +339,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 		status.NewController[*v1alpha1.ClusterAPINodeClass](guest.GetClient(), recorder),
 		learned.New(learned.Config{Guest: guest.GetClient(), Machines: machines, Memory: memory}),
 		buffer.New(buffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: clusterState, Provisioner: provisioner}),
-		lifecycle.New(lifecycle.Config{
-			Guest:           guest.GetClient(),
-			ManagementCache: management.GetCache(),
-			CloudProvider:   decorated,
-			Machines:        machines,
-			Infrastructure:  infrastructure,
-			Unavailable:     unavailable,
-			Suspended:       keeper.Suspended,
-			Recorder:        guest.EventRecorder,
-			Clock:           guest.Clock,
-		}),
+		lifecycle.New(lifecycleConfig),
 		registration.New(registration.Config{
 			Guest:           guest.GetClient(),
 			ManagementCache: management.GetCache(),
@@ -349,13 +356,13 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 	), nil
 }
 
-// find returns the controller of a type among Karpenter core's, which it makes and doesn't name.
-func find[T controller.Controller](all []controller.Controller) (T, error) {
-	for _, c := range all {
+// find returns the controller of a type among Karpenter core's, which it makes and doesn't name, and its place among them.
+func find[T controller.Controller](all []controller.Controller) (T, int, error) {
+	for i, c := range all {
 		if found, ok := c.(T); ok {
-			return found, nil
+			return found, i, nil
 		}
 	}
 	var none T
-	return none, fmt.Errorf("this version of Karpenter core has no %T", none)
+	return none, 0, fmt.Errorf("this version of Karpenter core has no %T", none)
 }

@@ -34,7 +34,7 @@ const (
 // deadline makes Karpenter wait for a machine exactly as long as its node class says. Karpenter's own timeout is the same for
 // all, and counts from a time that it keeps in the NodeClaim's status: moved on, the NodeClaim lives longer; moved back, Karpenter
 // gives it up at once, by its own rules, and counts it for the NodePool's health. One write moves it, and none is needed for a
-// machine that comes within ten minutes.
+// machine that comes within ten minutes. Where nobody could write for longer than that, Patient keeps Karpenter from being the first.
 type deadline struct {
 	Config
 	// suspended is when the management cluster last didn't answer. Deadlines count anew from then: its controllers had no chance.
@@ -99,7 +99,8 @@ func (d *deadline) suspend(ctx context.Context, nodeClaim *karpv1.NodeClaim) err
 }
 
 // stage of a machine: first it has no provider ID, then no node. The time while Cluster API leaves it alone, or isn't there,
-// doesn't count.
+// doesn't count. What a machine reaches once is progress: bootstrap data and a provider ID, after each of which the clock starts anew. Other conditions
+// and their reasons aren't: a provider that tries forever changes them forever.
 func (d *deadline) stage(nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) stage {
 	limits := nodeClass.Spec.Deadlines
 	if limits == nil {
@@ -107,6 +108,13 @@ func (d *deadline) stage(nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.Cluste
 	}
 	s := stage{reason: LaunchTimeoutReason, missing: "machine", limit: limitOr(limits.Launch)}
 	start := m.CreationTimestamp.Time
+	if ready := conditionOf(m, clusterv1.MachineBootstrapConfigReadyCondition); ready.Status == metav1.ConditionTrue && start.Before(ready.LastTransitionTime.Time) {
+		start = ready.LastTransitionTime.Time
+		if latest := m.CreationTimestamp.Add(s.limit); latest.Before(start) {
+			// It isn't the first time that it is ready.
+			start = latest
+		}
+	}
 	if m.Spec.ProviderID != "" {
 		s = stage{reason: RegistrationTimeoutReason, missing: "node", limit: limitOr(limits.Registration)}
 		start = d.Clock.Now()

@@ -143,6 +143,36 @@ func TestDeadline(t *testing.T) {
 		g.Expect(age).To(about(29 * time.Minute))
 	})
 
+	t.Run("When bootstrap data come late, it should give the machine its whole time from then on, once", func(t *testing.T) {
+		g := NewWithT(t)
+		r := newRace(t, minutes(20, 15))
+		ready := func(m *clusterv1.Machine) {
+			m.Status.Conditions = []metav1.Condition{{
+				Type: clusterv1.MachineBootstrapConfigReadyCondition, Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.NewTime(r.clock.Now()),
+			}}
+		}
+		r.until(18 * time.Minute)
+		r.say(ready)
+		nodeClaim, age := r.until(30 * time.Minute)
+		g.Expect(nodeClaim.DeletionTimestamp).To(BeNil(), "after %s", age)
+		r.say(ready)
+		nodeClaim, age = r.until(2 * time.Hour)
+		g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
+		g.Expect(age).To(about(40 * time.Minute))
+	})
+
+	t.Run("When conditions come and go, it should not take that for progress", func(t *testing.T) {
+		g := NewWithT(t)
+		r := newRace(t, minutes(5, 15))
+		for _, reason := range []string{"Trying", "Waiting", "Trying"} {
+			r.say(infrastructure(metav1.ConditionFalse, reason, ""))
+			r.until(r.clock.Now().Sub(r.machine.CreationTimestamp.Time) + time.Minute)
+		}
+		nodeClaim, age := r.until(time.Hour)
+		g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
+		g.Expect(age).To(about(5 * time.Minute))
+	})
+
 	t.Run("When the machine comes within ten minutes, it should cost no write", func(t *testing.T) {
 		g := NewWithT(t)
 		r := newRace(t, minutes(60, 60))

@@ -147,8 +147,8 @@ type BootstrapPatch struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.launch) || (duration(self.launch) >= duration('1m') && duration(self.launch) <= duration('24h'))",message="launch has to be between 1m and 24h"
 // +kubebuilder:validation:XValidation:rule="!has(self.registration) || (duration(self.registration) >= duration('1m') && duration(self.registration) <= duration('24h'))",message="registration has to be between 1m and 24h"
 type Deadlines struct {
-	// launch is from when a Machine is created until the infrastructure provider has a machine for it, that is a provider ID.
-	// Without it 15m.
+	// launch is from when a Machine is created, and once more from when its bootstrap data is there, until the infrastructure
+	// provider has a machine for it, that is a provider ID. Without it 15m.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
