@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,6 +35,9 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/machine"
 )
+
+// afterConflict is how long the cache gets to see the change that a write has met. Not every change of a Node is an event here.
+const afterConflict = 100 * time.Millisecond
 
 // concurrency is small: a reconcile that has something to do is rare, and any other reads memory.
 const concurrency = 10
@@ -90,8 +94,9 @@ func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcil
 	// The lock keeps this from undoing a registration that happens now, and from losing another's taint.
 	err = c.Guest.Patch(ctx, node, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
 	switch {
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		// The change that came between is looked at next.
+	case apierrors.IsConflict(err):
+		return reconcile.Result{RequeueAfter: afterConflict}, nil
+	case apierrors.IsNotFound(err):
 		return reconcile.Result{}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("tainting Node %s: %w", node.Name, err)

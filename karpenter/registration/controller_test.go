@@ -4,12 +4,16 @@ package registration_test
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -36,6 +40,12 @@ type fixture struct {
 
 func start(t *testing.T) *fixture {
 	t.Helper()
+	return startWith(t, func(guest client.Client) client.Client { return guest })
+}
+
+// startWith lets the controller write through a client of its own.
+func startWith(t *testing.T, writes func(client.Client) client.Client) *fixture {
+	t.Helper()
 	f := &fixture{GomegaWithT: NewWithT(t), Sandbox: sandbox.New(t), t: t}
 	f.SetDefaultEventuallyTimeout(20 * time.Second)
 	m, err := manager.New(f.Guest.GetConfig(), manager.Options{
@@ -50,7 +60,7 @@ func start(t *testing.T) *fixture {
 	})).To(Succeed())
 	f.guest = m.GetClient()
 	f.Expect(registration.New(registration.Config{
-		Guest: f.guest, ManagementCache: f.Management.GetCache(), Machines: f.Machines(nil),
+		Guest: writes(f.guest), ManagementCache: f.Management.GetCache(), Machines: f.Machines(nil),
 	}).Register(t.Context(), m)).To(Succeed())
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
@@ -107,6 +117,27 @@ func (f *fixture) dealtWith() {
 	f.Expect(f.Admin.Patch(f.t.Context(), patched, client.MergeFrom(m))).To(Succeed())
 	node := f.node("other", func(n *corev1.Node) { n.Spec.ProviderID = patched.Spec.ProviderID })
 	f.Eventually(f.taints(node)).Should(ContainElement(karpv1.UnregisteredNoExecuteTaint))
+}
+
+// conflicting is a client whose first patch meets a change that came between.
+type conflicting struct {
+	client.Client
+	patches atomic.Int64
+}
+
+func (c *conflicting) Patch(ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	if c.patches.Add(1) == 1 {
+		return apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, object.GetName(), errors.New("it has changed"))
+	}
+	return c.Client.Patch(ctx, object, patch, opts...)
+}
+
+func TestConflict(t *testing.T) {
+	t.Run("When somebody else changes the node at the same time, it should add the taint all the same", func(t *testing.T) {
+		f := startWith(t, func(guest client.Client) client.Client { return &conflicting{Client: guest} })
+		f.provided()
+		f.Eventually(f.taints(f.node("joined", nil))).Should(ContainElement(karpv1.UnregisteredNoExecuteTaint))
+	})
 }
 
 func TestRegistration(t *testing.T) {
