@@ -29,9 +29,8 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 	if err != nil {
 		return outcome{}, err
 	}
-	found, ok := interpret(nodeClass.Spec.FailureReasons, f.conditions(ctx, m), otherConditions(m))
-	if !ok || m.Spec.ProviderID != "" && found.means != v1alpha1.FailureTerminal {
-		// A machine that exists has been had: what is said of capacity now isn't about getting it.
+	found, ok := interpret(nodeClass.Spec.FailureReasons, m.Spec.ProviderID != "", f.conditions(ctx, m), otherConditions(m))
+	if !ok {
 		return outcome{}, nil
 	}
 	key := offeringOf(m)

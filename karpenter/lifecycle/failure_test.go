@@ -135,6 +135,13 @@ func TestFailureReasonsOfNodeClass(t *testing.T) {
 		"When the bootstrap's condition has a word that is known, it should not take it for the infrastructure's": {
 			nil, bootstrap("NotReady", "QuotaExceeded: secrets"), nil, false,
 		},
+		"When a reason that means no capacity to the node class is final for a machine that exists, it should report the machine": {
+			[]v1alpha1.FailureReason{reason("InstanceTerminated", v1alpha1.FailureInsufficientCapacity)},
+			func(m *clusterv1.Machine) {
+				m.Spec.ProviderID = "cloud://8"
+				infrastructure(metav1.ConditionFalse, "InstanceTerminated", "spot")(m)
+			}, []string{lifecycle.MachineFailedReason}, false,
+		},
 		"When the node class ignores a reason, it should wait, whatever the message": {
 			[]v1alpha1.FailureReason{reason("InstanceProvisionFailed", v1alpha1.FailureIgnored)},
 			infrastructure(metav1.ConditionFalse, "InstanceProvisionFailed", "InsufficientInstanceCapacity"), nil, false,
@@ -186,6 +193,19 @@ func TestTerminalFailure(t *testing.T) {
 			func(m *clusterv1.Machine) {
 				m.Spec.ProviderID = "cloud://5"
 				infrastructure(metav1.ConditionFalse, "InstanceTerminated", "spot")(m)
+			}, []string{lifecycle.MachineFailedReason},
+		},
+		"When a machine that exists is gone because capacity was taken back, it should report that it is gone": {
+			func(m *clusterv1.Machine) {
+				m.Spec.ProviderID = "cloud://6"
+				infrastructure(metav1.ConditionFalse, "InstanceTerminated", "Server.InsufficientInstanceCapacity: taken back")(m)
+			}, []string{lifecycle.MachineFailedReason},
+		},
+		"When a machine that exists has failed, it should report that, whatever else is said of capacity": {
+			func(m *clusterv1.Machine) {
+				m.Spec.ProviderID = "cloud://7"
+				infrastructure(metav1.ConditionFalse, "QuotaExceeded", "for disks")(m)
+				failed("CreateError", "the image doesn't boot")(m)
 			}, []string{lifecycle.MachineFailedReason},
 		},
 	} {

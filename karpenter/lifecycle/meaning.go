@@ -52,16 +52,17 @@ type finding struct {
 var rank = []v1alpha1.FailureMeaning{v1alpha1.FailureQuotaExceeded, v1alpha1.FailureInsufficientCapacity, v1alpha1.FailureTerminal}
 
 // interpret returns the weightiest of what is said: conditions about the infrastructure count by the reasons of the node class and by
-// those that are known, others by the node class's alone. Of equally weighty ones the first counts.
-func interpret(reasons []v1alpha1.FailureReason, infrastructure, others []metav1.Condition) (finding, bool) {
+// those that are known, others by the node class's alone. Of equally weighty ones the first counts. Of a machine that exists only what is
+// final counts: it has been had, and what is said of capacity and quota now isn't about getting it.
+func interpret(reasons []v1alpha1.FailureReason, exists bool, infrastructure, others []metav1.Condition) (finding, bool) {
 	var findings []finding
 	add := func(means v1alpha1.FailureMeaning, condition metav1.Condition) {
-		if means != v1alpha1.FailureIgnored {
+		if means == v1alpha1.FailureTerminal || means != v1alpha1.FailureIgnored && !exists {
 			findings = append(findings, finding{means, condition})
 		}
 	}
 	for _, condition := range infrastructure {
-		add(meaning(reasons, condition), condition)
+		add(meaning(reasons, exists, condition), condition)
 	}
 	for _, condition := range others {
 		means, _ := told(reasons, condition)
@@ -75,9 +76,12 @@ func interpret(reasons []v1alpha1.FailureReason, infrastructure, others []metav1
 	}), true
 }
 
-// meaning of one condition; Ignored if it is no failure. The node class has the first word.
-func meaning(reasons []v1alpha1.FailureReason, condition metav1.Condition) v1alpha1.FailureMeaning {
-	if means, ok := told(reasons, condition); ok || condition.Status != metav1.ConditionFalse {
+// meaning of one condition; Ignored if it is no failure. The node class has the first word. A final reason may have a word about capacity in
+// its message, as AWS's for an instance that it took back: of a machine that exists the reason counts.
+func meaning(reasons []v1alpha1.FailureReason, exists bool, condition metav1.Condition) v1alpha1.FailureMeaning {
+	means, ok := told(reasons, condition)
+	final := means == v1alpha1.FailureTerminal || means == v1alpha1.FailureIgnored
+	if condition.Status != metav1.ConditionFalse || ok && (final || !exists) {
 		return means
 	}
 	ignored := func(word string) bool {
@@ -87,9 +91,9 @@ func meaning(reasons []v1alpha1.FailureReason, condition metav1.Condition) v1alp
 		return !ignored(word) && (strings.EqualFold(condition.Reason, word) || containsWord(condition.Message, word))
 	}
 	switch {
-	case slices.ContainsFunc(quotaWords, says):
+	case !exists && slices.ContainsFunc(quotaWords, says):
 		return v1alpha1.FailureQuotaExceeded
-	case slices.ContainsFunc(capacityWords, says):
+	case !exists && slices.ContainsFunc(capacityWords, says):
 		return v1alpha1.FailureInsufficientCapacity
 	case condition.Type == failureReason, slices.Contains(terminalReasons, condition.Reason):
 		return v1alpha1.FailureTerminal
