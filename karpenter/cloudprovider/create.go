@@ -65,6 +65,29 @@ type launch struct {
 // Create makes a Machine for a NodeClaim and returns at once, with a synthetic provider ID and what was resolved. Called
 // again for the same NodeClaim, it returns what the first call made.
 func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
+	created, err := c.create(ctx, nodeClaim)
+	if cloudprovider.IsInsufficientCapacityError(err) || cloudprovider.IsNodeClassNotReadyError(err) {
+		c.withdraw(ctx, nodeClaim)
+	}
+	return created, err
+}
+
+// withdraw gives back the places that earlier attempts of a launch took which ends now: Karpenter deletes the NodeClaim, and never asks for the
+// deletion of what has no provider ID. Only the API server knows whether one of them came to a Machine; where it doesn't
+// say, the place is kept until its time is over.
+func (c *CloudProvider) withdraw(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
+	if c.Limits == nil || !c.Limits.Promised(nodeClaim.UID) {
+		return
+	}
+	switch none, err := c.Machines.None(ctx, nodeClaim); {
+	case err != nil:
+		log.FromContext(ctx).V(1).Info("keeping the place of a launch that has ended", "error", err.Error())
+	case none:
+		c.Limits.Withdraw(nodeClaim.UID)
+	}
+}
+
+func (c *CloudProvider) create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
 	nodeClass, err := c.readyNodeClass(ctx, nodeClaim)
 	if err != nil {
 		return nil, err

@@ -16,10 +16,12 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/instancetype"
 	"github.com/autonode-io/autonode/karpenter/limit"
 	"github.com/autonode-io/autonode/karpenter/pricing"
+	"github.com/autonode-io/autonode/karpenter/sandbox"
 	"github.com/autonode-io/autonode/karpenter/shape"
 )
 
@@ -152,4 +154,31 @@ func TestMaximum(t *testing.T) {
 		}).
 			Should(MatchError(limit.ErrFull))
 	})
+	for name, tc := range map[string]struct {
+		lost bool
+		want int
+	}{
+		"When a launch ends before its Machine was written, it should give its place to another":        {false, 0},
+		"When a launch ends though its Machine was written, it should keep its place for what is there": {true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			f, ledger := limited(t)
+			f.offer(most(1))
+			config := f.provider.Config
+			// Infrastructure and bootstrap config come before.
+			config.Machines = f.Machines(&sandbox.Faults{Client: f.Management.GetClient(), FailAt: 3, Lost: tc.lost})
+			f.provider = cloudprovider.New(config)
+			nodeClaim := f.claim("ends", nil)
+			_, err := f.provider.Create(f.ctx, nodeClaim)
+			g.Expect(err).To(MatchError(ContainSubstring(sandbox.ErrFault.Error())))
+			g.Expect(ledger.Count("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large")).To(Equal(1), "it is tried again")
+			f.setReady(func(nodeClass *v1alpha1.ClusterAPINodeClass) {
+				nodeClass.StatusConditions().SetFalse(v1alpha1.ReadyConditions()[0], "Test", "not now")
+			})
+			_, err = f.provider.Create(f.ctx, nodeClaim)
+			g.Expect(karpcloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue(), "%v", err)
+			g.Expect(ledger.Count("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large")).To(Equal(tc.want))
+		})
+	}
 }

@@ -124,6 +124,20 @@ func (l *Ledger) Forget(nodeClaim types.UID) {
 	l.withdraw(nodeClaim)
 }
 
+// Promised tells whether a place is kept for a NodeClaim whose Machine hasn't shown.
+func (l *Ledger) Promised(nodeClaim types.UID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.promises[nodeClaim]) > 0
+}
+
+// Withdraw takes back every place that is kept for a NodeClaim whose Machine hasn't shown.
+func (l *Ledger) Withdraw(nodeClaim types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.withdraw(nodeClaim)
+}
+
 // Count is the number of a source's machines, promised ones included.
 func (l *Ledger) Count(name string) int {
 	l.mu.Lock()

@@ -109,6 +109,21 @@ func TestReserve(t *testing.T) {
 			t.Errorf("after its time: %v", err)
 		}
 	})
+	t.Run("When a launch has ended without a Machine, it should give its place to another, and leave Machines counted", func(t *testing.T) {
+		l, _ := newLedger()
+		l.Observe(uid(1), small)
+		if err := l.Reserve(uid(2), small, 2); err != nil || !l.Promised(uid(2)) || l.Promised(uid(1)) {
+			t.Fatal("the wrong place is promised", err)
+		}
+		l.Withdraw(uid(1))
+		l.Withdraw(uid(2))
+		if l.Promised(uid(2)) || l.Count(small) != 1 {
+			t.Errorf("%d machines are counted", l.Count(small))
+		}
+		if err := l.Reserve(uid(3), small, 2); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Run("When the Machines haven't been counted, it should promise nothing", func(t *testing.T) {
 		l := NewLedger(clocktesting.NewFakeClock(time.Now()), func() bool { return false })
 		if err := l.Reserve(uid(1), small, 1); !errors.Is(err, ErrNotCounted) {

@@ -192,6 +192,15 @@ func (p *Provider) getLive(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*c
 	return machine, nil
 }
 
+// None tells whether a NodeClaim has no Machine, by what the API server says.
+func (p *Provider) None(ctx context.Context, nodeClaim *karpv1.NodeClaim) (bool, error) {
+	_, err := p.getLive(ctx, nodeClaim)
+	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrTaken) {
+		return true, nil
+	}
+	return false, err
+}
+
 // ForNodeClaim finds a NodeClaim's Machine in the cache, or returns ErrNotFound. The Machine is shared with the cache.
 func (p *Provider) ForNodeClaim(ctx context.Context, uid types.UID) (*clusterv1.Machine, error) {
 	return p.find(ctx, nodeClaimUIDIndex, string(uid))
