@@ -81,6 +81,9 @@ const (
 	// StoredVersionMissingReason: the guest has stored objects in a version of a CustomResourceDefinition that the payload doesn't define,
 	// and could neither be read nor deleted any more; choose a payload that defines it.
 	StoredVersionMissingReason = "StoredVersionMissing"
+	// FitUnknownReason: another payload is wanted while the guest's API server doesn't answer, so that nobody knows whether the payload
+	// fits; the one before it stays until the guest is back.
+	FitUnknownReason = "FitUnknown"
 	// DefinitionMissingReason: the payload ships this platform's Karpenter without the CustomResourceDefinition of its node class;
 	// choose a payload that has it.
 	DefinitionMissingReason = "DefinitionMissing"

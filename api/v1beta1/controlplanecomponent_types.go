@@ -55,6 +55,11 @@ type ControlPlaneComponentStatus struct {
 	// +optional
 	Version string `json:"version,omitempty"`
 
+	// releaseImage is the payload by digest that version is of. It tells builds of the same version apart.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	ReleaseImage string `json:"releaseImage,omitempty"`
+
 	// imageOverride is the image that the component has instead of the payload's, because the HostedCluster's annotation
 	// autonode.io/override-image says so.
 	// +optional

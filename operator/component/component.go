@@ -262,7 +262,7 @@ func (c *Component) report(ctx context.Context, s *scope.Scope, objects []client
 			component.Status.ImageOverride = image
 		}
 		if rolledOut(component) {
-			component.Status.Version = s.Release.Version
+			component.Status.Version, component.Status.ReleaseImage = s.Release.Version, s.Release.Image
 		}
 	})
 }

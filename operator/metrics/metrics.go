@@ -158,7 +158,8 @@ func (c *Collector) collect(samples chan<- prometheus.Metric, hostedCluster *v1b
 		gauge(drainDeadline, float64(status.AutoNode.DrainStartedTime.Add(hostedCluster.Spec.NodeDrain.TimeoutOr(c.DrainTimeout)).Unix()))
 	}
 	for _, component := range components {
-		gauge(componentInfo, 1, component.Namespace, component.Name, component.Status.Version, digest(status.Version, component.Status.Version))
+		_, digest, _ := strings.Cut(component.Status.ReleaseImage, "@")
+		gauge(componentInfo, 1, component.Namespace, component.Name, component.Status.Version, digest)
 	}
 	if status.AutoNode == nil {
 		return
@@ -233,20 +234,6 @@ func (c *Collector) since(t time.Time) float64 {
 		return 0
 	}
 	return max(0, c.Clock.Since(t).Seconds())
-}
-
-// digest returns the digest of the newest payload of that version; empty if the history knows none.
-func digest(status *v1beta1.VersionStatus, version string) string {
-	if status == nil {
-		return ""
-	}
-	for _, update := range status.History {
-		if update.Version == version {
-			_, digest, _ := strings.Cut(update.Image, "@")
-			return digest
-		}
-	}
-	return ""
 }
 
 func boolean(b bool) float64 {

@@ -62,13 +62,18 @@ func hostedCluster(name string, change func(*v1beta1.HostedCluster)) *v1beta1.Ho
 	return h
 }
 
+// images are the payloads by version; another build of one may be desired.
+var images = map[string]string{
+	"1.36.2": "registry.example/release@sha256:2222", "1.36.3": "registry.example/release@sha256:3333",
+}
+
 func component(owner, version string, conditions ...metav1.Condition) *v1beta1.ControlPlaneComponent {
 	return &v1beta1.ControlPlaneComponent{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "clusters-" + owner, Name: v1beta1.KarpenterComponent, CreationTimestamp: ago(10 * time.Minute),
 			Labels: map[string]string{v1beta1.HostedClusterNamespaceLabel: "clusters", v1beta1.HostedClusterLabel: owner},
 		},
-		Status: v1beta1.ControlPlaneComponentStatus{Version: version, Conditions: conditions},
+		Status: v1beta1.ControlPlaneComponentStatus{Version: version, ReleaseImage: images[version], Conditions: conditions},
 	}
 }
 
@@ -175,6 +180,16 @@ func TestCollect(t *testing.T) {
 				"progressing_seconds": `{name="blue",namespace="clusters"} 90`,
 				"updating_seconds":    `{name="blue",namespace="clusters"} 7200`,
 				"component_info":      `{component="karpenter",control_plane_namespace="clusters-blue",digest="sha256:2222",name="blue",namespace="clusters",version="1.36.2"} 1`,
+			},
+		}, {
+			name: "When another build of the same version is rolled out, it should tell of the build that ran whole",
+			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
+				h.Status.Version.History = append([]v1beta1.UpdateHistory{
+					{State: v1beta1.UpdatePartial, Version: "1.36.3", Image: "registry.example/release@sha256:3334", StartedTime: ago(time.Minute)},
+				}, h.Status.Version.History...)
+			}), component("blue", "1.36.3", condition(v1beta1.RolloutComplete, metav1.ConditionFalse, v1beta1.RollingOutReason, time.Minute))},
+			want: map[string]string{
+				"component_info": `{component="karpenter",control_plane_namespace="clusters-blue",digest="sha256:3333",name="blue",namespace="clusters",version="1.36.3"} 1`,
 			},
 		}, {
 			name: "When a cluster is paused, nothing of it should be late",

@@ -61,8 +61,8 @@ type Resolver struct {
 	guests      Guests
 	options     payload.Options
 	puller      *puller
-	// refused remembers what a tag meant whose payload didn't fit the guest, so that it isn't looked up with each reconciliation: of
-	// refusal by the HostedCluster's UID.
+	// refused remembers what a tag meant whose payload wasn't taken, because of the guest, so that it isn't looked up with each
+	// reconciliation: of refusal by the HostedCluster's UID.
 	refused *lru.Cache
 }
 
@@ -116,7 +116,11 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	}
 	switch {
 	case errors.As(err, &failed):
-		set(hostedCluster, metav1.ConditionFalse, failed.reason, failed.message)
+		status := metav1.ConditionFalse
+		if failed.reason == v1beta1.FitUnknownReason {
+			status = metav1.ConditionUnknown
+		}
+		set(hostedCluster, status, failed.reason, failed.message)
 	case err != nil:
 		return scope.Result{}, err
 	case found == nil:
@@ -139,7 +143,7 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	}
 
 	result := scope.Result{Wait: true, Message: failed.message, RequeueAfter: failed.retryAfter}
-	if found != nil && s.Component != nil && s.Component.Status.Version == found.release.Version {
+	if found != nil && runs(s.Component, found.release) {
 		// It fitted when it was rolled out, and is looked after: the guest has moved away from it since.
 		use(s, found)
 		result.Wait = false
@@ -161,8 +165,8 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	return result, nil
 }
 
-// fits returns a *failedError for a payload that the guest can't use. While the guest can't be reached nothing is known, and what was
-// refused stays so.
+// fits returns a *failedError for a payload that the guest can't use. While the guest can't be reached nothing is known: what was refused
+// stays so, and no payload takes the place of one that was installed, because the guest may refuse it when it is back.
 func (r *Resolver) fits(ctx context.Context, s *scope.Scope, found *resolved) error {
 	if r.guests == nil {
 		return nil
@@ -172,6 +176,12 @@ func (r *Resolver) fits(ctx context.Context, s *scope.Scope, found *resolved) er
 		if known != nil && known.ObservedGeneration == s.HostedCluster.Generation &&
 			(known.Reason == v1beta1.VersionSkewReason || known.Reason == v1beta1.StoredVersionMissingReason) {
 			return &failedError{reason: known.Reason, message: known.Message}
+		}
+		desired := s.HostedCluster.Status.Version.Desired
+		if installed := s.Component != nil && len(s.Component.Status.Conditions) > 0; installed && desired != nil && desired.Image != found.release.Image {
+			return &failedError{reason: v1beta1.FitUnknownReason, message: fmt.Sprintf(
+				"payload %s (%s) waits until the guest's API server says whether it fits; payload %s stays until then",
+				found.release.Version, found.release.Image, desired.Version)}
 		}
 		return nil // the guest's return brings us back
 	}
@@ -194,6 +204,18 @@ func resolveRequest(hostedCluster *v1beta1.HostedCluster) string {
 		return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(request)))
 	default:
 		return request
+	}
+}
+
+// runs says that a payload is the one that was rolled out whole last. Its version alone doesn't tell: another build may have the same.
+func runs(component *v1beta1.ControlPlaneComponent, release *payload.Release) bool {
+	switch {
+	case component == nil:
+		return false
+	case component.Status.ReleaseImage == "": // written by an operator that didn't record it
+		return component.Status.Version == release.Version
+	default:
+		return component.Status.ReleaseImage == release.Image
 	}
 }
 

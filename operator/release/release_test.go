@@ -127,6 +127,14 @@ func resolve(t *testing.T, r *Resolver, s *scope.Scope) v1beta1.DesiredVersion {
 	return *s.HostedCluster.Status.Version.Desired
 }
 
+// installed is the component of a payload that was rolled out whole.
+func installed(release v1beta1.DesiredVersion) *v1beta1.ControlPlaneComponent {
+	return &v1beta1.ControlPlaneComponent{Status: v1beta1.ControlPlaneComponentStatus{
+		Version: release.Version, ReleaseImage: release.Image,
+		Conditions: []metav1.Condition{{Type: v1beta1.RolloutComplete, Status: metav1.ConditionTrue, Reason: v1beta1.AsExpectedReason}},
+	}}
+}
+
 func resolvedReason(s *scope.Scope) string {
 	c := meta.FindStatusCondition(s.HostedCluster.Status.Conditions, v1beta1.ReleaseResolved)
 	if c == nil {
@@ -306,12 +314,91 @@ func TestResolve(t *testing.T) {
 		g.Expect(result.Wait).To(BeTrue(), "it was never rolled out")
 		g.Expect(s.Release).To(BeNil())
 
-		s.Component = &v1beta1.ControlPlaneComponent{Status: v1beta1.ControlPlaneComponentStatus{Version: "1.36.2"}}
-		result, err = r.Reconcile(t.Context(), s)
+		for _, recorded := range []string{s.HostedCluster.Status.Version.Desired.Image, ""} { // an older operator recorded the version alone
+			s.Release = nil
+			s.Component = &v1beta1.ControlPlaneComponent{Status: v1beta1.ControlPlaneComponentStatus{Version: "1.36.2", ReleaseImage: recorded}}
+			result, err = r.Reconcile(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.Wait).To(BeFalse())
+			g.Expect(s.Release.Version).To(Equal("1.36.2"))
+			g.Expect(resolvedReason(s)).To(Equal("False/VersionSkewUnsupported"))
+		}
+	})
+
+	t.Run("When another build of the version that runs doesn't fit, it should be refused like any other", func(t *testing.T) {
+		g, source := NewWithT(t), newOrigin(t)
+		guests := &guests{}
+		r := New(Config{PullSecrets: &secrets{}, Guests: guests})
+		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
+		s.Guest = &scope.Guest{}
+		runs := resolve(t, r, s)
+		s.Component = installed(runs)
+
+		source.push(t, "2", karpenter("1.38.0")) // the tag moves
+		s.HostedCluster.Annotations = map[string]string{v1beta1.ResolveReleaseAnnotation: "now"}
+		guests.misfit = &skew.Misfit{Reason: v1beta1.VersionSkewReason, Message: "too far ahead"}
+		s.Release = nil
+		result, err := r.Reconcile(t.Context(), s)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(result.Wait).To(BeFalse())
 		g.Expect(s.Release.Version).To(Equal("1.36.2"))
+		g.Expect(s.Release.Image).To(Equal(runs.Image))
+		g.Expect(*s.HostedCluster.Status.Version.Desired).To(Equal(runs))
 		g.Expect(resolvedReason(s)).To(Equal("False/VersionSkewUnsupported"))
+	})
+
+	t.Run("When another payload is wanted while the guest is away, it should wait for the guest, and take it only if it fits", func(t *testing.T) {
+		g, source := NewWithT(t), newOrigin(t)
+		guests := &guests{}
+		r := New(Config{PullSecrets: &secrets{}, Guests: guests})
+		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
+		s.Guest = &scope.Guest{}
+		runs := resolve(t, r, s)
+		s.Component = installed(runs)
+		looksAfter := func(want string) {
+			s.Release = nil
+			result, err := r.Reconcile(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(resolvedReason(s)).To(Equal(want))
+			g.Expect(result.Wait).To(BeFalse())
+			g.Expect(result.Message).NotTo(BeEmpty())
+			g.Expect(s.Release.Image).To(Equal(runs.Image), "what runs is looked after")
+			g.Expect(*s.HostedCluster.Status.Version.Desired).To(Equal(runs))
+		}
+
+		s.Guest = nil
+		s.HostedCluster.Spec.Release.Image = source.push(t, "3", karpenter("1.38.0"))
+		s.HostedCluster.Generation++
+		looksAfter("Unknown/FitUnknown")
+		g.Expect(meta.FindStatusCondition(s.HostedCluster.Status.Conditions, v1beta1.ReleaseResolved).Message).To(And(
+			HavePrefix("payload 1.36.3 ("), HaveSuffix(" waits until the guest's API server says whether it fits; payload 1.36.2 stays until then")))
+		source.requests.Store(0)
+		looksAfter("Unknown/FitUnknown")
+		g.Expect(source.requests.Load()).To(BeZero(), "the tag was looked up already")
+
+		s.Guest, guests.misfit = &scope.Guest{}, &skew.Misfit{Reason: v1beta1.VersionSkewReason, Message: "too far ahead"}
+		looksAfter("False/VersionSkewUnsupported")
+		s.Guest = nil
+		s.HostedCluster.Generation++ // something else in the spec
+		looksAfter("Unknown/FitUnknown")
+
+		s.Guest, guests.misfit, s.Release = &scope.Guest{}, nil, nil
+		result, err := r.Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(result).To(Equal(scope.Result{}))
+		g.Expect(resolvedReason(s)).To(Equal("True/AsExpected"))
+		g.Expect(s.HostedCluster.Status.Version.Desired.Version).To(Equal("1.36.3"))
+	})
+
+	t.Run("When nothing was installed yet and the guest is away, it should resolve whatever is wanted", func(t *testing.T) {
+		g, source := NewWithT(t), newOrigin(t)
+		r := New(Config{PullSecrets: &secrets{}, Guests: &guests{}})
+		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
+		s.Component = &v1beta1.ControlPlaneComponent{}
+		resolve(t, r, s)
+		s.HostedCluster.Spec.Release.Image = source.push(t, "3", karpenter("1.36.3"))
+		g.Expect(resolve(t, r, s).Version).To(Equal("1.36.3"))
+		g.Expect(resolvedReason(s)).To(Equal("True/AsExpected"))
 	})
 
 	t.Run("When the operator has restarted and the registry is gone, it should wait and touch nothing", func(t *testing.T) {
