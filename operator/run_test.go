@@ -414,6 +414,35 @@ func life(t *testing.T, host string) {
 
 	healing(t)
 
+	t.Run("When a pod has another image, the rollout should not be complete until it has ended", func(t *testing.T) {
+		g := NewWithT(t)
+		deployment := &appsv1.Deployment{}
+		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, deployment)).To(Succeed())
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: "karpenter-stray", Labels: deployment.Spec.Template.Labels, Finalizers: []string{"autonode.io/test"},
+			},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "karpenter", Image: image + strings.Repeat("9", 64)}}},
+		}
+		says := func(status metav1.ConditionStatus, message string) {
+			g.Eventually(func(g Gomega) {
+				component := &v1beta1.ControlPlaneComponent{}
+				g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, component)).To(Succeed())
+				g.Expect(meta.FindStatusCondition(component.Status.Conditions, v1beta1.RolloutComplete)).To(And(
+					HaveField("Status", status), HaveField("Message", HavePrefix(message))))
+			}).Should(Succeed())
+		}
+		says(metav1.ConditionTrue, "")
+		g.Expect(management.Create(ctx, pod)).To(Succeed())
+		says(metav1.ConditionFalse, "Pod karpenter-stray has image "+image)
+		g.Expect(management.Delete(ctx, pod)).To(Succeed())
+		says(metav1.ConditionFalse, "1 old replicas are still to end")
+		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(pod), pod)).To(Succeed())
+		pod.Finalizers = nil
+		g.Expect(management.Update(ctx, pod)).To(Succeed())
+		says(metav1.ConditionTrue, "")
+	})
+
 	t.Run("When an annotation overrides the image, it should run that and show it until the annotation goes", func(t *testing.T) {
 		g := NewWithT(t)
 		shown := func(g Gomega) string {

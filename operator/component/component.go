@@ -246,13 +246,14 @@ func (c *Component) report(ctx context.Context, s *scope.Scope, objects []client
 		return nil // nothing was installed yet
 	}
 
-	trouble, err := c.trouble(ctx, key.Namespace)
+	pods, err := c.pods(ctx, key.Namespace)
 	if err != nil {
 		return err
 	}
+	trouble := troubleAmong(pods)
 	return c.patchStatus(ctx, s, func(component *v1beta1.ControlPlaneComponent) {
 		component.Status.Resources = resources
-		setRollout(component, live, desired, trouble)
+		setRollout(component, live, desired, pods, trouble)
 		setAvailable(component, live, trouble)
 		if desired == nil {
 			return

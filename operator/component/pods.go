@@ -21,51 +21,116 @@ import (
 // PodSelector selects Karpenter's pods in every control-plane namespace; the Deployment asset's selector says the same.
 var PodSelector = labels.SelectorFromSet(labels.Set{"app.kubernetes.io/name": "karpenter", "app.kubernetes.io/component": "autonode"})
 
-// PodTroubled passes events of pods that began, or ceased, to be in trouble.
-func PodTroubled() predicate.Predicate {
+// telling is what a condition of a pod's component, or its message, may follow from.
+type telling struct {
+	trouble, images  string
+	finished, ending bool
+}
+
+func tellingOf(obj client.Object) telling {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return telling{}
+	}
+	t := telling{trouble: troubleOf(pod), finished: finished(pod), ending: !pod.DeletionTimestamp.IsZero()}
+	for i := range pod.Spec.Containers {
+		t.images += pod.Spec.Containers[i].Image + " "
+	}
+	return t
+}
+
+// PodTold passes events of pods that came or went, or that a condition of their component's may change with.
+func PodTold() predicate.Predicate {
 	return predicate.Funcs{
-		CreateFunc: func(e event.CreateEvent) bool { return troubleOf(e.Object) != "" },
-		DeleteFunc: func(event.DeleteEvent) bool { return false }, // the Deployment's status tells
-		UpdateFunc: func(e event.UpdateEvent) bool { return troubleOf(e.ObjectOld) != troubleOf(e.ObjectNew) },
+		UpdateFunc: func(e event.UpdateEvent) bool { return tellingOf(e.ObjectOld) != tellingOf(e.ObjectNew) },
 	}
 }
 
 // ShrinkPod is a cache's transform that keeps what is looked at.
 func ShrinkPod(object any) (any, error) {
 	if pod, ok := object.(*corev1.Pod); ok {
+		containers := make([]corev1.Container, 0, len(pod.Spec.Containers))
+		for i := range pod.Spec.Containers {
+			containers = append(containers, corev1.Container{Name: pod.Spec.Containers[i].Name, Image: pod.Spec.Containers[i].Image})
+		}
 		pod.ManagedFields, pod.Annotations = nil, nil
-		pod.Spec = corev1.PodSpec{}
+		pod.Spec = corev1.PodSpec{Containers: containers}
 	}
 	return object, nil
 }
 
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
 
-// trouble says what keeps the first of a component's pods from running, or nothing.
-func (c *Component) trouble(ctx context.Context, namespace string) (string, error) {
+// pods returns a component's pods, the newest first: those are of the newest template.
+func (c *Component) pods(ctx context.Context, namespace string) ([]corev1.Pod, error) {
 	pods := &corev1.PodList{}
 	if err := c.Management.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: PodSelector}); err != nil {
-		return "", fmt.Errorf("listing Karpenter's pods: %w", err)
+		return nil, fmt.Errorf("listing Karpenter's pods: %w", err)
 	}
-	// The newest pods are those of the newest template.
 	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int {
 		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 	})
-	for i := range pods.Items {
-		if trouble := troubleOf(&pods.Items[i]); trouble != "" {
-			return fmt.Sprintf("Pod %s: %s", pods.Items[i].Name, trouble), nil
+	return pods.Items, nil
+}
+
+// finished is true of a pod none of whose containers runs, or ever will, such as an evicted one.
+func finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+}
+
+// strayAmong says which pod that is to stay runs another image than the template says, or nothing.
+func strayAmong(pods []corev1.Pod, template *corev1.PodSpec) string {
+	for i := range pods {
+		pod := &pods[i]
+		if finished(pod) || !pod.DeletionTimestamp.IsZero() {
+			continue
+		}
+		for c := range pod.Spec.Containers {
+			runs := &pod.Spec.Containers[c]
+			at := slices.IndexFunc(template.Containers, func(wanted corev1.Container) bool { return wanted.Name == runs.Name })
+			if at >= 0 && !sameImage(runs.Image, template.Containers[at].Image) {
+				return fmt.Sprintf("Pod %s has image %s instead of %s; if it stays, find out what sets its image, and delete the pod",
+					pod.Name, runs.Image, template.Containers[at].Image)
+			}
 		}
 	}
-	return "", nil
+	return ""
+}
+
+// sameImage compares digests where there are two: admission may have the same image pulled from a mirror.
+func sameImage(a, b string) bool {
+	_, digestA, pinnedA := strings.Cut(a, "@")
+	_, digestB, pinnedB := strings.Cut(b, "@")
+	return a == b || pinnedA && pinnedB && digestA == digestB
+}
+
+// terminating counts the pods that are on their way out and may still run.
+func terminating(pods []corev1.Pod) int32 {
+	count := int32(0)
+	for i := range pods {
+		if !pods[i].DeletionTimestamp.IsZero() && !finished(&pods[i]) {
+			count++
+		}
+	}
+	return count
+}
+
+// troubleAmong says what keeps the first pod that is in trouble from running, or nothing.
+func troubleAmong(pods []corev1.Pod) string {
+	for i := range pods {
+		if trouble := troubleOf(&pods[i]); trouble != "" {
+			return fmt.Sprintf("Pod %s: %s", pods[i].Name, trouble)
+		}
+	}
+	return ""
 }
 
 // maxTrouble bounds what is quoted from a pod's status, in bytes.
 const maxTrouble = 300
 
 // troubleOf says why a pod doesn't run, or nothing. It counts nothing that changes all the time, such as restarts.
-func troubleOf(obj client.Object) string {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok || !pod.DeletionTimestamp.IsZero() {
+func troubleOf(pod *corev1.Pod) string {
+	if !pod.DeletionTimestamp.IsZero() {
 		return ""
 	}
 	for _, condition := range pod.Status.Conditions {

@@ -28,9 +28,10 @@ func setAvailable(component *v1beta1.ControlPlaneComponent, live *appsv1.Deploym
 	}
 }
 
-// setRollout says whether every replica runs what was applied, and none of another kind is left. Once true it stays so
-// while nothing else is to be rolled out: a replica that restarts later is a matter of Available.
-func setRollout(component *v1beta1.ControlPlaneComponent, live, desired *appsv1.Deployment, trouble string) {
+// setRollout says whether every replica runs what was applied, and none of another kind is left. The Deployment's status counts replicas,
+// and its pods tell what they run. Once true it stays so while nothing else is to be rolled out: a replica that is evicted or restarts
+// later is a matter of Available.
+func setRollout(component *v1beta1.ControlPlaneComponent, live, desired *appsv1.Deployment, pods []corev1.Pod, trouble string) {
 	wait := func(format string, args ...any) {
 		set(component, v1beta1.RolloutComplete, metav1.ConditionFalse, v1beta1.RollingOutReason, fmt.Sprintf(format, args...)+explain(live, trouble))
 	}
@@ -39,19 +40,23 @@ func setRollout(component *v1beta1.ControlPlaneComponent, live, desired *appsv1.
 		return
 	}
 	replicas, status := ptr.Deref(live.Spec.Replicas, 1), live.Status
+	old := status.Replicas - status.UpdatedReplicas
+	ending := max(ptr.Deref(status.TerminatingReplicas, 0), terminating(pods)) // of the two, the one lags, and not every cluster has the other
 	switch {
 	case desired != nil && (!sameContainer(live, desired) || replicas != ptr.Deref(desired.Spec.Replicas, 1)), status.ObservedGeneration < live.Generation:
 		wait("the Deployment is being updated")
-	case status.UpdatedReplicas < replicas:
+	case status.UpdatedReplicas < replicas && (old > 0 || !rolledOut(component)):
 		wait("%d of %d replicas are updated", status.UpdatedReplicas, replicas)
-	case status.Replicas > status.UpdatedReplicas:
-		wait("%d old replicas are still to go", status.Replicas-status.UpdatedReplicas)
+	case old > 0:
+		wait("%d old replicas are still to go", old)
+	case strayAmong(pods, &live.Spec.Template.Spec) != "":
+		wait("%s", strayAmong(pods, &live.Spec.Template.Spec))
 	case rolledOut(component):
 		// Stays so.
 	case status.AvailableReplicas < status.UpdatedReplicas:
 		wait("%d of %d updated replicas are available", status.AvailableReplicas, status.UpdatedReplicas)
-	case ptr.Deref(status.TerminatingReplicas, 0) > 0:
-		wait("%d old replicas are still to end", *status.TerminatingReplicas)
+	case ending > 0:
+		wait("%d old replicas are still to end", ending)
 	default:
 		set(component, v1beta1.RolloutComplete, metav1.ConditionTrue, v1beta1.AsExpectedReason, "")
 	}

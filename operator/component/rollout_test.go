@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
@@ -29,12 +30,28 @@ func deployment(image string, change func(*appsv1.Deployment)) *appsv1.Deploymen
 	return d
 }
 
+// pod is one that runs an image.
+func pod(image string, change func(*corev1.Pod)) corev1.Pod {
+	p := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "karpenter-x"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "injected", Image: "proxy"}, {Name: "karpenter", Image: image}}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+	if change != nil {
+		change(&p)
+	}
+	return p
+}
+
+func ending(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) }
+
 func TestSetRollout(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		before  bool // whether the rollout was complete already
 		live    *appsv1.Deployment
 		desired *appsv1.Deployment
+		pods    []corev1.Pod
 		done    bool
 		trouble string
 		message string
@@ -84,6 +101,45 @@ func TestSetRollout(t *testing.T) {
 				d.Status.AvailableReplicas, d.Status.TerminatingReplicas = 0, ptr.To[int32](1)
 			}), done: true,
 		}, {
+			name: "When a replica is evicted after the rollout, it should stay complete", before: true,
+			live: deployment("new", func(d *appsv1.Deployment) {
+				d.Status.Replicas, d.Status.UpdatedReplicas, d.Status.AvailableReplicas = 1, 1, 1
+			}),
+			pods: []corev1.Pod{pod("new", nil), pod("new", ending)}, done: true,
+		}, {
+			name: "When a replica is missing before that, it should not be complete",
+			live: deployment("new", func(d *appsv1.Deployment) {
+				d.Status.Replicas, d.Status.UpdatedReplicas, d.Status.AvailableReplicas = 1, 1, 1
+			}),
+			message: "1 of 2 replicas are updated",
+		}, {
+			name: "When the pods run the image, it should be complete",
+			live: deployment("new", nil), pods: []corev1.Pod{pod("new", nil), pod("new", nil)}, done: true,
+		}, {
+			name: "When a pod has another image than its Deployment, it should not be complete",
+			live: deployment("new", nil), pods: []corev1.Pod{pod("new", nil), pod("old", nil)},
+			message: "Pod karpenter-x has image old instead of new; if it stays, find out what sets its image, and delete the pod",
+		}, {
+			name: "When a pod gets another image after the rollout, it should not be complete", before: true,
+			live: deployment("new", nil), pods: []corev1.Pod{pod("evil", nil)},
+			message: "Pod karpenter-x has image evil instead of new; if it stays, find out what sets its image, and delete the pod",
+		}, {
+			name: "When the same image comes from a mirror, it should be complete",
+			live: deployment("registry.example/karpenter@sha256:a", nil), pods: []corev1.Pod{pod("mirror.example/karpenter@sha256:a", nil)}, done: true,
+		}, {
+			name: "When it comes from there with another digest, it should not be complete",
+			live: deployment("registry.example/karpenter@sha256:a", nil), pods: []corev1.Pod{pod("mirror.example/karpenter@sha256:b", nil)},
+			message: "Pod karpenter-x has image mirror.example/karpenter@sha256:b instead of registry.example/karpenter@sha256:a; if it stays, find out what sets its image, and delete the pod",
+		}, {
+			name: "When an old pod still ends and the Deployment doesn't count it, it should not be complete",
+			live: deployment("new", nil), pods: []corev1.Pod{pod("new", nil), pod("old", ending)}, message: "1 old replicas are still to end",
+		}, {
+			name: "When an old pod was evicted or has ended, it should be complete",
+			live: deployment("new", nil), pods: []corev1.Pod{
+				pod("old", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }),
+				pod("old", func(p *corev1.Pod) { ending(p); p.Status.Phase = corev1.PodSucceeded }),
+			}, done: true,
+		}, {
 			name: "When the Deployment is gone, it should not be complete", before: true, message: "the Deployment is being made",
 		}, {
 			name: "When the Deployment controller complains, it should say what",
@@ -104,7 +160,7 @@ func TestSetRollout(t *testing.T) {
 			if test.before {
 				set(component, v1beta1.RolloutComplete, metav1.ConditionTrue, v1beta1.AsExpectedReason, "")
 			}
-			setRollout(component, test.live, test.desired, test.trouble)
+			setRollout(component, test.live, test.desired, test.pods, test.trouble)
 			c := meta.FindStatusCondition(component.Status.Conditions, v1beta1.RolloutComplete)
 			if c == nil || (c.Status == metav1.ConditionTrue) != test.done || c.Message != test.message {
 				t.Errorf("got %+v", c)
@@ -165,4 +221,41 @@ func TestTroubleOf(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestPodTold(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(*corev1.Pod)
+		want   bool
+	}{
+		{name: "When only its readiness changes, it should not pass: the Deployment tells", change: func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		}},
+		{name: "When its image changes, it should pass", change: func(p *corev1.Pod) { p.Spec.Containers[1].Image = "evil" }, want: true},
+		{name: "When it begins to end, it should pass", change: ending, want: true},
+		{name: "When it is evicted, it should pass", change: func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, want: true},
+		{name: "When it comes to be in trouble, it should pass", change: func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}
+		}, want: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			before, after := pod("new", nil), pod("new", test.change)
+			for _, p := range []*corev1.Pod{&before, &after} {
+				p.Spec.NodeName = "worker"
+				if _, err := ShrinkPod(p); err != nil || p.Spec.NodeName != "" {
+					t.Fatalf("shrinking: %v, %+v", err, p.Spec)
+				}
+			}
+			if got := PodTold().Update(event.UpdateEvent{ObjectOld: &before, ObjectNew: &after}); got != test.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+	t.Run("When it comes or goes, it should pass", func(t *testing.T) {
+		p := pod("new", nil)
+		if !PodTold().Create(event.CreateEvent{Object: &p}) || !PodTold().Delete(event.DeleteEvent{Object: &p}) {
+			t.Error("it doesn't")
+		}
+	})
 }

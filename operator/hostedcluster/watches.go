@@ -89,7 +89,7 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 		Watches(&v1beta1.ControlPlaneComponent{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), builder.WithPredicates(onlyDeleted)).
 		// Healed when edited or deleted; of all but the Deployment only the metadata is kept.
 		Watches(&appsv1.Deployment{}, ours, changed).
-		Watches(&corev1.Pod{}, ours, builder.WithPredicates(component.PodTroubled())).
+		Watches(&corev1.Pod{}, ours, builder.WithPredicates(component.PodTold())).
 		Watches(&corev1.ServiceAccount{}, ours, changed, builder.OnlyMetadata).
 		Watches(&corev1.Secret{}, ours, changed, builder.OnlyMetadata).
 		Watches(&corev1.ConfigMap{}, ours, changed).
