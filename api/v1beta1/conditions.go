@@ -109,8 +109,11 @@ const (
 
 // Reasons of AutoNodeEnabled.
 const (
-	// AutoNodeProgressingReason: Karpenter is being installed or rolled; the message says what is waited for.
+	// AutoNodeProgressingReason: Karpenter is being installed, or started again; the message says what is waited for.
 	AutoNodeProgressingReason = "AutoNodeProgressing"
+	// AutoNodeUpgradingReason: another payload's Karpenter is being rolled out; the message says what is waited for. Nodes that follow
+	// are NodesUpToDate's.
+	AutoNodeUpgradingReason = "AutoNodeUpgrading"
 	// AutoNodeWaitingReason: an input is missing, which the message names; nothing that runs was changed.
 	AutoNodeWaitingReason = "AutoNodeWaiting"
 	// AutoNodeNotConfiguredReason: set spec.autoNode to turn AutoNode on.

@@ -105,14 +105,14 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	rolledOut := meta.FindStatusCondition(component.Conditions, v1beta1.RolloutComplete)
 	is := func(c *metav1.Condition, status metav1.ConditionStatus) bool { return c != nil && c.Status == status }
 
-	progressing, doing := progress(status.Version, component.Version)
+	progressing, reason, doing := progress(status.Version, component)
 	switch runs := is(rolledOut, metav1.ConditionTrue) && is(available, metav1.ConditionTrue); {
 	case o.blocked && !runs && !faulty(status.Conditions):
-		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeProgressingReason, message: o.message, detail: doing, state: progressing}
+		return summary{status: metav1.ConditionFalse, reason: reason, message: o.message, detail: doing, state: progressing}
 	case o.blocked && !runs:
 		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeWaitingReason, message: o.message, detail: "an input is missing", state: v1beta1.AutoNodeStateWaiting}
 	case !is(rolledOut, metav1.ConditionTrue):
-		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeProgressingReason, message: explain(doing, rolledOut), state: progressing}
+		return summary{status: metav1.ConditionFalse, reason: reason, message: explain(doing, rolledOut), state: progressing}
 	case !is(available, metav1.ConditionTrue):
 		message := explain(fmt.Sprintf("Karpenter of payload %s isn't available", component.Version), available)
 		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeDegradedReason, message: message, state: v1beta1.AutoNodeStateDegraded}
@@ -133,23 +133,26 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	return sum
 }
 
-// progress says what a rollout of Karpenter that isn't complete is for. Runs is the version of the payload that was rolled out whole
+// progress says what a rollout of Karpenter that isn't complete is for. Runs has the version and the payload that were rolled out whole
 // last, empty for none.
-func progress(version *v1beta1.VersionStatus, runs string) (v1beta1.AutoNodeState, string) {
-	desired := runs
+func progress(version *v1beta1.VersionStatus, runs v1beta1.ControlPlaneComponentStatus) (state v1beta1.AutoNodeState, reason, doing string) {
+	desired := v1beta1.DesiredVersion{Version: runs.Version, Image: runs.ReleaseImage}
 	if version != nil && version.Desired != nil {
-		desired = version.Desired.Version
+		desired = *version.Desired
 	}
-	switch {
-	case desired == "":
-		return v1beta1.AutoNodeStateProgressing, "Karpenter is being installed"
-	case runs == "":
-		return v1beta1.AutoNodeStateProgressing, fmt.Sprintf("Karpenter of payload %s is being installed", desired)
-	case runs == desired:
-		return v1beta1.AutoNodeStateProgressing, fmt.Sprintf("Karpenter of payload %s is being rolled out again", desired)
-	default:
-		return v1beta1.AutoNodeStateUpgrading, fmt.Sprintf("Karpenter is being upgraded from payload %s to %s", runs, desired)
+	switch state, reason = v1beta1.AutoNodeStateProgressing, v1beta1.AutoNodeProgressingReason; {
+	case desired.Version == "":
+		return state, reason, "Karpenter is being installed"
+	case runs.Version == "":
+		return state, reason, fmt.Sprintf("Karpenter of payload %s is being installed", desired.Version)
+	case runs.Version == desired.Version && (runs.ReleaseImage == desired.Image || runs.ReleaseImage == ""):
+		return state, reason, fmt.Sprintf("Karpenter of payload %s is being rolled out again", desired.Version)
 	}
+	state, reason = v1beta1.AutoNodeStateUpgrading, v1beta1.AutoNodeUpgradingReason
+	if runs.Version == desired.Version {
+		return state, reason, fmt.Sprintf("Karpenter is being upgraded to another build of payload %s", desired.Version)
+	}
+	return state, reason, fmt.Sprintf("Karpenter is being upgraded from payload %s to %s", runs.Version, desired.Version)
 }
 
 // explain adds what a condition of the component says, if it does.
@@ -202,8 +205,9 @@ func statusEqual(a, b *v1beta1.HostedCluster) bool {
 
 // calm are the reasons that need nobody's attention, whatever the condition's status.
 var calm = sets.New(
-	v1beta1.AsExpectedReason, v1beta1.PausedReason, v1beta1.GuestConnectingReason, v1beta1.AutoNodeProgressingReason,
-	v1beta1.AutoNodeNotConfiguredReason, v1beta1.AutoNodeDrainingReason, v1beta1.NodesOutdatedReason, v1beta1.ControlPlaneOlderReason, v1beta1.NodeUpgradeHeldReason,
+	v1beta1.AsExpectedReason, v1beta1.PausedReason, v1beta1.GuestConnectingReason, v1beta1.FitUnknownReason,
+	v1beta1.AutoNodeProgressingReason, v1beta1.AutoNodeUpgradingReason, v1beta1.AutoNodeNotConfiguredReason, v1beta1.AutoNodeDrainingReason,
+	v1beta1.NodesOutdatedReason, v1beta1.ControlPlaneOlderReason, v1beta1.NodeUpgradeHeldReason,
 )
 
 // record writes an event for each condition whose status or reason changed, with that reason, and for each update that started or ended.

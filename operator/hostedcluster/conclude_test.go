@@ -56,8 +56,24 @@ func TestConclude(t *testing.T) {
 				component(v1beta1.RolloutComplete, metav1.ConditionFalse, "1 of 2 replicas are updated"),
 				func(s *scope.Scope) { s.Component.Status.Version = "1.36.2" },
 			},
-			want: "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateUpgrading,
+			want: "False/AutoNodeUpgrading", state: v1beta1.AutoNodeStateUpgrading,
 			message: "Karpenter is being upgraded from payload 1.36.2 to 1.36.3: 1 of 2 replicas are updated",
+		}, {
+			name: "When another build of the same version is rolled out, it should be Upgrading too",
+			change: []func(*scope.Scope){
+				component(v1beta1.RolloutComplete, metav1.ConditionFalse, "1 of 2 replicas are updated"),
+				func(s *scope.Scope) { s.Component.Status.ReleaseImage = "registry.example/release@sha256:other" },
+			},
+			want: "False/AutoNodeUpgrading", state: v1beta1.AutoNodeStateUpgrading,
+			message: "Karpenter is being upgraded to another build of payload 1.36.3: 1 of 2 replicas are updated",
+		}, {
+			name:    "When the guest takes its time while another payload is rolled out, it should still be Upgrading",
+			outcome: outcome{blocked: true, message: "connecting to blue"},
+			change: []func(*scope.Scope){
+				component(v1beta1.RolloutComplete, metav1.ConditionFalse, "1 of 2 replicas are updated"),
+				func(s *scope.Scope) { s.Component.Status.Version = "1.36.2" },
+			},
+			want: "False/AutoNodeUpgrading", state: v1beta1.AutoNodeStateUpgrading, message: "connecting to blue",
 		}, {
 			name:   "When Karpenter starts again with the same payload, as after a pause, it should not be Upgrading",
 			change: []func(*scope.Scope){component(v1beta1.RolloutComplete, metav1.ConditionFalse, "0 of 2 replicas are updated")},
