@@ -125,7 +125,8 @@ const (
 	AutoNodeDrainStoppedReason = "AutoNodeDrainStopped"
 	// AutoNodeDegradedReason: Karpenter was rolled out and isn't available now; look at its pods in the control-plane namespace.
 	AutoNodeDegradedReason = "AutoNodeDegraded"
-	// AutoNodeEvaluationFailedReason: the state couldn't be read; the message holds the error, and it is tried again.
+	// AutoNodeEvaluationFailedReason: the state couldn't be read, more than once in a row; the message holds the error, and it is tried
+	// again.
 	AutoNodeEvaluationFailedReason = "AutoNodeEvaluationFailed"
 )
 

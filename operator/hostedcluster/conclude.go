@@ -24,6 +24,7 @@ import (
 func (r *Reconciler) conclude(s *scope.Scope, o *outcome) {
 	hostedCluster := s.HostedCluster
 	if o.state == off {
+		r.failing.ended(hostedCluster)
 		r.concludeOff(hostedCluster)
 		return
 	}
@@ -39,6 +40,12 @@ func (r *Reconciler) conclude(s *scope.Scope, o *outcome) {
 	}
 	if o.state == on || o.state == waiting {
 		r.recordHistory(s, o)
+	}
+	switch {
+	case o.err() == nil:
+		r.failing.ended(hostedCluster)
+	case o.state != paused && hostedCluster.Status.AutoNode.State != "" && !r.failing.lasts(hostedCluster, r.clock.Now()):
+		return // what was said before may still be true, and the next try is to come soon
 	}
 	sum := summarize(s, o)
 	setCondition(hostedCluster, v1beta1.AutoNodeEnabled, sum.status, sum.reason, sum.conditionMessage())

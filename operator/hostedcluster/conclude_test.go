@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -164,6 +165,42 @@ func TestConclude(t *testing.T) {
 			}
 		})
 	}
+
+	t.Run("When a step fails, it should keep what it said before until the error lasts, and say one that comes later anew", func(t *testing.T) {
+		clock := clocktesting.NewFakePassiveClock(noon)
+		r := &Reconciler{clock: clock}
+		s := running("1.36.3")
+		said := func(errs ...error) string {
+			r.conclude(s, &outcome{blocked: len(errs) > 0, errs: errs})
+			c := meta.FindStatusCondition(s.HostedCluster.Status.Conditions, v1beta1.AutoNodeEnabled)
+			return string(c.Status) + "/" + c.Reason + " " + string(s.HostedCluster.Status.AutoNode.State)
+		}
+		boom := errors.New("crd: boom")
+		const fine, failed = "True/AsExpected Enabled", "Unknown/AutoNodeEvaluationFailed Waiting"
+		for i, step := range []struct {
+			after time.Duration
+			err   error
+			want  string
+		}{
+			{0, nil, fine},
+			{0, boom, fine},
+			{time.Second, boom, fine}, // tries come fast at first
+			{time.Second, nil, fine},
+			{time.Hour, boom, fine}, // the one before has nothing to do with it
+			{hiccup, conflict, fine},
+			{0, boom, failed},
+			{time.Second, nil, fine},
+		} {
+			clock.SetTime(clock.Now().Add(step.after))
+			var errs []error
+			if step.err != nil {
+				errs = append(errs, step.err)
+			}
+			if got := said(errs...); got != step.want {
+				t.Errorf("step %d: got %s, want %s", i, got, step.want)
+			}
+		}
+	})
 
 	t.Run("When a drain is interrupted, the nodes should have their whole time in the next one", func(t *testing.T) {
 		for state, kept := range map[state]bool{draining: true, paused: false, on: false, waiting: false} {

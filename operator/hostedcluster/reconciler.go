@@ -92,6 +92,7 @@ type Reconciler struct {
 	recorder   events.EventRecorder
 	clock      clock.PassiveClock
 	guests     Guests
+	failing    failing
 	// ownNamespace is Config's.
 	ownNamespace string
 }
