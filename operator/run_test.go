@@ -546,13 +546,84 @@ func life(t *testing.T, host string) {
 		g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("3", 64)) }).Should(Succeed())
 	})
 
-	t.Run("When the rollout is complete but the guest's API server is older, it should not complete the update", func(t *testing.T) {
+	t.Run("When Cluster API is paused, it should be paused for as long", func(t *testing.T) {
+		annotate := func(object client.Object, value bool) {
+			annotations := object.GetAnnotations()
+			if annotations == nil {
+				annotations = map[string]string{}
+			}
+			delete(annotations, clusterv1.PausedAnnotation)
+			if value {
+				annotations[clusterv1.PausedAnnotation] = ""
+			}
+			object.SetAnnotations(annotations)
+		}
+		change := func(g Gomega, change func(*clusterv1.Cluster)) {
+			cluster := &clusterv1.Cluster{}
+			g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, cluster)).To(Succeed())
+			before := cluster.DeepCopy()
+			change(cluster)
+			g.Expect(management.Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+		}
+		const byCluster = "Cluster clusters-blue/blue is paused; unpause it to go on"
+		for _, test := range []struct {
+			name, message string
+			set           func(g Gomega, paused bool)
+		}{
+			{
+				name: "by the annotation of the HostedCluster", message: "paused by an annotation of the HostedCluster; remove cluster.x-k8s.io/paused to go on",
+				set: func(g Gomega, paused bool) {
+					patch(g, ctx, name, func(hc *v1beta1.HostedCluster) { annotate(hc, paused) })
+				},
+			}, {
+				name: "by the annotation of the Cluster", message: byCluster,
+				set: func(g Gomega, paused bool) {
+					change(g, func(cluster *clusterv1.Cluster) { annotate(cluster, paused) })
+				},
+			}, {
+				name: "by the field of the Cluster", message: byCluster,
+				set: func(g Gomega, paused bool) {
+					change(g, func(cluster *clusterv1.Cluster) { cluster.Spec.Paused = ptr.To(paused) })
+				},
+			},
+		} {
+			t.Run(test.name, func(t *testing.T) {
+				g := NewWithT(t)
+				test.set(g, true)
+				g.Eventually(func(g Gomega) {
+					g.Expect(replicas(g, ctx, namespace)).To(BeZero())
+					hostedCluster := get(g, ctx, name)
+					g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("False/Paused"))
+					g.Expect(hostedCluster.Status.AutoNode.Message).To(HavePrefix(test.message + "; Karpenter is "))
+				}).Should(Succeed())
+				test.set(g, false)
+				g.Eventually(func(g Gomega) {
+					g.Expect(replicas(g, ctx, namespace)).To(BeEquivalentTo(2))
+					g.Expect(get(g, ctx, name).Status.AutoNode.State).NotTo(Equal(v1beta1.AutoNodeStatePaused))
+				}).Should(Succeed())
+				g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("3", 64)) }).Should(Succeed())
+			})
+		}
+	})
+
+	t.Run("When the rollout is complete, it should complete the update, unless the guest's API server is older", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Eventually(func(g Gomega) {
-			component := &v1beta1.ControlPlaneComponent{}
+		runs := func(g Gomega, version string, state v1beta1.UpdateState, nodes string) {
+			hostedCluster, component := get(g, ctx, name), &v1beta1.ControlPlaneComponent{}
 			g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, component)).To(Succeed())
-			g.Expect(component.Status.Version).To(Equal("1.36.3"))
-		}).Should(Succeed())
+			g.Expect(component.Status).To(And(HaveField("Version", version), HaveField("ReleaseImage", hostedCluster.Status.Version.Desired.Image)))
+			g.Expect(hostedCluster.Status.Version.History[0]).To(And(HaveField("Version", version), HaveField("State", state)))
+			g.Expect(reasonOf(hostedCluster, v1beta1.NodesUpToDate)).To(Equal(nodes))
+			g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("True/AsExpected"))
+		}
+		g.Eventually(func(g Gomega) { runs(g, "1.36.3", v1beta1.UpdateCompleted, "True/AsExpected") }).Should(Succeed())
+
+		upgrade := push(t, host, "1.37.1") // the API server is of 1.36
+		patch(g, ctx, name, func(hc *v1beta1.HostedCluster) { hc.Spec.Release.Image = upgrade })
+		g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("1", 64)) }).Should(Succeed())
+		older := func(g Gomega) { runs(g, "1.37.1", v1beta1.UpdatePartial, "False/ControlPlaneOlder") }
+		g.Eventually(older).Should(Succeed())
+		g.Consistently(older, "500ms").Should(Succeed())
 	})
 
 	t.Run("When the HostedCluster is deleted during a pause, it should hold the drain, and let Karpenter drain after it", func(t *testing.T) {
