@@ -28,7 +28,7 @@ import (
 )
 
 // drain deletes the NodeClaims and waits until Karpenter has seen them off.
-func (t *Teardown) drain(ctx context.Context, s *scope.Scope, claims []karpv1.NodeClaim, d drain) (scope.Result, error) {
+func (t *Teardown) drain(ctx context.Context, s *scope.Scope, m *memory, claims []karpv1.NodeClaim, d drain) (scope.Result, error) {
 	result := scope.Result{Wait: true, RequeueAfter: recheck}
 	if err := t.operate(ctx, s); err != nil {
 		return result, err
@@ -49,7 +49,7 @@ func (t *Teardown) drain(ctx context.Context, s *scope.Scope, claims []karpv1.No
 		}
 	}
 
-	parts := []string{t.progress(s, len(claims))}
+	parts := []string{m.progress(len(claims))}
 	if available := meta.FindStatusCondition(componentConditions(s), v1beta1.Available); available != nil && available.Status == metav1.ConditionFalse {
 		parts = append(parts, "Karpenter, which drains them, isn't available: "+available.Message)
 	} else if holds, err := hold(ctx, s.Guest, claims); err != nil {
@@ -84,21 +84,6 @@ func (d drain) reason() string {
 		return v1beta1.AutoNodeDrainStoppedReason
 	}
 	return ""
-}
-
-// progress says how many nodes are left, of how many since this operator began to look.
-func (t *Teardown) progress(s *scope.Scope, left int) string {
-	largest := left
-	if known, ok := t.largest.Get(s.HostedCluster.UID); ok {
-		if n, ok := known.(int); ok {
-			largest = max(largest, n)
-		}
-	}
-	t.largest.Add(s.HostedCluster.UID, largest)
-	if largest == left {
-		return fmt.Sprintf("%d %s left to drain", left, plural(left, "node is", "nodes are"))
-	}
-	return fmt.Sprintf("%d of %d nodes %s left to drain", left, largest, plural(left, "is", "are"))
 }
 
 func componentConditions(s *scope.Scope) []metav1.Condition {

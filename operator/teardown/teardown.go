@@ -53,13 +53,8 @@ type Config struct {
 // Teardown is the step.
 type Teardown struct {
 	Config
-	// largest remembers how many nodes there were to drain, for the message: of int by the HostedCluster's UID.
-	largest *lru.Cache
-	// unreachable remembers since when a guest hasn't been connected: of time.Time by the HostedCluster's UID. It isn't
-	// persisted on purpose: a new leader finds out by itself.
-	unreachable *lru.Cache
-	// withheld remembers since when Karpenter hasn't had the right to launch nodes: of time.Time by the HostedCluster's UID.
-	withheld *lru.Cache
+	// memories are of *memory by the HostedCluster's UID.
+	memories *lru.Cache
 }
 
 var _ scope.Step = (*Teardown)(nil)
@@ -72,7 +67,7 @@ func New(config Config) *Teardown {
 	if config.DrainTimeout == 0 {
 		config.DrainTimeout = DefaultDrainTimeout
 	}
-	return &Teardown{Config: config, unreachable: lru.New(1 << 14), largest: lru.New(1 << 14), withheld: lru.New(1 << 14)}
+	return &Teardown{Config: config, memories: lru.New(1 << 14)}
 }
 
 // Name implements scope.Step.
@@ -85,16 +80,15 @@ func (t *Teardown) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 		return scope.Result{}, err
 	}
 	var result scope.Result
+	m := t.memoryOf(s)
 	if s.Guest == nil {
-		result, err = t.withoutGuest(ctx, s, machines)
+		result, err = t.withoutGuest(ctx, s, m, machines)
 	} else {
-		t.unreachable.Remove(s.HostedCluster.UID)
-		result, err = t.withGuest(ctx, s, machines)
+		m.unreachable = time.Time{}
+		result, err = t.withGuest(ctx, s, m, machines)
 	}
 	if err == nil && !result.Wait {
-		t.unreachable.Remove(s.HostedCluster.UID)
-		t.largest.Remove(s.HostedCluster.UID)
-		t.withheld.Remove(s.HostedCluster.UID)
+		t.memories.Remove(s.HostedCluster.UID)
 		s.HostedCluster.Status.AutoNode = nil
 		meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, v1beta1.NodesUpToDate)
 		meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, v1beta1.GuestReachable)
@@ -102,8 +96,8 @@ func (t *Teardown) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	return result, err
 }
 
-func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, machines []clusterv1.Machine) (scope.Result, error) {
-	quiet, err := t.stopLaunching(ctx, s)
+func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, m *memory, machines []clusterv1.Machine) (scope.Result, error) {
+	quiet, err := t.stopLaunching(ctx, s, m)
 	if err != nil {
 		return scope.Result{}, err
 	}
@@ -118,7 +112,7 @@ func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, machines []clu
 			return scope.Result{}, err
 		}
 	case len(claims) > 0:
-		return t.drain(ctx, s, claims, d)
+		return t.drain(ctx, s, m, claims, d)
 	case len(machines) > 0:
 		return t.reap(ctx, machines, d)
 	case !quiet && d.phase != over:
@@ -203,13 +197,10 @@ func (t *Teardown) drainOf(s *scope.Scope, claims []karpv1.NodeClaim) drain {
 func patience(timeout time.Duration) time.Duration { return min(timeout, maxPatience) }
 
 // withoutGuest decides what to do about a guest that isn't connected, which by itself says little: the operator may just have started.
-func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, machines []clusterv1.Machine) (scope.Result, error) {
+func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, m *memory, machines []clusterv1.Machine) (scope.Result, error) {
 	now := t.Clock.Now()
-	since := now
-	if known, ok := t.unreachable.Get(s.HostedCluster.UID); ok {
-		since, _ = known.(time.Time)
-	} else {
-		t.unreachable.Add(s.HostedCluster.UID, now)
+	if m.unreachable.IsZero() {
+		m.unreachable = now
 	}
 	gone, err := t.guestIsGone(ctx, s)
 	if err != nil {
@@ -230,7 +221,7 @@ func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, machines []
 		return scope.Result{Wait: true, Message: unreachable(s, held+" to be drained once it answers"), RequeueAfter: slowRecheck}, nil
 	}
 	// Both have to be over: the time to drain, and a time of this operator's own without a single answer.
-	givenUp := later(d.deadline, since.Add(patience(d.timeout)))
+	givenUp := later(d.deadline, m.unreachable.Add(patience(d.timeout)))
 	left := givenUp.Sub(now)
 	switch {
 	case left > 0 && d.stops:

@@ -51,6 +51,7 @@ const drainTimeout = 30 * time.Minute
 type fixture struct {
 	*scope.Scope
 	step   *teardown.Teardown
+	tokens *access.Access
 	clock  *testingclock.FakePassiveClock
 	events *events.FakeRecorder
 }
@@ -71,11 +72,11 @@ func setUp(ctx context.Context, t *testing.T, name string, changes ...func(*scop
 		change(f.Scope)
 	}
 	applier := apply.New()
-	tokens := access.New(access.Config{
+	f.tokens = access.New(access.Config{
 		Management: clusters.Management.Client, Live: clusters.Management.Client, Secrets: clusters.Management.Client, Apply: applier, Clock: f.clock,
 	})
-	f.step = f.newStep(tokens)
-	for _, step := range []scope.Step{tokens, nodeclass.New(nodeclass.Config{Apply: applier})} {
+	f.step = f.newStep(f.tokens)
+	for _, step := range []scope.Step{f.tokens, nodeclass.New(nodeclass.Config{Apply: applier})} {
 		_, err := step.Reconcile(ctx, f.Scope)
 		g.Expect(err).NotTo(HaveOccurred(), step.Name())
 	}
@@ -144,7 +145,20 @@ func (f *fixture) delete() {
 	f.HostedCluster.DeletionTimestamp = ptr.To(metav1.NewTime(f.clock.Now().Truncate(time.Second)))
 }
 
-func (f *fixture) disable() { f.HostedCluster.Spec.AutoNode = nil }
+func (f *fixture) disable() { f.set(nil) }
+
+// enable turns AutoNode on again, and gives Karpenter back what a drain took from it.
+func (f *fixture) enable(ctx context.Context, g Gomega, autoNode *v1beta1.AutoNode) {
+	f.set(autoNode)
+	_, err := f.tokens.Reconcile(ctx, f.Scope)
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
+// set changes the spec as an API server does.
+func (f *fixture) set(autoNode *v1beta1.AutoNode) {
+	f.HostedCluster.Spec.AutoNode = autoNode
+	f.HostedCluster.Generation++
+}
 
 // deadline is how messages name when the drain's time is over.
 func (f *fixture) deadline() string {

@@ -20,7 +20,7 @@ const settle = 5 * time.Second
 
 // stopLaunching keeps Karpenter from launching nodes for the pods that it evicts: by a mark on its node classes where the provider knows
 // one, else by withholding the right to, which the step does that gives it its rights. It returns whether no NodeClaim can appear any more.
-func (t *Teardown) stopLaunching(ctx context.Context, s *scope.Scope) (bool, error) {
+func (t *Teardown) stopLaunching(ctx context.Context, s *scope.Scope, m *memory) (bool, error) {
 	if s.Profile.NodeClass.DrainingAnnotation != "" {
 		return true, markDraining(ctx, s)
 	}
@@ -28,16 +28,13 @@ func (t *Teardown) stopLaunching(ctx context.Context, s *scope.Scope) (bool, err
 		return true, nil // without it there is no Karpenter
 	}
 	now := t.Clock.Now()
-	if known, ok := t.withheld.Get(s.HostedCluster.UID); ok {
-		if since, ok := known.(time.Time); ok && now.Sub(since) >= settle {
-			return true, nil
-		}
-		return false, nil
+	if !m.withheld.IsZero() && m.generation == s.HostedCluster.Generation {
+		return now.Sub(m.withheld) >= settle, nil
 	}
 	if err := t.operate(ctx, s); err != nil {
 		return false, err
 	}
-	t.withheld.Add(s.HostedCluster.UID, now)
+	m.withheld, m.generation = now, s.HostedCluster.Generation
 	return false, nil
 }
 

@@ -149,6 +149,33 @@ func TestUnattended(t *testing.T) {
 		expectNoRecord(ctx, g, f)
 	})
 
+	for name, written := range map[string]bool{"aws-again": true, "aws-at-once": false} {
+		t.Run("When AutoNode is turned off, on, and off again in "+name+", it should take the right to launch nodes again, and wait anew", func(t *testing.T) {
+			g := NewWithT(t)
+			f := onAWS(ctx, t, name)
+			f.ec2Claim(ctx, g, "a")
+			f.disable()
+			f.reconcile(ctx, g)
+			g.Expect(mayLaunch(ctx, g)).To(BeFalse())
+			f.pass(time.Minute)
+			f.enable(ctx, g, scopetest.AWS())
+			g.Expect(mayLaunch(ctx, g)).To(BeTrue())
+			if written { // else the status conflicted, with AutoNode being turned off again
+				f.HostedCluster.Status.AutoNode.DrainStartedTime = nil
+			}
+			f.ec2Removes(ctx, g, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
+
+			f.disable()
+			for range 2 {
+				g.Expect(f.reconcile(ctx, g).Message).To(Equal("waiting until Karpenter launches nothing any more"))
+				g.Expect(mayLaunch(ctx, g)).To(BeFalse())
+			}
+			f.pass(6 * time.Second)
+			f.finishes(ctx, g)
+			f.expectEquipment(ctx, g, false)
+		})
+	}
+
 	t.Run("When the HostedCluster is deleted, it should let Karpenter clean up after its node classes before it goes", func(t *testing.T) {
 		g := NewWithT(t)
 		f := onAWS(ctx, t, "aws-delete")
