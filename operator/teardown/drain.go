@@ -161,19 +161,28 @@ func nodeClasses(ctx context.Context, s *scope.Scope) ([]client.Object, error) {
 // list finds nothing where the guest has no definition of the kind. That has to be said by an API server about the definition: a
 // list that isn't found may come from anything that answers in a control plane's stead while that is down.
 func list(ctx context.Context, guest *scope.Guest, definition string, into client.ObjectList) error {
-	crd := &metav1.PartialObjectMetadata{}
-	crd.SetGroupVersionKind(definitionKind)
-	err := guest.Live.Get(ctx, client.ObjectKey{Name: definition}, crd)
-	if apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
-		return nil
+	crd, err := readDefinition(ctx, guest, definition)
+	if err != nil || crd == nil {
+		return err
 	}
-	if err == nil {
-		err = guest.Live.List(ctx, into)
-	}
-	if err != nil {
+	if err := guest.Live.List(ctx, into); err != nil {
 		return fmt.Errorf("listing %s in the guest: %w", definition, err)
 	}
 	return nil
+}
+
+// readDefinition returns the metadata of a definition; nil where an API server says that there is none.
+func readDefinition(ctx context.Context, guest *scope.Guest, name string) (*metav1.PartialObjectMetadata, error) {
+	definition := &metav1.PartialObjectMetadata{}
+	definition.SetGroupVersionKind(definitionKind)
+	err := guest.Live.Get(ctx, client.ObjectKey{Name: name}, definition)
+	if apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading CustomResourceDefinition %s in the guest: %w", name, err)
+	}
+	return definition, nil
 }
 
 // forcedSince returns since when Karpenter may terminate the pods of a NodeClaim's node; false if it may not yet.

@@ -52,11 +52,18 @@ const (
 // remove takes Karpenter away, once there is no node of it any more.
 func (t *Teardown) remove(ctx context.Context, s *scope.Scope, d drain) (scope.Result, error) {
 	deleted := !s.HostedCluster.DeletionTimestamp.IsZero()
-	if result, err := t.removeNodeClasses(ctx, s, d, deleted); err != nil || result.Wait {
+	goes, err := createdDefinition(ctx, s)
+	if err != nil {
+		return scope.Result{}, err
+	}
+	if result, err := t.removeNodeClasses(ctx, s, d, deleted && goes); err != nil || result.Wait {
 		return result, err
 	}
 	if result, err := t.removeComponent(ctx, s); err != nil || result.Wait {
 		return result, err
+	}
+	if err := releaseNodeClasses(ctx, s); err != nil {
+		return scope.Result{}, err
 	}
 	if err := errors.Join(removeIdentity(ctx, s), removeLease(ctx, s)); err != nil {
 		return scope.Result{}, err
@@ -88,15 +95,9 @@ func (t *Teardown) removeNodeClasses(ctx context.Context, s *scope.Scope, d drai
 			}
 			log.FromContext(ctx).Info("Deleted a node class", kind.Kind, klog.KObj(class))
 		}
-		before, ok := class.DeepCopyObject().(client.Object)
-		if !ok {
-			return scope.Result{}, fmt.Errorf("%T can't be copied", class)
-		}
-		waits := kind.CleansUp && d.phase != over
-		if !waits && controllerutil.RemoveFinalizer(class, kind.Finalizer) {
-			patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-			if err := s.Guest.Live.Patch(ctx, class, patch); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-				return scope.Result{}, fmt.Errorf("releasing node class %s in the guest: %w", class.GetName(), err)
+		if waits := kind.CleansUp && d.phase != over; !waits {
+			if err := releaseNodeClass(ctx, s, class, false); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+				return scope.Result{}, err
 			}
 		}
 		held = append(held, class.GetName())
@@ -110,6 +111,53 @@ func (t *Teardown) removeNodeClasses(ctx context.Context, s *scope.Scope, d drai
 		return scope.Result{Wait: true, Message: "removing node class " + strings.Join(held, ", "), RequeueAfter: recheck}, nil
 	}
 	return scope.Result{}, nil
+}
+
+// releaseNodeClasses takes from the node classes that stay what Karpenter has put on them, now that none runs which would put it there again:
+// the finalizer, which would keep their admin from deleting them, and the mark that they drain. Where Karpenter has more to clean up after
+// a node class, the finalizer says that there is something, and stays.
+func releaseNodeClasses(ctx context.Context, s *scope.Scope) error {
+	if s.Profile.NodeClass.CleansUp {
+		return nil
+	}
+	classes, err := nodeClasses(ctx, s)
+	if err != nil {
+		return err
+	}
+	for _, class := range classes {
+		if err := releaseNodeClass(ctx, s, class, true); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// releaseNodeClass removes Karpenter's finalizer, and the mark that the node class drains if that isn't needed any more.
+func releaseNodeClass(ctx context.Context, s *scope.Scope, class client.Object, unmark bool) error {
+	before, ok := class.DeepCopyObject().(client.Object)
+	if !ok {
+		return fmt.Errorf("%T can't be copied", class)
+	}
+	kind, annotations := s.Profile.NodeClass, class.GetAnnotations()
+	_, marked := annotations[kind.DrainingAnnotation]
+	if unmark = unmark && marked; unmark {
+		delete(annotations, kind.DrainingAnnotation)
+		class.SetAnnotations(annotations)
+	}
+	if !controllerutil.RemoveFinalizer(class, kind.Finalizer) && !unmark {
+		return nil
+	}
+	// Finalizers are a list, which a merge patch replaces whole.
+	if err := s.Guest.Live.Patch(ctx, class, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("releasing node class %s in the guest: %w", class.GetName(), err)
+	}
+	return nil
+}
+
+// createdDefinition says whether the operator created the definition of node classes, so that each of them was made for AutoNode.
+func createdDefinition(ctx context.Context, s *scope.Scope) (bool, error) {
+	definition, err := readDefinition(ctx, s.Guest, s.Profile.NodeClass.Definition())
+	return definition != nil && definition.Annotations[crd.CreatedAnnotation] != "", err
 }
 
 // removeComponent stops Karpenter, then deletes the ControlPlaneComponent, with which everything else in the control-plane

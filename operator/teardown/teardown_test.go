@@ -21,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/events"
 	testingclock "k8s.io/utils/clock/testing"
@@ -124,6 +125,22 @@ func (f *fixture) cleanUp(ctx context.Context, t *testing.T) {
 			}
 		}
 	}).Should(Succeed())
+}
+
+// created makes the definition of a kind one that the operator created, for as long as the test runs. It lacks the label of what the operator
+// keeps, so that it isn't removed: see definitions.
+func (f *fixture) created(ctx context.Context, t *testing.T, name string) {
+	t.Helper()
+	g := NewWithT(t)
+	annotate := func(ctx context.Context, value string) {
+		d := &metav1.PartialObjectMetadata{}
+		d.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+		d.SetName(name)
+		patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, crd.CreatedAnnotation, value))
+		g.Expect(clusters.Guest.Client.Patch(ctx, d, patch)).To(Succeed())
+	}
+	annotate(ctx, `"true"`)
+	t.Cleanup(func() { annotate(context.WithoutCancel(ctx), "null") })
 }
 
 func (f *fixture) reconcile(ctx context.Context, g Gomega) scope.Result {
@@ -291,7 +308,7 @@ func TestDisable(t *testing.T) {
 	f := setUp(ctx, t, "disable")
 	pool := nodePool("general")
 	g.Expect(clusters.Guest.Client.Create(ctx, pool)).To(Succeed())
-	mine := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}
+	mine := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "mine", Finalizers: []string{v1alpha1.NodeClassFinalizer}}}
 	g.Expect(clusters.Guest.Client.Create(ctx, mine)).To(Succeed())
 	for _, name := range []string{"a", "b"} {
 		f.claim(ctx, g, name)
@@ -419,6 +436,8 @@ func TestDisable(t *testing.T) {
 			g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
 			g.Expect(object.GetDeletionTimestamp().IsZero()).To(BeTrue())
 		}
+		g.Expect(mine.Finalizers).To(BeEmpty(), "its admin couldn't delete it any more")
+		g.Expect(mine.Annotations).NotTo(HaveKey(v1alpha1.DrainingAnnotation))
 	})
 }
 
@@ -434,6 +453,7 @@ func TestDelete(t *testing.T) {
 			g.Expect(clusters.Guest.Client.Create(ctx, d)).To(Succeed())
 		}
 		t.Cleanup(func() { _ = clusters.Guest.Client.Delete(context.WithoutCancel(ctx), adopted) })
+		f.created(ctx, t, f.Profile.NodeClass.Definition())
 		g.Expect(clusters.Guest.Client.Create(ctx, nodePool("general"))).To(Succeed())
 		g.Expect(clusters.Guest.Client.Create(ctx, &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "mine"}})).To(Succeed())
 		f.claim(ctx, g, "a")
@@ -450,6 +470,25 @@ func TestDelete(t *testing.T) {
 		g.Expect(adopted.DeletionTimestamp.IsZero()).To(BeTrue(), "it was there before the operator")
 		g.Expect(f.event()).To(BeEmpty())
 		expectNoRecord(ctx, g, f)
+	})
+
+	t.Run("When node classes were defined before the operator came, it should leave the admin's, and nothing on them", func(t *testing.T) {
+		g := NewWithT(t)
+		f := setUp(ctx, t, "adopted")
+		mine := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{
+			Name: "mine", Finalizers: []string{v1alpha1.NodeClassFinalizer}, Annotations: map[string]string{"example.com/note": "mine"},
+		}}
+		g.Expect(clusters.Guest.Client.Create(ctx, mine)).To(Succeed())
+		f.claim(ctx, g, "a")
+		f.delete()
+		f.reconcile(ctx, g)
+		f.karpenterRemoves(ctx, g, "a")
+		f.finishes(ctx, g)
+		f.expectEquipment(ctx, g, false)
+		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(mine), mine)).To(Succeed())
+		g.Expect(mine.DeletionTimestamp.IsZero()).To(BeTrue())
+		g.Expect(mine.Annotations).To(Equal(map[string]string{"example.com/note": "mine"}))
+		g.Expect(mine.Finalizers).To(BeEmpty(), "its admin couldn't delete it any more")
 	})
 
 	t.Run("When the deadline passes, it should let Karpenter terminate pods, once", func(t *testing.T) {

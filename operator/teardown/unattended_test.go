@@ -179,6 +179,7 @@ func TestUnattended(t *testing.T) {
 	t.Run("When the HostedCluster is deleted, it should let Karpenter clean up after its node classes before it goes", func(t *testing.T) {
 		g := NewWithT(t)
 		f := onAWS(ctx, t, "aws-delete")
+		f.created(ctx, t, f.Profile.NodeClass.Definition())
 		f.ec2NodeClass(ctx, t)
 		f.delete()
 		f.reconcile(ctx, g)
@@ -193,9 +194,24 @@ func TestUnattended(t *testing.T) {
 		f.expectEquipment(ctx, g, false)
 	})
 
+	t.Run("When the guest had node classes of AWS's before, it should leave them as they are", func(t *testing.T) {
+		g := NewWithT(t)
+		f := onAWS(ctx, t, "aws-adopted")
+		class := f.ec2NodeClass(ctx, t)
+		f.delete()
+		f.reconcile(ctx, g)
+		f.pass(6 * time.Second)
+		f.finishes(ctx, g)
+		f.expectEquipment(ctx, g, false)
+		left := ec2NodeClass()
+		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(left), left)).To(Succeed())
+		g.Expect(left.GetResourceVersion()).To(Equal(class.GetResourceVersion()))
+	})
+
 	t.Run("When Karpenter never cleans up, it should not wait for it longer than for anything else, and write down what may be left", func(t *testing.T) {
 		g := NewWithT(t)
 		f := onAWS(ctx, t, "aws-stuck")
+		f.created(ctx, t, f.Profile.NodeClass.Definition())
 		f.ec2NodeClass(ctx, t)
 		f.ec2Claim(ctx, g, "a")
 		f.delete()
