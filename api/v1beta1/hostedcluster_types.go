@@ -321,10 +321,12 @@ type AWS struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^arn:aws[a-z-]*:iam::[0-9]{12}:role/.+$')",message="roleARN has to be the ARN of an IAM role, such as arn:aws:iam::123456789012:role/karpenter"
 	RoleARN string `json:"roleARN"`
 
-	// region is where Karpenter makes instances. Defaults to spec.region of the Cluster's AWSCluster.
+	// region is where Karpenter makes instances. Defaults to spec.region of the Cluster's AWSCluster. It can't change while AutoNode is on:
+	// from one region, Karpenter doesn't find its instances in another.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="region is immutable while autoNode is set: remove autoNode first, which drains its nodes, and wait until they are gone"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z]{2,8}(-[a-z]+)+-[0-9]+$')",message="region has to be the name of an AWS region, such as eu-central-1"
 	Region string `json:"region,omitempty"`
 

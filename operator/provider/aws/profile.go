@@ -131,6 +131,7 @@ func (r *regions) adaptDeployment(ctx context.Context, in provider.Input, deploy
 		set("CLUSTER_CA_BUNDLE", base64.StdEncoding.EncodeToString(in.CA))
 	}
 	set("AWS_REGION", region)
+	metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, regionAnnotation, region)
 	set("AWS_ROLE_ARN", in.Config.AWS.RoleARN)
 	if queue := in.Config.AWS.InterruptionQueue; queue != "" {
 		set("INTERRUPTION_QUEUE", queue)

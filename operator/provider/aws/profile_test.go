@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -24,14 +25,25 @@ import (
 
 const group = "infrastructure.cluster.x-k8s.io"
 
-// infrastructure is a client.Reader of one AWSCluster, which counts.
+// infrastructure is a client.Reader of one AWSCluster, which counts, and of the Deployment.
 type infrastructure struct {
 	spec  map[string]any // nil for none
+	runs  *appsv1.Deployment
 	err   error
 	reads int
 }
 
 func (i *infrastructure) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	if deployment, ok := into.(*appsv1.Deployment); ok {
+		if key != (client.ObjectKey{Namespace: "clusters-blue", Name: "karpenter"}) {
+			return errors.New("another Deployment was asked for")
+		}
+		if i.runs == nil {
+			return apierrors.NewNotFound(schema.GroupResource{Group: "apps", Resource: "deployments"}, key.Name)
+		}
+		*deployment = *i.runs
+		return nil
+	}
 	i.reads++
 	object, ok := into.(*unstructured.Unstructured)
 	switch {
@@ -64,6 +76,10 @@ func input(reader client.Reader) provider.Input {
 
 func TestCheckCluster(t *testing.T) {
 	frankfurt := map[string]any{"region": "eu-central-1"}
+	// inFrankfurt is what runs with that.
+	inFrankfurt, err := aws.New().Deployment()
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	NewWithT(t).Expect(aws.New().AdaptDeployment(t.Context(), input(&infrastructure{spec: frankfurt}), inFrankfurt)).To(Succeed())
 	for _, test := range []struct {
 		name    string
 		reader  infrastructure
@@ -76,6 +92,17 @@ func TestCheckCluster(t *testing.T) {
 		}, {
 			name: "When the spec has a region, it should not look for one", reader: infrastructure{err: errors.New("must not be asked")},
 			change: func(in *provider.Input) { in.Config.AWS.Region = "us-east-1" },
+		}, {
+			name: "When the spec names the region that Karpenter is in anyway, it should find nothing wrong", reader: infrastructure{runs: inFrankfurt},
+			change: func(in *provider.Input) { in.Config.AWS.Region = "eu-central-1" },
+		}, {
+			name: "When Karpenter would be in another region than its instances, it should say in which they are", reader: infrastructure{runs: inFrankfurt},
+			change: func(in *provider.Input) { in.Config.AWS.Region = "us-east-1" },
+			reason: v1beta1.InvalidSpecReason,
+			message: "spec.autoNode.provisionerConfig.karpenter.aws.region: Karpenter makes instances in eu-central-1, and wouldn't find them from us-east-1; set it to eu-central-1, " +
+				"or remove spec.autoNode, wait until its nodes are gone, and set it again",
+		}, {
+			name: "When what runs doesn't say its region, it should find nothing wrong", reader: infrastructure{spec: frankfurt, runs: &appsv1.Deployment{}},
 		}, {
 			name: "When the Cluster is on other infrastructure, it should say on which, and what to do", reader: infrastructure{spec: frankfurt},
 			change: func(in *provider.Input) { in.Cluster.Spec.InfrastructureRef.Kind = "VSphereCluster" },

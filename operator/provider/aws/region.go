@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -19,7 +20,12 @@ import (
 	"github.com/autonode-io/autonode/operator/provider"
 )
 
-const infrastructureGroup = "infrastructure.cluster.x-k8s.io"
+const (
+	infrastructureGroup = "infrastructure.cluster.x-k8s.io"
+	regionField         = "spec.autoNode.provisionerConfig.karpenter.aws.region"
+	// regionAnnotation is on Karpenter's Deployment: where the instances are that it knows.
+	regionAnnotation = v1beta1.Group + "/aws-region"
+)
 
 // infrastructures are the kinds of Cluster API's AWS provider whose clusters are in AWS.
 var infrastructures = sets.New("AWSCluster", "AWSManagedCluster", "ROSACluster")
@@ -50,13 +56,34 @@ func (r *regions) checkCluster(ctx context.Context, in provider.Input) (provider
 			Message: fmt.Sprintf("spec.autoNode.provisionerConfig.karpenter.platform: AWS makes EC2 instances, but %s; use platform ClusterAPI, or correct spec.infraID", is),
 		}, nil
 	}
-	_, finding, err := r.of(ctx, in)
-	return finding, err
+	region, finding, err := r.of(ctx, in)
+	if err != nil || finding.Reason != "" {
+		return finding, err
+	}
+	return r.moved(ctx, in, region)
+}
+
+// moved finds a Karpenter that makes instances in another region: it wouldn't find them any more. Admission can't say so of a region that
+// is added or removed, because what it was before depends on the Cluster, nor of an AutoNode that is on again before its drain has ended.
+func (*regions) moved(ctx context.Context, in provider.Input, region string) (provider.Finding, error) {
+	deployment := &appsv1.Deployment{}
+	err := in.Reader.Get(ctx, client.ObjectKey{Namespace: in.Namespace, Name: v1beta1.KarpenterComponent}, deployment)
+	if client.IgnoreNotFound(err) != nil {
+		return provider.Finding{}, fmt.Errorf("reading the Deployment: %w", err)
+	}
+	is := deployment.Annotations[regionAnnotation]
+	if is == "" || is == region {
+		return provider.Finding{}, nil
+	}
+	return provider.Finding{
+		Reason: v1beta1.InvalidSpecReason,
+		Message: fmt.Sprintf("%s: Karpenter makes instances in %s, and wouldn't find them from %s; set it to %s, or remove spec.autoNode, wait until its nodes are gone, and set it again",
+			regionField, is, region, is),
+	}, nil
 }
 
 // of returns the region that the spec names, else the one of the Cluster's infrastructure.
 func (r *regions) of(ctx context.Context, in provider.Input) (string, provider.Finding, error) {
-	const field = "spec.autoNode.provisionerConfig.karpenter.aws.region"
 	if region := in.Config.AWS.Region; region != "" {
 		return region, provider.Finding{}, nil
 	}
@@ -71,13 +98,13 @@ func (r *regions) of(ctx context.Context, in provider.Input) (string, provider.F
 	}
 	ref := key.infrastructure
 	if ref.Kind != "AWSCluster" {
-		return "", unknown("%s is required: the infrastructure of Cluster %s/%s is of kind %s, which doesn't say in which region it is", field, in.Namespace, in.ClusterName, ref.Kind), nil
+		return "", unknown("%s is required: the infrastructure of Cluster %s/%s is of kind %s, which doesn't say in which region it is", regionField, in.Namespace, in.ClusterName, ref.Kind), nil
 	}
 	mapping, err := in.Mapper.RESTMapping(ref.GroupKind())
 	if meta.IsNoMatchError(err) {
 		return "", provider.Finding{
 			Reason:  v1beta1.KindNotFoundReason,
-			Message: fmt.Sprintf("the management cluster doesn't serve %s, which has the region; install its provider, or set %s", ref.GroupKind(), field),
+			Message: fmt.Sprintf("the management cluster doesn't serve %s, which has the region; install its provider, or set %s", ref.GroupKind(), regionField),
 		}, nil
 	}
 	if err != nil {
@@ -87,14 +114,14 @@ func (r *regions) of(ctx context.Context, in provider.Input) (string, provider.F
 	infrastructure.SetGroupVersionKind(mapping.GroupVersionKind)
 	err = in.Reader.Get(ctx, client.ObjectKey{Namespace: in.Namespace, Name: ref.Name}, infrastructure)
 	if apierrors.IsNotFound(err) {
-		return "", unknown("there is no %s %s/%s, which would say in which region it is; create it, or set %s", ref.Kind, in.Namespace, ref.Name, field), nil
+		return "", unknown("there is no %s %s/%s, which would say in which region it is; create it, or set %s", ref.Kind, in.Namespace, ref.Name, regionField), nil
 	}
 	if err != nil {
 		return "", provider.Finding{}, fmt.Errorf("reading %s %s/%s: %w", ref.Kind, in.Namespace, ref.Name, err)
 	}
 	region, _, err := unstructured.NestedString(infrastructure.Object, "spec", "region")
 	if err != nil || region == "" {
-		return "", unknown("spec.region of %s %s/%s doesn't say in which region it is; set %s", ref.Kind, in.Namespace, ref.Name, field), nil //nolint:nilerr // a field of another type is as good as none
+		return "", unknown("spec.region of %s %s/%s doesn't say in which region it is; set %s", ref.Kind, in.Namespace, ref.Name, regionField), nil //nolint:nilerr // a field of another type is as good as none
 	}
 	r.known.Add(key, region)
 	return region, provider.Finding{}, nil
