@@ -75,6 +75,7 @@ type HostedClusterSpec struct {
 	// pullSecret names a Secret of type kubernetes.io/dockerconfigjson in the HostedCluster's namespace. It pulls the
 	// payload and the images that the payload names.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="has(self.name) && size(self.name) >= 1 && size(self.name) <= 253",message="pullSecret.name has to be the name of a Secret; leave pullSecret out where none is needed"
 	PullSecret *corev1.LocalObjectReference `json:"pullSecret,omitempty"`
 
 	// imageContentSources lists mirrors, tried in order before the source itself.
@@ -90,7 +91,7 @@ type HostedClusterSpec struct {
 	// annotation cluster.x-k8s.io/paused on the HostedCluster or the Cluster, and the Cluster's spec.paused, do the same.
 	// +optional
 	// +kubebuilder:validation:MaxLength=35
-	// +kubebuilder:validation:Pattern=`^(true|false|\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2}))$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(true|false|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2}))$')",message="pausedUntil has to be true, false, or a time in RFC 3339, such as 2026-12-01T06:00:00Z"
 	PausedUntil *string `json:"pausedUntil,omitempty"`
 
 	// autoNode gives the cluster nodes that come and go by themselves. Removing it drains and removes the nodes that
@@ -111,8 +112,7 @@ type NodeDrain struct {
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(s|m|h))+$`
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('168h')",message="timeout has to be between 1m and 168h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('168h')",message="timeout has to be between 1m and 168h, such as 30m or 1h30m"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 	// onTimeout says what happens to nodes that aren't drained by then.
 	// +optional
@@ -220,15 +220,14 @@ type MaintenanceWindow struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:Pattern=`^(@(annually|yearly|monthly|weekly|daily|midnight|hourly)|[0-9A-Za-z*/,?-]+( +[0-9A-Za-z*/,?-]+){4})$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(@(annually|yearly|monthly|weekly|daily|midnight|hourly)|[0-9A-Za-z*/,?-]+( +[0-9A-Za-z*/,?-]+){4})$')",message="schedule has to be five fields as cron has them (minute, hour, day of month, month, day of week), such as 0 2 * * 6, or one of @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually"
 	Schedule string `json:"schedule"`
 	// duration is how long it stays open, from 15m to 168h. Replacements begin up to its end but for the last five minutes; a drain
 	// that has begun ends in its own time.
 	// +required
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(s|m|h))+$`
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('15m') && duration(self) <= duration('168h')",message="duration has to be between 15m and 168h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('15m') && duration(self) <= duration('168h')",message="duration has to be between 15m and 168h, such as 4h or 1h30m"
 	Duration metav1.Duration `json:"duration"`
 	// timeZone is the one that schedule is meant in, by its name in the IANA database, such as Europe/Zurich. Without it UTC.
 	// +optional
