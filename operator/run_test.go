@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -656,8 +657,29 @@ func life(t *testing.T, host string) {
 			g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("False/AutoNodeDraining"))
 			g.Expect(hostedCluster.Status.AutoNode.DrainStartedTime).NotTo(BeNil())
 		}).Should(Succeed())
+		machine := &clusterv1.Machine{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: claim.Name, Finalizers: []string{clusterv1.MachineFinalizer},
+				Labels: map[string]string{clusterv1.ClusterNameLabel: name, v1alpha1.NodeClaimUIDLabel: string(claim.UID), v1alpha1.NodeClaimLabel: claim.Name},
+			},
+			Spec: clusterv1.MachineSpec{ClusterName: name},
+		}
+		g.Expect(management.Create(ctx, machine)).To(Succeed())
 		claim.Finalizers = nil
 		g.Expect(guest.Update(ctx, claim)).To(Succeed())
+		const waits = "1 Machine is to be deleted by Cluster API"
+		g.Eventually(func(g Gomega) {
+			g.Expect(get(g, ctx, name).Status.AutoNode).To(HaveField("Message", HavePrefix(waits)))
+		}).Should(Succeed())
+		g.Expect(management.Patch(ctx, machine, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			hostedCluster := &v1beta1.HostedCluster{}
+			if err := management.Get(ctx, client.ObjectKey{Namespace: "clusters", Name: name}, hostedCluster); err != nil {
+				g.Expect(client.IgnoreNotFound(err)).To(Succeed())
+				return
+			}
+			g.Expect(hostedCluster.Status.AutoNode).To(Or(BeNil(), HaveField("Message", Not(HavePrefix(waits)))))
+		}).WithTimeout(20*time.Second).Should(Succeed(), "it would have looked by itself only later: nothing has told it that the Machine is gone")
 	})
 
 	t.Run("When nothing of it is left, it should let the HostedCluster go", func(t *testing.T) {

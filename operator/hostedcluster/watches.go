@@ -5,6 +5,7 @@ package hostedcluster
 import (
 	"context"
 	"fmt"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +13,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -31,6 +33,9 @@ import (
 // workers is how many HostedClusters are reconciled at a time. One never takes more than one of them: a guest that is slow, or that hangs until
 // the operator leaves it alone for a while, takes none from the others as long as there are enough.
 const workers = 50
+
+// burst is how long to wait for more Machines to go: fifty that are deleted at once are one reconciliation or two.
+const burst = 500 * time.Millisecond
 
 const controlPlaneNamespaceIndex = "autonode.io/control-plane-namespace"
 
@@ -54,9 +59,7 @@ func New(ctx context.Context, config Config) (*Reconciler, error) {
 	if r.clock == nil {
 		r.clock = clock.RealClock{}
 	}
-	err := mgr.GetFieldIndexer().IndexField(ctx, &v1beta1.HostedCluster{}, controlPlaneNamespaceIndex, func(obj client.Object) []string {
-		return []string{controlPlaneNamespace(obj.(*v1beta1.HostedCluster))}
-	})
+	err := mgr.GetFieldIndexer().IndexField(ctx, &v1beta1.HostedCluster{}, controlPlaneNamespaceIndex, indexControlPlaneNamespace)
 	if err != nil {
 		return nil, fmt.Errorf("indexing hosted clusters by control-plane namespace: %w", err)
 	}
@@ -64,6 +67,14 @@ func New(ctx context.Context, config Config) (*Reconciler, error) {
 		return nil, fmt.Errorf("setting up the HostedCluster controller: %w", err)
 	}
 	return r, nil
+}
+
+func indexControlPlaneNamespace(obj client.Object) []string {
+	hostedCluster, ok := obj.(*v1beta1.HostedCluster)
+	if !ok {
+		return nil
+	}
+	return []string{controlPlaneNamespace(hostedCluster)}
 }
 
 func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
@@ -84,6 +95,8 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 		Watches(&clusterv1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), builder.WithPredicates(predicate.Or(
 			predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{},
 		))).
+		// A drain ends with the last of them.
+		Watches(&clusterv1.Machine{}, handler.Funcs{DeleteFunc: r.machineGone}).
 		Watches(&v1beta1.ControlPlaneComponent{}, ours, changed).
 		// So does one of another operator, whose HostedCluster isn't seen.
 		Watches(&v1beta1.ControlPlaneComponent{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), builder.WithPredicates(onlyDeleted)).
@@ -144,6 +157,16 @@ func (r *Reconciler) byNamespace(ctx context.Context, obj client.Object) []recon
 		_, isCluster := obj.(*clusterv1.Cluster)
 		return !isCluster || s.ClusterKey().Name == obj.GetName()
 	}, client.MatchingFields{controlPlaneNamespaceIndex: obj.GetNamespace()})
+}
+
+// machineGone wakes the HostedClusters that may have waited for a Machine to go.
+func (r *Reconciler) machineGone(ctx context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	cluster := client.ObjectKey{Namespace: e.Object.GetNamespace(), Name: e.Object.GetLabels()[clusterv1.ClusterNameLabel]}
+	for _, request := range r.requests(ctx, func(s *scope.Scope) bool {
+		return s.Draining() && holds(s.HostedCluster) && s.ClusterKey() == cluster
+	}, client.MatchingFields{controlPlaneNamespaceIndex: cluster.Namespace}) {
+		queue.AddAfter(request, burst)
+	}
 }
 
 // rivals maps a HostedCluster to the others that want its control-plane namespace.

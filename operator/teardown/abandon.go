@@ -51,7 +51,7 @@ func (t *Teardown) reap(ctx context.Context, machines []clusterv1.Machine, d dra
 	if d.phase == stopped {
 		message += "; " + t.outlook(d)
 	}
-	return scope.Result{Wait: true, Message: message, Reason: d.reason(), RequeueAfter: recheck}, nil
+	return scope.Result{Wait: true, Message: message, Reason: d.reason(), RequeueAfter: d.within(t.Clock.Now(), lookEvery)}, nil
 }
 
 // deleteMachines tells Cluster API not to drain: either Karpenter has done so, or nobody can.

@@ -29,7 +29,11 @@ import (
 
 // drain deletes the NodeClaims and waits until Karpenter has seen them off.
 func (t *Teardown) drain(ctx context.Context, s *scope.Scope, m *memory, claims []karpv1.NodeClaim, d drain) (scope.Result, error) {
-	result := scope.Result{Wait: true, RequeueAfter: recheck}
+	now := t.Clock.Now()
+	result := scope.Result{Wait: true, RequeueAfter: d.within(now, m.looked.Add(lookEvery).Sub(now))}
+	if !s.Guest.Complete {
+		result.RequeueAfter = min(result.RequeueAfter, unwatched)
+	}
 	if err := t.operate(ctx, s); err != nil {
 		return result, err
 	}
@@ -52,10 +56,7 @@ func (t *Teardown) drain(ctx context.Context, s *scope.Scope, m *memory, claims 
 	parts := []string{m.progress(len(claims))}
 	if available := meta.FindStatusCondition(componentConditions(s), v1beta1.Available); available != nil && available.Status == metav1.ConditionFalse {
 		parts = append(parts, "Karpenter, which drains them, isn't available: "+available.Message)
-	} else if holds, err := hold(ctx, s.Guest, claims); err != nil {
-		// What holds a drain is worth a message, not a failure.
-		log.FromContext(ctx).Error(err, "Couldn't find out what holds the drain")
-	} else if holds != "" {
+	} else if holds := m.holds(claims); holds != "" {
 		parts = append(parts, holds)
 	}
 	result.Reason = d.reason()
@@ -94,9 +95,9 @@ func componentConditions(s *scope.Scope) []metav1.Condition {
 }
 
 // markDraining keeps Karpenter from launching nodes for the pods that it evicts: the provider makes such a node class not ready.
-func markDraining(ctx context.Context, s *scope.Scope) error {
+func markDraining(ctx context.Context, s *scope.Scope, read lister) error {
 	annotation := s.Profile.NodeClass.DrainingAnnotation
-	classes, err := nodeClasses(ctx, s)
+	classes, err := nodeClasses(ctx, s, read)
 	if err != nil {
 		return err
 	}
@@ -123,10 +124,9 @@ func markDraining(ctx context.Context, s *scope.Scope) error {
 }
 
 // nodeClaims returns those of the provider, oldest first; another Karpenter's, which the guest's admin may run, aren't ours to delete.
-// They are read live: that there is none left is what everything behind it relies on.
-func nodeClaims(ctx context.Context, s *scope.Scope) ([]karpv1.NodeClaim, error) {
+func nodeClaims(ctx context.Context, s *scope.Scope, read lister) ([]karpv1.NodeClaim, error) {
 	claims := &karpv1.NodeClaimList{}
-	if err := list(ctx, s.Guest, guestcluster.NodeClaimDefinition, claims); err != nil {
+	if err := read(ctx, guestcluster.NodeClaimDefinition, claims); err != nil {
 		return nil, err
 	}
 	ours := slices.DeleteFunc(claims.Items, func(claim karpv1.NodeClaim) bool {
@@ -141,9 +141,9 @@ func nodeClaims(ctx context.Context, s *scope.Scope) ([]karpv1.NodeClaim, error)
 	return ours, nil
 }
 
-func nodeClasses(ctx context.Context, s *scope.Scope) ([]client.Object, error) {
+func nodeClasses(ctx context.Context, s *scope.Scope, read lister) ([]client.Object, error) {
 	classes := s.Profile.NodeClass.NewList()
-	if err := list(ctx, s.Guest, s.Profile.NodeClass.Definition(), classes); err != nil {
+	if err := read(ctx, s.Profile.NodeClass.Definition(), classes); err != nil {
 		return nil, err
 	}
 	var objects []client.Object
@@ -158,17 +158,32 @@ func nodeClasses(ctx context.Context, s *scope.Scope) ([]client.Object, error) {
 	return objects, err
 }
 
-// list finds nothing where the guest has no definition of the kind. That has to be said by an API server about the definition: a
-// list that isn't found may come from anything that answers in a control plane's stead while that is down.
-func list(ctx context.Context, guest *scope.Guest, definition string, into client.ObjectList) error {
-	crd, err := readDefinition(ctx, guest, definition)
-	if err != nil || crd == nil {
-		return err
+// lister reads all objects of a kind, which it is told the definition of.
+type lister func(ctx context.Context, definition string, into client.ObjectList) error
+
+// cached reads what the guest's watches told. They have to have been started.
+func cached(guest *scope.Guest) lister {
+	return func(ctx context.Context, definition string, into client.ObjectList) error {
+		if err := guest.Cached.List(ctx, into); err != nil {
+			return fmt.Errorf("listing %s in the guest's cache: %w", definition, err)
+		}
+		return nil
 	}
-	if err := guest.Live.List(ctx, into); err != nil {
-		return fmt.Errorf("listing %s in the guest: %w", definition, err)
+}
+
+// live asks the guest's API server. It finds nothing where the guest has no definition of the kind. That has to be said by an API server
+// about the definition: a list that isn't found may come from anything that answers in a control plane's stead while that is down.
+func live(guest *scope.Guest) lister {
+	return func(ctx context.Context, definition string, into client.ObjectList) error {
+		crd, err := readDefinition(ctx, guest, definition)
+		if err != nil || crd == nil {
+			return err
+		}
+		if err := guest.Live.List(ctx, into); err != nil {
+			return fmt.Errorf("listing %s in the guest: %w", definition, err)
+		}
+		return nil
 	}
-	return nil
 }
 
 // readDefinition returns the metadata of a definition; nil where an API server says that there is none.
@@ -215,12 +230,15 @@ func (t *Teardown) force(ctx context.Context, s *scope.Scope, claims []karpv1.No
 	return nil
 }
 
-// hold says what the oldest nodes wait for, as far as pods tell.
-func hold(ctx context.Context, guest *scope.Guest, claims []karpv1.NodeClaim) (string, error) {
+// holder is what the node of a NodeClaim waits for; neither is set where that isn't known.
+type holder struct{ claim, why string }
+
+// findHolder says what the oldest nodes wait for, as far as pods tell.
+func findHolder(ctx context.Context, guest *scope.Guest, claims []karpv1.NodeClaim) (holder, error) {
 	const examined = 3 // nodes; each is a request
 	budgets := &policyv1.PodDisruptionBudgetList{}
 	if err := guest.Live.List(ctx, budgets); err != nil {
-		return "", fmt.Errorf("listing PodDisruptionBudgets in the guest: %w", err)
+		return holder{}, fmt.Errorf("listing PodDisruptionBudgets in the guest: %w", err)
 	}
 	for n, looked := 0, 0; n < len(claims) && looked < examined; n++ {
 		claim := &claims[n]
@@ -230,17 +248,17 @@ func hold(ctx context.Context, guest *scope.Guest, claims []karpv1.NodeClaim) (s
 		looked++
 		pods := &corev1.PodList{}
 		if err := guest.Live.List(ctx, pods, client.MatchingFields{"spec.nodeName": claim.Status.NodeName}); err != nil {
-			return "", fmt.Errorf("listing the pods of node %s in the guest: %w", claim.Status.NodeName, err)
+			return holder{}, fmt.Errorf("listing the pods of node %s in the guest: %w", claim.Status.NodeName, err)
 		}
-		if why := holder(pods.Items, budgets.Items); why != "" {
-			return fmt.Sprintf("NodeClaim %s waits for %s", claim.Name, why), nil
+		if why := holding(pods.Items, budgets.Items); why != "" {
+			return holder{claim: claim.Name, why: why}, nil
 		}
 	}
-	return "", nil
+	return holder{}, nil
 }
 
-// holder names what keeps a node's pods from being evicted.
-func holder(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget) string {
+// holding names what keeps a node's pods from being evicted.
+func holding(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget) string {
 	for i := range pods {
 		pod := &pods[i]
 		if !pod.DeletionTimestamp.IsZero() || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || stays(pod) {

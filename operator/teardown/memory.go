@@ -3,8 +3,13 @@
 package teardown
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -21,6 +26,9 @@ type memory struct {
 	// on gives the right back, which changes the generation, whether or not anybody got to write down that the drain was over.
 	withheld   time.Time
 	generation int64
+	// looked is when the API servers were asked for everything last, and held is what was found then to hold the drain.
+	looked time.Time
+	held   holder
 }
 
 // memoryOf returns what is remembered of the drain that is under way, for the caller to change: a HostedCluster is reconciled by one
@@ -44,4 +52,22 @@ func (m *memory) progress(left int) string {
 		return fmt.Sprintf("%d %s left to drain", left, plural(left, "node is", "nodes are"))
 	}
 	return fmt.Sprintf("%d of %d nodes %s left to drain", left, m.largest, plural(left, "is", "are"))
+}
+
+// look finds out what holds the drain.
+func (m *memory) look(ctx context.Context, guest *scope.Guest, claims []karpv1.NodeClaim, now time.Time) {
+	held, err := findHolder(ctx, guest, claims)
+	if err != nil {
+		// What holds a drain is worth a message, not a failure.
+		log.FromContext(ctx).Error(err, "Couldn't find out what holds the drain")
+	}
+	m.looked, m.held = now, held
+}
+
+// holds says what held the drain at the last look, as long as that NodeClaim is left.
+func (m *memory) holds(claims []karpv1.NodeClaim) string {
+	if !slices.ContainsFunc(claims, func(claim karpv1.NodeClaim) bool { return claim.Name == m.held.claim }) {
+		return ""
+	}
+	return fmt.Sprintf("NodeClaim %s waits for %s", m.held.claim, m.held.why)
 }

@@ -69,16 +69,25 @@ func (t *Teardown) remove(ctx context.Context, s *scope.Scope, d drain) (scope.R
 		return scope.Result{}, err
 	}
 	if deleted {
-		return removeDefinitions(ctx, s.Guest, d)
+		return t.removeDefinitions(ctx, s, d)
 	}
 	return scope.Result{}, nil
+}
+
+// again is when to look whether something in the guest has gone, of which a watch tells.
+func (t *Teardown) again(s *scope.Scope, d drain) time.Duration {
+	wait := lookEvery
+	if !s.Guest.Complete {
+		wait = unwatched
+	}
+	return d.within(t.Clock.Now(), wait)
 }
 
 // removeNodeClasses deletes the default node class; all of them if the definition is to go too. No NodeClaim is left that their
 // finalizer protects, so it is removed here, whether or not Karpenter runs. A Karpenter that has more to clean up than that is given
 // the time that there is.
 func (t *Teardown) removeNodeClasses(ctx context.Context, s *scope.Scope, d drain, all bool) (scope.Result, error) {
-	classes, err := nodeClasses(ctx, s)
+	classes, err := nodeClasses(ctx, s, live(s.Guest))
 	if err != nil {
 		return scope.Result{}, err
 	}
@@ -108,7 +117,7 @@ func (t *Teardown) removeNodeClasses(ctx context.Context, s *scope.Scope, d drai
 		}
 	}
 	if len(held) > 0 {
-		return scope.Result{Wait: true, Message: "removing node class " + strings.Join(held, ", "), RequeueAfter: recheck}, nil
+		return scope.Result{Wait: true, Message: "removing node class " + strings.Join(held, ", "), RequeueAfter: t.again(s, d)}, nil
 	}
 	return scope.Result{}, nil
 }
@@ -120,7 +129,7 @@ func releaseNodeClasses(ctx context.Context, s *scope.Scope) error {
 	if s.Profile.NodeClass.CleansUp {
 		return nil
 	}
-	classes, err := nodeClasses(ctx, s)
+	classes, err := nodeClasses(ctx, s, live(s.Guest))
 	if err != nil {
 		return err
 	}
@@ -270,8 +279,8 @@ func removeIdentity(ctx context.Context, s *scope.Scope) error {
 var definitionKind = apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
 
 // removeDefinitions deletes the CustomResourceDefinitions that the operator created, and waits until they are gone, unless the time is over.
-func removeDefinitions(ctx context.Context, guest *scope.Guest, d drain) (scope.Result, error) {
-	definitions := &metav1.PartialObjectMetadataList{}
+func (t *Teardown) removeDefinitions(ctx context.Context, s *scope.Scope, d drain) (scope.Result, error) {
+	guest, definitions := s.Guest, &metav1.PartialObjectMetadataList{}
 	definitions.SetGroupVersionKind(definitionKind)
 	if err := guest.Live.List(ctx, definitions, client.MatchingLabels{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}); err != nil {
 		return scope.Result{}, fmt.Errorf("listing CustomResourceDefinitions in the guest: %w", err)
@@ -295,5 +304,5 @@ func removeDefinitions(ctx context.Context, guest *scope.Guest, d drain) (scope.
 		return scope.Result{}, nil
 	}
 	slices.Sort(left)
-	return scope.Result{Wait: true, Message: "removing CustomResourceDefinition " + strings.Join(left, ", ") + " in the guest", RequeueAfter: recheck}, nil
+	return scope.Result{Wait: true, Message: "removing CustomResourceDefinition " + strings.Join(left, ", ") + " in the guest", RequeueAfter: t.again(s, d)}, nil
 }

@@ -13,7 +13,6 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
 	"k8s.io/utils/ptr"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -28,15 +27,16 @@ const (
 	// maxPatience is how long Karpenter gets to finish once pods may be terminated by force, and how long a guest must have been
 	// unreachable to be given up. A shorter drain timeout shortens it.
 	maxPatience = 5 * time.Minute
-	// recheck is how often to look at what no watch tells: the pods that hold a node, and Machines.
-	recheck = 5 * time.Second
-	// slowRecheck is for what changes seldom, or what a watch tells too.
-	slowRecheck = 30 * time.Second
+	// lookEvery is how often everything is asked of the API servers while nothing happens. Watches tell of the NodeClaims, node classes and
+	// Machines that go; nothing tells which pods hold a node, and a watch may have missed something.
+	lookEvery = 30 * time.Second
+	// unwatched is for a guest whose watches haven't been started.
+	unwatched = 5 * time.Second
 )
 
 // Config is what New needs.
 type Config struct {
-	// Management is the management cluster. Machines and the ConfigMap are read through Live, so that no cache of them is kept.
+	// Management is the management cluster. What decides whether something is given up or removed is read through Live.
 	Management client.Client
 	Live       client.Reader
 	Apply      *apply.Applier
@@ -75,18 +75,11 @@ func (*Teardown) Name() string { return "teardown" }
 
 // Reconcile takes down what there is, as far as it can be done now. It doesn't wait any more when nothing is left.
 func (t *Teardown) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
-	machines, err := t.machines(ctx, s)
-	if err != nil {
-		return scope.Result{}, err
-	}
-	var result scope.Result
-	m := t.memoryOf(s)
+	m, run := t.memoryOf(s), t.withGuest
 	if s.Guest == nil {
-		result, err = t.withoutGuest(ctx, s, m, machines)
-	} else {
-		m.unreachable = time.Time{}
-		result, err = t.withGuest(ctx, s, m, machines)
+		run = t.withoutGuest
 	}
+	result, err := run(ctx, s, m)
 	if err == nil && !result.Wait {
 		t.memories.Remove(s.HostedCluster.UID)
 		s.HostedCluster.Status.AutoNode = nil
@@ -96,23 +89,46 @@ func (t *Teardown) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	return result, err
 }
 
-func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, m *memory, machines []clusterv1.Machine) (scope.Result, error) {
-	quiet, err := t.stopLaunching(ctx, s, m)
+// withGuest drains, then removes. Between two looks at what the API servers say, the watches tell how far the drain is: but that
+// something is over is never concluded from them.
+func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, m *memory) (scope.Result, error) {
+	m.unreachable = time.Time{}
+	if s.Guest.Complete && t.Clock.Since(m.looked) < lookEvery {
+		watched := cached(s.Guest)
+		if _, err := t.stopLaunching(ctx, s, m, watched); err != nil {
+			return scope.Result{}, err
+		}
+		claims, err := nodeClaims(ctx, s, watched)
+		if err != nil {
+			return scope.Result{}, err
+		}
+		if d := t.drainOf(s, claims); len(claims) > 0 && (d.phase == patient || d.phase == stopped) {
+			return t.drain(ctx, s, m, claims, d)
+		}
+	}
+	asked := live(s.Guest)
+	quiet, err := t.stopLaunching(ctx, s, m, asked)
 	if err != nil {
 		return scope.Result{}, err
 	}
-	claims, err := nodeClaims(ctx, s)
+	claims, err := nodeClaims(ctx, s, asked)
 	if err != nil {
 		return scope.Result{}, err
 	}
 	d := t.drainOf(s, claims)
+	if len(claims) > 0 && d.phase != over {
+		m.look(ctx, s.Guest, claims, t.Clock.Now())
+		return t.drain(ctx, s, m, claims, d)
+	}
+	machines, err := t.machines(ctx, s)
+	if err != nil {
+		return scope.Result{}, err
+	}
 	switch {
 	case d.phase == over && len(claims)+len(machines) > 0:
 		if err := t.giveUp(ctx, s, machines, claims, d); err != nil {
 			return scope.Result{}, err
 		}
-	case len(claims) > 0:
-		return t.drain(ctx, s, m, claims, d)
 	case len(machines) > 0:
 		return t.reap(ctx, machines, d)
 	case !quiet && d.phase != over:
@@ -193,11 +209,27 @@ func (t *Teardown) drainOf(s *scope.Scope, claims []karpv1.NodeClaim) drain {
 	return d
 }
 
+// within returns how long to wait for what a watch tells: until the phase ends, or for that long.
+func (d drain) within(now time.Time, wait time.Duration) time.Duration {
+	switch d.phase {
+	case patient:
+		return min(wait, d.deadline.Sub(now))
+	case forced:
+		return min(wait, d.givenUp.Sub(now))
+	default:
+		return wait
+	}
+}
+
 // patience is how long to wait for what takes but a moment where it works.
 func patience(timeout time.Duration) time.Duration { return min(timeout, maxPatience) }
 
 // withoutGuest decides what to do about a guest that isn't connected, which by itself says little: the operator may just have started.
-func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, m *memory, machines []clusterv1.Machine) (scope.Result, error) {
+func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, m *memory) (scope.Result, error) {
+	machines, err := t.machines(ctx, s)
+	if err != nil {
+		return scope.Result{}, err
+	}
 	now := t.Clock.Now()
 	if m.unreachable.IsZero() {
 		m.unreachable = now
@@ -218,7 +250,7 @@ func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, m *memory, 
 		held = "its nodes"
 	}
 	if s.HostedCluster.DeletionTimestamp.IsZero() {
-		return scope.Result{Wait: true, Message: unreachable(s, held+" to be drained once it answers"), RequeueAfter: slowRecheck}, nil
+		return scope.Result{Wait: true, Message: unreachable(s, held+" to be drained once it answers"), RequeueAfter: lookEvery}, nil
 	}
 	// Both have to be over: the time to drain, and a time of this operator's own without a single answer.
 	givenUp := later(d.deadline, m.unreachable.Add(patience(d.timeout)))
@@ -226,13 +258,13 @@ func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, m *memory, 
 	switch {
 	case left > 0 && d.stops:
 		message := fmt.Sprintf("%s stay until it answers, because spec.nodeDrain.onTimeout is Stop", held)
-		return scope.Result{Wait: true, Message: unreachable(s, message), RequeueAfter: min(left, slowRecheck)}, nil
+		return scope.Result{Wait: true, Message: unreachable(s, message), RequeueAfter: min(left, lookEvery)}, nil
 	case left > 0:
 		message := fmt.Sprintf("given up at %s, with %s", t.clockTime(givenUp), held)
-		return scope.Result{Wait: true, Message: unreachable(s, message), RequeueAfter: min(left, slowRecheck)}, nil
+		return scope.Result{Wait: true, Message: unreachable(s, message), RequeueAfter: min(left, lookEvery)}, nil
 	case d.stops:
 		message := fmt.Sprintf("%s stay because spec.nodeDrain.onTimeout is Stop: restore the guest, or set onTimeout to Force, which deletes them without a drain", held)
-		return scope.Result{Wait: true, Reason: v1beta1.AutoNodeDrainStoppedReason, Message: unreachable(s, message), RequeueAfter: slowRecheck}, nil
+		return scope.Result{Wait: true, Reason: v1beta1.AutoNodeDrainStoppedReason, Message: unreachable(s, message), RequeueAfter: lookEvery}, nil
 	}
 	if err := t.giveUp(ctx, s, machines, nil, d); err != nil {
 		return scope.Result{}, err

@@ -326,7 +326,7 @@ func TestDisable(t *testing.T) {
 	t.Run("When AutoNode is turned off, it should delete the NodeClaims and keep Karpenter from launching others", func(t *testing.T) {
 		g := NewWithT(t)
 		result := f.reconcile(ctx, g)
-		g.Expect(result).To(Equal(scope.Result{Wait: true, Message: "2 nodes are left to drain; forced at " + f.deadline(), RequeueAfter: 5 * time.Second}))
+		g.Expect(result).To(Equal(scope.Result{Wait: true, Message: "2 nodes are left to drain; forced at " + f.deadline(), RequeueAfter: 30 * time.Second}))
 		for _, name := range []string{"a", "b"} {
 			claim := &karpv1.NodeClaim{}
 			g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, claim)).To(Succeed())
@@ -627,6 +627,89 @@ func TestDelete(t *testing.T) {
 	})
 }
 
+// A drain may take hours, of hundreds of nodes.
+func TestLook(t *testing.T) {
+	ctx := t.Context()
+
+	t.Run("When a watch wakes it, it should ask the guest nothing, until it is time to", func(t *testing.T) {
+		g := NewWithT(t)
+		f := setUp(ctx, t, "watched")
+		f.claim(ctx, g, "a")
+		f.claim(ctx, g, "b")
+		f.budget(ctx, g, "a")
+		f.disable()
+		g.Expect(f.reconcile(ctx, g).RequeueAfter).To(Equal(30 * time.Second))
+		const held = "NodeClaim a waits for PodDisruptionBudget default/cart (0 disruptions allowed); "
+
+		f.Guest.Live = failing{f.Guest.Live}
+		f.pass(10 * time.Second)
+		f.karpenterRemoves(ctx, g, "b")
+		g.Expect(f.reconcile(ctx, g)).To(Equal(scope.Result{Wait: true, Message: "1 of 2 nodes is left to drain; " + held + "forced at " + f.deadline(), RequeueAfter: 20 * time.Second}))
+		f.pass(20 * time.Second)
+		_, err := f.step.Reconcile(ctx, f.Scope)
+		g.Expect(err).To(MatchError(errBroken))
+		f.reachable()
+		g.Expect(f.reconcile(ctx, g).Message).To(ContainSubstring(held))
+
+		// What held the drain has gone, and nobody has looked what does now.
+		f.claim(ctx, g, "c")
+		f.karpenterRemoves(ctx, g, "a")
+		f.Guest.Live = failing{f.Guest.Live}
+		g.Expect(f.reconcile(ctx, g).Message).To(Equal("1 of 2 nodes is left to drain; forced at " + f.deadline()))
+		g.Expect(f.claimOf(ctx, g, "c").DeletionTimestamp.IsZero()).To(BeFalse(), "one that came late is drained at once")
+		f.reachable()
+		f.karpenterRemoves(ctx, g, "c")
+		f.finishes(ctx, g)
+	})
+
+	t.Run("When the deadline comes first, it should wake for that", func(t *testing.T) {
+		g := NewWithT(t)
+		f := setUp(ctx, t, "woken")
+		f.claim(ctx, g, "a")
+		f.disable()
+		f.reconcile(ctx, g)
+		f.pass(drainTimeout - 10*time.Second)
+		result := f.reconcile(ctx, g)
+		g.Expect(result.RequeueAfter).To(BeNumerically("<", 30*time.Second))
+		f.pass(result.RequeueAfter)
+		g.Expect(f.reconcile(ctx, g).Message).To(ContainSubstring("pods are terminated by force"))
+		f.pass(5*time.Minute - 20*time.Second)
+		g.Expect(f.reconcile(ctx, g).RequeueAfter).To(Equal(20 * time.Second))
+		f.pass(20 * time.Second)
+		f.finishes(ctx, g)
+		expectRecord(ctx, g, f)
+		f.clusterAPIRemoves(ctx, g, "a")
+	})
+
+	t.Run("When the guest's watches have told nothing, it should go by what the API server says", func(t *testing.T) {
+		g := NewWithT(t)
+		f := setUp(ctx, t, "behind")
+		f.claim(ctx, g, "a")
+		f.disable()
+		f.reconcile(ctx, g)
+		f.Guest.Cached = blind{f.Guest.Cached}
+		g.Expect(f.reconcile(ctx, g).Message).To(HavePrefix("1 node is left to drain; "))
+		f.expectEquipment(ctx, g, true)
+		f.reachable()
+		f.karpenterRemoves(ctx, g, "a")
+		f.finishes(ctx, g)
+	})
+
+	t.Run("When the guest isn't watched, it should look often", func(t *testing.T) {
+		g := NewWithT(t)
+		f := setUp(ctx, t, "unwatched")
+		f.claim(ctx, g, "a")
+		f.disable()
+		f.Guest.Complete, f.Guest.Cached = false, failing{f.Guest.Cached} // a read of it could block
+		for range 2 {
+			g.Expect(f.reconcile(ctx, g)).To(And(HaveField("Message", HavePrefix("1 node is left to drain; ")), HaveField("RequeueAfter", 5*time.Second)))
+		}
+		f.reachable()
+		f.karpenterRemoves(ctx, g, "a")
+		f.finishes(ctx, g)
+	})
+}
+
 func TestCrash(t *testing.T) {
 	ctx := t.Context()
 	for stopAfter := range 8 {
@@ -703,6 +786,18 @@ var errBroken = errors.New("etcdserver: request timed out")
 type failing struct{ client.Client }
 
 func (failing) List(context.Context, client.ObjectList, ...client.ListOption) error { return errBroken }
+
+// blind is a cache that hasn't seen Karpenter's objects yet.
+type blind struct{ client.Client }
+
+func (b blind) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	switch list.(type) {
+	case *karpv1.NodeClaimList, *v1alpha1.ClusterAPINodeClassList:
+		return nil
+	default:
+		return b.Client.List(ctx, list, options...)
+	}
+}
 
 // budget is a process that dies after a number of writes.
 type budget struct {

@@ -20,9 +20,9 @@ const settle = 5 * time.Second
 
 // stopLaunching keeps Karpenter from launching nodes for the pods that it evicts: by a mark on its node classes where the provider knows
 // one, else by withholding the right to, which the step does that gives it its rights. It returns whether no NodeClaim can appear any more.
-func (t *Teardown) stopLaunching(ctx context.Context, s *scope.Scope, m *memory) (bool, error) {
+func (t *Teardown) stopLaunching(ctx context.Context, s *scope.Scope, m *memory, read lister) (bool, error) {
 	if s.Profile.NodeClass.DrainingAnnotation != "" {
-		return true, markDraining(ctx, s)
+		return true, markDraining(ctx, s, read)
 	}
 	if s.Component == nil {
 		return true, nil // without it there is no Karpenter

@@ -4,6 +4,7 @@ package teardown_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -150,7 +151,7 @@ func TestUnattended(t *testing.T) {
 	})
 
 	for name, written := range map[string]bool{"aws-again": true, "aws-at-once": false} {
-		t.Run("When AutoNode is turned off, on, and off again in "+name+", it should take the right to launch nodes again, and wait anew", func(t *testing.T) {
+		t.Run(fmt.Sprintf("When AutoNode is turned off, on and off again, and the first drain's end was written down: %t, it should take the right to launch nodes again", written), func(t *testing.T) {
 			g := NewWithT(t)
 			f := onAWS(ctx, t, name)
 			f.ec2Claim(ctx, g, "a")
