@@ -5,6 +5,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -333,20 +334,25 @@ func (c *Cluster) restConfig(pair pki.Pair) *rest.Config {
 
 // AdminKubeconfig is an administrator's kubeconfig. Its context, cluster and user are named after the cluster, so that
 // the kubeconfigs of several clusters can be merged.
-func (c *Cluster) AdminKubeconfig() ([]byte, error) { return c.kubeconfig(c.admin) }
+func (c *Cluster) AdminKubeconfig() ([]byte, error) { return c.kubeconfig(c.admin, c.URL) }
 
 // Kubeconfig is a user's kubeconfig.
 func (c *Cluster) Kubeconfig(user string, groups ...string) ([]byte, error) {
+	return c.KubeconfigAt("", user, groups...)
+}
+
+// KubeconfigAt is a user's kubeconfig that finds the API server at another address, such as a proxy's; empty is its own.
+func (c *Cluster) KubeconfigAt(url, user string, groups ...string) ([]byte, error) {
 	pair, err := c.CA.Client(user, groups...)
 	if err != nil {
 		return nil, err
 	}
-	return c.kubeconfig(pair)
+	return c.kubeconfig(pair, cmp.Or(url, c.URL))
 }
 
-func (c *Cluster) kubeconfig(pair pki.Pair) ([]byte, error) {
+func (c *Cluster) kubeconfig(pair pki.Pair, url string) ([]byte, error) {
 	data, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{c.Name: {Server: c.URL, CertificateAuthorityData: c.CA.Certificate}},
+		Clusters:       map[string]*clientcmdapi.Cluster{c.Name: {Server: url, CertificateAuthorityData: c.CA.Certificate}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{c.Name: {ClientCertificateData: pair.Certificate, ClientKeyData: pair.Key}},
 		Contexts:       map[string]*clientcmdapi.Context{c.Name: {Cluster: c.Name, AuthInfo: c.Name}},
 		CurrentContext: c.Name,

@@ -210,6 +210,38 @@ func (p *Process) Stop() {
 	}
 }
 
+// Kill ends the process as a crash does, without a chance to clean up, and returns when it has gone.
+func (p *Process) Kill() {
+	p.mu.Lock()
+	p.stopping = true
+	p.mu.Unlock()
+	select {
+	case <-p.done:
+		return
+	default:
+	}
+	_ = syscall.Kill(-p.PID, syscall.SIGKILL) // ESRCH means that it has just ended
+	<-p.done
+}
+
+// Freeze stops the process where it is, until Thaw: to others it is a process that hangs.
+func (p *Process) Freeze() error { return p.signal(syscall.SIGSTOP) }
+
+// Thaw lets a frozen process go on. From then on it may end by itself.
+func (p *Process) Thaw() error {
+	p.mu.Lock()
+	p.stopping = true
+	p.mu.Unlock()
+	return p.signal(syscall.SIGCONT)
+}
+
+func (p *Process) signal(signal syscall.Signal) error {
+	if err := syscall.Kill(-p.PID, signal); err != nil {
+		return fmt.Errorf("sending %s to %s: %w", signal, p.Name, err)
+	}
+	return nil
+}
+
 // Wait polls ready until it returns nil. It gives up when the process ends or ctx is over, and then tells what was
 // wrong last.
 func (p *Process) Wait(ctx context.Context, ready func(context.Context) error) error {

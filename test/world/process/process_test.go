@@ -96,6 +96,33 @@ func TestSupervisor(t *testing.T) {
 		g.Expect(alive(p.PID)()).To(MatchError(syscall.ESRCH))
 	})
 
+	t.Run("When a process is killed, it should have no chance to clean up, and no failure be reported", func(t *testing.T) {
+		g := NewWithT(t)
+		supervisor := newSupervisor(t)
+		p, err := supervisor.Start(shell("victim", `trap "echo cleaned up" TERM EXIT; echo ready; while :; do sleep 1000; done`))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Eventually(func() (string, error) {
+			log, err := os.ReadFile(p.LogFile)
+			return string(log), err
+		}).Should(ContainSubstring("ready"))
+		p.Kill()
+		g.Expect(alive(p.PID)()).To(MatchError(syscall.ESRCH))
+		log, err := os.ReadFile(p.LogFile)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(string(log)).NotTo(ContainSubstring("cleaned up"))
+		g.Expect(supervisor.Failed()).NotTo(Receive())
+	})
+
+	t.Run("When a process is frozen, it should do nothing until it is thawed", func(t *testing.T) {
+		g := NewWithT(t)
+		p, err := newSupervisor(t).Start(shell("frozen", "exec sleep 0.2"))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(p.Freeze()).To(Succeed())
+		g.Consistently(p.Done(), "400ms").ShouldNot(BeClosed())
+		g.Expect(p.Thaw()).To(Succeed())
+		g.Eventually(p.Done()).Should(BeClosed())
+	})
+
 	t.Run("When the supervisor has stopped, it should start nothing more", func(t *testing.T) {
 		g := NewWithT(t)
 		supervisor := newSupervisor(t)

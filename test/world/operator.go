@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/autonode-io/autonode/test/world/process"
+)
+
+// operatorUser is who the operator's manifests give its rights to.
+const operatorUser = "system:serviceaccount:" + OperatorNamespace + ":" + operatorDeployment
+
+// OperatorConfig of StartOperator.
+type OperatorConfig struct {
+	// Name of the process, and of its log: one that is started anew appends to it.
+	Name string
+	// Management is where to find the management cluster's API server, such as a proxy with a certificate of that cluster's
+	// authority. Empty: where it is.
+	Management string
+	// Args come after the one that names the management cluster.
+	Args []string
+}
+
+// StartOperator runs an operator as a process of this machine, beside the one in the management cluster or in its stead, with that
+// one's rights: a test can freeze it and kill it at any moment. Nothing starts it again when it ends.
+func (w *World) StartOperator(cfg OperatorConfig) (*process.Process, error) {
+	if w.autonode == nil {
+		return nil, errors.New("this world has no operator: it has no source to make one from")
+	}
+	kubeconfig, err := w.management.KubeconfigAt(cfg.Management, operatorUser)
+	if err != nil {
+		return nil, err
+	}
+	path := w.dir.kubeconfig(cfg.Name)
+	if err := os.WriteFile(path, kubeconfig, 0o600); err != nil {
+		return nil, fmt.Errorf("writing the kubeconfig of %s: %w", cfg.Name, err)
+	}
+	return w.processes.Start(process.Spec{
+		Name:  cfg.Name,
+		Path:  filepath.Join(w.autonode.bin, operatorProgram),
+		Args:  append([]string{"--kubeconfig=" + path, "--metrics-bind-address=0", "--health-probe-bind-address=0"}, cfg.Args...),
+		Grace: podGrace,
+	})
+}
