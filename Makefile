@@ -62,7 +62,7 @@ bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics.
 .PHONY: e2e
 e2e: build ## Run the stories in test/e2e against a world of their own. TESTFLAGS='-run Upgrade' chooses.
 	$(AUTONODE) world build
-	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race -count=1 -timeout=30m -parallel=16 -v $(TESTFLAGS) ./test/e2e/...
+	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race -count=1 -timeout=45m -parallel=16 -v $(TESTFLAGS) ./test/e2e/...
 
 .PHONY: bench-scale
 bench-scale: build ## Measure how long pods take that need a node each, with our provider and with Karpenter's kwok provider.

@@ -48,7 +48,7 @@ type cluster struct {
 
 // taken lets one story at a time have a guest. Stories run in parallel; one that needs two guests takes them in the order of
 // their names.
-var taken = map[string]*sync.Mutex{blue: {}, green: {}, red: {}, amber: {}, violet: {}}
+var taken = map[string]*sync.Mutex{blue: {}, green: {}, red: {}, amber: {}, violet: {}, indigo: {}}
 
 // take returns the guest of that name for one story, with AutoNode on. When the story ends, its NodePools and workloads
 // are removed and its nodes have gone; when it failed, what a person would look at is written down first.
@@ -64,7 +64,7 @@ func takeOff(t *testing.T, name string) *cluster {
 	t.Helper()
 	taken[name].Lock()
 	t.Cleanup(taken[name].Unlock)
-	c := newCluster(t, world, name)
+	c := newCluster(t, openWorld(t), name)
 	t.Cleanup(func() {
 		if t.Failed() {
 			c.describe(t)

@@ -42,6 +42,8 @@ const (
 	// Stories that wait long for something to pass share a guest with one other, so that none has many to wait for.
 	amber  = "amber"
 	violet = "violet"
+	// Stories of a guest that is hard to reach: everybody finds this one behind a proxy.
+	indigo = "indigo"
 )
 
 // The payloads that the world has in its registry, by the Kubernetes version they give to nodes.
@@ -53,7 +55,46 @@ const (
 // runtimeObject shortens signatures of callbacks of apimachinery.
 type runtimeObject = runtime.Object
 
-var world *localworld.World
+// world is that of all stories but those that need one of their own. It starts with the first story that takes a guest of it, so that
+// the others, which come first, have the machine to themselves.
+var (
+	world       *localworld.World
+	removeWorld func(failed bool)
+	errWorld    error
+	worldOnce   sync.Once
+)
+
+// openWorld starts the world, or waits until it has started.
+func openWorld(t *testing.T) *localworld.World {
+	t.Helper()
+	worldOnce.Do(func() {
+		world, removeWorld, errWorld = startWorld(interrupted, os.Stdout, blue, green, red, amber, violet, indigo)
+	})
+	if errWorld != nil {
+		t.Fatalf("starting the world: %v", errWorld)
+	}
+	return world
+}
+
+// interrupted ends when somebody interrupts the tests, of which the testing package doesn't know: worlds have to be stopped all the same.
+var interrupted context.Context
+
+// started are all worlds, stopped ones too.
+var started struct {
+	sync.Mutex
+	worlds []*localworld.World
+}
+
+// stopWorlds stops those that still run.
+func stopWorlds() {
+	started.Lock()
+	defer started.Unlock()
+	for _, world := range started.worlds {
+		if err := world.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, "stopping the world:", err)
+		}
+	}
+}
 
 func TestMain(m *testing.M) {
 	os.Exit(run(m))
@@ -62,29 +103,23 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) (code int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	var remove func(failed bool)
-	var err error
-	if world, remove, err = startWorld(ctx, os.Stdout, blue, green, red, amber, violet); err != nil {
-		fmt.Fprintln(os.Stderr, "starting the world:", err)
-		return 1
-	}
-	defer func() {
-		if err := world.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, "stopping the world:", err)
-			code = 1
-		}
-		remove(code != 0)
-	}()
-	// The testing package doesn't know signals: a world that is interrupted has to be stopped all the same.
+	interrupted = ctx
 	defer context.AfterFunc(ctx, func() {
-		if err := world.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, "stopping the world:", err)
-		}
+		stopWorlds()
 		os.Exit(1)
 	})()
-	if code = m.Run(); code == 0 {
+	code = m.Run()
+	if world == nil {
+		return code
+	}
+	if code == 0 {
 		code = afterwards(ctx, os.Stdout)
 	}
+	if err := world.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "stopping the world:", err)
+		code = 1
+	}
+	removeWorld(code != 0)
 	return code
 }
 
@@ -154,6 +189,9 @@ func startWorld(ctx context.Context, output io.Writer, guests ...string) (w *loc
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w (its logs are in %s)", err, dir)
 	}
+	started.Lock()
+	defer started.Unlock()
+	started.worlds = append(started.worlds, w)
 	return w, remove, nil
 }
 

@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"testing"
 	"time"
@@ -25,58 +24,57 @@ const away = time.Minute
 // expiry is the age at which a node goes by the clock alone. It comes in the middle of an outage that begins half an outage before.
 const expiry = 2 * time.Minute
 
-// Story 9: an API server goes away for a minute. No node is touched for it, and everything goes on by itself. The management
-// cluster's is everybody's, so this story has a world of its own.
-func TestManagementOutage(t *testing.T) {
-	t.Parallel()
+// Story 9: the management cluster's API server is restarted, then away for a minute. No node is touched for it, and everything goes
+// on by itself. It is everybody's, so this is one of the stories that have a world of their own.
+func (f *faults) managementAway(t *testing.T) {
+	t.Run("When the management cluster's API server is restarted in the middle of an enable, it should complete the enable", func(t *testing.T) {
+		g := NewWithT(t)
+		f.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode = autoNode() })
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(f.karpenterObjects(g, ctx)).NotTo(BeEmpty())
+		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval / 10).Should(Succeed())
+		stop(t, f.world.Management())
+		start(t, f.world.Management())
+		f.waitSettled(t, initialRelease, f.on)
+	})
+
+	f.enable(t, initialRelease)
+	f.nodePool(t, storyPool)
+	f.workload(t, "web", 3, "100m", apart)
+	f.waitRunning(t, "web")
 	g := NewWithT(t)
-	own, remove, err := startWorld(t.Context(), io.Discard, blue)
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() {
-		NewWithT(t).Expect(own.Stop()).To(Succeed())
-		remove(t.Failed())
-	})
-	c := newCluster(t, own, blue)
-	t.Cleanup(func() {
-		if t.Failed() {
-			c.describe(t)
-		}
-	})
-	c.enable(t, initialRelease)
-	c.nodePool(t, "general")
-	c.workload(t, "web", 3, "100m", apart)
-	c.waitRunning(t, "web")
-	pool := c.nodePool(t, "expiring", expiring(expiry))
-	c.workload(t, "aging", 1, "100m", onPool(pool.Name))
-	c.waitRunning(t, "aging")
-	aging := c.claimOf(g, t.Context(), pool.Name)
+	pool := f.nodePool(t, "expiring", expiring(expiry))
+	f.workload(t, "aging", 1, "100m", onPool(pool.Name))
+	f.waitRunning(t, "aging")
+	aging := f.claimOf(g, t.Context(), pool.Name)
 	g.Eventually(func() time.Duration { return time.Since(aging.CreationTimestamp.Time) }).
 		WithTimeout(expiry).WithPolling(interval).Should(BeNumerically(">=", expiry-away/2))
-	karpenter, nodes := c.karpenterContainers(g, t.Context()), c.fleet(g, t.Context())
+	karpenter, nodes := f.karpenterContainers(g, t.Context()), f.fleet(g, t.Context())
 
 	t.Run("When the management cluster's API server is away, it should delete no NodeClaim and disrupt no node", func(t *testing.T) {
-		stop(t, own.Management())
+		stop(t, f.world.Management())
 		// What would tempt it: pods that need nodes, nodes that are empty, and a node that expires.
-		c.workload(t, "late", 2, "100m", apart, onPool("general"))
-		c.scale(t, "web", 1)
+		f.workload(t, "late", 2, "100m", apart, onPool(storyPool))
+		f.scale(t, "web", 1)
 		NewWithT(t).Consistently(func(g Gomega, ctx context.Context) {
-			g.Expect(c.fleet(g, ctx)).To(ContainElements(nodes))
+			g.Expect(f.fleet(g, ctx)).To(ContainElements(nodes))
 		}).WithContext(t.Context()).WithTimeout(away).WithPolling(interval).Should(Succeed())
 	})
 	t.Run("When it is back, it should go on without a restart", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(time.Since(aging.CreationTimestamp.Time)).To(BeNumerically(">", expiry))
-		start(t, own.Management())
-		c.waitRunning(t, "late")
+		start(t, f.world.Management())
+		f.waitRunning(t, "late")
 		g.Eventually(func(g Gomega, ctx context.Context) {
-			g.Expect(c.nodeClaims(g, ctx)).NotTo(ContainElement(HaveField("UID", aging.UID)), "it expires now")
+			g.Expect(f.nodeClaims(g, ctx)).NotTo(ContainElement(HaveField("UID", aging.UID)), "it expires now")
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
-		g.Expect(c.guest.Delete(t.Context(), pool)).To(Succeed())
+		g.Expect(f.guest.Delete(t.Context(), pool)).To(Succeed())
 		g.Eventually(func(g Gomega, ctx context.Context) {
-			g.Expect(c.machines(g, ctx)).To(HaveLen(3), "one for web, two for late")
-			g.Expect(c.nodes(g, ctx)).To(HaveLen(3))
+			g.Expect(f.machines(g, ctx)).To(HaveLen(3), "one for web, two for late")
+			g.Expect(f.nodes(g, ctx)).To(HaveLen(3))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
-		g.Expect(c.karpenterContainers(g, t.Context())).To(Equal(karpenter))
+		g.Expect(f.karpenterContainers(g, t.Context())).To(Equal(karpenter))
+		f.waitSettled(t, initialRelease, f.on)
 	})
 }
 
@@ -89,13 +87,15 @@ func TestGuestOutage(t *testing.T) {
 	c.workload(t, "web", 3, "100m", apart)
 	c.waitRunning(t, "web")
 	karpenter, nodes := c.karpenterContainers(g, t.Context()), c.fleet(g, t.Context())
-	machines := c.machineNames(g, t.Context())
+	machines, was := c.machineNames(g, t.Context()), c.takeInventory(g, t.Context())
 
-	t.Run("When the guest's API server is away, it should delete no Machine", func(t *testing.T) {
+	t.Run("When the guest's API server is away, it should say so and delete no Machine", func(t *testing.T) {
 		stop(t, world.Guest(c.name))
-		NewWithT(t).Consistently(func(g Gomega, ctx context.Context) {
+		g := NewWithT(t)
+		g.Consistently(func(g Gomega, ctx context.Context) {
 			g.Expect(c.machineNames(g, ctx)).To(Equal(machines))
 		}).WithContext(t.Context()).WithTimeout(away).WithPolling(interval).Should(Succeed())
+		g.Expect(c.condition(g, t.Context(), v1beta1.AutoNodeEnabled).Message).To(ContainSubstring(world.Guest(c.name).URL))
 	})
 	t.Run("When it is back, it should have disrupted no node, and go on without a restart", func(t *testing.T) {
 		start(t, world.Guest(c.name))
@@ -104,6 +104,7 @@ func TestGuestOutage(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(c.fleet(g, t.Context())).To(ContainElements(nodes))
 		g.Expect(c.karpenterContainers(g, t.Context())).To(Equal(karpenter))
+		c.waitSettled(t, initialRelease, was)
 	})
 }
 

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	localworld "github.com/autonode-io/autonode/test/world"
+	"github.com/autonode-io/autonode/test/world/fault"
+	"github.com/autonode-io/autonode/test/world/pki"
+	"github.com/autonode-io/autonode/test/world/process"
+)
+
+// faults are stories of faults that hit everybody in a world, or that take an operator of their own: they have a world to
+// themselves, and take turns in it. Each finds AutoNode on with the initial payload and no node, and leaves it so.
+type faults struct {
+	*cluster
+	// guestProxy is where everybody but the tests finds the guest, and managementProxy where the operator finds its cluster.
+	guestProxy, managementProxy *fault.Proxy
+	// on and off are what is there when AutoNode was turned on and off and nothing went wrong.
+	on, off inventory
+}
+
+// This test isn't parallel, so it comes before those that are and has the machine to itself: two worlds at once are too much for two CPUs.
+func TestFaults(t *testing.T) {
+	g := NewWithT(t)
+	own, remove, err := startWorld(t.Context(), os.Stdout, blue)
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() {
+		NewWithT(t).Expect(own.Stop()).To(Succeed())
+		remove(t.Failed())
+	})
+	f := &faults{cluster: newCluster(t, own, blue)}
+	t.Cleanup(func() {
+		if t.Failed() {
+			f.describe(t)
+		}
+	})
+	f.guestProxy = f.standBefore(t)
+	f.managementProxy, err = fault.Start(t.Context(), fault.Config{Upstream: own.Management().RESTConfig(), CA: own.Management().CA})
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { NewWithT(t).Expect(f.managementProxy.Close()).To(Succeed()) })
+
+	f.enable(t, initialRelease)
+	f.on = f.takeInventory(g, t.Context())
+	f.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode = nil })
+	f.waitDisabled(t)
+	f.off = f.takeInventory(g, t.Context())
+
+	for _, chapter := range []struct {
+		name string
+		run  func(t *testing.T)
+		// without: it runs operators of its own.
+		without bool
+	}{
+		{name: "ManagementAway", run: f.managementAway},
+		{name: "RegistryAway", run: f.registryAway, without: true}, // before any other upgrade: the node keeps images
+		{name: "EveryStep", run: f.everyStep, without: true},
+		{name: "Takeover", run: f.takeover, without: true},
+	} {
+		t.Run(chapter.name, func(t *testing.T) {
+			if chapter.without {
+				f.retireOperator(t)
+			}
+			t.Cleanup(func() {
+				f.managementProxy.Use(nil)
+				f.guestProxy.Use(nil)
+				f.clear(t)
+			})
+			chapter.run(t)
+		})
+	}
+}
+
+// standBefore puts a proxy before the guest: its kubeconfig Secret, which Cluster API's contract has, leads to it from now on.
+// AutoNode has to be off, because Karpenter would look for the guest where it was.
+func (c *cluster) standBefore(t *testing.T) *fault.Proxy {
+	t.Helper()
+	g := NewWithT(t)
+	guest := c.world.Guest(c.name)
+	proxy, err := fault.Start(t.Context(), fault.Config{Upstream: guest.RESTConfig(), CA: guest.CA})
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { NewWithT(t).Expect(proxy.Close()).To(Succeed()) })
+	c.writeKubeconfig(t, proxy.URL, guest.CA)
+	return proxy
+}
+
+// writeKubeconfig writes the guest's kubeconfig Secret, with credentials of one authority, which it trusts, and others that it trusts.
+func (c *cluster) writeKubeconfig(t *testing.T, url string, ca *pki.Authority, others ...*pki.Authority) {
+	t.Helper()
+	g := NewWithT(t)
+	pair, err := ca.Client("cluster-api", "system:masters")
+	g.Expect(err).NotTo(HaveOccurred())
+	trusted := ca.Certificate
+	for _, other := range others {
+		trusted = slices.Concat(trusted, other.Certificate)
+	}
+	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{c.name: {Server: url, CertificateAuthorityData: trusted}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{c.name: {ClientCertificateData: pair.Certificate, ClientKeyData: pair.Key}},
+		Contexts:       map[string]*clientcmdapi.Context{c.name: {Cluster: c.name, AuthInfo: c.name}},
+		CurrentContext: c.name,
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	secret := &corev1.Secret{}
+	g.Expect(c.management.Get(t.Context(), client.ObjectKey{Namespace: c.namespace(), Name: c.name + "-kubeconfig"}, secret)).To(Succeed())
+	original := secret.DeepCopy()
+	secret.Data["value"] = kubeconfig
+	g.Expect(c.management.Patch(t.Context(), secret, client.MergeFrom(original))).To(Succeed())
+}
+
+// retireOperator leaves the world without an operator, for stories that run their own.
+func (f *faults) retireOperator(t *testing.T) {
+	t.Helper()
+	g := NewWithT(t)
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: localworld.OperatorNamespace, Name: "autonode-operator"}}
+	none := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":0}}`))
+	g.Expect(f.management.Patch(t.Context(), deployment, none)).To(Succeed())
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		pods := &corev1.PodList{}
+		g.Expect(f.management.List(ctx, pods, client.InNamespace(deployment.Namespace))).To(Succeed())
+		g.Expect(pods.Items).To(BeEmpty())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+}
+
+// startOperator starts an operator behind the proxy, until the test's end. It elects no leader, so that the next one needn't wait.
+func (f *faults) startOperator(t *testing.T) *process.Process {
+	t.Helper()
+	operator, err := f.world.StartOperator(localworld.OperatorConfig{
+		Name: "operator", Management: f.managementProxy.URL, Args: []string{"--leader-elect=false"},
+	})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return operator
+}
+
+// ofOperator tells the operator's requests from Karpenter's and Cluster API's.
+func ofOperator(request *http.Request) bool {
+	return strings.HasPrefix(request.UserAgent(), v1beta1.ManagedByOperator)
+}
+
+// writesDeployment are the operator's requests that say how Karpenter is to run.
+func writesDeployment(request *http.Request) bool {
+	return ofOperator(request) && request.Method == http.MethodPatch && strings.Contains(request.URL.Path, "/deployments/")
+}
+
+// upgradeTo asks for a payload.
+func (c *cluster) upgradeTo(t *testing.T, release string) {
+	t.Helper()
+	image := c.world.Release(release)
+	c.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.Release.Image = image })
+}
+
+// runWeb makes the NodePool and a workload with a node for each pod, and waits until it runs.
+func (c *cluster) runWeb(t *testing.T, pods int32) {
+	t.Helper()
+	c.nodePool(t, storyPool)
+	c.workload(t, "web", pods, "100m", apart)
+	c.waitRunning(t, "web")
+}
+
+// expectUndisturbed ends a watch of disruptions that must have seen none.
+func expectUndisturbed(t *testing.T, disrupted func() (int, []string)) {
+	t.Helper()
+	most, ever := disrupted()
+	g := NewWithT(t)
+	g.Expect(ever).To(BeEmpty(), "nodes that were disrupted")
+	g.Expect(most).To(BeZero())
+}
+
+// registryAway is an upgrade whose payload is known, and whose image can't be pulled.
+func (f *faults) registryAway(t *testing.T) {
+	g := NewWithT(t)
+	operator := f.startOperator(t)
+	t.Cleanup(func() { operator.Kill() })
+	f.enable(t, initialRelease)
+	f.runWeb(t, 2)
+	disrupted := f.watchDisruptions(t)
+	karpenter := f.karpenterContainers(g, t.Context())
+	registry := f.world.Registry()
+	t.Cleanup(func() { registry.SetOutage(false) })
+
+	t.Run("When the registry goes away in the middle of an upgrade, it should say what can't be pulled, and what runs should go on", func(t *testing.T) {
+		g := NewWithT(t)
+		hold := fault.NewHold(writesDeployment)
+		f.managementProxy.Use(hold.Fault)
+		defer f.managementProxy.Use(nil)
+		f.upgradeTo(t, upgradedRelease)
+		g.Eventually(hold.Arrived()).WithTimeout(soon).Should(BeClosed())
+		registry.SetOutage(true)
+		g.Expect(hold.Release(t.Context())).To(Succeed())
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(f.condition(g, ctx, v1beta1.AutoNodeEnabled)).To(And(
+				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.AutoNodeProgressingReason),
+				HaveField("Message", And(ContainSubstring("ImagePull"), ContainSubstring(f.world.Registry().Host()))),
+			))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		f.scale(t, "web", 3)
+		f.waitRunning(t, "web")
+		now := f.karpenterContainers(g, t.Context())
+		for name, restarts := range karpenter {
+			g.Expect(now).To(HaveKeyWithValue(name, restarts))
+		}
+	})
+
+	t.Run("When the operator is started anew meanwhile, it should say that the registry doesn't answer, and what runs should go on", func(t *testing.T) {
+		g := NewWithT(t)
+		operator.Kill()
+		operator = f.startOperator(t)
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(f.condition(g, ctx, v1beta1.ReleaseResolved)).To(And(
+				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.RegistryUnreachableReason)))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		now := f.karpenterContainers(g, t.Context())
+		for name, restarts := range karpenter {
+			g.Expect(now).To(HaveKeyWithValue(name, restarts))
+		}
+	})
+
+	t.Run("When the registry is back, it should complete the upgrade", func(t *testing.T) {
+		registry.SetOutage(false)
+		f.waitSettled(t, upgradedRelease, f.on)
+	})
+	expectUndisturbed(t, disrupted)
+	f.upgradeTo(t, initialRelease)
+	f.waitSettled(t, initialRelease, f.on)
+}
