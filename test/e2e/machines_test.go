@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
+)
+
+// Story 16: what befalls one machine is that machine's affair. One that takes its time holds up no other node, and one that somebody
+// deletes by hand is drained by Cluster API's rules and replaced.
+func TestMachines(t *testing.T) {
+	t.Parallel()
+	c := take(t, red)
+	g := NewWithT(t)
+	c.fault(t, "c8-xlarge", infrav1.FaultLateProviderID, "true")
+	c.nodePool(t, "slow", require(corev1.LabelInstanceTypeStable, "c8-xlarge"))
+	c.workload(t, "patient", 1, "5", onPool("slow"))
+	var slow []string
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		slow = c.machinesOf(g, ctx, "slow")
+		g.Expect(slow).To(HaveLen(1))
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+
+	t.Run("When a machine takes its time, other nodes should come, drift and be consolidated meanwhile", func(t *testing.T) {
+		g := NewWithT(t)
+		pool := c.nodePool(t, "quick", require(corev1.LabelInstanceTypeStable, "c2-small"))
+		c.workload(t, "web", 2, "100m", apart, onPool("quick"))
+		c.waitRunning(t, "web")
+
+		original := pool.DeepCopy()
+		pool.Spec.Template.Labels = map[string]string{"team": "web"}
+		g.Expect(c.guest.Patch(t.Context(), pool, client.MergeFrom(original))).To(Succeed())
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			nodes := c.nodesOf(g, ctx, "quick")
+			g.Expect(nodes).To(HaveLen(2))
+			g.Expect(nodes).To(HaveEach(HaveField("Labels", HaveKeyWithValue("team", "web"))))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+
+		c.scale(t, "web", 1)
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.nodesOf(g, ctx, "quick")).To(HaveLen(1))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		c.waitRunning(t, "web")
+		g.Expect(c.machinesOf(g, t.Context(), "slow")).To(Equal(slow), "it still waits for the same machine")
+	})
+
+	t.Run("When the machine is there at last, it should be used, and have been the only one", func(t *testing.T) {
+		c.fault(t, "c8-xlarge", infrav1.FaultLateProviderID, "false")
+		g := NewWithT(t)
+		c.waitRunning(t, "patient")
+		g.Expect(c.machinesOf(g, t.Context(), "slow")).To(Equal(slow))
+	})
+
+	t.Run("When somebody deletes a Machine, Cluster API should drain it by the workload's rules, and another node should take its place", func(t *testing.T) {
+		g := NewWithT(t)
+		guard := &policyv1.PodDisruptionBudget{
+			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "web"},
+			Spec: policyv1.PodDisruptionBudgetSpec{
+				MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+			},
+		}
+		g.Expect(c.guest.Create(t.Context(), guard)).To(Succeed())
+		t.Cleanup(func() {
+			NewWithT(t).Expect(client.IgnoreNotFound(c.guest.Delete(context.WithoutCancel(t.Context()), guard))).To(Succeed())
+		})
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.guest.Get(ctx, client.ObjectKeyFromObject(guard), guard)).To(Succeed())
+			g.Expect(guard.Status.ExpectedPods).To(BeEquivalentTo(1))
+		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+		old := c.machinesOf(g, t.Context(), "quick")
+		g.Expect(old).To(HaveLen(1))
+		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: old[0]}}
+		g.Expect(c.management.Delete(t.Context(), machine)).To(Succeed())
+
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.management.Get(ctx, client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			g.Expect(machine.Status.Conditions).To(ContainElement(And(
+				HaveField("Type", clusterv1.MachineDeletingCondition), HaveField("Status", metav1.ConditionTrue),
+				HaveField("Reason", clusterv1.MachineDeletingDrainingNodeReason), HaveField("Message", ContainSubstring("web")),
+			)))
+			g.Expect(c.eventsOn(ctx, "NodeClaim", "MachineDeleted")).To(ContainElement(ContainSubstring(old[0])))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		c.waitRunning(t, "web")
+
+		g.Expect(c.guest.Delete(t.Context(), guard)).To(Succeed())
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.machinesOf(g, ctx, "quick")).To(ConsistOf(Not(Equal(old[0]))))
+			c.expectOneEach(g, ctx)
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		c.waitRunning(t, "web")
+	})
+}
+
+// machinesOf names the Machines of a NodePool.
+func (c *cluster) machinesOf(g Gomega, ctx context.Context, pool string) []string {
+	list := &clusterv1.MachineList{}
+	g.Expect(c.management.List(ctx, list, client.InNamespace(c.namespace()), client.MatchingLabels{karpenterv1.NodePoolLabelKey: pool})).To(Succeed())
+	names := make([]string, 0, len(list.Items))
+	for _, machine := range list.Items {
+		names = append(names, machine.Name)
+	}
+	return names
+}
+
+// nodesOf lists the nodes of a NodePool.
+func (c *cluster) nodesOf(g Gomega, ctx context.Context, pool string) []corev1.Node {
+	list := &corev1.NodeList{}
+	g.Expect(c.guest.List(ctx, list, client.MatchingLabels{karpenterv1.NodePoolLabelKey: pool})).To(Succeed())
+	return list.Items
+}
