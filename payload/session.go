@@ -63,6 +63,25 @@ func (o Options) places(source name.Repository) []place {
 	})
 }
 
+// Registries returns the hosts that an image may be pulled from, in the order in which they are tried: those of its mirrors, then its own. They
+// are none for what isn't a reference.
+func Registries(ref string, opts Options) []string {
+	reference, err := parseReference(opResolving, ref)
+	if err != nil {
+		return nil
+	}
+	var hosts []string
+	for _, place := range opts.places(reference.Context()) {
+		if place.err != nil {
+			continue // it isn't tried
+		}
+		if host := place.repository.RegistryStr(); !slices.Contains(hosts, host) {
+			hosts = append(hosts, host)
+		}
+	}
+	return hosts
+}
+
 // session is the conversation with one repository about one reference.
 type session struct {
 	puller     *remote.Puller

@@ -23,8 +23,6 @@ const (
 	releases = 64
 	// failures is how many failed pulls are remembered; to forget one means to try it early.
 	failures = 1024
-	// pulls is how many payloads are pulled at a time.
-	pulls = 8
 	// defaultPatience is how long a reconciliation waits for a pull; most take a fraction of it.
 	defaultPatience = 5 * time.Second
 	// minBackoff doubles with each failure in a row, until maxBackoff.
@@ -48,7 +46,7 @@ type puller struct {
 	clock    clock.PassiveClock
 	patience time.Duration
 
-	slots    chan struct{}
+	slots    *slots
 	byDigest singleflight.Group
 	cache    *lru.Cache // of *payload.Release by digest and component
 
@@ -77,7 +75,7 @@ type failure struct {
 func newPuller(clock clock.PassiveClock) *puller {
 	return &puller{
 		clock: clock, patience: defaultPatience,
-		slots: make(chan struct{}, pulls), cache: lru.New(releases), failed: lru.New(failures), landed: lru.New(releases), flights: map[flightKey]*flight{},
+		slots: newSlots(), cache: lru.New(releases), failed: lru.New(failures), landed: lru.New(releases), flights: map[flightKey]*flight{},
 	}
 }
 
@@ -176,10 +174,10 @@ func (p *puller) retryAfter(key flightKey) time.Duration {
 }
 
 func (p *puller) fly(ctx context.Context, key flightKey, f *flight, r request) {
-	p.slots <- struct{}{}
+	done := p.slots.acquire(strings.Join(payload.Registries(r.image, r.options), ","))
 	began := p.clock.Now()
 	release, err := p.pull(ctx, r)
-	<-p.slots
+	done(payload.ReasonFor(err) == payload.ReasonRegistryUnreachable)
 	took := p.clock.Since(began)
 	if err == nil {
 		// A payload that lacks what is asked for is a failure too, so that its tag isn't looked up with each reconciliation.
