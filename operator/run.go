@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -196,6 +197,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	if err := mgr.Add(metrics.New(metrics.Config{
 		Management: management, Holder: shard.Identity(mine.holder), Registry: options.MetricsRegistry,
 		DrainTimeout: cmp.Or(options.DrainTimeout, teardown.DefaultDrainTimeout),
+		Counters:     slices.Concat(release.Counters(), guest.Counters()),
 	})); err != nil {
 		return fmt.Errorf("adding the metrics: %w", err)
 	}

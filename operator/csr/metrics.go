@@ -11,7 +11,7 @@ import (
 	"github.com/autonode-io/autonode/operator/metrics"
 )
 
-// It counts for all guests together: a counter of each would outlive its HostedCluster. Events tell which guest it was.
+// It counts for all guests together: of each, it would be dozens of series from zero on. Events tell which guest it was.
 var decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Namespace: metrics.Namespace,
 	Subsystem: "certificate",

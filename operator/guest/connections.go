@@ -246,8 +246,8 @@ func sameAccess(a, b *rest.Config) bool {
 func (c *Connections) forget(cluster client.ObjectKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, known := c.watching[cluster]; known {
-		connectionsLost.Inc()
+	if w, known := c.watching[cluster]; known {
+		connectionsLost.Of(w.hostedCluster).Inc()
 	}
 	delete(c.watching, cluster)
 	delete(c.silences, cluster)

@@ -326,13 +326,17 @@ func TestConnections(t *testing.T) {
 	})
 }
 
-// counter returns what a counter without labels counts that the program serves.
+// counter returns what a counter counts that the program serves, of all HostedClusters together.
 func counter(g Gomega, name string) float64 {
 	families, err := crmetrics.Registry.Gather()
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, family := range families {
 		if family.GetName() == name {
-			return family.GetMetric()[0].GetCounter().GetValue()
+			sum := 0.0
+			for _, metric := range family.GetMetric() {
+				sum += metric.GetCounter().GetValue()
+			}
+			return sum
 		}
 	}
 	g.Expect(name).To(BeEmpty(), "it isn't served")

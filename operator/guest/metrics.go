@@ -9,21 +9,23 @@ import (
 	"github.com/autonode-io/autonode/operator/metrics"
 )
 
-// They count for all guests together: a counter of each would outlive its HostedCluster. Which guest is reachable now is told by the
-// package metrics.
+// Which guest is reachable now is told by the package metrics.
 var (
-	connectionsMade = prometheus.NewCounter(prometheus.CounterOpts{
+	connectionsMade = metrics.NewCounter(prometheus.CounterOpts{
 		Namespace: metrics.Namespace,
 		Subsystem: "guest",
 		Name:      "connections_total",
-		Help:      "How many connections to guest clusters were made.",
+		Help:      "How many connections to a HostedCluster's guest were made.",
 	})
-	connectionsLost = prometheus.NewCounter(prometheus.CounterOpts{
+	connectionsLost = metrics.NewCounter(prometheus.CounterOpts{
 		Namespace: metrics.Namespace,
 		Subsystem: "guest",
 		Name:      "connections_lost_total",
-		Help:      "How many connections to guest clusters were lost while they were needed.",
+		Help:      "How many connections to a HostedCluster's guest were lost while they were needed.",
 	})
 )
+
+// Counters are those that count for each HostedCluster.
+func Counters() []*metrics.Counter { return []*metrics.Counter{connectionsMade, connectionsLost} }
 
 func init() { crmetrics.Registry.MustRegister(connectionsMade, connectionsLost) }

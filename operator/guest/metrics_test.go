@@ -15,12 +15,13 @@ func TestMetrics(t *testing.T) {
 	t.Run("When a connection is found lost again and again, it should count once", func(t *testing.T) {
 		g := NewWithT(t)
 		blue := client.ObjectKey{Namespace: "clusters-blue", Name: "blue"}
-		c := &Connections{watching: map[client.ObjectKey]*watching{blue: {}}}
-		before := testutil.ToFloat64(connectionsLost)
+		c := &Connections{watching: map[client.ObjectKey]*watching{blue: {hostedCluster: client.ObjectKey{Namespace: "clusters", Name: "blue"}}}}
+		lost := connectionsLost.Of(client.ObjectKey{Namespace: "clusters", Name: "blue"})
+		before := testutil.ToFloat64(lost)
 		for range 3 {
 			c.forget(blue)
 		}
-		g.Expect(testutil.ToFloat64(connectionsLost) - before).To(Equal(1.0))
+		g.Expect(testutil.ToFloat64(lost) - before).To(Equal(1.0))
 	})
 
 	t.Run("When names and help texts are linted, they should follow Prometheus' habits", func(t *testing.T) {

@@ -212,7 +212,8 @@ func isDrifted(claim *karpv1.NodeClaim) bool {
 
 // watching is what is watched by one connection.
 type watching struct {
-	connection *rest.Config // one for each connection
+	hostedCluster types.NamespacedName // the first that needed it
+	connection    *rest.Config         // one for each connection
 
 	mu    sync.Mutex
 	names sets.Set[string]
@@ -224,9 +225,9 @@ func (c *Connections) watch(ctx context.Context, key client.ObjectKey, s *scope.
 	c.mu.Lock()
 	w, ok := c.watching[key]
 	if !ok || w.connection != guest.Config {
-		w = &watching{connection: guest.Config, names: sets.New[string]()}
+		w = &watching{hostedCluster: client.ObjectKeyFromObject(s.HostedCluster), connection: guest.Config, names: sets.New[string]()}
 		c.watching[key] = w
-		connectionsMade.Inc()
+		connectionsMade.Of(w.hostedCluster).Inc()
 	}
 	c.mu.Unlock()
 	w.mu.Lock()

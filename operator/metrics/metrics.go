@@ -3,7 +3,7 @@
 // Package metrics tells in metrics how AutoNode is in each hosted cluster. It reads HostedClusters and ControlPlaneComponents when it
 // is asked, from the cache, so that nothing is ever stale, and a HostedCluster that is gone leaves nothing behind.
 //
-// What a step does, rather than how a cluster is, the step counts itself: see the packages release and guest.
+// What a step does, rather than how a cluster is, the step counts itself: see Counter, and the packages release and guest.
 package metrics
 
 import (
@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -81,6 +82,8 @@ type Config struct {
 	DrainTimeout time.Duration
 	// Clock tells the time; nil is the real one.
 	Clock clock.PassiveClock
+	// Counters forget the HostedClusters that are gone.
+	Counters []*Counter
 	// Registry that serves the metrics; nil is controller-runtime's.
 	Registry prometheus.Registerer
 }
@@ -137,6 +140,13 @@ func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 		labels := components.Items[i].Labels
 		owner := client.ObjectKey{Namespace: labels[v1beta1.HostedClusterNamespaceLabel], Name: labels[v1beta1.HostedClusterLabel]}
 		byOwner[owner] = append(byOwner[owner], &components.Items[i])
+	}
+	there := sets.New[client.ObjectKey]()
+	for i := range hostedClusters.Items {
+		there.Insert(client.ObjectKeyFromObject(&hostedClusters.Items[i]))
+	}
+	for _, counter := range c.Counters {
+		counter.keep(there)
 	}
 	for i := range hostedClusters.Items {
 		hostedCluster := &hostedClusters.Items[i]

@@ -261,6 +261,27 @@ func TestCollect(t *testing.T) {
 		g.Expect(testutil.CollectAndCount(c)).To(BeZero())
 	})
 
+	t.Run("When a HostedCluster is gone, what was counted of it should go too", func(t *testing.T) {
+		g := NewWithT(t)
+		blue := hostedCluster("blue", nil)
+		blue.Finalizers = nil
+		_, management := collector(t, prometheus.NewRegistry(), blue, hostedCluster("green", nil))
+		counter := metrics.NewCounter(prometheus.CounterOpts{Name: "lookups_total", Help: "Lookups."})
+		c := metrics.New(metrics.Config{Management: management, Counters: []*metrics.Counter{counter}})
+		counter.Of(client.ObjectKeyFromObject(blue)).Inc()
+		counter.Of(client.ObjectKey{Namespace: "clusters", Name: "green"}).Add(3)
+		series := func() int {
+			g.Expect(testutil.CollectAndCount(c)).NotTo(BeZero())
+			return testutil.CollectAndCount(counter)
+		}
+		g.Expect(series()).To(Equal(2))
+		g.Expect(management.Delete(t.Context(), blue)).To(Succeed())
+		g.Expect(series()).To(Equal(1))
+		g.Expect(testutil.ToFloat64(counter.Of(client.ObjectKey{Namespace: "clusters", Name: "green"}))).To(Equal(3.0))
+		counter.Of(client.ObjectKeyFromObject(blue)).Inc()
+		g.Expect(series()).To(Equal(1), "what a reconciliation counts that was under way goes, too")
+	})
+
 	t.Run("When a list can't be read, the scrape should go without and not fail", func(t *testing.T) {
 		g := NewWithT(t)
 		_, management := collector(t, prometheus.NewRegistry(), hostedCluster("blue", nil))

@@ -18,20 +18,20 @@ const (
 	resultUnknown = "Unknown"
 )
 
-// They count for all hosted clusters together: payloads are shared, and a counter of each cluster would outlive it.
 var (
-	lookups = prometheus.NewCounter(prometheus.CounterOpts{
+	lookups = metrics.NewCounter(prometheus.CounterOpts{
 		Namespace: metrics.Namespace,
 		Subsystem: "payload",
 		Name:      "lookups_total",
-		Help:      "How often a payload was asked for.",
+		Help:      "How often a HostedCluster's payload was asked for.",
 	})
-	cacheHits = prometheus.NewCounter(prometheus.CounterOpts{
+	cacheHits = metrics.NewCounter(prometheus.CounterOpts{
 		Namespace: metrics.Namespace,
 		Subsystem: "payload",
 		Name:      "cache_hits_total",
-		Help:      "How often a payload that was asked for was in memory.",
+		Help:      "How often a HostedCluster's payload that was asked for was in memory.",
 	})
+	// Of all hosted clusters together: one pull serves several.
 	pullDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: metrics.Namespace,
 		Subsystem: "payload",
@@ -42,6 +42,9 @@ var (
 )
 
 func init() { crmetrics.Registry.MustRegister(lookups, cacheHits, pullDuration) }
+
+// Counters are those that count for each HostedCluster.
+func Counters() []*metrics.Counter { return []*metrics.Counter{lookups, cacheHits} }
 
 // resultOf is a payload.Reason at most, so that the label has few values.
 func resultOf(err error) string {

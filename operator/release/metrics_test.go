@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 func TestMetrics(t *testing.T) {
@@ -21,10 +22,11 @@ func TestMetrics(t *testing.T) {
 	// counted returns how many lookups and cache hits a reconciliation is.
 	counted := func(t *testing.T, image string) []float64 {
 		t.Helper()
-		before := []float64{testutil.ToFloat64(lookups), testutil.ToFloat64(cacheHits)}
+		blue := client.ObjectKey{Namespace: "clusters", Name: "blue"}
+		before := []float64{testutil.ToFloat64(lookups.Of(blue)), testutil.ToFloat64(cacheHits.Of(blue))}
 		_, err := r.Reconcile(t.Context(), scopeOf(image))
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
-		return []float64{testutil.ToFloat64(lookups) - before[0], testutil.ToFloat64(cacheHits) - before[1]}
+		return []float64{testutil.ToFloat64(lookups.Of(blue)) - before[0], testutil.ToFloat64(cacheHits.Of(blue)) - before[1]}
 	}
 	pulled := func(t *testing.T, results ...string) {
 		t.Helper()

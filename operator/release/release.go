@@ -239,10 +239,11 @@ func (e *failedError) Error() string { return e.message }
 // resolve returns a payload and its Karpenter; nil while it is being pulled. A *failedError is for ReleaseResolved.
 func (r *Resolver) resolve(ctx context.Context, s *scope.Scope, image string) (*resolved, error) {
 	hostedCluster, component := s.HostedCluster, s.Profile.Component
-	lookups.Inc()
+	key := client.ObjectKeyFromObject(hostedCluster)
+	lookups.Of(key).Inc()
 	found := r.puller.cached(image, component)
 	if found != nil {
-		cacheHits.Inc()
+		cacheHits.Of(key).Inc()
 	} else {
 		secret, err := r.pullSecrets.Get(ctx, hostedCluster)
 		if invalid := pullsecret.IsInvalid(err); invalid != nil {
@@ -255,7 +256,7 @@ func (r *Resolver) resolve(ctx context.Context, s *scope.Scope, image string) (*
 			return nil, err
 		}
 		var retryAfter time.Duration
-		found, retryAfter, err = r.puller.get(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(hostedCluster)}, req)
+		found, retryAfter, err = r.puller.get(ctx, reconcile.Request{NamespacedName: key}, req)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
