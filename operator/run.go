@@ -165,7 +165,8 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	if err != nil {
 		return err
 	}
-	requests := csr.New(csr.Config{Management: management, Live: live, Recorder: recorder})
+	profiles := provider.NewProfiles(clusterapi.New(), aws.New())
+	requests := csr.New(csr.Config{Management: management, Live: live, Recorder: recorder, Profiles: profiles})
 	connections, err := guest.New(ctx, guest.Config{
 		Manager: mgr, ConnectRetry: options.GuestConnectRetry, Timeout: options.GuestTimeout, Watches: []guest.Watch{requests.Watch()},
 		Holder: shard.Identity(mine.holder),
@@ -207,7 +208,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 		Shard:    held,
 		Guests:   connections,
 		Applier:  applier,
-		Profiles: provider.NewProfiles(clusterapi.New(), aws.New()),
+		Profiles: profiles,
 		Enabled: []hostedcluster.Step{
 			{Step: connections, Anyway: always}, // first, so that a payload that doesn't fit the guest is never taken
 			{Step: releases, Anyway: always},

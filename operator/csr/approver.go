@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -30,6 +31,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -49,6 +51,8 @@ type Config struct {
 	Live client.Reader
 	// Recorder writes events on HostedClusters.
 	Recorder events.EventRecorder
+	// Profiles say whose nodes' requests are decided on.
+	Profiles provider.Profiles
 	// Clock tells the time; nil is the real one.
 	Clock clock.PassiveClock
 }
@@ -58,6 +62,8 @@ type Approver struct {
 	Config
 	guests Guests
 	ledger *ledger
+	// groups of the node classes whose NodeClaims are looked at.
+	groups sets.Set[string]
 }
 
 var _ reconcile.TypedReconciler[Key] = (*Approver)(nil)
@@ -67,7 +73,13 @@ func New(config Config) *Approver {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	return &Approver{Config: config, ledger: newLedger()}
+	groups := sets.New[string]()
+	for _, profile := range config.Profiles {
+		if profile.ApprovesCertificates {
+			groups.Insert(profile.NodeClass.Group)
+		}
+	}
+	return &Approver{Config: config, ledger: newLedger(), groups: groups}
 }
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch
@@ -109,8 +121,7 @@ func (a *Approver) Watch() guest.Watch {
 		Transform: shrinkRequest,
 		Index:     firstCertificateIndex,
 		Extract:   firstCertificate,
-		// The nodes of other providers have no Machines.
-		For: func(s *scope.Scope) bool { return s.Profile.Platform == v1beta1.PlatformClusterAPI },
+		For:       func(s *scope.Scope) bool { return s.Profile.ApprovesCertificates },
 		Handle: func(hostedCluster types.NamespacedName) toolscache.ResourceEventHandler {
 			changed := func(object any) {
 				if tombstone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {

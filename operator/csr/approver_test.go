@@ -35,6 +35,8 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/provider"
+	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
@@ -49,6 +51,8 @@ type oneGuest struct{ guest *scope.Guest }
 func (o oneGuest) Of(context.Context, *v1beta1.HostedCluster) (*scope.Guest, error) {
 	return o.guest, nil
 }
+
+var profiles = provider.NewProfiles(clusterapi.New())
 
 var kubeadmConfigKind = schema.GroupVersionKind{Group: kubeadmConfig.Group, Version: "v1beta2", Kind: kubeadmConfig.Kind}
 
@@ -89,7 +93,7 @@ func start(t *testing.T) {
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&clusterv1.Machine{}: machines}},
 	})
 	g.Expect(err).NotTo(HaveOccurred())
-	approver := New(Config{Management: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("test")})
+	approver := New(Config{Management: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("test"), Profiles: profiles})
 	watch := approver.Watch()
 	g.Expect(watch.For(s)).To(BeTrue())
 	blue, err := cluster.New(clusters.Guest.Config, func(o *cluster.Options) {

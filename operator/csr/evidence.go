@@ -18,8 +18,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 // kubeadmConfig is the bootstrap config that makes a token for each machine and keeps it where it can be read.
@@ -99,7 +97,7 @@ func (a *Approver) party(ctx context.Context, j *judged, name string, fresh bool
 	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
 	case err != nil:
 		return party{}, fmt.Errorf("reading NodeClaim %s in the guest: %w", claimName, err)
-	case claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group: // else another provider's
+	case claim.Spec.NodeClassRef != nil && a.groups.Has(claim.Spec.NodeClassRef.Group): // else another provider's
 		p.claim = claim
 	}
 	return p, nil

@@ -33,7 +33,7 @@ type Input struct {
 	Owner string
 	// NodeVersion is what nodes get, and the newest that an admin may ask for; empty for any.
 	NodeVersion string
-	// NodeClasses says that the guest's node classes are ours: those of Cluster API.
+	// NodeClasses says that the policy about node classes is for the guest's.
 	NodeClasses bool
 	// Default is the default node class as the HostedCluster wants it; nil if it says nothing.
 	Default *v1alpha1.ClusterAPINodeClass
@@ -57,7 +57,7 @@ func inputFor(s *scope.Scope, operator string) Input {
 		in.Owner = fmt.Sprintf("HostedCluster %s/%s", s.HostedCluster.Namespace, s.HostedCluster.Name)
 	}
 	if s.Profile != nil {
-		in.NodeClasses = s.Profile.NodeClass.Group == v1alpha1.Group
+		in.NodeClasses = s.Profile.NodeClass.Guarded
 		if autoNode := s.HostedCluster.Spec.AutoNode; autoNode != nil && s.Profile.DefaultNodeClass != nil {
 			in.Default, _ = s.Profile.DefaultNodeClass(autoNode.ProvisionerConfig.Karpenter).(*v1alpha1.ClusterAPINodeClass)
 		}

@@ -89,6 +89,15 @@ func TestProfile(t *testing.T) {
 			}
 			g.Expect(names).To(ContainElements("nodepools.karpenter.sh", "nodeclaims.karpenter.sh", "nodeoverlays.karpenter.sh"))
 			g.Expect(slices.Contains(names, profile.NodeClass.Definition())).To(Equal(!profile.NodeClass.FromPayload))
+			policies, err := guest.Policies()
+			g.Expect(err).NotTo(HaveOccurred())
+			for _, policy := range policies {
+				if policy.Name == guest.NodeClassPolicy {
+					rule := policy.Spec.MatchConstraints.ResourceRules[0]
+					g.Expect(profile.NodeClass.Guarded).To(Equal(slices.Contains(rule.APIGroups, profile.NodeClass.Group)), "a policy knows the fields of one kind")
+				}
+			}
+			g.Expect(profile.ApprovesCertificates).To(Equal(profile.Unattended == nil), "both are about nodes that are Machines")
 
 			g.Expect(profile.Tokens[0]).To(Equal(provider.Token{Key: access.TokenKey}), "the kubeconfig names it")
 			taken := []string{access.KubeconfigKey, access.CAKey}

@@ -66,6 +66,10 @@ type Profile struct {
 	// LeaseInGuest says that Karpenter's Lease isn't in the control-plane namespace but in namespace kube-system of the guest.
 	LeaseInGuest bool
 
+	// ApprovesCertificates says that the operator decides on the certificate requests of the provider's nodes. Each has to be a Machine
+	// that carries the labels of its NodeClaim.
+	ApprovesCertificates bool
+
 	// Unattended says what of a Cluster may be left when its guest can't be reached or Karpenter doesn't finish, and how to find it:
 	// nobody but Karpenter knows the provider's machines. It is nil where each is a Machine, which the operator sees to.
 	Unattended func(clusterName string) string
@@ -82,6 +86,8 @@ type NodeClass struct {
 	// DrainingAnnotation makes a node class launch nothing while it is "true". Where the provider has no such thing, Karpenter loses
 	// the right to create NodeClaims while it drains.
 	DrainingAnnotation string
+	// Guarded says that the guest's admission policy about node classes is for this kind, whose fields it knows.
+	Guarded bool
 	// FromPayload says that the kind's definition comes with the payload, because Definitions has none.
 	FromPayload bool
 	// Finalizer is Karpenter's. Once there is no NodeClaim it protects nothing, unless CleansUp says that Karpenter has more to

@@ -40,6 +40,7 @@ func New() *provider.Profile {
 			New:                func() client.Object { return &v1alpha1.ClusterAPINodeClass{} },
 			NewList:            func() client.ObjectList { return &v1alpha1.ClusterAPINodeClassList{} },
 			DrainingAnnotation: v1alpha1.DrainingAnnotation,
+			Guarded:            true,
 			Finalizer:          v1alpha1.NodeClassFinalizer,
 		},
 		Definitions:      crds.Embedded,
@@ -48,6 +49,8 @@ func New() *provider.Profile {
 		HoldsUpgrades:    true,
 		ClusterRole:      guest.ClusterRole,
 		Tokens:           []provider.Token{{Key: "token"}},
+
+		ApprovesCertificates: true,
 	}
 }
 
