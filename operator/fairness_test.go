@@ -3,6 +3,11 @@
 package operator_test
 
 import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
 	"net"
@@ -11,17 +16,22 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	certutil "k8s.io/client-go/util/cert"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
@@ -75,6 +85,36 @@ func deaf(t *testing.T) *rest.Config {
 	return &rest.Config{Host: "https://" + listener.Addr().String()}
 }
 
+// machine makes a Machine of Karpenter's that has the cluster's name.
+func machine(t *testing.T, cluster string) {
+	t.Helper()
+	NewWithT(t).Expect(clusters.Management.Client.Create(t.Context(), &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "clusters-" + cluster, Name: cluster, Labels: map[string]string{
+			clusterv1.ClusterNameLabel: cluster, v1alpha1.NodeClaimLabel: cluster, v1alpha1.NodeClaimUIDLabel: "any",
+		},
+	}})).To(Succeed())
+}
+
+// ask makes a certificate request for the node of that Machine, as an administrator: it is to be denied, once everything was read again.
+func ask(t *testing.T, node string) *certificatesv1.CertificateSigningRequest {
+	t.Helper()
+	g := NewWithT(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	g.Expect(err).NotTo(HaveOccurred())
+	content, err := certutil.MakeCSR(key, &pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}, nil, nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	request := &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: node + "-"},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request: content, SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
+			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
+		},
+	}
+	g.Expect(clusters.Guest.Client.Create(t.Context(), request)).To(Succeed())
+	t.Cleanup(func() { g.Expect(clusters.Guest.Client.Delete(context.Background(), request)).To(Succeed()) })
+	return request
+}
+
 // isDiscovery is true for what a connection begins with.
 func isDiscovery(request *http.Request) bool {
 	return !strings.HasPrefix(request.URL.Path, "/api/v1/") && strings.Count(request.URL.Path, "/") < 4
@@ -102,6 +142,15 @@ func TestFairness(t *testing.T) {
 		select {
 		case <-request.Context().Done():
 		case <-time.After(2 * time.Second):
+		}
+	})
+	// deciding hangs, once it is to, where it is asked for the NodeClaim that a request names.
+	var hanging atomic.Bool
+	var refused atomic.Int64
+	deciding := sick(t, func(request *http.Request) {
+		if hanging.Load() && strings.HasPrefix(request.URL.Path, "/apis/karpenter.sh/v1/nodeclaims/") {
+			refused.Add(1)
+			<-request.Context().Done()
 		}
 	})
 	sweep(t, "fairness")
@@ -153,6 +202,34 @@ func TestFairness(t *testing.T) {
 		beside := converge("beside")
 		t.Logf("alone %s, beside them %s", alone, beside)
 		g.Expect(beside).To(BeNumerically("<", timeout))
+	})
+
+	t.Run("When guests with many certificate requests hang, those of the others should be decided at once", func(t *testing.T) {
+		g := NewWithT(t)
+		// Two that were served until now, and hang where nothing but certificate requests are about. All guests here are one API server: each
+		// operator's connection sees all requests, and leaves alone those that name no Machine of its cluster.
+		hung := []string{enable("hung-0", deciding), enable("hung-1", deciding)}
+		for _, name := range hung {
+			g.Eventually(func(g Gomega) { installed(g, name) }).Should(Succeed())
+			machine(t, name)
+		}
+		machine(t, "beside-0")
+		hanging.Store(true)
+		for _, name := range hung {
+			for range 2 * 20 { // more than there were workers once
+				ask(t, name)
+			}
+		}
+		g.Eventually(refused.Load).Should(BeNumerically(">=", len(hung)), "they are asked about")
+		began := time.Now()
+		request := ask(t, "beside-0")
+		g.Eventually(func(g Gomega) {
+			g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(request), request)).To(Succeed())
+			g.Expect(request.Status.Conditions).To(HaveLen(1))
+			g.Expect(request.Status.Conditions[0].Reason).To(Equal(v1beta1.RequesterMismatchReason))
+		}).Should(Succeed())
+		t.Logf("decided after %s", time.Since(began))
+		g.Expect(time.Since(began)).To(BeNumerically("<", timeout))
 	})
 
 	t.Run("When a guest doesn't answer, GuestReachable should say so, and no error should be shown to people", func(t *testing.T) {

@@ -188,6 +188,9 @@ const (
 	AlreadyJoinedReason = "AlreadyJoined"
 	// AlreadyRequestedReason: another request for the machine's first certificate was approved before; see AlreadyJoinedReason.
 	AlreadyRequestedReason = "AlreadyRequested"
+	// RequestSupersededReason: the node has asked again before this request was decided, as a kubelet that was restarted does, and only
+	// the later request counts; there is nothing to do.
+	RequestSupersededReason = "RequestSuperseded"
 )
 
 // Labels, annotations and names.

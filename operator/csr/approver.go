@@ -5,6 +5,7 @@ package csr
 import (
 	"context"
 	"fmt"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -37,8 +38,9 @@ import (
 
 // Guests reaches guests.
 type Guests interface {
-	// Of returns the guest of a HostedCluster; nil while it isn't connected.
-	Of(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (*scope.Guest, error)
+	// Of returns the guest of a HostedCluster; nil while it isn't connected, or, where again isn't zero, doesn't answer: it is to be asked
+	// nothing before that time.
+	Of(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (g *scope.Guest, again time.Duration, err error)
 }
 
 var _ Guests = (*guest.Connections)(nil)
@@ -62,6 +64,7 @@ type Approver struct {
 	Config
 	guests Guests
 	ledger *ledger
+	turns  *turns
 	// groups of the node classes whose NodeClaims are looked at.
 	groups sets.Set[string]
 }
@@ -79,7 +82,7 @@ func New(config Config) *Approver {
 			groups.Insert(profile.NodeClass.Group)
 		}
 	}
-	return &Approver{Config: config, ledger: newLedger(), groups: groups}
+	return &Approver{Config: config, ledger: newLedger(), turns: newTurns(config.Clock), groups: groups}
 }
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch
@@ -93,13 +96,14 @@ func (a *Approver) SetUp(ctx context.Context, mgr manager.Manager, guests Guests
 	}
 	c, err := controller.NewTyped("certificatesigningrequest", mgr, controller.TypedOptions[Key]{
 		Reconciler:              a,
-		MaxConcurrentReconciles: 20, // they mostly wait for answers
+		MaxConcurrentReconciles: workers,
 	})
 	if err != nil {
 		return fmt.Errorf("setting up the controller of certificate requests: %w", err)
 	}
 	for _, from := range []source.TypedSource[Key]{
 		source.TypedFunc[Key](func(_ context.Context, queue workqueue.TypedRateLimitingInterface[Key]) error {
+			a.turns.start(queue)
 			a.ledger.start(queue)
 			return nil
 		}),
@@ -119,8 +123,8 @@ func (a *Approver) Watch() guest.Watch {
 	return guest.Watch{
 		Object:    &certificatesv1.CertificateSigningRequest{},
 		Transform: shrinkRequest,
-		Index:     firstCertificateIndex,
-		Extract:   firstCertificate,
+		Index:     requestIndex,
+		Extract:   indexRequest,
 		For:       func(s *scope.Scope) bool { return s.Profile.ApprovesCertificates },
 		Handle: func(hostedCluster types.NamespacedName) toolscache.ResourceEventHandler {
 			changed := func(object any) {
@@ -140,20 +144,31 @@ func (a *Approver) Watch() guest.Watch {
 	}
 }
 
-// firstCertificateIndex indexes requests by the node that got its first certificate by them.
-const firstCertificateIndex = "autonode.io/first-certificate"
+// requestIndex indexes requests by what a node may have one of: its first certificate, by those that were approved, and a request for each
+// signer that is its own, by those that were neither denied nor failed.
+const requestIndex = "autonode.io/request"
 
-func firstCertificate(object client.Object) []string {
+func indexRequest(object client.Object) []string {
 	csr, ok := object.(*certificatesv1.CertificateSigningRequest)
-	if !ok || !hasCondition(csr, certificatesv1.CertificateApproved) || hasCondition(csr, certificatesv1.CertificateFailed) {
+	if !ok || !kubelets(csr.Spec.SignerName) ||
+		hasCondition(csr, certificatesv1.CertificateDenied) || hasCondition(csr, certificatesv1.CertificateFailed) {
+		return nil
+	}
+	if node, byNode := (request{CertificateSigningRequest: csr}).requester(); byNode {
+		return []string{ownRequest(csr.Spec.SignerName, node)}
+	}
+	if !hasCondition(csr, certificatesv1.CertificateApproved) {
 		return nil
 	}
 	r := newRequest(csr)
 	if node, ok := r.subject(); ok && r.bootstraps() {
-		return []string{node}
+		return []string{firstCertificate(node)}
 	}
 	return nil
 }
+
+func firstCertificate(node string) string   { return "first/" + node }
+func ownRequest(signer, node string) string { return signer + "/" + node }
 
 // shrinkRequest drops what isn't looked at: issued certificates, and the content of requests to other signers.
 func shrinkRequest(object any) (any, error) {
@@ -169,30 +184,41 @@ func shrinkRequest(object any) (any, error) {
 	return object, nil
 }
 
-// onMachine has undecided requests looked at again when there is something new to judge them by.
+// onMachine has the undecided requests that name its node looked at again when there is something new to judge them by.
 func (a *Approver) onMachine() handler.TypedEventHandler[*clusterv1.Machine, Key] {
-	wake := func(machine *clusterv1.Machine, queue workqueue.TypedRateLimitingInterface[Key]) {
-		a.ledger.wake(client.ObjectKey{Namespace: machine.Namespace, Name: machine.Labels[clusterv1.ClusterNameLabel]}, queue)
+	wake := func(machines ...*clusterv1.Machine) {
+		for _, machine := range machines {
+			if nodes := nodeNames(machine); len(nodes) > 0 {
+				a.ledger.wake(client.ObjectKey{Namespace: machine.Namespace, Name: machine.Labels[clusterv1.ClusterNameLabel]}, nodes...)
+			}
+		}
 	}
 	type queue = workqueue.TypedRateLimitingInterface[Key]
 	return handler.TypedFuncs[*clusterv1.Machine, Key]{
-		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*clusterv1.Machine], q queue) { wake(e.Object, q) },
-		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*clusterv1.Machine], q queue) { wake(e.Object, q) },
-		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*clusterv1.Machine], q queue) {
+		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*clusterv1.Machine], _ queue) { wake(e.Object) },
+		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*clusterv1.Machine], _ queue) { wake(e.Object) },
+		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*clusterv1.Machine], _ queue) {
 			if !equality.Semantic.DeepEqual(e.ObjectOld.Status, e.ObjectNew.Status) || !equality.Semantic.DeepEqual(e.ObjectOld.Labels, e.ObjectNew.Labels) {
-				wake(e.ObjectNew, q)
+				wake(e.ObjectOld, e.ObjectNew)
 			}
 		},
 	}
 }
 
-// onHostedCluster has undecided requests looked at again when a pause ends.
+// onHostedCluster has undecided requests looked at again when a pause ends, and forgotten when the HostedCluster is gone.
 func (a *Approver) onHostedCluster() handler.TypedEventHandler[*v1beta1.HostedCluster, Key] {
+	type queue = workqueue.TypedRateLimitingInterface[Key]
 	return handler.TypedFuncs[*v1beta1.HostedCluster, Key]{
-		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*v1beta1.HostedCluster], q workqueue.TypedRateLimitingInterface[Key]) {
+		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*v1beta1.HostedCluster], _ queue) {
 			if cluster, ok := guest.ClusterKey(e.ObjectNew); ok && statePaused(e.ObjectOld) && !statePaused(e.ObjectNew) {
-				a.ledger.wake(cluster, q)
+				a.ledger.wake(cluster)
 			}
+		},
+		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*v1beta1.HostedCluster], _ queue) {
+			if cluster, ok := guest.ClusterKey(e.Object); ok {
+				a.ledger.wake(cluster)
+			}
+			a.turns.drop(client.ObjectKeyFromObject(e.Object))
 		},
 	}
 }
@@ -201,12 +227,12 @@ func (a *Approver) onHostedCluster() handler.TypedEventHandler[*v1beta1.HostedCl
 func (a *Approver) onCluster() handler.TypedEventHandler[*clusterv1.Cluster, Key] {
 	type queue = workqueue.TypedRateLimitingInterface[Key]
 	return handler.TypedFuncs[*clusterv1.Cluster, Key]{
-		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*clusterv1.Cluster], q queue) {
-			a.ledger.wake(client.ObjectKeyFromObject(e.Object), q)
+		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*clusterv1.Cluster], _ queue) {
+			a.ledger.wake(client.ObjectKeyFromObject(e.Object))
 		},
-		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*clusterv1.Cluster], q queue) {
+		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*clusterv1.Cluster], _ queue) {
 			if annotations.IsPaused(e.ObjectOld, e.ObjectOld) && !annotations.IsPaused(e.ObjectNew, e.ObjectNew) {
-				a.ledger.wake(client.ObjectKeyFromObject(e.ObjectNew), q)
+				a.ledger.wake(client.ObjectKeyFromObject(e.ObjectNew))
 			}
 		},
 	}
@@ -231,41 +257,87 @@ func (a *Approver) paused(ctx context.Context, hostedCluster *v1beta1.HostedClus
 	return annotations.IsPaused(cluster, cluster), nil
 }
 
-// Reconcile decides on one request.
-func (a *Approver) Reconcile(ctx context.Context, key Key) (reconcile.Result, error) {
+// Reconcile decides on one request, when its turn has come.
+func (a *Approver) Reconcile(ctx context.Context, key Key) (result reconcile.Result, err error) {
+	ok, again := a.turns.take(key)
+	if !ok {
+		return reconcile.Result{RequeueAfter: again}, nil
+	}
+	t := &taken{}
+	defer func() {
+		if again := a.turns.give(key, t.finding, t.rest); again > 0 {
+			result.RequeueAfter = again
+		}
+	}()
+	result.RequeueAfter, err = a.reconcile(ctx, key, t)
+	return result, err
+}
+
+// taken is what one turn tells of the guest: see turns.give.
+type taken struct {
+	finding finding
+	rest    time.Duration
+}
+
+func (a *Approver) reconcile(ctx context.Context, key Key, t *taken) (again time.Duration, err error) {
 	hostedCluster := &v1beta1.HostedCluster{}
 	if err := a.Management.Get(ctx, key.HostedCluster, hostedCluster); err != nil {
 		if apierrors.IsNotFound(err) {
 			a.ledger.forget(key)
+			t.finding = gone
 		}
-		return reconcile.Result{}, client.IgnoreNotFound(err)
+		return 0, client.IgnoreNotFound(err)
 	}
 	cluster, ok := guest.ClusterKey(hostedCluster)
 	if !ok {
-		return reconcile.Result{}, nil
+		return 0, nil
 	}
-	g, err := a.guests.Of(ctx, hostedCluster)
-	if err != nil || g == nil {
-		return reconcile.Result{}, err // the next connection lists all requests
+	g, rest, err := a.guests.Of(ctx, hostedCluster)
+	switch {
+	case err != nil:
+		return 0, err
+	case g == nil && rest > 0:
+		t.finding, t.rest = silent, rest
+		return 0, nil
+	case g == nil:
+		t.finding = gone // the next connection lists all requests
+		return 0, nil
 	}
 	object := &certificatesv1.CertificateSigningRequest{}
 	if err := g.Cached.Get(ctx, client.ObjectKey{Name: key.Name}, object); err != nil {
 		if apierrors.IsNotFound(err) {
 			a.ledger.forget(key)
 		}
-		return reconcile.Result{}, client.IgnoreNotFound(err)
+		return 0, client.IgnoreNotFound(err)
 	}
+	j := &judged{hostedCluster: hostedCluster, cluster: cluster, guest: g}
 	if decided(object) {
 		a.ledger.forget(key)
-		return reconcile.Result{}, nil
+		if node, byNode := (request{CertificateSigningRequest: object}).requester(); byNode {
+			a.ledger.wake(cluster, node) // one that came after it may be next
+		}
+		return 0, nil
 	}
+	j.request = newRequest(object)
+	if node, byNode := j.request.requester(); byNode && !a.ledger.knows(cluster, key) {
+		a.ledger.wake(cluster, node) // those that it supersedes
+	}
+	a.ledger.keep(cluster, key, j.request.nodes())
 	if paused, err := a.paused(ctx, hostedCluster, cluster); paused || err != nil {
-		a.ledger.keep(cluster, key)
-		return reconcile.Result{}, err
+		return 0, err
 	}
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues(
 		"HostedCluster", klog.KObj(hostedCluster), "CertificateSigningRequest", klog.KObj(object), "signer", object.Spec.SignerName))
-	return reconcile.Result{}, a.decide(ctx, key, &judged{hostedCluster: hostedCluster, cluster: cluster, guest: g, request: newRequest(object)})
+	again, err = a.decide(ctx, key, j)
+	switch {
+	case err != nil && ctx.Err() == nil && guest.Unanswered(g, err):
+		t.finding = silent
+		log.FromContext(ctx).Info("The guest doesn't answer, and the request waits", "error", err.Error())
+		return 0, nil
+	case err == nil && j.answered:
+		t.finding = answers
+	}
+	return again, err
 }
 
 // judged is one request with what its judgement needs.
@@ -274,27 +346,49 @@ type judged struct {
 	cluster       client.ObjectKey
 	guest         *scope.Guest
 	request       request
+	// answered says that the guest has taken a decision.
+	answered bool
 }
 
-func (a *Approver) decide(ctx context.Context, key Key, j *judged) error {
+// decide returns when to decide again where only time tells.
+func (a *Approver) decide(ctx context.Context, key Key, j *judged) (again time.Duration, err error) {
 	verdict, err := a.judge(ctx, j)
 	if err != nil {
-		return err
+		return 0, err
+	}
+	if verdict.decision == approved {
+		if rival := a.grant(key, j); rival != "" {
+			// The cache doesn't show yet what was approved just now.
+			if verdict = *alreadyRequested(rival); !j.request.bootstraps() {
+				verdict = *laterRequest(rival, liveFor)
+			}
+		}
 	}
 	switch verdict.decision {
 	case ignored, waiting:
-		if a.ledger.keep(j.cluster, key) {
+		if a.ledger.tell(j.cluster, key) {
 			a.count(j, verdict)
 			if verdict.decision == waiting {
 				log.FromContext(ctx).Info("Waiting with a certificate request", "reason", verdict.reason, "message", verdict.message)
 			}
 		}
-		return nil
+		return verdict.again, nil
 	case approved:
-		return a.approve(ctx, key, j, verdict)
+		// A write that failed may have been done all the same, so the grant stays.
+		return 0, a.write(ctx, j, certificatesv1.CertificateApproved, verdict)
 	default:
-		return a.write(ctx, j, certificatesv1.CertificateDenied, verdict)
+		return 0, a.write(ctx, j, certificatesv1.CertificateDenied, verdict)
 	}
+}
+
+// grant reserves for a request what only one at a time may have; it returns the name of the request that has it already.
+func (a *Approver) grant(key Key, j *judged) (rival string) {
+	node, _ := j.request.subject()
+	index := ownRequest(j.request.Spec.SignerName, node)
+	if j.request.bootstraps() {
+		index = firstCertificate(node)
+	}
+	return a.ledger.grant(grantKey{key.HostedCluster, index}, key.Name, j.request.UID, a.Clock.Now())
 }
 
 // judge takes the evidence from the caches, but turns nobody away by a reading that may be old.
@@ -313,20 +407,6 @@ func (a *Approver) judge(ctx context.Context, j *judged) (verdict, error) {
 	return judge(j.request, e, a.Clock.Now()), nil
 }
 
-// approve lets one request at a time have a node's first certificate: the cache may not show yet what was approved just now.
-func (a *Approver) approve(ctx context.Context, key Key, j *judged, v verdict) error {
-	if !j.request.bootstraps() {
-		return a.write(ctx, j, certificatesv1.CertificateApproved, v)
-	}
-	name, _ := j.request.subject()
-	node := grantKey{key.HostedCluster, name}
-	if rival := a.ledger.grant(node, key.Name, j.request.UID, a.Clock.Now()); rival != "" {
-		return a.write(ctx, j, certificatesv1.CertificateDenied, *alreadyRequested(rival))
-	}
-	// A write that failed may have been done all the same, so the grant stays.
-	return a.write(ctx, j, certificatesv1.CertificateApproved, v)
-}
-
 // write writes the decision into the request.
 func (a *Approver) write(ctx context.Context, j *judged, condition certificatesv1.RequestConditionType, v verdict) error {
 	object := j.request.DeepCopy()
@@ -336,10 +416,12 @@ func (a *Approver) write(ctx context.Context, j *judged, condition certificatesv
 	})
 	if err := j.guest.Live.SubResource("approval").Update(ctx, object); err != nil {
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			j.answered = true
 			return nil // it has changed, and comes here again
 		}
 		return fmt.Errorf("writing the decision on certificate request %s: %w", object.Name, err)
 	}
+	j.answered = true
 	a.count(j, v)
 	if v.decision == approved {
 		log.FromContext(ctx).Info("Approved a certificate request", "subject", j.request.content.Subject.CommonName)

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -48,8 +49,8 @@ func TestMain(m *testing.M) { os.Exit(scopetest.Run(m, &clusters)) }
 // oneGuest is the guest of every HostedCluster.
 type oneGuest struct{ guest *scope.Guest }
 
-func (o oneGuest) Of(context.Context, *v1beta1.HostedCluster) (*scope.Guest, error) {
-	return o.guest, nil
+func (o oneGuest) Of(context.Context, *v1beta1.HostedCluster) (*scope.Guest, time.Duration, error) {
+	return o.guest, 0, nil
 }
 
 var profiles = provider.NewProfiles(clusterapi.New())
@@ -103,7 +104,7 @@ func start(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(blue.GetFieldIndexer().IndexField(ctx, watch.Object, watch.Index, watch.Extract)).To(Succeed())
 	g.Expect(mgr.Add(blue)).To(Succeed())
-	g.Expect(approver.SetUp(ctx, mgr, oneGuest{&scope.Guest{Cached: blue.GetClient(), Live: clusters.Guest.Client}})).To(Succeed())
+	g.Expect(approver.SetUp(ctx, mgr, oneGuest{&scope.Guest{Cached: blue.GetClient(), Live: clusters.Guest.Client, Config: clusters.Guest.Config}})).To(Succeed())
 
 	running, stop := context.WithCancel(ctx)
 	var stopped sync.WaitGroup
@@ -186,6 +187,16 @@ func outcome(t *testing.T, request *certificatesv1.CertificateSigningRequest) ce
 		g.Expect(request.Status.Conditions).To(HaveLen(1))
 	}, 20*time.Second).Should(Succeed())
 	return request.Status.Conditions[0]
+}
+
+// issue does what the signer does.
+func issue(t *testing.T, request *certificatesv1.CertificateSigningRequest) {
+	t.Helper()
+	g := NewWithT(t)
+	certificate, _, err := certutil.GenerateSelfSignedCertKey("any", nil, nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	request.Status.Certificate = certificate
+	g.Expect(clusters.Guest.Client.Status().Update(t.Context(), request)).To(Succeed())
 }
 
 func expect(t *testing.T, request *certificatesv1.CertificateSigningRequest, decision certificatesv1.RequestConditionType, reason string) {
@@ -300,6 +311,28 @@ func TestApprover(t *testing.T) {
 		state(v1beta1.AutoNodeStateEnabled)
 		expect(t, good, yes, v1beta1.NodeIdentityConfirmedReason)
 		expect(t, bad, no, v1beta1.MachineMissingReason)
+	})
+
+	t.Run("When a node asks again while its request is approved, it should wait until that one's certificate is issued", func(t *testing.T) {
+		newMachine(t, newClaim(t, "web-9"), "abcdef", address)
+		one := send(t, "web-9-1", renewal("web-9"))
+		expect(t, one, yes, v1beta1.NodeIdentityConfirmedReason)
+		two, three := send(t, "web-9-2", renewal("web-9")), send(t, "web-9-3", renewal("web-9"))
+		expect(t, send(t, "web-9-serving", servingOf("web-9", "10.0.0.1")), yes, v1beta1.NodeIdentityConfirmedReason) // another signer
+		expect(t, two, no, v1beta1.RequestSupersededReason)
+		undecided(t, three)
+		issue(t, one)
+		expect(t, three, yes, v1beta1.NodeIdentityConfirmedReason)
+	})
+
+	t.Run("When a node asks twice before anybody can decide, its later request should be approved", func(t *testing.T) {
+		machine := newMachine(t, newClaim(t, "web-10"), "abcdef")
+		one := send(t, "web-10-1", servingOf("web-10", "10.0.0.10"))
+		undecided(t, one)
+		two := send(t, "web-10-2", servingOf("web-10", "10.0.0.10"))
+		setAddresses(t, machine, clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: "10.0.0.10"})
+		expect(t, two, yes, v1beta1.NodeIdentityConfirmedReason)
+		expect(t, one, no, v1beta1.RequestSupersededReason)
 	})
 
 	t.Run("When another signer is asked, the request should be left alone", func(t *testing.T) {

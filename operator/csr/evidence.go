@@ -37,6 +37,9 @@ func (a *Approver) gather(ctx context.Context, j *judged, fresh bool) (evidence,
 	switch {
 	case byNode && isNode && requester == subject:
 		e.requester = e.subject
+		if e.others, err = a.others(ctx, j, requester); err != nil {
+			return e, err
+		}
 	case byNode:
 		if e.requester, err = a.party(ctx, j, requester, fresh); err != nil {
 			return e, err
@@ -58,18 +61,40 @@ func (a *Approver) gatherFirst(ctx context.Context, j *judged, name string, e *e
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("looking for Node %s in the guest: %w", name, err)
 	}
-	requests := &certificatesv1.CertificateSigningRequestList{}
-	if err := j.guest.Cached.List(ctx, requests, client.MatchingFields{firstCertificateIndex: name}, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("looking for other certificate requests of node %s: %w", name, err)
+	rivals, err := requests(ctx, j, firstCertificate(name))
+	if err != nil {
+		return err
 	}
-	for i := range requests.Items {
-		if requests.Items[i].UID != j.request.UID {
-			e.rival = requests.Items[i].Name
-		}
+	for i := range rivals {
+		e.rival = rivals[i].Name
 	}
-	var err error
 	e.tokenID, err = a.tokenID(ctx, &e.subject.machines[0])
 	return err
+}
+
+// others finds what else a node has asked for of the same signer.
+func (a *Approver) others(ctx context.Context, j *judged, node string) ([]other, error) {
+	found, err := requests(ctx, j, ownRequest(j.request.Spec.SignerName, node))
+	if err != nil {
+		return nil, err
+	}
+	others := make([]other, 0, len(found))
+	for i := range found {
+		others = append(others, other{
+			name: found[i].Name, made: found[i].CreationTimestamp.Time,
+			approved: hasCondition(&found[i], certificatesv1.CertificateApproved), issued: len(found[i].Status.Certificate) > 0,
+		})
+	}
+	return others, nil
+}
+
+// requests reads the others that requestIndex has of a kind. They belong to the cache.
+func requests(ctx context.Context, j *judged, index string) ([]certificatesv1.CertificateSigningRequest, error) {
+	list := &certificatesv1.CertificateSigningRequestList{}
+	if err := j.guest.Cached.List(ctx, list, client.MatchingFields{requestIndex: index}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("looking for other certificate requests like %s: %w", j.request.Name, err)
+	}
+	return slices.DeleteFunc(list.Items, func(r certificatesv1.CertificateSigningRequest) bool { return r.UID == j.request.UID }), nil
 }
 
 // party finds the Machine and the NodeClaim that a node's name stands for.

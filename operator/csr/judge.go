@@ -3,6 +3,7 @@
 package csr
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"slices"
@@ -19,8 +20,11 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-// maxAge of a request that is approved: as long as a kubelet waits before it gives up.
+// maxAge of a request that is approved: as long as a kubelet waits for its first certificate before it gives up.
 const maxAge = time.Hour
+
+// liveFor is how long somebody waits for a node's own request: as long as a kubelet does before it asks again, with another key.
+const liveFor = 15 * time.Minute
 
 // maxMessage bounds what is said of a request: parts of it are the requester's words.
 const maxMessage = 900
@@ -41,6 +45,8 @@ const (
 type verdict struct {
 	decision
 	reason, message string
+	// again is when to decide again where only time tells; zero otherwise.
+	again time.Duration
 }
 
 // party is what a node's name in a request stands for.
@@ -62,14 +68,32 @@ type evidence struct {
 	joined bool
 	// rival is another request for the subject's first certificate, which was approved; empty where there is none.
 	rival string
+	// others are what else the node has asked for of the same signer, as far as it was neither denied nor has failed.
+	others []other
 	// tokenID is that of the bootstrap token that the subject's Machine got; empty where it got none, or nobody can tell.
 	tokenID string
+}
+
+// other is another request of the same node to the same signer.
+type other struct {
+	name string
+	made time.Time
+	// approved and issued say how far it has come.
+	approved, issued bool
+}
+
+// after orders a node's requests. API servers tell whole seconds.
+func (o other) after(r request) bool {
+	if o.made.Equal(r.CreationTimestamp.Time) {
+		return o.name > r.Name
+	}
+	return o.made.After(r.CreationTimestamp.Time)
 }
 
 // judge decides on a request. It depends on nothing but its arguments.
 func judge(r request, e evidence, now time.Time) verdict {
 	if !e.requester.ours() && !e.subject.ours() {
-		return verdict{ignored, "NotOurs", "no NodeClaim and no Machine has the name"}
+		return verdict{decision: ignored, reason: "NotOurs", message: "no NodeClaim and no Machine has the name"}
 	}
 	if v := check(r, e, now); v != nil {
 		if len(v.message) > maxMessage {
@@ -78,8 +102,8 @@ func judge(r request, e evidence, now time.Time) verdict {
 		return *v
 	}
 	machine := &e.subject.machines[0]
-	return verdict{approved, v1beta1.NodeIdentityConfirmedReason,
-		fmt.Sprintf("the request matches NodeClaim %s and Machine %s", e.subject.claim.Name, client.ObjectKeyFromObject(machine))}
+	return verdict{decision: approved, reason: v1beta1.NodeIdentityConfirmedReason,
+		message: fmt.Sprintf("the request matches NodeClaim %s and Machine %s", e.subject.claim.Name, client.ObjectKeyFromObject(machine))}
 }
 
 // check returns why a request isn't approved; nil when nothing speaks against it.
@@ -94,23 +118,36 @@ func check(r request, e evidence, now time.Time) *verdict {
 	if age := now.Sub(r.CreationTimestamp.Time); age > maxAge {
 		return deny(v1beta1.RequestExpiredReason, "it was made %s ago; a kubelet has to ask again after %s", age.Round(time.Second), maxAge)
 	}
+	var v *verdict
 	switch {
 	case r.Spec.SignerName == certificatesv1.KubeletServingSignerName:
-		return forAddresses(r, e)
+		v = forAddresses(r, e)
 	case len(r.content.DNSNames)+len(r.content.IPAddresses) > 0:
 		return deny(v1beta1.AddressMismatchReason, "a client certificate has no subject alternative names, and it asks for %s", altNames(r))
 	case r.bootstraps():
 		return firstOfMachine(r, e)
 	}
-	return nil
+	if v == nil {
+		v = onlyLive(e, now)
+	}
+	if v == nil || v.decision == waiting {
+		v = cmp.Or(latest(r, e), v)
+	}
+	return v
 }
 
 func deny(reason, format string, args ...any) *verdict {
-	return &verdict{denied, reason, fmt.Sprintf(format, args...)}
+	return &verdict{decision: denied, reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
 func alreadyRequested(rival string) *verdict {
 	return deny(v1beta1.AlreadyRequestedReason, "certificate request %s of this machine was approved before", rival)
+}
+
+// laterRequest is what becomes of a node's request while another one, made before, is approved and not issued.
+func laterRequest(rival string, left time.Duration) *verdict {
+	return &verdict{decision: waiting, reason: "EarlierRequestLive", again: left, message: fmt.Sprintf(
+		"certificate request %s, which the node made before, is approved and its certificate not issued yet; a node has one such request at a time", rival)}
 }
 
 func wellFormed(r request, _ evidence) *verdict {
@@ -195,6 +232,27 @@ func firstOfMachine(r request, e evidence) *verdict {
 	return nil
 }
 
+// latest lets only the last of a node's requests be: a kubelet that asks again has made another key and forgotten the one before.
+func latest(r request, e evidence) *verdict {
+	for _, o := range e.others {
+		if o.after(r) {
+			return deny(v1beta1.RequestSupersededReason, "the node has asked again since, by certificate request %s", o.name)
+		}
+	}
+	return nil
+}
+
+// onlyLive lets a node have one approved request at a time that is still to be issued. It doesn't lock a kubelet out whose
+// request got lost: nobody waits for that longer than liveFor.
+func onlyLive(e evidence, now time.Time) *verdict {
+	for _, o := range e.others {
+		if left := o.made.Add(liveFor).Sub(now); o.approved && !o.issued && left > 0 {
+			return laterRequest(o.name, left)
+		}
+	}
+	return nil
+}
+
 // forAddresses checks that a serving certificate is for addresses of the machine.
 func forAddresses(r request, e evidence) *verdict {
 	name, _ := r.subject()
@@ -212,7 +270,7 @@ func forAddresses(r request, e evidence) *verdict {
 	}
 	for _, ip := range r.content.IPAddresses {
 		if len(ips) == 0 {
-			return &verdict{waiting, "AddressesUnknown", fmt.Sprintf("Machine %s has no IP address yet", machine.Name)}
+			return &verdict{decision: waiting, reason: "AddressesUnknown", message: fmt.Sprintf("Machine %s has no IP address yet", machine.Name)}
 		}
 		if !ips.Has(ip.String()) {
 			return deny(v1beta1.AddressMismatchReason, "IP address %s isn't one of Machine %s: %s", ip, machine.Name, strings.Join(sets.List(ips), ", "))

@@ -152,6 +152,7 @@ func TestJudge(t *testing.T) {
 	web2 := func() party { return partyOf("web-2", "10.0.0.2") }
 	both := func() evidence { return evidence{requester: web1(), subject: web1()} }
 	only := func() evidence { return evidence{subject: web1()} }
+	asked := func(others ...other) evidence { return evidence{requester: web1(), subject: web1(), others: others} }
 
 	for name, test := range map[string]struct {
 		ask      ask
@@ -159,6 +160,7 @@ func TestJudge(t *testing.T) {
 		want     decision
 		reason   string
 		message  string // a part of it
+		again    time.Duration
 	}{
 		"When a machine asks for its first certificate with its token, it should be approved": {
 			ask: first("web-1"), evidence: evidence{subject: web1(), tokenID: "abcdef"},
@@ -337,6 +339,47 @@ func TestJudge(t *testing.T) {
 			ask: first("web-1").but(func(a *ask) { a.age = maxAge }), evidence: only(), want: approved,
 		},
 
+		"When a node has another request that is approved and not issued, it should wait": {
+			ask:      renewal("web-1").but(func(a *ask) { a.name = "b" }),
+			evidence: asked(other{name: "a", made: now.Add(-time.Minute), approved: true}),
+			want:     waiting, reason: "EarlierRequestLive", message: "certificate request a, which the node made before", again: liveFor - time.Minute,
+		},
+		"When the other request's certificate is issued, it should be approved": {
+			ask:      renewal("web-1").but(func(a *ask) { a.name = "b" }),
+			evidence: asked(other{name: "a", made: now.Add(-time.Minute), approved: true, issued: true}), want: approved,
+		},
+		"When the other request was approved so long ago that no kubelet waits for it, it should be approved": {
+			ask:      servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.name = "b" }),
+			evidence: asked(other{name: "a", made: now.Add(-liveFor), approved: true}), want: approved,
+		},
+		"When the other request is undecided and older, the later one should be approved": {
+			ask:      renewal("web-1").but(func(a *ask) { a.name = "b" }),
+			evidence: asked(other{name: "a", made: now.Add(-time.Minute)}), want: approved,
+		},
+		"When the node has asked again since, the older request should be denied": {
+			ask:      servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.name, a.age = "b", time.Minute }),
+			evidence: asked(other{name: "a", made: now}),
+			want:     denied, reason: v1beta1.RequestSupersededReason, message: "by certificate request a",
+		},
+		"When the node has asked again since, and that is issued, the older request should be denied all the same": {
+			ask:      renewal("web-1").but(func(a *ask) { a.name, a.age = "b", time.Minute }),
+			evidence: asked(other{name: "a", made: now, approved: true, issued: true}), want: denied, reason: v1beta1.RequestSupersededReason,
+		},
+		"When two were made in the same second, one should be the later": {
+			ask:      renewal("web-1").but(func(a *ask) { a.name = "a" }),
+			evidence: asked(other{name: "b", made: now}), want: denied, reason: v1beta1.RequestSupersededReason,
+		},
+		"When a request that waits for addresses was made before another one, it should be denied": {
+			ask: servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.age = time.Minute }), evidence: evidence{
+				requester: partyOf("web-1"), subject: partyOf("web-1"), others: []other{{name: "later", made: now}},
+			},
+			want: denied, reason: v1beta1.RequestSupersededReason,
+		},
+		"When a forged request was made before another one, it should be denied for what is wrong with it": {
+			ask:      servingOf("web-1", "10.0.0.2").but(func(a *ask) { a.age = time.Minute }),
+			evidence: asked(other{name: "later", made: now}), want: denied, reason: v1beta1.AddressMismatchReason,
+		},
+
 		"When a serving certificate is for another machine's address, it should be denied": {
 			ask: servingOf("web-1", "10.0.0.1", "10.0.0.2"), evidence: both(),
 			want: denied, reason: v1beta1.AddressMismatchReason, message: "IP address 10.0.0.2 isn't one of Machine web-1: 10.0.0.1, fd00::1",
@@ -397,6 +440,7 @@ func TestJudge(t *testing.T) {
 				g.Expect(got.reason).To(Equal(test.reason), got.message)
 			}
 			g.Expect(got.message).To(ContainSubstring(test.message))
+			g.Expect(got.again).To(Equal(test.again))
 		})
 	}
 

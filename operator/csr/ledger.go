@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -25,18 +26,32 @@ type ledger struct {
 	mu    sync.Mutex
 	queue workqueue.TypedRateLimitingInterface[Key] // nil until the controller starts
 	early []Key                                     // came before that
-	// undecided requests, by the Cluster, are looked at again when one of its Machines changes.
-	undecided map[client.ObjectKey]map[Key]struct{}
+	// undecided requests, by the Cluster, are looked at again when there is something new about a node of theirs.
+	undecided map[client.ObjectKey]*openRequests
 	grants    map[grantKey]grant
 }
 
-// grantKey is a node of a HostedCluster.
-type grantKey struct {
-	hostedCluster types.NamespacedName
-	node          string
+// openRequests are those of one Cluster that wait for something, or are nobody's yet.
+type openRequests struct {
+	requests map[Key]*openRequest
+	byNode   map[string]sets.Set[Key]
 }
 
-// grant is an approval of a machine's first certificate.
+// openRequest is one of them.
+type openRequest struct {
+	// nodes that it names.
+	nodes []string
+	// told says that people were told of it.
+	told bool
+}
+
+// grantKey is what one request at a time may have: see requestIndex.
+type grantKey struct {
+	hostedCluster types.NamespacedName
+	index         string
+}
+
+// grant is an approval of one request.
 type grant struct {
 	request string
 	uid     types.UID
@@ -44,7 +59,7 @@ type grant struct {
 }
 
 func newLedger() *ledger {
-	return &ledger{undecided: map[client.ObjectKey]map[Key]struct{}{}, grants: map[grantKey]grant{}}
+	return &ledger{undecided: map[client.ObjectKey]*openRequests{}, grants: map[grantKey]grant{}}
 }
 
 func (l *ledger) start(queue workqueue.TypedRateLimitingInterface[Key]) {
@@ -67,55 +82,104 @@ func (l *ledger) enqueue(key Key) {
 	l.queue.Add(key)
 }
 
-// wake has the undecided requests of a Cluster looked at again.
-func (l *ledger) wake(cluster client.ObjectKey, queue workqueue.TypedRateLimitingInterface[Key]) {
+// wake has the undecided requests of a Cluster looked at again: those that name one of the nodes, or all if none is given.
+func (l *ledger) wake(cluster client.ObjectKey, nodes ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for key := range l.undecided[cluster] {
-		queue.Add(key)
+	known, ok := l.undecided[cluster]
+	if !ok || l.queue == nil { // what is undecided was in the queue before
+		return
+	}
+	if len(nodes) == 0 {
+		for key := range known.requests {
+			l.queue.Add(key)
+		}
+		return
+	}
+	for _, node := range nodes {
+		for key := range known.byNode[node] {
+			l.queue.Add(key)
+		}
 	}
 }
 
-// keep remembers an undecided request; it returns whether that is new.
-func (l *ledger) keep(cluster client.ObjectKey, key Key) bool {
+// knows says whether an undecided request is remembered.
+func (l *ledger) knows(cluster client.ObjectKey, key Key) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	keys := l.undecided[cluster]
-	if keys == nil {
-		keys = map[Key]struct{}{}
-		l.undecided[cluster] = keys
+	known, ok := l.undecided[cluster]
+	return ok && known.requests[key] != nil
+}
+
+// keep remembers an undecided request. It has to be called before the request is judged: what changes from then on wakes it.
+func (l *ledger) keep(cluster client.ObjectKey, key Key, nodes []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known, ok := l.undecided[cluster]
+	if !ok {
+		known = &openRequests{requests: map[Key]*openRequest{}, byNode: map[string]sets.Set[Key]{}}
+		l.undecided[cluster] = known
 	}
-	_, known := keys[key]
-	keys[key] = struct{}{}
-	return !known
+	if _, ok := known.requests[key]; ok {
+		return // what it asks for can't change
+	}
+	known.requests[key] = &openRequest{nodes: nodes}
+	for _, node := range nodes {
+		if known.byNode[node] == nil {
+			known.byNode[node] = sets.New[Key]()
+		}
+		known.byNode[node].Insert(key)
+	}
+}
+
+// tell returns whether people are to be told that a request is undecided: once.
+func (l *ledger) tell(cluster client.ObjectKey, key Key) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known, ok := l.undecided[cluster]
+	if !ok || known.requests[key] == nil || known.requests[key].told {
+		return false
+	}
+	known.requests[key].told = true
+	return true
 }
 
 // forget drops a request that was decided or has gone. A watch has shown that, so that its grant isn't needed any more either.
 func (l *ledger) forget(key Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for cluster, keys := range l.undecided {
-		if _, ok := keys[key]; !ok {
-			continue
-		}
-		if delete(keys, key); len(keys) == 0 {
+	for cluster, known := range l.undecided {
+		if known.drop(key); len(known.requests) == 0 {
 			delete(l.undecided, cluster)
 		}
 	}
-	for node, g := range l.grants {
-		if node.hostedCluster == key.HostedCluster && g.request == key.Name {
-			delete(l.grants, node)
+	for granted, g := range l.grants {
+		if granted.hostedCluster == key.HostedCluster && g.request == key.Name {
+			delete(l.grants, granted)
 		}
 	}
 }
 
-// grant reserves the first certificate of a node for a request; it returns the name of the request that has it already.
-func (l *ledger) grant(node grantKey, request string, uid types.UID, now time.Time) (rival string) {
+func (o *openRequests) drop(key Key) {
+	request, ok := o.requests[key]
+	if !ok {
+		return
+	}
+	delete(o.requests, key)
+	for _, node := range request.nodes {
+		if o.byNode[node].Delete(key); o.byNode[node].Len() == 0 {
+			delete(o.byNode, node)
+		}
+	}
+}
+
+// grant reserves for a request what only one at a time may have; it returns the name of the request that has it already.
+func (l *ledger) grant(wanted grantKey, request string, uid types.UID, now time.Time) (rival string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if g, ok := l.grants[node]; ok && g.uid != uid && now.Sub(g.at) < grantLifetime {
+	if g, ok := l.grants[wanted]; ok && g.uid != uid && now.Sub(g.at) < grantLifetime {
 		return g.request
 	}
-	l.grants[node] = grant{request, uid, now}
+	l.grants[wanted] = grant{request, uid, now}
 	return ""
 }

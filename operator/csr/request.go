@@ -106,6 +106,17 @@ func (r request) subject() (string, bool) {
 	return strings.CutPrefix(r.content.Subject.CommonName, nodeUserPrefix)
 }
 
+// nodes are those that the request names: what is new about one of them may decide it.
+func (r request) nodes() []string {
+	nodes := sets.New[string]()
+	for _, named := range []func() (string, bool){r.requester, r.subject} {
+		if node, ok := named(); ok {
+			nodes.Insert(node)
+		}
+	}
+	return sets.List(nodes)
+}
+
 // bootstraps is true where it is the first request of a machine, which has no certificate yet.
 func (r request) bootstraps() bool {
 	_, byNode := r.requester()

@@ -176,18 +176,28 @@ func (c *Connections) Source() source.Source {
 func (c *Connections) Secrets() client.Reader { return c.secrets }
 
 // Of returns the guest of a HostedCluster for a controller of [Config.Watches]; nil while it isn't connected,
-// or another operator holds it.
-func (c *Connections) Of(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (*scope.Guest, error) {
+// or another operator holds it. It is nil, too, while the guest doesn't answer: then again says when to ask for it again.
+func (c *Connections) Of(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (guest *scope.Guest, again time.Duration, err error) {
 	key, ok := ClusterKey(hostedCluster)
 	if holder := hostedCluster.Status.Operator; !ok || c.holder != "" && holder != "" && holder != c.holder {
-		return nil, nil
+		return nil, 0, nil
 	}
-	guest, err := c.connect(ctx, key)
+	guest, err = c.connect(ctx, key)
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
-		return nil, nil
+		return nil, 0, nil
 	}
-	return guest, err
+	if err != nil {
+		return nil, 0, err
+	}
+	if rest := c.resting(ctx, key); rest > 0 {
+		return nil, rest, nil
+	}
+	return guest, 0, nil
 }
+
+// Unanswered says whether an error of a guest that Of has returned means that the guest didn't answer. That a controller of
+// [Config.Watches] isn't answered is its own to deal with, and says nothing in GuestReachable: a webhook of the guest's admin may do that.
+func Unanswered(guest *scope.Guest, err error) bool { return lostGuest(guest, err) }
 
 // newQueue keeps clustercache's queue: a Cluster that its filter turned away is looked at again only when the Cluster
 // changes, but what the filter says depends on the HostedCluster.

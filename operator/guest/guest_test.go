@@ -237,12 +237,16 @@ func TestConnections(t *testing.T) {
 
 		blue := &v1beta1.HostedCluster{}
 		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: "clusters", Name: "blue"}, blue)).To(Succeed())
-		of, err := connections.Of(ctx, blue)
+		of, again, err := connections.Of(ctx, blue)
 		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(again).To(BeZero())
 		list := &certificatesv1.CertificateSigningRequestList{}
 		g.Expect(of.Cached.List(ctx, list, client.MatchingFields{"signer": "example.com/x"})).To(Succeed())
 		g.Expect(list.Items).To(HaveLen(1))
-		g.Expect(connections.Of(ctx, &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "nowhere"}})).To(BeNil())
+		of, again, err = connections.Of(ctx, &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "nowhere"}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(of).To(BeNil())
+		g.Expect(again).To(BeZero())
 	})
 
 	t.Run("When AutoNode is off, it should not connect, until it is turned on", func(t *testing.T) {

@@ -60,6 +60,22 @@ func (c *Connections) silent(ctx context.Context, key client.ObjectKey) (since t
 	return time.Time{}, 0, false
 }
 
+// resting says how long other controllers are to leave a guest alone; zero for not at all. It is the reconciliation of the HostedCluster that
+// asks the guest again when its time has come.
+func (c *Connections) resting(ctx context.Context, key client.ObjectKey) time.Duration {
+	health := c.clusters.GetHealthCheckingState(ctx, key)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known, ok := c.silences[key]
+	switch {
+	case ok && !known.tried:
+		return max(known.until.Sub(c.clock.Now()), recheck)
+	case health.ConsecutiveFailures >= probesMissed:
+		return recheck
+	}
+	return 0
+}
+
 // Lost says whether an error of a step means that the guest doesn't answer. If so the error is dealt with: GuestReachable says so, the
 // guest is taken from the scope so that no step behind tries it, and it is left alone for a while, which gets longer while that goes on.
 func (c *Connections) Lost(s *scope.Scope, err error) (scope.Result, bool) {

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"context"
+	"net/url"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+// connected is a clustercache whose connections stand; the test says how the probes went.
+type connected struct {
+	clustercache.ClusterCache
+	health clustercache.HealthCheckingState
+}
+
+func (connected) GetClient(context.Context, client.ObjectKey) (client.Client, error) { return nil, nil }
+func (connected) GetUncachedClient(context.Context, client.ObjectKey) (client.Client, error) {
+	return nil, nil
+}
+func (connected) GetRESTConfig(context.Context, client.ObjectKey) (*rest.Config, error) {
+	return &rest.Config{Host: "https://guest.example"}, nil
+}
+func (c connected) GetHealthCheckingState(context.Context, client.ObjectKey) clustercache.HealthCheckingState {
+	return c.health
+}
+
+func TestResting(t *testing.T) {
+	blue := &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue"}}
+	setUp := func() (*Connections, *clocktesting.FakePassiveClock, func(g Gomega) time.Duration) {
+		clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
+		c := &Connections{clusters: connected{}, clock: clock, timeout: DefaultTimeout, silences: map[client.ObjectKey]*silence{}}
+		return c, clock, func(g Gomega) time.Duration {
+			guest, again, err := c.Of(t.Context(), blue)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(guest == nil).To(Equal(again > 0))
+			return again
+		}
+	}
+	lose := func(g Gomega, c *Connections) {
+		s := &scope.Scope{HostedCluster: blue.DeepCopy(), ControlPlaneNamespace: "clusters-blue", Guest: &scope.Guest{Config: &rest.Config{Host: "https://guest.example"}}}
+		_, lost := c.Lost(s, &url.Error{Op: "Get", URL: "https://guest.example/x", Err: context.DeadlineExceeded})
+		g.Expect(lost).To(BeTrue())
+	}
+
+	t.Run("When a guest doesn't answer the HostedCluster's reconciliation, other controllers should leave it alone until that has asked again", func(t *testing.T) {
+		g := NewWithT(t)
+		c, clock, of := setUp()
+		g.Expect(of(g)).To(BeZero())
+		lose(g, c)
+		lose(g, c)
+		g.Expect(of(g)).To(Equal(2 * recheck))
+		clock.SetTime(clock.Now().Add(2 * recheck))
+		g.Expect(of(g)).To(Equal(recheck), "it isn't theirs to find out")
+		g.Expect(of(g)).To(Equal(recheck))
+
+		_, _, silent := c.silent(t.Context(), client.ObjectKey{Namespace: "clusters-blue", Name: "blue"})
+		g.Expect(silent).To(BeFalse())
+		g.Expect(of(g)).To(BeZero())
+		lose(g, c)
+		g.Expect(of(g)).To(Equal(4*recheck), "that others looked has changed nothing")
+	})
+
+	t.Run("When a guest misses probes, other controllers should leave it alone", func(t *testing.T) {
+		g := NewWithT(t)
+		c, _, of := setUp()
+		c.clusters = connected{health: clustercache.HealthCheckingState{ConsecutiveFailures: probesMissed}}
+		g.Expect(of(g)).To(Equal(recheck))
+		c.clusters = connected{health: clustercache.HealthCheckingState{ConsecutiveFailures: probesMissed - 1}}
+		g.Expect(of(g)).To(BeZero())
+	})
+}
