@@ -58,6 +58,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/orphan"
 	"github.com/autonode-io/autonode/karpenter/pricing"
 	"github.com/autonode-io/autonode/karpenter/registration"
+	"github.com/autonode-io/autonode/karpenter/running"
 	"github.com/autonode-io/autonode/karpenter/shape"
 	"github.com/autonode-io/autonode/karpenter/version"
 )
@@ -261,6 +262,10 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 	if err != nil {
 		return nil, fmt.Errorf("counting Machines: %w", err)
 	}
+	inUse, err := running.Watch(ctx, management.GetCache(), machines.Owns)
+	if err != nil {
+		return nil, fmt.Errorf("learning what Machines were made as: %w", err)
+	}
 	memory := learned.NewMemory()
 	prices, priceFile := pricing.Default(), (*pricing.File)(nil)
 	if opts.PriceFile != "" {
@@ -277,7 +282,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 			return nil, fmt.Errorf("following the node images: %w", err)
 		}
 	}
-	instanceTypes := instancetype.NewStore(instancetype.Config{Pricing: prices, Unavailable: unavailable, Limits: limits, Memory: memory})
+	instanceTypes := instancetype.NewStore(instancetype.Config{Pricing: prices, Unavailable: unavailable, Limits: limits, Memory: memory, Running: inUse})
 	provider := cloudprovider.New(cloudprovider.Config{
 		Guest:          guest.GetClient(),
 		Management:     management.GetClient(),

@@ -20,6 +20,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/limit"
 	"github.com/autonode-io/autonode/karpenter/offering"
 	"github.com/autonode-io/autonode/karpenter/pricing"
+	"github.com/autonode-io/autonode/karpenter/running"
 	"github.com/autonode-io/autonode/karpenter/shape"
 )
 
@@ -31,6 +32,7 @@ func manyInstanceTypes() (*cloudprovider.CloudProvider, *karpv1.NodePool) {
 		Unavailable: offering.NewUnavailable(clock.RealClock{}),
 		Limits:      limit.NewLedger(clock.RealClock{}, func() bool { return true }),
 		Memory:      learned.NewMemory(),
+		Running:     running.New(func() bool { return true }),
 	})
 	shapes := make([]shape.Shape, 700)
 	for i := range shapes {

@@ -7,7 +7,6 @@ package drift
 import (
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -18,6 +17,7 @@ import (
 	provider "github.com/autonode-io/autonode/karpenter/machine"
 	"github.com/autonode-io/autonode/karpenter/nodeclass"
 	"github.com/autonode-io/autonode/karpenter/nodeimage"
+	"github.com/autonode-io/autonode/karpenter/running"
 	"github.com/autonode-io/autonode/karpenter/shape"
 	"github.com/autonode-io/autonode/karpenter/version"
 )
@@ -133,35 +133,20 @@ func isDeployed(machine *clusterv1.Machine) bool {
 // known not to be offered any more. Templates are often replaced by others of another name: where the machine's own source
 // has gone and another one offers the same, that is what counts.
 func (d *Detector) shape(nodeClass string, machine *clusterv1.Machine) (now *shape.Shape, gone bool) {
-	source := machine.Annotations[v1alpha1.ShapeSourceAnnotation]
+	form := running.FormOf(machine)
 	snapshot, err := d.InstanceTypes.Snapshot(nodeClass)
-	if err != nil || source == "" {
+	if err != nil || form.Source == "" {
 		return nil, false
 	}
-	own, found := snapshot.Shape(source)
-	if !found && !snapshot.Knows(source) {
-		return nil, false
-	}
-	instanceType, zone, capacityType := machine.Labels[corev1.LabelInstanceTypeStable], machine.Labels[corev1.LabelTopologyZone], machine.Labels[karpv1.CapacityTypeLabelKey]
-	if instanceType == "" || zone == "" || capacityType == "" {
+	own, found := snapshot.Shape(form.Source)
+	if !found && !snapshot.Knows(form.Source) || form.InstanceType == "" || form.Zone == "" || form.CapacityType == "" {
 		return own, false
 	}
-	choice, offered := snapshot.Resolve(instanceType, zone, capacityType)
-	switch {
-	case found:
-		return own, !offered && !zoneless(snapshot, instanceType, zone, capacityType)
-	case offered:
+	if snapshot.Gone(form.Source, form.Key) {
+		return own, true
+	}
+	if choice, offered := snapshot.Resolve(form.InstanceType, form.Zone, form.CapacityType); offered && !found {
 		return choice.Shape, false
 	}
-	return nil, !zoneless(snapshot, instanceType, zone, capacityType)
-}
-
-// zoneless tells whether it can't be said that a zone has gone, because there were no zones then or there are none now: that
-// the infrastructure provider begins or ceases to report them doesn't make a node wrong.
-func zoneless(snapshot *instancetype.Snapshot, instanceType, zone, capacityType string) bool {
-	if zone == instancetype.DefaultZone {
-		return snapshot.Offers(instanceType, capacityType)
-	}
-	_, ok := snapshot.Resolve(instanceType, instancetype.DefaultZone, capacityType)
-	return ok
+	return own, false
 }

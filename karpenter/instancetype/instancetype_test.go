@@ -27,6 +27,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/learned"
 	"github.com/autonode-io/autonode/karpenter/offering"
 	"github.com/autonode-io/autonode/karpenter/pricing"
+	"github.com/autonode-io/autonode/karpenter/running"
 	"github.com/autonode-io/autonode/karpenter/shape"
 )
 
@@ -356,9 +357,20 @@ func manyShapes() []shape.Shape {
 
 func manyZones() shape.Cluster { return shape.Cluster{FailureDomains: []string{"a", "b", "c"}} }
 
+// manyMachines are one of each type in a zone, and one of each that no zone was known of.
+func manyMachines() *running.Machines {
+	var forms []running.Form
+	for _, sh := range manyShapes() {
+		forms = append(forms, madeFrom(sh, "a"), madeFrom(sh, DefaultZone))
+	}
+	return machinesOf(forms...)
+}
+
 func TestSnapshotIsHandedOutWithoutAllocation(t *testing.T) {
 	t.Run("When nothing has changed, it should cost no allocation", func(t *testing.T) {
-		store := NewStore(Config{Pricing: pricing.Default(), Unavailable: offering.NewUnavailable(clocktesting.NewFakeClock(time.Now()))})
+		store := NewStore(Config{
+			Pricing: pricing.Default(), Unavailable: offering.NewUnavailable(clocktesting.NewFakeClock(time.Now())), Running: manyMachines(),
+		})
 		store.Set(nodeClass(1), manyShapes(), manyZones())
 		if n := testing.AllocsPerRun(100, func() { _, _ = store.InstanceTypes("default") }); n != 0 {
 			t.Errorf("%v allocations", n)
@@ -368,7 +380,7 @@ func TestSnapshotIsHandedOutWithoutAllocation(t *testing.T) {
 
 func BenchmarkInstanceTypes(b *testing.B) {
 	unavailable := offering.NewUnavailable(realClock{})
-	store := NewStore(Config{Pricing: pricing.Default(), Unavailable: unavailable})
+	store := NewStore(Config{Pricing: pricing.Default(), Unavailable: unavailable, Running: manyMachines()})
 	store.Set(nodeClass(1), manyShapes(), manyZones())
 	b.Run("warm", func(b *testing.B) {
 		b.ReportAllocs()

@@ -82,6 +82,15 @@ func (b builder) choice(sh *shape.Shape, p place, failureDomain string, price fl
 	if b.Unavailable != nil && available {
 		available = !b.Unavailable.Has(offering.Key{InstanceType: sh.InstanceType, Zone: p.zone, CapacityType: p.capacityType})
 	}
+	return &Choice{
+		Shape:         sh,
+		FailureDomain: failureDomain,
+		Offering:      &cloudprovider.Offering{Requirements: b.requirementsOf(p), Price: price, Available: available},
+	}
+}
+
+// requirementsOf a place, which all its offerings share.
+func (b builder) requirementsOf(p place) scheduling.Requirements {
 	requirements, ok := b.offerings[p]
 	if !ok {
 		requirements = scheduling.NewRequirements(
@@ -90,9 +99,5 @@ func (b builder) choice(sh *shape.Shape, p place, failureDomain string, price fl
 		)
 		b.offerings[p] = requirements
 	}
-	return &Choice{
-		Shape:         sh,
-		FailureDomain: failureDomain,
-		Offering:      &cloudprovider.Offering{Requirements: requirements, Price: price, Available: available},
-	}
+	return requirements
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/learned"
 	"github.com/autonode-io/autonode/karpenter/offering"
 	"github.com/autonode-io/autonode/karpenter/pricing"
+	"github.com/autonode-io/autonode/karpenter/running"
 	"github.com/autonode-io/autonode/karpenter/shape"
 )
 
@@ -48,6 +49,8 @@ type Input struct {
 	Limits Limits
 	// Memory that real nodes have; it may be nil.
 	Memory *learned.Memory
+	// Running machines, whose forms stay known while they can't be made; it may be nil.
+	Running *running.Machines
 }
 
 // Limits knows which shape sources have as many machines as they may.
@@ -71,7 +74,8 @@ type Choice struct {
 
 // Snapshot is what one node class offers at one time. It is never changed once built.
 type Snapshot struct {
-	// InstanceTypes ordered by name, with unavailable offerings too.
+	// InstanceTypes ordered by name, with unavailable offerings too: those that can't be had now, and those that can't be made but
+	// machines have.
 	InstanceTypes []*cloudprovider.InstanceType
 	// Problems are the shapes and settings that were left out of the snapshot.
 	Problems []error
@@ -83,6 +87,8 @@ type Snapshot struct {
 	gaps    shape.Gaps
 	// taints of the types of which at least one shape has any, by name.
 	taints map[string][]corev1.Taint
+	// closed are those of the types with taints that machines have, with nothing available.
+	closed map[string]*cloudprovider.InstanceType
 }
 
 // Resolve finds the offering and the shape behind it.
@@ -94,11 +100,17 @@ func (s *Snapshot) Resolve(instanceType, zone, capacityType string) (Choice, boo
 	return *choice, true
 }
 
-// Offers tells whether there is an offering in any zone, available or not.
+// Offers tells whether there is an offering in any zone, available or not. That machines have it is not enough.
 func (s *Snapshot) Offers(instanceType, capacityType string) bool {
-	i, ok := slices.BinarySearchFunc(s.InstanceTypes, instanceType, func(it *cloudprovider.InstanceType, name string) int { return cmp.Compare(it.Name, name) })
-	return ok && slices.ContainsFunc(s.InstanceTypes[i].Offerings, func(o *cloudprovider.Offering) bool { return o.CapacityType() == capacityType })
+	it, ok := s.find(instanceType)
+	return ok && slices.ContainsFunc(it.Offerings, func(o *cloudprovider.Offering) bool {
+		_, offered := s.choices[offering.Key{InstanceType: instanceType, Zone: o.Zone(), CapacityType: capacityType}]
+		return offered && o.CapacityType() == capacityType
+	})
 }
+
+// Empty tells whether nothing can be made at all, now or later.
+func (s *Snapshot) Empty() bool { return len(s.shapes) == 0 }
 
 // Shape finds the shape of a source, by shape.Source's Annotation.
 func (s *Snapshot) Shape(source string) (*shape.Shape, bool) {
@@ -130,19 +142,27 @@ func (s *Snapshot) Choices() []Choice {
 }
 
 // Tolerating returns the instance types whose nodes have no other taints than these. Karpenter's scheduler expects a node to
-// have the NodePool's taints, so a type with more would be launched for pods that then can't run there. Where no shape has
-// taints, which is nearly always, it returns InstanceTypes itself.
+// have the NodePool's taints, so a type with more would be launched for pods that then can't run there. One that machines have
+// stays, with nothing available: taints that come with a template are no reason to replace nodes. Where no shape has taints,
+// which is nearly always, it returns InstanceTypes itself.
 func (s *Snapshot) Tolerating(taints ...[]corev1.Taint) []*cloudprovider.InstanceType {
 	if len(s.taints) == 0 {
 		return s.InstanceTypes
 	}
 	all := slices.Concat(taints...)
-	return slices.DeleteFunc(slices.Clone(s.InstanceTypes), func(it *cloudprovider.InstanceType) bool {
-		return slices.ContainsFunc(s.taints[it.Name], func(taint corev1.Taint) bool {
+	tolerating := make([]*cloudprovider.InstanceType, 0, len(s.InstanceTypes))
+	for _, it := range s.InstanceTypes {
+		if slices.ContainsFunc(s.taints[it.Name], func(taint corev1.Taint) bool {
 			return taint.Effect != corev1.TaintEffectPreferNoSchedule &&
 				!slices.ContainsFunc(all, func(t corev1.Taint) bool { return t.MatchTaint(&taint) && t.Value == taint.Value })
-		})
-	})
+		}) {
+			it = s.closed[it.Name]
+		}
+		if it != nil {
+			tolerating = append(tolerating, it)
+		}
+	}
+	return tolerating
 }
 
 // Build makes a snapshot. Shapes that share an instance type's name become one type with the offerings of all; it promises
@@ -169,7 +189,7 @@ type builder struct {
 }
 
 func (b builder) build() *Snapshot {
-	s := &Snapshot{choices: map[offering.Key]*Choice{}, shapes: map[string]*shape.Shape{}, gaps: b.Gaps, taints: map[string][]corev1.Taint{}}
+	s := &Snapshot{choices: map[offering.Key]*Choice{}, shapes: map[string]*shape.Shape{}, gaps: b.Gaps, taints: map[string][]corev1.Taint{}, closed: map[string]*cloudprovider.InstanceType{}}
 	reserved, problems := parseReserved(b.Kubelet)
 	s.Problems = append(s.Problems, problems...)
 	zones, problems := zonesOf(b.Cluster.FailureDomains)
@@ -209,6 +229,7 @@ func (b builder) build() *Snapshot {
 		it.Overhead = reserved.overhead(it.Capacity)
 		s.InstanceTypes = append(s.InstanceTypes, it)
 	}
+	b.keep(s)
 	return s
 }
 

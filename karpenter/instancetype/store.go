@@ -15,11 +15,12 @@ import (
 	"github.com/autonode-io/autonode/karpenter/learned"
 	"github.com/autonode-io/autonode/karpenter/offering"
 	"github.com/autonode-io/autonode/karpenter/pricing"
+	"github.com/autonode-io/autonode/karpenter/running"
 	"github.com/autonode-io/autonode/karpenter/shape"
 )
 
-// ErrNotBuilt is returned for a node class whose shapes haven't been read yet: there may be instance types, so an empty answer
-// would be wrong.
+// ErrNotBuilt is returned for a node class whose shapes haven't been read yet, or while the machines that there are haven't been
+// counted: there may be instance types, so an empty answer would be wrong.
 var ErrNotBuilt = errors.New("the shapes of the node class haven't been read yet")
 
 // Config of a Store.
@@ -28,6 +29,8 @@ type Config struct {
 	Unavailable *offering.Unavailable
 	Limits      Limits
 	Memory      *learned.Memory
+	// Running may be nil. Otherwise nothing is handed out before the machines have been counted.
+	Running *running.Machines
 }
 
 // Store holds the snapshot of every node class. The node class's controller sets what it is built from; everybody else reads.
@@ -74,6 +77,7 @@ func (s *Store) SetPartial(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []sha
 			Unavailable: s.Unavailable,
 			Limits:      s.Limits,
 			Memory:      s.Memory,
+			Running:     s.Running,
 		}
 		e.built.Store(s.build(e.input))
 	}
@@ -97,10 +101,11 @@ func (s *Store) Shapes(nodeClass string) []shape.Shape {
 func (s *Store) Delete(nodeClass string) { s.entries.Delete(nodeClass) }
 
 // Snapshot of a node class, or ErrNotBuilt. It takes no lock and allocates nothing unless something that isn't set with Set has
-// changed since the last call: whether an offering is available, what it costs, or what nodes of a shape have.
+// changed since the last call: whether an offering is available, what it costs, what nodes of a shape have, or which forms
+// machines have.
 func (s *Store) Snapshot(nodeClass string) (*Snapshot, error) {
 	value, ok := s.entries.Load(nodeClass)
-	if !ok {
+	if !ok || s.Running != nil && !s.Running.Counted() {
 		return nil, fmt.Errorf("node class %s: %w", nodeClass, ErrNotBuilt)
 	}
 	snapshot := s.current(value.(*entry))
@@ -164,6 +169,9 @@ func (s *Store) sequence() uint64 {
 	}
 	if s.Memory != nil {
 		sequence += s.Memory.Sequence()
+	}
+	if s.Running != nil {
+		sequence += s.Running.Sequence()
 	}
 	return sequence
 }

@@ -61,7 +61,7 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 	if s.Prices != nil && s.Prices.Problem() != nil {
 		notes, noted = append([]error{s.Prices.Problem()}, notes...), v1alpha1.PricesUnreadableReason
 	}
-	usable := len(shapes) > 0 && len(snapshot.InstanceTypes) > 0
+	usable := len(shapes) > 0 && !snapshot.Empty()
 	switch {
 	case usable && len(problems) > 0:
 		conditions.SetTrueWithReason(condition, v1alpha1.SomeInvalidReason,
