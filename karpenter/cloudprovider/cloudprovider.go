@@ -15,8 +15,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
@@ -143,7 +145,8 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.N
 	return snapshot.Tolerating(nodePool.Spec.Template.Spec.Taints, nodePool.Spec.Template.Spec.StartupTaints), nil
 }
 
-// IsDrifted says why a NodeClaim's node is to be replaced, or "". It reads memory only.
+// IsDrifted says why a NodeClaim's node is to be replaced, or "". It reads memory only, and writes nothing but, once, what the
+// Machine of a node that hasn't drifted says of its templates, after the way to say that has changed.
 func (c *CloudProvider) IsDrifted(ctx context.Context, nodeClaim *karpv1.NodeClaim) (cloudprovider.DriftReason, error) {
 	nodeClass, err := c.nodeClass(ctx, nodeClaim.Spec.NodeClassRef.Name)
 	if apierrors.IsNotFound(err) {
@@ -160,7 +163,16 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, nodeClaim *karpv1.NodeCla
 	if err != nil {
 		return "", fmt.Errorf("finding drift of NodeClaim %s: %w", nodeClaim.Name, err)
 	}
-	return c.Drift.Reason(nodeClass, nodeClaim, found), nil
+	reason := c.Drift.Reason(nodeClass, nodeClaim, found)
+	if reason == "" {
+		if renewed := c.Drift.Renewed(nodeClass, found); len(renewed) > 0 {
+			// The next look repeats it, and until then nothing lacks.
+			if err := c.Machines.Annotate(ctx, found, renewed); err != nil {
+				log.FromContext(ctx).Error(err, "writing anew what a Machine was made from", "Machine", klog.KObj(found))
+			}
+		}
+	}
+	return reason, nil
 }
 
 // RepairPolicies are the node conditions for which a node is replaced, where the feature gate NodeRepair is on.

@@ -473,10 +473,43 @@ func TestIsDrifted(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(reason).To(BeEmpty())
 		}).Should(Succeed())
-		f.offer(func(shapes []shape.Shape) { shapes[0].ContentHash, shapes[0].Source.ResourceVersions = "shape-2", "2" })
+		f.offer(func(shapes []shape.Shape) {
+			changed := f.InfrastructureTemplate.DeepCopy()
+			changed.SetGeneration(2)
+			shapes[0].Template, shapes[0].ContentHash, shapes[0].Source.ResourceVersions = changed, "shape-2", "2"
+		})
 		reason, err := f.provider.IsDrifted(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(reason).To(Equal(drift.ShapeDrifted))
+	})
+	t.Run("When the same template reads differently after an upgrade, it should say nothing and write the Machine anew, once", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		nodeClaim := f.claim("renewed", nil)
+		created, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		nodeClaim.Annotations = created.Annotations
+		made := f.machine(nodeClaim.Name)
+		g.Expect(made.Annotations).To(And(
+			HaveKeyWithValue(v1alpha1.ShapeRevisionAnnotation, string(f.InfrastructureTemplate.GetUID())+"/1"),
+			HaveKeyWithValue(v1alpha1.BootstrapRevisionAnnotation, string(f.BootstrapTemplate.GetUID())+"/1"),
+		))
+		f.offer(func(shapes []shape.Shape) { shapes[0].ContentHash, shapes[0].Source.ResourceVersions = "shape-2", "2" })
+		g.Eventually(func(g Gomega) {
+			reason, err := f.provider.IsDrifted(f.ctx, nodeClaim)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(reason).To(BeEmpty())
+			g.Expect(f.machine(nodeClaim.Name).Annotations).To(HaveKeyWithValue(v1alpha1.ShapeHashAnnotation, "shape-2"))
+		}).Should(Succeed())
+		g.Eventually(func(g Gomega) {
+			cached, err := f.provider.Machines.ForNodeClaim(f.ctx, nodeClaim.UID)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(cached.Annotations).To(HaveKeyWithValue(v1alpha1.ShapeHashAnnotation, "shape-2"))
+		}).Should(Succeed())
+		before := f.machine(nodeClaim.Name).ResourceVersion
+		_, err = f.provider.IsDrifted(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(f.machine(nodeClaim.Name).ResourceVersion).To(Equal(before))
 	})
 	t.Run("When the Machine is gone, it should say that and not drift", func(t *testing.T) {
 		g := NewWithT(t)

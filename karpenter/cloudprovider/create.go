@@ -234,6 +234,13 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 			priceAnnotation:                         formatPrice(chosen.offering.Price),
 		},
 	}
+	for key, revision := range map[string]string{
+		v1alpha1.ShapeRevisionAnnotation: sh.Revision(), v1alpha1.BootstrapRevisionAnnotation: sh.Bootstrap.Revision(),
+	} {
+		if revision != "" {
+			plan.Annotations[key] = revision
+		}
+	}
 	plan.Images = c.Images.For(plan.Version, sh.Arch)
 	if sh.Bootstrap.ConfigTemplate != nil {
 		if hash, _ := machine.ImagesHash(plan.BootstrapPatches, sh.Bootstrap.ConfigTemplate.GroupVersionKind().GroupKind(), plan.Images); hash != "" {

@@ -84,11 +84,11 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 		return NodeClassDrifted
 	case gone:
 		return OfferingGone
-	case sh != nil && !deferred && differs(machine.Annotations[v1alpha1.ShapeHashAnnotation], sh.ContentHash):
+	case sh != nil && !deferred && shapeOf(sh).hasChanged(machine.Annotations):
 		return ShapeDrifted
-	case sh != nil && !deferred && differs(machine.Annotations[v1alpha1.BootstrapHashAnnotation], sh.Bootstrap.Hash):
+	case sh != nil && !deferred && bootstrapOf(sh).hasChanged(machine.Annotations):
 		return BootstrapDrifted
-	case sh != nil && !deferred && d.mayUpgrade() && differs(machine.Annotations[v1alpha1.NodeImagesHashAnnotation], d.images(nodeClass, sh, resolved.Version)):
+	case sh != nil && !deferred && d.mayUpgrade() && contentDiffers(machine.Annotations[v1alpha1.NodeImagesHashAnnotation], d.images(nodeClass, sh, resolved.Version)):
 		return NodeImageDrifted
 	}
 	if nodeClass.Spec.Version == "" && deployed && (sh == nil || deferred && sh.Version() != "") {

@@ -110,11 +110,15 @@ func deferred() *world {
 }
 
 func (w *world) reason() cloudprovider.DriftReason {
+	return w.detector().Reason(w.nodeClass, w.nodeClaim, w.machine)
+}
+
+func (w *world) detector() *drift.Detector {
 	store := instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: w.unavailable})
 	if w.shapes != nil {
 		store.SetPartial(w.nodeClass, w.shapes, w.cluster, w.gaps)
 	}
-	detector := drift.New(drift.Config{
+	return drift.New(drift.Config{
 		InstanceTypes: store,
 		Images:        w.images,
 		Version: func(nodeClass *v1alpha1.ClusterAPINodeClass, sh *shape.Shape) (version.Result, bool) {
@@ -130,7 +134,6 @@ func (w *world) reason() cloudprovider.DriftReason {
 		},
 		Upgrades: w.upgrades,
 	})
-	return detector.Reason(w.nodeClass, w.nodeClaim, w.machine)
 }
 
 func held(time.Time) bool { return false }
@@ -403,6 +406,91 @@ func (w *world) names(t *testing.T, image string) {
 		t.Fatal(err)
 	}
 	w.images = nodeimage.NewFile(path)
+}
+
+// revised is a node whose Machine says which revision of its templates it was made from.
+func revised() *world {
+	w := settled()
+	infrastructure, bootstrap := &unstructured.Unstructured{}, &unstructured.Unstructured{}
+	infrastructure.SetUID("i")
+	infrastructure.SetGeneration(1)
+	bootstrap.SetUID("b")
+	bootstrap.SetGeneration(1)
+	w.shapes[0].Template = infrastructure
+	w.shapes[0].Bootstrap = shape.Bootstrap{ConfigTemplate: bootstrap, Hash: "bootstrap"}
+	w.machine.Annotations[v1alpha1.ShapeRevisionAnnotation] = "i/1"
+	w.machine.Annotations[v1alpha1.BootstrapRevisionAnnotation] = "b/1"
+	return w
+}
+
+func TestRevisions(t *testing.T) {
+	renewed := func(pairs ...string) map[string]string {
+		annotations := map[string]string{}
+		for i := 0; i < len(pairs); i += 2 {
+			annotations[pairs[i]] = pairs[i+1]
+		}
+		return annotations
+	}
+	for name, tc := range map[string]struct {
+		change  func(*world)
+		want    cloudprovider.DriftReason
+		renewed map[string]string
+	}{
+		"When nothing has changed, it should write nothing": {func(*world) {}, "", renewed()},
+		"When an upgrade of Cluster API makes the same templates read differently, it should find no drift, and take the new hashes": {
+			func(w *world) { w.shapes[0].ContentHash, w.shapes[0].Bootstrap.Hash = "new", "new too" },
+			"", renewed(v1alpha1.ShapeHashAnnotation, "new", v1alpha1.BootstrapHashAnnotation, "new too"),
+		},
+		"When somebody changes the template, it should find it": {func(w *world) {
+			w.shapes[0].Template.SetGeneration(2)
+			w.shapes[0].ContentHash = "new"
+		}, drift.ShapeDrifted, renewed()},
+		"When somebody changes the bootstrap template, it should find it": {func(w *world) {
+			w.shapes[0].Bootstrap.ConfigTemplate.SetGeneration(2)
+			w.shapes[0].Bootstrap.Hash = "new"
+		}, drift.BootstrapDrifted, renewed()},
+		"When a template was made anew with the same content, it should find no drift, and take the new revision": {
+			func(w *world) { w.shapes[0].Template.SetUID("j") }, "", renewed(v1alpha1.ShapeRevisionAnnotation, "j/1"),
+		},
+		"When a machine says no revision yet, it should compare the content, and write the revision": {func(w *world) {
+			delete(w.machine.Annotations, v1alpha1.ShapeRevisionAnnotation)
+			delete(w.machine.Annotations, v1alpha1.BootstrapRevisionAnnotation)
+		}, "", renewed(v1alpha1.ShapeRevisionAnnotation, "i/1", v1alpha1.BootstrapRevisionAnnotation, "b/1")},
+		"When a machine says no revision and the content is another, it should find it": {func(w *world) {
+			delete(w.machine.Annotations, v1alpha1.ShapeRevisionAnnotation)
+			w.shapes[0].ContentHash = "new"
+		}, drift.ShapeDrifted, renewed()},
+		"When hashes follow another rule, it should not compare them, and take the new ones": {func(w *world) {
+			w.shapes[0].Template.SetGeneration(2)
+			w.shapes[0].ContentHash, w.shapes[0].Bootstrap.Hash = "v2:content", "v2:bootstrap"
+		}, "", renewed(v1alpha1.ShapeHashAnnotation, "v2:content", v1alpha1.ShapeRevisionAnnotation, "i/2", v1alpha1.BootstrapHashAnnotation, "v2:bootstrap")},
+		"When hashes follow the same later rule, it should compare them": {func(w *world) {
+			w.machine.Annotations[v1alpha1.ShapeHashAnnotation] = "v2:content"
+			w.shapes[0].Template.SetGeneration(2)
+			w.shapes[0].ContentHash = "v2:new"
+		}, drift.ShapeDrifted, renewed()},
+		"When a machine says nothing of its templates, it should not make something up": {func(w *world) {
+			w.machine.Annotations = map[string]string{v1alpha1.ShapeSourceAnnotation: w.shapes[0].Source.Annotation()}
+		}, "", renewed()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := revised()
+			tc.change(w)
+			if got := w.reason(); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+			if diff := cmp.Diff(tc.renewed, w.detector().Renewed(w.nodeClass, w.machine)); diff != "" {
+				t.Errorf("renewed (-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("When the shape isn't known, it should write nothing", func(t *testing.T) {
+		w := revised()
+		w.shapes = nil
+		if got := w.detector().Renewed(w.nodeClass, w.machine); len(got) != 0 {
+			t.Errorf("renewed %v", got)
+		}
+	})
 }
 
 func TestReasonsAreStable(t *testing.T) {

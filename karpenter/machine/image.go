@@ -17,6 +17,10 @@ import (
 // imagePrefix begins the variables that are node images: NodeImage.<infrastructure>, and .<region or format> behind that.
 const imagePrefix = "NodeImage."
 
+// imagesHashRule begins the hash of images. It has to be raised, to "v2:", whenever ImagesHash gives another result for the same
+// images: hashes of different rules aren't compared. The first rule's is empty, because there are machines whose hashes have none.
+const imagesHashRule = ""
+
 func imageOf(variable string) (infrastructure, variant string, ok bool) {
 	rest, ok := strings.CutPrefix(variable, imagePrefix)
 	infrastructure, variant, _ = strings.Cut(rest, ".")
@@ -50,5 +54,5 @@ func ImagesHash(patches []v1alpha1.BootstrapPatches, kind schema.GroupKind, imag
 	if !used {
 		return "", ""
 	}
-	return hex.EncodeToString(sum.Sum(nil)[:8]), ""
+	return imagesHashRule + hex.EncodeToString(sum.Sum(nil)[:8]), ""
 }

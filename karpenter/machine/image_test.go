@@ -59,6 +59,9 @@ func TestImagesHash(t *testing.T) {
 	}
 	const value = "boot $(NodeImage.aws.us-east-1)"
 	before := hash(value, images("a"))
+	if got := hash("$(NodeImage.aws.us-east-1)", images("ami-1")); got != "6ef70bab29baafa4" {
+		t.Errorf("When the images are the same, the hash should be the same for ever, or every node is replaced; raise imagesHashRule: got %s", got)
+	}
 	if again := hash(value, images("a")); before == "" || again != before || hash(value, images("b")) == before {
 		t.Error("When an image changes that a patch uses, the hash should change, and only then")
 	}

@@ -276,6 +276,22 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 	}
 }
 
+// Annotate sets annotations of a Machine that is shared with the cache. While the Cluster is paused it leaves it as it is.
+func (p *Provider) Annotate(ctx context.Context, machine *clusterv1.Machine, annotations map[string]string) error {
+	paused, err := p.Paused(ctx)
+	if err != nil || paused {
+		return err
+	}
+	patched := machine.DeepCopy()
+	for key, value := range annotations {
+		metav1.SetMetaDataAnnotation(&patched.ObjectMeta, key, value)
+	}
+	if err := p.Management.Patch(ctx, patched, client.MergeFrom(machine), FieldOwner); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("annotating Machine %s: %w", klog.KObj(machine), err)
+	}
+	return nil
+}
+
 // deleteMachine tells Cluster API not to drain, and deletes. Karpenter has drained by then, by its own rules. The annotations
 // are set only now, so that a Machine that a person deletes is drained.
 func (p *Provider) deleteMachine(ctx context.Context, machine *clusterv1.Machine) error {

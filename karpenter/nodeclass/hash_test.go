@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/instancetype"
 	"github.com/autonode-io/autonode/karpenter/pricing"
 	"github.com/autonode-io/autonode/karpenter/shape"
@@ -37,6 +38,19 @@ func TestShapesHash(t *testing.T) {
 	t.Run("When the content of a shape changes that makes no offering now, it should change: there may be nodes of it", func(t *testing.T) {
 		if got := hash(func(_, dear *shape.Shape) { dear.ContentHash = "2" }); got == base {
 			t.Errorf("it stays %s", got)
+		}
+	})
+}
+
+func TestHashIsStable(t *testing.T) {
+	t.Run("When a node class is the same, its hash should be the same for ever; otherwise raise HashVersion", func(t *testing.T) {
+		nodeClass := &v1alpha1.ClusterAPINodeClass{}
+		nodeClass.Spec.Kubelet = &v1alpha1.KubeletConfiguration{MaxPods: ptr.To[int32](20)}
+		nodeClass.Spec.BootstrapPatches = []v1alpha1.BootstrapPatches{{
+			APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "AnyConfig", Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/a", Value: "$(TaintList)"}},
+		}}
+		if got, want := HashVersion+" "+Hash(nodeClass), "v1 880e60f707bb3fc3"; got != want {
+			t.Errorf("got %s, want %s", got, want)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -54,6 +55,9 @@ type Bootstrap struct {
 	// reason to replace a node.
 	Hash string
 }
+
+// Revision of the bootstrap template: see Shape.Revision.
+func (b Bootstrap) Revision() string { return revisionOf(b.ConfigTemplate) }
 
 // IsDefined tells whether there is a way to join.
 func (b Bootstrap) IsDefined() bool { return b.ConfigTemplate != nil || b.DataSecretName != "" }
@@ -109,6 +113,18 @@ func (s *Shape) Version() string {
 		return ""
 	}
 	return s.Machine.Spec.Version
+}
+
+// Revision is <UID>/<generation> of the infrastructure template, or empty if it has none. As long as it is the same, nobody has
+// changed the template, even if it reads differently: an API server of another version may prefer another version of the kind,
+// or fill in other defaults.
+func (s *Shape) Revision() string { return revisionOf(s.Template) }
+
+func revisionOf(template *unstructured.Unstructured) string {
+	if template == nil || template.GetUID() == "" || template.GetGeneration() == 0 {
+		return ""
+	}
+	return string(template.GetUID()) + "/" + strconv.FormatInt(template.GetGeneration(), 10)
 }
 
 // Limit is the number of machines that may be made from the shape, if there is one. What the source keeps itself counts: the

@@ -33,10 +33,16 @@ const (
 	// NodeClassHashVersionAnnotation is the version of the rule that NodeClassHashAnnotation was made by. Hashes of
 	// different versions are never compared, so that an upgrade of the provider doesn't drift a fleet.
 	NodeClassHashVersionAnnotation = Group + "/nodeclass-hash-version"
-	// ShapeHashAnnotation is the hash of the infrastructure template's content that a machine was cloned from.
+	// ShapeHashAnnotation is the hash of the infrastructure template's content that a machine was cloned from. Like the other two, it
+	// begins with the version of the rule that it was made by and a colon, but for the first rule's, which is the digest alone.
 	ShapeHashAnnotation = Group + "/shape-hash"
+	// ShapeRevisionAnnotation is the infrastructure template that has that content, as <UID>/<generation>. The same revision is the
+	// same content, although an API server may write it in another way after an upgrade of Cluster API or of a provider.
+	ShapeRevisionAnnotation = Group + "/shape-revision"
 	// BootstrapHashAnnotation is the hash of the bootstrap template's content that a machine was cloned from.
 	BootstrapHashAnnotation = Group + "/bootstrap-hash"
+	// BootstrapRevisionAnnotation is the bootstrap template that has that content, as <UID>/<generation>.
+	BootstrapRevisionAnnotation = Group + "/bootstrap-revision"
 	// NodeImagesHashAnnotation is the hash of the release payload's node images that a machine's bootstrap patches named; without any there
 	// is no such annotation.
 	NodeImagesHashAnnotation = Group + "/node-images-hash"
