@@ -243,7 +243,11 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 	if err != nil {
 		return nil, fmt.Errorf("reading --node-upgrade-window: %w", err)
 	}
-	versions := version.Resolver{Tracker: version.NewTracker(guest.KubernetesInterface.Discovery()), Payload: opts.NodeVersion}
+	discovery, err := version.NewDiscovery(guest.GetConfig())
+	if err != nil {
+		return nil, err
+	}
+	versions := version.Resolver{Tracker: version.NewTracker(discovery, guest.Clock), Payload: opts.NodeVersion}
 	kinds := machine.Kinds{
 		Guest:      guest.GetClient(),
 		Management: management.GetClient(),

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -59,6 +60,8 @@ type fixture struct {
 	store   *instancetype.Store
 	server  *server
 	tracker *version.Tracker
+	// clock is the tracker's.
+	clock *clocktesting.FakePassiveClock
 	// prices and images are the paths of the files of prices and of node images, which don't exist.
 	prices, images string
 	events         *recorder
@@ -109,6 +112,7 @@ func start(t *testing.T, user string) *fixture {
 func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.BootstrapPatches) *fixture {
 	f := &fixture{
 		GomegaWithT: NewWithT(t), Sandbox: sandbox.New(t), t: t, server: &server{version: "v1.36.2"}, events: &recorder{},
+		clock: clocktesting.NewFakePassiveClock(time.Now()),
 	}
 	f.SetDefaultEventuallyTimeout(20 * time.Second)
 	f.SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
@@ -144,7 +148,7 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	images := nodeimage.NewFile(f.images)
 	f.Expect(m.Add(images)).To(Succeed())
 	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.WithFile(prices), Unavailable: offering.NewUnavailable(clock.RealClock{})})
-	f.tracker = version.NewTracker(f.server)
+	f.tracker = version.NewTracker(f.server, f.clock)
 	_, err = f.tracker.Reconcile(t.Context())
 	f.Expect(err).NotTo(HaveOccurred())
 	f.Expect(m.Add(objects)).To(Succeed())

@@ -17,6 +17,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/sandbox"
+	"github.com/autonode-io/autonode/karpenter/version"
 )
 
 func TestBootstrap(t *testing.T) {
@@ -196,7 +197,9 @@ func TestVersion(t *testing.T) {
 		serve("")
 		f.ready()
 	})
-	t.Run("When the API server has been upgraded, it should follow and tell", func(t *testing.T) {
+	t.Run("When the API server has been upgraded and no old one answers any more, it should follow and tell", func(t *testing.T) {
+		serve("v1.36.2")
+		f.clock.SetTime(f.clock.Now().Add(version.Settling))
 		serve("v1.36.2")
 		f.condition(v1alpha1.ConditionVersionReady, "True", v1alpha1.ConditionVersionReady)
 		nodeClass, err := f.get()

@@ -5,40 +5,90 @@ package version
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/http"
 	"sync"
 	"time"
 
 	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/awslabs/operatorpkg/singleton"
 	"github.com/blang/semver/v4"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	apiversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// Interval between two looks at the API server's version. It changes without any object changing, so it can't be watched.
-const Interval = 10 * time.Second
+const (
+	// Interval between two looks at the API server's version. It changes without any object changing, so it can't be watched.
+	Interval = 10 * time.Second
+	// Settling is for how long a newer version has to be the only answer before it counts. While a control plane of several API
+	// servers is upgraded one by one, a load balancer lets any of them answer, and nodes mustn't exceed the oldest.
+	Settling = time.Minute
+	// SettlingInterval is between two looks in that time: thirty answers, each over a connection of its own, miss an old one of three
+	// API servers once in two hundred thousand times.
+	SettlingInterval = 2 * time.Second
+
+	// timeout of one look.
+	timeout = 10 * time.Second
+)
 
 // Tracker knows the version of the guest's API server. It is a singleton controller.
 type Tracker struct {
 	discovery Discovery
+	clock     clock.PassiveClock
 
 	mu        sync.RWMutex
 	server    *semver.Version
 	reachable bool
+	// newer is what has answered since a time, and counts when it has settled; nil if it is what counts.
+	newer     *semver.Version
+	since     time.Time
 	observers []func()
 }
 
-// Discovery asks the API server; discovery.DiscoveryInterface does.
+// Discovery asks the API server; NewDiscovery makes one.
 type Discovery interface {
 	ServerVersion() (*apiversion.Info, error)
 }
 
 // NewTracker returns a tracker that knows nothing until it is reconciled.
-func NewTracker(discovery Discovery) *Tracker { return &Tracker{discovery: discovery} }
+func NewTracker(discovery Discovery, clk clock.PassiveClock) *Tracker {
+	return &Tracker{discovery: discovery, clock: clk}
+}
 
-// Server returns what the API server last said, or nil if it never did, and whether it answered when it was last asked.
+// NewDiscovery asks over a connection of its own each time, so that a load balancer can choose another API server.
+func NewDiscovery(config *rest.Config) (Discovery, error) {
+	config = rest.CopyConfig(config)
+	config.Timeout = timeout
+	// Connections are shared by all clients of the same configuration, but not where one dials by itself.
+	config.Dial = (&net.Dialer{}).DialContext
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to ask the API server's version: %w", err)
+	}
+	client, err := discovery.NewDiscoveryClientForConfigAndClient(config, httpClient)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to ask the API server's version: %w", err)
+	}
+	return reconnecting{client, httpClient}, nil
+}
+
+type reconnecting struct {
+	Discovery
+	client *http.Client
+}
+
+func (r reconnecting) ServerVersion() (*apiversion.Info, error) {
+	utilnet.CloseIdleConnectionsFor(r.client.Transport)
+	return r.Discovery.ServerVersion()
+}
+
+// Server returns the version that the API server has, or nil if it never told, and whether it answered when it was last asked.
 func (t *Tracker) Server() (version *semver.Version, reachable bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -61,7 +111,9 @@ func (t *Tracker) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	if err != nil {
 		log.FromContext(ctx).V(1).Info("the API server doesn't tell its version", "error", err.Error())
 	}
-	t.record(ctx, server)
+	if t.record(ctx, server) {
+		return reconciler.Result{RequeueAfter: SettlingInterval}, nil
+	}
 	return reconciler.Result{RequeueAfter: Interval}, nil
 }
 
@@ -85,14 +137,16 @@ func (t *Tracker) ask() (*semver.Version, error) {
 	return &parsed, nil
 }
 
-func (t *Tracker) record(ctx context.Context, server *semver.Version) {
+// record an answer, nil where there was none. It says whether a newer version is settling.
+func (t *Tracker) record(ctx context.Context, server *semver.Version) (settling bool) {
 	t.mu.Lock()
 	changed := t.reachable != (server != nil)
 	t.reachable = server != nil
-	if server != nil && (t.server == nil || !t.server.EQ(*server)) {
+	if server != nil && t.counts(ctx, *server) {
 		t.server, changed = server, true
 		log.FromContext(ctx).Info("the API server's version is known", "version", server.String())
 	}
+	settling = t.newer != nil
 	observers := t.observers
 	t.mu.Unlock()
 	if changed {
@@ -100,4 +154,25 @@ func (t *Tracker) record(ctx context.Context, server *semver.Version) {
 			f()
 		}
 	}
+	return settling
+}
+
+// counts tells whether an answer is the version from now on: the first one ever and an older one at once, a newer one when it
+// has been the only one for a while.
+func (t *Tracker) counts(ctx context.Context, answer semver.Version) bool {
+	if t.server == nil || answer.LTE(*t.server) {
+		t.newer = nil
+		return t.server == nil || !answer.EQ(*t.server)
+	}
+	if t.newer == nil || !t.newer.EQ(answer) {
+		t.newer, t.since = &answer, t.clock.Now()
+		log.FromContext(ctx).Info("an API server of a newer version answers; it counts when no other does for a while",
+			"version", answer.String(), "current", t.server.String(), "while", Settling.String())
+		return false
+	}
+	if t.clock.Since(t.since) < Settling {
+		return false
+	}
+	t.newer = nil
+	return true
 }

@@ -5,12 +5,18 @@ package version
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/blang/semver/v4"
 	"github.com/google/go-cmp/cmp"
 	apiversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/rest"
+	clocktesting "k8s.io/utils/clock/testing"
 )
 
 func TestResolve(t *testing.T) {
@@ -95,31 +101,48 @@ func (a answer) ServerVersion() (*apiversion.Info, error) { return a() }
 func TestTracker(t *testing.T) {
 	var info *apiversion.Info
 	var fault error
-	tracker := NewTracker(answer(func() (*apiversion.Info, error) { return info, fault }))
+	clk := clocktesting.NewFakePassiveClock(time.Now())
+	tracker := NewTracker(answer(func() (*apiversion.Info, error) { return info, fault }), clk)
 	changes := 0
 	tracker.OnChange(func() { changes++ })
+	refused := errors.New("connection refused")
 	for _, tc := range []struct {
-		name      string
+		name string
+		// after is the time since the last answer.
+		after     time.Duration
 		version   string
 		fault     error
 		want      string
 		reachable bool
 		changed   bool
+		settling  bool
 	}{
-		{"When the API server has never answered, it should know nothing", "", errors.New("connection refused"), "", false, false},
-		{"When the API server answers, it should know its version", "v1.36.2", nil, "1.36.2", true, true},
-		{"When nothing has changed, it should tell nobody", "v1.36.2", nil, "1.36.2", true, false},
-		{"When the API server is away, it should keep the version and mark it", "", errors.New("connection refused"), "1.36.2", false, true},
-		{"When the API server is still away, it should tell nobody again", "", errors.New("connection refused"), "1.36.2", false, false},
-		{"When the API server is back and upgraded, it should know the new version", "v1.36.3+build", nil, "1.36.3", true, true},
-		{"When the API server answers nonsense, it should keep the version and mark it", "main", nil, "1.36.3", false, true},
+		{name: "When the API server has never answered, it should know nothing", fault: refused},
+		{name: "When the API server answers for the first time, it should know its version at once", version: "v1.36.2", want: "1.36.2", reachable: true, changed: true},
+		{name: "When nothing has changed, it should tell nobody", version: "v1.36.2", want: "1.36.2", reachable: true},
+		{name: "When the API server is away, it should keep the version and mark it", fault: refused, want: "1.36.2", changed: true},
+		{name: "When the API server is still away, it should tell nobody again", fault: refused, want: "1.36.2"},
+		{name: "When the API server is back and upgraded, it should wait whether an old one is left", version: "v1.36.3+build", want: "1.36.2", reachable: true, changed: true, settling: true},
+		{name: "When an old one answers, it should know that the upgrade isn't over", after: Settling, version: "v1.36.2", want: "1.36.2", reachable: true},
+		{name: "When a new one answers again, it should begin to wait anew", version: "v1.36.3", want: "1.36.2", reachable: true, settling: true},
+		{name: "When only new ones have answered, but not for long, it should wait", after: Settling - 1, version: "v1.36.3", want: "1.36.2", reachable: true, settling: true},
+		{name: "When one of a third version answers, it should wait for that one", after: 1, version: "v1.36.4", want: "1.36.2", reachable: true, settling: true},
+		{name: "When the version before it answers, it should wait for that one again", after: Settling, version: "v1.36.3", want: "1.36.2", reachable: true, settling: true},
+		{name: "When only new ones have answered for a while, it should know the new version", after: Settling, version: "v1.36.3", want: "1.36.3", reachable: true, changed: true},
+		{name: "When an old one answers after all, it should go back at once", version: "v1.36.2", want: "1.36.2", reachable: true, changed: true},
+		{name: "When the API server answers nonsense, it should keep the version and mark it", version: "main", want: "1.36.2", changed: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			clk.SetTime(clk.Now().Add(tc.after))
 			info, fault = &apiversion.Info{GitVersion: tc.version}, tc.fault
 			before := changes
 			result, err := tracker.Reconcile(context.Background())
-			if err != nil || result.RequeueAfter != Interval {
-				t.Errorf("result %v, %v", result, err)
+			interval := Interval
+			if tc.settling {
+				interval = SettlingInterval
+			}
+			if err != nil || result.RequeueAfter != interval {
+				t.Errorf("result %v, %v; want a look after %s", result, err, interval)
 			}
 			server, reachable := tracker.Server()
 			got := ""
@@ -131,4 +154,39 @@ func TestTracker(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestDiscovery(t *testing.T) {
+	t.Run("When the version is asked for again, it should be over another connection, so that another API server can answer", func(t *testing.T) {
+		var mu sync.Mutex
+		connections := map[string]bool{}
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			connections[r.RemoteAddr] = true
+			_, _ = w.Write([]byte(`{"gitVersion": "v1.36.2"}`))
+		}))
+		// As API servers do, which answer many questions at once on one connection.
+		server.EnableHTTP2 = true
+		server.StartTLS()
+		defer server.Close()
+		ask, err := NewDiscovery(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(connections)
+		}
+		// A connection may still be busy with the end of the last answer when the next question comes as fast as this.
+		for asked := 0; asked < 100 && seen() < 3; asked++ {
+			if info, err := ask.ServerVersion(); err != nil || info.GitVersion != "v1.36.2" {
+				t.Fatalf("got %v, %v", info, err)
+			}
+		}
+		if n := seen(); n < 3 {
+			t.Errorf("%d connections", n)
+		}
+	})
 }
