@@ -4,6 +4,7 @@ package instancetype
 
 import (
 	"cmp"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -62,9 +63,21 @@ func (b builder) eachChoice(sh *shape.Shape, zones []string, yield func(place, *
 			each(place{DefaultZone, capacityType}, "")
 		}
 		for _, domain := range domains {
-			each(place{domain, capacityType}, domain)
+			each(place{domain, capacityType}, b.failureDomain(sh, domain))
 		}
 	}
+}
+
+// failureDomain for a machine of a shape in a zone. A zone that only a label tells is where nodes say they are, and needn't be a
+// failure domain that the infrastructure provider knows: it may refuse others.
+func (b builder) failureDomain(sh *shape.Shape, zone string) string {
+	if sh.Machine != nil && sh.Machine.Spec.FailureDomain == zone || slices.Contains(b.Cluster.FailureDomains, zone) {
+		return zone
+	}
+	if sh.Machine != nil {
+		return sh.Machine.Spec.FailureDomain
+	}
+	return ""
 }
 
 // launchable tells whether anything can be made from a shape at all.

@@ -88,7 +88,7 @@ type Shape struct {
 	Labels map[string]string
 	// Taints are what nodes of this shape have from the start.
 	Taints []corev1.Taint
-	// FailureDomains that the source is bound to. Empty: those of the Cluster.
+	// FailureDomains that the source is bound to, or the zone that it says its nodes are in. Empty: those of the Cluster.
 	FailureDomains []string
 	// Price and SpotPrice are in US dollars an hour; nil when the source doesn't say. Without SpotPrice there is no spot
 	// offering.
