@@ -258,6 +258,8 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		plan.Annotations = merged
 		plan.Deletion = sh.Machine.Spec.Deletion
 		plan.MachineTaints = sh.Machine.Spec.Taints
+		plan.MinReadySeconds = sh.Machine.Spec.MinReadySeconds
+		plan.ReadinessGates = sh.Machine.Spec.ReadinessGates
 	}
 	return plan, nil
 }

@@ -55,8 +55,12 @@ type Plan struct {
 	// Deletion is passed on to the Machine.
 	Deletion clusterv1.MachineDeletionSpec
 	// MachineTaints are passed on to the Machine: a MachineDeployment's own, and none besides, because Cluster API's webhook
-	// refuses any where its feature gate MachineTaintPropagation is off. A MachineDeployment that has some proves that it is on.
+	// refuses any where its feature gate MachineTaintPropagation is off. A MachineDeployment that has some proves that it was on; where it
+	// isn't any more, the Machine is created without.
 	MachineTaints []clusterv1.MachineTaint
+	// MinReadySeconds and ReadinessGates are passed on to the Machine: when it counts as available and as ready.
+	MinReadySeconds *int32
+	ReadinessGates  []clusterv1.MachineReadinessGate
 }
 
 // Objects are what a Plan becomes. They are created in the order infrastructure, bootstrap, Machine.
@@ -113,6 +117,12 @@ func build(plan Plan) (*Objects, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cloning %s %s: %w", plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(), err)
 		}
+		if version := versionWithV(plan.Version); version != "" {
+			// Patches may have written it into the config, where nothing else tells.
+			own := objects.Bootstrap.GetAnnotations()
+			own[v1alpha1.NodeVersionAnnotation] = version
+			objects.Bootstrap.SetAnnotations(own)
+		}
 		if err := registerWith(objects.Bootstrap, plan); err != nil {
 			return nil, fmt.Errorf("writing node registration into %s %s: %w", objects.Bootstrap.GetKind(), objects.Bootstrap.GetName(), err)
 		}
@@ -134,6 +144,8 @@ func build(plan Plan) (*Objects, error) {
 			InfrastructureRef: reference(infrastructure),
 			Version:           versionWithV(plan.Version),
 			FailureDomain:     plan.FailureDomain,
+			MinReadySeconds:   plan.MinReadySeconds,
+			ReadinessGates:    plan.ReadinessGates,
 			Deletion:          plan.Deletion,
 			Taints:            plan.MachineTaints,
 		},

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -119,6 +120,12 @@ func (p *Provider) Create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 	}
 	machine := objects.Machine
 	err = p.Management.Create(ctx, machine, FieldOwner)
+	if refusesTaints(err) && len(machine.Spec.Taints) > 0 {
+		// Its feature gate was turned off after the MachineDeployment had got them. The node registers with them all the same.
+		log.FromContext(ctx).Info("the management cluster refuses spec.taints; creating the Machine without", "Machine", klog.KObj(machine), "error", err.Error())
+		machine.Spec.Taints = nil
+		err = p.Management.Create(ctx, machine, FieldOwner)
+	}
 	if apierrors.IsAlreadyExists(err) {
 		machine, err = p.getLive(ctx, plan.NodeClaim)
 	}
@@ -126,6 +133,17 @@ func (p *Provider) Create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(objects.Machine), err)
 	}
 	return machine, nil
+}
+
+// refusesTaints tells whether a Machine was refused because of its spec.taints.
+func refusesTaints(err error) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(status.Status().Details.Causes, func(cause metav1.StatusCause) bool {
+		return cause.Field == "spec.taints" || strings.HasPrefix(cause.Field, "spec.taints[")
+	})
 }
 
 // createChild creates an infrastructure machine or a bootstrap config. It returns the Machine when that is there already.
@@ -159,7 +177,8 @@ func (p *Provider) createChild(ctx context.Context, child *unstructured.Unstruct
 	return nil, ErrLeftover
 }
 
-// sameForm says whether an object that is there was made from the same template, for the same offering, as the one wanted.
+// sameForm says whether an object that is there was made from the same template, for the same offering, version and images, as the
+// one wanted.
 func sameForm(existing, wanted *unstructured.Unstructured) bool {
 	for _, key := range machineLabelKeys {
 		if existing.GetLabels()[key] != wanted.GetLabels()[key] {
@@ -168,6 +187,7 @@ func sameForm(existing, wanted *unstructured.Unstructured) bool {
 	}
 	for _, key := range []string{
 		v1alpha1.ShapeHashAnnotation, v1alpha1.BootstrapHashAnnotation, v1alpha1.NodeClassHashAnnotation,
+		v1alpha1.NodeVersionAnnotation, v1alpha1.NodeImagesHashAnnotation,
 		clusterv1.TemplateClonedFromNameAnnotation, clusterv1.TemplateClonedFromGroupKindAnnotation,
 	} {
 		if existing.GetAnnotations()[key] != wanted.GetAnnotations()[key] {

@@ -101,6 +101,47 @@ func TestCreateAfterCrash(t *testing.T) {
 		}
 	})
 
+	for what, change := range map[string]func(*machine.Plan){
+		"another version": func(p *machine.Plan) { p.Version = "1.36.3" },
+		"another image":   func(p *machine.Plan) { p.Annotations[v1alpha1.NodeImagesHashAnnotation] = "new" },
+	} {
+		t.Run("When an earlier attempt got to the bootstrap config and the payload brings "+what+" since then, it should not join by the old config", func(t *testing.T) {
+			g := NewWithT(t)
+			s := sandbox.New(t)
+			nodeClaim := s.NodeClaim(t.Context(), "payload")
+			plan := func() machine.Plan {
+				p := s.Plan(nodeClaim)
+				p.Annotations[v1alpha1.NodeImagesHashAnnotation] = "old"
+				p.BootstrapPatches = []v1alpha1.BootstrapPatches{{
+					APIGroup: sandbox.KubeadmConfig.Group, Kind: sandbox.KubeadmConfig.Kind,
+					Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/preKubeadmCommands/-", Value: "install $(Version)"}},
+				}}
+				return p
+			}
+			_, err := s.Machines(&sandbox.Faults{Client: s.Management.GetClient(), FailAt: 3}).Create(t.Context(), plan())
+			g.Expect(err).To(MatchError(sandbox.ErrFault))
+			config := func() *unstructured.Unstructured {
+				u := &unstructured.Unstructured{}
+				u.SetGroupVersionKind(sandbox.KubeadmConfig)
+				g.Expect(s.Admin.Get(t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: nodeClaim.Name}, u)).To(Succeed())
+				return u
+			}
+			before := config()
+
+			changed := plan()
+			change(&changed)
+			g.Eventually(func() error {
+				_, err := s.Machines(nil).Create(t.Context(), changed)
+				return err
+			}).Should(Succeed())
+			expectOne(t, s, nodeClaim)
+			after := config()
+			g.Expect(after.GetUID()).NotTo(Equal(before.GetUID()))
+			commands, _, _ := unstructured.NestedStringSlice(after.Object, "spec", "preKubeadmCommands")
+			g.Expect(commands).To(Equal([]string{"echo hello", "install " + changed.Version}))
+		})
+	}
+
 	t.Run("When the Machine was made as something else before, it should return that one", func(t *testing.T) {
 		g := NewWithT(t)
 		s := sandbox.New(t)

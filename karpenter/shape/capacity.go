@@ -66,15 +66,43 @@ type layer struct {
 	taints []corev1.Taint
 }
 
-// read adds what one object says. It returns what is wrong with the first malformed value.
-func (s *Shape) read(l layer) *InvalidError {
-	invalid := func(key, value, problem string) *InvalidError {
-		e := &InvalidError{Source: s.Source, Key: key, Value: value, Problem: problem}
-		if on := sourceOf(l.object); on.compare(s.Source) != 0 {
-			e.On = on.String()
+// read adds what the objects say. It returns what is wrong with the first malformed value.
+func (s *Shape) read(layers ...layer) *InvalidError {
+	for _, l := range layers {
+		if invalid := s.readLayer(l); invalid != nil {
+			return invalid
 		}
-		return e
 	}
+	// The template may tell the type of the GPUs, and the MachineDeployment their number.
+	kind, _ := lastAnnotation(layers, gpuTypeAnnotation)
+	count, on := lastAnnotation(layers, gpuCountAnnotation)
+	if problem := s.readGPU(kind, count); problem != "" {
+		return s.invalid(on, "annotation "+gpuCountAnnotation, count, problem)
+	}
+	return nil
+}
+
+// lastAnnotation is what the last of the layers that has an annotation says, and that layer.
+func lastAnnotation(layers []layer, key string) (value string, on layer) {
+	for _, l := range layers {
+		if v, ok := l.object.GetAnnotations()[key]; ok {
+			value, on = v, l
+		}
+	}
+	return value, on
+}
+
+// invalid says what is wrong with a value, and on which object.
+func (s *Shape) invalid(on layer, key, value, problem string) *InvalidError {
+	e := &InvalidError{Source: s.Source, Key: key, Value: value, Problem: problem}
+	if object := sourceOf(on.object); object.compare(s.Source) != 0 {
+		e.On = object.String()
+	}
+	return e
+}
+
+func (s *Shape) readLayer(l layer) *InvalidError {
+	invalid := func(key, value, problem string) *InvalidError { return s.invalid(l, key, value, problem) }
 	if s.Capacity == nil {
 		s.Capacity, s.Labels = corev1.ResourceList{}, map[string]string{}
 	}
@@ -97,9 +125,6 @@ func (s *Shape) read(l layer) *InvalidError {
 		if problem := a.read(s, strings.TrimSpace(value)); problem != "" {
 			return invalid("annotation "+a.key, value, problem)
 		}
-	}
-	if problem := s.readGPU(annotations[gpuTypeAnnotation], annotations[gpuCountAnnotation]); problem != "" {
-		return invalid("annotation "+gpuCountAnnotation, annotations[gpuCountAnnotation], problem)
 	}
 	return nil
 }

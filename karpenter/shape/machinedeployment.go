@@ -100,15 +100,13 @@ func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstr
 		found.add(Shape{}, invalid)
 		return nil
 	}
-	for _, l := range []layer{
-		{object: template, status: true},
+	if invalid := shape.read(
+		layer{object: template, status: true},
 		// Cluster API copies some of a Machine's labels to its node, and the taints, where it does at all.
-		{object: object, labels: clusterlabels.GetManagedLabels(maps.Clone(machine.Labels)), taints: taintsOf(machine.Spec.Taints)},
-	} {
-		if invalid := shape.read(l); invalid != nil {
-			found.add(Shape{}, invalid)
-			return nil
-		}
+		layer{object: object, labels: clusterlabels.GetManagedLabels(maps.Clone(machine.Labels)), taints: taintsOf(machine.Spec.Taints)},
+	); invalid != nil {
+		found.add(Shape{}, invalid)
+		return nil
 	}
 	found.add(shape, shape.complete(arch))
 	return nil

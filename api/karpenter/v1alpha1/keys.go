@@ -46,6 +46,8 @@ const (
 	// NodeImagesHashAnnotation is the hash of the release payload's node images that a machine's bootstrap patches named; without any there
 	// is no such annotation.
 	NodeImagesHashAnnotation = Group + "/node-images-hash"
+	// NodeVersionAnnotation is on a machine's bootstrap config: the Kubernetes version that it was made for, as the Machine has it.
+	NodeVersionAnnotation = Group + "/node-version"
 	// ShapeSourceAnnotation names the shape source that a machine was made from, as <kind>.<group>/<name>.
 	ShapeSourceAnnotation = Group + "/shape-source"
 	// MachineAnnotation is on a NodeClaim: the Machine that it became, as <namespace>/<name>.
