@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/offering"
 	"github.com/autonode-io/autonode/karpenter/shape"
 )
@@ -45,17 +46,22 @@ func (b builder) eachChoice(sh *shape.Shape, zones []string, yield func(place, *
 	if len(sh.FailureDomains) > 0 {
 		domains = sh.FailureDomains
 	}
-	launchable := b.launchable(sh)
+	obstacle := b.obstacle(sh)
+	known, available := false, false
+	add := func(p place, choice *Choice) {
+		known, available = true, available || choice.Offering.Available
+		yield(p, choice)
+	}
 	each := func(p place, domain string) {
-		price, known := b.Pricing.Price(sh, p.zone, p.capacityType)
-		if !known && p.capacityType == karpv1.CapacityTypeSpot && !b.Pricing.Complete() {
+		price, priced := b.Pricing.Price(sh, p.zone, p.capacityType)
+		if !priced && p.capacityType == karpv1.CapacityTypeSpot && !b.Pricing.Complete() {
 			// Whether there is such an offering isn't known. Its nodes would be replaced if it were gone.
 			price, _ = b.Pricing.Price(sh, p.zone, karpv1.CapacityTypeOnDemand)
 			yield(p, b.choice(sh, p, domain, price, false))
 			return
 		}
-		if known {
-			yield(p, b.choice(sh, p, domain, price, launchable))
+		if priced {
+			add(p, b.choice(sh, p, domain, price, obstacle == ""))
 		}
 	}
 	for _, capacityType := range []string{karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot} {
@@ -66,6 +72,10 @@ func (b builder) eachChoice(sh *shape.Shape, zones []string, yield func(place, *
 			each(place{domain, capacityType}, b.failureDomain(sh, domain))
 		}
 	}
+	if obstacle == "" && known && !available {
+		obstacle = v1alpha1.ShapeResting
+	}
+	b.unavailable[sh.Source.Annotation()] = obstacle
 }
 
 // failureDomain for a machine of a shape in a zone. A zone that only a label tells is where nodes say they are, and needn't be a
@@ -80,14 +90,27 @@ func (b builder) failureDomain(sh *shape.Shape, zone string) string {
 	return ""
 }
 
-// launchable tells whether anything can be made from a shape at all.
-func (b builder) launchable(sh *shape.Shape) bool {
+// held is the obstacle of a shape from which nothing may be launched: its condition says why.
+const held = "Held"
+
+// obstacle says why nothing can be made from a shape at all, or nothing.
+func (b builder) obstacle(sh *shape.Shape) string {
 	full := false
 	if limit, limited := sh.Limit(); limited && b.Limits != nil {
 		// Asked even where something else forbids it: from then on the sequence changes when the answer does.
 		full = b.Limits.Full(sh.Source.Annotation(), limit)
 	}
-	return !full && !sh.Paused && !sh.Held && !b.Cluster.Paused && sh.Bootstrap.IsDefined()
+	switch {
+	case sh.Held:
+		return held
+	case sh.Paused || b.Cluster.Paused:
+		return v1alpha1.ShapePaused
+	case !sh.Bootstrap.IsDefined():
+		return v1alpha1.ShapeNoBootstrap
+	case full:
+		return v1alpha1.ShapeFull
+	}
+	return ""
 }
 
 func (b builder) choice(sh *shape.Shape, p place, failureDomain string, price float64, launchable bool) *Choice {

@@ -5,8 +5,12 @@ package instancetype
 import (
 	"testing"
 
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/limit"
+	"github.com/autonode-io/autonode/karpenter/offering"
 	"github.com/autonode-io/autonode/karpenter/shape"
 )
 
@@ -34,6 +38,47 @@ func TestFailureDomain(t *testing.T) {
 			}
 			if choice.FailureDomain != tc.want {
 				t.Errorf("failure domain %q, want %q", choice.FailureDomain, tc.want)
+			}
+		})
+	}
+}
+
+func TestWhyUnavailable(t *testing.T) {
+	spot := func(s *shape.Shape) { s.SpotPrice = ptr.To(0.03) }
+	rest := func(in *Input, zones, capacityTypes []string) {
+		in.Unavailable = offering.NewUnavailable(realClock{})
+		for _, zone := range zones {
+			for _, capacityType := range capacityTypes {
+				in.Unavailable.Mark(offering.Key{InstanceType: "c4", Zone: zone, CapacityType: capacityType}, "NoHosts")
+			}
+		}
+	}
+	both := []string{"a", "b"}
+	for name, tc := range map[string]struct {
+		change func(*Input)
+		want   string
+	}{
+		"When a machine of the shape can be had, it should say nothing": {func(*Input) {}, ""},
+		"When the source is paused, it should say so":                   {func(in *Input) { in.Shapes[0].Paused = true }, v1alpha1.ShapePaused},
+		"When the Cluster is paused, it should say so":                  {func(in *Input) { in.Cluster.Paused = true }, v1alpha1.ShapePaused},
+		"When no machine could join, it should say so":                  {func(in *Input) { in.Shapes[0].Bootstrap = shape.Bootstrap{} }, v1alpha1.ShapeNoBootstrap},
+		"When every offering failed, it should say that it rests":       {func(in *Input) { rest(in, both, []string{"on-demand", "spot"}) }, v1alpha1.ShapeResting},
+		"When one capacity type is left, it should say nothing":         {func(in *Input) { rest(in, both, []string{"spot"}) }, ""},
+		"When one zone is left, it should say nothing":                  {func(in *Input) { rest(in, []string{"a"}, []string{"on-demand", "spot"}) }, ""},
+		"When the source is paused besides, it should say what a person can change": {func(in *Input) {
+			in.Shapes[0].Paused = true
+			rest(in, both, []string{"on-demand", "spot"})
+		}, v1alpha1.ShapePaused},
+		"When there are as many machines as may be, it should say so": {func(in *Input) {
+			in.Shapes[0].MaxSize = ptr.To(0)
+			in.Limits = limit.NewLedger(realClock{}, func() bool { return true })
+		}, v1alpha1.ShapeFull},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input(newShape("c4", 4, 0.1, spot))
+			tc.change(&in)
+			if got := Build(in).Unavailable(in.Shapes[0].Source.Annotation()); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
 	}

@@ -57,8 +57,9 @@ type Input struct {
 type Limits interface {
 	// Full tells whether as many machines as limit were made from the source.
 	Full(source string, limit int) bool
-	// Sequence changes whenever an answer of Full has.
+	// Sequence changes whenever an answer of Full has, and whoever has asked OnChange is told then.
 	Sequence() uint64
+	OnChange(f func())
 }
 
 // Choice is one offering with the shape behind it.
@@ -87,6 +88,8 @@ type Snapshot struct {
 	gaps    shape.Gaps
 	// taints of the types of which at least one shape has any, by name.
 	taints map[string][]corev1.Taint
+	// unavailable says of each shape's source why nothing can be had of it now, if that is so.
+	unavailable map[string]string
 	// closed are those of the types with taints that machines have, with nothing available.
 	closed map[string]*cloudprovider.InstanceType
 }
@@ -117,6 +120,9 @@ func (s *Snapshot) Shape(source string) (*shape.Shape, bool) {
 	sh, ok := s.shapes[source]
 	return sh, ok
 }
+
+// Unavailable says why no machine can be had of a source's shape now, in the words of v1alpha1.ShapeStatus, or nothing.
+func (s *Snapshot) Unavailable(source string) string { return s.unavailable[source] }
 
 // Shapes of all sources, whether an offering is made from them now or not, in no order. They are shared: never change them.
 func (s *Snapshot) Shapes() iter.Seq[*shape.Shape] { return maps.Values(s.shapes) }
@@ -170,7 +176,10 @@ func (s *Snapshot) Tolerating(taints ...[]corev1.Taint) []*cloudprovider.Instanc
 //
 // Requirements that are equal are shared between offerings and types: Karpenter never changes those of an instance type.
 func Build(in Input) *Snapshot {
-	b := builder{Input: in, offerings: map[place]scheduling.Requirements{}, without: map[string]*scheduling.Requirement{}}
+	b := builder{
+		Input: in, offerings: map[place]scheduling.Requirements{}, without: map[string]*scheduling.Requirement{},
+		unavailable: make(map[string]string, len(in.Shapes)),
+	}
 	for key := range karpv1.WellKnownLabels {
 		// The NodePool isn't a property of the type: DoesNotExist would rule out every NodePool.
 		if key != karpv1.NodePoolLabelKey {
@@ -186,10 +195,15 @@ type builder struct {
 	offerings map[place]scheduling.Requirements
 	// without says that a type doesn't have a well-known label.
 	without map[string]*scheduling.Requirement
+	// unavailable becomes the snapshot's.
+	unavailable map[string]string
 }
 
 func (b builder) build() *Snapshot {
-	s := &Snapshot{choices: map[offering.Key]*Choice{}, shapes: map[string]*shape.Shape{}, gaps: b.Gaps, taints: map[string][]corev1.Taint{}, closed: map[string]*cloudprovider.InstanceType{}}
+	s := &Snapshot{
+		choices: map[offering.Key]*Choice{}, shapes: map[string]*shape.Shape{}, gaps: b.Gaps, unavailable: b.unavailable,
+		taints: map[string][]corev1.Taint{}, closed: map[string]*cloudprovider.InstanceType{},
+	}
 	reserved, problems := parseReserved(b.Kubelet)
 	s.Problems = append(s.Problems, problems...)
 	zones, problems := zonesOf(b.Cluster.FailureDomains)

@@ -85,6 +85,17 @@ func (s *Store) SetPartial(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []sha
 	return s.current(e)
 }
 
+// OnChange calls f, which must neither block nor ask the store anything, whenever an offering becomes unavailable or a source full, or
+// not any more. That the time of an offering is over is noticed when somebody asks for a snapshot.
+func (s *Store) OnChange(f func()) {
+	if s.Unavailable != nil {
+		s.Unavailable.OnChange(f)
+	}
+	if s.Limits != nil {
+		s.Limits.OnChange(f)
+	}
+}
+
 // Shapes that a node class's instance types are made from, or none. They are shared: never change them.
 func (s *Store) Shapes(nodeClass string) []shape.Shape {
 	value, ok := s.entries.Load(nodeClass)

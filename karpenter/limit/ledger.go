@@ -41,6 +41,8 @@ type Ledger struct {
 	// source, and it isn't known then whether the first attempt's Machine exists: both places are kept until it shows.
 	promises map[types.UID]map[string]time.Time
 	sources  map[string]*source
+	// observers are told when a source becomes full or has a place again.
+	observers []func()
 
 	sequence   atomic.Uint64
 	nextExpiry atomic.Int64 // of the promises, in nanoseconds since the epoch
@@ -160,6 +162,13 @@ func (l *Ledger) Full(name string, limit int) bool {
 	return s.full
 }
 
+// OnChange calls f, which must neither block nor ask the ledger anything, whenever an answer of Full has changed.
+func (l *Ledger) OnChange(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.observers = append(l.observers, f)
+}
+
 // Sequence changes whenever an answer of Full has. It neither locks nor allocates while nothing changes.
 func (l *Ledger) Sequence() uint64 {
 	if now := l.clock.Now(); now.UnixNano() >= l.nextExpiry.Load() {
@@ -192,6 +201,9 @@ func (l *Ledger) settle(name string) {
 	if full := s.machines+s.promises >= s.limit; full != s.full {
 		s.full = full
 		l.sequence.Add(1)
+		for _, f := range l.observers {
+			f()
+		}
 	}
 }
 

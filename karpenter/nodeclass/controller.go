@@ -273,6 +273,7 @@ func (c *Controller) watchOthers(ctx context.Context, queue workqueue.TypedRateL
 	}
 	c.Objects.OnChange(func(schema.GroupKind) { notify() })
 	c.Version.Tracker.OnChange(notify)
+	c.Store.OnChange(notify)
 	if c.Prices != nil {
 		c.Prices.OnChange(notify)
 	}

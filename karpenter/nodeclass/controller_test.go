@@ -38,6 +38,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/informer"
 	"github.com/autonode-io/autonode/karpenter/instancetype"
+	"github.com/autonode-io/autonode/karpenter/limit"
 	"github.com/autonode-io/autonode/karpenter/nodeclass"
 	"github.com/autonode-io/autonode/karpenter/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/offering"
@@ -62,6 +63,9 @@ type fixture struct {
 	tracker *version.Tracker
 	// clock is the tracker's.
 	clock *clocktesting.FakePassiveClock
+	// unavailable and ledger say which offerings of the store can't be had.
+	unavailable *offering.Unavailable
+	ledger      *limit.Ledger
 	// prices and images are the paths of the files of prices and of node images, which don't exist.
 	prices, images string
 	events         *recorder
@@ -147,7 +151,9 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	f.images = filepath.Join(t.TempDir(), "images.json")
 	images := nodeimage.NewFile(f.images)
 	f.Expect(m.Add(images)).To(Succeed())
-	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.WithFile(prices), Unavailable: offering.NewUnavailable(clock.RealClock{})})
+	f.unavailable = offering.NewUnavailable(clock.RealClock{})
+	f.ledger = limit.NewLedger(clock.RealClock{}, func() bool { return true })
+	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.WithFile(prices), Unavailable: f.unavailable, Limits: f.ledger})
 	f.tracker = version.NewTracker(f.server, f.clock)
 	_, err = f.tracker.Reconcile(t.Context())
 	f.Expect(err).NotTo(HaveOccurred())

@@ -10,6 +10,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
@@ -54,6 +55,9 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 	snapshot := s.Store.SetPartial(nodeClass, shapes, in.cluster, in.found.Gaps())
 	shapes = slices.DeleteFunc(slices.Clone(shapes), func(sh shape.Shape) bool { return sh.Held })
 	s.describe(nodeClass, snapshot, shapes, in.cluster)
+	if rested := s.untilRested(); rested > 0 && (result.RequeueAfter == 0 || rested < result.RequeueAfter) {
+		result.RequeueAfter = rested
+	}
 
 	problems := slices.Concat(in.found.SelectorErrs, in.found.Unreadable, invalid(in.found), unversioned, snapshot.Problems)
 	// notes are what isn't as somebody meant it, although every shape is in use.
@@ -81,6 +85,18 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 		conditions.SetFalse(condition, reason, message)
 	}
 	return result, nil
+}
+
+// untilRested is the time until an offering isn't unavailable any more, or 0 if none is. Only time ends that.
+func (s shapesReady) untilRested() time.Duration {
+	if s.Store.Unavailable == nil {
+		return 0
+	}
+	next, ok := s.Store.Unavailable.Next()
+	if !ok {
+		return 0
+	}
+	return max(next.Sub(s.Clock.Now()), time.Second)
 }
 
 // keep adds the shapes that were known before and lack only because a kind can't be read now, or because their source is
@@ -143,6 +159,7 @@ func (s shapesReady) describe(nodeClass *v1alpha1.ClusterAPINodeClass, snapshot 
 	prices := make(map[string]float64, len(shapes))
 	for i := range shapes {
 		described, price := s.shapeStatus(nodeClass, &shapes[i], cluster)
+		described.Unavailable = snapshot.Unavailable(shapes[i].Source.Annotation())
 		statuses = append(statuses, described)
 		prices[described.Source] = price
 	}
@@ -164,6 +181,10 @@ func (s shapesReady) shapeStatus(nodeClass *v1alpha1.ClusterAPINodeClass, sh *sh
 		Architecture: sh.Arch,
 		CPU:          sh.Capacity.Cpu().DeepCopy(),
 		Memory:       sh.Capacity.Memory().DeepCopy(),
+		Pods:         sh.Capacity.Pods().Value(),
+	}
+	if kubelet := nodeClass.Spec.Kubelet; kubelet != nil && kubelet.MaxPods != nil {
+		described.Pods = int64(*kubelet.MaxPods)
 	}
 	for name, quantity := range sh.Capacity {
 		if shape.IsDevice(name) {

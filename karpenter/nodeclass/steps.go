@@ -20,8 +20,12 @@ import (
 	"github.com/autonode-io/autonode/karpenter/version"
 )
 
-// maxProblems is how many of them a message repeats.
-const maxProblems = 3
+// maxProblems is how many of them a message repeats, and maxProblem how many bytes of each: a condition's message is bounded, and what
+// somebody has written into an annotation isn't.
+const (
+	maxProblems = 10
+	maxProblem  = 500
+)
 
 // launchAllowed: AutoNode isn't being turned off, and the Cluster isn't paused.
 type launchAllowed struct{ Config }
@@ -189,12 +193,20 @@ func invalid(found *shape.Found) []error {
 func summary(problems []error) string {
 	var texts []string
 	for _, problem := range problems[:min(len(problems), maxProblems)] {
-		texts = append(texts, problem.Error()+advice(problem))
+		texts = append(texts, shorten(problem.Error(), maxProblem)+advice(problem))
 	}
 	if more := len(problems) - maxProblems; more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(texts, "; ")
+}
+
+// shorten cuts a text that has more bytes than it may, between two characters.
+func shorten(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
 func plural(n int, one, many string) string {

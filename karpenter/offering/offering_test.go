@@ -18,6 +18,35 @@ import (
 
 var key = Key{InstanceType: "c4-large", Zone: "a", CapacityType: "spot"}
 
+func TestNext(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Now())
+	u := NewUnavailable(clk)
+	changes := 0
+	u.OnChange(func() { changes++ })
+	other := Key{InstanceType: "c4-large", Zone: "b", CapacityType: "spot"}
+	t.Run("When everything is available, it should expect nothing", func(t *testing.T) {
+		if _, ok := u.Next(); ok || changes != 0 {
+			t.Errorf("next %t, %d changes", ok, changes)
+		}
+	})
+	until := u.Mark(key, "stockout")
+	clk.Step(time.Second)
+	t.Run("When offerings fail, it should tell each once, and when the first one's time is over", func(t *testing.T) {
+		u.Mark(other, "stockout")
+		u.Mark(other, "stockout")
+		if next, ok := u.Next(); !ok || !next.Equal(until) || changes != 2 {
+			t.Errorf("next %s, %t, %d changes; want %s, 2 changes", next, ok, changes, until)
+		}
+	})
+	t.Run("When a time is over, it should tell at the next look", func(t *testing.T) {
+		clk.SetTime(until)
+		u.Sequence()
+		if next, ok := u.Next(); !ok || !next.Equal(until.Add(time.Second)) || changes != 3 {
+			t.Errorf("next %s, %t, %d changes", next, ok, changes)
+		}
+	})
+}
+
 func TestUnavailable(t *testing.T) {
 	t.Run("When an offering fails again and again, it should stay unavailable for twice as long each time, up to an hour", func(t *testing.T) {
 		clk := clocktesting.NewFakeClock(time.Now())

@@ -54,6 +54,8 @@ type Unavailable struct {
 	past map[Key]Entry
 	// strikes are failures that weren't the offering's own.
 	strikes map[Key]strikes
+	// observers are told of each change.
+	observers []func()
 
 	sequence atomic.Uint64
 	// nextExpiry is in nanoseconds since the epoch, so that Sequence takes no lock while nothing changes.
@@ -154,6 +156,20 @@ func (u *Unavailable) Entries() []Entry {
 	return entries
 }
 
+// OnChange calls f, which must neither block nor ask the set anything, whenever an offering has become unavailable, or it was noticed
+// that the time of one is over.
+func (u *Unavailable) OnChange(f func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.observers = append(u.observers, f)
+}
+
+// Next is when the time of an offering is over that is unavailable now; false if none is.
+func (u *Unavailable) Next() (time.Time, bool) {
+	next := u.nextExpiry.Load()
+	return time.Unix(0, next), next != math.MaxInt64
+}
+
 // Sequence changes whenever the answer of Has may have changed for some offering. It neither locks nor allocates while
 // nothing changes.
 func (u *Unavailable) Sequence() uint64 {
@@ -203,4 +219,7 @@ func (u *Unavailable) changed() {
 	}
 	u.nextExpiry.Store(next)
 	u.sequence.Add(1)
+	for _, f := range u.observers {
+		f()
+	}
 }

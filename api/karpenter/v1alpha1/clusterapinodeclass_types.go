@@ -424,6 +424,9 @@ type ShapeStatus struct {
 	// memory capacity.
 	// +optional
 	Memory resource.Quantity `json:"memory,omitempty"`
+	// pods that a node can have, by the node class's spec.kubelet.maxPods or else by the shape.
+	// +optional
+	Pods int64 `json:"pods,omitempty"`
 	// gpu capacity by resource name.
 	// +optional
 	GPU corev1.ResourceList `json:"gpu,omitempty"`
@@ -441,7 +444,23 @@ type ShapeStatus struct {
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
 	Zones []string `json:"zones,omitempty"`
+	// unavailable says why no machine of the shape can be had now: Paused (its source or the Cluster is), Full (there are as many as its
+	// source may have), NoBootstrap, or Resting (all its offerings failed lately, and are tried again after a while). Empty: one can.
+	// +optional
+	Unavailable string `json:"unavailable,omitempty"`
 }
+
+// Values of a shape's unavailable.
+const (
+	// ShapePaused: the shape's source or the Cluster is paused; nothing is launched until it resumes.
+	ShapePaused = "Paused"
+	// ShapeFull: as many machines as the source may have, by its annotation for the maximum, are there or being made.
+	ShapeFull = "Full"
+	// ShapeNoBootstrap: neither the source nor the node class says how its machines join.
+	ShapeNoBootstrap = "NoBootstrap"
+	// ShapeResting: every offering of the shape failed lately. The next try is minutes away, and at most an hour.
+	ShapeResting = "Resting"
+)
 
 // ReadyConditions are those that Ready is computed from, the first cause first.
 func ReadyConditions() []string {
