@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -101,7 +102,7 @@ type outcome struct {
 func New(config Config) *Controller {
 	repair, latency, deadline := newRepair(config), newLatency(config), &deadline{Config: config}
 	return &Controller{Config: config, departure: departure{config}, repair: repair, latency: latency, deadline: deadline, steps: []step{
-		&removal{config},
+		&removal{config, repair},
 		repair,
 		&failure{config},
 		&identity{config},
@@ -120,7 +121,7 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		return reconcile.Result{RequeueAfter: suspendedInterval}, c.deadline.suspend(ctx, nodeClaim)
 	}
 	if nodeClaim.DeletionTimestamp != nil {
-		c.repair.forget(nodeClaim)
+		c.repair.forget(ctx, nodeClaim)
 		c.latency.forget(nodeClaim)
 		return reconcile.Result{}, c.departure.reconcile(ctx, nodeClaim)
 	}
@@ -131,6 +132,7 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	m, err := c.Machines.ForNodeClaim(ctx, nodeClaim.UID)
 	if errors.Is(err, machine.ErrNotFound) {
 		// Either the cache lags, or the Machine is gone for good, which Karpenter's garbage collection finds.
+		c.repair.forget(ctx, nodeClaim)
 		return reconcile.Result{}, nil
 	}
 	if err != nil {
@@ -160,6 +162,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		For(&karpv1.NodeClaim{}, builder.WithPredicates(nodeclaimutils.IsManagedPredicateFuncs(c.CloudProvider))).
 		Watches(&v1alpha1.ClusterAPINodeClass{}, nodeclaimutils.NodeClassEventHandler(m.GetClient()), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Func(c.watchInfrastructure)).
+		WatchesRawSource(source.Func(c.wakes)).
 		WatchesRawSource(source.Kind(c.ManagementCache, &clusterv1.Machine{},
 			handler.TypedEnqueueRequestsFromMapFunc(c.nodeClaimOf), predicate.TypedFuncs[*clusterv1.Machine]{
 				UpdateFunc:  func(e event.TypedUpdateEvent[*clusterv1.Machine]) bool { return matters(e.ObjectOld, e.ObjectNew) },
@@ -169,17 +172,25 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// nodeClaimOf maps a Machine of ours to its NodeClaim, which has the same name, and to those whose repair it may have been in the
-// way of.
-func (c *Controller) nodeClaimOf(_ context.Context, m *clusterv1.Machine) []reconcile.Request {
+// nodeClaimOf maps a Machine of ours to its NodeClaim, which has the same name, and to one of those whose repair it may have been in
+// the way of.
+func (c *Controller) nodeClaimOf(ctx context.Context, m *clusterv1.Machine) []reconcile.Request {
 	if !c.Machines.Owns(m) {
 		return nil
 	}
 	requests := []reconcile.Request{request(m.Name)}
-	for _, name := range c.repair.waiting(m) {
-		requests = append(requests, request(name))
+	for pool := range sets.New("", m.Labels[karpv1.NodePoolLabelKey]) {
+		for _, name := range c.repair.waiting(ctx, pool) {
+			requests = append(requests, request(name))
+		}
 	}
 	return requests
+}
+
+// wakes lets the repair of one NodeClaim wake others.
+func (c *Controller) wakes(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	c.repair.wakeBy(func(nodeClaim string) { queue.Add(request(nodeClaim)) })
+	return nil
 }
 
 // watchInfrastructure maps an infrastructure machine of ours to its NodeClaim: they have the same name.

@@ -4,10 +4,12 @@ package lifecycle_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
@@ -101,4 +103,66 @@ func TestRegister(t *testing.T) {
 		f.machine = mine
 		g.Eventually(f.deleting).WithContext(t.Context()).WithTimeout(30 * time.Second).Should(BeTrue())
 	})
+
+	t.Run("When many machines wait for a repair, it should not count them again for each, and replace all when fewer are marked", func(t *testing.T) {
+		const marked, most = 12, 8
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.say(unhealthy)
+		others := f.others(most*5-marked, marked-1)
+		nodeClaims := []*karpv1.NodeClaim{f.nodeClaim}
+		for _, m := range others[:marked-1] {
+			nodeClaim := &karpv1.NodeClaim{}
+			g.Expect(f.Admin.Get(t.Context(), client.ObjectKey{Name: m.Name}, nodeClaim)).To(Succeed())
+			nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
+			g.Expect(f.Admin.Status().Update(t.Context(), nodeClaim)).To(Succeed())
+			nodeClaims = append(nodeClaims, nodeClaim)
+		}
+		counts := &listing{Client: f.Management.GetClient()}
+		f.config.Machines = f.Machines(counts)
+		f.run()
+		g.Eventually(f.recorder.Reasons).WithTimeout(30 * time.Second).Should(HaveLen(marked))
+
+		before := int64(-1)
+		g.Eventually(func() bool {
+			last := before
+			before = counts.all.Load()
+			return before == last
+		}).WithTimeout(30*time.Second).WithPolling(300*time.Millisecond).Should(BeTrue(), "it has counted as often as it had to")
+		mine := f.machine
+		f.machine = others[len(others)-1]
+		f.say(infrastructure(metav1.ConditionFalse, "Trying", ""))
+		g.Eventually(counts.all.Load).WithTimeout(10*time.Second).Should(BeNumerically(">", before), "it looks whether fewer are")
+		g.Consistently(counts.all.Load).WithTimeout(time.Second).Should(BeNumerically("<=", before+2))
+		for _, m := range others[:marked-most] {
+			f.machine = m
+			f.say(func(m *clusterv1.Machine) { m.Status.Conditions = nil })
+		}
+		f.machine = mine
+		g.Eventually(func() (gone int) {
+			for _, nodeClaim := range nodeClaims {
+				after := &karpv1.NodeClaim{}
+				err := f.Admin.Get(t.Context(), client.ObjectKeyFromObject(nodeClaim), after)
+				if apierrors.IsNotFound(err) || err == nil && after.DeletionTimestamp != nil {
+					gone++
+				}
+			}
+			return gone
+		}).WithTimeout(30 * time.Second).Should(Equal(most))
+	})
+}
+
+// listing counts how often all Machines are listed.
+type listing struct {
+	client.Client
+	all atomic.Int64
+}
+
+func (l *listing) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	options := (&client.ListOptions{}).ApplyOptions(opts)
+	if _, ok := list.(*clusterv1.MachineList); ok && options.FieldSelector == nil {
+		l.all.Add(1)
+	}
+	return l.Client.List(ctx, list, opts...)
 }

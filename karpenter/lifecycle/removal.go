@@ -17,11 +17,15 @@ const deleteForMoveAnnotation = "clusterctl.cluster.x-k8s.io/delete-for-move"
 
 // removal deletes a NodeClaim whose Machine is being deleted by somebody else. Waiting for Karpenter to notice would leave
 // pods without a node for minutes.
-type removal struct{ Config }
+type removal struct {
+	Config
+	repair *repair
+}
 
 func (r *removal) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
 	if _, moved := m.Annotations[deleteForMoveAnnotation]; moved {
 		// It goes on in another management cluster, and so does its node. Nothing that this object says counts any more.
+		r.repair.forget(ctx, nodeClaim)
 		return outcome{done: true}, nil
 	}
 	if m.DeletionTimestamp == nil {
