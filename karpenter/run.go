@@ -356,11 +356,12 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 		}),
 		fleet.New(fleet.Config{Machines: machines, Unavailable: unavailable}),
 		orphan.New(orphan.Config{
-			Guest:          guest.GetClient(),
-			GuestLive:      guest.GetAPIReader(),
-			ManagementLive: management.GetAPIReader(),
-			Machines:       machines,
-			Clock:          guest.Clock,
+			Guest:           guest.GetClient(),
+			GuestLive:       guest.GetAPIReader(),
+			ManagementLive:  management.GetAPIReader(),
+			ManagementCache: management.GetCache(),
+			Machines:        machines,
+			Clock:           guest.Clock,
 		}),
 	), nil
 }

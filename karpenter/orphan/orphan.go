@@ -3,9 +3,13 @@
 // Package orphan removes what a NodeClaim has left in the management cluster: Machines whose NodeClaim is gone, and
 // infrastructure machines and bootstrap configs whose Machine never came. Karpenter never asks for their deletion, because a
 // NodeClaim that goes before it has a provider ID goes without it.
+//
+// A sweep lists every kind of children past the caches, so it comes when something may have been left: when a NodeClaim or a Machine has gone, when a
+// Machine has come, and when the program starts.
 package orphan
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,14 +25,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/operator/injection"
 
@@ -37,8 +47,10 @@ import (
 )
 
 const (
-	// Interval between two sweeps.
-	Interval = 30 * time.Second
+	// DefaultDelay is between something that may have left an orphan and the sweep for it: what goes together is swept together.
+	DefaultDelay = 30 * time.Second
+	// Interval between two sweeps while nothing goes. It is for what nobody saw going.
+	Interval = 10 * time.Minute
 	// GracePeriod is how long an object has to look orphaned before it is removed.
 	GracePeriod = time.Minute
 	// pageSize bounds what one list of children holds in memory.
@@ -60,10 +72,14 @@ type Config struct {
 	Guest client.Reader
 	// GuestLive reads NodeClaims past the cache: only an answer of the API server proves that one is gone.
 	GuestLive client.Reader
-	// ManagementLive reads children past the cache, which doesn't hold them.
+	// ManagementLive reads children past the cache, which doesn't hold them all.
 	ManagementLive client.Reader
-	Machines       *machine.Provider
-	Clock          clock.Clock
+	// ManagementCache is watched for Machines.
+	ManagementCache cache.Cache
+	Machines        *machine.Provider
+	Clock           clock.Clock
+	// Delay takes the place of DefaultDelay if it isn't zero.
+	Delay time.Duration
 }
 
 // Controller sweeps.
@@ -75,6 +91,7 @@ type Controller struct {
 
 // New returns the sweep.
 func New(config Config) *Controller {
+	config.Delay = cmp.Or(config.Delay, DefaultDelay)
 	return &Controller{Config: config, suspects: map[types.UID]time.Time{}}
 }
 
@@ -86,7 +103,39 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named(c.Name()).
 		WatchesRawSource(singleton.Source()).
+		WatchesRawSource(source.Kind(m.GetCache(), &karpv1.NodeClaim{}, handler.TypedFuncs[*karpv1.NodeClaim, reconcile.Request]{
+			UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*karpv1.NodeClaim], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				c.replaced(e.ObjectOld, e.ObjectNew, queue)
+			},
+			DeleteFunc: func(_ context.Context, _ event.TypedDeleteEvent[*karpv1.NodeClaim], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				c.soon(queue)
+			},
+		})).
+		WatchesRawSource(source.Kind(c.ManagementCache, &clusterv1.Machine{}, handler.TypedFuncs[*clusterv1.Machine, reconcile.Request]{
+			// One may come after its NodeClaim has gone, and another may have been meant to come.
+			CreateFunc: func(_ context.Context, _ event.TypedCreateEvent[*clusterv1.Machine], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				c.soon(queue)
+			},
+			UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*clusterv1.Machine], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				c.replaced(e.ObjectOld, e.ObjectNew, queue)
+			},
+			DeleteFunc: func(_ context.Context, _ event.TypedDeleteEvent[*clusterv1.Machine], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				c.soon(queue)
+			},
+		})).
 		Complete(singleton.AsReconciler(c))
+}
+
+// soon makes the next sweep come after the delay, if it isn't to come earlier.
+func (c *Controller) soon(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	queue.AddAfter(reconcile.Request{}, c.Delay)
+}
+
+// replaced hears of an object that has gone and come again while the connection was lost.
+func (c *Controller) replaced(before, after client.Object, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	if before.GetUID() != after.GetUID() {
+		c.soon(queue)
+	}
 }
 
 // Reconcile sweeps once. One object that can't be judged or removed doesn't keep the others.
@@ -99,7 +148,7 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	if paused {
 		// What is there now may be half of what is being moved.
 		c.suspects = map[types.UID]time.Time{}
-		return reconciler.Result{RequeueAfter: Interval}, nil
+		return reconciler.Result{RequeueAfter: c.Delay}, nil
 	}
 	machines, err := c.Machines.List(ctx)
 	if err != nil {
@@ -112,7 +161,16 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	if err != nil {
 		return reconciler.Result{}, err
 	}
-	return reconciler.Result{RequeueAfter: Interval}, nil
+	return reconciler.Result{RequeueAfter: c.next()}, nil
+}
+
+// next is after how long to sweep again if nothing goes until then: as soon as a suspect's grace period is over.
+func (c *Controller) next() time.Duration {
+	next := Interval
+	for _, since := range c.suspects {
+		next = min(next, max(since.Add(GracePeriod).Sub(c.Clock.Now()), time.Second))
+	}
+	return next
 }
 
 // sweep is one pass. It asks the guest's API server only about NodeClaims that the cache doesn't have, and once each.
