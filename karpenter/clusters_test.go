@@ -15,8 +15,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// kubeconfig writes one that leads to https://<name>.
-func kubeconfig(t *testing.T, name string) string {
+// kubeconfigFile writes one that leads to https://<name>.
+func kubeconfigFile(t *testing.T, name string) string {
 	t.Helper()
 	config := clientcmdapi.NewConfig()
 	config.Clusters["c"] = &clientcmdapi.Cluster{Server: "https://" + name}
@@ -32,7 +32,7 @@ func kubeconfig(t *testing.T, name string) string {
 // TestTopologies are those of docs/topologies.md. A service account is stood for by the kubeconfig own: it is what a program has
 // without any flag.
 func TestTopologies(t *testing.T) {
-	own, guest, management := kubeconfig(t, "own"), kubeconfig(t, "guest"), kubeconfig(t, "management")
+	own, guest, management := kubeconfigFile(t, "own"), kubeconfigFile(t, "guest"), kubeconfigFile(t, "management")
 	for _, tc := range []struct {
 		name                      string
 		args                      []string

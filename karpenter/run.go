@@ -83,6 +83,12 @@ func Run(ctx context.Context, programVersion string) error {
 		return fmt.Errorf("%w: %w", ErrUsage, err)
 	}
 
+	ended, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	files, err := kubeconfigs(opts, end)
+	if err != nil {
+		return err
+	}
 	managementConfig, err := managementConfig(opts)
 	if err != nil {
 		return err
@@ -113,6 +119,11 @@ func Run(ctx context.Context, programVersion string) error {
 	if err != nil {
 		return err
 	}
+	for _, file := range files {
+		if err := guest.Add(file); err != nil {
+			return fmt.Errorf("following kubeconfig %s: %w", file.path, err)
+		}
+	}
 	ctrls, err := newControllers(guestCtx, guest, management, keeper, opts)
 	if err != nil {
 		return err
@@ -126,8 +137,12 @@ func Run(ctx context.Context, programVersion string) error {
 	// Karpenter core's own Start knows no signals, and would keep the Lease when it is asked to go.
 	runCtx, stop := context.WithCancel(guestCtx)
 	defer stop()
-	defer context.AfterFunc(ctx, stop)()
-	return guest.Manager.Start(runCtx)
+	defer context.AfterFunc(ended, stop)()
+	err = guest.Manager.Start(runCtx)
+	if cause := context.Cause(ended); errors.Is(cause, ErrKubeconfigChanged) {
+		return errors.Join(cause, err)
+	}
+	return err
 }
 
 // releasePredecessor makes this pod's Lease free if a container that crashed has left it held. Where that fails the Lease expires.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mounted follows files that come from a ConfigMap, and change while the program runs.
+// Package mounted follows files that come from a ConfigMap or a Secret, and change while the program runs.
 package mounted
 
 import (

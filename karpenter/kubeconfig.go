@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package karpenter
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/autonode-io/autonode/karpenter/mounted"
+)
+
+// maxKubeconfigSize is in bytes. A Secret holds less.
+const maxKubeconfigSize = 2 << 20
+
+// ErrKubeconfigChanged ends Run. Whoever started the program starts it again, as a container is.
+var ErrKubeconfigChanged = errors.New("the kubeconfig has changed; the program ends, to be started again with the new one")
+
+// kubeconfig is a file that says how to reach a cluster. The token and certificate files that it names are read again by client-go when they
+// change. What it says itself is in every connection that was made, so the program ends when that is something else: then the Lease is released,
+// another replica goes on, and nothing is half one and half the other. It is a manager.Runnable.
+type kubeconfig struct {
+	path    string
+	content []byte
+	// part: others may say the rest, as where KUBECONFIG names several.
+	part bool
+	// changed is called once.
+	changed func(error)
+}
+
+// kubeconfigs reads the files by which the clusters are found: to be called before they are used, so that no change is missed.
+func kubeconfigs(opts Options, changed func(error)) ([]*kubeconfig, error) {
+	paths := []string{opts.GuestKubeconfig, opts.ManagementKubeconfig}
+	var own []string
+	if opts.GuestKubeconfig == "" || opts.ManagementKubeconfig == "" {
+		own = filepath.SplitList(os.Getenv(clientcmd.RecommendedConfigPathEnvVar))
+		paths = append(paths, own...)
+	}
+	var files []*kubeconfig
+	for i, path := range paths {
+		if path == "" {
+			continue
+		}
+		content, err := mounted.Read(path, maxKubeconfigSize)
+		if err != nil {
+			return nil, fmt.Errorf("reading kubeconfig %s: %w", path, err)
+		}
+		files = append(files, &kubeconfig{path: filepath.Clean(path), content: content, part: i > 1 && len(own) > 1, changed: changed})
+	}
+	return files, nil
+}
+
+// Start follows the file until ctx ends.
+func (k *kubeconfig) Start(ctx context.Context) error { return mounted.Follow(ctx, k.path, k.look) }
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable: who waits to lead mustn't begin with what was.
+func (k *kubeconfig) NeedLeaderElection() bool { return false }
+
+func (k *kubeconfig) look(ctx context.Context) {
+	content, err := mounted.Read(k.path, maxKubeconfigSize)
+	if err == nil && (len(content) == 0 || bytes.Equal(content, k.content)) {
+		// A file that is gone is about to be replaced, or says nothing new.
+		return
+	}
+	switch {
+	case err != nil:
+	case k.part:
+		_, err = clientcmd.LoadFromFile(k.path)
+	default:
+		_, err = clientcmd.BuildConfigFromFlags("", k.path)
+	}
+	if err != nil {
+		log.FromContext(ctx).Error(err, "the kubeconfig has changed and can't be used; going on with what it was")
+		return
+	}
+	k.changed(fmt.Errorf("%s: %w", k.path, ErrKubeconfigChanged))
+}
