@@ -57,7 +57,7 @@ func TestRestart(t *testing.T) {
 		before := statusOf(get(g, ctx, name))
 		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(component), component)).To(Succeed())
 		componentBefore := component.ResourceVersion
-		made := connectionsMade(g)
+		made := connectionsMade(g, name)
 		run(t, clusters.Management.Config, options)
 		seen := map[string]bool{}
 		look := func(g Gomega) {
@@ -65,7 +65,7 @@ func TestRestart(t *testing.T) {
 		}
 		g.Eventually(func(g Gomega) {
 			look(g)
-			g.Expect(connectionsMade(g)).To(BeNumerically(">", made))
+			g.Expect(connectionsMade(g, name)).To(BeNumerically(">", made))
 		}).Should(Succeed())
 		g.Consistently(look, 2*time.Second).Should(Succeed())
 		g.Expect(seen).To(HaveLen(1))
@@ -84,17 +84,21 @@ func statusOf(hostedCluster *v1beta1.HostedCluster) string {
 	return strings.Join(parts, " ")
 }
 
-// connectionsMade counts connections to guests.
-func connectionsMade(g Gomega) float64 {
+// connectionsMade counts the connections to the guest of a HostedCluster.
+func connectionsMade(g Gomega, name string) float64 {
 	families, err := crmetrics.Registry.Gather()
 	g.Expect(err).NotTo(HaveOccurred())
-	made := 0.0
 	for _, family := range families {
-		if family.GetName() == "autonode_guest_connections_total" {
-			for _, metric := range family.GetMetric() {
-				made += metric.GetCounter().GetValue()
+		if family.GetName() != "autonode_guest_connections_total" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "name" && label.GetValue() == name {
+					return metric.GetCounter().GetValue()
+				}
 			}
 		}
 	}
-	return made
+	return 0
 }
