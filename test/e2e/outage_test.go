@@ -68,6 +68,7 @@ func (f *faults) managementAway(t *testing.T) {
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(f.nodeClaims(g, ctx)).NotTo(ContainElement(HaveField("UID", aging.UID)), "it expires now")
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		f.scale(t, "aging", 0)
 		g.Expect(f.guest.Delete(t.Context(), pool)).To(Succeed())
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(f.machines(g, ctx)).To(HaveLen(3), "one for web, two for late")
