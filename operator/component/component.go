@@ -251,7 +251,7 @@ func (c *Component) report(ctx context.Context, s *scope.Scope, objects []client
 		return err
 	}
 	trouble := troubleAmong(pods)
-	return c.patchStatus(ctx, s, func(component *v1beta1.ControlPlaneComponent) {
+	return c.applyStatus(ctx, s, func(component *v1beta1.ControlPlaneComponent) {
 		component.Status.Resources = resources
 		setRollout(component, live, desired, pods, trouble)
 		setAvailable(component, live, trouble)
@@ -268,8 +268,8 @@ func (c *Component) report(ctx context.Context, s *scope.Scope, objects []client
 	})
 }
 
-// patchStatus writes the component's status where change changes it, and an event for each condition.
-func (c *Component) patchStatus(ctx context.Context, s *scope.Scope, change func(*v1beta1.ControlPlaneComponent)) error {
+// applyStatus writes the component's status where change changes it, and an event for each condition.
+func (c *Component) applyStatus(ctx context.Context, s *scope.Scope, change func(*v1beta1.ControlPlaneComponent)) error {
 	before := s.Component
 	after := before.DeepCopy()
 	change(after)
@@ -277,11 +277,15 @@ func (c *Component) patchStatus(ctx context.Context, s *scope.Scope, change func
 	if equality.Semantic.DeepEqual(before.Status, after.Status) {
 		return nil
 	}
-	patched := after.DeepCopy()
-	if err := c.Management.Status().Patch(ctx, patched, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("patching the status of ControlPlaneComponent %s: %w", client.ObjectKeyFromObject(after), err)
+	if err := apply.Status(ctx, c.Management, after, ownStatus); err != nil {
+		return err
 	}
 	c.record(before, after)
-	after.ObjectMeta = patched.ObjectMeta
 	return nil
+}
+
+// ownStatus is what the operator writes to a component's status. Other conditions belong to others.
+var ownStatus = apply.StatusFields{
+	Names:      []string{"version", "releaseImage", "imageOverride", "resources"},
+	Conditions: []string{v1beta1.Available, v1beta1.RolloutComplete},
 }

@@ -47,7 +47,7 @@ func (f freezing) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 	if live.Status.Replicas > 0 {
 		message = "Karpenter is being scaled to zero; nodes and pods go on running"
 	}
-	return scope.Result{Message: message}, f.patchStatus(ctx, s, func(component *v1beta1.ControlPlaneComponent) {
+	return scope.Result{Message: message}, f.applyStatus(ctx, s, func(component *v1beta1.ControlPlaneComponent) {
 		set(component, v1beta1.Available, metav1.ConditionFalse, v1beta1.PausedReason, message)
 	})
 }

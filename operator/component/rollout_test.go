@@ -3,6 +3,9 @@
 package component
 
 import (
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -44,6 +47,17 @@ func pod(image string, change func(*corev1.Pod)) corev1.Pod {
 }
 
 func ending(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) }
+
+func TestOwnStatus(t *testing.T) {
+	t.Run("When the status has a field, it should be written", func(t *testing.T) {
+		status := reflect.TypeFor[v1beta1.ControlPlaneComponentStatus]()
+		for i := range status.NumField() {
+			if name, _, _ := strings.Cut(status.Field(i).Tag.Get("json"), ","); name != "conditions" && !slices.Contains(ownStatus.Names, name) {
+				t.Errorf("nobody writes %s", name)
+			}
+		}
+	})
+}
 
 func TestSetRollout(t *testing.T) {
 	for _, test := range []struct {

@@ -16,8 +16,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/scope"
 )
+
+// ownStatus is what the operator writes to a HostedCluster's status, whichever step it is. Other conditions belong to others, and
+// status.operator to the shard, which no reconciliation may take or let go.
+var ownStatus = apply.StatusFields{
+	Names: []string{"autoNode", "version"},
+	Conditions: []string{
+		v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable, v1beta1.AutoNodeEnabled, v1beta1.NodesUpToDate, v1beta1.ImageOverridden,
+	},
+}
 
 // conclude sums up what a reconciliation came to: AutoNodeEnabled, the state and the message that a list of clusters shows, and
 // the history of payloads.
@@ -56,8 +66,10 @@ func (r *Reconciler) conclude(s *scope.Scope, o *outcome) {
 // concludeOff leaves what never used AutoNode with one condition, and what did with its history.
 func (r *Reconciler) concludeOff(hostedCluster *v1beta1.HostedCluster) {
 	hostedCluster.Status.AutoNode = nil
-	for _, condition := range []string{v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable, v1beta1.NodesUpToDate, v1beta1.ImageOverridden} {
-		meta.RemoveStatusCondition(&hostedCluster.Status.Conditions, condition)
+	for _, condition := range ownStatus.Conditions {
+		if condition != v1beta1.AutoNodeEnabled {
+			meta.RemoveStatusCondition(&hostedCluster.Status.Conditions, condition)
+		}
 	}
 	setCondition(hostedCluster, v1beta1.AutoNodeEnabled, metav1.ConditionFalse, v1beta1.AutoNodeNotConfiguredReason, "set spec.autoNode to turn AutoNode on")
 }

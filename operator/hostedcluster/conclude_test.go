@@ -4,6 +4,8 @@ package hostedcluster
 
 import (
 	"errors"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +21,21 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope"
 )
+
+func TestOwnStatus(t *testing.T) {
+	t.Run("When the status has a field, it should be written by the operator or by the shard", func(t *testing.T) {
+		written := append([]string{"conditions", "operator"}, ownStatus.Names...)
+		status := reflect.TypeFor[v1beta1.HostedClusterStatus]()
+		if status.NumField() != len(written) {
+			t.Errorf("%d fields, of which %d are written", status.NumField(), len(written))
+		}
+		for i := range status.NumField() {
+			if name, _, _ := strings.Cut(status.Field(i).Tag.Get("json"), ","); !slices.Contains(written, name) {
+				t.Errorf("nobody writes %s", name)
+			}
+		}
+	})
+}
 
 func TestConclude(t *testing.T) {
 	component := func(conditionType string, status metav1.ConditionStatus, message string) func(*scope.Scope) {

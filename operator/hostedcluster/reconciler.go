@@ -128,7 +128,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, hostedCluster *v1beta1.Hoste
 		return reconcile.Result{RequeueAfter: o.requeueAfter}, nil
 	}
 	r.conclude(s, o)
-	if err := r.patchStatus(ctx, before, hostedCluster); apierrors.IsConflict(err) {
+	if err := r.applyStatus(ctx, before, hostedCluster); apierrors.IsConflict(err) {
 		// The cache lags; that isn't worth an error.
 		return reconcile.Result{RequeueAfter: conflictRetry}, nil
 	} else if err != nil {
@@ -355,18 +355,15 @@ func (r *Reconciler) run(ctx context.Context, s *scope.Scope, steps []Step, o *o
 	}
 }
 
-// patchStatus writes the status if it changed, and an event for each condition that did.
-func (r *Reconciler) patchStatus(ctx context.Context, before, after *v1beta1.HostedCluster) error {
+// applyStatus writes the status if it changed, and an event for each condition that did.
+func (r *Reconciler) applyStatus(ctx context.Context, before, after *v1beta1.HostedCluster) error {
 	if statusEqual(before, after) {
 		return nil
 	}
-	patched := after.DeepCopy()
-	// Conditions are a list, which a merge patch replaces whole: the lock keeps another writer's from being lost.
-	if err := r.management.Status().Patch(ctx, patched, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return client.IgnoreNotFound(describe("patching the status", err))
+	if err := apply.Status(ctx, r.management, after, ownStatus); err != nil {
+		return client.IgnoreNotFound(err)
 	}
 	r.record(before, after)
-	after.ObjectMeta = patched.ObjectMeta
 	return nil
 }
 

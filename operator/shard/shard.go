@@ -34,6 +34,9 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
+// FieldOwner of status.operator isn't that of the rest of the status, so that to write the one is never to write the other.
+const FieldOwner = v1beta1.ManagedByOperator + "-shard"
+
 const (
 	// lag is how long to give the cache to see what the API server has.
 	lag = 50 * time.Millisecond
@@ -225,8 +228,10 @@ func (s *Shard) letGo(ctx context.Context, key client.ObjectKey) (reconcile.Resu
 	return reconcile.Result{}, nil
 }
 
+// patch isn't an apply: that takes a field away only from those that it knows to own it, and a hold that somebody else has written, such as
+// an operator that is gone, has to end all the same.
 func (s *Shard) patch(ctx context.Context, after, before *v1beta1.HostedCluster) error {
-	return s.Management.Status().Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	return s.Management.Status().Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(FieldOwner))
 }
 
 func (s *Shard) matches(hostedCluster *v1beta1.HostedCluster) bool {

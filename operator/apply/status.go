@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+)
+
+// conditionsField is the list in a status that several writers share, by the conditions' types.
+const conditionsField = "conditions"
+
+// StatusFields are the fields of a kind's status that the operator owns. Everything else there is somebody else's.
+type StatusFields struct {
+	// Names of fields directly below status, each owned whole. conditions can't be among them.
+	Names []string
+	// Conditions are the types of the conditions.
+	Conditions []string
+}
+
+// Status applies those fields of obj's status that are owned, as FieldOwner, and forces their ownership. A field that obj doesn't have any
+// more is gone afterwards, whoever wrote it: FieldOwner itself, an operator before it that didn't apply, or a backup that was restored.
+//
+// A status is what its writer remembers, too, such as when something began. So obj has to have the resource version of what its status was
+// made from, and when there is a newer one the answer is a conflict: the caller looks again. Afterwards obj has the new resource version.
+// Errors are those of the API server, wrapped with the object's kind and name. To ask only where something has changed is up to the caller.
+func Status(ctx context.Context, cluster client.Client, obj client.Object, owned StatusFields) error {
+	gvk, err := apiutil.GVKForObject(obj, cluster.Scheme())
+	if err != nil {
+		return fmt.Errorf("finding the kind of %T: %w", obj, err)
+	}
+	describe := func(doing string, err error) error {
+		return fmt.Errorf("%s the status of %s %s: %w", doing, gvk.Kind, klog.KObj(obj), err)
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+	if err != nil {
+		return describe("converting", err)
+	}
+	wanted := owned.of(statusOf(content))
+	pruneNulls(wanted)
+
+	applied := &unstructured.Unstructured{Object: map[string]any{"status": wanted}}
+	applied.SetGroupVersionKind(gvk)
+	applied.SetNamespace(obj.GetNamespace())
+	applied.SetName(obj.GetName())
+	applied.SetResourceVersion(obj.GetResourceVersion())
+	if err := cluster.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(FieldOwner), client.ForceOwnership); err != nil {
+		return describe("applying", err)
+	}
+	// The response has replaced the content of applied. An apply takes away only what nobody else owns.
+	clean := applied.DeepCopy()
+	clean.Object["status"] = owned.without(statusOf(clean.Object), wanted)
+	if !equality.Semantic.DeepEqual(statusOf(clean.Object), statusOf(applied.Object)) {
+		patch := client.MergeFromWithOptions(applied, client.MergeFromWithOptimisticLock{})
+		if err := cluster.Status().Patch(ctx, clean, patch, client.FieldOwner(FieldOwner)); err != nil {
+			return describe("removing what is no longer in", err)
+		}
+	}
+	obj.SetResourceVersion(clean.GetResourceVersion())
+	return nil
+}
+
+func statusOf(object map[string]any) map[string]any {
+	status, _ := object["status"].(map[string]any)
+	return status
+}
+
+// of returns the owned fields of a status.
+func (f StatusFields) of(status map[string]any) map[string]any {
+	owned := map[string]any{}
+	for _, name := range f.Names {
+		if value, ok := status[name]; ok {
+			owned[name] = value
+		}
+	}
+	setConditions(owned, status, func(conditionType string) bool { return slices.Contains(f.Conditions, conditionType) })
+	return owned
+}
+
+// without returns a status without the owned fields that aren't wanted.
+func (f StatusFields) without(status, wanted map[string]any) map[string]any {
+	clean := maps.Clone(status)
+	if clean == nil {
+		clean = map[string]any{}
+	}
+	for _, name := range f.Names {
+		if value, ok := wanted[name]; ok {
+			clean[name] = value
+		} else {
+			delete(clean, name)
+		}
+	}
+	var types []string
+	for _, condition := range conditionsOf(wanted) {
+		types = append(types, typeOf(condition))
+	}
+	setConditions(clean, status, func(conditionType string) bool {
+		return !slices.Contains(f.Conditions, conditionType) || slices.Contains(types, conditionType)
+	})
+	return clean
+}
+
+// setConditions gives a status those conditions of another that are to be kept, in their order.
+func setConditions(status, of map[string]any, keep func(conditionType string) bool) {
+	var kept []any
+	for _, condition := range conditionsOf(of) {
+		if keep(typeOf(condition)) {
+			kept = append(kept, condition)
+		}
+	}
+	if len(kept) == 0 {
+		delete(status, conditionsField)
+		return
+	}
+	status[conditionsField] = kept
+}
+
+func conditionsOf(status map[string]any) []any {
+	conditions, _ := status[conditionsField].([]any)
+	return conditions
+}
+
+func typeOf(condition any) string {
+	fields, _ := condition.(map[string]any)
+	conditionType, _ := fields["type"].(string)
+	return conditionType
+}
