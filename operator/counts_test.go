@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator"
+	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/scope/scopetest"
+	"github.com/autonode-io/autonode/operator/shard"
+)
+
+// accurateWithin is how long after the last change in a guest the counts have to be right.
+const accurateWithin = 5 * time.Second
+
+// counts are those that status.autoNode has to show, beside each other.
+type counts struct{ nodes, claims, vcpus, drifted, byVersion int32 }
+
+// countsOf returns them; -1 for one that isn't there.
+func countsOf(hostedCluster *v1beta1.HostedCluster) counts {
+	value := func(of *int32) int32 {
+		if of == nil {
+			return -1
+		}
+		return *of
+	}
+	status := hostedCluster.Status.AutoNode
+	if status == nil {
+		return counts{-1, -1, -1, -1, -1}
+	}
+	c := counts{nodes: value(status.NodeCount), claims: value(status.NodeClaimCount), vcpus: value(status.VCPUs), drifted: value(status.DriftedNodeCount)}
+	for _, version := range status.NodeVersions {
+		c.byVersion += version.Count
+	}
+	return c
+}
+
+// atMost says that none of them is more than the other's.
+func (c counts) atMost(other counts) bool {
+	return c.nodes <= other.nodes && c.claims <= other.claims && c.vcpus <= other.vcpus && c.drifted <= other.drifted && c.byVersion <= other.byVersion
+}
+
+// history is what a watch told of a HostedCluster.
+type history struct {
+	mu   sync.Mutex
+	seen []*v1beta1.HostedCluster
+}
+
+// follow watches a HostedCluster from how it is now until the test ends.
+func follow(t *testing.T, hostedCluster *v1beta1.HostedCluster) *history {
+	t.Helper()
+	g := NewWithT(t)
+	management, err := client.NewWithWatch(clusters.Management.Config, client.Options{Scheme: clusters.Management.Client.Scheme()})
+	g.Expect(err).NotTo(HaveOccurred())
+	w, err := management.Watch(t.Context(), &v1beta1.HostedClusterList{}, client.InNamespace(hostedCluster.Namespace),
+		client.MatchingFields{"metadata.name": hostedCluster.Name}, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: hostedCluster.ResourceVersion}})
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(w.Stop)
+	h := &history{seen: []*v1beta1.HostedCluster{hostedCluster}}
+	go func() {
+		for event := range w.ResultChan() {
+			if seen, ok := event.Object.(*v1beta1.HostedCluster); ok {
+				h.mu.Lock()
+				h.seen = append(h.seen, seen)
+				h.mu.Unlock()
+			}
+		}
+	}()
+	return h
+}
+
+// take returns what was told since the last time, beginning with what was told last then.
+func (h *history) take() []*v1beta1.HostedCluster {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	seen := h.seen
+	h.seen = seen[len(seen)-1:]
+	return seen
+}
+
+// last is what was told last.
+func (h *history) last() *v1beta1.HostedCluster {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.seen[len(h.seen)-1]
+}
+
+// platformCondition is another manager's, which applies it and never forces anything.
+func platformCondition(ctx context.Context, name string) error {
+	theirs := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"conditions": []any{map[string]any{
+		"type": "EtcdHealthy", "status": "True", "reason": "Platform", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+	}}}}}
+	theirs.SetGroupVersionKind(v1beta1.GroupVersion.WithKind("HostedCluster"))
+	theirs.SetNamespace("clusters")
+	theirs.SetName(name)
+	return clusters.Management.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(theirs), client.FieldOwner("platform"))
+}
+
+// conditionTypes of a HostedCluster.
+func conditionTypes(hostedCluster *v1beta1.HostedCluster) []string {
+	var types []string
+	for _, condition := range hostedCluster.Status.Conditions {
+		types = append(types, condition.Type)
+	}
+	return types
+}
+
+func TestCounts(t *testing.T) {
+	const name, namespace, label = "counted", "clusters-counted", "counted"
+	g := NewWithT(t)
+	ctx, management, guest := t.Context(), clusters.Management.Client, clusters.Guest.Client
+	provide(t)
+	host := serveRegistry(t)
+	sweep(t, label)
+	hosted := func(name string, autoNode *v1beta1.AutoNode) *v1beta1.HostedCluster {
+		return &v1beta1.HostedCluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: map[string]string{label: ""}},
+			Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: push(t, host, "1.36.2")}, AutoNode: autoNode},
+		}
+	}
+	platform(t, name)
+
+	// writes are the operator's about this HostedCluster, those that change nothing among them.
+	var writes atomic.Int64
+	config := rest.CopyConfig(clusters.Management.Config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			about := strings.Contains(request.URL.Path+"/", "/hostedclusters/"+name+"/") || strings.Contains(request.URL.Path, "/"+namespace+"/")
+			if about && request.Method != http.MethodGet {
+				writes.Add(1)
+			}
+			return next.RoundTrip(request)
+		})
+	})
+
+	// once is a HostedCluster whose AutoNode an earlier version has turned off without getting to writing that down. That one wrote by merge patch.
+	const once = "counted-once"
+	hostedCluster := hosted(once, nil)
+	g.Expect(management.Create(ctx, hostedCluster)).To(Succeed())
+	merging := rest.CopyConfig(clusters.Management.Config)
+	merging.UserAgent = v1beta1.ManagedByOperator
+	earlier, err := client.New(merging, client.Options{Scheme: management.Scheme()})
+	g.Expect(err).NotTo(HaveOccurred())
+	before := hostedCluster.DeepCopy()
+	hostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{
+		State: v1beta1.AutoNodeStateDraining, NodeCount: ptr.To[int32](5), NodeVersions: []v1beta1.NodeVersion{{Version: "1.36.2", Count: 5}},
+	}
+	for _, condition := range []string{v1beta1.ValidConfiguration, v1beta1.NodesUpToDate, v1beta1.AutoNodeEnabled} {
+		hostedCluster.Status.Conditions = append(hostedCluster.Status.Conditions, metav1.Condition{
+			Type: condition, Status: metav1.ConditionTrue, Reason: v1beta1.AsExpectedReason, LastTransitionTime: metav1.Now(),
+		})
+	}
+	g.Expect(earlier.Status().Patch(ctx, hostedCluster, client.MergeFrom(before))).To(Succeed())
+	g.Expect(platformCondition(ctx, once)).To(Succeed())
+
+	run(t, config, operator.Options{HostedClusterSelector: label, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label})
+
+	t.Run("When an earlier version wrote the status, it should clear what is no longer so, and leave what is others'", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Eventually(func(g Gomega) {
+			hostedCluster := get(g, ctx, once)
+			g.Expect(hostedCluster.Status.AutoNode).To(BeNil())
+			g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("False/AutoNodeNotConfigured"))
+			g.Expect(conditionTypes(hostedCluster)).To(ConsistOf(v1beta1.AutoNodeEnabled, "EtcdHealthy"))
+			g.Expect(hostedCluster.Status.Operator).To(Equal("default/" + label))
+		}).Should(Succeed())
+	})
+
+	g.Expect(management.Create(ctx, hosted(name, scopetest.AutoNode()))).To(Succeed())
+	g.Expect(platformCondition(ctx, name)).To(Succeed())
+	g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("2", 64)) }).Should(Succeed())
+	g.Eventually(func(g Gomega) {
+		hostedCluster := get(g, ctx, name)
+		g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("True/AsExpected"))
+		g.Expect(hostedCluster.Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStateEnabled))
+		g.Expect(countsOf(hostedCluster)).To(Equal(counts{}))
+	}).Should(Succeed())
+
+	told := follow(t, get(g, ctx, name))
+	// settle waits until the counts are right, no longer than they may be wrong, and returns what was to be seen until then.
+	settle := func(g Gomega, want counts) []*v1beta1.HostedCluster {
+		g.Eventually(func() counts { return countsOf(told.last()) }).WithTimeout(accurateWithin).Should(Equal(want))
+		seen := told.take()
+		for _, hostedCluster := range seen {
+			c := countsOf(hostedCluster)
+			g.Expect(c.byVersion).To(Equal(c.nodes), "the versions are of other nodes")
+			g.Expect(c.vcpus).To(Equal(4*c.nodes), "the CPUs are of other nodes")
+			g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("True/AsExpected"))
+			g.Expect(reasonOf(hostedCluster, v1beta1.NodesUpToDate)).To(Equal("True/AsExpected"))
+			g.Expect(reasonOf(hostedCluster, "EtcdHealthy")).To(Equal("True/Platform"))
+			g.Expect(hostedCluster.Status.Operator).To(Equal("default/" + label))
+		}
+		return seen
+	}
+	node := func(i int) *corev1.Node {
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("counted-%d", i), Labels: map[string]string{karpv1.NodePoolLabelKey: "general"}},
+			Status: corev1.NodeStatus{
+				Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")},
+				NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v1.36.2"},
+			},
+		}
+	}
+	claim := func(i int) *karpv1.NodeClaim {
+		return &karpv1.NodeClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("counted-%d", i)},
+			Spec: karpv1.NodeClaimSpec{
+				NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass},
+				Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
+			},
+		}
+	}
+	// together waits for no answer before the next request, as machines that come and go don't.
+	together := func(from, to int, do func(i int) error) {
+		t.Helper()
+		errs := make(chan error, to-from)
+		for i := from; i < to; i++ {
+			go func() { errs <- do(i) }()
+		}
+		for range to - from {
+			g.Expect(<-errs).To(Succeed())
+		}
+	}
+	const batch, batches = 6, 4
+
+	t.Run("When nodes come, it should count up to them, never down, and be right within seconds", func(t *testing.T) {
+		g := NewWithT(t)
+		for b := range batches {
+			together(b*batch, (b+1)*batch, func(i int) error { return guest.Create(ctx, claim(i)) })
+			together(b*batch, (b+1)*batch, func(i int) error { return guest.Create(ctx, node(i)) })
+			n := int32((b + 1) * batch)
+			seen := settle(g, counts{nodes: n, claims: n, vcpus: 4 * n, byVersion: n})
+			for i := range seen[1:] {
+				g.Expect(countsOf(seen[i]).atMost(countsOf(seen[i+1]))).To(BeTrue(), "%+v, then %+v", countsOf(seen[i]), countsOf(seen[i+1]))
+			}
+		}
+	})
+
+	t.Run("When some of them drift, it should count these, and nothing else change", func(t *testing.T) {
+		g := NewWithT(t)
+		together(0, batch, func(i int) error {
+			drifted := claim(i)
+			if err := guest.Get(ctx, client.ObjectKeyFromObject(drifted), drifted); err != nil {
+				return err
+			}
+			drifted.StatusConditions().SetTrue(karpv1.ConditionTypeDrifted)
+			return guest.Status().Update(ctx, drifted)
+		})
+		const n = batch * batches
+		for _, hostedCluster := range settle(g, counts{nodes: n, claims: n, vcpus: 4 * n, byVersion: n, drifted: batch}) {
+			c := countsOf(hostedCluster)
+			g.Expect(c.drifted).To(BeNumerically("<=", batch))
+			c.drifted = 0
+			g.Expect(c).To(Equal(counts{nodes: n, claims: n, vcpus: 4 * n, byVersion: n}))
+		}
+	})
+
+	t.Run("When nothing comes or goes, it should ask for no write, not even one that changes nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		atRest := writes.Load()
+		settled := func() bool {
+			defer func() { atRest = writes.Load() }()
+			return writes.Load() == atRest
+		}
+		g.Eventually(settled).WithPolling(time.Second).Should(BeTrue())
+		before := told.last().ResourceVersion
+		g.Expect(platformCondition(ctx, name)).To(Succeed())
+		g.Consistently(writes.Load, "2s").Should(Equal(atRest))
+		g.Expect(get(g, ctx, name).ResourceVersion).To(Equal(before), "who applies its own writes nothing, either")
+	})
+
+	t.Run("When every field has been written, each should have one owner", func(t *testing.T) {
+		g := NewWithT(t)
+		owners := map[string]string{}
+		for _, entry := range get(g, ctx, name).ManagedFields {
+			if entry.Subresource != "status" {
+				continue
+			}
+			fields := &fieldpath.Set{}
+			g.Expect(fields.FromJSON(entry.FieldsV1.GetRawReader())).To(Succeed())
+			fields.Leaves().Iterate(func(path fieldpath.Path) {
+				owner := fmt.Sprintf("%s %s", entry.Operation, entry.Manager)
+				g.Expect(owners).NotTo(HaveKey(path.String()), "it is also "+owner+"'s")
+				owners[path.String()] = owner
+			})
+		}
+		g.Expect(owners).To(And(
+			HaveKeyWithValue(".status.autoNode.nodeCount", "Apply "+apply.FieldOwner),
+			HaveKeyWithValue(`.status.conditions[type="AutoNodeEnabled"].reason`, "Apply "+apply.FieldOwner),
+			HaveKeyWithValue(`.status.conditions[type="EtcdHealthy"].reason`, "Apply platform"),
+			HaveKeyWithValue(".status.operator", "Update "+shard.FieldOwner),
+		))
+	})
+
+	t.Run("When nodes go, it should count down to what is left, never up", func(t *testing.T) {
+		g := NewWithT(t)
+		for b := range batches {
+			together(b*batch, (b+1)*batch, func(i int) error { return guest.Delete(ctx, node(i)) })
+			together(b*batch, (b+1)*batch, func(i int) error { return guest.Delete(ctx, claim(i)) })
+			n := int32((batches - b - 1) * batch)
+			seen := settle(g, counts{nodes: n, claims: n, vcpus: 4 * n, byVersion: n})
+			for i := range seen[1:] {
+				g.Expect(countsOf(seen[i+1]).atMost(countsOf(seen[i]))).To(BeTrue(), "%+v, then %+v", countsOf(seen[i]), countsOf(seen[i+1]))
+			}
+		}
+	})
+
+	t.Run("When AutoNode is turned off, it should clear the counts, and leave what is others'", func(t *testing.T) {
+		g := NewWithT(t)
+		patch(g, ctx, name, func(hc *v1beta1.HostedCluster) { hc.Spec.AutoNode = nil })
+		g.Eventually(func(g Gomega) {
+			hostedCluster := get(g, ctx, name)
+			g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("False/AutoNodeNotConfigured"))
+			g.Expect(hostedCluster.Status.AutoNode).To(BeNil())
+			g.Expect(conditionTypes(hostedCluster)).To(ConsistOf(v1beta1.AutoNodeEnabled, "EtcdHealthy"))
+			g.Expect(hostedCluster.Status.Version.History).NotTo(BeEmpty())
+			g.Expect(hostedCluster.Status.Operator).To(Equal("default/" + label))
+		}).Should(Succeed())
+	})
+}
