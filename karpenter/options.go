@@ -37,6 +37,8 @@ type Options struct {
 	NodeVersion string
 	// NodeUpgradeWindow is when nodes may be replaced because NodeVersion is another: see version.ParseUpgrades. Empty: at any time.
 	NodeUpgradeWindow string
+	// RolloutID names the rollout that this process is of. Empty: none, and nodes are replaced without regard to rollouts.
+	RolloutID string
 	// AllowedBootstrapPatches are those that node classes may have, in JSON as spec.bootstrapPatches has them. Empty: any.
 	AllowedBootstrapPatches string
 	// NodeImageFile holds the names of images that machines boot from; empty for none.
@@ -63,6 +65,8 @@ func (o *Options) AddFlags(fs *options.FlagSet) {
 		"Kubernetes version of nodes whose node class names none, such as 1.36.3. Without it nodes follow the guest's API server, and they never exceed it.")
 	fs.StringVar(&o.NodeUpgradeWindow, "node-upgrade-window", env.WithDefaultString("NODE_UPGRADE_WINDOW", ""),
 		`When nodes may be replaced because --node-version is another than theirs: a maintenance window in JSON, such as {"schedule":"0 2 * * 6","duration":"4h","timeZone":"Europe/Zurich"}, or never. Without it at any time. New nodes get --node-version in any case.`)
+	fs.StringVar(&o.RolloutID, "rollout-id", env.WithDefaultString("ROLLOUT_ID", ""),
+		"Name of the rollout that this process is of. Nodes aren't replaced because of drift while the annotation "+v1alpha1.RolloutAnnotation+" of their node class names another one: then replicas of that one may still run. Without it, or without the annotation, they are.")
 	fs.StringVar(&o.NodeImageFile, "node-image-file", env.WithDefaultString("NODE_IMAGE_FILE", ""),
 		"JSON file of the images that machines boot from, a list of {version, images}, where images are by architecture, infrastructure and region or format, and for nodes of that version. It is read again when it changes, and it need not exist. Bootstrap patches have them as variables.")
 	fs.StringVar(&o.PriceFile, "price-file", env.WithDefaultString("PRICE_FILE", ""),

@@ -313,7 +313,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 		Limits:         limits,
 		Overlays:       guest.InstanceTypeStore,
 		Patience:       patience,
-		Drift:          drift.New(drift.Config{InstanceTypes: instanceTypes, Images: images, Version: versions.Resolve, Upgrades: upgrades, Clock: guest.Clock}),
+		Drift:          drift.New(drift.Config{InstanceTypes: instanceTypes, Images: images, Version: versions.Resolve, Upgrades: upgrades, Rollout: opts.RolloutID, Clock: guest.Clock}),
 	})
 	undecorated := metrics.Decorate(leadership.Gate(provider, keeper.Suspended))
 	decorated := overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)

@@ -210,6 +210,19 @@ func replicas(g Gomega, ctx context.Context, namespace string) int32 {
 	return ptr.Deref(deployment.Spec.Replicas, 1)
 }
 
+// rollouts returns the rollout that node classes say is complete, and the one that Karpenter's Deployment is for.
+func rollouts(g Gomega, ctx context.Context, namespace string) (complete, applied string) {
+	class, deployment := &v1alpha1.ClusterAPINodeClass{}, &appsv1.Deployment{}
+	g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, deployment)).To(Succeed())
+	for _, variable := range deployment.Spec.Template.Spec.Containers[0].Env {
+		if variable.Name == "ROLLOUT_ID" {
+			applied = variable.Value
+		}
+	}
+	return class.Annotations[v1alpha1.RolloutAnnotation], applied
+}
+
 // scaledDown stands in for the Deployment controller during a pause.
 func scaledDown(g Gomega, ctx context.Context, namespace, image string) {
 	deployment := &appsv1.Deployment{}
@@ -619,9 +632,20 @@ func life(t *testing.T, host string) {
 		}
 		g.Eventually(func(g Gomega) { runs(g, "1.36.3", v1beta1.UpdateCompleted, "True/AsExpected") }).Should(Succeed())
 
+		before, applied := rollouts(g, ctx, namespace)
+		g.Expect(before).To(And(Not(BeEmpty()), Equal(applied)))
 		upgrade := push(t, host, "1.37.1") // the API server is of 1.36
 		patch(g, ctx, name, func(hc *v1beta1.HostedCluster) { hc.Spec.Release.Image = upgrade })
-		g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("1", 64)) }).Should(Succeed())
+		g.Eventually(func(g Gomega) {
+			complete, applied := rollouts(g, ctx, namespace)
+			g.Expect(applied).NotTo(Equal(before))
+			g.Expect(complete).To(Equal(before), "the new Karpenter is to replace no nodes yet")
+			rollOut(g, ctx, namespace, image+strings.Repeat("1", 64))
+		}).Should(Succeed())
+		g.Eventually(func(g Gomega) {
+			complete, applied := rollouts(g, ctx, namespace)
+			g.Expect(complete).To(Equal(applied))
+		}).Should(Succeed())
 		older := func(g Gomega) { runs(g, "1.37.1", v1beta1.UpdatePartial, "False/ControlPlaneOlder") }
 		g.Eventually(older).Should(Succeed())
 		g.Consistently(older, "500ms").Should(Succeed())

@@ -49,6 +49,9 @@ type Config struct {
 	Version func(nodeClass *v1alpha1.ClusterAPINodeClass, sh *shape.Shape) (result version.Result, reachable bool)
 	// Upgrades says when nodes may be replaced because the payload gives another version; nil at any time.
 	Upgrades version.Upgrades
+	// Rollout is the rollout of Karpenter that this process is of; empty for none. While a node class names another one, replicas of that
+	// may run beside this process, or take over from it, and what this one replaced they would replace back.
+	Rollout string
 	// Clock tells the time; nil is the real one.
 	Clock clock.PassiveClock
 }
@@ -68,6 +71,9 @@ func New(config Config) *Detector {
 func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *karpv1.NodeClaim, machine *clusterv1.Machine) cloudprovider.DriftReason {
 	if nodeClass.DeletionTimestamp != nil || nodeClass.Annotations[v1alpha1.DrainingAnnotation] == "true" {
 		// Its nodes go anyway.
+		return ""
+	}
+	if differs(nodeClass.Annotations[v1alpha1.RolloutAnnotation], d.Rollout) {
 		return ""
 	}
 	sh, gone := d.shape(nodeClass.Name, machine)

@@ -46,6 +46,8 @@ type world struct {
 	reachable bool
 	// upgrades may be nil.
 	upgrades version.Upgrades
+	// rollout that Karpenter is of; empty for none.
+	rollout string
 	// images are those of the payload, and may be nil.
 	images *nodeimage.File
 	// unavailable may be nil.
@@ -133,6 +135,7 @@ func (w *world) detector() *drift.Detector {
 			return version.Resolve(in), w.reachable
 		},
 		Upgrades: w.upgrades,
+		Rollout:  w.rollout,
 	})
 }
 
@@ -211,6 +214,22 @@ func TestReason(t *testing.T) {
 			w.nodeClass.Annotations = map[string]string{v1alpha1.DrainingAnnotation: "true"}
 			kubelet(w)
 		}, ""},
+		"When another Karpenter's rollout was the last one to be complete, it should find nothing: that Karpenter may still run": {func(w *world) {
+			w.rollout, w.nodeClass.Annotations = "new", map[string]string{v1alpha1.RolloutAnnotation: "old"}
+			kubelet(w)
+		}, ""},
+		"When its own rollout is complete, it should find drift": {func(w *world) {
+			w.rollout, w.nodeClass.Annotations = "new", map[string]string{v1alpha1.RolloutAnnotation: "new"}
+			kubelet(w)
+		}, drift.NodeClassDrifted},
+		"When nobody says which rollout was complete, it should find drift": {func(w *world) {
+			w.rollout = "new"
+			kubelet(w)
+		}, drift.NodeClassDrifted},
+		"When it is of no rollout, it should find drift": {func(w *world) {
+			w.nodeClass.Annotations = map[string]string{v1alpha1.RolloutAnnotation: "old"}
+			kubelet(w)
+		}, drift.NodeClassDrifted},
 		"When the node class is being deleted, it should find nothing": {func(w *world) {
 			w.nodeClass.DeletionTimestamp = ptr.To(metav1.Now())
 			kubelet(w)

@@ -264,6 +264,7 @@ func (c *Component) report(ctx context.Context, s *scope.Scope, objects []client
 		}
 		if rolledOut(component) {
 			component.Status.Version, component.Status.ReleaseImage = s.Release.Version, s.Release.Image
+			s.Rollout = rolloutOf(desired)
 		}
 	})
 }

@@ -4,6 +4,8 @@ package component
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -165,7 +167,29 @@ func (in Input) adaptDeployment(ctx context.Context, deployment *appsv1.Deployme
 	}
 	pod.Containers[0].Image = in.Image
 	pod.ImagePullSecrets = in.imagePullSecrets()
-	return in.Profile.AdaptDeployment(ctx, in.Input, deployment)
+	if err := in.Profile.AdaptDeployment(ctx, in.Input, deployment); err != nil {
+		return err
+	}
+	if in.Profile.NodeClass.RolloutAnnotation == "" {
+		return nil
+	}
+	content, err := json.Marshal(deployment.Spec.Template)
+	if err != nil {
+		return fmt.Errorf("hashing the pod template: %w", err)
+	}
+	container := &pod.Containers[0]
+	container.Env = append(container.Env, corev1.EnvVar{Name: provider.RolloutVariable, Value: fmt.Sprintf("%x", sha256.Sum256(content))[:16]})
+	return nil
+}
+
+// rolloutOf returns the rollout that a Deployment's pods are of; empty where they don't know.
+func rolloutOf(deployment *appsv1.Deployment) string {
+	for _, variable := range deployment.Spec.Template.Spec.Containers[0].Env {
+		if variable.Name == provider.RolloutVariable {
+			return variable.Value
+		}
+	}
+	return ""
 }
 
 // adaptNetworkPolicy lets Karpenter reach the guest's API server, whose port the asset knows only if it is a usual one.

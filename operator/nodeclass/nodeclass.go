@@ -38,7 +38,7 @@ func New(config Config) *NodeClass {
 func (n *NodeClass) Name() string { return "nodeclass" }
 
 // Reconcile applies the default node class. Fields that the HostedCluster doesn't name are the cluster's admin's. Node classes
-// that an earlier teardown marked as draining may launch again.
+// that an earlier teardown marked as draining may launch again, and all learn which rollout of Karpenter is complete.
 func (n *NodeClass) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	if s.Profile.DefaultNodeClass != nil {
 		desired := s.Profile.DefaultNodeClass(s.HostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter)
@@ -46,10 +46,11 @@ func (n *NodeClass) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 			return scope.Result{}, fmt.Errorf("in the guest: %w", err)
 		}
 	}
-	if s.Profile.NodeClass.DrainingAnnotation == "" {
+	kind := s.Profile.NodeClass
+	if kind.DrainingAnnotation == "" && kind.RolloutAnnotation == "" {
 		return scope.Result{}, nil
 	}
-	classes := s.Profile.NodeClass.NewList()
+	classes := kind.NewList()
 	if err := s.Guest.Cached.List(ctx, classes); err != nil {
 		return scope.Result{}, fmt.Errorf("listing node classes in the guest: %w", err)
 	}
@@ -58,24 +59,35 @@ func (n *NodeClass) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 		if !ok {
 			return fmt.Errorf("%T isn't a node class", item)
 		}
-		return release(ctx, s, class)
+		return annotate(ctx, s, class)
 	})
 }
 
-func release(ctx context.Context, s *scope.Scope, class client.Object) error {
-	annotations := class.GetAnnotations()
-	if _, draining := annotations[s.Profile.NodeClass.DrainingAnnotation]; !draining {
-		return nil
-	}
+// annotate tells Karpenter what its annotations on a node class are to say.
+func annotate(ctx context.Context, s *scope.Scope, class client.Object) error {
 	before, ok := class.DeepCopyObject().(client.Object)
 	if !ok {
 		return fmt.Errorf("%T can't be copied", class)
 	}
-	delete(annotations, s.Profile.NodeClass.DrainingAnnotation)
+	kind, annotations := s.Profile.NodeClass, class.GetAnnotations()
+	_, draining := annotations[kind.DrainingAnnotation]
+	rolledOut := kind.RolloutAnnotation != "" && s.Rollout != "" && annotations[kind.RolloutAnnotation] != s.Rollout
+	if !draining && !rolledOut {
+		return nil
+	}
+	delete(annotations, kind.DrainingAnnotation)
+	if rolledOut {
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[kind.RolloutAnnotation] = s.Rollout
+	}
 	class.SetAnnotations(annotations)
 	if err := s.Guest.Cached.Patch(ctx, class, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("letting node class %s launch again in the guest: %w", class.GetName(), err)
+		return fmt.Errorf("annotating node class %s in the guest: %w", class.GetName(), err)
 	}
-	log.FromContext(ctx).Info("Let a node class launch again", s.Profile.NodeClass.Kind, klog.KObj(class))
+	if draining {
+		log.FromContext(ctx).Info("Let a node class launch again", kind.Kind, klog.KObj(class))
+	}
 	return nil
 }

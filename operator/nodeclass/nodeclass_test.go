@@ -91,6 +91,37 @@ func TestNodeClass(t *testing.T) {
 	})
 }
 
+func TestRollout(t *testing.T) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	g.Expect(clusters.InstallDefinitions()).To(Succeed())
+	s, err := clusters.NewScope(ctx, "nodeclass")
+	g.Expect(err).NotTo(HaveOccurred())
+	step := nodeclass.New(nodeclass.Config{Apply: apply.New()})
+	theirs := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}
+	g.Expect(clusters.Guest.Client.Create(ctx, theirs)).To(Succeed())
+	for _, test := range []struct{ name, rollout, want string }{
+		{"When no rollout of Karpenter was complete yet, node classes should say nothing of one", "", ""},
+		{"When one is complete, they should name it", "first", "first"},
+		{"When the next is under way, they should name the one before", "", "first"},
+		{"When that is complete, they should name it", "second", "second"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := NewWithT(t)
+			s.Rollout = test.rollout
+			_, err := step.Reconcile(ctx, s)
+			g.Expect(err).NotTo(HaveOccurred())
+			for _, name := range []string{v1alpha1.DefaultNodeClass, "theirs"} {
+				g.Expect(get(ctx, g, name).Annotations[v1alpha1.RolloutAnnotation]).To(Equal(test.want), name)
+			}
+			version := get(ctx, g, "theirs").ResourceVersion
+			_, err = step.Reconcile(ctx, s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(get(ctx, g, "theirs").ResourceVersion).To(Equal(version))
+		})
+	}
+}
+
 func get(ctx context.Context, g Gomega, name string) *v1alpha1.ClusterAPINodeClass {
 	class := &v1alpha1.ClusterAPINodeClass{}
 	g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, class)).To(Succeed())

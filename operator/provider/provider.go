@@ -88,6 +88,9 @@ type NodeClass struct {
 	DrainingAnnotation string
 	// Guarded says that the guest's admission policy about node classes is for this kind, whose fields it knows.
 	Guarded bool
+	// RolloutAnnotation tells Karpenter on each node class which of its rollouts was complete last, by what the variable RolloutVariable
+	// of its Deployment says; empty where the provider doesn't ask.
+	RolloutAnnotation string
 	// FromPayload says that the kind's definition comes with the payload, because Definitions has none.
 	FromPayload bool
 	// Finalizer is Karpenter's. Once there is no NodeClaim it protects nothing, unless CleansUp says that Karpenter has more to
@@ -98,6 +101,9 @@ type NodeClass struct {
 
 // Definition is the name of the kind's CustomResourceDefinition.
 func (n NodeClass) Definition() string { return n.Plural + "." + n.Group }
+
+// RolloutVariable is the environment variable by which Karpenter knows the rollout that it is of.
+const RolloutVariable = "ROLLOUT_ID"
 
 // Token is a token of Karpenter's ServiceAccount in the guest, in the Secret that is mounted into its pods.
 type Token struct {

@@ -66,6 +66,9 @@ type Scope struct {
 	// NodeUpgrade is which version nodes get, and when those that have another are replaced.
 	NodeUpgrade NodeUpgrade
 
+	// Rollout names the rollout of Karpenter that was applied now, if it is complete; see provider.RolloutVariable.
+	Rollout string
+
 	// Guest reaches the guest cluster; nil while it can't be reached.
 	Guest *Guest
 }

@@ -58,6 +58,10 @@ const (
 	// DrainingAnnotation is set by the operator on a node class, with the value "true", while AutoNode is being turned
 	// off: no node of that class is launched any more, and those there are drain.
 	DrainingAnnotation = Group + "/draining"
+	// RolloutAnnotation is set by the operator on every node class: which rollout of Karpenter was the last one to be complete. A Karpenter
+	// of another rollout replaces no node of the class because of drift, so that of two versions of Karpenter that run side by side for a
+	// while only the older one does, by what it knows.
+	RolloutAnnotation = Group + "/rollout"
 	// NodeClassFinalizer holds a node class while NodeClaims use it.
 	NodeClassFinalizer = Group + "/termination"
 	// DefaultNodeClass is the name of the node class that the operator keeps in every guest cluster.

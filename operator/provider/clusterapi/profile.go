@@ -41,6 +41,7 @@ func New() *provider.Profile {
 			NewList:            func() client.ObjectList { return &v1alpha1.ClusterAPINodeClassList{} },
 			DrainingAnnotation: v1alpha1.DrainingAnnotation,
 			Guarded:            true,
+			RolloutAnnotation:  v1alpha1.RolloutAnnotation,
 			Finalizer:          v1alpha1.NodeClassFinalizer,
 		},
 		Definitions:      crds.Embedded,
