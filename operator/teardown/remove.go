@@ -304,5 +304,9 @@ func (t *Teardown) removeDefinitions(ctx context.Context, s *scope.Scope, d drai
 		return scope.Result{}, nil
 	}
 	slices.Sort(left)
-	return scope.Result{Wait: true, Message: "removing CustomResourceDefinition " + strings.Join(left, ", ") + " in the guest", RequeueAfter: t.again(s, d)}, nil
+	// It takes seconds, and with the definitions go the watches of their kinds, which shakes a connection: too little to rely on a watch alone.
+	return scope.Result{
+		Wait: true, Message: "removing CustomResourceDefinition " + strings.Join(left, ", ") + " in the guest",
+		RequeueAfter: d.within(t.Clock.Now(), unwatched),
+	}, nil
 }

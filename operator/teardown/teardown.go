@@ -30,7 +30,7 @@ const (
 	// lookEvery is how often everything is asked of the API servers while nothing happens. Watches tell of the NodeClaims, node classes and
 	// Machines that go; nothing tells which pods hold a node, and a watch may have missed something.
 	lookEvery = 30 * time.Second
-	// unwatched is for a guest whose watches haven't been started.
+	// unwatched is for what no watch can be relied on for: a guest whose watches have not been started, or are going.
 	unwatched = 5 * time.Second
 )
 
