@@ -246,6 +246,19 @@ func TestResolve(t *testing.T) {
 		g.Expect(source.manifests.Load()).To(Equal(once))
 	})
 
+	t.Run("When a mirror has the payload, it should be taken from there, by the name that the HostedCluster gives it", func(t *testing.T) {
+		g, source, mirror := NewWithT(t), newOrigin(t), newOrigin(t)
+		s := scopeOf(source.push(t, "3", karpenter("1.36.3")))
+		mirror.push(t, "3", karpenter("1.36.3"))
+		source.status.Store(http.StatusServiceUnavailable)
+		s.HostedCluster.Spec.ImageContentSources = []v1beta1.ImageContentSource{{Source: source.host, Mirrors: []string{mirror.host}}}
+		desired := resolve(t, New(Config{PullSecrets: &secrets{}}), s)
+		g.Expect(desired.Version).To(Equal("1.36.3"))
+		g.Expect(desired.Image).To(HavePrefix(source.host + "/release@sha256:"))
+		g.Expect(mirror.requests.Load()).To(BeNumerically(">", 0))
+		g.Expect(source.requests.Load()).To(BeZero())
+	})
+
 	t.Run("When the wanted payload fails, it should look after the one that runs, and say why", func(t *testing.T) {
 		g, source := NewWithT(t), newOrigin(t)
 		r := New(Config{PullSecrets: &secrets{}})
