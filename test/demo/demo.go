@@ -23,6 +23,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/karpenter/pkg/apis"
@@ -256,20 +257,34 @@ func (d *demo) scaleDown(ctx context.Context) error {
 	if err := d.run(ctx, "--context", d.Guest, "scale", "deployment", "web", "--replicas=0"); err != nil {
 		return err
 	}
-	if _, err := d.await(ctx, "nodes go", patience, expectation{"no node and no Machine left", func(ctx context.Context) (bool, string, error) {
-		nodes, err := d.nodes(ctx)
-		if err != nil {
-			return false, "", err
-		}
-		machines := &clusterv1.MachineList{}
-		if err := d.management.List(ctx, machines, client.InNamespace(hosting.ControlPlaneNamespace(d.Guest))); err != nil {
-			return false, "", err
-		}
-		return len(nodes)+len(machines.Items) == 0, fmt.Sprintf("%d nodes, %d Machines", len(nodes), len(machines.Items)), nil
-	}}); err != nil {
+	if _, err := d.await(ctx, "nodes go", patience,
+		expectation{"no node and no Machine left", d.nothingLeft},
+		expectation{"the HostedCluster counts none", d.countsNone},
+	); err != nil {
 		return err
 	}
 	return d.showHosted(ctx)
+}
+
+func (d *demo) nothingLeft(ctx context.Context) (bool, string, error) {
+	nodes, err := d.nodes(ctx)
+	if err != nil {
+		return false, "", err
+	}
+	machines := &clusterv1.MachineList{}
+	if err := d.management.List(ctx, machines, client.InNamespace(hosting.ControlPlaneNamespace(d.Guest))); err != nil {
+		return false, "", err
+	}
+	return len(nodes)+len(machines.Items) == 0, fmt.Sprintf("%d nodes, %d Machines", len(nodes), len(machines.Items)), nil
+}
+
+func (d *demo) countsNone(ctx context.Context) (bool, string, error) {
+	hosted, err := d.hostedCluster(ctx)
+	if err != nil || hosted.Status.AutoNode == nil {
+		return false, "", err
+	}
+	count := ptr.Deref(hosted.Status.AutoNode.NodeCount, 0)
+	return count == 0, fmt.Sprintf("%d nodes", count), nil
 }
 
 func (d *demo) showHosted(ctx context.Context) error {
