@@ -204,7 +204,7 @@ func (f *faults) registryAway(t *testing.T) {
 		g.Expect(hold.Release(t.Context())).To(Succeed())
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(f.condition(g, ctx, v1beta1.AutoNodeEnabled)).To(And(
-				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.AutoNodeProgressingReason),
+				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.AutoNodeUpgradingReason),
 				HaveField("Message", And(ContainSubstring("ImagePull"), ContainSubstring(f.world.Registry().Host()))),
 			))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
