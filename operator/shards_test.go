@@ -3,13 +3,18 @@
 package operator_test
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -39,6 +44,9 @@ type write struct {
 	operator, cluster, request, body string
 	began, ended                     time.Time
 	refused                          bool
+	// revision is the HostedCluster's after a write of status.operator: the order in which the API server took those of all operators,
+	// whatever the order in which they came to know.
+	revision uint64
 }
 
 // takes and letsGo are about status.operator; the API server refuses them where somebody was faster, and changes nothing then.
@@ -73,6 +81,11 @@ func (l *ledger) of(operator string) *rest.Config {
 			response, err := next.RoundTrip(request)
 			w.ended = time.Now()
 			w.refused = err != nil || response.StatusCode >= 300
+			if !w.refused && (w.takes() || w.letsGo()) {
+				if w.revision, err = revisionOf(response); err != nil {
+					return nil, err
+				}
+			}
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.writes = append(l.writes, w)
@@ -86,35 +99,65 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
 
-// check goes through the writes about one cluster: each has to be between its operator's taking the cluster and its letting go, and those
-// times may not overlap. It returns how often the cluster was taken.
+// revisionOf reads the resource version of the object in a response, and leaves the response as it was.
+func revisionOf(response *http.Response) (uint64, error) {
+	body, err := io.ReadAll(response.Body)
+	if err = errors.Join(err, response.Body.Close()); err != nil {
+		return 0, err
+	}
+	response.Body = io.NopCloser(bytes.NewReader(body))
+	object := &metav1.PartialObjectMetadata{}
+	if err := json.Unmarshal(body, object); err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(object.ResourceVersion, 10, 64)
+}
+
+// hold is the time from an operator's taking a cluster to its letting go, which is nil while it holds it.
+type hold struct{ taken, letGo *write }
+
+// covers is true for a write that began when its operator knew that it held the cluster, and ended before it began to let go. All of these
+// times are one process's own.
+func (h hold) covers(w *write) bool {
+	return w.operator == h.taken.operator && !w.began.Before(h.taken.ended) && (h.letGo == nil || !w.ended.After(h.letGo.began))
+}
+
+// check goes through the writes about one cluster: the operators' holds of it may not overlap, and each other write has to be within one of
+// its operator's. It returns how often the cluster was taken.
 func (l *ledger) check(g Gomega, cluster string) (taken int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var writes []*write
+	var turns, others []*write
 	for _, w := range l.writes {
-		if w.cluster == cluster && (!w.refused || !w.takes() && !w.letsGo()) {
-			writes = append(writes, w)
+		switch {
+		case w.cluster != cluster:
+		case !w.takes() && !w.letsGo():
+			others = append(others, w)
+		case !w.refused:
+			turns = append(turns, w)
 		}
 	}
-	slices.SortFunc(writes, func(a, b *write) int { return a.ended.Compare(b.ended) })
-	var holder *write // the write that took the cluster
-	var letGo time.Time
-	for _, w := range writes {
+	slices.SortFunc(turns, func(a, b *write) int { return cmp.Compare(a.revision, b.revision) })
+	var holds []hold
+	for _, w := range turns {
+		var holder *hold
+		if last := len(holds) - 1; last >= 0 && holds[last].letGo == nil {
+			holder = &holds[last]
+		}
 		if w.takes() {
-			g.Expect(holder).To(BeNil(), "%s was taken by %s while %v held it", cluster, w.operator, holder)
-			g.Expect(w.ended).To(BeTemporally(">", letGo))
-			holder, taken = w, taken+1
+			g.Expect(holder).To(BeNil(), "%s was taken by %s at %d while %v held it", cluster, w.operator, w.revision, holder)
+			holds = append(holds, hold{taken: w})
 			continue
 		}
-		g.Expect(holder).NotTo(BeNil(), "%s: %s by %s, while nobody held it", cluster, w.request, w.operator)
-		g.Expect(w.operator).To(Equal(holder.operator), "%s: %s", cluster, w.request)
-		g.Expect(w.began).To(BeTemporally(">=", holder.ended), "%s: %s by %s", cluster, w.request, w.operator)
-		if w.letsGo() {
-			holder, letGo = nil, w.began
-		}
+		g.Expect(holder).NotTo(BeNil(), "%s was let go of by %s at %d, while nobody held it", cluster, w.operator, w.revision)
+		g.Expect(w.operator).To(Equal(holder.taken.operator), "%s was let go of at %d", cluster, w.revision)
+		holder.letGo = w
 	}
-	return taken
+	for _, w := range others {
+		g.Expect(slices.ContainsFunc(holds, func(h hold) bool { return h.covers(w) })).To(BeTrue(),
+			"%s: %s by %s, which didn't hold it", cluster, w.request, w.operator)
+	}
+	return len(holds)
 }
 
 func TestShards(t *testing.T) {
