@@ -4,6 +4,8 @@
 # detector needs cgo, so tests are a build of their own.
 export GOFLAGS += -trimpath -buildvcs=false
 export CGO_ENABLED ?= 0
+# How long a test waits for what it expects, unless it says so itself: gomega's own second is less than a loaded machine may need.
+export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT ?= 1m
 
 TOOL = go tool -modfile=tools/go.mod
 AUTONODE = bin/autonode

@@ -21,8 +21,8 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-// healedWithin is much less than anything but a watch takes: nothing else looks for minutes.
-const healedWithin = 20 * time.Second
+// healedWithin is much less than anything but a watch takes, and all that a loaded machine needs: nothing else looks for ten minutes.
+const healedWithin = time.Minute
 
 // guestObject is something that the operator keeps in a guest.
 type guestObject struct {

@@ -405,7 +405,13 @@ func life(t *testing.T, host string) {
 
 	t.Run("When nothing changes, it should write nothing", func(t *testing.T) {
 		g := NewWithT(t)
-		before := get(g, ctx, name).ResourceVersion
+		before := ""
+		settled := func() bool { // the last step's write may be on its way
+			last := before
+			before = get(g, ctx, name).ResourceVersion
+			return before == last
+		}
+		g.Eventually(settled).WithPolling(time.Second).Should(BeTrue())
 		g.Consistently(func(g Gomega) { g.Expect(get(g, ctx, name).ResourceVersion).To(Equal(before)) }, "2s").Should(Succeed())
 	})
 
