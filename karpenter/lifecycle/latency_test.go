@@ -3,19 +3,22 @@
 package lifecycle_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/lifecycle"
 	"github.com/autonode-io/autonode/karpenter/offering"
 )
 
-// launches returns how many launches were measured up to a stage, and the sum of their seconds.
-func launches(g Gomega, stage string) (uint64, float64) {
+// launches returns how many launches were measured up to a stage, and the sum of their seconds; sources leaves only those of these shapes.
+func launches(g Gomega, stage string, sources ...string) (count uint64, seconds float64) {
 	families, err := crmetrics.Registry.Gather()
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, family := range families {
@@ -23,14 +26,17 @@ func launches(g Gomega, stage string) (uint64, float64) {
 			continue
 		}
 		for _, metric := range family.GetMetric() {
+			labels := map[string]string{}
 			for _, label := range metric.GetLabel() {
-				if label.GetName() == "stage" && label.GetValue() == stage {
-					return metric.GetHistogram().GetSampleCount(), metric.GetHistogram().GetSampleSum()
-				}
+				labels[label.GetName()] = label.GetValue()
+			}
+			if labels["stage"] == stage && (len(sources) == 0 || slices.Contains(sources, labels["shape_source"])) {
+				count += metric.GetHistogram().GetSampleCount()
+				seconds += metric.GetHistogram().GetSampleSum()
 			}
 		}
 	}
-	return 0, 0
+	return count, seconds
 }
 
 func TestLatency(t *testing.T) {
@@ -64,6 +70,22 @@ func TestLatency(t *testing.T) {
 		}
 		count, _ = launches(g, "ready")
 		g.Expect(count).To(Equal(readyBefore + 1))
+	})
+
+	t.Run("When shapes are of one instance type, it should tell their machines apart", func(t *testing.T) {
+		g := NewWithT(t)
+		for source, seconds := range map[string]float64{"TestMachineTemplate/ssd": 20, "TestMachineTemplate/disk": 50} {
+			f := newFixture(t)
+			f.say(func(m *clusterv1.Machine) { m.Annotations[v1alpha1.ShapeSourceAnnotation] = source })
+			f.launched()
+			f.clock.SetTime(f.machine.CreationTimestamp.Add(time.Duration(seconds) * time.Second))
+			f.say(provisioned("cloud://latency"))
+			_, err := f.reconcile()
+			g.Expect(err).NotTo(HaveOccurred())
+			count, sum := launches(g, "provisioned", source)
+			g.Expect(count).To(BeEquivalentTo(1))
+			g.Expect(sum).To(BeNumerically("~", seconds, 0.01))
+		}
 	})
 
 	t.Run("When a machine was ready before this program began, it should not measure it", func(t *testing.T) {
