@@ -16,14 +16,12 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/karpenter/pkg/apis"
@@ -266,27 +264,6 @@ func (d *demo) scaleDown(ctx context.Context) error {
 	return d.showHosted(ctx)
 }
 
-func (d *demo) nothingLeft(ctx context.Context) (bool, string, error) {
-	nodes, err := d.nodes(ctx)
-	if err != nil {
-		return false, "", err
-	}
-	machines := &clusterv1.MachineList{}
-	if err := d.management.List(ctx, machines, client.InNamespace(hosting.ControlPlaneNamespace(d.Guest))); err != nil {
-		return false, "", err
-	}
-	return len(nodes)+len(machines.Items) == 0, fmt.Sprintf("%d nodes, %d Machines", len(nodes), len(machines.Items)), nil
-}
-
-func (d *demo) countsNone(ctx context.Context) (bool, string, error) {
-	hosted, err := d.hostedCluster(ctx)
-	if err != nil || hosted.Status.AutoNode == nil {
-		return false, "", err
-	}
-	count := ptr.Deref(hosted.Status.AutoNode.NodeCount, 0)
-	return count == 0, fmt.Sprintf("%d nodes", count), nil
-}
-
 func (d *demo) showHosted(ctx context.Context) error {
 	return d.run(ctx, "--context", world.Management, "get", "hostedclusters,controlplanecomponents", "-A")
 }
@@ -392,84 +369,6 @@ func (d *demo) hostedCluster(ctx context.Context) (*v1beta1.HostedCluster, error
 		return nil, fmt.Errorf("reading HostedCluster %s: %w", d.Guest, err)
 	}
 	return hosted, nil
-}
-
-func (d *demo) conditionIs(name, conditionType string, status metav1.ConditionStatus) expectation {
-	return expectation{name, func(ctx context.Context) (bool, string, error) {
-		hosted, err := d.hostedCluster(ctx)
-		if err != nil {
-			return false, "", err
-		}
-		condition := meta.FindStatusCondition(hosted.Status.Conditions, conditionType)
-		if condition == nil {
-			return false, "no condition " + conditionType + " yet", nil
-		}
-		return condition.Status == status && condition.ObservedGeneration == hosted.Generation,
-			fmt.Sprintf("%s=%s/%s: %s", condition.Type, condition.Status, condition.Reason, condition.Message), nil
-	}}
-}
-
-func (d *demo) crdsEstablished(ctx context.Context) (bool, string, error) {
-	for _, name := range []string{"nodepools.karpenter.sh", "nodeclaims.karpenter.sh", "clusterapinodeclasses." + v1alpha1.Group} {
-		crd := &apiextensionsv1.CustomResourceDefinition{}
-		if err := d.guest.Get(ctx, client.ObjectKey{Name: name}, crd); err != nil {
-			return false, "", client.IgnoreNotFound(err)
-		}
-		if !slices.ContainsFunc(crd.Status.Conditions, func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
-			return c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue
-		}) {
-			return false, name + " is not established", nil
-		}
-	}
-	return true, "", nil
-}
-
-// rolledOut says whether the component runs the payload of that release image, whole.
-func (d *demo) rolledOut(release string) func(context.Context) (bool, string, error) {
-	return func(ctx context.Context) (bool, string, error) {
-		hosted, err := d.hostedCluster(ctx)
-		if err != nil {
-			return false, "", err
-		}
-		version := hosted.Status.Version
-		if version == nil || version.Desired == nil || version.Desired.Requested != release {
-			return false, "the payload isn't resolved", nil
-		}
-		component := &v1beta1.ControlPlaneComponent{}
-		err = d.management.Get(ctx, client.ObjectKey{Namespace: hosting.ControlPlaneNamespace(d.Guest), Name: v1beta1.KarpenterComponent}, component)
-		if err != nil {
-			return false, "", client.IgnoreNotFound(err)
-		}
-		complete := meta.FindStatusCondition(component.Status.Conditions, v1beta1.RolloutComplete)
-		if complete == nil {
-			return false, "no condition RolloutComplete yet", nil
-		}
-		return complete.Status == metav1.ConditionTrue && component.Status.Version == version.Desired.Version, complete.Message, nil
-	}
-}
-
-func (d *demo) nodeClassReady(ctx context.Context) (bool, string, error) {
-	class := &v1alpha1.ClusterAPINodeClass{}
-	if err := d.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class); err != nil {
-		return false, "", client.IgnoreNotFound(err)
-	}
-	ready := class.StatusConditions().Get("Ready")
-	if ready == nil {
-		return false, "no condition Ready yet", nil
-	}
-	return ready.IsTrue(), fmt.Sprintf("Ready=%s: %s", ready.Status, ready.Message), nil
-}
-
-func (d *demo) completed(ctx context.Context) (bool, string, error) {
-	hosted, err := d.hostedCluster(ctx)
-	if err != nil {
-		return false, "", err
-	}
-	if hosted.Status.Version == nil || len(hosted.Status.Version.History) == 0 {
-		return false, "no history", nil
-	}
-	newest := hosted.Status.Version.History[0]
-	return newest.State == v1beta1.UpdateCompleted, fmt.Sprintf("%s is %s", newest.Version, newest.State), nil
 }
 
 // explain shows what a person would look at after a failure.

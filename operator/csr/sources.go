@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package csr
+
+import (
+	"context"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+// Watch is what the guests' connections are to watch.
+func (a *Approver) Watch() guest.Watch {
+	return guest.Watch{
+		Object:    &certificatesv1.CertificateSigningRequest{},
+		Transform: shrinkRequest,
+		Index:     requestIndex,
+		Extract:   indexRequest,
+		For:       func(s *scope.Scope) bool { return s.Profile.ApprovesCertificates },
+		Handle: func(hostedCluster types.NamespacedName) toolscache.ResourceEventHandler {
+			changed := func(object any) {
+				if tombstone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+					object = tombstone.Obj
+				}
+				if request, ok := object.(*certificatesv1.CertificateSigningRequest); ok && kubelets(request.Spec.SignerName) {
+					a.ledger.enqueue(Key{hostedCluster, request.Name})
+				}
+			}
+			return toolscache.ResourceEventHandlerFuncs{
+				AddFunc:    changed,
+				UpdateFunc: func(_, after any) { changed(after) },
+				DeleteFunc: changed,
+			}
+		},
+	}
+}
+
+// requestIndex indexes requests by what a node may have one of: its first certificate, by those that were approved, and a request for each
+// signer that is its own, by those that were neither denied nor failed.
+const requestIndex = "autonode.io/request"
+
+func indexRequest(object client.Object) []string {
+	csr, ok := object.(*certificatesv1.CertificateSigningRequest)
+	if !ok || !kubelets(csr.Spec.SignerName) ||
+		hasCondition(csr, certificatesv1.CertificateDenied) || hasCondition(csr, certificatesv1.CertificateFailed) {
+		return nil
+	}
+	if node, byNode := (request{CertificateSigningRequest: csr}).requester(); byNode {
+		return []string{ownRequest(csr.Spec.SignerName, node)}
+	}
+	if !hasCondition(csr, certificatesv1.CertificateApproved) {
+		return nil
+	}
+	r := newRequest(csr)
+	if node, ok := r.subject(); ok && r.bootstraps() {
+		return []string{firstCertificate(node)}
+	}
+	return nil
+}
+
+func firstCertificate(node string) string   { return "first/" + node }
+func ownRequest(signer, node string) string { return signer + "/" + node }
+
+// shrinkRequest drops what isn't looked at: issued certificates, and the content of requests to other signers.
+func shrinkRequest(object any) (any, error) {
+	if request, ok := object.(*certificatesv1.CertificateSigningRequest); ok {
+		request.ManagedFields = nil
+		if len(request.Status.Certificate) > 0 {
+			request.Status.Certificate = []byte{0} // that it is there is what counts
+		}
+		if !kubelets(request.Spec.SignerName) {
+			request.Spec.Request, request.Status = nil, certificatesv1.CertificateSigningRequestStatus{}
+		}
+	}
+	return object, nil
+}
+
+// onMachine has the undecided requests that name its node looked at again when there is something new to judge them by.
+func (a *Approver) onMachine() handler.TypedEventHandler[*clusterv1.Machine, Key] {
+	wake := func(machines ...*clusterv1.Machine) {
+		for _, machine := range machines {
+			if nodes := nodeNames(machine); len(nodes) > 0 {
+				a.ledger.wake(client.ObjectKey{Namespace: machine.Namespace, Name: machine.Labels[clusterv1.ClusterNameLabel]}, nodes...)
+			}
+		}
+	}
+	type queue = workqueue.TypedRateLimitingInterface[Key]
+	return handler.TypedFuncs[*clusterv1.Machine, Key]{
+		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*clusterv1.Machine], _ queue) { wake(e.Object) },
+		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*clusterv1.Machine], _ queue) { wake(e.Object) },
+		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*clusterv1.Machine], _ queue) {
+			if !equality.Semantic.DeepEqual(e.ObjectOld.Status, e.ObjectNew.Status) || !equality.Semantic.DeepEqual(e.ObjectOld.Labels, e.ObjectNew.Labels) {
+				wake(e.ObjectOld, e.ObjectNew)
+			}
+		},
+	}
+}
+
+// onHostedCluster has undecided requests looked at again when a pause ends, and forgotten when the HostedCluster is gone.
+func (a *Approver) onHostedCluster() handler.TypedEventHandler[*v1beta1.HostedCluster, Key] {
+	type queue = workqueue.TypedRateLimitingInterface[Key]
+	return handler.TypedFuncs[*v1beta1.HostedCluster, Key]{
+		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*v1beta1.HostedCluster], _ queue) {
+			if cluster, ok := guest.ClusterKey(e.ObjectNew); ok && statePaused(e.ObjectOld) && !statePaused(e.ObjectNew) {
+				a.ledger.wake(cluster)
+			}
+		},
+		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*v1beta1.HostedCluster], _ queue) {
+			if cluster, ok := guest.ClusterKey(e.Object); ok {
+				a.ledger.wake(cluster)
+			}
+			a.turns.drop(client.ObjectKeyFromObject(e.Object))
+		},
+	}
+}
+
+// onCluster does the same for a pause of Cluster API's.
+func (a *Approver) onCluster() handler.TypedEventHandler[*clusterv1.Cluster, Key] {
+	type queue = workqueue.TypedRateLimitingInterface[Key]
+	return handler.TypedFuncs[*clusterv1.Cluster, Key]{
+		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*clusterv1.Cluster], _ queue) {
+			a.ledger.wake(client.ObjectKeyFromObject(e.Object))
+		},
+		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*clusterv1.Cluster], _ queue) {
+			if annotations.IsPaused(e.ObjectOld, e.ObjectOld) && !annotations.IsPaused(e.ObjectNew, e.ObjectNew) {
+				a.ledger.wake(client.ObjectKeyFromObject(e.ObjectNew))
+			}
+		},
+	}
+}
