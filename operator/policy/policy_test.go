@@ -247,7 +247,7 @@ func TestPolicies(t *testing.T) {
 		"a newer minor version":           {class("mine", version("v1.37.0-rc.1+x")), "spec.version v1.37.0-rc.1+x exceeds 1.36.3"},
 		"a newer major version":           {class("mine", version("2.0.0")), "spec.version 2.0.0 exceeds 1.36.3"},
 		"a newer version from the start":  {creation(&v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: v1alpha1.ClusterAPINodeClassSpec{Version: "1.40.0"}}), "spec.version 1.40.0 exceeds 1.36.3"},
-		"a version that is none":          {class("mine", version("new")), "spec.version in body should match"},
+		"a version that is none":          {class("mine", version("new")), "version has to be a whole Kubernetes version"},
 		"the platform's patches":          {class("mine", patches(func(*v1alpha1.BootstrapPatches) {})), ""},
 		"patches of one's own":            {class("mine", patches(func(p *v1alpha1.BootstrapPatches) { p.Patches[0].Value = "evil" })), "spec.bootstrapPatches decide what a machine boots with, which belongs to the platform"},
 		"fewer patches than the platform": {class("mine", patches(func(p *v1alpha1.BootstrapPatches) { p.Patches = p.Patches[:1] })), "spec.bootstrapPatches decide what a machine boots with"},

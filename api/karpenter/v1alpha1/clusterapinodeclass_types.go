@@ -56,7 +56,7 @@ type ClusterAPINodeClassSpec struct {
 	// from, or else follow the platform's release payload.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:Pattern=`^v?(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)([-+].+)?$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^v?(0|[1-9][0-9]*)[.](0|[1-9][0-9]*)[.](0|[1-9][0-9]*)([-+].+)?$')",message="version has to be a whole Kubernetes version, such as 1.36.3"
 	Version string `json:"version,omitempty"`
 
 	// kubelet is what the nodes' kubelets reserve and how many pods they run.
@@ -67,7 +67,7 @@ type ClusterAPINodeClassSpec struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]+$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]+$')",message="defaultArchitecture has to be a value of the label kubernetes.io/arch, such as arm64: lower-case letters and digits"
 	DefaultArchitecture string `json:"defaultArchitecture,omitempty"`
 
 	// bootstrapPatches write what a node has to register with (taints, labels, kubelet settings) into bootstrap configs of
@@ -143,22 +143,19 @@ type BootstrapPatch struct {
 }
 
 // Deadlines are how long a machine may take.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.launch) || (duration(self.launch) >= duration('1m') && duration(self.launch) <= duration('24h'))",message="launch has to be between 1m and 24h"
-// +kubebuilder:validation:XValidation:rule="!has(self.registration) || (duration(self.registration) >= duration('1m') && duration(self.registration) <= duration('24h'))",message="registration has to be between 1m and 24h"
 type Deadlines struct {
 	// launch is from when a Machine is created, and once more from when its bootstrap data is there, until the infrastructure
 	// provider has a machine for it, that is a provider ID. Without it 15m.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('24h')",message="launch has to be a time between 1m and 24h, such as 40m"
 	Launch *metav1.Duration `json:"launch,omitempty"`
 	// registration is from then until the machine's node registers. Without it 15m.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('24h')",message="registration has to be a time between 1m and 24h, such as 40m"
 	Registration *metav1.Duration `json:"registration,omitempty"`
 }
 
@@ -168,7 +165,7 @@ type FailureReason struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:Pattern=`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$')",message="reason has to be a condition's reason, such as OutOfHosts: letters, digits, '_', ',' and ':', beginning with a letter"
 	Reason string `json:"reason"`
 	// means InsufficientCapacity or QuotaExceeded, after which the offering isn't tried again for a while; Failed, after which
 	// the machine is replaced; or Ignored, where a known reason doesn't mean here what it usually does.
