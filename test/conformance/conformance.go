@@ -22,7 +22,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/time/rate"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/autonode-io/autonode/test/world"
@@ -32,12 +31,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/progress"
 )
 
-const (
-	leftoversTimeout = time.Minute
-	// startInterval is between the starts of two specs. All guests' first ones at once keep a small machine so busy that pods are
-	// bound late, and some specs count on their being bound when they look at nodes.
-	startInterval = 3 * time.Second
-)
+const leftoversTimeout = time.Minute
 
 // The suites.
 const (
@@ -81,7 +75,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 	task.End("built in " + progress.Duration(task.Elapsed()))
 	r := &run{cfg: cfg, bin: bin, printer: printer, claims: newClaims(), results: map[string]*Results{},
-		starts: rate.NewLimiter(rate.Every(startInterval), 1)}
+		starts: newGate()}
 	for _, s := range suites(bin) {
 		if !slices.Contains(cfg.Suites, s.name) {
 			continue
@@ -139,7 +133,7 @@ type run struct {
 	chosen  []spec
 	printer *progress.Printer
 	claims  *claims
-	starts  *rate.Limiter
+	starts  *gate
 
 	mu        sync.Mutex
 	results   map[string]*Results // by provider
@@ -284,9 +278,9 @@ func (r *run) work(ctx context.Context, s setup, on runner, specs *queue, p prov
 		if !ok {
 			break
 		}
-		if err := r.starts.Wait(ctx); err != nil {
+		if err := r.starts.pass(ctx); err != nil {
 			done()
-			return fmt.Errorf("starting a spec: %w", err)
+			return err
 		}
 		result, err := r.runSpec(ctx, s, on, next, p, logs)
 		done()
