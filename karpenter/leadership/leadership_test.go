@@ -106,7 +106,7 @@ func elect(t *testing.T) *elector {
 		stop()
 		<-e.ended
 	})
-	g.Eventually(e.leading.Load).WithTimeout(10 * time.Second).Should(BeTrue())
+	g.Eventually(e.leading.Load).WithTimeout(time.Minute).Should(BeTrue())
 	return e
 }
 
@@ -120,7 +120,7 @@ func (e *elector) lease(g Gomega, ctx context.Context) *coordinationv1.Lease {
 func (e *elector) outlast(g Gomega) {
 	e.attempt.Store(0)
 	e.cut.Store(true)
-	g.Eventually(e.attempt.Load).WithTimeout(10 * time.Second).Should(BeNumerically(">", 30))
+	g.Eventually(e.attempt.Load).WithTimeout(time.Minute).Should(BeNumerically(">", 30))
 }
 
 func TestKeeper(t *testing.T) {
@@ -179,7 +179,7 @@ func TestKeeper(t *testing.T) {
 		lease.Spec.LeaseDurationSeconds = ptr.To(int32(3600))
 		g.Expect(e.Admin.Update(t.Context(), lease)).To(Succeed())
 		e.cut.Store(false)
-		g.Eventually(e.ended).WithTimeout(10 * time.Second).Should(BeClosed())
+		g.Eventually(e.ended).WithTimeout(time.Minute).Should(BeClosed())
 		g.Expect(e.leading.Load()).To(BeFalse())
 		g.Expect(e.keeper.Suspended()).To(BeTrue())
 	})

@@ -277,7 +277,7 @@ func TestInfrastructureConditions(t *testing.T) {
 			cached, err := set.Get(f.t.Context(), sandbox.TestMachine.GroupKind(), f.machine.Name)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(cached.GetResourceVersion()).To(Equal(u.GetResourceVersion()))
-		}).WithTimeout(10 * time.Second).Should(Succeed())
+		}).WithTimeout(time.Minute).Should(Succeed())
 	}
 	list := func(kind, status, reason, message string) map[string]any {
 		return map[string]any{"conditions": []any{

@@ -133,7 +133,7 @@ func TestRegister(t *testing.T) {
 		mine := f.machine
 		f.machine = others[len(others)-1]
 		f.say(infrastructure(metav1.ConditionFalse, "Trying", ""))
-		g.Eventually(counts.all.Load).WithTimeout(10*time.Second).Should(BeNumerically(">", before), "it looks whether fewer are")
+		g.Eventually(counts.all.Load).WithTimeout(time.Minute).Should(BeNumerically(">", before), "it looks whether fewer are")
 		g.Consistently(counts.all.Load).WithTimeout(time.Second).Should(BeNumerically("<=", before+2))
 		for _, m := range others[:marked-most] {
 			f.machine = m
