@@ -58,9 +58,10 @@ func TestMetrics(t *testing.T) {
 	collector := fleet.New(fleet.Config{Machines: s.Machines(nil), Unavailable: unavailable, Registry: prometheus.NewRegistry()})
 	ill := func(m *clusterv1.Machine) {
 		m.Status.SetTypedPhase(clusterv1.MachinePhaseRunning)
-		m.Status.Conditions = []metav1.Condition{{
-			Type: clusterv1.MachineOwnerRemediatedCondition, Status: metav1.ConditionFalse, Reason: "WaitingForRemediation", LastTransitionTime: metav1.Now(),
-		}}
+		m.Status.Conditions = []metav1.Condition{
+			{Type: clusterv1.MachineHealthCheckSucceededCondition, Status: metav1.ConditionFalse, Reason: "NodeUnhealthy", LastTransitionTime: metav1.Now()},
+			{Type: clusterv1.MachineOwnerRemediatedCondition, Status: metav1.ConditionFalse, Reason: "WaitingForRemediation", LastTransitionTime: metav1.Now()},
+		}
 	}
 	made(t, s, "a", "general", "0.25", phase(clusterv1.MachinePhaseRunning))
 	made(t, s, "b", "general", "0.5", phase(clusterv1.MachinePhaseProvisioning))

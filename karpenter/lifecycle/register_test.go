@@ -99,7 +99,7 @@ func TestRegister(t *testing.T) {
 		g.Expect(f.deleting(t.Context())).To(BeFalse())
 		mine := f.machine
 		f.machine = other
-		f.say(func(m *clusterv1.Machine) { m.Status.Conditions = nil })
+		f.say(recovered)
 		f.machine = mine
 		g.Eventually(f.deleting).WithContext(t.Context()).WithTimeout(30 * time.Second).Should(BeTrue())
 	})
@@ -137,7 +137,7 @@ func TestRegister(t *testing.T) {
 		g.Consistently(counts.all.Load).WithTimeout(time.Second).Should(BeNumerically("<=", before+2))
 		for _, m := range others[:marked-most] {
 			f.machine = m
-			f.say(func(m *clusterv1.Machine) { m.Status.Conditions = nil })
+			f.say(recovered)
 		}
 		f.machine = mine
 		g.Eventually(func() (gone int) {

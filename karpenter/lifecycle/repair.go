@@ -36,9 +36,11 @@ func newRepair(config Config) *repair {
 	return &repair{Config: config, held: map[string]sets.Set[string]{}, tally: tally{list: config.Machines.List}}
 }
 
-// Unhealthy tells whether a MachineHealthCheck wants a Machine to be replaced.
+// Unhealthy tells whether a MachineHealthCheck wants a Machine to be replaced. The mark alone doesn't say so: the check never takes it away, not
+// even when the machine has recovered. Cluster API's own owners look at both conditions too (collections.IsUnhealthyAndOwnerRemediated).
 func Unhealthy(m *clusterv1.Machine) bool {
-	return conditionOf(m, clusterv1.MachineOwnerRemediatedCondition).Status == metav1.ConditionFalse
+	return conditionOf(m, clusterv1.MachineHealthCheckSucceededCondition).Status == metav1.ConditionFalse &&
+		conditionOf(m, clusterv1.MachineOwnerRemediatedCondition).Status == metav1.ConditionFalse
 }
 
 // Repairable is how many of a NodePool's machines may be unhealthy at once for them to be replaced: 20 %, rounded up, as in
@@ -66,7 +68,7 @@ func (r *repair) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *
 		if first {
 			log.FromContext(ctx).Info("not replacing an unhealthy machine: too many are", "nodePool", pool, "unhealthy", unhealthy, "machines", all)
 			r.Recorder.Publish(warning(nodeClaim, RepairHeldReason,
-				"a MachineHealthCheck has marked %d of %d machines, more than the %d that are replaced at a time; none is until fewer are marked. This one: %s",
+				"a MachineHealthCheck has marked %d of %d machines, more than the %d that are replaced at a time; none is until fewer are unhealthy. This one: %s",
 				unhealthy, all, Repairable(all), why))
 		}
 		// What changes the count looks at it again.

@@ -23,6 +23,12 @@ func unhealthy(m *clusterv1.Machine) {
 	}
 }
 
+// recovered is what the check says when the machine is well again: it leaves its mark.
+func recovered(m *clusterv1.Machine) {
+	unhealthy(m)
+	m.Status.Conditions[0].Status, m.Status.Conditions[0].Reason, m.Status.Conditions[0].Message = metav1.ConditionTrue, "Succeeded", ""
+}
+
 // others adds machines to the NodePool, some of them unhealthy, and returns them when the cache has them.
 func (f *fixture) others(healthy, ill int) []*clusterv1.Machine {
 	f.t.Helper()
@@ -70,6 +76,17 @@ func TestRepair(t *testing.T) {
 		g.Expect(after.DeletionTimestamp).To(BeNil())
 	})
 
+	t.Run("When a machine recovers before it was replaced, it should keep it, though the mark stays", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.say(recovered)
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.DeletionTimestamp).To(BeNil())
+		g.Expect(f.recorder.Reasons()).To(BeEmpty())
+	})
+
 	t.Run("When more than a fifth of the NodePool is marked, it should hold, say so once, and go on when fewer are", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t)
@@ -85,7 +102,7 @@ func TestRepair(t *testing.T) {
 		g.Expect(f.recorder.Messages()[0]).To(ContainSubstring("3 of 6 machines, more than the 2 that"))
 
 		f.machine = others[0]
-		f.say(func(m *clusterv1.Machine) { m.Status.Conditions = nil })
+		f.say(recovered)
 		after, err := f.reconcile()
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(after.DeletionTimestamp).NotTo(BeNil())

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -17,13 +18,13 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// Story 12: a platform team's MachineHealthCheck finds a dead machine, and Karpenter replaces it.
+// Story 12: a platform team's MachineHealthCheck finds a dead machine, and Karpenter replaces it; not when it finds too many at once.
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	c := take(t, green)
 	c.nodePool(t, "mended")
-	c.workload(t, "web", 1, "500m", onPool("mended"))
+	c.workload(t, "web", 1, "500m", onPool("mended"), apart)
 	c.waitRunning(t, "web")
 	inPool := client.MatchingLabels{karpenterv1.NodePoolLabelKey: "mended"}
 	check := &clusterv1.MachineHealthCheck{
@@ -55,5 +56,53 @@ func TestRepair(t *testing.T) {
 			g.Expect(list.Items).To(ConsistOf(HaveField("Name", Not(Equal(dead)))), "the dead machine goes, another one comes")
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.waitRunning(t, "web")
+	})
+
+	t.Run("When it marks more machines than are replaced at a time, it should hold, say so, and go on when enough have recovered", func(t *testing.T) {
+		g := NewWithT(t)
+		c.scale(t, "web", 3)
+		c.waitRunning(t, "web")
+		marked := c.machinesOf(g, t.Context(), "mended")
+		g.Expect(marked).To(HaveLen(3))
+		dies := func(machine, value string) {
+			object := &infrav1.KwokMachine{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: machine}}
+			c.annotate(g, t.Context(), object, infrav1.FaultDies, value)
+		}
+		for _, machine := range marked {
+			dies(machine, "true")
+		}
+		// They are marked one by one: the first may be replaced before there is a second one.
+		kept := func(g Gomega, ctx context.Context) (names []string) {
+			for _, claim := range c.nodeClaims(g, ctx) {
+				if slices.Contains(marked, claim.Name) && claim.DeletionTimestamp == nil {
+					names = append(names, claim.Name)
+				}
+			}
+			return names
+		}
+		var held []string
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			held = kept(g, ctx)
+			g.Expect(c.eventsOn(ctx, "NodeClaim", "RepairHeld")).To(And(HaveLen(len(held)),
+				HaveEach(ContainSubstring("of 3 machines, more than the 1 that are replaced at a time"))))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		g.Expect(len(held)).To(BeNumerically(">=", 2), "at most one is replaced: %v", held)
+		// Nothing to wait for: what must not happen is looked for during what a replacement takes to begin.
+		g.Consistently(kept).WithContext(t.Context()).WithTimeout(soon / 6).WithPolling(interval).Should(ConsistOf(held))
+
+		dead, recovered := held[0], held[1:]
+		for _, machine := range marked {
+			if machine != dead {
+				dies(machine, "false")
+			}
+		}
+		g.Eventually(kept).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(ConsistOf(recovered))
+		dies(dead, "false") // a minute sooner its pods end, and all has been decided
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.machinesOf(g, ctx, "mended")).To(And(HaveLen(3), ContainElements(recovered), Not(ContainElement(dead))))
+			c.expectOneEach(g, ctx)
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		c.waitRunning(t, "web")
+		g.Expect(kept(g, t.Context())).To(ConsistOf(recovered))
 	})
 }
