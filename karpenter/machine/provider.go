@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -80,15 +80,15 @@ func (p *Provider) Owns(object client.Object) bool {
 		v1alpha1.MadeForNodeClaim(object)
 }
 
-// Paused says whether the Cluster is paused: nothing is written then, because somebody may be moving its objects away. A Cluster
-// that doesn't exist isn't paused.
+// Paused says whether the Cluster is paused, by its spec or by the annotation: nothing is written then, because somebody may be moving its
+// objects away. A Cluster that doesn't exist isn't paused.
 func (p *Provider) Paused(ctx context.Context) (bool, error) {
 	cluster := &clusterv1.Cluster{}
 	key := types.NamespacedName{Namespace: p.Namespace, Name: p.ClusterName}
 	if err := p.Management.Get(ctx, key, cluster, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("reading Cluster %s: %w", key, err)
 	}
-	return ptr.Deref(cluster.Spec.Paused, false), nil
+	return annotations.IsPaused(cluster, cluster), nil
 }
 
 func (p *Provider) ownsFor(object client.Object, uid types.UID) bool {
@@ -102,7 +102,7 @@ func (p *Provider) Create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 	if err != nil {
 		return nil, err
 	}
-	if ptr.Deref(plan.Cluster.Spec.Paused, false) {
+	if annotations.IsPaused(plan.Cluster, plan.Cluster) {
 		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(objects.Machine), ErrPaused)
 	}
 	uid := plan.NodeClaim.UID

@@ -114,6 +114,23 @@ func TestReplay(t *testing.T) {
 }
 
 func TestPaused(t *testing.T) {
+	for how, set := range map[string]func(cluster *clusterv1.Cluster, paused bool){
+		"by spec.paused":   func(cluster *clusterv1.Cluster, paused bool) { cluster.Spec.Paused = &paused },
+		"by an annotation": annotate,
+	} {
+		t.Run(how, func(t *testing.T) { testPaused(t, set) })
+	}
+}
+
+// annotate pauses a Cluster by Cluster API's annotation, whose value doesn't matter.
+func annotate(cluster *clusterv1.Cluster, paused bool) {
+	cluster.Annotations = map[string]string{}
+	if paused {
+		cluster.Annotations[clusterv1.PausedAnnotation] = ""
+	}
+}
+
+func testPaused(t *testing.T, set func(cluster *clusterv1.Cluster, paused bool)) {
 	g := NewWithT(t)
 	s := sandbox.New(t)
 	machines := s.Machines(nil)
@@ -123,7 +140,7 @@ func TestPaused(t *testing.T) {
 	half(t, s, late, 2)
 	pause := func(paused bool) {
 		stored := s.Cluster.DeepCopy()
-		s.Cluster.Spec.Paused = &paused
+		set(s.Cluster, paused)
 		g.Expect(s.Admin.Patch(t.Context(), s.Cluster, client.MergeFrom(stored))).To(Succeed())
 		g.Eventually(func() (bool, error) { return machines.Paused(t.Context()) }).Should(Equal(paused))
 	}

@@ -136,6 +136,16 @@ func TestLaunchAllowed(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { delete(n.Annotations, v1alpha1.DrainingAnnotation) })
 		f.ready()
 	})
+	t.Run("When the Cluster is paused by an annotation, it should launch nothing until it resumes", func(t *testing.T) {
+		patch := client.MergeFrom(f.Cluster.DeepCopy())
+		metav1.SetMetaDataAnnotation(&f.Cluster.ObjectMeta, clusterv1.PausedAnnotation, "")
+		f.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
+		f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.ClusterPausedReason)
+		patch = client.MergeFrom(f.Cluster.DeepCopy())
+		delete(f.Cluster.Annotations, clusterv1.PausedAnnotation)
+		f.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
+		f.ready()
+	})
 	t.Run("When the Cluster is paused, it should launch nothing until it resumes", func(t *testing.T) {
 		patch := client.MergeFrom(f.Cluster.DeepCopy())
 		f.Cluster.Spec.Paused = ptr.To(true)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -111,7 +112,7 @@ func (r *Resolver) Cluster(ctx context.Context) (Cluster, error) {
 	if !ptr.Deref(cluster.Status.Initialization.InfrastructureProvisioned, false) {
 		return Cluster{}, ErrNotProvisioned
 	}
-	c := Cluster{Paused: ptr.Deref(cluster.Spec.Paused, false)}
+	c := Cluster{Paused: annotations.IsPaused(cluster, cluster)}
 	for _, domain := range cluster.Status.FailureDomains {
 		c.FailureDomains = append(c.FailureDomains, domain.Name)
 	}
