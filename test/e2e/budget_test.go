@@ -58,9 +58,28 @@ func names(nodes []corev1.Node) []string {
 }
 
 // watchDisruptions watches every change of every NodeClaim from now on. The function that it returns ends the watch and
-// says how many nodes were disrupted at once at most, and which nodes ever were, counted as Karpenter's budgets do. It goes
-// on when the API server is restarted, as an upgrade does: while that is away, Karpenter can't decide anything either.
+// says how many nodes were disrupted at once at most, and which nodes ever were, counted as Karpenter's budgets do.
 func (c *cluster) watchDisruptions(t *testing.T) (result func() (most int, ever []string)) {
+	t.Helper()
+	most := 0
+	now, ever := map[types.UID]struct{}{}, map[string]struct{}{}
+	end := c.watchNodeClaims(t, func(claim *karpenterv1.NodeClaim) {
+		if disruption.Counts(claim) {
+			now[claim.UID], ever[claim.Status.NodeName] = struct{}{}, struct{}{}
+		} else {
+			delete(now, claim.UID)
+		}
+		most = max(most, len(now))
+	}, func(claim *karpenterv1.NodeClaim) { delete(now, claim.UID) })
+	return func() (int, []string) {
+		end()
+		return most, keys(ever)
+	}
+}
+
+// watchNodeClaims calls see with every NodeClaim and with each of its changes, and forget when it has gone, one after another, until it is
+// ended. It goes on when the API server is restarted, as an upgrade does: while that is away, Karpenter can't decide anything either.
+func (c *cluster) watchNodeClaims(t *testing.T, see, forget func(*karpenterv1.NodeClaim)) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	informer := toolscache.NewSharedInformer(&toolscache.ListWatch{
@@ -74,40 +93,28 @@ func (c *cluster) watchDisruptions(t *testing.T) (result func() (most int, ever 
 	}, &karpenterv1.NodeClaim{}, 0)
 
 	var mu sync.Mutex
-	var most int
-	now, ever := map[types.UID]struct{}{}, map[string]struct{}{}
-	see := func(object any) {
-		claim := object.(*karpenterv1.NodeClaim)
-		mu.Lock()
-		defer mu.Unlock()
-		if disruption.Counts(claim) {
-			now[claim.UID], ever[claim.Status.NodeName] = struct{}{}, struct{}{}
-		} else {
-			delete(now, claim.UID)
+	one := func(what func(*karpenterv1.NodeClaim)) func(any) {
+		return func(object any) {
+			if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+				object = last.Obj
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			what(object.(*karpenterv1.NodeClaim))
 		}
-		most = max(most, len(now))
-	}
-	forget := func(object any) {
-		if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-			object = last.Obj
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		delete(now, object.(*karpenterv1.NodeClaim).UID)
 	}
 	_, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: see, UpdateFunc: func(_, object any) { see(object) }, DeleteFunc: forget,
+		AddFunc: one(see), UpdateFunc: func(_, object any) { one(see)(object) }, DeleteFunc: one(forget),
 	})
 	g := NewWithT(t)
 	g.Expect(err).NotTo(HaveOccurred())
 	var done sync.WaitGroup
 	done.Go(func() { informer.RunWithContext(ctx) })
 	g.Expect(toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced)).To(BeTrue())
-	return func() (int, []string) {
+	return func() {
 		cancel()
 		done.Wait()
-		mu.Lock()
+		mu.Lock() // what was seen is the caller's now
 		defer mu.Unlock()
-		return most, keys(ever)
 	}
 }

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/test/world/hosting"
+	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
+)
+
+// Story 17: a platform team changes what nodes are made from. The nodes are replaced once, within the disruption budget, and say why.
+func TestDrift(t *testing.T) {
+	t.Parallel()
+	c := take(t, violet)
+	g := NewWithT(t)
+	g.Expect(c.guest.Create(t.Context(), &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "web"},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+		},
+	})).To(Succeed())
+	c.nodePool(t, "general", require(corev1.LabelInstanceTypeStable, "c2-small"), budget("1"))
+	web := c.workload(t, "web", 2, "100m", apart)
+	c.waitRunning(t, "web")
+
+	inNamespace := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: c.namespace(), Name: name} }
+	for _, tc := range []struct {
+		name, reason string
+		template     client.Object
+		field, value string
+	}{
+		{"When an infrastructure template's content changes, it should replace each node once, one after the other", "ShapeDrifted",
+			&infrav1.KwokMachineTemplate{ObjectMeta: inNamespace("c2-small")}, "nodeLabels", `{"rack":"new"}`},
+		{"When the bootstrap template's content changes, it should replace each node once, one after the other", "BootstrapDrifted",
+			&bootstrapv1.KubeadmConfigTemplate{ObjectMeta: inNamespace(hosting.BootstrapTemplate)}, "preKubeadmCommands", `["true"]`},
+	} {
+		change := func(ctx context.Context, value string) error {
+			patch := fmt.Appendf(nil, `{"spec":{"template":{"spec":{%q:%s}}}}`, tc.field, value)
+			return c.management.Patch(ctx, tc.template, client.RawPatch("application/merge-patch+json", patch))
+		}
+		t.Cleanup(func() { NewWithT(t).Expect(change(context.WithoutCancel(t.Context()), "null")).To(Succeed()) })
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			before := names(c.nodes(g, t.Context()))
+			g.Expect(before).To(HaveLen(2))
+			disrupted, reasons := c.watchDisruptions(t), c.watchDrift(t)
+			g.Expect(change(t.Context(), tc.value)).To(Succeed())
+			g.Eventually(func(g Gomega, ctx context.Context) {
+				c.expectMostRun(g, ctx, web)
+				g.Expect(names(c.nodes(g, ctx))).To(And(HaveLen(2), Not(ContainElement(BeElementOf(before)))))
+				c.expectOneEach(g, ctx)
+			}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+			c.waitRunning(t, "web")
+			most, replaced := disrupted()
+			g.Expect(most).To(Equal(1), "the most nodes that were disrupted at once")
+			g.Expect(replaced).To(ConsistOf(before))
+			g.Expect(reasons()).To(Equal(map[string]string{before[0]: tc.reason, before[1]: tc.reason}))
+		})
+	}
+
+	t.Run("When the nodes are what they would be made as now, it should replace none again", func(t *testing.T) {
+		g := NewWithT(t)
+		disrupted, after := c.watchDisruptions(t), names(c.nodes(g, t.Context()))
+		// Nothing to wait for: what must not happen is looked for over some of Karpenter's rounds.
+		g.Consistently(func(g Gomega, ctx context.Context) {
+			g.Expect(names(c.nodes(g, ctx))).To(ConsistOf(after))
+		}).WithContext(t.Context()).WithTimeout(soon / 2).WithPolling(interval).Should(Succeed())
+		expectUndisturbed(t, disrupted)
+	})
+}
+
+// watchDrift watches every NodeClaim from now on. The function that it returns ends the watch and says of each node that has drifted why, by
+// its name.
+func (c *cluster) watchDrift(t *testing.T) (result func() map[string]string) {
+	t.Helper()
+	reasons := map[string]string{}
+	end := c.watchNodeClaims(t, func(claim *karpenterv1.NodeClaim) {
+		for _, condition := range claim.Status.Conditions {
+			if condition.Type == karpenterv1.ConditionTypeDrifted && condition.Status == metav1.ConditionTrue {
+				reasons[claim.Status.NodeName] = condition.Reason
+			}
+		}
+	}, func(*karpenterv1.NodeClaim) {})
+	return func() map[string]string {
+		end()
+		return reasons
+	}
+}
+
+// expectMostRun ends the Eventually that g belongs to when more than one pod of a Deployment isn't available.
+func (c *cluster) expectMostRun(g Gomega, ctx context.Context, of *appsv1.Deployment) {
+	now := &appsv1.Deployment{}
+	g.Expect(c.guest.Get(ctx, client.ObjectKeyFromObject(of), now)).To(Succeed())
+	if available := now.Status.AvailableReplicas; available < *now.Spec.Replicas-1 {
+		StopTrying(fmt.Sprintf("%d of %d pods of %s run", available, *now.Spec.Replicas, now.Name)).Now()
+	}
+}
