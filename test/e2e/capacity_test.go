@@ -103,14 +103,16 @@ func (c *cluster) fault(t *testing.T, template, name, value string) {
 	t.Helper()
 	object := &infrav1.KwokMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: template}}
 	c.annotate(NewWithT(t), t.Context(), object, name, value)
-	t.Cleanup(func() {
-		patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, name))
-		NewWithT(t).Expect(c.management.Patch(context.WithoutCancel(t.Context()), object, patch)).To(Succeed())
-	})
+	t.Cleanup(func() { c.unannotate(NewWithT(t), context.WithoutCancel(t.Context()), object, name) })
 }
 
 func (c *cluster) annotate(g Gomega, ctx context.Context, object client.Object, name, value string) {
 	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, name, value))
+	g.Expect(c.management.Patch(ctx, object, patch)).To(Succeed())
+}
+
+func (c *cluster) unannotate(g Gomega, ctx context.Context, object client.Object, name string) {
+	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, name))
 	g.Expect(c.management.Patch(ctx, object, patch)).To(Succeed())
 }
 

@@ -4,16 +4,23 @@ package e2e
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// Story 13: a pause freezes Karpenter and nothing else, and leaves no trace.
+// Story 13: a pause freezes Karpenter and nothing else, and leaves no trace, whether somebody pauses the HostedCluster or Cluster API's Cluster. Where
+// only a source of machines is paused, pods get others.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	c := take(t, amber)
@@ -52,6 +59,67 @@ func TestPause(t *testing.T) {
 		g.Expect(c.hostedCluster(g, t.Context()).Status.AutoNode).To(And(
 			HaveField("State", v1beta1.AutoNodeStateEnabled), HaveField("Message", BeEmpty())))
 	})
+
+	t.Run("When Cluster API's Cluster is paused, pending pods should wait and nothing be written, until it resumes", func(t *testing.T) {
+		g := NewWithT(t)
+		t.Cleanup(func() { c.pauseCluster(t, context.WithoutCancel(t.Context()), false) })
+		c.pauseCluster(t, t.Context(), true)
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.karpenterPods(g, ctx)).To(BeEmpty())
+			g.Expect(c.condition(g, ctx, v1beta1.AutoNodeEnabled)).To(And(
+				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.PausedReason),
+				HaveField("Message", ContainSubstring("Cluster %s/%s is paused; unpause it to go on", c.namespace(), c.name))))
+			g.Expect(c.machines(g, ctx)).To(HaveEach(HaveField("Status.Conditions", ContainElement(And(
+				HaveField("Type", clusterv1.PausedCondition), HaveField("Status", metav1.ConditionTrue))))), "what Cluster API writes about it")
+		}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
+		machines, nodes := c.machineRevisions(g, t.Context()), names(c.nodes(g, t.Context()))
+		c.scale(t, "web", 3)
+		g.Consistently(func(g Gomega, ctx context.Context) {
+			g.Expect(c.nodeClaims(g, ctx)).To(HaveLen(2))
+			g.Expect(c.machineRevisions(g, ctx)).To(Equal(machines))
+		}).WithContext(t.Context()).WithTimeout(soon / 6).WithPolling(interval).Should(Succeed())
+		c.pauseCluster(t, t.Context(), false)
+		c.waitRunning(t, "web")
+		c.waitEnabled(t, initialRelease)
+		g.Expect(names(c.nodes(g, t.Context()))).To(ContainElements(nodes))
+	})
+
+	source := &infrav1.KwokMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: "c2-small"}}
+	t.Cleanup(func() {
+		c.unannotate(NewWithT(t), context.WithoutCancel(t.Context()), source, clusterv1.PausedAnnotation)
+	})
+	t.Run("When a source is paused, pods should get another, those that may have no other wait, and its nodes stay", func(t *testing.T) {
+		g := NewWithT(t)
+		nodes := names(c.nodes(g, t.Context()))
+		c.annotate(g, t.Context(), source, clusterv1.PausedAnnotation, "true")
+		paused := source.ResourceVersion
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			class := &v1alpha1.ClusterAPINodeClass{}
+			g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+			g.Expect(class.Status.Shapes).To(ContainElement(And(HaveField("InstanceType", source.Name), HaveField("Unavailable", v1alpha1.ShapePaused))))
+		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+		c.nodePool(t, "bound", require(corev1.LabelInstanceTypeStable, source.Name))
+		c.workload(t, "bound", 1, "100m", onPool("bound"))
+		c.scale(t, "web", 4)
+		c.waitRunning(t, "web")
+		g.Expect(c.nodes(g, t.Context())).To(HaveLen(4))
+		for _, node := range c.nodes(g, t.Context()) {
+			if !slices.Contains(nodes, node.Name) {
+				g.Expect(node.Labels).NotTo(HaveKeyWithValue(corev1.LabelInstanceTypeStable, source.Name))
+			}
+		}
+		g.Expect(names(c.nodes(g, t.Context()))).To(ContainElements(nodes))
+		g.Expect(c.machinesOf(g, t.Context(), "bound")).To(BeEmpty())
+		g.Expect(c.management.Get(t.Context(), client.ObjectKeyFromObject(source), source)).To(Succeed())
+		g.Expect(source.ResourceVersion).To(Equal(paused), "it is only read")
+	})
+
+	t.Run("When the source resumes, the pods that waited for it should run", func(t *testing.T) {
+		g := NewWithT(t)
+		c.unannotate(g, t.Context(), source, clusterv1.PausedAnnotation)
+		c.waitRunning(t, "bound")
+		g.Expect(c.nodesOf(g, t.Context(), "bound")).To(ConsistOf(HaveField("Labels", HaveKeyWithValue(corev1.LabelInstanceTypeStable, source.Name))))
+	})
 }
 
 // pauseUntil sets spec.pausedUntil.
@@ -62,4 +130,21 @@ func (c *cluster) pauseUntil(t *testing.T, ctx context.Context, until *string) {
 	before := hosted.DeepCopy()
 	hosted.Spec.PausedUntil = until
 	g.Expect(c.management.Patch(ctx, hosted, client.MergeFrom(before))).To(Succeed())
+}
+
+// pauseCluster pauses Cluster API's Cluster, or lets it go on.
+func (c *cluster) pauseCluster(t *testing.T, ctx context.Context, paused bool) {
+	t.Helper()
+	object := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: c.name}}
+	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"paused":%t}}`, paused))
+	NewWithT(t).Expect(c.management.Patch(ctx, object, patch)).To(Succeed())
+}
+
+// machineRevisions changes when anybody writes to a Machine.
+func (c *cluster) machineRevisions(g Gomega, ctx context.Context) map[string]string {
+	revisions := map[string]string{}
+	for _, machine := range c.machines(g, ctx) {
+		revisions[machine.Name] = machine.ResourceVersion
+	}
+	return revisions
 }
