@@ -282,6 +282,7 @@ func TestStore(t *testing.T) {
 	t.Run("When nothing has changed, it should hand out the same snapshot", func(t *testing.T) {
 		store, _, _ := newStore()
 		first := store.Set(nodeClass(1), []shape.Shape{newShape("c2-small", 2, 0.021, nil)}, cluster)
+		store.OnSet(func() { t.Error("there is nothing to tell") })
 		second := store.Set(nodeClass(1), []shape.Shape{newShape("c2-small", 2, 0.021, nil)}, cluster)
 		third, err := store.Snapshot("default")
 		if first != second || second != third || err != nil {
@@ -308,8 +309,13 @@ func TestStore(t *testing.T) {
 		t.Run("When this changes: "+name+", it should build anew", func(t *testing.T) {
 			store, _, _ := newStore()
 			first := store.Set(nodeClass(1), []shape.Shape{newShape("c2-small", 2, 0.021, nil)}, cluster)
+			told := 0
+			store.OnSet(func() { told++ })
 			if second := change(store); first == second {
 				t.Error("it is the same snapshot")
+			}
+			if told != 1 {
+				t.Errorf("told %d times", told)
 			}
 		})
 	}
@@ -339,7 +345,11 @@ func TestStore(t *testing.T) {
 	t.Run("When a node class is deleted, it should be forgotten", func(t *testing.T) {
 		store, _, _ := newStore()
 		store.Set(nodeClass(1), nil, cluster)
-		store.Delete("default")
+		told := false
+		store.OnSet(func() { told = true })
+		if store.Delete("default"); !told {
+			t.Error("nobody was told")
+		}
 		if _, err := store.Snapshot("default"); !errors.Is(err, ErrNotBuilt) {
 			t.Errorf("error: %v", err)
 		}

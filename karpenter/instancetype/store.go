@@ -5,6 +5,7 @@ package instancetype
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,6 +38,10 @@ type Config struct {
 type Store struct {
 	Config
 	entries sync.Map // of node class name to *entry
+
+	mu sync.Mutex
+	// observers are told when what is set has changed.
+	observers []func()
 }
 
 type entry struct {
@@ -66,7 +71,8 @@ func (s *Store) SetPartial(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []sha
 	e := value.(*entry)
 	key := keyOf(nodeClass, shapes, cluster, gaps)
 	e.mu.Lock()
-	if e.key != key {
+	changed := e.key != key
+	if changed {
 		e.key = key
 		e.input = Input{
 			Kubelet:     nodeClass.Spec.Kubelet.DeepCopy(),
@@ -82,7 +88,26 @@ func (s *Store) SetPartial(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []sha
 		e.built.Store(s.build(e.input))
 	}
 	e.mu.Unlock()
+	if changed {
+		s.notify()
+	}
 	return s.current(e)
+}
+
+// OnSet calls f, which must not block, whenever what a node class's instance types are made from has changed, or a node class is forgotten.
+func (s *Store) OnSet(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.observers = append(s.observers, f)
+}
+
+func (s *Store) notify() {
+	s.mu.Lock()
+	observers := slices.Clone(s.observers)
+	s.mu.Unlock()
+	for _, f := range observers {
+		f()
+	}
 }
 
 // OnChange calls f, which must neither block nor ask the store anything, whenever an offering becomes unavailable or a source full, or
@@ -109,7 +134,10 @@ func (s *Store) Shapes(nodeClass string) []shape.Shape {
 }
 
 // Delete forgets a node class.
-func (s *Store) Delete(nodeClass string) { s.entries.Delete(nodeClass) }
+func (s *Store) Delete(nodeClass string) {
+	s.entries.Delete(nodeClass)
+	s.notify()
+}
 
 // Snapshot of a node class, or ErrNotBuilt. It takes no lock and allocates nothing unless something that isn't set with Set has
 // changed since the last call: whether an offering is available, what it costs, what nodes of a shape have, or which forms
