@@ -45,6 +45,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/drift"
 	"github.com/autonode-io/autonode/karpenter/fleet"
+	"github.com/autonode-io/autonode/karpenter/floor"
 	"github.com/autonode-io/autonode/karpenter/informer"
 	"github.com/autonode-io/autonode/karpenter/instancetype"
 	"github.com/autonode-io/autonode/karpenter/leadership"
@@ -368,6 +369,13 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 			Guest:           guest.GetClient(),
 			ManagementCache: management.GetCache(),
 			Machines:        machines,
+		}),
+		floor.New(floor.Config{
+			Guest:           guest.GetClient(),
+			ManagementCache: management.GetCache(),
+			Machines:        machines,
+			InstanceTypes:   instanceTypes,
+			Suspended:       keeper.Suspended,
 		}),
 		fleet.New(fleet.Config{Machines: machines, Unavailable: unavailable}),
 		orphan.New(orphan.Config{

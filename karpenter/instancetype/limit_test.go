@@ -4,7 +4,6 @@ package instancetype
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -68,29 +67,4 @@ func TestMaximumSize(t *testing.T) {
 			t.Errorf("%d offerings were available, then %d", before, after)
 		}
 	})
-}
-
-func TestMinimumSize(t *testing.T) {
-	for _, tc := range []struct {
-		name   string
-		change func(*shape.Shape)
-		want   string
-	}{
-		{"When nobody keeps a minimum, it should say so and use the shape", func(s *shape.Shape) { s.MinSize = ptr.To(2) },
-			`TestMachineTemplate clusters-blue/c2-small: annotation cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size: "2" isn't kept`},
-		{"When the MachineDeployment's own replicas are the minimum, it should have nothing to say", func(s *shape.Shape) { s.MinSize, s.Replicas = ptr.To(2), 2 }, ""},
-		{"When the minimum is none, it should have nothing to say", func(s *shape.Shape) { s.MinSize = ptr.To(0) }, ""},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			s := Build(input(newShape("c2-small", 2, 0.021, tc.change)))
-			if len(s.InstanceTypes) != 1 || len(s.InstanceTypes[0].Offerings.Available()) != 2 || len(s.Problems) != 0 {
-				t.Errorf("the shape isn't in use: %v", s.Problems)
-			}
-			switch {
-			case tc.want == "" && len(s.Unkept) == 0:
-			case len(s.Unkept) != 1 || !strings.HasPrefix(s.Unkept[0].Error(), tc.want):
-				t.Errorf("got %v, want %s", s.Unkept, tc.want)
-			}
-		})
-	}
 }

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
@@ -80,8 +79,6 @@ type Snapshot struct {
 	InstanceTypes []*cloudprovider.InstanceType
 	// Problems are the shapes and settings that were left out of the snapshot.
 	Problems []error
-	// Unkept are the minimum sizes that nobody keeps. Their shapes are in use.
-	Unkept []error
 
 	choices map[offering.Key]*Choice
 	shapes  map[string]*shape.Shape
@@ -217,12 +214,6 @@ func (b builder) build() *Snapshot {
 		it.DynamicResources = devicesOf(shapes)
 		for _, sh := range shapes {
 			s.shapes[sh.Source.Annotation()] = sh
-			if sh.MinSize != nil && *sh.MinSize > sh.Replicas {
-				s.Unkept = append(s.Unkept, &shape.InvalidError{
-					Source: sh.Source, Key: "annotation " + clusterv1.AutoscalerMinSizeAnnotation, Value: strconv.Itoa(*sh.MinSize),
-					Problem: "isn't kept: Karpenter removes nodes that nobody needs; a NodePool with spec.replicas keeps some, and so do a MachineDeployment's own replicas",
-				})
-			}
 			if len(sh.Taints) > 0 {
 				s.taints[name] = append(s.taints[name], sh.Taints...)
 			}

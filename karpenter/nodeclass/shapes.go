@@ -61,9 +61,9 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 
 	problems := slices.Concat(in.found.SelectorErrs, in.found.Unreadable, invalid(in.found), unversioned, snapshot.Problems)
 	// notes are what isn't as somebody meant it, although every shape is in use.
-	notes, noted := snapshot.Unkept, v1alpha1.MinSizeNotKeptReason
+	var notes []error
 	if s.Prices != nil && s.Prices.Problem() != nil {
-		notes, noted = append([]error{s.Prices.Problem()}, notes...), v1alpha1.PricesUnreadableReason
+		notes = []error{s.Prices.Problem()}
 	}
 	usable := len(shapes) > 0 && !snapshot.Empty()
 	switch {
@@ -71,7 +71,7 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 		conditions.SetTrueWithReason(condition, v1alpha1.SomeInvalidReason,
 			fmt.Sprintf("%s; the other %s in use", summary(append(problems, notes...)), plural(len(shapes), "shape is", "shapes are")))
 	case usable && len(notes) > 0:
-		conditions.SetTrueWithReason(condition, noted, summary(notes))
+		conditions.SetTrueWithReason(condition, v1alpha1.PricesUnreadableReason, summary(notes))
 	case usable:
 		conditions.SetTrueWithReason(condition, condition, fmt.Sprintf("%s, the cheapest is %s", plural(len(shapes), "shape", "shapes"), nodeClass.Status.Cheapest))
 	case len(in.found.SelectorErrs) > 0:

@@ -136,6 +136,14 @@ func (s *Shape) Limit() (limit int, limited bool) {
 	return max(*s.MaxSize-s.Replicas, 0), true
 }
 
+// Floor is the number of machines made from the shape that stay although nobody needs them. What the source keeps itself counts, as for Limit.
+func (s *Shape) Floor() int {
+	if s.MinSize == nil {
+		return 0
+	}
+	return max(*s.MinSize-s.Replicas, 0)
+}
+
 // InvalidError says why one source is left out. The others stay usable.
 type InvalidError struct {
 	Source Source

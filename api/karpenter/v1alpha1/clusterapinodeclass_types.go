@@ -343,9 +343,6 @@ const (
 	AllInvalidReason = "AllInvalid"
 	// SomeInvalidReason: some of what matches is malformed and left out; the others are in use.
 	SomeInvalidReason = "SomeInvalid"
-	// MinSizeNotKeptReason: a source has the Cluster Autoscaler's annotation for a minimum size, which Karpenter doesn't know.
-	// Give a NodePool spec.replicas, or the MachineDeployment its own replicas; the shape is in use all the same.
-	MinSizeNotKeptReason = "MinSizeNotKept"
 	// ReferenceNotFoundReason: a MachineDeployment refers to a template that doesn't exist; create it, or correct the name.
 	ReferenceNotFoundReason = "ReferenceNotFound"
 	// PricesUnreadableReason: the file that Karpenter reads prices from (ConfigMap karpenter-prices beside it) can't be understood;

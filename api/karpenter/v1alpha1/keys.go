@@ -54,6 +54,10 @@ const (
 	MachineAnnotation = Group + "/machine"
 )
 
+// KeptForMinimumAnnotation is on a node that stays for the minimum size of a shape source, which it names as ShapeSourceAnnotation does. It
+// says that the provider has set Karpenter's annotation karpenter.sh/do-not-disrupt, and not a person.
+const KeptForMinimumAnnotation = Group + "/kept-for-minimum"
+
 const (
 	// DrainingAnnotation is set by the operator on a node class, with the value "true", while AutoNode is being turned
 	// off: no node of that class is launched any more, and those there are drain.
