@@ -36,11 +36,12 @@ func newRepair(config Config) *repair {
 	return &repair{Config: config, held: map[string]sets.Set[string]{}, tally: tally{list: config.Machines.List}}
 }
 
-// Unhealthy tells whether a MachineHealthCheck wants a Machine to be replaced. The mark alone doesn't say so: the check never takes it away, not
-// even when the machine has recovered. Cluster API's own owners look at both conditions too (collections.IsUnhealthyAndOwnerRemediated).
+// Unhealthy tells whether a MachineHealthCheck wants a Machine to be replaced. Its mark alone doesn't say so: the check never takes it away, not
+// even when the machine has recovered, and Cluster API's own owners look at both conditions too (collections.IsUnhealthyAndOwnerRemediated). Where
+// nothing tells how the check went, somebody else has made the mark, and means it.
 func Unhealthy(m *clusterv1.Machine) bool {
-	return conditionOf(m, clusterv1.MachineHealthCheckSucceededCondition).Status == metav1.ConditionFalse &&
-		conditionOf(m, clusterv1.MachineOwnerRemediatedCondition).Status == metav1.ConditionFalse
+	return conditionOf(m, clusterv1.MachineOwnerRemediatedCondition).Status == metav1.ConditionFalse &&
+		conditionOf(m, clusterv1.MachineHealthCheckSucceededCondition).Status != metav1.ConditionTrue
 }
 
 // Repairable is how many of a NodePool's machines may be unhealthy at once for them to be replaced: 20 %, rounded up, as in

@@ -4,6 +4,7 @@ package lifecycle_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -85,6 +86,19 @@ func TestRepair(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(after.DeletionTimestamp).To(BeNil())
 		g.Expect(f.recorder.Reasons()).To(BeEmpty())
+	})
+
+	t.Run("When somebody marks a machine without a check, it should be replaced", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.say(func(m *clusterv1.Machine) {
+			unhealthy(m)
+			m.Status.Conditions = slices.DeleteFunc(m.Status.Conditions, func(c metav1.Condition) bool { return c.Type != clusterv1.MachineOwnerRemediatedCondition })
+		})
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.DeletionTimestamp).NotTo(BeNil())
 	})
 
 	t.Run("When more than a fifth of the NodePool is marked, it should hold, say so once, and go on when fewer are", func(t *testing.T) {
