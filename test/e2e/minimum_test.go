@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+// Story 18: a source has a minimum. Karpenter removes no node below it for cost, and still replaces what drifts.
+func TestMinimum(t *testing.T) {
+	t.Parallel()
+	c := take(t, amber)
+	// It is an annotation of a template as the faults are, and goes with the story.
+	c.fault(t, "c4-large", clusterv1.AutoscalerMinSizeAnnotation, "1")
+	pool := c.nodePool(t, "floor", require(corev1.LabelInstanceTypeStable, "c4-large"))
+	c.workload(t, "web", 3, "500m", apart, onPool("floor"))
+	c.waitRunning(t, "web")
+	kept := HaveField("Annotations", HaveKeyWithValue(v1alpha1.KeptForMinimumAnnotation, HaveSuffix("/c4-large")))
+
+	t.Run("When nobody needs its nodes any more, it should keep as many as the minimum, and Karpenter should say why", func(t *testing.T) {
+		g := NewWithT(t)
+		c.scale(t, "web", 0)
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.nodesOf(g, ctx, "floor")).To(ConsistOf(kept))
+			g.Expect(c.eventsOn(ctx, "Node", "DisruptionBlocked")).To(ContainElement(ContainSubstring("karpenter.sh/do-not-disrupt")))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+	})
+	t.Run("When the one that is left drifts, it should be replaced, and the next one kept", func(t *testing.T) {
+		g := NewWithT(t)
+		before := c.machinesOf(g, t.Context(), "floor")
+		g.Expect(before).To(HaveLen(1))
+		c.scale(t, "web", 1)
+		c.waitRunning(t, "web")
+		original := pool.DeepCopy()
+		pool.Spec.Template.Labels = map[string]string{"team": "web"}
+		g.Expect(c.guest.Patch(t.Context(), pool, client.MergeFrom(original))).To(Succeed())
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.nodesOf(g, ctx, "floor")).To(ConsistOf(And(kept, HaveField("Labels", HaveKeyWithValue("team", "web")))))
+			g.Expect(c.machinesOf(g, ctx, "floor")).To(ConsistOf(Not(Equal(before[0]))))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		c.waitRunning(t, "web")
+	})
+	t.Run("When the minimum goes, so should the node that nobody needs", func(t *testing.T) {
+		g := NewWithT(t)
+		c.scale(t, "web", 0)
+		c.fault(t, "c4-large", clusterv1.AutoscalerMinSizeAnnotation, "0")
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.nodesOf(g, ctx, "floor")).To(BeEmpty())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+	})
+}
