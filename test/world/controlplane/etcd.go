@@ -49,6 +49,10 @@ func StartEtcd(ctx context.Context, host Host) (*Etcd, error) {
 	if err != nil {
 		return nil, err
 	}
+	httpPort, err := host.Ports.Next()
+	if err != nil {
+		return nil, err
+	}
 	peerPort, err := host.Ports.Next()
 	if err != nil {
 		return nil, err
@@ -59,6 +63,7 @@ func StartEtcd(ctx context.Context, host Host) (*Etcd, error) {
 		certFile: filepath.Join(dir, "client.crt"),
 		keyFile:  filepath.Join(dir, "client.key"),
 	}
+	health := fmt.Sprintf("https://%s:%d", loopback, httpPort)
 	peer := fmt.Sprintf("http://%s:%d", loopback, peerPort)
 	p, err := host.Processes.Start(process.Spec{
 		Name:    "etcd",
@@ -68,6 +73,9 @@ func StartEtcd(ctx context.Context, host Host) (*Etcd, error) {
 		Args: []string{
 			"--data-dir=" + filepath.Join(dir, "data"),
 			"--listen-client-urls=" + e.url,
+			// With TLS, etcd serves gRPC by Go's HTTP server as long as it serves anything else there, and that lets the answers to reads
+			// starve watches for minutes: https://github.com/etcd-io/etcd/issues/15402.
+			"--listen-client-http-urls=" + health,
 			"--advertise-client-urls=" + e.url,
 			"--listen-peer-urls=" + peer,
 			"--initial-advertise-peer-urls=" + peer,
@@ -89,7 +97,7 @@ func StartEtcd(ctx context.Context, host Host) (*Etcd, error) {
 		return nil, err
 	}
 	defer probe.CloseIdleConnections()
-	if err := p.Wait(ctx, process.Answers(probe, e.url+"/health")); err != nil {
+	if err := p.Wait(ctx, process.Answers(probe, health+"/health")); err != nil {
 		return nil, err
 	}
 	return e, nil
