@@ -17,8 +17,7 @@ const (
 	// bound late, and some specs count on their being bound when they look at nodes.
 	startInterval = 3 * time.Second
 	// busy is the share, in percent, of the last ten seconds in which something waited for a CPU, from which on no spec begins. A spec with
-	// a hundred nodes takes all there is; with the next ones on top watches fall so far behind that every write conflicts, and
-	// the retries keep it so for minutes.
+	// a hundred nodes takes all there is; with the next ones on top watches fall behind, writes conflict, and the retries take more.
 	busy = 90
 	// patience is how long a spec waits for that at most.
 	patience = time.Minute
