@@ -38,7 +38,8 @@ import (
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
-// sick is the guest behind a proxy that passes a request on when admit returns.
+// sick is the guest behind a proxy that passes a request on when admit returns. The context of what admit sees ends with the test too, before the
+// operator is waited for: not all that asks a guest for its API can be interrupted.
 func sick(t *testing.T, admit func(*http.Request)) *rest.Config {
 	t.Helper()
 	g := NewWithT(t)
@@ -55,7 +56,10 @@ func sick(t *testing.T, admit func(*http.Request)) *rest.Config {
 		FlushInterval: -1,
 	}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
-		admit(request)
+		ctx, end := context.WithCancel(request.Context())
+		defer end()
+		defer context.AfterFunc(t.Context(), end)()
+		admit(request.WithContext(ctx))
 		if request.Context().Err() == nil {
 			proxy.ServeHTTP(w, request)
 		}
@@ -68,7 +72,7 @@ func sick(t *testing.T, admit func(*http.Request)) *rest.Config {
 	}}
 }
 
-// deaf is a guest that accepts connections and says nothing.
+// deaf is a guest that accepts connections and says nothing, until the test ends.
 func deaf(t *testing.T) *rest.Config {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -79,10 +83,10 @@ func deaf(t *testing.T) *rest.Config {
 			if err != nil {
 				return
 			}
-			t.Cleanup(func() { _ = connection.Close() })
+			context.AfterFunc(t.Context(), func() { _ = connection.Close() })
 		}
 	}()
-	t.Cleanup(func() { _ = listener.Close() })
+	context.AfterFunc(t.Context(), func() { _ = listener.Close() })
 	return &rest.Config{Host: "https://" + listener.Addr().String()}
 }
 
