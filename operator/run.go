@@ -137,7 +137,12 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 		LeaderElectionID:              mine.lease.Name,
 		LeaderElectionNamespace:       options.LeaderElectionNamespace,
 		LeaderElectionReleaseOnCancel: true, // the process ends with ctx
-		Controller:                    ctrlconfig.Controller{SkipNameValidation: ptr.To(options.SkipNameValidation)},
+		Controller: ctrlconfig.Controller{
+			SkipNameValidation: ptr.To(options.SkipNameValidation),
+			// controller-runtime's own queue (v0.24.1) locks up when it is shut down while something is ready and no worker takes it any more: the
+			// process then waits for its whole grace period, and so does the replica that is to take over.
+			UsePriorityQueue: ptr.To(false),
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("creating the manager: %w", err)
