@@ -13,11 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 
@@ -28,22 +24,11 @@ import (
 // run starts the controller in a manager, whose cached client it returns: the one that Karpenter core would read from.
 func (f *fixture) run() client.Client {
 	f.t.Helper()
-	m, err := manager.New(f.Guest.GetConfig(), manager.Options{
-		Scheme:     f.Guest.GetScheme(),
-		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
-	})
-	f.Expect(err).NotTo(HaveOccurred())
+	m := f.Manager()
 	cfg := f.config(m.GetClient())
 	cfg.Machines = f.Machines(nil)
 	f.Expect(floor.New(cfg).Register(f.t.Context(), m)).To(Succeed())
-	ctx, stop := context.WithCancel(context.WithoutCancel(f.t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- m.Start(ctx) }()
-	f.t.Cleanup(func() {
-		stop()
-		f.Expect(<-done).To(Succeed())
-	})
+	f.Run(f.t.Context(), m)
 	return m.GetClient()
 }
 

@@ -4,7 +4,6 @@ package floor_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -13,9 +12,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -339,7 +336,7 @@ func TestFloor(t *testing.T) {
 		f := newFixture(t)
 		f.minimum(1)
 		f.node("a")
-		f.controller = floor.New(f.config(&conflicting{Client: f.guest}))
+		f.controller = floor.New(f.config(&sandbox.Conflicting{Client: f.guest}))
 		f.Expect(f.pass().RequeueAfter).To(BeNumerically(">", 0))
 		f.Expect(f.held()).To(BeEmpty())
 		f.Expect(f.pass().RequeueAfter).To(BeZero())
@@ -445,19 +442,6 @@ func TestKarpenter(t *testing.T) {
 		f.Expect(disruptable("a")).To(Succeed())
 		f.Expect(disruptable("b")).To(MatchError(ContainSubstring(karpv1.DoNotDisruptAnnotationKey)))
 	})
-}
-
-// conflicting is a client whose first patch meets a change that came between.
-type conflicting struct {
-	client.Client
-	patches atomic.Int64
-}
-
-func (c *conflicting) Patch(ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
-	if c.patches.Add(1) == 1 {
-		return apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, object.GetName(), errors.New("it has changed"))
-	}
-	return c.Client.Patch(ctx, object, patch, opts...)
 }
 
 // lagging is a client that shows Nodes as they were.

@@ -11,12 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -42,23 +38,10 @@ func newFixture(t *testing.T) *fixture {
 // start runs a controller that knows nothing yet.
 func (f *fixture) start() *learned.Memory {
 	f.t.Helper()
-	m, err := manager.New(f.Guest.GetConfig(), manager.Options{
-		Scheme:     f.Guest.GetScheme(),
-		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
-	})
-	f.Expect(err).NotTo(HaveOccurred())
+	m := f.Manager()
 	memory := learned.NewMemory()
 	f.Expect(learned.New(learned.Config{Guest: m.GetClient(), Machines: f.machines, Memory: memory}).Register(f.t.Context(), m)).To(Succeed())
-	ctx, stop := context.WithCancel(context.WithoutCancel(f.t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- m.Start(ctx) }()
-	f.t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			f.t.Error(err)
-		}
-	})
+	f.Run(f.t.Context(), m)
 	return memory
 }
 

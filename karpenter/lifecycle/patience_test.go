@@ -13,13 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -161,24 +157,14 @@ func TestPatience(t *testing.T) {
 		g.Expect(r.Admin.Status().Update(t.Context(), left)).To(Succeed())
 		r.clock.Step(time.Hour)
 
-		guest, err := ctrl.NewManager(r.Guest.GetConfig(), ctrl.Options{
-			Scheme: r.Guest.GetScheme(), Metrics: server.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: ptr.To(true)},
-		})
-		g.Expect(err).NotTo(HaveOccurred())
+		guest := r.Manager()
 		g.Expect(guest.GetFieldIndexer().IndexField(t.Context(), &corev1.Node{}, "spec.providerID", func(o client.Object) []string {
 			return []string{o.(*corev1.Node).Spec.ProviderID}
 		})).To(Succeed())
-		ctx, stop := context.WithCancel(options.ToContext(context.WithoutCancel(t.Context()), &options.Options{IgnoreDRARequests: true, CPURequests: 1000}))
+		ctx := options.ToContext(t.Context(), &options.Options{IgnoreDRARequests: true, CPURequests: 1000})
 		core := karplifecycle.NewController(r.clock, guest.GetClient(), refusing{}, r.recorder, r.health, nil)
 		g.Expect(lifecycle.Patient(core, r.config).Register(ctx, guest)).To(Succeed())
-		done := make(chan error, 1)
-		go func() { done <- guest.Start(ctx) }()
-		t.Cleanup(func() {
-			stop()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		})
+		r.Run(ctx, guest)
 		g.Eventually(func() bool {
 			return apierrors.IsNotFound(r.Admin.Get(t.Context(), client.ObjectKeyFromObject(left), &karpv1.NodeClaim{}))
 		}).WithTimeout(30*time.Second).Should(BeTrue(), "one that has no Machine goes")

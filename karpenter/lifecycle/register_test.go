@@ -13,12 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/karpenter/informer"
@@ -33,10 +29,7 @@ func (f *fixture) run() {
 	management, err := dynamic.NewForConfig(f.Management.GetConfig())
 	g.Expect(err).NotTo(HaveOccurred())
 	set := informer.New(informer.Config{Management: management, Mapper: f.Management.GetRESTMapper(), Namespace: f.Namespace})
-	guest, err := ctrl.NewManager(f.Guest.GetConfig(), ctrl.Options{
-		Scheme: f.Guest.GetScheme(), Metrics: server.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: ptr.To(true)},
-	})
-	g.Expect(err).NotTo(HaveOccurred())
+	guest := f.Manager()
 	for field, value := range map[string]func(*karpv1.NodeClassReference) string{
 		"spec.nodeClassRef.group": func(r *karpv1.NodeClassReference) string { return r.Group },
 		"spec.nodeClassRef.kind":  func(r *karpv1.NodeClassReference) string { return r.Kind },
@@ -50,15 +43,7 @@ func (f *fixture) run() {
 	f.config.Infrastructure, f.config.CloudProvider = set, nothing{}
 	g.Expect(guest.Add(set)).To(Succeed())
 	g.Expect(lifecycle.New(f.config).Register(f.t.Context(), guest)).To(Succeed())
-	ctx, stop := context.WithCancel(context.WithoutCancel(f.t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- guest.Start(ctx) }()
-	f.t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			f.t.Error(err)
-		}
-	})
+	f.Run(f.t.Context(), guest)
 }
 
 // deleting tells whether the NodeClaim is being deleted.

@@ -3,7 +3,6 @@
 package nodeclass_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -29,9 +28,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 
@@ -124,16 +121,12 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	f.Cluster.Status.FailureDomains = []clusterv1.FailureDomain{{Name: "b"}, {Name: "a", ControlPlane: ptr.To(true)}}
 	f.Expect(f.Admin.Status().Update(t.Context(), f.Cluster)).To(Succeed())
 
-	m, err := manager.New(f.Guest.GetConfig(), manager.Options{
-		Scheme:     f.Guest.GetScheme(),
-		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+	m := f.Manager(func(o *manager.Options) {
 		// Node classes have no namespace, and other tests have some of their own.
-		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+		o.Cache.ByObject = map[client.Object]cache.ByObject{
 			&v1alpha1.ClusterAPINodeClass{}: {Field: fields.OneTermEqualSelector("metadata.name", f.name)},
-		}},
+		}
 	})
-	f.Expect(err).NotTo(HaveOccurred())
 	management := rest.CopyConfig(f.Management.GetConfig())
 	management.Impersonate.UserName = user
 	dynamicClient, err := dynamic.NewForConfig(management)
@@ -164,15 +157,7 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 		Store:  f.store, Prices: prices, Images: images, Version: version.Resolver{Tracker: f.tracker, Payload: "1.36.2"}, Recorder: f.events, Clock: clock.RealClock{},
 	}).Register(t.Context(), m)).To(Succeed())
 
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- m.Start(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	f.Run(t.Context(), m)
 	return f
 }
 

@@ -11,10 +11,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/utils/ptr"
-	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/autonode-io/autonode/karpenter/machine"
 	"github.com/autonode-io/autonode/karpenter/orphan"
@@ -57,10 +53,7 @@ func TestRegister(t *testing.T) {
 		g := NewWithT(t)
 		g.SetDefaultEventuallyTimeout(20 * time.Second)
 		f := newFixture(t, nil)
-		guest, err := ctrl.NewManager(f.Guest.GetConfig(), ctrl.Options{
-			Scheme: f.Guest.GetScheme(), Metrics: server.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: ptr.To(true)},
-		})
-		g.Expect(err).NotTo(HaveOccurred())
+		guest := f.Manager()
 		var sweeps atomic.Int64
 		machines := f.Machines(nil).Config
 		machines.ChildKinds = func(ctx context.Context) []schema.GroupVersionKind {
@@ -71,15 +64,7 @@ func TestRegister(t *testing.T) {
 			Guest: guest.GetClient(), GuestLive: f.Admin, ManagementLive: f.Admin, ManagementCache: f.Management.GetCache(),
 			Machines: machine.New(machines), Clock: f.clock, Delay: time.Millisecond,
 		}).Register(t.Context(), guest)).To(Succeed())
-		ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-		done := make(chan error, 1)
-		go func() { done <- guest.Start(ctx) }()
-		t.Cleanup(func() {
-			stop()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		})
+		f.Run(t.Context(), guest)
 		g.Eventually(sweeps.Load).Should(BeNumerically(">", 0), "it starts with one")
 
 		nodeClaim := f.NodeClaim(t.Context(), "comes")

@@ -4,23 +4,15 @@ package registration_test
 
 import (
 	"context"
-	"errors"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/karpenter/registration"
@@ -48,12 +40,7 @@ func startWith(t *testing.T, writes func(client.Client) client.Client) *fixture 
 	t.Helper()
 	f := &fixture{GomegaWithT: NewWithT(t), Sandbox: sandbox.New(t), t: t}
 	f.SetDefaultEventuallyTimeout(20 * time.Second)
-	m, err := manager.New(f.Guest.GetConfig(), manager.Options{
-		Scheme:     f.Guest.GetScheme(),
-		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
-	})
-	f.Expect(err).NotTo(HaveOccurred())
+	m := f.Manager()
 	// As Karpenter core does.
 	f.Expect(m.GetFieldIndexer().IndexField(t.Context(), &corev1.Node{}, "spec.providerID", func(o client.Object) []string {
 		return []string{o.(*corev1.Node).Spec.ProviderID}
@@ -62,14 +49,9 @@ func startWith(t *testing.T, writes func(client.Client) client.Client) *fixture 
 	f.Expect(registration.New(registration.Config{
 		Guest: writes(f.guest), ManagementCache: f.Management.GetCache(), Machines: f.Machines(nil),
 	}).Register(t.Context(), m)).To(Succeed())
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- m.Start(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		f.Expect(<-done).To(Succeed())
-	})
+	f.Run(t.Context(), m)
 	f.nodeClaim = f.NodeClaim(t.Context(), "joins")
+	var err error
 	f.machine, err = f.Machines(nil).Create(t.Context(), f.Plan(f.nodeClaim))
 	f.Expect(err).NotTo(HaveOccurred())
 	return f
@@ -119,22 +101,9 @@ func (f *fixture) dealtWith() {
 	f.Eventually(f.taints(node)).Should(ContainElement(karpv1.UnregisteredNoExecuteTaint))
 }
 
-// conflicting is a client whose first patch meets a change that came between.
-type conflicting struct {
-	client.Client
-	patches atomic.Int64
-}
-
-func (c *conflicting) Patch(ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
-	if c.patches.Add(1) == 1 {
-		return apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, object.GetName(), errors.New("it has changed"))
-	}
-	return c.Client.Patch(ctx, object, patch, opts...)
-}
-
 func TestConflict(t *testing.T) {
 	t.Run("When somebody else changes the node at the same time, it should add the taint all the same", func(t *testing.T) {
-		f := startWith(t, func(guest client.Client) client.Client { return &conflicting{Client: guest} })
+		f := startWith(t, func(guest client.Client) client.Client { return &sandbox.Conflicting{Client: guest} })
 		f.provided()
 		f.Eventually(f.taints(f.node("joined", nil))).Should(ContainElement(karpv1.UnregisteredNoExecuteTaint))
 	})

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"sync/atomic"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -107,4 +109,18 @@ func (f *Faults) Patch(ctx context.Context, object client.Object, patch client.P
 // Delete implements client.Client.
 func (f *Faults) Delete(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
 	return f.write(func() error { return f.Client.Delete(ctx, object, opts...) })
+}
+
+// Conflicting is a client whose first patch meets a change that came between.
+type Conflicting struct {
+	client.Client
+	patches atomic.Int64
+}
+
+// Patch implements client.Client.
+func (c *Conflicting) Patch(ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	if c.patches.Add(1) == 1 {
+		return apierrors.NewConflict(schema.GroupResource{}, object.GetName(), errors.New("it has changed"))
+	}
+	return c.Client.Patch(ctx, object, patch, opts...)
 }
