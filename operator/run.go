@@ -40,6 +40,7 @@ import (
 	"github.com/autonode-io/autonode/operator/component"
 	"github.com/autonode-io/autonode/operator/crd"
 	"github.com/autonode-io/autonode/operator/csr"
+	"github.com/autonode-io/autonode/operator/egress"
 	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/hostedcluster"
 	"github.com/autonode-io/autonode/operator/metrics"
@@ -79,6 +80,15 @@ type Options struct {
 	DrainTimeout time.Duration
 	// GuestTimeout is how long a call to a guest may take; zero is guest.DefaultTimeout.
 	GuestTimeout time.Duration
+	// GuestNetworks are the networks, beside public ones, that guests' API servers may be in, comma-separated; empty for none. The
+	// management cluster's API server is no guest unless its address is listed as a network of one, such as 10.96.0.1/32.
+	GuestNetworks string
+	// TemplateGroups are the API groups that templates of machines and of their bootstrap may be of, comma-separated; empty is
+	// clusterapi.DefaultGroups.
+	TemplateGroups string
+	// RegistryNetworks are the networks, beside public ones, that registries may be in, and what they lead to: mirrors, token servers and
+	// redirects; comma-separated, empty for none.
+	RegistryNetworks string
 	// RegistryCAFile has PEM certificates of authorities that registries are trusted by beside the system's; empty for none.
 	RegistryCAFile string
 	// GuestConnectRetry is how long to wait after a guest couldn't be reached.
@@ -170,11 +180,18 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	if err != nil {
 		return err
 	}
-	profiles := provider.NewProfiles(clusterapi.New(), aws.New())
+	guestAddresses, err := egress.NewPolicy(options.GuestNetworks)
+	if err != nil {
+		return fmt.Errorf("networks of guests: %w", err)
+	}
+	if err := guestAddresses.Deny(ctx, mgr.GetConfig().Host); err != nil {
+		return fmt.Errorf("finding the management cluster's own address: %w", err)
+	}
+	profiles := provider.NewProfiles(clusterapi.NewFor(cmp.Or(options.TemplateGroups, clusterapi.DefaultGroups)), aws.New())
 	requests := csr.New(csr.Config{Management: management, Live: live, Recorder: recorder, Profiles: profiles})
 	connections, err := guest.New(ctx, guest.Config{
 		Manager: mgr, ConnectRetry: options.GuestConnectRetry, Timeout: options.GuestTimeout, Watches: []guest.Watch{requests.Watch()},
-		Holder: shard.Identity(mine.holder),
+		Holder: shard.Identity(mine.holder), Egress: guestAddresses,
 	})
 	if err != nil {
 		return err
@@ -182,7 +199,14 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	if err := requests.SetUp(ctx, mgr, connections); err != nil {
 		return err
 	}
-	registries, err := release.NewTransport(options.RegistryCAFile)
+	registryAddresses, err := egress.NewPolicy(options.RegistryNetworks)
+	if err != nil {
+		return fmt.Errorf("networks of registries: %w", err)
+	}
+	if err := registryAddresses.Deny(ctx, mgr.GetConfig().Host); err != nil {
+		return fmt.Errorf("finding the management cluster's own address: %w", err)
+	}
+	registries, err := release.NewTransport(options.RegistryCAFile, registryAddresses)
 	if err != nil {
 		return err
 	}
@@ -228,10 +252,9 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 		},
 		Disabled: []hostedcluster.Step{
 			{Step: connections},
-			{Step: policies.WhileDraining()},
 			{Step: teardown.New(teardown.Config{
 				Management: management, Live: live, Apply: applier, Recorder: recorder, DrainTimeout: options.DrainTimeout,
-				Operand: []scope.Step{tokens, operand.WhileDraining()},
+				Operand: []scope.Step{policies.WhileDraining(), tokens, operand.WhileDraining()},
 			}), Anyway: always},
 			{Step: counts},
 		},

@@ -100,7 +100,8 @@ func sweep(t *testing.T, label string) {
 // run runs an operator until the test ends.
 func run(t *testing.T, config *rest.Config, options operator.Options) {
 	t.Helper()
-	options.SkipNameValidation, options.GuestConnectRetry = true, time.Second
+	options.SkipNameValidation, options.GuestConnectRetry, options.GuestNetworks = true, time.Second, "127.0.0.0/8"
+	options.RegistryNetworks = options.GuestNetworks
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- operator.Run(ctx, config, options) }()
@@ -158,16 +159,22 @@ func platformOf(t *testing.T, name string, config *rest.Config) {
 	for _, ns := range []string{"clusters", namespace} {
 		g.Expect(client.IgnoreAlreadyExists(management.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))).To(Succeed())
 	}
-	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: name, Annotations: map[string]string{v1beta1.ConsentAnnotation: "clusters/" + name},
+	}}
 	g.Expect(management.Create(t.Context(), cluster)).To(Succeed())
 	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
 	g.Expect(management.Status().Update(t.Context(), cluster)).To(Succeed())
 
+	admin := &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
+	if len(config.CertData) == 0 {
+		admin.Token = "of-no-use" // its guest asks for none
+	}
 	data, err := clientcmd.Write(clientcmdapi.Config{
 		CurrentContext: "guest",
 		Contexts:       map[string]*clientcmdapi.Context{"guest": {Cluster: "guest", AuthInfo: "admin"}},
-		Clusters:       map[string]*clientcmdapi.Cluster{"guest": {Server: config.Host, CertificateAuthorityData: config.CAData}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"admin": {ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"guest": {Server: "https://" + strings.TrimPrefix(config.Host, "https://"), CertificateAuthorityData: config.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"admin": admin},
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(management.Create(t.Context(), &corev1.Secret{
@@ -175,6 +182,13 @@ func platformOf(t *testing.T, name string, config *rest.Config) {
 		Type:       clusterv1.ClusterSecretType,
 		Data:       map[string][]byte{"value": data},
 	})).To(Succeed())
+}
+
+// consent makes a control-plane namespace that consents to a HostedCluster.
+func consent(t *testing.T, namespace, hostedCluster string) {
+	t.Helper()
+	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Annotations: map[string]string{v1beta1.ConsentAnnotation: hostedCluster}}}
+	NewWithT(t).Expect(client.IgnoreAlreadyExists(clusters.Management.Client.Create(t.Context(), object))).To(Succeed())
 }
 
 // get reads a HostedCluster anew.
@@ -753,6 +767,20 @@ func patch(g Gomega, ctx context.Context, name string, change func(*v1beta1.Host
 	g.Expect(clusters.Management.Client.Patch(ctx, hostedCluster, client.MergeFrom(before))).To(Succeed())
 }
 
+// leavingCluster makes a Cluster that is being deleted for as long as the test runs.
+func leavingCluster(ctx context.Context, t *testing.T, name string) {
+	g, management := NewWithT(t), clusters.Management.Client
+	namespace := "clusters-" + name
+	g.Expect(client.IgnoreAlreadyExists(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))).To(Succeed())
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Finalizers: []string{"example.com/held"}}}
+	g.Expect(management.Create(ctx, cluster)).To(Succeed())
+	g.Expect(management.Delete(ctx, cluster)).To(Succeed())
+	t.Cleanup(func() {
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+		g.Expect(management.Patch(context.WithoutCancel(ctx), cluster, patch)).To(Succeed())
+	})
+}
+
 // validation is about HostedClusters whose spec can't be followed. None of them reaches a guest.
 func validation(t *testing.T, host string) {
 	ctx, management := t.Context(), clusters.Management.Client
@@ -761,10 +789,14 @@ func validation(t *testing.T, host string) {
 		name, hosted, namespace string
 		change                  func(*v1beta1.HostedCluster)
 		want, message           string
+		prepare                 func(ctx context.Context, t *testing.T, name string)
 	}{
 		{
 			name: "When there is no Cluster, it should name it", hosted: "nocluster",
 			want: "False/ClusterNotFound", message: "there is no Cluster clusters-nocluster/nocluster",
+		}, {
+			name: "When the Cluster is being deleted, it should install nothing", hosted: "leaving", prepare: leavingCluster,
+			want: "False/ClusterDeleting", message: "Cluster clusters-leaving/leaving is being deleted",
 		}, {
 			name: "When the namespace is another tenant's, it should refuse it", hosted: "thief",
 			change: func(hc *v1beta1.HostedCluster) { hc.Spec.ControlPlaneNamespace = "clusters-blue" },
@@ -796,6 +828,10 @@ func validation(t *testing.T, host string) {
 			if test.change != nil {
 				test.change(hostedCluster)
 			}
+			consent(t, "clusters-"+test.hosted, "clusters/"+test.hosted)
+			if test.prepare != nil {
+				test.prepare(ctx, t, test.hosted)
+			}
 			g.Expect(management.Create(ctx, hostedCluster)).To(Succeed())
 			g.Eventually(func(g Gomega) {
 				hostedCluster := get(g, ctx, test.hosted)
@@ -811,6 +847,7 @@ func validation(t *testing.T, host string) {
 
 	t.Run("When the pull secret comes late, it should name it and go on when it is there", func(t *testing.T) {
 		g := NewWithT(t)
+		consent(t, "clusters-secretive", "clusters/secretive")
 		g.Expect(management.Create(ctx, &v1beta1.HostedCluster{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "secretive"},
 			Spec: v1beta1.HostedClusterSpec{
@@ -878,7 +915,8 @@ func validation(t *testing.T, host string) {
 
 	t.Run("When names join to the namespace of another tenant who doesn't use AutoNode, it should refuse it until that tenant has gone", func(t *testing.T) {
 		g := NewWithT(t)
-		for _, ns := range []string{"team", "team-red", "team-red-web"} {
+		consent(t, "team-red-web", "team/red-web")
+		for _, ns := range []string{"team", "team-red"} {
 			g.Expect(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})).To(Succeed())
 		}
 		g.Expect(management.Create(ctx, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-red-web", Name: "web"}})).To(Succeed())
@@ -911,7 +949,9 @@ func validation(t *testing.T, host string) {
 			g.Expect(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})).To(Succeed())
 		}
 		for _, name := range []string{"la-te", "te"} { // not provisioned: their guest stays out of it
-			g.Expect(management.Create(ctx, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-la-te", Name: name}})).To(Succeed())
+			g.Expect(management.Create(ctx, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "clusters-la-te", Name: name, Annotations: map[string]string{v1beta1.ConsentAnnotation: "clusters/la-te"},
+			}})).To(Succeed())
 		}
 		second := &v1beta1.HostedCluster{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "la-te"},

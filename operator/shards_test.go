@@ -254,7 +254,10 @@ func TestShards(t *testing.T) {
 		}
 		first, second := shared("clusters", "sh-ared", "a"), shared("clusters-sh", "ared", "b")
 		for _, hostedCluster := range []*v1beta1.HostedCluster{first, second} {
-			g.Expect(management.Create(ctx, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-sh-ared", Name: hostedCluster.Name}})).To(Succeed())
+			g.Expect(management.Create(ctx, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "clusters-sh-ared", Name: hostedCluster.Name,
+				Annotations: map[string]string{v1beta1.ConsentAnnotation: hostedCluster.Namespace + "/" + hostedCluster.Name},
+			}})).To(Succeed())
 		}
 		g.Expect(management.Create(ctx, first)).To(Succeed())
 		component := &v1beta1.ControlPlaneComponent{}

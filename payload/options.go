@@ -31,6 +31,9 @@ type Options struct {
 	Platform *v1.Platform
 	// Transport is how to reach registries (proxies, certificate authorities); nil means the standard one.
 	Transport http.RoundTripper
+	// Discreet keeps from errors what a server answered that isn't a registry, and how it can't be reached: whoever chooses the image and reads
+	// the error may not be who could reach that server otherwise.
+	Discreet bool
 	// UserAgent is what to call ourselves in registries' logs; empty means "autonode".
 	UserAgent string
 	// MaxBytes bounds the bytes pulled and, separately, the bytes unpacked; zero means DefaultMaxBytes.

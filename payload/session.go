@@ -5,6 +5,7 @@ package payload
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -88,6 +89,7 @@ type session struct {
 	repository name.Repository
 	reference  name.Reference // in repository
 	anonymous  bool
+	discreet   bool
 	platform   *v1.Platform
 	maxBytes   int64
 	wants      func(component string) bool
@@ -97,7 +99,7 @@ func (o Options) open(ctx context.Context, p place, source name.Reference) (*ses
 	if p.err != nil {
 		return nil, &Error{Reason: ReasonInvalidReference, Detail: shorten(p.err.Error()), Err: p.err}
 	}
-	s := &session{repository: p.repository, platform: o.Platform, maxBytes: o.MaxBytes, wants: wanted(o.Components)}
+	s := &session{repository: p.repository, platform: o.Platform, maxBytes: o.MaxBytes, discreet: o.Discreet, wants: wanted(o.Components)}
 	if s.maxBytes <= 0 {
 		s.maxBytes = DefaultMaxBytes
 	}
@@ -150,7 +152,44 @@ func wanted(names []string) func(string) bool {
 
 // explain turns an error from talking to the registry into one for people.
 func (s *session) explain(ctx context.Context, err error) error {
+	if s.discreet {
+		return explainDiscreetly(ctx, s.repository.RegistryStr(), s.anonymous, err)
+	}
 	return explain(ctx, s.repository.RegistryStr(), s.anonymous, err)
+}
+
+// explainDiscreetly says what explain does as far as it takes to correct a reference or its credentials, and nothing of what was answered.
+func explainDiscreetly(ctx context.Context, registry string, anonymous bool, err error) error {
+	var e *Error
+	explained := explain(ctx, registry, anonymous, err)
+	if !errors.As(explained, &e) {
+		return explained
+	}
+	var status *transport.Error
+	var request *url.Error
+	var unknown x509.UnknownAuthorityError
+	timedOut := ctx.Err() != nil && errors.Is(ctx.Err(), context.DeadlineExceeded)
+	switch {
+	case errors.Is(err, errTooLarge):
+	case errors.As(err, &status):
+		switch code := status.StatusCode; {
+		case e.Reason == ReasonImagePullUnauthorized && anonymous:
+			e.Detail = fmt.Sprintf("%d %s; no credentials were given for %s", code, http.StatusText(code), registry)
+		case e.Reason == ReasonImagePullUnauthorized:
+			e.Detail = fmt.Sprintf("%d %s; the credentials given for %s don't allow it", code, http.StatusText(code), registry)
+		case code == http.StatusNotFound || code == http.StatusTooManyRequests:
+			e.Detail = fmt.Sprintf("%d %s", code, http.StatusText(code))
+		default:
+			e.Detail = registry + " doesn't answer as a registry does"
+		}
+	case errors.As(err, &unknown):
+		e.Detail = "the certificate of " + registry + " is of no authority that is trusted"
+	case !timedOut && errors.As(err, &request):
+		e.Detail = registry + " can't be reached, or the platform doesn't allow it"
+	case !timedOut && e.Reason == ReasonRegistryUnreachable:
+		e.Detail = registry + " doesn't answer as a registry does"
+	}
+	return e
 }
 
 func explain(ctx context.Context, registry string, anonymous bool, err error) error {

@@ -42,11 +42,18 @@ const (
 	// own namespace, or the default is one of the management cluster's own, such as kube-system; recreate the HostedCluster
 	// without it, or with another name.
 	ControlPlaneNamespaceForbiddenReason = "ControlPlaneNamespaceForbidden"
+	// ConsentMissingReason: neither the control-plane namespace nor its Cluster names the HostedCluster; whoever owns the control
+	// plane annotates one of them with autonode.io/consents-to, or the HostedCluster's author corrects spec.infraID and
+	// spec.controlPlaneNamespace.
+	ConsentMissingReason = "ConsentMissing"
 	// PlatformUnsupportedReason: this operator has no profile for the platform; use another platform, or upgrade the operator.
 	PlatformUnsupportedReason = "PlatformUnsupported"
 	// ClusterNotFoundReason: no Cluster API Cluster of the name spec.infraID is in the control-plane namespace; create
 	// it, or correct spec.infraID.
 	ClusterNotFoundReason = "ClusterNotFound"
+	// ClusterDeletingReason: the Cluster is being deleted, so that nothing is installed or launched any more; delete the HostedCluster too,
+	// or remove spec.autoNode.
+	ClusterDeletingReason = "ClusterDeleting"
 	// KindNotFoundReason: a kind that spec.autoNode names isn't served by the management cluster; install its
 	// infrastructure or bootstrap provider, or correct the name.
 	KindNotFoundReason = "KindNotFound"
@@ -204,6 +211,17 @@ const (
 	// PlatformLabel is on a ControlPlaneComponent: which of Karpenter's cloud providers runs there, as spec.autoNode calls it.
 	// It decides how AutoNode is turned off, when the spec says nothing any more.
 	PlatformLabel = Group + "/platform"
+	// ConsentAnnotation is on the Namespace of a control plane, or on its Cluster: the HostedCluster that may use it, as
+	// <namespace>/<name>.
+	ConsentAnnotation = Group + "/consents-to"
+	// ConsentRecordAnnotation is on a ControlPlaneComponent: ConsentNamed or ConsentAssumed.
+	ConsentRecordAnnotation = Group + "/consent"
+	// ConsentNamed says that the Namespace or the Cluster named the HostedCluster; should it cease to, consent is withdrawn.
+	ConsentNamed = "Named"
+	// ConsentAssumed says that Karpenter ran there before consent was asked for.
+	ConsentAssumed = "Assumed"
+	// BootstrapDataLabel is "true" on a Secret of a control-plane namespace that machines may be given as bootstrap data, and Karpenter read.
+	BootstrapDataLabel = Group + "/bootstrap-data"
 	// ManagedByLabel has the value ManagedByOperator on every object that the operator made, in either cluster.
 	ManagedByLabel = "app.kubernetes.io/managed-by"
 	// ManagedByOperator is the value of ManagedByLabel, and the operator's field owner.

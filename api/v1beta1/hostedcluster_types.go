@@ -394,6 +394,14 @@ type AutoNodeStatus struct {
 	// time again afterwards.
 	// +optional
 	DrainStartedTime *metav1.Time `json:"drainStartedTime,omitempty"`
+	// drainRequestedTime is when the guest first answered during the drain that is under way. The deadline counts from then, so that a guest
+	// that was away takes no time from its nodes, and whatever the guest refuses changes nothing about it.
+	// +optional
+	DrainRequestedTime *metav1.Time `json:"drainRequestedTime,omitempty"`
+	// drainForcedTime is when the deadline of the drain that is under way had passed and the operator began to have pods terminated. What is
+	// left a while later is deleted through the management cluster.
+	// +optional
+	DrainForcedTime *metav1.Time `json:"drainForcedTime,omitempty"`
 	// nodeCount is the number of nodes that Karpenter made and that have joined.
 	// +optional
 	NodeCount *int32 `json:"nodeCount,omitempty"`

@@ -54,6 +54,14 @@ func (in *AutoNodeStatus) DeepCopyInto(out *AutoNodeStatus) {
 		in, out := &in.DrainStartedTime, &out.DrainStartedTime
 		*out = (*in).DeepCopy()
 	}
+	if in.DrainRequestedTime != nil {
+		in, out := &in.DrainRequestedTime, &out.DrainRequestedTime
+		*out = (*in).DeepCopy()
+	}
+	if in.DrainForcedTime != nil {
+		in, out := &in.DrainForcedTime, &out.DrainForcedTime
+		*out = (*in).DeepCopy()
+	}
 	if in.NodeCount != nil {
 		in, out := &in.NodeCount, &out.NodeCount
 		*out = new(int32)

@@ -21,6 +21,10 @@ var (
 	clusterRole []byte
 	//go:embed clusterrolebinding.yaml
 	clusterRoleBinding []byte
+	//go:embed role.yaml
+	role []byte
+	//go:embed rolebinding.yaml
+	roleBinding []byte
 	//go:embed policy-nodeclasses.yaml
 	nodeClassPolicy []byte
 	//go:embed policy-nodeclaims.yaml
@@ -29,6 +33,8 @@ var (
 	managedPolicy []byte
 	//go:embed policy-tokens.yaml
 	tokenPolicy []byte
+	//go:embed policy-bootstraptokens.yaml
+	bootstrapTokenPolicy []byte
 	//go:embed policybinding.yaml
 	policyBinding []byte
 )
@@ -56,13 +62,23 @@ func ServiceAccount() (*corev1.ServiceAccount, error) {
 	return manifest.Decode(serviceAccount, &corev1.ServiceAccount{})
 }
 
+// Roles returns what Karpenter with the provider for Cluster API may do in namespaces of the guest cluster, and what binds that to its identity.
+func Roles() (*rbacv1.Role, *rbacv1.RoleBinding, error) {
+	role, roleErr := manifest.Decode(role, &rbacv1.Role{})
+	binding, bindingErr := manifest.Decode(roleBinding, &rbacv1.RoleBinding{})
+	return role, binding, errors.Join(roleErr, bindingErr)
+}
+
+// BootstrapTokenPolicy is the name of the admission policy that bounds Karpenter's own bootstrap tokens.
+const BootstrapTokenPolicy = "bootstraptokens.autonode.io"
+
 // NodeClassPolicy is the name of the admission policy about node classes.
 const NodeClassPolicy = "nodeclasses.autonode.io"
 
-// Policies returns the admission policies that guard what the platform owns in the guest cluster.
+// Policies returns the admission policies that guard what the platform owns in the guest cluster, and the one that bounds Karpenter.
 func Policies() ([]*admissionregistrationv1.ValidatingAdmissionPolicy, error) {
 	var policies []*admissionregistrationv1.ValidatingAdmissionPolicy
-	for _, data := range [][]byte{managedPolicy, nodeClaimPolicy, nodeClassPolicy, tokenPolicy} {
+	for _, data := range [][]byte{managedPolicy, nodeClaimPolicy, nodeClassPolicy, tokenPolicy, bootstrapTokenPolicy} {
 		policy, err := manifest.Decode(data, &admissionregistrationv1.ValidatingAdmissionPolicy{})
 		if err != nil {
 			return nil, err

@@ -19,7 +19,10 @@ import (
 
 	"github.com/autonode-io/autonode/operator"
 	"github.com/autonode-io/autonode/operator/access"
+	"github.com/autonode-io/autonode/operator/egress"
 	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/message"
+	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 	"github.com/autonode-io/autonode/operator/teardown"
 )
 
@@ -78,11 +81,18 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
 	flags.StringVar(&options.HostedClusterSelector, "hosted-cluster-selector", "",
 		"label selector of the HostedClusters to look after, so that several operators can divide them; empty selects all")
 	flags.DurationVar(&options.GuestTokenLifetime, "guest-token-lifetime", access.DefaultTokenLifetime,
-		"how long a token of Karpenter for its guest cluster is valid, 10m at least; it is renewed when a third of that is left")
+		"how long a token of Karpenter for its guest cluster is valid, 10m at least; it is renewed after an hour, or when a third of that is left")
 	flags.DurationVar(&options.DrainTimeout, "drain-timeout", teardown.DefaultDrainTimeout,
 		"how long nodes may drain, when AutoNode is turned off or a HostedCluster deleted, before pods are terminated by force; a HostedCluster's spec.nodeDrain has precedence")
 	flags.DurationVar(&options.GuestTimeout, "guest-timeout", guest.DefaultTimeout,
 		"how long a call to a guest's API server may take before the guest counts as not answering")
+	flags.StringVar(&options.GuestNetworks, "guest-networks", egress.Private,
+		"networks, beside public ones, that guests' API servers may be in; loopback and link-local addresses only if they are listed, "+
+			"and the management API server's own only if it is listed by itself, such as 10.96.0.1/32")
+	flags.StringVar(&options.TemplateGroups, "template-groups", clusterapi.DefaultGroups,
+		"API groups that machine and bootstrap templates may be of; Karpenter gets a Role for the kinds that a HostedCluster names")
+	flags.StringVar(&options.RegistryNetworks, "registry-networks", "",
+		"networks, beside public ones, that registries, mirrors, token servers and what they redirect to may be in, such as 10.0.0.0/8")
 	flags.StringVar(&options.RegistryCAFile, "registry-ca-file", "",
 		"PEM certificates of authorities to trust for registries beside the system's; the file is read again when it changes")
 	flags.StringVar(&logLevel, "log-level", "info", "least important log lines to write: debug, info or error")
@@ -127,7 +137,7 @@ func setLogger(level, format string) error {
 	default:
 		return fmt.Errorf("--log-format: %q is neither auto, json nor text", format)
 	}
-	logger := zap.New(encoder, zap.Level(parsed), zap.StacktraceLevel(zapcore.PanicLevel))
+	logger := message.Logger(zap.New(encoder, zap.Level(parsed), zap.StacktraceLevel(zapcore.PanicLevel)))
 	ctrl.SetLogger(logger)
 	klog.SetLogger(logger)
 	return nil

@@ -39,8 +39,11 @@ const (
 	TokenKey = "token"
 	// CAKey is the Secret's key of the certificates that the guest's API server is known by; the kubeconfig names it likewise.
 	CAKey = "ca.crt"
-	// DefaultTokenLifetime is what is asked for; the guest's API server may grant less.
-	DefaultTokenLifetime = time.Hour
+	// DefaultTokenLifetime is what is asked for; the guest's API server may grant less. With renewAfter, a Karpenter whose operator goes away
+	// works on for seven hours at least. See docs/threat-model.md for what a thief of a token has of it.
+	DefaultTokenLifetime = 8 * time.Hour
+	// renewAfter is how old a token gets that lives long.
+	renewAfter = time.Hour
 
 	// reviewEvery is how often the guest's API server is asked about a token that hasn't changed: nobody tells when its clock is set or its
 	// keys are replaced.

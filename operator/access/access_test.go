@@ -171,6 +171,39 @@ func TestAccess(t *testing.T) {
 	})
 }
 
+func TestOperatorAway(t *testing.T) {
+	t.Run("When the operator goes away at any moment, Karpenter should have a token for six hours more", func(t *testing.T) {
+		g, ctx := NewWithT(t), t.Context()
+		s, err := clusters.NewScope(ctx, "operator-away")
+		g.Expect(err).NotTo(HaveOccurred())
+		start := time.Now()
+		clock := testingclock.NewFakePassiveClock(start)
+		step := access.New(access.Config{
+			Management: clusters.Management.Client, Live: clusters.Management.Client, Secrets: clusters.Management.Client,
+			Apply: apply.New(), Clock: clock,
+		})
+		renewed, last := 0, ""
+		for clock.Since(start) < 12*time.Hour {
+			result, err := step.Reconcile(ctx, s)
+			g.Expect(err).NotTo(HaveOccurred())
+			secret := &corev1.Secret{}
+			g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.GuestAccessSecret}, secret)).To(Succeed())
+			token := string(secret.Data[access.TokenKey])
+			if token != last {
+				renewed, last = renewed+1, token
+				g.Expect(user(ctx, g, token)).To(Equal("system:serviceaccount:kube-system:karpenter"))
+			}
+			expires, err := time.Parse(time.RFC3339, secret.Annotations[v1beta1.TokenExpiresAtAnnotation])
+			g.Expect(err).NotTo(HaveOccurred())
+			// It would have looked again then, and is gone.
+			away := clock.Now().Add(result.RequeueAfter)
+			g.Expect(expires.Sub(away)).To(BeNumerically(">", 6*time.Hour))
+			clock.SetTime(away)
+		}
+		g.Expect(renewed).To(BeNumerically("<=", 13), "a thousand guests are asked each time")
+	})
+}
+
 // Skew is simulated from the operator's side: a guest whose clock is behind is one whose operator's clock is ahead.
 func TestClockSkew(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{

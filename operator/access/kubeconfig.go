@@ -4,7 +4,6 @@ package access
 
 import (
 	"fmt"
-	"os"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -16,14 +15,8 @@ import (
 // when they change, so that neither a new token nor a new CA needs a restart. The operator's own credentials, which config
 // holds too, stay out of it.
 func Kubeconfig(config *rest.Config) (kubeconfig, ca []byte, err error) {
-	if ca, err = CA(config); err != nil {
-		return nil, nil, err
-	}
-	cluster := &api.Cluster{
-		Server:                config.Host,
-		TLSServerName:         config.ServerName,
-		InsecureSkipTLSVerify: config.Insecure,
-	}
+	ca = config.CAData
+	cluster := &api.Cluster{Server: config.Host, TLSServerName: config.ServerName}
 	if len(ca) > 0 {
 		cluster.CertificateAuthority = CAKey
 	}
@@ -37,16 +30,4 @@ func Kubeconfig(config *rest.Config) (kubeconfig, ca []byte, err error) {
 		return nil, nil, fmt.Errorf("writing Karpenter's kubeconfig: %w", err)
 	}
 	return kubeconfig, ca, nil
-}
-
-// CA returns the certificates that a connection trusts; nil are the system's.
-func CA(config *rest.Config) ([]byte, error) {
-	if len(config.CAData) > 0 || config.CAFile == "" {
-		return config.CAData, nil
-	}
-	ca, err := os.ReadFile(config.CAFile)
-	if err != nil {
-		return nil, fmt.Errorf("reading the guest's CA: %w", err)
-	}
-	return ca, nil
 }

@@ -26,8 +26,10 @@ type token struct {
 // lifetime doesn't depend on whose clock it is.
 func (t token) lifetime() time.Duration { return t.expiresAt.Sub(t.issuedAt) }
 
-// renewAt is when a third of its lifetime is left, by the operator's clock.
-func (t token) renewAt() time.Time { return t.until.Add(-t.lifetime() / 3) }
+// renewAt is an hour after it was issued, by the operator's clock, or when a third of its lifetime is left if that comes first.
+func (t token) renewAt() time.Time {
+	return t.until.Add(-max(t.lifetime()/3, t.lifetime()-renewAfter))
+}
 
 // parse reads a token's claims. It doesn't verify them: that is for the API server that issued it.
 func parse(raw string) (token, error) {

@@ -20,7 +20,7 @@ func TestTokens(t *testing.T) {
 		both := tokens{"token": long, "aws-token": short}
 		g.Expect(both.until()).To(Equal("2026-11-21T12:30:00Z"))
 		g.Expect(both.renewAt()).To(Equal(noon))
-		g.Expect(tokens{"token": long}.renewAt()).To(Equal(noon.Add(2 * time.Hour)))
+		g.Expect(tokens{"token": long}.renewAt()).To(Equal(noon.Add(time.Hour)))
 	})
 }
 

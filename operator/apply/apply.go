@@ -103,10 +103,13 @@ func (a *Applier) object(ctx context.Context, cluster client.Client, owner, obj 
 	}
 	err = apply()
 	if apierrors.IsInvalid(err) && whole.Has(gvk.GroupKind()) {
-		// What somebody else has put there doesn't go together with what is ours.
-		if err = replace(ctx, cluster, wanted); err == nil {
+		// What somebody else has put there doesn't go together with what is ours. Where nothing is there, ours is what is wrong.
+		switch replaced := replace(ctx, cluster, wanted); {
+		case replaced == nil:
 			desired = wanted.DeepCopy()
 			err = apply()
+		case !apierrors.IsNotFound(replaced):
+			err = replaced
 		}
 	}
 	if apierrors.IsInvalid(err) && live != nil && replaceable.Has(gvk.GroupKind()) {

@@ -27,7 +27,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator/access"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/pullsecret"
@@ -108,10 +107,6 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 	if err != nil {
 		return scope.Result{}, err
 	}
-	ca, err := access.CA(s.Guest.Config)
-	if err != nil {
-		return scope.Result{}, err
-	}
 	image := overrideImage(s)
 	objects, err := render(ctx, Input{
 		Input: provider.Input{
@@ -122,7 +117,7 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 			NodeVersion: s.NodeUpgrade.Version,
 			Upgrades:    provider.Upgrades{Hold: s.NodeUpgrade.Hold, Window: s.NodeUpgrade.Window},
 			Endpoint:    s.Guest.Config.Host,
-			CA:          ca,
+			CA:          s.Guest.Config.CAData,
 			Reader:      c.Management,
 			Mapper:      c.Management.RESTMapper(),
 		},

@@ -35,7 +35,11 @@ var update = flag.Bool("update", false, "write the golden files")
 // deployments is a client.Reader of MachineDeployments.
 type deployments []clusterv1.MachineDeployment
 
-func (d deployments) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+func (d deployments) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	if key.Name == "join" {
+		object.SetLabels(map[string]string{v1beta1.BootstrapDataLabel: "true"})
+		return nil
+	}
 	return apierrors.NewNotFound(corev1.Resource("configmaps"), key.Name)
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/message"
 )
 
 // setAvailable says whether at least one replica serves.
@@ -21,8 +22,8 @@ func setAvailable(component *v1beta1.ControlPlaneComponent, live *appsv1.Deploym
 	case live == nil:
 		set(component, v1beta1.Available, metav1.ConditionFalse, v1beta1.DeploymentNotFoundReason, "there is no Deployment; it is made again")
 	case live.Status.AvailableReplicas == 0:
-		message := fmt.Sprintf("none of %d replicas is available", ptr.Deref(live.Spec.Replicas, 1))
-		set(component, v1beta1.Available, metav1.ConditionFalse, v1beta1.ReplicasUnavailableReason, message+explain(live, trouble))
+		none := fmt.Sprintf("none of %d replicas is available", ptr.Deref(live.Spec.Replicas, 1))
+		set(component, v1beta1.Available, metav1.ConditionFalse, v1beta1.ReplicasUnavailableReason, none+explain(live, trouble))
 	default:
 		set(component, v1beta1.Available, metav1.ConditionTrue, v1beta1.AsExpectedReason, "")
 	}
@@ -98,9 +99,9 @@ func rolledOut(component *v1beta1.ControlPlaneComponent) bool {
 	return meta.IsStatusConditionTrue(component.Status.Conditions, v1beta1.RolloutComplete)
 }
 
-func set(component *v1beta1.ControlPlaneComponent, conditionType string, status metav1.ConditionStatus, reason, message string) {
+func set(component *v1beta1.ControlPlaneComponent, conditionType string, status metav1.ConditionStatus, reason, text string) {
 	meta.SetStatusCondition(&component.Status.Conditions, metav1.Condition{
-		Type: conditionType, Status: status, Reason: reason, Message: message, ObservedGeneration: component.Generation,
+		Type: conditionType, Status: status, Reason: reason, Message: message.Cut(text), ObservedGeneration: component.Generation,
 	})
 }
 
@@ -119,6 +120,6 @@ func (c *Component) record(before, after *v1beta1.ControlPlaneComponent) {
 		if condition.Message != "" {
 			note += ": " + condition.Message
 		}
-		c.Recorder.Eventf(after, nil, eventType, condition.Reason, condition.Type, "%s", note[:min(len(note), 1000)])
+		c.Recorder.Eventf(after, nil, eventType, condition.Reason, condition.Type, "%s", message.Cut(note))
 	}
 }

@@ -81,7 +81,6 @@ func New(config Config) *Approver {
 }
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch
-// +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=kubeadmconfigs,verbs=get
 
 // SetUp adds the controller to the manager.
 func (a *Approver) SetUp(ctx context.Context, mgr manager.Manager, guests Guests) error {

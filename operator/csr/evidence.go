@@ -6,22 +6,16 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
-
-// kubeadmConfig is the bootstrap config that makes a token for each machine and keeps it where it can be read.
-var kubeadmConfig = schema.GroupKind{Group: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfig"}
 
 // gather finds what a request is judged by: from the caches, or fresh from the API servers.
 func (a *Approver) gather(ctx context.Context, j *judged, fresh bool) (evidence, error) {
@@ -68,8 +62,7 @@ func (a *Approver) gatherFirst(ctx context.Context, j *judged, name string, e *e
 	for i := range rivals {
 		e.rival = rivals[i].Name
 	}
-	e.tokenID, err = a.tokenID(ctx, &e.subject.machines[0])
-	return err
+	return nil
 }
 
 // others finds what else a node has asked for of the same signer.
@@ -148,30 +141,4 @@ func (a *Approver) freshMachines(ctx context.Context, cluster client.ObjectKey, 
 		}
 	}
 	return machines, nil
-}
-
-// tokenID returns the ID of the bootstrap token that a Machine got. Its secret part is not looked at.
-func (a *Approver) tokenID(ctx context.Context, machine *clusterv1.Machine) (string, error) {
-	ref := machine.Spec.Bootstrap.ConfigRef
-	if ref.APIGroup != kubeadmConfig.Group || ref.Kind != kubeadmConfig.Kind {
-		return "", nil
-	}
-	mapping, err := a.Management.RESTMapper().RESTMapping(kubeadmConfig)
-	if err != nil {
-		return "", fmt.Errorf("looking for kind %s: %w", kubeadmConfig, err)
-	}
-	config := &unstructured.Unstructured{}
-	config.SetGroupVersionKind(mapping.GroupVersionKind)
-	if err := a.Live.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: ref.Name}, config); err != nil {
-		return "", fmt.Errorf("reading %s %s/%s, whose token Machine %s got: %w", ref.Kind, machine.Namespace, ref.Name, machine.Name, err)
-	}
-	// kubeadm joins with the second unless the first is given.
-	for _, path := range [][]string{{"tlsBootstrapToken"}, {"bootstrapToken", "token"}} {
-		token, found, err := unstructured.NestedString(config.Object, append([]string{"spec", "joinConfiguration", "discovery"}, path...)...)
-		if err == nil && found && token != "" {
-			id, _, _ := strings.Cut(token, ".")
-			return id, nil
-		}
-	}
-	return "", nil
 }

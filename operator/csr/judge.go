@@ -70,8 +70,6 @@ type evidence struct {
 	rival string
 	// others are what else the node has asked for of the same signer, as far as it was neither denied nor has failed.
 	others []other
-	// tokenID is that of the bootstrap token that the subject's Machine got; empty where it got none, or nobody can tell.
-	tokenID string
 }
 
 // other is another request of the same node to the same signer.
@@ -219,9 +217,12 @@ func withUsages(r request, _ evidence) *verdict {
 // firstOfMachine checks that a machine which has no certificate yet asks for its own.
 func firstOfMachine(r request, e evidence) *verdict {
 	machine, claim := &e.subject.machines[0], e.subject.claim
+	token, fixed := machine.Annotations[v1alpha1.BootstrapTokenIDAnnotation]
 	switch {
-	case e.tokenID != "" && r.Spec.Username != bootstrapTokenPrefix+e.tokenID:
-		return deny(v1beta1.RequesterMismatchReason, "user %q isn't the bootstrap token that Machine %s got", r.Spec.Username, machine.Name)
+	case fixed && r.Spec.Username != bootstrapTokenPrefix+token:
+		return deny(v1beta1.RequesterMismatchReason, "user %q isn't the bootstrap token that Machine %s was made with", r.Spec.Username, machine.Name)
+	case !fixed && slices.Contains(r.Spec.Groups, v1alpha1.BootstrapTokenGroup):
+		return deny(v1beta1.RequesterMismatchReason, "user %q is a bootstrap token of Karpenter's, and Machine %s was made with none", r.Spec.Username, machine.Name)
 	case !machine.DeletionTimestamp.IsZero() || !claim.DeletionTimestamp.IsZero():
 		return deny(v1beta1.MachineMissingReason, "NodeClaim %s and its Machine are being deleted", claim.Name)
 	case e.joined || machine.Status.NodeRef.IsDefined() || claim.Status.NodeName != "":

@@ -136,6 +136,12 @@ func partyOf(name string, addresses ...string) party {
 	return party{machines: []clusterv1.Machine{machineOf(name, addresses...)}, claim: claim}
 }
 
+// with fixes the bootstrap token that a party's Machine was made with.
+func (p party) with(tokenID string) party {
+	p.machines[0].Annotations = map[string]string{v1alpha1.BootstrapTokenIDAnnotation: tokenID}
+	return p
+}
+
 func TestJudge(t *testing.T) {
 	extension := func(id asn1.ObjectIdentifier, value []byte) func(*ask) {
 		return func(a *ask) { a.content.ExtraExtensions = []pkix.Extension{{Id: id, Value: value}} }
@@ -162,8 +168,12 @@ func TestJudge(t *testing.T) {
 		message  string // a part of it
 		again    time.Duration
 	}{
+		"When a machine asks with the token that Karpenter minted for it, it should be approved": {
+			ask:      first("web-1").but(func(a *ask) { a.groups = append([]string{v1alpha1.BootstrapTokenGroup}, tokenGroup...) }),
+			evidence: evidence{subject: web1().with("abcdef")}, want: approved, reason: v1beta1.NodeIdentityConfirmedReason,
+		},
 		"When a machine asks for its first certificate with its token, it should be approved": {
-			ask: first("web-1"), evidence: evidence{subject: web1(), tokenID: "abcdef"},
+			ask: first("web-1"), evidence: evidence{subject: web1().with("abcdef")},
 			want: approved, reason: v1beta1.NodeIdentityConfirmedReason, message: "NodeClaim web-1 and Machine clusters-blue/web-1",
 		},
 		"When nobody knows which token the machine got, a bootstrap token should do": {
@@ -266,8 +276,28 @@ func TestJudge(t *testing.T) {
 			want: denied, reason: v1beta1.RequesterMismatchReason,
 		},
 		"When a machine asks with another machine's token, it should be denied": {
-			ask: first("web-1"), evidence: evidence{subject: web1(), tokenID: "zyxwvu"},
-			want: denied, reason: v1beta1.RequesterMismatchReason, message: `user "system:bootstrap:abcdef" isn't the bootstrap token that Machine web-1 got`,
+			ask: first("web-1"), evidence: evidence{subject: web1().with("zyxwvu")},
+			want: denied, reason: v1beta1.RequesterMismatchReason, message: `user "system:bootstrap:abcdef" isn't the bootstrap token that Machine web-1 was made with`,
+		},
+		"When Karpenter has minted a token for another machine than one that was made with none, it should be denied": {
+			ask: first("web-1").but(func(a *ask) { a.groups = append([]string{v1alpha1.BootstrapTokenGroup}, tokenGroup...) }), evidence: only(),
+			want: denied, reason: v1beta1.RequesterMismatchReason, message: "was made with none",
+		},
+		"When a machine asks with its own token after it has joined, it should be denied": {
+			ask: first("web-1"), evidence: evidence{subject: web1().with("abcdef"), joined: true},
+			want: denied, reason: v1beta1.AlreadyJoinedReason,
+		},
+		"When a machine that is being deleted asks with its own token, it should be denied": {
+			ask: first("web-1"), evidence: func() evidence {
+				e := evidence{subject: web1().with("abcdef")}
+				e.subject.machines[0].DeletionTimestamp = &metav1.Time{Time: now}
+				return e
+			}(),
+			want: denied, reason: v1beta1.MachineMissingReason,
+		},
+		"When a machine asks with an empty token, it should be denied": {
+			ask:      first("web-1").but(func(a *ask) { a.user = bootstrapTokenPrefix }),
+			evidence: evidence{subject: web1().with("abcdef")}, want: denied, reason: v1beta1.RequesterMismatchReason,
 		},
 		"When a machine asks for a serving certificate by its token, it should be denied": {
 			ask:      servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.user, a.groups = tokenUser, tokenGroup }),

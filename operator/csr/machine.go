@@ -43,12 +43,15 @@ func shrinkMachine(object any) (any, error) {
 			kept[key] = value
 		}
 	}
+	var annotations map[string]string
+	if id, ok := machine.Annotations[v1alpha1.BootstrapTokenIDAnnotation]; ok {
+		annotations = map[string]string{v1alpha1.BootstrapTokenIDAnnotation: id}
+	}
 	return &clusterv1.Machine{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: machine.Namespace, Name: machine.Name, UID: machine.UID, ResourceVersion: machine.ResourceVersion,
-			CreationTimestamp: machine.CreationTimestamp, DeletionTimestamp: machine.DeletionTimestamp, Labels: kept,
+			CreationTimestamp: machine.CreationTimestamp, DeletionTimestamp: machine.DeletionTimestamp, Labels: kept, Annotations: annotations,
 		},
-		Spec: clusterv1.MachineSpec{Bootstrap: clusterv1.Bootstrap{ConfigRef: machine.Spec.Bootstrap.ConfigRef}},
 		Status: clusterv1.MachineStatus{
 			NodeRef:   machine.Status.NodeRef,
 			Addresses: machine.Status.Addresses,

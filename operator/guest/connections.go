@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -29,6 +28,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/consent"
+	"github.com/autonode-io/autonode/operator/egress"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -49,6 +50,8 @@ type Config struct {
 	Clock clock.PassiveClock
 	// Watches are kinds in the guests that other controllers look at.
 	Watches []Watch
+	// Egress decides which addresses a guest's API server may have; nil allows public ones.
+	Egress *egress.Policy
 }
 
 const (
@@ -63,6 +66,7 @@ const (
 type Connections struct {
 	management client.Client
 	secrets    cache.Cache
+	access     *kubeconfigs
 	clusters   clustercache.ClusterCache
 	events     *events
 	timeout    time.Duration
@@ -115,12 +119,23 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 		return nil, fmt.Errorf("adding the cache of cluster secrets: %w", err)
 	}
 
+	tunnel, err := egress.NewTunnel(cmp.Or(config.Egress, &egress.Policy{}))
+	if err != nil {
+		return nil, err
+	}
+	c.access = newKubeconfigs(c.secrets, tunnel)
+	for _, runnable := range []manager.Runnable{tunnel, c.access} {
+		if err := mgr.Add(runnable); err != nil {
+			return nil, fmt.Errorf("adding the connections to guests: %w", err)
+		}
+	}
+
 	options, err := cacheOptions(config.Watches)
 	if err != nil {
 		return nil, err
 	}
 	c.clusters, err = clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
-		SecretClient:  c.secrets,
+		SecretClient:  c.access,
 		ClusterFilter: func(cluster *clusterv1.Cluster) bool { return c.wanted(ctx, cluster) },
 		Cache:         options,
 		Client: clustercache.ClientOptions{
@@ -181,6 +196,9 @@ func (c *Connections) Of(ctx context.Context, hostedCluster *v1beta1.HostedClust
 	if holder := hostedCluster.Status.Operator; !ok || c.holder != "" && holder != "" && holder != c.holder {
 		return nil, 0, nil
 	}
+	if consents, err := c.consents(ctx, hostedCluster, key); err != nil || !consents {
+		return nil, 0, err // another HostedCluster's connection may stand
+	}
 	guest, err = c.connect(ctx, key)
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
 		return nil, 0, nil
@@ -219,16 +237,22 @@ func (c *Connections) look(cluster types.NamespacedName) {
 
 // reconnect has clustercache drop a connection and make it anew, if it was made with another kubeconfig: by itself it would notice
 // only after five failed probes, which take most of a minute. A kubeconfig that can't be used leaves what there is.
-func (c *Connections) reconnect(cluster types.NamespacedName, kubeconfig []byte) {
-	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
-	if err != nil {
-		return
-	}
+// A token that was renewed reaches the connection by its file.
+func (c *Connections) reconnect(cluster types.NamespacedName, kubeconfig *corev1.Secret) {
 	c.mu.Lock()
-	if w, ok := c.watching[cluster]; ok && !sameAccess(w.connection, config) {
-		c.stale[cluster] = true
-	}
+	w, connected := c.watching[cluster]
 	c.mu.Unlock()
+	if connected {
+		config, err := c.access.config(kubeconfig)
+		if err != nil {
+			return
+		}
+		if !sameAccess(w.connection, config) {
+			c.mu.Lock()
+			c.stale[cluster] = true
+			c.mu.Unlock()
+		}
+	}
 	c.look(cluster)
 }
 
@@ -246,9 +270,9 @@ func (c *Connections) isStale(cluster types.NamespacedName) bool {
 
 // sameAccess compares what a kubeconfig says of where an API server is, how to know it, and who asks.
 func sameAccess(a, b *rest.Config) bool {
-	return a.Host == b.Host && a.Insecure == b.Insecure && a.ServerName == b.ServerName && bytes.Equal(a.CAData, b.CAData) &&
+	return a.Host == b.Host && a.ServerName == b.ServerName && bytes.Equal(a.CAData, b.CAData) &&
 		bytes.Equal(a.CertData, b.CertData) && bytes.Equal(a.KeyData, b.KeyData) &&
-		a.BearerToken == b.BearerToken && a.Username == b.Username && a.Password == b.Password
+		a.BearerTokenFile == b.BearerTokenFile && (a.BearerTokenFile != "" || a.BearerToken == b.BearerToken)
 }
 
 // forget drops what is known of a connection that is no more.
@@ -272,6 +296,7 @@ func (c *Connections) Release(hostedCluster *v1beta1.HostedCluster) {
 	delete(c.watching, key)
 	delete(c.silences, key)
 	c.mu.Unlock()
+	c.access.forget(key)
 	c.look(key)
 }
 
@@ -286,11 +311,22 @@ func (c *Connections) wanted(ctx context.Context, cluster *clusterv1.Cluster) bo
 		return true // never drop a connection for an error
 	}
 	for i := range hostedClusters {
-		if wantsGuest(&hostedClusters[i]) {
+		if !wantsGuest(&hostedClusters[i]) {
+			continue
+		}
+		if consents, err := c.consents(ctx, &hostedClusters[i], client.ObjectKeyFromObject(cluster)); consents || err != nil {
 			return true
 		}
 	}
 	return false
+}
+
+// consents reports whether a Cluster may be connected to for a HostedCluster.
+func (c *Connections) consents(ctx context.Context, hostedCluster *v1beta1.HostedCluster, cluster client.ObjectKey) (bool, error) {
+	if hostedCluster.Spec.AutoNode == nil || !hostedCluster.DeletionTimestamp.IsZero() {
+		return consent.ToRemove(ctx, c.management, hostedCluster, cluster)
+	}
+	return consent.Given(ctx, c.management, hostedCluster, cluster)
 }
 
 func (c *Connections) hostedClusters(ctx context.Context, cluster client.ObjectKey) ([]v1beta1.HostedCluster, error) {

@@ -3,8 +3,8 @@
 package guest
 
 import (
+	"bytes"
 	"context"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/kubeconfig"
 )
 
 // burst is how long to wait for more events of the kinds that come in bursts: fifty nodes that join are one reconciliation or two.
@@ -60,10 +61,10 @@ func (c *Connections) onSecret(ctx context.Context) toolscache.ResourceEventHand
 			if name := s.Labels[v1beta1.HostedClusterLabel]; name != "" {
 				c.events.enqueue(types.NamespacedName{Namespace: s.Labels[v1beta1.HostedClusterNamespaceLabel], Name: name}, 0)
 			}
-		case isKubeconfig(s.Name):
+		case isKubeconfig(s):
 			cluster := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[clusterv1.ClusterNameLabel]}
 			for _, request := range c.requests(ctx, cluster) {
-				c.reconnect(cluster, s.Data[secret.KubeconfigDataName])
+				c.reconnect(cluster, s)
 				c.events.enqueue(request.NamespacedName, 0)
 			}
 		}
@@ -75,23 +76,42 @@ func (c *Connections) onSecret(ctx context.Context) toolscache.ResourceEventHand
 				changed(after)
 			}
 		},
-		DeleteFunc: changed,
+		DeleteFunc: func(object any) {
+			if s, ok := object.(*corev1.Secret); ok && isKubeconfig(s) {
+				c.access.forget(types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[clusterv1.ClusterNameLabel]})
+			}
+			changed(object)
+		},
 	}
 }
 
-// dropForeignSecrets keeps the content of the Secrets that this package is for.
+// dropForeignSecrets keeps the content of the Secrets that this package is for, and of a kubeconfig no more than enough to see that it
+// is too large.
 func dropForeignSecrets(object any) (any, error) {
-	if s, ok := object.(*corev1.Secret); ok {
-		s.ManagedFields = nil
-		if s.Name != v1beta1.GuestAccessSecret && !isKubeconfig(s.Name) {
-			s.Data = nil
+	s, ok := object.(*corev1.Secret)
+	if !ok {
+		return object, nil
+	}
+	s.ManagedFields = nil
+	switch {
+	case s.Name == v1beta1.GuestAccessSecret:
+	case isKubeconfig(s):
+		content := s.Data[secret.KubeconfigDataName]
+		s.Data = nil
+		if content != nil {
+			s.Data = map[string][]byte{secret.KubeconfigDataName: bytes.Clone(content[:min(len(content), kubeconfig.MaxSize+1)])}
 		}
+	default:
+		s.Data = nil
 	}
 	return object, nil
 }
 
-func isKubeconfig(name string) bool {
-	return strings.HasSuffix(name, "-"+string(secret.Kubeconfig))
+// isKubeconfig reports whether a Secret is the one by which Cluster API reaches a cluster: others have that label, and a name that ends
+// likewise, such as <cluster>-user-kubeconfig.
+func isKubeconfig(s *corev1.Secret) bool {
+	cluster := s.Labels[clusterv1.ClusterNameLabel]
+	return cluster != "" && s.Name == secret.Name(cluster, secret.Kubeconfig)
 }
 
 func resourceVersion(object any) string {

@@ -15,8 +15,10 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,7 +39,9 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/crd"
+	"github.com/autonode-io/autonode/operator/egress"
 	"github.com/autonode-io/autonode/operator/guest"
+	autonodekubeconfig "github.com/autonode-io/autonode/operator/kubeconfig"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
@@ -118,7 +122,9 @@ func TestConnections(t *testing.T) {
 	mgr, err := manager.New(clusters.Management.Config, manager.Options{Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
 	g.Expect(err).NotTo(HaveOccurred())
 	seen := make(chan string, 10)
-	connections, err := guest.New(ctx, guest.Config{Manager: mgr, ConnectRetry: 200 * time.Millisecond, Watches: []guest.Watch{{
+	loopback, err := egress.NewPolicy("127.0.0.0/8")
+	g.Expect(err).NotTo(HaveOccurred())
+	connections, err := guest.New(ctx, guest.Config{Manager: mgr, Egress: loopback, ConnectRetry: 200 * time.Millisecond, Watches: []guest.Watch{{
 		Object: &certificatesv1.CertificateSigningRequest{},
 		Index:  "signer",
 		Extract: func(object client.Object) []string {
@@ -305,12 +311,57 @@ func TestConnections(t *testing.T) {
 		g.Consistently(func() float64 { return counter(g, "autonode_guest_connections_total") }, time.Second).Should(Equal(made + 1))
 	})
 
+	t.Run("When a token is renewed, the connection that stands should use it, whatever other Secrets of the Cluster say", func(t *testing.T) {
+		g := NewWithT(t)
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "tokens"}}
+		g.Expect(clusters.Guest.Client.Create(ctx, account)).To(Succeed())
+		g.Expect(clusters.Guest.Client.Create(ctx, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "tokens"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "kube-system", Name: "tokens"}},
+		})).To(Succeed())
+		token := func() string {
+			request := &authenticationv1.TokenRequest{}
+			g.Expect(clusters.Guest.Client.SubResource("token").Create(ctx, account, request)).To(Succeed())
+			return request.Status.Token
+		}
+		config := func(token string) []byte {
+			config := clusters.Guest.Config
+			content, err := (&autonodekubeconfig.Access{Server: "https://" + hostOf(config.Host), CA: config.CAData, Token: token}).Config("", "")
+			g.Expect(err).NotTo(HaveOccurred())
+			return content
+		}
+		_, err := clusters.NewScope(ctx, "eks")
+		g.Expect(err).NotTo(HaveOccurred())
+		secret := kubeconfig(g, "eks", nil)
+		secret.Data["value"] = config(token())
+		g.Expect(management.Create(ctx, secret)).To(Succeed())
+		g.Eventually(status("eks")).Should(Equal(metav1.ConditionTrue))
+		made := counter(g, "autonode_guest_connections_total")
+		reconciled := p.reconciled("eks")()
+
+		renewed := token()
+		secret.Data["value"] = config(renewed)
+		g.Expect(management.Update(ctx, secret)).To(Succeed())
+		other := kubeconfig(g, "eks", func(s string) string { return strings.ReplaceAll(s, hostOf(clusters.Guest.Config.Host), "127.0.0.1:1") })
+		other.Name = "eks-user-kubeconfig"
+		g.Expect(management.Create(ctx, other)).To(Succeed())
+		g.Eventually(p.reconciled("eks")).Should(BeNumerically(">", reconciled))
+		_, given := p.reachable("eks")
+		g.Eventually(func() (string, error) {
+			content, err := os.ReadFile(given.Config.BearerTokenFile)
+			return string(content), err
+		}).Should(Equal(renewed))
+		g.Expect(given.Live.List(ctx, &corev1.NodeList{})).To(Succeed())
+		g.Consistently(func() float64 { return counter(g, "autonode_guest_connections_total") }, time.Second).Should(Equal(made))
+	})
+
 	t.Run("When a kubeconfig can't be parsed, it should say what is wrong with it", func(t *testing.T) {
 		g := NewWithT(t)
 		_, err := clusters.NewScope(ctx, "broken")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(management.Create(ctx, kubeconfig(g, "broken", func(string) string { return "nonsense" }))).To(Succeed())
-		g.Eventually(message("broken")).Should(HavePrefix("Unreachable: kubeconfig Secret clusters-broken/broken-kubeconfig: "))
+		g.Eventually(message("broken")).Should(Equal("Unreachable: kubeconfig Secret clusters-broken/broken-kubeconfig can't be used: it is no kubeconfig"))
 	})
 
 	t.Run("When a Secret isn't the operator's business, its content should not be kept", func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -41,7 +42,7 @@ func (p *patience) call(ctx context.Context, do func() error) error {
 	if lost != nil {
 		return lost
 	}
-	err := do()
+	err := message.Error(do()) // a guest says what it likes
 	if err == nil || ctx.Err() != nil || !unanswered(err) {
 		return err
 	}

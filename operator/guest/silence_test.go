@@ -4,16 +4,24 @@ package guest
 
 import (
 	"context"
+	"errors"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -38,9 +46,14 @@ func (c connected) GetHealthCheckingState(context.Context, client.ObjectKey) clu
 
 func TestResting(t *testing.T) {
 	blue := &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue"}}
+	scheme := runtime.NewScheme()
+	NewWithT(t).Expect(errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1beta1.AddToScheme(scheme))).To(Succeed())
+	management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "clusters-blue", Name: "blue", Annotations: map[string]string{v1beta1.ConsentAnnotation: "clusters/blue"},
+	}}).Build()
 	setUp := func() (*Connections, *clocktesting.FakePassiveClock, func(g Gomega) time.Duration) {
 		clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
-		c := &Connections{clusters: connected{}, clock: clock, timeout: DefaultTimeout, silences: map[client.ObjectKey]*silence{}}
+		c := &Connections{management: management, clusters: connected{}, clock: clock, timeout: DefaultTimeout, silences: map[client.ObjectKey]*silence{}}
 		return c, clock, func(g Gomega) time.Duration {
 			guest, again, err := c.Of(t.Context(), blue)
 			g.Expect(err).NotTo(HaveOccurred())
@@ -79,5 +92,20 @@ func TestResting(t *testing.T) {
 		g.Expect(of(g)).To(Equal(recheck))
 		c.clusters = connected{health: clustercache.HealthCheckingState{ConsecutiveFailures: probesMissed - 1}}
 		g.Expect(of(g)).To(BeZero())
+	})
+}
+
+func TestQuoting(t *testing.T) {
+	t.Run("When a guest says much in an error, no more than the beginning of it should be passed on, escaped", func(t *testing.T) {
+		g := NewWithT(t)
+		loud := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+				return apierrors.NewBadRequest("\x1b[2J" + strings.Repeat("x", 1<<20))
+			},
+		})
+		err := patientClient{loud, &patience{}}.Get(t.Context(), client.ObjectKey{Name: "x"}, &corev1.Node{})
+		g.Expect(apierrors.IsBadRequest(err)).To(BeTrue())
+		g.Expect(len(err.Error())).To(BeNumerically("<=", 210))
+		g.Expect(err.Error()).To(HavePrefix(`"\x1b[2Jxxx`))
 	})
 }

@@ -8,16 +8,18 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
-	"sigs.k8s.io/cluster-api/util/kubeconfig"
 	"sigs.k8s.io/cluster-api/util/secret"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/egress"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -45,7 +47,13 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 		if guest.Cached, err = newMetadataClient(guest.Cached, s.Profile); err != nil {
 			return scope.Result{}, err
 		}
-		guest.Complete, err = c.watch(ctx, key, s, guest)
+		if guest.Complete, err = c.watch(ctx, key, s, guest); err != nil && !enabled(s) {
+			// A drain does without watches, and keeps a deadline that no kind which can't be listed may move.
+			log.FromContext(ctx).V(1).Info("The guest can't be watched", "error", err.Error())
+			if guest, err = c.connect(ctx, key); err == nil {
+				guest.Cached, err = newMetadataClient(guest.Cached, s.Profile)
+			}
+		}
 	}
 	switch {
 	case errors.Is(err, clustercache.ErrClusterNotConnected):
@@ -110,16 +118,24 @@ func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, mes
 		return v1beta1.GuestConnectingReason, fmt.Sprintf("waiting for the infrastructure of Cluster %s to be provisioned", key), false
 	}
 	name := secret.Name(key.Name, secret.Kubeconfig)
-	data, err := kubeconfig.FromSecret(ctx, c.secrets, key)
+	read := &corev1.Secret{}
+	err := c.secrets.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: name}, read)
 	switch {
 	case apierrors.IsNotFound(err):
 		return v1beta1.GuestConnectingReason, fmt.Sprintf("waiting for kubeconfig Secret %s/%s", key.Namespace, name), false
 	case err != nil:
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("kubeconfig Secret %s/%s: %s", key.Namespace, name, err), false
+	case !isKubeconfig(read):
+		return v1beta1.GuestUnreachableReason, fmt.Sprintf("kubeconfig Secret %s/%s: its label %s has to be %q",
+			key.Namespace, name, clusterv1.ClusterNameLabel, key.Name), false
 	}
-	config, err := clientcmd.RESTConfigFromKubeConfig(data)
+	config, err := c.access.config(read)
 	if err != nil {
-		return v1beta1.GuestUnreachableReason, fmt.Sprintf("kubeconfig Secret %s/%s: %s", key.Namespace, name, err), false
+		return v1beta1.GuestUnreachableReason, fmt.Sprintf("kubeconfig Secret %s/%s can't be used: %s", key.Namespace, name, err), false
+	}
+	if c.access.tunnel.Forbidden(key.String()) {
+		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s of kubeconfig Secret %s/%s: %s; the platform team sets --guest-networks",
+			config.Host, key.Namespace, name, egress.ErrForbidden), false
 	}
 	health := c.clusters.GetHealthCheckingState(ctx, key)
 	switch {

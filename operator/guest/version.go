@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/version"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/discovery"
@@ -62,7 +63,12 @@ func (v *Versions) Server(ctx context.Context, s *scope.Scope, stale func(known 
 }
 
 func discoverVersion(ctx context.Context, config *rest.Config) (string, error) {
-	d, err := discovery.NewDiscoveryClientForConfig(config)
+	connection, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return "", err
+	}
+	defer utilnet.CloseIdleConnectionsFor(connection.Transport)
+	d, err := discovery.NewDiscoveryClientForConfigAndClient(config, connection)
 	if err != nil {
 		return "", err
 	}

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -43,7 +43,8 @@ func (r *Reconciler) conclude(s *scope.Scope, o *outcome) {
 	}
 	if o.state != draining {
 		// Set by the teardown. A drain that goes on after a pause, or after AutoNode was on again, has its whole time.
-		hostedCluster.Status.AutoNode.DrainStartedTime = nil
+		status := hostedCluster.Status.AutoNode
+		status.DrainStartedTime, status.DrainRequestedTime, status.DrainForcedTime = nil, nil, nil
 	}
 	if onlyConflicts(o.errs) {
 		return // the next try has the newer object; nothing is wrong
@@ -60,7 +61,7 @@ func (r *Reconciler) conclude(s *scope.Scope, o *outcome) {
 	sum := summarize(s, o)
 	setCondition(hostedCluster, v1beta1.AutoNodeEnabled, sum.status, sum.reason, sum.conditionMessage())
 	hostedCluster.Status.AutoNode.State = sum.state
-	hostedCluster.Status.AutoNode.Message = truncate(sum.message, maxMessage)
+	hostedCluster.Status.AutoNode.Message = message.Cut(sum.message)
 }
 
 // concludeOff leaves what never used AutoNode with one condition, and what did with its history.
@@ -189,29 +190,20 @@ func faulty(conditions []metav1.Condition) bool {
 	})
 }
 
-func setCondition(hostedCluster *v1beta1.HostedCluster, conditionType string, status metav1.ConditionStatus, reason, message string) {
+func setCondition(hostedCluster *v1beta1.HostedCluster, conditionType string, status metav1.ConditionStatus, reason, text string) {
 	meta.SetStatusCondition(&hostedCluster.Status.Conditions, metav1.Condition{
-		Type: conditionType, Status: status, Reason: reason, Message: truncate(message, maxMessage), ObservedGeneration: hostedCluster.Generation,
+		Type: conditionType, Status: status, Reason: reason, Message: message.Cut(text), ObservedGeneration: hostedCluster.Generation,
 	})
 }
 
-const (
-	// maxMessage is as much as a person reads, in bytes.
-	maxMessage = 2048
-	// maxNote is the API's limit for an event's note, in bytes.
-	maxNote = 1024
-)
-
-func truncate(s string, limit int) string {
-	const ellipsis = "…"
-	if len(s) <= limit {
-		return s
+// bound keeps what the steps say to what a condition and a status may hold.
+func bound(hostedCluster *v1beta1.HostedCluster) {
+	conditions := hostedCluster.Status.Conditions
+	for i := range conditions {
+		if slices.Contains(ownStatus.Conditions, conditions[i].Type) {
+			conditions[i].Message = message.Cut(conditions[i].Message)
+		}
 	}
-	end := limit - len(ellipsis)
-	for end > 0 && !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + ellipsis
 }
 
 func onlyConflicts(errs []error) bool {
@@ -244,7 +236,7 @@ func (r *Reconciler) record(before, after *v1beta1.HostedCluster) {
 		if condition.Message != "" {
 			note += ": " + condition.Message
 		}
-		r.recorder.Eventf(after, nil, eventType, condition.Reason, condition.Type, "%s", truncate(note, maxNote))
+		r.recorder.Eventf(after, nil, eventType, condition.Reason, condition.Type, "%s", message.Cut(note))
 	}
 	was, is := newest(before), newest(after)
 	if is == nil || was != nil && was.Image == is.Image && was.State == is.State && was.StartedTime.Equal(&is.StartedTime) {

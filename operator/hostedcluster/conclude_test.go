@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -239,17 +238,6 @@ func TestConclude(t *testing.T) {
 		status := s.HostedCluster.Status
 		if status.AutoNode != nil || len(status.Conditions) != 1 || status.Conditions[0].Reason != v1beta1.AutoNodeNotConfiguredReason || status.Version == nil {
 			t.Errorf("got %+v", status)
-		}
-	})
-}
-
-func TestTruncate(t *testing.T) {
-	t.Run("When a message is too long, it should be cut between characters", func(t *testing.T) {
-		for limit := 4; limit < 12; limit++ {
-			got := truncate("aäöüäöü", limit)
-			if len(got) > limit || !utf8.ValidString(got) {
-				t.Errorf("truncated to %d bytes it is %q", limit, got)
-			}
 		}
 	})
 }

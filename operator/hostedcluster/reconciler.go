@@ -26,6 +26,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/consent"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/shard"
@@ -128,6 +129,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, hostedCluster *v1beta1.Hoste
 		return reconcile.Result{RequeueAfter: o.requeueAfter}, nil
 	}
 	r.conclude(s, o)
+	bound(hostedCluster)
 	if err := r.applyStatus(ctx, before, hostedCluster); apierrors.IsConflict(err) {
 		// The cache lags; that isn't worth an error.
 		return reconcile.Result{RequeueAfter: conflictRetry}, nil
@@ -212,6 +214,19 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, rival string
 		return &outcome{state: off}
 	}
 
+	if err := r.recordConsent(ctx, s); err != nil {
+		return &outcome{blocked: true, errs: []error{err}}
+	}
+	if !enabled && s.Component == nil {
+		// A finalizer alone, which anyone may write, is no reason to reach a control plane of others. What is made, is made after the component.
+		switch reachable, err := consent.ToRemove(ctx, r.management, hostedCluster, s.ClusterKey()); {
+		case err != nil:
+			return &outcome{state: draining, blocked: true, errs: []error{err}}
+		case !reachable:
+			return &outcome{state: off}
+		}
+	}
+
 	if p := r.pause(s); p.paused {
 		return r.keep(ctx, s, p)
 	}
@@ -238,6 +253,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, rival string
 	setCondition(hostedCluster, v1beta1.ValidConfiguration, verdict.status(), verdict.reason, verdict.message)
 	if verdict.reason != v1beta1.AsExpectedReason {
 		o.state, o.blocked, o.message = waiting, true, verdict.message
+		o.requeue(verdict.recheck)
 		if verdict.fatal {
 			return o
 		}
@@ -266,6 +282,31 @@ func (r *Reconciler) keep(ctx context.Context, s *scope.Scope, p pause) *outcome
 	return o
 }
 
+// recordConsent writes on the ControlPlaneComponent whether the control plane consents. One without a record was made before consent was asked
+// for, and goes on; one whose control plane consents since can withdraw it.
+func (r *Reconciler) recordConsent(ctx context.Context, s *scope.Scope) error {
+	if s.Component == nil || s.Component.Annotations[v1beta1.ConsentRecordAnnotation] == v1beta1.ConsentNamed {
+		return nil
+	}
+	named, err := consent.Named(ctx, r.management, s.HostedCluster, s.ClusterKey())
+	if err != nil {
+		return err
+	}
+	record := v1beta1.ConsentAssumed
+	if named {
+		record = v1beta1.ConsentNamed
+	}
+	if s.Component.Annotations[v1beta1.ConsentRecordAnnotation] == record {
+		return nil
+	}
+	before := s.Component.DeepCopy()
+	metav1.SetMetaDataAnnotation(&s.Component.ObjectMeta, v1beta1.ConsentRecordAnnotation, record)
+	if err := r.management.Patch(ctx, s.Component, client.MergeFrom(before), client.FieldOwner(apply.FieldOwner)); err != nil {
+		return fmt.Errorf("recording the consent of %s: %w", s.ClusterKey(), err)
+	}
+	return nil
+}
+
 // claim makes what everything else hangs on: the finalizer, then the ControlPlaneComponent.
 func (r *Reconciler) claim(ctx context.Context, s *scope.Scope, before **v1beta1.HostedCluster) error {
 	hostedCluster := s.HostedCluster
@@ -285,8 +326,10 @@ func (r *Reconciler) claim(ctx context.Context, s *scope.Scope, before **v1beta1
 			v1beta1.HostedClusterNamespaceLabel: hostedCluster.Namespace,
 			v1beta1.PlatformLabel:               string(s.Profile.Platform),
 		},
+		Annotations: map[string]string{v1beta1.ConsentRecordAnnotation: v1beta1.ConsentNamed},
 	}}
 	if s.Component != nil {
+		component.Annotations[v1beta1.ConsentRecordAnnotation] = s.Component.Annotations[v1beta1.ConsentRecordAnnotation]
 		if labels.SelectorFromSet(component.Labels).Matches(labels.Set(s.Component.Labels)) {
 			return nil // there is nothing else to it; what is in its status belongs to the step
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/consent"
 	"github.com/autonode-io/autonode/operator/nodeupgrade"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -23,6 +25,8 @@ type verdict struct {
 	reason, message string
 	// fatal says that not even a look at the cluster makes sense.
 	fatal bool
+	// recheck is provider.Finding's.
+	recheck time.Duration
 }
 
 func (v verdict) status() metav1.ConditionStatus {
@@ -78,6 +82,14 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, rival string)
 	if err := profile.CheckSpec(config.Karpenter); err != nil {
 		return invalid(v1beta1.InvalidSpecReason, "spec.autoNode.provisionerConfig.karpenter.%s", err), nil
 	}
+	// Before whatever isn't fatal: nothing is read or written behind this without consent.
+	consents, err := consent.Given(ctx, r.management, hostedCluster, s.ClusterKey())
+	if err != nil {
+		return verdict{}, err
+	}
+	if !consents {
+		return invalid(v1beta1.ConsentMissingReason, "%s", consent.Missing(hostedCluster, s.ClusterKey())), nil
+	}
 	if s.Profile != profile {
 		return verdict{
 			reason: v1beta1.InvalidSpecReason,
@@ -98,6 +110,10 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, rival string)
 	if s.Cluster == nil {
 		return verdict{reason: v1beta1.ClusterNotFoundReason, message: fmt.Sprintf("there is no Cluster %s; create it, or correct spec.infraID", s.ClusterKey())}, nil
 	}
+	if !s.Cluster.DeletionTimestamp.IsZero() {
+		return verdict{reason: v1beta1.ClusterDeletingReason, message: fmt.Sprintf(
+			"Cluster %s is being deleted, and nothing is installed or launched any more; delete the HostedCluster too", s.ClusterKey())}, nil
+	}
 	finding, err := profile.CheckCluster(ctx, provider.Input{
 		Namespace: s.ControlPlaneNamespace, ClusterName: s.ClusterKey().Name, Cluster: s.Cluster, Config: config.Karpenter,
 		Reader: r.management, Mapper: r.management.RESTMapper(),
@@ -106,7 +122,7 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, rival string)
 		return verdict{}, err
 	}
 	if finding.Reason != "" {
-		return verdict{reason: finding.Reason, message: finding.Message}, nil
+		return verdict{reason: finding.Reason, message: finding.Message, recheck: finding.Recheck}, nil
 	}
 	return verdict{reason: v1beta1.AsExpectedReason}, nil
 }

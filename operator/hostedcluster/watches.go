@@ -91,6 +91,8 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 			UpdateFunc: func(e event.UpdateEvent) bool { return claims(e.ObjectOld) && !claims(e.ObjectNew) },
 		})).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), changed).
+		// Either may consent.
+		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.ofNamespace), builder.OnlyMetadata, builder.WithPredicates(predicate.AnnotationChangedPredicate{})).
 		// Their templates' kinds are in Karpenter's Role.
 		Watches(&clusterv1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), builder.WithPredicates(predicate.Or(
 			predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{},
@@ -157,6 +159,11 @@ func (r *Reconciler) byNamespace(ctx context.Context, obj client.Object) []recon
 		_, isCluster := obj.(*clusterv1.Cluster)
 		return !isCluster || s.ClusterKey().Name == obj.GetName()
 	}, client.MatchingFields{controlPlaneNamespaceIndex: obj.GetNamespace()})
+}
+
+// ofNamespace maps a namespace to the HostedClusters whose control plane is to be there.
+func (r *Reconciler) ofNamespace(ctx context.Context, obj client.Object) []reconcile.Request {
+	return r.requests(ctx, func(*scope.Scope) bool { return true }, client.MatchingFields{controlPlaneNamespaceIndex: obj.GetName()})
 }
 
 // machineGone wakes the HostedClusters that may have waited for a Machine to go.

@@ -7,6 +7,7 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -165,7 +166,8 @@ func (c *Collector) collect(samples chan<- prometheus.Metric, hostedCluster *v1b
 	status := &hostedCluster.Status
 	gauge(enabled, boolean(meta.IsStatusConditionTrue(status.Conditions, v1beta1.AutoNodeEnabled)))
 	if status.AutoNode != nil && status.AutoNode.DrainStartedTime != nil {
-		gauge(drainDeadline, float64(status.AutoNode.DrainStartedTime.Add(hostedCluster.Spec.NodeDrain.TimeoutOr(c.DrainTimeout)).Unix()))
+		// The guest may have answered later.
+		gauge(drainDeadline, float64(cmp.Or(status.AutoNode.DrainRequestedTime, status.AutoNode.DrainStartedTime).Add(hostedCluster.Spec.NodeDrain.TimeoutOr(c.DrainTimeout)).Unix()))
 	}
 	for _, component := range components {
 		_, digest, _ := strings.Cut(component.Status.ReleaseImage, "@")

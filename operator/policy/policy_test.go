@@ -4,6 +4,7 @@ package policy_test
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -20,6 +21,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -143,6 +146,15 @@ func (f *guest) reconcile(ctx context.Context, g Gomega) {
 	}
 }
 
+// statusOf is what an object's status says.
+func statusOf(object client.Object) any {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return nil
+	}
+	return content["status"]
+}
+
 func nodeClaim(name string) *karpv1.NodeClaim {
 	return &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: karpv1.NodeClaimSpec{
 		NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass},
@@ -175,9 +187,18 @@ func TestPolicies(t *testing.T) {
 	admin := as(g, "alice")
 	mine := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}
 	g.Expect(admin.Create(ctx, mine)).To(Succeed())
+	held := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{v1alpha1.NodeClassFinalizer}}}
+	g.Expect(as(g, karpenter).Create(ctx, held)).To(Succeed())
+	t.Cleanup(func() {
+		for _, object := range []client.Object{held, nodeClaim("claim")} {
+			patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+			_ = clusters.Guest.Client.Patch(context.WithoutCancel(ctx), object, patch)
+		}
+	})
 	claim := nodeClaim("claim")
 	claim.Annotations = map[string]string{v1alpha1.MachineAnnotation: "clusters-policy/claim"}
 	claim.Labels = map[string]string{v1alpha1.Group + "/tier": "a", "mine": "1"}
+	claim.Finalizers = []string{karpv1.TerminationFinalizer}
 	g.Expect(as(g, karpenter).Create(ctx, claim)).To(Succeed())
 
 	class := func(name string, change func(*v1alpha1.ClusterAPINodeClass)) func(client.Client) error {
@@ -189,6 +210,23 @@ func TestPolicies(t *testing.T) {
 	creation := func(object client.Object) func(client.Client) error {
 		return func(c client.Client) error {
 			return c.Create(ctx, object.DeepCopyObject().(client.Object), client.DryRunAll)
+		}
+	}
+	status := func(object func() client.Object) func(client.Client) error {
+		return func(c client.Client) error {
+			changed := object()
+			stored, ok := changed.DeepCopyObject().(client.Object)
+			if !ok {
+				return fmt.Errorf("%T is no object", changed)
+			}
+			if err := clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(changed), stored); err != nil {
+				return err
+			}
+			patch, err := json.Marshal(map[string]any{"status": statusOf(changed)})
+			if err != nil {
+				return err
+			}
+			return c.Status().Patch(ctx, stored, client.RawPatch(types.MergePatchType, patch), &client.SubResourcePatchOptions{PatchOptions: client.PatchOptions{DryRun: []string{metav1.DryRunAll}}})
 		}
 	}
 	claimed := func(change func(*karpv1.NodeClaim)) func(client.Client) error {
@@ -263,7 +301,22 @@ func TestPolicies(t *testing.T) {
 		}), "the annotations karpenter.cluster.x-k8s.io/… of a node class belong to the platform"},
 		"a class of ours, made by another": {creation(&v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default"}}), "HostedCluster clusters/policy makes it; choose another name"},
 
+		"a node class's status": {status(func() client.Object {
+			c := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}
+			c.Status.Version = "1.20.0"
+			return c
+		}), "the status of a node class is what Karpenter found, and belongs to the platform: the Karpenter of HostedCluster clusters/policy writes it"},
+		"a node class's finalizer": {class("held", func(c *v1alpha1.ClusterAPINodeClass) { c.Finalizers = nil }),
+			"holds a node class while nodes need it, and belongs to the platform"},
+		"a node class's other finalizer": {class("held", func(c *v1alpha1.ClusterAPINodeClass) { c.Finalizers = append(c.Finalizers, "example.com/mine") }), ""},
+
 		// NodeClaims.
+		"a NodeClaim's status": {status(func() client.Object {
+			c := nodeClaim("claim")
+			c.Status.ProviderID = "capi://other/machine"
+			return c
+		}), "the status of a NodeClaim tells its machine and belongs to the platform"},
+		"a NodeClaim's finalizer":      {claimed(func(c *karpv1.NodeClaim) { c.Finalizers = nil }), "holds a NodeClaim until its node is drained and its machine gone"},
 		"a NodeClaim's Machine":        {claimed(func(c *karpv1.NodeClaim) { c.Annotations[v1alpha1.MachineAnnotation] = "other/machine" }), "of a NodeClaim tell its Machine and belong to the platform: the Karpenter of HostedCluster clusters/policy writes them"},
 		"a NodeClaim without Machine":  {claimed(func(c *karpv1.NodeClaim) { c.Annotations = nil }), "of a NodeClaim tell its Machine"},
 		"a NodeClaim's hash":           {claimed(func(c *karpv1.NodeClaim) { c.Annotations[v1alpha1.NodeClassHashAnnotation] = "1" }), "of a NodeClaim tell its Machine"},
@@ -273,6 +326,12 @@ func TestPolicies(t *testing.T) {
 		"a NodeClaim's deletion":       {deletion(claim), ""},
 
 		// What the operator keeps.
+		"a definition's stored versions": {status(func() client.Object {
+			return &apiextensionsv1.CustomResourceDefinition{
+				ObjectMeta: metav1.ObjectMeta{Name: "nodepools.karpenter.sh"},
+				Status:     apiextensionsv1.CustomResourceDefinitionStatus{StoredVersions: []string{"v1beta1"}},
+			}
+		}), "the status of CustomResourceDefinition nodepools.karpenter.sh is the API server's"},
 		"Karpenter's rights": {role(func(r *rbacv1.ClusterRole) { r.Rules = nil }), "ClusterRole autonode:karpenter belongs to the platform: HostedCluster clusters/policy decides what is in it"},
 		"Karpenter's rights, aggregated": {role(func(r *rbacv1.ClusterRole) {
 			r.AggregationRule = &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{}}}

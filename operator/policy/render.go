@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"encoding/base64"
 	"fmt"
 	"maps"
 	"regexp"
@@ -86,7 +87,8 @@ func Desired(in Input) ([]client.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	users := append([]string{in.Operator, "system:serviceaccount:" + account.Namespace + ":" + account.Name}, controllers...)
+	karpenter := "system:serviceaccount:" + account.Namespace + ":" + account.Name
+	users := append([]string{in.Operator, karpenter}, controllers...)
 	quoted := make([]string, len(users))
 	for i, user := range users {
 		quoted[i] = strconv.Quote(user)
@@ -97,7 +99,11 @@ func Desired(in Input) ([]client.Object, error) {
 
 	var objects []client.Object
 	for _, policy := range policies {
-		policy.Spec.MatchConditions = append(policy.Spec.MatchConditions, throughs)
+		condition := throughs
+		if policy.Name == guestassets.BootstrapTokenPolicy {
+			condition = admissionregistrationv1.MatchCondition{Name: "karpenter", Expression: "request.userInfo.username == " + strconv.Quote(karpenter)}
+		}
+		policy.Spec.MatchConditions = append(policy.Spec.MatchConditions, condition)
 		given := []admissionregistrationv1.Variable{{Name: "owner", Expression: strconv.Quote(in.Owner)}}
 		if policy.Name == guestassets.NodeClassPolicy {
 			if !in.NodeClasses {
@@ -109,6 +115,12 @@ func Desired(in Input) ([]client.Object, error) {
 				return nil, err
 			}
 			policy.Spec.Validations = append(policy.Spec.Validations, rules...)
+		}
+		if policy.Name == guestassets.BootstrapTokenPolicy {
+			given = append(given,
+				admissionregistrationv1.Variable{Name: "groups", Expression: strconv.Quote(v1alpha1.BootstrapTokenGroups)},
+				admissionregistrationv1.Variable{Name: "encodedGroups", Expression: strconv.Quote(base64.StdEncoding.EncodeToString([]byte(v1alpha1.BootstrapTokenGroups)))},
+			)
 		}
 		policy.Spec.Variables = append(given, policy.Spec.Variables...)
 

@@ -9,6 +9,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -131,7 +132,11 @@ type NodeClassVersion struct {
 }
 
 // Finding is a reason of ValidConfiguration, and its message. The zero value finds nothing wrong.
-type Finding struct{ Reason, Message string }
+type Finding struct {
+	Reason, Message string
+	// Recheck is when to look again, where no watch tells that it was put right; zero means never.
+	Recheck time.Duration
+}
 
 // Input is what a Profile's functions know of one hosted cluster. They can read, and never write.
 type Input struct {

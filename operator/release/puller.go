@@ -4,6 +4,7 @@ package release
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -19,8 +20,9 @@ import (
 )
 
 const (
-	// releases is how many payloads are kept, of each only what the operator uses: some hundred kilobytes.
-	releases = 64
+	// awaitedPulls is how many pulls are remembered whose end somebody waited for, and refusals how many tags that the guest refused.
+	awaitedPulls = 64
+	refusals     = 1024
 	// failures is how many failed pulls are remembered; to forget one means to try it early.
 	failures = 1024
 	// defaultPatience is how long a reconciliation waits for a pull; most take a fraction of it.
@@ -34,6 +36,8 @@ const (
 type request struct {
 	image     string
 	component string
+	// namespace is whose share of what is kept it takes.
+	namespace string
 	options   payload.Options
 	// inputs distinguishes credentials, mirrors and requests to resolve again: when they change, what failed before is tried anew.
 	inputs string
@@ -48,7 +52,7 @@ type puller struct {
 
 	slots    *slots
 	byDigest singleflight.Group
-	cache    *lru.Cache // of *payload.Release by digest and component
+	cache    *store
 
 	mu      sync.Mutex
 	flights map[flightKey]*flight
@@ -62,6 +66,7 @@ type flight struct {
 	done    chan struct{}
 	waiters sets.Set[reconcile.Request] // who has gone away since, and is to be woken
 	release *payload.Release
+	image   string // of the release, by digest
 	err     error
 	until   time.Time // when it is too old to be believed of a tag
 }
@@ -75,7 +80,7 @@ type failure struct {
 func newPuller(clock clock.PassiveClock) *puller {
 	return &puller{
 		clock: clock, patience: defaultPatience,
-		slots: newSlots(), cache: lru.New(releases), failed: lru.New(failures), landed: lru.New(releases), flights: map[flightKey]*flight{},
+		slots: newSlots(), cache: newStore(), failed: lru.New(failures), landed: lru.New(awaitedPulls), flights: map[flightKey]*flight{},
 	}
 }
 
@@ -92,11 +97,11 @@ func (p *puller) cached(image, component string) *payload.Release {
 	if !found {
 		return nil
 	}
-	hit, ok := p.cache.Get(cacheKey{digest, component})
-	if !ok {
+	hit := p.cache.get(cacheKey{digest, component})
+	if hit == nil {
 		return nil
 	}
-	release := *hit.(*payload.Release)
+	release := *hit
 	release.Image = image // another repository may hold the same digest
 	return &release
 }
@@ -163,7 +168,7 @@ func (p *puller) awaited(key flightKey, who reconcile.Request) *payload.Release 
 		return nil
 	}
 	f.waiters.Delete(who)
-	return f.release
+	return p.cached(f.image, key.component)
 }
 
 func (p *puller) retryAfter(key flightKey) time.Duration {
@@ -177,6 +182,7 @@ func (p *puller) fly(ctx context.Context, key flightKey, f *flight, r request) {
 	done := p.slots.acquire(strings.Join(payload.Registries(r.image, r.options), ","))
 	began := p.clock.Now()
 	release, err := p.pull(ctx, r)
+	err = withoutCause(err)
 	done(payload.ReasonFor(err) == payload.ReasonRegistryUnreachable)
 	took := p.clock.Since(began)
 	if err == nil {
@@ -198,7 +204,8 @@ func (p *puller) fly(ctx context.Context, key flightKey, f *flight, r request) {
 	} else {
 		p.failed.Remove(key)
 		if f.until = p.clock.Now().Add(maxBackoff); f.waiters.Len() > 0 {
-			p.landed.Add(key, f)
+			// Not the release itself, which may be large.
+			p.landed.Add(key, &flight{waiters: f.waiters.Clone(), image: release.Image, until: f.until})
 		}
 	}
 	delete(p.flights, key)
@@ -224,8 +231,7 @@ func (p *puller) pull(ctx context.Context, r request) (*payload.Release, error) 
 		if err != nil {
 			return nil, err
 		}
-		p.cache.Add(cacheKey{digest, r.component}, release)
-		return release, nil
+		return release, p.cache.add(cacheKey{digest, r.component}, r.namespace, release)
 	}
 	_, err, shared := p.byDigest.Do(digest+"/"+r.component, pull)
 	if err != nil && shared {
@@ -239,4 +245,15 @@ func (p *puller) pull(ctx context.Context, r request) (*payload.Release, error) 
 		return release, nil
 	}
 	return payload.ReadDigest(ctx, image, r.options) // pushed out of the cache in between
+}
+
+// withoutCause drops what a registry sent from an error that is remembered: it may be megabytes.
+func withoutCause(err error) error {
+	var e *payload.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	short := *e
+	short.Err = nil
+	return &short
 }

@@ -75,7 +75,7 @@ func New(config Config) *Resolver {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	return &Resolver{pullSecrets: config.PullSecrets, guests: config.Guests, options: config.Options, puller: newPuller(config.Clock), refused: lru.New(releases)}
+	return &Resolver{pullSecrets: config.PullSecrets, guests: config.Guests, options: config.Options, puller: newPuller(config.Clock), refused: lru.New(refusals)}
 }
 
 // Source emits a HostedCluster when a pull that it waited for has ended. It belongs to exactly one controller.
@@ -296,6 +296,7 @@ func (r *Resolver) request(hostedCluster *v1beta1.HostedCluster, secret *corev1.
 	options := r.options
 	options.Components = []string{component}
 	options.UserAgent = v1beta1.ManagedByOperator
+	options.Discreet = true
 	for _, source := range hostedCluster.Spec.ImageContentSources {
 		options.ImageContentSources = append(options.ImageContentSources, payload.ImageContentSource{Source: source.Source, Mirrors: source.Mirrors})
 	}
@@ -317,7 +318,7 @@ func (r *Resolver) request(hostedCluster *v1beta1.HostedCluster, secret *corev1.
 	sum.Write(mirrors)
 	sum.Write(config)
 	sum.Write([]byte(hostedCluster.Annotations[v1beta1.ResolveReleaseAnnotation])) // who asks doesn't want to wait
-	return request{image: image, component: component, options: options, inputs: string(sum.Sum(nil))}, nil
+	return request{image: image, component: component, namespace: hostedCluster.Namespace, options: options, inputs: string(sum.Sum(nil))}, nil
 }
 
 // reasons translate payload's into the API's.

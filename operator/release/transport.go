@@ -4,16 +4,22 @@ package release
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"golang.org/x/net/http/httpproxy"
+
+	"github.com/autonode-io/autonode/operator/egress"
 )
 
 // Transport reaches registries: by the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name, and those too whose authority is in a file,
@@ -30,14 +36,41 @@ type Transport struct {
 var _ http.RoundTripper = (*Transport)(nil)
 
 // NewTransport reads the environment, and the file if one is named: PEM certificates that are trusted beside the system's. A file
-// without any is an error.
-func NewTransport(caFile string) (*Transport, error) {
+// without any is an error. Where no proxy is in between, addresses decides which ones may be dialed, whatever led to them: the name of a
+// registry or of a mirror, a token server, a redirect.
+func NewTransport(caFile string, addresses *egress.Policy) (*Transport, error) {
 	base := remote.DefaultTransport.(*http.Transport).Clone()
-	proxy := httpproxy.FromEnvironment().ProxyFunc()
+	environment := httpproxy.FromEnvironment()
+	proxy := environment.ProxyFunc()
 	base.Proxy = func(request *http.Request) (*url.URL, error) { return proxy(request.URL) }
+	platforms := proxiesOf(environment)
+	direct := base.DialContext
+	base.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if slices.Contains(platforms, address) {
+			return direct(ctx, network, address)
+		}
+		return addresses.DialContext(ctx, network, address)
+	}
 	t := &Transport{base: base, caFile: caFile}
 	_, err := t.current()
 	return t, err
+}
+
+// proxiesOf returns the addresses of the proxies that the platform demands.
+func proxiesOf(environment *httpproxy.Config) []string {
+	ports := map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
+	var addresses []string
+	for _, proxy := range []string{environment.HTTPProxy, environment.HTTPSProxy} {
+		parsed, err := url.Parse(proxy)
+		if err != nil || ports[parsed.Scheme] == "" {
+			parsed, err = url.Parse("http://" + proxy) // as net/http has it
+		}
+		if proxy == "" || err != nil {
+			continue
+		}
+		addresses = append(addresses, net.JoinHostPort(parsed.Hostname(), cmp.Or(parsed.Port(), ports[parsed.Scheme])))
+	}
+	return addresses
 }
 
 // RoundTrip implements http.RoundTripper.

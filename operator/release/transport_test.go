@@ -21,6 +21,7 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/client-go/util/cert"
 
+	"github.com/autonode-io/autonode/operator/egress"
 	"github.com/autonode-io/autonode/payload"
 )
 
@@ -46,7 +47,7 @@ func TestTransport(t *testing.T) {
 		other, _, err := cert.GenerateSelfSignedCertKey("other.example", nil, nil)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(os.WriteFile(file, other, 0o600)).To(Succeed())
-		transport, err := NewTransport(file)
+		transport, err := NewTransport(file, loopback(t))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(resolve(t, transport, address)).NotTo(Succeed())
 		g.Expect(os.WriteFile(file, authority, 0o600)).To(Succeed())
@@ -56,13 +57,13 @@ func TestTransport(t *testing.T) {
 	t.Run("When the file has no certificate, or has gone, it should say which", func(t *testing.T) {
 		g := NewWithT(t)
 		file := filepath.Join(t.TempDir(), "ca-bundle.crt")
-		_, err := NewTransport(file)
+		_, err := NewTransport(file, loopback(t))
 		g.Expect(err).To(MatchError(ContainSubstring(file)))
 		g.Expect(os.WriteFile(file, []byte("none"), 0o600)).To(Succeed())
-		_, err = NewTransport(file)
+		_, err = NewTransport(file, loopback(t))
 		g.Expect(err).To(MatchError(file + " has no certificate in PEM form"))
 		g.Expect(os.WriteFile(file, authority, 0o600)).To(Succeed())
-		transport, err := NewTransport(file)
+		transport, err := NewTransport(file, loopback(t))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(os.Remove(file)).To(Succeed())
 		g.Expect(resolve(t, transport, address)).To(MatchError(ContainSubstring(file)))
@@ -75,7 +76,7 @@ func TestTransport(t *testing.T) {
 		proxy, asked := tunnel(t, address)
 		t.Setenv("HTTPS_PROXY", proxy)
 		t.Setenv("NO_PROXY", "")
-		transport, err := NewTransport(file)
+		transport, err := NewTransport(file, loopback(t))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(resolve(t, transport, "example.com")).To(Succeed()) // a name that the registry's certificate has
 		g.Expect(asked.Load()).To(Equal("example.com:443"))
@@ -112,4 +113,12 @@ func tunnel(t *testing.T, address string) (url string, asked *atomic.Value) {
 	}))
 	t.Cleanup(proxy.Close)
 	return proxy.URL, asked
+}
+
+// loopback allows what a test listens on.
+func loopback(t *testing.T) *egress.Policy {
+	t.Helper()
+	policy, err := egress.NewPolicy("127.0.0.0/8,::1/128")
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return policy
 }

@@ -4,6 +4,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -59,6 +61,10 @@ func (*Status) Name() string { return "status" }
 
 // Reconcile counts, and owns NodesUpToDate. While the guest can't be reached the last known numbers stay.
 func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	if s.Guest == nil && s.Cluster == nil {
+		zero(s)
+		return scope.Result{}, nil
+	}
 	if s.Guest == nil || !s.Guest.Complete {
 		return scope.Result{}, nil
 	}
@@ -104,6 +110,20 @@ func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 		return scope.Result{}, nil // what holds nodes back is watched, or has a time of its own
 	}
 	return scope.Result{RequeueAfter: recheck}, nil
+}
+
+// zero says that nothing is left of a Cluster that is no more: Cluster API deletes its Machines before it. Where nodes aren't Machines nobody
+// knows, and the last known numbers stay.
+func zero(s *scope.Scope) {
+	counts := s.HostedCluster.Status.AutoNode
+	if counts == nil || counts.NodeCount == nil || s.Profile == nil || s.Profile.Unattended != nil {
+		return
+	}
+	for _, count := range []**int32{&counts.NodeCount, &counts.NodeClaimCount, &counts.VCPUs, &counts.DriftedNodeCount} {
+		*count = ptr.To[int32](0)
+	}
+	counts.OutdatedNodeCount, counts.NodeVersions = nil, nil
+	meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, v1beta1.NodesUpToDate)
 }
 
 // Observe does the same while a step before this one waits: nothing but status is written.
@@ -176,7 +196,7 @@ func (i inventory) vcpus() int32 {
 	for n := range i.nodes {
 		total.Add(i.nodes[n].Status.Capacity[corev1.ResourceCPU])
 	}
-	return count(int(min(total.Value(), math.MaxInt32))) // Value rounds up
+	return count(int(max(0, min(total.Value(), math.MaxInt32)))) // Value rounds up
 }
 
 func (i inventory) drifted() int32 {
@@ -189,17 +209,40 @@ func (i inventory) drifted() int32 {
 	return count(n)
 }
 
+const (
+	// mostVersions are counted one by one. A cluster has two or three, but whoever owns the guest can make nodes that say anything.
+	mostVersions = 8
+	// maxVersion bounds what counts as a version, in bytes.
+	maxVersion = 64
+	// others is what the nodes of all further versions are counted as.
+	others = "others"
+)
+
 // versions counts the nodes by version, newest first.
 func (i inventory) versions() []v1beta1.NodeVersion {
-	byVersion := map[string]int32{}
+	byVersion := map[string]int{}
 	for n := range i.nodes {
 		byVersion[kubelet(&i.nodes[n])]++
 	}
+	return frequent(byVersion)
+}
+
+// frequent returns the most frequent versions, newest first, and behind them the others as one.
+func frequent(byVersion map[string]int) []v1beta1.NodeVersion {
 	versions := make([]v1beta1.NodeVersion, 0, len(byVersion))
 	for v, n := range byVersion {
-		versions = append(versions, v1beta1.NodeVersion{Version: v, Count: n})
+		versions = append(versions, v1beta1.NodeVersion{Version: v, Count: count(n)})
 	}
-	slices.SortFunc(versions, func(a, b v1beta1.NodeVersion) int { return guest.CompareVersions(b.Version, a.Version) })
+	newest := func(a, b v1beta1.NodeVersion) int { return guest.CompareVersions(b.Version, a.Version) }
+	if len(versions) > mostVersions {
+		slices.SortFunc(versions, func(a, b v1beta1.NodeVersion) int { return cmp.Or(cmp.Compare(b.Count, a.Count), newest(a, b)) })
+		rest := 0
+		for _, v := range versions[mostVersions:] {
+			rest += int(v.Count)
+		}
+		versions = append(versions[:mostVersions:mostVersions], v1beta1.NodeVersion{Version: others, Count: count(rest)})
+	}
+	slices.SortFunc(versions, newest)
 	return versions
 }
 
@@ -220,11 +263,13 @@ func (i inventory) wanted(desired string) map[string]string {
 	return wanted
 }
 
+// kubelet returns a node's version; what isn't one isn't repeated.
 func kubelet(node *corev1.Node) string {
-	if v := guest.PlainVersion(node.Status.NodeInfo.KubeletVersion); v != "" {
-		return v
+	v := guest.PlainVersion(node.Status.NodeInfo.KubeletVersion)
+	if _, err := version.ParseSemantic(v); err != nil || len(v) > maxVersion {
+		return "unknown"
 	}
-	return "unknown"
+	return v
 }
 
 func count(n int) int32 {

@@ -17,11 +17,15 @@ import (
 	"k8s.io/client-go/rest"
 	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/provider"
+	"github.com/autonode-io/autonode/operator/provider/aws"
+	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 	"github.com/autonode-io/autonode/operator/status"
@@ -174,4 +178,33 @@ func TestStatus(t *testing.T) {
 		_, err := failing.Reconcile(ctx, s)
 		g.Expect(err).To(MatchError(broken))
 	})
+}
+
+func TestGone(t *testing.T) {
+	ctx := t.Context()
+	for name, test := range map[string]struct {
+		profile *provider.Profile
+		cluster bool
+		want    int32
+	}{
+		"When the Cluster is gone and its guest with it, it should count no nodes":              {profile: clusterapi.New()},
+		"When the guest can't be reached, it should keep the last known numbers":                {profile: clusterapi.New(), cluster: true, want: 10},
+		"When the Cluster is gone and its nodes aren't Machines, it should keep the last known": {profile: aws.New(), want: 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			s := &scope.Scope{HostedCluster: &v1beta1.HostedCluster{}, Profile: test.profile}
+			if test.cluster {
+				s.Cluster = &clusterv1.Cluster{}
+			}
+			s.HostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{
+				NodeCount: ptr.To[int32](10), NodeClaimCount: ptr.To[int32](10), VCPUs: ptr.To[int32](10), DriftedNodeCount: ptr.To[int32](10),
+				State: v1beta1.AutoNodeStateWaiting,
+			}
+			g.Expect(status.New(status.Config{}).Observe(ctx, s)).To(Succeed())
+			g.Expect(*s.HostedCluster.Status.AutoNode).To(Equal(v1beta1.AutoNodeStatus{
+				NodeCount: &test.want, NodeClaimCount: &test.want, VCPUs: &test.want, DriftedNodeCount: &test.want, State: v1beta1.AutoNodeStateWaiting,
+			}))
+		})
+	}
 }

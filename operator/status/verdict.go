@@ -4,7 +4,6 @@ package status
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -84,18 +83,15 @@ func judge(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk c
 
 // runs lists versions with their counts, newest first; the count is left out where there is but one version.
 func runs(outdated map[string]int) string {
-	versions := make([]string, 0, len(outdated))
-	for v := range outdated {
-		versions = append(versions, v)
-	}
-	slices.SortFunc(versions, func(a, b string) int { return guest.CompareVersions(b, a) })
+	versions := frequent(outdated)
 	if len(versions) == 1 {
-		return versions[0]
+		return versions[0].Version
 	}
-	for n, v := range versions {
-		versions[n] = fmt.Sprintf("%s (%d)", v, outdated[v])
+	texts := make([]string, 0, len(versions))
+	for _, v := range versions {
+		texts = append(texts, fmt.Sprintf("%s (%d)", v.Version, v.Count))
 	}
-	return strings.Join(versions, ", ")
+	return strings.Join(texts, ", ")
 }
 
 // limit names the NodePool whose disruption budget holds the replacement up most, if one does.

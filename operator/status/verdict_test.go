@@ -4,6 +4,7 @@ package status
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -190,5 +191,29 @@ func TestInventory(t *testing.T) {
 		i.claims[0].StatusConditions().SetTrue(karpv1.ConditionTypeDrifted)
 		i.claims[1].StatusConditions().SetFalse(karpv1.ConditionTypeDrifted, "NotDrifted", "")
 		g.Expect(i.drifted()).To(BeEquivalentTo(1))
+	})
+}
+
+func TestManyVersions(t *testing.T) {
+	t.Run("When nodes say that they have as many versions as there are nodes, it should count the most frequent ones and the others", func(t *testing.T) {
+		g := NewWithT(t)
+		i := empty().with("general", "default", "v1.36.3", 5).with("general", "default", "v1.36.2", 3)
+		for n := range 20 {
+			i = i.with("fake", "default", fmt.Sprintf("v1.0.%d", n), 2)
+		}
+		i = i.with("fake", "default", "v1.36.1-"+strings.Repeat("a", 1<<20), 1).with("fake", "default", "nonsense", 1).with("fake", "default", "", 1)
+		versions := i.versions()
+		g.Expect(versions).To(HaveLen(9))
+		g.Expect(versions[0]).To(Equal(v1beta1.NodeVersion{Version: "1.36.3", Count: 5}))
+		g.Expect(versions[1]).To(Equal(v1beta1.NodeVersion{Version: "1.36.2", Count: 3}))
+		total := int32(0)
+		for _, v := range versions {
+			total += v.Count
+		}
+		g.Expect(total).To(BeEquivalentTo(len(i.nodes)))
+		g.Expect(versions).To(ContainElement(HaveField("Version", "unknown")))
+		g.Expect(versions).To(ContainElement(v1beta1.NodeVersion{Version: "others", Count: 30}))
+		clk := testingclock.NewFakeClock(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
+		g.Expect(len(judge(i, "1.37.0", "1.37.0", scope.NodeUpgrade{}, clk).message)).To(BeNumerically("<", 512))
 	})
 }

@@ -5,14 +5,19 @@ package teardown
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/secret"
@@ -23,6 +28,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	guestcluster "github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -54,26 +60,31 @@ func (t *Teardown) reap(ctx context.Context, machines []clusterv1.Machine, d dra
 	return scope.Result{Wait: true, Message: message, Reason: d.reason(), RequeueAfter: d.within(t.Clock.Now(), lookEvery)}, nil
 }
 
-// deleteMachines tells Cluster API not to drain: either Karpenter has done so, or nobody can.
+// deleteMachines tells Cluster API not to drain: either Karpenter has done so, or nobody can. One that can't be deleted holds no other.
 func (t *Teardown) deleteMachines(ctx context.Context, machines []clusterv1.Machine) error {
+	var errs []error
 	for i := range machines {
-		machine := &machines[i]
-		before := machine.DeepCopy()
-		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, clusterv1.ExcludeNodeDrainingAnnotation, "")
-		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation, "")
-		if len(before.Annotations) != len(machine.Annotations) {
-			if err := t.Management.Patch(ctx, machine, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
-				return fmt.Errorf("excluding Machine %s from draining: %w", klog.KObj(machine), err)
-			}
-		}
-		if !machine.DeletionTimestamp.IsZero() {
-			continue
-		}
-		if err := t.Management.Delete(ctx, machine, client.Preconditions{UID: &machine.UID}); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("deleting Machine %s: %w", klog.KObj(machine), err)
-		}
-		log.FromContext(ctx).Info("Deleted a Machine", "Machine", klog.KObj(machine))
+		errs = append(errs, t.deleteMachine(ctx, &machines[i]))
 	}
+	return errors.Join(errs...)
+}
+
+func (t *Teardown) deleteMachine(ctx context.Context, machine *clusterv1.Machine) error {
+	before := machine.DeepCopy()
+	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, clusterv1.ExcludeNodeDrainingAnnotation, "")
+	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation, "")
+	if len(before.Annotations) != len(machine.Annotations) {
+		if err := t.Management.Patch(ctx, machine, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("excluding Machine %s from draining: %w", klog.KObj(machine), err)
+		}
+	}
+	if !machine.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	if err := t.Management.Delete(ctx, machine, client.Preconditions{UID: &machine.UID}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting Machine %s: %w", klog.KObj(machine), err)
+	}
+	log.FromContext(ctx).Info("Deleted a Machine", "Machine", klog.KObj(machine))
 	return nil
 }
 
@@ -95,70 +106,190 @@ func (t *Teardown) guestIsGone(ctx context.Context, s *scope.Scope) (bool, error
 	return true, nil
 }
 
-// giveUp stops waiting for Karpenter: it writes down what is left, deletes the Machines through the management cluster, and, where
-// the guest can be reached, removes the finalizers that only Karpenter would.
-func (t *Teardown) giveUp(ctx context.Context, s *scope.Scope, machines []clusterv1.Machine, claims []karpv1.NodeClaim, d drain) error {
-	why := fmt.Sprintf("Karpenter didn't remove its nodes within %s, and %s more by force", d.timeout, patience(d.timeout))
-	if s.Guest == nil {
-		why = unreachable(s, fmt.Sprintf("the deletion waited for it for %s", d.timeout))
+// cleanUpTime is how long one look at what a guest keeps of a drain that is over may take, with every request in it.
+const cleanUpTime = 30 * time.Second
+
+// end finishes a drain whose time is over through the management cluster, which no guest can refuse: it stops Karpenter, so that nothing is
+// launched any more, writes down what is left, and deletes the Machines. What is in the guest is removed as far as that lets it be, once,
+// and written down where it doesn't.
+func (t *Teardown) end(ctx context.Context, s *scope.Scope, m *memory) (scope.Result, error) {
+	why := fmt.Sprintf("Karpenter didn't remove its nodes within %s, and %s more by force", t.drainOf(s).timeout, patience(t.drainOf(s).timeout))
+	switch {
+	case s.Guest != nil:
+	case s.HostedCluster.DeletionTimestamp.IsZero():
+		why = unreachable(s, why)
+	default:
+		why = unreachable(s, fmt.Sprintf("the deletion waited for it for %s", t.drainOf(s).timeout))
 	}
-	if err := t.record(ctx, s, why, machines, claims); err != nil {
-		return err
+	// In this order, so that no Machine appears behind the list's back.
+	stopping, err := t.stopKarpenter(ctx, s)
+	if err != nil {
+		return stopping, err
+	}
+	machines, err := t.machines(ctx, s)
+	if err != nil {
+		return stopping, err
+	}
+	if len(machines) > 0 || s.Guest == nil {
+		if err := t.record(ctx, s, why, findings{machines: describeMachines(machines)}); err != nil {
+			return stopping, err
+		}
 	}
 	if err := t.deleteMachines(ctx, machines); err != nil {
-		return err
+		return stopping, err
 	}
-	for i := range claims {
-		claim := &claims[i]
-		if err := release(ctx, s.Guest, claim); err != nil {
-			return err
-		}
-		if claim.Status.NodeName == "" {
-			continue
-		}
-		node := &corev1.Node{}
-		switch err := s.Guest.Live.Get(ctx, client.ObjectKey{Name: claim.Status.NodeName}, node); {
-		case apierrors.IsNotFound(err):
-		case err != nil:
-			return fmt.Errorf("reading node %s in the guest: %w", claim.Status.NodeName, err)
-		default:
-			if err := release(ctx, s.Guest, node); err != nil {
-				return err
-			}
-		}
+	if stopping.Wait {
+		return stopping, nil
 	}
-	return nil
+	if s.Guest != nil && !m.cleaned {
+		if err := t.cleanUp(ctx, s, why); err != nil {
+			return scope.Result{}, err
+		}
+		m.cleaned = true
+	}
+	return t.removeComponent(ctx, s)
 }
 
-// release deletes an object in the guest and removes Karpenter's finalizer from it. Its Machine is deleted already.
+// cleanUp removes what is in the guest as far as the guest lets it, and writes down the rest. Its errors are those of the management cluster.
+func (t *Teardown) cleanUp(ctx context.Context, s *scope.Scope, why string) error {
+	bounded, cancel := context.WithTimeout(ctx, cleanUpTime)
+	defer cancel()
+	left := &leftovers{ctx: bounded, guest: s.Guest}
+	claims, err := nodeClaims(bounded, s, live(s.Guest))
+	left.note("NodeClaims", err)
+	if len(claims) > 0 {
+		if err := t.record(ctx, s, why, findings{claims: describeClaims(claims)}); err != nil {
+			return err
+		}
+	}
+	for i := range claims {
+		if left.over() {
+			left.lines = append(left.lines, fmt.Sprintf("%d more NodeClaims, and their nodes", len(claims)-i))
+			break
+		}
+		left.note("NodeClaim "+claims[i].Name, release(bounded, s.Guest, &claims[i]))
+		left.note("Node "+oneLine(claims[i].Status.NodeName), releaseNode(bounded, s.Guest, claims[i].Status.NodeName))
+	}
+	// What is asked for now was asked for by name before: an object that stays is named by the error.
+	deleted := !s.HostedCluster.DeletionTimestamp.IsZero()
+	goes, err := createdDefinition(bounded, s)
+	left.note("CustomResourceDefinition "+s.Profile.NodeClass.Definition(), err)
+	_, err = t.removeNodeClasses(bounded, s, t.drainOf(s), deleted && goes)
+	left.note("node classes", err)
+	left.note("node classes", releaseNodeClasses(bounded, s))
+	left.note("Karpenter's identity", removeIdentity(bounded, s))
+	left.note("Lease "+leaseName, removeLease(bounded, s))
+	if deleted {
+		_, err := t.removeDefinitions(bounded, s, t.drainOf(s))
+		left.note("CustomResourceDefinitions", err)
+	}
+	if len(left.lines) == 0 {
+		return nil
+	}
+	return t.record(ctx, s, why, findings{guest: left.lines})
+}
+
+// leftovers are what stays in a guest.
+type leftovers struct {
+	ctx   context.Context //nolint:containedctx // it is the bound of one look
+	guest *scope.Guest
+	lines []string
+	hung  bool
+}
+
+// over is true when there is no use in asking for more.
+func (l *leftovers) over() bool { return l.hung || l.ctx.Err() != nil }
+
+// note keeps why something stays. When the guest has stopped answering, everything behind that fails for the same reason.
+func (l *leftovers) note(what string, err error) {
+	if err == nil || l.hung {
+		return
+	}
+	l.hung = guestcluster.Unanswered(l.guest, err) || l.ctx.Err() != nil
+	for _, err := range flatten(err) {
+		l.lines = append(l.lines, what+": "+quoted(err))
+	}
+	if l.hung {
+		l.lines = append(l.lines, "and what is behind that, because the guest takes too long to answer")
+	}
+}
+
+// flatten returns the errors that were joined.
+func flatten(err error) []error {
+	switch err := err.(type) { //nolint:errorlint // what they are in is looked for level by level
+	case *refusedError:
+		return flatten(err.err)
+	case interface{ Unwrap() []error }:
+		var all []error
+		for _, one := range err.Unwrap() {
+			all = append(all, flatten(one)...)
+		}
+		return all
+	}
+	return []error{err}
+}
+
+// releaseNode does the same to the node of a NodeClaim.
+func releaseNode(ctx context.Context, guest *scope.Guest, name string) error {
+	if len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return nil // no node has that name
+	}
+	node := &corev1.Node{}
+	switch err := guest.Live.Get(ctx, client.ObjectKey{Name: name}, node); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("reading node %s in the guest: %w", name, err)
+	}
+	return release(ctx, guest, node)
+}
+
+// release deletes an object in the guest and removes Karpenter's finalizer from it, which it tries even where the former is refused. Its
+// Machine is deleted already.
 func release(ctx context.Context, guest *scope.Guest, object client.Object) error {
+	var errs []error
 	if object.GetDeletionTimestamp().IsZero() {
-		if err := guest.Live.Delete(ctx, object); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("deleting %T %s in the guest: %w", object, object.GetName(), err)
+		err := guest.Live.Delete(ctx, object)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("deleting %s in the guest: %w", object.GetName(), err))
 		}
 	}
 	before, ok := object.DeepCopyObject().(client.Object)
 	if !ok || !controllerutil.RemoveFinalizer(object, karpv1.TerminationFinalizer) {
+		return errors.Join(errs...)
+	}
+	switch err := guest.Live.Patch(ctx, object, client.MergeFrom(before)); {
+	case apierrors.IsNotFound(err):
 		return nil
+	case err != nil:
+		errs = append(errs, fmt.Errorf("removing finalizer %s of %s in the guest: %w", karpv1.TerminationFinalizer, object.GetName(), err))
+	case controllerutil.ContainsFinalizer(object, karpv1.TerminationFinalizer):
+		errs = append(errs, fmt.Errorf("something in the guest keeps finalizer %s on %s", karpv1.TerminationFinalizer, object.GetName()))
+	default:
+		log.FromContext(ctx).Info("Removed Karpenter's finalizer", "object", klog.KObj(object))
 	}
-	if err := guest.Live.Patch(ctx, object, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("releasing %T %s in the guest: %w", object, object.GetName(), err)
-	}
-	log.FromContext(ctx).Info("Removed Karpenter's finalizer", "object", klog.KObj(object))
-	return nil
+	return errors.Join(errs...)
 }
 
-// record writes the ConfigMap, once for each drain, before anything is given up. It belongs to nobody, so that it outlives the HostedCluster; it lies
-// beside the Machines that it is about.
-func (t *Teardown) record(ctx context.Context, s *scope.Scope, why string, machines []clusterv1.Machine, claims []karpv1.NodeClaim) error {
+// findings are what the record of a drain is given, a line for each object.
+type findings struct{ machines, claims, guest []string }
+
+// record writes the ConfigMap, before anything is given up, or adds to what it holds of the same drain. It belongs to nobody, so that it outlives
+// the HostedCluster; it lies beside the Machines that it is about. An event goes with what is written first of Machines and NodeClaims, and with
+// what the guest keeps.
+func (t *Teardown) record(ctx context.Context, s *scope.Scope, why string, found findings) error {
 	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.AbandonedConfigMap}
 	started := t.begun(s).UTC().Format(time.RFC3339)
 	existing := &corev1.ConfigMap{}
-	switch err := t.Live.Get(ctx, key, existing); {
-	case err == nil && existing.Data["hostedClusterUID"] == string(s.HostedCluster.UID) && existing.Data["drainStarted"] == started:
-		return nil
-	case client.IgnoreNotFound(err) != nil:
+	if err := t.Live.Get(ctx, key, existing); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("reading ConfigMap %s: %w", key, err)
+	}
+	known := existing.Data["hostedClusterUID"] == string(s.HostedCluster.UID) && existing.Data["drainStarted"] == started
+	if !known {
+		existing.Data = map[string]string{"time": t.Clock.Now().UTC().Format(time.RFC3339), "reason": why}
 	}
 	record := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
@@ -173,47 +304,103 @@ func (t *Teardown) record(ctx context.Context, s *scope.Scope, why string, machi
 			"hostedCluster":    s.HostedCluster.Namespace + "/" + s.HostedCluster.Name,
 			"hostedClusterUID": string(s.HostedCluster.UID),
 			"drainStarted":     started,
-			"time":             t.Clock.Now().UTC().Format(time.RFC3339),
-			"reason":           why,
-			"machines":         describeMachines(machines),
-			"nodeClaims":       describeClaims(claims),
+			"time":             existing.Data["time"],
+			"reason":           existing.Data["reason"],
+			"machines":         union(existing.Data["machines"], found.machines),
+			"nodeClaims":       union(existing.Data["nodeClaims"], found.claims),
 		},
+	}
+	if guest := union(existing.Data["leftInGuest"], found.guest); guest != "" {
+		record.Data["leftInGuest"] = guest
 	}
 	if s.Profile.Unattended != nil {
 		record.Data["unattended"] = s.Profile.Unattended(s.ClusterKey().Name) + "\n"
 	}
-	if err := t.Apply.Objects(ctx, t.Management, nil, record); err != nil {
+	if known && maps.Equal(record.Data, existing.Data) {
+		return nil
+	}
+	// A namespace that is being deleted takes no record, and the Machines with it: Cluster API sees to them as to any that are deleted.
+	if err := t.Apply.Objects(ctx, t.Management, nil, record); err != nil && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return err
 	}
-	log.FromContext(ctx).Info("Gave up waiting for nodes to drain", "ConfigMap", key, "machines", len(machines))
-	what := fmt.Sprintf("%d %s deleted without a drain", len(machines), plural(len(machines), "Machine is", "Machines are"))
-	if s.Profile.Unattended != nil {
-		what = "machines may be left that nobody removes"
+	tell := func(what string) {
+		note := fmt.Sprintf("; %s: see ConfigMap %s", what, key)
+		t.Recorder.Eventf(s.HostedCluster, nil, corev1.EventTypeWarning, v1beta1.AbandonedReason, "Drain", "%s%s", why[:min(len(why), maxNote-len(note))], note)
 	}
-	t.Recorder.Eventf(s.HostedCluster, nil, corev1.EventTypeWarning, v1beta1.AbandonedReason, "Drain", "%s; %s: see ConfigMap %s", why, what, key)
+	switch n := len(found.machines); {
+	case known || n == 0 && len(found.guest) > 0 && s.Profile.Unattended == nil:
+	case s.Profile.Unattended != nil:
+		tell("machines may be left that nobody removes")
+	default:
+		tell(fmt.Sprintf("%d %s deleted without a drain", n, plural(n, "Machine is", "Machines are")))
+	}
+	if !known {
+		log.FromContext(ctx).Info("Gave up waiting for nodes to drain", "ConfigMap", key, "machines", len(found.machines))
+	}
+	if len(found.guest) > 0 && existing.Data["leftInGuest"] == "" {
+		tell("objects are left in the guest, which refuses their removal")
+	}
 	return nil
 }
 
-// describeMachines is one line for each Machine: its name, its NodeClaim, its provider ID.
-func describeMachines(machines []clusterv1.Machine) string {
+// maxNote is the API's limit for an event's note, in bytes.
+const maxNote = 1024
+
+// maxRecorded bounds each list of the record, in bytes: an API server takes no ConfigMap of more than a megabyte.
+const maxRecorded = 250 << 10
+
+// union adds lines to those that a record has, as far as there is room.
+func union(text string, lines []string) string {
+	const cut = "... and more\n"
+	if strings.HasSuffix(text, cut) {
+		return text
+	}
+	known := sets.New(strings.Split(text, "\n")...)
 	var b strings.Builder
-	for i := range machines {
-		m := &machines[i]
-		fmt.Fprintf(&b, "%s nodeClaim=%s providerID=%s\n", m.Name, m.Labels[v1alpha1.NodeClaimLabel], m.Spec.ProviderID)
+	b.WriteString(text)
+	for _, line := range lines {
+		if known.Has(line) {
+			continue
+		}
+		if b.Len()+len(line) > maxRecorded {
+			b.WriteString(cut)
+			break
+		}
+		known.Insert(line)
+		b.WriteString(line + "\n")
 	}
 	return b.String()
 }
 
-func describeClaims(claims []karpv1.NodeClaim) string {
-	var b strings.Builder
-	for i := range claims {
-		fmt.Fprintf(&b, "%s node=%s", claims[i].Name, claims[i].Status.NodeName)
-		if id := claims[i].Status.ProviderID; id != "" {
-			fmt.Fprintf(&b, " providerID=%s", id)
-		}
-		b.WriteByte('\n')
+// describeMachines is one line for each Machine: its name, its NodeClaim, its provider ID.
+func describeMachines(machines []clusterv1.Machine) []string {
+	lines := make([]string, 0, len(machines))
+	for i := range machines {
+		m := &machines[i]
+		lines = append(lines, fmt.Sprintf("%s nodeClaim=%s providerID=%s", m.Name, m.Labels[v1alpha1.NodeClaimLabel], oneLine(m.Spec.ProviderID)))
 	}
-	return b.String()
+	return lines
+}
+
+func describeClaims(claims []karpv1.NodeClaim) []string {
+	lines := make([]string, 0, len(claims))
+	for i := range claims {
+		line := fmt.Sprintf("%s node=%s", claims[i].Name, oneLine(claims[i].Status.NodeName))
+		if id := claims[i].Status.ProviderID; id != "" {
+			line += " providerID=" + oneLine(id)
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// oneLine leaves a name as it is, and escapes and bounds what isn't one: a guest's status holds what its admin likes.
+func oneLine(text string) string {
+	text = text[:min(len(text), 2*maxQuote)]
+	if escaped := strconv.Quote(text); escaped != `"`+text+`"` {
+		return escaped
+	}
+	return text
 }
 
 func names(machines []clusterv1.Machine, limit int) string {

@@ -11,10 +11,10 @@
 //  5. When the HostedCluster is deleted, the CustomResourceDefinitions that the operator created go too, and with them what the
 //     guest's admin defined by them.
 //
-// Both have a deadline, which spec.nodeDrain sets and which counts from what status.autoNode.drainStartedTime holds. Until then
-// PodDisruptionBudgets hold. Then either pods are terminated against them, and a Karpenter that still doesn't finish is given up:
-// the Machines are deleted through the management cluster, and a ConfigMap says so. Or, by policy, nothing is forced, and a person is
-// told what holds the drain.
+// Both have a deadline, which spec.nodeDrain sets and which counts from what status.autoNode holds of the drain: nothing that a guest
+// does or refuses moves it. Until then PodDisruptionBudgets hold. Then either pods are terminated against them, and a Karpenter that still
+// doesn't finish is given up: it is stopped, the Machines are deleted through the management cluster, and a ConfigMap says so, and what the
+// guest keeps. Or, by policy, nothing is forced, and a person is told what holds the drain.
 //
 // A guest that can't be reached is given up only when its HostedCluster is deleted, and only when this operator has had no answer
 // for a while by the deadline. While AutoNode is merely turned off the guest goes on to live, and is waited for.

@@ -5,6 +5,7 @@ package teardown
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -28,32 +30,32 @@ import (
 )
 
 // drain deletes the NodeClaims and waits until Karpenter has seen them off.
-func (t *Teardown) drain(ctx context.Context, s *scope.Scope, m *memory, claims []karpv1.NodeClaim, d drain) (scope.Result, error) {
+func (t *Teardown) drain(ctx context.Context, s *scope.Scope, m *memory, claims []karpv1.NodeClaim, d drain, r *refusals) (scope.Result, error) {
 	now := t.Clock.Now()
 	result := scope.Result{Wait: true, RequeueAfter: d.within(now, m.looked.Add(lookEvery).Sub(now))}
 	if !s.Guest.Complete {
 		result.RequeueAfter = min(result.RequeueAfter, unwatched)
 	}
-	if err := t.operate(ctx, s); err != nil {
+	if err := t.withholdMachines(ctx, s, m); err != nil {
 		return result, err
 	}
-	for i := range claims {
-		claim := &claims[i]
-		if !claim.DeletionTimestamp.IsZero() {
-			continue
-		}
-		if err := s.Guest.Live.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
-			return result, fmt.Errorf("deleting NodeClaim %s in the guest: %w", claim.Name, err)
-		}
-		log.FromContext(ctx).Info("Deleted a NodeClaim to drain its node", "NodeClaim", klog.KObj(claim))
+	if err := r.take(refusal(t.operate(ctx, s))); err != nil {
+		return result, err
 	}
-	if d.phase == forced {
-		if err := t.force(ctx, s, claims, d); err != nil {
-			return result, err
-		}
+	if err := t.write(m, claims, r, func(claim *karpv1.NodeClaim) error { return t.request(ctx, s, claim, d) }); err != nil {
+		return result, err
+	}
+	if d.phase == forced && !m.told {
+		m.told = true
+		log.FromContext(ctx).Info("Forced the drain of what is left", "nodeClaims", len(claims))
+		t.Recorder.Eventf(s.HostedCluster, nil, corev1.EventTypeWarning, v1beta1.DrainForcedReason, "Drain",
+			"%d %s not drained within %s: the pods left on them are terminated", len(claims), plural(len(claims), "node was", "nodes were"), d.timeout)
 	}
 
 	parts := []string{m.progress(len(claims))}
+	if len(r.all) > 0 {
+		return t.refuse(s, m, d, r, parts[0]), nil
+	}
 	if available := meta.FindStatusCondition(componentConditions(s), v1beta1.Available); available != nil && available.Status == metav1.ConditionFalse {
 		parts = append(parts, "Karpenter, which drains them, isn't available: "+available.Message)
 	} else if holds := m.holds(claims); holds != "" {
@@ -63,6 +65,43 @@ func (t *Teardown) drain(ctx context.Context, s *scope.Scope, m *memory, claims 
 	parts = append(parts, t.outlook(d))
 	result.Message = strings.Join(parts, "; ")
 	return result, nil
+}
+
+// write does something to each NodeClaim that needs it, as far as that goes at once, beginning behind where it ended the last time. What the
+// guest refuses doesn't keep it from the others.
+func (t *Teardown) write(m *memory, claims []karpv1.NodeClaim, r *refusals, do func(*karpv1.NodeClaim) error) error {
+	for n := range min(len(claims), writesAtOnce) {
+		if r.hung {
+			break
+		}
+		if err := r.take(refusal(do(&claims[(m.next+n)%len(claims)]))); err != nil {
+			return err
+		}
+	}
+	if len(claims) > 0 {
+		m.next = (m.next + min(len(claims), writesAtOnce)) % len(claims)
+	}
+	return nil
+}
+
+// request deletes a NodeClaim, and lets Karpenter terminate the pods that its drain waits for once it is to be forced.
+func (t *Teardown) request(ctx context.Context, s *scope.Scope, claim *karpv1.NodeClaim, d drain) error {
+	if claim.DeletionTimestamp.IsZero() {
+		if err := s.Guest.Live.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("deleting NodeClaim %s in the guest: %w", claim.Name, err)
+		}
+		log.FromContext(ctx).Info("Deleted a NodeClaim to drain its node", "NodeClaim", klog.KObj(claim))
+	}
+	now := t.Clock.Now().UTC()
+	if d.phase != forced || mayTerminate(claim, now) {
+		return nil
+	}
+	before := client.MergeFrom(claim.DeepCopy())
+	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, karpv1.NodeClaimTerminationTimestampAnnotationKey, now.Format(time.RFC3339))
+	if err := s.Guest.Live.Patch(ctx, claim, before); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("forcing the drain of NodeClaim %s in the guest: %w", claim.Name, err)
+	}
+	return nil
 }
 
 // outlook says what comes of what isn't drained.
@@ -101,6 +140,7 @@ func markDraining(ctx context.Context, s *scope.Scope, read lister) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, class := range classes {
 		if class.GetAnnotations()[annotation] == "true" || !class.GetDeletionTimestamp().IsZero() {
 			continue
@@ -115,12 +155,20 @@ func markDraining(ctx context.Context, s *scope.Scope, read lister) error {
 		}
 		annotations[annotation] = "true"
 		class.SetAnnotations(annotations)
-		if err := s.Guest.Live.Patch(ctx, class, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("marking node class %s as draining in the guest: %w", class.GetName(), err)
+		switch err := s.Guest.Live.Patch(ctx, class, client.MergeFrom(before)); {
+		case client.IgnoreNotFound(err) != nil:
+			errs = append(errs, fmt.Errorf("marking node class %s as draining in the guest: %w", class.GetName(), err))
+			if guestcluster.Unanswered(s.Guest, err) {
+				return refusal(errors.Join(errs...)) // neither would be the next
+			}
+			continue
+		case err == nil && class.GetAnnotations()[annotation] != "true":
+			errs = append(errs, fmt.Errorf("marking node class %s as draining in the guest: something there takes the mark away", class.GetName()))
+			continue
 		}
 		log.FromContext(ctx).Info("Marked a node class as draining", s.Profile.NodeClass.Kind, klog.KObj(class))
 	}
-	return nil
+	return refusal(errors.Join(errs...))
 }
 
 // nodeClaims returns those of the provider, oldest first; another Karpenter's, which the guest's admin may run, aren't ours to delete.
@@ -180,7 +228,7 @@ func live(guest *scope.Guest) lister {
 			return err
 		}
 		if err := guest.Live.List(ctx, into); err != nil {
-			return fmt.Errorf("listing %s in the guest: %w", definition, err)
+			return refusal(fmt.Errorf("listing %s in the guest: %w", definition, err))
 		}
 		return nil
 	}
@@ -200,34 +248,10 @@ func readDefinition(ctx context.Context, guest *scope.Guest, name string) (*meta
 	return definition, nil
 }
 
-// forcedSince returns since when Karpenter may terminate the pods of a NodeClaim's node; false if it may not yet.
-func forcedSince(claim *karpv1.NodeClaim, now time.Time) (time.Time, bool) {
+// mayTerminate is true where Karpenter may terminate the pods of a NodeClaim's node.
+func mayTerminate(claim *karpv1.NodeClaim, now time.Time) bool {
 	at, err := time.Parse(time.RFC3339, claim.Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey])
-	return at, err == nil && !at.After(now)
-}
-
-// force lets Karpenter terminate the pods that a drain waits for.
-func (t *Teardown) force(ctx context.Context, s *scope.Scope, claims []karpv1.NodeClaim, d drain) error {
-	now := t.Clock.Now().UTC()
-	changed := 0
-	for i := range claims {
-		claim := &claims[i]
-		if _, ok := forcedSince(claim, now); ok {
-			continue
-		}
-		before := client.MergeFrom(claim.DeepCopy())
-		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, karpv1.NodeClaimTerminationTimestampAnnotationKey, now.Format(time.RFC3339))
-		if err := s.Guest.Live.Patch(ctx, claim, before); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("forcing the drain of NodeClaim %s in the guest: %w", claim.Name, err)
-		}
-		changed++
-	}
-	if changed > 0 {
-		log.FromContext(ctx).Info("Forced the drain of what is left", "nodeClaims", changed)
-		t.Recorder.Eventf(s.HostedCluster, nil, corev1.EventTypeWarning, v1beta1.DrainForcedReason, "Drain",
-			"%d %s not drained within %s: the pods left on them are terminated", changed, plural(changed, "node was", "nodes were"), d.timeout)
-	}
-	return nil
+	return err == nil && !at.After(now)
 }
 
 // holder is what the node of a NodeClaim waits for; neither is set where that isn't known.
@@ -242,7 +266,7 @@ func findHolder(ctx context.Context, guest *scope.Guest, claims []karpv1.NodeCla
 	}
 	for n, looked := 0, 0; n < len(claims) && looked < examined; n++ {
 		claim := &claims[n]
-		if claim.Status.NodeName == "" {
+		if len(validation.IsDNS1123Subdomain(claim.Status.NodeName)) > 0 {
 			continue
 		}
 		looked++

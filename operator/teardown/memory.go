@@ -26,6 +26,17 @@ type memory struct {
 	// on gives the right back, which changes the generation, whether or not anybody got to write down that the drain was over.
 	withheld   time.Time
 	generation int64
+	// refused says what the guest refused last. It isn't asked again before rested, as long as the drain is in that phase.
+	refused string
+	rested  time.Time
+	phase   phase
+	// next is the NodeClaim to begin with, so that some which the guest keeps don't hold the others.
+	next int
+	// told says that this operator has told that pods are terminated, and cleaned that the guest was cleaned up as far as it let us.
+	told, cleaned bool
+	// machinesWithheld says that Karpenter can't create Machines any more, as of that generation of the HostedCluster.
+	machinesWithheld bool
+	roleGeneration   int64
 	// looked is when the API servers were asked for everything last, and held is what was found then to hold the drain.
 	looked time.Time
 	held   holder

@@ -40,6 +40,7 @@ import (
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 // +kubebuilder:rbac:groups="",resources=configmaps,resourceNames=autonode-abandoned,verbs=get;create;patch
+// +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles,resourceNames=karpenter,verbs=get;patch
 
 const (
 	leaseName = "karpenter-leader-election"
@@ -50,28 +51,46 @@ const (
 )
 
 // remove takes Karpenter away, once there is no node of it any more.
-func (t *Teardown) remove(ctx context.Context, s *scope.Scope, d drain) (scope.Result, error) {
+func (t *Teardown) remove(ctx context.Context, s *scope.Scope, m *memory, d drain, r *refusals) (scope.Result, error) {
+	refused := func(err error) (scope.Result, error) {
+		if err := r.take(err); err != nil {
+			return scope.Result{}, err
+		}
+		if !r.hung {
+			// It may be our own policies that refuse, where the guest knows the operator by another name now.
+			if err := t.operate(ctx, s); err != nil {
+				log.FromContext(ctx).Error(err, "Couldn't see to what Karpenter needs in the guest")
+			}
+		}
+		return t.refuse(s, m, d, r, "no node is left"), nil
+	}
 	deleted := !s.HostedCluster.DeletionTimestamp.IsZero()
 	goes, err := createdDefinition(ctx, s)
 	if err != nil {
-		return scope.Result{}, err
+		return refused(err)
 	}
-	if result, err := t.removeNodeClasses(ctx, s, d, deleted && goes); err != nil || result.Wait {
-		return result, err
+	if result, err := t.removeNodeClasses(ctx, s, d, deleted && goes); err != nil {
+		return refused(err)
+	} else if result.Wait {
+		return result, nil
 	}
 	if result, err := t.removeComponent(ctx, s); err != nil || result.Wait {
 		return result, err
 	}
 	if err := releaseNodeClasses(ctx, s); err != nil {
-		return scope.Result{}, err
+		return refused(err)
 	}
 	if err := errors.Join(removeIdentity(ctx, s), removeLease(ctx, s)); err != nil {
-		return scope.Result{}, err
+		return refused(err)
 	}
-	if deleted {
-		return t.removeDefinitions(ctx, s, d)
+	if !deleted {
+		return scope.Result{}, nil
 	}
-	return scope.Result{}, nil
+	result, err := t.removeDefinitions(ctx, s, d)
+	if err != nil {
+		return refused(err)
+	}
+	return result, nil
 }
 
 // again is when to look whether something in the guest has gone, of which a watch tells.
@@ -93,6 +112,7 @@ func (t *Teardown) removeNodeClasses(ctx context.Context, s *scope.Scope, d drai
 	}
 	kind := s.Profile.NodeClass
 	var held []string
+	var errs []error
 	for _, class := range classes {
 		ours := s.Profile.DefaultNodeClass != nil && class.GetName() == v1alpha1.DefaultNodeClass
 		if !ours && !all {
@@ -100,16 +120,20 @@ func (t *Teardown) removeNodeClasses(ctx context.Context, s *scope.Scope, d drai
 		}
 		if class.GetDeletionTimestamp().IsZero() {
 			if err := s.Guest.Live.Delete(ctx, class, client.Preconditions{UID: ptr.To(class.GetUID())}); client.IgnoreNotFound(err) != nil {
-				return scope.Result{}, fmt.Errorf("deleting node class %s in the guest: %w", class.GetName(), err)
+				errs = append(errs, refusal(fmt.Errorf("deleting node class %s in the guest: %w", class.GetName(), err)))
+				continue
 			}
 			log.FromContext(ctx).Info("Deleted a node class", kind.Kind, klog.KObj(class))
 		}
 		if waits := kind.CleansUp && d.phase != over; !waits {
 			if err := releaseNodeClass(ctx, s, class, false); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-				return scope.Result{}, err
+				errs = append(errs, refusal(err))
 			}
 		}
 		held = append(held, class.GetName())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return scope.Result{}, err
 	}
 	if len(held) > 0 && kind.CleansUp {
 		if err := t.operate(ctx, s); err != nil {
@@ -133,12 +157,11 @@ func releaseNodeClasses(ctx context.Context, s *scope.Scope) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, class := range classes {
-		if err := releaseNodeClass(ctx, s, class, true); client.IgnoreNotFound(err) != nil {
-			return err
-		}
+		errs = append(errs, refusal(client.IgnoreNotFound(releaseNodeClass(ctx, s, class, true))))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // releaseNodeClass removes Karpenter's finalizer, and the mark that the node class drains if that isn't needed any more.
@@ -160,6 +183,9 @@ func releaseNodeClass(ctx context.Context, s *scope.Scope, class client.Object, 
 	if err := s.Guest.Live.Patch(ctx, class, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("releasing node class %s in the guest: %w", class.GetName(), err)
 	}
+	if controllerutil.ContainsFinalizer(class, kind.Finalizer) {
+		return fmt.Errorf("releasing node class %s in the guest: something there keeps finalizer %s", class.GetName(), kind.Finalizer)
+	}
 	return nil
 }
 
@@ -169,10 +195,8 @@ func createdDefinition(ctx context.Context, s *scope.Scope) (bool, error) {
 	return definition != nil && definition.Annotations[crd.CreatedAnnotation] != "", err
 }
 
-// removeComponent stops Karpenter, then deletes the ControlPlaneComponent, with which everything else in the control-plane
-// namespace is garbage collected. Karpenter stops first because it releases its Lease as it ends, for which it needs its Role, and
-// because a replica that outlives the Lease would make it anew. The ControlPlaneComponent's deletion wakes the reconciler.
-func (t *Teardown) removeComponent(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+// stopKarpenter deletes what runs Karpenter, and waits until its pods are gone.
+func (t *Teardown) stopKarpenter(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	stopping := scope.Result{Wait: true, Message: "stopping Karpenter in namespace " + s.ControlPlaneNamespace, RequeueAfter: stopRecheck}
 	deployment, err := s.Profile.Deployment()
 	if err != nil {
@@ -182,11 +206,20 @@ func (t *Teardown) removeComponent(ctx context.Context, s *scope.Scope) (scope.R
 	if err := t.deleteInManagement(ctx, deployment); err != nil {
 		return stopping, err
 	}
-	switch running, err := t.karpenterRuns(ctx, deployment); {
-	case err != nil:
+	running, err := t.karpenterRuns(ctx, deployment)
+	if err != nil || running {
 		return stopping, err
-	case running:
-		return stopping, nil
+	}
+	return scope.Result{}, nil
+}
+
+// removeComponent stops Karpenter, then deletes the ControlPlaneComponent, with which everything else in the control-plane
+// namespace is garbage collected. Karpenter stops first because it releases its Lease as it ends, for which it needs its Role, and
+// because a replica that outlives the Lease would make it anew. The ControlPlaneComponent's deletion wakes the reconciler.
+func (t *Teardown) removeComponent(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	stopping, err := t.stopKarpenter(ctx, s)
+	if err != nil || stopping.Wait {
+		return stopping, err
 	}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: s.ControlPlaneNamespace, Name: leaseName}}
 	if err := t.deleteInManagement(ctx, lease); err != nil {
@@ -199,7 +232,7 @@ func (t *Teardown) removeComponent(ctx context.Context, s *scope.Scope) (scope.R
 		return stopping, err
 	}
 	if len(s.Component.Finalizers) > 0 {
-		return stopping, nil
+		return scope.Result{Wait: true, Message: "stopping Karpenter in namespace " + s.ControlPlaneNamespace, RequeueAfter: stopRecheck}, nil
 	}
 	return scope.Result{}, nil
 }
@@ -258,22 +291,25 @@ func removeIdentity(ctx context.Context, s *scope.Scope) error {
 	if s.Profile.Roles != nil {
 		kinds = append(kinds, rbacv1.SchemeGroupVersion.WithKind("RoleBinding"), rbacv1.SchemeGroupVersion.WithKind("Role"))
 	}
+	var errs []error
 	for _, gvk := range kinds {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(gvk)
 		if err := guest.Live.List(ctx, list, ours); err != nil {
-			return fmt.Errorf("listing %ss in the guest: %w", gvk.Kind, err)
+			errs = append(errs, fmt.Errorf("listing %ss in the guest: %w", gvk.Kind, err))
+			continue
 		}
 		for i := range list.Items {
 			object := &list.Items[i]
 			object.SetGroupVersionKind(gvk)
 			if err := guest.Live.Delete(ctx, object, client.Preconditions{UID: &object.UID}); client.IgnoreNotFound(err) != nil {
-				return fmt.Errorf("deleting %s %s in the guest: %w", gvk.Kind, klog.KObj(object), err)
+				errs = append(errs, fmt.Errorf("deleting %s %s in the guest: %w", gvk.Kind, klog.KObj(object), err))
+				continue
 			}
 			log.FromContext(ctx).Info("Deleted an object in the guest", gvk.Kind, klog.KObj(object))
 		}
 	}
-	return nil
+	return refusal(errors.Join(errs...))
 }
 
 var definitionKind = apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
@@ -286,6 +322,7 @@ func (t *Teardown) removeDefinitions(ctx context.Context, s *scope.Scope, d drai
 		return scope.Result{}, fmt.Errorf("listing CustomResourceDefinitions in the guest: %w", err)
 	}
 	var left []string
+	var errs []error
 	for i := range definitions.Items {
 		definition := &definitions.Items[i]
 		definition.SetGroupVersionKind(definitionKind)
@@ -294,14 +331,15 @@ func (t *Teardown) removeDefinitions(ctx context.Context, s *scope.Scope, d drai
 		}
 		if definition.DeletionTimestamp.IsZero() {
 			if err := guest.Live.Delete(ctx, definition, client.Preconditions{UID: &definition.UID}); client.IgnoreNotFound(err) != nil {
-				return scope.Result{}, fmt.Errorf("deleting CustomResourceDefinition %s in the guest: %w", definition.Name, err)
+				errs = append(errs, refusal(fmt.Errorf("deleting CustomResourceDefinition %s in the guest: %w", definition.Name, err)))
+				continue
 			}
 			log.FromContext(ctx).Info("Deleted an object in the guest", "CustomResourceDefinition", klog.KObj(definition))
 		}
 		left = append(left, definition.Name)
 	}
-	if len(left) == 0 || d.phase == over {
-		return scope.Result{}, nil
+	if err := errors.Join(errs...); err != nil || len(left) == 0 || d.phase == over {
+		return scope.Result{}, err
 	}
 	slices.Sort(left)
 	// It takes seconds, and with the definitions go the watches of their kinds, which shakes a connection: too little to rely on a watch alone.

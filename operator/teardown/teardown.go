@@ -14,7 +14,6 @@ import (
 	"k8s.io/utils/lru"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
@@ -30,6 +29,8 @@ const (
 	// lookEvery is how often everything is asked of the API servers while nothing happens. Watches tell of the NodeClaims, node classes and
 	// Machines that go; nothing tells which pods hold a node, and a watch may have missed something.
 	lookEvery = 30 * time.Second
+	// writesAtOnce bounds how many NodeClaims are written in one go: who makes them faster doesn't hold the drain.
+	writesAtOnce = 200
 	// unwatched is for what no watch can be relied on for: a guest whose watches have not been started, or are going.
 	unwatched = 5 * time.Second
 )
@@ -76,8 +77,11 @@ func (*Teardown) Name() string { return "teardown" }
 // Reconcile takes down what there is, as far as it can be done now. It doesn't wait any more when nothing is left.
 func (t *Teardown) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	m, run := t.memoryOf(s), t.withGuest
-	if s.Guest == nil {
+	switch {
+	case s.Guest == nil:
 		run = t.withoutGuest
+	case t.drainOf(s).phase == over:
+		run = t.end
 	}
 	result, err := run(ctx, s, m)
 	if err == nil && !result.Wait {
@@ -92,49 +96,59 @@ func (t *Teardown) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 // withGuest drains, then removes. Between two looks at what the API servers say, the watches tell how far the drain is: but that
 // something is over is never concluded from them.
 func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, m *memory) (scope.Result, error) {
-	m.unreachable = time.Time{}
+	now := t.Clock.Now()
+	if d := t.drainOf(s); now.Before(m.rested) && d.phase == m.phase {
+		return scope.Result{Wait: true, Message: m.refused, Reason: d.reason(), RequeueAfter: d.within(now, m.rested.Sub(now))}, nil
+	}
+	r := &refusals{guest: s.Guest}
 	if s.Guest.Complete && t.Clock.Since(m.looked) < lookEvery {
 		watched := cached(s.Guest)
-		if _, err := t.stopLaunching(ctx, s, m, watched); err != nil {
+		if _, err := t.stopLaunching(ctx, s, m, watched, r); err != nil {
 			return scope.Result{}, err
+		}
+		if r.hung {
+			return t.refuse(s, m, t.drainOf(s), r, "the drain goes on"), nil
 		}
 		claims, err := nodeClaims(ctx, s, watched)
 		if err != nil {
 			return scope.Result{}, err
 		}
-		if d := t.drainOf(s, claims); len(claims) > 0 && (d.phase == patient || d.phase == stopped) {
-			return t.drain(ctx, s, m, claims, d)
+		if d := t.drainOf(s); len(claims) > 0 && (d.phase == patient || d.phase == stopped) {
+			return t.drain(ctx, s, m, claims, d, r)
 		}
 	}
 	asked := live(s.Guest)
-	quiet, err := t.stopLaunching(ctx, s, m, asked)
+	quiet, err := t.stopLaunching(ctx, s, m, asked, r)
 	if err != nil {
 		return scope.Result{}, err
 	}
 	claims, err := nodeClaims(ctx, s, asked)
-	if err != nil {
+	if err := r.take(err); err != nil {
 		return scope.Result{}, err
 	}
-	d := t.drainOf(s, claims)
-	if len(claims) > 0 && d.phase != over {
-		m.look(ctx, s.Guest, claims, t.Clock.Now())
-		return t.drain(ctx, s, m, claims, d)
+	m.unreachable = time.Time{}
+	d := t.answered(s)
+	switch {
+	case d.phase == over:
+		return t.end(ctx, s, m)
+	case err != nil:
+		return t.refuse(s, m, d, r, "the guest doesn't tell its NodeClaims"), nil //nolint:nilerr // r has it, and the message
+	case len(claims) > 0:
+		m.look(ctx, s.Guest, claims, now)
+		return t.drain(ctx, s, m, claims, d, r)
 	}
 	machines, err := t.machines(ctx, s)
-	if err != nil {
-		return scope.Result{}, err
-	}
 	switch {
-	case d.phase == over && len(claims)+len(machines) > 0:
-		if err := t.giveUp(ctx, s, machines, claims, d); err != nil {
-			return scope.Result{}, err
-		}
+	case err != nil:
+		return scope.Result{}, err
 	case len(machines) > 0:
 		return t.reap(ctx, machines, d)
-	case !quiet && d.phase != over:
+	case len(r.all) > 0:
+		return t.refuse(s, m, d, r, "no node is left"), nil
+	case !quiet:
 		return scope.Result{Wait: true, Message: "waiting until Karpenter launches nothing any more", RequeueAfter: settle}, nil
 	}
-	return t.remove(ctx, s, d)
+	return t.remove(ctx, s, m, d, r)
 }
 
 // phase of a drain.
@@ -168,33 +182,25 @@ func (t *Teardown) begun(s *scope.Scope) time.Time {
 	}
 	if status.AutoNode.DrainStartedTime == nil {
 		status.AutoNode.DrainStartedTime = ptr.To(metav1.NewTime(t.Clock.Now()).Rfc3339Copy())
+		status.AutoNode.DrainRequestedTime, status.AutoNode.DrainForcedTime = nil, nil
 	}
 	return status.AutoNode.DrainStartedTime.Time
 }
 
-// drainOf counts from the drain's beginning, or from when the first of the NodeClaims was deleted if that came later, because the
-// guest couldn't be reached. So nobody's absence is taken from the nodes' time to drain.
-func (t *Teardown) drainOf(s *scope.Scope, claims []karpv1.NodeClaim) drain {
+// drainOf says where a drain stands by what was written down of it, which no guest changes. It counts from the drain's beginning, or from
+// when the guest first answered if that came later, so that nobody's absence is taken from the nodes' time to drain.
+func (t *Teardown) drainOf(s *scope.Scope) drain {
 	now, started := t.Clock.Now(), t.begun(s)
-	if len(claims) > 0 {
-		first := now
-		for i := range claims {
-			if deleted := claims[i].DeletionTimestamp; !deleted.IsZero() && deleted.Time.Before(first) {
-				first = deleted.Time
-			}
-		}
-		started = later(started, first)
+	status := s.HostedCluster.Status.AutoNode
+	if at := status.DrainRequestedTime; at != nil {
+		started = later(started, at.Time)
 	}
 	d := drain{timeout: s.HostedCluster.Spec.NodeDrain.TimeoutOr(t.DrainTimeout), stops: s.HostedCluster.Spec.NodeDrain.Stops()}
 	d.deadline = started.Add(d.timeout)
 	// Nothing is given up that wasn't forced first: the deadline may have been moved, or have passed while nobody looked.
-	forcedAt := d.deadline
-	for i := range claims {
-		at, ok := forcedSince(&claims[i], now)
-		if !ok {
-			at = now
-		}
-		forcedAt = later(forcedAt, at)
+	forcedAt := later(d.deadline, now)
+	if at := status.DrainForcedTime; at != nil {
+		forcedAt = later(d.deadline, at.Time)
 	}
 	d.givenUp = forcedAt.Add(patience(d.timeout))
 	switch {
@@ -205,6 +211,21 @@ func (t *Teardown) drainOf(s *scope.Scope, claims []karpv1.NodeClaim) drain {
 		d.phase = forced
 	default:
 		d.phase = over
+	}
+	return d
+}
+
+// answered writes down that the guest answered, whatever it said: the drain counts from then, and so does the force that ends it.
+func (t *Teardown) answered(s *scope.Scope) drain {
+	now := ptr.To(metav1.NewTime(t.Clock.Now()).Rfc3339Copy())
+	d, status := t.drainOf(s), s.HostedCluster.Status.AutoNode
+	if status.DrainRequestedTime == nil {
+		status.DrainRequestedTime = now
+		d = t.drainOf(s)
+	}
+	if d.phase == forced && status.DrainForcedTime == nil {
+		status.DrainForcedTime = now
+		d = t.drainOf(s)
 	}
 	return d
 }
@@ -244,7 +265,10 @@ func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, m *memory) 
 		}
 		return t.removeComponent(ctx, s)
 	}
-	d := t.drainOf(s, nil)
+	d := t.drainOf(s)
+	if d.phase == over { // it has answered before, and hiding now gains it nothing
+		return t.end(ctx, s, m)
+	}
 	held := fmt.Sprintf("%d %s", len(machines), plural(len(machines), "Machine", "Machines"))
 	if s.Profile.Unattended != nil {
 		held = "its nodes"
@@ -266,10 +290,7 @@ func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, m *memory) 
 		message := fmt.Sprintf("%s stay because spec.nodeDrain.onTimeout is Stop: restore the guest, or set onTimeout to Force, which deletes them without a drain", held)
 		return scope.Result{Wait: true, Reason: v1beta1.AutoNodeDrainStoppedReason, Message: unreachable(s, message), RequeueAfter: lookEvery}, nil
 	}
-	if err := t.giveUp(ctx, s, machines, nil, d); err != nil {
-		return scope.Result{}, err
-	}
-	return t.removeComponent(ctx, s)
+	return t.end(ctx, s, m)
 }
 
 // clockTime is how messages name a point in time: by the day, too, where that isn't today.

@@ -5,12 +5,16 @@ package teardown
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -20,9 +24,10 @@ const settle = 5 * time.Second
 
 // stopLaunching keeps Karpenter from launching nodes for the pods that it evicts: by a mark on its node classes where the provider knows
 // one, else by withholding the right to, which the step does that gives it its rights. It returns whether no NodeClaim can appear any more.
-func (t *Teardown) stopLaunching(ctx context.Context, s *scope.Scope, m *memory, read lister) (bool, error) {
+// Both are in the guest, which may refuse them: what can't be refused is withholdMachines.
+func (t *Teardown) stopLaunching(ctx context.Context, s *scope.Scope, m *memory, read lister, r *refusals) (bool, error) {
 	if s.Profile.NodeClass.DrainingAnnotation != "" {
-		return true, markDraining(ctx, s, read)
+		return true, r.take(markDraining(ctx, s, read))
 	}
 	if s.Component == nil {
 		return true, nil // without it there is no Karpenter
@@ -32,10 +37,41 @@ func (t *Teardown) stopLaunching(ctx context.Context, s *scope.Scope, m *memory,
 		return now.Sub(m.withheld) >= settle, nil
 	}
 	if err := t.operate(ctx, s); err != nil {
-		return false, err
+		return false, r.take(refusal(err))
 	}
 	m.withheld, m.generation = now, s.HostedCluster.Generation
 	return false, nil
+}
+
+// withholdMachines takes Karpenter's right to create Machines, and what they are made of, in its control-plane namespace, once those that it
+// had begun are made. It applies where a guest keeps no mark on its node classes. Turning AutoNode on applies the whole Role again.
+func (t *Teardown) withholdMachines(ctx context.Context, s *scope.Scope, m *memory) error {
+	if m.machinesWithheld && m.roleGeneration == s.HostedCluster.Generation || s.Profile.Role == nil || t.Clock.Since(m.began) < settle {
+		return nil
+	}
+	role := &rbacv1.Role{}
+	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}
+	if err := t.Live.Get(ctx, key, role); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading Role %s: %w", key, err)
+	}
+	before, changed := client.MergeFrom(role.DeepCopy()), false
+	for i := range role.Rules {
+		rule := &role.Rules[i]
+		if slices.Contains(rule.APIGroups, coordinationv1.GroupName) || slices.Contains(rule.APIGroups, "") {
+			continue // leader election, and events
+		}
+		verbs := slices.DeleteFunc(slices.Clone(rule.Verbs), func(verb string) bool { return verb == "create" })
+		changed = changed || len(verbs) < len(rule.Verbs)
+		rule.Verbs = verbs
+	}
+	if changed {
+		if err := t.Management.Patch(ctx, role, before); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("withholding the right to create Machines in Role %s: %w", key, err)
+		}
+		log.FromContext(ctx).Info("Took the right to create Machines from Karpenter", "Role", key)
+	}
+	m.machinesWithheld, m.roleGeneration = true, s.HostedCluster.Generation
+	return nil
 }
 
 // operate does what Karpenter needs to drain, for as long as that takes.
@@ -59,7 +95,7 @@ func (t *Teardown) recordUnattended(ctx context.Context, s *scope.Scope) error {
 	if status := s.HostedCluster.Status.AutoNode; status != nil && status.NodeClaimCount != nil && *status.NodeClaimCount == 0 {
 		return nil // none was left when it was last seen
 	}
-	return t.record(ctx, s, "the Cluster and its kubeconfig went away before Karpenter had removed its nodes", nil, nil)
+	return t.record(ctx, s, "the Cluster and its kubeconfig went away before Karpenter had removed its nodes", findings{})
 }
 
 // removeLease deletes Karpenter's Lease where that is in the guest. In management it goes with the component.

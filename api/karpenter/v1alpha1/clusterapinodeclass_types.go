@@ -366,7 +366,8 @@ const (
 	RegistrationUnknownReason = "RegistrationUnknown"
 	// VersionUnknownReason: the API server hasn't told its version yet.
 	VersionUnknownReason = "VersionUnknown"
-	// VersionTooNewReason: spec.version exceeds the API server's; lower it, or upgrade the control plane first.
+	// VersionTooNewReason: spec.version exceeds the API server's, or what the platform's release payload gives to nodes; lower it, or upgrade
+	// the control plane first.
 	VersionTooNewReason = "VersionTooNew"
 	// VersionTooOldReason: spec.version is more than three minor versions behind the API server's; raise it.
 	VersionTooOldReason = "VersionTooOld"
@@ -378,6 +379,8 @@ const (
 	DrainingReason = "Draining"
 	// ClusterPausedReason: the Cluster is paused in the management cluster; nothing is launched until it resumes.
 	ClusterPausedReason = "ClusterPaused"
+	// ClusterDeletingReason: the Cluster is being deleted in the management cluster; nothing is launched any more.
+	ClusterDeletingReason = "ClusterDeleting"
 	// ClusterNotProvisionedReason: the infrastructure provider hasn't provisioned the Cluster yet, so its zones aren't known.
 	ClusterNotProvisionedReason = "ClusterNotProvisioned"
 )

@@ -50,8 +50,20 @@ const (
 	NodeVersionAnnotation = Group + "/node-version"
 	// ShapeSourceAnnotation names the shape source that a machine was made from, as <kind>.<group>/<name>.
 	ShapeSourceAnnotation = Group + "/shape-source"
+	// BootstrapTokenIDAnnotation is on a Machine: the public part of the one bootstrap token that it may join the guest cluster with. It is
+	// written when the Machine is made and never changed. Without it any bootstrap token will do that isn't of BootstrapTokenGroup.
+	BootstrapTokenIDAnnotation = Group + "/bootstrap-token-id"
 	// MachineAnnotation is on a NodeClaim: the Machine that it became, as <namespace>/<name>.
 	MachineAnnotation = Group + "/machine"
+)
+
+const (
+	// BootstrapTokenGroup is a group that the provider's bootstrap tokens authenticate as. The guest's admission policy lets Karpenter make no
+	// others, and the operator accepts such a token from the Machine alone that names it in BootstrapTokenIDAnnotation.
+	BootstrapTokenGroup = "system:bootstrappers:karpenter"
+	// BootstrapTokenGroups are all groups of such a token, as its Secret has them: the first one is what kubeadm grants joining machines their
+	// rights by.
+	BootstrapTokenGroups = "system:bootstrappers:kubeadm:default-node-token," + BootstrapTokenGroup
 )
 
 // KeptForMinimumAnnotation is on a node that stays for the minimum size of a shape source, which it names as ShapeSourceAnnotation does. It

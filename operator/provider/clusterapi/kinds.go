@@ -22,8 +22,8 @@ import (
 	"github.com/autonode-io/autonode/operator/provider"
 )
 
-// checkCluster looks for the kinds that the spec names: the templates, and what is cloned from them.
-func checkCluster(_ context.Context, in provider.Input) (provider.Finding, error) {
+// checkCluster looks for the kinds that the spec names, the templates and what is cloned from them, and at the bootstrap Secret.
+func checkCluster(ctx context.Context, in provider.Input) (provider.Finding, error) {
 	config := in.Config.ClusterAPI
 	var templates []schema.GroupKind
 	for _, selector := range config.InfrastructureTemplateSelectors {
@@ -50,7 +50,7 @@ func checkCluster(_ context.Context, in provider.Input) (provider.Finding, error
 			Message: fmt.Sprintf("the management cluster doesn't serve %s; install its provider, or correct the name", strings.Join(missing, ", ")),
 		}, nil
 	}
-	return provider.Finding{}, nil
+	return checkSecret(ctx, in)
 }
 
 // cloned is the kind of what is made from a template.
@@ -75,7 +75,7 @@ type naming struct {
 }
 
 // role adds the kinds that this cluster's shapes and bootstrap are of: templates are read, what is cloned from them is written.
-func role(ctx context.Context, in provider.Input) (*rbacv1.Role, error) {
+func (g groups) role(ctx context.Context, in provider.Input) (*rbacv1.Role, error) {
 	role, err := karpenter.Role()
 	if err != nil {
 		return nil, err
@@ -86,6 +86,9 @@ func role(ctx context.Context, in provider.Input) (*rbacv1.Role, error) {
 	}
 	read, bootstraps, infrastructure := map[string]sets.Set[string]{}, map[string]sets.Set[string]{}, map[string]sets.Set[string]{}
 	for template, how := range named {
+		if g.check(template.Group, template.Kind) != nil {
+			continue // whoever names it: a MachineDeployment's templates are in the spec of no HostedCluster that could be refused
+		}
 		write := infrastructure
 		if how.bootstrap {
 			write = bootstraps
@@ -107,7 +110,11 @@ func role(ctx context.Context, in provider.Input) (*rbacv1.Role, error) {
 	role.Rules = append(role.Rules, rulesFor(read, templateVerbs)...)
 	role.Rules = append(role.Rules, rulesFor(bootstraps, bootstrapVerbs)...)
 	role.Rules = append(role.Rules, rulesFor(infrastructure, infrastructureVerbs)...)
-	if bootstrap := in.Config.ClusterAPI.Bootstrap; bootstrap != nil && bootstrap.DataSecretName != "" {
+	finding, err := checkSecret(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	if bootstrap := in.Config.ClusterAPI.Bootstrap; bootstrap != nil && bootstrap.DataSecretName != "" && finding.Reason == "" {
 		role.Rules = append(role.Rules, rbacv1.PolicyRule{
 			APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{bootstrap.DataSecretName}, Verbs: []string{"get"},
 		})

@@ -23,17 +23,22 @@ import (
 	"github.com/autonode-io/autonode/operator/provider"
 )
 
-// New returns the profile. Its manifests are in assets, because Karpenter can run without the operator, too.
-func New() *provider.Profile {
+// New returns the profile, for templates of any of Cluster API's providers. Its manifests are in assets, because Karpenter can run without
+// the operator, too.
+func New() *provider.Profile { return NewFor(DefaultGroups) }
+
+// NewFor returns the profile for templates of a comma-separated list of API groups; one that begins with "*." stands for all below it.
+func NewFor(apiGroups string) *provider.Profile {
+	allowed := parseGroups(apiGroups)
 	return &provider.Profile{
 		Platform:        v1beta1.PlatformClusterAPI,
 		Component:       "karpenter-clusterapi",
-		CheckSpec:       checkSpec,
+		CheckSpec:       allowed.checkSpec,
 		CheckCluster:    checkCluster,
 		Deployment:      karpenter.Deployment,
 		AdaptDeployment: adaptDeployment,
 		ReadsNodeImages: true,
-		Role:            role,
+		Role:            allowed.role,
 		NodeClass: provider.NodeClass{
 			GroupVersionKind:   v1alpha1.GroupVersion.WithKind(v1alpha1.Kind),
 			Plural:             "clusterapinodeclasses",
@@ -49,10 +54,16 @@ func New() *provider.Profile {
 		Versions:         versions,
 		HoldsUpgrades:    true,
 		ClusterRole:      guest.ClusterRole,
+		Roles:            roles,
 		Tokens:           []provider.Token{{Key: "token"}},
 
 		ApprovesCertificates: true,
 	}
+}
+
+func roles() ([]client.Object, error) {
+	role, binding, err := guest.Roles()
+	return []client.Object{role, binding}, err
 }
 
 func checkSpec(config *v1beta1.Karpenter) error {

@@ -129,7 +129,9 @@ func (c *Clusters) NewScope(ctx context.Context, name string) (*scope.Scope, err
 	}
 	namespace := "clusters-" + name
 	component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1beta1.KarpenterComponent}}
-	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: name, Annotations: map[string]string{v1beta1.ConsentAnnotation: "clusters/" + name},
+	}}
 	for _, object := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "clusters"}},
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},

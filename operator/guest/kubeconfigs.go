@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/secret"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/operator/egress"
+	"github.com/autonode-io/autonode/operator/kubeconfig"
+)
+
+// kubeconfigs gives clustercache its kubeconfig Secrets, each replaced by a copy of what the operator understands of it. A token goes into a
+// file, so that one that is renewed reaches the connection that stands: client-go reads the file every minute, and after a refusal.
+type kubeconfigs struct {
+	client.Reader
+	tunnel *egress.Tunnel
+	// tokens is a directory of this process; empty where it has none: then each new token takes a new connection.
+	tokens string
+	// environment returns the proxy that the platform demands for a server, nil for none.
+	environment func(*http.Request) (*url.URL, error)
+
+	mu sync.Mutex
+}
+
+// newKubeconfigs takes what reads Secrets as they are.
+func newKubeconfigs(secrets client.Reader, tunnel *egress.Tunnel) *kubeconfigs {
+	tokens, err := os.MkdirTemp("", "autonode-guests-")
+	if err != nil {
+		tokens = "" // a read-only root without a volume for it
+	}
+	return &kubeconfigs{Reader: secrets, tunnel: tunnel, tokens: tokens, environment: http.ProxyFromEnvironment}
+}
+
+// Start removes the tokens when ctx ends.
+func (k *kubeconfigs) Start(ctx context.Context) error {
+	<-ctx.Done()
+	if k.tokens == "" {
+		return nil
+	}
+	return os.RemoveAll(k.tokens)
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (k *kubeconfigs) NeedLeaderElection() bool { return false }
+
+// Get implements client.Reader.
+func (k *kubeconfigs) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	if err := k.Reader.Get(ctx, key, obj, opts...); err != nil {
+		return err
+	}
+	s, ok := obj.(*corev1.Secret)
+	if !ok || !isKubeconfig(s) {
+		return fmt.Errorf("%s holds no kubeconfig", key)
+	}
+	content, err := k.sanitize(s)
+	if err != nil {
+		return fmt.Errorf("kubeconfig Secret %s: %w", key, err)
+	}
+	s.Data = map[string][]byte{secret.KubeconfigDataName: content}
+	return nil
+}
+
+// List implements client.Reader. Nothing lists kubeconfigs.
+func (k *kubeconfigs) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return errors.New("kubeconfigs aren't listed")
+}
+
+// sanitize returns a kubeconfig that has no more than what kubeconfig.Parse takes from the Secret's.
+func (k *kubeconfigs) sanitize(s *corev1.Secret) ([]byte, error) {
+	content, ok := s.Data[secret.KubeconfigDataName]
+	if !ok {
+		return nil, fmt.Errorf("key %q is missing", secret.KubeconfigDataName)
+	}
+	access, err := kubeconfig.Parse(content)
+	if err != nil {
+		return nil, err
+	}
+	cluster := client.ObjectKey{Namespace: s.Namespace, Name: s.Labels[clusterv1.ClusterNameLabel]}
+	tokenFile, err := k.writeToken(cluster, access.Token)
+	if err != nil {
+		return nil, err
+	}
+	proxy := ""
+	if !k.demandsProxy(access.Server) {
+		proxy = k.tunnel.To(cluster.String(), access.Address())
+	}
+	return access.Config(tokenFile, proxy)
+}
+
+// config is what a connection is made with by what a Secret says.
+func (k *kubeconfigs) config(s *corev1.Secret) (*rest.Config, error) {
+	content, err := k.sanitize(s)
+	if err != nil {
+		return nil, err
+	}
+	return clientcmd.RESTConfigFromKubeConfig(content)
+}
+
+// demandsProxy reports whether the operator's environment names a proxy for a server. Then it is the proxy that resolves the server's name,
+// and that decides which addresses may be reached.
+func (k *kubeconfigs) demandsProxy(server string) bool {
+	parsed, err := url.Parse(server)
+	if err != nil {
+		return false
+	}
+	proxy, err := k.environment(&http.Request{URL: parsed})
+	return err == nil && proxy != nil
+}
+
+// writeToken keeps a guest's token in a file, whose name it returns; empty where there is no token, or no place for one.
+func (k *kubeconfigs) writeToken(cluster client.ObjectKey, token string) (string, error) {
+	if k.tokens == "" || token == "" {
+		return "", nil
+	}
+	path := k.tokenPath(cluster)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if before, err := os.ReadFile(path); err == nil && string(before) == token {
+		return path, nil
+	}
+	// Renamed, so that no reader meets half of it.
+	if err := os.WriteFile(path+"~", []byte(token), 0o600); err != nil {
+		return "", fmt.Errorf("keeping the token: %w", err)
+	}
+	if err := os.Rename(path+"~", path); err != nil {
+		return "", fmt.Errorf("keeping the token: %w", err)
+	}
+	return path, nil
+}
+
+// tokenPath names a file by the Cluster: neither of its names has a "_" or a "/".
+func (k *kubeconfigs) tokenPath(cluster client.ObjectKey) string {
+	return filepath.Join(k.tokens, cluster.Namespace+"_"+cluster.Name)
+}
+
+// forget ends what sanitize began for a Cluster that isn't connected to any more.
+func (k *kubeconfigs) forget(cluster client.ObjectKey) {
+	k.tunnel.Forget(cluster.String())
+	if k.tokens == "" {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_ = os.Remove(k.tokenPath(cluster))
+}

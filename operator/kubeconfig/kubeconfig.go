@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kubeconfig copies what a tenant wrote as a kubeconfig into what the operator is ready to use: one https server, certificates and
+// credentials inline. A kubeconfig may name files of whoever reads it, programs to run and proxies; none of that passes.
+package kubeconfig
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+)
+
+const (
+	// MaxSize of a kubeconfig, in bytes. One of Cluster API's has less than ten thousand.
+	MaxSize = 128 << 10
+	// maxEntries of clusters, of users and of contexts.
+	maxEntries = 16
+	// maxServer and maxToken are in bytes.
+	maxServer = 1 << 10
+	maxToken  = 32 << 10
+)
+
+// Access is all that the operator takes from a kubeconfig.
+type Access struct {
+	// Server is an https URL.
+	Server string
+	// ServerName is what the server's certificate is for, where that isn't the URL's host.
+	ServerName string
+	// CA are the PEM certificates that the server is known by; nil for the system's.
+	CA []byte
+	// Certificate and Key are the client's, in PEM form; nil where there is a Token.
+	Certificate, Key []byte
+	// Token is a bearer token; empty where there is a Certificate.
+	Token string
+}
+
+// Parse returns what the current context of a kubeconfig says. It refuses what it doesn't copy; an error says what that is and has
+// nothing of what the kubeconfig says but for names of fields.
+func Parse(content []byte) (*Access, error) {
+	if len(content) > MaxSize {
+		return nil, fmt.Errorf("it is larger than %d KiB", MaxSize>>10)
+	}
+	config, err := clientcmd.Load(content)
+	if err != nil {
+		return nil, errors.New("it is no kubeconfig") // the decoder's own words quote what it read
+	}
+	if len(config.Clusters) > maxEntries || len(config.AuthInfos) > maxEntries || len(config.Contexts) > maxEntries {
+		return nil, fmt.Errorf("it has more than %d clusters, users or contexts", maxEntries)
+	}
+	context := config.Contexts[config.CurrentContext]
+	if context == nil {
+		return nil, errors.New("current-context names none of its contexts")
+	}
+	cluster, user := config.Clusters[context.Cluster], config.AuthInfos[context.AuthInfo]
+	if cluster == nil || user == nil {
+		return nil, errors.New("the current context names a cluster or a user that isn't there")
+	}
+	if err := errors.Join(refuseCluster(cluster), refuseUser(user)); err != nil {
+		return nil, err
+	}
+	access := &Access{
+		Server: cluster.Server, ServerName: cluster.TLSServerName, CA: bytes.Clone(cluster.CertificateAuthorityData),
+		Certificate: bytes.Clone(user.ClientCertificateData), Key: bytes.Clone(user.ClientKeyData), Token: user.Token,
+	}
+	return access, access.validate()
+}
+
+func refuseCluster(cluster *api.Cluster) error {
+	switch {
+	case cluster.CertificateAuthority != "":
+		return errors.New("certificate-authority names a file; write the certificates into certificate-authority-data")
+	case cluster.InsecureSkipTLSVerify:
+		return errors.New("insecure-skip-tls-verify would give the credentials to anyone; write the server's authority into certificate-authority-data")
+	case cluster.ProxyURL != "":
+		return errors.New("proxy-url isn't allowed")
+	}
+	return nil
+}
+
+func refuseUser(user *api.AuthInfo) error {
+	switch {
+	case user.Exec != nil:
+		return errors.New("exec runs a program; write a token, or client-certificate-data and client-key-data")
+	case user.AuthProvider != nil:
+		return errors.New("auth-provider runs a plugin; write a token, or client-certificate-data and client-key-data")
+	case user.TokenFile != "":
+		return errors.New("tokenFile names a file; write its content as token")
+	case user.ClientCertificate != "" || user.ClientKey != "":
+		return errors.New("client-certificate and client-key name files; write their content as client-certificate-data and client-key-data")
+	case user.Username != "" || user.Password != "":
+		return errors.New("username and password aren't supported; write a token, or client-certificate-data and client-key-data")
+	case user.Impersonate != "" || user.ImpersonateUID != "" || len(user.ImpersonateGroups) > 0 || len(user.ImpersonateUserExtra) > 0:
+		return errors.New("as, as-uid, as-groups and as-user-extra aren't supported; write the credentials of the user itself")
+	}
+	return nil
+}
+
+func (a *Access) validate() error {
+	if _, err := a.address(); err != nil {
+		return err
+	}
+	if name := a.ServerName; name != "" && net.ParseIP(name) == nil && len(validation.IsDNS1123Subdomain(strings.ToLower(name))) > 0 {
+		return errors.New("tls-server-name is no DNS name")
+	}
+	if len(a.CA) > 0 && !x509.NewCertPool().AppendCertsFromPEM(a.CA) {
+		return errors.New("certificate-authority-data has no certificate in PEM form")
+	}
+	certificate := len(a.Certificate) > 0 || len(a.Key) > 0
+	switch {
+	case certificate:
+		if _, err := tls.X509KeyPair(a.Certificate, a.Key); err != nil {
+			return errors.New("client-certificate-data and client-key-data are no certificate and its key in PEM form")
+		}
+	case a.Token == "":
+		return errors.New("it has neither a token nor client-certificate-data")
+	}
+	if len(a.Token) > maxToken || strings.ContainsFunc(a.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return fmt.Errorf("token has other characters than a header can have, or more than %d KiB", maxToken>>10)
+	}
+	return nil
+}
+
+// Address returns the server's host:port.
+func (a *Access) Address() string {
+	address, err := a.address()
+	if err != nil {
+		return ""
+	}
+	return address
+}
+
+func (a *Access) address() (string, error) {
+	invalid := errors.New("server has to be a URL such as https://api.example.com:6443")
+	if len(a.Server) > maxServer {
+		return "", invalid
+	}
+	server, err := url.Parse(a.Server)
+	if err != nil || server.Scheme != "https" || server.User != nil || server.RawQuery != "" || server.Fragment != "" || server.Opaque != "" {
+		return "", invalid
+	}
+	host, port := server.Hostname(), server.Port()
+	if net.ParseIP(host) == nil && len(validation.IsDNS1123Subdomain(strings.TrimSuffix(strings.ToLower(host), "."))) > 0 {
+		return "", invalid
+	}
+	if port == "" {
+		port = "443"
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// Config renders a kubeconfig that says what Access says, with the token in a file if one is named, and with a proxy likewise.
+func (a *Access) Config(tokenFile, proxyURL string) ([]byte, error) {
+	user := &api.AuthInfo{ClientCertificateData: a.Certificate, ClientKeyData: a.Key, Token: a.Token}
+	if tokenFile != "" {
+		user.Token, user.TokenFile = "", tokenFile
+	}
+	content, err := clientcmd.Write(api.Config{
+		CurrentContext: "guest",
+		Contexts:       map[string]*api.Context{"guest": {Cluster: "guest", AuthInfo: "operator"}},
+		Clusters: map[string]*api.Cluster{"guest": {
+			Server: a.Server, TLSServerName: a.ServerName, CertificateAuthorityData: a.CA, ProxyURL: proxyURL,
+		}},
+		AuthInfos: map[string]*api.AuthInfo{"operator": user},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("writing a kubeconfig: %w", err)
+	}
+	return content, nil
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package message bounds what the operator writes and logs. Much of it holds words of others, of a guest's API server or of a registry, who may
+// send as much as they like, as often as they like.
+package message
+
+import (
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/go-logr/logr"
+)
+
+const (
+	// Limit of a condition's message and of a value in a log line, in bytes. It is an event's limit, too.
+	Limit = 1024
+	// QuoteLimit is how many bytes of others' words are quoted.
+	QuoteLimit = 200
+
+	ellipsis = "…"
+)
+
+// Cut returns text of at most Limit bytes that is one line.
+func Cut(text string) string {
+	return cut(clean(strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ")), Limit) // which separate errors that were joined
+}
+
+// Quote returns others' words as they are where they are short and plain, else the first of them, quoted and escaped.
+func Quote(text string) string {
+	if len(text) <= QuoteLimit && plain(text) {
+		return text
+	}
+	return strconv.Quote(cut(strings.ToValidUTF8(text, "?"), QuoteLimit))
+}
+
+// Error returns an error that says no more than Quote does of what err says, and is err otherwise: errors.As finds what it wraps.
+func Error(err error) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	if quoted := Quote(text); quoted != text {
+		return &quotedError{text: quoted, err: err}
+	}
+	return err
+}
+
+type quotedError struct {
+	text string
+	err  error
+}
+
+func (e *quotedError) Error() string { return e.text }
+func (e *quotedError) Unwrap() error { return e.err }
+
+// clean makes one line of text.
+func clean(text string) string {
+	if plain(text) {
+		return text
+	}
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+func plain(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+func cut(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	end := limit - len(ellipsis)
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + ellipsis
+}
+
+// Logger bounds each message and each value of text that is logged.
+func Logger(logger logr.Logger) logr.Logger { return logr.New(sink{logger.GetSink()}) }
+
+type sink struct{ logr.LogSink }
+
+func (s sink) Info(level int, message string, keysAndValues ...any) {
+	s.LogSink.Info(level, logged(message), bounded(keysAndValues)...)
+}
+
+func (s sink) Error(err error, message string, keysAndValues ...any) {
+	if err != nil && len(err.Error()) > Limit {
+		err = &quotedError{text: logged(err.Error()), err: nil} // whose encoder may look behind it otherwise
+	}
+	s.LogSink.Error(err, logged(message), bounded(keysAndValues)...)
+}
+
+func (s sink) WithValues(keysAndValues ...any) logr.LogSink {
+	return sink{s.LogSink.WithValues(bounded(keysAndValues)...)}
+}
+
+func (s sink) WithName(name string) logr.LogSink { return sink{s.LogSink.WithName(name)} }
+
+// bounded copies what is too large only: most lines have nothing that is.
+func bounded(keysAndValues []any) []any {
+	var copied []any
+	for i, value := range keysAndValues {
+		var text string
+		switch v := value.(type) {
+		case string:
+			text = v
+		case error:
+			text = v.Error()
+		default:
+			continue
+		}
+		if len(text) <= Limit {
+			continue
+		}
+		if copied == nil {
+			copied = append(copied, keysAndValues...)
+		}
+		copied[i] = logged(text)
+	}
+	if copied == nil {
+		return keysAndValues
+	}
+	return copied
+}
+
+// logged keeps line breaks, which encoders escape.
+func logged(text string) string { return cut(text, Limit) }
