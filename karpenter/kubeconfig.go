@@ -28,6 +28,8 @@ var ErrKubeconfigChanged = errors.New("the kubeconfig has changed; the program e
 type kubeconfig struct {
 	path    string
 	content []byte
+	// guest: it is the one of --guest-kubeconfig, which somebody else may have written than who runs this program.
+	guest bool
 	// part: others may say the rest, as where KUBECONFIG names several.
 	part bool
 	// changed is called once.
@@ -51,7 +53,12 @@ func kubeconfigs(opts Options, changed func(error)) ([]*kubeconfig, error) {
 		if err != nil {
 			return nil, fmt.Errorf("reading kubeconfig %s: %w", path, err)
 		}
-		files = append(files, &kubeconfig{path: filepath.Clean(path), content: content, part: i > 1 && len(own) > 1, changed: changed})
+		if guest := i == 0; guest {
+			if err := harmless(path, content); err != nil {
+				return nil, fmt.Errorf("reading kubeconfig %s: %w", path, err)
+			}
+		}
+		files = append(files, &kubeconfig{guest: i == 0, path: filepath.Clean(path), content: content, part: i > 1 && len(own) > 1, changed: changed})
 	}
 	return files, nil
 }
@@ -73,11 +80,49 @@ func (k *kubeconfig) look(ctx context.Context) {
 	case k.part:
 		_, err = clientcmd.LoadFromFile(k.path)
 	default:
-		_, err = clientcmd.BuildConfigFromFlags("", k.path)
+		if k.guest {
+			err = harmless(k.path, content)
+		}
+		if err == nil {
+			_, err = clientcmd.BuildConfigFromFlags("", k.path)
+		}
 	}
 	if err != nil {
 		log.FromContext(ctx).Error(err, "the kubeconfig has changed and can't be used; going on with what it was")
 		return
 	}
 	k.changed(fmt.Errorf("%s: %w", k.path, ErrKubeconfigChanged))
+}
+
+// harmless refuses a kubeconfig that runs a program, or names a file elsewhere than beside itself, such as this program's own token: client-go
+// would read it and send it to the server that the kubeconfig names.
+func harmless(path string, content []byte) error {
+	config, err := clientcmd.Load(content)
+	if err != nil {
+		return errors.New("it can't be parsed") // the decoder's own words quote what it read
+	}
+	dir, err := filepath.Abs(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	beside := func(file string) bool {
+		if file != "" && !filepath.IsAbs(file) {
+			file = filepath.Join(dir, file)
+		}
+		return file == "" || filepath.Dir(filepath.Clean(file)) == dir
+	}
+	for _, user := range config.AuthInfos {
+		switch {
+		case user.Exec != nil || user.AuthProvider != nil:
+			return errors.New("exec and auth-provider aren't supported; name a token file beside the kubeconfig")
+		case !beside(user.TokenFile) || !beside(user.ClientCertificate) || !beside(user.ClientKey):
+			return fmt.Errorf("it names a file outside of %s", dir)
+		}
+	}
+	for _, cluster := range config.Clusters {
+		if !beside(cluster.CertificateAuthority) {
+			return fmt.Errorf("it names a file outside of %s", dir)
+		}
+	}
+	return nil
 }

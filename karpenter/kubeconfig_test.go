@@ -5,6 +5,7 @@ package karpenter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -106,4 +107,29 @@ func TestKubeconfig(t *testing.T) {
 		g.Expect(files[0].Start(ctx)).To(Succeed())
 		g.Expect(ended).To(Receive(MatchError(ErrKubeconfigChanged)))
 	})
+}
+
+func TestForeignKubeconfig(t *testing.T) {
+	const head = `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],` +
+		`"clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:1"%s}}],"users":[{"name":"u","user":{%s}}]}`
+	for name, tc := range map[string]struct{ cluster, user, want string }{
+		"When the guest's kubeconfig names files beside it, it should be used":             {`,"certificate-authority":"ca.crt"`, `"tokenFile":"token"`, ""},
+		"When it names the program's own token, it should be refused":                      {"", `"tokenFile":"/var/run/secrets/kubernetes.io/serviceaccount/token"`, "names a file outside of"},
+		"When it names a file in a directory above, it should be refused":                  {"", `"tokenFile":"../token"`, "names a file outside of"},
+		"When it names a device as key, it should be refused":                              {"", `"client-certificate":"/dev/zero","client-key":"/dev/zero"`, "names a file outside of"},
+		"When it names an authority elsewhere, it should be refused":                       {`,"certificate-authority":"/dev/zero"`, "", "names a file outside of"},
+		"When it names a program, it should be refused, and the program should not be run": {"", `"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":"/bin/false","interactiveMode":"Never"}`, "exec and auth-provider"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			file := filepath.Join(t.TempDir(), "kubeconfig")
+			g.Expect(os.WriteFile(file, fmt.Appendf(nil, head, tc.cluster, tc.user), 0o600)).To(Succeed())
+			_, err := kubeconfigs(Options{GuestKubeconfig: file, ManagementKubeconfig: file}, func(error) {})
+			if tc.want == "" {
+				g.Expect(err).NotTo(HaveOccurred())
+			} else {
+				g.Expect(err).To(MatchError(ContainSubstring(tc.want)))
+			}
+		})
+	}
 }

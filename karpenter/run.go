@@ -41,6 +41,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/buffer"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/drift"
@@ -61,6 +62,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/registration"
 	"github.com/autonode-io/autonode/karpenter/running"
 	"github.com/autonode-io/autonode/karpenter/shape"
+	"github.com/autonode-io/autonode/karpenter/surplus"
 	"github.com/autonode-io/autonode/karpenter/version"
 )
 
@@ -173,6 +175,8 @@ func newManagement(config *rest.Config, opts Options) (cluster.Cluster, error) {
 	config = rest.CopyConfig(config)
 	// Machines are created as fast as Karpenter asks for them; the API server's own priority and fairness is the limit.
 	config.QPS = -1
+	// Machines are made with Cluster API's finalizer, whose name API servers warn about each time.
+	config.WarningHandlerWithContext = rest.NoWarnings{}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("registering Cluster API's types: %w", err)
@@ -263,7 +267,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 	if err != nil {
 		return nil, err
 	}
-	versions := version.Resolver{Tracker: version.NewTracker(discovery, guest.Clock), Payload: opts.NodeVersion}
+	versions := version.Resolver{Tracker: version.NewTracker(discovery, guest.Clock, version.ResolvedOf(guest.GetClient())), Payload: opts.NodeVersion}
 	kinds := machine.Kinds{
 		Guest:      guest.GetClient(),
 		Management: management.GetClient(),
@@ -276,6 +280,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 		Live:        management.GetAPIReader(),
 		Namespace:   opts.Namespace,
 		ClusterName: opts.ClusterName,
+		Tokens:      bootstraptoken.Minter{Guest: guest.GetClient(), Clock: guest.Clock},
 		ChildKinds:  kinds.List,
 	})
 	limits, err := limit.Watch(ctx, management.GetCache(), machines.Owns, guest.Clock)
@@ -314,6 +319,7 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 		Limits:         limits,
 		Overlays:       guest.InstanceTypeStore,
 		Patience:       patience,
+		Version:        versions.Resolve,
 		Drift:          drift.New(drift.Config{InstanceTypes: instanceTypes, Images: images, Version: versions.Resolve, Upgrades: upgrades, Rollout: opts.RolloutID, Clock: guest.Clock}),
 	})
 	undecorated := metrics.Decorate(leadership.Gate(provider, keeper.Suspended))
@@ -365,6 +371,13 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 		learned.New(learned.Config{Guest: guest.GetClient(), Machines: machines, Memory: memory}),
 		buffer.New(buffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: clusterState, Provisioner: provisioner}),
 		lifecycle.New(lifecycleConfig),
+		surplus.New(surplus.Config{
+			Guest:     guest.GetClient(),
+			Needed:    surplus.ByScheduler(guest.GetClient(), clusterState, provisioner, guest.Clock, guest.EventRecorder),
+			Suspended: keeper.Suspended,
+			Recorder:  guest.EventRecorder,
+			Clock:     guest.Clock,
+		}),
 		registration.New(registration.Config{
 			Guest:           guest.GetClient(),
 			ManagementCache: management.GetCache(),

@@ -30,6 +30,8 @@ import (
 	"github.com/autonode-io/autonode/karpenter/limit"
 	"github.com/autonode-io/autonode/karpenter/machine"
 	"github.com/autonode-io/autonode/karpenter/nodeimage"
+	"github.com/autonode-io/autonode/karpenter/shape"
+	"github.com/autonode-io/autonode/karpenter/version"
 )
 
 var _ cloudprovider.CloudProvider = (*CloudProvider)(nil)
@@ -64,6 +66,8 @@ type Config struct {
 	// Overlays are applied to the instance types before one is chosen, where the feature gate NodeOverlay is on.
 	Overlays *nodeoverlay.InstanceTypeStore
 	Drift    *drift.Detector
+	// Version resolves the version of a shape's nodes. What a node class says of it is in the guest, whose admin can write it.
+	Version func(nodeClass *v1alpha1.ClusterAPINodeClass, sh *shape.Shape) (result version.Result, reachable bool)
 	// Patience is how long a caller waits for the shapes of a node class whose first reading is asked for. All of Karpenter's
 	// controllers start at once, and an error would send each of them into its back-off.
 	Patience time.Duration

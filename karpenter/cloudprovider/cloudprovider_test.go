@@ -4,11 +4,13 @@ package cloudprovider_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -62,11 +64,18 @@ func newFixture(t *testing.T, management client.Client) *fixture {
 		Recorder:      f.recorder,
 		Machines:      s.Machines(management),
 		InstanceTypes: f.store,
-		Drift: drift.New(drift.Config{InstanceTypes: f.store, Version: func(*v1alpha1.ClusterAPINodeClass, *shape.Shape) (version.Result, bool) {
-			return version.Result{Version: "1.36.2", Outcome: version.Desired}, true
-		}}),
+		Version:       resolved,
+		Drift:         drift.New(drift.Config{InstanceTypes: f.store, Version: resolved}),
 	})
 	return f
+}
+
+// resolved is what the payload says, or the MachineDeployment that a shape comes from.
+func resolved(_ *v1alpha1.ClusterAPINodeClass, sh *shape.Shape) (version.Result, bool) {
+	if sh != nil && sh.NodeVersion != "" {
+		return version.Result{Version: sh.NodeVersion, Outcome: version.Desired}, true
+	}
+	return version.Result{Version: "1.36.2", Outcome: version.Desired}, true
 }
 
 func (f *fixture) offer(changes ...func(shapes []shape.Shape)) {
@@ -305,6 +314,52 @@ func TestCreateErrors(t *testing.T) {
 		})
 	}
 
+	t.Run("When the guest's admin writes a node class's status, it should make nothing of what that says", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		f.setReady(func(nc *v1alpha1.ClusterAPINodeClass) { nc.Status.Version = "1.20.0" })
+		nodeClaim := f.claim("forged", nil)
+		_, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(f.machine(nodeClaim.Name).Spec.Version).To(Equal("v1.36.2"))
+
+		for outcome, want := range map[version.Outcome]func(Gomega, error){
+			version.TooNew: notReady, version.TooOld: notReady, version.Malformed: notReady,
+			version.Unknown: retried(cloudprovider.NodeClassReadinessUnknownReason),
+		} {
+			config := f.provider.Config
+			config.Version = func(*v1alpha1.ClusterAPINodeClass, *shape.Shape) (version.Result, bool) {
+				return version.Result{Version: "1.36.2", Outcome: outcome, Message: "no"}, true
+			}
+			_, err := cloudprovider.New(config).Create(f.ctx, f.claim("unready-"+strings.ToLower(string(outcome)), nil))
+			g.Expect(err).To(HaveOccurred())
+			want(g, err)
+		}
+	})
+
+	t.Run("When the Cluster is being deleted, it should launch nothing, whatever the node class says", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		patch := client.MergeFrom(f.Cluster.DeepCopy())
+		f.Cluster.Finalizers = []string{"example.com/held"}
+		g.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
+		t.Cleanup(func() {
+			patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+			NewWithT(t).Expect(f.Admin.Patch(context.WithoutCancel(t.Context()), f.Cluster, patch)).To(Succeed())
+		})
+		g.Expect(f.Admin.Delete(t.Context(), f.Cluster.DeepCopy())).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			cluster := &clusterv1.Cluster{}
+			g.Expect(f.Management.GetClient().Get(f.ctx, client.ObjectKeyFromObject(f.Cluster), cluster)).To(Succeed())
+			g.Expect(cluster.DeletionTimestamp).NotTo(BeNil())
+		}).Should(Succeed())
+		nodeClaim := f.claim("late", nil)
+		_, err := f.provider.Create(f.ctx, nodeClaim)
+		notReady(g, err)
+		err = f.Admin.Get(t.Context(), client.ObjectKey{Namespace: f.Namespace, Name: nodeClaim.Name}, &clusterv1.Machine{})
+		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%v", err)
+	})
+
 	t.Run("When AutoNode is being turned off, it should launch nothing", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
@@ -347,7 +402,7 @@ func TestDeleteAndGet(t *testing.T) {
 		m := f.machine(nodeClaim.Name)
 		patched := m.DeepCopy()
 		patched.Spec.ProviderID = "cloud://life"
-		patched.Finalizers = []string{clusterv1.MachineFinalizer}
+		patched.Finalizers = []string{sandbox.HoldFinalizer}
 		g.Expect(f.Admin.Patch(t.Context(), patched, client.MergeFrom(m))).To(Succeed())
 		g.Eventually(func(g Gomega) {
 			found, err := f.provider.Get(f.ctx, "cloud://life")
@@ -404,7 +459,7 @@ func TestDeleteAndGet(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		m := f.machine(again.Name)
 		held := m.DeepCopy()
-		held.Finalizers = []string{clusterv1.MachineFinalizer}
+		held.Finalizers = []string{sandbox.HoldFinalizer}
 		g.Expect(f.Admin.Patch(t.Context(), held, client.MergeFrom(m))).To(Succeed())
 		g.Expect(f.Admin.Delete(t.Context(), held)).To(Succeed())
 		g.Eventually(func() bool {

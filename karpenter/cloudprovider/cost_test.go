@@ -10,10 +10,12 @@ import (
 
 	. "github.com/onsi/gomega"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
 
+	"github.com/autonode-io/autonode/karpenter/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/machine"
 	"github.com/autonode-io/autonode/karpenter/sandbox"
 )
@@ -73,6 +75,7 @@ func TestCost(t *testing.T) {
 		f.provider.Machines = machine.New(machine.Config{
 			Management: management.GetClient(), Live: management.GetAPIReader(),
 			Namespace: f.Namespace, ClusterName: f.Cluster.Name, ChildKinds: sandbox.ChildKinds,
+			Tokens: bootstraptoken.Minter{Guest: f.Admin, Clock: clock.RealClock{}},
 		})
 		// The kinds' resources are looked up once.
 		_, err = f.provider.Create(f.ctx, f.claim("first", nil))

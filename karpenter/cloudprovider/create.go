@@ -3,7 +3,6 @@
 package cloudprovider
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +29,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/nodeclass"
 	"github.com/autonode-io/autonode/karpenter/offering"
 	"github.com/autonode-io/autonode/karpenter/shape"
+	"github.com/autonode-io/autonode/karpenter/version"
 )
 
 // NodePriceLabel is what eks-node-viewer and tools like it read a node's price from, in US dollars an hour.
@@ -210,14 +210,26 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		err = fmt.Errorf("reading Cluster %s: %w", key, err)
 		return machine.Plan{}, cloudprovider.NewCreateError(err, ClusterUnreadableReason, err.Error())
 	}
+	if cluster.DeletionTimestamp != nil {
+		// The node class may not say so yet, or its status not what Karpenter has written there.
+		return machine.Plan{}, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("its Cluster %s is being deleted", key))
+	}
 	sh := chosen.choice.Shape
+	resolved, _ := c.Version(nodeClass, sh)
+	switch {
+	case resolved.Outcome == version.Unknown:
+		err := errors.New(resolved.Message)
+		return machine.Plan{}, cloudprovider.NewCreateError(err, NodeClassReadinessUnknownReason, err.Error())
+	case !resolved.Ready():
+		return machine.Plan{}, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: %s", nodeClass.Name, resolved.Message))
+	}
 	plan := machine.Plan{
 		NodeClaim:              nodeClaim,
 		Cluster:                cluster,
 		InfrastructureTemplate: sh.Template,
 		BootstrapTemplate:      sh.Bootstrap.ConfigTemplate,
 		DataSecretName:         sh.Bootstrap.DataSecretName,
-		Version:                cmp.Or(sh.NodeVersion, nodeClass.Status.Version),
+		Version:                resolved.Version,
 		FailureDomain:          chosen.choice.FailureDomain,
 		NodeLabels:             nodeLabels(nodeClaim, chosen),
 		Taints:                 sh.Taints,

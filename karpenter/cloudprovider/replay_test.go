@@ -9,10 +9,12 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/karpenter/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/machine"
 	"github.com/autonode-io/autonode/karpenter/sandbox"
@@ -45,6 +47,7 @@ func TestCreateReplay(t *testing.T) {
 					config.Machines = machine.New(machine.Config{
 						Management: calls.Client(f.Management.GetClient()), Live: calls.Client(f.Admin),
 						Namespace: f.Namespace, ClusterName: f.Cluster.Name, ChildKinds: sandbox.ChildKinds,
+						Tokens: bootstraptoken.Minter{Guest: calls.Client(f.Admin), Clock: clock.RealClock{}},
 					})
 					price(0)
 					_, err := cloudprovider.New(config).Create(f.ctx, nodeClaim)

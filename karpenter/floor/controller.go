@@ -93,6 +93,9 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err := c.Guest.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return reconcile.Result{}, fmt.Errorf("listing Nodes: %w", err)
 	}
+	if len(minimums.sizes) == 0 && !slices.ContainsFunc(nodes.Items, isKept) {
+		return reconcile.Result{}, nil
+	}
 	byName := make(map[string]*corev1.Node, len(nodes.Items))
 	for i := range nodes.Items {
 		byName[nodes.Items[i].Name] = &nodes.Items[i]
@@ -101,9 +104,6 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		node, found := byName[name]
 		return !found || node.ResourceVersion != before
 	})
-	if len(minimums.sizes) == 0 && !slices.ContainsFunc(nodes.Items, isKept) {
-		return reconcile.Result{}, nil
-	}
 	members, err := c.members(ctx, byName)
 	if err != nil {
 		return reconcile.Result{}, err

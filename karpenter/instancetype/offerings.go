@@ -103,7 +103,7 @@ func (b builder) obstacle(sh *shape.Shape) string {
 	switch {
 	case sh.Held:
 		return held
-	case sh.Paused || b.Cluster.Paused:
+	case sh.Paused || b.Cluster.Paused || b.Cluster.Deleting:
 		return v1alpha1.ShapePaused
 	case !sh.Bootstrap.IsDefined():
 		return v1alpha1.ShapeNoBootstrap

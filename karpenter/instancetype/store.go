@@ -218,7 +218,7 @@ func (s *Store) sequence() uint64 {
 // keyOf differs whenever a snapshot may.
 func keyOf(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []shape.Shape, cluster shape.Cluster, gaps shape.Gaps) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s/%d|%q|%t|%t%q", nodeClass.UID, nodeClass.Generation, cluster.FailureDomains, cluster.Paused, gaps.All, gaps.Sources)
+	fmt.Fprintf(&b, "%s/%d|%q|%t|%t%q", nodeClass.UID, nodeClass.Generation, cluster.FailureDomains, cluster.Paused || cluster.Deleting, gaps.All, gaps.Sources)
 	for i := range shapes {
 		sh := &shapes[i]
 		for _, part := range []string{"|", sh.Source.Annotation(), "@", string(sh.Source.UID), "@", sh.Source.ResourceVersions, "+", sh.Bootstrap.Hash} {

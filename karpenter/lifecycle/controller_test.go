@@ -176,7 +176,7 @@ func TestRemoval(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t)
 		f.launched()
-		f.say(func(m *clusterv1.Machine) { m.Finalizers = []string{clusterv1.MachineFinalizer} })
+		f.say(func(m *clusterv1.Machine) { m.Finalizers = []string{sandbox.HoldFinalizer} })
 		g.Expect(f.Admin.Delete(t.Context(), f.machine)).To(Succeed())
 		f.suspended = true
 		result, err := f.controller.Reconcile(t.Context(), f.nodeClaim)
@@ -194,7 +194,7 @@ func TestRemoval(t *testing.T) {
 		f.say(func(m *clusterv1.Machine) {
 			// As clusterctl does: it replaces what was there.
 			m.Annotations = map[string]string{"clusterctl.cluster.x-k8s.io/delete-for-move": ""}
-			m.Finalizers = []string{clusterv1.MachineFinalizer}
+			m.Finalizers = []string{sandbox.HoldFinalizer}
 		})
 		g.Expect(f.Admin.Delete(t.Context(), f.machine)).To(Succeed())
 		g.Eventually(func(g Gomega) {
@@ -212,7 +212,7 @@ func TestRemoval(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t)
 		f.launched()
-		f.say(func(m *clusterv1.Machine) { m.Finalizers = []string{clusterv1.MachineFinalizer} })
+		f.say(func(m *clusterv1.Machine) { m.Finalizers = []string{sandbox.HoldFinalizer} })
 		g.Expect(f.Admin.Delete(t.Context(), f.machine)).To(Succeed())
 		g.Eventually(func(g Gomega) {
 			m := &clusterv1.Machine{}

@@ -137,6 +137,8 @@ func build(plan Plan) (*Objects, error) {
 			Labels:          labels,
 			Annotations:     annotations,
 			OwnerReferences: []metav1.OwnerReference{clusterOwner(plan.Cluster)},
+			// Cluster API would add it with a patch, and reconcile the Machine once more for that.
+			Finalizers: []string{clusterv1.MachineFinalizer},
 		},
 		Spec: clusterv1.MachineSpec{
 			ClusterName:       plan.Cluster.Name,

@@ -30,7 +30,7 @@ func TestDeletion(t *testing.T) {
 		created, err := machines.Create(t.Context(), plan)
 		g.Expect(err).NotTo(HaveOccurred())
 		held := created.DeepCopy()
-		held.Finalizers = []string{clusterv1.MachineFinalizer}
+		held.Finalizers = []string{sandbox.HoldFinalizer}
 		g.Expect(s.Admin.Patch(t.Context(), held, client.MergeFrom(created))).To(Succeed())
 
 		for range 3 {
@@ -53,7 +53,7 @@ func TestDeletion(t *testing.T) {
 		created, err := machines.Create(t.Context(), plan)
 		g.Expect(err).NotTo(HaveOccurred())
 		held := created.DeepCopy()
-		held.Finalizers = []string{clusterv1.MachineFinalizer}
+		held.Finalizers = []string{sandbox.HoldFinalizer}
 		g.Expect(s.Admin.Patch(t.Context(), held, client.MergeFrom(created))).To(Succeed())
 		g.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed())
 		after := &clusterv1.Machine{}
@@ -69,7 +69,7 @@ func TestDeletion(t *testing.T) {
 		created, err := s.Machines(nil).Create(t.Context(), s.Plan(nodeClaim))
 		g.Expect(err).NotTo(HaveOccurred())
 		held := created.DeepCopy()
-		held.Finalizers = []string{clusterv1.MachineFinalizer}
+		held.Finalizers = []string{sandbox.HoldFinalizer}
 		g.Expect(s.Admin.Patch(t.Context(), held, client.MergeFrom(created))).To(Succeed())
 		g.Expect(s.Machines(nil).Delete(t.Context(), nodeClaim)).To(Succeed())
 		g.Eventually(func(g Gomega) {
@@ -105,7 +105,7 @@ func TestDeletion(t *testing.T) {
 		created, err := machines.Create(t.Context(), s.Plan(s.NodeClaim(t.Context(), "reaped")))
 		g.Expect(err).NotTo(HaveOccurred())
 		held := created.DeepCopy()
-		held.Finalizers = []string{clusterv1.MachineFinalizer}
+		held.Finalizers = []string{sandbox.HoldFinalizer}
 		g.Expect(s.Admin.Patch(t.Context(), held, client.MergeFrom(created))).To(Succeed())
 		g.Expect(machines.Reap(t.Context(), created)).To(Succeed())
 		after := &clusterv1.Machine{}

@@ -10,12 +10,16 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/annotations"
@@ -24,6 +28,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/bootstraptoken"
 )
 
 // FieldOwner owns what the provider writes in the management cluster.
@@ -50,6 +55,8 @@ type Config struct {
 	Namespace string
 	// ClusterName is the CAPI Cluster's. Nothing of another cluster is ever read or written.
 	ClusterName string
+	// Tokens mints the bootstrap tokens that machines join with.
+	Tokens bootstraptoken.Minter
 	// ChildKinds returns the kinds that infrastructure machines and bootstrap configs can have. They are asked for what is
 	// left of a NodeClaim whose Machine never came.
 	ChildKinds func(ctx context.Context) []schema.GroupVersionKind
@@ -58,9 +65,18 @@ type Config struct {
 // lag is how long a Machine that was deleted isn't deleted again, although the cache doesn't show it yet.
 const lag = time.Minute
 
+// concurrentCreates bounds how many machines are created at a time: Karpenter launches all NodeClaims of a burst at once, and API servers that
+// get all their requests together time out.
+const concurrentCreates = 100
+
+// hiccup is how often, and when, a Create is tried again that met a passing fault. Karpenter itself tries again after a second or more, and the
+// whole cluster waits with launches meanwhile.
+var hiccup = wait.Backoff{Steps: 3, Duration: 200 * time.Millisecond, Factor: 3, Jitter: 0.2}
+
 // Provider creates, finds and deletes the Machines of one cluster.
 type Provider struct {
 	Config
+	creates *semaphore.Weighted
 	// deleted remembers the UIDs of the Machines that the API server has accepted a deletion of. Karpenter asks every five
 	// seconds: behind an API server whose watches lag because it has too much to do, that would be two writes more each time.
 	deleted *utilcache.Expiring
@@ -68,7 +84,7 @@ type Provider struct {
 
 // New returns a provider.
 func New(config Config) *Provider {
-	return &Provider{Config: config, deleted: utilcache.NewExpiring()}
+	return &Provider{Config: config, creates: semaphore.NewWeighted(concurrentCreates), deleted: utilcache.NewExpiring()}
 }
 
 // Owns says whether an object was made by this provider for this cluster. One that somebody has made from a copy of ours has
@@ -95,9 +111,27 @@ func (p *Provider) ownsFor(object client.Object, uid types.UID) bool {
 	return p.Owns(object) && object.GetLabels()[v1alpha1.NodeClaimUIDLabel] == string(uid)
 }
 
-// Create makes what a plan describes and returns its Machine. Called again with the same NodeClaim, after a crash at any
+// Create makes what a plan describes and returns its Machine. It waits while as many others are being created as may be. Called again with the same NodeClaim, after a crash at any
 // step, it goes on where it was and the result is one Machine; what an earlier call decided wins over the plan.
-func (p *Provider) Create(ctx context.Context, plan Plan) (*clusterv1.Machine, error) {
+func (p *Provider) Create(ctx context.Context, plan Plan) (machine *clusterv1.Machine, err error) {
+	if err := p.creates.Acquire(ctx, 1); err != nil {
+		return nil, fmt.Errorf("waiting for other machines to be created: %w", err)
+	}
+	defer p.creates.Release(1)
+	err = retry.OnError(hiccup, passes, func() error {
+		machine, err = p.create(ctx, plan)
+		return err
+	})
+	return machine, err
+}
+
+// passes reports whether a fault is likely to be over in a moment.
+func passes(err error) bool {
+	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
+		apierrors.IsInternalError(err) || utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err)
+}
+
+func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, error) {
 	objects, err := Build(plan)
 	if err != nil {
 		return nil, err
@@ -106,19 +140,21 @@ func (p *Provider) Create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(objects.Machine), ErrPaused)
 	}
 	uid := plan.NodeClaim.UID
-	for _, child := range []*unstructured.Unstructured{objects.Infrastructure, objects.Bootstrap} {
-		if child == nil {
-			continue
-		}
-		machine, err := p.createChild(ctx, child, uid)
-		if err != nil {
-			return nil, fmt.Errorf("creating %s %s: %w", child.GetKind(), klog.KObj(child), err)
-		}
-		if machine != nil {
-			return machine, nil
-		}
+	_, machine, err := p.createChild(ctx, objects.Infrastructure, uid)
+	if err != nil || machine != nil {
+		return machine, err
 	}
-	machine := objects.Machine
+	if objects.Bootstrap != nil {
+		if err := p.giveToken(ctx, objects.Bootstrap); err != nil {
+			return nil, err
+		}
+		config, machine, err := p.createChild(ctx, objects.Bootstrap, uid)
+		if err != nil || machine != nil {
+			return machine, err
+		}
+		fixToken(objects, config)
+	}
+	machine = objects.Machine
 	err = p.Management.Create(ctx, machine, FieldOwner)
 	if refusesTaints(err) && len(machine.Spec.Taints) > 0 {
 		// Its feature gate was turned off after the MachineDeployment had got them. The node registers with them all the same.
@@ -146,35 +182,44 @@ func refusesTaints(err error) bool {
 	})
 }
 
-// createChild creates an infrastructure machine or a bootstrap config. It returns the Machine when that is there already.
-func (p *Provider) createChild(ctx context.Context, child *unstructured.Unstructured, uid types.UID) (*clusterv1.Machine, error) {
+// createChild creates an infrastructure machine or a bootstrap config and returns it: what an earlier attempt made, if that is there already. When
+// the Machine is there as well, it returns that instead.
+func (p *Provider) createChild(ctx context.Context, child *unstructured.Unstructured, uid types.UID) (*unstructured.Unstructured, *clusterv1.Machine, error) {
+	made, machine, err := p.createOrFind(ctx, child, uid)
+	if err != nil {
+		return nil, nil, fmt.Errorf("creating %s %s: %w", child.GetKind(), klog.KObj(child), err)
+	}
+	return made, machine, nil
+}
+
+func (p *Provider) createOrFind(ctx context.Context, child *unstructured.Unstructured, uid types.UID) (*unstructured.Unstructured, *clusterv1.Machine, error) {
 	err := p.Management.Create(ctx, child.DeepCopy(), FieldOwner)
 	if !apierrors.IsAlreadyExists(err) {
-		return nil, err
+		return child, nil, err
 	}
 	existing := &unstructured.Unstructured{}
 	existing.SetGroupVersionKind(child.GroupVersionKind())
 	if err := p.Live.Get(ctx, client.ObjectKeyFromObject(child), existing); err != nil {
-		return nil, fmt.Errorf("reading what is there: %w", err)
+		return nil, nil, fmt.Errorf("reading what is there: %w", err)
 	}
 	if !p.ownsFor(existing, uid) {
-		return nil, ErrTaken
+		return nil, nil, ErrTaken
 	}
 	machine, err := p.getLive(ctx, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: child.GetName(), UID: uid}})
 	switch {
 	case err == nil:
-		return machine, nil
+		return nil, machine, nil
 	case !errors.Is(err, ErrNotFound):
-		return nil, err
+		return nil, nil, err
 	}
 	if existing.GetDeletionTimestamp() == nil && sameForm(existing, child) {
-		return nil, nil
+		return existing, nil, nil
 	}
 	// Templates or offerings have changed since an earlier attempt that got no further than this object.
 	if err := p.delete(ctx, existing); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return nil, ErrLeftover
+	return nil, nil, ErrLeftover
 }
 
 // sameForm says whether an object that is there was made from the same template, for the same offering, version and images, as the

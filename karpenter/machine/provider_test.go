@@ -249,7 +249,7 @@ func TestDelete(t *testing.T) {
 		g.Expect(created.Annotations).NotTo(HaveKey(clusterv1.ExcludeNodeDrainingAnnotation), "a Machine that a person deletes has to be drained")
 		// Cluster API holds the Machine while its infrastructure goes.
 		held := created.DeepCopy()
-		held.Finalizers = []string{clusterv1.MachineFinalizer}
+		held.Finalizers = []string{sandbox.HoldFinalizer}
 		g.Expect(s.Admin.Patch(t.Context(), held, client.MergeFrom(created))).To(Succeed())
 
 		g.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed())

@@ -10,10 +10,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/karpenter/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/machine"
 	"github.com/autonode-io/autonode/karpenter/sandbox"
 )
@@ -25,6 +27,7 @@ func failing(s *sandbox.Sandbox, calls *sandbox.Calls) *machine.Provider {
 		Live:        calls.Client(s.Admin),
 		Namespace:   s.Namespace,
 		ClusterName: s.Cluster.Name,
+		Tokens:      bootstraptoken.Minter{Guest: calls.Client(s.Admin), Clock: clock.RealClock{}},
 		ChildKinds:  sandbox.ChildKinds,
 	})
 }

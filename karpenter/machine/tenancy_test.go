@@ -8,9 +8,11 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/karpenter/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/machine"
 	"github.com/autonode-io/autonode/karpenter/sandbox"
 )
@@ -23,6 +25,7 @@ func TestSeveralClustersInOneNamespace(t *testing.T) {
 	blue := s.Machines(nil)
 	green := machine.New(machine.Config{
 		Management: s.Management.GetClient(), Live: s.Admin, Namespace: s.Namespace, ClusterName: greenCluster.Name, ChildKinds: sandbox.ChildKinds,
+		Tokens: bootstraptoken.Minter{Guest: s.Admin, Clock: clock.RealClock{}},
 	})
 	plan := func(nodeClaim *karpv1.NodeClaim, cluster *clusterv1.Cluster) machine.Plan {
 		p := s.Plan(nodeClaim)

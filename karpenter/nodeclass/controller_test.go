@@ -147,7 +147,7 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	f.unavailable = offering.NewUnavailable(clock.RealClock{})
 	f.ledger = limit.NewLedger(clock.RealClock{}, func() bool { return true })
 	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.WithFile(prices), Unavailable: f.unavailable, Limits: f.ledger})
-	f.tracker = version.NewTracker(f.server, f.clock)
+	f.tracker = version.NewTracker(f.server, f.clock, version.ResolvedOf(f.Guest.GetAPIReader()))
 	_, err = f.tracker.Reconcile(t.Context())
 	f.Expect(err).NotTo(HaveOccurred())
 	f.Expect(m.Add(objects)).To(Succeed())

@@ -27,7 +27,7 @@ const (
 	maxProblem  = 500
 )
 
-// launchAllowed: AutoNode isn't being turned off, and the Cluster isn't paused.
+// launchAllowed: AutoNode isn't being turned off, and the Cluster is neither paused nor being deleted.
 type launchAllowed struct{ Config }
 
 func (s launchAllowed) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *input) (reconcile.Result, error) {
@@ -41,6 +41,8 @@ func (s launchAllowed) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterA
 		conditions.SetFalse(condition, v1alpha1.ClusterNotProvisionedReason, fmt.Sprintf("%s in namespace %s of the management cluster; nothing is launched until its infrastructure provider is done", in.clusterErr, s.Namespace))
 	case in.clusterErr != nil:
 		return unreadable(conditions, condition, []error{in.clusterErr})
+	case in.cluster.Deleting:
+		conditions.SetFalse(condition, v1alpha1.ClusterDeletingReason, fmt.Sprintf("the Cluster in namespace %s of the management cluster is being deleted; nothing is launched any more", s.Namespace))
 	case in.cluster.Paused:
 		conditions.SetFalse(condition, v1alpha1.ClusterPausedReason, fmt.Sprintf("the Cluster in namespace %s of the management cluster is paused; nothing is launched until it resumes", s.Namespace))
 	default:

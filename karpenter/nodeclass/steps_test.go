@@ -185,6 +185,22 @@ func TestLaunchAllowed(t *testing.T) {
 			return after.ResourceVersion, err
 		}, "500ms").Should(Equal(before.ResourceVersion))
 	})
+	t.Run("When the Cluster is being deleted, it should launch nothing", func(t *testing.T) {
+		patch := client.MergeFrom(f.Cluster.DeepCopy())
+		f.Cluster.Finalizers = append(f.Cluster.Finalizers, "example.com/held")
+		f.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
+		held := f.Cluster.DeepCopy()
+		f.Expect(f.Admin.Delete(t.Context(), held)).To(Succeed())
+		f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.ClusterDeletingReason)
+		f.Eventually(func() bool {
+			choice, _, err := f.store.Resolve(f.name, "c2-small", "a", "on-demand")
+			return err == nil && choice.Offering.Available
+		}).Should(BeFalse())
+		f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(held), held)).To(Succeed())
+		patch = client.MergeFrom(held.DeepCopy())
+		held.Finalizers = nil
+		f.Expect(f.Admin.Patch(t.Context(), held, patch)).To(Succeed())
+	})
 }
 
 func TestVersion(t *testing.T) {
@@ -216,6 +232,20 @@ func TestVersion(t *testing.T) {
 		f.Expect(err).NotTo(HaveOccurred())
 		f.Expect(nodeClass.Status.Version).To(Equal("1.36.2"))
 		f.Eventually(f.events.reasons).Should(ContainElement("VersionChanged"))
+	})
+	t.Run("When a new leader starts while the API servers are upgraded, it should know what nodes were resolved to and wait for the newer version to settle", func(t *testing.T) {
+		f.server.mu.Lock()
+		f.server.version = "v1.36.3"
+		f.server.mu.Unlock()
+		t.Cleanup(func() { serve("v1.36.2") })
+		leader := version.NewTracker(f.server, f.clock, version.ResolvedOf(f.Guest.GetAPIReader()))
+		for _, want := range []string{"1.36.2", "1.36.3"} {
+			_, err := leader.Reconcile(t.Context())
+			f.Expect(err).NotTo(HaveOccurred())
+			server, _ := leader.Server()
+			f.Expect(server.String()).To(Equal(want))
+			f.clock.SetTime(f.clock.Now().Add(version.Settling))
+		}
 	})
 	t.Run("When the node class asks for too much, it should launch nothing, and keep the version so that nothing drifts", func(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.37.0" })

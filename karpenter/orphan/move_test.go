@@ -114,7 +114,7 @@ func TestMove(t *testing.T) {
 			g.Expect(f.Objects(t.Context(), kind)).To(ConsistOf(nodeClaim.Name), kind.Kind)
 		}
 		g.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed())
-		g.Expect(f.Objects(t.Context(), machineKind)).To(BeEmpty())
+		g.Eventually(func() []string { return f.Objects(t.Context(), machineKind) }).Should(BeEmpty())
 	})
 }
 

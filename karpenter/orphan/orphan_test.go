@@ -110,7 +110,7 @@ func TestMachines(t *testing.T) {
 		f.clock.Step(time.Second)
 		_, err = f.sweep.Reconcile(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(f.Objects(t.Context(), machineKind)).To(BeEmpty())
+		g.Eventually(func() []string { return f.Objects(t.Context(), machineKind) }).Should(BeEmpty())
 		// A person's rules hold for draining what nobody has drained.
 		g.Expect(m.Annotations).NotTo(HaveKey(clusterv1.ExcludeNodeDrainingAnnotation))
 	})
@@ -123,7 +123,7 @@ func TestMachines(t *testing.T) {
 		f.remove(t, first)
 		f.NodeClaim(t.Context(), "again")
 		g.Expect(f.twice(t.Context())).To(Succeed())
-		g.Expect(f.Objects(t.Context(), machineKind)).To(BeEmpty())
+		g.Eventually(func() []string { return f.Objects(t.Context(), machineKind) }).Should(BeEmpty())
 	})
 
 	t.Run("When the NodeClaim is there, it should leave the Machine and its children", func(t *testing.T) {

@@ -43,7 +43,7 @@ func TestNext(t *testing.T) {
 		f.clock.Step(10 * time.Second)
 		result, err = f.sweep.Reconcile(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(f.Objects(t.Context(), machineKind)).To(BeEmpty())
+		g.Eventually(func() []string { return f.Objects(t.Context(), machineKind) }).Should(BeEmpty())
 		g.Expect(result.RequeueAfter).To(Equal(orphan.Interval))
 	})
 }

@@ -25,17 +25,21 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	guestscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/karpenter/pkg/apis"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/crds"
+	"github.com/autonode-io/autonode/karpenter/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/machine"
 	"github.com/autonode-io/autonode/karpenter/shape"
 )
@@ -48,6 +52,9 @@ var (
 	TestMachine   = schema.GroupVersionKind{Group: "infrastructure.cluster.x-k8s.io", Version: "v1beta1", Kind: "TestMachine"}
 	KubeadmConfig = schema.GroupVersionKind{Group: "bootstrap.cluster.x-k8s.io", Version: "v1beta2", Kind: "KubeadmConfig"}
 )
+
+// HoldFinalizer keeps a Machine that is being deleted for as long as a test wants, as Cluster API does until the infrastructure has gone.
+const HoldFinalizer = "sandbox.autonode.io/hold"
 
 // ChildKinds are the kinds that machines in a sandbox have.
 func ChildKinds(context.Context) []schema.GroupVersionKind {
@@ -201,6 +208,7 @@ func New(t *testing.T) *Sandbox {
 			t.Fatal("waiting for the cache")
 		}
 	}
+	must(s.letMachinesGo(ctx))
 	t.Cleanup(func() {
 		stop()
 		for range 2 {
@@ -210,6 +218,30 @@ func New(t *testing.T) *Sandbox {
 		}
 	})
 	return s
+}
+
+// letMachinesGo takes Cluster API's finalizer, which Machines are made with, from those that are being deleted.
+func (s *Sandbox) letMachinesGo(ctx context.Context) error {
+	informer, err := s.Management.GetCache().GetInformer(ctx, &clusterv1.Machine{})
+	if err != nil {
+		return err
+	}
+	release := func(object any) {
+		cached, ok := object.(*clusterv1.Machine)
+		if !ok || cached.DeletionTimestamp == nil || !controllerutil.ContainsFinalizer(cached, clusterv1.MachineFinalizer) {
+			return
+		}
+		released := cached.DeepCopy()
+		controllerutil.RemoveFinalizer(released, clusterv1.MachineFinalizer)
+		if err := s.Admin.Patch(ctx, released, client.MergeFrom(cached)); client.IgnoreNotFound(err) != nil && ctx.Err() == nil {
+			s.t.Errorf("letting Machine %s go: %v", cached.Name, err)
+		}
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    release,
+		UpdateFunc: func(_, object any) { release(object) },
+	})
+	return err
 }
 
 func (s *Sandbox) template(gv schema.GroupVersion, kind, name string, content map[string]any) *unstructured.Unstructured {
@@ -323,6 +355,7 @@ func (s *Sandbox) Machines(management client.Client) *machine.Provider {
 		Live:        s.Admin,
 		Namespace:   s.Namespace,
 		ClusterName: s.Cluster.Name,
+		Tokens:      bootstraptoken.Minter{Guest: s.Admin, Clock: clock.RealClock{}},
 		ChildKinds:  ChildKinds,
 	})
 }

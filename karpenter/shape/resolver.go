@@ -112,7 +112,7 @@ func (r *Resolver) Cluster(ctx context.Context) (Cluster, error) {
 	if !ptr.Deref(cluster.Status.Initialization.InfrastructureProvisioned, false) {
 		return Cluster{}, ErrNotProvisioned
 	}
-	c := Cluster{Paused: annotations.IsPaused(cluster, cluster)}
+	c := Cluster{Paused: annotations.IsPaused(cluster, cluster), Deleting: !cluster.DeletionTimestamp.IsZero()}
 	for _, domain := range cluster.Status.FailureDomains {
 		c.FailureDomains = append(c.FailureDomains, domain.Name)
 	}

@@ -209,4 +209,6 @@ type Cluster struct {
 	// FailureDomains by name, ordered.
 	FailureDomains []string
 	Paused         bool
+	// Deleting: nothing may be launched any more.
+	Deleting bool
 }

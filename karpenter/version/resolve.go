@@ -20,7 +20,7 @@ const (
 	Desired Outcome = "Desired"
 	// HeldBack: nodes get less than the payload or the MachineDeployment asks for, until the API server has caught up.
 	HeldBack Outcome = "HeldBack"
-	// TooNew: the node class asks for more than the API server has.
+	// TooNew: the node class asks for more than the API server has, or than the platform gives.
 	TooNew Outcome = "TooNew"
 	// TooOld: the node class or the MachineDeployment asks for a version that the API server no longer supports nodes of.
 	TooOld Outcome = "TooOld"
@@ -42,7 +42,7 @@ type Input struct {
 	Shape string
 	// Payload is the release payload's node version; empty without a payload: nodes follow the API server.
 	Payload string
-	// Current is what was resolved last: the node class's status.version.
+	// Current is what was resolved last: the node class's status.version, which the guest's admin can write.
 	Current string
 	// Server is what the guest's API server last said; nil if it never did.
 	Server *semver.Version
@@ -77,7 +77,8 @@ func Resolve(in Input) Result {
 	}
 	server := core(*in.Server)
 	possible := server.String()
-	if current, err := parse(in.Current); err == nil && current.LTE(server) {
+	// What nodes have is in the guest, where its admin can write it: it is no way to a version that can't be asked for.
+	if current, err := parse(in.Current); err == nil && current.LTE(server) && !tooOld(current, server) {
 		possible = trim(in.Current)
 	}
 	if asked == "" {
@@ -90,14 +91,28 @@ func Resolve(in Input) Result {
 	case desired.GT(server) && in.Spec != "":
 		return Result{Version: possible, Outcome: TooNew, Message: fmt.Sprintf(
 			"spec.version %s exceeds the API server's version %s; lower it, or upgrade the control plane first", trim(asked), server)}
+	case in.Spec != "" && exceeds(desired, in.Payload):
+		return Result{Version: possible, Outcome: TooNew, Message: fmt.Sprintf(
+			"spec.version %s exceeds the release payload's node version %s, which the platform decides; lower it", trim(asked), trim(in.Payload))}
 	case desired.GT(server):
 		return Result{Version: possible, Outcome: HeldBack, Message: fmt.Sprintf(
 			"nodes stay at %s until the API server, now at %s, has been upgraded to %s", possible, server, trim(asked))}
-	case written && (desired.Major != server.Major || desired.Minor+MaxSkew < server.Minor):
+	case written && tooOld(desired, server):
 		return Result{Version: trim(asked), Outcome: TooOld, Message: fmt.Sprintf(
 			"%s %s is more than %d minor versions behind the API server's version %s; raise it", field, trim(asked), MaxSkew, server)}
 	}
 	return Result{Version: trim(asked), Outcome: Desired}
+}
+
+// tooOld says that an API server no longer supports nodes of a version.
+func tooOld(v, server semver.Version) bool {
+	return v.Major != server.Major || v.Minor+MaxSkew < server.Minor
+}
+
+// exceeds says that a version is newer than the payload's, if there is one.
+func exceeds(v semver.Version, payload string) bool {
+	most, err := parse(payload)
+	return err == nil && v.GT(most)
 }
 
 // parse reads a version and drops what follows the patch number: distributions write their own builds there, in a form that

@@ -19,8 +19,11 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 const (
@@ -41,6 +44,11 @@ const (
 type Tracker struct {
 	discovery Discovery
 	clock     clock.PassiveClock
+	resolved  Resolved
+
+	// before is what was resolved before this process, once that was recalled; nil for none. Only Reconcile uses it.
+	before   *semver.Version
+	recalled bool
 
 	mu        sync.RWMutex
 	server    *semver.Version
@@ -56,9 +64,30 @@ type Discovery interface {
 	ServerVersion() (*apiversion.Info, error)
 }
 
+// Resolved returns the highest version that nodes were resolved to before this process: no API server was older then. Nil if none was.
+type Resolved func(context.Context) (*semver.Version, error)
+
+// ResolvedOf reads it from the node classes' status, where it survives a restart. What isn't a version there counts as none.
+func ResolvedOf(guest client.Reader) Resolved {
+	return func(ctx context.Context) (*semver.Version, error) {
+		classes := &v1alpha1.ClusterAPINodeClassList{}
+		if err := guest.List(ctx, classes); err != nil {
+			return nil, fmt.Errorf("listing node classes: %w", err)
+		}
+		var highest *semver.Version
+		for i := range classes.Items {
+			resolved, err := parse(classes.Items[i].Status.Version)
+			if err == nil && (highest == nil || resolved.GT(*highest)) {
+				highest = &resolved
+			}
+		}
+		return highest, nil
+	}
+}
+
 // NewTracker returns a tracker that knows nothing until it is reconciled.
-func NewTracker(discovery Discovery, clk clock.PassiveClock) *Tracker {
-	return &Tracker{discovery: discovery, clock: clk}
+func NewTracker(discovery Discovery, clk clock.PassiveClock, resolved Resolved) *Tracker {
+	return &Tracker{discovery: discovery, clock: clk, resolved: resolved}
 }
 
 // NewDiscovery asks over a connection of its own each time, so that a load balancer can choose another API server.
@@ -107,6 +136,9 @@ func (t *Tracker) Name() string { return "guest.version" }
 
 // Reconcile asks once. That the API server can't be reached isn't an error here: the last version stays, marked.
 func (t *Tracker) Reconcile(ctx context.Context) (reconciler.Result, error) {
+	if err := t.recall(ctx); err != nil {
+		return reconciler.Result{}, err
+	}
 	server, err := t.ask()
 	if err != nil {
 		log.FromContext(ctx).V(1).Info("the API server doesn't tell its version", "error", err.Error())
@@ -137,11 +169,27 @@ func (t *Tracker) ask() (*semver.Version, error) {
 	return &parsed, nil
 }
 
+// recall what was resolved before this process, once: an answer that is newer has to settle as it would have without a restart.
+func (t *Tracker) recall(ctx context.Context) error {
+	if t.recalled {
+		return nil
+	}
+	before, err := t.resolved(ctx)
+	if err != nil {
+		return err
+	}
+	t.before, t.recalled = before, true
+	return nil
+}
+
 // record an answer, nil where there was none. It says whether a newer version is settling.
 func (t *Tracker) record(ctx context.Context, server *semver.Version) (settling bool) {
 	t.mu.Lock()
 	changed := t.reachable != (server != nil)
 	t.reachable = server != nil
+	if server != nil && t.server == nil && t.before != nil && server.GT(*t.before) {
+		t.server, changed = t.before, true
+	}
 	if server != nil && t.counts(ctx, *server) {
 		t.server, changed = server, true
 		log.FromContext(ctx).Info("the API server's version is known", "version", server.String())
@@ -158,7 +206,7 @@ func (t *Tracker) record(ctx context.Context, server *semver.Version) (settling 
 }
 
 // counts tells whether an answer is the version from now on: the first one ever and an older one at once, a newer one when it
-// has been the only one for a while.
+// has been the only one for a while. The first one ever is that of a cluster in which no version was resolved before.
 func (t *Tracker) counts(ctx context.Context, answer semver.Version) bool {
 	if t.server == nil || answer.LTE(*t.server) {
 		t.newer = nil

@@ -43,6 +43,10 @@ func TestResolve(t *testing.T) {
 			spec: "1.35.1", payload: "1.36.2", server: "1.36.2", want: "1.35.1", outcome: Desired},
 		{name: "When the node class asks for more than the API server has, it should keep what nodes have and say so",
 			spec: "1.37.0", payload: "1.36.2", current: "1.36.2", server: "1.36.2", want: "1.36.2", outcome: TooNew, contains: "spec.version 1.37.0 exceeds the API server's version 1.36.2"},
+		{name: "When the node class asks for more than the payload has, it should keep what nodes have and say so",
+			spec: "1.36.3", payload: "1.36.2", current: "1.36.1", server: "1.36.4", want: "1.36.1", outcome: TooNew, contains: "spec.version 1.36.3 exceeds the release payload's node version 1.36.2"},
+		{name: "When what nodes have is said to be beyond the skew, it should not be kept",
+			payload: "1.36.3", current: "1.20.0", server: "1.36.2", want: "1.36.2", outcome: HeldBack},
 		{name: "When the node class asks for what is just within the skew, it should be that",
 			spec: "1.33.9", server: "1.36.2", want: "1.33.9", outcome: Desired},
 		{name: "When the node class asks for what is beyond the skew, it should say so",
@@ -98,11 +102,22 @@ type answer func() (*apiversion.Info, error)
 
 func (a answer) ServerVersion() (*apiversion.Info, error) { return a() }
 
+// before is what was resolved before the process; empty for nothing.
+func before(version string) Resolved {
+	return func(context.Context) (*semver.Version, error) {
+		if version == "" {
+			return nil, nil
+		}
+		parsed, err := parse(version)
+		return &parsed, err
+	}
+}
+
 func TestTracker(t *testing.T) {
 	var info *apiversion.Info
 	var fault error
 	clk := clocktesting.NewFakePassiveClock(time.Now())
-	tracker := NewTracker(answer(func() (*apiversion.Info, error) { return info, fault }), clk)
+	tracker := NewTracker(answer(func() (*apiversion.Info, error) { return info, fault }), clk, before(""))
 	changes := 0
 	tracker.OnChange(func() { changes++ })
 	refused := errors.New("connection refused")
@@ -154,6 +169,73 @@ func TestTracker(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestNewLeader(t *testing.T) {
+	type look struct {
+		after      time.Duration
+		answer     string
+		want       string
+		isSettling bool
+	}
+	for _, tc := range []struct {
+		name   string
+		before string
+		looks  []look
+	}{
+		{name: "When a newer API server answers a new leader first, it should wait as long as without a restart", before: "1.36.2", looks: []look{
+			{0, "v1.36.3", "1.36.2", true}, {Settling - 1, "v1.36.3", "1.36.2", true}, {1, "v1.36.3", "1.36.3", false},
+		}},
+		{name: "When an older API server still answers a new leader, it should begin to wait again", before: "1.36.2", looks: []look{
+			{0, "v1.36.3", "1.36.2", true}, {Settling - 1, "v1.36.2", "1.36.2", false}, {1, "v1.36.3", "1.36.2", true}, {Settling, "v1.36.3", "1.36.3", false},
+		}},
+		{name: "When the API server doesn't answer a new leader at first, it should wait once it does", before: "1.36.2", looks: []look{
+			{0, "", "", false}, {Settling, "v1.36.3", "1.36.2", true}, {Settling, "v1.36.3", "1.36.3", false},
+		}},
+		{name: "When the API server has what nodes were resolved to, a new leader should know it at once", before: "1.36.2", looks: []look{
+			{0, "v1.36.2", "1.36.2", false},
+		}},
+		{name: "When the API server is older than what nodes were resolved to, a new leader should follow at once", before: "1.36.3", looks: []look{
+			{0, "v1.36.2", "1.36.2", false},
+		}},
+		{name: "When no version was resolved before, the first leader should take the first answer, so that a new cluster gets nodes at once", looks: []look{
+			{0, "v1.36.3", "1.36.3", false},
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			clk := clocktesting.NewFakePassiveClock(time.Now())
+			now := ""
+			tracker := NewTracker(answer(func() (*apiversion.Info, error) { return &apiversion.Info{GitVersion: now}, nil }), clk, before(tc.before))
+			for i, l := range tc.looks {
+				clk.SetTime(clk.Now().Add(l.after))
+				now = l.answer
+				result, err := tracker.Reconcile(t.Context())
+				if err != nil || (result.RequeueAfter == SettlingInterval) != l.isSettling {
+					t.Errorf("look %d: %v, %v; want settling %t", i, result, err, l.isSettling)
+				}
+				server, _ := tracker.Server()
+				got := ""
+				if server != nil {
+					got = server.String()
+				}
+				if got != l.want {
+					t.Errorf("look %d: the version is %q; want %q", i, got, l.want)
+				}
+			}
+		})
+	}
+
+	t.Run("When what was resolved before can't be read, a new leader should know nothing and look again", func(t *testing.T) {
+		fault := errors.New("connection refused")
+		tracker := NewTracker(answer(func() (*apiversion.Info, error) { return &apiversion.Info{GitVersion: "v1.36.3"}, nil }),
+			clocktesting.NewFakePassiveClock(time.Now()), func(context.Context) (*semver.Version, error) { return nil, fault })
+		if _, err := tracker.Reconcile(t.Context()); !errors.Is(err, fault) {
+			t.Errorf("got %v", err)
+		}
+		if server, _ := tracker.Server(); server != nil {
+			t.Errorf("the version is %s", server)
+		}
+	})
 }
 
 func TestDiscovery(t *testing.T) {

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bootstraptoken mints the bootstrap tokens that machines join a guest cluster with, one for each machine.
+package bootstraptoken
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	bootstraputil "k8s.io/cluster-bootstrap/token/util"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+// Lifetime of a token, as Cluster API's kubeadm bootstrap provider has it by default. That provider extends it for as long as the Machine has
+// no Node.
+const Lifetime = 15 * time.Minute
+
+// attempts to find an ID that no other token has: there are 36^6.
+const attempts = 3
+
+// Minter mints tokens in a guest cluster.
+type Minter struct {
+	// Guest writes Secrets in namespace kube-system. It needs no right to read them.
+	Guest client.Writer
+	Clock clock.PassiveClock
+}
+
+// Mint makes a token for the machine of a NodeClaim, and returns it as "<ID>.<secret>". Each call makes another one.
+func (m Minter) Mint(ctx context.Context, nodeClaim string) (string, error) {
+	for attempt := 1; ; attempt++ {
+		token, err := bootstraputil.GenerateBootstrapToken()
+		if err != nil {
+			return "", fmt.Errorf("generating a bootstrap token: %w", err)
+		}
+		parts := bootstraputil.BootstrapTokenRegexp.FindStringSubmatch(token)
+		if len(parts) != 3 {
+			return "", fmt.Errorf("generating a bootstrap token: it isn't of the form %s", bootstrapapi.BootstrapTokenPattern)
+		}
+		err = m.Guest.Create(ctx, m.secret(parts[1], parts[2], nodeClaim))
+		if err == nil {
+			return token, nil
+		}
+		if !apierrors.IsAlreadyExists(err) || attempt == attempts {
+			return "", fmt.Errorf("creating the Secret of a bootstrap token in the guest: %w", err)
+		}
+	}
+}
+
+// secret is what the admission policy about Karpenter's bootstrap tokens allows, and nothing else.
+func (m Minter) secret(id, secret, nodeClaim string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: bootstraputil.BootstrapTokenSecretName(id)},
+		Type:       bootstrapapi.SecretTypeBootstrapToken,
+		Data: map[string][]byte{
+			bootstrapapi.BootstrapTokenIDKey:               []byte(id),
+			bootstrapapi.BootstrapTokenSecretKey:           []byte(secret),
+			bootstrapapi.BootstrapTokenExpirationKey:       []byte(m.Clock.Now().UTC().Add(Lifetime).Format(time.RFC3339)),
+			bootstrapapi.BootstrapTokenUsageSigningKey:     []byte("true"),
+			bootstrapapi.BootstrapTokenUsageAuthentication: []byte("true"),
+			bootstrapapi.BootstrapTokenExtraGroupsKey:      []byte(v1alpha1.BootstrapTokenGroups),
+			bootstrapapi.BootstrapTokenDescriptionKey:      []byte("Karpenter's, for the machine of NodeClaim " + nodeClaim),
+		},
+	}
+}
+
+// ID returns the public part of a token, and false for what isn't one.
+func ID(token string) (string, bool) {
+	parts := bootstraputil.BootstrapTokenRegexp.FindStringSubmatch(token)
+	if len(parts) != 3 {
+		return "", false
+	}
+	return parts[1], true
+}
