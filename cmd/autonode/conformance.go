@@ -7,22 +7,27 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/autonode-io/autonode/test/conformance"
+	"github.com/autonode-io/autonode/test/world"
 )
 
 func newConformanceCommand() *cobra.Command {
 	var provider, suite string
 	var cfg conformance.Config
-	var scale []int
+	var sizes []string
+	var scale conformance.ScaleConfig
+	var budget bool
 	providers := []string{conformance.ClusterAPI, conformance.Kwok}
 	cmd := &cobra.Command{
 		Use:   "conformance",
 		Short: "Run Karpenter's regression suite against AutoNode's provider",
 		Long: `Run Karpenter's own regression suite, unchanged, in a world of its own: against AutoNode's provider and against
-Karpenter's kwok provider, and print both results side by side. It fails if a spec fails that the kwok provider passes.
+Karpenter's kwok provider, and print both results side by side. It fails if a spec fails, unless it failed with the kwok provider in the same run.
 
 The last results of each provider are kept, so that running one shows the other's too.`,
 		Example: `  # Both providers, all specs; about half an hour on two cores
@@ -31,8 +36,11 @@ The last results of each provider are kept, so that running one shows the other'
   # Some specs, with one provider
   autonode conformance --provider clusterapi --focus 'Drift Budgets'
 
-  # How long 3, 50 and 150 pods take that need a node each
-  autonode conformance --scale 3,50,150`,
+  # How long 3, 50 and 150 pods take that need a node each, and what they cost
+  autonode conformance --scale 3,50,150 --json results.json
+
+  # 100, with AutoNode's operator, and without the comparison
+  autonode conformance --scale 100 --with-operator --provider clusterapi`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg.Providers = providers
@@ -55,18 +63,61 @@ The last results of each provider are kept, so that running one shows the other'
 				cfg.Karpenter = filepath.Join(filepath.Dir(self), "karpenter-clusterapi")
 			}
 			cfg.Out = cmd.OutOrStdout()
-			if len(scale) > 0 {
-				return conformance.Scale(cmd.Context(), conformance.ScaleConfig{Sizes: scale, Karpenter: cfg.Karpenter, Out: cfg.Out})
+			if budget {
+				scale.Out = cfg.Out
+				return conformance.Budget(cmd.Context(), scale)
+			}
+			if len(sizes) > 0 {
+				var err error
+				if scale.Sizes, err = readSizes(sizes); err != nil {
+					return err
+				}
+				scale.Providers, scale.Karpenter, scale.Out = cfg.Providers, cfg.Karpenter, cfg.Out
+				_, err = conformance.Scale(cmd.Context(), scale)
+				return err
+			}
+			for _, name := range []string{"json", "with-operator", "cluster-api"} {
+				if cmd.Flags().Changed(name) {
+					return fmt.Errorf("--%s goes with measurements only: --scale, and --json with --budget too", name)
+				}
 			}
 			return conformance.Run(cmd.Context(), cfg)
 		},
 	}
 	cmd.Flags().StringVar(&provider, "provider", "", "clusterapi or kwok; both if empty")
-	cmd.Flags().IntSliceVar(&scale, "scale", nil, "instead of a suite, measure how long so many pods take that need a node each, with both providers")
+	cmd.Flags().StringSliceVar(&sizes, "scale", nil, "instead of a suite, measure how long so many pods take that need a node each, with both providers")
+	cmd.Flags().BoolVar(&budget, "budget", false, fmt.Sprintf("instead of a suite, count the requests of %d nodes, and fail when one costs too many", conformance.BudgetPods))
+	cmd.Flags().StringVar(&scale.JSON, "json", "", "with --scale or --budget: file for the results")
+	cmd.Flags().StringSliceVar(&scale.ClusterAPI, "cluster-api", []string{world.ClusterAPITuned},
+		"with --scale: how Cluster API runs: tuned, defaults, which is as it ships, or both, separated by a comma")
+	cmd.Flags().BoolVar(&scale.Operator, "with-operator", false, "with --scale: let AutoNode's operator run its provider")
 	cmd.Flags().StringVar(&suite, "suite", conformance.Regression, "regression or dra")
 	cmd.Flags().StringVar(&cfg.Focus, "focus", "", "regular expression that chooses specs by their text")
 	cmd.Flags().IntVar(&cfg.Guests, "guests", 5, "guest clusters that each provider's specs are spread over")
 	cmd.Flags().StringVar(&cfg.Results, "results", filepath.Join("bin", "conformance"), "folder of the last results and of the logs")
 	cmd.Flags().StringVar(&cfg.Karpenter, "karpenter", "", "AutoNode's provider; default the karpenter-clusterapi beside this program")
+	for _, other := range []string{"suite", "focus", "guests", "results"} {
+		cmd.MarkFlagsMutuallyExclusive("scale", other)
+		cmd.MarkFlagsMutuallyExclusive("budget", other)
+	}
+	for _, other := range []string{"scale", "provider", "with-operator", "cluster-api", "karpenter"} {
+		cmd.MarkFlagsMutuallyExclusive("budget", other)
+	}
 	return cmd
+}
+
+// readSizes reads the numbers of pods that --scale names.
+func readSizes(texts []string) ([]int, error) {
+	var sizes []int
+	for _, text := range texts {
+		size, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil || size < 1 || size > conformance.MaxScale {
+			return nil, fmt.Errorf("--scale %s: a size is a whole number from 1 to %d, and several are separated by commas", text, conformance.MaxScale)
+		}
+		if slices.Contains(sizes, size) {
+			return nil, fmt.Errorf("--scale %s: the size is named twice", text)
+		}
+		sizes = append(sizes, size)
+	}
+	return sizes, nil
 }

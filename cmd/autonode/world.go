@@ -83,6 +83,9 @@ planes, which takes about ten minutes on two cores; later ones use the cache.`,
   # Two guests, left running
   autonode world up --guests blue,green --detach
 
+  # Cluster API as it ships, with its rate limits
+  autonode world up --cluster-api defaults
+
   # Without AutoNode's operator, to try another Karpenter or a program in a debugger
   autonode world up --without-operator`,
 		Args: cobra.NoArgs,
@@ -98,6 +101,8 @@ planes, which takes about ten minutes on two cores; later ones use the cache.`,
 	cmd.Flags().BoolVar(&cfg.WithoutOperator, "without-operator", false, "run no AutoNode operator, and so no Karpenter")
 	cmd.Flags().StringVar(&cfg.Source, "source", "",
 		"folder of AutoNode's source, which its programs are built from; default $AUTONODE_SOURCE, else the one around the working directory")
+	cmd.Flags().StringVar(&cfg.ClusterAPI, "cluster-api", world.ClusterAPITuned,
+		"how Cluster API runs: tuned, or defaults, which is as it ships")
 	cmd.Flags().BoolVar(&detach, "detach", false, "return when the world is ready, and leave it running")
 	return cmd
 }
@@ -192,7 +197,7 @@ func upDetached(ctx context.Context, out io.Writer, cfg world.Config) error {
 	if live, columns := progress.New(out).Live(); live {
 		width = columns
 	}
-	args := []string{"world", "up", "--dir=" + cfg.Dir, "--guests=" + strings.Join(cfg.Guests, ","), "--source=" + cfg.Source}
+	args := []string{"world", "up", "--dir=" + cfg.Dir, "--guests=" + strings.Join(cfg.Guests, ","), "--source=" + cfg.Source, "--cluster-api=" + cfg.ClusterAPI}
 	if cfg.WithoutOperator {
 		args = append(args, "--without-operator")
 	}

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 )
@@ -20,6 +21,21 @@ type Identity struct {
 	Grants []Grant
 	// Events are what it asked, of every API server that was meant.
 	Events []Event
+	// Starts are when those API servers were started. One that has just started answers before it has read all roles.
+	Starts []Start
+	// Declared says that Grants are what somebody wrote down and no API server enforces: what goes beyond is a finding, and what isn't used is none.
+	Declared bool
+}
+
+// Start of an API server: from when its process began until it was ready.
+type Start struct{ Begun, Ready time.Time }
+
+// Unread is for how long after it is ready an API server may not have read all roles. What it denies later it denies.
+const Unread = 15 * time.Second
+
+// starting tells whether an API server may not have read its roles at a time.
+func (i Identity) starting(at time.Time) bool {
+	return slices.ContainsFunc(i.Starts, func(s Start) bool { return !at.Before(s.Begun.Truncate(time.Second)) && !at.After(s.Ready.Add(Unread)) })
 }
 
 // Grant is a role that an identity is bound to.
@@ -137,7 +153,7 @@ func Compare(identity Identity, exceptions []Exception) []string {
 		}
 	}
 	for permission, used := range granted {
-		if !used && !excused[permission] {
+		if !identity.Declared && !used && !excused[permission] {
 			report("may %s and never did; remove that from the rule, or write a story that needs it", permission)
 		}
 	}
@@ -163,8 +179,10 @@ func Refused(identity Identity, exceptions []Exception) []string {
 		switch {
 		case event.Resource == "":
 			// URLs that are no object's are Kubernetes' own roles' matter.
-		case !event.Allowed && slices.ContainsFunc(identity.Grants, func(g Grant) bool { return g.covers(event) }):
-			// An API server that has just started answers before it has read all roles.
+		case event.Allowed && identity.Declared && !slices.ContainsFunc(identity.Grants, func(g Grant) bool { return g.covers(event) }):
+			report("does %s, which nobody has written down; declare that, or don't do it", event)
+		case !event.Allowed && identity.starting(event.Denied) && slices.ContainsFunc(identity.Grants, func(g Grant) bool { return g.covers(event) }):
+			// It will be allowed.
 		case !event.Allowed && denied[Permission{Group: event.Group, Resource: event.Resource, Name: event.Name, Verb: event.Verb}]:
 		case !event.Allowed:
 			report("asked to %s and was denied; add that to a rule, or don't ask", event)

@@ -5,6 +5,7 @@ package audit
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -26,11 +27,13 @@ func rule(group, resource string, verbs []string, names ...string) rbacv1.Policy
 func TestCompare(t *testing.T) {
 	const rbac = "rbac.authorization.k8s.io"
 	read := did("list", "", "pods", "", 200)
+	ready := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	for _, test := range []struct {
 		name       string
 		rules      []rbacv1.PolicyRule
 		events     []Event
 		exceptions []Exception
+		declared   bool
 		want       []string
 	}{
 		{
@@ -92,9 +95,22 @@ func TestCompare(t *testing.T) {
 			events: []Event{read, {Verb: "get", Resource: "secrets", Namespace: "blue", Name: "join", Code: 403}, {Verb: "get", Resource: "secrets", Namespace: "blue", Name: "join", Code: 403, UserAgent: "other"}},
 			want:   []string{"karpenter: asked to get secrets blue/join and was denied; add that to a rule, or don't ask"},
 		}, {
-			name:   "When something was denied that is granted, it should know that an API server had just started",
+			name:   "When something that is granted was denied by an API server that had just started, it should not mind",
 			rules:  []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
-			events: []Event{read, {Verb: "list", Resource: "pods", Code: 403}, {Verb: "get", Code: 403}},
+			events: []Event{read, {Verb: "list", Resource: "pods", Code: 403, Denied: ready.Add(Unread)}, {Verb: "get", Code: 403}},
+		}, {
+			name:   "When something that is granted now was denied long after an API server's start, it should say so",
+			rules:  []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
+			events: []Event{read, {Verb: "list", Resource: "pods", Code: 403, Denied: ready.Add(Unread + time.Second)}},
+			want:   []string{"karpenter: asked to list pods and was denied; add that to a rule, or don't ask"},
+		}, {
+			name:     "When what it may do is only written down, it should say what goes beyond",
+			rules:    []rbacv1.PolicyRule{rule("", "pods", []string{"list"}), rule("", "nodes", []string{"list"})},
+			events:   []Event{read, {Verb: "delete", Resource: "pods", Name: "web", Code: 200, Allowed: true}},
+			declared: true,
+			want: []string{
+				"karpenter: does delete pods web, which nobody has written down; declare that, or don't do it",
+			},
 		}, {
 			name:       "When something has to be denied, it should not mind",
 			rules:      []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
@@ -143,7 +159,7 @@ func TestCompare(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			identity := Identity{Name: "karpenter", Events: test.events}
+			identity := Identity{Name: "karpenter", Events: test.events, Declared: test.declared, Starts: []Start{{Begun: ready.Add(-time.Minute), Ready: ready}}}
 			if test.rules != nil {
 				identity.Grants = []Grant{{Kind: "Role", Name: "karpenter", Rules: test.rules}}
 			}
@@ -174,6 +190,8 @@ func TestRead(t *testing.T) {
 		wantErr   string
 	}{
 		{name: "When requests are the same, it should keep one", log: line + "\n" + line + "\n" + `{"verb":"get","requestURI":"/healthz","responseStatus":{"code":200}}` + "\n", want: []Event{event, health}},
+		{name: "When something was denied, it should say when", want: []Event{{Verb: "get", Resource: "pods", Code: 403, Denied: time.Date(2026, 1, 1, 12, 0, 1, 0, time.UTC)}},
+			log: `{"verb":"get","stageTimestamp":"2026-01-01T12:00:01.5Z","objectRef":{"resource":"pods"},"responseStatus":{"code":403},"annotations":{"authorization.k8s.io/decision":"forbid"}}` + "\n"},
 		{name: "When the last line isn't finished, it should leave it out", log: line + "\n" + line[:100], want: []Event{event}},
 		{name: "When a line is broken, it should say which", log: line + "\n{\n", wantErr: "line 2"},
 		{name: "When there is nothing, it should return nothing"},

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 )
 
 const (
@@ -35,6 +36,8 @@ type Event struct {
 	Allowed bool
 	// Reason is the authorizer's, which names the binding and the role.
 	Reason string
+	// Denied is when the authorizer objected; zero where it didn't.
+	Denied time.Time
 }
 
 // String is such as: patch deployments.apps clusters-blue/karpenter.
@@ -85,6 +88,9 @@ func Read(log io.Reader) ([]Event, error) {
 		}
 		if ref := r.ObjectRef; ref != nil {
 			event.Group, event.Namespace, event.Name = ref.APIGroup, ref.Namespace, ref.Name
+		}
+		if r.Annotations[decisionAnnotation] == "forbid" {
+			event.Denied = r.StageTimestamp.Truncate(time.Second)
 		}
 		if !seen[event] {
 			seen[event] = true

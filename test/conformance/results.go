@@ -21,6 +21,8 @@ import (
 type Result struct {
 	Spec   string `json:"spec"`
 	Passed bool   `json:"passed"`
+	// Finished is when it was run.
+	Finished time.Time `json:"finished,omitzero"`
 	// Seconds that the spec took, with its cleaning up.
 	Seconds float64 `json:"seconds"`
 	// Failure says where it failed, and why.
@@ -31,13 +33,18 @@ type Result struct {
 
 // Results are those of a provider's last run. Of a run with a focus only those in it are new.
 type Results struct {
-	Provider string    `json:"provider"`
-	Finished time.Time `json:"finished"`
+	Provider string `json:"provider"`
+	// Began is when that run did.
+	Began    time.Time `json:"began,omitzero"`
+	Finished time.Time `json:"finished,omitzero"`
 	// Guests that the specs were spread over, and CPUs of the machine.
 	Guests int      `json:"guests"`
 	CPUs   int      `json:"cpus"`
 	Specs  []Result `json:"specs"`
 }
+
+// isOlder tells whether a result is of a run before the provider's last one, which began then.
+func (r Results) isOlder(result Result) bool { return result.Finished.Before(r.Began) }
 
 func resultsFile(dir, provider string) string { return filepath.Join(dir, provider+".json") }
 
@@ -136,8 +143,22 @@ func printTable(out io.Writer, specs []string, all []Results) error {
 		}
 		fmt.Fprintf(out, "%s: finished %s, on %d guests and %d CPUs\n",
 			results.Provider, results.Finished.Local().Format(time.DateTime), results.Guests, results.CPUs)
+		if n := results.older(specs); n > 0 {
+			fmt.Fprintf(out, "%s: %d results, with their date, are of earlier runs\n", results.Provider, n)
+		}
 	}
 	return nil
+}
+
+// older counts those of specs whose results are of earlier runs.
+func (r Results) older(specs []string) int {
+	n := 0
+	for _, spec := range specs {
+		if result, ok := r.find(spec); ok && r.isOlder(result) {
+			n++
+		}
+	}
+	return n
 }
 
 func cell(results Results, spec string) string {
@@ -149,5 +170,13 @@ func cell(results Results, spec string) string {
 	if result.Passed {
 		mark = "pass"
 	}
-	return mark + " " + progress.Duration(time.Duration(result.Seconds*float64(time.Second)))
+	text := mark + " " + progress.Duration(time.Duration(result.Seconds*float64(time.Second)))
+	switch {
+	case !results.isOlder(result):
+	case result.Finished.IsZero():
+		text += " (earlier)"
+	default:
+		text += " (" + result.Finished.Local().Format(time.DateTime) + ")"
+	}
+	return text
 }

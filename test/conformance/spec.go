@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -143,7 +144,7 @@ func (s spec) run(ctx context.Context, args []string, kubeconfig, logDir string)
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		return Result{}, fmt.Errorf("running a spec: %w", err)
 	}
-	result := Result{Spec: s.text, Seconds: time.Since(started).Seconds(), Log: name + ".log"}
+	result := Result{Spec: s.text, Finished: time.Now().UTC().Truncate(time.Second), Seconds: time.Since(started).Seconds(), Log: name + ".log"}
 	reports, reportErr := readReport(name + ".json")
 	if reportErr != nil {
 		result.Failure = fmt.Sprintf("the suite's process ended without a report: %v", err)
@@ -156,6 +157,8 @@ func (s spec) run(ctx context.Context, args []string, kubeconfig, logDir string)
 			if !result.Passed {
 				result.Failure = fmt.Sprintf("%s at %s:%d: %s", found.State, filepath.Base(found.Failure.Location.FileName),
 					found.Failure.Location.LineNumber, strings.TrimSpace(found.Failure.Message))
+			} else if err != nil { // what comes after a spec has failed
+				result.Passed, result.Failure = false, fmt.Sprintf("the spec passed, and the suite's process ended with %v", err)
 			}
 			return result, nil
 		}
@@ -165,8 +168,8 @@ func (s spec) run(ctx context.Context, args []string, kubeconfig, logDir string)
 
 var unfit = regexp.MustCompile(`[^A-Za-z0-9]+`)
 
-// fileName is a spec's text as the name of a file, without an extension.
+// fileName is a spec's text as the name of a file, without an extension. What is left out of it, or cut off, is in its end.
 func fileName(spec string) string {
 	name := strings.Trim(unfit.ReplaceAllString(spec, "-"), "-")
-	return name[:min(len(name), 180)]
+	return fmt.Sprintf("%s-%x", name[:min(len(name), 180)], sha256.Sum256([]byte(spec)))[:min(len(name), 180)+9]
 }

@@ -7,6 +7,7 @@ package demo
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -60,7 +61,7 @@ type demo struct {
 	Config
 	*narrator
 	managementConfig  *rest.Config
-	management, guest client.Client
+	management, guest client.WithWatch
 	shapes            []v1alpha1.ShapeStatus
 }
 
@@ -97,7 +98,7 @@ func Run(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-func connect(kubeconfig string) (*rest.Config, client.Client, error) {
+func connect(kubeconfig string) (*rest.Config, client.WithWatch, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading %s: %w", kubeconfig, err)
@@ -112,7 +113,7 @@ func connect(kubeconfig string) (*rest.Config, client.Client, error) {
 			return nil, nil, fmt.Errorf("building a scheme: %w", err)
 		}
 	}
-	connected, err := client.New(config, client.Options{Scheme: scheme})
+	connected, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
 	if err != nil {
 		return nil, nil, fmt.Errorf("connecting with %s: %w", kubeconfig, err)
 	}
@@ -190,11 +191,15 @@ func (d *demo) replace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	disrupted, err := disruption.Watch(ctx, d.guest)
+	if err != nil {
+		return err
+	}
 	if err := d.run(ctx, "--context", d.Guest, "patch", "nodepool", "general", "--type", "merge", "-p",
 		`{"spec":{"template":{"metadata":{"labels":{"team":"web"}}}}}`); err != nil {
 		return err
 	}
-	if err := d.awaitReplaced(ctx, before, func(node *corev1.Node) bool { return node.Labels["team"] == "web" }); err != nil {
+	if err := d.awaitReplaced(ctx, before, disrupted, func(node *corev1.Node) bool { return node.Labels["team"] == "web" }); err != nil {
 		return err
 	}
 	_, err = d.showFleet(ctx)
@@ -205,6 +210,10 @@ func (d *demo) replace(ctx context.Context) error {
 func (d *demo) upgrade(ctx context.Context) error {
 	d.heading("The platform team moves the cluster to a new payload: Karpenter first, nodes once the control plane allows")
 	before, err := d.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	disrupted, err := disruption.Watch(ctx, d.guest)
 	if err != nil {
 		return err
 	}
@@ -225,14 +234,14 @@ func (d *demo) upgrade(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if names(now) != names(before) {
-		return fmt.Errorf("nodes were replaced ahead of the control plane: %s became %s", names(before), names(now))
+	if !slices.Equal(names(now), names(before)) {
+		return fmt.Errorf("nodes were replaced ahead of the control plane: %v became %v", names(before), names(now))
 	}
 	d.say(fmt.Sprintf("$ autonode world upgrade %s --version %s", d.Guest, d.UpgradedKubernetes))
 	if err := world.UpgradeControlPlane(ctx, d.managementConfig, d.Guest, d.UpgradedKubernetes); err != nil {
 		return fmt.Errorf("upgrading the control plane of %s: %w", d.Guest, err)
 	}
-	if err := d.awaitReplaced(ctx, before, func(node *corev1.Node) bool {
+	if err := d.awaitReplaced(ctx, before, disrupted, func(node *corev1.Node) bool {
 		return node.Status.NodeInfo.KubeletVersion == d.UpgradedKubernetes
 	}); err != nil {
 		return err
@@ -300,19 +309,34 @@ func (d *demo) nodes(ctx context.Context) ([]corev1.Node, error) {
 	return list.Items, nil
 }
 
-func names(nodes []corev1.Node) string {
+func names(nodes []corev1.Node) []string {
 	out := make([]string, 0, len(nodes))
 	for _, node := range nodes {
 		out = append(out, node.Name)
 	}
-	return strings.Join(out, ", ")
+	return out
+}
+
+// oneAtATime says what is wrong with "never more than one at a time": most nodes were disrupted at once, and ever lists all that were.
+func oneAtATime(replaced []string, most int, ever []string) error {
+	switch {
+	case len(replaced) == 0:
+		return errors.New("there was no node to replace")
+	case most > 1:
+		return fmt.Errorf("%d nodes were disrupted at once, and the budget is 1", most)
+	}
+	for _, node := range replaced {
+		if !slices.Contains(ever, node) {
+			return fmt.Errorf("node %s went without being disrupted; those that were: %v", node, ever)
+		}
+	}
+	return nil
 }
 
 // awaitReplaced waits until all nodes of before have gone and every node is as wanted. It fails when more than one node is
-// disrupted at once, which is the NodePool's budget.
-func (d *demo) awaitReplaced(ctx context.Context, before []corev1.Node, wanted func(*corev1.Node) bool) error {
+// disrupted at once, which is the NodePool's budget, when disrupted says of fewer nodes that they were, and when there is none.
+func (d *demo) awaitReplaced(ctx context.Context, before []corev1.Node, disrupted func() (most int, ever []string), wanted func(*corev1.Node) bool) error {
 	var expectations []expectation
-	atOnce := 0
 	for left := len(before) - 1; left >= 0; left-- {
 		expectations = append(expectations, expectation{fmt.Sprintf("%d of %d nodes replaced", len(before)-left, len(before)),
 			func(ctx context.Context) (bool, string, error) {
@@ -329,11 +353,6 @@ func (d *demo) awaitReplaced(ctx context.Context, before []corev1.Node, wanted f
 						asWanted++
 					}
 				}
-				disrupted, err := d.disrupted(ctx)
-				if err != nil {
-					return false, "", err
-				}
-				atOnce = max(atOnce, disrupted)
 				return old <= left && asWanted >= len(nodes)-old, fmt.Sprintf("%d old nodes, %d new ones", old, asWanted), nil
 			}})
 	}
@@ -341,26 +360,12 @@ func (d *demo) awaitReplaced(ctx context.Context, before []corev1.Node, wanted f
 	if err != nil {
 		return err
 	}
-	if atOnce > 1 {
-		return fmt.Errorf("%d nodes were disrupted at once, and the budget is 1", atOnce)
+	most, ever := disrupted()
+	if err := oneAtATime(names(before), most, ever); err != nil {
+		return err
 	}
 	d.say(fmt.Sprintf("%d nodes replaced in %s, never more than one at a time", len(before), progress.Duration(elapsed)))
 	return nil
-}
-
-// disrupted counts nodes as Karpenter's budgets do.
-func (d *demo) disrupted(ctx context.Context) (int, error) {
-	claims := &karpenterv1.NodeClaimList{}
-	if err := d.guest.List(ctx, claims); err != nil {
-		return 0, fmt.Errorf("listing NodeClaims: %w", err)
-	}
-	count := 0
-	for i := range claims.Items {
-		if disruption.Counts(&claims.Items[i]) {
-			count++
-		}
-	}
-	return count, nil
 }
 
 func (d *demo) hostedCluster(ctx context.Context) (*v1beta1.HostedCluster, error) {

@@ -3,6 +3,7 @@
 package demo
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -56,4 +57,25 @@ func TestFleet(t *testing.T) {
 	t.Run("When pods had a node each, it should take the cheapest that holds one", func(t *testing.T) {
 		NewWithT(t).Expect(cheapestAlone(10, 500, shapes)).To(BeNumerically("~", 0.41, 1e-9))
 	})
+}
+
+func TestOneAtATime(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		replaced []string
+		most     int
+		ever     []string
+		want     string
+	}{
+		{name: "When nodes were disrupted one after the other, it should be true", replaced: []string{"a", "b"}, most: 1, ever: []string{"a", "b"}},
+		{name: "When two were disrupted at once, it should be false", replaced: []string{"a", "b"}, most: 2, ever: []string{"a", "b"}, want: "2 nodes were disrupted at once"},
+		{name: "When there were no nodes, it should be false", want: "no node to replace"},
+		{name: "When a node went and nobody saw it being disrupted, it should be false", replaced: []string{"a", "b"}, most: 1, ever: []string{"a"}, want: "node b went"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if err := oneAtATime(tc.replaced, tc.most, tc.ever); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v; want %q", err, tc.want)
+			}
+		})
+	}
 }

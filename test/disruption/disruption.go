@@ -4,7 +4,19 @@
 package disruption
 
 import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+
 	"github.com/awslabs/operatorpkg/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
@@ -14,4 +26,73 @@ func Counts(claim *karpenterv1.NodeClaim) bool {
 	conditions := claim.StatusConditions(status.WithObservedOnly()) // which leaves the claim, a watch's, as it is
 	return !conditions.IsTrue(karpenterv1.ConditionTypeInstanceTerminating) &&
 		(claim.DeletionTimestamp != nil || conditions.IsTrue(karpenterv1.ConditionTypeDisruptionReason))
+}
+
+// Watch watches every change of every NodeClaim from now on. The function that it returns ends the watch and says how many nodes were
+// disrupted at once at most, and which nodes ever were, sorted.
+func Watch(ctx context.Context, guest client.WithWatch) (end func() (most int, ever []string), err error) {
+	most := 0
+	now, ever := map[types.UID]struct{}{}, map[string]struct{}{}
+	stop, err := NodeClaims(ctx, guest, func(claim *karpenterv1.NodeClaim) {
+		if Counts(claim) {
+			now[claim.UID], ever[claim.Status.NodeName] = struct{}{}, struct{}{}
+		} else {
+			delete(now, claim.UID)
+		}
+		most = max(most, len(now))
+	}, func(claim *karpenterv1.NodeClaim) { delete(now, claim.UID) })
+	if err != nil {
+		return nil, err
+	}
+	return func() (int, []string) {
+		stop()
+		return most, slices.Sorted(maps.Keys(ever))
+	}, nil
+}
+
+// NodeClaims calls see with every NodeClaim and with each of its changes, and forget when it has gone, one after another, until it is
+// ended. It goes on when the API server is restarted, as an upgrade does: while that is away, Karpenter can't decide anything either.
+func NodeClaims(ctx context.Context, guest client.WithWatch, see, forget func(*karpenterv1.NodeClaim)) (end func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	informer := toolscache.NewSharedInformer(&toolscache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			list := &karpenterv1.NodeClaimList{}
+			return list, guest.List(ctx, list, &client.ListOptions{Raw: &options})
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return guest.Watch(ctx, &karpenterv1.NodeClaimList{}, &client.ListOptions{Raw: &options})
+		},
+	}, &karpenterv1.NodeClaim{}, 0)
+
+	var mu sync.Mutex
+	one := func(what func(*karpenterv1.NodeClaim)) func(any) {
+		return func(object any) {
+			if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+				object = last.Obj
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			what(object.(*karpenterv1.NodeClaim))
+		}
+	}
+	handled, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: one(see), UpdateFunc: func(_, object any) { one(see)(object) }, DeleteFunc: one(forget),
+	})
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	var done sync.WaitGroup
+	done.Go(func() { informer.RunWithContext(ctx) })
+	end = func() {
+		cancel()
+		done.Wait()
+		mu.Lock() // what was seen is the caller's now
+		defer mu.Unlock()
+	}
+	if !toolscache.WaitForCacheSync(ctx.Done(), handled.HasSynced) {
+		end()
+		return nil, errors.New("watching NodeClaims: none could be listed")
+	}
+	return end, nil
 }

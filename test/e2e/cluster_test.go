@@ -85,7 +85,7 @@ func newCluster(t *testing.T, world *localworld.World, name string) *cluster {
 }
 
 // operatorInGuest is the user of Cluster API's kubeconfig, by which the operator comes into a guest. The stories come as somebody else.
-const operatorInGuest = "cluster-api"
+const operatorInGuest = localworld.OperatorInGuest
 
 // guestAs is a client of the guest's that is another user, with every right.
 func (c *cluster) guestAs(t *testing.T, user string) client.Client {

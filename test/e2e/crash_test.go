@@ -23,6 +23,7 @@ func TestCrash(t *testing.T) {
 	t.Run("When the active Karpenter is killed in the middle of 50 creations, it should end with one Machine per NodeClaim", func(t *testing.T) {
 		c := take(t, blue)
 		g := NewWithT(t)
+		was := c.takeInventory(g, t.Context())
 		c.nodePool(t, "general")
 		c.workload(t, "web", 50, "100m", apart)
 		g.Eventually(func(g Gomega, ctx context.Context) {
@@ -37,25 +38,16 @@ func TestCrash(t *testing.T) {
 		}).WithContext(t.Context()).WithTimeout(failover).WithPolling(interval).Should(Succeed(), "another one takes over")
 
 		c.waitRunning(t, "web")
-		g.Eventually(func(g Gomega, ctx context.Context) {
-			claims, machines := c.nodeClaims(g, ctx), c.machines(g, ctx)
-			uids := map[string]int{}
-			for _, machine := range machines {
-				uids[machine.Labels[v1alpha1.NodeClaimUIDLabel]]++
-			}
-			g.Expect(machines).To(HaveLen(len(claims)))
-			for _, claim := range claims {
-				g.Expect(uids).To(HaveKeyWithValue(string(claim.UID), 1))
-			}
-			g.Expect(c.nodes(g, ctx)).To(HaveLen(len(claims)))
-		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		c.waitSettled(t, initialRelease, was)
 		c.scale(t, "web", 0)
 		c.waitNothingLeft(t)
+		c.waitSettled(t, initialRelease, was)
 	})
 
 	t.Run("When the operator is killed in the middle of an enable, it should complete the enable", func(t *testing.T) {
-		c := takeOff(t, green)
+		c := take(t, green)
 		g := NewWithT(t)
+		was := c.takeInventory(g, t.Context())
 		c.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode = nil })
 		c.waitDisabled(t)
 		c.patch(t, func(spec *v1beta1.HostedClusterSpec) {
@@ -75,6 +67,7 @@ func TestCrash(t *testing.T) {
 		c.nodePool(t, "general")
 		c.workload(t, "web", 1, "100m")
 		c.waitRunning(t, "web")
+		c.waitSettled(t, initialRelease, was)
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/test/disruption"
 	"github.com/autonode-io/autonode/test/world/hosting"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
@@ -87,13 +88,14 @@ func TestDrift(t *testing.T) {
 func (c *cluster) watchDrift(t *testing.T) (result func() map[string]string) {
 	t.Helper()
 	reasons := map[string]string{}
-	end := c.watchNodeClaims(t, func(claim *karpenterv1.NodeClaim) {
+	end, err := disruption.NodeClaims(t.Context(), c.guest, func(claim *karpenterv1.NodeClaim) {
 		for _, condition := range claim.Status.Conditions {
 			if condition.Type == karpenterv1.ConditionTypeDrifted && condition.Status == metav1.ConditionTrue {
 				reasons[claim.Status.NodeName] = condition.Reason
 			}
 		}
 	}, func(*karpenterv1.NodeClaim) {})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return func() map[string]string {
 		end()
 		return reasons

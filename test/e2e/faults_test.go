@@ -61,6 +61,12 @@ func TestFaults(t *testing.T) {
 	f.waitDisabled(t)
 	f.off = f.takeInventory(g, t.Context())
 
+	t.Cleanup(func() { // when the chapters are over, and before the world ends
+		findings, err := checkLeaks(context.WithoutCancel(t.Context()), own)
+		g := NewWithT(t)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(findings).To(BeEmpty(), "credentials in a log or an object that isn't there to hold them")
+	})
 	for _, chapter := range []struct {
 		name string
 		run  func(t *testing.T)
@@ -231,7 +237,7 @@ func (f *faults) registryAway(t *testing.T) {
 	})
 
 	t.Run("When the registry is back, it should complete the upgrade", func(t *testing.T) {
-		registry.SetOutage(false)
+		NewWithT(t).Expect(registry.SetOutage(false)).To(BeNumerically(">=", 2), "requests that the registry refused: of the image, and of the payload")
 		f.waitSettled(t, upgradedRelease, f.on)
 	})
 	expectUndisturbed(t, disrupted)

@@ -32,10 +32,18 @@ import (
 var holders = []schema.GroupResource{{Resource: "secrets"}, {Group: "bootstrap.cluster.x-k8s.io", Resource: "kubeadmconfigs"}}
 
 // checkLeaks looks for the credentials of all clusters in the logs of the management cluster's pods, which are AutoNode's, and in every object but those
-// that are there to hold them: events, status, arguments and environment of Deployments are among them.
+// that are there to hold them: events, status, arguments and environment of Deployments are among them. It looks for what Secrets ever held since the
+// world's start.
 func checkLeaks(ctx context.Context, world *localworld.World) ([]string, error) {
-	finder := &leak.Finder{}
+	known, ok := secrets.Load(world)
+	if !ok {
+		return nil, errors.New("nobody has followed this world's Secrets")
+	}
+	finder := known.(*leak.Finder)
 	clusters := append(world.Guests(), world.Management())
+	if finder.Known() == 0 {
+		return nil, errors.New("no Secret was seen when it was made")
+	}
 	for _, cluster := range clusters {
 		if err := learn(ctx, finder, cluster); err != nil {
 			return nil, err
@@ -82,7 +90,7 @@ func checkLeaks(ctx context.Context, world *localworld.World) ([]string, error) 
 }
 
 // learn shows a Finder every Secret of a cluster.
-func learn(ctx context.Context, finder *leak.Finder, cluster *controlplane.Cluster) error {
+func learn(ctx context.Context, finder *leak.Finder, cluster *controlplane.Cluster, but ...func(*corev1.Secret) bool) error {
 	reader, err := newClient(cluster.RESTConfig())
 	if err != nil {
 		return err
@@ -92,15 +100,24 @@ func learn(ctx context.Context, finder *leak.Finder, cluster *controlplane.Clust
 		return fmt.Errorf("reading the Secrets of %s: %w", cluster.Name, err)
 	}
 	for i := range secrets.Items {
-		finder.Learn(cluster.Name, &secrets.Items[i])
+		secret := &secrets.Items[i]
+		if !slices.ContainsFunc(but, func(excluded func(*corev1.Secret) bool) bool { return excluded(secret) }) {
+			finder.Learn(cluster.Name, secret)
+		}
 	}
 	return nil
+}
+
+// bootsMachine reports whether a Secret of the management cluster holds what a machine boots with: its bootstrap token is a credential of the
+// guest, and at home there.
+func bootsMachine(secret *corev1.Secret) bool {
+	return slices.ContainsFunc(secret.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.Kind == "KubeadmConfig" })
 }
 
 // managementCredentialsIn looks in every object of a guest, Secrets too, for what could lead to the management cluster: any of its credentials, its CA, its address.
 func managementCredentialsIn(ctx context.Context, world *localworld.World, guest *controlplane.Cluster) ([]string, error) {
 	finder := &leak.Finder{}
-	if err := learn(ctx, finder, world.Management()); err != nil {
+	if err := learn(ctx, finder, world.Management(), bootsMachine); err != nil {
 		return nil, err
 	}
 	server, err := url.Parse(world.Management().URL)

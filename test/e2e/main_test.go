@@ -69,6 +69,9 @@ func openWorld(t *testing.T) *localworld.World {
 	t.Helper()
 	worldOnce.Do(func() {
 		world, removeWorld, errWorld = startWorld(interrupted, os.Stdout, blue, green, red, amber, violet, indigo)
+		if errWorld == nil {
+			newCluster(t, world, green).rememberUntouched(t)
+		}
 	})
 	if errWorld != nil {
 		t.Fatalf("starting the world: %v", errWorld)
@@ -192,7 +195,16 @@ func startWorld(ctx context.Context, output io.Writer, guests ...string) (w *loc
 	started.Lock()
 	defer started.Unlock()
 	started.worlds = append(started.worlds, w)
-	return w, remove, nil
+	ctx, forget := context.WithCancel(ctx)
+	if err := rememberSecrets(ctx, w); err != nil {
+		forget()
+		return nil, nil, err
+	}
+	removeFolder := remove
+	return w, func(failed bool) {
+		forget()
+		removeFolder(failed)
+	}, nil
 }
 
 // logs of libraries are the process's, so they go to the first world's folder.

@@ -4,9 +4,7 @@ package e2e
 
 import (
 	"bytes"
-	"maps"
 	"os"
-	"slices"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -15,8 +13,6 @@ import (
 func hostedClusterList() *v1beta1.HostedClusterList     { return &v1beta1.HostedClusterList{} }
 func componentList() *v1beta1.ControlPlaneComponentList { return &v1beta1.ControlPlaneComponentList{} }
 func nodeClassList() *v1alpha1.ClusterAPINodeClassList  { return &v1alpha1.ClusterAPINodeClassList{} }
-
-func keys(set map[string]struct{}) []string { return slices.Sorted(maps.Keys(set)) }
 
 // tail returns the last lines of a file, or why it can't be read.
 func tail(path string, lines int) string {

@@ -56,9 +56,11 @@ func (f *faults) managementAway(t *testing.T) {
 		// What would tempt it: pods that need nodes, nodes that are empty, and a node that expires.
 		f.workload(t, "late", 2, "100m", apart, onPool(storyPool))
 		f.scale(t, "web", 1)
+		disrupted := f.watchDisruptions(t)
 		NewWithT(t).Consistently(func(g Gomega, ctx context.Context) {
 			g.Expect(f.fleet(g, ctx)).To(ContainElements(nodes))
 		}).WithContext(t.Context()).WithTimeout(away).WithPolling(interval).Should(Succeed())
+		expectUndisturbed(t, disrupted)
 	})
 	t.Run("When it is back, it should go on without a restart", func(t *testing.T) {
 		g := NewWithT(t)
@@ -89,6 +91,7 @@ func TestGuestOutage(t *testing.T) {
 	c.waitRunning(t, "web")
 	karpenter, nodes := c.karpenterContainers(g, t.Context()), c.fleet(g, t.Context())
 	machines, was := c.machineNames(g, t.Context()), c.takeInventory(g, t.Context())
+	disrupted := c.watchDisruptions(t)
 
 	t.Run("When the guest's API server is away, it should say so and delete no Machine", func(t *testing.T) {
 		stop(t, world.Guest(c.name))
@@ -106,6 +109,7 @@ func TestGuestOutage(t *testing.T) {
 		g.Expect(c.fleet(g, t.Context())).To(ContainElements(nodes))
 		g.Expect(c.karpenterContainers(g, t.Context())).To(Equal(karpenter))
 		c.waitSettled(t, initialRelease, was)
+		expectUndisturbed(t, disrupted)
 	})
 }
 

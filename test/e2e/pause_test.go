@@ -28,7 +28,7 @@ func TestPause(t *testing.T) {
 	c.nodePool(t, "general")
 	c.workload(t, "web", 1, "100m", apart)
 	c.waitRunning(t, "web")
-	nodes := names(c.nodes(g, t.Context()))
+	nodes, disrupted := names(c.nodes(g, t.Context())), c.watchDisruptions(t)
 	t.Cleanup(func() { c.pauseUntil(t, context.WithoutCancel(t.Context()), nil) }) // without Karpenter no node would go
 
 	t.Run("When a cluster is paused, pods should run on, and pending ones get no node", func(t *testing.T) {
@@ -83,6 +83,7 @@ func TestPause(t *testing.T) {
 		c.waitEnabled(t, initialRelease)
 		g.Expect(names(c.nodes(g, t.Context()))).To(ContainElements(nodes))
 	})
+	expectUndisturbed(t, disrupted)
 
 	source := &infrav1.KwokMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: "c2-small"}}
 	t.Cleanup(func() {
@@ -90,7 +91,7 @@ func TestPause(t *testing.T) {
 	})
 	t.Run("When a source is paused, pods should get another, those that may have no other wait, and its nodes stay", func(t *testing.T) {
 		g := NewWithT(t)
-		nodes := names(c.nodes(g, t.Context()))
+		nodes, disrupted := names(c.nodes(g, t.Context())), c.watchDisruptions(t)
 		c.annotate(g, t.Context(), source, clusterv1.PausedAnnotation, "true")
 		paused := source.ResourceVersion
 		g.Eventually(func(g Gomega, ctx context.Context) {
@@ -110,6 +111,7 @@ func TestPause(t *testing.T) {
 		}
 		g.Expect(names(c.nodes(g, t.Context()))).To(ContainElements(nodes))
 		g.Expect(c.machinesOf(g, t.Context(), "bound")).To(BeEmpty())
+		expectUndisturbed(t, disrupted)
 		g.Expect(c.management.Get(t.Context(), client.ObjectKeyFromObject(source), source)).To(Succeed())
 		g.Expect(source.ResourceVersion).To(Equal(paused), "it is only read")
 	})

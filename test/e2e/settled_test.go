@@ -38,10 +38,34 @@ func (c *cluster) takeInventory(g Gomega, ctx context.Context) inventory {
 	return all
 }
 
-// passing kinds come and go with others, or by their own clock.
-var passing = []string{
-	"APIService", "Event", "Pod", "ReplicaSet", "Endpoints", "EndpointSlice", "CertificateSigningRequest", "ComponentStatus", "PodMetrics", "NodeMetrics",
+// untouched is what was there before AutoNode was ever on, by guest.
+var untouched = map[string]inventory{}
+
+// rememberUntouched takes that inventory, once nothing comes any more: Kubernetes itself makes some of it after its start.
+func (c *cluster) rememberUntouched(t *testing.T) {
+	t.Helper()
+	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
+		before := untouched[c.name]
+		untouched[c.name] = c.takeInventory(g, ctx)
+		g.Expect(untouched[c.name]).To(Equal(before))
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(2 * time.Second).Should(Succeed())
 }
+
+// expectUntouched waits until both clusters hold what they did before AutoNode was ever on, no more and no less, but for what a test knows of.
+func (c *cluster) expectUntouched(t *testing.T, known func(object string) bool) {
+	t.Helper()
+	g := NewWithT(t)
+	g.Expect(untouched[c.name]).NotTo(BeEmpty())
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		g.Expect(c.takeInventory(g, ctx).without(known)).To(Equal(untouched[c.name].without(known)))
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(time.Second).Should(Succeed())
+}
+
+// passing kinds go by their own clock.
+var passing = []string{"Event", "CertificateSigningRequest", "ComponentStatus", "PodMetrics", "NodeMetrics"}
+
+// dependent kinds come and go with others, under names of their own. Where the others have gone, so have they.
+var dependent = []string{"APIService", "Pod", "ReplicaSet", "Endpoints", "EndpointSlice"}
 
 // listAll lists all that has no namespace, and what is in the namespaces, or in any if none is named.
 func listAll(g Gomega, ctx context.Context, name string, reader client.Reader, config *rest.Config, namespaces ...string) inventory {
@@ -68,11 +92,21 @@ func listAll(g Gomega, ctx context.Context, name string, reader client.Reader, c
 				if kind.Namespaced && len(namespaces) > 0 && !slices.Contains(namespaces, object.Namespace) || !accountable(kind.Kind, &object) {
 					continue
 				}
-				all = append(all, strings.Join([]string{name, kind.Kind, strings.TrimPrefix(object.Namespace+"/"+object.Name, "/")}, " "))
+				all = append(all, strings.Join([]string{name, kindOf(kind.Kind, &object), strings.TrimPrefix(object.Namespace+"/"+object.Name, "/")}, " "))
 			}
 		}
 	}
 	return all
+}
+
+// bootstrapData is what the inventory calls the Secret of a machine's bootstrap data, which goes with the machine.
+const bootstrapData = "BootstrapData"
+
+func kindOf(kind string, object client.Object) string {
+	if kind == "Secret" && slices.ContainsFunc(object.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.Kind == "KubeadmConfig" }) {
+		return bootstrapData
+	}
+	return kind
 }
 
 // accountable is false for what Kubernetes and Cluster API keep for a time of their own.
@@ -93,7 +127,8 @@ func (i inventory) without(known func(object string) bool) inventory {
 
 // staysInGuest is what turning AutoNode off leaves there: the admin's NodePools, and the definitions that hold them.
 func staysInGuest(object string) bool {
-	return strings.HasPrefix(object, "guest NodePool ") || strings.HasPrefix(object, "guest CustomResourceDefinition ")
+	return strings.HasPrefix(object, "guest NodePool ") || strings.HasPrefix(object, "guest CustomResourceDefinition ") ||
+		strings.HasPrefix(object, "guest APIService ")
 }
 
 // waitSettled waits for what has to hold after every fault, with AutoNode on: AutoNode is on, as the payload says, and nothing is
@@ -122,16 +157,17 @@ func (c *cluster) waitSettled(t *testing.T, release string, want inventory) {
 
 // ofNodes are the objects that come and go with a node, which waitSettled counts, and a story's own, which it removes.
 func ofNodes(object string) bool {
-	_, object, _ = strings.Cut(object, " ") // the cluster
-	kind, name, _ := strings.Cut(object, " ")
-	namespace, name, namespaced := strings.Cut(name, "/")
+	kind := strings.Fields(object)[1]
 	switch kind {
-	case "Machine", "KwokMachine", "KubeadmConfig", "Node", "NodeClaim", "NodePool", "CSINode":
+	case "Machine", "KwokMachine", "KubeadmConfig", bootstrapData, "Node", "NodeClaim", "NodePool", "CSINode":
 		return true
-	case "Secret": // a machine's bootstrap data, named after the machine, and that after the NodePool
-		return strings.HasPrefix(name, storyPool+"-")
 	}
-	return namespaced && namespace == metav1.NamespaceDefault
+	return slices.Contains(dependent, kind) || ofStory(object)
+}
+
+// ofStory are objects in the guest's namespace default: a story's workload.
+func ofStory(object string) bool {
+	return strings.HasPrefix(strings.Fields(object)[2], metav1.NamespaceDefault+"/")
 }
 
 // expectOneEach expects one Machine and one Node for each NodeClaim, and no other.

@@ -4,8 +4,10 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
@@ -14,12 +16,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/karpenter/version"
+	"github.com/autonode-io/autonode/test/disruption"
 	localworld "github.com/autonode-io/autonode/test/world"
 )
 
-// Story 4: a new payload rolls Karpenter, then the nodes, never ahead of the control plane nor of the approval that is asked for; one
-// that can't be resolved changes nothing. The guest is this story's own, because a control plane isn't downgraded.
+// Story 4: a new payload rolls Karpenter, then the nodes, never ahead of the control plane, nor of the approval or the maintenance window that
+// is asked for; one that can't be resolved changes nothing. The guest is this story's own, because a control plane isn't downgraded.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	c := take(t, red)
@@ -78,20 +83,31 @@ func TestUpgrade(t *testing.T) {
 				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.NodeUpgradeHeldReason),
 				HaveField("Message", HaveSuffix(approve))))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
-		g.Consistently(func(g Gomega, ctx context.Context) {
-			g.Expect(names(c.nodes(g, ctx))).To(ConsistOf(before))
-			for _, claim := range c.nodeClaims(g, ctx) {
-				g.Expect(claim.StatusConditions().IsTrue(karpenterv1.ConditionTypeDrifted)).To(BeFalse(), claim.Name)
-			}
-		}).WithContext(t.Context()).WithTimeout(soon / 6).WithPolling(interval).Should(Succeed())
+		c.expectHeld(t, before, version.Settling+held) // until the newer API server counts, and then
+	})
+
+	t.Run("When the maintenance window is about to close, new nodes should get the version, and it should replace none", func(t *testing.T) {
+		g := NewWithT(t)
+		c.patch(t, func(spec *v1beta1.HostedClusterSpec) {
+			spec.AutoNode.NodeUpgrade = &v1beta1.NodeUpgrade{Policy: v1beta1.NodeUpgradeMaintenanceWindow, MaintenanceWindow: closing(time.Now())}
+		})
+		c.waitResolved(t, localworld.UpgradedKubernetes)
+		c.expectHeld(t, before, held)
+		g.Expect(c.condition(g, t.Context(), v1beta1.NodesUpToDate).Status).To(Equal(metav1.ConditionFalse))
 	})
 
 	t.Run("When the version is approved, it should replace the nodes within the budget and complete the history", func(t *testing.T) {
 		g := NewWithT(t)
 		hosted := c.hostedCluster(g, t.Context())
 		unapproved := hosted.DeepCopy()
+		hosted.Spec.AutoNode.NodeUpgrade = &v1beta1.NodeUpgrade{Policy: v1beta1.NodeUpgradeManual}
 		metav1.SetMetaDataAnnotation(&hosted.ObjectMeta, v1beta1.ApproveNodeVersionAnnotation, strings.TrimPrefix(localworld.UpgradedKubernetes, "v"))
 		g.Expect(c.management.Patch(t.Context(), hosted, client.MergeFrom(unapproved))).To(Succeed())
+		c.waitResolved(t, localworld.UpgradedKubernetes)
+		// The positive control of every hold above: without one, the same wait replaces a node.
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.nodeClaims(g, ctx)).To(ContainElement(Satisfy(func(claim karpenterv1.NodeClaim) bool { return disruption.Counts(&claim) })))
+		}).WithContext(t.Context()).WithTimeout(held).WithPolling(interval).Should(Succeed())
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			hosted := c.hostedCluster(g, ctx)
 			g.Expect(hosted.Status.Version.History).NotTo(BeEmpty())
@@ -105,8 +121,62 @@ func TestUpgrade(t *testing.T) {
 		c.waitRunning(t, "web")
 		most, replaced := disrupted()
 		g.Expect(most).To(Equal(1), "the most nodes that were disrupted at once")
-		g.Expect(replaced).To(ContainElements(before))
+		g.Expect(replaced).To(ConsistOf(before), "each once, and no new one")
 	})
+}
+
+// held is how long nodes are watched that wait for an approval or a window, once Karpenter knows the version. Without a hold one is disrupted within it.
+const held = 30 * time.Second
+
+// expectHeld watches that no node goes, nor is marked to go.
+func (c *cluster) expectHeld(t *testing.T, nodes []string, long time.Duration) {
+	t.Helper()
+	disrupted := c.watchDisruptions(t)
+	NewWithT(t).Consistently(func(g Gomega, ctx context.Context) {
+		g.Expect(names(c.nodes(g, ctx))).To(ConsistOf(nodes))
+		for _, claim := range c.nodeClaims(g, ctx) {
+			g.Expect(claim.StatusConditions().IsTrue(karpenterv1.ConditionTypeDrifted)).To(BeFalse(), claim.Name)
+		}
+	}).WithContext(t.Context()).WithTimeout(long).WithPolling(interval).Should(Succeed())
+	expectUndisturbed(t, disrupted)
+}
+
+// waitResolved waits until Karpenter has been rolled out as the HostedCluster says and gives new nodes a version.
+func (c *cluster) waitResolved(t *testing.T, kubernetes string) {
+	t.Helper()
+	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
+		hosted := c.hostedCluster(g, ctx)
+		g.Expect(hosted.Status.Conditions).To(ContainElement(And(
+			HaveField("Type", v1beta1.AutoNodeEnabled), HaveField("ObservedGeneration", hosted.Generation), HaveField("Status", metav1.ConditionTrue))))
+		deployment := c.karpenter(t)
+		g.Expect(deployment.Status.ObservedGeneration).To(Equal(deployment.Generation))
+		g.Expect(deployment.Status.UpdatedReplicas).To(Equal(deployment.Status.Replicas))
+		g.Expect(deployment.Status.UnavailableReplicas).To(BeZero())
+		class := &v1alpha1.ClusterAPINodeClass{}
+		g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+		g.Expect(class.Status.Version).To(Equal(strings.TrimPrefix(kubernetes, "v")))
+		g.Expect(class.Annotations[v1alpha1.RolloutAnnotation]).To(Equal(rolloutOf(deployment)))
+	}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
+}
+
+// rolloutOf is the ROLLOUT_ID of Karpenter's Deployment.
+func rolloutOf(deployment *appsv1.Deployment) string {
+	for _, container := range deployment.Spec.Template.Spec.Containers {
+		for _, variable := range container.Env {
+			if variable.Name == "ROLLOUT_ID" {
+				return variable.Value
+			}
+		}
+	}
+	return ""
+}
+
+// closing is a maintenance window that is open for four to five minutes more: new nodes get the version, and no replacement begins any more.
+func closing(now time.Time) *v1beta1.MaintenanceWindow {
+	opened := now.UTC().Truncate(time.Minute).Add(-10 * time.Minute)
+	return &v1beta1.MaintenanceWindow{
+		Schedule: fmt.Sprintf("%d %d * * *", opened.Minute(), opened.Hour()), Duration: metav1.Duration{Duration: 15 * time.Minute}, TimeZone: "UTC",
+	}
 }
 
 // missingRelease names a payload that isn't in the registry.

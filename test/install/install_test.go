@@ -92,9 +92,10 @@ func TestManifests(t *testing.T) {
 		}
 		kustomization := regexp.MustCompile(`^resources: \[.*\]`).ReplaceAllString(string(found[1]), "resources: [BASE]")
 		pod := workloadIn(t, overlay(t, kustomization)).deployment.Spec.Template.Spec
-		mount := pod.Containers[0].VolumeMounts[0]
-		if mount.Name != pod.Volumes[0].Name {
-			t.Errorf("the volume %s is mounted, and the pod has %s", mount.Name, pod.Volumes[0].Name)
+		mounts, volumes := pod.Containers[0].VolumeMounts, pod.Volumes
+		mount := mounts[len(mounts)-1] // the overlay's come last
+		if len(mounts) != len(volumes) || mount.Name != volumes[len(volumes)-1].Name {
+			t.Errorf("%v are mounted, and the pod has %v", mounts, volumes)
 		}
 		if want := "--registry-ca-file=" + mount.MountPath + "/ca-bundle.crt"; !slices.Contains(pod.Containers[0].Args, want) {
 			t.Errorf("the arguments %v lack %s", pod.Containers[0].Args, want)

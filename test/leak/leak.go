@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/clientcmd"
@@ -21,8 +22,9 @@ import (
 // shortest is what a value has to have to be looked for: a shorter one is found in anything.
 const shortest = 8
 
-// Finder knows credentials. The zero value knows none, and finds what has the form of one.
+// Finder knows credentials. The zero value knows none, and finds what has the form of one. It may be taught by several at a time.
 type Finder struct {
+	mu    sync.Mutex
 	known map[string]string // where it is from, by what to look for
 }
 
@@ -35,10 +37,16 @@ var forms = map[string]*regexp.Regexp{
 // credentialKey are the keys of Secrets whose values are credentials by themselves.
 var credentialKey = regexp.MustCompile(`(?i)token|password|secret`)
 
+// bootstrapToken has the form of kubeadm's, whose second half is secret. Machines' bootstrap data holds one.
+var bootstrapToken = regexp.MustCompile(`\b[a-z0-9]{6}\.([a-z0-9]{16})\b`)
+
 // Learn remembers what is secret in a Secret: tokens, passwords and private keys. Certificates, names and addresses aren't.
 func (f *Finder) Learn(cluster string, secret *corev1.Secret) {
 	for key, value := range secret.Data {
 		from := fmt.Sprintf("%s: Secret %s/%s, key %s", cluster, secret.Namespace, secret.Name, key)
+		for _, match := range bootstrapToken.FindAllSubmatch(value, -1) {
+			f.Mark(from, string(match[1]))
+		}
 		switch config, err := clientcmd.Load(value); {
 		case key == corev1.DockerConfigJsonKey:
 			f.learnPullSecret(from, value)
@@ -94,6 +102,8 @@ func (f *Finder) Mark(from, value string) {
 	if len(value) < shortest {
 		return
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.known == nil {
 		f.known = map[string]string{}
 	}
@@ -105,10 +115,16 @@ func (f *Finder) Mark(from, value string) {
 }
 
 // Known is how many values are looked for.
-func (f *Finder) Known() int { return len(f.known) }
+func (f *Finder) Known() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.known)
+}
 
 // Find says which credentials a text contains, sorted, without repeating them.
 func (f *Finder) Find(text string) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	found := map[string]bool{}
 	for value, from := range f.known {
 		if strings.Contains(text, value) {

@@ -31,6 +31,14 @@ func TestFind(t *testing.T) {
 	}
 	finder := &Finder{}
 	finder.Learn("management", secret)
+	finder.Learn("guest", &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-abcdef"},
+		Data:       map[string][]byte{"token-id": []byte("abcdef"), "token-secret": []byte("a1b2c3d4e5f6a7b8"), "usage-bootstrap-signing": []byte("true")},
+	})
+	finder.Learn("management", &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "general-x1"},
+		Data:       map[string][]byte{"value": []byte("discovery:\n  bootstrapToken:\n    token: fedcba.fedcba9876543210\n")},
+	})
 	from := func(key string) []string { return []string{"management: Secret blue/all, key " + key} }
 	jwt := "eyJhbGciOiJFUzI1NiJ9.eyJpc3MiOiJodHRwczovL2EifQ.MEUCIQDx0123456789abcdef"
 	for _, test := range []struct {
@@ -45,6 +53,10 @@ func TestFind(t *testing.T) {
 		{name: "When a password was joined to a user in a pull secret, it should find it", text: "401 for from-auth", want: from(corev1.DockerConfigJsonKey)},
 		{name: "When a text is a file of a Secret that holds no credential, it should not mind", text: "#!/bin/sh\necho this is a file"},
 		{name: "When a private key is quoted, it should find it", text: strings.ReplaceAll(string(key), "\n", `\n`), want: []string{"a private key", "management: Secret blue/all, key tls.key"}},
+		{name: "When the secret half of a bootstrap token is in a text, it should find it", text: "joining with abcdef.a1b2c3d4e5f6a7b8",
+			want: []string{"guest: Secret kube-system/bootstrap-token-abcdef, key token-secret"}},
+		{name: "When a token of a machine's bootstrap data is in a text, it should find it", text: "--token fedcba.fedcba9876543210",
+			want: []string{"management: Secret blue/general-x1, key value"}},
 		{name: "When any token is in a text, it should see it by its form", text: "Bearer " + jwt, want: []string{"a signed token (JWT)"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/yaml"
 
+	"github.com/autonode-io/autonode/api/v1beta1"
 	_ "github.com/autonode-io/autonode/karpenter" // registers what Karpenter serves
 	"github.com/autonode-io/autonode/karpenter/fleet"
 	"github.com/autonode-io/autonode/karpenter/leadership"
@@ -39,15 +40,20 @@ type programs struct {
 	registry prometheus.Registerer
 	// labels of the metrics that are ours, by name.
 	labels map[string][]string
+	// values that expressions may name.
+	values values
 }
 
 var descPattern = regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
 
 // served links what the programs register only as they run to what they register as they are loaded.
+// metricName is the label that holds a metric's own name: github.com/prometheus/common/model.MetricNameLabel.
+const metricName = "__name__"
+
 func served(t *testing.T) programs {
 	t.Helper()
 	g := NewWithT(t)
-	p := programs{registry: crmetrics.Registry, labels: map[string][]string{}}
+	p := programs{registry: crmetrics.Registry, labels: map[string][]string{}, values: known(t)}
 	for _, collector := range []prometheus.Collector{
 		metrics.New(metrics.Config{}), fleet.New(fleet.Config{}), leadership.New(leadership.Config{}).Metric(),
 	} {
@@ -67,17 +73,29 @@ func served(t *testing.T) programs {
 
 // has tells whether a program serves a metric of that name, or of which that is a part.
 func (p programs) has(name string) bool {
+	base, ours := p.base(name)
+	return ours || p.registered(base)
+}
+
+// base is the metric that a name is a part of, and whether it is ours.
+func (p programs) base(name string) (base string, ours bool) {
 	for _, suffix := range []string{"", "_bucket", "_count", "_sum"} {
-		base, cut := strings.CutSuffix(name, suffix)
-		if _, ours := p.labels[base]; cut && (ours || p.registered(base)) {
-			return true
+		cut, found := strings.CutSuffix(name, suffix)
+		if _, ours := p.labels[cut]; found && ours {
+			return cut, true
+		}
+		if found && p.registered(cut) {
+			base = cut
 		}
 	}
-	return false
+	return base, false
 }
 
 // registered asks the registry in the only way there is: it refuses what contradicts a metric of the same name.
 func (p programs) registered(name string) bool {
+	if name == "" {
+		return false
+	}
 	probe := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: "There is no metric with this help text."})
 	if err := p.registry.Register(probe); err != nil {
 		return true
@@ -89,29 +107,40 @@ func (p programs) registered(name string) bool {
 // check says what is wrong with an expression.
 func (p programs) check(t *testing.T, where, expression string) {
 	t.Helper()
-	found := selectors(expression)
+	q, err := parse(expression)
+	if err != nil {
+		t.Errorf("%s: %q: %v", where, expression, err)
+		return
+	}
+	found := q.selectors()
 	if len(found) == 0 {
 		t.Errorf("%s: no metric in %q", where, expression)
 	}
 	known := slices.Clone(target)
 	checkable := true
 	for _, s := range found {
-		if !p.has(s.metric) {
-			t.Errorf("%s: no program serves %s", where, s.metric)
+		if !p.has(s.Name) {
+			t.Errorf("%s: no program serves %s", where, s.Name)
 		}
-		labels, ours := p.labels[s.metric]
-		if !ours {
-			checkable = false
-			continue
-		}
-		known = append(known, labels...)
-		for _, label := range s.labels {
-			if !slices.Contains(append(labels, target...), label) {
-				t.Errorf("%s: %s has no label %s", where, s.metric, label)
+		base, ours := p.base(s.Name)
+		served := p.labels[base]
+		checkable = checkable && ours
+		known = append(known, served...)
+		for _, matcher := range s.LabelMatchers {
+			switch values := p.values.of(base, s.LabelMatchers)[matcher.Name]; {
+			case matcher.Name == metricName, strings.Contains(matcher.Value, "$"): // a variable of the dashboard
+			case ours && !slices.Contains(append(served, target...), matcher.Name):
+				t.Errorf("%s: %s has no label %s", where, s.Name, matcher.Name)
+			case values != nil:
+				if err := unknown(matcher, values); err != nil {
+					t.Errorf("%s: %s: %v", where, s.Name, err)
+				}
+			default:
+				t.Errorf("%s: nobody has said which values the label %s of %s has: values_test.go", where, matcher.Name, base)
 			}
 		}
 	}
-	for _, label := range groupings(expression) {
+	for _, label := range q.groupings() {
 		if checkable && !slices.Contains(known, label) {
 			t.Errorf("%s: no metric of it has the label %s", where, label)
 		}
@@ -180,8 +209,10 @@ func TestAlerts(t *testing.T) {
 				t.Errorf("%s: runbook_url is %q, and not %q", alert.Alert, alert.Annotations["runbook_url"], want)
 			}
 			for _, text := range alert.Annotations {
+				q, err := parse(alert.Expr)
+				NewWithT(t).Expect(err).NotTo(HaveOccurred(), alert.Alert)
 				for _, match := range usedLabels.FindAllStringSubmatch(text, -1) {
-					if !slices.Contains(groupings(alert.Expr), match[1]) {
+					if !slices.Contains(q.kept(), match[1]) {
 						t.Errorf("%s speaks of the label %s, which its expression doesn't keep", alert.Alert, match[1])
 					}
 				}
@@ -332,11 +363,17 @@ func TestDocs(t *testing.T) {
 		}
 	})
 
-	t.Run("When an expression is read, its metrics, their labels and its groupings should be found", func(t *testing.T) {
+	t.Run("When an expression can't be parsed, or names a label or a value that isn't there, it should be noticed", func(t *testing.T) {
 		g := NewWithT(t)
-		expression := `sum by (namespace, le) (rate(a_bucket{stage="ready", x!~"b{c}"}[5m] offset 1h)) / on (namespace) group_left (pool) max(b) > 1e3 unless time() - c{} == 2`
-		g.Expect(selectors(expression)).To(Equal([]selector{{"a_bucket", []string{"stage", "x"}}, {"b", nil}, {"c", nil}}))
-		g.Expect(groupings(expression)).To(Equal([]string{"namespace", "le", "namespace", "pool"}))
+		_, err := parse(`sum by (namespace (autonode_enabled)`)
+		g.Expect(err).To(HaveOccurred())
+		q, err := parse(`sum by (namespace) (rate(autonode_condition{type="AutoNodeEnabled", reason!~"AutoNodeDegraded|AutoNodeWaitin"}[5m])) / on (name) group_left (pool) autonode_enabled`)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(q.groupings()).To(ConsistOf("namespace", "name", "pool"))
+		matchers := q.selectors()[0].LabelMatchers
+		reasons := served(t).values.of("autonode_condition", matchers)["reason"]
+		g.Expect(unknown(matchers[1], reasons)).To(MatchError(ContainSubstring(`reason is never "AutoNodeWaitin"`)))
+		g.Expect(reasons).NotTo(ContainElement(v1beta1.NodeUpgradeHeldReason), "that is one of another condition")
 	})
 
 	t.Run("When nobody serves a metric, it should be noticed", func(t *testing.T) {

@@ -3,61 +3,85 @@
 package monitoring_test
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// selector is a metric in an expression, and the labels that are matched.
-type selector struct {
-	metric string
-	labels []string
+// query is a PromQL expression as Prometheus understands it.
+type query struct{ parser.Expr }
+
+func parse(expression string) (query, error) {
+	parsed, err := parser.ParseExpr(expression)
+	return query{parsed}, err
 }
 
-var (
-	promStrings   = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
-	promSelectors = regexp.MustCompile(`([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(\{[^}]*\})?`)
-	promLabels    = regexp.MustCompile(`([a-zA-Z_][a-zA-Z0-9_]*)\s*(?:=~|!~|!=|=)`)
-	promGroupings = regexp.MustCompile(`\b(by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)`)
-	promDurations = regexp.MustCompile(`\[[^\]]*\]|\boffset\s+\w+`)
-	promWords     = []string{"and", "or", "unless", "bool", "by", "without", "on", "ignoring", "group_left", "group_right", "inf", "nan"}
-)
-
-// selectors finds the metrics of a PromQL expression. It isn't a parser: it knows what no expression here may be without, and Prometheus'
-// own parser would bring hundreds of modules along.
-func selectors(expression string) []selector {
-	expression = promStrings.ReplaceAllString(expression, `""`)
-	expression = promDurations.ReplaceAllString(expression, "")
-	expression = promGroupings.ReplaceAllString(expression, "")
-	var found []selector
-	for _, match := range promSelectors.FindAllStringSubmatchIndex(expression, -1) {
-		name, rest := expression[match[2]:match[3]], strings.TrimSpace(expression[match[1]:])
-		matched := match[4] >= 0
-		isFunction := !matched && strings.HasPrefix(rest, "(")
-		isNumber := match[2] > 0 && strings.ContainsAny(expression[match[2]-1:match[2]], "0123456789.$")
-		if isFunction || isNumber || slices.Contains(promWords, strings.ToLower(name)) {
-			continue
+// selectors are the metrics of an expression, with what is matched.
+func (q query) selectors() []*parser.VectorSelector {
+	var found []*parser.VectorSelector
+	parser.Inspect(q.Expr, func(node parser.Node, _ []parser.Node) error {
+		if s, ok := node.(*parser.VectorSelector); ok {
+			found = append(found, s)
 		}
-		s := selector{metric: name}
-		if matched {
-			for _, label := range promLabels.FindAllStringSubmatch(expression[match[4]:match[5]], -1) {
-				s.labels = append(s.labels, label[1])
-			}
-		}
-		found = append(found, s)
-	}
+		return nil
+	})
 	return found
 }
 
 // groupings are the labels by which an expression aggregates and matches.
-func groupings(expression string) []string {
-	var labels []string
-	for _, match := range promGroupings.FindAllStringSubmatch(promStrings.ReplaceAllString(expression, `""`), -1) {
-		for label := range strings.SplitSeq(match[2], ",") {
-			if label = strings.TrimSpace(label); label != "" {
-				labels = append(labels, label)
+func (q query) groupings() []string {
+	var names []string
+	parser.Inspect(q.Expr, func(node parser.Node, _ []parser.Node) error {
+		switch n := node.(type) {
+		case *parser.AggregateExpr:
+			names = append(names, n.Grouping...)
+		case *parser.BinaryExpr:
+			if n.VectorMatching != nil {
+				names = append(names, n.VectorMatching.MatchingLabels...)
+				names = append(names, n.VectorMatching.Include...)
 			}
 		}
+		return nil
+	})
+	return names
+}
+
+// kept are the labels that the result of an expression has, as far as it aggregates by name; nil where it doesn't.
+func (q query) kept() []string {
+	switch n := q.Expr.(type) {
+	case *parser.AggregateExpr:
+		if !n.Without {
+			return n.Grouping
+		}
+	case *parser.BinaryExpr: // of both sides, or of the left one
+		if left := (query{n.LHS}).kept(); left != nil || n.Op.IsSetOperator() {
+			return left
+		}
+		return query{n.RHS}.kept()
+	case *parser.ParenExpr:
+		return query{n.Expr}.kept()
 	}
-	return labels
+	return nil
+}
+
+// unknown says which values that a matcher names no series can have.
+func unknown(matcher *labels.Matcher, values []string) error {
+	wanted := []string{matcher.Value}
+	if matcher.Type == labels.MatchRegexp || matcher.Type == labels.MatchNotRegexp {
+		wanted = strings.Split(matcher.Value, "|")
+	}
+	for _, want := range wanted {
+		pattern := "^(?:" + want + ")$"
+		if matcher.Type == labels.MatchEqual || matcher.Type == labels.MatchNotEqual {
+			pattern = "^" + regexp.QuoteMeta(want) + "$"
+		}
+		if !slices.ContainsFunc(values, regexp.MustCompile(pattern).MatchString) {
+			return fmt.Errorf("%s is never %q; it is one of %s", matcher.Name, want, strings.Join(values, ", "))
+		}
+	}
+	return nil
 }

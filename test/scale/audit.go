@@ -3,11 +3,6 @@
 package scale
 
 import (
-	"errors"
-	"fmt"
-	"io"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -100,26 +95,14 @@ func requestOf(r *audit.Record) request {
 }
 
 // auditLog reads on where it stopped.
-type auditLog struct {
-	path   string
-	offset int64
-}
+type auditLog struct{ tail audit.Tail }
+
+func newAuditLog(path string) *auditLog { return &auditLog{audit.Tail{Path: path}} }
 
 // next counts what was written since the last call.
 func (l *auditLog) next() (*counts, error) {
 	c := newCounts()
-	file, err := os.Open(l.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return c, nil // nothing was asked yet
-	}
-	if err != nil {
-		return nil, fmt.Errorf("opening an audit log: %w", err)
-	}
-	defer file.Close()
-	if _, err := file.Seek(l.offset, io.SeekStart); err != nil {
-		return nil, fmt.Errorf("reading %s: %w", l.path, err)
-	}
-	size, err := audit.Each(file, func(r *audit.Record) {
+	if err := l.tail.Each(func(r *audit.Record) {
 		if !answered(r) {
 			return
 		}
@@ -128,10 +111,8 @@ func (l *auditLog) next() (*counts, error) {
 		if request.writes() {
 			c.lastWrite = later(c.lastWrite, r.StageTimestamp)
 		}
-	})
-	l.offset += size // a line that isn't whole yet is read next time
-	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", l.path, err)
+	}); err != nil {
+		return nil, err
 	}
 	return c, nil
 }

@@ -111,7 +111,7 @@ func (b *bench) start(ctx context.Context) error {
 			return err
 		}
 		clusters = append(clusters, cluster)
-		b.logs = append(b.logs, &auditLog{path: log})
+		b.logs = append(b.logs, newAuditLog(log))
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	for _, cluster := range clusters {
@@ -230,6 +230,7 @@ func (b *bench) startOperator(ctx context.Context) error {
 		Name: "autonode-operator", Path: b.cfg.Operator, Grace: stopGrace,
 		Args: []string{
 			"--kubeconfig=" + path, "--leader-election-namespace=" + operatorNamespace, "--lease-name=" + leaseName,
+			"--guest-networks=127.0.0.0/8", "--registry-networks=127.0.0.0/8",
 			"--metrics-bind-address=0", "--health-probe-bind-address=0", "--pprof-bind-address=" + b.pprof,
 		},
 	}); err != nil {

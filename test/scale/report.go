@@ -7,6 +7,8 @@ import (
 	"io"
 	"text/tabwriter"
 	"time"
+
+	"github.com/autonode-io/autonode/test/world/process"
 )
 
 // report is what was measured.
@@ -17,7 +19,7 @@ type report struct {
 	firstManagement, firstGuest    *counts
 	management, guests             *counts
 	steadyManagement, steadyGuests *counts
-	idle, settled                  usage
+	idle, settled                  process.Usage
 	enabling, steady               time.Duration // of CPU
 }
 
@@ -32,8 +34,8 @@ func (r *report) print(out io.Writer) error {
 	fmt.Fprintf(out, "\n\nAutoNode is on in half of them after %s, in all after %s; the operator used %s of CPU.\n",
 		seconds(r.took[n/2]), seconds(r.took[n-1]), seconds(r.enabling))
 	fmt.Fprintf(out, "Memory: %.0f MiB with none, %.0f MiB at the end, so %.0f KiB each; %.0f MiB at most.\n",
-		float64(r.idle.resident)/mebibyte, float64(r.settled.resident)/mebibyte,
-		float64(r.settled.resident-r.idle.resident)/1024/float64(n+r.cfg.APIServers), float64(r.settled.peak)/mebibyte)
+		float64(r.idle.Resident)/mebibyte, float64(r.settled.Resident)/mebibyte,
+		float64(r.settled.Resident-r.idle.Resident)/1024/float64(n+r.cfg.APIServers), float64(r.settled.Peak)/mebibyte)
 	fmt.Fprintf(out, "In %s of rest: %d writes in the management cluster, %d in guests; %.2f requests a second, %.1f %% of one core.\n\n",
 		r.cfg.Steady, r.steadyManagement.total(request.writes), r.steadyGuests.total(request.writes),
 		float64(r.steadyManagement.total(all)+r.steadyGuests.total(all))/r.cfg.Steady.Seconds(), 100*r.steady.Seconds()/r.cfg.Steady.Seconds())

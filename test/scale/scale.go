@@ -100,7 +100,7 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if r.idle, err = usageOf(b.operator.PID); err != nil {
+	if r.idle, err = process.UsageOf(b.operator.PID); err != nil {
 		return err
 	}
 
@@ -132,7 +132,7 @@ func (b *bench) run(ctx context.Context) error {
 	if _, _, err = b.count(); err != nil {
 		return err
 	}
-	before, err := usageOf(b.operator.PID)
+	before, err := process.UsageOf(b.operator.PID)
 	if err != nil {
 		return err
 	}
@@ -152,11 +152,11 @@ func (b *bench) run(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	after, err := usageOf(b.operator.PID)
+	after, err := process.UsageOf(b.operator.PID)
 	if err != nil {
 		return err
 	}
-	r.enabling = after.cpu - before.cpu
+	r.enabling = after.CPU - before.CPU
 	if err := b.phase(ctx, "Waiting until nothing is written", b.cfg.Timeout, b.settle); err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (b *bench) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if before, err = usageOf(b.operator.PID); err != nil {
+	if before, err = process.UsageOf(b.operator.PID); err != nil {
 		return err
 	}
 	if err := b.phase(ctx, fmt.Sprintf("Doing nothing for %s", b.cfg.Steady), b.cfg.Steady+time.Minute, func(ctx context.Context) error {
@@ -177,10 +177,10 @@ func (b *bench) run(ctx context.Context) error {
 	if r.steadyManagement, r.steadyGuests, err = b.count(); err != nil {
 		return err
 	}
-	if r.settled, err = usageOf(b.operator.PID); err != nil {
+	if r.settled, err = process.UsageOf(b.operator.PID); err != nil {
 		return err
 	}
-	r.steady = r.settled.cpu - before.cpu
+	r.steady = r.settled.CPU - before.CPU
 	if err := r.print(b.cfg.Out); err != nil {
 		return err
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
+
+	"github.com/autonode-io/autonode/test/world/process"
 )
 
 const (
@@ -27,7 +29,7 @@ func TestAuditLog(t *testing.T) {
 	t.Run("When an API server writes on, it should count what is new, and a line when it is whole", func(t *testing.T) {
 		g := NewWithT(t)
 		path := filepath.Join(t.TempDir(), "audit.log")
-		log := &auditLog{path: path}
+		log := newAuditLog(path)
 		none, err := log.next()
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(none.of).To(BeEmpty())
@@ -56,23 +58,8 @@ func TestAuditLog(t *testing.T) {
 		g := NewWithT(t)
 		path := filepath.Join(t.TempDir(), "audit.log")
 		g.Expect(os.WriteFile(path, []byte("nonsense\n"), 0o600)).To(Succeed())
-		_, err := (&auditLog{path: path}).next()
+		_, err := newAuditLog(path).next()
 		g.Expect(err).To(MatchError(ContainSubstring(path)))
-	})
-}
-
-func TestUsage(t *testing.T) {
-	t.Run("When a process runs, it should tell its memory and CPU time", func(t *testing.T) {
-		g := NewWithT(t)
-		first, err := usageOf(os.Getpid())
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(first.resident).To(BeNumerically(">", 1<<20))
-		g.Expect(first.peak).To(BeNumerically(">=", first.resident))
-		g.Eventually(func(g Gomega) { // asking takes time
-			now, err := usageOf(os.Getpid())
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(now.cpu).To(BeNumerically(">", first.cpu))
-		}, time.Minute, time.Microsecond).Should(Succeed())
 	})
 }
 
@@ -84,7 +71,7 @@ func TestReport(t *testing.T) {
 		management:       of(map[request]int{{"patch", "secrets"}: 6, {"get", "secrets"}: 3}),
 		guests:           of(map[request]int{{"create", "serviceaccounts/token"}: 3, {"create", "tokenreviews"}: 3, {"watch", "nodes"}: 3}),
 		steadyManagement: of(map[request]int{{"update", "leases"}: 30}), steadyGuests: of(map[request]int{{"get", "probe"}: 30}),
-		idle: usage{resident: 40 << 20}, settled: usage{resident: 50 << 20, peak: 60 << 20}, enabling: 3 * time.Second, steady: 600 * time.Millisecond,
+		idle: process.Usage{Resident: 40 << 20}, settled: process.Usage{Resident: 50 << 20, Peak: 60 << 20}, enabling: 3 * time.Second, steady: 600 * time.Millisecond,
 	}
 
 	t.Run("When all is measured, it should print figures for each hosted cluster", func(t *testing.T) {

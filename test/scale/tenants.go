@@ -138,7 +138,9 @@ func (b *bench) createAll(ctx context.Context, names []string, kubeconfig func(i
 
 func (b *bench) create(ctx context.Context, name string, kubeconfig []byte) error {
 	own := namespace + "-" + name
-	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: name}}
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+		Namespace: own, Name: name, Annotations: map[string]string{v1beta1.ConsentAnnotation: namespace + "/" + name},
+	}}
 	for _, object := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: own}},
 		&corev1.Secret{

@@ -12,16 +12,21 @@ const (
 	OperatorServiceAccount = "autonode-operator"
 	// KarpenterServiceAccount is Karpenter's, in each control-plane namespace of the management cluster, and in a guest in GuestNamespace.
 	KarpenterServiceAccount = "karpenter"
+	// OperatorInGuest is the user of Cluster API's kubeconfig, by which the operator comes into a guest, and Cluster API too.
+	OperatorInGuest = "cluster-api"
 	// GuestNamespace is where Karpenter's ServiceAccount is in a guest.
 	GuestNamespace = "kube-system"
 )
 
 // audit says what a cluster's API server writes down.
 func (w *World) audit(cluster string) controlplane.Audit {
+	if len(w.cfg.AuditAllBut) > 0 {
+		return controlplane.Audit{Everybody: true, Except: w.cfg.AuditAllBut, File: w.dir.auditLog(cluster)}
+	}
 	if !w.cfg.Audit {
 		return controlplane.Audit{}
 	}
-	users := []string{serviceAccount(GuestNamespace, KarpenterServiceAccount)}
+	users := []string{serviceAccount(GuestNamespace, KarpenterServiceAccount), OperatorInGuest}
 	if cluster == Management {
 		users = []string{serviceAccount(OperatorNamespace, OperatorServiceAccount)}
 		for _, guest := range w.cfg.Guests {

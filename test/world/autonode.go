@@ -42,6 +42,8 @@ const (
 	karpenterProgram = "karpenter-clusterapi"
 
 	operatorPullSecret = "registry-credentials"
+	// worldNetwork is where everything of a world listens.
+	worldNetwork = "127.0.0.0/8"
 )
 
 // Kubernetes versions of guests' control planes, before and after an upgrade.
@@ -188,7 +190,14 @@ func (a *autonode) install(ctx context.Context, w *World) error {
 			"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
 			"resources": []string{"../base", "pull-secret.yaml"},
 			"images":    []map[string]string{{"name": operatorImage, "newName": repository, "digest": digest}},
-			"patches":   []map[string]string{{"path": "deployment.yaml"}},
+			"patches": []any{
+				map[string]string{"path": "deployment.yaml"},
+				map[string]any{
+					"target": map[string]string{"kind": "Deployment", "name": operatorDeployment},
+					"patch": `[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--guest-networks=` + worldNetwork + `"},
+						{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--registry-networks=` + worldNetwork + `"}]`,
+				},
+			},
 		},
 		"pull-secret.yaml": corev1.Secret{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},

@@ -146,7 +146,7 @@ func (w *World) plan(ctx context.Context, s *stages) error {
 		}, startCluster(guest)))
 	}
 
-	clusterAPI, err := clusterapi.New(clusterapi.Config{Host: host, Management: w.management})
+	clusterAPI, err := clusterapi.New(clusterapi.Config{Host: host, Management: w.management, Shipped: w.cfg.ClusterAPI == ClusterAPIDefaults})
 	if err != nil {
 		return err
 	}

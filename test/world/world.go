@@ -6,6 +6,7 @@
 package world
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,14 @@ const Management = "management"
 // DefaultGuest is the guest of a world that names none.
 const DefaultGuest = "blue"
 
+// How Cluster API runs.
+const (
+	// ClusterAPITuned may ask API servers for much more than Cluster API does as it ships, and reconciles objects as often as they change.
+	ClusterAPITuned = "tuned"
+	// ClusterAPIDefaults is Cluster API as it ships.
+	ClusterAPIDefaults = "defaults"
+)
+
 // Config of Start.
 type Config struct {
 	// Dir is the world's folder. What an earlier world left there is replaced.
@@ -45,6 +54,10 @@ type Config struct {
 	WithoutOperator bool
 	// Audit lets the API servers write down what AutoNode's ServiceAccounts ask them for; see World.AuditLog.
 	Audit bool
+	// AuditAllBut lets them instead write down what everybody asks them for but these users: those who measure.
+	AuditAllBut []string
+	// ClusterAPI is ClusterAPITuned or ClusterAPIDefaults. Default: ClusterAPITuned.
+	ClusterAPI string
 	// Source is the folder of AutoNode's source, which its programs are built from. Default: $AUTONODE_SOURCE, else the
 	// source tree that the working directory is in.
 	Source string
@@ -100,6 +113,10 @@ func (c *Config) complete() error {
 			return fmt.Errorf("guest %q: the name is taken", name)
 		}
 		seen[name] = true
+	}
+	c.ClusterAPI = cmp.Or(c.ClusterAPI, ClusterAPITuned)
+	if c.ClusterAPI != ClusterAPITuned && c.ClusterAPI != ClusterAPIDefaults {
+		return fmt.Errorf("%q is no way to run Cluster API; %s and %s are", c.ClusterAPI, ClusterAPITuned, ClusterAPIDefaults)
 	}
 	if c.Dir == "" {
 		return errors.New("a world needs a folder")
@@ -193,6 +210,7 @@ func (w *World) Dir() string { return w.cfg.Dir }
 func (w *World) LogDir() string { return w.dir.logs() }
 
 // AuditLog is the file of what AutoNode's ServiceAccounts asked a cluster for, if Config.Audit: of Management the operator and Karpenter, of a guest Karpenter.
+// With Config.AuditAllBut it is what everybody else asked for.
 func (w *World) AuditLog(cluster string) string { return w.dir.auditLog(cluster) }
 
 // PodLogDir is the folder of the logs of the management cluster's pods while the world runs: a folder for each pod, with one for each container.

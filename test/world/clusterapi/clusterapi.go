@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -46,6 +47,8 @@ type provider struct {
 	args      []string
 	// labels of its CRDs that tell which contract each of its versions follows.
 	labels map[string]string
+	// shipped says that the provider is as it ships.
+	shipped bool
 
 	webhookPort int
 	healthPort  int
@@ -57,6 +60,9 @@ type provider struct {
 type Config struct {
 	controlplane.Host
 	Management *controlplane.Cluster
+	// Shipped runs Cluster API as it ships. Otherwise it may ask API servers for more, reconciles an object as often as it changes, and
+	// serves only the versions of its kinds that are stored.
+	Shipped bool
 }
 
 // ClusterAPI is Cluster API in the management cluster.
@@ -84,6 +90,7 @@ func New(cfg Config) (*ClusterAPI, error) {
 		},
 	}}
 	for _, p := range a.providers {
+		p.shipped = cfg.Shipped
 		var err error
 		if p.webhookPort, err = cfg.Ports.Next(); err != nil {
 			return nil, err
@@ -157,14 +164,9 @@ func (a *ClusterAPI) start(ctx context.Context, p *provider) error {
 			"--webhook-port=" + strconv.Itoa(p.webhookPort),
 			"--health-addr=" + loopback + ":" + strconv.Itoa(p.healthPort),
 			"--diagnostics-address=0", "--insecure-diagnostics",
-			"--kube-api-qps=500", "--kube-api-burst=1000",
-			"--clustercache-client-qps=500", "--clustercache-client-burst=1000",
 			// The CRDs are new: there is nothing to migrate.
-			// One reconcile per object and second protects big management clusters; here it would add four seconds to
-			// every machine's start.
-			"--feature-gates=ReconcilerRateLimiting=false",
 			"--skip-crd-migration-phases=StorageVersionMigration,CleanupManagedFields",
-		}, p.args...),
+		}, slices.Concat(p.args, p.tuning())...),
 	})
 	if err != nil {
 		return err
@@ -186,12 +188,28 @@ func (a *ClusterAPI) start(ctx context.Context, p *provider) error {
 	return nil
 }
 
+// tuning is what the world sets differently from what the provider ships with.
+func (p *provider) tuning() []string {
+	if p.shipped {
+		return nil
+	}
+	return []string{
+		// As it ships: 100 and 200 in the management cluster, 20 and 30 in each guest.
+		"--kube-api-qps=500", "--kube-api-burst=1000",
+		"--clustercache-client-qps=500", "--clustercache-client-burst=1000",
+		// One reconcile per object and second protects big management clusters; here it would add four seconds to
+		// every machine's start.
+		"--feature-gates=ReconcilerRateLimiting=false",
+	}
+}
+
 func (p *provider) url(path string) string {
 	return fmt.Sprintf("https://%s:%d%s", loopback, p.webhookPort, path)
 }
 
-// crds reads the provider's CRDs and adds what its kustomization would. Only the version that is stored is served: an API server keeps
-// a watch cache of each that is, and has the manager convert every change of every object for it. Nothing here reads the older ones.
+// crds reads the provider's CRDs and adds what its kustomization would. Unless it is as it ships, only the version that is stored is
+// served: an API server keeps a watch cache of each that is, and has the manager convert every change of every object for it. Nothing
+// here reads the older ones.
 func (p *provider) crds() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	crds, err := crd.Read(filepath.Join(p.manifests, "crds"))
 	if err != nil {
@@ -206,7 +224,7 @@ func (p *provider) crds() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 			c.Labels[key] = value
 		}
 		for i := range c.Spec.Versions {
-			c.Spec.Versions[i].Served = c.Spec.Versions[i].Storage
+			c.Spec.Versions[i].Served = c.Spec.Versions[i].Storage || p.shipped && c.Spec.Versions[i].Served
 		}
 		c.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
 			Strategy: apiextensionsv1.WebhookConverter,

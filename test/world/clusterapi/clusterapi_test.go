@@ -83,6 +83,19 @@ func TestProvider(t *testing.T) {
 		g.Expect(served).To(Equal(map[string]bool{"v1beta1": false, "v1beta2": true}))
 	})
 
+	t.Run("When a provider is as it ships, it should serve what it ships with, and nothing should be tuned", func(t *testing.T) {
+		g := NewWithT(t)
+		p := newProvider(g, machineWebhooks)
+		g.Expect(p.tuning()).To(ContainElement("--clustercache-client-qps=500"))
+		p.shipped = true
+		g.Expect(p.tuning()).To(BeEmpty())
+		crds, err := p.crds()
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, version := range crds[0].Spec.Versions {
+			g.Expect(version.Served).To(BeTrue(), version.Name)
+		}
+	})
+
 	t.Run("When webhooks are read, they should be at the manager's address under a name of the provider's", func(t *testing.T) {
 		g := NewWithT(t)
 		objects, err := newProvider(g, machineWebhooks).webhooks()

@@ -12,6 +12,10 @@ import (
 type Audit struct {
 	// Users are those whose requests are written down.
 	Users []string
+	// Everybody has all requests written down that cost an API server something, but for those of the users Except: no watches, no
+	// renewals of leases, which depend on time alone, and nothing that is no object.
+	Everybody bool
+	Except    []string
 	// File is the log, one JSON object a line.
 	File string
 }
@@ -19,7 +23,20 @@ type Audit struct {
 // auditPolicy notes the metadata of each request when it is answered; of a watch also when it begins, because one that still runs is never answered.
 func auditPolicy(audit Audit) ([]byte, error) {
 	rules := []map[string]any{{"level": "None"}}
-	if len(audit.Users) > 0 { // without users a rule is about everybody
+	switch {
+	case audit.Everybody:
+		rules = []map[string]any{
+			{"level": "None", "nonResourceURLs": []string{"*"}},
+			{"level": "None", "verbs": []string{"watch"}},
+			{"level": "None", "verbs": []string{"get", "update", "patch"}, "resources": []map[string]any{
+				{"group": "coordination.k8s.io", "resources": []string{"leases"}},
+			}},
+			{"level": "Metadata"},
+		}
+		if len(audit.Except) > 0 {
+			rules = append([]map[string]any{{"level": "None", "users": audit.Except}}, rules...)
+		}
+	case len(audit.Users) > 0: // without users a rule is about everybody
 		rules = append([]map[string]any{{"level": "Metadata", "users": audit.Users}}, rules...)
 	}
 	policy, err := yaml.Marshal(map[string]any{

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -79,6 +80,17 @@ type Cluster struct {
 	version   string
 	apiServer *process.Process
 	others    []*process.Process
+	starts    []Start
+}
+
+// Start of an API server: from when its process began until it was ready.
+type Start struct{ Begun, Ready time.Time }
+
+// Starts are all starts of the cluster's API server so far.
+func (c *Cluster) Starts() []Start {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.starts)
 }
 
 // New makes the keys of a cluster and chooses its port. Nothing runs yet.
@@ -152,6 +164,7 @@ func (c *Cluster) Start(ctx context.Context, etcd *Etcd) error {
 }
 
 func (c *Cluster) startAPIServer(ctx context.Context, version string) error {
+	begun := time.Now()
 	path, err := c.host.Programs.APIServer(version)
 	if err != nil {
 		return err
@@ -200,7 +213,11 @@ func (c *Cluster) startAPIServer(ctx context.Context, version string) error {
 		return err
 	}
 	defer probe.CloseIdleConnections()
-	return p.Wait(ctx, process.Answers(probe, c.URL+"/readyz"))
+	if err := p.Wait(ctx, process.Answers(probe, c.URL+"/readyz")); err != nil {
+		return err
+	}
+	c.starts = append(c.starts, Start{Begun: begun, Ready: time.Now()})
+	return nil
 }
 
 // StartControllers starts the controller manager and the scheduler. It doesn't wait: what they do tells.

@@ -166,6 +166,9 @@ func TestFaults(t *testing.T) {
 		began := time.Now()
 		g.Expect(send(t.Context(), client, http.MethodGet, proxy.URL, "")).To(Equal(http.StatusNotFound))
 		g.Expect(time.Since(began)).To(BeNumerically(">=", 100*time.Millisecond))
+		g.Expect(proxy.Use(nil)).To(Equal(1), "requests that met the delay")
+		g.Expect(send(t.Context(), client, http.MethodGet, proxy.URL, "")).To(Equal(http.StatusNotFound))
+		g.Expect(proxy.Use(nil)).To(BeZero())
 	})
 
 	t.Run("When requests are dropped, the client should know at once, and when they hang, never", func(t *testing.T) {

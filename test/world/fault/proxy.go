@@ -51,6 +51,8 @@ type Proxy struct {
 
 	mu          sync.Mutex
 	fault       Fault
+	met         int
+	greeted     int
 	tls         *tls.Config
 	connections map[net.Conn]struct{}
 }
@@ -111,11 +113,20 @@ func (p *Proxy) Close() error {
 	return err
 }
 
-// Use has every request from now on meet a fault; nil ends that. Requests that are under way keep theirs.
-func (p *Proxy) Use(fault Fault) {
+// Use has every request from now on meet a fault; nil ends that. Requests that are under way keep theirs. It returns how many requests met the
+// fault before: a story whose fault met none has shown nothing.
+func (p *Proxy) Use(fault Fault) (met int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.fault = fault
+	met, p.met, p.fault = p.met, 0, fault
+	return met
+}
+
+// Greeted is how many connections began with the certificate that the proxy has now.
+func (p *Proxy) Greeted() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.greeted
 }
 
 // Rotate gives the proxy a certificate of another authority and cuts every connection, as an API server does that is restarted with
@@ -130,6 +141,7 @@ func (p *Proxy) Rotate(ca *pki.Authority) error {
 		return fmt.Errorf("reading the proxy's certificate: %w", err)
 	}
 	p.mu.Lock()
+	p.greeted = 0
 	p.clients = p.clients.Clone()
 	p.clients.AppendCertsFromPEM(ca.Certificate)
 	p.tls = &tls.Config{
@@ -166,12 +178,16 @@ func (p *Proxy) track(connection net.Conn, state http.ConnState) {
 func (p *Proxy) current() *tls.Config {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.greeted++
 	return p.tls
 }
 
 func (p *Proxy) roundTrip(request *http.Request) (*http.Response, error) {
 	p.mu.Lock()
 	fault := p.fault
+	if fault != nil {
+		p.met++
+	}
 	p.mu.Unlock()
 	next := p.certificates
 	if request.Header.Get("Authorization") != "" {

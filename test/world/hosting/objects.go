@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	autonodev1beta1 "github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/world/controlplane"
 	controlplanev1 "github.com/autonode-io/autonode/test/world/infrastructure/api/controlplane/v1beta1"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
@@ -66,7 +67,9 @@ func objectMeta(namespace, name, cluster string) metav1.ObjectMeta {
 
 func capiCluster(namespace string, guest *controlplane.Cluster) *clusterv1.Cluster {
 	return &clusterv1.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: guest.Name},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: guest.Name, Annotations: map[string]string{autonodev1beta1.ConsentAnnotation: Namespace + "/" + guest.Name},
+		},
 		Spec: clusterv1.ClusterSpec{
 			ClusterNetwork: clusterv1.ClusterNetwork{
 				Pods:     clusterv1.NetworkRanges{CIDRBlocks: []string{podRange}},

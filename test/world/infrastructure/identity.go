@@ -53,14 +53,23 @@ type identity struct {
 	keyPEM []byte
 	// digest of the key.
 	digest string
-	// request is the name of the certificate request for the client certificate, empty while there is none.
-	request string
-	// certificate is nil until it was issued.
+	// client is the request for the client certificate, and certificate what it brought, nil until it was issued.
+	client      application
 	certificate []byte
-	// serving is the name of the request for the serving certificate, empty while there is none.
-	serving string
+	// serving is the request for the serving certificate.
+	serving application
 	// served says that the serving certificate was issued, or that none is wanted.
 	served bool
+}
+
+// application is a kubelet's request for a certificate.
+type application struct {
+	// name of the certificate request, empty while there is none.
+	name string
+	// asked is when it was made, or was read last without the watch, and seen says that the watch has brought it.
+	asked time.Time
+	seen  bool
+	backOff
 }
 
 // newKey makes a new machine of it: a kubelet whose request was refused begins anew.
@@ -78,7 +87,7 @@ func (d *identity) newKey() error {
 		return fmt.Errorf("encoding a key: %w", err)
 	}
 	digest := sha256.Sum256(public)
-	d.key, d.keyPEM, d.digest, d.request, d.certificate = key, keyPEM, hex.EncodeToString(digest[:]), "", nil
+	d.key, d.keyPEM, d.digest, d.client.name, d.certificate = key, keyPEM, hex.EncodeToString(digest[:]), "", nil
 	return nil
 }
 
@@ -200,12 +209,9 @@ func refused(format string, args ...any) *obstacle {
 	return &obstacle{reason: infrav1.ReasonRegistrationFailed, message: fmt.Sprintf(format, args...), retry: refusalRetry}
 }
 
-// failed tells a refusal from an outage.
-func failed(doing string, err error) *obstacle {
-	if apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
-		return refused("%s: %v", doing, err)
-	}
-	return &obstacle{unreachable: fmt.Errorf("%s: %w", doing, err)}
+// refusal tells a refusal from an outage.
+func refusal(err error) bool {
+	return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
 
 // authenticate returns a connection as the machine's node. Until there is a certificate for that, it says what is waited for; what
@@ -216,7 +222,8 @@ func (r *machineReconciler) authenticate(ctx context.Context, i *instance, guest
 		if err := kubelet.Discovery.Trusts(guest.config.CAData); err != nil {
 			return nil, refused("%v", err)
 		}
-		own = &identity{node: kubelet.NodeName, server: kubelet.Discovery.Server, ca: guest.config.CAData, served: !kubelet.ServingCertificate}
+		own = &identity{node: kubelet.NodeName, server: kubelet.Discovery.Server, ca: guest.config.CAData, served: !kubelet.ServingCertificate,
+			client: application{backOff: newBackOff()}, serving: application{backOff: newBackOff()}}
 		if err := own.newKey(); err != nil {
 			return nil, refused("%v", err)
 		}
@@ -234,61 +241,78 @@ func (r *machineReconciler) authenticate(ctx context.Context, i *instance, guest
 	return connected, nil
 }
 
-// certify asks for the client certificate with the bootstrap token, once, and takes it when it was issued.
+// certify asks for the client certificate with the bootstrap token, once, and takes it when it was issued. A kubelet that was refused
+// waits, longer each time, whatever happens meanwhile.
 func (r *machineReconciler) certify(ctx context.Context, i *instance, guest *guest, own *identity, token string) *obstacle {
-	if own.request == "" {
+	request := &own.client
+	refuse := func(why string) *obstacle {
+		request.name = ""
+		return &obstacle{reason: infrav1.ReasonRegistrationFailed, message: why, retry: request.refused(i.now, why)}
+	}
+	if request.name == "" {
+		if left := request.left(i.now); left > 0 {
+			return &obstacle{reason: infrav1.ReasonRegistrationFailed, message: request.why, retry: left}
+		}
 		bootstrapper, err := dial(own.server, own.ca, nil, nil, token)
 		if err != nil {
-			return refused("%v", err)
+			return refuse(err.Error())
 		}
 		defer bootstrapper.close()
 		name := "node-csr-" + own.digest // the same each time, as a kubelet's
 		r.identities.await(i.guest, name, types.NamespacedName{Namespace: i.Namespace, Name: i.Name})
-		if own.request, err = own.ask(ctx, bootstrapper, name, certificatesv1.KubeAPIServerClientKubeletSignerName,
+		if err := own.ask(ctx, i.now, bootstrapper, request, name, certificatesv1.KubeAPIServerClientKubeletSignerName,
 			certificatesv1.UsageClientAuth, nil, nil); err != nil {
-			return failed("asking for the kubelet's client certificate by its bootstrap token", err)
+			const doing = "asking for the kubelet's client certificate by its bootstrap token"
+			if refusal(err) {
+				return refuse(fmt.Sprintf("%s: %v", doing, err))
+			}
+			return &obstacle{unreachable: fmt.Errorf("%s: %w", doing, err)}
 		}
 	}
-	certificate, refusal, err := guest.certificate(ctx, own.request)
-	switch request := own.request; {
+	certificate, denied, err := guest.certificate(ctx, i.now, request)
+	switch {
 	case apierrors.IsNotFound(err): // deleted; a kubelet asks again
-		own.request = ""
-		return refused("certificate request %s was deleted", request)
+		return refuse(fmt.Sprintf("certificate request %s was deleted", request.name))
 	case err != nil:
-		return failed("reading certificate request "+request, err)
-	case refusal != "":
+		return &obstacle{unreachable: fmt.Errorf("reading certificate request %s: %w", request.name, err)}
+	case denied != "":
+		why := fmt.Sprintf("certificate request %s: %s", request.name, denied)
 		if err := own.newKey(); err != nil {
-			return refused("%v", err)
+			why = err.Error()
 		}
-		return refused("certificate request %s: %s", request, refusal)
+		return refuse(why)
 	case certificate == nil:
-		return &obstacle{reason: infrav1.ReasonWaitingForCertificate,
-			message: fmt.Sprintf("certificate request %s of the kubelet isn't approved and signed yet", request)}
+		return &obstacle{reason: infrav1.ReasonWaitingForCertificate, retry: request.look(i.now),
+			message: fmt.Sprintf("certificate request %s of the kubelet isn't approved and signed yet", request.name)}
 	}
 	own.certificate = certificate
 	return nil
 }
 
-// ask makes a certificate request and returns its name.
-func (d *identity) ask(ctx context.Context, as kubernetes.Interface, name, signer string, usage certificatesv1.KeyUsage, dnsNames []string, ips []net.IP) (string, error) {
+// ask makes a certificate request.
+func (d *identity) ask(
+	ctx context.Context, now time.Time, as kubernetes.Interface, request *application, name, signer string, usage certificatesv1.KeyUsage, dnsNames []string, ips []net.IP,
+) error {
 	content, err := certutil.MakeCSR(d.key, d.subject(), dnsNames, ips)
 	if err != nil {
-		return "", fmt.Errorf("encoding a certificate request: %w", err)
+		return fmt.Errorf("encoding a certificate request: %w", err)
 	}
 	name, _, err = csr.RequestCertificateWithContext(ctx, as, content, name, signer, nil,
 		[]certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, usage}, d.key)
-	return name, err
+	if err != nil {
+		return err
+	}
+	request.name, request.asked, request.seen = name, now, false
+	return nil
 }
 
 // askServing asks for the serving certificate, for the addresses that the Node has.
 func (r *machineReconciler) askServing(ctx context.Context, i *instance, own *identity, as kubernetes.Interface) error {
-	name, err := own.ask(ctx, as, "", certificatesv1.KubeletServingSignerName, certificatesv1.UsageServerAuth,
-		[]string{own.node}, []net.IP{net.ParseIP(node.Address(i.providerID()))})
-	if err != nil {
+	if err := own.ask(ctx, i.now, as, &own.serving, "", certificatesv1.KubeletServingSignerName, certificatesv1.UsageServerAuth,
+		[]string{own.node}, []net.IP{net.ParseIP(node.Address(i.providerID()))}); err != nil {
 		return err
 	}
-	own.serving = name
-	r.identities.await(i.guest, name, types.NamespacedName{Namespace: i.Namespace, Name: i.Name})
+	r.identities.await(i.guest, own.serving.name, types.NamespacedName{Namespace: i.Namespace, Name: i.Name})
 	return nil
 }
 
@@ -298,12 +322,17 @@ func (r *machineReconciler) serve(ctx context.Context, i *instance, guest *guest
 	if own == nil || own.served {
 		return reconcile.Result{}
 	}
+	request := &own.serving
 	notServed := func(format string, args ...any) reconcile.Result {
-		own.serving = ""
-		setCondition(i, infrav1.ConditionServing, metav1.ConditionFalse, infrav1.ReasonCertificateRefused, fmt.Sprintf(format, args...))
-		return reconcile.Result{RequeueAfter: refusalRetry}
+		why := fmt.Sprintf(format, args...)
+		request.name = ""
+		setCondition(i, infrav1.ConditionServing, metav1.ConditionFalse, infrav1.ReasonCertificateRefused, why)
+		return reconcile.Result{RequeueAfter: request.refused(i.now, why)}
 	}
-	if own.serving == "" {
+	if request.name == "" {
+		if left := request.left(i.now); left > 0 {
+			return reconcile.Result{RequeueAfter: left}
+		}
 		self, err := dial(own.server, own.ca, own.certificate, own.keyPEM, "")
 		if err != nil {
 			return notServed("%v", err)
@@ -313,28 +342,47 @@ func (r *machineReconciler) serve(ctx context.Context, i *instance, guest *guest
 			return notServed("asking for the kubelet's serving certificate: %v", err)
 		}
 	}
-	certificate, refusal, err := guest.certificate(ctx, own.serving)
+	certificate, denied, err := guest.certificate(ctx, i.now, request)
 	switch {
 	case err != nil:
-		return notServed("reading certificate request %s: %v", own.serving, err)
-	case refusal != "":
-		return notServed("certificate request %s: %s", own.serving, refusal)
-	case certificate != nil:
-		own.served = true
-		if meta.FindStatusCondition(i.Status.Conditions, infrav1.ConditionServing) != nil {
-			setCondition(i, infrav1.ConditionServing, metav1.ConditionTrue, infrav1.ReasonReady, "")
-		}
+		return notServed("reading certificate request %s: %v", request.name, err)
+	case denied != "":
+		return notServed("certificate request %s: %s", request.name, denied)
+	case certificate == nil:
+		return reconcile.Result{RequeueAfter: request.look(i.now)}
+	}
+	own.served = true
+	if meta.FindStatusCondition(i.Status.Conditions, infrav1.ConditionServing) != nil {
+		setCondition(i, infrav1.ConditionServing, metav1.ConditionTrue, infrav1.ReasonReady, "")
 	}
 	return reconcile.Result{}
 }
 
-// certificate returns the certificate that was issued by a request, nil while it isn't, or why it never will be.
-func (g *guest) certificate(ctx context.Context, name string) (certificate []byte, refusal string, err error) {
+// unseenGrace is how long the watch may take to bring a certificate request before it is asked for.
+const unseenGrace = 10 * time.Second
+
+// look is when to ask for a request that the watch hasn't brought; 0 where it has, and brings what becomes of it too.
+func (a *application) look(now time.Time) time.Duration {
+	if a.seen {
+		return 0
+	}
+	return max(time.Second, a.asked.Add(unseenGrace).Sub(now))
+}
+
+// certificate returns the certificate that was issued by a request, nil while it isn't, or why it never will be. What the watch says counts.
+func (g *guest) certificate(ctx context.Context, now time.Time, asked *application) (certificate []byte, denied string, err error) {
 	var request *certificatesv1.CertificateSigningRequest
-	if object, known, _ := g.requests.GetStore().GetByKey(name); known { // never fails for a name
-		request = object.(*certificatesv1.CertificateSigningRequest)
-	} else if request, err = g.client.CertificatesV1().CertificateSigningRequests().Get(ctx, name, metav1.GetOptions{}); err != nil {
-		return nil, "", err
+	object, known, _ := g.requests.GetStore().GetByKey(asked.name) // never fails for a name
+	switch {
+	case known:
+		request, asked.seen = object.(*certificatesv1.CertificateSigningRequest), true
+	case !asked.seen && now.Before(asked.asked.Add(unseenGrace)):
+		return nil, "", nil
+	default:
+		if request, err = g.client.CertificatesV1().CertificateSigningRequests().Get(ctx, asked.name, metav1.GetOptions{}); err != nil {
+			return nil, "", err
+		}
+		asked.asked, asked.seen = now, false
 	}
 	for _, condition := range request.Status.Conditions {
 		if condition.Type != certificatesv1.CertificateApproved && condition.Status == corev1.ConditionTrue {

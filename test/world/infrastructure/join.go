@@ -28,7 +28,7 @@ const (
 	guestTimeout = 10 * time.Second
 	// guestRetry is the time after which an unreachable guest is tried again.
 	guestRetry = time.Second
-	// refusalRetry is the time after which a refused Node is tried again.
+	// refusalRetry is the time after which a refused Node, or bootstrap data that can't be read, is tried again.
 	refusalRetry = 10 * time.Second
 	// deathCheck is the time after which a Node's conditions are looked at again while its machine dies.
 	deathCheck = 200 * time.Millisecond
@@ -136,8 +136,9 @@ func (r *machineReconciler) register(ctx context.Context, i *instance) (joined b
 	if err := i.label(ctx, guest, wanted.Name); err != nil {
 		return r.unreachable(ctx, i, err)
 	}
-	if own := r.identities.get(i.UID); own != nil && !own.served && own.serving == "" {
+	if own := r.identities.get(i.UID); own != nil && !own.served && own.serving.name == "" {
 		if err := r.askServing(ctx, i, own, self); err != nil {
+			own.serving.refused(i.now, err.Error())
 			ctrl.LoggerFrom(ctx).Info("A kubelet asks again for its serving certificate", "reason", err.Error())
 		}
 	}
@@ -161,7 +162,11 @@ type malformedError struct{ cause error }
 func (e *malformedError) Error() string { return e.cause.Error() }
 func (e *malformedError) Unwrap() error { return e.cause }
 
+// readBootstrapData reads it once: a machine gets it when it starts.
 func (r *machineReconciler) readBootstrapData(ctx context.Context, i *instance) (*bootstrap.Kubelet, error) {
+	if i.memory.kubelet != nil {
+		return i.memory.kubelet, nil
+	}
 	if i.machine.Spec.Bootstrap.DataSecretName == nil {
 		return nil, &malformedError{fmt.Errorf("spec.bootstrap.dataSecretName of Machine %s has gone", i.machine.Name)}
 	}
@@ -180,6 +185,7 @@ func (r *machineReconciler) readBootstrapData(ctx context.Context, i *instance) 
 	if err != nil {
 		return nil, &malformedError{fmt.Errorf("bootstrap Secret %s: %w", name, err)}
 	}
+	i.memory.kubelet = kubelet
 	return kubelet, nil
 }
 

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -42,7 +43,9 @@ type machineReconciler struct {
 	management        client.Client
 	guests            *guests
 	identities        *identities
+	memories          *memories
 	recorder          events.EventRecorder
+	clock             clock.PassiveClock
 	provisioningDelay time.Duration
 	registrationDelay time.Duration
 }
@@ -51,7 +54,8 @@ func (r *machineReconciler) setup(manager ctrl.Manager, options controller.Optio
 	return builder.ControllerManagedBy(manager).
 		Named("kwokmachine").
 		For(&infrav1.KwokMachine{}, builder.WithPredicates(notOnlyStatus)).
-		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(machineToKwokMachine)).
+		// Cluster API writes a Machine's status many times, and nothing of it is of interest here.
+		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(machineToKwokMachine), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.ofCluster),
 			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, infrastructureProvisioned))).
 		Watches(&infrav1.KwokCluster{}, handler.EnqueueRequestsFromMapFunc(r.ofKwokCluster),
@@ -60,7 +64,7 @@ func (r *machineReconciler) setup(manager ctrl.Manager, options controller.Optio
 			builder.WithPredicates(predicate.AnnotationChangedPredicate{})).
 		WatchesRawSource(source.Func(r.identities.Start)).
 		WithOptions(options).
-		Complete(reconcile.AsReconciler(r.management, r))
+		Complete(r)
 }
 
 // notOnlyStatus keeps out what this controller writes itself: a message that differs each time, such as one with a port
@@ -127,6 +131,7 @@ func (r *machineReconciler) machines(ctx context.Context, namespace, cluster str
 // instance is one machine with all that its reconciliation needs.
 type instance struct {
 	*infrav1.KwokMachine
+	memory *memory
 	// guest names the Cluster.
 	guest       types.NamespacedName
 	machine     *clusterv1.Machine   // nil while there is no owner
@@ -137,12 +142,25 @@ type instance struct {
 }
 
 // Reconcile brings one machine further on its way and sets its status.
-func (r *machineReconciler) Reconcile(ctx context.Context, kwokMachine *infrav1.KwokMachine) (reconcile.Result, error) {
+func (r *machineReconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	cached := &infrav1.KwokMachine{}
+	if err := r.management.Get(ctx, request.NamespacedName, cached); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.memories.drop(request.NamespacedName)
+		}
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	memory := r.memories.get(cached)
+	kwokMachine := memory.latest(cached)
 	before := kwokMachine.DeepCopy()
+	if memory.passing != nil {
+		memory.passing.DeepCopyInto(&kwokMachine.Status)
+	}
 	i, err := r.load(ctx, kwokMachine)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	i.memory = memory
 	var result reconcile.Result
 	switch {
 	case i.cluster != nil && paused(i.cluster, kwokMachine):
@@ -150,13 +168,11 @@ func (r *machineReconciler) Reconcile(ctx context.Context, kwokMachine *infrav1.
 	case !kwokMachine.DeletionTimestamp.IsZero():
 		unpause(i)
 		result, err = r.delete(ctx, i)
-	case i.machine != nil && controllerutil.AddFinalizer(kwokMachine, infrav1.MachineFinalizer):
-		// The finalizer first; what follows has effects. Its write brings this machine here again.
 	default:
 		unpause(i)
 		result, err = r.run(ctx, i)
 	}
-	retry, writeErr := r.write(ctx, before, kwokMachine)
+	retry, writeErr := r.write(ctx, i, before)
 	if err = errors.Join(err, writeErr); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -165,7 +181,7 @@ func (r *machineReconciler) Reconcile(ctx context.Context, kwokMachine *infrav1.
 
 // load finds what belongs to a machine and reads what is to go wrong with it.
 func (r *machineReconciler) load(ctx context.Context, kwokMachine *infrav1.KwokMachine) (*instance, error) {
-	i := &instance{KwokMachine: kwokMachine, now: time.Now()}
+	i := &instance{KwokMachine: kwokMachine, now: r.clock.Now()}
 	inNamespace := func(name string) types.NamespacedName {
 		return types.NamespacedName{Namespace: kwokMachine.Namespace, Name: name}
 	}
@@ -237,14 +253,19 @@ func (i *instance) reportFaults() {
 
 // run starts the machine and lets it join. The result says when there is more to do.
 func (r *machineReconciler) run(ctx context.Context, i *instance) (reconcile.Result, error) {
+	began := i.Status.StartTime.IsZero()
 	started, result := r.provision(i)
 	var err error
-	if started {
+	switch {
+	case !started:
+		i.joined(metav1.ConditionFalse, infrav1.ReasonWaitingForInstance, "no machine runs yet")
+	case began: // the finalizer has to be there before anything that it is for
+		i.joined(metav1.ConditionFalse, infrav1.ReasonBooting, "the machine is booting")
+		result = sooner(result, reconcile.Result{RequeueAfter: max(time.Millisecond, delay(i.Spec.RegistrationDelay, r.registrationDelay))})
+	default:
 		var joinResult reconcile.Result
 		joinResult, err = r.join(ctx, i)
 		result = sooner(result, joinResult)
-	} else {
-		i.joined(metav1.ConditionFalse, infrav1.ReasonWaitingForInstance, "no machine runs yet")
 	}
 	i.summarize()
 	return result, err
@@ -286,6 +307,7 @@ func (r *machineReconciler) provision(i *instance) (started bool, result reconci
 		}
 		i.Status.StartTime = metav1.NewMicroTime(i.now)
 	}
+	controllerutil.AddFinalizer(i.KwokMachine, infrav1.MachineFinalizer)
 	if i.Status.Initialization.Provisioned == nil {
 		if left := i.faults.lateProviderID.left(i.Status.StartTime.Time, i.now); left != 0 {
 			not(infrav1.ReasonProviderIDPending, "the machine runs, but its provider ID isn't known yet")
@@ -409,26 +431,45 @@ func (r *machineReconciler) delete(ctx context.Context, i *instance) (reconcile.
 }
 
 // write writes what has changed: metadata and spec first, so that Cluster API never sees a provisioned machine without
-// a provider ID, then the status, then an event for what changed in the world.
-func (r *machineReconciler) write(ctx context.Context, before, after *infrav1.KwokMachine) (reconcile.Result, error) {
-	status := after.Status.DeepCopy()
+// a provider ID, then the status, then an event for what changed in the world. The result says when there is more to write.
+func (r *machineReconciler) write(ctx context.Context, i *instance, before *infrav1.KwokMachine) (reconcile.Result, error) {
+	after, status := i.KwokMachine, i.Status.DeepCopy()
 	if !equality.Semantic.DeepEqual(before.Spec, after.Spec) || !slices.Equal(before.Finalizers, after.Finalizers) {
 		written := after.DeepCopy()
 		written.Status = before.Status
-		if err := r.management.Patch(ctx, written,
-			client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		patch := client.MergeFrom(before)
+		if len(before.Finalizers) > 0 && !slices.Equal(before.Finalizers, after.Finalizers) { // this writes the whole list
+			patch = client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+		}
+		if err := r.management.Patch(ctx, written, patch); err != nil {
 			return retryConflict(fmt.Errorf("writing the machine: %w", err))
 		}
 		if !written.DeletionTimestamp.IsZero() && len(written.Finalizers) == 0 {
 			return reconcile.Result{}, nil // gone
 		}
+		for n := range status.Conditions { // they are about what was just written
+			if status.Conditions[n].ObservedGeneration == before.Generation {
+				status.Conditions[n].ObservedGeneration = written.Generation
+			}
+		}
+		i.memory.written = written.DeepCopy()
 		before = written.DeepCopy()
 		after = written
 	}
 	after.Status = *status
-	if err := writeStatus(ctx, r.management, before, after); err != nil {
-		return retryConflict(err)
+	if equality.Semantic.DeepEqual(before.Status, after.Status) {
+		i.memory.passing = nil
+		return reconcile.Result{}, nil
 	}
+	if wait := i.memory.hold(&before.Status, &after.Status, i.now); wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	// Nobody else writes the status, and before isn't older than what was written last: it needs no lock, which would fail whenever
+	// somebody has written anything else of the machine.
+	if err := r.management.Status().Patch(ctx, after, client.MergeFrom(before)); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(fmt.Errorf("writing the status: %w", err))
+	}
+	i.memory.written, i.memory.passing = after.DeepCopy(), nil
 	r.recordChanges(before, after)
 	return reconcile.Result{}, nil
 }
@@ -437,7 +478,7 @@ func (r *machineReconciler) write(ctx context.Context, before, after *infrav1.Kw
 func (r *machineReconciler) recordChanges(before, after *infrav1.KwokMachine) {
 	for _, kind := range []string{
 		infrav1.ConditionProvisioned, infrav1.ConditionJoined, infrav1.ConditionServing, infrav1.ConditionFaultsUnderstood,
-	} {
+	} { // that a machine has joined a cloud doesn't know
 		was := meta.FindStatusCondition(before.Status.Conditions, kind)
 		is := meta.FindStatusCondition(after.Status.Conditions, kind)
 		if is == nil || (was != nil && was.Reason == is.Reason) {
@@ -446,8 +487,6 @@ func (r *machineReconciler) recordChanges(before, after *infrav1.KwokMachine) {
 		switch is.Reason {
 		case infrav1.ReasonProvisioned:
 			r.recorder.Eventf(after, nil, corev1.EventTypeNormal, is.Reason, "Provision", "the machine runs in zone %q", after.Status.FailureDomain)
-		case infrav1.ReasonJoined:
-			r.recorder.Eventf(after, nil, corev1.EventTypeNormal, is.Reason, "Join", "Node %s is in the guest", after.Status.NodeName)
 		case infrav1.ReasonInsufficientCapacity, infrav1.ReasonInvalidFailureDomain, infrav1.ReasonInvalidBootstrapData,
 			infrav1.ReasonRegistrationFailed, infrav1.ReasonCertificateRefused, infrav1.ReasonDead, infrav1.ReasonMalformedFault:
 			r.recorder.Eventf(after, nil, corev1.EventTypeWarning, is.Reason, "Reconcile", "%s", is.Message)

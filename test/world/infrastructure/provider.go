@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -148,6 +149,8 @@ func setup(manager ctrl.Manager, config Config, guests *guests) error {
 			management:        management,
 			guests:            guests,
 			identities:        guests.identities,
+			memories:          newMemories(),
+			clock:             clock.RealClock{},
 			recorder:          manager.GetEventRecorder("kwok-cloud"),
 			provisioningDelay: config.ProvisioningDelay,
 			registrationDelay: config.RegistrationDelay,

@@ -54,6 +54,8 @@ type Registry struct {
 	mu     sync.Mutex
 	pulls  map[string]int
 	outage bool
+	// refused requests since the outage began.
+	refused int
 }
 
 // Start starts a registry that runs until Close, or until ctx ends.
@@ -150,11 +152,12 @@ func (r *Registry) DockerConfigJSON() []byte {
 	return content
 }
 
-// SetOutage makes every request fail with 503 Service Unavailable, or ends that.
-func (r *Registry) SetOutage(outage bool) {
+// SetOutage makes every request fail with 503 Service Unavailable, or ends that. It returns how many requests failed so since the last call.
+func (r *Registry) SetOutage(outage bool) (refused int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.outage = outage
+	refused, r.refused, r.outage = r.refused, 0, outage
+	return refused
 }
 
 // Push writes img to repoAndTag ("autonode/operator:dev", without the host) and returns its whole reference by digest.
@@ -233,6 +236,9 @@ func (r *Registry) Pulls(what string) int {
 func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
 	outage := r.outage
+	if outage {
+		r.refused++
+	}
 	r.mu.Unlock()
 	if outage {
 		http.Error(w, "the registry is down for a test", http.StatusServiceUnavailable)

@@ -165,7 +165,7 @@ func TestRegistry(t *testing.T) {
 		}
 		r.SetOutage(true)
 		g.Expect(get()).To(Equal(http.StatusServiceUnavailable))
-		r.SetOutage(false)
+		g.Expect(r.SetOutage(false)).To(Equal(1), "refused")
 		g.Expect(get()).To(Equal(http.StatusOK))
 	})
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scale
+package process
 
 import (
 	"fmt"
@@ -13,23 +13,32 @@ import (
 // ticks of CPU time a second, in /proc: USER_HZ, which is 100 on every architecture that Go knows.
 const ticks = 100
 
-// usage is what a process has used.
-type usage struct {
-	// resident and peak memory, in bytes.
-	resident, peak int64
-	cpu            time.Duration
+// Usage is what a process has used.
+type Usage struct {
+	// Resident and Peak memory, in bytes. Peak is that since the process began, or since ResetPeak.
+	Resident, Peak int64
+	// CPU time, in the kernel and outside.
+	CPU time.Duration
 }
 
-// usageOf asks Linux about a process.
-func usageOf(pid int) (usage, error) {
-	u := usage{}
+// ResetPeak lets a process's Usage.Peak begin again with what it has now: https://docs.kernel.org/filesystems/proc.html, clear_refs.
+func ResetPeak(pid int) error {
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil {
+		return fmt.Errorf("resetting the peak memory of process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// UsageOf asks Linux about a process.
+func UsageOf(pid int) (Usage, error) {
+	u := Usage{}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return u, fmt.Errorf("reading the memory of process %d: %w", pid, err)
 	}
 	for line := range strings.Lines(string(status)) {
 		name, value, _ := strings.Cut(line, ":")
-		target := map[string]*int64{"VmRSS": &u.resident, "VmHWM": &u.peak}[name]
+		target := map[string]*int64{"VmRSS": &u.Resident, "VmHWM": &u.Peak}[name]
 		if target == nil {
 			continue
 		}
@@ -53,7 +62,7 @@ func usageOf(pid int) (usage, error) {
 		if err != nil {
 			return u, fmt.Errorf("reading the CPU time of process %d: %w", pid, err)
 		}
-		u.cpu += time.Duration(spent) * time.Second / ticks
+		u.CPU += time.Duration(spent) * time.Second / ticks
 	}
 	return u, nil
 }

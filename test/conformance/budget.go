@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/autonode-io/autonode/test/audit"
+	"github.com/autonode-io/autonode/test/world"
+	"github.com/autonode-io/autonode/test/world/hosting"
+)
+
+// BudgetPods is the size of the burst that the budget is for.
+const BudgetPods = 100
+
+// budget is what a node may cost in requests to API servers, in a burst of BudgetPods.
+var budget = []struct {
+	what string
+	// limit may depend on what the kwok provider causes in a burst of that size.
+	limit func(kwok Cost) float64
+	spent func(ours Cost) float64
+}{
+	{
+		"management: all requests",
+		func(Cost) float64 { return 30 },
+		func(ours Cost) float64 { return ours.Management.PerNode },
+	},
+	{
+		"management: conflicts",
+		func(Cost) float64 { return 1 },
+		func(ours Cost) float64 { return ours.Management.ConflictsPerNode },
+	},
+	{
+		"management: Karpenter's requests",
+		func(Cost) float64 { return 4 },
+		func(ours Cost) float64 { return ours.Management.Of(byKarpenter) },
+	},
+	{
+		// A real kubelet's two certificates are eight of those.
+		"guest: all requests, 14 more than with the kwok provider",
+		func(kwok Cost) float64 { return kwok.Guest.PerNode + 14 },
+		func(ours Cost) float64 { return ours.Guest.PerNode },
+	},
+}
+
+func byKarpenter(r audit.Request) bool {
+	return strings.HasPrefix(r.User, "system:serviceaccount:"+hosting.Namespace+"-") && strings.HasSuffix(r.User, ":"+world.KarpenterServiceAccount)
+}
+
+// Budget measures the burst that the budget is for, with the operator and with the kwok provider, and fails when a node costs too much.
+// Of cfg it takes JSON and Out.
+func Budget(ctx context.Context, cfg ScaleConfig) error {
+	cfg.Sizes, cfg.Providers, cfg.Operator, cfg.ClusterAPI = []int{BudgetPods}, []string{ClusterAPI, Kwok}, true, []string{world.ClusterAPITuned}
+	report, err := Scale(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	findings, err := checkBudget(cfg.Out, report)
+	if err != nil {
+		return err
+	}
+	if len(findings) > 0 {
+		return fmt.Errorf("a node costs too much: %s", strings.Join(findings, "; "))
+	}
+	return nil
+}
+
+// checkBudget prints what a node costs beside what it may cost, and returns what is too much. Both measurements have to be in the report.
+func checkBudget(out io.Writer, report *ScaleReport) ([]string, error) {
+	ours, haveOurs := report.find(ClusterAPI)
+	kwok, haveKwok := report.find(Kwok)
+	if !haveOurs || !haveKwok {
+		return nil, fmt.Errorf("a burst of %d pods wasn't measured with both providers", BudgetPods)
+	}
+	var findings []string
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(table, "\nFor each of %d nodes\tbudget\tspent\t\n", BudgetPods)
+	for _, row := range budget {
+		limit, spent, verdict := row.limit(kwok.Up), row.spent(ours.Up), ""
+		if spent > limit {
+			verdict = "too much"
+			findings = append(findings, fmt.Sprintf("%s: %.1f for each node, and %.1f are the budget", row.what, spent, limit))
+		}
+		fmt.Fprintf(table, "%s\t%.1f\t%.1f\t%s\n", row.what, limit, spent, verdict)
+	}
+	return findings, table.Flush()
+}
+
+// find returns a provider's burst that the budget is for.
+func (r *ScaleReport) find(provider string) (Measurement, bool) {
+	for _, m := range r.Measurements {
+		if m.Provider == provider && m.Pods == BudgetPods && m.Failure == "" {
+			return m, true
+		}
+	}
+	return Measurement{}, false
+}

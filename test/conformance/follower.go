@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/karpenter/pkg/apis"
+)
+
+const (
+	kindNodeClaim = "NodeClaim"
+	kindMachine   = "Machine"
+)
+
+// guestKinds are what a node is made of in a guest.
+var guestKinds = []schema.GroupVersionKind{
+	{Group: apis.Group, Version: "v1", Kind: kindNodeClaim},
+	corev1.SchemeGroupVersion.WithKind("Node"),
+}
+
+// follower sees by watches, not by asking, when pods run, and everything that is made for them.
+type follower struct {
+	cancel   context.CancelFunc
+	watching sync.WaitGroup
+
+	mu sync.Mutex
+	// ready is when each pod was first seen to run.
+	ready map[types.UID]time.Time
+	pods  map[types.UID]bool // that there are
+	// ever and now are the objects of each kind, by UID: all since reset, and those that there are.
+	ever, now map[string]map[types.UID]string
+	// joined are the Machines that have a Node.
+	joined map[types.UID]bool
+}
+
+// follow starts watching both clusters, and returns when it knows all objects.
+func follow(ctx context.Context, scheme *runtime.Scheme, management, guest *rest.Config, namespace string) (*follower, error) {
+	running, cancel := context.WithCancel(context.Background())
+	f := &follower{cancel: cancel, now: map[string]map[types.UID]string{}, pods: map[types.UID]bool{}, joined: map[types.UID]bool{}}
+	f.reset()
+	inGuest, err := cache.New(guest, cache.Options{
+		Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: labels.SelectorFromSet(podLabels)}},
+	})
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("watching the guest: %w", err)
+	}
+	inManagement, err := cache.New(management, cache.Options{
+		Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields(), DefaultNamespaces: map[string]cache.Config{namespace: {}},
+	})
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("watching the management cluster: %w", err)
+	}
+	err = errors.Join(
+		watch(ctx, inGuest, &corev1.Pod{}, f.seePod, func(pod client.Object) { f.losePod(pod.GetUID()) }),
+		watch(ctx, inManagement, &clusterv1.Machine{}, f.see(kindMachine), f.lose(kindMachine)))
+	for _, kind := range guestKinds {
+		err = errors.Join(err, watch(ctx, inGuest, metadataOf(kind), f.see(kind.Kind), f.lose(kind.Kind)))
+	}
+	for _, kind := range machineKinds {
+		if kind.Kind != kindMachine {
+			err = errors.Join(err, watch(ctx, inManagement, metadataOf(kind), f.see(kind.Kind), f.lose(kind.Kind)))
+		}
+	}
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	for _, each := range []cache.Cache{inGuest, inManagement} {
+		f.watching.Go(func() { _ = each.Start(running) })
+		if !each.WaitForCacheSync(ctx) {
+			f.stop()
+			return nil, fmt.Errorf("watching what is measured: %w", context.Cause(ctx))
+		}
+	}
+	return f, nil
+}
+
+func (f *follower) stop() {
+	f.cancel()
+	f.watching.Wait()
+}
+
+func metadataOf(kind schema.GroupVersionKind) client.Object {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kind)
+	return object
+}
+
+func watch(ctx context.Context, in cache.Cache, object client.Object, see, lose func(client.Object)) error {
+	informer, err := in.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watching %T: %w", object, err)
+	}
+	on := func(do func(client.Object)) func(any) {
+		return func(object any) {
+			if unknown, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+				object = unknown.Obj
+			}
+			if seen, ok := object.(client.Object); ok {
+				do(seen)
+			}
+		}
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: on(see), UpdateFunc: func(_, after any) { on(see)(after) }, DeleteFunc: on(lose),
+	})
+	return err
+}
+
+// reset forgets what has been. What there is stays known, and counts as having been there since.
+func (f *follower) reset() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ready, f.ever = map[types.UID]time.Time{}, map[string]map[types.UID]string{}
+	for kind, objects := range f.now {
+		for uid, name := range objects {
+			f.note(f.ever, kind, uid, name)
+		}
+	}
+}
+
+func (f *follower) note(in map[string]map[types.UID]string, kind string, uid types.UID, name string) {
+	if in[kind] == nil {
+		in[kind] = map[types.UID]string{}
+	}
+	in[kind][uid] = name
+}
+
+func (f *follower) see(kind string) func(client.Object) {
+	return func(object client.Object) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.note(f.ever, kind, object.GetUID(), object.GetName())
+		f.note(f.now, kind, object.GetUID(), object.GetName())
+		if machine, ok := object.(*clusterv1.Machine); ok && machine.Status.NodeRef.IsDefined() {
+			f.joined[machine.UID] = true
+		}
+	}
+}
+
+func (f *follower) lose(kind string) func(client.Object) {
+	return func(object client.Object) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.now[kind], object.GetUID())
+		delete(f.joined, object.GetUID())
+	}
+}
+
+func (f *follower) seePod(object client.Object) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pods[object.GetUID()] = true
+	if pod, ok := object.(*corev1.Pod); ok && isReady(pod) {
+		if _, known := f.ready[pod.UID]; !known {
+			f.ready[pod.UID] = time.Now()
+		}
+	}
+}
+
+func (f *follower) losePod(uid types.UID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.pods, uid)
+}
+
+// running is how many of the pods that there are have run.
+func (f *follower) running() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	running := 0
+	for uid := range f.ready {
+		if f.pods[uid] {
+			running++
+		}
+	}
+	return running
+}
+
+// readyTimes are when the pods that there are were seen to run, the first one first.
+func (f *follower) readyTimes() []time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var times []time.Time
+	for uid, at := range f.ready {
+		if f.pods[uid] {
+			times = append(times, at)
+		}
+	}
+	slices.SortFunc(times, time.Time.Compare)
+	return times
+}
+
+// made is how many objects of a kind there have been since reset.
+func (f *follower) made(kind string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.ever[kind])
+}
+
+// astray names the Machines that there are and that have no Node.
+func (f *follower) astray() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	names := []string{}
+	for uid, name := range f.now[kindMachine] {
+		if !f.joined[uid] {
+			names = append(names, kindMachine+" "+name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// present is how many objects of nodes there are.
+func (f *follower) present() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	present := 0
+	for _, objects := range f.now {
+		present += len(objects)
+	}
+	return present
+}
+
+// left names what there is.
+func (f *follower) left() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	names := []string{}
+	for kind, objects := range f.now {
+		for _, name := range objects {
+			names = append(names, kind+" "+name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}

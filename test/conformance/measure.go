@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/test/audit"
+	"github.com/autonode-io/autonode/test/world"
+	"github.com/autonode-io/autonode/test/world/process"
+)
+
+const (
+	// scaleTimeout bounds a burst, and what comes down again.
+	scaleTimeout = 15 * time.Minute
+	// joinPatience is how long after all pods run a machine may still be joining: there may be more of them than pods.
+	joinPatience = time.Minute
+	// An API server is calm when its audit log has grown by so many bytes at most, about ten requests, in so long.
+	calmBytes    = 15 << 10
+	calmInterval = time.Second
+	// settlePatience is how long is waited for that.
+	settlePatience = 30 * time.Second
+)
+
+// measure asks for pods, waits until they run, and clears up. What was measured is returned in any case.
+func (m *subject) measure(ctx context.Context, size int) (Measurement, error) {
+	result := Measurement{Contestant: m.Contestant, Pods: size, Lost: []string{}, Left: []string{}}
+	if err := m.settle(ctx); err != nil { // and skips what was asked until now
+		return result, err
+	}
+	if _, _, err := m.traffic(); err != nil {
+		return result, err
+	}
+	m.follower.reset()
+	spent, err := m.startUsage()
+	if err != nil {
+		return result, err
+	}
+	deployment := apart(size)
+	started := time.Now()
+	if err := m.guest.Create(ctx, deployment); err != nil {
+		return result, fmt.Errorf("asking for pods: %w", err)
+	}
+	burst, cancel := context.WithTimeout(ctx, scaleTimeout)
+	defer cancel()
+	err = process.Poll(burst, "pods to run", nil, nil, func(context.Context) error {
+		if running := m.follower.running(); running < size {
+			return fmt.Errorf("%d of %d run", running, size)
+		}
+		return nil
+	})
+	if err != nil {
+		astray := m.follower.astray()
+		err = fmt.Errorf("%w; %d machines haven't joined: %s", err, len(astray), few(astray))
+	}
+	result.times(started, m.follower.readyTimes())
+	if usageErr := spent.until(&result.Up.Processes); usageErr != nil {
+		return result, errors.Join(err, usageErr)
+	}
+	if err == nil {
+		joining, cancel := context.WithTimeout(ctx, joinPatience)
+		defer cancel()
+		if err := process.Poll(joining, "machines to join", nil, nil, func(context.Context) error {
+			if result.Lost = m.follower.astray(); len(result.Lost) > 0 {
+				return errors.New("they haven't")
+			}
+			return nil
+		}); err != nil {
+			result.Lost = m.follower.astray()
+		}
+		err = m.settle(ctx)
+	}
+	result.NodeClaims, result.Machines = m.follower.made(kindNodeClaim), m.follower.made(kindMachine)
+	var trafficErr error
+	if result.Up.Management, result.Up.Guest, trafficErr = m.trafficOf(size); err != nil || trafficErr != nil {
+		return result, errors.Join(err, trafficErr)
+	}
+	if err := m.clear(ctx, deployment, &result); err != nil {
+		return result, err
+	}
+	if len(result.Lost) > 0 {
+		return result, fmt.Errorf("%d machines never joined: %s", len(result.Lost), few(result.Lost))
+	}
+	return result, nil
+}
+
+// clear removes the pods and their nodes, so that the next measurement starts from nothing, and measures that.
+func (m *subject) clear(ctx context.Context, deployment *appsv1.Deployment, result *Measurement) error {
+	spent, err := m.startUsage()
+	if err != nil {
+		return err
+	}
+	started := time.Now()
+	if err := m.guest.Delete(ctx, deployment, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
+		return fmt.Errorf("removing the pods: %w", err)
+	}
+	claims := &unstructured.Unstructured{}
+	claims.SetGroupVersionKind(guestKinds[0])
+	if err := m.guest.DeleteAllOf(ctx, claims); err != nil {
+		return fmt.Errorf("removing the nodes: %w", err)
+	}
+	clearing, cancel := context.WithTimeout(ctx, scaleTimeout)
+	defer cancel()
+	err = process.Poll(clearing, "nodes and machines to go", nil, nil, func(context.Context) error {
+		if count := m.follower.present(); count > 0 {
+			return fmt.Errorf("%d objects are left", count)
+		}
+		return nil
+	})
+	result.Gone, result.Left = time.Since(started).Seconds(), m.follower.left()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, few(result.Left))
+	}
+	result.NodeClaims, result.Machines = m.follower.made(kindNodeClaim), m.follower.made(kindMachine)
+	if err := errors.Join(err, spent.until(&result.Down.Processes), m.settle(ctx)); err != nil {
+		return err
+	}
+	result.Down.Management, result.Down.Guest, err = m.trafficOf(result.Pods)
+	return err
+}
+
+// settle returns when both API servers have little to do, or after a while: what a node costs comes to an end some time after its pod runs.
+func (m *subject) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, settlePatience)
+	defer cancel()
+	ticker := time.NewTicker(calmInterval)
+	defer ticker.Stop()
+	for before := int64(-1); ; {
+		var sizes int64
+		for _, log := range []*audit.Tail{m.managementLog, m.guestLog} {
+			size, err := log.Size()
+			if err != nil {
+				return err
+			}
+			sizes += size
+		}
+		if before >= 0 && sizes-before < calmBytes {
+			return nil
+		}
+		before = sizes
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return nil
+			}
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// traffic is what was asked of each API server since the last call.
+func (m *subject) traffic() (management, guest audit.Traffic, err error) {
+	management, guest = audit.Traffic{}, audit.Traffic{}
+	err = errors.Join(m.managementLog.Each(management.Add), m.guestLog.Each(guest.Add))
+	return management, guest, err
+}
+
+func (m *subject) trafficOf(nodes int) (management, guest Requests, err error) {
+	managementTraffic, guestTraffic, err := m.traffic()
+	return newRequests(managementTraffic, nodes), newRequests(guestTraffic, nodes), err
+}
+
+// usage is what processes had used when a measurement began.
+type usage struct {
+	world  *world.World
+	before map[int]process.Usage
+}
+
+func (m *subject) startUsage() (*usage, error) {
+	u := &usage{world: m.world, before: map[int]process.Usage{}}
+	status, err := world.ReadStatus(m.world.Dir())
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range status.Components {
+		if now, err := process.UsageOf(c.PID); err == nil { // else it has just ended
+			u.before[c.PID] = now
+			_ = process.ResetPeak(c.PID) // if not, the peak is that since the process began
+		}
+	}
+	return u, nil
+}
+
+// until says what each program has used meanwhile: its processes together, but of their peaks the highest.
+func (u *usage) until(into *[]ProcessUsage) error {
+	status, err := world.ReadStatus(u.world.Dir())
+	if err != nil {
+		return err
+	}
+	seen, byName := map[int]bool{}, map[string]ProcessUsage{}
+	for _, c := range status.Components {
+		now, err := process.UsageOf(c.PID)
+		if err != nil || seen[c.PID] {
+			continue // it has just ended, or it is another part of the same process
+		}
+		seen[c.PID] = true
+		sum := byName[c.Name]
+		sum.Name = c.Name
+		sum.CPUSeconds += (now.CPU - u.before[c.PID].CPU).Seconds()
+		sum.PeakMiB = max(sum.PeakMiB, float64(now.Peak)/(1<<20))
+		byName[c.Name] = sum
+	}
+	*into = slices.SortedFunc(maps.Values(byName), func(a, b ProcessUsage) int { return strings.Compare(a.Name, b.Name) })
+	return nil
+}
+
+// few is enough of a list of names.
+func few(names []string) string {
+	const enough = 5
+	if len(names) > enough {
+		return strings.Join(names[:enough], ", ") + ", …"
+	}
+	return strings.Join(names, ", ")
+}
+
+// apart is a Deployment whose pods don't share a node.
+func apart(size int) *appsv1.Deployment {
+	replicas := int32(size)
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "apart"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas,
+			Selector: &metav1.LabelSelector{MatchLabels: podLabels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: podLabels},
+				Spec: corev1.PodSpec{
+					TerminationGracePeriodSeconds: new(int64),
+					Containers:                    []corev1.Container{{Name: "web", Image: "registry.example/web:1"}},
+					Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+						RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+							LabelSelector: &metav1.LabelSelector{MatchLabels: podLabels}, TopologyKey: corev1.LabelHostname,
+						}},
+					}},
+				},
+			},
+		},
+	}
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"io"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/autonode-io/autonode/test/audit"
+	"github.com/autonode-io/autonode/test/world"
+)
+
+func TestScaleConfig(t *testing.T) {
+	providers := []string{ClusterAPI, Kwok}
+	tuned := []string{world.ClusterAPITuned}
+	for name, c := range map[string]struct {
+		cfg  ScaleConfig
+		want string
+	}{
+		"no size":           {ScaleConfig{Providers: providers, ClusterAPI: tuned}, "no size"},
+		"no provider":       {ScaleConfig{Sizes: []int{3}, ClusterAPI: tuned}, "no provider"},
+		"a size of nothing": {ScaleConfig{Sizes: []int{3, 0}, Providers: providers, ClusterAPI: tuned}, "from 1 to 1000"},
+		"too large a size":  {ScaleConfig{Sizes: []int{1001}, Providers: providers, ClusterAPI: tuned}, "from 1 to 1000"},
+		"no Cluster API":    {ScaleConfig{Sizes: []int{3}, Providers: providers}, "no way for Cluster API to run"},
+		"a Cluster API that isn't known": {
+			ScaleConfig{Sizes: []int{3}, Providers: providers, ClusterAPI: []string{"slow"}}, "tuned and defaults are",
+		},
+	} {
+		t.Run("When there is "+name+", it should say at once what is allowed", func(t *testing.T) {
+			g := NewWithT(t)
+			_, err := Scale(t.Context(), c.cfg)
+			g.Expect(err).To(MatchError(ContainSubstring(c.want)))
+		})
+	}
+
+	t.Run("When the results can't be written, it should say so before it measures", func(t *testing.T) {
+		g := NewWithT(t)
+		file := filepath.Join(t.TempDir(), "missing", "results.json")
+		_, err := Scale(t.Context(), ScaleConfig{Sizes: []int{3}, Providers: providers, ClusterAPI: tuned, JSON: file, Out: io.Discard})
+		g.Expect(err).To(MatchError(ContainSubstring(file)))
+	})
+}
+
+func TestContestants(t *testing.T) {
+	t.Run("When Cluster API runs in several ways, our provider should be measured with each, and the kwok provider once", func(t *testing.T) {
+		g := NewWithT(t)
+		cfg := ScaleConfig{Providers: []string{ClusterAPI, Kwok}, Operator: true, ClusterAPI: []string{world.ClusterAPITuned, world.ClusterAPIDefaults}}
+		var names []string
+		for _, c := range cfg.contestants() {
+			names = append(names, c.String())
+			g.Expect(c.Operator).To(Equal(c.Provider == ClusterAPI))
+		}
+		g.Expect(names).To(Equal([]string{"clusterapi", "clusterapi, defaults", "kwok"}))
+	})
+}
+
+func TestScaleReport(t *testing.T) {
+	patched := audit.Request{Agent: "cluster-api-core", User: "cluster-api", Verb: "patch", Resource: "machines/status", Code: 200}
+	stale := patched
+	stale.Code = 409
+	ours := Measurement{Contestant: Contestant{Provider: ClusterAPI}, Pods: 10, First: 1, Half: 2, All: 6, Gone: 4, NodeClaims: 11, Machines: 11}
+	ours.Up = Cost{
+		Management: newRequests(audit.Traffic{patched: 30, stale: 15}, 10), Guest: newRequests(audit.Traffic{}, 10),
+		Processes: []ProcessUsage{{"etcd", 5, 80}, {"karpenter-clusterapi", 10, 150}},
+	}
+	measure := Measurement{Contestant: Contestant{Provider: Kwok}, Pods: 10, First: 1, Half: 2, All: 4, Gone: 2, NodeClaims: 10}
+	measure.Up.Processes = []ProcessUsage{{"karpenter-kwok", 5, 100}}
+	lines := func(r *ScaleReport) []string {
+		out := &strings.Builder{}
+		NewWithT(t).Expect(r.print(out)).To(Succeed())
+		var lines []string
+		for line := range strings.Lines(out.String()) {
+			lines = append(lines, strings.Join(strings.Fields(line), " "))
+		}
+		return lines
+	}
+
+	t.Run("When both providers were measured, it should print a line for each size and provider, and the ratio", func(t *testing.T) {
+		g := NewWithT(t)
+		larger := measure
+		larger.Pods = 20
+		g.Expect(lines(&ScaleReport{Measurements: []Measurement{ours, measure, larger}})).To(ContainElements(
+			"10 clusterapi 1.0 s 2.0 s 6.0 s 1.50 4.0 s 2.00 11 11 4.5 1.5 0.0 0.0 1.50 s 150 MiB 1.50",
+			"10 kwok 1.0 s 2.0 s 4.0 s 2.0 s 10 0 0.0 0.0 0.0 0.0 0.50 s 100 MiB",
+			"karpenter-clusterapi 10.0 s 150 MiB",
+			"Requests in the management cluster for each of 10 nodes, clusterapi: 4.5, of which conflicts 1.5",
+			"3.00 patch machines/status 200 cluster-api-core cluster-api",
+		))
+	})
+
+	t.Run("When a size wasn't completed, it should say why and compare nothing with it", func(t *testing.T) {
+		g := NewWithT(t)
+		failed := measure
+		failed.All, failed.Failure = 0, "9 of 10 run"
+		g.Expect(lines(&ScaleReport{Measurements: []Measurement{ours, failed}})).To(ContainElements(
+			"10 clusterapi 1.0 s 2.0 s 6.0 s 4.0 s 11 11 4.5 1.5 0.0 0.0 1.50 s 150 MiB",
+			"10 kwok 1.0 s 2.0 s - 2.0 s 10 0 0.0 0.0 0.0 0.0 0.50 s 100 MiB",
+			"kwok, 10 pods: 9 of 10 run",
+		))
+	})
+
+	t.Run("When fewer pods ran than were asked for, it should tell only the times that there are", func(t *testing.T) {
+		g := NewWithT(t)
+		m, started := Measurement{Pods: 3}, time.Now()
+		m.times(started, []time.Time{started.Add(time.Second), started.Add(2 * time.Second)})
+		g.Expect([]float64{m.First, m.Half, m.All}).To(Equal([]float64{1, 2, 0}))
+	})
+}
+
+func TestFollower(t *testing.T) {
+	machine := func(name string, joined bool) *clusterv1.Machine {
+		m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+		if joined {
+			m.Status.NodeRef.Name = name
+		}
+		return m
+	}
+	t.Run("When machines come and go, it should know how many there were, which didn't join and which are left", func(t *testing.T) {
+		g := NewWithT(t)
+		f := &follower{now: map[string]map[types.UID]string{}, pods: map[types.UID]bool{}, joined: map[types.UID]bool{}}
+		f.reset()
+		see, lose := f.see(kindMachine), f.lose(kindMachine)
+		see(machine("a", false))
+		see(machine("a", true))
+		see(machine("b", false))
+		see(machine("c", false))
+		lose(machine("c", false))
+		g.Expect(f.made(kindMachine)).To(Equal(3))
+		g.Expect(f.astray()).To(Equal([]string{"Machine b"}))
+		g.Expect(f.left()).To(Equal([]string{"Machine a", "Machine b"}))
+		g.Expect(f.present()).To(Equal(2))
+		f.reset()
+		g.Expect(f.made(kindMachine)).To(Equal(2))
+	})
+
+	t.Run("When a pod that ran is replaced, it should count the pods that there are", func(t *testing.T) {
+		g := NewWithT(t)
+		f := &follower{now: map[string]map[types.UID]string{}, pods: map[types.UID]bool{}, joined: map[types.UID]bool{}}
+		f.reset()
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}}
+		f.seePod(pod)
+		g.Expect(f.readyTimes()).To(BeEmpty())
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		f.seePod(pod)
+		g.Expect(f.readyTimes()).To(HaveLen(1))
+		g.Expect(f.running()).To(Equal(1))
+		f.losePod(pod.UID)
+		g.Expect(f.readyTimes()).To(BeEmpty())
+		g.Expect(f.running()).To(BeZero())
+	})
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/autonode-io/autonode/test/audit"
+)
+
+// ScaleReport is what Scale has measured.
+type ScaleReport struct {
+	Started      time.Time     `json:"started"`
+	CPUs         int           `json:"cpus"`
+	Measurements []Measurement `json:"measurements"`
+}
+
+// Measurement is one size with one provider.
+type Measurement struct {
+	Contestant
+	Pods int `json:"pods"`
+	// First, Half and All are the seconds until so many pods ran; 0 for never.
+	First float64 `json:"firstSeconds"`
+	Half  float64 `json:"halfSeconds"`
+	All   float64 `json:"allSeconds"`
+	// Gone are the seconds until all nodes, NodeClaims and machines had gone again.
+	Gone float64 `json:"goneSeconds"`
+	// NodeClaims and Machines are how many were ever made.
+	NodeClaims int `json:"nodeClaims"`
+	Machines   int `json:"machines"`
+	// Lost are machines that hadn't joined a minute after all pods ran, Left what was still there at the end.
+	Lost []string `json:"lost"`
+	Left []string `json:"left"`
+	// Failure is why the measurement isn't whole, empty if it is.
+	Failure string `json:"failure,omitempty"`
+	// Up is what the burst cost, Down what it cost to remove it.
+	Up   Cost `json:"up"`
+	Down Cost `json:"down"`
+}
+
+// Cost is what API servers were asked for and what processes used.
+type Cost struct {
+	Management Requests       `json:"management"`
+	Guest      Requests       `json:"guest"`
+	Processes  []ProcessUsage `json:"processes"`
+}
+
+// Requests are those that an API server answered, but for watches, renewals of leases, what is about no object, and the
+// measurement's own.
+type Requests struct {
+	PerNode float64 `json:"perNode"`
+	// ConflictsPerNode are those of them that were answered by 409.
+	ConflictsPerNode float64      `json:"conflictsPerNode"`
+	Kinds            []RequestRow `json:"kinds"`
+	traffic          audit.Traffic
+	nodes            int
+}
+
+// RequestRow is one kind of request.
+type RequestRow struct {
+	audit.Request
+	PerNode float64 `json:"perNode"`
+}
+
+// ProcessUsage is what the processes of one program used.
+type ProcessUsage struct {
+	Name       string  `json:"name"`
+	CPUSeconds float64 `json:"cpuSeconds"`
+	PeakMiB    float64 `json:"peakMiB"`
+}
+
+func newRequests(traffic audit.Traffic, nodes int) Requests {
+	r := Requests{traffic: traffic, nodes: nodes, Kinds: []RequestRow{}}
+	r.PerNode = r.Of(func(audit.Request) bool { return true })
+	r.ConflictsPerNode = r.Of(audit.Request.Conflict)
+	for _, request := range traffic.Sorted() {
+		r.Kinds = append(r.Kinds, RequestRow{request, float64(traffic[request]) / float64(nodes)})
+	}
+	return r
+}
+
+// Of is how many requests of a kind there were for each node.
+func (r Requests) Of(match func(audit.Request) bool) float64 {
+	return float64(r.traffic.Total(match)) / float64(r.nodes)
+}
+
+// CPUPerNode is the CPU time of all processes, in seconds.
+func (m Measurement) CPUPerNode() float64 {
+	total := 0.0
+	for _, p := range m.Up.Processes {
+		total += p.CPUSeconds
+	}
+	return total / float64(m.Pods)
+}
+
+// karpenter is what Karpenter itself used.
+func (m Measurement) karpenter() ProcessUsage {
+	for _, p := range m.Up.Processes {
+		if strings.HasPrefix(p.Name, "karpenter-") {
+			return p
+		}
+	}
+	return ProcessUsage{}
+}
+
+func (m *Measurement) times(started time.Time, ready []time.Time) {
+	for _, mark := range []struct {
+		pods  int
+		after *float64
+	}{{1, &m.First}, {(m.Pods + 1) / 2, &m.Half}, {m.Pods, &m.All}} {
+		if len(ready) >= mark.pods {
+			*mark.after = ready[mark.pods-1].Sub(started).Seconds()
+		}
+	}
+}
+
+// measure is what the same size took with the kwok provider, if that was measured and is whole.
+func (r *ScaleReport) measure(pods int) (Measurement, bool) {
+	for _, m := range r.Measurements {
+		if m.Provider == Kwok && m.Pods == pods && m.Failure == "" {
+			return m, true
+		}
+	}
+	return Measurement{}, false
+}
+
+// print shows a table with a line for each size and provider, what processes used, and what API servers were asked for.
+func (r *ScaleReport) print(out io.Writer) error {
+	slices.SortStableFunc(r.Measurements, func(a, b Measurement) int { return a.Pods - b.Pods })
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "\npods\tprovider\tfirst\thalf\tall\tx kwok\tgone\tx kwok\tNodeClaims\tMachines\tmanagement/node\t409s\tguest/node\t409s\tCPU/node\tKarpenter\tx kwok\t")
+	for _, m := range r.Measurements {
+		ratio := func(func(Measurement) float64) string { return "" }
+		if measure, ok := r.measure(m.Pods); ok && m.Provider != Kwok {
+			ratio = func(of func(Measurement) float64) string { return dashFor(of(m) / of(measure)) }
+		}
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f s\t%.0f MiB\t%s\t\n", m.Pods, m.Contestant,
+			after(m.First), after(m.Half), after(m.All), ratio(func(m Measurement) float64 { return m.All }),
+			after(m.Gone), ratio(func(m Measurement) float64 { return m.Gone }), m.NodeClaims, m.Machines,
+			m.Up.Management.PerNode, m.Up.Management.ConflictsPerNode, m.Up.Guest.PerNode, m.Up.Guest.ConflictsPerNode,
+			m.CPUPerNode(), m.karpenter().PeakMiB, ratio(func(m Measurement) float64 { return m.karpenter().PeakMiB }))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, m := range r.Measurements {
+		if m.Failure != "" {
+			fmt.Fprintf(out, "%s, %d pods: %s\n", m.Contestant, m.Pods, m.Failure)
+		}
+	}
+	return cmp.Or(r.printProcesses(out), r.printRequests(out))
+}
+
+func after(seconds float64) string {
+	if seconds == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f s", seconds)
+}
+
+func dashFor(ratio float64) string {
+	if ratio == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f", ratio)
+}
+
+// printProcesses shows what each process used until all pods ran: a row for each, a column for each measurement.
+func (r *ScaleReport) printProcesses(out io.Writer) error {
+	names := map[string]bool{}
+	for _, m := range r.Measurements {
+		for _, p := range m.Up.Processes {
+			names[p.Name] = true
+		}
+	}
+	fmt.Fprintln(out, "\nCPU time until all pods ran, and the peak of resident memory until then:")
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(table, "process\t")
+	for _, m := range r.Measurements {
+		fmt.Fprintf(table, "%s %d\t\t", m.Contestant, m.Pods)
+	}
+	fmt.Fprintln(table)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		fmt.Fprintf(table, "%s\t", name)
+		for _, m := range r.Measurements {
+			i := slices.IndexFunc(m.Up.Processes, func(p ProcessUsage) bool { return p.Name == name })
+			if i < 0 {
+				fmt.Fprint(table, "\t\t")
+				continue
+			}
+			fmt.Fprintf(table, "%.1f s\t%.0f MiB\t", m.Up.Processes[i].CPUSeconds, m.Up.Processes[i].PeakMiB)
+		}
+		fmt.Fprintln(table)
+	}
+	return table.Flush()
+}
+
+// topRequests is how many kinds of requests are shown; the results in JSON have all.
+const topRequests = 25
+
+// printRequests shows what API servers were asked for in the largest burst of each provider.
+func (r *ScaleReport) printRequests(out io.Writer) error {
+	largest := map[string]Measurement{}
+	for _, m := range r.Measurements {
+		if name := m.String(); m.Pods > largest[name].Pods && len(m.Up.Management.Kinds)+len(m.Up.Guest.Kinds) > 0 {
+			largest[name] = m
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(largest)) {
+		m := largest[name]
+		for _, server := range []struct {
+			name     string
+			requests Requests
+		}{{"management", m.Up.Management}, {"guest", m.Up.Guest}} {
+			fmt.Fprintf(out, "\nRequests in the %s cluster for each of %d nodes, %s: %.1f, of which conflicts %.1f\n",
+				server.name, m.Pods, name, server.requests.PerNode, server.requests.ConflictsPerNode)
+			if err := server.requests.print(out, topRequests); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r Requests) print(out io.Writer, rows int) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, row := range r.Kinds[:min(rows, len(r.Kinds))] {
+		fmt.Fprintf(table, "  %.2f\t%s %s\t%d\t%s\t%s\n", row.PerNode, row.Verb, row.Resource, row.Code, row.Agent, row.User)
+	}
+	return table.Flush()
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/test/audit"
+	"github.com/autonode-io/autonode/test/world"
+	"github.com/autonode-io/autonode/test/world/controlplane"
+	"github.com/autonode-io/autonode/test/world/hosting"
+	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
+	"github.com/autonode-io/autonode/test/world/process"
+)
+
+// operatorTimeout bounds the time until AutoNode is on.
+const operatorTimeout = 4 * time.Minute
+
+// subject is a guest with a Karpenter and a NodePool, which is measured.
+type subject struct {
+	Contestant
+	world    *world.World
+	guest    client.Client
+	follower *follower
+	// The audit logs of both API servers.
+	managementLog, guestLog *audit.Tail
+}
+
+func newSubject(ctx context.Context, s setup, c Contestant, p provider) (_ *subject, err error) {
+	guestName := c.Provider + "-1" // as run.guests names it
+	m := &subject{
+		Contestant: c, world: s.world,
+		managementLog: &audit.Tail{Path: s.world.AuditLog(world.Management)}, guestLog: &audit.Tail{Path: s.world.AuditLog(guestName)},
+	}
+	managementConfig, err := benchAccess(s.world.Management())
+	if err != nil {
+		return nil, err
+	}
+	guestConfig, err := benchAccess(s.world.Guest(guestName))
+	if err != nil {
+		return nil, err
+	}
+	scheme, err := newScaleScheme()
+	if err != nil {
+		return nil, err
+	}
+	management, err := client.New(managementConfig, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the management cluster: %w", err)
+	}
+	if m.guest, err = client.New(guestConfig, client.Options{Scheme: scheme}); err != nil {
+		return nil, fmt.Errorf("connecting to %s: %w", guestName, err)
+	}
+	if c.Operator {
+		if err := enable(ctx, management, m.guest, guestName); err != nil {
+			return nil, err
+		}
+	} else if _, err := s.start(ctx, c.Provider, p, guestName); err != nil {
+		return nil, err
+	}
+	for _, document := range p.defaults() {
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(document, &object.Object); err != nil {
+			return nil, fmt.Errorf("decoding the defaults of %s: %w", c.Provider, err)
+		}
+		if c.Operator && object.GetKind() == v1alpha1.Kind {
+			continue // the operator keeps it
+		}
+		if err := m.guest.Create(ctx, object); err != nil {
+			return nil, fmt.Errorf("creating %s %s: %w", object.GetKind(), object.GetName(), err)
+		}
+	}
+	m.follower, err = follow(ctx, scheme, managementConfig, guestConfig, hosting.ControlPlaneNamespace(guestName))
+	return m, err
+}
+
+func (m *subject) stop() { m.follower.stop() }
+
+// benchAccess is an administrator's whose requests don't count.
+func benchAccess(cluster *controlplane.Cluster) (*rest.Config, error) {
+	config, err := cluster.RESTConfigFor(benchUser, "system:masters")
+	if err != nil {
+		return nil, err
+	}
+	config.UserAgent = benchUser
+	return config, nil
+}
+
+func newScaleScheme() (*runtime.Scheme, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, v1beta1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("building a scheme: %w", err)
+		}
+	}
+	return scheme, nil
+}
+
+// enable turns AutoNode on, as a platform does, and waits until Karpenter runs and the default node class is ready.
+func enable(ctx context.Context, management, guest client.Client, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, operatorTimeout)
+	defer cancel()
+	hosted := &v1beta1.HostedCluster{}
+	key := client.ObjectKey{Namespace: hosting.Namespace, Name: name}
+	if err := management.Get(ctx, key, hosted); err != nil {
+		return fmt.Errorf("reading the HostedCluster: %w", err)
+	}
+	before := hosted.DeepCopy()
+	hosted.Spec.AutoNode = &v1beta1.AutoNode{ProvisionerConfig: v1beta1.ProvisionerConfig{
+		Name: v1beta1.ProvisionerKarpenter,
+		Karpenter: &v1beta1.Karpenter{
+			Platform: v1beta1.PlatformClusterAPI,
+			ClusterAPI: &v1beta1.ClusterAPI{
+				ShapeSelectors: v1alpha1.ShapeSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
+					APIGroup: infrav1.GroupVersion.Group, Kind: "KwokMachineTemplate",
+					Selector: metav1.LabelSelector{MatchLabels: map[string]string{hosting.ShapePoolLabel: hosting.ShapePool}},
+				}}},
+				Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
+					APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfigTemplate", Name: hosting.BootstrapTemplate,
+				}},
+			},
+		},
+	}}
+	if err := management.Patch(ctx, hosted, client.MergeFrom(before)); err != nil {
+		return fmt.Errorf("turning AutoNode on: %w", err)
+	}
+	return process.Poll(ctx, "AutoNode to be on", nil, nil, func(ctx context.Context) error {
+		if err := management.Get(ctx, key, hosted); err != nil {
+			return err
+		}
+		condition := meta.FindStatusCondition(hosted.Status.Conditions, v1beta1.AutoNodeEnabled)
+		if condition == nil || condition.Status != metav1.ConditionTrue || condition.ObservedGeneration != hosted.Generation {
+			return fmt.Errorf("condition %s is %v", v1beta1.AutoNodeEnabled, condition)
+		}
+		class := &v1alpha1.ClusterAPINodeClass{}
+		if err := guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class); err != nil {
+			return err
+		}
+		if !class.StatusConditions().IsTrue("Ready") {
+			return fmt.Errorf("node class %s isn't ready", class.Name)
+		}
+		return nil
+	})
+}
+
+// podLabels are those of the pods that need a node each.
+var podLabels = map[string]string{"app": "apart"}
+
+// isReady says that a pod runs.
+func isReady(pod *corev1.Pod) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}

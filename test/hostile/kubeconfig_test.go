@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostile_test
+
+import (
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/egress"
+	"github.com/autonode-io/autonode/operator/kubeconfig"
+)
+
+// TestKubeconfig is an attacker who writes the kubeconfig Secret of a control plane, which the operator reads.
+func TestKubeconfig(t *testing.T) {
+	const label = "hostile-kubeconfig"
+	g := NewWithT(t)
+	serve(t, label)
+	secret := filepath.Join(t.TempDir(), "token")
+	g.Expect(os.WriteFile(secret, []byte("the-operators-own"), 0o600)).To(Succeed())
+	ran := filepath.Join(t.TempDir(), "ran")
+	internal := listen(t, false, nil)
+	collector := listen(t, true, nil)
+	redirector := listen(t, true, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, internal.URL+"/latest/meta-data", http.StatusTemporaryRedirect)
+	})
+
+	for name, test := range map[string]struct {
+		title string
+		arm   func(*api.Config, *api.Cluster, *api.AuthInfo)
+		want  string
+	}{
+		"token-file": {
+			"When a kubeconfig names a file as token, it should not be read, and say so",
+			func(_ *api.Config, _ *api.Cluster, u *api.AuthInfo) { u.Token, u.TokenFile = "", secret },
+			"tokenFile names a file",
+		},
+		"both-tokens": {
+			"When a kubeconfig names a file beside a token, it should not be read",
+			func(_ *api.Config, _ *api.Cluster, u *api.AuthInfo) { u.TokenFile = secret },
+			"tokenFile names a file",
+		},
+		"cert-file": {
+			"When a kubeconfig names files as certificate and key, they should not be read",
+			func(_ *api.Config, _ *api.Cluster, u *api.AuthInfo) {
+				u.ClientCertificate, u.ClientKey = "/dev/zero", "/dev/zero"
+			},
+			"client-certificate and client-key name files",
+		},
+		"ca-file": {
+			"When a kubeconfig names a file as authority, it should not be read",
+			func(_ *api.Config, c *api.Cluster, _ *api.AuthInfo) {
+				c.CertificateAuthorityData, c.CertificateAuthority = nil, "/dev/zero"
+			},
+			"certificate-authority names a file",
+		},
+		"exec": {
+			"When a kubeconfig names a program, it should not run",
+			func(_ *api.Config, _ *api.Cluster, u *api.AuthInfo) {
+				u.Token, u.Exec = "", &api.ExecConfig{
+					APIVersion: "client.authentication.k8s.io/v1", Command: "touch", Args: []string{ran}, InteractiveMode: api.NeverExecInteractiveMode,
+				}
+			},
+			"exec runs a program",
+		},
+		"auth-provider": {
+			"When a kubeconfig names a plugin, it should be refused",
+			func(_ *api.Config, _ *api.Cluster, u *api.AuthInfo) {
+				u.Token, u.AuthProvider = "", &api.AuthProviderConfig{Name: "oidc"}
+			},
+			"auth-provider runs a plugin",
+		},
+		"proxy": {
+			"When a kubeconfig names a proxy, it should not be asked",
+			func(_ *api.Config, c *api.Cluster, _ *api.AuthInfo) { c.ProxyURL = internal.URL },
+			"proxy-url isn't allowed",
+		},
+		"insecure": {
+			"When a kubeconfig trusts any server, it should be refused",
+			func(_ *api.Config, c *api.Cluster, _ *api.AuthInfo) {
+				c.CertificateAuthorityData, c.InsecureSkipTLSVerify = nil, true
+			},
+			"insecure-skip-tls-verify",
+		},
+		"plain": {
+			"When a kubeconfig names a server without TLS, it should not be asked",
+			func(_ *api.Config, c *api.Cluster, _ *api.AuthInfo) { c.Server = internal.URL },
+			"server has to be a URL such as https://",
+		},
+		"socket": {
+			"When a kubeconfig names something else than a server, it should be refused",
+			func(_ *api.Config, c *api.Cluster, _ *api.AuthInfo) {
+				c.Server = "https://user:password@" + strings.TrimPrefix(collector.URL, "https://")
+			},
+			"server has to be a URL such as https://",
+		},
+		"impersonation": {
+			"When a kubeconfig impersonates, it should be refused",
+			func(_ *api.Config, _ *api.Cluster, u *api.AuthInfo) { u.Impersonate = "system:admin" },
+			"as, as-uid",
+		},
+		"crowd": {
+			"When a kubeconfig has a crowd of users, it should be refused",
+			func(c *api.Config, _ *api.Cluster, u *api.AuthInfo) {
+				for _, name := range strings.Split("abcdefghijklmnopqrstuvwxyz", "") {
+					c.AuthInfos[name] = u.DeepCopy()
+				}
+			},
+			"it has more than 16 clusters, users or contexts",
+		},
+		"giant": {
+			"When a kubeconfig is a giant, it should be refused",
+			func(_ *api.Config, _ *api.Cluster, u *api.AuthInfo) {
+				u.Token = strings.Repeat("x", kubeconfig.MaxSize)
+			},
+			"it is larger than 128 KiB",
+		},
+		"header": {
+			"When a token would add headers to requests, it should be refused",
+			func(_ *api.Config, _ *api.Cluster, u *api.AuthInfo) { u.Token = "a\r\nImpersonate-User: b" },
+			"token has other characters",
+		},
+		"redirect": {
+			"When a guest redirects the operator, it should not follow",
+			func(_ *api.Config, c *api.Cluster, _ *api.AuthInfo) {
+				c.Server, c.CertificateAuthorityData = redirector.URL, redirector.ca()
+			},
+			"doesn't answer, or refuses the credentials",
+		},
+		"metadata": {
+			"When a kubeconfig leads to a link-local address, it should not be dialed, and say who decides",
+			func(_ *api.Config, c *api.Cluster, _ *api.AuthInfo) { c.Server = "https://169.254.169.254" },
+			"the platform doesn't allow the operator to connect to this address; the platform team sets --guest-networks",
+		},
+		"management": {
+			"When a kubeconfig leads to the management cluster, it should not be dialed",
+			func(_ *api.Config, c *api.Cluster, _ *api.AuthInfo) {
+				c.Server, c.CertificateAuthorityData = "https://"+hostOf(clusters.Management.Config.Host), clusters.Management.Config.CAData
+			},
+			"the platform doesn't allow the operator to connect to this address",
+		},
+	} {
+		t.Run(test.title, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			config := collector.kubeconfig()
+			test.arm(config, config.Clusters["c"], config.AuthInfos["u"])
+			content, err := clientcmd.Write(*config)
+			g.Expect(err).NotTo(HaveOccurred())
+			controlPlane(t, client.ObjectKey{Namespace: "weapons-" + name, Name: name}, "weapons/"+name, content)
+			hostedCluster := hosted(t, "weapons", name, label, nil)
+			reachable := condition(t, hostedCluster, v1beta1.GuestReachable)
+			g.Eventually(reachable).Should(And(HavePrefix("False/Unreachable: "), ContainSubstring(test.want)))
+			g.Consistently(collector.asked, time.Second).Should(BeEmpty())
+			g.Expect(internal.asked()).To(BeEmpty())
+			g.Expect(ran).NotTo(BeAnExistingFile())
+			g.Expect(reachable()).NotTo(ContainSubstring("password"))
+		})
+	}
+}
+
+// TestAddresses is an attacker who has the operator dial for them.
+func TestAddresses(t *testing.T) {
+	g := NewWithT(t)
+
+	t.Run("When the platform says nothing, it should allow public addresses alone", func(t *testing.T) {
+		g := NewWithT(t)
+		policy, err := egress.NewPolicy("")
+		g.Expect(err).NotTo(HaveOccurred())
+		check(g, policy, map[string]bool{
+			"93.184.216.34:443": true, "[2606:2800:220:1:248:1893:25c8:1946]:443": true,
+			"10.0.0.1:443": false, "172.31.0.1:443": false, "192.168.1.1:443": false, "100.64.0.1:443": false, "127.0.0.1:443": false,
+			"169.254.169.254:80": false, "0.0.0.0:443": false, "255.255.255.255:443": false, "224.0.0.1:443": false, "192.0.0.192:80": false,
+			"[::1]:443": false, "[::]:443": false, "[fe80::1]:443": false, "[fd00:ec2::254]:443": false, "[ff02::1]:443": false,
+			"[::ffff:127.0.0.1]:443": false, "[::ffff:10.0.0.1]:443": false, "[64:ff9b::a00:1]:443": false, "[2002:a00:1::]:443": false, "[::7f00:1]:443": false,
+		})
+	})
+
+	t.Run("When the default holds, it should allow private addresses, and neither loopback nor link-local ones", func(t *testing.T) {
+		g := NewWithT(t)
+		policy, err := egress.NewPolicy(egress.Private)
+		g.Expect(err).NotTo(HaveOccurred())
+		check(g, policy, map[string]bool{
+			"10.0.0.1:6443": true, "192.168.1.1:6443": true, "[fd00::1]:6443": true, "93.184.216.34:443": true, "[::ffff:10.0.0.1]:443": true,
+			"127.0.0.1:6443": false, "169.254.169.254:80": false, "[fe80::1]:443": false, "[::ffff:169.254.169.254]:80": false,
+		})
+	})
+
+	t.Run("When an address is the management cluster's, it should be allowed only where it is listed by itself", func(t *testing.T) {
+		g := NewWithT(t)
+		for networks, want := range map[string]bool{"10.0.0.0/8": false, "10.0.0.0/8,10.96.0.1/32": true} {
+			policy, err := egress.NewPolicy(networks)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(policy.Deny(t.Context(), "https://10.96.0.1:443")).To(Succeed())
+			check(g, policy, map[string]bool{"10.96.0.1:443": want, "[::ffff:10.96.0.1]:443": want, "10.96.0.1:6443": true})
+		}
+	})
+
+	_, err := egress.NewPolicy("10.0.0.0")
+	g.Expect(err).To(MatchError(ContainSubstring("is no network")))
+}
+
+func check(g Gomega, policy *egress.Policy, addresses map[string]bool) {
+	for address, allowed := range addresses {
+		err := policy.Check(netip.MustParseAddrPort(address))
+		if allowed {
+			g.Expect(err).NotTo(HaveOccurred(), address)
+		} else {
+			g.Expect(err).To(MatchError(egress.ErrForbidden), address)
+		}
+	}
+}
+
+func hostOf(url string) string { return strings.TrimSuffix(strings.TrimPrefix(url, "https://"), "/") }

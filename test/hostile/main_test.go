@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostile_test
+
+import (
+	"context"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator"
+	"github.com/autonode-io/autonode/operator/scope/scopetest"
+)
+
+var clusters scopetest.Clusters
+
+func TestMain(m *testing.M) { os.Exit(scopetest.Run(m, &clusters)) }
+
+// serve runs an operator until the test ends. It looks after the HostedClusters that have the label.
+func serve(t *testing.T, label string) {
+	t.Helper()
+	serveAs(t, clusters.Management.Config, label)
+}
+
+// serveAs does it with a way to the management cluster that a test has made.
+func serveAs(t *testing.T, config *rest.Config, label string) {
+	t.Helper()
+	g := NewWithT(t)
+	_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
+		definition("cluster.x-k8s.io", "MachineDeployment", "machinedeployments", "v1beta2"),
+		definition("infrastructure.cluster.x-k8s.io", "KwokMachine", "kwokmachines", "v1beta1"),
+		definition("infrastructure.cluster.x-k8s.io", "KwokMachineTemplate", "kwokmachinetemplates", "v1beta1"),
+		definition("bootstrap.cluster.x-k8s.io", "KubeadmConfig", "kubeadmconfigs", "v1beta2"),
+		definition("bootstrap.cluster.x-k8s.io", "KubeadmConfigTemplate", "kubeadmconfigtemplates", "v1beta2"),
+	}})
+	g.Expect(err).NotTo(HaveOccurred())
+	options := operator.Options{
+		SkipNameValidation: true, GuestConnectRetry: 200 * time.Millisecond, GuestNetworks: "127.0.0.0/8", RegistryNetworks: "127.0.0.0/8",
+		HostedClusterSelector: label, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label,
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		err := operator.Run(ctx, config, options)
+		if err != nil {
+			t.Errorf("the operator ended with %v", err)
+		}
+		close(done)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+}
+
+func definition(group, kind, plural, version string) *apiextensionsv1.CustomResourceDefinition {
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: group, Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: version, Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{
+					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)},
+				},
+			}},
+		},
+	}
+}
+
+// namespace makes a namespace.
+func namespace(t *testing.T, name string) {
+	t.Helper()
+	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	NewWithT(t).Expect(client.IgnoreAlreadyExists(clusters.Management.Client.Create(t.Context(), object))).To(Succeed())
+}
+
+// controlPlane makes a Cluster whose infrastructure is provisioned, and its kubeconfig. It names a HostedCluster if that isn't empty.
+func controlPlane(t *testing.T, key client.ObjectKey, hostedCluster string, kubeconfig []byte) *clusterv1.Cluster {
+	t.Helper()
+	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
+	namespace(t, key.Namespace)
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	if hostedCluster != "" {
+		cluster.Annotations = map[string]string{v1beta1.ConsentAnnotation: hostedCluster}
+	}
+	g.Expect(management.Create(ctx, cluster)).To(Succeed())
+	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
+	g.Expect(management.Status().Update(ctx, cluster)).To(Succeed())
+	g.Expect(management.Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name + "-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: key.Name}},
+		Type:       clusterv1.ClusterSecretType,
+		Data:       map[string][]byte{"value": kubeconfig},
+	})).To(Succeed())
+	return cluster
+}
+
+// hosted makes a HostedCluster with AutoNode, and has it go without finalizers when the test ends.
+func hosted(t *testing.T, namespaceName, name, label string, change func(*v1beta1.HostedCluster)) *v1beta1.HostedCluster {
+	t.Helper()
+	g, management := NewWithT(t), clusters.Management.Client
+	namespace(t, namespaceName)
+	hostedCluster := &v1beta1.HostedCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: name, Labels: map[string]string{label: ""}},
+		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: "127.0.0.1:1/release:1.36.3"}, AutoNode: scopetest.AutoNode()},
+	}
+	if change != nil {
+		change(hostedCluster)
+	}
+	g.Expect(management.Create(t.Context(), hostedCluster)).To(Succeed())
+	t.Cleanup(func() {
+		g, ctx := NewWithT(t), context.Background()
+		g.Eventually(func() error {
+			err := management.Get(ctx, client.ObjectKeyFromObject(hostedCluster), hostedCluster)
+			if err != nil {
+				return client.IgnoreNotFound(err)
+			}
+			hostedCluster.Finalizers = nil
+			if err := management.Update(ctx, hostedCluster); err != nil {
+				return err
+			}
+			return client.IgnoreNotFound(management.Delete(ctx, hostedCluster))
+		}).Should(Succeed())
+	})
+	return hostedCluster
+}
+
+// condition reads what is said of a HostedCluster, as "Status/Reason: message".
+func condition(t *testing.T, hostedCluster *v1beta1.HostedCluster, conditionType string) func() string {
+	return func() string {
+		read := &v1beta1.HostedCluster{}
+		if err := clusters.Management.Client.Get(t.Context(), client.ObjectKeyFromObject(hostedCluster), read); err != nil {
+			return err.Error()
+		}
+		c := meta.FindStatusCondition(read.Status.Conditions, conditionType)
+		if c == nil {
+			return ""
+		}
+		return string(c.Status) + "/" + c.Reason + ": " + c.Message
+	}
+}
+
+// foreign is a server of an attacker's, or one that nobody is to reach.
+type foreign struct {
+	*httptest.Server
+
+	mu       sync.Mutex
+	requests []string
+}
+
+// listen starts a foreign server. Answer is nil for one that answers with an empty object.
+func listen(t *testing.T, secure bool, answer http.HandlerFunc) *foreign {
+	t.Helper()
+	f := &foreign{}
+	f.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		f.requests = append(f.requests, r.Method+" "+r.URL.Path+" "+r.Header.Get("Authorization"))
+		f.mu.Unlock()
+		if answer != nil {
+			answer(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte("{}"))
+	}))
+	if secure {
+		f.StartTLS()
+	} else {
+		f.Start()
+	}
+	t.Cleanup(f.Close)
+	return f
+}
+
+func (f *foreign) asked() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]string{}, f.requests...)
+}
+
+// ca is what a kubeconfig trusts the server by.
+func (f *foreign) ca() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.Certificate().Raw})
+}
+
+// kubeconfig is a good one, with a token.
+func (f *foreign) kubeconfig() *api.Config {
+	return &api.Config{
+		CurrentContext: "c",
+		Contexts:       map[string]*api.Context{"c": {Cluster: "c", AuthInfo: "u"}},
+		Clusters:       map[string]*api.Cluster{"c": {Server: f.URL, CertificateAuthorityData: f.ca()}},
+		AuthInfos:      map[string]*api.AuthInfo{"u": {Token: "the-attackers-own"}},
+	}
+}

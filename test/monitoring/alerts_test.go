@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package monitoring_test
+
+import (
+	"context"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/timestamp"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/template"
+	"github.com/prometheus/prometheus/util/annotations"
+)
+
+// recorded are series with a sample a minute, as Prometheus' own tests write them: `metric{label="value"} 1x10 0x10`.
+type recorded []promql.Series
+
+func record(t *testing.T, series ...string) recorded {
+	t.Helper()
+	var all recorded
+	for _, line := range series {
+		lset, values, err := parser.ParseSeriesDesc(line)
+		NewWithT(t).Expect(err).NotTo(HaveOccurred(), line)
+		one := promql.Series{Metric: lset}
+		for minute, value := range values {
+			if !value.Omitted {
+				one.Floats = append(one.Floats, promql.FPoint{T: int64(minute) * time.Minute.Milliseconds(), F: value.Value})
+			}
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// Querier implements storage.Queryable.
+func (r recorded) Querier(int64, int64) (storage.Querier, error) { return &querier{all: r}, nil }
+
+type querier struct {
+	storage.MockQuerier // says nothing of labels, which no query asks for
+	all                 recorded
+}
+
+func (q *querier) Select(_ context.Context, _ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+	set := &seriesSet{at: -1}
+	for _, series := range q.all {
+		if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(series.Metric.Get(m.Name)) }) {
+			set.found = append(set.found, series)
+		}
+	}
+	return set
+}
+
+type seriesSet struct {
+	found recorded
+	at    int
+}
+
+func (s *seriesSet) Next() bool                        { s.at++; return s.at < len(s.found) }
+func (s *seriesSet) At() storage.Series                { return promql.NewStorageSeries(s.found[s.at]) }
+func (s *seriesSet) Err() error                        { return nil }
+func (s *seriesSet) Warnings() annotations.Annotations { return nil }
+
+// firing evaluates an alert every minute, as Prometheus does, for as long as anything was recorded. It returns what fires, by the minute
+// in which that begins, and checks that what it says can be read.
+func firing(t *testing.T, alert rule, series recorded, minutes int) map[string]int {
+	t.Helper()
+	g := NewWithT(t)
+	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Minute, LookbackDelta: 5 * time.Minute})
+	defer engine.Close()
+	hold, err := model.ParseDuration(alert.For)
+	g.Expect(err).NotTo(HaveOccurred(), alert.Alert)
+	active, fires := map[string]int{}, map[string]int{}
+	for minute := range minutes {
+		at := time.Unix(0, 0).Add(time.Duration(minute) * time.Minute)
+		asked, err := engine.NewInstantQuery(t.Context(), series, nil, alert.Expr, at)
+		g.Expect(err).NotTo(HaveOccurred(), alert.Alert)
+		result := asked.Exec(t.Context())
+		vector, err := result.Vector()
+		g.Expect(err).NotTo(HaveOccurred(), alert.Alert)
+		now := map[string]int{}
+		for _, sample := range vector {
+			name := sample.Metric.String()
+			now[name] = minute
+			if since, ok := active[name]; ok {
+				now[name] = since
+			}
+			if _, already := fires[name]; !already && time.Duration(minute-now[name])*time.Minute >= time.Duration(hold) {
+				fires[name] = minute
+				expectReadable(t, alert, sample, at)
+			}
+		}
+		active = now
+		asked.Close()
+	}
+	return fires
+}
+
+// expectReadable expands what an alert says.
+func expectReadable(t *testing.T, alert rule, sample promql.Sample, at time.Time) {
+	t.Helper()
+	data := template.AlertTemplateData(sample.Metric.Map(), nil, "", sample)
+	for name, text := range alert.Annotations {
+		expander := template.NewTemplateExpander(t.Context(), "{{$labels := .Labels}}{{$value := .Value}}"+text, name, data,
+			model.Time(timestamp.FromTime(at)), nil, &url.URL{}, nil)
+		said, err := expander.Expand()
+		if err != nil || strings.Contains(said, "<no value>") || strings.Contains(said, "{{") {
+			t.Errorf("%s: its %s is %q: %v", alert.Alert, name, said, err)
+		}
+	}
+}
+
+// never is when an alert fires that doesn't.
+const never = -1
+
+// cases of alerts. Each alert has one in which it fires and one in which it doesn't.
+var cases = []struct {
+	alert, name string
+	series      []string
+	// fires from this minute on, or never; with these labels.
+	fires int
+	as    string
+}{
+	{alert: "AutoNodeOperatorAbsent", name: "When no operator serves anything, it should fire after five minutes",
+		series: []string{`autonode_enabled{namespace="clusters", name="blue"} 1x60`}, fires: 5, as: `{}`},
+	{alert: "AutoNodeOperatorAbsent", name: "When replicas wait and none holds the Lease, it should fire",
+		series: []string{
+			`leader_election_master_status{name="autonode-operator", pod="a"} 0x60`, `leader_election_master_status{name="autonode-operator", pod="b"} 0x60`,
+			`leader_election_master_status{name="autonode-operator-1a2b3c4d", pod="c"} 1x60`,
+		}, fires: 5, as: `{name="autonode-operator"}`},
+	{alert: "AutoNodeOperatorAbsent", name: "When another replica takes over within five minutes, it should not fire",
+		series: []string{
+			`leader_election_master_status{name="autonode-operator", pod="a"} 1x10 0x50`, `leader_election_master_status{name="autonode-operator", pod="b"} 0x14 1x46`,
+		}, fires: never},
+	{alert: "AutoNodeDegraded", name: "When Karpenter isn't available, it should fire after ten minutes, whoever is the operator's leader",
+		series: []string{
+			`autonode_condition{namespace="clusters", name="blue", type="AutoNodeEnabled", status="False", reason="AutoNodeDegraded", pod="a"} 1x6 stale`,
+			`autonode_condition{namespace="clusters", name="blue", type="AutoNodeEnabled", status="False", reason="AutoNodeDegraded", pod="b"} _x6 1x60`,
+		}, fires: 10, as: `{name="blue", namespace="clusters"}`},
+	{alert: "AutoNodeDegraded", name: "When AutoNode is merely being started, it should not fire",
+		series: []string{`autonode_condition{namespace="clusters", name="blue", type="AutoNodeEnabled", status="False", reason="AutoNodeProgressing"} 1x60`}, fires: never},
+	{alert: "AutoNodeEvaluationFailed", name: "When the operator fails for a quarter of an hour, it should fire",
+		series: []string{`autonode_condition{namespace="clusters", name="blue", type="AutoNodeEnabled", status="Unknown", reason="AutoNodeEvaluationFailed"} 1x60`},
+		fires:  15, as: `{name="blue", namespace="clusters"}`},
+	{alert: "AutoNodeEvaluationFailed", name: "When the operator fails now and then, it should not fire",
+		series: []string{`autonode_condition{namespace="clusters", name="blue", type="AutoNodeEnabled", status="Unknown", reason="AutoNodeEvaluationFailed"} 1x10 _x10 1x10`},
+		fires:  never},
+	{alert: "AutoNodeRolloutStuck", name: "When a rollout takes longer than half an hour, it should fire five minutes later",
+		series: []string{`autonode_progressing_seconds{namespace="clusters", name="blue"} 0+60x60`, `autonode_state{namespace="clusters", name="blue", state="Progressing"} 1x60`},
+		fires:  36, as: `{name="blue", namespace="clusters"}`},
+	{alert: "AutoNodeRolloutStuck", name: "When an input is missing, it should leave that to other alerts",
+		series: []string{`autonode_progressing_seconds{namespace="clusters", name="blue"} 0+60x60`, `autonode_state{namespace="clusters", name="blue", state="Waiting"} 1x60`},
+		fires:  never},
+	{alert: "AutoNodeRolloutStuck", name: "When a rollout takes twenty minutes, it should not fire",
+		series: []string{`autonode_progressing_seconds{namespace="clusters", name="blue"} 0+60x20 0x40`, `autonode_state{namespace="clusters", name="blue", state="Progressing"} 1x60`},
+		fires:  never},
+	{alert: "AutoNodeUpdateSlow", name: "When an update takes longer than a day, it should fire",
+		series: []string{`autonode_updating_seconds{namespace="clusters", name="blue"} 86400+60x60`, `autonode_state{namespace="clusters", name="blue", state="Upgrading"} 1x60`},
+		fires:  16, as: `{name="blue", namespace="clusters"}`},
+	{alert: "AutoNodeUpdateSlow", name: "When nodes wait for their maintenance window, it should not fire",
+		series: []string{
+			`autonode_updating_seconds{namespace="clusters", name="blue"} 90000+60x60`, `autonode_state{namespace="clusters", name="blue", state="Upgrading"} 1x60`,
+			`autonode_condition{namespace="clusters", name="blue", type="NodesUpToDate", status="False", reason="NodeUpgradeHeld"} 1x60`,
+		}, fires: never},
+	{alert: "AutoNodeWaiting", name: "When an input is missing for half an hour, it should fire",
+		series: []string{
+			`autonode_state{namespace="clusters", name="blue", state="Waiting"} 1x60`,
+			`autonode_condition{namespace="clusters", name="blue", type="AutoNodeEnabled", status="False", reason="AutoNodeWaiting"} 1x60`,
+			`autonode_condition{namespace="clusters", name="blue", type="ReleaseResolved", status="True", reason="AsExpected"} 1x60`,
+		}, fires: 30, as: `{name="blue", namespace="clusters"}`},
+	{alert: "AutoNodeWaiting", name: "When the payload is what is missing, it should leave that to AutoNodeReleaseUnresolved",
+		series: []string{
+			`autonode_state{namespace="clusters", name="blue", state="Waiting"} 1x60`,
+			`autonode_condition{namespace="clusters", name="blue", type="ReleaseResolved", status="False", reason="ImageNotFound"} 1x60`,
+		}, fires: never},
+	{alert: "AutoNodeWaiting", name: "When the operator's own failure is why, it should leave that to AutoNodeEvaluationFailed",
+		series: []string{
+			`autonode_state{namespace="clusters", name="blue", state="Waiting"} 1x60`,
+			`autonode_condition{namespace="clusters", name="blue", type="AutoNodeEnabled", status="Unknown", reason="AutoNodeEvaluationFailed"} 1x60`,
+		}, fires: never},
+	{alert: "AutoNodeReleaseUnresolved", name: "When the payload can't be pulled for a quarter of an hour, it should fire and name the reason",
+		series: []string{`autonode_condition{namespace="clusters", name="blue", type="ReleaseResolved", status="False", reason="ImagePullUnauthorized"} 1x60`},
+		fires:  15, as: `{name="blue", namespace="clusters", reason="ImagePullUnauthorized"}`},
+	{alert: "AutoNodeReleaseUnresolved", name: "When the cluster is paused, it should not fire",
+		series: []string{
+			`autonode_condition{namespace="clusters", name="blue", type="ReleaseResolved", status="False", reason="ImagePullUnauthorized"} 1x60`,
+			`autonode_state{namespace="clusters", name="blue", state="Paused"} 1x60`,
+		}, fires: never},
+	{alert: "AutoNodeGuestUnreachable", name: "When a guest doesn't answer for ten minutes, it should fire",
+		series: []string{
+			`autonode_condition{namespace="clusters", name="blue", type="GuestReachable", status="False", reason="Unreachable"} 1x60`,
+			`autonode_state{namespace="clusters", name="blue", state="Degraded"} 1x60`,
+		}, fires: 10, as: `{name="blue", namespace="clusters"}`},
+	{alert: "AutoNodeGuestUnreachable", name: "When a guest is away for five minutes, or another cluster is paused, it should not fire",
+		series: []string{
+			`autonode_condition{namespace="clusters", name="blue", type="GuestReachable", status="False", reason="Unreachable"} 1x5 stale`,
+			`autonode_condition{namespace="clusters", name="green", type="GuestReachable", status="False", reason="Unreachable"} 1x60`,
+			`autonode_state{namespace="clusters", name="green", state="Paused"} 1x60`,
+		}, fires: never},
+	{alert: "AutoNodeCertificateRequestsDenied", name: "When a forged request is denied, it should fire",
+		series: []string{`autonode_certificate_requests_total{signer="kubernetes.io/kubelet-serving", decision="denied", reason="AddressMismatch"} 0x10 1x50`},
+		fires:  12, as: `{reason="AddressMismatch", signer="kubernetes.io/kubelet-serving"}`},
+	{alert: "AutoNodeCertificateRequestsDenied", name: "When a request is denied because its Machine has gone, or is approved, it should not fire",
+		series: []string{
+			`autonode_certificate_requests_total{signer="kubernetes.io/kubelet-serving", decision="denied", reason="MachineMissing"} 0x10 1x50`,
+			`autonode_certificate_requests_total{signer="kubernetes.io/kubelet-serving", decision="approved", reason="NodeIdentityConfirmed"} 0+1x60`,
+		}, fires: never},
+	{alert: "AutoNodeDrainOverdue", name: "When a drain isn't done a quarter of an hour after its deadline, it should fire",
+		series: []string{`autonode_drain_deadline_timestamp_seconds{namespace="clusters", name="blue"} 600x60`}, // ten minutes
+		fires:  31, as: `{name="blue", namespace="clusters"}`},
+	{alert: "AutoNodeDrainOverdue", name: "When nothing may be forced, or the guest is off, or the drain is done in time, it should not fire",
+		series: []string{
+			`autonode_drain_deadline_timestamp_seconds{namespace="clusters", name="blue"} 600x60`,
+			`autonode_condition{namespace="clusters", name="blue", type="AutoNodeEnabled", status="False", reason="AutoNodeDrainStopped"} 1x60`,
+			`autonode_drain_deadline_timestamp_seconds{namespace="clusters", name="green"} 600x60`,
+			`autonode_condition{namespace="clusters", name="green", type="GuestReachable", status="False", reason="Unreachable"} 1x60`,
+			`autonode_drain_deadline_timestamp_seconds{namespace="clusters", name="red"} 600x12 stale`,
+		}, fires: never},
+	{alert: "AutoNodeDrainStopped", name: "When a drain is stopped at its deadline, it should fire",
+		series: []string{`autonode_condition{namespace="clusters", name="blue", type="AutoNodeEnabled", status="False", reason="AutoNodeDrainStopped"} 1x60`},
+		fires:  5, as: `{name="blue", namespace="clusters"}`},
+	{alert: "AutoNodeDrainStopped", name: "When a drain goes on, it should not fire",
+		series: []string{`autonode_condition{namespace="clusters", name="blue", type="AutoNodeEnabled", status="False", reason="AutoNodeDraining"} 1x60`}, fires: never},
+	{alert: "KarpenterWithoutLeader", name: "When no replica of a cluster's Karpenter is active for five minutes, it should fire",
+		series: []string{
+			`leader_election_master_status{name="karpenter-leader-election", namespace="clusters-blue", pod="a"} 0x60`,
+			`leader_election_master_status{name="karpenter-leader-election", namespace="clusters-blue", pod="b"} 0x60`,
+			`leader_election_master_status{name="karpenter-leader-election", namespace="clusters-green", pod="c"} 1x60`,
+		}, fires: 5, as: `{namespace="clusters-blue"}`},
+	{alert: "KarpenterWithoutLeader", name: "When one replica is active, or the operator is what has no leader, it should not fire",
+		series: []string{
+			`leader_election_master_status{name="karpenter-leader-election", namespace="clusters-blue", pod="a"} 0x60`,
+			`leader_election_master_status{name="karpenter-leader-election", namespace="clusters-blue", pod="b"} 1x60`,
+			`leader_election_master_status{name="autonode-operator", namespace="autonode-system", pod="c"} 0x60`,
+		}, fires: never},
+	{alert: "KarpenterSuspended", name: "When the management cluster doesn't answer Karpenter for five minutes, it should fire",
+		series: []string{`karpenter_clusterapi_suspended{namespace="clusters-blue", pod="a"} 0x10 1x50`}, fires: 16, as: `{namespace="clusters-blue"}`},
+	{alert: "KarpenterSuspended", name: "When it answers again after three minutes, it should not fire",
+		series: []string{`karpenter_clusterapi_suspended{namespace="clusters-blue", pod="a"} 0x10 1x3 0x40`}, fires: never},
+	{alert: "KarpenterMachinesNotJoining", name: "When Machines follow one another for half an hour and none becomes a node, it should fire",
+		series: []string{
+			`karpenter_clusterapi_machines{namespace="clusters-blue", nodepool="general", phase="Provisioning"} 3x10 stale _x5 3x80`,
+			`karpenter_clusterapi_machine_launch_duration_seconds_count{namespace="clusters-blue", stage="ready"} 7x100`,
+			`karpenter_clusterapi_machine_launch_duration_seconds_count{namespace="clusters-blue", stage="provisioned"} 0+1x100`,
+		}, fires: 30, as: `{namespace="clusters-blue", nodepool="general"}`},
+	{alert: "KarpenterMachinesNotJoining", name: "When some Machine becomes a node every quarter of an hour, it should not fire",
+		series: []string{
+			`karpenter_clusterapi_machines{namespace="clusters-blue", nodepool="general", phase="Provisioning"} 3x100`,
+			`karpenter_clusterapi_machine_launch_duration_seconds_count{namespace="clusters-blue", stage="ready"} 7x14 8x15 9x15 10x15 11x15 12x15`,
+		}, fires: never},
+	{alert: "KarpenterMachinesNotJoining", name: "When all Machines run, it should not fire",
+		series: []string{`karpenter_clusterapi_machines{namespace="clusters-blue", nodepool="general", phase="Running"} 3x100`}, fires: never},
+	{alert: "KarpenterOfferingsUnavailable", name: "When pods wait while an offering rests, though it is tried now and then, it should fire",
+		series: []string{
+			`karpenter_clusterapi_offering_unavailable{namespace="clusters-blue", instance_type="c4", zone="a", reason="InsufficientCapacity"} 1x10 stale _x3 1x60`,
+			`karpenter_pods_state{namespace="clusters-blue", phase="Pending", scheduled="false", name="web-1"} 1x100`,
+		}, fires: 15, as: `{namespace="clusters-blue", reason="InsufficientCapacity"}`},
+	{alert: "KarpenterOfferingsUnavailable", name: "When no pod waits, or those of another cluster do, it should not fire",
+		series: []string{
+			`karpenter_clusterapi_offering_unavailable{namespace="clusters-blue", instance_type="c4", zone="a", reason="InsufficientCapacity"} 1x60`,
+			`karpenter_pods_state{namespace="clusters-blue", phase="Running", scheduled="true", name="web-1"} 1x60`,
+			`karpenter_pods_state{namespace="clusters-green", phase="Pending", scheduled="false", name="web-1"} 1x60`,
+		}, fires: never},
+	{alert: "KarpenterRepairsHeld", name: "When unhealthy machines aren't replaced for a quarter of an hour, it should fire",
+		series: []string{`karpenter_clusterapi_machine_repairs_held{namespace="clusters-blue", nodepool="general"} 4x60`},
+		fires:  15, as: `{namespace="clusters-blue", nodepool="general"}`},
+	{alert: "KarpenterRepairsHeld", name: "When none is held, it should not fire",
+		series: []string{`karpenter_clusterapi_machine_repairs_held{namespace="clusters-blue", nodepool="general"} 0x60`}, fires: never},
+}
+
+func TestAlertsFire(t *testing.T) {
+	rules := map[string]rule{}
+	for _, alert := range alerts(t) {
+		rules[alert.Alert] = alert
+	}
+	told := map[string][]bool{}
+	for _, tc := range cases {
+		told[tc.alert] = append(told[tc.alert], tc.fires != never)
+		t.Run(tc.alert+": "+tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			g.Expect(rules).To(HaveKey(tc.alert))
+			want := map[string]int{}
+			if tc.fires != never {
+				want[tc.as] = tc.fires
+			}
+			g.Expect(firing(t, rules[tc.alert], record(t, tc.series...), 60)).To(Equal(want), "the minute from which it fires, by labels")
+		})
+	}
+	t.Run("When there is an alert, there should be a case in which it fires and one in which it doesn't", func(t *testing.T) {
+		for name := range rules {
+			if !slices.Contains(told[name], true) || !slices.Contains(told[name], false) {
+				t.Errorf("%s has cases that fire: %v", name, told[name])
+			}
+		}
+	})
+	t.Run("When a case has a series, a program should serve it", func(t *testing.T) {
+		g := NewWithT(t)
+		p := served(t)
+		for _, tc := range cases {
+			for _, series := range record(t, tc.series...) {
+				metric := series.Metric.Get(metricName)
+				g.Expect(p.has(metric)).To(BeTrue(), "%s of a case of %s", metric, tc.alert)
+			}
+		}
+	})
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Mutants breaks the code in the ways that the patches beside it say, one at a time, in a copy of the repository, and runs the tests that each
+// names. A mutant that no test fails for survives, and then the tests wouldn't notice somebody's mistake either: the program fails.
+//
+//	make mutants
+//	make mutants ARGS='-run certificate'
+//
+// A patch begins with lines such as these, which say what is broken, and what notices:
+//
+//	Breaks: a newer API server counts at once
+//	Package: ./karpenter/version
+//	Run: TestNewLeader
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// timeout of the tests of one mutant. One that hangs dies, too.
+const timeout = 8 * time.Minute
+
+func main() {
+	run := flag.String("run", "", "regular expression that chooses mutants by name")
+	list := flag.Bool("list", false, "list the mutants, and do nothing")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err := mutate(ctx, os.Stdout, *run, *list)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(1)
+	}
+}
+
+// mutant is a patch and the tests that have to fail with it.
+type mutant struct {
+	name, patch, breaks, pkg, run string
+}
+
+// read reads a patch's first lines.
+func read(path string) (mutant, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return mutant{}, err
+	}
+	m := mutant{name: strings.TrimSuffix(filepath.Base(path), ".patch"), patch: path}
+	header, _, _ := strings.Cut(string(content), "\n--- ")
+	for line := range strings.Lines(header) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		switch key {
+		case "Breaks":
+			m.breaks = value
+		case "Package":
+			m.pkg = value
+		case "Run":
+			m.run = value
+		}
+	}
+	if m.breaks == "" || m.pkg == "" || m.run == "" {
+		return mutant{}, fmt.Errorf("%s lacks Breaks, Package or Run", path)
+	}
+	return m, nil
+}
+
+func mutate(ctx context.Context, out io.Writer, choose string, list bool) error {
+	chosen, err := regexp.Compile(choose)
+	if err != nil {
+		return fmt.Errorf("reading -run: %w", err)
+	}
+	root, err := git(ctx, ".", "rev-parse", "--show-toplevel")
+	if err != nil {
+		return err
+	}
+	root = strings.TrimSpace(root)
+	paths, err := filepath.Glob(filepath.Join(root, "test", "mutants", "*.patch"))
+	if err != nil {
+		return err
+	}
+	var mutants []mutant
+	for _, path := range paths {
+		m, err := read(path)
+		if err != nil {
+			return err
+		}
+		if chosen.MatchString(m.name) {
+			mutants = append(mutants, m)
+		}
+	}
+	if len(mutants) == 0 {
+		return fmt.Errorf("none of %d mutants matches %q", len(paths), choose)
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	defer func() { _ = table.Flush() }()
+	if list {
+		for _, m := range mutants {
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", m.name, m.breaks, m.pkg, m.run)
+		}
+		return nil
+	}
+	tree, err := os.MkdirTemp("", "autonode-mutants-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(tree) }()
+	if err := copyTree(ctx, root, tree); err != nil {
+		return fmt.Errorf("copying the repository: %w", err)
+	}
+	var survivors []string
+	sound := map[string]error{} // the tests without a mutant
+	for _, m := range mutants {
+		began := time.Now()
+		key := m.pkg + " " + m.run
+		if _, tried := sound[key]; !tried {
+			_, sound[key] = test(ctx, tree, m)
+		}
+		verdict := "fails without it, too"
+		if sound[key] == nil {
+			if verdict, err = m.try(ctx, tree); err != nil {
+				return err
+			}
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if verdict != dies {
+			survivors = append(survivors, m.name)
+		}
+		fmt.Fprintf(out, "%-24s %-36s %-44s %s\n", verdict, m.name, key, time.Since(began).Round(time.Second))
+	}
+	fmt.Fprintf(out, "%d of %d mutants die\n", len(mutants)-len(survivors), len(mutants))
+	if len(survivors) > 0 {
+		return fmt.Errorf("these don't: %s", strings.Join(survivors, ", "))
+	}
+	return nil
+}
+
+const dies = "dies"
+
+// try applies a mutant, runs its tests, and takes it back.
+func (m mutant) try(ctx context.Context, tree string) (verdict string, err error) {
+	if _, err := git(ctx, tree, "apply", m.patch); err != nil {
+		return "", fmt.Errorf("%s doesn't apply any more: %w", m.name, err)
+	}
+	defer func() {
+		_, back := git(context.WithoutCancel(ctx), tree, "apply", "--reverse", m.patch)
+		err = errors.Join(err, back)
+	}()
+	said, failed := test(ctx, tree, m)
+	switch {
+	case failed == nil:
+		return "SURVIVES", nil
+	case bytes.Contains(said, []byte("[build failed]")), bytes.Contains(said, []byte("[setup failed]")):
+		return "doesn't compile", nil
+	case bytes.Contains(said, []byte("--- FAIL")), bytes.Contains(said, []byte("panic: ")):
+		return dies, nil
+	default:
+		return "", fmt.Errorf("testing %s: %w\n%s", m.name, failed, said)
+	}
+}
+
+func test(ctx context.Context, tree string, m mutant) (said []byte, err error) {
+	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-failfast", "-timeout="+timeout.String(), "-run="+m.run, m.pkg)
+	cmd.Dir = tree
+	said, err = cmd.CombinedOutput()
+	if err == nil && bytes.Contains(said, []byte("no tests to run")) {
+		return said, fmt.Errorf("%s has no test %s", m.pkg, m.run)
+	}
+	return said, err
+}
+
+// copyTree copies what git knows of, and what it would if it were added.
+func copyTree(ctx context.Context, from, to string) error {
+	files, err := git(ctx, from, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Compact(strings.Split(strings.Trim(files, "\x00"), "\x00")) {
+		content, err := os.ReadFile(filepath.Join(from, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // deleted, and not committed
+		}
+		if err != nil {
+			return err
+		}
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(to, name), content, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// git returns what git prints. It mustn't find a repository around the copy.
+func git(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(dir))
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("git %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(said.String()))
+	}
+	return string(out), nil
+}

@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package targets tests that the Makefile runs every test that there is.
+package targets

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wiring_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	dto "github.com/prometheus/client_model/go"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/karpenter/pkg/apis"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/assets/manifest"
+	"github.com/autonode-io/autonode/karpenter"
+	"github.com/autonode-io/autonode/karpenter/leadership"
+	"github.com/autonode-io/autonode/karpenter/orphan"
+	"github.com/autonode-io/autonode/karpenter/sandbox"
+	"github.com/autonode-io/autonode/karpenter/version"
+	"github.com/autonode-io/autonode/test/world/fault"
+	"github.com/autonode-io/autonode/test/world/pki"
+	"github.com/autonode-io/autonode/test/world/port"
+)
+
+func TestMain(m *testing.M) { os.Exit(sandbox.Main(m)) }
+
+const (
+	soon = time.Minute
+	// poolName is the NodePool's that the sandbox's NodeClaims are of.
+	poolName = "general"
+	poll     = 100 * time.Millisecond
+	// tempted is how long a Karpenter that decides nothing is watched. The same change makes one that decides act within that time.
+	tempted = 20 * time.Second
+)
+
+// kubeconfig writes one for a test's program.
+func kubeconfig(t *testing.T, name string, cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) string {
+	t.Helper()
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name], config.AuthInfos[name] = cluster, user
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	config.CurrentContext = name
+	path := filepath.Join(t.TempDir(), name)
+	NewWithT(t).Expect(clientcmd.WriteToFile(*config, path)).To(Succeed())
+	return path
+}
+
+// world is a sandbox with a whole Karpenter in it. The management cluster is behind a proxy.
+type world struct {
+	*sandbox.Sandbox
+	management *fault.Proxy
+	nodeClass  *v1alpha1.ClusterAPINodeClass
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	g := NewWithT(t)
+	w := &world{Sandbox: sandbox.New(t)}
+	w.InfrastructureTemplate.SetAnnotations(map[string]string{
+		"capacity.cluster-autoscaler.kubernetes.io/cpu": "4", "capacity.cluster-autoscaler.kubernetes.io/memory": "8Gi", v1alpha1.PriceAnnotation: "0.1",
+	})
+	g.Expect(w.Admin.Update(t.Context(), w.InfrastructureTemplate)).To(Succeed())
+	w.Cluster.Status.FailureDomains = []clusterv1.FailureDomain{{Name: "a"}}
+	g.Expect(w.Admin.Status().Update(t.Context(), w.Cluster)).To(Succeed())
+	w.nodeClass = &v1alpha1.ClusterAPINodeClass{
+		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
+		Spec: v1alpha1.ClusterAPINodeClassSpec{
+			ShapeSelectors: v1alpha1.ShapeSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
+				APIGroup: sandbox.TestMachine.Group, Kind: "TestMachineTemplate",
+			}}},
+			Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
+				APIGroup: sandbox.KubeadmConfig.Group, Kind: "KubeadmConfigTemplate", Name: w.BootstrapTemplate.GetName(),
+			}},
+		},
+	}
+	g.Expect(w.Admin.Create(t.Context(), w.nodeClass)).To(Succeed())
+	// Ready, as of a Karpenter that ran before.
+	for _, condition := range v1alpha1.ReadyConditions() {
+		w.nodeClass.StatusConditions().SetTrue(condition)
+	}
+	g.Expect(w.Admin.Status().Update(t.Context(), w.nodeClass)).To(Succeed())
+	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: poolName}}
+	pool.Spec.Template.Labels = map[string]string{"example.com/of": "pool"} // which the sandbox's NodeClaims haven't
+	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: w.nodeClass.Name}
+	pool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
+	pool.Spec.Template.Spec.ExpireAfter = karpv1.MustParseNillableDuration("Never")
+	pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("Never")
+	g.Expect(w.Admin.Create(t.Context(), pool)).To(Succeed())
+
+	ca, err := pki.NewAuthority("management")
+	g.Expect(err).NotTo(HaveOccurred())
+	w.management, err = fault.Start(t.Context(), fault.Config{Upstream: w.Management.GetConfig(), CA: ca})
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { NewWithT(t).Expect(w.management.Close()).To(Succeed()) })
+	pair, err := ca.Client("karpenter", "system:masters")
+	g.Expect(err).NotTo(HaveOccurred())
+	guest := rest.CopyConfig(w.Guest.GetConfig())
+	g.Expect(rest.LoadTLSFiles(guest)).To(Succeed())
+	ports := port.New()
+	t.Cleanup(func() { NewWithT(t).Expect(ports.Close()).To(Succeed()) })
+	for _, variable := range []string{"METRICS_PORT", "HEALTH_PROBE_PORT"} {
+		number, err := ports.Next()
+		g.Expect(err).NotTo(HaveOccurred())
+		t.Setenv(variable, strconv.Itoa(number))
+	}
+	t.Setenv("KUBECONFIG", "") // Karpenter sets it
+	t.Setenv("LEADER_ELECTION_NAMESPACE", w.Namespace)
+	t.Setenv("LEADER_ELECTION_NAME", "karpenter-leader-election")
+	t.Setenv("LOG_LEVEL", "error")
+	t.Setenv("FEATURE_GATES", "NodeOverlay=true,NodeRepair=true,StaticCapacity=true,CapacityBuffer=true")
+	buffers, err := manifest.Decode(apis.CapacityBufferCRD, &apiextensionsv1.CustomResourceDefinition{})
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = envtest.InstallCRDs(w.Guest.GetConfig(), envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{buffers}})
+	g.Expect(err).NotTo(HaveOccurred())
+	args := os.Args
+	t.Cleanup(func() { os.Args = args })
+	os.Args = []string{
+		"karpenter-clusterapi", "--cluster-name=" + w.Cluster.Name, "--namespace=" + w.Namespace, "--node-upgrade-window=" + version.Never,
+		"--management-kubeconfig=" + kubeconfig(t, "management", &clientcmdapi.Cluster{Server: w.management.URL, CertificateAuthorityData: ca.Certificate},
+			&clientcmdapi.AuthInfo{ClientCertificateData: pair.Certificate, ClientKeyData: pair.Key}),
+		"--guest-kubeconfig=" + kubeconfig(t, "guest", &clientcmdapi.Cluster{Server: guest.Host, CertificateAuthorityData: guest.CAData},
+			&clientcmdapi.AuthInfo{ClientCertificateData: guest.CertData, ClientKeyData: guest.KeyData, Token: guest.BearerToken}),
+	}
+	return w
+}
+
+// run runs Karpenter until the test ends. It can be run once in a process.
+func (w *world) run(t *testing.T) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- karpenter.Run(ctx, "test") }()
+	t.Cleanup(func() {
+		w.management.Use(nil)
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("Karpenter: %v", err)
+		}
+	})
+}
+
+// pod makes a pod that no node has room for: two don't fit on one.
+func (w *world) pod(t *testing.T, name string) {
+	t.Helper()
+	g := NewWithT(t)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name},
+		Spec: corev1.PodSpec{NodeSelector: map[string]string{"example.com/of": "pool"}, Containers: []corev1.Container{{
+			Name: "web", Image: "registry.example/web:1",
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")}},
+		}}},
+	}
+	g.Expect(w.Admin.Create(t.Context(), pod)).To(Succeed())
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+	g.Expect(w.Admin.Status().Update(t.Context(), pod)).To(Succeed())
+}
+
+// expired makes a NodeClaim whose time is over as soon as it is there.
+func (w *world) expired(t *testing.T) *karpv1.NodeClaim {
+	t.Helper()
+	like := w.NodeClaim(t.Context(), "like")
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace + "-expired", Labels: like.Labels}, Spec: like.Spec}
+	claim.Spec.ExpireAfter = karpv1.MustParseNillableDuration("1s")
+	NewWithT(t).Expect(w.Admin.Create(t.Context(), claim)).To(Succeed())
+	t.Cleanup(func() { _ = w.Admin.Delete(context.WithoutCancel(t.Context()), claim) })
+	return claim
+}
+
+// claims are those that Karpenter made.
+func (w *world) claims(g Gomega, ctx context.Context) []karpv1.NodeClaim {
+	list := &karpv1.NodeClaimList{}
+	g.Expect(w.Admin.List(ctx, list)).To(Succeed())
+	return slices.DeleteFunc(list.Items, func(claim karpv1.NodeClaim) bool { return !strings.HasPrefix(claim.Name, poolName+"-") })
+}
+
+// series returns the label and value of each series of a metric.
+func series(g Gomega, metric, label string) map[string]float64 {
+	families, err := crmetrics.Registry.Gather()
+	g.Expect(err).NotTo(HaveOccurred())
+	values := map[string]float64{}
+	for _, family := range families {
+		if family.GetName() != metric {
+			continue
+		}
+		for _, one := range family.GetMetric() {
+			values[labelOf(one, label)] = one.GetGauge().GetValue()
+		}
+	}
+	return values
+}
+
+func labelOf(metric *dto.Metric, name string) string {
+	for _, pair := range metric.GetLabel() {
+		if pair.GetName() == name {
+			return pair.GetValue()
+		}
+	}
+	return ""
+}
+
+// makesMachine are the requests by which a machine begins.
+func makesMachine(request *http.Request) bool {
+	return request.Method == http.MethodPost && strings.Contains(request.URL.Path, "/testmachines")
+}
+
+// What karpenter/run.go lists, and what shows that it runs: the name of a controller, or a metric.
+var (
+	controllers = map[string]string{
+		"versions.Tracker": "guest.version", "nodeclass.New": "nodeclass", "status.NewController": "operatorpkg.clusterapinodeclass.status",
+		"learned.New": "learned", "lifecycle.New": "machine.lifecycle", "registration.New": "node.registration",
+		"floor.New": "node.floor", "surplus.New": "nodeclaim.surplus", "orphan.New": "machine.orphan", "buffer.New": "capacitybuffer.count",
+	}
+)
+
+// TestKarpenter runs all of Karpenter, with a management cluster that goes away in the middle. Mutants of karpenter/run.go die here: one that
+// leaves a controller out, or the gate that decides nothing while the management cluster is away.
+func TestKarpenter(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t)
+	// A NodeClaim of an hour ago whose Machine couldn't be made, and a Machine whose NodeClaim has gone.
+	late := w.NodeClaim(t.Context(), "late")
+	late.Finalizers = []string{karpv1.TerminationFinalizer}
+	g.Expect(w.Admin.Update(t.Context(), late)).To(Succeed())
+	ago := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
+	for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered} {
+		late.StatusConditions().SetUnknown(condition)
+	}
+	for i := range late.Status.Conditions {
+		late.Status.Conditions[i].LastTransitionTime = ago
+	}
+	g.Expect(w.Admin.Status().Update(t.Context(), late)).To(Succeed())
+	gone := w.NodeClaim(t.Context(), "gone")
+	abandoned, err := w.Machines(w.Admin).Create(t.Context(), w.Plan(gone))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(w.Admin.Delete(t.Context(), gone)).To(Succeed())
+	w.management.Use(fault.Only(makesMachine, fault.Drop))
+	w.run(t)
+	began := time.Now()
+
+	t.Run("When Karpenter runs, all that its run.go lists should run", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Eventually(func(g Gomega) {
+			running := series(g, "controller_runtime_max_concurrent_reconciles", "controller")
+			for source, name := range controllers {
+				g.Expect(running).To(HaveKey(name), source)
+			}
+			g.Expect(series(g, "karpenter_clusterapi_machines", "phase")).NotTo(BeEmpty(), "fleet.New")
+		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(poll).Should(Succeed())
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(w.nodeClass), w.nodeClass)).To(Succeed())
+			g.Expect(w.nodeClass.StatusConditions().Root().IsTrue()).To(BeTrue(), "%v", w.nodeClass.Status.Conditions)
+			g.Expect(w.nodeClass.Status.Version).NotTo(BeEmpty())
+			g.Expect(w.nodeClass.Status.Shapes).NotTo(BeEmpty())
+		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(poll).Should(Succeed())
+	})
+
+	t.Run("When a NodeClaim has waited for longer than Karpenter lets it, while none ran, it should have its time from now on", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(late), late)).To(Succeed())
+			g.Expect(late.StatusConditions().Get(karpv1.ConditionTypeLaunched).Reason).NotTo(Equal("AwaitingReconciliation"), "an attempt has failed")
+		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(poll).Should(Succeed())
+		g.Expect(late.DeletionTimestamp).To(BeNil())
+		w.management.Use(nil)
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(late), late)).To(Succeed())
+			g.Expect(late.StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue()).To(BeTrue())
+		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(poll).Should(Succeed())
+		g.Expect(late.DeletionTimestamp).To(BeNil())
+	})
+
+	t.Run("When a pod fits nowhere, it should get a NodeClaim within the time that Karpenter is tempted for below", func(t *testing.T) {
+		w.pod(t, "first")
+		NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(w.claims(g, ctx)).To(HaveLen(1))
+		}).WithContext(t.Context()).WithTimeout(tempted).WithPolling(poll).Should(Succeed())
+	})
+
+	t.Run("When nodes may not be upgraded, one with another version than the platform's should stay, and go if its node class names the version", func(t *testing.T) {
+		g := NewWithT(t)
+		m := &clusterv1.Machine{}
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			list := &clusterv1.MachineList{}
+			g.Expect(w.Admin.List(ctx, list, client.InNamespace(w.Namespace), client.MatchingLabels{v1alpha1.NodeClaimUIDLabel: string(w.claims(g, ctx)[0].UID)})).To(Succeed())
+			g.Expect(list.Items).To(HaveLen(1))
+			m = &list.Items[0]
+		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(poll).Should(Succeed())
+		g.Expect(w.Admin.Patch(t.Context(), m, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"version":"v1.34.0"}}`)))).To(Succeed())
+		// Karpenter looks again whenever the NodeClaim changes.
+		drifted := func(g Gomega, ctx context.Context) bool {
+			claim := w.claims(g, ctx)[0]
+			patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"example.com/at":%q}}}`, time.Now())
+			g.Expect(w.Admin.Patch(ctx, &claim, client.RawPatch("application/merge-patch+json", patch))).To(Succeed())
+			return claim.StatusConditions().IsTrue(karpv1.ConditionTypeDrifted)
+		}
+		g.Consistently(drifted).WithContext(t.Context()).WithTimeout(tempted / 2).WithPolling(10 * poll).Should(BeFalse())
+		g.Expect(w.Admin.Get(t.Context(), client.ObjectKeyFromObject(w.nodeClass), w.nodeClass)).To(Succeed())
+		named := fmt.Appendf(nil, `{"spec":{"version":%q}}`, w.nodeClass.Status.Version)
+		g.Expect(w.Admin.Patch(t.Context(), w.nodeClass, client.RawPatch("application/merge-patch+json", named))).To(Succeed())
+		g.Eventually(drifted).WithContext(t.Context()).WithTimeout(tempted / 2).WithPolling(10 * poll).Should(BeTrue())
+		g.Expect(w.Admin.Patch(t.Context(), w.nodeClass, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"version":null}}`)))).To(Succeed())
+	})
+
+	t.Run("When a Machine's NodeClaim has gone, it should be removed once the grace period is over", func(t *testing.T) {
+		NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
+			m := &clusterv1.Machine{}
+			err := w.Admin.Get(ctx, client.ObjectKeyFromObject(abandoned), m)
+			g.Expect(apierrors.IsNotFound(err) || m.DeletionTimestamp != nil).To(BeTrue(), "Machine %s: %v", abandoned.Name, err)
+		}).WithContext(t.Context()).WithTimeout(orphan.GracePeriod + orphan.DefaultDelay + soon).WithPolling(poll).Should(Succeed())
+		NewWithT(t).Expect(time.Since(began)).To(BeNumerically(">=", orphan.GracePeriod))
+	})
+
+	t.Run("When the management cluster doesn't answer, it should decide nothing until it does", func(t *testing.T) {
+		g := NewWithT(t)
+		before := w.claims(g, t.Context())
+		w.management.Use(fault.Drop)
+		w.management.Cut()
+		g.Eventually(func(g Gomega) {
+			g.Expect(series(g, "karpenter_clusterapi_suspended", "")).To(HaveKeyWithValue("", 1.0))
+		}).WithContext(t.Context()).WithTimeout(leadership.RenewDeadline + soon).WithPolling(poll).Should(Succeed())
+		w.pod(t, "second")
+		expired := w.expired(t)
+		g.Consistently(func(g Gomega, ctx context.Context) {
+			g.Expect(w.claims(g, ctx)).To(HaveLen(len(before)))
+			g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(expired), expired)).To(Succeed())
+			g.Expect(expired.DeletionTimestamp).To(BeNil(), "it expires by the clock alone")
+		}).WithContext(t.Context()).WithTimeout(tempted).WithPolling(poll).Should(Succeed())
+		w.management.Use(nil)
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			err := w.Admin.Get(ctx, client.ObjectKeyFromObject(expired), expired)
+			g.Expect(apierrors.IsNotFound(err) || expired.DeletionTimestamp != nil).To(BeTrue(), "it may go now: %v", err)
+		}).WithContext(t.Context()).WithTimeout(2 * soon).WithPolling(poll).Should(Succeed())
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(len(w.claims(g, ctx))).To(BeNumerically(">", len(before)))
+		}).WithContext(t.Context()).WithTimeout(2 * soon).WithPolling(poll).Should(Succeed())
+	})
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wiring_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+)
+
+const root = "../.."
+
+// source is an expression as run.go has it, without what it is called with: orphan.New.
+func source(expression ast.Expr) string {
+	switch e := expression.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return source(e.X) + "." + e.Sel.Name
+	case *ast.CallExpr:
+		return source(e.Fun)
+	case *ast.IndexExpr:
+		return source(e.X)
+	default:
+		return "?"
+	}
+}
+
+// listed is what a program's run.go runs: the elements that it appends to Karpenter core's controllers and what it wraps these with, or the steps and
+// what is added to the manager.
+func listed(t *testing.T, program string) []string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, program, "run.go"), nil, 0)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	found := map[string]bool{}
+	ast.Inspect(file, func(node ast.Node) bool {
+		switch n := node.(type) {
+		case *ast.CallExpr:
+			name := source(n.Fun)
+			switch {
+			case name == "append" && len(n.Args) > 0 && source(n.Args[0]) == "core":
+				for _, arg := range n.Args[1:] {
+					found[source(arg)] = true
+				}
+			case name == "mgr.Add":
+				found[source(n.Args[0])] = true
+			case slices.Contains([]string{"leadership.Gate", "leadership.Guest", "lifecycle.Patient", "requests.SetUp"}, name):
+				found[name] = true
+			}
+		case *ast.KeyValueExpr:
+			if source(n.Key) == "Step" {
+				found[source(n.Value)] = true
+			}
+		}
+		return true
+	})
+	var names []string
+	for name := range found {
+		names = append(names, program+": "+name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+var row = regexp.MustCompile("^\\| (\\w+) \\| `([\\w.]+)` \\| `([\\w/]+)`: `(Test\\w+)` \\|")
+
+func TestTable(t *testing.T) {
+	t.Run("When a program's run.go lists something, docs/testing.md should name a test that fails without it", func(t *testing.T) {
+		g := NewWithT(t)
+		docs, err := os.ReadFile(root + "/docs/testing.md")
+		g.Expect(err).NotTo(HaveOccurred())
+		var rows []string
+		for line := range strings.Lines(string(docs)) {
+			match := row.FindStringSubmatch(line)
+			if match == nil {
+				continue
+			}
+			rows = append(rows, match[1]+": "+match[2])
+			files, err := filepath.Glob(filepath.Join(root, match[3], "*_test.go"))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(slices.ContainsFunc(files, func(path string) bool {
+				content, err := os.ReadFile(path)
+				return err == nil && strings.Contains(string(content), "func "+match[4]+"(")
+			})).To(BeTrue(), "%s has no %s", match[3], match[4])
+		}
+		slices.Sort(rows)
+		if diff := cmp.Diff(append(listed(t, "karpenter"), listed(t, "operator")...), rows); diff != "" {
+			t.Errorf("run.go and the table differ (-run.go +docs/testing.md):\n%s", diff)
+		}
+	})
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package infrastructure
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
+	"github.com/autonode-io/autonode/test/world/infrastructure/bootstrap"
+)
+
+// passingGrace is how long a machine may be on its way to something else before its status says so. Most of what a starting machine
+// waits for is over sooner, and every write costs an API server and all that watch.
+const passingGrace = 5 * time.Second
+
+// passingReasons are those of conditions that a machine which has nothing wrong with it goes through.
+var passingReasons = []string{
+	infrav1.ReasonWaitingForMachine, infrav1.ReasonWaitingForCluster, infrav1.ReasonWaitingForBootstrapData, infrav1.ReasonProvisioning,
+	infrav1.ReasonWaitingForInstance, infrav1.ReasonBooting, infrav1.ReasonWaitingForCertificate,
+}
+
+// memory is what is known of a machine beside what the cache has. Only one reconciliation of a machine runs at a time, so that it needs
+// no lock. It is lost when the provider ends, which costs a write or a read more.
+type memory struct {
+	uid types.UID
+	// written is the machine as it was written last: the cache may not have that yet.
+	written *infrav1.KwokMachine
+	// passing is a status that isn't worth writing yet, since when there is one; nil where there is none.
+	passing *infrav1.KwokMachineStatus
+	since   time.Time
+	// kubelet is what the bootstrap data said. A machine gets them once, when it starts.
+	kubelet *bootstrap.Kubelet
+}
+
+// latest returns the newer one of what the cache has and what was written, as a copy.
+func (m *memory) latest(cached *infrav1.KwokMachine) *infrav1.KwokMachine {
+	if m.written != nil {
+		if order, err := resourceversion.CompareResourceVersion(cached.ResourceVersion, m.written.ResourceVersion); err == nil && order < 0 {
+			return m.written.DeepCopy()
+		}
+		m.written = nil
+	}
+	return cached.DeepCopy()
+}
+
+// hold says how long a change of the status need not be written, because it tells only what will have passed soon.
+func (m *memory) hold(before, after *infrav1.KwokMachineStatus, now time.Time) time.Duration {
+	if !equality.Semantic.DeepEqual(lasting(before), lasting(after)) {
+		m.passing = nil
+		return 0
+	}
+	if m.passing == nil {
+		m.since = now
+	}
+	m.passing = after.DeepCopy()
+	return max(0, m.since.Add(passingGrace).Sub(now))
+}
+
+// lasting is a status without what passes.
+func lasting(status *infrav1.KwokMachineStatus) *infrav1.KwokMachineStatus {
+	status = status.DeepCopy()
+	status.RequestTime, status.FailureDomain = metav1.MicroTime{}, ""
+	status.Conditions = slices.DeleteFunc(status.Conditions, func(c metav1.Condition) bool { return slices.Contains(passingReasons, c.Reason) })
+	return status
+}
+
+// memories are those of all machines.
+type memories struct {
+	mutex sync.Mutex
+	of    map[types.NamespacedName]*memory
+}
+
+func newMemories() *memories { return &memories{of: map[types.NamespacedName]*memory{}} }
+
+// get returns the memory of a machine. Another one of that name is forgotten.
+func (m *memories) get(machine client.Object) *memory {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	key := client.ObjectKeyFromObject(machine)
+	if known := m.of[key]; known == nil || known.uid != machine.GetUID() {
+		m.of[key] = &memory{uid: machine.GetUID()}
+	}
+	return m.of[key]
+}
+
+// drop forgets a machine that has gone.
+func (m *memories) drop(machine types.NamespacedName) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	delete(m.of, machine)
+}
