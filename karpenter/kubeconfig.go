@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/autonode-io/autonode/karpenter/mounted"
+	"github.com/autonode-io/autonode/karpenter/providers/filewatch"
 )
 
 // maxKubeconfigSize is in bytes. A Secret holds less.
@@ -49,7 +49,7 @@ func kubeconfigs(opts Options, changed func(error)) ([]*kubeconfig, error) {
 		if path == "" {
 			continue
 		}
-		content, err := mounted.Read(path, maxKubeconfigSize)
+		content, err := filewatch.Read(path, maxKubeconfigSize)
 		if err != nil {
 			return nil, fmt.Errorf("reading kubeconfig %s: %w", path, err)
 		}
@@ -64,13 +64,13 @@ func kubeconfigs(opts Options, changed func(error)) ([]*kubeconfig, error) {
 }
 
 // Start follows the file until ctx ends.
-func (k *kubeconfig) Start(ctx context.Context) error { return mounted.Follow(ctx, k.path, k.look) }
+func (k *kubeconfig) Start(ctx context.Context) error { return filewatch.Follow(ctx, k.path, k.look) }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: who waits to lead mustn't begin with what was.
 func (k *kubeconfig) NeedLeaderElection() bool { return false }
 
 func (k *kubeconfig) look(ctx context.Context) {
-	content, err := mounted.Read(k.path, maxKubeconfigSize)
+	content, err := filewatch.Read(k.path, maxKubeconfigSize)
 	if err == nil && (len(content) == 0 || bytes.Equal(content, k.content)) {
 		// A file that is gone is about to be replaced, or says nothing new.
 		return

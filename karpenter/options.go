@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/env"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/version"
+	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
 // Options are the provider's own flags; Karpenter core's stand beside them. Each has an environment variable that is used where the

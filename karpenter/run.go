@@ -2,6 +2,8 @@
 
 // Package karpenter is Karpenter with a cloud provider for Cluster API. It runs in the control-plane namespace of one guest
 // cluster: NodePools, NodeClaims and Nodes are in the guest, Machines in the management cluster.
+//
+// This file lists what runs: newProviders, newCore and newControllers.
 package karpenter
 
 import (
@@ -9,29 +11,19 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net/http"
 	"os"
 	"time"
 
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/option"
 	"github.com/awslabs/operatorpkg/status"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/client-go/dynamic"
 	guestscheme "k8s.io/client-go/kubernetes/scheme"
-	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/cluster"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	cloudprovidermetrics "sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
 	"sigs.k8s.io/karpenter/pkg/controllers"
 	nodeclaimlifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
@@ -41,37 +33,35 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/bootstraptoken"
-	"github.com/autonode-io/autonode/karpenter/buffer"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
-	"github.com/autonode-io/autonode/karpenter/drift"
-	"github.com/autonode-io/autonode/karpenter/fleet"
-	"github.com/autonode-io/autonode/karpenter/floor"
-	"github.com/autonode-io/autonode/karpenter/informer"
-	"github.com/autonode-io/autonode/karpenter/instancetype"
-	"github.com/autonode-io/autonode/karpenter/leadership"
-	"github.com/autonode-io/autonode/karpenter/learned"
-	"github.com/autonode-io/autonode/karpenter/lifecycle"
-	"github.com/autonode-io/autonode/karpenter/limit"
-	"github.com/autonode-io/autonode/karpenter/machine"
-	"github.com/autonode-io/autonode/karpenter/nodeclass"
-	"github.com/autonode-io/autonode/karpenter/nodeimage"
-	"github.com/autonode-io/autonode/karpenter/offering"
-	"github.com/autonode-io/autonode/karpenter/orphan"
-	"github.com/autonode-io/autonode/karpenter/pricing"
-	"github.com/autonode-io/autonode/karpenter/registration"
-	"github.com/autonode-io/autonode/karpenter/running"
-	"github.com/autonode-io/autonode/karpenter/shape"
-	"github.com/autonode-io/autonode/karpenter/surplus"
-	"github.com/autonode-io/autonode/karpenter/version"
+	"github.com/autonode-io/autonode/karpenter/controllers/capacity"
+	"github.com/autonode-io/autonode/karpenter/controllers/garbagecollection"
+	"github.com/autonode-io/autonode/karpenter/controllers/metrics"
+	"github.com/autonode-io/autonode/karpenter/controllers/minsize"
+	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
+	"github.com/autonode-io/autonode/karpenter/controllers/nodeclass"
+	"github.com/autonode-io/autonode/karpenter/controllers/registration"
+	"github.com/autonode-io/autonode/karpenter/controllers/unneeded"
+	"github.com/autonode-io/autonode/karpenter/core"
+	"github.com/autonode-io/autonode/karpenter/core/capacitybuffer"
+	"github.com/autonode-io/autonode/karpenter/core/deadlines"
+	"github.com/autonode-io/autonode/karpenter/core/leadership"
+	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
+	"github.com/autonode-io/autonode/karpenter/providers/drift"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/maxsize"
+	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
+	"github.com/autonode-io/autonode/karpenter/providers/observedcapacity"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
-const (
-	// patience is how long Karpenter's controllers wait for a node class to be read for the first time.
-	patience = 5 * time.Second
-	// releaseTimeout bounds how long the start may be held up by an attempt to make it shorter.
-	releaseTimeout = 5 * time.Second
-)
+// patience is how long Karpenter's controllers wait for a node class to be read for the first time.
+const patience = 5 * time.Second
 
 // ErrUsage wraps what is wrong with the command line.
 var ErrUsage = errors.New("usage")
@@ -127,14 +117,8 @@ func Run(ctx context.Context, programVersion string) error {
 			return fmt.Errorf("following kubeconfig %s: %w", file.path, err)
 		}
 	}
-	ctrls, err := newControllers(guestCtx, guest, management, keeper, opts)
-	if err != nil {
+	if err := register(guestCtx, guest, management, keeper, opts); err != nil {
 		return err
-	}
-	for _, c := range ctrls {
-		if err := c.Register(guestCtx, guest.Manager); err != nil {
-			return fmt.Errorf("registering controller: %w", err)
-		}
 	}
 	releasePredecessor(guestCtx, managementConfig, pod)
 	// Karpenter core's own Start knows no signals, and would keep the Lease when it is asked to go.
@@ -148,117 +132,48 @@ func Run(ctx context.Context, programVersion string) error {
 	return err
 }
 
-// releasePredecessor makes this pod's Lease free if a container that crashed has left it held. Where that fails the Lease expires.
-func releasePredecessor(ctx context.Context, config *rest.Config, pod string) {
-	opts := options.FromContext(ctx)
-	if opts.DisableLeaderElection {
-		return
+// register adds to the guest's manager everything that runs.
+func register(ctx context.Context, guest *operator.Operator, management *managementCluster, keeper *leadership.Keeper, opts Options) error {
+	if err := management.addTo(ctx, guest); err != nil {
+		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
-	defer cancel()
-	released := false
-	leases, err := coordinationclient.NewForConfig(config)
-	if err == nil {
-		released, err = leadership.Release(ctx, leases.Leases(opts.LeaderElectionNamespace), opts.LeaderElectionName, pod, clock.RealClock{})
-	}
-	switch logger := ctrl.Log.WithName("leadership"); {
-	case err != nil:
-		logger.Error(err, "unable to release the lease of the container before this one; waiting until it expires")
-	case released:
-		logger.Info("the container before this one held the lease when it ended; released it")
-	}
-}
-
-// newManagement connects to the control-plane namespace of the management cluster, and to nothing else there. It starts on
-// every replica, so that one that takes over has everything in memory.
-func newManagement(config *rest.Config, opts Options) (cluster.Cluster, error) {
-	config = rest.CopyConfig(config)
-	// Machines are created as fast as Karpenter asks for them; the API server's own priority and fairness is the limit.
-	config.QPS = -1
-	// Machines are made with Cluster API's finalizer, whose name API servers warn about each time.
-	config.WarningHandlerWithContext = rest.NoWarnings{}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme)); err != nil {
-		return nil, fmt.Errorf("registering Cluster API's types: %w", err)
-	}
-	ours, err := oursSelector(opts)
+	p, err := newProviders(ctx, guest, management, opts)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	management, err := cluster.New(config, func(o *cluster.Options) {
-		o.Scheme = scheme
-		o.Cache = cache.Options{
-			DefaultNamespaces: map[string]cache.Config{opts.Namespace: {}},
-			DefaultTransform:  cache.TransformStripManagedFields(),
-			ByObject:          map[client.Object]cache.ByObject{&clusterv1.Machine{}: {Label: ours}},
+	k, err := newCore(ctx, guest, management, keeper, p)
+	if err != nil {
+		return err
+	}
+	for _, c := range append(k.controllers, newControllers(guest, management, keeper, opts, p, k)...) {
+		if err := c.Register(ctx, guest.Manager); err != nil {
+			return fmt.Errorf("registering controller: %w", err)
 		}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("connecting to the management cluster: %w", err)
 	}
-	return management, nil
+	return nil
 }
 
-// oursSelector selects what this provider makes for its cluster.
-func oursSelector(opts Options) (labels.Selector, error) {
-	cluster, err := labels.NewRequirement(clusterv1.ClusterNameLabel, selection.Equals, []string{opts.ClusterName})
-	if err != nil {
-		return nil, fmt.Errorf("selecting Machines of Cluster %s: %w", opts.ClusterName, err)
-	}
-	claimed, err := labels.NewRequirement(v1alpha1.NodeClaimUIDLabel, selection.Exists, nil)
-	if err != nil {
-		return nil, fmt.Errorf("selecting Machines of NodeClaims: %w", err)
-	}
-	return labels.NewSelector().Add(*cluster, *claimed), nil
+// providers are what Create and GetInstanceTypes ask.
+type providers struct {
+	allowedPatches []v1alpha1.BootstrapPatches
+	versions       version.Resolver
+	machines       *machine.Provider
+	maxSizes       *maxsize.Ledger
+	inventory      *inventory.Machines
+	observed       *observedcapacity.Memory
+	unavailable    *offering.Unavailable
+	priceFile      *pricing.File
+	images         *nodeimage.File
+	templates      *template.Resolver
+	instanceTypes  *instancetype.Store
+	cloudProvider  *cloudprovider.CloudProvider
 }
 
-// newControllers lists everything that runs: Karpenter core's controllers, and ours.
-func newControllers(ctx context.Context, guest *operator.Operator, management cluster.Cluster, keeper *leadership.Keeper, opts Options) ([]controller.Controller, error) {
-	allowedPatches, err := opts.allowedPatches()
-	if err != nil {
+func newProviders(ctx context.Context, guest *operator.Operator, management *managementCluster, opts Options) (p *providers, err error) {
+	p = &providers{unavailable: offering.NewUnavailable(guest.Clock), observed: observedcapacity.NewMemory()}
+	if p.allowedPatches, err = opts.allowedPatches(); err != nil {
 		return nil, err
 	}
-	if err := machine.Index(ctx, management.GetFieldIndexer()); err != nil {
-		return nil, err
-	}
-	// Asked for now, so that it is synced before anything reads it.
-	if _, err := management.GetCache().GetInformer(ctx, &clusterv1.Cluster{}); err != nil {
-		return nil, fmt.Errorf("caching Clusters: %w", err)
-	}
-	dynamicClient, err := dynamic.NewForConfig(management.GetConfig())
-	if err != nil {
-		return nil, fmt.Errorf("connecting to the management cluster: %w", err)
-	}
-	objects := informer.New(informer.Config{
-		Management: dynamicClient,
-		Mapper:     management.GetRESTMapper(),
-		Namespace:  opts.Namespace,
-		Versions:   shape.Versions,
-	})
-	ours, err := oursSelector(opts)
-	if err != nil {
-		return nil, err
-	}
-	// Infrastructure machines change often while they start: what watches templates needn't hear of it.
-	infrastructure := informer.New(informer.Config{
-		Management: dynamicClient,
-		Mapper:     management.GetRESTMapper(),
-		Namespace:  opts.Namespace,
-		Selector:   ours,
-	})
-	if err := errors.Join(guest.Add(management), guest.Add(objects), guest.Add(infrastructure)); err != nil {
-		return nil, fmt.Errorf("adding the management cluster: %w", err)
-	}
-	if err := guest.AddReadyzCheck("management", func(req *http.Request) error {
-		if !management.GetCache().WaitForCacheSync(req.Context()) {
-			return errors.New("the management cluster's objects haven't been read yet")
-		}
-		return nil
-	}); err != nil {
-		return nil, fmt.Errorf("adding the management cluster's readiness: %w", err)
-	}
-
-	unavailable := offering.NewUnavailable(guest.Clock)
 	upgrades, err := version.ParseUpgrades(opts.NodeUpgradeWindow)
 	if err != nil {
 		return nil, fmt.Errorf("reading --node-upgrade-window: %w", err)
@@ -267,15 +182,15 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 	if err != nil {
 		return nil, err
 	}
-	versions := version.Resolver{Tracker: version.NewTracker(discovery, guest.Clock, version.ResolvedOf(guest.GetClient())), Payload: opts.NodeVersion}
+	p.versions = version.Resolver{Tracker: version.NewTracker(discovery, guest.Clock, version.ResolvedOf(guest.GetClient())), Payload: opts.NodeVersion}
 	kinds := machine.Kinds{
 		Guest:      guest.GetClient(),
 		Management: management.GetClient(),
-		Objects:    objects,
+		Objects:    management.objects,
 		Mapper:     management.GetRESTMapper(),
 		Namespace:  opts.Namespace,
 	}
-	machines := machine.New(machine.Config{
+	p.machines = machine.New(machine.Config{
 		Management:  management.GetClient(),
 		Live:        management.GetAPIReader(),
 		Namespace:   opts.Namespace,
@@ -283,132 +198,136 @@ func newControllers(ctx context.Context, guest *operator.Operator, management cl
 		Tokens:      bootstraptoken.Minter{Guest: guest.GetClient(), Clock: guest.Clock},
 		ChildKinds:  kinds.List,
 	})
-	limits, err := limit.Watch(ctx, management.GetCache(), machines.Owns, guest.Clock)
-	if err != nil {
+	if p.maxSizes, err = maxsize.Watch(ctx, management.GetCache(), p.machines.Owns, guest.Clock); err != nil {
 		return nil, fmt.Errorf("counting Machines: %w", err)
 	}
-	inUse, err := running.Watch(ctx, management.GetCache(), machines.Owns)
-	if err != nil {
+	if p.inventory, err = inventory.Watch(ctx, management.GetCache(), p.machines.Owns); err != nil {
 		return nil, fmt.Errorf("learning what Machines were made as: %w", err)
 	}
-	memory := learned.NewMemory()
-	prices, priceFile := pricing.Default(), (*pricing.File)(nil)
+	prices := pricing.Default()
 	if opts.PriceFile != "" {
-		priceFile = pricing.NewFile(opts.PriceFile)
-		prices = pricing.WithFile(priceFile)
-		if err := guest.Add(priceFile); err != nil {
+		p.priceFile = pricing.NewFile(opts.PriceFile)
+		prices = pricing.WithFile(p.priceFile)
+		if err := guest.Add(p.priceFile); err != nil {
 			return nil, fmt.Errorf("following the prices: %w", err)
 		}
 	}
-	var images *nodeimage.File
 	if opts.NodeImageFile != "" {
-		images = nodeimage.NewFile(opts.NodeImageFile)
-		if err := guest.Add(images); err != nil {
+		p.images = nodeimage.NewFile(opts.NodeImageFile)
+		if err := guest.Add(p.images); err != nil {
 			return nil, fmt.Errorf("following the node images: %w", err)
 		}
 	}
-	instanceTypes := instancetype.NewStore(instancetype.Config{Pricing: prices, Unavailable: unavailable, Limits: limits, Memory: memory, Running: inUse})
-	provider := cloudprovider.New(cloudprovider.Config{
+	p.templates = template.NewResolver(template.Config{
+		Objects: management.objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Secrets: management.GetAPIReader(),
+	})
+	p.instanceTypes = instancetype.NewStore(instancetype.Config{
+		Pricing: prices, Unavailable: p.unavailable, Limits: p.maxSizes, Memory: p.observed, Running: p.inventory,
+	})
+	p.cloudProvider = cloudprovider.New(cloudprovider.Config{
 		Guest:          guest.GetClient(),
 		Management:     management.GetClient(),
 		Recorder:       guest.EventRecorder,
-		Machines:       machines,
-		AllowedPatches: allowedPatches,
-		Images:         images,
-		InstanceTypes:  instanceTypes,
-		Limits:         limits,
+		Machines:       p.machines,
+		AllowedPatches: p.allowedPatches,
+		Images:         p.images,
+		InstanceTypes:  p.instanceTypes,
+		Limits:         p.maxSizes,
 		Overlays:       guest.InstanceTypeStore,
 		Patience:       patience,
-		Version:        versions.Resolve,
-		Drift:          drift.New(drift.Config{InstanceTypes: instanceTypes, Images: images, Version: versions.Resolve, Upgrades: upgrades, Rollout: opts.RolloutID, Clock: guest.Clock}),
+		Version:        p.versions.Resolve,
+		Drift: drift.New(drift.Config{
+			InstanceTypes: p.instanceTypes, Images: p.images, Version: p.versions.Resolve, Upgrades: upgrades, Rollout: opts.RolloutID, Clock: guest.Clock,
+		}),
 	})
-	undecorated := metrics.Decorate(leadership.Gate(provider, keeper.Suspended))
-	decorated := overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)
+	return p, nil
+}
 
-	clusterState := state.NewCluster(guest.Clock, guest.GetClient(), decorated)
-	core := controllers.NewControllers(ctx, guest.Manager, guest.Clock, leadership.Guest(guest.GetClient(), keeper.Suspended), guest.EventRecorder,
-		decorated, undecorated, clusterState, guest.InstanceTypeStore)
-	provisioner, _, err := find[*provisioning.Provisioner](core)
+// karpenterCore is Karpenter core, with what package core alters about it.
+type karpenterCore struct {
+	controllers   []controller.Controller
+	cloudProvider karpcloudprovider.CloudProvider
+	state         *state.Cluster
+	provisioner   *provisioning.Provisioner
+	// nodeClaims is for our controller of NodeClaims, to which core's own leaves the deadlines.
+	nodeClaims nodeclaim.Config
+}
+
+func newCore(ctx context.Context, guest *operator.Operator, management *managementCluster, keeper *leadership.Keeper, p *providers) (*karpenterCore, error) {
+	undecorated := cloudprovidermetrics.Decorate(leadership.Gate(p.cloudProvider, keeper.Suspended))
+	decorated := overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)
+	k := &karpenterCore{cloudProvider: decorated, state: state.NewCluster(guest.Clock, guest.GetClient(), decorated)}
+	k.controllers = controllers.NewControllers(ctx, guest.Manager, guest.Clock, leadership.Guest(guest.GetClient(), keeper.Suspended), guest.EventRecorder,
+		decorated, undecorated, k.state, guest.InstanceTypeStore)
+	var err error
+	if k.provisioner, _, err = core.Find[*provisioning.Provisioner](k.controllers); err != nil {
+		return nil, err
+	}
+	_, lifecycle, err := core.Find[*nodeclaimlifecycle.Controller](k.controllers)
 	if err != nil {
 		return nil, err
 	}
-	_, nodeClaims, err := find[*nodeclaimlifecycle.Controller](core)
-	if err != nil {
-		return nil, err
-	}
-	lifecycleConfig := lifecycle.Config{
+	k.nodeClaims = nodeclaim.Config{
 		Guest:           guest.GetClient(),
 		ManagementCache: management.GetCache(),
 		CloudProvider:   decorated,
-		Machines:        machines,
-		Infrastructure:  infrastructure,
-		Unavailable:     unavailable,
+		Machines:        p.machines,
+		Infrastructure:  management.infrastructure,
+		Unavailable:     p.unavailable,
 		Suspended:       keeper.Suspended,
 		Recorder:        guest.EventRecorder,
 		Clock:           guest.Clock,
 	}
-	core[nodeClaims] = lifecycle.Patient(core[nodeClaims], lifecycleConfig)
+	k.controllers[lifecycle] = deadlines.Extend(k.controllers[lifecycle], nodeclaim.Deadlines(k.nodeClaims))
+	k.controllers = append(k.controllers,
+		capacitybuffer.New(capacitybuffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: k.state, Provisioner: k.provisioner}))
+	return k, nil
+}
+
+// newControllers lists our controllers.
+func newControllers(guest *operator.Operator, management *managementCluster, keeper *leadership.Keeper, opts Options, p *providers, k *karpenterCore) []controller.Controller {
 	recorder := guest.GetEventRecorderFor("karpenter") //nolint:staticcheck // operatorpkg's status controller takes no other yet.
-	return append(
-		core,
-		versions.Tracker,
+	return []controller.Controller{
+		p.versions.Tracker,
 		nodeclass.New(nodeclass.Config{
 			Guest:          guest.GetClient(),
 			Namespace:      opts.Namespace,
-			AllowedPatches: allowedPatches,
-			Objects:        objects,
-			Shapes: shape.NewResolver(shape.Config{
-				Objects: objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Secrets: management.GetAPIReader(),
-			}),
-			Store:    instanceTypes,
-			Prices:   priceFile,
-			Images:   images,
-			Version:  versions,
-			Recorder: guest.EventRecorder,
-			Clock:    guest.Clock,
+			AllowedPatches: p.allowedPatches,
+			Objects:        management.objects,
+			Shapes:         p.templates,
+			Store:          p.instanceTypes,
+			Prices:         p.priceFile,
+			Images:         p.images,
+			Version:        p.versions,
+			Recorder:       guest.EventRecorder,
+			Clock:          guest.Clock,
 		}),
 		status.NewController[*v1alpha1.ClusterAPINodeClass](guest.GetClient(), recorder),
-		learned.New(learned.Config{Guest: guest.GetClient(), Machines: machines, Memory: memory}),
-		buffer.New(buffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: clusterState, Provisioner: provisioner}),
-		lifecycle.New(lifecycleConfig),
-		surplus.New(surplus.Config{
+		capacity.New(capacity.Config{Guest: guest.GetClient(), Machines: p.machines, Memory: p.observed}),
+		nodeclaim.New(k.nodeClaims),
+		unneeded.New(unneeded.Config{
 			Guest:     guest.GetClient(),
-			Needed:    surplus.ByScheduler(guest.GetClient(), clusterState, provisioner, guest.Clock, guest.EventRecorder),
+			Needed:    unneeded.ByScheduler(guest.GetClient(), k.state, k.provisioner, guest.Clock, guest.EventRecorder),
 			Suspended: keeper.Suspended,
 			Recorder:  guest.EventRecorder,
 			Clock:     guest.Clock,
 		}),
-		registration.New(registration.Config{
+		registration.New(registration.Config{Guest: guest.GetClient(), ManagementCache: management.GetCache(), Machines: p.machines}),
+		minsize.New(minsize.Config{
 			Guest:           guest.GetClient(),
 			ManagementCache: management.GetCache(),
-			Machines:        machines,
-		}),
-		floor.New(floor.Config{
-			Guest:           guest.GetClient(),
-			ManagementCache: management.GetCache(),
-			Machines:        machines,
-			InstanceTypes:   instanceTypes,
+			Machines:        p.machines,
+			InstanceTypes:   p.instanceTypes,
 			Suspended:       keeper.Suspended,
 		}),
-		fleet.New(fleet.Config{Machines: machines, Unavailable: unavailable}),
-		orphan.New(orphan.Config{
+		metrics.New(metrics.Config{Machines: p.machines, Unavailable: p.unavailable}),
+		garbagecollection.New(garbagecollection.Config{
 			Guest:           guest.GetClient(),
 			GuestLive:       guest.GetAPIReader(),
 			ManagementLive:  management.GetAPIReader(),
 			ManagementCache: management.GetCache(),
-			Machines:        machines,
+			Machines:        p.machines,
 			Clock:           guest.Clock,
 		}),
-	), nil
-}
-
-// find returns the controller of a type among Karpenter core's, which it makes and doesn't name, and its place among them.
-func find[T controller.Controller](all []controller.Controller) (T, int, error) {
-	for i, c := range all {
-		if found, ok := c.(T); ok {
-			return found, i, nil
-		}
 	}
-	var none T
-	return none, 0, fmt.Errorf("this version of Karpenter core has no %T", none)
 }

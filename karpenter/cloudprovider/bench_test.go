@@ -23,7 +23,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
-	"github.com/autonode-io/autonode/karpenter/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
 const benchNamespace, benchCluster = "clusters-blue", "blue"

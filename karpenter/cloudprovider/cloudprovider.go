@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cloudprovider is Karpenter's view of Cluster API: it decides what a NodeClaim becomes and leaves the making to
-// package machine.
 package cloudprovider
 
 import (
@@ -25,13 +23,13 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/drift"
-	"github.com/autonode-io/autonode/karpenter/instancetype"
-	"github.com/autonode-io/autonode/karpenter/limit"
-	"github.com/autonode-io/autonode/karpenter/machine"
-	"github.com/autonode-io/autonode/karpenter/nodeimage"
-	"github.com/autonode-io/autonode/karpenter/shape"
-	"github.com/autonode-io/autonode/karpenter/version"
+	"github.com/autonode-io/autonode/karpenter/providers/drift"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/maxsize"
+	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
 var _ cloudprovider.CloudProvider = (*CloudProvider)(nil)
@@ -62,12 +60,12 @@ type Config struct {
 	// InstanceTypes of every node class.
 	InstanceTypes *instancetype.Store
 	// Limits keep the machines of a shape source within its maximum. Without them nothing is limited.
-	Limits *limit.Ledger
+	Limits *maxsize.Ledger
 	// Overlays are applied to the instance types before one is chosen, where the feature gate NodeOverlay is on.
 	Overlays *nodeoverlay.InstanceTypeStore
 	Drift    *drift.Detector
 	// Version resolves the version of a shape's nodes. What a node class says of it is in the guest, whose admin can write it.
-	Version func(nodeClass *v1alpha1.ClusterAPINodeClass, sh *shape.Shape) (result version.Result, reachable bool)
+	Version func(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) (result version.Result, reachable bool)
 	// Patience is how long a caller waits for the shapes of a node class whose first reading is asked for. All of Karpenter's
 	// controllers start at once, and an error would send each of them into its back-off.
 	Patience time.Duration

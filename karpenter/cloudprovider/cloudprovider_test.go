@@ -25,31 +25,31 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
-	"github.com/autonode-io/autonode/karpenter/drift"
-	"github.com/autonode-io/autonode/karpenter/instancetype"
-	"github.com/autonode-io/autonode/karpenter/offering"
-	"github.com/autonode-io/autonode/karpenter/pricing"
-	"github.com/autonode-io/autonode/karpenter/sandbox"
-	"github.com/autonode-io/autonode/karpenter/shape"
-	"github.com/autonode-io/autonode/karpenter/version"
+	"github.com/autonode-io/autonode/karpenter/providers/drift"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/karpenter/providers/version"
+	"github.com/autonode-io/autonode/test/environment"
 )
 
 type fixture struct {
-	*sandbox.Sandbox
+	*environment.Environment
 	t           *testing.T
 	ctx         context.Context
 	provider    *cloudprovider.CloudProvider
 	store       *instancetype.Store
 	unavailable *offering.Unavailable
 	nodeClass   *v1alpha1.ClusterAPINodeClass
-	recorder    *sandbox.Recorder
+	recorder    *environment.Recorder
 }
 
 // newFixture is a ready node class that offers c2-small for $0.02, and c4-large for $0.1 or $0.03 as spot, in zones a and b.
 func newFixture(t *testing.T, management client.Client) *fixture {
 	t.Helper()
-	s := sandbox.New(t)
-	f := &fixture{Sandbox: s, t: t, recorder: &sandbox.Recorder{}}
+	s := environment.New(t)
+	f := &fixture{Environment: s, t: t, recorder: &environment.Recorder{}}
 	f.ctx = options.ToContext(t.Context(), &options.Options{})
 	f.unavailable = offering.NewUnavailable(clocktesting.NewFakePassiveClock(time.Now()))
 	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: f.unavailable})
@@ -71,25 +71,25 @@ func newFixture(t *testing.T, management client.Client) *fixture {
 }
 
 // resolved is what the payload says, or the MachineDeployment that a shape comes from.
-func resolved(_ *v1alpha1.ClusterAPINodeClass, sh *shape.Shape) (version.Result, bool) {
+func resolved(_ *v1alpha1.ClusterAPINodeClass, sh *template.Template) (version.Result, bool) {
 	if sh != nil && sh.NodeVersion != "" {
 		return version.Result{Version: sh.NodeVersion, Outcome: version.Desired}, true
 	}
 	return version.Result{Version: "1.36.2", Outcome: version.Desired}, true
 }
 
-func (f *fixture) offer(changes ...func(shapes []shape.Shape)) {
+func (f *fixture) offer(changes ...func(shapes []template.Template)) {
 	small, large := f.Shape("c2-small", 0.02), f.Shape("c4-large", 0.1)
 	small.Capacity = corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("4Gi"), corev1.ResourcePods: resource.MustParse("110"),
 	}
 	large.Source.Name = "c4-large-source"
 	large.SpotPrice = ptr.To(0.03)
-	shapes := []shape.Shape{small, large}
+	shapes := []template.Template{small, large}
 	for _, change := range changes {
 		change(shapes)
 	}
-	f.store.Set(f.nodeClass, shapes, shape.Cluster{FailureDomains: []string{"a", "b"}})
+	f.store.Set(f.nodeClass, shapes, template.Cluster{FailureDomains: []string{"a", "b"}})
 }
 
 func (f *fixture) claim(name string, change func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
@@ -129,7 +129,7 @@ func TestCreate(t *testing.T) {
 	t.Run("When a shape has a version of its own, it should make the machine with that and not the node class's", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
-		f.offer(func(shapes []shape.Shape) { shapes[0].NodeVersion = "1.35.9" })
+		f.offer(func(shapes []template.Template) { shapes[0].NodeVersion = "1.35.9" })
 		nodeClaim := f.claim("versioned", nil)
 		_, err := f.provider.Create(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -164,7 +164,7 @@ func TestCreate(t *testing.T) {
 			HaveKeyWithValue(v1alpha1.BootstrapHashAnnotation, "bootstrap-1"),
 		))
 		config := &unstructured.Unstructured{}
-		config.SetGroupVersionKind(sandbox.KubeadmConfig)
+		config.SetGroupVersionKind(environment.KubeadmConfig)
 		g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(m), config)).To(Succeed())
 		taints, _, _ := unstructured.NestedSlice(config.Object, "spec", "joinConfiguration", "nodeRegistration", "taints")
 		g.Expect(taints).To(ContainElement(HaveKeyWithValue("key", karpv1.UnregisteredTaintKey)))
@@ -210,7 +210,9 @@ func TestCreate(t *testing.T) {
 		nodeClaim := f.claim("replay", nil)
 		first, err := f.provider.Create(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
-		f.offer(func(shapes []shape.Shape) { shapes[0].Price, shapes[0].Source.ResourceVersions = ptr.To(9.0), "2" })
+		f.offer(func(shapes []template.Template) {
+			shapes[0].Price, shapes[0].Source.ResourceVersions = ptr.To(9.0), "2"
+		})
 		second, err := f.provider.Create(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(second.Labels[corev1.LabelInstanceTypeStable]).To(Equal("c2-small"))
@@ -225,7 +227,7 @@ func TestCreate(t *testing.T) {
 		nodeClaim := f.claim("vanished", nil)
 		_, err := f.provider.Create(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
-		f.store.Set(f.nodeClass, []shape.Shape{f.Shape("other", 1)}, shape.Cluster{})
+		f.store.Set(f.nodeClass, []template.Template{f.Shape("other", 1)}, template.Cluster{})
 		again, err := f.provider.Create(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(again.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))
@@ -293,7 +295,7 @@ func TestCreateErrors(t *testing.T) {
 		},
 		"When a template can't be cloned, it should say what is wrong with it": {
 			prepare: func(f *fixture) {
-				f.offer(func(shapes []shape.Shape) {
+				f.offer(func(shapes []template.Template) {
 					broken := shapes[0].Template.DeepCopy()
 					unstructured.RemoveNestedField(broken.Object, "spec")
 					shapes[0].Template, shapes[0].Source.ResourceVersions = broken, "2"
@@ -328,7 +330,7 @@ func TestCreateErrors(t *testing.T) {
 			version.Unknown: retried(cloudprovider.NodeClassReadinessUnknownReason),
 		} {
 			config := f.provider.Config
-			config.Version = func(*v1alpha1.ClusterAPINodeClass, *shape.Shape) (version.Result, bool) {
+			config.Version = func(*v1alpha1.ClusterAPINodeClass, *template.Template) (version.Result, bool) {
 				return version.Result{Version: "1.36.2", Outcome: outcome, Message: "no"}, true
 			}
 			_, err := cloudprovider.New(config).Create(f.ctx, f.claim("unready-"+strings.ToLower(string(outcome)), nil))
@@ -377,7 +379,7 @@ func TestCreateErrors(t *testing.T) {
 		f := newFixture(t, nil)
 		nodeClaim := f.claim("taken", nil)
 		theirs := &unstructured.Unstructured{}
-		theirs.SetGroupVersionKind(sandbox.TestMachine)
+		theirs.SetGroupVersionKind(environment.TestMachine)
 		theirs.SetNamespace(f.Namespace)
 		theirs.SetName(nodeClaim.Name)
 		g.Expect(f.Admin.Create(t.Context(), theirs)).To(Succeed())
@@ -402,7 +404,7 @@ func TestDeleteAndGet(t *testing.T) {
 		m := f.machine(nodeClaim.Name)
 		patched := m.DeepCopy()
 		patched.Spec.ProviderID = "cloud://life"
-		patched.Finalizers = []string{sandbox.HoldFinalizer}
+		patched.Finalizers = []string{environment.HoldFinalizer}
 		g.Expect(f.Admin.Patch(t.Context(), patched, client.MergeFrom(m))).To(Succeed())
 		g.Eventually(func(g Gomega) {
 			found, err := f.provider.Get(f.ctx, "cloud://life")
@@ -459,7 +461,7 @@ func TestDeleteAndGet(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		m := f.machine(again.Name)
 		held := m.DeepCopy()
-		held.Finalizers = []string{sandbox.HoldFinalizer}
+		held.Finalizers = []string{environment.HoldFinalizer}
 		g.Expect(f.Admin.Patch(t.Context(), held, client.MergeFrom(m))).To(Succeed())
 		g.Expect(f.Admin.Delete(t.Context(), held)).To(Succeed())
 		g.Eventually(func() bool {
@@ -528,7 +530,7 @@ func TestIsDrifted(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(reason).To(BeEmpty())
 		}).Should(Succeed())
-		f.offer(func(shapes []shape.Shape) {
+		f.offer(func(shapes []template.Template) {
 			changed := f.InfrastructureTemplate.DeepCopy()
 			changed.SetGeneration(2)
 			shapes[0].Template, shapes[0].ContentHash, shapes[0].Source.ResourceVersions = changed, "shape-2", "2"
@@ -549,7 +551,9 @@ func TestIsDrifted(t *testing.T) {
 			HaveKeyWithValue(v1alpha1.ShapeRevisionAnnotation, string(f.InfrastructureTemplate.GetUID())+"/1"),
 			HaveKeyWithValue(v1alpha1.BootstrapRevisionAnnotation, string(f.BootstrapTemplate.GetUID())+"/1"),
 		))
-		f.offer(func(shapes []shape.Shape) { shapes[0].ContentHash, shapes[0].Source.ResourceVersions = "shape-2", "2" })
+		f.offer(func(shapes []template.Template) {
+			shapes[0].ContentHash, shapes[0].Source.ResourceVersions = "shape-2", "2"
+		})
 		g.Eventually(func(g Gomega) {
 			reason, err := f.provider.IsDrifted(f.ctx, nodeClaim)
 			g.Expect(err).NotTo(HaveOccurred())

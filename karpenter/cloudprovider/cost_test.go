@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
 
-	"github.com/autonode-io/autonode/karpenter/bootstraptoken"
-	"github.com/autonode-io/autonode/karpenter/machine"
-	"github.com/autonode-io/autonode/karpenter/sandbox"
+	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/test/environment"
 )
 
 // requests counts what reaches the API server, by method.
@@ -74,7 +74,7 @@ func TestCost(t *testing.T) {
 		f.provider.Management = management.GetClient()
 		f.provider.Machines = machine.New(machine.Config{
 			Management: management.GetClient(), Live: management.GetAPIReader(),
-			Namespace: f.Namespace, ClusterName: f.Cluster.Name, ChildKinds: sandbox.ChildKinds,
+			Namespace: f.Namespace, ClusterName: f.Cluster.Name, ChildKinds: environment.ChildKinds,
 			Tokens: bootstraptoken.Minter{Guest: f.Admin, Clock: clock.RealClock{}},
 		})
 		// The kinds' resources are looked up once.

@@ -23,13 +23,13 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/instancetype"
-	"github.com/autonode-io/autonode/karpenter/limit"
-	"github.com/autonode-io/autonode/karpenter/machine"
-	"github.com/autonode-io/autonode/karpenter/nodeclass"
-	"github.com/autonode-io/autonode/karpenter/offering"
-	"github.com/autonode-io/autonode/karpenter/shape"
-	"github.com/autonode-io/autonode/karpenter/version"
+	"github.com/autonode-io/autonode/karpenter/providers/drift"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/maxsize"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
 // NodePriceLabel is what eks-node-viewer and tools like it read a node's price from, in US dollars an hour.
@@ -176,13 +176,13 @@ func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 }
 
 // reserve keeps a place for the NodeClaim among the machines that may be made from a shape. False means that there is none left.
-func (c *CloudProvider) reserve(nodeClaim *karpv1.NodeClaim, sh *shape.Shape) (bool, error) {
-	most, limited := sh.Limit()
+func (c *CloudProvider) reserve(nodeClaim *karpv1.NodeClaim, sh *template.Template) (bool, error) {
+	most, limited := sh.Maximum()
 	if !limited || c.Limits == nil {
 		return true, nil
 	}
 	err := c.Limits.Reserve(nodeClaim.UID, sh.Source.Annotation(), most)
-	if errors.Is(err, limit.ErrFull) {
+	if errors.Is(err, maxsize.ErrFull) {
 		return false, nil
 	}
 	return err == nil, err
@@ -238,8 +238,8 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		MaxPods:                int32(min(chosen.choice.InstanceType.Capacity.Pods().Value(), 1<<30)),
 		Labels:                 map[string]string{},
 		Annotations: map[string]string{
-			v1alpha1.NodeClassHashAnnotation:        nodeclass.Hash(nodeClass),
-			v1alpha1.NodeClassHashVersionAnnotation: nodeclass.HashVersion,
+			v1alpha1.NodeClassHashAnnotation:        drift.Hash(nodeClass),
+			v1alpha1.NodeClassHashVersionAnnotation: drift.HashVersion,
 			v1alpha1.ShapeHashAnnotation:            sh.ContentHash,
 			v1alpha1.BootstrapHashAnnotation:        sh.Bootstrap.Hash,
 			v1alpha1.ShapeSourceAnnotation:          sh.Source.Annotation(),

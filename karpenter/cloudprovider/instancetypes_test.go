@@ -15,13 +15,13 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
-	"github.com/autonode-io/autonode/karpenter/instancetype"
-	"github.com/autonode-io/autonode/karpenter/learned"
-	"github.com/autonode-io/autonode/karpenter/limit"
-	"github.com/autonode-io/autonode/karpenter/offering"
-	"github.com/autonode-io/autonode/karpenter/pricing"
-	"github.com/autonode-io/autonode/karpenter/running"
-	"github.com/autonode-io/autonode/karpenter/shape"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
+	"github.com/autonode-io/autonode/karpenter/providers/maxsize"
+	"github.com/autonode-io/autonode/karpenter/providers/observedcapacity"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 // manyInstanceTypes is a provider, with everything that availability depends on, whose node class offers 700 instance types in
@@ -30,16 +30,16 @@ func manyInstanceTypes() (*cloudprovider.CloudProvider, *karpv1.NodePool) {
 	store := instancetype.NewStore(instancetype.Config{
 		Pricing:     pricing.WithFile(pricing.NewFile("testdata/no-prices.yaml")),
 		Unavailable: offering.NewUnavailable(clock.RealClock{}),
-		Limits:      limit.NewLedger(clock.RealClock{}, func() bool { return true }),
-		Memory:      learned.NewMemory(),
-		Running:     running.New(func() bool { return true }),
+		Limits:      maxsize.NewLedger(clock.RealClock{}, func() bool { return true }),
+		Memory:      observedcapacity.NewMemory(),
+		Running:     inventory.New(func() bool { return true }),
 	})
-	shapes := make([]shape.Shape, 700)
+	shapes := make([]template.Template, 700)
 	for i := range shapes {
 		name := fmt.Sprintf("type-%03d", i)
-		shapes[i] = shape.Shape{
-			Source:       shape.Source{GroupKind: schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "TestMachineTemplate"}, Name: name},
-			Bootstrap:    shape.Bootstrap{DataSecretName: "join"},
+		shapes[i] = template.Template{
+			Source:       template.Source{GroupKind: schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "TestMachineTemplate"}, Name: name},
+			Bootstrap:    template.Bootstrap{DataSecretName: "join"},
 			InstanceType: name, Arch: "amd64", OS: "linux",
 			Capacity: corev1.ResourceList{
 				corev1.ResourceCPU:    *resource.NewQuantity(int64(i%64+1), resource.DecimalSI),
@@ -52,7 +52,7 @@ func manyInstanceTypes() (*cloudprovider.CloudProvider, *karpv1.NodePool) {
 	shapes[0].MaxSize = ptr.To(10)
 	nodeClass := &v1alpha1.ClusterAPINodeClass{}
 	nodeClass.Name = "default"
-	store.Set(nodeClass, shapes, shape.Cluster{FailureDomains: []string{"a", "b", "c"}})
+	store.Set(nodeClass, shapes, template.Cluster{FailureDomains: []string{"a", "b", "c"}})
 	nodePool := &karpv1.NodePool{}
 	nodePool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
 	return cloudprovider.New(cloudprovider.Config{InstanceTypes: store}), nodePool

@@ -18,18 +18,18 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
-	"github.com/autonode-io/autonode/karpenter/instancetype"
-	"github.com/autonode-io/autonode/karpenter/limit"
-	"github.com/autonode-io/autonode/karpenter/pricing"
-	"github.com/autonode-io/autonode/karpenter/sandbox"
-	"github.com/autonode-io/autonode/karpenter/shape"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
+	"github.com/autonode-io/autonode/karpenter/providers/maxsize"
+	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/test/environment"
 )
 
 // limited is the fixture with a ledger.
-func limited(t *testing.T) (*fixture, *limit.Ledger) {
+func limited(t *testing.T) (*fixture, *maxsize.Ledger) {
 	t.Helper()
 	f := newFixture(t, nil)
-	ledger, err := limit.Watch(t.Context(), f.Management.GetCache(), f.provider.Machines.Owns, clock.RealClock{})
+	ledger, err := maxsize.Watch(t.Context(), f.Management.GetCache(), f.provider.Machines.Owns, clock.RealClock{})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: f.unavailable, Limits: ledger})
 	config := f.provider.Config
@@ -60,7 +60,9 @@ func (f *fixture) createMany(n int) (created []*karpv1.NodeClaim, errs []error) 
 }
 
 func TestMaximum(t *testing.T) {
-	most := func(n int) func([]shape.Shape) { return func(shapes []shape.Shape) { shapes[0].MaxSize = &n } }
+	most := func(n int) func([]template.Template) {
+		return func(shapes []template.Template) { shapes[0].MaxSize = &n }
+	}
 	count := func(nodeClaims []*karpv1.NodeClaim) map[string]int {
 		counts := map[string]int{}
 		for _, n := range nodeClaims {
@@ -95,7 +97,7 @@ func TestMaximum(t *testing.T) {
 	t.Run("When nothing else is left, it should say that there is no capacity", func(t *testing.T) {
 		g := NewWithT(t)
 		f, _ := limited(t)
-		f.offer(func(shapes []shape.Shape) { shapes[0].MaxSize, shapes[1].MaxSize = ptr.To(1), ptr.To(1) })
+		f.offer(func(shapes []template.Template) { shapes[0].MaxSize, shapes[1].MaxSize = ptr.To(1), ptr.To(1) })
 		created, errs := f.createMany(4)
 		g.Expect(count(created)).To(Equal(map[string]int{"c2-small": 1, "c4-large": 1}))
 		g.Expect(errs).To(HaveLen(2))
@@ -106,7 +108,7 @@ func TestMaximum(t *testing.T) {
 	t.Run("When two sources make the same offering and the cheaper one is full, it should take the other", func(t *testing.T) {
 		g := NewWithT(t)
 		f, _ := limited(t)
-		f.offer(func(shapes []shape.Shape) {
+		f.offer(func(shapes []template.Template) {
 			shapes[1].InstanceType, shapes[1].SpotPrice, shapes[1].Capacity = "c2-small", nil, shapes[0].Capacity
 			shapes[0].MaxSize = ptr.To(2)
 		})
@@ -147,12 +149,12 @@ func TestMaximum(t *testing.T) {
 			machines, err := f.provider.Machines.List(t.Context())
 			return len(machines), err
 		}).Should(Equal(2))
-		again, err := limit.Watch(t.Context(), f.Management.GetCache(), f.provider.Machines.Owns, clock.RealClock{})
+		again, err := maxsize.Watch(t.Context(), f.Management.GetCache(), f.provider.Machines.Owns, clock.RealClock{})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Eventually(func() error {
 			return again.Reserve("new", "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", 2)
 		}).
-			Should(MatchError(limit.ErrFull))
+			Should(MatchError(maxsize.ErrFull))
 	})
 	for name, tc := range map[string]struct {
 		lost bool
@@ -167,11 +169,11 @@ func TestMaximum(t *testing.T) {
 			f.offer(most(1))
 			config := f.provider.Config
 			// Infrastructure and bootstrap config come before.
-			config.Machines = f.Machines(&sandbox.Faults{Client: f.Management.GetClient(), FailAt: 3, Lost: tc.lost})
+			config.Machines = f.Machines(&environment.Faults{Client: f.Management.GetClient(), FailAt: 3, Lost: tc.lost})
 			f.provider = cloudprovider.New(config)
 			nodeClaim := f.claim("ends", nil)
 			_, err := f.provider.Create(f.ctx, nodeClaim)
-			g.Expect(err).To(MatchError(ContainSubstring(sandbox.ErrFault.Error())))
+			g.Expect(err).To(MatchError(ContainSubstring(environment.ErrFault.Error())))
 			g.Expect(ledger.Count("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large")).To(Equal(1), "it is tried again")
 			f.setReady(func(nodeClass *v1alpha1.ClusterAPINodeClass) {
 				nodeClass.StatusConditions().SetFalse(v1alpha1.ReadyConditions()[0], "Test", "not now")

@@ -17,14 +17,14 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
-	"github.com/autonode-io/autonode/karpenter/sandbox"
-	"github.com/autonode-io/autonode/karpenter/shape"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/test/environment"
 )
 
 const preTerminateHook = clusterv1.PreTerminateDeleteHookAnnotationPrefix + "/backup"
 
 // ofMachineDeployment makes a shape one of a MachineDeployment with hooks, timeouts and taints.
-func ofMachineDeployment(sh *shape.Shape) {
+func ofMachineDeployment(sh *template.Template) {
 	sh.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
 	sh.Machine = &clusterv1.MachineTemplateSpec{
 		ObjectMeta: clusterv1.ObjectMeta{Annotations: map[string]string{preTerminateHook: "velero"}, Labels: map[string]string{"team": "web"}},
@@ -64,7 +64,10 @@ func TestMachineDeployment(t *testing.T) {
 	t.Run("When a shape is a MachineDeployment's, it should pass on its deletion timeouts, its hooks, its labels and its taints", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
-		f.offer(func(shapes []shape.Shape) { ofMachineDeployment(&shapes[0]); shapes[0].Source.ResourceVersions = "2" })
+		f.offer(func(shapes []template.Template) {
+			ofMachineDeployment(&shapes[0])
+			shapes[0].Source.ResourceVersions = "2"
+		})
 		nodeClaim := f.claim("passed-on", tolerating)
 		_, err := f.provider.Create(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -83,7 +86,10 @@ func TestMachineDeployment(t *testing.T) {
 	t.Run("When the management cluster refuses taints of Machines, it should make the Machine without, and the node with them", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
-		f.offer(func(shapes []shape.Shape) { ofMachineDeployment(&shapes[0]); shapes[0].Source.ResourceVersions = "2" })
+		f.offer(func(shapes []template.Template) {
+			ofMachineDeployment(&shapes[0])
+			shapes[0].Source.ResourceVersions = "2"
+		})
 		refusing := &withoutTaints{Client: f.Management.GetClient()}
 		config := f.provider.Config
 		config.Machines = f.Machines(refusing)
@@ -94,7 +100,7 @@ func TestMachineDeployment(t *testing.T) {
 		m := f.machine(nodeClaim.Name)
 		g.Expect(m.Spec.Taints).To(BeEmpty())
 		bootstrap := &unstructured.Unstructured{}
-		bootstrap.SetGroupVersionKind(sandbox.KubeadmConfig)
+		bootstrap.SetGroupVersionKind(environment.KubeadmConfig)
 		g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(m), bootstrap)).To(Succeed())
 		taints, _, _ := unstructured.NestedSlice(bootstrap.Object, "spec", "joinConfiguration", "nodeRegistration", "taints")
 		g.Expect(taints).To(ContainElement(HaveKeyWithValue("key", "gpu")))
@@ -102,7 +108,7 @@ func TestMachineDeployment(t *testing.T) {
 	t.Run("When a shape is a template's, it should send no taints in the Machine, which the management cluster may refuse", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
-		f.offer(func(shapes []shape.Shape) {
+		f.offer(func(shapes []template.Template) {
 			shapes[0].Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
 			shapes[0].Source.ResourceVersions = "2"
 		})

@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/autonode-io/autonode/karpenter/sandbox"
+	"github.com/autonode-io/autonode/test/environment"
 )
 
-func TestMain(m *testing.M) { os.Exit(sandbox.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(environment.Main(m)) }

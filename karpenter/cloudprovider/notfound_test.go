@@ -18,25 +18,25 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
-	"github.com/autonode-io/autonode/karpenter/drift"
-	"github.com/autonode-io/autonode/karpenter/instancetype"
-	"github.com/autonode-io/autonode/karpenter/pricing"
-	"github.com/autonode-io/autonode/karpenter/running"
-	"github.com/autonode-io/autonode/karpenter/shape"
+	"github.com/autonode-io/autonode/karpenter/providers/drift"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
+	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 // offer is what a node class offers at one time.
 type offer struct {
-	shapes  []shape.Shape
-	cluster shape.Cluster
-	gaps    shape.Gaps
+	shapes  []template.Template
+	cluster template.Cluster
+	gaps    template.Gaps
 }
 
 // restart makes the provider anew, which remembers nothing, and tells it what there is to offer by then.
 func (f *fixture) restart(o offer) {
 	f.t.Helper()
 	g := NewWithT(f.t)
-	machines, err := running.Watch(f.t.Context(), f.Management.GetCache(), f.provider.Machines.Owns)
+	machines, err := inventory.Watch(f.t.Context(), f.Management.GetCache(), f.provider.Machines.Owns)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(machines.Counted).Should(BeTrue())
 	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Running: machines})
@@ -78,8 +78,8 @@ func TestInstanceTypeNotFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			f := newFixture(t, nil)
-			now := offer{shapes: []shape.Shape{f.Shape("c4-large", 0.1)}, cluster: shape.Cluster{FailureDomains: []string{"a"}}}
-			before := offer{shapes: []shape.Shape{f.Shape("c4-large", 0.1)}, cluster: now.cluster}
+			now := offer{shapes: []template.Template{f.Shape("c4-large", 0.1)}, cluster: template.Cluster{FailureDomains: []string{"a"}}}
+			before := offer{shapes: []template.Template{f.Shape("c4-large", 0.1)}, cluster: now.cluster}
 			if tc.before != nil {
 				tc.before(&before)
 			}

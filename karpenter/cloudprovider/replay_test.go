@@ -14,11 +14,11 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/autonode-io/autonode/karpenter/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
-	"github.com/autonode-io/autonode/karpenter/machine"
-	"github.com/autonode-io/autonode/karpenter/sandbox"
-	"github.com/autonode-io/autonode/karpenter/shape"
+	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/test/environment"
 )
 
 func TestCreateReplay(t *testing.T) {
@@ -35,18 +35,18 @@ func TestCreateReplay(t *testing.T) {
 			t.Run(fmt.Sprintf("When any call of an attempt %s and prices %s, it should end with one Machine, and tell Karpenter what that is", what, tc.name), func(t *testing.T) {
 				g := NewWithT(t)
 				price := func(i int) {
-					f.offer(func(shapes []shape.Shape) {
+					f.offer(func(shapes []template.Template) {
 						shapes[0].Price, shapes[0].Source.ResourceVersions = ptr.To(tc.prices[i%len(tc.prices)]), fmt.Sprintf("%s-%d", tc.name, i)
 					})
 				}
 				for failAt := int64(1); ; failAt++ {
 					nodeClaim := f.claim(fmt.Sprintf("replay-%d-%t-%d", len(tc.prices), lost, failAt), nil)
-					calls := &sandbox.Calls{FailAt: failAt, Lost: lost}
+					calls := &environment.Calls{FailAt: failAt, Lost: lost}
 					config := f.provider.Config
 					config.Guest, config.Management = calls.Client(config.Guest), calls.Client(config.Management)
 					config.Machines = machine.New(machine.Config{
 						Management: calls.Client(f.Management.GetClient()), Live: calls.Client(f.Admin),
-						Namespace: f.Namespace, ClusterName: f.Cluster.Name, ChildKinds: sandbox.ChildKinds,
+						Namespace: f.Namespace, ClusterName: f.Cluster.Name, ChildKinds: environment.ChildKinds,
 						Tokens: bootstraptoken.Minter{Guest: calls.Client(f.Admin), Clock: clock.RealClock{}},
 					})
 					price(0)
@@ -66,7 +66,7 @@ func TestCreateReplay(t *testing.T) {
 						created, err = f.provider.Create(f.ctx, nodeClaim)
 						return err
 					}).Should(Succeed(), "after call %d", failAt)
-					for _, kind := range append(sandbox.ChildKinds(t.Context()), clusterv1.GroupVersion.WithKind("Machine")) {
+					for _, kind := range append(environment.ChildKinds(t.Context()), clusterv1.GroupVersion.WithKind("Machine")) {
 						ours := slices.DeleteFunc(f.Objects(t.Context(), kind), func(name string) bool { return name != nodeClaim.Name })
 						g.Expect(ours).To(HaveLen(1), "%s after call %d", kind.Kind, failAt)
 					}

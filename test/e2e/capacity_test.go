@@ -18,7 +18,7 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// respite is how long an offering rests after its first failure: see package karpenter/offering.
+// respite is how long an offering rests after its first failure: see package karpenter/providers/offering.
 const respite = 3 * time.Minute
 
 // Story 11: what can't be had, or never joins, costs time and nothing else. Karpenter takes the next cheapest, says why, and comes

@@ -18,7 +18,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/karpenter/version"
+	"github.com/autonode-io/autonode/karpenter/providers/version"
 	"github.com/autonode-io/autonode/test/disruption"
 	localworld "github.com/autonode-io/autonode/test/world"
 )

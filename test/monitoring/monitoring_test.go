@@ -19,8 +19,8 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	_ "github.com/autonode-io/autonode/karpenter" // registers what Karpenter serves
-	"github.com/autonode-io/autonode/karpenter/fleet"
-	"github.com/autonode-io/autonode/karpenter/leadership"
+	karpentermetrics "github.com/autonode-io/autonode/karpenter/controllers/metrics"
+	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	_ "github.com/autonode-io/autonode/operator" // registers what the operator's steps count
 	"github.com/autonode-io/autonode/operator/metrics"
 )
@@ -55,7 +55,7 @@ func served(t *testing.T) programs {
 	g := NewWithT(t)
 	p := programs{registry: crmetrics.Registry, labels: map[string][]string{}, values: known(t)}
 	for _, collector := range []prometheus.Collector{
-		metrics.New(metrics.Config{}), fleet.New(fleet.Config{}), leadership.New(leadership.Config{}).Metric(),
+		metrics.New(metrics.Config{}), karpentermetrics.New(karpentermetrics.Config{}), leadership.New(leadership.Config{}).Metric(),
 	} {
 		// Described before anything else knows it, and left out of what a registry would collect: there is nothing to read.
 		descs := make(chan *prometheus.Desc, 100)

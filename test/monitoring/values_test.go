@@ -113,7 +113,7 @@ func known(t *testing.T) values {
 			"Failed", string(clusterv1.MachinePhaseUnknown), // no controller of Cluster API's sets the former any more; others may
 		}},
 		"karpenter_clusterapi_machine_launch_duration_seconds": {
-			"stage": readConstants(t, "../../karpenter/lifecycle")["Stages of a launch, values of the label stage"],
+			"stage": readConstants(t, "../../karpenter/controllers/nodeclaim")["Stages of a launch, values of the label stage"],
 		},
 		// Karpenter core writes strconv.FormatBool.
 		"karpenter_pods_state": {

@@ -9,7 +9,7 @@
 // A patch begins with lines such as these, which say what is broken, and what notices:
 //
 //	Breaks: a newer API server counts at once
-//	Package: ./karpenter/version
+//	Package: ./karpenter/providers/version
 //	Run: TestNewLeader
 package main
 

@@ -34,20 +34,20 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/manifest"
 	"github.com/autonode-io/autonode/karpenter"
-	"github.com/autonode-io/autonode/karpenter/leadership"
-	"github.com/autonode-io/autonode/karpenter/orphan"
-	"github.com/autonode-io/autonode/karpenter/sandbox"
-	"github.com/autonode-io/autonode/karpenter/version"
+	"github.com/autonode-io/autonode/karpenter/controllers/garbagecollection"
+	"github.com/autonode-io/autonode/karpenter/core/leadership"
+	"github.com/autonode-io/autonode/karpenter/providers/version"
+	"github.com/autonode-io/autonode/test/environment"
 	"github.com/autonode-io/autonode/test/world/fault"
 	"github.com/autonode-io/autonode/test/world/pki"
 	"github.com/autonode-io/autonode/test/world/port"
 )
 
-func TestMain(m *testing.M) { os.Exit(sandbox.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(environment.Main(m)) }
 
 const (
 	soon = time.Minute
-	// poolName is the NodePool's that the sandbox's NodeClaims are of.
+	// poolName is the NodePool's that the environment's NodeClaims are of.
 	poolName = "general"
 	poll     = 100 * time.Millisecond
 	// tempted is how long a Karpenter that decides nothing is watched. The same change makes one that decides act within that time.
@@ -66,9 +66,9 @@ func kubeconfig(t *testing.T, name string, cluster *clientcmdapi.Cluster, user *
 	return path
 }
 
-// world is a sandbox with a whole Karpenter in it. The management cluster is behind a proxy.
+// world is an environment with a whole Karpenter in it. The management cluster is behind a proxy.
 type world struct {
-	*sandbox.Sandbox
+	*environment.Environment
 	management *fault.Proxy
 	nodeClass  *v1alpha1.ClusterAPINodeClass
 }
@@ -76,7 +76,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	g := NewWithT(t)
-	w := &world{Sandbox: sandbox.New(t)}
+	w := &world{Environment: environment.New(t)}
 	w.InfrastructureTemplate.SetAnnotations(map[string]string{
 		"capacity.cluster-autoscaler.kubernetes.io/cpu": "4", "capacity.cluster-autoscaler.kubernetes.io/memory": "8Gi", v1alpha1.PriceAnnotation: "0.1",
 	})
@@ -87,10 +87,10 @@ func newWorld(t *testing.T) *world {
 		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
 		Spec: v1alpha1.ClusterAPINodeClassSpec{
 			ShapeSelectors: v1alpha1.ShapeSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
-				APIGroup: sandbox.TestMachine.Group, Kind: "TestMachineTemplate",
+				APIGroup: environment.TestMachine.Group, Kind: "TestMachineTemplate",
 			}}},
 			Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
-				APIGroup: sandbox.KubeadmConfig.Group, Kind: "KubeadmConfigTemplate", Name: w.BootstrapTemplate.GetName(),
+				APIGroup: environment.KubeadmConfig.Group, Kind: "KubeadmConfigTemplate", Name: w.BootstrapTemplate.GetName(),
 			}},
 		},
 	}
@@ -101,7 +101,7 @@ func newWorld(t *testing.T) *world {
 	}
 	g.Expect(w.Admin.Status().Update(t.Context(), w.nodeClass)).To(Succeed())
 	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: poolName}}
-	pool.Spec.Template.Labels = map[string]string{"example.com/of": "pool"} // which the sandbox's NodeClaims haven't
+	pool.Spec.Template.Labels = map[string]string{"example.com/of": "pool"} // which the environment's NodeClaims haven't
 	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: w.nodeClass.Name}
 	pool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
 	pool.Spec.Template.Spec.ExpireAfter = karpv1.MustParseNillableDuration("Never")
@@ -228,8 +228,8 @@ func makesMachine(request *http.Request) bool {
 var (
 	controllers = map[string]string{
 		"versions.Tracker": "guest.version", "nodeclass.New": "nodeclass", "status.NewController": "operatorpkg.clusterapinodeclass.status",
-		"learned.New": "learned", "lifecycle.New": "machine.lifecycle", "registration.New": "node.registration",
-		"floor.New": "node.floor", "surplus.New": "nodeclaim.surplus", "orphan.New": "machine.orphan", "buffer.New": "capacitybuffer.count",
+		"capacity.New": "node.capacity", "nodeclaim.New": "nodeclaim.machine", "registration.New": "node.registration", "minsize.New": "node.minsize",
+		"unneeded.New": "nodeclaim.unneeded", "garbagecollection.New": "machine.garbagecollection", "capacitybuffer.New": "capacitybuffer.count",
 	}
 )
 
@@ -265,7 +265,7 @@ func TestKarpenter(t *testing.T) {
 			for source, name := range controllers {
 				g.Expect(running).To(HaveKey(name), source)
 			}
-			g.Expect(series(g, "karpenter_clusterapi_machines", "phase")).NotTo(BeEmpty(), "fleet.New")
+			g.Expect(series(g, "karpenter_clusterapi_machines", "phase")).NotTo(BeEmpty(), "metrics.New")
 		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(poll).Should(Succeed())
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(w.nodeClass), w.nodeClass)).To(Succeed())
@@ -327,8 +327,8 @@ func TestKarpenter(t *testing.T) {
 			m := &clusterv1.Machine{}
 			err := w.Admin.Get(ctx, client.ObjectKeyFromObject(abandoned), m)
 			g.Expect(apierrors.IsNotFound(err) || m.DeletionTimestamp != nil).To(BeTrue(), "Machine %s: %v", abandoned.Name, err)
-		}).WithContext(t.Context()).WithTimeout(orphan.GracePeriod + orphan.DefaultDelay + soon).WithPolling(poll).Should(Succeed())
-		NewWithT(t).Expect(time.Since(began)).To(BeNumerically(">=", orphan.GracePeriod))
+		}).WithContext(t.Context()).WithTimeout(garbagecollection.GracePeriod + garbagecollection.DefaultDelay + soon).WithPolling(poll).Should(Succeed())
+		NewWithT(t).Expect(time.Since(began)).To(BeNumerically(">=", garbagecollection.GracePeriod))
 	})
 
 	t.Run("When the management cluster doesn't answer, it should decide nothing until it does", func(t *testing.T) {

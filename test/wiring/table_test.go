@@ -35,7 +35,7 @@ func source(expression ast.Expr) string {
 	}
 }
 
-// listed is what a program's run.go runs: the elements that it appends to Karpenter core's controllers and what it wraps these with, or the steps and
+// listed is what a program's run.go runs: our controllers, what is appended to Karpenter core's and what it wraps these with, or the steps and
 // what is added to the manager.
 func listed(t *testing.T, program string) []string {
 	t.Helper()
@@ -47,14 +47,20 @@ func listed(t *testing.T, program string) []string {
 		case *ast.CallExpr:
 			name := source(n.Fun)
 			switch {
-			case name == "append" && len(n.Args) > 0 && source(n.Args[0]) == "core":
+			case name == "append" && len(n.Args) > 0 && source(n.Args[0]) == "k.controllers" && !n.Ellipsis.IsValid():
 				for _, arg := range n.Args[1:] {
 					found[source(arg)] = true
 				}
 			case name == "mgr.Add":
 				found[source(n.Args[0])] = true
-			case slices.Contains([]string{"leadership.Gate", "leadership.Guest", "lifecycle.Patient", "requests.SetUp"}, name):
+			case slices.Contains([]string{"leadership.Gate", "leadership.Guest", "deadlines.Extend", "requests.SetUp"}, name):
 				found[name] = true
+			}
+		case *ast.CompositeLit:
+			if list, ok := n.Type.(*ast.ArrayType); ok && source(list.Elt) == "controller.Controller" {
+				for _, element := range n.Elts {
+					found[strings.TrimPrefix(source(element), "p.")] = true
+				}
 			}
 		case *ast.KeyValueExpr:
 			if source(n.Key) == "Step" {

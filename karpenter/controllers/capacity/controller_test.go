@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/controllers/capacity"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/observedcapacity"
+	"github.com/autonode-io/autonode/test/environment"
+)
+
+type fixture struct {
+	*GomegaWithT
+	*environment.Environment
+	t        *testing.T
+	machines *machine.Provider
+}
+
+func newFixture(t *testing.T) *fixture {
+	f := &fixture{GomegaWithT: NewWithT(t), Environment: environment.New(t), t: t}
+	f.SetDefaultEventuallyTimeout(20 * time.Second)
+	f.machines = f.Machines(nil)
+	return f
+}
+
+// start runs a controller that knows nothing yet.
+func (f *fixture) start() *observedcapacity.Memory {
+	f.t.Helper()
+	m := f.Manager()
+	memory := observedcapacity.NewMemory()
+	f.Expect(capacity.New(capacity.Config{Guest: m.GetClient(), Machines: f.machines, Memory: memory}).Register(f.t.Context(), m)).To(Succeed())
+	f.Run(f.t.Context(), m)
+	return memory
+}
+
+// machine makes one with a provider ID, as Cluster API has it once there is one.
+func (f *fixture) machine(name string) *clusterv1.Machine {
+	f.t.Helper()
+	plan := f.Plan(f.NodeClaim(f.t.Context(), name))
+	plan.Annotations = map[string]string{v1alpha1.ShapeSourceAnnotation: form.Source, v1alpha1.ShapeHashAnnotation: form.ContentHash}
+	m, err := f.machines.Create(f.t.Context(), plan)
+	f.Expect(err).NotTo(HaveOccurred())
+	patch := client.MergeFrom(m.DeepCopy())
+	m.Spec.ProviderID = "test://" + m.Name
+	f.Expect(f.Admin.Patch(f.t.Context(), m, patch)).To(Succeed())
+	f.Eventually(func() error {
+		_, err := f.machines.ForProviderID(f.t.Context(), m.Spec.ProviderID)
+		return err
+	}).Should(Succeed())
+	return m
+}
+
+// node makes what the kubelet and Karpenter make of it.
+func (f *fixture) node(name, providerID, memory string) *corev1.Node {
+	f.t.Helper()
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: f.Namespace + "-" + name, Labels: map[string]string{karpv1.NodeRegisteredLabelKey: "true"}},
+		Spec:       corev1.NodeSpec{ProviderID: providerID},
+	}
+	f.Expect(f.Admin.Create(f.t.Context(), node)).To(Succeed())
+	f.t.Cleanup(func() { _ = f.Admin.Delete(context.WithoutCancel(f.t.Context()), node) })
+	f.setMemory(node, memory)
+	return node
+}
+
+func (f *fixture) setMemory(node *corev1.Node, memory string) {
+	f.t.Helper()
+	node.Status.Capacity = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
+	f.Expect(f.Admin.Status().Update(f.t.Context(), node)).To(Succeed())
+}
+
+var form = observedcapacity.Form{Source: "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", ContentHash: "shape-1"}
+
+func (f *fixture) eventually(memory *observedcapacity.Memory, want string) {
+	f.t.Helper()
+	q := resource.MustParse(want)
+	f.Eventually(func() int64 { bytes, _ := memory.Of(form); return bytes }).Should(Equal(q.Value()))
+}
+
+func TestLearning(t *testing.T) {
+	t.Run("When nodes of a form come, change and go, it should know the least memory of those there are", func(t *testing.T) {
+		f := newFixture(t)
+		memory := f.start()
+		f.node("a", f.machine("a").Spec.ProviderID, "7900Mi")
+		f.eventually(memory, "7900Mi")
+		b := f.node("b", f.machine("b").Spec.ProviderID, "7950Mi")
+		f.setMemory(b, "7800Mi")
+		f.eventually(memory, "7800Mi")
+		f.Expect(f.Admin.Delete(t.Context(), b)).To(Succeed())
+		f.eventually(memory, "7900Mi")
+	})
+	t.Run("When it starts anew, it should learn from the nodes that there are", func(t *testing.T) {
+		f := newFixture(t)
+		f.node("a", f.machine("a").Spec.ProviderID, "7900Mi")
+		f.eventually(f.start(), "7900Mi")
+	})
+	t.Run("When a node isn't one of ours, it should teach nothing", func(t *testing.T) {
+		f := newFixture(t)
+		memory := f.start()
+		f.node("stranger", "test://stranger", "1Gi")
+		f.node("nameless", "", "1Gi")
+		// Whatever was first is looked at first.
+		f.node("ours", f.machine("ours").Spec.ProviderID, "7900Mi")
+		f.eventually(memory, "7900Mi")
+	})
+}

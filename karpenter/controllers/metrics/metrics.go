@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package metrics serves gauges of Machines, their prices and unavailable offerings. It counts when it is scraped, from
+// memory, so that nothing is ever stale or left over.
+package metrics
+
+import (
+	"context"
+	"math"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/metrics"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(metrics.Namespace, "clusterapi", name), help, labels, nil)
+}
+
+var (
+	machines = desc("machines",
+		"Machines of NodeClaims. Labeled by nodepool and phase, as Cluster API has it.",
+		metrics.NodePoolLabel, "phase")
+	price = desc("fleet_price_dollars_per_hour",
+		"What all machines of NodeClaims together cost, in US dollars an hour, by the prices at which they were chosen. Labeled by nodepool and capacity type.",
+		metrics.NodePoolLabel, metrics.CapacityTypeLabel)
+	unhealthy = desc("machines_unhealthy",
+		"Machines that a MachineHealthCheck wants to be replaced. Labeled by nodepool.",
+		metrics.NodePoolLabel)
+	held = desc("machine_repairs_held",
+		"Unhealthy machines that aren't replaced because too many of their NodePool are unhealthy at once. Labeled by nodepool.",
+		metrics.NodePoolLabel)
+	unavailable = desc("offering_unavailable",
+		"1 for an offering that failed lately and isn't tried now. Labeled by instance type, zone, capacity type and reason.",
+		"instance_type", metrics.ZoneLabel, metrics.CapacityTypeLabel, metrics.ReasonLabel)
+	retry = desc("offering_retry_timestamp_seconds",
+		"When an unavailable offering is tried again, in seconds since the epoch. Labeled by instance type, zone and capacity type.",
+		"instance_type", metrics.ZoneLabel, metrics.CapacityTypeLabel)
+)
+
+// Config says where to look.
+type Config struct {
+	Machines    *machine.Provider
+	Unavailable *offering.Unavailable
+	// Registry that serves the metrics; nil for Karpenter's.
+	Registry prometheus.Registerer
+}
+
+// Collector is a prometheus.Collector.
+type Collector struct{ Config }
+
+var (
+	_ prometheus.Collector = (*Collector)(nil)
+	_ manager.Runnable     = (*Collector)(nil)
+)
+
+// New returns a collector that is registered while it runs.
+func New(config Config) *Collector {
+	if config.Registry == nil {
+		config.Registry = crmetrics.Registry
+	}
+	return &Collector{config}
+}
+
+// Register adds the collector to the manager.
+func (c *Collector) Register(_ context.Context, m manager.Manager) error { return m.Add(c) }
+
+// Start serves the metrics until ctx ends. It runs where Karpenter is active only: two replicas would count everything twice.
+func (c *Collector) Start(ctx context.Context) error {
+	if err := c.Registry.Register(c); err != nil {
+		return err
+	}
+	defer c.Registry.Unregister(c)
+	<-ctx.Done()
+	return nil
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{machines, price, unhealthy, held, unavailable, retry} {
+		descs <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(samples chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		samples <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	for _, entry := range c.Unavailable.Entries() {
+		gauge(unavailable, 1, entry.InstanceType, entry.Zone, entry.CapacityType, entry.Reason)
+		gauge(retry, float64(entry.Until.Unix()), entry.InstanceType, entry.Zone, entry.CapacityType)
+	}
+	list, err := c.Machines.List(context.Background())
+	if err != nil {
+		// One scrape goes without; failing it would take every other metric along.
+		log.Log.V(1).Info("counting machines", "error", err.Error())
+		return
+	}
+	counts := count(list)
+	for key, n := range counts.phases {
+		gauge(machines, float64(n), key.nodePool, key.value)
+	}
+	for key, dollars := range counts.prices {
+		gauge(price, dollars, key.nodePool, key.value)
+	}
+	for nodePool, pool := range counts.pools {
+		gauge(unhealthy, float64(pool.unhealthy), nodePool)
+		waiting := 0
+		if pool.unhealthy > machine.Repairable(pool.all) {
+			waiting = pool.unhealthy
+		}
+		gauge(held, float64(waiting), nodePool)
+	}
+}
+
+// of is a NodePool and a phase or capacity type.
+type of struct{ nodePool, value string }
+
+type pool struct{ all, unhealthy int }
+
+type counts struct {
+	phases map[of]int
+	prices map[of]float64
+	pools  map[string]pool
+}
+
+func count(list []clusterv1.Machine) counts {
+	result := counts{phases: map[of]int{}, prices: map[of]float64{}, pools: map[string]pool{}}
+	for i := range list {
+		m := &list[i]
+		nodePool := m.Labels[karpv1.NodePoolLabelKey]
+		result.phases[of{nodePool, string(m.Status.GetTypedPhase())}]++
+		if dollars, err := strconv.ParseFloat(m.Annotations[v1alpha1.PriceAnnotation], 64); err == nil && dollars >= 0 && !math.IsInf(dollars, 0) {
+			result.prices[of{nodePool, m.Labels[karpv1.CapacityTypeLabelKey]}] += dollars
+		}
+		p := result.pools[nodePool]
+		p.all++
+		if machine.Unhealthy(m) {
+			p.unhealthy++
+		}
+		result.pools[nodePool] = p
+	}
+	return result
+}

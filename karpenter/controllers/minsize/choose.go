@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package minsize
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+// mark says who keeps Karpenter from disrupting a node.
+type mark int
+
+const (
+	// unmarked: nobody.
+	unmarked mark = iota
+	// ours: this package does.
+	ours
+	// damaged: this package did, and somebody has changed one of the two annotations since.
+	damaged
+	// foreign: somebody else does, which is theirs to end.
+	foreign
+)
+
+// markOf a node whose machine was made from a source.
+func markOf(node *corev1.Node, source string) mark {
+	held := node.Annotations[karpv1.DoNotDisruptAnnotationKey] == "true"
+	keptFor, kept := node.Annotations[v1alpha1.KeptForMinimumAnnotation]
+	switch {
+	case kept && held && keptFor == source:
+		return ours
+	case kept:
+		return damaged
+	case held:
+		return foreign
+	}
+	return unmarked
+}
+
+// member is a registered node of a source.
+type member struct {
+	// node is shared with the cache: never change it.
+	node *corev1.Node
+	// nodeClaim is the NodeClaim's name, and created when that was created.
+	nodeClaim string
+	created   time.Time
+	// leaving: it is being removed, or Karpenter has decided to.
+	leaving bool
+	// drifted: it is to be replaced.
+	drifted bool
+	mark    mark
+}
+
+// choose says which of a source's nodes are to be marked, and which aren't to be any more, so that minimum of them stay: the oldest ones that
+// neither leave nor are to be replaced. One that somebody else holds stays anyway, and counts.
+//
+// Nothing is released while a mark lacks, so that a node is only let go once Karpenter can see that others are kept in its place; nor while
+// it isn't known whether the minimum is higher.
+func choose(members []member, minimum int, known bool) (keep, release []member) {
+	var candidates []member
+	for _, m := range members {
+		switch {
+		case m.leaving:
+		case m.mark == foreign:
+			minimum--
+		case !m.drifted:
+			candidates = append(candidates, m)
+		case m.mark != unmarked:
+			release = append(release, m)
+		}
+	}
+	slices.SortFunc(candidates, func(a, b member) int {
+		return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.nodeClaim, b.nodeClaim))
+	})
+	for i, m := range candidates {
+		switch {
+		case i < minimum && m.mark != ours:
+			keep = append(keep, m)
+		case i >= minimum && m.mark != unmarked:
+			release = append(release, m)
+		}
+	}
+	if len(keep) > 0 || !known {
+		release = nil
+	}
+	return keep, release
+}

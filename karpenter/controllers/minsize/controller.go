@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package minsize keeps the number of machines of a shape source from falling below the source's minimum for the sake of cost. The minimum
+// is the Cluster Autoscaler's: nothing is launched because of it, nodes are still replaced when they drift, and what removes nodes by force does so.
+//
+// Karpenter knows no such thing, but it leaves a node alone that has its annotation karpenter.sh/do-not-disrupt. So as many nodes as the minimum
+// says have it, together with one of ours that tells it from what people set. Both are on the node itself, so that they also hold while no
+// Karpenter runs, and when another one takes over.
+package minsize
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/operator/injection"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+)
+
+const (
+	// afterConflict is how long the cache gets to see the change that a write has met. Not every change of a Node is an event here.
+	afterConflict = 100 * time.Millisecond
+	// suspendedInterval is after how long to look again while nothing may be decided: only time tells when that ends.
+	suspendedInterval = 5 * time.Second
+)
+
+// everything is the one request: a node that goes concerns all others of its source.
+var everything = reconcile.Request{}
+
+// Config of the controller.
+type Config struct {
+	// Guest reads node classes, NodeClaims and Nodes from a cache, and writes Nodes.
+	Guest client.Client
+	// ManagementCache is watched for Machines.
+	ManagementCache cache.Cache
+	// Machines tell which source a node was made from.
+	Machines *machine.Provider
+	// InstanceTypes hold the shapes with their minimums.
+	InstanceTypes *instancetype.Store
+	// Suspended tells that nothing may be decided, because another process may by now.
+	Suspended func() bool
+}
+
+// Controller marks the nodes that stay. There is one request at a time.
+type Controller struct {
+	Config
+	// written are the resource versions that Nodes had before they were written, by name. While the cache shows one, it hasn't seen what was
+	// written, and a node that was just released would be taken for one that is kept.
+	written map[string]string
+}
+
+// New returns the controller.
+func New(config Config) *Controller { return &Controller{Config: config, written: map[string]string{}} }
+
+// Name of the controller.
+func (c *Controller) Name() string { return "node.minsize" }
+
+// Reconcile marks as many nodes of each source as its minimum says, and later, once those marks have been read back, takes the others' away.
+func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	ctx = injection.WithControllerName(ctx, c.Name())
+	if c.Suspended() {
+		return reconcile.Result{RequeueAfter: suspendedInterval}, nil
+	}
+	minimums, err := c.minimums(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	nodes := &corev1.NodeList{}
+	if err := c.Guest.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return reconcile.Result{}, fmt.Errorf("listing Nodes: %w", err)
+	}
+	if len(minimums.sizes) == 0 && !slices.ContainsFunc(nodes.Items, isKept) {
+		return reconcile.Result{}, nil
+	}
+	byName := make(map[string]*corev1.Node, len(nodes.Items))
+	for i := range nodes.Items {
+		byName[nodes.Items[i].Name] = &nodes.Items[i]
+	}
+	maps.DeleteFunc(c.written, func(name, before string) bool {
+		node, found := byName[name]
+		return !found || node.ResourceVersion != before
+	})
+	members, err := c.members(ctx, byName)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		if slices.ContainsFunc(members[name], c.isUnseen) {
+			// Seeing it is an event.
+			continue
+		}
+		minimum, known := minimums.of(name)
+		keep, release := choose(members[name], minimum, known)
+		for _, m := range keep {
+			errs = append(errs, c.keep(ctx, m, name))
+		}
+		for _, m := range release {
+			errs = append(errs, c.release(ctx, m, name))
+		}
+	}
+	return again(errs)
+}
+
+func (c *Controller) isUnseen(m member) bool {
+	_, unseen := c.written[m.node.Name]
+	return unseen
+}
+
+// members are the nodes of each source, as far as Karpenter has registered them: it takes nothing from a Node before that. A NodeClaim whose
+// source isn't known is nobody's.
+func (c *Controller) members(ctx context.Context, nodes map[string]*corev1.Node) (map[string][]member, error) {
+	machines, err := c.Machines.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sources := make(map[string]string, len(machines))
+	for i := range machines {
+		sources[machines[i].Labels[v1alpha1.NodeClaimUIDLabel]] = machines[i].Annotations[v1alpha1.ShapeSourceAnnotation]
+	}
+	nodeClaims := &karpv1.NodeClaimList{}
+	if err := c.Guest.List(ctx, nodeClaims, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing NodeClaims: %w", err)
+	}
+	members := map[string][]member{}
+	for i := range nodeClaims.Items {
+		nodeClaim := &nodeClaims.Items[i]
+		name, claimed := sources[string(nodeClaim.UID)], claimStateOf(nodeClaim)
+		node, found := nodes[claimed.node]
+		if name == "" || !found || !claimed.registered {
+			continue
+		}
+		joined := nodeStateOf(node)
+		if !joined.registered || joined.providerID != claimed.providerID {
+			continue
+		}
+		members[name] = append(members[name], member{
+			node: node, nodeClaim: nodeClaim.Name, created: nodeClaim.CreationTimestamp.Time,
+			leaving: claimed.leaving || joined.leaving, drifted: claimed.drifted,
+			mark: markOf(node, name),
+		})
+	}
+	return members, nil
+}
+
+// keep marks a node.
+func (c *Controller) keep(ctx context.Context, m member, source string) error {
+	node := m.node.DeepCopy()
+	if node.Annotations == nil {
+		node.Annotations = map[string]string{}
+	}
+	node.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true"
+	node.Annotations[v1alpha1.KeptForMinimumAnnotation] = source
+	written, err := c.write(ctx, m.node, node)
+	if err != nil {
+		return fmt.Errorf("keeping Node %s for the minimum size of %s: %w", node.Name, source, err)
+	}
+	if written {
+		log.FromContext(ctx).Info("keeping a node for the minimum size of its source", "Node", klog.KObj(node), "shape", source)
+	}
+	return nil
+}
+
+// release takes a node's mark away. Whatever else somebody has made of do-not-disrupt stays.
+func (c *Controller) release(ctx context.Context, m member, source string) error {
+	node := m.node.DeepCopy()
+	delete(node.Annotations, v1alpha1.KeptForMinimumAnnotation)
+	if node.Annotations[karpv1.DoNotDisruptAnnotationKey] == "true" {
+		delete(node.Annotations, karpv1.DoNotDisruptAnnotationKey)
+	}
+	written, err := c.write(ctx, m.node, node)
+	if err != nil {
+		return fmt.Errorf("releasing Node %s, which was kept for the minimum size of %s: %w", node.Name, source, err)
+	}
+	if written {
+		log.FromContext(ctx).Info("released a node that was kept for the minimum size of its source", "Node", klog.KObj(node), "shape", source, "drifted", m.drifted)
+	}
+	return nil
+}
+
+// write stores a node's annotations, if it is still there. The lock keeps it from taking over what a person sets at the same time.
+func (c *Controller) write(ctx context.Context, stored, node *corev1.Node) (written bool, err error) {
+	before := stored.ResourceVersion
+	if err := c.Guest.Patch(ctx, node, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	if node.ResourceVersion == before {
+		return false, nil
+	}
+	c.written[node.Name] = before
+	return true, nil
+}
+
+// again is when to look again after some of the writes have failed. That somebody else has changed a node meanwhile isn't an error.
+func again(errs []error) (reconcile.Result, error) {
+	result := reconcile.Result{}
+	errs = slices.DeleteFunc(errs, func(err error) bool {
+		if apierrors.IsConflict(err) {
+			result.RequeueAfter = afterConflict
+			return true
+		}
+		return err == nil
+	})
+	if err := errors.Join(errs...); err != nil {
+		return reconcile.Result{}, err
+	}
+	return result, nil
+}
+
+// Register adds the controller to the guest's manager.
+func (c *Controller) Register(_ context.Context, m manager.Manager) error {
+	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{everything} })
+	return ctrl.NewControllerManagedBy(m).
+		Named(c.Name()).
+		Watches(&karpv1.NodeClaim{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+			before, okBefore := e.ObjectOld.(*karpv1.NodeClaim)
+			after, okAfter := e.ObjectNew.(*karpv1.NodeClaim)
+			return okBefore && okAfter && claimStateOf(before) != claimStateOf(after)
+		}})).
+		Watches(&corev1.Node{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+			before, okBefore := e.ObjectOld.(*corev1.Node)
+			after, okAfter := e.ObjectNew.(*corev1.Node)
+			return okBefore && okAfter && nodeStateOf(before) != nodeStateOf(after)
+		}})).
+		// What they select is told by the store.
+		Watches(&v1alpha1.ClusterAPINodeClass{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }})).
+		WatchesRawSource(source.Func(c.watchShapes)).
+		WatchesRawSource(source.Kind(c.ManagementCache, &clusterv1.Machine{},
+			handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *clusterv1.Machine) []reconcile.Request {
+				if !c.Machines.Owns(m) {
+					return nil
+				}
+				return []reconcile.Request{everything}
+			}), predicate.TypedFuncs[*clusterv1.Machine]{UpdateFunc: func(e event.TypedUpdateEvent[*clusterv1.Machine]) bool {
+				return e.ObjectOld.Annotations[v1alpha1.ShapeSourceAnnotation] != e.ObjectNew.Annotations[v1alpha1.ShapeSourceAnnotation]
+			}})).
+		Complete(c)
+}
+
+// watchShapes reconciles when a source's minimum may have changed.
+func (c *Controller) watchShapes(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	c.InstanceTypes.OnSet(func() { queue.Add(everything) })
+	// They may have been set before.
+	queue.Add(everything)
+	return nil
+}
+
+// claimState is what matters of a NodeClaim.
+type claimState struct {
+	uid                          types.UID
+	node, providerID             string
+	registered, drifted, leaving bool
+}
+
+func claimStateOf(nodeClaim *karpv1.NodeClaim) claimState {
+	// StatusConditions would write the conditions that lack into the object, which is shared.
+	isTrue := func(condition string) bool {
+		for i := range nodeClaim.Status.Conditions {
+			if nodeClaim.Status.Conditions[i].Type == condition {
+				return nodeClaim.Status.Conditions[i].IsTrue()
+			}
+		}
+		return false
+	}
+	return claimState{
+		uid:        nodeClaim.UID,
+		node:       nodeClaim.Status.NodeName,
+		providerID: nodeClaim.Status.ProviderID,
+		registered: isTrue(karpv1.ConditionTypeRegistered),
+		drifted:    isTrue(karpv1.ConditionTypeDrifted),
+		// Karpenter takes the second back, and the taint of the node, when it can't bring about the replacement that it waits for.
+		leaving: nodeClaim.DeletionTimestamp != nil || isTrue(karpv1.ConditionTypeDisruptionReason),
+	}
+}
+
+// nodeState is what matters of a Node.
+type nodeState struct {
+	providerID                string
+	registered, leaving, kept bool
+	keptFor, doNotDisrupt     string
+}
+
+func nodeStateOf(node *corev1.Node) nodeState {
+	return nodeState{
+		providerID: node.Spec.ProviderID,
+		registered: node.Labels[karpv1.NodeRegisteredLabelKey] == "true",
+		// The taint comes first. A mark that was decided on before it came conflicts with it.
+		leaving:      node.DeletionTimestamp != nil || slices.ContainsFunc(node.Spec.Taints, isDisrupted),
+		kept:         isKept(*node),
+		keptFor:      node.Annotations[v1alpha1.KeptForMinimumAnnotation],
+		doNotDisrupt: node.Annotations[karpv1.DoNotDisruptAnnotationKey],
+	}
+}
+
+func isDisrupted(taint corev1.Taint) bool { return taint.MatchTaint(&karpv1.DisruptedNoScheduleTaint) }
+
+func isKept(node corev1.Node) bool {
+	_, kept := node.Annotations[v1alpha1.KeptForMinimumAnnotation]
+	return kept
+}

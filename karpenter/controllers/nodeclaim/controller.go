@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodeclaim tells a NodeClaim what becomes of its Machine: that it has a provider ID, that it can't be had, that
+// somebody takes it away, that it is gone. Karpenter does the rest.
+package nodeclaim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/events"
+	"sigs.k8s.io/karpenter/pkg/metrics"
+	"sigs.k8s.io/karpenter/pkg/operator/injection"
+	nodeclaimutils "sigs.k8s.io/karpenter/pkg/utils/nodeclaim"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+)
+
+// concurrency is bounded by what the guest's API server bears; a reconcile mostly reads memory.
+const concurrency = 100
+
+// suspendedInterval is between two looks at whether the management cluster answers again. Only an outage makes anything look.
+const suspendedInterval = 5 * time.Second
+
+// Config of the controller.
+type Config struct {
+	// Guest reads NodeClaims from the cache and writes them.
+	Guest client.Client
+	// ManagementCache is watched for Machines.
+	ManagementCache cache.Cache
+	CloudProvider   karpcloudprovider.CloudProvider
+	Machines        *machine.Provider
+	// Infrastructure reads infrastructure machines from a cache of their own; nil to go by the Machines alone.
+	Infrastructure Infrastructure
+	Unavailable    *offering.Unavailable
+	// Suspended tells that nothing may be decided, because the management cluster doesn't answer and its Machines may be others
+	// than they seem.
+	Suspended func() bool
+	Recorder  events.Recorder
+	Clock     clock.Clock
+}
+
+// Infrastructure reads objects of kinds that are known only at run time; *informer.Set does.
+type Infrastructure interface {
+	Get(ctx context.Context, kind schema.GroupKind, name string) (*unstructured.Unstructured, error)
+	OnObject(f func(kind schema.GroupKind, object *unstructured.Unstructured))
+}
+
+// Controller reconciles a NodeClaim with its Machine.
+type Controller struct {
+	Config
+	departure departure
+	repair    *repair
+	latency   *latency
+	deadline  *deadline
+	steps     []step
+}
+
+// step looks at a NodeClaim that isn't being deleted and its Machine.
+type step interface {
+	reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error)
+}
+
+// outcome of a step.
+type outcome struct {
+	// done: the NodeClaim has been dealt with, and later steps have nothing to do.
+	done bool
+	// again is after how long to look again though nothing has changed; 0 for never.
+	again time.Duration
+}
+
+// New returns the controller.
+func New(config Config) *Controller {
+	repair, latency, deadline := newRepair(config), newLatency(config), &deadline{Config: config}
+	return &Controller{Config: config, departure: departure{config}, repair: repair, latency: latency, deadline: deadline, steps: []step{
+		&removal{config, repair},
+		repair,
+		&failure{config},
+		&identity{config},
+		latency,
+		deadline,
+	}}
+}
+
+// Name of the controller.
+func (c *Controller) Name() string { return "nodeclaim.machine" }
+
+// Reconcile tells a NodeClaim what its Machine says.
+func (c *Controller) Reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim) (reconcile.Result, error) {
+	ctx = injection.WithControllerName(ctx, c.Name())
+	if c.Suspended() {
+		return reconcile.Result{RequeueAfter: suspendedInterval}, c.deadline.suspend(ctx, nodeClaim)
+	}
+	if nodeClaim.DeletionTimestamp != nil {
+		c.repair.forget(ctx, nodeClaim)
+		c.latency.forget(nodeClaim)
+		return reconcile.Result{}, c.departure.reconcile(ctx, nodeClaim)
+	}
+	if !nodeClaim.StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue() {
+		// Until Karpenter has taken over what Create returned, it isn't ready to be told more.
+		return reconcile.Result{}, nil
+	}
+	m, err := c.Machines.ForNodeClaim(ctx, nodeClaim.UID)
+	if errors.Is(err, machine.ErrNotFound) {
+		// Either the cache lags, or the Machine is gone for good, which Karpenter's garbage collection finds.
+		c.repair.forget(ctx, nodeClaim)
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("reconciling NodeClaim %s: %w", nodeClaim.Name, err)
+	}
+	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("Machine", klog.KObj(m)))
+	result := reconcile.Result{}
+	for _, s := range c.steps {
+		o, err := s.reconcile(ctx, nodeClaim, m)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		if o.again > 0 && (result.RequeueAfter == 0 || o.again < result.RequeueAfter) {
+			result.RequeueAfter = o.again
+		}
+		if o.done {
+			break
+		}
+	}
+	return result, nil
+}
+
+// Register adds the controller to the guest's manager.
+func (c *Controller) Register(_ context.Context, m manager.Manager) error {
+	return ctrl.NewControllerManagedBy(m).
+		Named(c.Name()).
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(nodeclaimutils.IsManagedPredicateFuncs(c.CloudProvider))).
+		Watches(&v1alpha1.ClusterAPINodeClass{}, nodeclaimutils.NodeClassEventHandler(m.GetClient()), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(source.Func(c.watchInfrastructure)).
+		WatchesRawSource(source.Func(c.wakes)).
+		WatchesRawSource(source.Kind(c.ManagementCache, &clusterv1.Machine{},
+			handler.TypedEnqueueRequestsFromMapFunc(c.nodeClaimOf), predicate.TypedFuncs[*clusterv1.Machine]{
+				UpdateFunc:  func(e event.TypedUpdateEvent[*clusterv1.Machine]) bool { return matters(e.ObjectOld, e.ObjectNew) },
+				GenericFunc: func(event.TypedGenericEvent[*clusterv1.Machine]) bool { return false },
+			})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
+		Complete(reconcile.AsReconciler(m.GetClient(), c))
+}
+
+// nodeClaimOf maps a Machine of ours to its NodeClaim, which has the same name, and to one of those whose repair it may have been in
+// the way of.
+func (c *Controller) nodeClaimOf(ctx context.Context, m *clusterv1.Machine) []reconcile.Request {
+	if !c.Machines.Owns(m) {
+		return nil
+	}
+	requests := []reconcile.Request{request(m.Name)}
+	for pool := range sets.New("", m.Labels[karpv1.NodePoolLabelKey]) {
+		for _, name := range c.repair.waiting(ctx, pool) {
+			requests = append(requests, request(name))
+		}
+	}
+	return requests
+}
+
+// wakes lets the repair of one NodeClaim wake others.
+func (c *Controller) wakes(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	c.repair.wakeBy(func(nodeClaim string) { queue.Add(request(nodeClaim)) })
+	return nil
+}
+
+// watchInfrastructure maps an infrastructure machine of ours to its NodeClaim: they have the same name.
+func (c *Controller) watchInfrastructure(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	if c.Infrastructure != nil {
+		c.Infrastructure.OnObject(func(_ schema.GroupKind, object *unstructured.Unstructured) {
+			if c.Machines.Owns(object) {
+				queue.Add(request(object.GetName()))
+			}
+		})
+	}
+	return nil
+}
+
+func request(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
+}
+
+// matters leaves out what no step looks at.
+func matters(before, after *clusterv1.Machine) bool {
+	return before.Spec.ProviderID != after.Spec.ProviderID ||
+		(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
+		!slices.EqualFunc(before.Status.Conditions, after.Status.Conditions, sameWords) ||
+		!slices.EqualFunc(conditionsOfMachine(before), conditionsOfMachine(after), sameWords)
+}
+
+func sameWords(a, b metav1.Condition) bool {
+	return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
+}
+
+// giveUp deletes a NodeClaim, so that Karpenter provides for its pods anew. It tells whether that was done: otherwise the NodeClaim
+// isn't what it was taken for any more, and is looked at again.
+func (c Config) giveUp(ctx context.Context, nodeClaim *karpv1.NodeClaim, reason string) (bool, error) {
+	err := c.Guest.Delete(ctx, nodeClaim, client.Preconditions{UID: &nodeClaim.UID, ResourceVersion: &nodeClaim.ResourceVersion})
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("deleting NodeClaim %s: %w", nodeClaim.Name, err)
+	}
+	metrics.NodeClaimsDisruptedTotal.Inc(map[string]string{
+		metrics.ReasonLabel:       reason,
+		metrics.NodePoolLabel:     nodeClaim.Labels[karpv1.NodePoolLabelKey],
+		metrics.CapacityTypeLabel: nodeClaim.Labels[karpv1.CapacityTypeLabelKey],
+	})
+	return true, nil
+}
+
+// get reads an object of the guest from the cache, shared: never change it. One that isn't there leaves it empty.
+func (c Config) get(ctx context.Context, name string, object client.Object) error {
+	return client.IgnoreNotFound(c.Guest.Get(ctx, types.NamespacedName{Name: name}, object, client.UnsafeDisableDeepCopy))
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeclaim
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+// failure gives a NodeClaim up whose infrastructure can't be had or has failed, and keeps the offering from being chosen again for
+// a while.
+type failure struct{ Config }
+
+func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
+	if nodeClaim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue() {
+		// It has become a node: whether that is well is for Karpenter's node repair, and for a MachineHealthCheck.
+		return outcome{}, nil
+	}
+	nodeClass, err := f.nodeClass(ctx, nodeClaim)
+	if err != nil {
+		return outcome{}, err
+	}
+	found, ok := interpret(nodeClass.Spec.FailureReasons, m.Spec.ProviderID != "", f.conditions(ctx, m), otherConditions(m))
+	if !ok {
+		return outcome{}, nil
+	}
+	key := offeringOf(m)
+	var until time.Time
+	reason, disrupted := MachineFailedReason, "machine_failed"
+	switch found.means {
+	case v1alpha1.FailureQuotaExceeded:
+		reason, disrupted = QuotaExceededReason, "insufficient_capacity"
+	case v1alpha1.FailureInsufficientCapacity:
+		reason, disrupted = InsufficientCapacityReason, "insufficient_capacity"
+	}
+	if reason != MachineFailedReason {
+		// Marked first: the pods must not be given the same offering again.
+		until = f.Unavailable.Mark(key, reason)
+	}
+	if gone, err := f.giveUp(ctx, nodeClaim, disrupted); err != nil || !gone {
+		return outcome{done: true}, err
+	}
+	message := "%s can't be had: %s%s"
+	if reason == MachineFailedReason {
+		until = f.Unavailable.Strike(key, reason)
+		message = "the machine (%s) has failed: %s; another one is asked for%s"
+	}
+	log.FromContext(ctx).Info("machine failed", "instanceType", key.InstanceType, "zone", key.Zone, "capacityType", key.CapacityType,
+		"means", found.means, "reason", found.condition.Reason, "message", found.condition.Message, "unavailableUntil", until)
+	f.Recorder.Publish(warning(nodeClaim, reason, message, described(key), detail(found.condition), rests(until)))
+	return outcome{done: true}, nil
+}
+
+// conditions are those of the infrastructure machine, which are the more precise, and those in which the Machine repeats them.
+func (f *failure) conditions(ctx context.Context, m *clusterv1.Machine) []metav1.Condition {
+	conditions := conditionsOfMachine(m)
+	if f.Infrastructure == nil || conditions[0].Status == metav1.ConditionTrue {
+		return conditions
+	}
+	infrastructure, err := f.Infrastructure.Get(ctx, m.Spec.InfrastructureRef.GroupKind(), m.Spec.InfrastructureRef.Name)
+	if err != nil {
+		// The Machine's own conditions have to do.
+		if !apierrors.IsNotFound(err) {
+			log.FromContext(ctx).V(1).Info("can't read infrastructure machine", "error", err.Error())
+		}
+		return conditions
+	}
+	if uid := infrastructure.GetLabels()[v1alpha1.NodeClaimUIDLabel]; uid != m.Labels[v1alpha1.NodeClaimUIDLabel] {
+		return conditions
+	}
+	return append(conditionsOfInfrastructure(infrastructure), conditions...)
+}
+
+// nodeClass returns a NodeClaim's node class, shared with the cache; an empty one if it is gone.
+func (c Config) nodeClass(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*v1alpha1.ClusterAPINodeClass, error) {
+	nodeClass := &v1alpha1.ClusterAPINodeClass{}
+	if nodeClaim.Spec.NodeClassRef == nil {
+		return nodeClass, nil
+	}
+	if err := c.get(ctx, nodeClaim.Spec.NodeClassRef.Name, nodeClass); err != nil {
+		return nil, fmt.Errorf("reading node class %s: %w", nodeClaim.Spec.NodeClassRef.Name, err)
+	}
+	return nodeClass, nil
+}

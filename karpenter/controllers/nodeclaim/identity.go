@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeclaim
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/awslabs/operatorpkg/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+)
+
+// ConditionMachineProvisioned is True on a NodeClaim whose machine has a provider ID, since then. From then on it has until the node
+// class's deadlines.registration to become a node.
+const ConditionMachineProvisioned = "MachineProvisioned"
+
+// identity replaces the synthetic provider ID by the real one as soon as the Machine has it. Karpenter then finds the Node by
+// it, whether the Node came before or comes after. It takes the ID from the Machine and not from the infrastructure, so that
+// CloudProvider.List and the NodeClaim never disagree about it for longer than this step takes.
+type identity struct{ Config }
+
+func (i *identity) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
+	conditions := nodeClaim.StatusConditions(status.WithClock(i.Clock))
+	known := conditions.Get(ConditionMachineProvisioned).IsTrue() || conditions.Get(karpv1.ConditionTypeRegistered).IsTrue()
+	if m.Spec.ProviderID == "" || nodeClaim.Status.ProviderID == m.Spec.ProviderID && known {
+		return outcome{}, nil
+	}
+	current := nodeClaim.Status.ProviderID
+	if _, synthetic := machine.ParseSyntheticProviderID(current); current != "" && current != m.Spec.ProviderID && !synthetic {
+		// Somebody else has written it. No machine has it, so Karpenter's garbage collection ends the NodeClaim.
+		return outcome{}, nil
+	}
+	stored := nodeClaim.DeepCopy()
+	nodeClaim.Status.ProviderID = m.Spec.ProviderID
+	conditions.SetTrue(ConditionMachineProvisioned)
+	err := i.Guest.Status().Patch(ctx, nodeClaim, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		// The change that came between triggers the next reconcile.
+		return outcome{done: true}, nil
+	case err != nil:
+		return outcome{}, fmt.Errorf("giving NodeClaim %s its provider ID: %w", nodeClaim.Name, err)
+	}
+	log.FromContext(ctx).Info("machine has a provider ID", "providerID", m.Spec.ProviderID)
+	return outcome{}, nil
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeclaim
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	opmetrics "github.com/awslabs/operatorpkg/metrics"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/metrics"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+// Stages of a launch, values of the label stage.
+const (
+	stageProvisioned = "provisioned"
+	stageReady       = "ready"
+)
+
+var launchDuration = opmetrics.NewPrometheusHistogram(crmetrics.Registry, prometheus.HistogramOpts{
+	Namespace: metrics.Namespace,
+	Subsystem: "clusterapi",
+	Name:      "machine_launch_duration_seconds",
+	Help:      "Time from the creation of a Machine until it has reached a stage: provisioned (it has a provider ID) or ready (its node is initialized). Labeled by stage, instance type, and the shape source that it was made from, as the Machine's annotation names it.",
+	Buckets:   []float64{1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 240, 300, 450, 600, 900, 1200, 1800, 2700, 3600},
+}, []string{"stage", "instance_type", "shape_source"})
+
+// latency measures how long machines take, once each, and notes that their offerings work. What was reached before this program
+// began isn't measured.
+type latency struct {
+	Config
+	since time.Time
+
+	mu sync.Mutex
+	// reached by NodeClaim.
+	reached map[types.UID]progress
+}
+
+type progress struct{ provisioned, ready bool }
+
+func newLatency(config Config) *latency {
+	return &latency{Config: config, since: config.Clock.Now().Truncate(time.Second), reached: map[types.UID]progress{}}
+}
+
+func (l *latency) reconcile(_ context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	initialized := nodeClaim.StatusConditions().Get(karpv1.ConditionTypeInitialized)
+	now := progress{provisioned: m.Spec.ProviderID != "", ready: initialized.IsTrue()}
+	before, seen := l.reached[nodeClaim.UID]
+	if now == before && seen {
+		return outcome{}, nil
+	}
+	l.reached[nodeClaim.UID] = now
+	if !seen && m.CreationTimestamp.Time.Before(l.since) {
+		return outcome{}, nil
+	}
+	observe := func(stage string, at time.Time) {
+		launchDuration.Observe(max(0, at.Sub(m.CreationTimestamp.Time).Seconds()), map[string]string{
+			"stage": stage, "instance_type": m.Labels[corev1.LabelInstanceTypeStable], "shape_source": m.Annotations[v1alpha1.ShapeSourceAnnotation],
+		})
+	}
+	if now.provisioned && !before.provisioned {
+		observe(stageProvisioned, l.Clock.Now())
+	}
+	if now.ready && !before.ready {
+		observe(stageReady, initialized.LastTransitionTime.Time)
+		l.Unavailable.Works(offeringOf(m), m.CreationTimestamp.Time)
+	}
+	return outcome{}, nil
+}
+
+func (l *latency) forget(nodeClaim *karpv1.NodeClaim) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.reached, nodeClaim.UID)
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeclaim_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
+)
+
+// unhealthy is what a MachineHealthCheck says of a Machine.
+func unhealthy(m *clusterv1.Machine) {
+	m.Status.Conditions = []metav1.Condition{
+		{Type: clusterv1.MachineHealthCheckSucceededCondition, Status: metav1.ConditionFalse, Reason: "NodeUnhealthy", Message: "Ready is Unknown for 5m", LastTransitionTime: metav1.Now()},
+		{Type: clusterv1.MachineOwnerRemediatedCondition, Status: metav1.ConditionFalse, Reason: "WaitingForRemediation", LastTransitionTime: metav1.Now()},
+	}
+}
+
+// recovered is what the check says when the machine is well again: it leaves its mark.
+func recovered(m *clusterv1.Machine) {
+	unhealthy(m)
+	m.Status.Conditions[0].Status, m.Status.Conditions[0].Reason, m.Status.Conditions[0].Message = metav1.ConditionTrue, "Succeeded", ""
+}
+
+// others adds machines to the NodePool, some of them unhealthy, and returns them when the cache has them.
+func (f *fixture) others(healthy, ill int) []*clusterv1.Machine {
+	f.t.Helper()
+	g := NewWithT(f.t)
+	var machines []*clusterv1.Machine
+	for i := range healthy + ill {
+		m, err := f.Machines(nil).Create(f.t.Context(), f.Plan(f.NodeClaim(f.t.Context(), fmt.Sprintf("other-%d", i))))
+		g.Expect(err).NotTo(HaveOccurred())
+		if i < ill {
+			unhealthy(m)
+			g.Expect(f.Admin.Status().Update(f.t.Context(), m)).To(Succeed())
+		}
+		machines = append(machines, m)
+	}
+	for _, m := range machines {
+		f.cached(m)
+	}
+	return machines
+}
+
+func TestRepair(t *testing.T) {
+	t.Run("When a MachineHealthCheck marks a machine, it should replace it", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.say(unhealthy)
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.DeletionTimestamp).NotTo(BeNil())
+		g.Expect(f.recorder.Reasons()).To(Equal([]string{nodeclaim.MachineUnhealthyReason}))
+		g.Expect(f.recorder.Messages()[0]).To(ContainSubstring("NodeUnhealthy: Ready is Unknown for 5m"))
+		g.Expect(f.unavailable.Entries()).To(BeEmpty())
+	})
+
+	t.Run("When a health check fails and nobody asks for a remedy, it should wait", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.say(func(m *clusterv1.Machine) {
+			unhealthy(m)
+			m.Status.Conditions = m.Status.Conditions[:1]
+		})
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.DeletionTimestamp).To(BeNil())
+	})
+
+	t.Run("When a machine recovers before it was replaced, it should keep it, though the mark stays", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.say(recovered)
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.DeletionTimestamp).To(BeNil())
+		g.Expect(f.recorder.Reasons()).To(BeEmpty())
+	})
+
+	t.Run("When somebody marks a machine without a check, it should be replaced", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.say(func(m *clusterv1.Machine) {
+			unhealthy(m)
+			m.Status.Conditions = slices.DeleteFunc(m.Status.Conditions, func(c metav1.Condition) bool { return c.Type != clusterv1.MachineOwnerRemediatedCondition })
+		})
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.DeletionTimestamp).NotTo(BeNil())
+	})
+
+	t.Run("When more than a fifth of the NodePool is marked, it should hold, say so once, and go on when fewer are", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.say(unhealthy)
+		others := f.others(3, 2)
+		for range 2 {
+			held, err := f.reconcile()
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(held.DeletionTimestamp).To(BeNil())
+		}
+		g.Expect(f.recorder.Reasons()).To(Equal([]string{nodeclaim.RepairHeldReason}))
+		g.Expect(f.recorder.Messages()[0]).To(ContainSubstring("3 of 6 machines, more than the 2 that"))
+
+		f.machine = others[0]
+		f.say(recovered)
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.DeletionTimestamp).NotTo(BeNil())
+		g.Expect(f.recorder.Reasons()).To(Equal([]string{nodeclaim.RepairHeldReason, nodeclaim.MachineUnhealthyReason}))
+	})
+
+	t.Run("When another NodePool's machines are unhealthy, it should not mind", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.say(unhealthy)
+		for _, m := range f.others(0, 3) {
+			other := m.DeepCopy()
+			other.Labels[karpv1.NodePoolLabelKey] = "another"
+			g.Expect(f.Admin.Patch(t.Context(), other, client.MergeFrom(m))).To(Succeed())
+			f.cached(other)
+		}
+		after, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after.DeletionTimestamp).NotTo(BeNil())
+	})
+}

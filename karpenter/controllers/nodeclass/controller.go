@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodeclass keeps the status of ClusterAPINodeClasses in the guest cluster, and their instance types in the store.
+package nodeclass
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/drift"
+	"github.com/autonode-io/autonode/karpenter/providers/informer"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
+	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/karpenter/providers/version"
+)
+
+// retryInterval is after how long something is looked at again that can't be watched while it isn't there: a kind that isn't
+// served, or a bootstrap Secret.
+const retryInterval = 30 * time.Second
+
+// Config of the controller.
+type Config struct {
+	// Guest reads and writes node classes, and reads NodeClaims.
+	Guest client.Client
+	// AllowedPatches are the bootstrap patches that node classes may have; nil allows any.
+	AllowedPatches []v1alpha1.BootstrapPatches
+	// Namespace is the control-plane namespace in the management cluster.
+	Namespace string
+	// Objects are watched for changes of what Shapes reads.
+	Objects *informer.Set
+	Shapes  *template.Resolver
+	Store   *instancetype.Store
+	// Images are those that the payload names; nil for none.
+	Images *nodeimage.File
+	// Prices are those of the Store that are in a file, nil without one.
+	Prices *pricing.File
+	// Version resolves the nodes' version; its tracker is watched.
+	Version  version.Resolver
+	Recorder events.Recorder
+	Clock    clock.Clock
+}
+
+// Controller of node classes.
+type Controller struct {
+	Config
+	steps []step
+}
+
+// step owns one condition. It changes the node class in memory; the controller writes it once.
+type step interface {
+	reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *input) (reconcile.Result, error)
+}
+
+// input is what is read once for all steps.
+type input struct {
+	found *template.Found
+	// cluster is not to be used if clusterErr says why it couldn't be read.
+	cluster    template.Cluster
+	clusterErr error
+}
+
+// New returns the controller.
+func New(config Config) *Controller {
+	return &Controller{Config: config, steps: []step{
+		launchAllowed{config},
+		versionReady{config},
+		sourcesFound{config},
+		referencesResolved{config},
+		shapesReady{config},
+		bootstrapReady{config},
+	}}
+}
+
+// Name of the controller.
+func (c *Controller) Name() string { return "nodeclass" }
+
+// Reconcile brings one node class up to date.
+func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) (reconcile.Result, error) {
+	if nodeClass.DeletionTimestamp != nil {
+		return reconcile.Result{}, c.finalize(ctx, nodeClass)
+	}
+	if err := c.own(ctx, nodeClass); err != nil {
+		return reconcile.Result{}, err
+	}
+	stored := nodeClass.DeepCopy()
+
+	in := &input{}
+	in.cluster, in.clusterErr = c.Shapes.Cluster(ctx)
+	var err error
+	if in.found, err = c.Shapes.Resolve(ctx, nodeClass); err != nil {
+		return reconcile.Result{}, fmt.Errorf("reading shapes: %w", err)
+	}
+
+	conditions := nodeClass.StatusConditions(status.WithClock(c.Clock))
+	var result reconcile.Result
+	var errs []error
+	for _, s := range c.steps {
+		r, err := s.reconcile(ctx, nodeClass, conditions, in)
+		if r.RequeueAfter > 0 && (result.RequeueAfter == 0 || r.RequeueAfter < result.RequeueAfter) {
+			result = r
+		}
+		errs = append(errs, err)
+	}
+	explain(conditions)
+
+	if !equality.Semantic.DeepEqual(stored.Status, nodeClass.Status) {
+		// Conditions are a list, which a merge patch replaces as a whole.
+		patch := client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})
+		if err := c.Guest.Status().Patch(ctx, nodeClass, patch); err != nil {
+			return reconcile.Result{}, errors.Join(append(errs, fmt.Errorf("writing the status of the node class: %w", client.IgnoreNotFound(err)))...)
+		}
+		c.Recorder.Publish(changes(stored, nodeClass)...)
+	}
+	return result, errors.Join(append(errs, c.announce(ctx, nodeClass))...)
+}
+
+// explain makes Ready say what the first condition says that is as it is: that is where people look.
+func explain(conditions status.ConditionSet) {
+	ready := conditions.Root()
+	if ready.IsTrue() {
+		return
+	}
+	for _, name := range v1alpha1.ReadyConditions() {
+		if cause := conditions.Get(name); cause.Status == ready.Status {
+			ready.Reason, ready.Message = cause.Reason, cause.Message
+			conditions.Set(*ready)
+			return
+		}
+	}
+}
+
+// announce writes what the shapes are made of into an annotation. Karpenter looks for drift when a node class changes, and
+// otherwise every five minutes: a changed template shouldn't wait for that.
+func (c *Controller) announce(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
+	snapshot, err := c.Store.Snapshot(nodeClass.Name)
+	if errors.Is(err, instancetype.ErrNotBuilt) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	hash := shapesHash(snapshot, func(sh *template.Template) string {
+		hash, _ := c.images(nodeClass, sh)
+		return hash
+	})
+	if nodeClass.Annotations[ShapesHashAnnotation] == hash {
+		return nil
+	}
+	stored := nodeClass.DeepCopy()
+	if nodeClass.Annotations == nil {
+		nodeClass.Annotations = map[string]string{}
+	}
+	nodeClass.Annotations[ShapesHashAnnotation] = hash
+	if err := c.Guest.Patch(ctx, nodeClass, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing the hash of the shapes into the node class: %w", err)
+	}
+	return nil
+}
+
+// images returns the hash of the images that a shape's nodes would be made with, or the variable of one that isn't there.
+func (c Config) images(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) (hash, missing string) {
+	if sh.Bootstrap.ConfigTemplate == nil {
+		return "", ""
+	}
+	version := cmp.Or(sh.NodeVersion, nodeClass.Status.Version)
+	kind := sh.Bootstrap.ConfigTemplate.GroupVersionKind().GroupKind()
+	return machine.ImagesHash(nodeClass.Spec.BootstrapPatches, kind, c.Images.For(version, sh.Arch))
+}
+
+// own sets the finalizer and the hash, before anything is made from the node class.
+func (c *Controller) own(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
+	if old := nodeClass.Annotations[v1alpha1.NodeClassHashVersionAnnotation]; old != "" && old != drift.HashVersion {
+		// First, so that it is done again after a crash.
+		if err := c.restamp(ctx, nodeClass); err != nil {
+			return err
+		}
+	}
+	stored := nodeClass.DeepCopy()
+	controllerutil.AddFinalizer(nodeClass, v1alpha1.NodeClassFinalizer)
+	if nodeClass.Annotations == nil {
+		nodeClass.Annotations = map[string]string{}
+	}
+	nodeClass.Annotations[v1alpha1.NodeClassHashAnnotation] = drift.Hash(nodeClass)
+	nodeClass.Annotations[v1alpha1.NodeClassHashVersionAnnotation] = drift.HashVersion
+	if equality.Semantic.DeepEqual(stored.ObjectMeta, nodeClass.ObjectMeta) {
+		return nil
+	}
+	// Finalizers are a list too.
+	if err := c.Guest.Patch(ctx, nodeClass, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("writing the finalizer and hash of the node class: %w", err)
+	}
+	return nil
+}
+
+// finalize lets the node class go once no NodeClaim uses it.
+func (c *Controller) finalize(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
+	if !controllerutil.ContainsFinalizer(nodeClass, v1alpha1.NodeClassFinalizer) {
+		return nil
+	}
+	nodeClaims := &karpv1.NodeClaimList{}
+	if err := c.Guest.List(ctx, nodeClaims); err != nil {
+		return fmt.Errorf("listing NodeClaims: %w", err)
+	}
+	var users []string
+	for i := range nodeClaims.Items {
+		if usedBy(&nodeClaims.Items[i]) == nodeClass.Name {
+			users = append(users, nodeClaims.Items[i].Name)
+		}
+	}
+	if len(users) > 0 {
+		// Their deletion is watched.
+		c.Recorder.Publish(inUse(nodeClass, users))
+		return nil
+	}
+	stored := nodeClass.DeepCopy()
+	controllerutil.RemoveFinalizer(nodeClass, v1alpha1.NodeClassFinalizer)
+	if err := c.Guest.Patch(ctx, nodeClass, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("removing the finalizer of the node class: %w", err)
+	}
+	c.Store.Delete(nodeClass.Name)
+	return nil
+}
+
+// Register adds the controller to the guest's manager.
+func (c *Controller) Register(_ context.Context, m manager.Manager) error {
+	return ctrl.NewControllerManagedBy(m).
+		Named(c.Name()).
+		For(&v1alpha1.ClusterAPINodeClass{}).
+		Watches(&karpv1.NodeClaim{}, handler.Funcs{
+			DeleteFunc: func(_ context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				if nodeClaim, ok := e.Object.(*karpv1.NodeClaim); ok && usedBy(nodeClaim) != "" {
+					queue.Add(request(usedBy(nodeClaim)))
+				}
+			},
+		}).
+		WatchesRawSource(source.Func(c.watchOthers)).
+		Complete(reconcile.AsReconciler(m.GetClient(), c))
+}
+
+// watchOthers reconciles every node class when something outside the guest's objects has changed. Many changes at once lead
+// to one round.
+func (c *Controller) watchOthers(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	changed := make(chan struct{}, 1)
+	notify := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	c.Objects.OnChange(func(schema.GroupKind) { notify() })
+	c.Version.Tracker.OnChange(notify)
+	c.Store.OnChange(notify)
+	if c.Prices != nil {
+		c.Prices.OnChange(notify)
+	}
+	if c.Images != nil {
+		c.Images.OnChange(notify)
+	}
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+			}
+			nodeClasses := &v1alpha1.ClusterAPINodeClassList{}
+			if err := c.Guest.List(ctx, nodeClasses); err != nil {
+				log.FromContext(ctx).Error(err, "listing node classes")
+				continue
+			}
+			for i := range nodeClasses.Items {
+				queue.Add(request(nodeClasses.Items[i].Name))
+			}
+		}
+	}()
+	return nil
+}
+
+// usedBy returns the name of the node class that a NodeClaim is made from, or nothing if it is of another kind.
+func usedBy(nodeClaim *karpv1.NodeClaim) string {
+	ref := nodeClaim.Spec.NodeClassRef
+	if ref == nil || ref.Group != v1alpha1.Group || ref.Kind != v1alpha1.Kind {
+		return ""
+	}
+	return ref.Name
+}
+
+func request(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
+}

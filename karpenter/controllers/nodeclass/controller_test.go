@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeclass_test
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	apiversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/controllers/nodeclass"
+	"github.com/autonode-io/autonode/karpenter/providers/drift"
+	"github.com/autonode-io/autonode/karpenter/providers/informer"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
+	"github.com/autonode-io/autonode/karpenter/providers/maxsize"
+	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/karpenter/providers/version"
+	"github.com/autonode-io/autonode/test/environment"
+)
+
+const (
+	capacity = "capacity.cluster-autoscaler.kubernetes.io/"
+	pool     = "autonode.io/shape-pool"
+)
+
+// fixture is a running controller of one node class.
+type fixture struct {
+	*GomegaWithT
+	*environment.Environment
+	t       *testing.T
+	store   *instancetype.Store
+	server  *server
+	tracker *version.Tracker
+	// clock is the tracker's.
+	clock *clocktesting.FakePassiveClock
+	// unavailable and ledger say which offerings of the store can't be had.
+	unavailable *offering.Unavailable
+	ledger      *maxsize.Ledger
+	// prices and images are the paths of the files of prices and of node images, which don't exist.
+	prices, images string
+	events         *recorder
+	name           string
+}
+
+// server is the guest's API server as far as its version goes: the real one has only one.
+type server struct {
+	mu      sync.Mutex
+	version string
+}
+
+func (s *server) ServerVersion() (*apiversion.Info, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.version == "" {
+		return nil, errors.New("connection refused")
+	}
+	return &apiversion.Info{GitVersion: s.version}, nil
+}
+
+// recorder keeps the events that people would see.
+type recorder struct {
+	mu     sync.Mutex
+	events []string
+}
+
+func (r *recorder) Publish(published ...events.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range published {
+		r.events = append(r.events, e.Reason)
+	}
+}
+
+func (r *recorder) reasons() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.events)
+}
+
+// start runs a controller that reads the management cluster as a user, or as the administrator.
+func start(t *testing.T, user string) *fixture {
+	return startWith(t, user, "", nil)
+}
+
+// startWith is start for a platform that allows some patches, and the Secrets that a user may read.
+func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.BootstrapPatches) *fixture {
+	f := &fixture{
+		GomegaWithT: NewWithT(t), Environment: environment.New(t), t: t, server: &server{version: "v1.36.2"}, events: &recorder{},
+		clock: clocktesting.NewFakePassiveClock(time.Now()),
+	}
+	f.SetDefaultEventuallyTimeout(20 * time.Second)
+	f.SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
+	f.name = f.Namespace
+	f.Cluster.Status.FailureDomains = []clusterv1.FailureDomain{{Name: "b"}, {Name: "a", ControlPlane: ptr.To(true)}}
+	f.Expect(f.Admin.Status().Update(t.Context(), f.Cluster)).To(Succeed())
+
+	m := f.Manager(func(o *manager.Options) {
+		// Node classes have no namespace, and other tests have some of their own.
+		o.Cache.ByObject = map[client.Object]cache.ByObject{
+			&v1alpha1.ClusterAPINodeClass{}: {Field: fields.OneTermEqualSelector("metadata.name", f.name)},
+		}
+	})
+	management := rest.CopyConfig(f.Management.GetConfig())
+	management.Impersonate.UserName = user
+	dynamicClient, err := dynamic.NewForConfig(management)
+	f.Expect(err).NotTo(HaveOccurred())
+	secretConfig := rest.CopyConfig(f.Management.GetConfig())
+	secretConfig.Impersonate.UserName = secretReader
+	secrets, err := client.New(secretConfig, client.Options{Scheme: f.Guest.GetScheme()})
+	f.Expect(err).NotTo(HaveOccurred())
+	objects := informer.New(informer.Config{
+		Management: dynamicClient, Mapper: f.Management.GetRESTMapper(), Namespace: f.Namespace, Versions: template.Versions,
+	})
+	f.prices = filepath.Join(t.TempDir(), "prices.yaml")
+	prices := pricing.NewFile(f.prices)
+	f.Expect(m.Add(prices)).To(Succeed())
+	f.images = filepath.Join(t.TempDir(), "images.json")
+	images := nodeimage.NewFile(f.images)
+	f.Expect(m.Add(images)).To(Succeed())
+	f.unavailable = offering.NewUnavailable(clock.RealClock{})
+	f.ledger = maxsize.NewLedger(clock.RealClock{}, func() bool { return true })
+	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.WithFile(prices), Unavailable: f.unavailable, Limits: f.ledger})
+	f.tracker = version.NewTracker(f.server, f.clock, version.ResolvedOf(f.Guest.GetAPIReader()))
+	_, err = f.tracker.Reconcile(t.Context())
+	f.Expect(err).NotTo(HaveOccurred())
+	f.Expect(m.Add(objects)).To(Succeed())
+	f.Expect(nodeclass.New(nodeclass.Config{
+		Guest: m.GetClient(), Namespace: f.Namespace, Objects: objects, AllowedPatches: allowed,
+		Shapes: template.NewResolver(template.Config{Objects: objects, ClusterName: f.Cluster.Name, Secrets: secrets, Namespace: f.Namespace}),
+		Store:  f.store, Prices: prices, Images: images, Version: version.Resolver{Tracker: f.tracker, Payload: "1.36.2"}, Recorder: f.events, Clock: clock.RealClock{},
+	}).Register(t.Context(), m)).To(Succeed())
+
+	f.Run(t.Context(), m)
+	return f
+}
+
+// template makes an infrastructure machine template of the pool general.
+func (f *fixture) template(name string, annotations map[string]string) *unstructured.Unstructured {
+	f.t.Helper()
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"size": name}}}}}
+	u.SetGroupVersionKind(environment.TestMachine.GroupVersion().WithKind("TestMachineTemplate"))
+	u.SetNamespace(f.Namespace)
+	u.SetName(name)
+	u.SetLabels(map[string]string{pool: "general"})
+	u.SetAnnotations(annotations)
+	f.Expect(f.Admin.Create(f.t.Context(), u)).To(Succeed())
+	return u
+}
+
+func sized(cpu, memory, price string) map[string]string {
+	return map[string]string{capacity + "cpu": cpu, capacity + "memory": memory, v1alpha1.PriceAnnotation: price}
+}
+
+// nodeClass makes one that selects the pool general and joins by the default template.
+func (f *fixture) nodeClass(change func(*v1alpha1.ClusterAPINodeClass)) {
+	f.t.Helper()
+	nodeClass := &v1alpha1.ClusterAPINodeClass{
+		ObjectMeta: metav1.ObjectMeta{Name: f.name},
+		Spec: v1alpha1.ClusterAPINodeClassSpec{
+			ShapeSelectors: v1alpha1.ShapeSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{general()}},
+			Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
+				APIGroup: environment.KubeadmConfig.Group, Kind: "KubeadmConfigTemplate", Name: "default",
+			}},
+		},
+	}
+	if change != nil {
+		change(nodeClass)
+	}
+	f.Expect(f.Admin.Create(f.t.Context(), nodeClass)).To(Succeed())
+}
+
+func general() v1alpha1.InfrastructureTemplateSelector {
+	return v1alpha1.InfrastructureTemplateSelector{
+		APIGroup: environment.TestMachine.Group, Kind: "TestMachineTemplate",
+		Selector: metav1.LabelSelector{MatchLabels: map[string]string{pool: "general"}},
+	}
+}
+
+func (f *fixture) get() (*v1alpha1.ClusterAPINodeClass, error) {
+	nodeClass := &v1alpha1.ClusterAPINodeClass{}
+	return nodeClass, f.Admin.Get(f.t.Context(), client.ObjectKey{Name: f.name}, nodeClass)
+}
+
+// edit changes the node class as a person would.
+func (f *fixture) edit(change func(*v1alpha1.ClusterAPINodeClass)) {
+	f.t.Helper()
+	f.Eventually(func() error {
+		nodeClass, err := f.get()
+		if err != nil {
+			return err
+		}
+		change(nodeClass)
+		return f.Admin.Update(f.t.Context(), nodeClass)
+	}).Should(Succeed())
+}
+
+// condition waits until a condition says this, and returns its message.
+func (f *fixture) condition(conditionType, state, reason string) string {
+	f.t.Helper()
+	var message string
+	f.Eventually(func() (string, error) {
+		nodeClass, err := f.get()
+		if err != nil {
+			return "", err
+		}
+		for _, c := range nodeClass.Status.Conditions {
+			if c.Type == conditionType {
+				message = c.Message
+				return fmt.Sprintf("%s/%s", c.Status, c.Reason), nil
+			}
+		}
+		return "", nil
+	}).Should(Equal(state+"/"+reason), func() string {
+		nodeClass, _ := f.get()
+		return fmt.Sprintf("status: %+v", nodeClass.Status)
+	})
+	return message
+}
+
+func (f *fixture) ready() {
+	f.t.Helper()
+	f.condition(status.ConditionReady, "True", "Ready")
+}
+
+func (f *fixture) instanceTypes() []string {
+	its, err := f.store.InstanceTypes(f.name)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var names []string
+	for _, it := range its {
+		names = append(names, it.Name)
+	}
+	return names
+}
+
+// machineDeployment makes one of team web, without replicas.
+func (f *fixture) machineDeployment(name, template, cluster string) *clusterv1.MachineDeployment {
+	md := &clusterv1.MachineDeployment{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: f.Namespace, Name: name, Labels: map[string]string{"team": "web"},
+			Annotations: map[string]string{v1alpha1.PriceAnnotation: "0.05", capacity + "memory": "6Gi"},
+		},
+		Spec: clusterv1.MachineDeploymentSpec{
+			ClusterName: cluster,
+			Replicas:    ptr.To[int32](0),
+			Selector:    metav1.LabelSelector{MatchLabels: map[string]string{"md": name}},
+			Template: clusterv1.MachineTemplateSpec{
+				ObjectMeta: clusterv1.ObjectMeta{Labels: map[string]string{"md": name, "node.cluster.x-k8s.io/rack": "1"}},
+				Spec: clusterv1.MachineSpec{
+					ClusterName: cluster, Version: "v1.36.1", FailureDomain: "b",
+					InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: environment.TestMachine.Group, Kind: "TestMachineTemplate", Name: template},
+					Bootstrap: clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{
+						APIGroup: environment.KubeadmConfig.Group, Kind: "KubeadmConfigTemplate", Name: "default"}},
+					Taints: []clusterv1.MachineTaint{{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule, Propagation: clusterv1.MachineTaintPropagationAlways}},
+				},
+			},
+		},
+	}
+	f.Expect(f.Admin.Create(f.t.Context(), md)).To(Succeed())
+	return md
+}
+
+// allow lets a user read a kind in the management cluster.
+func (f *fixture) allow(user, name, group string, resources ...string) {
+	role := &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: name},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{group}, Resources: resources, Verbs: []string{"get", "list", "watch"}}},
+	}
+	f.Expect(f.Admin.Create(f.t.Context(), role)).To(Succeed())
+	f.Expect(f.Admin.Create(f.t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
+	})).To(Succeed())
+}
+
+// available tells whether a machine of a type could be launched in zone b.
+func (f *fixture) available(instanceType string) bool {
+	choice, ok, err := f.store.Resolve(f.name, instanceType, "b", "on-demand")
+	return err == nil && ok && choice.Offering.Available
+}
+
+func TestHashVersion(t *testing.T) {
+	t.Run("When the provider is upgraded to another rule, it should hash NodeClaims anew and let what has drifted be replaced", func(t *testing.T) {
+		f := start(t, "")
+		const version = v1alpha1.NodeClassHashVersionAnnotation
+		const hash = v1alpha1.NodeClassHashAnnotation
+		before := func(name string) *karpv1.NodeClaim {
+			nodeClaim := f.NodeClaim(t.Context(), name)
+			patch := client.MergeFrom(nodeClaim.DeepCopy())
+			nodeClaim.Annotations = map[string]string{version: "v0", hash: "old"}
+			f.Expect(f.Admin.Patch(t.Context(), nodeClaim, patch)).To(Succeed())
+			return nodeClaim
+		}
+		settled, drifted := before("settled"), before("drifted")
+		drifted.StatusConditions().SetTrueWithReason(karpv1.ConditionTypeDrifted, "NodeClassDrifted", "NodeClassDrifted")
+		f.Expect(f.Admin.Status().Update(t.Context(), drifted)).To(Succeed())
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Annotations = map[string]string{version: "v0", hash: "old"} })
+
+		annotation := func(nodeClaim *karpv1.NodeClaim, key string) func() (string, error) {
+			return func() (string, error) {
+				err := f.Admin.Get(t.Context(), client.ObjectKeyFromObject(nodeClaim), nodeClaim)
+				return nodeClaim.Annotations[key], err
+			}
+		}
+		f.Eventually(annotation(settled, version)).Should(Equal(drift.HashVersion))
+		f.Eventually(annotation(drifted, version)).Should(Equal(drift.HashVersion))
+		f.Eventually(func() (string, error) {
+			nodeClass, err := f.get()
+			return nodeClass.Annotations[version], err
+		}).Should(Equal(drift.HashVersion))
+		nodeClass, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(settled.Annotations[hash]).To(Equal(drift.Hash(nodeClass)))
+		f.Expect(drifted.Annotations[hash]).To(Equal("old"))
+
+		late := before("late")
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.Kubelet = &v1alpha1.KubeletConfiguration{MaxPods: ptr.To[int32](20)}
+		})
+		f.Eventually(func() (string, error) {
+			nodeClass, err := f.get()
+			return nodeClass.Annotations[hash], err
+		}).ShouldNot(Equal(settled.Annotations[hash]))
+		f.Expect(annotation(settled, hash)()).To(Equal(drift.Hash(nodeClass)), "what changes afterwards is drift")
+		f.Expect(annotation(late, version)()).To(Equal("v0"))
+	})
+}
+
+func TestDelete(t *testing.T) {
+	f := start(t, "")
+	f.template("c2-small", sized("2", "4Gi", "0.021"))
+	f.nodeClass(nil)
+	f.ready()
+	nodeClaim := f.NodeClaim(t.Context(), "web")
+	t.Run("When a NodeClaim uses the node class, it should stay until that is gone", func(t *testing.T) {
+		nodeClass, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(f.Admin.Delete(t.Context(), nodeClass)).To(Succeed())
+		f.Eventually(f.events.reasons).Should(ContainElement("WaitingForNodeClaims"))
+		_, err = f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(f.instanceTypes()).To(Equal([]string{"c2-small"}))
+
+		f.Expect(f.Admin.Delete(t.Context(), nodeClaim)).To(Succeed())
+		f.Eventually(func() bool {
+			_, err := f.get()
+			return apierrors.IsNotFound(err)
+		}).Should(BeTrue())
+		f.Eventually(f.instanceTypes).Should(ConsistOf(ContainSubstring(instancetype.ErrNotBuilt.Error())))
+	})
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeclass_test
+
+import (
+	"fmt"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+func TestMachineDeployment(t *testing.T) {
+	t.Run("When MachineDeployments match, it should read template, bootstrap, labels, taints, version and zone, and leave their replicas alone", func(t *testing.T) {
+		f := start(t, "")
+		f.machineDeployment("workers", "c4-large-sized", "blue")
+		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
+		f.machineDeployment("orphans", "gone", "blue")
+		f.machineDeployment("green-workers", "c4-large-sized", "green")
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec = v1alpha1.ClusterAPINodeClassSpec{ShapeSelectors: v1alpha1.ShapeSelectors{
+				ScalableResourceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}}}
+		})
+		f.ready()
+		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.SomeInvalidReason)).To(Equal(fmt.Sprintf(
+			"MachineDeployment %s/orphans: TestMachineTemplate gone, which it refers to, doesn't exist; the other 1 shape is in use", f.Namespace)))
+		choice, ok, err := f.store.Resolve(f.name, "workers", "b", "on-demand")
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(ok).To(BeTrue())
+		sh := choice.Shape
+		f.Expect(sh.Template.GetName()).To(Equal("c4-large-sized"))
+		f.Expect(sh.Bootstrap.ConfigTemplate.GetName()).To(Equal("default"))
+		f.Expect(sh.Version()).To(Equal("v1.36.1"))
+		f.Expect(sh.Labels).To(Equal(map[string]string{"node.cluster.x-k8s.io/rack": "1"}))
+		f.Expect(sh.Taints).To(Equal([]corev1.Taint{{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule}}))
+		f.Expect(sh.Capacity.Memory().String()).To(Equal("6Gi"))
+		f.Expect(choice.Offering.Price).To(Equal(0.05))
+		f.Expect(choice.FailureDomain).To(Equal("b"))
+		f.Expect(f.instanceTypes()).To(Equal([]string{"workers"}))
+	})
+	t.Run("When a MachineDeployment has a version of its own, its nodes should get that, and none if it isn't possible", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
+		md := f.machineDeployment("workers", "c4-large-sized", "blue")
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
+		})
+		f.ready()
+		nodeClass, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(nodeClass.Status.Version).To(Equal("1.36.2"))
+		versions := map[string]string{}
+		for _, s := range nodeClass.Status.Shapes {
+			versions[s.InstanceType] = s.Version
+		}
+		f.Expect(versions).To(Equal(map[string]string{"workers": "1.36.1", "c4-large-sized": ""}))
+		choice, _, err := f.store.Resolve(f.name, "workers", "b", "on-demand")
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(choice.Shape.NodeVersion).To(Equal("1.36.1"))
+
+		version := func(v string) {
+			patch := client.MergeFrom(md.DeepCopy())
+			md.Spec.Template.Spec.Version = v
+			f.Expect(f.Admin.Patch(t.Context(), md, patch)).To(Succeed())
+		}
+		version("v1.32.9")
+		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.SomeInvalidReason)).To(Equal(fmt.Sprintf("MachineDeployment %s/workers: "+
+			"the MachineDeployment's version 1.32.9 is more than 3 minor versions behind the API server's version 1.36.2; raise it; the other 1 shape is in use", f.Namespace)))
+		f.Expect(f.available("workers")).To(BeFalse())
+		f.Expect(f.available("c4-large-sized")).To(BeTrue())
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.36.0" })
+		f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.ConditionShapesReady)
+		f.Expect(f.available("workers")).To(BeTrue())
+	})
+	t.Run("When a node class has no selector, as the upstream experiment's, it should choose the members, once there are some", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
+		md := f.machineDeployment("workers", "c4-large-sized", "blue")
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec = v1alpha1.ClusterAPINodeClassSpec{} })
+		f.condition(v1alpha1.ConditionSourcesFound, "False", v1alpha1.NoSelectorReason)
+		patch := client.MergeFrom(md.DeepCopy())
+		md.Labels[v1alpha1.MemberLabel] = ""
+		f.Expect(f.Admin.Patch(t.Context(), md, patch)).To(Succeed())
+		f.ready()
+		f.Expect(f.instanceTypes()).To(Equal([]string{"workers"}))
+	})
+	t.Run("When it has sizes, its own replicas should count, and its node class should have nothing to say of the rest", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
+		md := f.machineDeployment("workers", "c4-large-sized", "blue")
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec = v1alpha1.ClusterAPINodeClassSpec{ShapeSelectors: v1alpha1.ShapeSelectors{
+				ScalableResourceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}}}
+		})
+		f.ready()
+		patch := client.MergeFrom(md.DeepCopy())
+		md.Spec.Replicas = ptr.To[int32](2)
+		md.Annotations[clusterv1.AutoscalerMinSizeAnnotation], md.Annotations[clusterv1.AutoscalerMaxSizeAnnotation] = "4", "5"
+		f.Expect(f.Admin.Patch(t.Context(), md, patch)).To(Succeed())
+		sizes := func() []int {
+			choice, _, err := f.store.Resolve(f.name, "workers", "b", "on-demand")
+			f.Expect(err).NotTo(HaveOccurred())
+			limit, limited := choice.Shape.Maximum()
+			if !limited {
+				return nil
+			}
+			return []int{choice.Shape.Minimum(), limit}
+		}
+		f.Eventually(sizes).Should(Equal([]int{2, 3}))
+		f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.ConditionShapesReady)
+	})
+	t.Run("When it is paused, it should offer nothing from it", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
+		md := f.machineDeployment("workers", "c4-large-sized", "blue")
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
+		})
+		available := func() bool { return f.available("workers") }
+		f.Eventually(available).Should(BeTrue())
+		patch := client.MergeFrom(md.DeepCopy())
+		md.Spec.Paused = ptr.To(true)
+		f.Expect(f.Admin.Patch(t.Context(), md, patch)).To(Succeed())
+		f.Eventually(available).Should(BeFalse())
+	})
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeclass
+
+import (
+	"context"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/drift"
+)
+
+// restamp gives the NodeClaims of a node class the hash of the present rule, after an upgrade of the provider that brought
+// another one: they are taken to be what the node class says now, because their old hash can't be compared any more. One that
+// has drifted keeps its old hash, which isn't equal to any of the present rule: what is being replaced goes on being replaced.
+func (c *Controller) restamp(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
+	nodeClaims := &karpv1.NodeClaimList{}
+	if err := c.Guest.List(ctx, nodeClaims); err != nil {
+		return fmt.Errorf("listing NodeClaims: %w", err)
+	}
+	count := 0
+	for i := range nodeClaims.Items {
+		nodeClaim := &nodeClaims.Items[i]
+		old := nodeClaim.Annotations[v1alpha1.NodeClassHashVersionAnnotation]
+		if usedBy(nodeClaim) != nodeClass.Name || old == "" || old == drift.HashVersion {
+			continue
+		}
+		stored := nodeClaim.DeepCopy()
+		nodeClaim.Annotations[v1alpha1.NodeClassHashVersionAnnotation] = drift.HashVersion
+		if !nodeClaim.StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue() {
+			nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation] = drift.Hash(nodeClass)
+		}
+		if err := c.Guest.Patch(ctx, nodeClaim, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("writing the hash of node class %s into NodeClaim %s: %w", nodeClass.Name, nodeClaim.Name, err)
+		}
+		count++
+	}
+	log.FromContext(ctx).Info("hashed anew what was made before an upgrade", "hashVersion", drift.HashVersion, "nodeClaims", count)
+	return nil
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeclass
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/informer"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/karpenter/providers/version"
+)
+
+// Limits of the API's lists.
+const (
+	maxShapes = 100
+	maxZones  = 64
+)
+
+// shapesReady: at least one usable shape was found. It also keeps the store, and what the status says about shapes.
+type shapesReady struct{ Config }
+
+func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *input) (reconcile.Result, error) {
+	const condition = v1alpha1.ConditionShapesReady
+	result := reconcile.Result{}
+	if slices.ContainsFunc(in.found.Unreadable, isPermanent) {
+		// Nothing tells when a kind is served at last.
+		result.RequeueAfter = retryInterval
+	}
+	if in.clusterErr != nil {
+		// Without the Cluster its zones are unknown, and other zones would make every node drift: what was known stays.
+		if _, err := s.Store.Snapshot(nodeClass.Name); err == nil {
+			return result, nil
+		}
+		return unreadable(conditions, condition, []error{in.clusterErr})
+	}
+
+	shapes := s.keep(nodeClass.Name, in.found)
+	unversioned := s.setVersions(nodeClass, shapes)
+	snapshot := s.Store.SetPartial(nodeClass, shapes, in.cluster, in.found.Gaps())
+	shapes = slices.DeleteFunc(slices.Clone(shapes), func(sh template.Template) bool { return sh.Held })
+	s.describe(nodeClass, snapshot, shapes, in.cluster)
+	if rested := s.untilRested(); rested > 0 && (result.RequeueAfter == 0 || rested < result.RequeueAfter) {
+		result.RequeueAfter = rested
+	}
+
+	problems := slices.Concat(in.found.SelectorErrs, in.found.Unreadable, invalid(in.found), unversioned, snapshot.Problems)
+	// notes are what isn't as somebody meant it, although every shape is in use.
+	var notes []error
+	if s.Prices != nil && s.Prices.Problem() != nil {
+		notes = []error{s.Prices.Problem()}
+	}
+	usable := len(shapes) > 0 && !snapshot.Empty()
+	switch {
+	case usable && len(problems) > 0:
+		conditions.SetTrueWithReason(condition, v1alpha1.SomeInvalidReason,
+			fmt.Sprintf("%s; the other %s in use", summary(append(problems, notes...)), plural(len(shapes), "shape is", "shapes are")))
+	case usable && len(notes) > 0:
+		conditions.SetTrueWithReason(condition, v1alpha1.PricesUnreadableReason, summary(notes))
+	case usable:
+		conditions.SetTrueWithReason(condition, condition, fmt.Sprintf("%s, the cheapest is %s", plural(len(shapes), "shape", "shapes"), nodeClass.Status.Cheapest))
+	case len(in.found.SelectorErrs) > 0:
+		conditions.SetFalse(condition, v1alpha1.InvalidSelectorReason, summary(in.found.SelectorErrs))
+	case len(in.found.Unreadable) > 0:
+		return unreadable(conditions, condition, in.found.Unreadable)
+	case len(problems) > 0:
+		conditions.SetFalse(condition, v1alpha1.AllInvalidReason, summary(problems)+"; nothing else matches")
+	default:
+		reason, message := nothingMatches(nodeClass, in.found, s.Namespace)
+		conditions.SetFalse(condition, reason, message)
+	}
+	return result, nil
+}
+
+// untilRested is the time until an offering isn't unavailable any more, or 0 if none is. Only time ends that.
+func (s shapesReady) untilRested() time.Duration {
+	if s.Store.Unavailable == nil {
+		return 0
+	}
+	next, ok := s.Store.Unavailable.Next()
+	if !ok {
+		return 0
+	}
+	return max(next.Sub(s.Clock.Now()), time.Second)
+}
+
+// keep adds the shapes that were known before and lack only because a kind can't be read now, or because their source is
+// malformed by now: a node whose instance type vanishes is replaced, and neither is a reason for that. Nothing is launched
+// from a source that is malformed.
+func (s shapesReady) keep(nodeClass string, found *template.Found) []template.Template {
+	unread := map[schema.GroupKind]bool{}
+	for _, err := range found.Unreadable {
+		var unreadable *informer.UnreadableError
+		if errors.As(err, &unreadable) {
+			unread[unreadable.GroupKind] = true
+		}
+	}
+	shapes := slices.Clone(found.Shapes)
+	for _, old := range s.Store.Shapes(nodeClass) {
+		source := old.Source.Annotation()
+		old.Held = slices.ContainsFunc(found.Invalid, func(invalid *template.InvalidError) bool { return invalid.Source.Annotation() == source })
+		depends := unread[old.Source.GroupKind] || unread[old.Template.GroupVersionKind().GroupKind()] ||
+			old.Bootstrap.ConfigTemplate != nil && unread[old.Bootstrap.ConfigTemplate.GroupVersionKind().GroupKind()]
+		same := func(sh template.Template) bool { return sh.Source.Annotation() == source }
+		if (depends || old.Held) && !slices.ContainsFunc(shapes, same) {
+			shapes = append(shapes, old)
+		}
+	}
+	return shapes
+}
+
+// setVersions gives the shapes the version that their MachineDeployments ask for, where the node class asks for none. Of a
+// shape whose version isn't possible nothing is launched, for the reason returned.
+func (s shapesReady) setVersions(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []template.Template) (problems []error) {
+	for i := range shapes {
+		sh := &shapes[i]
+		sh.NodeVersion = ""
+		if nodeClass.Spec.Version != "" || sh.Version() == "" {
+			continue
+		}
+		resolved, _ := s.Version.Resolve(nodeClass, sh)
+		sh.NodeVersion = resolved.Version
+		if !resolved.Ready() && resolved.Outcome != version.Unknown {
+			sh.Held = true
+			problems = append(problems, &template.InvalidError{Source: sh.Source, Problem: resolved.Message})
+		}
+	}
+	return problems
+}
+
+// describe writes what was found into the status.
+func (s shapesReady) describe(nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot, shapes []template.Template, cluster template.Cluster) {
+	nodeClass.Status.ShapeCount = ptr.To(int32(len(shapes)))
+	nodeClass.Status.Cheapest = ""
+	if choices := snapshot.Choices(); len(choices) > 0 {
+		cheapest := choices[0]
+		if i := slices.IndexFunc(choices, func(c instancetype.Choice) bool { return c.Offering.Available }); i >= 0 {
+			cheapest = choices[i]
+		}
+		nodeClass.Status.Cheapest = fmt.Sprintf("%s $%s", cheapest.InstanceType.Name, decimal(cheapest.Offering.Price))
+	}
+
+	statuses := make([]v1alpha1.ShapeStatus, 0, len(shapes))
+	prices := make(map[string]float64, len(shapes))
+	for i := range shapes {
+		described, price := s.shapeStatus(nodeClass, &shapes[i], cluster)
+		described.Unavailable = snapshot.Unavailable(shapes[i].Source.Annotation())
+		statuses = append(statuses, described)
+		prices[described.Source] = price
+	}
+	slices.SortStableFunc(statuses, func(a, b v1alpha1.ShapeStatus) int {
+		return cmp.Or(cmp.Compare(prices[a.Source], prices[b.Source]), cmp.Compare(a.InstanceType, b.InstanceType), cmp.Compare(a.Source, b.Source))
+	})
+	nodeClass.Status.Shapes = statuses[:min(len(statuses), maxShapes)]
+	if len(statuses) == 0 {
+		// As it is read back.
+		nodeClass.Status.Shapes = nil
+	}
+}
+
+// shapeStatus describes one shape, and returns the price to order it by.
+func (s shapesReady) shapeStatus(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template, cluster template.Cluster) (v1alpha1.ShapeStatus, float64) {
+	described := v1alpha1.ShapeStatus{
+		InstanceType: sh.InstanceType,
+		Source:       sh.Source.GroupKind.Kind + "/" + sh.Source.Name,
+		Architecture: sh.Arch,
+		CPU:          sh.Capacity.Cpu().DeepCopy(),
+		Memory:       sh.Capacity.Memory().DeepCopy(),
+		Pods:         sh.Capacity.Pods().Value(),
+	}
+	if kubelet := nodeClass.Spec.Kubelet; kubelet != nil && kubelet.MaxPods != nil {
+		described.Pods = int64(*kubelet.MaxPods)
+	}
+	for name, quantity := range sh.Capacity {
+		if template.IsDevice(name) {
+			if described.GPU == nil {
+				described.GPU = corev1.ResourceList{}
+			}
+			described.GPU[name] = quantity.DeepCopy()
+		}
+	}
+	if sh.NodeVersion != nodeClass.Status.Version {
+		described.Version = sh.NodeVersion
+	}
+	zones := cluster.FailureDomains
+	if len(sh.FailureDomains) > 0 {
+		zones = sh.FailureDomains
+	}
+	if len(zones) > 0 {
+		described.Zones = slices.Clone(zones[:min(len(zones), maxZones)])
+	}
+	cheapest := math.Inf(1)
+	if price := s.price(sh, zones, karpv1.CapacityTypeOnDemand); !math.IsInf(price, 1) {
+		described.Price = decimal(price)
+		cheapest = min(cheapest, price)
+	}
+	if price := s.price(sh, zones, karpv1.CapacityTypeSpot); !math.IsInf(price, 1) {
+		described.SpotPrice = decimal(price)
+		cheapest = min(cheapest, price)
+	}
+	return described, cheapest
+}
+
+// price in the cheapest of the zones, infinite where there is none.
+func (s shapesReady) price(sh *template.Template, zones []string, capacityType string) float64 {
+	if len(zones) == 0 {
+		zones = []string{instancetype.DefaultZone}
+	}
+	cheapest := math.Inf(1)
+	for _, zone := range zones {
+		if price, ok := s.Store.Pricing.Price(sh, zone, capacityType); ok {
+			cheapest = min(cheapest, price)
+		}
+	}
+	return cheapest
+}
+
+// decimal writes a price with no more digits than it needs, and at most five after the point.
+func decimal(price float64) string {
+	return strconv.FormatFloat(math.Round(price*1e5)/1e5, 'f', -1, 64)
+}

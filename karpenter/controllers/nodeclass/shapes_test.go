@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeclass_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/awslabs/operatorpkg/status"
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/controllers/nodeclass"
+	"github.com/autonode-io/autonode/karpenter/providers/drift"
+	"github.com/autonode-io/autonode/test/environment"
+)
+
+func TestShapes(t *testing.T) {
+	t.Run("When templates match, it should be ready and list them, cheapest first", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c4-arm", map[string]string{
+			capacity + "cpu": "4", capacity + "memory": "8Gi", capacity + "labels": "kubernetes.io/arch=arm64",
+			capacity + "gpu-type": "nvidia.com/gpu", capacity + "gpu-count": "1",
+			v1alpha1.PriceAnnotation: "0.080", v1alpha1.SpotPriceAnnotation: "0.02",
+		})
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(nil)
+		f.ready()
+		nodeClass, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(nodeClass.Finalizers).To(ConsistOf(v1alpha1.NodeClassFinalizer))
+		f.Expect(nodeClass.Annotations).To(HaveKeyWithValue(v1alpha1.NodeClassHashAnnotation, drift.Hash(nodeClass)))
+		f.Expect(nodeClass.Annotations).To(HaveKeyWithValue(v1alpha1.NodeClassHashVersionAnnotation, drift.HashVersion))
+		f.Expect(nodeClass.Status.Version).To(Equal("1.36.2"))
+		f.Expect(nodeClass.Status.ShapeCount).To(HaveValue(BeEquivalentTo(2)))
+		f.Expect(nodeClass.Status.Cheapest).To(Equal("c4-arm $0.02"))
+		var lines []string
+		for _, s := range nodeClass.Status.Shapes {
+			gpu := s.GPU["nvidia.com/gpu"]
+			lines = append(lines, fmt.Sprint(s.InstanceType, " ", s.Source, " ", s.Architecture, " ", s.CPU.String(), " ", s.Memory.String(), " ", gpu.String(), " ", s.Price, " ", s.SpotPrice, " ", s.Zones))
+		}
+		f.Expect(lines).To(Equal([]string{
+			"c4-arm TestMachineTemplate/c4-arm arm64 4 8Gi 1 0.08 0.02 [a b]",
+			"c2-small TestMachineTemplate/c2-small amd64 2 4Gi 0 0.021  [a b]",
+		}))
+		f.Expect(f.instanceTypes()).To(Equal([]string{"c2-small", "c4-arm"}))
+		choice, ok, err := f.store.Resolve(f.name, "c2-small", "b", "on-demand")
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(ok).To(BeTrue())
+		f.Expect(choice.FailureDomain).To(Equal("b"))
+		f.Expect(choice.Shape.Bootstrap.ConfigTemplate.GetName()).To(Equal("default"))
+		f.Expect(f.events.reasons()).To(BeEmpty(), "that all is well from the start is not an event")
+	})
+
+	t.Run("When templates come, change and go, it should follow them, and say each change once", func(t *testing.T) {
+		f := start(t, "")
+		f.nodeClass(nil)
+		f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.NoShapesReason)
+		small := f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.ready()
+		f.template("c4-big", sized("4", "8Gi", "0.096"))
+		f.Eventually(f.instanceTypes).Should(Equal([]string{"c2-small", "c4-big"}))
+
+		small.SetAnnotations(sized("four", "4Gi", "0.021"))
+		f.Expect(f.Admin.Update(t.Context(), small)).To(Succeed())
+		message := f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.SomeInvalidReason)
+		f.Expect(message).To(Equal(fmt.Sprintf("TestMachineTemplate %s/c2-small: annotation %scpu: %q is not a quantity; the other 1 shape is in use", f.Namespace, capacity, "four")))
+		f.ready()
+		// Its nodes have a type that Karpenter still knows, so that they aren't replaced for a typing error.
+		f.Expect(f.instanceTypes()).To(Equal([]string{"c2-small", "c4-big"}))
+		f.Expect(f.available("c2-small")).To(BeFalse())
+		nodeClass, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(nodeClass.Status.ShapeCount).To(HaveValue(BeEquivalentTo(1)))
+
+		small.SetAnnotations(sized("2", "4Gi", "0.3"))
+		f.Expect(f.Admin.Update(t.Context(), small)).To(Succeed())
+		f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.ConditionShapesReady)
+		f.Expect(f.available("c2-small")).To(BeTrue())
+		nodeClass, err = f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(nodeClass.Status.Cheapest).To(Equal("c4-big $0.096"))
+		f.Expect(f.Admin.Delete(t.Context(), small)).To(Succeed())
+		f.Eventually(f.instanceTypes).Should(Equal([]string{"c4-big"}))
+		f.Expect(f.events.reasons()).To(Equal([]string{v1alpha1.NoShapesReason, v1alpha1.ConditionShapesReady, v1alpha1.SomeInvalidReason, v1alpha1.ConditionShapesReady}))
+	})
+
+	t.Run("When a template's content changes, it should touch the node class, so that Karpenter looks for drift at once", func(t *testing.T) {
+		f := start(t, "")
+		f.nodeClass(nil)
+		small := f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.ready()
+		hash := func() (string, error) {
+			nodeClass, err := f.get()
+			return nodeClass.Annotations[nodeclass.ShapesHashAnnotation], err
+		}
+		f.Eventually(hash).ShouldNot(BeEmpty())
+		before, err := hash()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(unstructured.SetNestedField(small.Object, "other", "spec", "template", "spec", "size")).To(Succeed())
+		f.Expect(f.Admin.Update(t.Context(), small)).To(Succeed())
+		f.Eventually(hash).ShouldNot(Equal(before))
+	})
+
+	t.Run("When nothing matches, it should say what exists", func(t *testing.T) {
+		f := start(t, "")
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
+		})
+		message := f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.NoShapesReason)
+		f.Expect(message).To(Equal(fmt.Sprintf("no TestMachineTemplate in namespace %[1]s of the management cluster matches spec.infrastructureTemplateSelectors[0] "+
+			"(autonode.io/shape-pool=general): 1 exists, and it doesn't have the labels; no MachineDeployment in namespace %[1]s of the management cluster "+
+			"matches spec.scalableResourceSelector (team=web): none exists", f.Namespace)))
+		f.condition(status.ConditionReady, "False", v1alpha1.NoShapesReason)
+	})
+
+	t.Run("When all that matches is malformed, it should say what is wrong", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c2-small", nil)
+		f.nodeClass(nil)
+		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.AllInvalidReason)).To(ContainSubstring("c2-small: has no cpu capacity"))
+	})
+
+	t.Run("When it selects nothing, it should say what to set", func(t *testing.T) {
+		f := start(t, "")
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.InfrastructureTemplateSelectors = nil })
+		f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.NoSelectorReason)
+	})
+
+	t.Run("When a selector can't be parsed, it should name the field and use the others", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a b"}}
+		})
+		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.SomeInvalidReason)).To(ContainSubstring("spec.scalableResourceSelector: "))
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.InfrastructureTemplateSelectors = nil })
+		f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.InvalidSelectorReason)
+	})
+
+	t.Run("When a kind isn't served, it should name it and use the others", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		missing := general()
+		missing.Kind = "NoSuchMachineTemplate"
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.InfrastructureTemplateSelectors = append(n.Spec.InfrastructureTemplateSelectors, missing)
+		})
+		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.SomeInvalidReason)).To(ContainSubstring("NoSuchMachineTemplate"))
+		f.ready()
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.InfrastructureTemplateSelectors = []v1alpha1.InfrastructureTemplateSelector{missing}
+		})
+		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.SourceUnreadableReason)).To(ContainSubstring("NoSuchMachineTemplate"))
+	})
+
+	t.Run("When a kind may not be read, it should say so, and follow once it may", func(t *testing.T) {
+		const user = "karpenter"
+		f := start(t, user)
+		f.allow(user, "cluster", "cluster.x-k8s.io", "clusters")
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(nil)
+		message := f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.SourceUnreadableReason)
+		f.Expect(message).To(And(ContainSubstring("testmachinetemplates"), ContainSubstring("forbidden"), ContainSubstring(user)))
+		f.condition(v1alpha1.ConditionLaunchAllowed, "True", v1alpha1.ConditionLaunchAllowed)
+
+		f.allow(user, "templates", environment.TestMachine.Group, "testmachinetemplates")
+		f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.ConditionShapesReady)
+		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.SourceUnreadableReason)).To(ContainSubstring("kubeadmconfigtemplates"))
+		f.allow(user, "bootstrap", environment.KubeadmConfig.Group, "kubeadmconfigtemplates")
+		f.ready()
+	})
+
+	t.Run("When an object is another Cluster's, it should not be a shape", func(t *testing.T) {
+		f := start(t, "")
+		theirs := f.template("theirs", sized("2", "4Gi", "0.001"))
+		theirs.SetLabels(map[string]string{pool: "general", clusterv1.ClusterNameLabel: "green"})
+		f.Expect(f.Admin.Update(t.Context(), theirs)).To(Succeed())
+		owned := f.template("owned", sized("2", "4Gi", "0.001"))
+		owned.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "green", UID: "1"}})
+		f.Expect(f.Admin.Update(t.Context(), owned)).To(Succeed())
+		f.template("ours", sized("2", "4Gi", "0.021"))
+		f.nodeClass(nil)
+		f.ready()
+		f.Expect(f.instanceTypes()).To(Equal([]string{"ours"}))
+	})
+}

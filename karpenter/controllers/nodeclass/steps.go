@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeclass
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/awslabs/operatorpkg/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/informer"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/karpenter/providers/version"
+)
+
+// maxProblems is how many of them a message repeats, and maxProblem how many bytes of each: a condition's message is bounded, and what
+// somebody has written into an annotation isn't.
+const (
+	maxProblems = 10
+	maxProblem  = 500
+)
+
+// launchAllowed: AutoNode isn't being turned off, and the Cluster is neither paused nor being deleted.
+type launchAllowed struct{ Config }
+
+func (s launchAllowed) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *input) (reconcile.Result, error) {
+	const condition = v1alpha1.ConditionLaunchAllowed
+	switch {
+	case nodeClass.Annotations[v1alpha1.DrainingAnnotation] == "true":
+		conditions.SetFalse(condition, v1alpha1.DrainingReason, "AutoNode is being turned off for this cluster; its nodes drain, and no new ones are launched")
+	case apierrors.IsNotFound(in.clusterErr):
+		conditions.SetFalse(condition, v1alpha1.SourceUnreadableReason, fmt.Sprintf("the Cluster in namespace %s of the management cluster doesn't exist", s.Namespace))
+	case errors.Is(in.clusterErr, template.ErrNotProvisioned):
+		conditions.SetFalse(condition, v1alpha1.ClusterNotProvisionedReason, fmt.Sprintf("%s in namespace %s of the management cluster; nothing is launched until its infrastructure provider is done", in.clusterErr, s.Namespace))
+	case in.clusterErr != nil:
+		return unreadable(conditions, condition, []error{in.clusterErr})
+	case in.cluster.Deleting:
+		conditions.SetFalse(condition, v1alpha1.ClusterDeletingReason, fmt.Sprintf("the Cluster in namespace %s of the management cluster is being deleted; nothing is launched any more", s.Namespace))
+	case in.cluster.Paused:
+		conditions.SetFalse(condition, v1alpha1.ClusterPausedReason, fmt.Sprintf("the Cluster in namespace %s of the management cluster is paused; nothing is launched until it resumes", s.Namespace))
+	default:
+		conditions.SetTrue(condition)
+	}
+	return reconcile.Result{}, nil
+}
+
+// bootstrapReady: what machines join by exists.
+type bootstrapReady struct{ Config }
+
+func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *input) (reconcile.Result, error) {
+	const condition = v1alpha1.ConditionBootstrapReady
+	lacking := 0
+	for _, sh := range in.found.Shapes {
+		if !sh.Bootstrap.IsDefined() {
+			lacking++
+		}
+	}
+	if kind := machine.Unallowed(nodeClass.Spec.BootstrapPatches, s.AllowedPatches); kind != "" {
+		conditions.SetFalse(condition, v1alpha1.BootstrapNotAllowedReason, fmt.Sprintf(
+			"spec.bootstrapPatches for %s aren't those that the platform allows, because who decides what a machine boots with can read what the machine may; "+
+				"remove them, or have them set in spec.autoNode of the HostedCluster", kind))
+		return reconcile.Result{}, nil
+	}
+	err := in.found.BootstrapErr
+	if imageless, without := s.imageless(nodeClass, in.found.Shapes); err == nil && without > 0 {
+		message := fmt.Sprintf("the release payload names no image for %s; correct the variable in spec.bootstrapPatches, or choose a payload that does", imageless)
+		if without == len(in.found.Shapes) {
+			conditions.SetFalse(condition, v1alpha1.NodeImageMissingReason, message)
+		} else {
+			conditions.SetTrueWithReason(condition, v1alpha1.NodeImageMissingReason, fmt.Sprintf("%s; %d of %s can't be launched for that",
+				message, without, plural(len(in.found.Shapes), "shape", "shapes")))
+		}
+		return reconcile.Result{}, nil
+	}
+	if err == nil {
+		if doubt := unregistering(nodeClass, in.found.Shapes); doubt != "" {
+			conditions.SetTrueWithReason(condition, v1alpha1.RegistrationUnknownReason, doubt)
+		} else {
+			conditions.SetTrue(condition)
+		}
+		return reconcile.Result{}, nil
+	}
+
+	reason, message := v1alpha1.SourceUnreadableReason, summary([]error{err})
+	switch {
+	case errors.Is(err, template.ErrNoBootstrap):
+		reason, message = v1alpha1.BootstrapMissingReason, message+"; set spec.bootstrap"
+	case apierrors.IsNotFound(err):
+		reason, message = v1alpha1.BootstrapNotFoundReason, fmt.Sprintf("%s doesn't exist in namespace %s of the management cluster", bootstrapName(nodeClass), s.Namespace)
+	case apierrors.IsForbidden(err) && !informer.IsUnreadable(err):
+		reason, message = v1alpha1.BootstrapNotAllowedReason, fmt.Sprintf(
+			"%s: Karpenter may not read it, and so no machine may boot with it; have it named in spec.autoNode of the HostedCluster, or allow Karpenter to get it (%s)",
+			bootstrapName(nodeClass), err)
+	case !isPermanent(err):
+		return unreadable(conditions, condition, []error{err})
+	}
+	result := reconcile.Result{RequeueAfter: retryInterval}
+	if lacking < len(in.found.Shapes) {
+		conditions.SetTrueWithReason(condition, reason, fmt.Sprintf("%s; %d of %s can't be launched for that", message, lacking, plural(len(in.found.Shapes), "shape", "shapes")))
+		return result, nil
+	}
+	conditions.SetFalse(condition, reason, message)
+	return result, nil
+}
+
+// imageless counts the shapes whose nodes would need an image that isn't there, and names the first.
+func (s bootstrapReady) imageless(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []template.Template) (first string, n int) {
+	for i := range shapes {
+		sh := &shapes[i]
+		if _, missing := s.images(nodeClass, sh); missing != "" {
+			if n++; n == 1 {
+				first = fmt.Sprintf("%s on %s", missing, sh.Arch)
+			}
+		}
+	}
+	return first, n
+}
+
+func bootstrapName(nodeClass *v1alpha1.ClusterAPINodeClass) string {
+	switch b := nodeClass.Spec.Bootstrap; {
+	case b == nil:
+		return "spec.bootstrap"
+	case b.ConfigTemplateRef != nil:
+		return fmt.Sprintf("spec.bootstrap.configTemplateRef: %s %s", b.ConfigTemplateRef.Kind, b.ConfigTemplateRef.Name)
+	default:
+		return "spec.bootstrap.dataSecretName: Secret " + b.DataSecretName
+	}
+}
+
+// versionReady: the nodes' version is known and the API server can serve it.
+type versionReady struct{ Config }
+
+// versionReasons that make a node class not ready, by outcome.
+var versionReasons = map[version.Outcome]string{
+	version.TooNew:    v1alpha1.VersionTooNewReason,
+	version.TooOld:    v1alpha1.VersionTooOldReason,
+	version.Malformed: v1alpha1.VersionMalformedReason,
+}
+
+func (s versionReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, _ *input) (reconcile.Result, error) {
+	const condition = v1alpha1.ConditionVersionReady
+	resolved, _ := s.Version.Resolve(nodeClass, nil)
+	nodeClass.Status.Version = resolved.Version
+	switch resolved.Outcome {
+	case version.Desired:
+		conditions.SetTrue(condition)
+	case version.HeldBack:
+		conditions.SetTrueWithReason(condition, v1alpha1.VersionHeldBackReason, resolved.Message)
+	case version.Unknown:
+		conditions.SetUnknownWithReason(condition, v1alpha1.VersionUnknownReason, resolved.Message)
+	default:
+		conditions.SetFalse(condition, versionReasons[resolved.Outcome], resolved.Message)
+	}
+	return reconcile.Result{}, nil
+}
+
+// unreadable leaves a condition that was decided before as it was while the management cluster is away: nothing is known
+// to have changed. It says so if somebody has to do something.
+func unreadable(conditions status.ConditionSet, condition string, errs []error) (reconcile.Result, error) {
+	result := reconcile.Result{RequeueAfter: retryInterval}
+	switch current := conditions.Get(condition); {
+	case slices.ContainsFunc(errs, isPermanent):
+		conditions.SetFalse(condition, v1alpha1.SourceUnreadableReason, summary(errs))
+	case current.IsUnknown():
+		conditions.SetUnknownWithReason(condition, v1alpha1.SourceUnreadableReason, summary(errs))
+	default:
+		// Set again, because a condition counts for the generation that it was observed at.
+		conditions.Set(*current)
+	}
+	return result, nil
+}
+
+// isPermanent tells whether somebody has to do something for a kind to become readable.
+func isPermanent(err error) bool {
+	var unreadable *informer.UnreadableError
+	return errors.As(err, &unreadable) && unreadable.Permanent()
+}
+
+func invalid(found *template.Found) []error {
+	errs := make([]error, len(found.Invalid))
+	for i, err := range found.Invalid {
+		errs[i] = err
+	}
+	return errs
+}
+
+// summary joins the first few problems.
+func summary(problems []error) string {
+	var texts []string
+	for _, problem := range problems[:min(len(problems), maxProblems)] {
+		texts = append(texts, shorten(problem.Error(), maxProblem)+advice(problem))
+	}
+	if more := len(problems) - maxProblems; more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// shorten cuts a text that has more bytes than it may, between two characters.
+func shorten(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

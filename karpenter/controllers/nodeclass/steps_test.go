@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeclass_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/awslabs/operatorpkg/status"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/version"
+	"github.com/autonode-io/autonode/test/environment"
+)
+
+func TestBootstrap(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		bootstrap *v1alpha1.Bootstrap
+		reason    string
+		message   string
+	}{
+		{"When templates are selected without a bootstrap, it should say what to set", nil,
+			v1alpha1.BootstrapMissingReason, "set spec.bootstrap"},
+		{"When the bootstrap template doesn't exist, it should name it", &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
+			APIGroup: environment.KubeadmConfig.Group, Kind: "KubeadmConfigTemplate", Name: "other"}},
+			v1alpha1.BootstrapNotFoundReason, "spec.bootstrap.configTemplateRef: KubeadmConfigTemplate other doesn't exist in namespace"},
+		{"When the bootstrap kind isn't served, it should name it", &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
+			APIGroup: environment.KubeadmConfig.Group, Kind: "NoSuchTemplate", Name: "other"}},
+			v1alpha1.SourceUnreadableReason, "NoSuchTemplate"},
+		{"When the bootstrap Secret doesn't exist, it should name it", &v1alpha1.Bootstrap{DataSecretName: "join"},
+			v1alpha1.BootstrapNotFoundReason, "spec.bootstrap.dataSecretName: Secret join doesn't exist in namespace"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := start(t, "")
+			f.template("c2-small", sized("2", "4Gi", "0.021"))
+			f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap = tc.bootstrap })
+			f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", tc.reason)).To(ContainSubstring(tc.message))
+			f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.ConditionShapesReady)
+			f.Expect(f.condition(status.ConditionReady, "False", tc.reason)).To(ContainSubstring(tc.message))
+			f.Expect(f.instanceTypes()).To(Equal([]string{"c2-small"}), "what nodes were made from still exists")
+			f.Expect(f.events.reasons()).To(Equal([]string{tc.reason}))
+		})
+	}
+	t.Run("When the bootstrap Secret exists, it should be ready and say that its nodes may register without the taint", func(t *testing.T) {
+		f := start(t, "")
+		f.Expect(f.Admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "join"}})).To(Succeed())
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: "join"} })
+		f.ready()
+		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.RegistrationUnknownReason)).To(And(
+			ContainSubstring("1 of 1 shape may register without the taint karpenter.sh/unregistered"), ContainSubstring("Secret join")))
+	})
+	t.Run("When the bootstrap kind isn't known, it should be ready and say which patches are missing, until they are there", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			// To this provider it is a template like any other.
+			n.Spec.Bootstrap.ConfigTemplateRef = &v1alpha1.BootstrapTemplateReference{
+				APIGroup: environment.TestMachine.Group, Kind: "TestMachineTemplate", Name: f.InfrastructureTemplate.GetName(),
+			}
+		})
+		f.ready()
+		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.RegistrationUnknownReason)).To(
+			ContainSubstring("set spec.bootstrapPatches for TestMachine (infrastructure.cluster.x-k8s.io)"))
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.BootstrapPatches = []v1alpha1.BootstrapPatches{{
+				APIGroup: environment.TestMachine.Group, Kind: environment.TestMachine.Kind,
+				Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/taints", Value: "$(Taints)"}},
+			}}
+		})
+		f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.ConditionBootstrapReady)
+	})
+	t.Run("When Karpenter may not read the Secret, it should let no machine boot with it", func(t *testing.T) {
+		f := startWith(t, "", "nobody", nil)
+		f.Expect(f.Admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "blue-kubeconfig"}})).To(Succeed())
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: "blue-kubeconfig"}
+		})
+		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotAllowedReason)).To(And(
+			ContainSubstring("Secret blue-kubeconfig: Karpenter may not read it"), ContainSubstring("spec.autoNode"), ContainSubstring("nobody")))
+		f.condition(status.ConditionReady, "False", v1alpha1.BootstrapNotAllowedReason)
+		snapshot, err := f.store.Snapshot(f.name)
+		f.Expect(err).NotTo(HaveOccurred())
+		for _, choice := range snapshot.Choices() {
+			f.Expect(choice.Offering.Available).To(BeFalse())
+			f.Expect(choice.Shape.Bootstrap.IsDefined()).To(BeFalse(), "whatever the condition says at that moment")
+		}
+	})
+	t.Run("When the platform allows some patches, it should accept those and no others", func(t *testing.T) {
+		patches := func(value string) []v1alpha1.BootstrapPatches {
+			return []v1alpha1.BootstrapPatches{{
+				APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "RKE2Config", Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/agentConfig/nodeTaints", Value: value}},
+			}}
+		}
+		f := startWith(t, "", "", patches("$(TaintList)"))
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.BootstrapPatches = patches("$(TaintList)") })
+		f.ready()
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.BootstrapPatches = patches("stolen") })
+		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotAllowedReason)).To(And(
+			ContainSubstring("RKE2Config (bootstrap.cluster.x-k8s.io)"), ContainSubstring("spec.autoNode")))
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.BootstrapPatches = nil })
+		f.ready()
+	})
+	t.Run("When the bootstrap template appears, it should become ready", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap.ConfigTemplateRef.Name = "late" })
+		f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotFoundReason)
+		late := f.BootstrapTemplate.DeepCopy()
+		late.SetName("late")
+		late.SetResourceVersion("")
+		f.Expect(f.Admin.Create(t.Context(), late)).To(Succeed())
+		f.ready()
+	})
+}
+
+func TestLaunchAllowed(t *testing.T) {
+	f := start(t, "")
+	f.template("c2-small", sized("2", "4Gi", "0.021"))
+	f.nodeClass(nil)
+	f.ready()
+	t.Run("When AutoNode is being turned off, it should launch nothing until it is on again", func(t *testing.T) {
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Annotations[v1alpha1.DrainingAnnotation] = "true" })
+		f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.DrainingReason)
+		f.condition(status.ConditionReady, "False", v1alpha1.DrainingReason)
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { delete(n.Annotations, v1alpha1.DrainingAnnotation) })
+		f.ready()
+	})
+	t.Run("When the Cluster is paused by an annotation, it should launch nothing until it resumes", func(t *testing.T) {
+		patch := client.MergeFrom(f.Cluster.DeepCopy())
+		metav1.SetMetaDataAnnotation(&f.Cluster.ObjectMeta, clusterv1.PausedAnnotation, "")
+		f.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
+		f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.ClusterPausedReason)
+		patch = client.MergeFrom(f.Cluster.DeepCopy())
+		delete(f.Cluster.Annotations, clusterv1.PausedAnnotation)
+		f.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
+		f.ready()
+	})
+	t.Run("When the Cluster is paused, it should launch nothing until it resumes", func(t *testing.T) {
+		patch := client.MergeFrom(f.Cluster.DeepCopy())
+		f.Cluster.Spec.Paused = ptr.To(true)
+		f.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
+		f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.ClusterPausedReason)
+		choice, _, err := f.store.Resolve(f.name, "c2-small", "a", "on-demand")
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(choice.Offering.Available).To(BeFalse())
+		patch = client.MergeFrom(f.Cluster.DeepCopy())
+		f.Cluster.Spec.Paused = ptr.To(false)
+		f.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
+		f.ready()
+	})
+	t.Run("When the Cluster's infrastructure isn't provisioned, as after a move, it should launch nothing and keep the zones it knew", func(t *testing.T) {
+		provisioned := func(state bool, domains ...clusterv1.FailureDomain) {
+			f.Cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(state)
+			f.Cluster.Status.FailureDomains = domains
+			f.Expect(f.Admin.Status().Update(t.Context(), f.Cluster)).To(Succeed())
+		}
+		provisioned(false)
+		f.Expect(f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.ClusterNotProvisionedReason)).To(Equal(fmt.Sprintf(
+			"the Cluster's infrastructure isn't provisioned yet in namespace %s of the management cluster; nothing is launched until its infrastructure provider is done", f.Namespace)))
+		f.Expect(f.available("c2-small")).To(BeTrue())
+		provisioned(true, clusterv1.FailureDomain{Name: "a"}, clusterv1.FailureDomain{Name: "b"})
+		f.ready()
+	})
+	t.Run("When nothing changes, it should write nothing", func(t *testing.T) {
+		before, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(f.InfrastructureTemplate.GroupVersionKind())
+		f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.InfrastructureTemplate), u)).To(Succeed())
+		u.SetAnnotations(map[string]string{"unrelated": "change"})
+		f.Expect(f.Admin.Update(t.Context(), u)).To(Succeed())
+		f.Consistently(func() (string, error) {
+			after, err := f.get()
+			return after.ResourceVersion, err
+		}, "500ms").Should(Equal(before.ResourceVersion))
+	})
+	t.Run("When the Cluster is being deleted, it should launch nothing", func(t *testing.T) {
+		patch := client.MergeFrom(f.Cluster.DeepCopy())
+		f.Cluster.Finalizers = append(f.Cluster.Finalizers, "example.com/held")
+		f.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
+		held := f.Cluster.DeepCopy()
+		f.Expect(f.Admin.Delete(t.Context(), held)).To(Succeed())
+		f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.ClusterDeletingReason)
+		f.Eventually(func() bool {
+			choice, _, err := f.store.Resolve(f.name, "c2-small", "a", "on-demand")
+			return err == nil && choice.Offering.Available
+		}).Should(BeFalse())
+		f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(held), held)).To(Succeed())
+		patch = client.MergeFrom(held.DeepCopy())
+		held.Finalizers = nil
+		f.Expect(f.Admin.Patch(t.Context(), held, patch)).To(Succeed())
+	})
+}
+
+func TestVersion(t *testing.T) {
+	f := start(t, "")
+	f.template("c2-small", sized("2", "4Gi", "0.021"))
+	serve := func(v string) {
+		f.server.mu.Lock()
+		f.server.version = v
+		f.server.mu.Unlock()
+		_, err := f.tracker.Reconcile(t.Context())
+		f.Expect(err).NotTo(HaveOccurred())
+	}
+	serve("v1.36.1")
+	f.nodeClass(nil)
+	t.Run("When the payload is ahead of the API server, it should hold nodes back and be ready", func(t *testing.T) {
+		f.Expect(f.condition(v1alpha1.ConditionVersionReady, "True", "HeldBack")).To(ContainSubstring("nodes stay at 1.36.1"))
+		f.ready()
+	})
+	t.Run("When the API server is away, it should change nothing", func(t *testing.T) {
+		serve("")
+		f.ready()
+	})
+	t.Run("When the API server has been upgraded and no old one answers any more, it should follow and tell", func(t *testing.T) {
+		serve("v1.36.2")
+		f.clock.SetTime(f.clock.Now().Add(version.Settling))
+		serve("v1.36.2")
+		f.condition(v1alpha1.ConditionVersionReady, "True", v1alpha1.ConditionVersionReady)
+		nodeClass, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(nodeClass.Status.Version).To(Equal("1.36.2"))
+		f.Eventually(f.events.reasons).Should(ContainElement("VersionChanged"))
+	})
+	t.Run("When a new leader starts while the API servers are upgraded, it should know what nodes were resolved to and wait for the newer version to settle", func(t *testing.T) {
+		f.server.mu.Lock()
+		f.server.version = "v1.36.3"
+		f.server.mu.Unlock()
+		t.Cleanup(func() { serve("v1.36.2") })
+		leader := version.NewTracker(f.server, f.clock, version.ResolvedOf(f.Guest.GetAPIReader()))
+		for _, want := range []string{"1.36.2", "1.36.3"} {
+			_, err := leader.Reconcile(t.Context())
+			f.Expect(err).NotTo(HaveOccurred())
+			server, _ := leader.Server()
+			f.Expect(server.String()).To(Equal(want))
+			f.clock.SetTime(f.clock.Now().Add(version.Settling))
+		}
+	})
+	t.Run("When the node class asks for too much, it should launch nothing, and keep the version so that nothing drifts", func(t *testing.T) {
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.37.0" })
+		f.condition(v1alpha1.ConditionVersionReady, "False", v1alpha1.VersionTooNewReason)
+		nodeClass, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(nodeClass.Status.Version).To(Equal("1.36.2"))
+		f.condition(status.ConditionReady, "False", v1alpha1.VersionTooNewReason)
+	})
+	t.Run("When the node class asks for what is beyond the skew, it should launch nothing and say so", func(t *testing.T) {
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.32.9" })
+		f.Expect(f.condition(v1alpha1.ConditionVersionReady, "False", v1alpha1.VersionTooOldReason)).To(Equal(
+			"spec.version 1.32.9 is more than 3 minor versions behind the API server's version 1.36.2; raise it"))
+	})
+	t.Run("When the node class asks for what is no version, it should launch nothing and say so", func(t *testing.T) {
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.36.2-a_b" })
+		f.Expect(f.condition(v1alpha1.ConditionVersionReady, "False", v1alpha1.VersionMalformedReason)).To(Equal(`spec.version "1.36.2-a_b" is not a version, such as 1.36.3`))
+	})
+	t.Run("When the node class asks for what the API server supports, it should be ready again", func(t *testing.T) {
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.33.0" })
+		f.ready()
+		nodeClass, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(nodeClass.Status.Version).To(Equal("1.33.0"))
+	})
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeclass_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/test/environment"
+)
+
+func TestUnavailable(t *testing.T) {
+	f := start(t, "")
+	small := sized("2", "4Gi", "0.021")
+	small[clusterv1.AutoscalerMaxSizeAnnotation] = "1"
+	template := f.template("c2-small", small)
+	f.template("c4-big", sized("4", "8Gi", "0.096"))
+	f.nodeClass(nil)
+	f.ready()
+	// seen is the status of the smaller shape, and the cheapest that can be had.
+	seen := func() (string, error) {
+		nodeClass, err := f.get()
+		if err != nil || len(nodeClass.Status.Shapes) != 2 {
+			return "", err
+		}
+		return nodeClass.Status.Shapes[0].Unavailable + " " + nodeClass.Status.Cheapest, nil
+	}
+	const fine = " c2-small $0.021"
+	t.Run("When a shape can be had, it should say nothing of it but how many pods its nodes have", func(t *testing.T) {
+		f.Eventually(seen).Should(Equal(fine))
+		nodeClass, err := f.get()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(nodeClass.Status.Shapes[0].Pods).To(BeEquivalentTo(110))
+	})
+	t.Run("When a source has as many machines as it may, it should say that it is full, until one goes", func(t *testing.T) {
+		f.ledger.Observe(types.UID("1"), "TestMachineTemplate."+environment.TestMachine.Group+"/c2-small")
+		f.Eventually(seen).Should(Equal("Full c4-big $0.096"))
+		f.ledger.Forget(types.UID("1"))
+		f.Eventually(seen).Should(Equal(fine))
+	})
+	t.Run("When a source is paused, it should say so", func(t *testing.T) {
+		annotations := sized("2", "4Gi", "0.021")
+		annotations[clusterv1.PausedAnnotation] = ""
+		template.SetAnnotations(annotations)
+		f.Expect(f.Admin.Update(t.Context(), template)).To(Succeed())
+		f.Eventually(seen).Should(Equal("Paused c4-big $0.096"))
+		template.SetAnnotations(sized("2", "4Gi", "0.021"))
+		f.Expect(f.Admin.Update(t.Context(), template)).To(Succeed())
+		f.Eventually(seen).Should(Equal(fine))
+	})
+	t.Run("When the node class sets how many pods a node has, it should tell that", func(t *testing.T) {
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.Kubelet = &v1alpha1.KubeletConfiguration{MaxPods: ptr.To[int32](20)}
+		})
+		f.Eventually(func() (int64, error) {
+			nodeClass, err := f.get()
+			return nodeClass.Status.Shapes[0].Pods, err
+		}).Should(BeEquivalentTo(20))
+	})
+	t.Run("When every offering of a shape failed, it should say that it rests, and not before", func(t *testing.T) {
+		f.unavailable.Mark(offering.Key{InstanceType: "c2-small", Zone: "a", CapacityType: "on-demand"}, "NoHosts")
+		f.Consistently(seen, "200ms").Should(Equal(fine))
+		f.unavailable.Mark(offering.Key{InstanceType: "c2-small", Zone: "b", CapacityType: "on-demand"}, "NoHosts")
+		f.Eventually(seen).Should(Equal("Resting c4-big $0.096"))
+	})
+}

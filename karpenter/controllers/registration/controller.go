@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package registration taints a node of ours that joined without the unregistered taint, because its bootstrap couldn't say so.
+// Karpenter registers such a node all the same, and gives it its NodePool's taints and startup taints then; but it can't as long
+// as the NodeClaim hasn't the node's provider ID, and until it does, pods would land where they don't belong.
+package registration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/operator/injection"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+)
+
+// afterConflict is how long the cache gets to see the change that a write has met. Not every change of a Node is an event here.
+const afterConflict = 100 * time.Millisecond
+
+// concurrency is small: a reconcile that has something to do is rare, and any other reads memory.
+const concurrency = 10
+
+// nodeProviderIDIndex is Karpenter core's index of Nodes.
+const nodeProviderIDIndex = "spec.providerID"
+
+// Config of the controller.
+type Config struct {
+	// Guest reads Nodes and NodeClaims from a cache with Karpenter core's indexes, and writes Nodes.
+	Guest client.Client
+	// ManagementCache is watched for Machines.
+	ManagementCache cache.Cache
+	Machines        *machine.Provider
+}
+
+// Controller taints nodes.
+type Controller struct{ Config }
+
+// New returns the controller.
+func New(config Config) *Controller { return &Controller{Config: config} }
+
+// Name of the controller.
+func (c *Controller) Name() string { return "node.registration" }
+
+// Reconcile adds the unregistered taint to a Node of ours that Karpenter hasn't registered and that lacks it. Karpenter
+// takes it away when it registers the node.
+func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcile.Result, error) {
+	ctx = injection.WithControllerName(ctx, c.Name())
+	if !lacking(node) {
+		return reconcile.Result{}, nil
+	}
+	m, err := c.Machines.ForProviderID(ctx, node.Spec.ProviderID)
+	if errors.Is(err, machine.ErrNotFound) {
+		// Somebody else's, or a Machine that has no provider ID yet.
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("finding the Machine of Node %s: %w", node.Name, err)
+	}
+	nodeClaim := &karpv1.NodeClaim{}
+	if err := c.Guest.Get(ctx, types.NamespacedName{Name: m.Name}, nodeClaim); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(fmt.Errorf("reading NodeClaim %s: %w", m.Name, err))
+	}
+	switch {
+	case string(nodeClaim.UID) != m.Labels[v1alpha1.NodeClaimUIDLabel], nodeClaim.DeletionTimestamp != nil, m.DeletionTimestamp != nil:
+		return reconcile.Result{}, nil
+	case nodeClaim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue():
+		// Karpenter wouldn't take the taint away again.
+		return reconcile.Result{}, nil
+	}
+	stored := node.DeepCopy()
+	node.Spec.Taints = append(node.Spec.Taints, karpv1.UnregisteredNoExecuteTaint)
+	// The lock keeps this from undoing a registration that happens now, and from losing another's taint.
+	err = c.Guest.Patch(ctx, node, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
+	switch {
+	case apierrors.IsConflict(err):
+		return reconcile.Result{RequeueAfter: afterConflict}, nil
+	case apierrors.IsNotFound(err):
+		return reconcile.Result{}, nil
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("tainting Node %s: %w", node.Name, err)
+	}
+	log.FromContext(ctx).Info("tainted a node that joined without the unregistered taint", "NodeClaim", klog.KObj(nodeClaim), "Machine", klog.KObj(m))
+	return reconcile.Result{}, nil
+}
+
+// lacking tells whether a Node may need the taint.
+func lacking(node *corev1.Node) bool {
+	return node.DeletionTimestamp == nil && node.Spec.ProviderID != "" && node.Labels[karpv1.NodeRegisteredLabelKey] != "true" &&
+		!slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&karpv1.UnregisteredNoExecuteTaint) })
+}
+
+// Register adds the controller to the guest's manager.
+func (c *Controller) Register(_ context.Context, m manager.Manager) error {
+	return ctrl.NewControllerManagedBy(m).
+		Named(c.Name()).
+		For(&corev1.Node{}, builder.WithPredicates(predicate.Funcs{
+			CreateFunc: func(e event.CreateEvent) bool { return isLacking(e.Object) },
+			// Heartbeats change nothing that matters.
+			UpdateFunc: func(e event.UpdateEvent) bool { return !isLacking(e.ObjectOld) && isLacking(e.ObjectNew) },
+			DeleteFunc: func(event.DeleteEvent) bool { return false },
+		})).
+		WatchesRawSource(source.Kind(c.ManagementCache, &clusterv1.Machine{},
+			handler.TypedEnqueueRequestsFromMapFunc(c.nodesOf), predicate.TypedFuncs[*clusterv1.Machine]{
+				UpdateFunc: func(e event.TypedUpdateEvent[*clusterv1.Machine]) bool {
+					return e.ObjectOld.Spec.ProviderID != e.ObjectNew.Spec.ProviderID
+				},
+				DeleteFunc: func(event.TypedDeleteEvent[*clusterv1.Machine]) bool { return false },
+			})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
+		Complete(reconcile.AsReconciler(m.GetClient(), c))
+}
+
+func isLacking(object client.Object) bool {
+	node, ok := object.(*corev1.Node)
+	return ok && lacking(node)
+}
+
+// nodesOf maps a Machine of ours that has got its provider ID to the Node that came before.
+func (c *Controller) nodesOf(ctx context.Context, m *clusterv1.Machine) []reconcile.Request {
+	if m.Spec.ProviderID == "" || !c.Machines.Owns(m) {
+		return nil
+	}
+	nodes := &corev1.NodeList{}
+	if err := c.Guest.List(ctx, nodes, client.MatchingFields{nodeProviderIDIndex: m.Spec.ProviderID}, client.UnsafeDisableDeepCopy); err != nil {
+		log.FromContext(ctx).Error(err, "finding the Node of a Machine", "Machine", klog.KObj(m))
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range nodes.Items {
+		if lacking(&nodes.Items[i]) {
+			requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Name: nodes.Items[i].Name}})
+		}
+	}
+	return requests
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package unneeded
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/events"
+	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
+)
+
+// ByScheduler asks Karpenter's own scheduler where pending pods and those of nodes that are being removed would go. While at least as many pods
+// are pending as NodeClaims wait for their nodes, it takes all of them for needed: a simulation of a large burst is expensive, and can wait until
+// the burst is over.
+func ByScheduler(guest client.Client, cluster *state.Cluster, provisioner *provisioning.Provisioner, clk clock.Clock, recorder events.Recorder) Needed {
+	return func(ctx context.Context, nodeClaims []*karpv1.NodeClaim) (sets.Set[string], error) {
+		all := sets.New[string]()
+		for _, nodeClaim := range nodeClaims {
+			all.Insert(nodeClaim.Name)
+		}
+		pending, err := nodeutils.GetProvisionablePods(ctx, guest)
+		if err != nil || len(pending) >= len(nodeClaims) || !cluster.Synced(ctx) {
+			return all, err
+		}
+		results, err := disruption.SimulateScheduling(ctx, guest, cluster, provisioner, clk, recorder, nil)
+		if err != nil {
+			return nil, err
+		}
+		needed := sets.New[string]()
+		for _, node := range results.ExistingNodes {
+			if node.NodeClaim != nil && len(node.Pods) > 0 {
+				needed.Insert(node.NodeClaim.Name)
+			}
+		}
+		return needed, nil
+	}
+}

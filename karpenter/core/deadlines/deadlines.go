@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package deadlines makes Karpenter core give up a NodeClaim that has a Machine when the node class's deadlines say so.
+//
+// Upstream gap: core's launch and registration timeouts are the same for every provider and node class, and one of them
+// isn't exported. A hook of the cloud provider for both would make this package unnecessary
+// (docs/upstream/registration-timeout.md).
+package deadlines
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/awslabs/operatorpkg/controller"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+)
+
+// RegistrationTimeout is after how long Karpenter gives up a NodeClaim whose node hasn't registered, counted from when the
+// condition Registered became what it is (registrationTimeout in its package nodeclaim/lifecycle). It isn't exported; a test
+// asks Karpenter's own controller.
+const RegistrationTimeout = 15 * time.Minute
+
+// Config of Extend.
+type Config struct {
+	// HasMachine reports whether a NodeClaim has a Machine. It reports true where that isn't known.
+	HasMachine func(ctx context.Context, nodeClaim *karpv1.NodeClaim) bool
+	// Passed reports whether a condition's reason says that a deadline has passed.
+	Passed func(reason string) bool
+	// Suspended reports whether the management cluster doesn't answer.
+	Suspended func() bool
+	Clock     clock.PassiveClock
+}
+
+// Restart makes Karpenter's registration timeout count from a time, and gives the condition Registered a reason and a message. It
+// reports whether it did: otherwise something else has changed the NodeClaim, and the caller reads it again.
+func Restart(ctx context.Context, guest client.Client, nodeClaim *karpv1.NodeClaim, from time.Time, reason, message string) (bool, error) {
+	stored := nodeClaim.DeepCopy()
+	for i := range nodeClaim.Status.Conditions {
+		if condition := &nodeClaim.Status.Conditions[i]; condition.Type == karpv1.ConditionTypeRegistered {
+			condition.LastTransitionTime, condition.Reason, condition.Message = metav1.NewTime(from), reason, message
+		}
+	}
+	err := guest.Status().Patch(ctx, nodeClaim, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("restarting the registration timeout of NodeClaim %s: %w", nodeClaim.Name, err)
+	}
+	return true, nil
+}
+
+// Extend returns Karpenter's own controller of NodeClaims' lifecycle so that it gives up a NodeClaim that has a Machine only
+// after Restart has moved the timeout into the past. Karpenter counts from times in the NodeClaim's status, and so it also counts
+// the time in which no Karpenter ran or the management cluster was away; and when that ends, either controller may read
+// the NodeClaim first. Therefore Karpenter's controller reads times that are moved. Nothing is written, and no other
+// controller sees them.
+func Extend(core controller.Controller, config Config) controller.Controller {
+	return extended{Controller: core, config: config}
+}
+
+type extended struct {
+	controller.Controller
+	config Config
+}
+
+// Register adds the controller to the guest's manager.
+func (e extended) Register(ctx context.Context, m manager.Manager) error {
+	return e.Controller.Register(ctx, guestManager{m, &reader{Client: m.GetClient(), config: e.config}})
+}
+
+// guestManager hands out the client that controllers read what they reconcile with.
+type guestManager struct {
+	manager.Manager
+	guest client.Client
+}
+
+// GetClient implements manager.Manager.
+func (m guestManager) GetClient() client.Client { return m.guest }
+
+type reader struct {
+	client.Client
+	config Config
+
+	mu sync.Mutex
+	// since is from when on a controller could act: the first read, or the last one while the management cluster was away.
+	since time.Time
+}
+
+// Get implements client.Client.
+func (r *reader) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+	if err := r.Client.Get(ctx, key, object, opts...); err != nil {
+		return err
+	}
+	if nodeClaim, ok := object.(*karpv1.NodeClaim); ok && nodeClaim.DeletionTimestamp == nil {
+		r.extend(ctx, nodeClaim)
+	}
+	return nil
+}
+
+// extend moves the times from which Karpenter counts until it gives a NodeClaim up.
+func (r *reader) extend(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
+	launched := false
+	for _, condition := range nodeClaim.Status.Conditions {
+		launched = launched || condition.Type == karpv1.ConditionTypeLaunched && condition.Status == metav1.ConditionTrue
+	}
+	from := r.acting()
+	if launched && !r.config.Suspended() {
+		if !r.config.HasMachine(ctx, nodeClaim) {
+			// A NodeClaim without a Machine has no deadline of ours: Karpenter's own timeout ends it.
+			return
+		}
+		from = r.config.Clock.Now()
+	}
+	for i := range nodeClaim.Status.Conditions {
+		condition := &nodeClaim.Status.Conditions[i]
+		counted := condition.Type == karpv1.ConditionTypeLaunched || condition.Type == karpv1.ConditionTypeRegistered
+		if counted && !r.config.Passed(condition.Reason) && condition.Status != metav1.ConditionTrue && condition.LastTransitionTime.Time.Before(from) {
+			condition.LastTransitionTime = metav1.NewTime(from)
+		}
+	}
+}
+
+// acting returns since when a controller can act.
+func (r *reader) acting() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.since.IsZero() || r.config.Suspended() {
+		r.since = r.config.Clock.Now()
+	}
+	return r.since
+}

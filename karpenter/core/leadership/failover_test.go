@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package leadership_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/autonode-io/autonode/karpenter/core/leadership"
+	"github.com/autonode-io/autonode/test/environment"
+)
+
+func TestFailover(t *testing.T) {
+	t.Run("When a leader freezes with the Lease in its hands, another should act in less than twenty seconds", func(t *testing.T) {
+		// controller-runtime's, which it doesn't export. An elector sees the last renewal at one attempt and that it has expired at another.
+		const retryPeriod = 2 * time.Second
+		attempt := time.Duration(float64(retryPeriod) * (1 + leaderelection.JitterFactor))
+		NewWithT(t).Expect(leadership.LeaseDuration + 2*attempt).To(BeNumerically("<", 20*time.Second))
+	})
+
+	t.Run("When the Lease says for how long its holder may be silent, it should wait for that and not for its own time", func(t *testing.T) {
+		g := NewWithT(t)
+		box := environment.New(t)
+		config := rest.CopyConfig(box.Management.GetConfig())
+		config.Wrap(leadership.New(leadership.Config{Clock: clock.RealClock{}, Logger: logr.Discard()}).Wrap)
+		clients, err := kubernetes.NewForConfig(config)
+		g.Expect(err).NotTo(HaveOccurred())
+		now := metav1.NowMicro()
+		lease := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: ptr.To("they"), LeaseDurationSeconds: ptr.To[int32](2), AcquireTime: &now, RenewTime: &now,
+		}}
+		lease.Name = leaseName
+		_, err = clients.CoordinationV1().Leases(box.Namespace).Create(t.Context(), lease, metav1.CreateOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+
+		lock, err := resourcelock.New(resourcelock.LeasesResourceLock, box.Namespace, leaseName,
+			clients.CoreV1(), clients.CoordinationV1(), resourcelock.ResourceLockConfig{Identity: "we"})
+		g.Expect(err).NotTo(HaveOccurred())
+		leading, ended := make(chan time.Time, 1), make(chan struct{})
+		// The durations are controller-runtime's.
+		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+			Lock: lock, Name: leaseName, LeaseDuration: 15 * time.Second, RenewDeadline: leadership.RenewDeadline, RetryPeriod: 100 * time.Millisecond,
+			Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { leading <- time.Now() }, OnStoppedLeading: func() {}},
+		})
+		g.Expect(err).NotTo(HaveOccurred())
+		ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+		began := time.Now()
+		go func() {
+			defer close(ended)
+			elector.Run(ctx)
+		}()
+		t.Cleanup(func() {
+			stop()
+			<-ended
+		})
+		var at time.Time
+		g.Eventually(leading).WithTimeout(time.Minute).Should(Receive(&at))
+		g.Expect(at.Sub(began)).To(BeNumerically(">=", 2*time.Second))
+	})
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package wellknown extends the package-wide sets of Karpenter core. Importing it is enough.
+//
+// Upstream gap: a provider can add a well-known label or an ephemeral taint only by writing to a package variable of core
+// (docs/upstream/provider-registration.md).
+package wellknown
+
+import (
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+// Labels that every instance type and every node of ours has, so that a NodePool can ask for sizes with Gt and Lt.
+const (
+	// InstanceCPULabel is the number of cores, rounded down.
+	InstanceCPULabel = v1alpha1.Group + "/instance-cpu"
+	// InstanceMemoryLabel is the memory in MiB, rounded down.
+	InstanceMemoryLabel = v1alpha1.Group + "/instance-memory"
+)
+
+// Karpenter core reads its sets without a lock, so init extends them before anything runs, and nothing else does.
+func init() {
+	karpv1.WellKnownLabels.Insert(InstanceCPULabel, InstanceMemoryLabel)
+	// Cluster API puts this taint on a node until it has synced the labels. Without this, Karpenter takes the node for
+	// unschedulable and launches another one.
+	scheduling.KnownEphemeralTaints = append(scheduling.KnownEphemeralTaints, clusterv1.NodeUninitializedTaint)
+}

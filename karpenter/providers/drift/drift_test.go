@@ -1,0 +1,538 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package drift_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/blang/semver/v4"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/drift"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/karpenter/providers/version"
+)
+
+// world is what there is: a node class and its shapes now, and a node that was made from them.
+type world struct {
+	nodeClass *v1alpha1.ClusterAPINodeClass
+	shapes    []template.Template
+	gaps      template.Gaps
+	cluster   template.Cluster
+	nodeClaim *karpv1.NodeClaim
+	machine   *clusterv1.Machine
+	server    string
+	payload   string
+	reachable bool
+	// upgrades may be nil.
+	upgrades version.Upgrades
+	// rollout that Karpenter is of; empty for none.
+	rollout string
+	// images are those of the payload, and may be nil.
+	images *nodeimage.File
+	// unavailable may be nil.
+	unavailable *offering.Unavailable
+}
+
+func settled() *world {
+	nodeClass := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	sh := template.Template{
+		Source:       template.Source{GroupKind: schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "TestMachineTemplate"}, Name: "c4"},
+		Template:     &unstructured.Unstructured{},
+		ContentHash:  "content",
+		Bootstrap:    template.Bootstrap{DataSecretName: "data", Hash: "bootstrap"},
+		InstanceType: "c4",
+		Arch:         "amd64",
+		OS:           "linux",
+		Capacity:     corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")},
+		Price:        ptr.To(0.1),
+		SpotPrice:    ptr.To(0.03),
+	}
+	return &world{
+		nodeClass: nodeClass,
+		shapes:    []template.Template{sh},
+		cluster:   template.Cluster{FailureDomains: []string{"a", "b"}},
+		nodeClaim: &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+			v1alpha1.NodeClassHashAnnotation:        drift.Hash(nodeClass),
+			v1alpha1.NodeClassHashVersionAnnotation: drift.HashVersion,
+		}}},
+		machine: &clusterv1.Machine{
+			ObjectMeta: metav1.ObjectMeta{
+				Labels: map[string]string{
+					corev1.LabelInstanceTypeStable: "c4", corev1.LabelTopologyZone: "a", karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeSpot,
+				},
+				Annotations: map[string]string{
+					v1alpha1.ShapeSourceAnnotation:   sh.Source.Annotation(),
+					v1alpha1.ShapeHashAnnotation:     "content",
+					v1alpha1.BootstrapHashAnnotation: "bootstrap",
+				},
+			},
+			Spec: clusterv1.MachineSpec{Version: "v1.36.2"},
+		},
+		server:    "1.36.2",
+		payload:   "1.36.2",
+		reachable: true,
+	}
+}
+
+// deployed is a node whose shape a MachineDeployment brought, with a version of its own.
+func deployed() *world {
+	w := settled()
+	w.shapes[0].Source = template.Source{GroupKind: template.MachineDeploymentKind, Name: "workers"}
+	w.shapes[0].Machine = &clusterv1.MachineTemplateSpec{Spec: clusterv1.MachineSpec{Version: "v1.36.1"}}
+	w.machine.Annotations[v1alpha1.ShapeSourceAnnotation] = w.shapes[0].Source.Annotation()
+	w.machine.Spec.Version = "v1.36.1"
+	return w
+}
+
+func deferred() *world {
+	w := deployed()
+	w.nodeClass.Spec.DriftPolicy = v1alpha1.DriftPolicyDefer
+	return w
+}
+
+func (w *world) reason() cloudprovider.DriftReason {
+	return w.detector().Reason(w.nodeClass, w.nodeClaim, w.machine)
+}
+
+func (w *world) detector() *drift.Detector {
+	store := instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: w.unavailable})
+	if w.shapes != nil {
+		store.SetPartial(w.nodeClass, w.shapes, w.cluster, w.gaps)
+	}
+	return drift.New(drift.Config{
+		InstanceTypes: store,
+		Images:        w.images,
+		Version: func(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) (version.Result, bool) {
+			in := version.Input{Spec: nodeClass.Spec.Version, Payload: w.payload, Current: nodeClass.Status.Version}
+			if sh != nil {
+				in.Shape = sh.Version()
+			}
+			if w.server != "" {
+				server := semver.MustParse(w.server)
+				in.Server = &server
+			}
+			return version.Resolve(in), w.reachable
+		},
+		Upgrades: w.upgrades,
+		Rollout:  w.rollout,
+	})
+}
+
+func held(time.Time) bool { return false }
+
+func kubelet(w *world) {
+	w.nodeClass.Spec.Kubelet = &v1alpha1.KubeletConfiguration{MaxPods: ptr.To[int32](20)}
+}
+
+func TestReason(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*world)
+		want   cloudprovider.DriftReason
+	}{
+		"When nothing has changed, it should find no drift": {func(*world) {}, ""},
+
+		"When the kubelet's settings have changed, it should find it": {kubelet, drift.NodeClassDrifted},
+		"When the payload's version is another but upgrades are held, it should wait": {func(w *world) {
+			w.payload, w.machine.Spec.Version, w.upgrades = "1.36.2", "v1.36.1", held
+		}, ""},
+		"When the payload's version is another and upgrades are allowed, it should find it": {func(w *world) {
+			w.payload, w.machine.Spec.Version, w.upgrades = "1.36.2", "v1.36.1", func(time.Time) bool { return true }
+		}, drift.VersionDrifted},
+		"When upgrades are held but the node class names a version, it should follow that": {func(w *world) {
+			w.nodeClass.Spec.Version, w.upgrades = "1.36.1", held
+			w.nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation] = drift.Hash(w.nodeClass)
+		}, drift.VersionDrifted},
+		"When upgrades are held but something else has changed, it should find that": {func(w *world) {
+			w.machine.Spec.Version, w.upgrades = "v1.36.1", held
+			w.shapes[0].ContentHash = "other"
+		}, drift.ShapeDrifted},
+
+		"When the hash was made by another rule, it should not compare it": {func(w *world) {
+			kubelet(w)
+			w.nodeClaim.Annotations[v1alpha1.NodeClassHashVersionAnnotation] = "v0"
+		}, ""},
+		"When the template's content has changed, it should find it": {func(w *world) { w.shapes[0].ContentHash = "new" }, drift.ShapeDrifted},
+		"When the bootstrap template's content has changed, it should find it": {
+			func(w *world) { w.shapes[0].Bootstrap.Hash = "new" }, drift.BootstrapDrifted,
+		},
+		"When the template was replaced by another with the same content and instance type, it should find nothing": {
+			func(w *world) { w.shapes[0].Source.Name = "c4-v2" }, "",
+		},
+		"When the template was replaced by another of the same instance type with other content, it should find it": {func(w *world) {
+			w.shapes[0].Source.Name = "c4-v2"
+			w.shapes[0].ContentHash = "new"
+		}, drift.ShapeDrifted},
+		"When the shapes haven't been read yet, it should wait":               {func(w *world) { w.shapes = nil }, ""},
+		"When a machine says nothing of its shape, it should wait":            {func(w *world) { w.machine.Annotations = nil }, ""},
+		"When the machine follows its template's version, it should leave it": {func(w *world) { w.machine.Spec.Version = "" }, ""},
+
+		"When the payload and the API server are upgraded, it should find the node's version old": {
+			func(w *world) { w.payload, w.server = "1.36.3", "1.36.3" }, drift.VersionDrifted,
+		},
+		"When the node class asks for another version that the API server allows, it should find it": {
+			func(w *world) { w.nodeClass.Spec.Version = "1.36.1" }, drift.VersionDrifted,
+		},
+		"When the payload is newer than the API server, it should find nothing, whatever else has changed": {func(w *world) {
+			w.payload = "1.36.3"
+			kubelet(w)
+			w.shapes[0].ContentHash = "new"
+		}, ""},
+		"When the node class asks for more than the API server has, it should find nothing": {func(w *world) {
+			w.nodeClass.Spec.Version = "1.37.0"
+			kubelet(w)
+		}, ""},
+		"When the API server's version is unknown, it should find nothing": {func(w *world) {
+			w.server = ""
+			kubelet(w)
+		}, ""},
+		"When the API server can't be reached, it should find nothing": {func(w *world) {
+			w.reachable = false
+			kubelet(w)
+		}, ""},
+		"When AutoNode is being turned off, it should find nothing: the nodes go anyway": {func(w *world) {
+			w.nodeClass.Annotations = map[string]string{v1alpha1.DrainingAnnotation: "true"}
+			kubelet(w)
+		}, ""},
+		"When another Karpenter's rollout was the last one to be complete, it should find nothing: that Karpenter may still run": {func(w *world) {
+			w.rollout, w.nodeClass.Annotations = "new", map[string]string{v1alpha1.RolloutAnnotation: "old"}
+			kubelet(w)
+		}, ""},
+		"When its own rollout is complete, it should find drift": {func(w *world) {
+			w.rollout, w.nodeClass.Annotations = "new", map[string]string{v1alpha1.RolloutAnnotation: "new"}
+			kubelet(w)
+		}, drift.NodeClassDrifted},
+		"When nobody says which rollout was complete, it should find drift": {func(w *world) {
+			w.rollout = "new"
+			kubelet(w)
+		}, drift.NodeClassDrifted},
+		"When it is of no rollout, it should find drift": {func(w *world) {
+			w.nodeClass.Annotations = map[string]string{v1alpha1.RolloutAnnotation: "old"}
+			kubelet(w)
+		}, drift.NodeClassDrifted},
+		"When the node class is being deleted, it should find nothing": {func(w *world) {
+			w.nodeClass.DeletionTimestamp = ptr.To(metav1.Now())
+			kubelet(w)
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := settled()
+			tc.change(w)
+			if got := w.reason(); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestOfferingGone(t *testing.T) {
+	gone := func(w *world) { w.shapes = []template.Template{} }
+	for name, tc := range map[string]struct {
+		change func(*world)
+		want   cloudprovider.DriftReason
+	}{
+		"When the source was deleted or isn't selected any more, it should find its offering gone": {gone, drift.OfferingGone},
+		"When the source offers another instance type now, it should find its offering gone": {
+			func(w *world) { w.shapes[0].InstanceType = "c4-metal" }, drift.OfferingGone,
+		},
+		"When the zone has gone, it should find its offering gone": {
+			func(w *world) { w.cluster.FailureDomains = []string{"b"} }, drift.OfferingGone,
+		},
+		"When the source is bound to another zone now, it should find its offering gone": {
+			func(w *world) { w.shapes[0].FailureDomains = []string{"b"} }, drift.OfferingGone,
+		},
+		"When the spot price was removed, it should find its offering gone": {
+			func(w *world) { w.shapes[0].SpotPrice = nil }, drift.OfferingGone,
+		},
+		"When another source offers the same, it should find nothing": {func(w *world) {
+			other := w.shapes[0]
+			other.Source.Name = "other"
+			w.shapes[0].SpotPrice = nil
+			w.shapes = append(w.shapes, other)
+		}, ""},
+		"When the shapes haven't been read yet, it should wait": {func(w *world) { w.shapes = nil }, ""},
+		"When a kind can't be read, it should find nothing": {func(w *world) {
+			gone(w)
+			w.gaps.All = true
+		}, ""},
+		"When the source is malformed, it should find nothing": {func(w *world) {
+			w.gaps.Sources = []string{w.shapes[0].Source.Annotation()}
+			gone(w)
+		}, ""},
+		"When another source is malformed, it should find its offering gone all the same": {func(w *world) {
+			w.gaps.Sources = []string{"other"}
+			gone(w)
+		}, drift.OfferingGone},
+		"When the source contradicts another of the same instance type, it should find nothing": {func(w *world) {
+			arm := w.shapes[0]
+			arm.Source.Name, arm.Arch, arm.SpotPrice = "arm", "arm64", nil
+			w.shapes = []template.Template{arm, w.shapes[0]}
+		}, ""},
+		"When the offering is unavailable, it should find nothing": {func(w *world) {
+			w.unavailable = offering.NewUnavailable(clock.RealClock{})
+			w.unavailable.Mark(offering.Key{InstanceType: "c4", Zone: "a", CapacityType: karpv1.CapacityTypeSpot}, "NoHosts")
+		}, ""},
+		"When the source is paused, it should find nothing":                    {func(w *world) { w.shapes[0].Paused = true }, ""},
+		"When the Cluster is paused, it should find nothing":                   {func(w *world) { w.cluster.Paused = true }, ""},
+		"When nothing may be launched from the source, it should find nothing": {func(w *world) { w.shapes[0].Held = true }, ""},
+		"When the source has no bootstrap any more, it should find nothing": {
+			func(w *world) { w.shapes[0].Bootstrap = template.Bootstrap{} }, "",
+		},
+		"When the Cluster tells no zones any more, it should find nothing": {func(w *world) { w.cluster.FailureDomains = nil }, ""},
+		"When the Cluster tells zones for the first time, it should find nothing": {
+			func(w *world) { w.machine.Labels[corev1.LabelTopologyZone] = instancetype.DefaultZone }, "",
+		},
+		"When there were no zones and the spot price was removed, it should find its offering gone": {func(w *world) {
+			w.machine.Labels[corev1.LabelTopologyZone] = instancetype.DefaultZone
+			w.shapes[0].SpotPrice = nil
+		}, drift.OfferingGone},
+		"When the machine says nothing of its zone, it should find nothing": {func(w *world) {
+			gone(w)
+			delete(w.machine.Labels, corev1.LabelTopologyZone)
+		}, ""},
+		"When the API server can't be reached, it should find nothing": {func(w *world) {
+			gone(w)
+			w.reachable = false
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := settled()
+			tc.change(w)
+			if got := w.reason(); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestMachineDeployment(t *testing.T) {
+	for name, tc := range map[string]struct {
+		from   func() *world
+		change func(*world)
+		want   cloudprovider.DriftReason
+	}{
+		"When nothing has changed, it should not take the payload's version for the MachineDeployment's": {deployed, func(*world) {}, ""},
+		"When its version has changed, it should find it":                                                {deployed, func(w *world) { w.shapes[0].Machine.Spec.Version = "v1.36.2" }, drift.VersionDrifted},
+		"When its version exceeds the API server's, it should find nothing, whatever else has changed": {deployed, func(w *world) {
+			w.shapes[0].Machine.Spec.Version = "v1.37.0"
+			w.shapes[0].ContentHash = "new"
+		}, ""},
+		"When the payload is ahead of the API server, it should look only at its own version": {deployed, func(w *world) {
+			w.payload = "1.37.0"
+			w.shapes[0].ContentHash = "new"
+		}, drift.ShapeDrifted},
+		"When the node class asks for a version, it should find that": {deployed, func(w *world) { w.nodeClass.Spec.Version = "1.36.2" }, drift.VersionDrifted},
+		"When it has none, it should follow the payload":              {deployed, func(w *world) { w.shapes[0].Machine.Spec.Version = "" }, drift.VersionDrifted},
+		"When it can't be read, it should find nothing": {deployed, func(w *world) {
+			w.shapes = []template.Template{}
+			w.gaps.All = true
+		}, ""},
+		"When its template has changed, it should find it": {deployed, func(w *world) { w.shapes[0].ContentHash = "new" }, drift.ShapeDrifted},
+
+		"When drift is deferred and its template has changed, it should find nothing":  {deferred, func(w *world) { w.shapes[0].ContentHash = "new" }, ""},
+		"When drift is deferred and its bootstrap has changed, it should find nothing": {deferred, func(w *world) { w.shapes[0].Bootstrap.Hash = "new" }, ""},
+		"When drift is deferred and its version has changed, it should find nothing":   {deferred, func(w *world) { w.shapes[0].Machine.Spec.Version = "v1.36.2" }, ""},
+		"When drift is deferred and it has no version, it should follow the payload":   {deferred, func(w *world) { w.shapes[0].Machine.Spec.Version = "" }, drift.VersionDrifted},
+		"When drift is deferred and the node class asks for a version, it should find that": {
+			deferred, func(w *world) { w.nodeClass.Spec.Version = "1.36.2" }, drift.VersionDrifted,
+		},
+		"When drift is deferred and the kubelet's settings have changed, it should find that": {deferred, kubelet, drift.NodeClassDrifted},
+		"When drift is deferred and it was deleted, it should find its offering gone": {
+			deferred, func(w *world) { w.shapes = []template.Template{} }, drift.OfferingGone,
+		},
+		"When drift is deferred, it should still find that an infrastructure template has changed": {settled, func(w *world) {
+			w.nodeClass.Spec.DriftPolicy = v1alpha1.DriftPolicyDefer
+			w.shapes[0].ContentHash = "new"
+		}, drift.ShapeDrifted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := tc.from()
+			tc.change(w)
+			if got := w.reason(); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestNodeImages(t *testing.T) {
+	// booted is a node whose bootstrap had an image of the payload's.
+	booted := func(t *testing.T, value string) *world {
+		w := settled()
+		kind := schema.GroupVersionKind{Group: "bootstrap.cluster.x-k8s.io", Version: "v1", Kind: "AnyConfigTemplate"}
+		w.nodeClass.Spec.BootstrapPatches = []v1alpha1.BootstrapPatches{{APIGroup: kind.Group, Kind: "AnyConfig", Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/image", Value: value}}}}
+		w.nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation] = drift.Hash(w.nodeClass)
+		config := &unstructured.Unstructured{}
+		config.SetGroupVersionKind(kind)
+		w.shapes[0].Bootstrap = template.Bootstrap{ConfigTemplate: config, Hash: "bootstrap"}
+		w.names(t, "ami-1")
+		if hash, _ := machine.ImagesHash(w.nodeClass.Spec.BootstrapPatches, kind.GroupKind(), w.images.For("1.36.2", "amd64")); hash != "" {
+			w.machine.Annotations[v1alpha1.NodeImagesHashAnnotation] = hash
+		}
+		return w
+	}
+	for name, tc := range map[string]struct {
+		value  string
+		change func(*testing.T, *world)
+		want   cloudprovider.DriftReason
+	}{
+		"When the payload names the same image, it should find no drift":               {"$(NodeImage.aws.us-east-1)", func(*testing.T, *world) {}, ""},
+		"When the payload names another image, it should find it":                      {"$(NodeImage.aws.us-east-1)", func(t *testing.T, w *world) { w.names(t, "ami-2") }, drift.NodeImageDrifted},
+		"When no patch uses the image that has changed, it should find no drift":       {"$(Version)", func(t *testing.T, w *world) { w.names(t, "ami-2") }, ""},
+		"When the payload names no image any more, it should find no drift":            {"$(NodeImage.aws.us-east-1)", func(_ *testing.T, w *world) { w.images = nil }, ""},
+		"When the control plane isn't there yet, it should find no drift before it is": {"$(NodeImage.aws.us-east-1)", func(t *testing.T, w *world) { w.names(t, "ami-2"); w.payload = "1.36.3" }, ""},
+		"When nodes may not be upgraded now, it should find no drift": {"$(NodeImage.aws.us-east-1)", func(t *testing.T, w *world) {
+			w.names(t, "ami-2")
+			w.upgrades = func(time.Time) bool { return false }
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := booted(t, tc.value)
+			tc.change(t, w)
+			if got := w.reason(); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// names lets the payload name an image.
+func (w *world) names(t *testing.T, image string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "images.json")
+	content := `[{"version": "1.36.2", "images": {"amd64": {"aws": {"us-east-1": "` + image + `"}}}}]`
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.images = nodeimage.NewFile(path)
+}
+
+// revised is a node whose Machine says which revision of its templates it was made from.
+func revised() *world {
+	w := settled()
+	infrastructure, bootstrap := &unstructured.Unstructured{}, &unstructured.Unstructured{}
+	infrastructure.SetUID("i")
+	infrastructure.SetGeneration(1)
+	bootstrap.SetUID("b")
+	bootstrap.SetGeneration(1)
+	w.shapes[0].Template = infrastructure
+	w.shapes[0].Bootstrap = template.Bootstrap{ConfigTemplate: bootstrap, Hash: "bootstrap"}
+	w.machine.Annotations[v1alpha1.ShapeRevisionAnnotation] = "i/1"
+	w.machine.Annotations[v1alpha1.BootstrapRevisionAnnotation] = "b/1"
+	return w
+}
+
+func TestRevisions(t *testing.T) {
+	renewed := func(pairs ...string) map[string]string {
+		annotations := map[string]string{}
+		for i := 0; i < len(pairs); i += 2 {
+			annotations[pairs[i]] = pairs[i+1]
+		}
+		return annotations
+	}
+	for name, tc := range map[string]struct {
+		change  func(*world)
+		want    cloudprovider.DriftReason
+		renewed map[string]string
+	}{
+		"When nothing has changed, it should write nothing": {func(*world) {}, "", renewed()},
+		"When an upgrade of Cluster API makes the same templates read differently, it should find no drift, and take the new hashes": {
+			func(w *world) { w.shapes[0].ContentHash, w.shapes[0].Bootstrap.Hash = "new", "new too" },
+			"", renewed(v1alpha1.ShapeHashAnnotation, "new", v1alpha1.BootstrapHashAnnotation, "new too"),
+		},
+		"When somebody changes the template, it should find it": {func(w *world) {
+			w.shapes[0].Template.SetGeneration(2)
+			w.shapes[0].ContentHash = "new"
+		}, drift.ShapeDrifted, renewed()},
+		"When somebody changes the bootstrap template, it should find it": {func(w *world) {
+			w.shapes[0].Bootstrap.ConfigTemplate.SetGeneration(2)
+			w.shapes[0].Bootstrap.Hash = "new"
+		}, drift.BootstrapDrifted, renewed()},
+		"When a template was made anew with the same content, it should find no drift, and take the new revision": {
+			func(w *world) { w.shapes[0].Template.SetUID("j") }, "", renewed(v1alpha1.ShapeRevisionAnnotation, "j/1"),
+		},
+		"When a machine says no revision yet, it should compare the content, and write the revision": {func(w *world) {
+			delete(w.machine.Annotations, v1alpha1.ShapeRevisionAnnotation)
+			delete(w.machine.Annotations, v1alpha1.BootstrapRevisionAnnotation)
+		}, "", renewed(v1alpha1.ShapeRevisionAnnotation, "i/1", v1alpha1.BootstrapRevisionAnnotation, "b/1")},
+		"When a machine says no revision and the content is another, it should find it": {func(w *world) {
+			delete(w.machine.Annotations, v1alpha1.ShapeRevisionAnnotation)
+			w.shapes[0].ContentHash = "new"
+		}, drift.ShapeDrifted, renewed()},
+		"When hashes follow another rule, it should not compare them, and take the new ones": {func(w *world) {
+			w.shapes[0].Template.SetGeneration(2)
+			w.shapes[0].ContentHash, w.shapes[0].Bootstrap.Hash = "v2:content", "v2:bootstrap"
+		}, "", renewed(v1alpha1.ShapeHashAnnotation, "v2:content", v1alpha1.ShapeRevisionAnnotation, "i/2", v1alpha1.BootstrapHashAnnotation, "v2:bootstrap")},
+		"When hashes follow the same later rule, it should compare them": {func(w *world) {
+			w.machine.Annotations[v1alpha1.ShapeHashAnnotation] = "v2:content"
+			w.shapes[0].Template.SetGeneration(2)
+			w.shapes[0].ContentHash = "v2:new"
+		}, drift.ShapeDrifted, renewed()},
+		"When a machine says nothing of its templates, it should not make something up": {func(w *world) {
+			w.machine.Annotations = map[string]string{v1alpha1.ShapeSourceAnnotation: w.shapes[0].Source.Annotation()}
+		}, "", renewed()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := revised()
+			tc.change(w)
+			if got := w.reason(); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+			if diff := cmp.Diff(tc.renewed, w.detector().Renewed(w.nodeClass, w.machine)); diff != "" {
+				t.Errorf("renewed (-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("When the shape isn't known, it should write nothing", func(t *testing.T) {
+		w := revised()
+		w.shapes = nil
+		if got := w.detector().Renewed(w.nodeClass, w.machine); len(got) != 0 {
+			t.Errorf("renewed %v", got)
+		}
+	})
+}
+
+func TestReasonsAreStable(t *testing.T) {
+	t.Run("When people filter by a reason, it should still be called that", func(t *testing.T) {
+		got := []cloudprovider.DriftReason{drift.NodeClassDrifted, drift.OfferingGone, drift.ShapeDrifted, drift.BootstrapDrifted, drift.NodeImageDrifted, drift.VersionDrifted}
+		if diff := cmp.Diff([]cloudprovider.DriftReason{"NodeClassDrifted", "OfferingGone", "ShapeDrifted", "BootstrapDrifted", "NodeImageDrifted", "VersionDrifted"}, got); diff != "" {
+			t.Errorf("reasons (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// BenchmarkReason: Karpenter asks for every node whenever a pod changes.
+func BenchmarkReason(b *testing.B) {
+	w := settled()
+	store := instancetype.NewStore(instancetype.Config{Pricing: pricing.Default()})
+	store.Set(w.nodeClass, w.shapes, template.Cluster{FailureDomains: []string{"a", "b"}})
+	detector := drift.New(drift.Config{
+		InstanceTypes: store,
+		Version: func(*v1alpha1.ClusterAPINodeClass, *template.Template) (version.Result, bool) {
+			return version.Result{Version: "1.36.2", Outcome: version.Desired}, true
+		},
+	})
+	b.ReportAllocs()
+	for b.Loop() {
+		detector.Reason(w.nodeClass, w.nodeClaim, w.machine)
+	}
+}

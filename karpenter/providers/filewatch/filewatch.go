@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package filewatch follows files that come from a ConfigMap or a Secret, and change while the program runs.
+package filewatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// unwatchedInterval is between two looks at a file that can't be watched, because the machine's watches are used up.
+const unwatchedInterval = time.Minute
+
+// Follow calls load at once, and whenever the file may have changed, until ctx ends. It watches the directory: the kubelet replaces a
+// mounted ConfigMap's files by changing a link beside them.
+func Follow(ctx context.Context, path string, load func(context.Context)) error {
+	logger := log.FromContext(ctx).WithValues("file", path)
+	ctx = log.IntoContext(ctx, logger)
+	var changes <-chan fsnotify.Event
+	var failures <-chan error
+	var again <-chan time.Time
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		defer func() { _ = watcher.Close() }()
+		err = watcher.Add(filepath.Dir(path))
+		changes, failures = watcher.Events, watcher.Errors
+	}
+	if err != nil {
+		logger.Error(err, "the file can't be watched and is looked at from time to time instead")
+		ticker := time.NewTicker(unwatchedInterval)
+		defer ticker.Stop()
+		again = ticker.C
+	}
+	load(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changes:
+		case err := <-failures:
+			// Events were lost, so anything may have changed.
+			logger.Error(err, "watching the file")
+		case <-again:
+		}
+		load(ctx)
+	}
+}
+
+// Read returns a file's content, nothing for a file that doesn't exist, and an error for one of more than limit bytes.
+func Read(path string, limit int64) ([]byte, error) {
+	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(file, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(raw)) > limit {
+		return nil, fmt.Errorf("it is larger than %d bytes", limit)
+	}
+	return raw, nil
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"slices"
+	"strconv"
+	"unique"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+)
+
+// What the Cluster Autoscaler calls the devices that its annotations stand for.
+const (
+	deviceType          = "gpu"
+	deviceTypeAttribute = resourcev1.QualifiedName("type")
+)
+
+// devicesOf are the devices that every one of the shapes has, as the Cluster Autoscaler imagines them: all alike, in one pool.
+// Karpenter looks at them where it doesn't ignore what pods claim of dynamic resources.
+func devicesOf(shapes []*template.Template) cloudprovider.DynamicResources {
+	driver, count := shapes[0].DeviceDriver, shapes[0].Devices
+	for _, sh := range shapes[1:] {
+		count = min(count, sh.Devices)
+	}
+	if count == 0 || slices.ContainsFunc(shapes, func(sh *template.Template) bool { return sh.DeviceDriver != driver }) {
+		return cloudprovider.DynamicResources{}
+	}
+	template := &cloudprovider.ResourceSliceTemplate{
+		Driver: unique.Make(driver),
+		Pool:   cloudprovider.ResourcePool{Name: unique.Make(shapes[0].InstanceType)},
+	}
+	for i := range count {
+		template.Devices = append(template.Devices, cloudprovider.Device{
+			Name:       unique.Make(deviceType + "-" + strconv.Itoa(i)),
+			Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{deviceTypeAttribute: {StringValue: ptr.To(deviceType)}},
+		})
+	}
+	return cloudprovider.DynamicResources{ResourceSliceTemplates: []*cloudprovider.ResourceSliceTemplate{template}}
+}

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/core/wellknown"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
+	"github.com/autonode-io/autonode/karpenter/providers/observedcapacity"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+)
+
+var update = flag.Bool("update", false, "write what tests got into testdata")
+
+// newShape has as many GiB as cores twice over.
+func newShape(name string, cores int64, price float64, change func(*template.Template)) template.Template {
+	sh := template.Template{
+		Source: template.Source{
+			GroupKind: schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "TestMachineTemplate"},
+			Namespace: "clusters-blue", Name: name, ResourceVersions: "1",
+		},
+		Bootstrap:    template.Bootstrap{DataSecretName: "join"},
+		InstanceType: name, Arch: "amd64", OS: "linux",
+		Capacity: corev1.ResourceList{
+			corev1.ResourceCPU:              *resource.NewQuantity(cores, resource.DecimalSI),
+			corev1.ResourceMemory:           *resource.NewQuantity(cores*2<<30, resource.BinarySI),
+			corev1.ResourcePods:             *resource.NewQuantity(110, resource.DecimalSI),
+			corev1.ResourceEphemeralStorage: *resource.NewQuantity(100<<30, resource.BinarySI),
+		},
+		Price: &price,
+	}
+	if change != nil {
+		change(&sh)
+	}
+	return sh
+}
+
+func input(shapes ...template.Template) Input {
+	return Input{Shapes: shapes, Cluster: template.Cluster{FailureDomains: []string{"a", "b"}}, Pricing: pricing.Default()}
+}
+
+// render writes everything that Karpenter sees.
+func render(s *Snapshot) string {
+	var b strings.Builder
+	resources := func(title string, list corev1.ResourceList) {
+		fmt.Fprintf(&b, "  %s:", title)
+		var names []string
+		for name := range list {
+			names = append(names, string(name))
+		}
+		slices.Sort(names)
+		for _, name := range names {
+			q := list[corev1.ResourceName(name)]
+			fmt.Fprintf(&b, " %s=%s", name, q.String())
+		}
+		b.WriteString("\n")
+	}
+	for _, it := range s.InstanceTypes {
+		fmt.Fprintf(&b, "%s\n", it.Name)
+		resources("capacity", it.Capacity)
+		resources("allocatable", it.Allocatable())
+		var reqs []string
+		for _, r := range it.Requirements {
+			reqs = append(reqs, r.String())
+		}
+		slices.Sort(reqs)
+		fmt.Fprintf(&b, "  requirements:\n    %s\n  offerings:\n", strings.Join(reqs, "\n    "))
+		for _, o := range it.Offerings {
+			choice, ok := s.Resolve(it.Name, o.Zone(), o.CapacityType())
+			fmt.Fprintf(&b, "    %s %s $%g available=%t from %s failureDomain=%q found=%t\n",
+				o.Zone(), o.CapacityType(), o.Price, o.Available, choice.Shape.Source.Name, choice.FailureDomain, ok)
+		}
+	}
+	for _, problem := range s.Problems {
+		fmt.Fprintf(&b, "problem: %s\n", problem)
+	}
+	return b.String()
+}
+
+func TestBuildGolden(t *testing.T) {
+	for _, tc := range []struct {
+		name, file string
+		input      func() Input
+	}{
+		{"When shapes differ, it should make a type of each", "types", func() Input {
+			return input(
+				newShape("c2-small", 2, 0.021, func(s *template.Template) { s.SpotPrice = ptr.To(0.007) }),
+				newShape("c4-arm", 4, 0.080, func(s *template.Template) {
+					s.Arch, s.FailureDomains = "arm64", []string{"c"}
+					s.Labels = map[string]string{"team": "web", corev1.LabelTopologyRegion: "eu"}
+				}),
+			)
+		}},
+		{"When shapes share a name, it should make one type that promises the least of them", "merged", func() Input {
+			return input(
+				newShape("c4-a", 4, 0.096, func(s *template.Template) {
+					s.InstanceType, s.FailureDomains = "c4", []string{"a"}
+					s.Labels = map[string]string{"team": "web", "rack": "1"}
+				}),
+				newShape("c4-b", 4, 0.090, func(s *template.Template) {
+					s.InstanceType, s.FailureDomains = "c4", []string{"b"}
+					s.Labels = map[string]string{"team": "web", "rack": "2"}
+					s.Capacity[corev1.ResourceMemory] = resource.MustParse("7Gi")
+					delete(s.Capacity, corev1.ResourceEphemeralStorage)
+				}),
+				newShape("c4-b-dear", 4, 0.5, func(s *template.Template) {
+					s.InstanceType, s.FailureDomains, s.Labels = "c4", []string{"b", "c"}, map[string]string{"team": "web"}
+				}),
+				newShape("c4-b-paused", 4, 0.01, func(s *template.Template) {
+					s.InstanceType, s.FailureDomains, s.Labels = "c4", []string{"b"}, map[string]string{"team": "web"}
+					s.Paused = true
+				}),
+				newShape("c4-arm", 4, 0.01, func(s *template.Template) { s.InstanceType, s.Arch = "c4", "arm64" }),
+			)
+		}},
+		{"When there are no failure domains, it should offer one zone that isn't a failure domain", "zoneless", func() Input {
+			in := input(newShape("c2-small", 2, 0.021, nil))
+			in.Cluster = template.Cluster{}
+			return in
+		}},
+		{"When the node class sets the kubelet, it should lessen what pods can use", "kubelet", func() Input {
+			in := input(newShape("c2-small", 2, 0.021, nil))
+			in.Kubelet = &v1alpha1.KubeletConfiguration{
+				MaxPods:        ptr.To[int32](30),
+				KubeReserved:   map[string]v1alpha1.ReservedQuantity{"cpu": "200m", "memory": "300Mi", "pid": "1000"},
+				SystemReserved: map[string]v1alpha1.ReservedQuantity{"cpu": "100m", "ephemeral-storage": "1Gi"},
+				EvictionHard:   map[string]v1alpha1.EvictionThreshold{"memory.available": "5%", "nodefs.available": "2Gi", "nodefs.inodesFree": "5%"},
+			}
+			return in
+		}},
+		{"When real nodes have less memory than their shape declares, it should promise no more than that and keep the label", "learned", func() Input {
+			in := input(
+				newShape("c2-small", 2, 0.021, nil),
+				newShape("c4-large", 4, 0.096, func(s *template.Template) { s.ContentHash = "1" }),
+				newShape("c8-huge", 8, 0.2, func(s *template.Template) { s.ContentHash = "2" }),
+			)
+			in.Memory = observedcapacity.NewMemory()
+			in.Memory.Observe("a", observedcapacity.Form{Source: in.Shapes[1].Source.Annotation(), ContentHash: "1"}, 7900<<20)
+			in.Memory.Observe("b", observedcapacity.Form{Source: in.Shapes[1].Source.Annotation(), ContentHash: "1"}, 7950<<20)
+			// Of what the template was before.
+			in.Memory.Observe("c", observedcapacity.Form{Source: in.Shapes[2].Source.Annotation(), ContentHash: "1"}, 1<<30)
+			in.Memory.Observe("d", observedcapacity.Form{Source: in.Shapes[2].Source.Annotation(), ContentHash: "2"}, 32<<30)
+			return in
+		}},
+		{"When the Cluster is paused, it should offer nothing", "paused", func() Input {
+			in := input(newShape("c2-small", 2, 0.021, nil))
+			in.Cluster.Paused = true
+			return in
+		}},
+		{"When something can't be used, it should say so and go on", "problems", func() Input {
+			in := input(newShape("c2-small", 2, 0.021, nil), newShape("c4-large", 4, 0.096, func(s *template.Template) { s.Bootstrap = template.Bootstrap{} }))
+			in.Cluster.FailureDomains = append(in.Cluster.FailureDomains, "/subscriptions/1/zones/2")
+			in.Kubelet = &v1alpha1.KubeletConfiguration{
+				KubeReserved:   map[string]v1alpha1.ReservedQuantity{"cpu": "some", "memory": "1e1000000000"},
+				SystemReserved: map[string]v1alpha1.ReservedQuantity{"memory": "-1Gi"},
+				EvictionHard:   map[string]v1alpha1.EvictionThreshold{"memory.available": "NaN%", "nodefs.available": "a lot"},
+			}
+			return in
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := render(Build(tc.input()))
+			path := "testdata/" + tc.file + ".golden"
+			if *update {
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("snapshot (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestEveryWellKnownLabelHasARequirement(t *testing.T) {
+	t.Run("When a type is built, it should say something for every well-known label but the NodePool's", func(t *testing.T) {
+		it := Build(input(newShape("c2-small", 2, 0.021, nil))).InstanceTypes[0]
+		for label := range karpv1.WellKnownLabels {
+			if it.Requirements.Has(label) == (label == karpv1.NodePoolLabelKey) {
+				t.Errorf("%s: %v", label, it.Requirements.Has(label))
+			}
+		}
+	})
+	t.Run("When a NodePool asks for a size, it should be found by cores and memory", func(t *testing.T) {
+		it := Build(input(newShape("c4-large", 4, 0.096, nil))).InstanceTypes[0]
+		for _, tc := range []struct {
+			key, operator, value string
+			want                 bool
+		}{
+			{wellknown.InstanceCPULabel, "Gt", "3", true},
+			{wellknown.InstanceCPULabel, "Gt", "4", false},
+			{wellknown.InstanceMemoryLabel, "Lt", "8193", true},
+			{wellknown.InstanceMemoryLabel, "Lt", "8192", false},
+			{karpv1.NodePoolLabelKey, "In", "general", true},
+			{corev1.LabelTopologyRegion, "In", "eu", false},
+		} {
+			reqs := scheduling.NewRequirements(scheduling.NewRequirement(tc.key, corev1.NodeSelectorOperator(tc.operator), tc.value))
+			if got := it.Requirements.Intersects(reqs) == nil; got != tc.want {
+				t.Errorf("%s %s %s: %t", tc.key, tc.operator, tc.value, got)
+			}
+		}
+	})
+}
+
+func TestTolerating(t *testing.T) {
+	dedicated := corev1.Taint{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule}
+	prefer := corev1.Taint{Key: "spot", Effect: corev1.TaintEffectPreferNoSchedule}
+	snapshot := Build(input(
+		newShape("plain", 2, 0.02, nil),
+		newShape("tainted", 2, 0.01, func(s *template.Template) { s.Taints = []corev1.Taint{dedicated} }),
+		newShape("preferred", 2, 0.01, func(s *template.Template) { s.Taints = []corev1.Taint{prefer} }),
+	))
+	names := func(its []*cloudprovider.InstanceType) (names []string) {
+		for _, it := range its {
+			names = append(names, it.Name)
+		}
+		return names
+	}
+	for _, tc := range []struct {
+		name   string
+		taints []corev1.Taint
+		want   []string
+	}{
+		{"When a NodePool has no taints, it should leave out the types whose nodes have some", nil, []string{"plain", "preferred"}},
+		{"When a NodePool has the taint, it should keep them", []corev1.Taint{dedicated}, []string{"plain", "preferred", "tainted"}},
+		{"When a NodePool has the taint with another value, it should leave them out", []corev1.Taint{{Key: "dedicated", Value: "db", Effect: corev1.TaintEffectNoSchedule}}, []string{"plain", "preferred"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, names(snapshot.Tolerating(tc.taints))); diff != "" {
+				t.Errorf("types (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func nodeClass(generation int64) *v1alpha1.ClusterAPINodeClass {
+	return &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "1", Generation: generation}}
+}
+
+func TestStore(t *testing.T) {
+	cluster := template.Cluster{FailureDomains: []string{"a", "b"}}
+	newStore := func() (*Store, *offering.Unavailable, *clocktesting.FakeClock) {
+		clk := clocktesting.NewFakeClock(time.Now())
+		unavailable := offering.NewUnavailable(clk)
+		return NewStore(Config{Pricing: pricing.Default(), Unavailable: unavailable}), unavailable, clk
+	}
+	t.Run("When a node class hasn't been read yet, it should say so instead of offering nothing", func(t *testing.T) {
+		store, _, _ := newStore()
+		if _, err := store.InstanceTypes("default"); !errors.Is(err, ErrNotBuilt) {
+			t.Errorf("error: %v", err)
+		}
+		if _, _, err := store.Resolve("default", "c2-small", "a", "on-demand"); !errors.Is(err, ErrNotBuilt) {
+			t.Errorf("error: %v", err)
+		}
+	})
+	t.Run("When nothing has changed, it should hand out the same snapshot", func(t *testing.T) {
+		store, _, _ := newStore()
+		first := store.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
+		store.OnSet(func() { t.Error("there is nothing to tell") })
+		second := store.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
+		third, err := store.Snapshot("default")
+		if first != second || second != third || err != nil {
+			t.Errorf("%p %p %p %v", first, second, third, err)
+		}
+	})
+	for name, change := range map[string]func(store *Store) *Snapshot{
+		"the node class": func(s *Store) *Snapshot {
+			return s.Set(nodeClass(2), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
+		},
+		"a source": func(s *Store) *Snapshot {
+			return s.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, func(s *template.Template) { s.Source.ResourceVersions = "2" })}, cluster)
+		},
+		"the bootstrap": func(s *Store) *Snapshot {
+			return s.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, func(s *template.Template) { s.Bootstrap.Hash = "2" })}, cluster)
+		},
+		"a failure domain": func(s *Store) *Snapshot {
+			return s.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, template.Cluster{FailureDomains: []string{"a"}})
+		},
+		"that the Cluster is paused": func(s *Store) *Snapshot {
+			return s.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, template.Cluster{FailureDomains: []string{"a", "b"}, Paused: true})
+		},
+	} {
+		t.Run("When this changes: "+name+", it should build anew", func(t *testing.T) {
+			store, _, _ := newStore()
+			first := store.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
+			told := 0
+			store.OnSet(func() { told++ })
+			if second := change(store); first == second {
+				t.Error("it is the same snapshot")
+			}
+			if told != 1 {
+				t.Errorf("told %d times", told)
+			}
+		})
+	}
+	t.Run("When an offering fails, it should be unavailable until its time is over, and its neighbours not", func(t *testing.T) {
+		store, unavailable, clk := newStore()
+		store.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
+		available := func(zone string) bool {
+			choice, ok, err := store.Resolve("default", "c2-small", zone, "on-demand")
+			if !ok || err != nil {
+				t.Fatalf("resolving: %t, %v", ok, err)
+			}
+			return choice.Offering.Available
+		}
+		until := unavailable.Mark(offering.Key{InstanceType: "c2-small", Zone: "a", CapacityType: "on-demand"}, "stockout")
+		if available("a") || !available("b") {
+			t.Error("after the failure")
+		}
+		its, err := store.InstanceTypes("default")
+		if err != nil || len(its) != 1 || len(its[0].Offerings) != 2 {
+			t.Errorf("unavailable offerings have to be told too: %v, %v", its, err)
+		}
+		clk.SetTime(until)
+		if !available("a") {
+			t.Error("after its time")
+		}
+	})
+	t.Run("When a node class is deleted, it should be forgotten", func(t *testing.T) {
+		store, _, _ := newStore()
+		store.Set(nodeClass(1), nil, cluster)
+		told := false
+		store.OnSet(func() { told = true })
+		if store.Delete("default"); !told {
+			t.Error("nobody was told")
+		}
+		if _, err := store.Snapshot("default"); !errors.Is(err, ErrNotBuilt) {
+			t.Errorf("error: %v", err)
+		}
+	})
+}
+
+// manyShapes are 700 types, as a large cloud has them.
+func manyShapes() []template.Template {
+	shapes := make([]template.Template, 700)
+	for i := range shapes {
+		shapes[i] = newShape(fmt.Sprintf("type-%03d", i), int64(i%64+1), 0.01*float64(i+1), func(s *template.Template) { s.SpotPrice = ptr.To(0.003 * float64(i+1)) })
+	}
+	return shapes
+}
+
+func manyZones() template.Cluster { return template.Cluster{FailureDomains: []string{"a", "b", "c"}} }
+
+// manyMachines are one of each type in a zone, and one of each that no zone was known of.
+func manyMachines() *inventory.Machines {
+	var forms []inventory.Form
+	for _, sh := range manyShapes() {
+		forms = append(forms, madeFrom(sh, "a"), madeFrom(sh, DefaultZone))
+	}
+	return machinesOf(forms...)
+}
+
+func TestSnapshotIsHandedOutWithoutAllocation(t *testing.T) {
+	t.Run("When nothing has changed, it should cost no allocation", func(t *testing.T) {
+		store := NewStore(Config{
+			Pricing: pricing.Default(), Unavailable: offering.NewUnavailable(clocktesting.NewFakeClock(time.Now())), Running: manyMachines(),
+		})
+		store.Set(nodeClass(1), manyShapes(), manyZones())
+		if n := testing.AllocsPerRun(100, func() { _, _ = store.InstanceTypes("default") }); n != 0 {
+			t.Errorf("%v allocations", n)
+		}
+	})
+}
+
+func BenchmarkInstanceTypes(b *testing.B) {
+	unavailable := offering.NewUnavailable(realClock{})
+	store := NewStore(Config{Pricing: pricing.Default(), Unavailable: unavailable, Running: manyMachines()})
+	store.Set(nodeClass(1), manyShapes(), manyZones())
+	b.Run("warm", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if its, err := store.InstanceTypes("default"); err != nil || len(its) != 700 {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("one template changed", func(b *testing.B) {
+		b.ReportAllocs()
+		shapes := manyShapes()
+		for i := 0; b.Loop(); i++ {
+			shapes[0].Source.ResourceVersions = fmt.Sprint(i)
+			store.Set(nodeClass(1), shapes, manyZones())
+		}
+	})
+}
+
+type realClock struct{}
+
+func (realClock) Now() time.Time                  { return time.Now() }
+func (realClock) Since(t time.Time) time.Duration { return time.Since(t) }

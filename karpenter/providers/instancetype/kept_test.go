@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+)
+
+// machinesOf are running machines of these forms.
+func machinesOf(forms ...inventory.Form) *inventory.Machines {
+	machines := inventory.New(func() bool { return true })
+	for i, form := range forms {
+		machines.Observe(types.UID(fmt.Sprint(i)), form)
+	}
+	return machines
+}
+
+// madeFrom is a machine that cost $0.5 as spot, made from the source of a shape.
+func madeFrom(sh template.Template, zone string) inventory.Form {
+	return inventory.Form{
+		Source: sh.Source.Annotation(),
+		Key:    offering.Key{InstanceType: sh.InstanceType, Zone: zone, CapacityType: karpv1.CapacityTypeSpot},
+		Price:  0.5,
+	}
+}
+
+// offered writes instance types as <type>: <zone> <capacity type> $<price>, with an exclamation mark for what isn't available.
+func offered(its []*cloudprovider.InstanceType) []string {
+	var lines []string
+	for _, it := range its {
+		for _, o := range it.Offerings {
+			line := fmt.Sprintf("%s: %s %s $%g", it.Name, o.Zone(), o.CapacityType(), o.Price)
+			if !o.Available {
+				line += " !"
+			}
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+func TestKept(t *testing.T) {
+	c4 := newShape("c4", 4, 0.1, func(s *template.Template) { s.SpotPrice = ptr.To(0.03) })
+	c8 := newShape("c8", 8, 0.2, nil)
+	now := []string{"c4: a on-demand $0.1", "c4: a spot $0.03", "c4: b on-demand $0.1", "c4: b spot $0.03"}
+	zoneless := []string{"c4: default on-demand $0.1", "c4: default spot $0.03"}
+	for name, tc := range map[string]struct {
+		machine inventory.Form
+		change  func(*Input)
+		want    []string
+	}{
+		"When what a machine was made as is offered, it should add nothing": {madeFrom(c4, "a"), func(*Input) {}, now},
+		"When the Cluster has begun to tell zones, it should keep the machine's, at what it would cost now": {
+			madeFrom(c4, DefaultZone), func(*Input) {}, append(slices.Clone(now), "c4: default spot $0.03 !"),
+		},
+		"When the Cluster has ceased to tell zones, it should keep the machine's": {
+			madeFrom(c4, "a"), func(in *Input) { in.Cluster.FailureDomains = nil }, append(slices.Clone(zoneless), "c4: a spot $0.03 !"),
+		},
+		"When the zone has gone and others are told, it should not keep it": {
+			madeFrom(c4, "c"), func(*Input) {}, now,
+		},
+		"When the source is malformed and wasn't read before, it should keep the type, at what it was chosen for": {
+			madeFrom(c8, "a"), func(in *Input) { in.Gaps.Sources = []string{c8.Source.Annotation()} }, append(slices.Clone(now), "c8: a spot $0.5 !"),
+		},
+		"When a kind can't be read or a selector parsed, it should keep the type": {
+			madeFrom(c8, "a"), func(in *Input) { in.Gaps.All = true }, append(slices.Clone(now), "c8: a spot $0.5 !"),
+		},
+		"When nothing at all could be read, it should keep the type": {
+			madeFrom(c8, "a"), func(in *Input) { in.Gaps.All, in.Shapes = true, nil }, []string{"c8: a spot $0.5 !"},
+		},
+		"When the source is malformed and another offers the type in other zones, it should keep the machine's zone": {
+			inventory.Form{Source: c8.Source.Annotation(), Key: offering.Key{InstanceType: "c4", Zone: "z", CapacityType: karpv1.CapacityTypeSpot}},
+			func(in *Input) { in.Gaps.Sources = []string{c8.Source.Annotation()} }, append(slices.Clone(now), "c4: z spot $0.03 !"),
+		},
+		"When the source has gone, it should not keep the type": {madeFrom(c8, "a"), func(*Input) {}, now},
+		"When another source is malformed, it should not keep the type": {
+			madeFrom(c8, "a"), func(in *Input) { in.Gaps.Sources = []string{"other"} }, now,
+		},
+		"When a machine says nothing of its source, it should keep the type": {
+			inventory.Form{Key: madeFrom(c8, "a").Key}, func(*Input) {}, append(slices.Clone(now), "c8: a spot $0 !"),
+		},
+		"When a machine doesn't say what it was made as, it should keep nothing": {inventory.Form{Source: "x"}, func(in *Input) { in.Gaps.All = true }, now},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input(c4)
+			in.Running = machinesOf(tc.machine)
+			tc.change(&in)
+			snapshot := Build(in)
+			if diff := cmp.Diff(tc.want, offered(snapshot.InstanceTypes)); diff != "" {
+				t.Errorf("offerings (-want +got):\n%s", diff)
+			}
+			if !slices.IsSortedFunc(snapshot.InstanceTypes, func(a, b *cloudprovider.InstanceType) int { return byName(a, b.Name) }) {
+				t.Error("the types have no order any more")
+			}
+			// What was kept isn't offered: nothing is launched as that, and it isn't found.
+			if _, ok := snapshot.Resolve("c8", "a", karpv1.CapacityTypeSpot); ok || snapshot.Offers("c8", karpv1.CapacityTypeSpot) {
+				t.Error("it can be resolved")
+			}
+			if snapshot.Empty() != (in.Shapes == nil) {
+				t.Error("what is kept counts as something that can be made")
+			}
+		})
+	}
+
+	t.Run("When a type is known from its machines only, it should suit no pod, and be computed with all the same", func(t *testing.T) {
+		in := input(c4)
+		in.Gaps.All, in.Running = true, machinesOf(madeFrom(c8, "a"))
+		it := Build(in).InstanceTypes[1]
+		allocatable := it.Allocatable()
+		if cpu := allocatable.Cpu(); !cpu.IsZero() {
+			t.Errorf("it has %s cores", cpu)
+		}
+		if it.Requirements.Intersects(scheduling.NewLabelRequirements(map[string]string{corev1.LabelArchStable: "amd64"})) == nil {
+			t.Error("it meets a requirement")
+		}
+		if price, ok := it.OfferingPrice("a", karpv1.CapacityTypeSpot); !ok || price != 0.5 {
+			t.Errorf("Karpenter finds price %g, %t of its nodes", price, ok)
+		}
+	})
+}
+
+func TestToleratingInUse(t *testing.T) {
+	tainted := newShape("c4", 4, 0.1, func(s *template.Template) {
+		s.SpotPrice = ptr.To(0.03)
+		s.Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
+	})
+	other := newShape("c8", 8, 0.2, nil)
+	closed := []string{"c4: a on-demand $0.1 !", "c4: a spot $0.03 !", "c4: b on-demand $0.1 !", "c4: b spot $0.03 !"}
+	rest := []string{"c8: a on-demand $0.2", "c8: b on-demand $0.2"}
+	in := input(tainted, other)
+	t.Run("When a template gets a taint and machines of it run, it should stay known and not be had", func(t *testing.T) {
+		in.Running = machinesOf(madeFrom(tainted, "a"))
+		if diff := cmp.Diff(append(slices.Clone(closed), rest...), offered(Build(in).Tolerating())); diff != "" {
+			t.Errorf("offerings (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("When zones have begun too, it should keep the machine's zone", func(t *testing.T) {
+		in.Running = machinesOf(madeFrom(tainted, DefaultZone))
+		if diff := cmp.Diff(append(append(slices.Clone(closed), "c4: default spot $0.03 !"), rest...), offered(Build(in).Tolerating())); diff != "" {
+			t.Errorf("offerings (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("When no machine of it runs, it should not be told to those that don't tolerate it", func(t *testing.T) {
+		in.Running = machinesOf(madeFrom(other, "a"))
+		if diff := cmp.Diff(rest, offered(Build(in).Tolerating())); diff != "" {
+			t.Errorf("offerings (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestStoreFollowsMachines(t *testing.T) {
+	counted := false
+	machines := inventory.New(func() bool { return counted })
+	store := NewStore(Config{Pricing: pricing.Default(), Running: machines})
+	gone := newShape("c8", 8, 0.2, nil)
+	store.SetPartial(nodeClass(1), []template.Template{newShape("c4", 4, 0.1, nil)}, template.Cluster{}, template.Gaps{All: true})
+	t.Run("When the machines haven't been counted yet, it should tell nothing, because a type that lacks is one to be replaced", func(t *testing.T) {
+		if _, err := store.InstanceTypes("default"); !errors.Is(err, ErrNotBuilt) {
+			t.Errorf("error: %v", err)
+		}
+	})
+	counted = true
+	types := func() int {
+		its, err := store.InstanceTypes("default")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(its)
+	}
+	t.Run("When a machine comes and goes, it should keep what it was made as for that time", func(t *testing.T) {
+		if n := types(); n != 1 {
+			t.Errorf("%d types before", n)
+		}
+		machines.Observe("1", madeFrom(gone, "a"))
+		if n := types(); n != 2 {
+			t.Errorf("%d types while it is there", n)
+		}
+		machines.Forget("1")
+		if n := types(); n != 1 {
+			t.Errorf("%d types after", n)
+		}
+	})
+}

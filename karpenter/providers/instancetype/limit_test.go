@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/autonode-io/autonode/karpenter/providers/maxsize"
+	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+)
+
+func TestMaximumSize(t *testing.T) {
+	newStore := func() (*Store, *maxsize.Ledger) {
+		ledger := maxsize.NewLedger(clocktesting.NewFakeClock(time.Now()), func() bool { return true })
+		return NewStore(Config{Pricing: pricing.Default(), Limits: ledger}), ledger
+	}
+	available := func(t *testing.T, store *Store) int {
+		t.Helper()
+		its, err := store.InstanceTypes("default")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, it := range its {
+			n += len(it.Offerings.Available())
+		}
+		return n
+	}
+	source := newShape("c2-small", 2, 0.021, nil).Source.Annotation()
+	for _, tc := range []struct {
+		name     string
+		change   func(*template.Template)
+		machines int
+		want     int
+	}{
+		{"When a source has fewer machines than it may, it should be available", func(s *template.Template) { s.MaxSize = ptr.To(2) }, 1, 3},
+		{"When a source has as many machines as it may, it should be unavailable", func(s *template.Template) { s.MaxSize = ptr.To(2) }, 2, 0},
+		{"When the source keeps machines itself, they should count", func(s *template.Template) { s.MaxSize, s.Replicas = ptr.To(3), 2 }, 1, 0},
+		{"When the source keeps more machines than it may, it should be unavailable", func(s *template.Template) { s.MaxSize, s.Replicas = ptr.To(3), 5 }, 0, 0},
+		{"When a source has no maximum, it should always be available", nil, 500, 3},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			store, ledger := newStore()
+			store.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, tc.change)}, manyZones())
+			for i := range tc.machines {
+				ledger.Observe(types.UID(fmt.Sprint(i)), source)
+			}
+			if got := available(t, store); got != tc.want {
+				t.Errorf("%d offerings are available, want %d", got, tc.want)
+			}
+		})
+	}
+	t.Run("When a machine of a full source goes, it should be available again at the next look", func(t *testing.T) {
+		store, ledger := newStore()
+		store.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, func(s *template.Template) { s.MaxSize = ptr.To(1) })}, manyZones())
+		ledger.Observe("1", source)
+		before := available(t, store)
+		ledger.Forget("1")
+		if after := available(t, store); before != 0 || after != 3 {
+			t.Errorf("%d offerings were available, then %d", before, after)
+		}
+	})
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+)
+
+// place is where and how a machine is bought.
+type place struct{ zone, capacityType string }
+
+func (p place) compare(other place) int {
+	return cmp.Or(cmp.Compare(p.zone, other.zone), cmp.Compare(p.capacityType, other.capacityType))
+}
+
+// choices are the offerings of one instance type. Where several shapes offer the same, one that can be had wins, then the
+// cheaper one, then the first.
+func (b builder) choices(shapes []*template.Template, zones []string) map[place]*Choice {
+	choices := make(map[place]*Choice, 2*max(len(zones), 1))
+	for _, sh := range shapes {
+		b.eachChoice(sh, zones, func(p place, choice *Choice) {
+			other, ok := choices[p]
+			if !ok ||
+				choice.Offering.Available && !other.Offering.Available ||
+				choice.Offering.Available == other.Offering.Available && choice.Offering.Price < other.Offering.Price {
+				choices[p] = choice
+			}
+		})
+	}
+	return choices
+}
+
+// eachChoice makes the offerings of one shape.
+func (b builder) eachChoice(sh *template.Template, zones []string, yield func(place, *Choice)) {
+	domains := zones
+	if len(sh.FailureDomains) > 0 {
+		domains = sh.FailureDomains
+	}
+	obstacle := b.obstacle(sh)
+	known, available := false, false
+	add := func(p place, choice *Choice) {
+		known, available = true, available || choice.Offering.Available
+		yield(p, choice)
+	}
+	each := func(p place, domain string) {
+		price, priced := b.Pricing.Price(sh, p.zone, p.capacityType)
+		if !priced && p.capacityType == karpv1.CapacityTypeSpot && !b.Pricing.Complete() {
+			// Whether there is such an offering isn't known. Its nodes would be replaced if it were gone.
+			price, _ = b.Pricing.Price(sh, p.zone, karpv1.CapacityTypeOnDemand)
+			yield(p, b.choice(sh, p, domain, price, false))
+			return
+		}
+		if priced {
+			add(p, b.choice(sh, p, domain, price, obstacle == ""))
+		}
+	}
+	for _, capacityType := range []string{karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot} {
+		if len(domains) == 0 {
+			each(place{DefaultZone, capacityType}, "")
+		}
+		for _, domain := range domains {
+			each(place{domain, capacityType}, b.failureDomain(sh, domain))
+		}
+	}
+	if obstacle == "" && known && !available {
+		obstacle = v1alpha1.ShapeResting
+	}
+	b.unavailable[sh.Source.Annotation()] = obstacle
+}
+
+// failureDomain for a machine of a shape in a zone. A zone that only a label tells is where nodes say they are, and needn't be a
+// failure domain that the infrastructure provider knows: it may refuse others.
+func (b builder) failureDomain(sh *template.Template, zone string) string {
+	if sh.Machine != nil && sh.Machine.Spec.FailureDomain == zone || slices.Contains(b.Cluster.FailureDomains, zone) {
+		return zone
+	}
+	if sh.Machine != nil {
+		return sh.Machine.Spec.FailureDomain
+	}
+	return ""
+}
+
+// held is the obstacle of a shape from which nothing may be launched: its condition says why.
+const held = "Held"
+
+// obstacle says why nothing can be made from a shape at all, or nothing.
+func (b builder) obstacle(sh *template.Template) string {
+	full := false
+	if limit, limited := sh.Maximum(); limited && b.Limits != nil {
+		// Asked even where something else forbids it: from then on the sequence changes when the answer does.
+		full = b.Limits.Full(sh.Source.Annotation(), limit)
+	}
+	switch {
+	case sh.Held:
+		return held
+	case sh.Paused || b.Cluster.Paused || b.Cluster.Deleting:
+		return v1alpha1.ShapePaused
+	case !sh.Bootstrap.IsDefined():
+		return v1alpha1.ShapeNoBootstrap
+	case full:
+		return v1alpha1.ShapeFull
+	}
+	return ""
+}
+
+func (b builder) choice(sh *template.Template, p place, failureDomain string, price float64, launchable bool) *Choice {
+	available := launchable
+	if b.Unavailable != nil && available {
+		available = !b.Unavailable.Has(offering.Key{InstanceType: sh.InstanceType, Zone: p.zone, CapacityType: p.capacityType})
+	}
+	return &Choice{
+		Shape:         sh,
+		FailureDomain: failureDomain,
+		Offering:      &cloudprovider.Offering{Requirements: b.requirementsOf(p), Price: price, Available: available},
+	}
+}
+
+// requirementsOf a place, which all its offerings share.
+func (b builder) requirementsOf(p place) scheduling.Requirements {
+	requirements, ok := b.offerings[p]
+	if !ok {
+		requirements = scheduling.NewRequirements(
+			scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, p.zone),
+			scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, p.capacityType),
+		)
+		b.offerings[p] = requirements
+	}
+	return requirements
+}

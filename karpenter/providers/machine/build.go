@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/external"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
+)
+
+// Plan is all that one NodeClaim's machine is made from. Building from it needs no API server.
+type Plan struct {
+	// NodeClaim that the machine is for. Its name and UID identify everything that is made.
+	NodeClaim *karpv1.NodeClaim
+	// Cluster that the machine joins; it lives in the control-plane namespace, and so does everything that is made.
+	Cluster *clusterv1.Cluster
+	// InfrastructureTemplate is cloned into the infrastructure machine.
+	InfrastructureTemplate *unstructured.Unstructured
+	// BootstrapTemplate is cloned into the bootstrap config; nil when DataSecretName is set.
+	BootstrapTemplate *unstructured.Unstructured
+	// DataSecretName names a Secret with ready bootstrap data; empty when BootstrapTemplate is set.
+	DataSecretName string
+	// Version of Kubernetes, with or without a leading v; empty leaves it to the templates.
+	Version string
+	// FailureDomain of the Cluster, empty for any.
+	FailureDomain string
+	// NodeLabels are what the node is to have: resolved requirements and the NodeClaim's own labels.
+	NodeLabels map[string]string
+	// Labels and Annotations are added to the Machine and its children.
+	Labels, Annotations map[string]string
+	// Taints of the shape, beside those of the NodeClaim.
+	Taints []corev1.Taint
+	// BootstrapPatches of the node class; those for the bootstrap config's kind are applied.
+	BootstrapPatches []v1alpha1.BootstrapPatches
+	// Images are those that the payload names for the node's version and architecture, which patches can refer to.
+	Images nodeimage.Images
+	// Kubelet settings that go into bootstrap kinds that are known or patched.
+	Kubelet *v1alpha1.KubeletConfiguration
+	// MaxPods of the node, 0 to leave it to the bootstrap template.
+	MaxPods int32
+	// Deletion is passed on to the Machine.
+	Deletion clusterv1.MachineDeletionSpec
+	// MachineTaints are passed on to the Machine: a MachineDeployment's own, and none besides, because Cluster API's webhook
+	// refuses any where its feature gate MachineTaintPropagation is off. A MachineDeployment that has some proves that it was on; where it
+	// isn't any more, the Machine is created without.
+	MachineTaints []clusterv1.MachineTaint
+	// MinReadySeconds and ReadinessGates are passed on to the Machine: when it counts as available and as ready.
+	MinReadySeconds *int32
+	ReadinessGates  []clusterv1.MachineReadinessGate
+}
+
+// Objects are what a Plan becomes. They are created in the order infrastructure, bootstrap, Machine.
+type Objects struct {
+	Infrastructure *unstructured.Unstructured
+	// Bootstrap is nil when the Machine names a Secret.
+	Bootstrap *unstructured.Unstructured
+	Machine   *clusterv1.Machine
+}
+
+// BuildError says why a plan can't be rendered. Trying again helps only when a template has changed.
+type BuildError struct{ err error }
+
+// Error names the object that can't be made.
+func (e *BuildError) Error() string { return e.err.Error() }
+
+// Unwrap returns the cause.
+func (e *BuildError) Unwrap() error { return e.err }
+
+// Build renders a plan. The result depends on nothing but the plan; the error is a *BuildError.
+func Build(plan Plan) (*Objects, error) {
+	objects, err := build(plan)
+	if err != nil {
+		return nil, &BuildError{err}
+	}
+	return objects, nil
+}
+
+func build(plan Plan) (*Objects, error) {
+	switch {
+	case plan.NodeClaim == nil || plan.NodeClaim.Name == "" || plan.NodeClaim.UID == "":
+		return nil, errors.New("building a machine: the NodeClaim has no name or UID yet")
+	case plan.Cluster == nil:
+		return nil, errors.New("building a machine: no Cluster")
+	case plan.InfrastructureTemplate == nil:
+		return nil, errors.New("building a machine: no infrastructure template")
+	case (plan.BootstrapTemplate == nil) == (plan.DataSecretName == ""):
+		return nil, errors.New("building a machine: exactly one of a bootstrap template and a data Secret is needed")
+	}
+	labels := objectLabels(plan)
+	annotations := maps.Clone(plan.Annotations)
+
+	infrastructure, err := clone(plan, plan.InfrastructureTemplate, labels, annotations)
+	if err != nil {
+		return nil, fmt.Errorf("cloning %s %s: %w", plan.InfrastructureTemplate.GetKind(), plan.InfrastructureTemplate.GetName(), err)
+	}
+	objects := &Objects{Infrastructure: infrastructure}
+
+	bootstrap := clusterv1.Bootstrap{}
+	if plan.BootstrapTemplate == nil {
+		bootstrap.DataSecretName = ptr.To(plan.DataSecretName)
+	} else {
+		objects.Bootstrap, err = clone(plan, plan.BootstrapTemplate, labels, annotations)
+		if err != nil {
+			return nil, fmt.Errorf("cloning %s %s: %w", plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(), err)
+		}
+		if version := versionWithV(plan.Version); version != "" {
+			// Patches may have written it into the config, where nothing else tells.
+			own := objects.Bootstrap.GetAnnotations()
+			own[v1alpha1.NodeVersionAnnotation] = version
+			objects.Bootstrap.SetAnnotations(own)
+		}
+		if err := registerWith(objects.Bootstrap, plan); err != nil {
+			return nil, fmt.Errorf("writing node registration into %s %s: %w", objects.Bootstrap.GetKind(), objects.Bootstrap.GetName(), err)
+		}
+		bootstrap.ConfigRef = reference(objects.Bootstrap)
+	}
+
+	objects.Machine = &clusterv1.Machine{
+		TypeMeta: metav1.TypeMeta{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:       plan.Cluster.Namespace,
+			Name:            plan.NodeClaim.Name,
+			Labels:          labels,
+			Annotations:     annotations,
+			OwnerReferences: []metav1.OwnerReference{clusterOwner(plan.Cluster)},
+			// Cluster API would add it with a patch, and reconcile the Machine once more for that.
+			Finalizers: []string{clusterv1.MachineFinalizer},
+		},
+		Spec: clusterv1.MachineSpec{
+			ClusterName:       plan.Cluster.Name,
+			Bootstrap:         bootstrap,
+			InfrastructureRef: reference(infrastructure),
+			Version:           versionWithV(plan.Version),
+			FailureDomain:     plan.FailureDomain,
+			MinReadySeconds:   plan.MinReadySeconds,
+			ReadinessGates:    plan.ReadinessGates,
+			Deletion:          plan.Deletion,
+			Taints:            plan.MachineTaints,
+		},
+	}
+	return objects, nil
+}
+
+// clone makes an object from a template, as Cluster API's MachineSet does.
+func clone(plan Plan, template *unstructured.Unstructured, labels, annotations map[string]string) (*unstructured.Unstructured, error) {
+	if _, found, err := unstructured.NestedMap(template.Object, "spec", "template"); err != nil {
+		return nil, fmt.Errorf("reading spec.template: %w", err)
+	} else if !found {
+		return nil, errors.New("spec.template is missing")
+	}
+	owner := clusterOwner(plan.Cluster)
+	object, err := external.GenerateTemplate(&external.GenerateTemplateInput{
+		Template: template,
+		TemplateRef: &corev1.ObjectReference{
+			APIVersion: template.GetAPIVersion(),
+			Kind:       template.GetKind(),
+			Namespace:  template.GetNamespace(),
+			Name:       template.GetName(),
+		},
+		Namespace:   plan.Cluster.Namespace,
+		Name:        plan.NodeClaim.Name,
+		ClusterName: plan.Cluster.Name,
+		OwnerRef:    &owner,
+		Labels:      labels,
+		Annotations: annotations,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return object, nil
+}
+
+// clusterOwner is the owner of everything until Cluster API makes the Machine the controller of its children, so that nothing
+// outlives the Cluster and clusterctl moves it along.
+func clusterOwner(cluster *clusterv1.Cluster) metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: clusterv1.GroupVersion.String(),
+		Kind:       "Cluster",
+		Name:       cluster.Name,
+		UID:        cluster.UID,
+	}
+}
+
+// machineLabelKeys are the node labels that a person looks for on a Machine.
+var machineLabelKeys = []string{
+	karpv1.NodePoolLabelKey,
+	karpv1.CapacityTypeLabelKey,
+	corev1.LabelInstanceTypeStable,
+	corev1.LabelTopologyZone,
+}
+
+func objectLabels(plan Plan) map[string]string {
+	labels := map[string]string{}
+	for key, value := range plan.Labels {
+		if !ownersLabel(key) {
+			labels[key] = value
+		}
+	}
+	for _, key := range machineLabelKeys {
+		if value, ok := plan.NodeLabels[key]; ok && len(validation.IsValidLabelValue(value)) == 0 {
+			labels[key] = value
+		}
+	}
+	labels[clusterv1.ClusterNameLabel] = plan.Cluster.Name
+	labels[v1alpha1.NodeClaimLabel] = v1alpha1.NodeClaimLabelValue(plan.NodeClaim.Name)
+	labels[v1alpha1.NodeClaimUIDLabel] = string(plan.NodeClaim.UID)
+	return labels
+}
+
+// ownersLabel says whether a label makes Cluster API take a Machine for one of a MachineDeployment's or a MachineSet's own.
+func ownersLabel(key string) bool {
+	switch key {
+	case clusterv1.MachineDeploymentNameLabel, clusterv1.MachineSetNameLabel, clusterv1.MachineDeploymentUniqueLabel, clusterv1.MachineControlPlaneLabel:
+		return true
+	}
+	return strings.HasPrefix(key, "topology.cluster.x-k8s.io/")
+}
+
+func reference(object *unstructured.Unstructured) clusterv1.ContractVersionedObjectReference {
+	return clusterv1.ContractVersionedObjectReference{
+		APIGroup: object.GroupVersionKind().Group,
+		Kind:     object.GetKind(),
+		Name:     object.GetName(),
+	}
+}
+
+// versionWithV writes a version as Cluster API does.
+func versionWithV(version string) string {
+	if version == "" {
+		return ""
+	}
+	return "v" + strings.TrimPrefix(version, "v")
+}
+
+// ClonedKind is the kind that a template is cloned into.
+func ClonedKind(template schema.GroupVersionKind) schema.GroupVersionKind {
+	template.Kind = strings.TrimSuffix(template.Kind, clusterv1.TemplateSuffix)
+	return template
+}

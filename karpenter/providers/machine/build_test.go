@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machine_test
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+const infrastructureTemplate = `
+apiVersion: infrastructure.cluster.x-k8s.io/v1beta1
+kind: TestMachineTemplate
+metadata: {name: c4-large, namespace: clusters-blue, uid: t1}
+spec:
+  template:
+    metadata:
+      labels: {team: web}
+    spec: {size: c4}
+`
+
+const kubeadmTemplate = `
+apiVersion: bootstrap.cluster.x-k8s.io/v1beta2
+kind: KubeadmConfigTemplate
+metadata: {name: default, namespace: clusters-blue}
+spec:
+  template:
+    spec:
+      preKubeadmCommands: [echo hello]
+      joinConfiguration:
+        nodeRegistration:
+          criSocket: unix:///run/containerd.sock
+          taints:
+          - {key: slow, effect: PreferNoSchedule}
+          kubeletExtraArgs:
+          - {name: node-labels, value: "rack=r7,karpenter.sh/nodepool=wrong"}
+          - {name: v, value: "2"}
+`
+
+func object(t *testing.T, text string) *unstructured.Unstructured {
+	t.Helper()
+	u := &unstructured.Unstructured{}
+	raw, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := u.UnmarshalJSON(raw); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func plan(t *testing.T) machine.Plan {
+	t.Helper()
+	return machine.Plan{
+		NodeClaim: &karpv1.NodeClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: "general-x7k2p", UID: "0c0e2d4c-6a4e-4d39-9d7b-3f6f3e0b7a11"},
+			Spec: karpv1.NodeClaimSpec{
+				Taints:        []corev1.Taint{{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule}},
+				StartupTaints: []corev1.Taint{{Key: "cni", Effect: corev1.TaintEffectNoSchedule}},
+			},
+		},
+		Cluster: &clusterv1.Cluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-blue", Name: "blue", UID: "c1"},
+		},
+		InfrastructureTemplate: object(t, infrastructureTemplate),
+		BootstrapTemplate:      object(t, kubeadmTemplate),
+		Version:                "1.36.2",
+		FailureDomain:          "a",
+		NodeLabels: map[string]string{
+			karpv1.NodePoolLabelKey:                   "general",
+			karpv1.CapacityTypeLabelKey:               "spot",
+			corev1.LabelInstanceTypeStable:            "c4-large",
+			corev1.LabelTopologyZone:                  "a",
+			corev1.LabelArchStable:                    "amd64",
+			corev1.LabelOSStable:                      "linux",
+			"node-role.kubernetes.io/worker":          "",
+			"node-restriction.kubernetes.io/tier":     "gold",
+			"node.kubernetes.io/flavor":               "plain",
+			"example.com/team":                        "web",
+			"karpenter.cluster.x-k8s.io/instance-cpu": "4",
+		},
+		Taints: []corev1.Taint{{Key: "gpu", Value: "true", Effect: corev1.TaintEffectNoSchedule}},
+		Labels: map[string]string{
+			"from":                               "machinedeployment",
+			v1alpha1.NodeClaimUIDLabel:           "forged",
+			clusterv1.MachineDeploymentNameLabel: "would be adopted",
+			clusterv1.ClusterTopologyOwnedLabel:  "",
+		},
+		Annotations: map[string]string{
+			v1alpha1.ShapeHashAnnotation:   "5ca1ab1e",
+			v1alpha1.ShapeSourceAnnotation: "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large",
+		},
+		Kubelet: &v1alpha1.KubeletConfiguration{
+			KubeReserved: map[string]v1alpha1.ReservedQuantity{"memory": "512Mi", "cpu": "100m"},
+			EvictionHard: map[string]v1alpha1.EvictionThreshold{"memory.available": "5%"},
+		},
+		MaxPods:  58,
+		Deletion: clusterv1.MachineDeletionSpec{NodeDrainTimeoutSeconds: ptr.To[int32](300)},
+	}
+}
+
+func TestBuild(t *testing.T) {
+	for name, tc := range map[string]struct {
+		golden string
+		change func(*testing.T, *machine.Plan)
+	}{
+		"When a template is for kubeadm, it should register the node with the claim's taints, labels and kubelet settings beside the template's own": {
+			golden: "kubeadm.yaml",
+		},
+		"When the kubeadm template is of v1beta1, it should write kubelet arguments as a map": {
+			golden: "kubeadm-v1beta1.yaml",
+			change: func(t *testing.T, p *machine.Plan) {
+				p.BootstrapTemplate = object(t, `
+apiVersion: bootstrap.cluster.x-k8s.io/v1beta1
+kind: KubeadmConfigTemplate
+metadata: {name: old, namespace: clusters-blue}
+spec:
+  template:
+    spec:
+      joinConfiguration:
+        nodeRegistration:
+          kubeletExtraArgs: {max-pods: "110", node-labels: rack=r7}
+`)
+			},
+		},
+		"When the kubeadm template says nothing of joining, it should add all that is needed": {
+			golden: "kubeadm-empty.yaml",
+			change: func(t *testing.T, p *machine.Plan) {
+				p.BootstrapTemplate = object(t, `
+apiVersion: bootstrap.cluster.x-k8s.io/v1beta2
+kind: KubeadmConfigTemplate
+metadata: {name: empty, namespace: clusters-blue}
+spec: {template: {spec: {}}}
+`)
+			},
+		},
+		"When the bootstrap kind isn't known, it should clone it as it is": {
+			golden: "unknown-bootstrap.yaml",
+			change: func(t *testing.T, p *machine.Plan) {
+				p.BootstrapTemplate = object(t, `
+apiVersion: bootstrap.cluster.x-k8s.io/v1beta1
+kind: RKE2ConfigTemplate
+metadata: {name: rke2, namespace: clusters-blue}
+spec: {template: {spec: {agentConfig: {nodeTaints: []}}}}
+`)
+			},
+		},
+		"When bootstrap data is in a Secret, it should name it in the Machine": {
+			golden: "data-secret.yaml",
+			change: func(_ *testing.T, p *machine.Plan) {
+				p.BootstrapTemplate, p.DataSecretName = nil, "worker-user-data"
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := plan(t)
+			if tc.change != nil {
+				tc.change(t, &p)
+			}
+			before := p.InfrastructureTemplate.DeepCopy()
+			objects, err := machine.Build(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(before, p.InfrastructureTemplate); diff != "" {
+				t.Errorf("the template, which is shared with the cache, was changed (-before +after):\n%s", diff)
+			}
+			compare(t, tc.golden, objects)
+		})
+	}
+}
+
+// compare holds what is built against a golden file.
+func compare(t *testing.T, golden string, objects *machine.Objects) {
+	t.Helper()
+	var got bytes.Buffer
+	documents := []any{objects.Infrastructure.Object}
+	if objects.Bootstrap != nil {
+		documents = append(documents, objects.Bootstrap.Object)
+	}
+	for i, document := range append(documents, objects.Machine) {
+		if i > 0 {
+			got.WriteString("---\n")
+		}
+		text, err := yaml.Marshal(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Write(text)
+	}
+	path := filepath.Join("testdata", golden)
+	if *update {
+		if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
+		t.Errorf("%s (-want +got; run with -update if it is meant):\n%s", path, diff)
+	}
+}
+
+func TestBuildErrors(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change  func(*machine.Plan)
+		mention string
+	}{
+		"When the NodeClaim has no UID yet, it should refuse": {
+			change: func(p *machine.Plan) { p.NodeClaim.UID = "" }, mention: "UID",
+		},
+		"When there is neither a bootstrap template nor a Secret, it should refuse": {
+			change: func(p *machine.Plan) { p.BootstrapTemplate = nil }, mention: "bootstrap",
+		},
+		"When there are both a bootstrap template and a Secret, it should refuse": {
+			change: func(p *machine.Plan) { p.DataSecretName = "x" }, mention: "bootstrap",
+		},
+		"When the infrastructure template has no spec.template, it should name the template": {
+			change: func(p *machine.Plan) { unstructured.RemoveNestedField(p.InfrastructureTemplate.Object, "spec") }, mention: "TestMachineTemplate c4-large",
+		},
+		"When kubelet arguments are malformed, it should name the field": {
+			change: func(p *machine.Plan) {
+				_ = unstructured.SetNestedField(p.BootstrapTemplate.Object, "nonsense",
+					"spec", "template", "spec", "joinConfiguration", "nodeRegistration", "kubeletExtraArgs")
+			},
+			mention: "spec.joinConfiguration.nodeRegistration.kubeletExtraArgs",
+		},
+		"When taints are malformed, it should name the field": {
+			change: func(p *machine.Plan) {
+				_ = unstructured.SetNestedField(p.BootstrapTemplate.Object, "nonsense",
+					"spec", "template", "spec", "joinConfiguration", "nodeRegistration", "taints")
+			},
+			mention: "spec.joinConfiguration.nodeRegistration.taints",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := plan(t)
+			tc.change(&p)
+			_, err := machine.Build(p)
+			var unbuildable *machine.BuildError
+			if !errors.As(err, &unbuildable) || !strings.Contains(err.Error(), tc.mention) {
+				t.Errorf("got %v, want a BuildError that mentions %q", err, tc.mention)
+			}
+		})
+	}
+}
+
+func TestBuildLongName(t *testing.T) {
+	t.Run("When a NodeClaim's name is too long for a label, it should shorten the label and keep it unique", func(t *testing.T) {
+		values := map[string]bool{}
+		for _, suffix := range []string{"a", "b"} {
+			p := plan(t)
+			p.NodeClaim.Name = strings.Repeat("long-", 14) + suffix
+			objects, err := machine.Build(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			value := objects.Machine.Labels[v1alpha1.NodeClaimLabel]
+			if len(value) > 63 {
+				t.Errorf("label value %q has %d characters", value, len(value))
+			}
+			values[value] = true
+		}
+		if len(values) != 2 {
+			t.Errorf("two NodeClaims have one label value: %v", values)
+		}
+	})
+}
+
+func TestProviderID(t *testing.T) {
+	for providerID, want := range map[string]bool{
+		"capi://clusters-blue/general-x7k2p": true,
+		"capi://clusters-blue/":              false,
+		"capi:///general-x7k2p":              false,
+		"capi://clusters-blue":               false,
+		"capi://a/b/c":                       false,
+		"kwok://clusters-blue/general-x7k2p": false,
+		"":                                   false,
+	} {
+		t.Run("When a provider ID is "+providerID+", it should be told apart", func(t *testing.T) {
+			key, ok := machine.ParseSyntheticProviderID(providerID)
+			if ok != want {
+				t.Errorf("got %t, want %t", ok, want)
+			}
+			if ok && machine.SyntheticProviderID(key) != providerID {
+				t.Errorf("%v became %s", key, machine.SyntheticProviderID(key))
+			}
+		})
+	}
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machine_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/test/environment"
+)
+
+func TestDeletion(t *testing.T) {
+	const (
+		preDrain     = clusterv1.PreDrainDeleteHookAnnotationPrefix + "/migrate"
+		preTerminate = clusterv1.PreTerminateDeleteHookAnnotationPrefix + "/backup"
+	)
+	t.Run("When a Machine has deletion hooks, it should leave them to their owners and wait until Cluster API lets the Machine go", func(t *testing.T) {
+		g := NewWithT(t)
+		s := environment.New(t)
+		machines := s.Machines(nil)
+		nodeClaim := s.NodeClaim(t.Context(), "hooked")
+		plan := s.Plan(nodeClaim)
+		plan.Annotations[preDrain], plan.Annotations[preTerminate] = "live-migrator", "velero"
+		created, err := machines.Create(t.Context(), plan)
+		g.Expect(err).NotTo(HaveOccurred())
+		held := created.DeepCopy()
+		held.Finalizers = []string{environment.HoldFinalizer}
+		g.Expect(s.Admin.Patch(t.Context(), held, client.MergeFrom(created))).To(Succeed())
+
+		for range 3 {
+			g.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed(), "it is still there")
+			after := &clusterv1.Machine{}
+			g.Expect(s.Admin.Get(t.Context(), client.ObjectKeyFromObject(created), after)).To(Succeed())
+			g.Expect(after.DeletionTimestamp).NotTo(BeNil())
+			g.Expect(after.Annotations).To(And(HaveKeyWithValue(preDrain, "live-migrator"), HaveKeyWithValue(preTerminate, "velero")))
+		}
+		expectOne(t, s, nodeClaim)
+	})
+
+	t.Run("When a template already says one half of not draining, it should say the other half too", func(t *testing.T) {
+		g := NewWithT(t)
+		s := environment.New(t)
+		machines := s.Machines(nil)
+		nodeClaim := s.NodeClaim(t.Context(), "half-said")
+		plan := s.Plan(nodeClaim)
+		plan.Annotations[clusterv1.ExcludeNodeDrainingAnnotation] = "true"
+		created, err := machines.Create(t.Context(), plan)
+		g.Expect(err).NotTo(HaveOccurred())
+		held := created.DeepCopy()
+		held.Finalizers = []string{environment.HoldFinalizer}
+		g.Expect(s.Admin.Patch(t.Context(), held, client.MergeFrom(created))).To(Succeed())
+		g.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed())
+		after := &clusterv1.Machine{}
+		g.Expect(s.Admin.Get(t.Context(), client.ObjectKeyFromObject(created), after)).To(Succeed())
+		g.Expect(after.Annotations).To(And(
+			HaveKeyWithValue(clusterv1.ExcludeNodeDrainingAnnotation, "true"), HaveKey(clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation)))
+	})
+
+	t.Run("When Karpenter asks again and again, it should write once", func(t *testing.T) {
+		g := NewWithT(t)
+		s := environment.New(t)
+		nodeClaim := s.NodeClaim(t.Context(), "patient")
+		created, err := s.Machines(nil).Create(t.Context(), s.Plan(nodeClaim))
+		g.Expect(err).NotTo(HaveOccurred())
+		held := created.DeepCopy()
+		held.Finalizers = []string{environment.HoldFinalizer}
+		g.Expect(s.Admin.Patch(t.Context(), held, client.MergeFrom(created))).To(Succeed())
+		g.Expect(s.Machines(nil).Delete(t.Context(), nodeClaim)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			cached := &clusterv1.Machine{}
+			g.Expect(s.Management.GetClient().Get(t.Context(), client.ObjectKeyFromObject(created), cached)).To(Succeed())
+			g.Expect(cached.DeletionTimestamp).NotTo(BeNil())
+		}).Should(Succeed())
+		counted := &environment.Faults{Client: s.Management.GetClient()}
+		for range 3 {
+			g.Expect(s.Machines(counted).Delete(t.Context(), nodeClaim)).To(Succeed())
+		}
+		g.Expect(counted.Writes()).To(BeZero())
+	})
+
+	t.Run("When the cache doesn't show yet that a Machine was deleted, it should not delete it again", func(t *testing.T) {
+		g := NewWithT(t)
+		s := environment.New(t)
+		nodeClaim := s.NodeClaim(t.Context(), "lagging")
+		created, err := s.Machines(nil).Create(t.Context(), s.Plan(nodeClaim))
+		g.Expect(err).NotTo(HaveOccurred())
+		counted := &environment.Faults{Client: laggingCache{s.Management.GetClient(), created}}
+		machines := s.Machines(counted)
+		for range 3 {
+			g.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed(), "the cache says that it is still there")
+		}
+		g.Expect(counted.Writes()).To(BeEquivalentTo(2), "one patch, one deletion")
+	})
+
+	t.Run("When a Machine is reaped, whose node nobody has drained, it should leave the draining to Cluster API", func(t *testing.T) {
+		g := NewWithT(t)
+		s := environment.New(t)
+		machines := s.Machines(nil)
+		created, err := machines.Create(t.Context(), s.Plan(s.NodeClaim(t.Context(), "reaped")))
+		g.Expect(err).NotTo(HaveOccurred())
+		held := created.DeepCopy()
+		held.Finalizers = []string{environment.HoldFinalizer}
+		g.Expect(s.Admin.Patch(t.Context(), held, client.MergeFrom(created))).To(Succeed())
+		g.Expect(machines.Reap(t.Context(), created)).To(Succeed())
+		after := &clusterv1.Machine{}
+		g.Expect(s.Admin.Get(t.Context(), client.ObjectKeyFromObject(created), after)).To(Succeed())
+		g.Expect(after.DeletionTimestamp).NotTo(BeNil())
+		g.Expect(after.Annotations).NotTo(HaveKey(clusterv1.ExcludeNodeDrainingAnnotation))
+		g.Expect(machines.Reap(t.Context(), &clusterv1.Machine{})).To(MatchError(machine.ErrTaken))
+	})
+}
+
+// laggingCache shows a Machine as it was.
+type laggingCache struct {
+	client.Client
+	machine *clusterv1.Machine
+}
+
+func (c laggingCache) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	machines, ok := list.(*clusterv1.MachineList)
+	if !ok {
+		return fmt.Errorf("listing %T", list)
+	}
+	machines.Items = []clusterv1.Machine{*c.machine.DeepCopy()}
+	return nil
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machine_test
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/test/environment"
+)
+
+// stumbling is a client whose first creations fail.
+type stumbling struct {
+	client.Client
+	errs  []error
+	tries int
+}
+
+// Create implements client.Client.
+func (s *stumbling) Create(ctx context.Context, object client.Object, opts ...client.CreateOption) error {
+	s.tries++
+	if len(s.errs) > 0 {
+		err := s.errs[0]
+		s.errs = s.errs[1:]
+		return err
+	}
+	return s.Client.Create(ctx, object, opts...)
+}
+
+func TestCreateHiccup(t *testing.T) {
+	resource := schema.GroupResource{Group: "cluster.x-k8s.io", Resource: "machines"}
+	for name, err := range map[string]error{
+		"has too much to do":         apierrors.NewTooManyRequests("later", 1),
+		"took too long":              apierrors.NewTimeoutError("slow", 1),
+		"couldn't call a webhook":    apierrors.NewInternalError(errors.New("failed calling webhook")),
+		"is just being restarted":    syscall.ECONNREFUSED,
+		"hung up":                    syscall.ECONNRESET,
+		"says that others are first": apierrors.NewServerTimeout(resource, "create", 1),
+	} {
+		t.Run("When the API server "+name+", it should try again at once and make one Machine", func(t *testing.T) {
+			g := NewWithT(t)
+			s := environment.New(t)
+			nodeClaim := s.NodeClaim(t.Context(), "hiccup")
+			_, failed := s.Machines(&stumbling{Client: s.Management.GetClient(), errs: []error{err, err}}).Create(t.Context(), s.Plan(nodeClaim))
+			g.Expect(failed).NotTo(HaveOccurred())
+			expectOne(t, s, nodeClaim)
+		})
+	}
+
+	t.Run("When the API server stays away, it should leave the next try to Karpenter", func(t *testing.T) {
+		g := NewWithT(t)
+		s := environment.New(t)
+		management := &stumbling{Client: s.Management.GetClient(), errs: []error{syscall.ECONNREFUSED, syscall.ECONNREFUSED, syscall.ECONNREFUSED, syscall.ECONNREFUSED}}
+		_, err := s.Machines(management).Create(t.Context(), s.Plan(s.NodeClaim(t.Context(), "away")))
+		g.Expect(err).To(MatchError(syscall.ECONNREFUSED))
+		g.Expect(management.tries).To(Equal(3))
+	})
+
+	t.Run("When the API server refuses the object, it should not try again", func(t *testing.T) {
+		g := NewWithT(t)
+		s := environment.New(t)
+		management := &stumbling{Client: s.Management.GetClient(), errs: []error{apierrors.NewForbidden(resource, "", nil)}}
+		_, err := s.Machines(management).Create(t.Context(), s.Plan(s.NodeClaim(t.Context(), "refused")))
+		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
+		g.Expect(management.tries).To(Equal(1))
+	})
+
+	t.Run("When the caller gives up, it should not wait for others", func(t *testing.T) {
+		g := NewWithT(t)
+		s := environment.New(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		management := &stumbling{Client: s.Management.GetClient()}
+		_, err := s.Machines(management).Create(ctx, s.Plan(s.NodeClaim(t.Context(), "gone")))
+		g.Expect(err).To(MatchError(context.Canceled))
+	})
+}

@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
+)
+
+// FieldOwner owns what the provider writes in the management cluster.
+const FieldOwner = client.FieldOwner("karpenter-clusterapi")
+
+var (
+	// ErrNotFound says that nothing is left of a NodeClaim's machine.
+	ErrNotFound = errors.New("no Machine")
+	// ErrTaken says that an object of the NodeClaim's name exists and isn't ours.
+	ErrTaken = errors.New("an object of that name belongs to somebody else")
+	// ErrPaused says that the Cluster is paused, so that nothing may be written; trying again helps once it resumes.
+	ErrPaused = errors.New("the Cluster is paused")
+	// ErrLeftover says that what an earlier attempt left is being removed first; trying again helps.
+	ErrLeftover = errors.New("an earlier attempt's object is being removed")
+)
+
+// Config says where the provider works.
+type Config struct {
+	// Management reads from a cache that has this package's indexes; it holds the cluster's Machines.
+	Management client.Client
+	// Live reads past the cache, where it may lag behind our own writes.
+	Live client.Reader
+	// Namespace is the control-plane namespace.
+	Namespace string
+	// ClusterName is the CAPI Cluster's. Nothing of another cluster is ever read or written.
+	ClusterName string
+	// Tokens mints the bootstrap tokens that machines join with.
+	Tokens bootstraptoken.Minter
+	// ChildKinds returns the kinds that infrastructure machines and bootstrap configs can have. They are asked for what is
+	// left of a NodeClaim whose Machine never came.
+	ChildKinds func(ctx context.Context) []schema.GroupVersionKind
+}
+
+// lag is how long a Machine that was deleted isn't deleted again, although the cache doesn't show it yet.
+const lag = time.Minute
+
+// concurrentCreates bounds how many machines are created at a time: Karpenter launches all NodeClaims of a burst at once, and API servers that
+// get all their requests together time out.
+const concurrentCreates = 100
+
+// hiccup is how often, and when, a Create is tried again that met a passing fault. Karpenter itself tries again after a second or more, and the
+// whole cluster waits with launches meanwhile.
+var hiccup = wait.Backoff{Steps: 3, Duration: 200 * time.Millisecond, Factor: 3, Jitter: 0.2}
+
+// Provider creates, finds and deletes the Machines of one cluster.
+type Provider struct {
+	Config
+	creates *semaphore.Weighted
+	// deleted remembers the UIDs of the Machines that the API server has accepted a deletion of. Karpenter asks every five
+	// seconds: behind an API server whose watches lag because it has too much to do, that would be two writes more each time.
+	deleted *utilcache.Expiring
+}
+
+// New returns a provider.
+func New(config Config) *Provider {
+	return &Provider{Config: config, creates: semaphore.NewWeighted(concurrentCreates), deleted: utilcache.NewExpiring()}
+}
+
+// Owns says whether an object was made by this provider for this cluster. One that somebody has made from a copy of ours has
+// our labels too, but another name than the NodeClaim's.
+func (p *Provider) Owns(object client.Object) bool {
+	labels := object.GetLabels()
+	return object.GetNamespace() == p.Namespace &&
+		labels[clusterv1.ClusterNameLabel] == p.ClusterName &&
+		v1alpha1.MadeForNodeClaim(object)
+}
+
+// Paused says whether the Cluster is paused, by its spec or by the annotation: nothing is written then, because somebody may be moving its
+// objects away. A Cluster that doesn't exist isn't paused.
+func (p *Provider) Paused(ctx context.Context) (bool, error) {
+	cluster := &clusterv1.Cluster{}
+	key := types.NamespacedName{Namespace: p.Namespace, Name: p.ClusterName}
+	if err := p.Management.Get(ctx, key, cluster, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("reading Cluster %s: %w", key, err)
+	}
+	return annotations.IsPaused(cluster, cluster), nil
+}
+
+func (p *Provider) ownsFor(object client.Object, uid types.UID) bool {
+	return p.Owns(object) && object.GetLabels()[v1alpha1.NodeClaimUIDLabel] == string(uid)
+}
+
+// Create makes what a plan describes and returns its Machine. It waits while as many others are being created as may be. Called again with the same NodeClaim, after a crash at any
+// step, it goes on where it was and the result is one Machine; what an earlier call decided wins over the plan.
+func (p *Provider) Create(ctx context.Context, plan Plan) (machine *clusterv1.Machine, err error) {
+	if err := p.creates.Acquire(ctx, 1); err != nil {
+		return nil, fmt.Errorf("waiting for other machines to be created: %w", err)
+	}
+	defer p.creates.Release(1)
+	err = retry.OnError(hiccup, passes, func() error {
+		machine, err = p.create(ctx, plan)
+		return err
+	})
+	return machine, err
+}
+
+// passes reports whether a fault is likely to be over in a moment.
+func passes(err error) bool {
+	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
+		apierrors.IsInternalError(err) || utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err)
+}
+
+func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, error) {
+	objects, err := Build(plan)
+	if err != nil {
+		return nil, err
+	}
+	if annotations.IsPaused(plan.Cluster, plan.Cluster) {
+		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(objects.Machine), ErrPaused)
+	}
+	uid := plan.NodeClaim.UID
+	_, machine, err := p.createChild(ctx, objects.Infrastructure, uid)
+	if err != nil || machine != nil {
+		return machine, err
+	}
+	if objects.Bootstrap != nil {
+		if err := p.giveToken(ctx, objects.Bootstrap); err != nil {
+			return nil, err
+		}
+		config, machine, err := p.createChild(ctx, objects.Bootstrap, uid)
+		if err != nil || machine != nil {
+			return machine, err
+		}
+		fixToken(objects, config)
+	}
+	machine = objects.Machine
+	err = p.Management.Create(ctx, machine, FieldOwner)
+	if refusesTaints(err) && len(machine.Spec.Taints) > 0 {
+		// Its feature gate was turned off after the MachineDeployment had got them. The node registers with them all the same.
+		log.FromContext(ctx).Info("the management cluster refuses spec.taints; creating the Machine without", "Machine", klog.KObj(machine), "error", err.Error())
+		machine.Spec.Taints = nil
+		err = p.Management.Create(ctx, machine, FieldOwner)
+	}
+	if apierrors.IsAlreadyExists(err) {
+		machine, err = p.getLive(ctx, plan.NodeClaim)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(objects.Machine), err)
+	}
+	return machine, nil
+}
+
+// refusesTaints tells whether a Machine was refused because of its spec.taints.
+func refusesTaints(err error) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(status.Status().Details.Causes, func(cause metav1.StatusCause) bool {
+		return cause.Field == "spec.taints" || strings.HasPrefix(cause.Field, "spec.taints[")
+	})
+}
+
+// createChild creates an infrastructure machine or a bootstrap config and returns it: what an earlier attempt made, if that is there already. When
+// the Machine is there as well, it returns that instead.
+func (p *Provider) createChild(ctx context.Context, child *unstructured.Unstructured, uid types.UID) (*unstructured.Unstructured, *clusterv1.Machine, error) {
+	made, machine, err := p.createOrFind(ctx, child, uid)
+	if err != nil {
+		return nil, nil, fmt.Errorf("creating %s %s: %w", child.GetKind(), klog.KObj(child), err)
+	}
+	return made, machine, nil
+}
+
+func (p *Provider) createOrFind(ctx context.Context, child *unstructured.Unstructured, uid types.UID) (*unstructured.Unstructured, *clusterv1.Machine, error) {
+	err := p.Management.Create(ctx, child.DeepCopy(), FieldOwner)
+	if !apierrors.IsAlreadyExists(err) {
+		return child, nil, err
+	}
+	existing := &unstructured.Unstructured{}
+	existing.SetGroupVersionKind(child.GroupVersionKind())
+	if err := p.Live.Get(ctx, client.ObjectKeyFromObject(child), existing); err != nil {
+		return nil, nil, fmt.Errorf("reading what is there: %w", err)
+	}
+	if !p.ownsFor(existing, uid) {
+		return nil, nil, ErrTaken
+	}
+	machine, err := p.getLive(ctx, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: child.GetName(), UID: uid}})
+	switch {
+	case err == nil:
+		return nil, machine, nil
+	case !errors.Is(err, ErrNotFound):
+		return nil, nil, err
+	}
+	if existing.GetDeletionTimestamp() == nil && sameForm(existing, child) {
+		return existing, nil, nil
+	}
+	// Templates or offerings have changed since an earlier attempt that got no further than this object.
+	if err := p.delete(ctx, existing); err != nil {
+		return nil, nil, err
+	}
+	return nil, nil, ErrLeftover
+}
+
+// sameForm says whether an object that is there was made from the same template, for the same offering, version and images, as the
+// one wanted.
+func sameForm(existing, wanted *unstructured.Unstructured) bool {
+	for _, key := range machineLabelKeys {
+		if existing.GetLabels()[key] != wanted.GetLabels()[key] {
+			return false
+		}
+	}
+	for _, key := range []string{
+		v1alpha1.ShapeHashAnnotation, v1alpha1.BootstrapHashAnnotation, v1alpha1.NodeClassHashAnnotation,
+		v1alpha1.NodeVersionAnnotation, v1alpha1.NodeImagesHashAnnotation,
+		clusterv1.TemplateClonedFromNameAnnotation, clusterv1.TemplateClonedFromGroupKindAnnotation,
+	} {
+		if existing.GetAnnotations()[key] != wanted.GetAnnotations()[key] {
+			return false
+		}
+	}
+	return true
+}
+
+// getLive reads a NodeClaim's Machine past the cache: ErrNotFound when there is none, ErrTaken when it isn't ours.
+func (p *Provider) getLive(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*clusterv1.Machine, error) {
+	machine := &clusterv1.Machine{}
+	if err := p.Live.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: nodeClaim.Name}, machine); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, ErrNotFound
+		}
+		return nil, fmt.Errorf("reading Machine %s/%s: %w", p.Namespace, nodeClaim.Name, err)
+	}
+	if !p.ownsFor(machine, nodeClaim.UID) {
+		return nil, ErrTaken
+	}
+	return machine, nil
+}
+
+// None tells whether a NodeClaim has no Machine, by what the API server says.
+func (p *Provider) None(ctx context.Context, nodeClaim *karpv1.NodeClaim) (bool, error) {
+	_, err := p.getLive(ctx, nodeClaim)
+	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrTaken) {
+		return true, nil
+	}
+	return false, err
+}
+
+// ForNodeClaim finds a NodeClaim's Machine in the cache, or returns ErrNotFound. The Machine is shared with the cache.
+func (p *Provider) ForNodeClaim(ctx context.Context, uid types.UID) (*clusterv1.Machine, error) {
+	return p.find(ctx, nodeClaimUIDIndex, string(uid))
+}
+
+// ForProviderID finds the Machine with a real or synthetic provider ID in the cache, or returns ErrNotFound. The Machine is
+// shared with the cache.
+func (p *Provider) ForProviderID(ctx context.Context, providerID string) (*clusterv1.Machine, error) {
+	if providerID == "" {
+		return nil, ErrNotFound
+	}
+	return p.find(ctx, providerIDIndex, providerID)
+}
+
+func (p *Provider) find(ctx context.Context, index, value string) (*clusterv1.Machine, error) {
+	list := &clusterv1.MachineList{}
+	if err := p.Management.List(ctx, list, client.InNamespace(p.Namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("finding the Machine with %s %s: %w", index, value, err)
+	}
+	// The slice is ours, what its items point to isn't.
+	found := slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !p.Owns(&m) })
+	switch len(found) {
+	case 0:
+		return nil, ErrNotFound
+	case 1:
+		return &found[0], nil
+	default:
+		return nil, fmt.Errorf("finding the Machine with %s %s: %d Machines have it", index, value, len(found))
+	}
+}
+
+// List returns this cluster's Machines that were made for NodeClaims, from the cache. They are shared with the cache.
+func (p *Provider) List(ctx context.Context) ([]clusterv1.Machine, error) {
+	list := &clusterv1.MachineList{}
+	if err := p.Management.List(ctx, list,
+		client.InNamespace(p.Namespace),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: p.ClusterName},
+		client.HasLabels{v1alpha1.NodeClaimUIDLabel},
+		client.UnsafeDisableDeepCopy,
+	); err != nil {
+		return nil, fmt.Errorf("listing Machines: %w", err)
+	}
+	// The slice is ours, what its items point to isn't.
+	return slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !p.Owns(&m) }), nil
+}
+
+// Delete begins to remove a NodeClaim's machine, or what there is of one. It returns nil as long as something is left, and
+// ErrNotFound when nothing is. While the Cluster is paused it waits.
+func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
+	paused, err := p.Paused(ctx)
+	if err != nil {
+		return err
+	}
+	machine, err := p.ForNodeClaim(ctx, nodeClaim.UID)
+	if errors.Is(err, ErrNotFound) {
+		// The cache may not have seen what a Create has just written.
+		machine, err = p.getLive(ctx, nodeClaim)
+	}
+	switch {
+	case err == nil && paused:
+		return nil
+	case err == nil:
+		return p.deleteMachine(ctx, machine)
+	case errors.Is(err, ErrNotFound), errors.Is(err, ErrTaken):
+		// A Machine of that name that isn't ours isn't this NodeClaim's either.
+		left, err := p.deleteChildren(ctx, nodeClaim.Name, nodeClaim.UID, paused)
+		if err != nil || left {
+			return err
+		}
+		return ErrNotFound
+	default:
+		return err
+	}
+}
+
+// Annotate sets annotations of a Machine that is shared with the cache. While the Cluster is paused it leaves it as it is.
+func (p *Provider) Annotate(ctx context.Context, machine *clusterv1.Machine, annotations map[string]string) error {
+	paused, err := p.Paused(ctx)
+	if err != nil || paused {
+		return err
+	}
+	patched := machine.DeepCopy()
+	for key, value := range annotations {
+		metav1.SetMetaDataAnnotation(&patched.ObjectMeta, key, value)
+	}
+	if err := p.Management.Patch(ctx, patched, client.MergeFrom(machine), FieldOwner); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("annotating Machine %s: %w", klog.KObj(machine), err)
+	}
+	return nil
+}
+
+// deleteMachine tells Cluster API not to drain, and deletes. Karpenter has drained by then, by its own rules. The annotations
+// are set only now, so that a Machine that a person deletes is drained.
+func (p *Provider) deleteMachine(ctx context.Context, machine *clusterv1.Machine) error {
+	if _, ok := p.deleted.Get(machine.UID); ok {
+		return nil
+	}
+	patched := machine.DeepCopy()
+	for _, key := range []string{clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation} {
+		if _, ok := patched.Annotations[key]; !ok {
+			metav1.SetMetaDataAnnotation(&patched.ObjectMeta, key, "")
+		}
+	}
+	if len(patched.Annotations) != len(machine.Annotations) {
+		if err := p.Management.Patch(ctx, patched, client.MergeFrom(machine), FieldOwner); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("telling Cluster API not to drain Machine %s again: %w", klog.KObj(machine), err)
+		}
+	}
+	if machine.DeletionTimestamp == nil {
+		if err := p.delete(ctx, machine); err != nil {
+			return err
+		}
+	}
+	p.deleted.Set(machine.UID, nil, lag)
+	return nil
+}
+
+// deleteChildren deletes what a Create left that never came to its Machine, unless the Cluster is paused. It says whether
+// anything is left.
+func (p *Provider) deleteChildren(ctx context.Context, name string, uid types.UID, paused bool) (left bool, err error) {
+	if p.ChildKinds == nil {
+		return false, nil
+	}
+	for _, kind := range p.ChildKinds(ctx) {
+		child := &unstructured.Unstructured{}
+		child.SetGroupVersionKind(kind)
+		err := p.Live.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, child)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return left, fmt.Errorf("reading %s %s/%s: %w", kind.Kind, p.Namespace, name, err)
+		}
+		if !p.ownsFor(child, uid) {
+			continue
+		}
+		left = true
+		if child.GetDeletionTimestamp() != nil || paused {
+			continue
+		}
+		if err := p.delete(ctx, child); err != nil {
+			return left, err
+		}
+	}
+	return left, nil
+}
+
+// Reap deletes an object of ours whose NodeClaim is gone. Nobody drains its node but Cluster API.
+func (p *Provider) Reap(ctx context.Context, object client.Object) error {
+	if !p.Owns(object) {
+		return fmt.Errorf("reaping %s: %w", klog.KObj(object), ErrTaken)
+	}
+	return p.delete(ctx, object)
+}
+
+// delete removes exactly the object that was looked at, and none that has taken its name since.
+func (p *Provider) delete(ctx context.Context, object client.Object) error {
+	uid := object.GetUID()
+	err := p.Management.Delete(ctx, object, client.Preconditions{UID: &uid})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("deleting %T %s: %w", object, klog.KObj(object), err)
+	}
+	log.FromContext(ctx).V(1).Info("deleting object", "kind", object.GetObjectKind().GroupVersionKind().Kind, "object", klog.KObj(object))
+	return nil
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pricing
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/karpenter/providers/filewatch"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+)
+
+// MaxFileSize bounds a price file, in bytes. A ConfigMap holds less.
+const MaxFileSize = 4 << 20
+
+var decimal = regexp.MustCompile(`^[0-9]{1,12}(\.[0-9]{1,12})?$`)
+
+// entry is one price in the file.
+type entry struct {
+	InstanceType string `json:"instanceType"`
+	// Zone is empty for every zone that has no price of its own.
+	Zone string `json:"zone,omitempty"`
+	// CapacityType is on-demand where it is empty.
+	CapacityType string `json:"capacityType,omitempty"`
+	// Price in US dollars an hour, as a number or as a string.
+	Price json.Number `json:"price"`
+}
+
+type place struct{ instanceType, zone, capacityType string }
+
+// File knows the prices in a YAML file, a list of {instanceType, zone, capacityType, price}, and follows its changes. A file that
+// doesn't exist knows none; of one that can't be understood, the prices read before stay. It is a manager.Runnable.
+type File struct {
+	path string
+
+	state    atomic.Pointer[contents]
+	sequence atomic.Uint64
+
+	mu        sync.Mutex
+	raw       []byte
+	observers []func()
+}
+
+// contents are what was read.
+type contents struct {
+	prices map[place]float64
+	// read: the file was understood, or found not to exist, at least once.
+	read    bool
+	problem error
+}
+
+// NewFile reads a file for the first time. What is wrong with it is for Problem to tell.
+func NewFile(path string) *File {
+	f := &File{path: filepath.Clean(path)}
+	f.state.Store(&contents{})
+	f.load(context.Background())
+	return f
+}
+
+// Price implements Source.
+func (f *File) Price(s *template.Template, zone, capacityType string) (float64, bool) {
+	prices := f.state.Load().prices
+	if price, ok := prices[place{s.InstanceType, zone, capacityType}]; ok {
+		return price, true
+	}
+	price, ok := prices[place{s.InstanceType, "", capacityType}]
+	return price, ok
+}
+
+// Sequence implements Source.
+func (f *File) Sequence() uint64 { return f.sequence.Load() }
+
+// Complete implements Source: a file that was never understood may hold any price.
+func (f *File) Complete() bool { return f.state.Load().read }
+
+// Problem says why the file's prices aren't those in use, or nothing.
+func (f *File) Problem() error { return f.state.Load().problem }
+
+// OnChange calls do, which must not block, whenever the prices or Problem have changed.
+func (f *File) OnChange(do func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.observers = append(f.observers, do)
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable: who waits to lead knows the prices too.
+func (f *File) NeedLeaderElection() bool { return false }
+
+// Start follows the file until ctx ends.
+func (f *File) Start(ctx context.Context) error {
+	return filewatch.Follow(ctx, f.path, f.load)
+}
+
+// load reads the file if it differs from the last time.
+func (f *File) load(ctx context.Context) {
+	raw, err := filewatch.Read(f.path, MaxFileSize)
+	f.mu.Lock()
+	before := f.state.Load()
+	if err == nil && before.read && before.problem == nil && bytes.Equal(raw, f.raw) {
+		f.mu.Unlock()
+		return
+	}
+	var prices map[place]float64
+	if err == nil {
+		prices, err = parse(raw)
+	}
+	now := &contents{prices: prices, read: true}
+	if err != nil {
+		now = &contents{prices: before.prices, read: before.read, problem: fmt.Errorf("price file %s: %w; the prices read before stay in use", f.path, err)}
+	} else {
+		f.raw = raw
+	}
+	if before.problem != nil && now.problem != nil && before.problem.Error() == now.problem.Error() {
+		f.mu.Unlock()
+		return
+	}
+	f.state.Store(now)
+	f.sequence.Add(1)
+	observers := f.observers
+	f.mu.Unlock()
+	if now.problem != nil {
+		log.FromContext(ctx).Error(now.problem, "prices can't be read")
+	} else {
+		log.FromContext(ctx).Info("prices read", "prices", len(now.prices))
+	}
+	for _, do := range observers {
+		do()
+	}
+}
+
+// parse understands all of a file or nothing of it.
+func parse(raw []byte) (map[place]float64, error) {
+	var entries []entry
+	if err := yaml.UnmarshalStrict(raw, &entries); err != nil {
+		return nil, fmt.Errorf("it isn't a list of {instanceType, zone, capacityType, price}: %w", err)
+	}
+	prices := make(map[place]float64, len(entries))
+	for i, e := range entries {
+		if e.CapacityType == "" {
+			e.CapacityType = karpv1.CapacityTypeOnDemand
+		}
+		price, err := strconv.ParseFloat(e.Price.String(), 64)
+		p := place{e.InstanceType, e.Zone, e.CapacityType}
+		_, twice := prices[p]
+		switch {
+		case e.InstanceType == "" || len(validation.IsValidLabelValue(e.InstanceType)) > 0:
+			return nil, fmt.Errorf("entry %d: instanceType: %q is not the name of an instance type", i+1, e.InstanceType)
+		case len(validation.IsValidLabelValue(e.Zone)) > 0:
+			return nil, fmt.Errorf("entry %d: zone: %q is not the name of a zone", i+1, e.Zone)
+		case !slices.Contains([]string{karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot}, e.CapacityType):
+			return nil, fmt.Errorf("entry %d: capacityType: %q is neither %s nor %s", i+1, e.CapacityType, karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot)
+		case err != nil || !decimal.MatchString(e.Price.String()):
+			return nil, fmt.Errorf("entry %d: price: %q is not a price in US dollars an hour, such as 0.096", i+1, e.Price)
+		case twice:
+			return nil, fmt.Errorf("entry %d: instanceType %s, zone %q, capacityType %s has a price already", i+1, e.InstanceType, e.Zone, e.CapacityType)
+		}
+		prices[p] = price
+	}
+	return prices, nil
+}

@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package template
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+// The Cluster Autoscaler's annotations for scaling from zero. Karpenter knows the volume limits of nodes that exist only, so that
+// csi-driver is checked and no more.
+// https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/cloudprovider/clusterapi/README.md
+const (
+	capacityPrefix = "capacity.cluster-autoscaler.kubernetes.io/"
+
+	cpuAnnotation      = capacityPrefix + "cpu"
+	memoryAnnotation   = capacityPrefix + "memory"
+	diskAnnotation     = capacityPrefix + "ephemeral-disk"
+	gpuTypeAnnotation  = capacityPrefix + "gpu-type"
+	gpuCountAnnotation = capacityPrefix + "gpu-count"
+	maxPodsAnnotation  = capacityPrefix + "maxPods"
+	labelsAnnotation   = capacityPrefix + "labels"
+	taintsAnnotation   = capacityPrefix + "taints"
+	csiAnnotation      = capacityPrefix + "csi-driver"
+	draAnnotation      = capacityPrefix + "dra-driver"
+)
+
+// What holds where nobody says otherwise, as for the Cluster Autoscaler.
+const (
+	DefaultMaxPods = 110
+	DefaultArch    = karpv1.ArchitectureAmd64
+	DefaultOS      = string(corev1.Linux)
+	// MaxDevices is what a ResourceSlice holds.
+	MaxDevices = 128
+)
+
+var (
+	everything = labels.Everything()
+
+	decimal = regexp.MustCompile(`^[0-9]{1,12}(\.[0-9]{1,12})?$`)
+	// quantity bounds what is parsed: a longer one, or a greater exponent, is nothing that a machine has.
+	quantity = regexp.MustCompile(`^[0-9.]{1,24}([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$`)
+)
+
+// layer is one of the objects that a shape is read from. Later layers override earlier ones.
+type layer struct {
+	object *unstructured.Unstructured
+	// status: the object is an infrastructure template, whose status tells its capacity.
+	status bool
+	labels map[string]string
+	taints []corev1.Taint
+}
+
+// read adds what the objects say. It returns what is wrong with the first malformed value.
+func (s *Template) read(layers ...layer) *InvalidError {
+	for _, l := range layers {
+		if invalid := s.readLayer(l); invalid != nil {
+			return invalid
+		}
+	}
+	// The template may tell the type of the GPUs, and the MachineDeployment their number.
+	kind, _ := lastAnnotation(layers, gpuTypeAnnotation)
+	count, on := lastAnnotation(layers, gpuCountAnnotation)
+	if problem := s.readGPU(kind, count); problem != "" {
+		return s.invalid(on, "annotation "+gpuCountAnnotation, count, problem)
+	}
+	return nil
+}
+
+// lastAnnotation is what the last of the layers that has an annotation says, and that layer.
+func lastAnnotation(layers []layer, key string) (value string, on layer) {
+	for _, l := range layers {
+		if v, ok := l.object.GetAnnotations()[key]; ok {
+			value, on = v, l
+		}
+	}
+	return value, on
+}
+
+// invalid says what is wrong with a value, and on which object.
+func (s *Template) invalid(on layer, key, value, problem string) *InvalidError {
+	e := &InvalidError{Source: s.Source, Key: key, Value: value, Problem: problem}
+	if object := sourceOf(on.object); object.compare(s.Source) != 0 {
+		e.On = object.String()
+	}
+	return e
+}
+
+func (s *Template) readLayer(l layer) *InvalidError {
+	invalid := func(key, value, problem string) *InvalidError { return s.invalid(l, key, value, problem) }
+	if s.Capacity == nil {
+		s.Capacity, s.Labels = corev1.ResourceList{}, map[string]string{}
+	}
+	if l.status {
+		if key, value, problem := s.readStatus(l.object); problem != "" {
+			return invalid(key, value, problem)
+		}
+	}
+	if key, value, problem := s.addLabels(l.labels); problem != "" {
+		return invalid("label "+key, value, problem)
+	}
+	s.Taints = append(s.Taints, l.taints...)
+
+	annotations := l.object.GetAnnotations()
+	for _, a := range annotationReaders {
+		value, ok := annotations[a.key]
+		if !ok {
+			continue
+		}
+		if problem := a.read(s, strings.TrimSpace(value)); problem != "" {
+			return invalid("annotation "+a.key, value, problem)
+		}
+	}
+	return nil
+}
+
+// annotationReaders in the order in which problems are reported. Each returns what is wrong with the value, or nothing.
+var annotationReaders = []struct {
+	key  string
+	read func(s *Template, value string) (problem string)
+}{
+	{cpuAnnotation, capacityReader(corev1.ResourceCPU)},
+	{memoryAnnotation, capacityReader(corev1.ResourceMemory)},
+	{diskAnnotation, capacityReader(corev1.ResourceEphemeralStorage)},
+	{maxPodsAnnotation, func(s *Template, value string) string {
+		pods, err := strconv.ParseInt(value, 10, 32)
+		if err != nil || pods <= 0 {
+			return "is not a positive number of pods"
+		}
+		s.Capacity[corev1.ResourcePods] = *resource.NewQuantity(pods, resource.DecimalSI)
+		return ""
+	}},
+	{labelsAnnotation, func(s *Template, value string) string {
+		set, problem := parseLabels(value)
+		if problem != "" {
+			return problem
+		}
+		if key, v, problem := s.addLabels(set); problem != "" {
+			return fmt.Sprintf("has label %s=%s, which %s", key, v, problem)
+		}
+		return ""
+	}},
+	{taintsAnnotation, func(s *Template, value string) string {
+		taints, problem := parseTaints(value)
+		s.Taints = append(s.Taints, taints...)
+		return problem
+	}},
+	{csiAnnotation, func(_ *Template, value string) string { return volumeLimitsProblem(value) }},
+	{draAnnotation, func(s *Template, value string) string {
+		if len(validation.IsDNS1123Subdomain(value)) > 0 {
+			return "is not the name of a DRA driver, such as gpu.nvidia.com"
+		}
+		s.DeviceDriver = value
+		return ""
+	}},
+	{v1alpha1.PriceAnnotation, priceReader(func(s *Template, price *float64) { s.Price = price })},
+	{v1alpha1.SpotPriceAnnotation, priceReader(func(s *Template, price *float64) { s.SpotPrice = price })},
+	{v1alpha1.InstanceTypeAnnotation, func(s *Template, value string) string {
+		s.InstanceType = value
+		return labelValueProblem(value)
+	}},
+	{clusterv1.AutoscalerMinSizeAnnotation, sizeReader(func(s *Template, size *int) { s.MinSize = size })},
+	{clusterv1.AutoscalerMaxSizeAnnotation, sizeReader(func(s *Template, size *int) { s.MaxSize = size })},
+}
+
+func capacityReader(name corev1.ResourceName) func(*Template, string) string {
+	return func(s *Template, value string) string {
+		q, problem := ParseQuantity(value)
+		if problem == "" {
+			s.Capacity[name] = q
+		}
+		return problem
+	}
+}
+
+func priceReader(set func(*Template, *float64)) func(*Template, string) string {
+	return func(s *Template, value string) string {
+		price, err := strconv.ParseFloat(value, 64)
+		if err != nil || !decimal.MatchString(value) {
+			return "is not a price in US dollars an hour, such as 0.096"
+		}
+		set(s, &price)
+		return ""
+	}
+}
+
+func sizeReader(set func(*Template, *int)) func(*Template, string) string {
+	return func(s *Template, value string) string {
+		size, err := strconv.ParseInt(value, 10, 32)
+		if err != nil || size < 0 {
+			return "is not a number of machines"
+		}
+		n := int(size)
+		set(s, &n)
+		return ""
+	}
+}
+
+// readStatus reads the capacity and node information that an infrastructure provider found out.
+// https://cluster-api.sigs.k8s.io/developer/providers/contracts/infra-machine#inframachinetemplate-support-cluster-autoscaling-from-zero
+func (s *Template) readStatus(object *unstructured.Unstructured) (key, value, problem string) {
+	capacity, _, err := unstructured.NestedMap(object.Object, "status", "capacity")
+	if err != nil {
+		return "status.capacity", "", "is not a map of quantities"
+	}
+	for _, name := range slices.Sorted(maps.Keys(capacity)) {
+		// A quantity may be written as a number too.
+		text := fmt.Sprint(capacity[name])
+		q, problem := ParseQuantity(text)
+		if problem != "" {
+			return "status.capacity." + name, text, problem
+		}
+		s.Capacity[corev1.ResourceName(name)] = q
+	}
+	for field, target := range map[string]*string{"architecture": &s.Arch, "operatingSystem": &s.OS} {
+		text, found, err := unstructured.NestedString(object.Object, "status", "nodeInfo", field)
+		if err != nil {
+			return "status.nodeInfo." + field, "", "is not a string"
+		}
+		if found && text != "" {
+			if problem := labelValueProblem(text); problem != "" {
+				return "status.nodeInfo." + field, text, problem
+			}
+			*target = text
+		}
+	}
+	return "", "", ""
+}
+
+// readGPU needs two annotations to know one resource: the count, and what the count is of. A DRA driver makes devices of them
+// instead of a resource, or beside it.
+func (s *Template) readGPU(kind, count string) string {
+	kind, count = strings.TrimSpace(kind), strings.TrimSpace(count)
+	if count == "" {
+		return ""
+	}
+	q, problem := ParseQuantity(count)
+	switch {
+	case problem != "":
+		return problem
+	case q.IsZero():
+		s.Devices = 0
+		return ""
+	}
+	if s.DeviceDriver != "" {
+		if q.CmpInt64(MaxDevices) > 0 || q.MilliValue()%1000 != 0 {
+			return fmt.Sprintf("is not a number of devices from 0 to %d", MaxDevices)
+		}
+		s.Devices = int(q.Value())
+	}
+	switch {
+	case kind == "" && s.DeviceDriver != "":
+		return ""
+	case kind == "":
+		return fmt.Sprintf("needs annotation %s beside it, such as nvidia.com/gpu", gpuTypeAnnotation)
+	case len(validation.IsQualifiedName(kind)) > 0:
+		return fmt.Sprintf("goes with annotation %s: %q, which is not the name of a resource", gpuTypeAnnotation, kind)
+	}
+	s.Capacity[corev1.ResourceName(kind)] = q
+	return ""
+}
+
+// addLabels takes the labels that other fields hold out of the others.
+func (s *Template) addLabels(set map[string]string) (key, value, problem string) {
+	for _, key := range slices.Sorted(maps.Keys(set)) {
+		value := set[key]
+		// Where a field is set, an empty value would unset it.
+		switch key {
+		case corev1.LabelArchStable, corev1.LabelOSStable, corev1.LabelTopologyZone, corev1.LabelInstanceTypeStable:
+			if value == "" {
+				return key, value, "is empty"
+			}
+		}
+		switch key {
+		case corev1.LabelArchStable:
+			s.Arch = value
+		case corev1.LabelOSStable:
+			s.OS = value
+		case corev1.LabelTopologyZone:
+			s.FailureDomains = []string{value}
+		case corev1.LabelInstanceTypeStable:
+			s.InstanceType = value
+		case corev1.LabelHostname, karpv1.CapacityTypeLabelKey, karpv1.NodePoolLabelKey:
+			return key, value, "is not for a shape to say"
+		default:
+			s.Labels[key] = value
+		}
+	}
+	return "", "", ""
+}
+
+// complete sets what nobody said, and says what is missing. Without an architecture given it is DefaultArch.
+func (s *Template) complete(arch string) *InvalidError {
+	for _, needed := range []struct {
+		name       corev1.ResourceName
+		annotation string
+	}{{corev1.ResourceCPU, cpuAnnotation}, {corev1.ResourceMemory, memoryAnnotation}} {
+		if q, ok := s.Capacity[needed.name]; !ok || q.Sign() <= 0 {
+			return &InvalidError{Source: s.Source, Problem: fmt.Sprintf(
+				"has no %s capacity: status.capacity doesn't tell it; set annotation %s", needed.name, needed.annotation)}
+		}
+	}
+	if q, ok := s.Capacity[corev1.ResourcePods]; !ok || q.Sign() <= 0 {
+		s.Capacity[corev1.ResourcePods] = *resource.NewQuantity(DefaultMaxPods, resource.DecimalSI)
+	}
+	if s.Arch == "" {
+		s.Arch = cmp.Or(arch, DefaultArch)
+	}
+	if s.OS == "" {
+		s.OS = DefaultOS
+	}
+	if s.InstanceType == "" {
+		s.InstanceType = s.Source.Name
+		if problem := labelValueProblem(s.InstanceType); problem != "" {
+			return &InvalidError{Source: s.Source, Problem: fmt.Sprintf(
+				"its name can't be that of an instance type, because it %s; set annotation %s", problem, v1alpha1.InstanceTypeAnnotation)}
+		}
+	}
+	for _, domain := range s.FailureDomains {
+		if problem := labelValueProblem(domain); problem != "" {
+			return &InvalidError{Source: s.Source, Key: "failure domain", Value: domain, Problem: problem}
+		}
+	}
+	if s.MinSize != nil && s.MaxSize != nil && *s.MinSize > *s.MaxSize {
+		return &InvalidError{Source: s.Source, Key: "annotation " + clusterv1.AutoscalerMinSizeAnnotation, Value: strconv.Itoa(*s.MinSize),
+			Problem: fmt.Sprintf("is more than %s: %d", clusterv1.AutoscalerMaxSizeAnnotation, *s.MaxSize)}
+	}
+	return nil
+}
+
+// ParseQuantity reads a quantity that isn't negative, or says what is wrong with it. resource.ParseQuantity accepts exponents that
+// take it minutes to compare.
+func ParseQuantity(value string) (q resource.Quantity, problem string) {
+	if !quantity.MatchString(value) {
+		return q, "is not a quantity"
+	}
+	q, err := resource.ParseQuantity(value)
+	switch {
+	case err != nil:
+		return q, "is not a quantity"
+	case q.AsApproximateFloat64() > 1e18:
+		return resource.Quantity{}, "is more than any machine has"
+	}
+	return q, ""
+}
+
+// parseLabels reads key=value,key=value.
+func parseLabels(value string) (set map[string]string, problem string) {
+	set = map[string]string{}
+	for part := range strings.SplitSeq(value, ",") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			continue
+		}
+		key, v, ok := strings.Cut(part, "=")
+		key, v = strings.TrimSpace(key), strings.TrimSpace(v)
+		if !ok || len(validation.IsQualifiedName(key)) > 0 || len(validation.IsValidLabelValue(v)) > 0 {
+			return nil, fmt.Sprintf("is not a list of labels, such as team=web,tier=front: %q is not a label", part)
+		}
+		set[key] = v
+	}
+	return set, ""
+}
+
+// parseTaints reads key=value:effect,key:effect.
+func parseTaints(value string) (taints []corev1.Taint, problem string) {
+	for part := range strings.SplitSeq(value, ",") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			continue
+		}
+		rest, effect, _ := strings.Cut(part, ":")
+		key, v, _ := strings.Cut(rest, "=")
+		taint := corev1.Taint{Key: key, Value: v, Effect: corev1.TaintEffect(effect)}
+		switch {
+		case taint.Effect != corev1.TaintEffectNoSchedule && taint.Effect != corev1.TaintEffectPreferNoSchedule && taint.Effect != corev1.TaintEffectNoExecute,
+			len(validation.IsQualifiedName(key)) > 0,
+			len(validation.IsValidLabelValue(v)) > 0:
+			return nil, fmt.Sprintf("is not a list of taints, such as dedicated=web:NoSchedule: %q is not a taint", part)
+		}
+		taints = append(taints, taint)
+	}
+	return taints, ""
+}
+
+// volumeLimitsProblem says what is wrong with driver=volumes,driver=volumes.
+func volumeLimitsProblem(value string) string {
+	for part := range strings.SplitSeq(value, ",") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			continue
+		}
+		driver, volumes, _ := strings.Cut(part, "=")
+		if n, err := strconv.ParseInt(volumes, 10, 32); err != nil || n < 0 || len(validation.IsDNS1123Subdomain(driver)) > 0 {
+			return fmt.Sprintf("is not a list of volume limits, such as ebs.csi.aws.com=25: %q is not a volume limit", part)
+		}
+	}
+	return ""
+}
+
+func labelValueProblem(value string) string {
+	switch msgs := validation.IsValidLabelValue(value); {
+	case value == "":
+		return "is empty"
+	case len(msgs) > 0:
+		return "is not the value of a label: " + msgs[0]
+	}
+	return ""
+}
+
+func labelsOf(object *unstructured.Unstructured) labels.Set { return object.GetLabels() }
+
+// IsDevice tells an extended resource, such as nvidia.com/gpu, from what every machine has.
+func IsDevice(name corev1.ResourceName) bool { return strings.Contains(string(name), "/") }

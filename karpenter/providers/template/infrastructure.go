@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package template
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+// templates are infrastructure machine templates, chosen by kind and labels.
+type templates struct{ Config }
+
+func (t templates) find(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, found *Found) error {
+	for i, selector := range nodeClass.Spec.InfrastructureTemplateSelectors {
+		matches, err := metav1.LabelSelectorAsSelector(&selector.Selector)
+		if err != nil {
+			found.SelectorErrs = append(found.SelectorErrs, fmt.Errorf("spec.infrastructureTemplateSelectors[%d].selector: %w", i, err))
+			continue
+		}
+		gk := schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind}
+		objects, err := t.list(ctx, gk, found)
+		if err != nil {
+			return err
+		}
+		for _, template := range objects {
+			if !matches.Matches(labelsOf(template)) {
+				continue
+			}
+			found.Matching = append(found.Matching, sourceOf(template))
+			shape, invalid := t.read(template, nodeClass.Spec.DefaultArchitecture)
+			found.add(shape, invalid)
+		}
+	}
+	return nil
+}
+
+func (t templates) read(template *unstructured.Unstructured, arch string) (Template, *InvalidError) {
+	shape := Template{Source: sourceOf(template), Paused: annotations.HasPaused(template)}
+	if invalid := shape.setTemplate(template); invalid != nil {
+		return Template{}, invalid
+	}
+	if invalid := shape.read(layer{object: template, status: true}); invalid != nil {
+		return Template{}, invalid
+	}
+	return shape, shape.complete(arch)
+}
+
+// setTemplate says what machines are cloned from.
+func (s *Template) setTemplate(template *unstructured.Unstructured) *InvalidError {
+	hash, err := contentHash(template)
+	if err != nil {
+		return &InvalidError{Source: s.Source, Problem: err.Error()}
+	}
+	s.Template, s.ContentHash = template, hash
+	return nil
+}
+
+// list returns the objects of a kind that belong to the Cluster or to none, and are not being deleted. That the kind can't be
+// read is noted in found.
+func (c Config) list(ctx context.Context, gk schema.GroupKind, found *Found) ([]*unstructured.Unstructured, error) {
+	objects, err := c.Objects.List(ctx, gk, everything)
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		found.unreadable(err)
+		return nil, nil
+	}
+	var ours []*unstructured.Unstructured
+	for _, object := range objects {
+		if object.GetDeletionTimestamp() == nil && c.belongs(object) {
+			ours = append(ours, object)
+		}
+	}
+	found.Existing[gk] = len(ours)
+	return ours, nil
+}
+
+// belongs tells whether an object isn't another Cluster's.
+func (c Config) belongs(object *unstructured.Unstructured) bool {
+	if name, ok := object.GetLabels()[clusterv1.ClusterNameLabel]; ok && name != c.ClusterName {
+		return false
+	}
+	for _, owner := range object.GetOwnerReferences() {
+		gv, err := schema.ParseGroupVersion(owner.APIVersion)
+		if err == nil && gv.Group == ClusterKind.Group && owner.Kind == ClusterKind.Kind && owner.Name != c.ClusterName {
+			return false
+		}
+	}
+	return true
+}
+
+func sourceOf(object *unstructured.Unstructured) Source {
+	return Source{
+		GroupKind:        object.GroupVersionKind().GroupKind(),
+		Namespace:        object.GetNamespace(),
+		Name:             object.GetName(),
+		UID:              object.GetUID(),
+		ResourceVersions: object.GetResourceVersion(),
+	}
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package template
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+func TestGPUOfLayers(t *testing.T) {
+	// read makes a shape of a template and of a MachineDeployment that have these annotations.
+	read := func(template, deployment map[string]string) (*Template, *InvalidError) {
+		below := annotated(template)
+		above := &unstructured.Unstructured{}
+		above.SetGroupVersionKind(MachineDeploymentKind.WithVersion("v1beta2"))
+		above.SetName("workers")
+		above.SetAnnotations(deployment)
+		s := &Template{Source: sourceOf(above)}
+		return s, s.read(layer{object: below, status: true}, layer{object: above})
+	}
+	for name, tc := range map[string]struct {
+		template, deployment map[string]string
+		want                 map[string]int64
+	}{
+		"When the template tells the type and the MachineDeployment the number, it should put them together": {
+			map[string]string{gpuTypeAnnotation: "nvidia.com/gpu"}, map[string]string{gpuCountAnnotation: "2"}, map[string]int64{"nvidia.com/gpu": 2},
+		},
+		"When the template tells the number and the MachineDeployment the type, it should put them together": {
+			map[string]string{gpuCountAnnotation: "2"}, map[string]string{gpuTypeAnnotation: "nvidia.com/gpu"}, map[string]int64{"nvidia.com/gpu": 2},
+		},
+		"When both tell both, it should take the MachineDeployment's and nothing of the template's": {
+			map[string]string{gpuTypeAnnotation: "nvidia.com/gpu", gpuCountAnnotation: "2"},
+			map[string]string{gpuTypeAnnotation: "amd.com/gpu", gpuCountAnnotation: "1"}, map[string]int64{"amd.com/gpu": 1},
+		},
+		"When the MachineDeployment says that there are none, it should have none": {
+			map[string]string{gpuTypeAnnotation: "nvidia.com/gpu", gpuCountAnnotation: "2"}, map[string]string{gpuCountAnnotation: "0"}, map[string]int64{},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, invalid := read(tc.template, tc.deployment)
+			if invalid != nil {
+				t.Fatal(invalid)
+			}
+			got := map[string]int64{}
+			for resource, quantity := range s.Capacity {
+				if IsDevice(resource) {
+					got[string(resource)] = quantity.Value()
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("devices (-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("When the number lacks a type, it should name the object that has the number", func(t *testing.T) {
+		_, invalid := read(map[string]string{gpuCountAnnotation: "2"}, nil)
+		if invalid == nil || !strings.Contains(invalid.Error(), "MachineDeployment /workers: TestMachineTemplate clusters-blue/") {
+			t.Errorf("got %v", invalid)
+		}
+		_, invalid = read(nil, map[string]string{gpuCountAnnotation: "2"})
+		if invalid == nil || strings.Contains(invalid.Error(), "TestMachineTemplate") {
+			t.Errorf("got %v", invalid)
+		}
+	})
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package template
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/informer"
+)
+
+// ErrNoBootstrap means that the node class says nothing about bootstrap, and a shape has none of its own.
+var ErrNoBootstrap = errors.New("spec.bootstrap isn't set, and infrastructure templates have no bootstrap of their own")
+
+// ErrNotProvisioned means that the Cluster's infrastructure isn't provisioned (yet, or again after the Cluster was moved to
+// another management cluster), so that its failure domains aren't known.
+var ErrNotProvisioned = errors.New("the Cluster's infrastructure isn't provisioned yet")
+
+// Kinds of Cluster API that this package reads.
+var (
+	ClusterKind           = schema.GroupKind{Group: "cluster.x-k8s.io", Kind: "Cluster"}
+	MachineDeploymentKind = schema.GroupKind{Group: "cluster.x-k8s.io", Kind: "MachineDeployment"}
+)
+
+// Config of a Resolver.
+type Config struct {
+	// Objects reads the control-plane namespace of the management cluster. Its Versions have to name the version of
+	// cluster.x-k8s.io that this package understands: see Versions.
+	Objects *informer.Set
+	// ClusterName is the Cluster that machines are made for. What belongs to another one is never a shape.
+	ClusterName string
+	// Secrets reads, without a cache, the metadata of the Secret that a node class names as bootstrap data. A Secret that may not be
+	// read may not be used: a machine would hand its content to whoever may name it in a node class.
+	Secrets client.Reader
+	// Namespace is the control-plane namespace.
+	Namespace string
+}
+
+// Versions of API groups that are read as Go types.
+var Versions = map[string]string{"cluster.x-k8s.io": "v1beta2"}
+
+// Resolver finds the shapes that a node class selects.
+type Resolver struct {
+	Config
+	finders []finder
+}
+
+// finder is one kind of shape source.
+type finder interface {
+	// find adds what the node class selects to found, without bootstrap where the source has none of its own. The error is
+	// that of ctx, and nothing else.
+	find(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, found *Found) error
+}
+
+// NewResolver returns a resolver of every kind of shape source.
+func NewResolver(config Config) *Resolver {
+	return &Resolver{Config: config, finders: []finder{
+		templates{config},
+		machineDeployments{config},
+	}}
+}
+
+// Resolve finds the shapes that a node class selects. A source that is malformed, and a kind that can't be read, is reported in
+// Found; the error is that of ctx, and nothing else.
+func (r *Resolver) Resolve(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) (*Found, error) {
+	found := &Found{Existing: map[schema.GroupKind]int{}}
+	for _, f := range r.finders {
+		if err := f.find(ctx, nodeClass, found); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.bootstrap(ctx, nodeClass, found); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(found.Matching, Source.compare)
+	found.Matching = slices.CompactFunc(found.Matching, func(a, b Source) bool { return a.compare(b) == 0 })
+	slices.SortFunc(found.Shapes, func(a, b Template) int { return a.Source.compare(b.Source) })
+	// A source that two selectors choose is one shape.
+	found.Shapes = slices.CompactFunc(found.Shapes, func(a, b Template) bool { return a.Source.compare(b.Source) == 0 })
+	slices.SortFunc(found.Invalid, func(a, b *InvalidError) int { return a.Source.compare(b.Source) })
+	found.Invalid = slices.CompactFunc(found.Invalid, func(a, b *InvalidError) bool { return a.Source.compare(b.Source) == 0 })
+	return found, nil
+}
+
+// Cluster reads what shapes need to know of the Cluster. The error is a NotFound, an *informer.UnreadableError,
+// ErrNotProvisioned, or that of ctx.
+func (r *Resolver) Cluster(ctx context.Context) (Cluster, error) {
+	u, err := r.Objects.Get(ctx, ClusterKind, r.ClusterName)
+	if err != nil {
+		return Cluster{}, err
+	}
+	cluster := &clusterv1.Cluster{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, cluster); err != nil {
+		return Cluster{}, fmt.Errorf("decoding Cluster %s/%s: %w", u.GetNamespace(), u.GetName(), err)
+	}
+	if !ptr.Deref(cluster.Status.Initialization.InfrastructureProvisioned, false) {
+		return Cluster{}, ErrNotProvisioned
+	}
+	c := Cluster{Paused: annotations.IsPaused(cluster, cluster), Deleting: !cluster.DeletionTimestamp.IsZero()}
+	for _, domain := range cluster.Status.FailureDomains {
+		c.FailureDomains = append(c.FailureDomains, domain.Name)
+	}
+	slices.Sort(c.FailureDomains)
+	c.FailureDomains = slices.Compact(c.FailureDomains)
+	return c, nil
+}
+
+// bootstrap gives the node class's own bootstrap to the shapes that brought none.
+func (r *Resolver) bootstrap(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, found *Found) error {
+	lacking := func(s Template) bool { return !s.Bootstrap.IsDefined() }
+	if !slices.ContainsFunc(found.Shapes, lacking) {
+		return nil
+	}
+	bootstrap, err := r.nodeClassBootstrap(ctx, nodeClass)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	found.BootstrapErr = err
+	for i := range found.Shapes {
+		if lacking(found.Shapes[i]) {
+			found.Shapes[i].Bootstrap = bootstrap
+		}
+	}
+	return nil
+}
+
+func (r *Resolver) nodeClassBootstrap(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) (Bootstrap, error) {
+	spec := nodeClass.Spec.Bootstrap
+	switch {
+	case spec == nil || (spec.ConfigTemplateRef == nil && spec.DataSecretName == ""):
+		return Bootstrap{}, ErrNoBootstrap
+	case spec.ConfigTemplateRef != nil:
+		return templateBootstrap(ctx, r.Objects, schema.GroupKind{Group: spec.ConfigTemplateRef.APIGroup, Kind: spec.ConfigTemplateRef.Kind}, spec.ConfigTemplateRef.Name)
+	default:
+		secret := &metav1.PartialObjectMetadata{}
+		secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+		if err := r.Secrets.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: spec.DataSecretName}, secret); err != nil {
+			return Bootstrap{}, err
+		}
+		return secretBootstrap(spec.DataSecretName), nil
+	}
+}
+
+func templateBootstrap(ctx context.Context, objects *informer.Set, gk schema.GroupKind, name string) (Bootstrap, error) {
+	template, err := objects.Get(ctx, gk, name)
+	if err != nil {
+		return Bootstrap{}, err
+	}
+	hash, err := contentHash(template)
+	if err != nil {
+		return Bootstrap{}, err
+	}
+	return Bootstrap{ConfigTemplate: template, Hash: hash}, nil
+}
+
+func secretBootstrap(name string) Bootstrap {
+	return Bootstrap{DataSecretName: name, Hash: hashOf([]byte("secret/" + name))}
+}
+
+// contentHash is of what a template's clones are made from, in JSON with ordered keys: status, labels and annotations of
+// the template itself don't count.
+func contentHash(template *unstructured.Unstructured) (string, error) {
+	content, found, err := unstructured.NestedFieldNoCopy(template.Object, "spec", "template")
+	if err != nil || !found {
+		return "", fmt.Errorf("%s %s/%s has no spec.template", template.GetKind(), template.GetNamespace(), template.GetName())
+	}
+	raw, err := json.Marshal(content)
+	if err != nil {
+		return "", fmt.Errorf("hashing spec.template of %s %s/%s: %w", template.GetKind(), template.GetNamespace(), template.GetName(), err)
+	}
+	return hashOf(raw), nil
+}
+
+// hashRule begins every hash, so that hashes of different rules aren't compared: an upgrade of the provider drifts no fleet. It has
+// to be raised, to "v2:", whenever contentHash or secretBootstrap gives another result for the same content. The first rule's is
+// empty, because there are machines whose hashes have none.
+const hashRule = ""
+
+// hashOf is the first half of a SHA-256 in hexadecimal: 32 characters, which a label can hold too.
+func hashOf(raw []byte) string {
+	sum := sha256.Sum256(raw)
+	return hashRule + hex.EncodeToString(sum[:16])
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package environment
+
+import (
+	"sync"
+
+	"sigs.k8s.io/karpenter/pkg/events"
+)
+
+// Recorder keeps what is published.
+type Recorder struct {
+	mu     sync.Mutex
+	events []events.Event
+}
+
+var _ events.Recorder = (*Recorder)(nil)
+
+// Publish implements events.Recorder.
+func (r *Recorder) Publish(published ...events.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, published...)
+}
+
+// Reasons of what was published, in order.
+func (r *Recorder) Reasons() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	reasons := make([]string, len(r.events))
+	for i, event := range r.events {
+		reasons[i] = event.Reason
+	}
+	return reasons
+}
+
+// Messages of what was published, in order.
+func (r *Recorder) Messages() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	messages := make([]string, len(r.events))
+	for i, event := range r.events {
+		messages[i] = event.Message
+	}
+	return messages
+}
