@@ -50,6 +50,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
+	"github.com/autonode-io/autonode/karpenter/providers/kubeadm"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/maxsize"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
@@ -190,6 +191,10 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 		Mapper:     management.GetRESTMapper(),
 		Namespace:  opts.Namespace,
 	}
+	caCertHashes, err := kubeadm.CACertHashes(guest.GetConfig())
+	if err != nil {
+		return nil, err
+	}
 	p.machines = machine.New(machine.Config{
 		Management:  management.GetClient(),
 		Live:        management.GetAPIReader(),
@@ -197,6 +202,8 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 		ClusterName: opts.ClusterName,
 		Tokens:      bootstraptoken.Minter{Guest: guest.GetClient(), Clock: guest.Clock},
 		ChildKinds:  kinds.List,
+
+		CACertHashes: caCertHashes,
 	})
 	if p.maxSizes, err = maxsize.Watch(ctx, management.GetCache(), p.machines.Owns, guest.Clock); err != nil {
 		return nil, fmt.Errorf("counting Machines: %w", err)

@@ -235,6 +235,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		Taints:                 sh.Taints,
 		BootstrapPatches:       nodeClass.Spec.BootstrapPatches,
 		Kubelet:                nodeClass.Spec.Kubelet,
+		JoinWithin:             nodeClass.Spec.Deadlines.LaunchOrDefault() + nodeClass.Spec.Deadlines.RegistrationOrDefault(),
 		MaxPods:                int32(min(chosen.choice.InstanceType.Capacity.Pods().Value(), 1<<30)),
 		Labels:                 map[string]string{},
 		Annotations: map[string]string{

@@ -189,6 +189,7 @@ func (p *clusterAPI) managementAccess(ctx context.Context, guest string) (string
 			rbacv1.PolicyRule{APIGroups: []string{group.name}, Resources: []string{group.child},
 				Verbs: []string{"get", "list", "watch", "create", "patch", "delete"}})
 	}
+	role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"create"}})
 	binding, err := karpenterassets.RoleBinding()
 	if err != nil {
 		return "", err

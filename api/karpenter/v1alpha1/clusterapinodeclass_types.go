@@ -3,6 +3,8 @@
 package v1alpha1
 
 import (
+	"time"
+
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -157,6 +159,25 @@ type Deadlines struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('24h')",message="registration has to be a time between 1m and 24h, such as 40m"
 	Registration *metav1.Duration `json:"registration,omitempty"`
+}
+
+// DefaultDeadline is that of a node class that has none of its own, for the launch and for the registration each.
+const DefaultDeadline = 15 * time.Minute
+
+// LaunchOrDefault is how long a launch may take.
+func (d *Deadlines) LaunchOrDefault() time.Duration {
+	if d == nil || d.Launch == nil {
+		return DefaultDeadline
+	}
+	return d.Launch.Duration
+}
+
+// RegistrationOrDefault is how long a registration may take.
+func (d *Deadlines) RegistrationOrDefault() time.Duration {
+	if d == nil || d.Registration == nil {
+		return DefaultDeadline
+	}
+	return d.Registration.Duration
 }
 
 // FailureReason says what a condition's reason means.

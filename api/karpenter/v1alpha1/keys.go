@@ -53,8 +53,21 @@ const (
 	// BootstrapTokenIDAnnotation is on a Machine: the public part of the one bootstrap token that it may join the guest cluster with. It is
 	// written when the Machine is made and never changed. Without it any bootstrap token will do that isn't of BootstrapTokenGroup.
 	BootstrapTokenIDAnnotation = Group + "/bootstrap-token-id"
+	// BootstrapDataAnnotation is on a KubeadmConfigTemplate: who renders the bootstrap data of machines that join with it,
+	// BootstrapDataFromKarpenter or BootstrapDataFromProvider. Without it Karpenter does where it can.
+	BootstrapDataAnnotation = Group + "/bootstrap-data"
 	// MachineAnnotation is on a NodeClaim: the Machine that it became, as <namespace>/<name>.
 	MachineAnnotation = Group + "/machine"
+)
+
+const (
+	// BootstrapDataFromKarpenter makes Karpenter render bootstrap data, with the library of Cluster API's kubeadm bootstrap provider, where it
+	// needs to read nothing else for it: one Secret for each machine, and no KubeadmConfig.
+	BootstrapDataFromKarpenter = "Karpenter"
+	// BootstrapDataFromProvider leaves it to the bootstrap provider, with a KubeadmConfig for each machine.
+	BootstrapDataFromProvider = "Provider"
+	// BootstrapSecretPrefix begins the name of each Secret that Karpenter creates in the control-plane namespace. The rest is its token's ID.
+	BootstrapSecretPrefix = "karpenter-bootstrap-"
 )
 
 const (

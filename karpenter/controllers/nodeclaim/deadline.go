@@ -22,8 +22,6 @@ import (
 )
 
 const (
-	// DefaultDeadline is that of a node class that has none of its own, for the launch and for the registration each.
-	DefaultDeadline = 15 * time.Minute
 	// prolongAfter leaves Karpenter's caches enough time to hear of it before it would give up.
 	prolongAfter = 10 * time.Minute
 	// lookAgain is for a cache that lags behind what the management cluster says.
@@ -102,10 +100,7 @@ func (d *deadline) suspend(ctx context.Context, nodeClaim *karpv1.NodeClaim) err
 // and their reasons aren't: a provider that tries forever changes them forever.
 func (d *deadline) stage(nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) stage {
 	limits := nodeClass.Spec.Deadlines
-	if limits == nil {
-		limits = &v1alpha1.Deadlines{}
-	}
-	s := stage{reason: LaunchTimeoutReason, missing: "machine", limit: limitOr(limits.Launch)}
+	s := stage{reason: LaunchTimeoutReason, missing: "machine", limit: limits.LaunchOrDefault()}
 	start := m.CreationTimestamp.Time
 	if ready := machine.Condition(m, clusterv1.MachineBootstrapConfigReadyCondition); ready.Status == metav1.ConditionTrue && start.Before(ready.LastTransitionTime.Time) {
 		start = ready.LastTransitionTime.Time
@@ -115,7 +110,7 @@ func (d *deadline) stage(nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.Cluste
 		}
 	}
 	if m.Spec.ProviderID != "" {
-		s = stage{reason: RegistrationTimeoutReason, missing: "node", limit: limitOr(limits.Registration)}
+		s = stage{reason: RegistrationTimeoutReason, missing: "node", limit: limits.RegistrationOrDefault()}
 		start = d.Clock.Now()
 		if provisioned := nodeClaim.StatusConditions().Get(ConditionMachineProvisioned); provisioned.IsTrue() {
 			start = provisioned.LastTransitionTime.Time
@@ -129,13 +124,6 @@ func (d *deadline) stage(nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.Cluste
 	}
 	s.end = start.Add(s.limit)
 	return s
-}
-
-func limitOr(limit *metav1.Duration) time.Duration {
-	if limit == nil {
-		return DefaultDeadline
-	}
-	return limit.Duration
 }
 
 func paused(m *clusterv1.Machine) bool {

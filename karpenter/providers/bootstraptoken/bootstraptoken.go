@@ -19,9 +19,13 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// Lifetime of a token, as Cluster API's kubeadm bootstrap provider has it by default. That provider extends it for as long as the Machine has
-// no Node.
-const Lifetime = 15 * time.Minute
+const (
+	// Lifetime of a token, as Cluster API's kubeadm bootstrap provider has it by default. That provider extends it for as long as the Machine
+	// has no Node.
+	Lifetime = 15 * time.Minute
+	// MaxLifetime of a token. The guest's admission policy allows an hour; clocks may differ by the rest.
+	MaxLifetime = 50 * time.Minute
+)
 
 // attempts to find an ID that no other token has: there are 36^6.
 const attempts = 3
@@ -33,8 +37,9 @@ type Minter struct {
 	Clock clock.PassiveClock
 }
 
-// Mint makes a token for the machine of a NodeClaim, and returns it as "<ID>.<secret>". Each call makes another one.
-func (m Minter) Mint(ctx context.Context, nodeClaim string) (string, error) {
+// Mint makes a token for the machine of a NodeClaim that expires after a lifetime, and returns it as "<ID>.<secret>". Each call makes another
+// one.
+func (m Minter) Mint(ctx context.Context, nodeClaim string, lifetime time.Duration) (string, error) {
 	for attempt := 1; ; attempt++ {
 		token, err := bootstraputil.GenerateBootstrapToken()
 		if err != nil {
@@ -44,7 +49,7 @@ func (m Minter) Mint(ctx context.Context, nodeClaim string) (string, error) {
 		if len(parts) != 3 {
 			return "", fmt.Errorf("generating a bootstrap token: it isn't of the form %s", bootstrapapi.BootstrapTokenPattern)
 		}
-		err = m.Guest.Create(ctx, m.secret(parts[1], parts[2], nodeClaim))
+		err = m.Guest.Create(ctx, m.secret(parts[1], parts[2], nodeClaim, m.Clock.Now().Add(lifetime)))
 		if err == nil {
 			return token, nil
 		}
@@ -55,14 +60,14 @@ func (m Minter) Mint(ctx context.Context, nodeClaim string) (string, error) {
 }
 
 // secret is what the admission policy about Karpenter's bootstrap tokens allows, and nothing else.
-func (m Minter) secret(id, secret, nodeClaim string) *corev1.Secret {
+func (m Minter) secret(id, secret, nodeClaim string, expiration time.Time) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: bootstraputil.BootstrapTokenSecretName(id)},
 		Type:       bootstrapapi.SecretTypeBootstrapToken,
 		Data: map[string][]byte{
 			bootstrapapi.BootstrapTokenIDKey:               []byte(id),
 			bootstrapapi.BootstrapTokenSecretKey:           []byte(secret),
-			bootstrapapi.BootstrapTokenExpirationKey:       []byte(m.Clock.Now().UTC().Add(Lifetime).Format(time.RFC3339)),
+			bootstrapapi.BootstrapTokenExpirationKey:       []byte(expiration.UTC().Format(time.RFC3339)),
 			bootstrapapi.BootstrapTokenUsageSigningKey:     []byte("true"),
 			bootstrapapi.BootstrapTokenUsageAuthentication: []byte("true"),
 			bootstrapapi.BootstrapTokenExtraGroupsKey:      []byte(v1alpha1.BootstrapTokenGroups),

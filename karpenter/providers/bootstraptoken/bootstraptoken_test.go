@@ -60,7 +60,7 @@ func TestMint(t *testing.T) {
 		made := &guest{}
 		minter := bootstraptoken.Minter{Guest: made, Clock: clock}
 		for range 2 {
-			token, err := minter.Mint(t.Context(), "web-1")
+			token, err := minter.Mint(t.Context(), "web-1", bootstraptoken.Lifetime)
 			g.Expect(err).NotTo(HaveOccurred())
 			secret := made.made[len(made.made)-1]
 			g.Expect(string(secret.Data["token-id"]) + "." + string(secret.Data["token-secret"])).To(Equal(token))
@@ -74,7 +74,7 @@ func TestMint(t *testing.T) {
 	t.Run("When the ID is taken, it should try another one", func(t *testing.T) {
 		g := NewWithT(t)
 		made := &guest{errs: []error{taken, taken}}
-		_, err := bootstraptoken.Minter{Guest: made, Clock: clock}.Mint(t.Context(), "web-1")
+		_, err := bootstraptoken.Minter{Guest: made, Clock: clock}.Mint(t.Context(), "web-1", bootstraptoken.Lifetime)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(made.made).To(HaveLen(1))
 	})
@@ -87,7 +87,7 @@ func TestMint(t *testing.T) {
 		t.Run("When "+name+", it should say so and mint nothing", func(t *testing.T) {
 			g := NewWithT(t)
 			made := &guest{errs: errs}
-			_, err := bootstraptoken.Minter{Guest: made, Clock: clock}.Mint(t.Context(), "web-1")
+			_, err := bootstraptoken.Minter{Guest: made, Clock: clock}.Mint(t.Context(), "web-1", bootstraptoken.Lifetime)
 			g.Expect(err).To(MatchError(ContainSubstring("creating the Secret of a bootstrap token in the guest")))
 			g.Expect(made.made).To(BeEmpty())
 		})

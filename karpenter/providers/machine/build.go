@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,6 +51,8 @@ type Plan struct {
 	Images nodeimage.Images
 	// Kubelet settings that go into bootstrap kinds that are known or patched.
 	Kubelet *v1alpha1.KubeletConfiguration
+	// JoinWithin is how long the machine may take until its node registers: what its bootstrap token has to live. 0 for the default.
+	JoinWithin time.Duration
 	// MaxPods of the node, 0 to leave it to the bootstrap template.
 	MaxPods int32
 	// Deletion is passed on to the Machine.
@@ -113,6 +116,9 @@ func build(plan Plan) (*Objects, error) {
 	if plan.BootstrapTemplate == nil {
 		bootstrap.DataSecretName = ptr.To(plan.DataSecretName)
 	} else {
+		if err := checkBootstrapData(plan.BootstrapTemplate); err != nil {
+			return nil, fmt.Errorf("%s %s: %w", plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(), err)
+		}
 		objects.Bootstrap, err = clone(plan, plan.BootstrapTemplate, labels, annotations)
 		if err != nil {
 			return nil, fmt.Errorf("cloning %s %s: %w", plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(), err)

@@ -57,6 +57,9 @@ type Config struct {
 	ClusterName string
 	// Tokens mints the bootstrap tokens that machines join with.
 	Tokens bootstraptoken.Minter
+	// CACertHashes pin the guest's certificate authorities for machines that join it. Without them the bootstrap provider renders all bootstrap
+	// data.
+	CACertHashes []string
 	// ChildKinds returns the kinds that infrastructure machines and bootstrap configs can have. They are asked for what is
 	// left of a NodeClaim whose Machine never came.
 	ChildKinds func(ctx context.Context) []schema.GroupVersionKind
@@ -140,19 +143,15 @@ func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(objects.Machine), ErrPaused)
 	}
 	uid := plan.NodeClaim.UID
-	_, machine, err := p.createChild(ctx, objects.Infrastructure, uid)
+	infrastructure, machine, err := p.createChild(ctx, objects.Infrastructure, uid)
 	if err != nil || machine != nil {
 		return machine, err
 	}
 	if objects.Bootstrap != nil {
-		if err := p.giveToken(ctx, objects.Bootstrap); err != nil {
-			return nil, err
-		}
-		config, machine, err := p.createChild(ctx, objects.Bootstrap, uid)
+		machine, err := p.createBootstrap(ctx, plan, objects, infrastructure)
 		if err != nil || machine != nil {
 			return machine, err
 		}
-		fixToken(objects, config)
 	}
 	machine = objects.Machine
 	err = p.Management.Create(ctx, machine, FieldOwner)
@@ -169,6 +168,24 @@ func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(objects.Machine), err)
 	}
 	return machine, nil
+}
+
+// createBootstrap makes what the machine is bootstrapped from: a Secret, or a config that the bootstrap provider makes one of. When the Machine is
+// there already, it returns that.
+func (p *Provider) createBootstrap(ctx context.Context, plan Plan, objects *Objects, infrastructure *unstructured.Unstructured) (*clusterv1.Machine, error) {
+	rendered, err := p.renderBootstrap(ctx, plan, objects, infrastructure)
+	if err != nil || rendered {
+		return nil, err
+	}
+	if err := p.giveToken(ctx, objects.Bootstrap); err != nil {
+		return nil, err
+	}
+	config, machine, err := p.createChild(ctx, objects.Bootstrap, plan.NodeClaim.UID)
+	if err != nil || machine != nil {
+		return machine, err
+	}
+	fixToken(objects.Machine, tokenOf(config))
+	return nil, nil //nolint:nilnil // it is made, and the Machine isn't yet
 }
 
 // refusesTaints tells whether a Machine was refused because of its spec.taints.
@@ -193,9 +210,10 @@ func (p *Provider) createChild(ctx context.Context, child *unstructured.Unstruct
 }
 
 func (p *Provider) createOrFind(ctx context.Context, child *unstructured.Unstructured, uid types.UID) (*unstructured.Unstructured, *clusterv1.Machine, error) {
-	err := p.Management.Create(ctx, child.DeepCopy(), FieldOwner)
+	created := child.DeepCopy()
+	err := p.Management.Create(ctx, created, FieldOwner)
 	if !apierrors.IsAlreadyExists(err) {
-		return child, nil, err
+		return created, nil, err
 	}
 	existing := &unstructured.Unstructured{}
 	existing.SetGroupVersionKind(child.GroupVersionKind())

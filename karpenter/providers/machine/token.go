@@ -8,6 +8,7 @@ import (
 	"maps"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
@@ -28,7 +29,7 @@ func (p *Provider) giveToken(ctx context.Context, config *unstructured.Unstructu
 	if config == nil || !KnownBootstrap(config.GroupVersionKind().Group, config.GetKind()) || joinsByItself(config) {
 		return nil
 	}
-	token, err := p.Tokens.Mint(ctx, config.GetName())
+	token, err := p.Tokens.Mint(ctx, config.GetName(), bootstraptoken.Lifetime)
 	if err != nil {
 		return err
 	}
@@ -58,16 +59,13 @@ func tokenOf(config *unstructured.Unstructured) string {
 
 // fixToken writes the public part of the token that a machine joins with on its Machine, before that is made: it is the only one that the
 // operator accepts from it.
-func fixToken(objects *Objects, config *unstructured.Unstructured) {
-	if config == nil {
-		return
-	}
-	if id, ok := bootstraptoken.ID(tokenOf(config)); ok {
-		annotations := maps.Clone(objects.Machine.Annotations)
+func fixToken(machine *clusterv1.Machine, token string) {
+	if id, ok := bootstraptoken.ID(token); ok {
+		annotations := maps.Clone(machine.Annotations)
 		if annotations == nil {
 			annotations = map[string]string{}
 		}
 		annotations[v1alpha1.BootstrapTokenIDAnnotation] = id
-		objects.Machine.Annotations = annotations
+		machine.Annotations = annotations
 	}
 }

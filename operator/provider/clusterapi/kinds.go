@@ -66,6 +66,9 @@ var (
 	infrastructureVerbs = []string{"get", "list", "watch", "create", "delete"}
 )
 
+// kubeadm is the resource of bootstrap configs whose data Karpenter can render.
+var kubeadm = schema.GroupResource{Group: "bootstrap.cluster.x-k8s.io", Resource: "kubeadmconfigs"}
+
 // naming is how a template's kind came to be named.
 type naming struct {
 	// demanded says that the HostedCluster names it, and not only a MachineDeployment that it selects.
@@ -110,6 +113,10 @@ func (g groups) role(ctx context.Context, in provider.Input) (*rbacv1.Role, erro
 	role.Rules = append(role.Rules, rulesFor(read, templateVerbs)...)
 	role.Rules = append(role.Rules, rulesFor(bootstraps, bootstrapVerbs)...)
 	role.Rules = append(role.Rules, rulesFor(infrastructure, infrastructureVerbs)...)
+	if bootstraps[kubeadm.Group].Has(kubeadm.Resource) {
+		// Karpenter renders their bootstrap data itself where it can. A policy in the management cluster bounds which Secrets it may create.
+		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"create"}})
+	}
 	finding, err := checkSecret(ctx, in)
 	if err != nil {
 		return nil, err
