@@ -150,6 +150,8 @@ type Environment struct {
 	Guest cluster.Cluster
 
 	InfrastructureTemplate, BootstrapTemplate *unstructured.Unstructured
+	// CACertHashes are what Machines gives a provider: with some, it renders bootstrap data itself.
+	CACertHashes []string
 }
 
 // New makes an environment that ends with the test.
@@ -357,6 +359,8 @@ func (s *Environment) Machines(management client.Client) *machine.Provider {
 		ClusterName: s.Cluster.Name,
 		Tokens:      bootstraptoken.Minter{Guest: s.Admin, Clock: clock.RealClock{}},
 		ChildKinds:  ChildKinds,
+
+		CACertHashes: s.CACertHashes,
 	})
 }
 

@@ -29,6 +29,8 @@ func failing(s *environment.Environment, calls *environment.Calls) *machine.Prov
 		ClusterName: s.Cluster.Name,
 		Tokens:      bootstraptoken.Minter{Guest: calls.Client(s.Admin), Clock: clock.RealClock{}},
 		ChildKinds:  environment.ChildKinds,
+
+		CACertHashes: s.CACertHashes,
 	})
 }
 
@@ -57,7 +59,17 @@ func owned(t *testing.T, s *environment.Environment, nodeClaim *karpv1.NodeClaim
 
 func TestReplay(t *testing.T) {
 	one := map[string]int{environment.TestMachine.Kind: 1, environment.KubeadmConfig.Kind: 1, machineKind.Kind: 1}
+	testReplay(t, environment.New(t), one)
+}
+
+func TestReplayRendered(t *testing.T) {
 	s := environment.New(t)
+	render(s)
+	testReplay(t, s, map[string]int{environment.TestMachine.Kind: 1, machineKind.Kind: 1})
+}
+
+// testReplay shows that a Create or Delete that fails anywhere can be called again. one is what a NodeClaim has in the end.
+func testReplay(t *testing.T, s *environment.Environment, one map[string]int) {
 	for objects := range int64(4) {
 		for _, lost := range []bool{false, true} {
 			what := map[bool]string{false: "fails", true: "takes place and its answer is lost"}[lost]
