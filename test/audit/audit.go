@@ -179,6 +179,8 @@ func Refused(identity Identity, exceptions []Exception) []string {
 		switch {
 		case event.Resource == "":
 			// URLs that are no object's are Kubernetes' own roles' matter.
+		case !event.Allowed && event.Code != forbidden:
+			// The authorizer was never asked: the API server was busy or going, or the client went.
 		case event.Allowed && identity.Declared && !slices.ContainsFunc(identity.Grants, func(g Grant) bool { return g.covers(event) }):
 			report("does %s, which nobody has written down; declare that, or don't do it", event)
 		case !event.Allowed && identity.starting(event.Denied) && slices.ContainsFunc(identity.Grants, func(g Grant) bool { return g.covers(event) }):

@@ -95,6 +95,10 @@ func TestCompare(t *testing.T) {
 			events: []Event{read, {Verb: "get", Resource: "secrets", Namespace: "blue", Name: "join", Code: 403}, {Verb: "get", Resource: "secrets", Namespace: "blue", Name: "join", Code: 403, UserAgent: "other"}},
 			want:   []string{"karpenter: asked to get secrets blue/join and was denied; add that to a rule, or don't ask"},
 		}, {
+			name:   "When an API server answered before it asked the authorizer, it should not be a denial",
+			rules:  []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
+			events: []Event{read, {Verb: "list", Resource: "pods", Code: 429}, {Verb: "get", Resource: "secrets", Code: 503}},
+		}, {
 			name:   "When something that is granted was denied by an API server that had just started, it should not mind",
 			rules:  []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
 			events: []Event{read, {Verb: "list", Resource: "pods", Code: 403, Denied: ready.Add(Unread)}, {Verb: "get", Code: 403}},
@@ -190,6 +194,8 @@ func TestRead(t *testing.T) {
 		wantErr   string
 	}{
 		{name: "When requests are the same, it should keep one", log: line + "\n" + line + "\n" + `{"verb":"get","requestURI":"/healthz","responseStatus":{"code":200}}` + "\n", want: []Event{event, health}},
+		{name: "When somebody spoke for another, it should be the other's", want: []Event{{User: "cluster-api", Verb: "get", Code: 200}},
+			log: `{"verb":"get","user":{"username":"fault-proxy"},"impersonatedUser":{"username":"cluster-api"},"responseStatus":{"code":200}}` + "\n"},
 		{name: "When something was denied, it should say when", want: []Event{{Verb: "get", Resource: "pods", Code: 403, Denied: time.Date(2026, 1, 1, 12, 0, 1, 0, time.UTC)}},
 			log: `{"verb":"get","stageTimestamp":"2026-01-01T12:00:01.5Z","objectRef":{"resource":"pods"},"responseStatus":{"code":403},"annotations":{"authorization.k8s.io/decision":"forbid"}}` + "\n"},
 		{name: "When the last line isn't finished, it should leave it out", log: line + "\n" + line[:100], want: []Event{event}},

@@ -3,6 +3,7 @@
 package audit
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
@@ -21,6 +22,7 @@ const (
 
 // Event is a request, without what differs between two that need the same permission.
 type Event struct {
+	// User is whom the request was allowed or denied as.
 	User string
 	// UserAgent is the program that asked.
 	UserAgent string
@@ -82,7 +84,7 @@ func Read(log io.Reader) ([]Event, error) {
 	var events []Event
 	_, err := Each(log, func(r *Record) {
 		event := Event{
-			User: r.User.Username, UserAgent: r.UserAgent, Verb: r.Verb, Code: r.ResponseStatus.Code,
+			User: cmp.Or(r.ImpersonatedUser.Username, r.User.Username), UserAgent: r.UserAgent, Verb: r.Verb, Code: r.ResponseStatus.Code,
 			Allowed: r.Annotations[decisionAnnotation] == "allow", Reason: r.Annotations[reasonAnnotation],
 			Resource: r.Resource(),
 		}

@@ -21,6 +21,10 @@ type Record struct {
 	User           struct {
 		Username string `json:"username"`
 	} `json:"user"`
+	// ImpersonatedUser is whom the request was made as, if somebody may speak for others, such as a proxy.
+	ImpersonatedUser struct {
+		Username string `json:"username"`
+	} `json:"impersonatedUser"`
 	ObjectRef *struct {
 		Resource    string `json:"resource"`
 		Namespace   string `json:"namespace"`

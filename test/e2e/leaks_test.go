@@ -31,7 +31,8 @@ import (
 // holders are the kinds that hold credentials: Secrets, and the configuration of a node that joins, into which Cluster API writes a token of ten minutes.
 var holders = []schema.GroupResource{{Resource: "secrets"}, {Group: "bootstrap.cluster.x-k8s.io", Resource: "kubeadmconfigs"}}
 
-// checkLeaks looks for the credentials of all clusters in the logs of the management cluster's pods, which are AutoNode's, and in every object but those
+// checkLeaks looks for the credentials of all clusters in the logs of the management cluster's pods, which are AutoNode's, of the operators that a story runs
+// beside them, and in every object but those
 // that are there to hold them: events, status, arguments and environment of Deployments are among them. It looks for what Secrets ever held since the
 // world's start.
 func checkLeaks(ctx context.Context, world *localworld.World) ([]string, error) {
@@ -54,10 +55,7 @@ func checkLeaks(ctx context.Context, world *localworld.World) ([]string, error) 
 
 	var findings []string
 	files := 0
-	err := filepath.WalkDir(world.PodLogDir(), func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
+	search := func(path string) error {
 		content, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // the log of a run long ago was removed meanwhile
@@ -70,9 +68,18 @@ func checkLeaks(ctx context.Context, world *localworld.World) ([]string, error) 
 			findings = append(findings, fmt.Sprintf("%s: contains %s", path, found))
 		}
 		return nil
+	}
+	err := filepath.WalkDir(world.PodLogDir(), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		return search(path)
 	})
+	for _, path := range world.OperatorLogs() {
+		err = errors.Join(err, search(path))
+	}
 	if err != nil {
-		return nil, fmt.Errorf("reading the pods' logs: %w", err)
+		return nil, fmt.Errorf("reading the logs of AutoNode: %w", err)
 	}
 	if files == 0 {
 		findings = append(findings, world.PodLogDir()+": there is no log")
@@ -111,7 +118,7 @@ func learn(ctx context.Context, finder *leak.Finder, cluster *controlplane.Clust
 // bootsMachine reports whether a Secret of the management cluster holds what a machine boots with: its bootstrap token is a credential of the
 // guest, and at home there.
 func bootsMachine(secret *corev1.Secret) bool {
-	return slices.ContainsFunc(secret.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.Kind == "KubeadmConfig" })
+	return kindOf("Secret", secret) == bootstrapData
 }
 
 // managementCredentialsIn looks in every object of a guest, Secrets too, for what could lead to the management cluster: any of its credentials, its CA, its address.

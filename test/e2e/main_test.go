@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -62,20 +63,25 @@ var (
 	removeWorld func(failed bool)
 	errWorld    error
 	worldOnce   sync.Once
+	// untouchedOnce is for the first story that is in it.
+	untouchedOnce sync.Once
 )
+
+// prepareWorld starts the world, if it isn't started yet.
+func prepareWorld() {
+	worldOnce.Do(func() {
+		world, removeWorld, errWorld = startWorld(interrupted, os.Stdout, blue, green, red, amber, violet, indigo)
+	})
+}
 
 // openWorld starts the world, or waits until it has started.
 func openWorld(t *testing.T) *localworld.World {
 	t.Helper()
-	worldOnce.Do(func() {
-		world, removeWorld, errWorld = startWorld(interrupted, os.Stdout, blue, green, red, amber, violet, indigo)
-		if errWorld == nil {
-			newCluster(t, world, green).rememberUntouched(t)
-		}
-	})
+	prepareWorld()
 	if errWorld != nil {
 		t.Fatalf("starting the world: %v", errWorld)
 	}
+	untouchedOnce.Do(func() { newCluster(t, world, green).rememberUntouched(t) })
 	return world
 }
 
@@ -126,6 +132,11 @@ func run(m *testing.M) (code int) {
 	return code
 }
 
+// allStories reports whether no story is left out.
+func allStories() bool {
+	return flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.skip").Value.String() == ""
+}
+
 // check is about all stories. It returns what is wrong.
 type check struct {
 	name     string
@@ -140,7 +151,7 @@ func afterwards(ctx context.Context, output io.Writer) (code int) {
 		{"When stories are told, no credential should be in a log or an object that isn't there to hold it", checkLeaks},
 		{"When some stories are told, nothing should have been denied", checkRefusals},
 	}
-	if flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.skip").Value.String() == "" {
+	if allStories() {
 		checks[1] = check{"When all stories are told, every permission should have been used, and nothing denied", checkPermissions}
 	}
 	for _, c := range checks {
@@ -159,6 +170,23 @@ func afterwards(ctx context.Context, output io.Writer) (code int) {
 		}
 	}
 	return code
+}
+
+// leavesNoTrace checks at a story's end, in its own world, what afterwards checks in that of the others: credentials, and what was denied.
+func (c *cluster) leavesNoTrace(t *testing.T) {
+	t.Helper()
+	t.Cleanup(func() {
+		if t.Failed() {
+			return
+		}
+		g, ctx := NewWithT(t), context.WithoutCancel(t.Context())
+		findings, err := checkLeaks(ctx, c.world)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(findings).To(BeEmpty(), "credentials in a log or an object that isn't there to hold them")
+		findings, err = checkRefusals(ctx, c.world)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(findings).To(BeEmpty(), "what was denied")
+	})
 }
 
 // startWorld starts a world in a folder of its own. remove is for after its end: it keeps the logs of tests that failed, and says

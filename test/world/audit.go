@@ -14,6 +14,8 @@ const (
 	KarpenterServiceAccount = "karpenter"
 	// OperatorInGuest is the user of Cluster API's kubeconfig, by which the operator comes into a guest, and Cluster API too.
 	OperatorInGuest = "cluster-api"
+	// FaultProxy is who a proxy of package fault is to the API server behind it, where it speaks for its clients.
+	FaultProxy = "fault-proxy"
 	// GuestNamespace is where Karpenter's ServiceAccount is in a guest.
 	GuestNamespace = "kube-system"
 )
@@ -26,9 +28,9 @@ func (w *World) audit(cluster string) controlplane.Audit {
 	if !w.cfg.Audit {
 		return controlplane.Audit{}
 	}
-	users := []string{serviceAccount(GuestNamespace, KarpenterServiceAccount), OperatorInGuest}
+	users := []string{serviceAccount(GuestNamespace, KarpenterServiceAccount), OperatorInGuest, FaultProxy}
 	if cluster == Management {
-		users = []string{serviceAccount(OperatorNamespace, OperatorServiceAccount)}
+		users = []string{serviceAccount(OperatorNamespace, OperatorServiceAccount), FaultProxy}
 		for _, guest := range w.cfg.Guests {
 			users = append(users, serviceAccount(hosting.ControlPlaneNamespace(guest), KarpenterServiceAccount))
 		}

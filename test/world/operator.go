@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/autonode-io/autonode/test/world/process"
 )
@@ -39,10 +40,19 @@ func (w *World) StartOperator(cfg OperatorConfig) (*process.Process, error) {
 	if err := os.WriteFile(path, kubeconfig, 0o600); err != nil {
 		return nil, fmt.Errorf("writing the kubeconfig of %s: %w", cfg.Name, err)
 	}
-	return w.processes.Start(process.Spec{
+	operator, err := w.processes.Start(process.Spec{
 		Name:  cfg.Name,
 		Path:  filepath.Join(w.autonode.bin, operatorProgram),
 		Args:  append([]string{"--kubeconfig=" + path, "--guest-networks=" + worldNetwork, "--registry-networks=" + worldNetwork, "--metrics-bind-address=0", "--health-probe-bind-address=0"}, cfg.Args...),
 		Grace: podGrace,
 	})
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !slices.Contains(w.operatorLogs, operator.LogFile) {
+		w.operatorLogs = append(w.operatorLogs, operator.LogFile)
+	}
+	return operator, nil
 }

@@ -86,6 +86,8 @@ type World struct {
 
 	mu    sync.Mutex
 	state State
+	// operatorLogs are of those that StartOperator started.
+	operatorLogs []string
 
 	stopping sync.Once
 	stopErr  error
@@ -215,6 +217,13 @@ func (w *World) AuditLog(cluster string) string { return w.dir.auditLog(cluster)
 
 // PodLogDir is the folder of the logs of the management cluster's pods while the world runs: a folder for each pod, with one for each container.
 func (w *World) PodLogDir() string { return w.dir.podLogs() }
+
+// OperatorLogs are the logs of the operators that StartOperator started, each once.
+func (w *World) OperatorLogs() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.operatorLogs)
+}
 
 // Kubectl is the path of a kubectl of the world's version.
 func (w *World) Kubectl() string { return w.programs.Kubectl() }
