@@ -26,6 +26,8 @@ const respite = 3 * time.Minute
 func TestCapacity(t *testing.T) {
 	t.Parallel()
 	c := take(t, amber)
+	// The story's node class stays until its node has gone, which is after the story.
+	c.endsSettled(t, initialRelease, append(c.takeInventory(NewWithT(t), t.Context()), "guest ClusterAPINodeClass impatient"))
 
 	// In zone a, on amd64, c2-small on spot is the cheapest, and c4-large on spot the next.
 	inZoneA := []poolOption{

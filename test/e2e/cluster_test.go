@@ -167,7 +167,7 @@ func (c *cluster) waitEnabled(t *testing.T, release string) {
 		class := &v1alpha1.ClusterAPINodeClass{}
 		g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
 		g.Expect(class.StatusConditions().IsTrue("Ready")).To(BeTrue(), "default node class: %v", class.Status.Conditions)
-	}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
+	}).WithContext(context.WithoutCancel(t.Context())).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
 }
 
 // condition returns a condition of the HostedCluster, or an empty one.

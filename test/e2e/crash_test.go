@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -24,6 +25,7 @@ func TestCrash(t *testing.T) {
 		c := take(t, blue)
 		g := NewWithT(t)
 		was := c.takeInventory(g, t.Context())
+		c.endsSettled(t, initialRelease, was)
 		c.nodePool(t, "general")
 		c.workload(t, "web", 50, "100m", apart)
 		g.Eventually(func(g Gomega, ctx context.Context) {
@@ -41,13 +43,12 @@ func TestCrash(t *testing.T) {
 		c.waitSettled(t, initialRelease, was)
 		c.scale(t, "web", 0)
 		c.waitNothingLeft(t)
-		c.waitSettled(t, initialRelease, was)
 	})
 
 	t.Run("When the operator is killed in the middle of an enable, it should complete the enable", func(t *testing.T) {
 		c := take(t, green)
 		g := NewWithT(t)
-		was := c.takeInventory(g, t.Context())
+		c.endsSettled(t, initialRelease, c.takeInventory(g, t.Context()))
 		c.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode = nil })
 		c.waitDisabled(t)
 		c.patch(t, func(spec *v1beta1.HostedClusterSpec) {
@@ -63,11 +64,18 @@ func TestCrash(t *testing.T) {
 		for _, pod := range operators.Items {
 			g.Expect(world.Agent().Kill(t.Context(), client.ObjectKeyFromObject(&pod), pod.Spec.Containers[0].Name)).To(Succeed())
 		}
+		g.Expect(c.condition(g, t.Context(), v1beta1.AutoNodeEnabled).Status).NotTo(Equal(metav1.ConditionTrue), "it has to be the middle")
 		c.waitEnabled(t, initialRelease)
+		for _, pod := range operators.Items {
+			was := pod.Status.ContainerStatuses[0].RestartCount
+			g.Eventually(func(g Gomega, ctx context.Context) {
+				g.Expect(c.management.Get(ctx, client.ObjectKeyFromObject(&pod), &pod)).To(Succeed())
+				g.Expect(pod.Status.ContainerStatuses[0].RestartCount).To(Equal(was+1), "%s was killed", pod.Name)
+			}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		}
 		c.nodePool(t, "general")
 		c.workload(t, "web", 1, "100m")
 		c.waitRunning(t, "web")
-		c.waitSettled(t, initialRelease, was)
 	})
 }
 

@@ -79,10 +79,7 @@ func TestDisable(t *testing.T) {
 		}
 		restored.Spec.AutoNode = nil
 		g.Expect(c.management.Delete(t.Context(), hosted)).To(Succeed())
-		g.Eventually(func(g Gomega, ctx context.Context) {
-			err := c.management.Get(ctx, c.key(), &v1beta1.HostedCluster{})
-			g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "HostedCluster: %v", err)
-		}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
+		c.waitGone(t)
 		c.expectUntouched(t, func(object string) bool {
 			return ofStory(object) || strings.HasPrefix(object, "management HostedCluster ")
 		})
@@ -97,6 +94,15 @@ func (c *cluster) waitDisabled(t *testing.T) {
 		g.Expect(c.condition(g, ctx, v1beta1.AutoNodeEnabled)).To(And(
 			HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.AutoNodeNotConfiguredReason)))
 		g.Expect(c.karpenterObjects(g, ctx)).To(BeEmpty())
+	}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
+}
+
+// waitGone waits until the HostedCluster doesn't exist any more.
+func (c *cluster) waitGone(t *testing.T) {
+	t.Helper()
+	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
+		err := c.management.Get(ctx, c.key(), &v1beta1.HostedCluster{})
+		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "HostedCluster: %v", err)
 	}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
 }
 

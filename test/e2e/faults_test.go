@@ -20,6 +20,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	localworld "github.com/autonode-io/autonode/test/world"
+	"github.com/autonode-io/autonode/test/world/controlplane"
 	"github.com/autonode-io/autonode/test/world/fault"
 	"github.com/autonode-io/autonode/test/world/pki"
 	"github.com/autonode-io/autonode/test/world/process"
@@ -51,9 +52,7 @@ func TestFaults(t *testing.T) {
 		}
 	})
 	f.guestProxy = f.standBefore(t)
-	f.managementProxy, err = fault.Start(t.Context(), fault.Config{Upstream: own.Management().RESTConfig(), CA: own.Management().CA})
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() { NewWithT(t).Expect(f.managementProxy.Close()).To(Succeed()) })
+	f.managementProxy = proxyBefore(t, own.Management())
 
 	f.enable(t, initialRelease)
 	f.on = f.takeInventory(g, t.Context())
@@ -61,12 +60,7 @@ func TestFaults(t *testing.T) {
 	f.waitDisabled(t)
 	f.off = f.takeInventory(g, t.Context())
 
-	t.Cleanup(func() { // when the chapters are over, and before the world ends
-		findings, err := checkLeaks(context.WithoutCancel(t.Context()), own)
-		g := NewWithT(t)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(findings).To(BeEmpty(), "credentials in a log or an object that isn't there to hold them")
-	})
+	f.leavesNoTrace(t) // when the chapters are over, and before the world ends
 	for _, chapter := range []struct {
 		name string
 		run  func(t *testing.T)
@@ -96,12 +90,21 @@ func TestFaults(t *testing.T) {
 // AutoNode has to be off, because Karpenter would look for the guest where it was.
 func (c *cluster) standBefore(t *testing.T) *fault.Proxy {
 	t.Helper()
-	g := NewWithT(t)
 	guest := c.world.Guest(c.name)
-	proxy, err := fault.Start(t.Context(), fault.Config{Upstream: guest.RESTConfig(), CA: guest.CA})
+	proxy := proxyBefore(t, guest)
+	c.writeKubeconfig(t, proxy.URL, guest.CA)
+	return proxy
+}
+
+// proxyBefore starts a proxy before an API server, until the story's end. What its clients ask for is audited as theirs.
+func proxyBefore(t *testing.T, apiServer *controlplane.Cluster) *fault.Proxy {
+	t.Helper()
+	g := NewWithT(t)
+	upstream, err := apiServer.RESTConfigFor(localworld.FaultProxy, "system:masters")
+	g.Expect(err).NotTo(HaveOccurred())
+	proxy, err := fault.Start(t.Context(), fault.Config{Upstream: upstream, CA: apiServer.CA})
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { NewWithT(t).Expect(proxy.Close()).To(Succeed()) })
-	c.writeKubeconfig(t, proxy.URL, guest.CA)
 	return proxy
 }
 
@@ -192,6 +195,7 @@ func (f *faults) registryAway(t *testing.T) {
 	g := NewWithT(t)
 	operator := f.startOperator(t)
 	t.Cleanup(func() { operator.Kill() })
+	f.endsSettled(t, initialRelease, f.on)
 	f.enable(t, initialRelease)
 	f.runWeb(t, 2)
 	disrupted := f.watchDisruptions(t)
@@ -242,5 +246,4 @@ func (f *faults) registryAway(t *testing.T) {
 	})
 	expectUndisturbed(t, disrupted)
 	f.upgradeTo(t, initialRelease)
-	f.waitSettled(t, initialRelease, f.on)
 }

@@ -21,6 +21,8 @@ import (
 const (
 	// slowness is added to every request.
 	slowness = 2 * time.Second
+	// clients are who finds the guest behind the proxy at least: the operator and both Karpenters.
+	clients = 3
 	// caReload bounds how long a client of a CA file trusts the old one: client-go reads it every five minutes.
 	caReload = 5*time.Minute + eventually
 )
@@ -35,6 +37,7 @@ func TestGuestFaults(t *testing.T) {
 	c.enable(t, initialRelease)
 	g := NewWithT(t)
 	was := c.takeInventory(g, t.Context())
+	c.endsSettled(t, initialRelease, was)
 	c.runWeb(t, 2)
 	karpenter, disrupted := c.karpenterContainers(g, t.Context()), c.watchDisruptions(t)
 
@@ -54,6 +57,7 @@ func TestGuestFaults(t *testing.T) {
 		c.waitRunning(t, "web")
 		g.Expect(c.condition(g, t.Context(), v1beta1.GuestReachable).Status).To(Equal(metav1.ConditionTrue))
 		c.waitSettled(t, initialRelease, was)
+		g.Expect(proxy.Use(nil)).To(BeNumerically(">", 10), "requests that were slow")
 	})
 
 	t.Run("When its certificate is renewed, everybody should go on", func(t *testing.T) {
@@ -61,6 +65,7 @@ func TestGuestFaults(t *testing.T) {
 		c.scale(t, "web", 4)
 		c.waitRunning(t, "web")
 		c.waitSettled(t, initialRelease, was)
+		NewWithT(t).Expect(proxy.Greeted()).To(BeNumerically(">=", clients), "connections that met the new certificate")
 	})
 
 	t.Run("When its authority is replaced, the operator should follow at once and Karpenter when it reads the file again", func(t *testing.T) {
@@ -81,7 +86,7 @@ func TestGuestFaults(t *testing.T) {
 			g.Expect(c.nodes(g, ctx)).To(HaveLen(5))
 		}).WithContext(t.Context()).WithTimeout(caReload).WithPolling(time.Second).Should(Succeed())
 		c.waitRunning(t, "web")
-		c.waitSettled(t, initialRelease, was)
+		g.Expect(proxy.Greeted()).To(BeNumerically(">=", clients), "connections that met the new authority's certificate")
 	})
 	g.Expect(c.karpenterContainers(g, t.Context())).To(Equal(karpenter), "nothing was restarted")
 	expectUndisturbed(t, disrupted)

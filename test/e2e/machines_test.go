@@ -24,6 +24,7 @@ func TestMachines(t *testing.T) {
 	t.Parallel()
 	c := take(t, red)
 	g := NewWithT(t)
+	c.endsSettled(t, initialRelease, c.takeInventory(g, t.Context()))
 	c.fault(t, "c8-xlarge", infrav1.FaultLateProviderID, "true")
 	c.nodePool(t, "slow", require(corev1.LabelInstanceTypeStable, "c8-xlarge"))
 	c.workload(t, "patient", 1, "5", onPool("slow"))
@@ -54,6 +55,7 @@ func TestMachines(t *testing.T) {
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.waitRunning(t, "web")
 		g.Expect(c.machinesOf(g, t.Context(), "slow")).To(Equal(slow), "it still waits for the same machine")
+		g.Expect(c.nodesOf(g, t.Context(), "slow")).To(BeEmpty(), "the machine takes its time")
 	})
 
 	t.Run("When the machine is there at last, it should be used, and have been the only one", func(t *testing.T) {

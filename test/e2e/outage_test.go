@@ -6,11 +6,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -27,34 +29,36 @@ const expiry = 2 * time.Minute
 // Story 9: the management cluster's API server is restarted, then away for a minute. No node is touched for it, and everything goes
 // on by itself. It is everybody's, so this is one of the stories that have a world of their own.
 func (f *faults) managementAway(t *testing.T) {
+	f.endsSettled(t, initialRelease, f.on)
 	t.Run("When the management cluster's API server is restarted in the middle of an enable, it should complete the enable", func(t *testing.T) {
 		g := NewWithT(t)
 		f.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode = autoNode() })
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(f.karpenterObjects(g, ctx)).NotTo(BeEmpty())
 		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval / 10).Should(Succeed())
-		stop(t, f.world.Management())
+		stop(t, f.world.Management(), f.management)
 		start(t, f.world.Management())
+		g.Expect(f.condition(g, t.Context(), v1beta1.AutoNodeEnabled).Status).NotTo(Equal(metav1.ConditionTrue), "it has to be the middle")
 		f.waitSettled(t, initialRelease, f.on)
 	})
 
 	f.enable(t, initialRelease)
-	f.nodePool(t, storyPool)
-	f.workload(t, "web", 3, "100m", apart)
-	f.waitRunning(t, "web")
 	g := NewWithT(t)
 	pool := f.nodePool(t, "expiring", expiring(expiry))
 	f.workload(t, "aging", 1, "100m", onPool(pool.Name))
+	f.nodePool(t, storyPool)
+	f.workload(t, "web", 3, "100m", apart, onPool(storyPool))
 	f.waitRunning(t, "aging")
+	f.waitRunning(t, "web")
 	aging := f.claimOf(g, t.Context(), pool.Name)
 	g.Eventually(func() time.Duration { return time.Since(aging.CreationTimestamp.Time) }).
 		WithTimeout(expiry).WithPolling(interval).Should(BeNumerically(">=", expiry-away/2))
 	karpenter, nodes := f.karpenterContainers(g, t.Context()), f.fleet(g, t.Context())
 
 	t.Run("When the management cluster's API server is away, it should delete no NodeClaim and disrupt no node", func(t *testing.T) {
-		stop(t, f.world.Management())
+		stop(t, f.world.Management(), f.management)
 		// What would tempt it: pods that need nodes, nodes that are empty, and a node that expires.
-		f.workload(t, "late", 2, "100m", apart, onPool(storyPool))
+		f.workload(t, "late", 2, "5", apart, onPool(storyPool)) // more than a node of web's has
 		f.scale(t, "web", 1)
 		disrupted := f.watchDisruptions(t)
 		NewWithT(t).Consistently(func(g Gomega, ctx context.Context) {
@@ -77,7 +81,6 @@ func (f *faults) managementAway(t *testing.T) {
 			g.Expect(f.nodes(g, ctx)).To(HaveLen(3))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		g.Expect(f.karpenterContainers(g, t.Context())).To(Equal(karpenter))
-		f.waitSettled(t, initialRelease, f.on)
 	})
 }
 
@@ -90,11 +93,12 @@ func TestGuestOutage(t *testing.T) {
 	c.workload(t, "web", 3, "100m", apart)
 	c.waitRunning(t, "web")
 	karpenter, nodes := c.karpenterContainers(g, t.Context()), c.fleet(g, t.Context())
-	machines, was := c.machineNames(g, t.Context()), c.takeInventory(g, t.Context())
+	machines := c.machineNames(g, t.Context())
+	c.endsSettled(t, initialRelease, c.takeInventory(g, t.Context()))
 	disrupted := c.watchDisruptions(t)
 
 	t.Run("When the guest's API server is away, it should say so and delete no Machine", func(t *testing.T) {
-		stop(t, world.Guest(c.name))
+		stop(t, world.Guest(c.name), c.guest)
 		g := NewWithT(t)
 		g.Consistently(func(g Gomega, ctx context.Context) {
 			g.Expect(c.machineNames(g, ctx)).To(Equal(machines))
@@ -108,15 +112,16 @@ func TestGuestOutage(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(c.fleet(g, t.Context())).To(ContainElements(nodes))
 		g.Expect(c.karpenterContainers(g, t.Context())).To(Equal(karpenter))
-		c.waitSettled(t, initialRelease, was)
 		expectUndisturbed(t, disrupted)
 	})
 }
 
-// stop makes an outage that ends with the test at the latest.
-func stop(t *testing.T, apiServer *controlplane.Cluster) {
+// stop makes an outage that ends with the test at the latest, and that a client of the API server's notices.
+func stop(t *testing.T, apiServer *controlplane.Cluster, reader client.Reader) {
 	t.Helper()
 	apiServer.StopAPIServer()
+	NewWithT(t).Eventually(func(ctx context.Context) error { return reader.List(ctx, &corev1.NamespaceList{}) }).WithContext(t.Context()).
+		WithTimeout(soon).WithPolling(interval).Should(MatchError(syscall.ECONNREFUSED), "the API server has to be away")
 	t.Cleanup(func() {
 		if t.Failed() {
 			start(t, apiServer)

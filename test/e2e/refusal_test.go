@@ -5,13 +5,13 @@ package e2e
 import (
 	"context"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -27,44 +27,62 @@ const refusedDrain = time.Minute
 // denied what it asks for there.
 func TestRefusal(t *testing.T) {
 	g := NewWithT(t)
-	own, remove, err := startWorld(t.Context(), os.Stdout, blue)
+	own, remove, err := startWorld(t.Context(), os.Stdout, blue, green)
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() {
 		NewWithT(t).Expect(own.Stop()).To(Succeed())
 		remove(t.Failed())
 	})
-	c := newCluster(t, own, blue)
-	t.Cleanup(func() {
-		if t.Failed() {
-			c.describe(t)
-		}
-	})
+	newCluster(t, own, blue).leavesNoTrace(t)
 
 	for _, end := range []struct {
-		name string
-		do   func(t *testing.T)
-		done func(t *testing.T)
+		name, guest string
+		do          func(t *testing.T, c *cluster)
+		done        func(t *testing.T, c *cluster)
+		// stays is what stays by design, but for the record of what was abandoned.
+		stays func(object string) bool
 	}{
 		{
-			name: "When AutoNode is turned off and the guest refuses, it should end through the management cluster at the deadline",
-			do:   func(t *testing.T) { c.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode = nil }) },
-			done: func(t *testing.T) { c.waitDisabled(t) },
+			name: "When AutoNode is turned off and the guest refuses, it should end through the management cluster at the deadline", guest: blue,
+			do: func(t *testing.T, c *cluster) {
+				c.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode = nil })
+			},
+			done:  func(t *testing.T, c *cluster) { c.waitDisabled(t) },
+			stays: staysInGuest,
 		}, {
-			name: "When the HostedCluster is deleted and the guest refuses, it should go at the deadline",
-			do: func(t *testing.T) {
-				NewWithT(t).Expect(c.management.Delete(t.Context(), c.hostedCluster(NewWithT(t), t.Context()))).To(Succeed())
+			name: "When the HostedCluster is deleted and the guest refuses, it should go at the deadline", guest: green,
+			do: func(t *testing.T, c *cluster) {
+				g := NewWithT(t)
+				hosted := c.hostedCluster(g, t.Context())
+				g.Expect(c.management.Delete(t.Context(), hosted)).To(Succeed())
+				t.Cleanup(func() {
+					restored := &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: hosted.Namespace, Name: hosted.Name}, Spec: hosted.Spec}
+					restored.Spec.AutoNode = nil
+					NewWithT(t).Expect(c.management.Create(context.WithoutCancel(t.Context()), restored)).To(Succeed())
+				})
 			},
-			done: func(t *testing.T) {
-				NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
-					err := c.management.Get(ctx, c.key(), &v1beta1.HostedCluster{})
-					g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "HostedCluster: %v", err)
-				}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
-			},
+			done:  func(t *testing.T, c *cluster) { c.waitGone(t) },
+			stays: func(string) bool { return false },
 		},
 	} {
 		t.Run(end.name, func(t *testing.T) {
-			g := NewWithT(t)
+			t.Parallel()
+			g, c := NewWithT(t), newCluster(t, own, end.guest)
+			t.Cleanup(func() {
+				if t.Failed() {
+					c.describe(t)
+				}
+			})
+			off := c.takeInventory(g, t.Context())
 			c.enable(t, initialRelease)
+			after := append(off, "management ConfigMap "+c.namespace()+"/"+v1beta1.AbandonedConfigMap)
+			for _, object := range c.takeInventory(g, t.Context()) {
+				if end.stays(object) && !slices.Contains(off, object) {
+					after = append(after, object)
+				}
+			}
+			slices.Sort(after)
+			c.endsOff(t, after)
 			c.patch(t, func(spec *v1beta1.HostedClusterSpec) {
 				spec.NodeDrain = &v1beta1.NodeDrain{Timeout: &metav1.Duration{Duration: refusedDrain}}
 			})
@@ -73,14 +91,20 @@ func TestRefusal(t *testing.T) {
 			c.waitRunning(t, "web")
 			allow := c.refuse(t)
 
+			machines := c.machineNames(g, t.Context())
 			began := time.Now()
-			end.do(t)
+			end.do(t, c)
+			if allStories() {
+				go prepareWorld() // which the next stories need, while this one waits for its deadline
+			}
 			g.Eventually(func(g Gomega, ctx context.Context) {
 				g.Expect(c.condition(g, ctx, v1beta1.AutoNodeEnabled)).To(And(
 					HaveField("Reason", v1beta1.AutoNodeDrainingReason), HaveField("Message", ContainSubstring("ValidatingAdmissionPolicy 'mine'"))))
 			}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
-			g.Expect(c.machines(g, t.Context())).NotTo(BeEmpty(), "nothing is forced before the deadline")
-			end.done(t)
+			g.Consistently(func(g Gomega, ctx context.Context) {
+				g.Expect(c.machineNames(g, ctx)).To(Equal(machines))
+			}).WithContext(t.Context()).WithTimeout(refusedDrain-time.Since(began)-2*time.Second).WithPolling(interval).Should(Succeed(), "nothing is forced before the deadline")
+			end.done(t, c)
 			t.Logf("gone after %s", time.Since(began).Round(time.Second))
 			g.Eventually(func(g Gomega, ctx context.Context) {
 				g.Expect(c.machines(g, ctx)).To(BeEmpty())
@@ -92,6 +116,7 @@ func TestRefusal(t *testing.T) {
 			t.Logf("left in the guest:\n%s", record.Data["leftInGuest"])
 
 			allow()
+			c.removeAbandonedClasses(t)
 			g.Eventually(func(g Gomega, ctx context.Context) {
 				if !c.guestHasKarpenter(g, ctx) {
 					return // the definitions have gone, and all NodeClaims with them
@@ -105,6 +130,18 @@ func TestRefusal(t *testing.T) {
 			c.clear(t)
 		})
 	}
+}
+
+// removeAbandonedClasses does what the record of a drain asks of the guest's admin: AutoNode could neither release nor delete its node class.
+func (c *cluster) removeAbandonedClasses(t *testing.T) {
+	t.Helper()
+	g := NewWithT(t)
+	classes := nodeClassList()
+	g.Expect(c.guest.List(t.Context(), classes)).To(Succeed())
+	g.Expect(classes.Items).To(ConsistOf(HaveField("Name", v1alpha1.DefaultNodeClass)))
+	class := &classes.Items[0]
+	g.Expect(c.guest.Patch(t.Context(), class, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	g.Expect(client.IgnoreNotFound(c.guest.Delete(t.Context(), class))).To(Succeed())
 }
 
 // refuse denies everybody the deletion of NodeClaims and every change of node classes' metadata and spec, until allow is called.

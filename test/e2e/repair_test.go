@@ -23,6 +23,7 @@ func TestRepair(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	c := take(t, green)
+	c.endsSettled(t, initialRelease, c.takeInventory(g, t.Context()))
 	c.nodePool(t, "mended")
 	c.workload(t, "web", 1, "500m", onPool("mended"), apart)
 	c.waitRunning(t, "web")
@@ -68,6 +69,7 @@ func TestRepair(t *testing.T) {
 			object := &infrav1.KwokMachine{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: machine}}
 			c.annotate(g, t.Context(), object, infrav1.FaultDies, value)
 		}
+		disrupted := c.watchDisruptions(t)
 		for _, machine := range marked {
 			dies(machine, "true")
 		}
@@ -104,5 +106,8 @@ func TestRepair(t *testing.T) {
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.waitRunning(t, "web")
 		g.Expect(kept(g, t.Context())).To(ConsistOf(recovered))
+		_, ever := disrupted()
+		g.Expect(ever).To(ContainElement(dead))
+		g.Expect(ever).NotTo(ContainElement(BeElementOf(recovered)), "not for a moment")
 	})
 }

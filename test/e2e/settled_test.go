@@ -30,8 +30,11 @@ type inventory []string
 
 // takeInventory lists both clusters; of the management cluster, what belongs to this hosted cluster and what belongs to none.
 func (c *cluster) takeInventory(g Gomega, ctx context.Context) inventory {
+	const hostedCluster = "management HostedCluster "
 	all := slices.Concat(
-		listAll(g, ctx, "management", c.management, c.world.Management().RESTConfig(), c.namespace(), c.key().Namespace),
+		listAll(g, ctx, "management", c.management, c.world.Management().RESTConfig(), c.namespace(), c.key().Namespace).without(func(object string) bool {
+			return strings.HasPrefix(object, hostedCluster) && object != hostedCluster+c.key().String() // another story may replace its own
+		}),
 		listAll(g, ctx, "guest", c.guest, c.world.Guest(c.name).RESTConfig()),
 	)
 	slices.Sort(all)
@@ -57,7 +60,7 @@ func (c *cluster) expectUntouched(t *testing.T, known func(object string) bool) 
 	g := NewWithT(t)
 	g.Expect(untouched[c.name]).NotTo(BeEmpty())
 	g.Eventually(func(g Gomega, ctx context.Context) {
-		g.Expect(c.takeInventory(g, ctx).without(known)).To(Equal(untouched[c.name].without(known)))
+		g.Expect(c.takeInventory(g, ctx).without(known).differences(untouched[c.name].without(known))).To(BeEmpty())
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(time.Second).Should(Succeed())
 }
 
@@ -103,7 +106,9 @@ func listAll(g Gomega, ctx context.Context, name string, reader client.Reader, c
 const bootstrapData = "BootstrapData"
 
 func kindOf(kind string, object client.Object) string {
-	if kind == "Secret" && slices.ContainsFunc(object.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.Kind == "KubeadmConfig" }) {
+	if kind == "Secret" && slices.ContainsFunc(object.GetOwnerReferences(), func(o metav1.OwnerReference) bool {
+		return o.Kind == "KubeadmConfig" || o.Kind == "KwokMachine" // who rendered it: the bootstrap provider, or Karpenter
+	}) {
 		return bootstrapData
 	}
 	return kind
@@ -125,10 +130,64 @@ func (i inventory) without(known func(object string) bool) inventory {
 	return slices.DeleteFunc(slices.Clone(i), known)
 }
 
+// differences are what is missing and what is too much, compared with another inventory: thousands of objects are too many to print.
+func (i inventory) differences(want inventory) []string {
+	var all []string
+	for _, object := range want {
+		if !slices.Contains(i, object) {
+			all = append(all, "missing: "+object)
+		}
+	}
+	for _, object := range i {
+		if !slices.Contains(want, object) {
+			all = append(all, "too much: "+object)
+		}
+	}
+	return all
+}
+
 // staysInGuest is what turning AutoNode off leaves there: the admin's NodePools, and the definitions that hold them.
 func staysInGuest(object string) bool {
 	return strings.HasPrefix(object, "guest NodePool ") || strings.HasPrefix(object, "guest CustomResourceDefinition ") ||
 		strings.HasPrefix(object, "guest APIService ")
+}
+
+// endsSettled has a story of a fault end with what has to hold after every fault: see waitSettled. The story calls it at its beginning, so that it
+// comes after all that the story does and takes back, and before its workloads go. A story that failed has shown enough.
+func (c *cluster) endsSettled(t *testing.T, release string, want inventory) {
+	t.Helper()
+	t.Cleanup(func() {
+		if !t.Failed() {
+			c.waitSettled(t, release, want)
+		}
+	})
+}
+
+// endsOff is endsSettled for a story that ends with AutoNode off, or with a new HostedCluster: see waitSettledOff.
+func (c *cluster) endsOff(t *testing.T, want inventory) {
+	t.Helper()
+	t.Cleanup(func() {
+		if !t.Failed() {
+			c.waitSettledOff(t, want)
+		}
+	})
+}
+
+// waitSettledOff is waitSettled where AutoNode is off: nothing of it runs, nothing holds the HostedCluster, no node nor any object that one consists
+// of is left, and there is what was there before the fault, no more and no less.
+func (c *cluster) waitSettledOff(t *testing.T, want inventory) {
+	t.Helper()
+	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
+		hosted := c.hostedCluster(g, ctx)
+		g.Expect(hosted.Spec.AutoNode).To(BeNil())
+		g.Expect(hosted.Finalizers).To(BeEmpty())
+		if enabled := c.condition(g, ctx, v1beta1.AutoNodeEnabled); enabled.Type != "" { // a new one may have no operator yet
+			g.Expect(enabled.Reason).To(Equal(v1beta1.AutoNodeNotConfiguredReason))
+		}
+		g.Expect(c.karpenterObjects(g, ctx)).To(BeEmpty())
+		g.Expect(c.leftovers(g, ctx)).To(BeEmpty())
+		g.Expect(c.takeInventory(g, ctx).without(ofNodes).differences(want.without(ofNodes))).To(BeEmpty(), "what is there, but for nodes")
+	}).WithContext(context.WithoutCancel(t.Context())).WithTimeout(eventually).WithPolling(time.Second).Should(Succeed())
 }
 
 // waitSettled waits for what has to hold after every fault, with AutoNode on: AutoNode is on, as the payload says, and nothing is
@@ -151,8 +210,8 @@ func (c *cluster) waitSettled(t *testing.T, release string, want inventory) {
 		g.Expect(c.management.Get(ctx, client.ObjectKey{Namespace: c.namespace(), Name: v1beta1.KarpenterComponent}, component)).To(Succeed())
 		g.Expect(component.Status.Version).To(Equal(release))
 		c.expectOneEach(g, ctx)
-		g.Expect(c.takeInventory(g, ctx).without(ofNodes)).To(Equal(want.without(ofNodes)), "what is there, but for nodes")
-	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(time.Second).Should(Succeed())
+		g.Expect(c.takeInventory(g, ctx).without(ofNodes).differences(want.without(ofNodes))).To(BeEmpty(), "what is there, but for nodes")
+	}).WithContext(context.WithoutCancel(t.Context())).WithTimeout(eventually).WithPolling(time.Second).Should(Succeed())
 }
 
 // ofNodes are the objects that come and go with a node, which waitSettled counts, and a story's own, which it removes.

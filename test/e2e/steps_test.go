@@ -34,6 +34,7 @@ var leastKills = map[string]int{"enable": 20, "upgrade": 4, "disable": 10, "dele
 // of an earlier life. It never learns that this write was stored, and the next life begins with it. Both clusters' writes count.
 func (f *faults) everyStep(t *testing.T) {
 	g := NewWithT(t)
+	f.endsOff(t, f.off.without(func(object string) bool { return staysInGuest(object) && strings.Contains(object, "karpenter") })) // it ends with a deletion
 	f.calmly(t, func() {
 		f.enable(t, initialRelease)
 		f.runWeb(t, 2)

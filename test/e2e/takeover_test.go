@@ -35,6 +35,7 @@ func (f *faults) takeover(t *testing.T) {
 	second, err := f.world.StartOperator(localworld.OperatorConfig{Name: "second", Args: elected})
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(second.Kill)
+	f.endsSettled(t, initialRelease, f.on)
 	f.runWeb(t, 2)
 	disrupted := f.watchDisruptions(t)
 	hold := fault.NewHold(writesDeployment)
@@ -64,7 +65,6 @@ func (f *faults) takeover(t *testing.T) {
 			g.Expect(f.karpenter(t).Generation).To(BeNumerically(">", wanted.Generation), "the late write has to have changed something")
 			g.Expect(f.karpenter(t).Spec.Template.Spec.Containers).To(Equal(wanted.Spec.Template.Spec.Containers))
 		}).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
-		f.waitSettled(t, initialRelease, f.on)
 	})
 	expectUndisturbed(t, disrupted)
 }
