@@ -217,6 +217,10 @@ func (d *demo) upgrade(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	early, err := disruption.Watch(ctx, d.guest)
+	if err != nil {
+		return err
+	}
 	if err := d.run(ctx, "--context", world.Management, "-n", hosting.Namespace, "patch", "hostedcluster", d.Guest,
 		"--type", "merge", "-p", fmt.Sprintf(`{"spec":{"release":{"image":%q}}}`, d.Upgraded)); err != nil {
 		return err
@@ -230,12 +234,8 @@ func (d *demo) upgrade(ctx context.Context) error {
 	if err := d.showHosted(ctx); err != nil {
 		return err
 	}
-	now, err := d.nodes(ctx)
-	if err != nil {
-		return err
-	}
-	if !slices.Equal(names(now), names(before)) {
-		return fmt.Errorf("nodes were replaced ahead of the control plane: %v became %v", names(before), names(now))
+	if _, nodes := early(); len(nodes) > 0 {
+		return fmt.Errorf("nodes were disrupted ahead of the control plane: %v", nodes)
 	}
 	d.say(fmt.Sprintf("$ autonode world upgrade %s --version %s", d.Guest, d.UpgradedKubernetes))
 	if err := world.UpgradeControlPlane(ctx, d.managementConfig, d.Guest, d.UpgradedKubernetes); err != nil {

@@ -27,10 +27,20 @@ func TestMinimum(t *testing.T) {
 
 	t.Run("When nobody needs its nodes any more, it should keep as many as the minimum", func(t *testing.T) {
 		g := NewWithT(t)
+		disrupted := c.watchDisruptions(t)
 		c.scale(t, "web", 0)
+		var left []string
 		g.Eventually(func(g Gomega, ctx context.Context) {
-			g.Expect(c.nodesOf(g, ctx, "floor")).To(ConsistOf(kept))
+			nodes := c.nodesOf(g, ctx, "floor")
+			g.Expect(nodes).To(ConsistOf(kept))
+			left = names(nodes)
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		// Nothing to wait for: what must not happen is looked for over some of Karpenter's rounds, in which the others went.
+		g.Consistently(func(g Gomega, ctx context.Context) {
+			g.Expect(names(c.nodesOf(g, ctx, "floor"))).To(Equal(left))
+		}).WithContext(t.Context()).WithTimeout(soon / 2).WithPolling(interval).Should(Succeed())
+		_, ever := disrupted()
+		g.Expect(ever).To(And(HaveLen(2), Not(ContainElements(left))), "nodes that were disrupted")
 	})
 	t.Run("When the one that is left drifts, it should be replaced, and the next one kept", func(t *testing.T) {
 		g := NewWithT(t)

@@ -45,11 +45,12 @@ func TestTenancy(t *testing.T) {
 			g.Expect(machines).To(HaveLen(2))
 			g.Expect(machines).To(HaveEach(HaveField("Spec.ClusterName", c.name)))
 		}
-		kept := names(right.nodes(g, t.Context()))
+		kept, disrupted := names(right.nodes(g, t.Context())), right.watchDisruptions(t)
 
 		left.scale(t, "web", 0)
 		left.waitNothingLeft(t)
 		g.Expect(names(right.nodes(g, t.Context()))).To(ConsistOf(kept))
+		expectUndisturbed(t, disrupted)
 		g.Expect(right.machines(g, t.Context())).To(HaveLen(2))
 	})
 
