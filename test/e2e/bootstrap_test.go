@@ -37,7 +37,9 @@ func TestBootstrap(t *testing.T) {
 
 	template := &bootstrapv1.KubeadmConfigTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: hosting.BootstrapTemplate}}
 	c.annotate(g, t.Context(), template, v1alpha1.BootstrapDataAnnotation, v1alpha1.BootstrapDataFromProvider)
-	t.Cleanup(func() { c.unannotate(NewWithT(t), context.WithoutCancel(t.Context()), template, v1alpha1.BootstrapDataAnnotation) })
+	t.Cleanup(func() {
+		c.unannotate(NewWithT(t), context.WithoutCancel(t.Context()), template, v1alpha1.BootstrapDataAnnotation)
+	})
 
 	t.Run("When the platform leaves it to the provider, a machine should have a bootstrap config, and the same data", func(t *testing.T) {
 		g := NewWithT(t)

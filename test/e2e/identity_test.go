@@ -9,6 +9,8 @@ import (
 	"crypto/rand"
 	"crypto/x509/pkix"
 	"net"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
-	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -242,10 +244,19 @@ func (c *cluster) asUser(t *testing.T, user string, groups ...string) *rest.Conf
 // token is the bootstrap token that a machine got.
 func (c *cluster) token(t *testing.T, machine string) string {
 	t.Helper()
-	config := &bootstrapv1.KubeadmConfig{}
-	NewWithT(t).Expect(c.management.Get(t.Context(), client.ObjectKey{Namespace: c.namespace(), Name: machine}, config)).To(Succeed())
-	return config.Spec.JoinConfiguration.Discovery.BootstrapToken.Token
+	g := NewWithT(t)
+	object := &clusterv1.Machine{}
+	g.Expect(c.management.Get(t.Context(), client.ObjectKey{Namespace: c.namespace(), Name: machine}, object)).To(Succeed())
+	g.Expect(object.Spec.Bootstrap.DataSecretName).NotTo(BeNil())
+	data := &corev1.Secret{}
+	g.Expect(c.management.Get(t.Context(), client.ObjectKey{Namespace: c.namespace(), Name: *object.Spec.Bootstrap.DataSecretName}, data)).To(Succeed())
+	tokens := bootstrapToken.FindAllString(string(data.Data["value"]), -1)
+	g.Expect(slices.Compact(tokens)).To(HaveLen(1))
+	return tokens[0]
 }
+
+// bootstrapToken has the form of kubeadm's.
+var bootstrapToken = regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`)
 
 func (c *cluster) tokenID(t *testing.T, machine string) string {
 	t.Helper()
