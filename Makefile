@@ -17,6 +17,8 @@ IMAGE_PREFIX ?= autonode
 
 # Every package but the stories, which need a world. Computed, so that no test is forgotten; test/targets checks it.
 PACKAGES = $(filter-out %/test/e2e,$(shell go list ./...))
+# The linter vets; go test would do it again, for the race detector's build of every dependency.
+NO_VET = -vet=off
 TESTFLAGS ?=
 COUNT ?= 1
 
@@ -55,7 +57,7 @@ verify: generate ## Regenerate and lint, and fail when a generated file isn't co
 .PHONY: unit
 unit: build ## Run the unit and envtest tests with the race detector.
 	assets=$$($(AUTONODE) world build --print-assets) && \
-	CGO_ENABLED=1 KUBEBUILDER_ASSETS=$$assets go test -race -shuffle=on -timeout=15m $(TESTFLAGS) $(PACKAGES)
+	CGO_ENABLED=1 KUBEBUILDER_ASSETS=$$assets go test -race $(NO_VET) -shuffle=on -timeout=15m $(TESTFLAGS) $(PACKAGES)
 
 .PHONY: mutants
 mutants: build ## Break the code in the ways of test/mutants, one at a time: a test has to fail for each. ARGS='-run gate' chooses.
@@ -68,7 +70,7 @@ bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics.
 .PHONY: e2e
 e2e: build ## Run the stories in test/e2e against a world of their own. TESTFLAGS='-run Upgrade' chooses.
 	$(AUTONODE) world build
-	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race -count=1 -timeout=45m -parallel=16 -v $(TESTFLAGS) ./test/e2e/...
+	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=45m -parallel=16 -v $(TESTFLAGS) ./test/e2e/...
 
 .PHONY: bench-scale
 bench-scale: build ## Measure pods that need a node each, with our provider and with Karpenter's kwok provider. SIZES=3,50 chooses how many; ARGS='--json FILE'.
