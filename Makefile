@@ -60,7 +60,7 @@ unit: build ## Run the unit and envtest tests with the race detector.
 	CGO_ENABLED=1 KUBEBUILDER_ASSETS=$$assets go test -race $(NO_VET) -shuffle=on -timeout=15m $(TESTFLAGS) $(PACKAGES)
 
 .PHONY: mutants
-mutants: build ## Break the code in the ways of test/mutants, one at a time: a test has to fail for each. ARGS='-run gate' chooses.
+mutants: build ## Break the code in the ways of test/mutants, each in a copy: a test has to fail for each. ARGS='-run gate' chooses.
 	assets=$$($(AUTONODE) world build --print-assets) && KUBEBUILDER_ASSETS=$$assets go run ./test/mutants $(ARGS)
 
 .PHONY: bench

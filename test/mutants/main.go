@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Mutants breaks the code in the ways that the patches beside it say, one at a time, in a copy of the repository, and runs the tests that each
-// names. A mutant that no test fails for survives, and then the tests wouldn't notice somebody's mistake either: the program fails.
+// Mutants breaks the code in the ways that the patches beside it say, each in a copy of the repository, and runs the tests that each
+// names. They mostly wait for what never comes, so some run at a time. A mutant that no test fails for survives, and then the tests wouldn't notice somebody's mistake either: the program fails.
 //
 //	make mutants
 //	make mutants ARGS='-run certificate'
@@ -26,9 +26,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // timeout of the tests of one mutant. One that hangs dies, too.
@@ -37,9 +41,10 @@ const timeout = 8 * time.Minute
 func main() {
 	run := flag.String("run", "", "regular expression that chooses mutants by name")
 	list := flag.Bool("list", false, "list the mutants, and do nothing")
+	parallel := flag.Int("parallel", 3, "how many run at a time")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := mutate(ctx, os.Stdout, *run, *list)
+	err := mutate(ctx, os.Stdout, *run, *list, *parallel)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
@@ -77,7 +82,16 @@ func read(path string) (mutant, error) {
 	return m, nil
 }
 
-func mutate(ctx context.Context, out io.Writer, choose string, list bool) error {
+// sound is what the tests of mutants say without any.
+type sound struct {
+	done chan struct{}
+	err  error
+}
+
+func mutate(ctx context.Context, out io.Writer, choose string, list bool, parallel int) error {
+	if parallel < 1 {
+		return fmt.Errorf("-parallel %d: at least one has to run", parallel)
+	}
 	chosen, err := regexp.Compile(choose)
 	if err != nil {
 		return fmt.Errorf("reading -run: %w", err)
@@ -112,35 +126,67 @@ func mutate(ctx context.Context, out io.Writer, choose string, list bool) error 
 		}
 		return nil
 	}
-	tree, err := os.MkdirTemp("", "autonode-mutants-")
+	folder, err := os.MkdirTemp("", "autonode-mutants-")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(tree) }()
-	if err := copyTree(ctx, root, tree); err != nil {
-		return fmt.Errorf("copying the repository: %w", err)
-	}
+	defer func() { _ = os.RemoveAll(folder) }()
+
+	var mu sync.Mutex
 	var survivors []string
-	sound := map[string]error{} // the tests without a mutant
-	for _, m := range mutants {
-		began := time.Now()
-		key := m.pkg + " " + m.run
-		if _, tried := sound[key]; !tried {
-			_, sound[key] = test(ctx, tree, m)
+	sounds := map[string]*sound{}
+	runs, ctx := errgroup.WithContext(ctx)
+	trees := make(chan string, parallel)
+	for i := range parallel {
+		tree := filepath.Join(folder, strconv.Itoa(i))
+		if err := copyTree(ctx, root, tree); err != nil {
+			return fmt.Errorf("copying the repository: %w", err)
 		}
-		verdict := "fails without it, too"
-		if sound[key] == nil {
-			if verdict, err = m.try(ctx, tree); err != nil {
+		trees <- tree
+	}
+	start := func(run func(tree string) error) {
+		tree := <-trees
+		runs.Go(func() error {
+			defer func() { trees <- tree }()
+			return run(tree)
+		})
+	}
+	for _, m := range mutants {
+		key := m.pkg + " " + m.run
+		without, tried := sounds[key]
+		if !tried {
+			without = &sound{done: make(chan struct{})}
+			sounds[key] = without
+			start(func(tree string) error {
+				defer close(without.done)
+				_, without.err = test(ctx, tree, m)
+				return nil
+			})
+		}
+		start(func(tree string) error {
+			began := time.Now()
+			verdict, err := m.try(ctx, tree)
+			if err != nil {
 				return err
 			}
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if verdict != dies {
-			survivors = append(survivors, m.name)
-		}
-		fmt.Fprintf(out, "%-24s %-36s %-44s %s\n", verdict, m.name, key, time.Since(began).Round(time.Second))
+			<-without.done // began before this one did
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if without.err != nil {
+				verdict = "fails without it, too"
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if verdict != dies {
+				survivors = append(survivors, m.name)
+			}
+			fmt.Fprintf(out, "%-24s %-36s %-44s %s\n", verdict, m.name, key, time.Since(began).Round(time.Second))
+			return nil
+		})
+	}
+	if err := runs.Wait(); err != nil {
+		return err
 	}
 	fmt.Fprintf(out, "%d of %d mutants die\n", len(mutants)-len(survivors), len(mutants))
 	if len(survivors) > 0 {
@@ -174,7 +220,7 @@ func (m mutant) try(ctx context.Context, tree string) (verdict string, err error
 }
 
 func test(ctx context.Context, tree string, m mutant) (said []byte, err error) {
-	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-failfast", "-timeout="+timeout.String(), "-run="+m.run, m.pkg)
+	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-failfast", "-timeout="+timeout.String(), "-run="+m.run, m.pkg)
 	cmd.Dir = tree
 	said, err = cmd.CombinedOutput()
 	if err == nil && bytes.Contains(said, []byte("no tests to run")) {

@@ -79,12 +79,26 @@ func listed(t *testing.T, program string) []string {
 
 var row = regexp.MustCompile("^\\| (\\w+) \\| `([\\w.]+)` \\| `([\\w/]+)`: `(Test\\w+)` \\|")
 
+// mutates reports whether a patch leaves out, or replaces, what a program's run.go lists, and names the test of a package.
+func mutates(patch, program, listed, pkg, test string) bool {
+	header, diff, _ := strings.Cut(patch, "\n--- a/"+program+"/run.go\n")
+	removed := regexp.MustCompile(`(?m)^-.*\b` + regexp.QuoteMeta(listed) + `[,}(\[]`)
+	return strings.Contains(header, "Package: ./"+pkg+"\n") && strings.Contains(header, "Run: "+test+"\n") && removed.MatchString(diff)
+}
+
 func TestTable(t *testing.T) {
 	t.Run("When a program's run.go lists something, docs/testing.md should name a test that fails without it", func(t *testing.T) {
 		g := NewWithT(t)
 		docs, err := os.ReadFile(root + "/docs/testing.md")
 		g.Expect(err).NotTo(HaveOccurred())
-		var rows []string
+		var rows, patches []string
+		paths, err := filepath.Glob(filepath.Join(root, "test", "mutants", "*.patch"))
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, path := range paths {
+			content, err := os.ReadFile(path)
+			g.Expect(err).NotTo(HaveOccurred())
+			patches = append(patches, string(content))
+		}
 		for line := range strings.Lines(string(docs)) {
 			match := row.FindStringSubmatch(line)
 			if match == nil {
@@ -97,6 +111,8 @@ func TestTable(t *testing.T) {
 				content, err := os.ReadFile(path)
 				return err == nil && strings.Contains(string(content), "func "+match[4]+"(")
 			})).To(BeTrue(), "%s has no %s", match[3], match[4])
+			g.Expect(slices.ContainsFunc(patches, func(patch string) bool { return mutates(patch, match[1], match[2], match[3], match[4]) })).To(
+				BeTrue(), "no mutant leaves %s out of %s/run.go and names %s of %s", match[2], match[1], match[4], match[3])
 		}
 		slices.Sort(rows)
 		if diff := cmp.Diff(append(listed(t, "karpenter"), listed(t, "operator")...), rows); diff != "" {
