@@ -61,7 +61,7 @@ func ChildKinds(context.Context) []schema.GroupVersionKind {
 	return []schema.GroupVersionKind{TestMachine, KubeadmConfig}
 }
 
-// startTimeout is how long an API server may take to start: a loaded machine is slow.
+// startTimeout is how long an API server may take to start, and CRDs to be served: a loaded machine is slow.
 const startTimeout = 2 * time.Minute
 
 var config *rest.Config
@@ -106,6 +106,7 @@ func run(m *testing.M) (code int, err error) {
 		CRDs:                     guestCRDs,
 		CRDDirectoryPaths:        append(bases, dir),
 		ErrorIfCRDPathMissing:    true,
+		CRDInstallOptions:        envtest.CRDInstallOptions{MaxTime: startTimeout},
 	}
 	config, err = environment.Start()
 	if err != nil {
