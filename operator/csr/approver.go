@@ -88,6 +88,9 @@ func (a *Approver) SetUp(ctx context.Context, mgr manager.Manager, guests Guests
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &clusterv1.Machine{}, nodeNameIndex, nodeNames); err != nil {
 		return fmt.Errorf("indexing Machines by the names of their nodes: %w", err)
 	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &clusterv1.Machine{}, addressIndex, addresses); err != nil {
+		return fmt.Errorf("indexing Machines by their addresses: %w", err)
+	}
 	c, err := controller.NewTyped("certificatesigningrequest", mgr, controller.TypedOptions[Key]{
 		Reconciler:              a,
 		MaxConcurrentReconciles: workers,

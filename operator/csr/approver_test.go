@@ -289,11 +289,11 @@ func TestApprover(t *testing.T) {
 	})
 
 	t.Run("When a node asks again while its request is approved, it should wait until that one's certificate is issued", func(t *testing.T) {
-		newMachine(t, newClaim(t, "web-9"), "abcdef", address)
+		newMachine(t, newClaim(t, "web-9"), "abcdef", clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: "10.0.0.9"})
 		one := send(t, "web-9-1", renewal("web-9"))
 		expect(t, one, yes, v1beta1.NodeIdentityConfirmedReason)
 		two, three := send(t, "web-9-2", renewal("web-9")), send(t, "web-9-3", renewal("web-9"))
-		expect(t, send(t, "web-9-serving", servingOf("web-9", "10.0.0.1")), yes, v1beta1.NodeIdentityConfirmedReason) // another signer
+		expect(t, send(t, "web-9-serving", servingOf("web-9", "10.0.0.9")), yes, v1beta1.NodeIdentityConfirmedReason) // another signer
 		expect(t, two, no, v1beta1.RequestSupersededReason)
 		undecided(t, three)
 		issue(t, one)

@@ -39,6 +39,16 @@ func (a *Approver) gather(ctx context.Context, j *judged, fresh bool) (evidence,
 			return e, err
 		}
 	}
+	if len(e.subject.machines) == 1 {
+		if e.holders, err = a.holders(ctx, j, &e.subject.machines[0]); err != nil {
+			return e, err
+		}
+		cluster := &clusterv1.Cluster{}
+		if err := a.Management.Get(ctx, j.cluster, cluster); client.IgnoreNotFound(err) != nil {
+			return e, fmt.Errorf("reading the Cluster: %w", err)
+		}
+		e.network = networkOf(cluster, j.guest.Config.Host)
+	}
 	if !j.request.bootstraps() || len(e.subject.machines) != 1 || e.subject.claim == nil {
 		return e, nil
 	}
@@ -101,7 +111,8 @@ func (a *Approver) party(ctx context.Context, j *judged, name string, fresh bool
 			return party{}, err
 		}
 	}
-	p := party{machines: machines}
+	p := party{machines: called(machines, name)}
+	machines = p.machines
 	claimName := name
 	if len(machines) > 0 {
 		claimName = machines[0].Name

@@ -18,6 +18,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/message"
 )
 
 // maxAge of a request that is approved: as long as a kubelet waits for its first certificate before it gives up.
@@ -70,6 +71,9 @@ type evidence struct {
 	rival string
 	// others are what else the node has asked for of the same signer, as far as it was neither denied nor has failed.
 	others []other
+	// holders are other Machines that report an address which is asked for, by the address.
+	holders map[string]*clusterv1.Machine
+	network network
 }
 
 // other is another request of the same node to the same signer.
@@ -164,15 +168,15 @@ func fromRequester(r request, e evidence) *verdict {
 	subject, _ := r.subject()
 	switch {
 	case !byNode && !r.bootstraps():
-		return deny(v1beta1.RequesterMismatchReason, "only the node itself may ask for its serving certificate, and user %q did", r.Spec.Username)
+		return deny(v1beta1.RequesterMismatchReason, "only the node itself may ask for its serving certificate, and user %s did", message.Quoted(r.Spec.Username))
 	case !byNode && !r.byBootstrapper():
-		return deny(v1beta1.RequesterMismatchReason, "user %q with the groups %q is no machine that joins", r.Spec.Username, r.Spec.Groups)
+		return deny(v1beta1.RequesterMismatchReason, "user %s with the groups %s is no machine that joins", message.Quoted(r.Spec.Username), quotedList(r.Spec.Groups))
 	case byNode && !r.byNodeGroups():
-		return deny(v1beta1.RequesterMismatchReason, "user %q has the groups %q, which aren't a node's", r.Spec.Username, r.Spec.Groups)
+		return deny(v1beta1.RequesterMismatchReason, "user %s has the groups %s, which aren't a node's", message.Quoted(r.Spec.Username), quotedList(r.Spec.Groups))
 	case byNode && requester != subject && !e.requester.ours():
-		return deny(v1beta1.RequesterMismatchReason, "user %q asks for a certificate of node %s", r.Spec.Username, subject)
+		return deny(v1beta1.RequesterMismatchReason, "user %s asks for a certificate of node %s", message.Quoted(r.Spec.Username), message.Quote(subject))
 	case byNode && requester != subject:
-		return deny(v1beta1.SubjectMismatchReason, "node %s asks for a certificate of %q", requester, r.content.Subject.CommonName)
+		return deny(v1beta1.SubjectMismatchReason, "node %s asks for a certificate of %s", message.Quote(requester), message.Quoted(r.content.Subject.CommonName))
 	}
 	return nil
 }
@@ -181,7 +185,7 @@ func fromRequester(r request, e evidence) *verdict {
 func forNode(r request, _ evidence) *verdict {
 	subject := r.content.Subject
 	if _, isNode := r.subject(); !isNode || !slices.Equal(subject.Organization, []string{nodesGroup}) || len(subject.Names) != 2 {
-		return deny(v1beta1.SubjectMismatchReason, "the subject of a kubelet's certificate is O=%s,CN=%s<node>, and it asks for %q", nodesGroup, nodeUserPrefix, subject.String())
+		return deny(v1beta1.SubjectMismatchReason, "the subject of a kubelet's certificate is O=%s,CN=%s<node>, and it asks for %s", nodesGroup, nodeUserPrefix, message.Quoted(subject.String()))
 	}
 	return nil
 }
@@ -191,9 +195,10 @@ func forMachine(r request, e evidence) *verdict {
 	name, _ := r.subject()
 	switch p := e.subject; {
 	case len(p.machines) == 0:
-		return deny(v1beta1.MachineMissingReason, "no Machine was made for NodeClaim %s", name)
+		return deny(v1beta1.MachineMissingReason, "no Machine was made for NodeClaim %s", message.Quote(name))
 	case len(p.machines) > 1:
-		return deny(v1beta1.MachineMissingReason, "Machines %s and %s both have the name or an address %s", p.machines[0].Name, p.machines[1].Name, name)
+		return &verdict{decision: waiting, reason: "NameShared", again: recheckClaims, message: fmt.Sprintf(
+			"Machines %s and %s both report the name %s; one of them has to give it up, or be replaced", p.machines[0].Name, p.machines[1].Name, message.Quote(name))}
 	case p.claim == nil:
 		return deny(v1beta1.NodeClaimMissingReason, "NodeClaim %s of the Machine doesn't exist", p.machines[0].Name)
 	case string(p.claim.UID) != p.machines[0].Labels[v1alpha1.NodeClaimUIDLabel]:
@@ -209,7 +214,7 @@ func withUsages(r request, _ evidence) *verdict {
 		wanted = sets.New(certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth)
 	}
 	if !sets.New(r.Spec.Usages...).Delete(certificatesv1.UsageKeyEncipherment).Equal(wanted) {
-		return deny(v1beta1.UsageMismatchReason, "the key usages %q aren't those of signer %s: %q", r.Spec.Usages, r.Spec.SignerName, sets.List(wanted))
+		return deny(v1beta1.UsageMismatchReason, "the key usages %s aren't those of signer %s: %q", message.Quoted(fmt.Sprint(r.Spec.Usages)), r.Spec.SignerName, sets.List(wanted))
 	}
 	return nil
 }
@@ -220,9 +225,9 @@ func firstOfMachine(r request, e evidence) *verdict {
 	token, fixed := machine.Annotations[v1alpha1.BootstrapTokenIDAnnotation]
 	switch {
 	case fixed && r.Spec.Username != bootstrapTokenPrefix+token:
-		return deny(v1beta1.RequesterMismatchReason, "user %q isn't the bootstrap token that Machine %s was made with", r.Spec.Username, machine.Name)
+		return deny(v1beta1.RequesterMismatchReason, "user %s isn't the bootstrap token that Machine %s was made with", message.Quoted(r.Spec.Username), machine.Name)
 	case !fixed && slices.Contains(r.Spec.Groups, v1alpha1.BootstrapTokenGroup):
-		return deny(v1beta1.RequesterMismatchReason, "user %q is a bootstrap token of Karpenter's, and Machine %s was made with none", r.Spec.Username, machine.Name)
+		return deny(v1beta1.RequesterMismatchReason, "user %s is a bootstrap token of Karpenter's, and Machine %s was made with none", message.Quoted(r.Spec.Username), machine.Name)
 	case !machine.DeletionTimestamp.IsZero() || !claim.DeletionTimestamp.IsZero():
 		return deny(v1beta1.MachineMissingReason, "NodeClaim %s and its Machine are being deleted", claim.Name)
 	case e.joined || machine.Status.NodeRef.IsDefined() || claim.Status.NodeName != "":
@@ -276,10 +281,16 @@ func forAddresses(r request, e evidence) *verdict {
 		if !ips.Has(ip.String()) {
 			return deny(v1beta1.AddressMismatchReason, "IP address %s isn't one of Machine %s: %s", ip, machine.Name, strings.Join(sets.List(ips), ", "))
 		}
+		if v := e.owned(ip.String()); v != nil {
+			return v
+		}
 	}
 	for _, dnsName := range r.content.DNSNames {
 		if !names.Has(strings.ToLower(dnsName)) {
-			return deny(v1beta1.AddressMismatchReason, "DNS name %q isn't one of Machine %s: %s", dnsName, machine.Name, strings.Join(sets.List(names), ", "))
+			return deny(v1beta1.AddressMismatchReason, "DNS name %s isn't one of Machine %s: %s", message.Quoted(dnsName), machine.Name, strings.Join(sets.List(names), ", "))
+		}
+		if v := e.owned(dnsName); v != nil {
+			return v
 		}
 	}
 	return nil
@@ -294,5 +305,13 @@ func altNames(r request) string {
 	for _, uri := range r.content.URIs {
 		list = append(list, uri.String())
 	}
-	return fmt.Sprintf("%q", list)
+	return quotedList(list)
+}
+
+// quotedList quotes a list that the requester wrote, and of a long one its beginning.
+func quotedList(list []string) string {
+	if text := fmt.Sprintf("%q", list); len(text) <= message.QuoteLimit {
+		return text
+	}
+	return message.Quoted(strings.Join(list, " "))
 }

@@ -91,7 +91,7 @@ func (a ask) but(change func(*ask)) ask {
 	return a
 }
 
-func (a ask) object(t *testing.T) *certificatesv1.CertificateSigningRequest {
+func (a ask) object(t testing.TB) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
 	data := a.raw
 	if data == nil {
@@ -316,9 +316,9 @@ func TestJudge(t *testing.T) {
 			ask: first("web-1"), evidence: evidence{subject: party{machines: web1().machines, claim: web2().claim}},
 			want: denied, reason: v1beta1.NodeClaimMissingReason,
 		},
-		"When two Machines go by the name, it should be denied": {
+		"When two Machines go by the name and neither is called so, it should wait, with a reason": {
 			ask: first("web-1"), evidence: evidence{subject: party{machines: append(web1().machines, web2().machines...), claim: web1().claim}},
-			want: denied, reason: v1beta1.MachineMissingReason, message: "Machines web-1 and web-2 both",
+			want: waiting, reason: "NameShared", message: "Machines web-1 and web-2 both", again: recheckClaims,
 		},
 		"When the Machine is being deleted, it should not join any more": {
 			ask: first("web-1"), evidence: func() evidence {

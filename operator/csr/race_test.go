@@ -11,6 +11,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -42,13 +43,13 @@ func newLagging(t *testing.T) *lagging {
 		return fake.NewClientBuilder().WithScheme(scheme).
 			WithStatusSubresource(&certificatesv1.CertificateSigningRequest{}).
 			WithIndex(&certificatesv1.CertificateSigningRequest{}, requestIndex, indexRequest).
-			WithIndex(&clusterv1.Machine{}, nodeNameIndex, nodeNames).Build()
+			WithIndex(&clusterv1.Machine{}, nodeNameIndex, nodeNames).WithIndex(&clusterv1.Machine{}, addressIndex, addresses).Build()
 	}
 	l := &lagging{management: store(), guest: store(), managementCache: store(), guestCache: store(), recorder: events.NewFakeRecorder(100)}
 	l.Approver = New(Config{
 		Management: l.managementCache, Live: l.management, Recorder: l.recorder, Profiles: profiles, Clock: clocktesting.NewFakePassiveClock(now),
 	})
-	l.guests = oneGuest{&scope.Guest{Cached: l.guestCache, Live: l.guest}}
+	l.guests = oneGuest{&scope.Guest{Cached: l.guestCache, Live: l.guest, Config: &rest.Config{Host: "https://guest.example"}}}
 	blue := &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue"}}
 	blue.Spec.ControlPlaneNamespace, blue.Spec.InfraID = "clusters-blue", "blue"
 	l.show(t, l.managementCache, blue, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-blue", Name: "blue"}})

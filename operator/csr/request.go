@@ -13,6 +13,8 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/autonode-io/autonode/operator/message"
 )
 
 // Users and groups that API servers know nodes by; see k8s.io/apiserver/pkg/authentication/user, and bootstrap tokens.
@@ -49,8 +51,14 @@ func newRequest(object *certificatesv1.CertificateSigningRequest) request {
 	return r
 }
 
-// decode is strict: what a signer might copy into the certificate and nobody looks at is refused.
+// maxRequestBytes bounds a PEM block that is parsed. A kubelet's request with an RSA key of 4096 bits is below 3 KiB.
+const maxRequestBytes = 16 << 10
+
+// decode is strict: it refuses what a signer might copy into the certificate and no rule checks.
 func decode(data []byte) (*x509.CertificateRequest, error) {
+	if len(data) > maxRequestBytes {
+		return nil, fmt.Errorf("it is larger than %d bytes", maxRequestBytes)
+	}
 	block, rest := pem.Decode(data)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {
 		return nil, errors.New("it holds no PEM block of the type CERTIFICATE REQUEST")
@@ -58,7 +66,7 @@ func decode(data []byte) (*x509.CertificateRequest, error) {
 	content, err := x509.ParseCertificateRequest(block.Bytes)
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, message.Error(err)
 	case len(strings.TrimSpace(string(rest))) > 0:
 		return content, errors.New("it holds more than one PEM block")
 	}

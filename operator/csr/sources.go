@@ -3,10 +3,14 @@
 package csr
 
 import (
+	"bytes"
 	"context"
+	"slices"
+	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -73,18 +77,78 @@ func indexRequest(object client.Object) []string {
 func firstCertificate(node string) string   { return "first/" + node }
 func ownRequest(signer, node string) string { return signer + "/" + node }
 
-// shrinkRequest drops what isn't looked at: issued certificates, and the content of requests to other signers.
+// Bounds of what the cache keeps of one request, beside its content. API servers bound none of these.
+const (
+	maxUserBytes     = 512
+	maxGroups        = 16
+	maxUsages        = 16
+	maxMetadataBytes = 4 << 10
+)
+
+// shrinkRequest drops what no rule reads: issued certificates, what the requester wrote into metadata and extra fields, and all of a request to
+// another signer but its name. The cache holds a bounded number of bytes for each request, whatever its size. A field selector can't do
+// this: it selects one signer, and a cache has one selector for a kind.
 func shrinkRequest(object any) (any, error) {
-	if request, ok := object.(*certificatesv1.CertificateSigningRequest); ok {
-		request.ManagedFields = nil
-		if len(request.Status.Certificate) > 0 {
-			request.Status.Certificate = []byte{0} // that it is there is what counts
-		}
-		if !kubelets(request.Spec.SignerName) {
-			request.Spec.Request, request.Status = nil, certificatesv1.CertificateSigningRequestStatus{}
+	request, ok := object.(*certificatesv1.CertificateSigningRequest)
+	if !ok {
+		return object, nil
+	}
+	spec := request.Spec
+	if !kubelets(spec.SignerName) {
+		return &certificatesv1.CertificateSigningRequest{
+			TypeMeta:   request.TypeMeta,
+			ObjectMeta: metav1.ObjectMeta{Name: request.Name, UID: request.UID, ResourceVersion: request.ResourceVersion},
+		}, nil
+	}
+	request.ManagedFields = nil
+	if size := metadataBytes(request.Labels) + metadataBytes(request.Annotations); size > maxMetadataBytes {
+		request.Labels, request.Annotations = nil, nil
+	}
+	if len(request.OwnerReferences)+len(request.Finalizers) > maxGroups {
+		request.OwnerReferences, request.Finalizers = nil, nil
+	}
+	request.Spec = certificatesv1.CertificateSigningRequestSpec{
+		// One byte above the bound tells decode that there was more.
+		Request: bytes.Clone(spec.Request[:min(len(spec.Request), maxRequestBytes+1)]), SignerName: spec.SignerName,
+		Username: strings.Clone(spec.Username[:min(len(spec.Username), maxUserBytes)]), // no node's name is as long
+	}
+	// Of a longer list, a part could pass where the whole doesn't.
+	if len(spec.Groups) <= maxGroups && !slices.ContainsFunc(spec.Groups, func(group string) bool { return len(group) > maxUserBytes }) {
+		request.Spec.Groups = spec.Groups
+	}
+	if len(spec.Usages) <= maxUsages {
+		request.Spec.Usages = spec.Usages
+	}
+	if len(request.Status.Certificate) > 0 {
+		request.Status.Certificate = []byte{0} // that it is there is what counts
+	}
+	if decided(request) {
+		shrinkConditions(request)
+	}
+	return request, nil
+}
+
+// shrinkConditions keeps of each kind of condition that there is one.
+func shrinkConditions(request *certificatesv1.CertificateSigningRequest) {
+	var kept []certificatesv1.CertificateSigningRequestCondition
+	for _, kind := range []certificatesv1.RequestConditionType{
+		certificatesv1.CertificateApproved, certificatesv1.CertificateDenied, certificatesv1.CertificateFailed,
+	} {
+		if hasCondition(request, kind) {
+			kept = append(kept, certificatesv1.CertificateSigningRequestCondition{Type: kind})
 		}
 	}
-	return object, nil
+	if len(kept) == 0 && len(request.Status.Conditions) > 0 {
+		kept = append(kept, certificatesv1.CertificateSigningRequestCondition{Type: "Other"})
+	}
+	request.Status.Conditions = kept
+}
+
+func metadataBytes(metadata map[string]string) (size int) {
+	for key, value := range metadata {
+		size += len(key) + len(value)
+	}
+	return size
 }
 
 // onMachine has the undecided requests that name its node looked at again when there is something new to judge them by.

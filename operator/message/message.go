@@ -32,6 +32,11 @@ func Quote(text string) string {
 	if len(text) <= QuoteLimit && plain(text) {
 		return text
 	}
+	return Quoted(text)
+}
+
+// Quoted returns others' words quoted and escaped, and of long ones the first.
+func Quoted(text string) string {
 	return strconv.Quote(cut(strings.ToValidUTF8(text, "?"), QuoteLimit))
 }
 
@@ -89,24 +94,24 @@ func Logger(logger logr.Logger) logr.Logger { return logr.New(sink{logger.GetSin
 type sink struct{ logr.LogSink }
 
 func (s sink) Info(level int, message string, keysAndValues ...any) {
-	s.LogSink.Info(level, logged(message), bounded(keysAndValues)...)
+	s.LogSink.Info(level, logged(message), boundedValues(keysAndValues)...)
 }
 
 func (s sink) Error(err error, message string, keysAndValues ...any) {
 	if err != nil && len(err.Error()) > Limit {
 		err = &quotedError{text: logged(err.Error()), err: nil} // whose encoder may look behind it otherwise
 	}
-	s.LogSink.Error(err, logged(message), bounded(keysAndValues)...)
+	s.LogSink.Error(err, logged(message), boundedValues(keysAndValues)...)
 }
 
 func (s sink) WithValues(keysAndValues ...any) logr.LogSink {
-	return sink{s.LogSink.WithValues(bounded(keysAndValues)...)}
+	return sink{s.LogSink.WithValues(boundedValues(keysAndValues)...)}
 }
 
 func (s sink) WithName(name string) logr.LogSink { return sink{s.LogSink.WithName(name)} }
 
-// bounded copies what is too large only: most lines have nothing that is.
-func bounded(keysAndValues []any) []any {
+// boundedValues copies what is too large only: most lines have nothing that is.
+func boundedValues(keysAndValues []any) []any {
 	var copied []any
 	for i, value := range keysAndValues {
 		var text string
