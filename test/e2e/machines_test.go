@@ -55,7 +55,9 @@ func TestMachines(t *testing.T) {
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.waitRunning(t, "web")
 		g.Expect(c.machinesOf(g, t.Context(), "slow")).To(Equal(slow), "it still waits for the same machine")
-		g.Expect(c.nodesOf(g, t.Context(), "slow")).To(BeEmpty(), "the machine takes its time")
+		waiting := &clusterv1.Machine{}
+		g.Expect(c.management.Get(t.Context(), client.ObjectKey{Namespace: c.namespace(), Name: slow[0]}, waiting)).To(Succeed())
+		g.Expect(waiting.Spec.ProviderID).To(BeEmpty(), "the fault hit it: it has a Node and no provider ID")
 	})
 
 	t.Run("When the machine is there at last, it should be used, and have been the only one", func(t *testing.T) {
