@@ -399,8 +399,12 @@ func life(t *testing.T, host string) {
 			g.Expect(hostedCluster.Status.AutoNode.Message).To(BeEmpty())
 			g.Expect(hostedCluster.Status.Version.History).To(HaveLen(1))
 			g.Expect(hostedCluster.Status.Version.History[0].State).To(Equal(v1beta1.UpdateCompleted))
+			g.Expect(hostedCluster.Status.Version.NodeVersion).To(Equal("1.36.2"))
 			g.Expect(hostedCluster.Finalizers).To(ContainElement(v1beta1.HostedClusterFinalizer))
 		}).Should(Succeed())
+		deployment := &appsv1.Deployment{}
+		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, deployment)).To(Succeed())
+		g.Expect(deployment.Spec.Template.Spec.Containers[0].Args).To(ContainElement("--node-version=1.36.2"))
 		component := &v1beta1.ControlPlaneComponent{}
 		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, component)).To(Succeed())
 		g.Expect(component.Status.Version).To(Equal("1.36.2"))
