@@ -62,7 +62,7 @@ func (b Bootstrap) Revision() string { return revisionOf(b.ConfigTemplate) }
 // IsDefined tells whether there is a way to join.
 func (b Bootstrap) IsDefined() bool { return b.ConfigTemplate != nil || b.DataSecretName != "" }
 
-// Shape is one machine form that a source offers. What its pointers point to is shared with the cache: never change it.
+// Template is one form of machine that a source offers. What its pointers point to is shared with the cache: never change it.
 type Template struct {
 	Source Source
 	// Template is the infrastructure machine template that machines are cloned from.
