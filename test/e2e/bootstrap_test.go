@@ -26,8 +26,8 @@ func TestBootstrap(t *testing.T) {
 	g := NewWithT(t)
 	c.nodePool(t, "boot", require(corev1.LabelInstanceTypeStable, "c2-small"), require(corev1.LabelTopologyZone, "a"))
 
-	c.workload(t, "rendered", 1, "500m", apart, onPool("boot"))
-	c.waitRunning(t, "rendered")
+	c.workload(t, "web", 1, "500m", apart, onPool("boot"))
+	c.waitRunning(t, "web")
 	rendered := c.onlyMachine(t, "boot", nil)
 	t.Run("When Karpenter renders, a machine should have a Secret and no bootstrap config", func(t *testing.T) {
 		g := NewWithT(t)
@@ -43,16 +43,16 @@ func TestBootstrap(t *testing.T) {
 
 	t.Run("When the platform leaves it to the provider, a machine should have a bootstrap config, and the same data", func(t *testing.T) {
 		g := NewWithT(t)
-		c.workload(t, "provided", 1, "500m", apart, onPool("boot"))
-		c.waitRunning(t, "provided")
+		c.scale(t, "web", 2)
+		c.waitRunning(t, "web")
 		provided := c.onlyMachine(t, "boot", rendered)
 		g.Expect(provided.Spec.Bootstrap.ConfigRef.Kind).To(Equal("KubeadmConfig"))
 		g.Expect(c.bootstrapData(t, provided)).To(Equal(c.bootstrapData(t, rendered)))
 	})
 
-	t.Run("When such a machine goes, its Secret should go with it", func(t *testing.T) {
+	t.Run("When a machine goes whose data Karpenter rendered, its Secret should go with it", func(t *testing.T) {
 		g := NewWithT(t)
-		c.scale(t, "rendered", 0)
+		c.scale(t, "web", 0)
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			secret := &metav1.PartialObjectMetadata{}
 			secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
