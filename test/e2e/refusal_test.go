@@ -140,8 +140,12 @@ func (c *cluster) removeAbandonedClasses(t *testing.T) {
 	g.Expect(c.guest.List(t.Context(), classes)).To(Succeed())
 	g.Expect(classes.Items).To(ConsistOf(HaveField("Name", v1alpha1.DefaultNodeClass)))
 	class := &classes.Items[0]
-	g.Expect(c.guest.Patch(t.Context(), class, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
-	g.Expect(client.IgnoreNotFound(c.guest.Delete(t.Context(), class))).To(Succeed())
+	// An API server enforces a policy for a moment after its deletion.
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		released := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+		g.Expect(client.IgnoreNotFound(c.guest.Patch(ctx, class.DeepCopy(), released))).To(Succeed())
+		g.Expect(client.IgnoreNotFound(c.guest.Delete(ctx, class.DeepCopy()))).To(Succeed())
+	}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
 }
 
 // refuse denies everybody the deletion of NodeClaims and every change of node classes' metadata and spec, until allow is called.
