@@ -79,7 +79,7 @@ func TestOrder(t *testing.T) {
 	sweep(t, label)
 
 	// One definition that the guest doesn't have yet, whatever ran there before.
-	extra := definition("order.test", "Widget", "widgets", "v1")
+	extra := scopetest.Definition("order.test", "Widget", "widgets", "v1")
 	extra.TypeMeta = metav1.TypeMeta{APIVersion: apiextensionsv1.SchemeGroupVersion.String(), Kind: "CustomResourceDefinition"}
 	t.Cleanup(func() { _ = guest.Delete(context.Background(), extra) })
 	content, err := yaml.Marshal(extra)

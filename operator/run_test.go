@@ -62,12 +62,12 @@ func start(t *testing.T) (registryHost string) {
 func provide(t *testing.T) {
 	t.Helper()
 	_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
-		definition("cluster.x-k8s.io", "MachineDeployment", "machinedeployments", "v1beta2"),
-		definition("infrastructure.cluster.x-k8s.io", "KwokMachine", "kwokmachines", "v1beta1"),
-		definition("infrastructure.cluster.x-k8s.io", "KwokMachineTemplate", "kwokmachinetemplates", "v1beta1"),
-		definition("infrastructure.cluster.x-k8s.io", "AWSCluster", "awsclusters", "v1beta2"),
-		definition("bootstrap.cluster.x-k8s.io", "KubeadmConfig", "kubeadmconfigs", "v1beta2"),
-		definition("bootstrap.cluster.x-k8s.io", "KubeadmConfigTemplate", "kubeadmconfigtemplates", "v1beta2"),
+		scopetest.Definition("cluster.x-k8s.io", "MachineDeployment", "machinedeployments", "v1beta2"),
+		scopetest.Definition("infrastructure.cluster.x-k8s.io", "KwokMachine", "kwokmachines", "v1beta1"),
+		scopetest.Definition("infrastructure.cluster.x-k8s.io", "KwokMachineTemplate", "kwokmachinetemplates", "v1beta1"),
+		scopetest.Definition("infrastructure.cluster.x-k8s.io", "AWSCluster", "awsclusters", "v1beta2"),
+		scopetest.Definition("bootstrap.cluster.x-k8s.io", "KubeadmConfig", "kubeadmconfigs", "v1beta2"),
+		scopetest.Definition("bootstrap.cluster.x-k8s.io", "KubeadmConfigTemplate", "kubeadmconfigtemplates", "v1beta2"),
 	}})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 }
@@ -111,22 +111,6 @@ func run(t *testing.T, config *rest.Config, options operator.Options) {
 			t.Errorf("the operator ended with %v", err)
 		}
 	})
-}
-
-func definition(group, kind, plural, version string) *apiextensionsv1.CustomResourceDefinition {
-	return &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: group, Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: version, Served: true, Storage: true,
-				Schema: &apiextensionsv1.CustomResourceValidation{
-					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)},
-				},
-			}},
-		},
-	}
 }
 
 // push makes a payload and returns its tag.
@@ -890,8 +874,8 @@ func validation(t *testing.T, host string) {
 			g.Expect(hostedCluster.Status.AutoNode.Message).To(ContainSubstring("LateMachineTemplate"))
 		}).Should(Succeed())
 		_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
-			definition("infrastructure.cluster.x-k8s.io", "LateMachine", "latemachines", "v1beta1"),
-			definition("infrastructure.cluster.x-k8s.io", "LateMachineTemplate", "latemachinetemplates", "v1beta1"),
+			scopetest.Definition("infrastructure.cluster.x-k8s.io", "LateMachine", "latemachines", "v1beta1"),
+			scopetest.Definition("infrastructure.cluster.x-k8s.io", "LateMachineTemplate", "latemachinetemplates", "v1beta1"),
 		}})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Eventually(func(g Gomega) {

@@ -217,6 +217,12 @@ func TestShards(t *testing.T) {
 				}
 			})
 		}
+		served := func(name string) {
+			g.Eventually(func(g Gomega) {
+				hostedCluster := get(g, ctx, name)
+				g.Expect(hostedCluster.Status.Operator).To(Equal(shardNamespace + "/" + hostedCluster.Labels[shardLabel]))
+			}).Should(Succeed())
+		}
 		random := rand.New(rand.NewPCG(1, 2))
 		for range 40 {
 			name := names[random.IntN(len(names))]
@@ -224,11 +230,19 @@ func TestShards(t *testing.T) {
 				hostedCluster.Labels[shardLabel] = shards[random.IntN(len(shards))]
 			})
 			if random.IntN(4) == 0 {
-				g.Eventually(func(g Gomega) {
-					hostedCluster := get(g, ctx, name)
-					g.Expect(hostedCluster.Status.Operator).To(Equal(shardNamespace + "/" + hostedCluster.Labels[shardLabel]))
-				}).Should(Succeed())
+				served(name)
 			}
+		}
+		for _, name := range names { // where nobody noticed a label that came and went, nothing has been shown yet
+			served(name)
+			patch(g, ctx, name, func(hostedCluster *v1beta1.HostedCluster) {
+				other := shards[0]
+				if hostedCluster.Labels[shardLabel] == other {
+					other = shards[1]
+				}
+				hostedCluster.Labels[shardLabel] = other
+			})
+			served(name)
 		}
 		stop()
 		load.Wait()

@@ -93,16 +93,20 @@ func TestRegistry(t *testing.T) {
 	t.Run("When a server that is no registry answers, nothing of its answer should be told", func(t *testing.T) {
 		for _, code := range []int{http.StatusTeapot, http.StatusInternalServerError, http.StatusForbidden, http.StatusNotFound} {
 			g := NewWithT(t)
-			err := resolve(t.Context(), pong(func(w http.ResponseWriter, _ *http.Request) {
+			var registry string
+			err := resolve(t.Context(), pong(func(w http.ResponseWriter, r *http.Request) {
+				registry = r.Host
 				w.Header().Set("Content-Type", "application/json")
 				w.Header().Set("X-Secret", "of-the-intranet")
 				w.WriteHeader(code)
 				fmt.Fprint(w, `{"errors": [{"code": "DENIED", "message": "of-the-intranet"}], "details": "of-the-intranet"}`)
 			}), nil)
 			g.Expect(err).To(HaveOccurred())
-			g.Expect(err.Error()).NotTo(ContainSubstring("of-the-intranet"))
+			g.Expect(registry).NotTo(BeEmpty())
+			told := strings.ReplaceAll(err.Error(), registry, "HOST") // a port may have the digits of a code
+			g.Expect(told).NotTo(ContainSubstring("of-the-intranet"))
 			if code == http.StatusTeapot || code == http.StatusInternalServerError {
-				g.Expect(err.Error()).NotTo(ContainSubstring(fmt.Sprint(code)))
+				g.Expect(told).NotTo(ContainSubstring(fmt.Sprint(code)))
 			}
 		}
 	})
