@@ -12,7 +12,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/option"
@@ -60,9 +59,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
-
-// patience is how long Karpenter's controllers wait for a node class to be read for the first time.
-const patience = 5 * time.Second
 
 // ErrUsage wraps what is wrong with the command line.
 var ErrUsage = errors.New("usage")
@@ -165,8 +161,7 @@ type providers struct {
 	unavailable    *offering.Unavailable
 	priceFile      *pricing.File
 	images         *nodeimage.File
-	templates      *template.Resolver
-	instanceTypes  *instancetype.Store
+	instanceTypes  *instancetype.Provider
 	cloudProvider  *cloudprovider.CloudProvider
 }
 
@@ -225,11 +220,11 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 			return nil, fmt.Errorf("following the node images: %w", err)
 		}
 	}
-	p.templates = template.NewResolver(template.Config{
-		Objects: management.objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Secrets: management.GetAPIReader(),
-	})
-	p.instanceTypes = instancetype.NewStore(instancetype.Config{
-		Pricing: prices, Unavailable: p.unavailable, Limits: p.maxSizes, Memory: p.observed, Running: p.inventory,
+	p.instanceTypes = instancetype.New(instancetype.Config{
+		Templates: template.NewResolver(template.Config{
+			Objects: management.objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Secrets: management.GetAPIReader(),
+		}),
+		Version: p.versions.Resolve, Pricing: prices, Unavailable: p.unavailable, Limits: p.maxSizes, Memory: p.observed, Running: p.inventory,
 	})
 	p.cloudProvider = cloudprovider.New(cloudprovider.Config{
 		Guest:          guest.GetClient(),
@@ -241,7 +236,6 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 		InstanceTypes:  p.instanceTypes,
 		Limits:         p.maxSizes,
 		Overlays:       guest.InstanceTypeStore,
-		Patience:       patience,
 		Version:        p.versions.Resolve,
 		Drift: drift.New(drift.Config{
 			InstanceTypes: p.instanceTypes, Images: p.images, Version: p.versions.Resolve, Upgrades: upgrades, Rollout: opts.RolloutID, Clock: guest.Clock,
@@ -301,8 +295,7 @@ func newControllers(guest *operator.Operator, management *managementCluster, kee
 			Namespace:      opts.Namespace,
 			AllowedPatches: p.allowedPatches,
 			Objects:        management.objects,
-			Shapes:         p.templates,
-			Store:          p.instanceTypes,
+			InstanceTypes:  p.instanceTypes,
 			Prices:         p.priceFile,
 			Images:         p.images,
 			Version:        p.versions,

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
@@ -41,9 +40,6 @@ const Name = "clusterapi"
 // that long.
 const RepairToleration = 30 * time.Minute
 
-// patienceInterval is between two looks at whether a node class's shapes have been read.
-const patienceInterval = 20 * time.Millisecond
-
 // Config of a CloudProvider.
 type Config struct {
 	// Guest reads NodeClasses and NodeClaims from the cache.
@@ -58,7 +54,7 @@ type Config struct {
 	// Machines of the cluster.
 	Machines *machine.Provider
 	// InstanceTypes of every node class.
-	InstanceTypes *instancetype.Store
+	InstanceTypes *instancetype.Provider
 	// Limits keep the machines of a shape source within its maximum. Without them nothing is limited.
 	Limits *maxsize.Ledger
 	// Overlays are applied to the instance types before one is chosen, where the feature gate NodeOverlay is on.
@@ -66,16 +62,11 @@ type Config struct {
 	Drift    *drift.Detector
 	// Version resolves the version of a shape's nodes. What a node class says of it is in the guest, whose admin can write it.
 	Version func(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) (result version.Result, reachable bool)
-	// Patience is how long a caller waits for the shapes of a node class whose first reading is asked for. All of Karpenter's
-	// controllers start at once, and an error would send each of them into its back-off.
-	Patience time.Duration
 }
 
 // CloudProvider implements Karpenter's interface.
 type CloudProvider struct {
 	Config
-	// deadlines until which a node class's shapes are waited for: of name to time.Time.
-	deadlines sync.Map
 }
 
 // New returns a provider.
@@ -130,17 +121,18 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.N
 	if ref == nil {
 		return nil, fmt.Errorf("getting instance types: NodePool %s names no node class", nodePool.Name)
 	}
-	// The store forgets a node class that goes, so there is one where it has a snapshot; reading it would copy its status.
-	snapshot, err := c.InstanceTypes.Snapshot(ref.Name)
+	// A node class that has gone is forgotten, so there is one where there is a snapshot; reading it would copy its status.
+	snapshot, err := c.InstanceTypes.Cached(ref.Name)
 	if err != nil {
-		if _, err := c.nodeClass(ctx, ref.Name); err != nil {
+		nodeClass, err := c.nodeClass(ctx, ref.Name)
+		if err != nil {
 			if apierrors.IsNotFound(err) {
 				c.Recorder.Publish(nodePoolWithoutNodeClass(nodePool, ref.Name))
 			}
 			// An empty list instead of an error would look like "nothing fits".
 			return nil, fmt.Errorf("getting instance types for NodePool %s: %w", nodePool.Name, err)
 		}
-		if snapshot, err = c.snapshot(ctx, ref.Name); err != nil {
+		if snapshot, err = c.InstanceTypes.List(ctx, nodeClass); err != nil {
 			return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("getting instance types for NodePool %s: %w", nodePool.Name, err))
 		}
 	}
@@ -199,30 +191,6 @@ func (c *CloudProvider) nodeClass(ctx context.Context, name string) (*v1alpha1.C
 		return nil, fmt.Errorf("reading node class %s: %w", name, err)
 	}
 	return nodeClass, nil
-}
-
-// snapshot is what a node class offers. When it hasn't been read since the start, it waits for that, once.
-func (c *CloudProvider) snapshot(ctx context.Context, nodeClass string) (*instancetype.Snapshot, error) {
-	snapshot, err := c.InstanceTypes.Snapshot(nodeClass)
-	if !errors.Is(err, instancetype.ErrNotBuilt) || c.Patience == 0 {
-		return snapshot, err
-	}
-	value, _ := c.deadlines.LoadOrStore(nodeClass, time.Now().Add(c.Patience))
-	deadline, _ := value.(time.Time)
-	ctx, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
-	ticker := time.NewTicker(patienceInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-ticker.C:
-		}
-		if snapshot, err = c.InstanceTypes.Snapshot(nodeClass); !errors.Is(err, instancetype.ErrNotBuilt) {
-			return snapshot, err
-		}
-	}
 }
 
 // nodeClaimOf is what a Machine says of its NodeClaim.

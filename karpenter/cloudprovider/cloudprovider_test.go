@@ -39,7 +39,8 @@ type fixture struct {
 	t           *testing.T
 	ctx         context.Context
 	provider    *cloudprovider.CloudProvider
-	store       *instancetype.Store
+	templates   *environment.Templates
+	store       *instancetype.Provider
 	unavailable *offering.Unavailable
 	nodeClass   *v1alpha1.ClusterAPINodeClass
 	recorder    *environment.Recorder
@@ -52,7 +53,8 @@ func newFixture(t *testing.T, management client.Client) *fixture {
 	f := &fixture{Environment: s, t: t, recorder: &environment.Recorder{}}
 	f.ctx = options.ToContext(t.Context(), &options.Options{})
 	f.unavailable = offering.NewUnavailable(clocktesting.NewFakePassiveClock(time.Now()))
-	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: f.unavailable})
+	f.templates = &environment.Templates{}
+	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.Default(), Unavailable: f.unavailable})
 	f.nodeClass = s.NodeClass(t.Context())
 	NewWithT(t).Eventually(func() error {
 		return s.Guest.GetClient().Get(t.Context(), client.ObjectKeyFromObject(f.nodeClass), &v1alpha1.ClusterAPINodeClass{})
@@ -89,7 +91,15 @@ func (f *fixture) offer(changes ...func(shapes []template.Template)) {
 	for _, change := range changes {
 		change(shapes)
 	}
-	f.store.Set(f.nodeClass, shapes, template.Cluster{FailureDomains: []string{"a", "b"}})
+	f.selects(shapes, template.Cluster{FailureDomains: []string{"a", "b"}}, template.Gaps{})
+}
+
+// selects says what the node class selects, and has that read.
+func (f *fixture) selects(templates []template.Template, cluster template.Cluster, gaps template.Gaps) {
+	f.t.Helper()
+	f.templates.Offer(f.nodeClass.Name, templates, cluster, gaps)
+	_, err := f.store.Refresh(f.ctx, f.nodeClass)
+	NewWithT(f.t).Expect(err).NotTo(HaveOccurred())
 }
 
 func (f *fixture) claim(name string, change func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
@@ -227,7 +237,7 @@ func TestCreate(t *testing.T) {
 		nodeClaim := f.claim("vanished", nil)
 		_, err := f.provider.Create(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
-		f.store.Set(f.nodeClass, []template.Template{f.Shape("other", 1)}, template.Cluster{})
+		f.selects([]template.Template{f.Shape("other", 1)}, template.Cluster{}, template.Gaps{})
 		again, err := f.provider.Create(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(again.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))
@@ -289,9 +299,12 @@ func TestCreateErrors(t *testing.T) {
 			prepare: func(f *fixture) { f.setReady(func(nc *v1alpha1.ClusterAPINodeClass) { nc.Status.Conditions = nil }) },
 			want:    retried(cloudprovider.NodeClassReadinessUnknownReason),
 		},
-		"When the shapes haven't been read since the start, it should be asked again": {
-			prepare: func(f *fixture) { f.store.Delete(f.nodeClass.Name) },
-			want:    retried(cloudprovider.NodeClassReadinessUnknownReason),
+		"When the Cluster hasn't been read since the start, it should be asked again": {
+			prepare: func(f *fixture) {
+				f.store.Delete(f.nodeClass.Name)
+				f.templates.Lose()
+			},
+			want: retried(cloudprovider.NodeClassReadinessUnknownReason),
 		},
 		"When a template can't be cloned, it should say what is wrong with it": {
 			prepare: func(f *fixture) {
@@ -494,26 +507,48 @@ func TestInstanceTypes(t *testing.T) {
 		g.Expect(err).To(MatchError(ContainSubstring("nowhere")))
 		g.Expect(f.recorder.Reasons()).To(ConsistOf("NodeClassNotFound"))
 	})
-	t.Run("When the shapes are being read for the first time, it should wait for them, and later not", func(t *testing.T) {
+	t.Run("When a node class is asked about for the first time, it should read its templates at once", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
 		f.store.Delete(f.nodeClass.Name)
-		f.provider.Patience = 10 * time.Second
-		got := make(chan int)
-		go func() {
-			instanceTypes, _ := f.provider.GetInstanceTypes(f.ctx, nodePool(f, f.nodeClass.Name))
-			got <- len(instanceTypes)
-		}()
-		g.Consistently(got, "100ms").ShouldNot(Receive())
-		f.offer()
-		g.Eventually(got).Should(Receive(Equal(2)))
+		g.Expect(f.provider.GetInstanceTypes(f.ctx, nodePool(f, f.nodeClass.Name))).To(HaveLen(2))
 	})
-	t.Run("When the shapes haven't been read yet, it should not pretend that there are none", func(t *testing.T) {
+	t.Run("When many ask for the first time at once, all should get what the first one reads", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
 		f.store.Delete(f.nodeClass.Name)
+		got := make(chan *karpcloudprovider.InstanceType, 10)
+		for range cap(got) {
+			go func() {
+				instanceTypes, err := f.provider.GetInstanceTypes(f.ctx, nodePool(f, f.nodeClass.Name))
+				if err != nil || len(instanceTypes) == 0 {
+					instanceTypes = []*karpcloudprovider.InstanceType{nil}
+				}
+				got <- instanceTypes[0]
+			}()
+		}
+		first := <-got
+		g.Expect(first).NotTo(BeNil())
+		for range cap(got) - 1 {
+			g.Expect(<-got).To(BeIdenticalTo(first))
+		}
+	})
+	t.Run("When the Cluster can't be read, it should not pretend that there are no instance types", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		f.store.Delete(f.nodeClass.Name)
+		f.templates.Lose()
 		_, err := f.provider.GetInstanceTypes(f.ctx, nodePool(f, f.nodeClass.Name))
 		g.Expect(karpcloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue(), "%v", err)
+	})
+	t.Run("When a node class that is being deleted isn't known, it should not become known again", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		f.store.Delete(f.nodeClass.Name)
+		deleted := f.nodeClass.DeepCopy()
+		deleted.DeletionTimestamp = ptr.To(metav1.Now())
+		_, err := f.store.List(f.ctx, deleted)
+		g.Expect(err).To(MatchError(instancetype.ErrUnresolved))
 	})
 }
 

@@ -144,7 +144,7 @@ func (c *CloudProvider) readyNodeClass(ctx context.Context, nodeClaim *karpv1.No
 
 // choose finds the cheapest available offering that meets the NodeClaim, and the shape behind it.
 func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass) (launch, error) {
-	snapshot, err := c.snapshot(ctx, nodeClass.Name)
+	snapshot, err := c.InstanceTypes.List(ctx, nodeClass)
 	if err != nil {
 		return launch{}, cloudprovider.NewCreateError(err, NodeClassReadinessUnknownReason, err.Error())
 	}
@@ -166,7 +166,7 @@ func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 			return launch{instanceType: candidate.InstanceType, offering: candidate.Offering, choice: choice}, nil
 		}
 		// Other launches took the last places since the snapshot was made. Another shape may make the same offering now.
-		if now, err := c.InstanceTypes.Snapshot(nodeClass.Name); err == nil && now != snapshot {
+		if now, err := c.InstanceTypes.Cached(nodeClass.Name); err == nil && now != snapshot {
 			return c.choose(ctx, nodeClaim, nodeClass)
 		}
 	}

@@ -3,6 +3,7 @@
 package cloudprovider_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -22,12 +23,15 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/test/environment"
 )
 
 // manyInstanceTypes is a provider, with everything that availability depends on, whose node class offers 700 instance types in
 // 3 zones as 2 capacity types; one of them has a maximum. It has no clients: nothing may be read.
 func manyInstanceTypes() (*cloudprovider.CloudProvider, *karpv1.NodePool) {
-	store := instancetype.NewStore(instancetype.Config{
+	templates := &environment.Templates{}
+	store := instancetype.New(instancetype.Config{
+		Templates:   templates,
 		Pricing:     pricing.WithFile(pricing.NewFile("testdata/no-prices.yaml")),
 		Unavailable: offering.NewUnavailable(clock.RealClock{}),
 		Limits:      maxsize.NewLedger(clock.RealClock{}, func() bool { return true }),
@@ -52,7 +56,10 @@ func manyInstanceTypes() (*cloudprovider.CloudProvider, *karpv1.NodePool) {
 	shapes[0].MaxSize = ptr.To(10)
 	nodeClass := &v1alpha1.ClusterAPINodeClass{}
 	nodeClass.Name = "default"
-	store.Set(nodeClass, shapes, template.Cluster{FailureDomains: []string{"a", "b", "c"}})
+	templates.Offer(nodeClass.Name, shapes, template.Cluster{FailureDomains: []string{"a", "b", "c"}}, template.Gaps{})
+	if _, err := store.List(context.Background(), nodeClass); err != nil {
+		panic(err) // what Offer said is never an error
+	}
 	nodePool := &karpv1.NodePool{}
 	nodePool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
 	return cloudprovider.New(cloudprovider.Config{InstanceTypes: store}), nodePool

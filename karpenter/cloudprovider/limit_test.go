@@ -31,7 +31,7 @@ func limited(t *testing.T) (*fixture, *maxsize.Ledger) {
 	f := newFixture(t, nil)
 	ledger, err := maxsize.Watch(t.Context(), f.Management.GetCache(), f.provider.Machines.Owns, clock.RealClock{})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: f.unavailable, Limits: ledger})
+	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.Default(), Unavailable: f.unavailable, Limits: ledger})
 	config := f.provider.Config
 	config.InstanceTypes, config.Limits = f.store, ledger
 	f.provider = cloudprovider.New(config)

@@ -39,8 +39,8 @@ func (f *fixture) restart(o offer) {
 	machines, err := inventory.Watch(f.t.Context(), f.Management.GetCache(), f.provider.Machines.Owns)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(machines.Counted).Should(BeTrue())
-	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Running: machines})
-	f.store.SetPartial(f.nodeClass, o.shapes, o.cluster, o.gaps)
+	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.Default(), Running: machines})
+	f.selects(o.shapes, o.cluster, o.gaps)
 	config := f.provider.Config
 	config.InstanceTypes = f.store
 	config.Drift = drift.New(drift.Config{InstanceTypes: f.store, Version: f.provider.Drift.Version})

@@ -60,7 +60,7 @@ type Config struct {
 	// Machines tell which source a node was made from.
 	Machines *machine.Provider
 	// InstanceTypes hold the shapes with their minimums.
-	InstanceTypes *instancetype.Store
+	InstanceTypes *instancetype.Provider
 	// Suspended tells that nothing may be decided, because another process may by now.
 	Suspended func() bool
 }
@@ -246,7 +246,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 			after, okAfter := e.ObjectNew.(*corev1.Node)
 			return okBefore && okAfter && nodeStateOf(before) != nodeStateOf(after)
 		}})).
-		// What they select is told by the store.
+		// What they select is told by the instance type provider.
 		Watches(&v1alpha1.ClusterAPINodeClass{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }})).
 		WatchesRawSource(source.Func(c.watchShapes)).
 		WatchesRawSource(source.Kind(c.ManagementCache, &clusterv1.Machine{},
@@ -263,8 +263,8 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 
 // watchShapes reconciles when a source's minimum may have changed.
 func (c *Controller) watchShapes(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	c.InstanceTypes.OnSet(func() { queue.Add(everything) })
-	// They may have been set before.
+	c.InstanceTypes.OnChange(func() { queue.Add(everything) })
+	// They may have been resolved before.
 	queue.Add(everything)
 	return nil
 }

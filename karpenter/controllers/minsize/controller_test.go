@@ -34,7 +34,8 @@ type fixture struct {
 	*environment.Environment
 	t          *testing.T
 	nodeClass  *v1alpha1.ClusterAPINodeClass
-	store      *instancetype.Store
+	templates  *environment.Templates
+	store      *instancetype.Provider
 	suspended  atomic.Bool
 	guest      *environment.Faults
 	controller *minsize.Controller
@@ -52,7 +53,8 @@ func newFixture(t *testing.T) *fixture {
 
 // restart makes a controller that knows nothing yet.
 func (f *fixture) restart() {
-	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.Default()})
+	f.templates = &environment.Templates{}
+	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.Default()})
 	f.controller = minsize.New(f.config(f.guest))
 }
 
@@ -74,7 +76,15 @@ func (f *fixture) shape(minimum int, changes ...func(*template.Template)) templa
 }
 
 func (f *fixture) minimum(size int, changes ...func(*template.Template)) {
-	f.store.Set(f.nodeClass, []template.Template{f.shape(size, changes...)}, template.Cluster{})
+	f.offer(f.nodeClass, []template.Template{f.shape(size, changes...)}, template.Cluster{}, template.Gaps{})
+}
+
+// offer says what a node class selects, and has that read.
+func (f *fixture) offer(nodeClass *v1alpha1.ClusterAPINodeClass, templates []template.Template, cluster template.Cluster, gaps template.Gaps) {
+	f.t.Helper()
+	f.templates.Offer(nodeClass.Name, templates, cluster, gaps)
+	_, err := f.store.Refresh(f.t.Context(), nodeClass)
+	f.Expect(err).NotTo(HaveOccurred())
 }
 
 func (f *fixture) source() string { return f.shape(0).Source.Annotation() }
@@ -217,7 +227,7 @@ func TestFloor(t *testing.T) {
 		f.Expect(f.settle()).To(Equal("a b"))
 		f.minimum(2, func(sh *template.Template) { sh.Replicas = 1 })
 		f.Expect(f.settle()).To(Equal("a"))
-		f.store.Set(f.nodeClass, nil, template.Cluster{})
+		f.offer(f.nodeClass, nil, template.Cluster{}, template.Gaps{})
 		f.Expect(f.settle()).To(BeEmpty())
 	})
 	t.Run("When nodes drift, it should release them for replacement, but not before others are kept", func(t *testing.T) {
@@ -326,10 +336,10 @@ func TestFloor(t *testing.T) {
 		f.Expect(f.settle()).To(Equal("a b"))
 		f.minimum(1)
 		f.Expect(f.settle()).To(Equal("a"))
-		f.store.Set(other, []template.Template{f.shape(1)}, template.Cluster{})
-		f.store.Set(f.nodeClass, nil, template.Cluster{})
+		f.offer(other, []template.Template{f.shape(1)}, template.Cluster{}, template.Gaps{})
+		f.offer(f.nodeClass, nil, template.Cluster{}, template.Gaps{})
 		f.Expect(f.settle()).To(Equal("a"))
-		f.store.Set(other, nil, template.Cluster{})
+		f.offer(other, nil, template.Cluster{}, template.Gaps{})
 		f.Expect(f.settle()).To(BeEmpty())
 	})
 	t.Run("When somebody changes a node at the same time, it should look again instead of taking over what they did", func(t *testing.T) {
@@ -396,17 +406,17 @@ func TestUnknown(t *testing.T) {
 	})
 	t.Run("When a kind can't be read, it should release none", func(t *testing.T) {
 		f := start(t)
-		f.store.SetPartial(f.nodeClass, nil, template.Cluster{}, template.Gaps{All: true})
+		f.offer(f.nodeClass, nil, template.Cluster{}, template.Gaps{All: true})
 		f.Expect(f.settle()).To(Equal("a b"))
 	})
 	t.Run("When the source can't be used by now, it should keep the minimum that it had", func(t *testing.T) {
 		f := start(t)
 		held := f.shape(2, func(sh *template.Template) { sh.Held = true })
-		f.store.SetPartial(f.nodeClass, []template.Template{held}, template.Cluster{}, template.Gaps{Sources: []string{f.source()}})
+		f.offer(f.nodeClass, []template.Template{held}, template.Cluster{}, template.Gaps{Sources: []string{f.source()}})
 		f.drifted("a", true)
 		f.Expect(f.settle()).To(Equal("b c"))
 		f.restart()
-		f.store.SetPartial(f.nodeClass, nil, template.Cluster{}, template.Gaps{Sources: []string{f.source()}})
+		f.offer(f.nodeClass, nil, template.Cluster{}, template.Gaps{Sources: []string{f.source()}})
 		f.Expect(f.settle()).To(Equal("b c"))
 	})
 	t.Run("When nothing may be decided, it should write nothing until it may", func(t *testing.T) {

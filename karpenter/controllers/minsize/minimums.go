@@ -30,8 +30,8 @@ func (c *Controller) minimums(ctx context.Context) (minimums, error) {
 	}
 	found := minimums{sizes: map[string]int{}, complete: true}
 	for i := range nodeClasses.Items {
-		snapshot, err := c.InstanceTypes.Snapshot(nodeClasses.Items[i].Name)
-		if errors.Is(err, instancetype.ErrNotBuilt) {
+		snapshot, err := c.InstanceTypes.Cached(nodeClasses.Items[i].Name)
+		if errors.Is(err, instancetype.ErrUnresolved) {
 			found.complete = false
 			continue
 		}

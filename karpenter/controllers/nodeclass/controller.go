@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeclass keeps the status of ClusterAPINodeClasses in the guest cluster, and their instance types in the store.
+// Package nodeclass keeps the status of ClusterAPINodeClasses in the guest cluster.
 package nodeclass
 
 import (
@@ -51,13 +51,13 @@ type Config struct {
 	AllowedPatches []v1alpha1.BootstrapPatches
 	// Namespace is the control-plane namespace in the management cluster.
 	Namespace string
-	// Objects are watched for changes of what Shapes reads.
+	// Objects are watched for changes of what InstanceTypes reads.
 	Objects *informer.Set
-	Shapes  *template.Resolver
-	Store   *instancetype.Store
+	// InstanceTypes of every node class.
+	InstanceTypes *instancetype.Provider
 	// Images are those that the payload names; nil for none.
 	Images *nodeimage.File
-	// Prices are those of the Store that are in a file, nil without one.
+	// Prices are those of InstanceTypes that are in a file, nil without one.
 	Prices *pricing.File
 	// Version resolves the nodes' version; its tracker is watched.
 	Version  version.Resolver
@@ -73,22 +73,13 @@ type Controller struct {
 
 // step owns one condition. It changes the node class in memory; the controller writes it once.
 type step interface {
-	reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *input) (reconcile.Result, error)
-}
-
-// input is what is read once for all steps.
-type input struct {
-	found *template.Found
-	// cluster is not to be used if clusterErr says why it couldn't be read.
-	cluster    template.Cluster
-	clusterErr error
+	reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error)
 }
 
 // New returns the controller.
 func New(config Config) *Controller {
 	return &Controller{Config: config, steps: []step{
 		launchAllowed{config},
-		versionReady{config},
 		sourcesFound{config},
 		referencesResolved{config},
 		shapesReady{config},
@@ -109,14 +100,13 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterA
 	}
 	stored := nodeClass.DeepCopy()
 
-	in := &input{}
-	in.cluster, in.clusterErr = c.Shapes.Cluster(ctx)
-	var err error
-	if in.found, err = c.Shapes.Resolve(ctx, nodeClass); err != nil {
-		return reconcile.Result{}, fmt.Errorf("reading shapes: %w", err)
-	}
-
 	conditions := nodeClass.StatusConditions(status.WithClock(c.Clock))
+	// First, because the versions of templates follow it.
+	c.setVersion(nodeClass, conditions)
+	in, err := c.InstanceTypes.Refresh(ctx, nodeClass)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	var result reconcile.Result
 	var errs []error
 	for _, s := range c.steps {
@@ -157,8 +147,8 @@ func explain(conditions status.ConditionSet) {
 // announce writes what the shapes are made of into an annotation. Karpenter looks for drift when a node class changes, and
 // otherwise every five minutes: a changed template shouldn't wait for that.
 func (c *Controller) announce(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
-	snapshot, err := c.Store.Snapshot(nodeClass.Name)
-	if errors.Is(err, instancetype.ErrNotBuilt) {
+	snapshot, err := c.InstanceTypes.Cached(nodeClass.Name)
+	if errors.Is(err, instancetype.ErrUnresolved) {
 		return nil
 	}
 	if err != nil {
@@ -242,7 +232,7 @@ func (c *Controller) finalize(ctx context.Context, nodeClass *v1alpha1.ClusterAP
 	if err := c.Guest.Patch(ctx, nodeClass, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("removing the finalizer of the node class: %w", err)
 	}
-	c.Store.Delete(nodeClass.Name)
+	c.InstanceTypes.Delete(nodeClass.Name)
 	return nil
 }
 
@@ -274,7 +264,7 @@ func (c *Controller) watchOthers(ctx context.Context, queue workqueue.TypedRateL
 	}
 	c.Objects.OnChange(func(schema.GroupKind) { notify() })
 	c.Version.Tracker.OnChange(notify)
-	c.Store.OnChange(notify)
+	c.InstanceTypes.OnAvailability(notify)
 	if c.Prices != nil {
 		c.Prices.OnChange(notify)
 	}

@@ -56,7 +56,7 @@ type fixture struct {
 	*GomegaWithT
 	*environment.Environment
 	t       *testing.T
-	store   *instancetype.Store
+	store   *instancetype.Provider
 	server  *server
 	tracker *version.Tracker
 	// clock is the tracker's.
@@ -147,15 +147,18 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	f.Expect(m.Add(images)).To(Succeed())
 	f.unavailable = offering.NewUnavailable(clock.RealClock{})
 	f.ledger = maxsize.NewLedger(clock.RealClock{}, func() bool { return true })
-	f.store = instancetype.NewStore(instancetype.Config{Pricing: pricing.WithFile(prices), Unavailable: f.unavailable, Limits: f.ledger})
 	f.tracker = version.NewTracker(f.server, f.clock, version.ResolvedOf(f.Guest.GetAPIReader()))
 	_, err = f.tracker.Reconcile(t.Context())
 	f.Expect(err).NotTo(HaveOccurred())
 	f.Expect(m.Add(objects)).To(Succeed())
+	versions := version.Resolver{Tracker: f.tracker, Payload: "1.36.2"}
+	f.store = instancetype.New(instancetype.Config{
+		Templates: template.NewResolver(template.Config{Objects: objects, ClusterName: f.Cluster.Name, Secrets: secrets, Namespace: f.Namespace}),
+		Version:   versions.Resolve, Pricing: pricing.WithFile(prices), Unavailable: f.unavailable, Limits: f.ledger,
+	})
 	f.Expect(nodeclass.New(nodeclass.Config{
 		Guest: m.GetClient(), Namespace: f.Namespace, Objects: objects, AllowedPatches: allowed,
-		Shapes: template.NewResolver(template.Config{Objects: objects, ClusterName: f.Cluster.Name, Secrets: secrets, Namespace: f.Namespace}),
-		Store:  f.store, Prices: prices, Images: images, Version: version.Resolver{Tracker: f.tracker, Payload: "1.36.2"}, Recorder: f.events, Clock: clock.RealClock{},
+		InstanceTypes: f.store, Prices: prices, Images: images, Version: versions, Recorder: f.events, Clock: clock.RealClock{},
 	}).Register(t.Context(), m)).To(Succeed())
 
 	f.Run(t.Context(), m)
@@ -376,6 +379,6 @@ func TestDelete(t *testing.T) {
 			_, err := f.get()
 			return apierrors.IsNotFound(err)
 		}).Should(BeTrue())
-		f.Eventually(f.instanceTypes).Should(ConsistOf(ContainSubstring(instancetype.ErrNotBuilt.Error())))
+		f.Eventually(f.instanceTypes).Should(ConsistOf(ContainSubstring(instancetype.ErrUnresolved.Error())))
 	})
 }

@@ -5,7 +5,6 @@ package nodeclass
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -14,16 +13,13 @@ import (
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
-	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
 // Limits of the API's lists.
@@ -32,34 +28,32 @@ const (
 	maxZones  = 64
 )
 
-// shapesReady: at least one usable shape was found. It also keeps the store, and what the status says about shapes.
+// shapesReady: at least one usable shape was found. It also writes what the status says about shapes.
 type shapesReady struct{ Config }
 
-func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *input) (reconcile.Result, error) {
+func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
 	const condition = v1alpha1.ConditionShapesReady
 	result := reconcile.Result{}
-	if slices.ContainsFunc(in.found.Unreadable, isPermanent) {
+	if slices.ContainsFunc(in.Found.Unreadable, isPermanent) {
 		// Nothing tells when a kind is served at last.
 		result.RequeueAfter = retryInterval
 	}
-	if in.clusterErr != nil {
-		// Without the Cluster its zones are unknown, and other zones would make every node drift: what was known stays.
-		if _, err := s.Store.Snapshot(nodeClass.Name); err == nil {
+	if in.ClusterErr != nil {
+		// What was known stays.
+		if _, err := s.InstanceTypes.Cached(nodeClass.Name); err == nil {
 			return result, nil
 		}
-		return unreadable(conditions, condition, []error{in.clusterErr})
+		return unreadable(conditions, condition, []error{in.ClusterErr})
 	}
 
-	shapes := s.keep(nodeClass.Name, in.found)
-	unversioned := s.setVersions(nodeClass, shapes)
-	snapshot := s.Store.SetPartial(nodeClass, shapes, in.cluster, in.found.Gaps())
-	shapes = slices.DeleteFunc(slices.Clone(shapes), func(sh template.Template) bool { return sh.Held })
-	s.describe(nodeClass, snapshot, shapes, in.cluster)
+	snapshot := in.Snapshot
+	shapes := slices.DeleteFunc(slices.Clone(in.Templates), func(sh template.Template) bool { return sh.Held })
+	s.describe(nodeClass, snapshot, shapes, in.Cluster)
 	if rested := s.untilRested(); rested > 0 && (result.RequeueAfter == 0 || rested < result.RequeueAfter) {
 		result.RequeueAfter = rested
 	}
 
-	problems := slices.Concat(in.found.SelectorErrs, in.found.Unreadable, invalid(in.found), unversioned, snapshot.Problems)
+	problems := slices.Concat(in.Found.SelectorErrs, in.Found.Unreadable, invalid(in.Found), in.Unversioned, snapshot.Problems)
 	// notes are what isn't as somebody meant it, although every shape is in use.
 	var notes []error
 	if s.Prices != nil && s.Prices.Problem() != nil {
@@ -74,14 +68,14 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 		conditions.SetTrueWithReason(condition, v1alpha1.PricesUnreadableReason, summary(notes))
 	case usable:
 		conditions.SetTrueWithReason(condition, condition, fmt.Sprintf("%s, the cheapest is %s", plural(len(shapes), "shape", "shapes"), nodeClass.Status.Cheapest))
-	case len(in.found.SelectorErrs) > 0:
-		conditions.SetFalse(condition, v1alpha1.InvalidSelectorReason, summary(in.found.SelectorErrs))
-	case len(in.found.Unreadable) > 0:
-		return unreadable(conditions, condition, in.found.Unreadable)
+	case len(in.Found.SelectorErrs) > 0:
+		conditions.SetFalse(condition, v1alpha1.InvalidSelectorReason, summary(in.Found.SelectorErrs))
+	case len(in.Found.Unreadable) > 0:
+		return unreadable(conditions, condition, in.Found.Unreadable)
 	case len(problems) > 0:
 		conditions.SetFalse(condition, v1alpha1.AllInvalidReason, summary(problems)+"; nothing else matches")
 	default:
-		reason, message := nothingMatches(nodeClass, in.found, s.Namespace)
+		reason, message := nothingMatches(nodeClass, in.Found, s.Namespace)
 		conditions.SetFalse(condition, reason, message)
 	}
 	return result, nil
@@ -89,58 +83,14 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 
 // untilRested is the time until an offering isn't unavailable any more, or 0 if none is. Only time ends that.
 func (s shapesReady) untilRested() time.Duration {
-	if s.Store.Unavailable == nil {
+	if s.InstanceTypes.Unavailable == nil {
 		return 0
 	}
-	next, ok := s.Store.Unavailable.Next()
+	next, ok := s.InstanceTypes.Unavailable.Next()
 	if !ok {
 		return 0
 	}
 	return max(next.Sub(s.Clock.Now()), time.Second)
-}
-
-// keep adds the shapes that were known before and lack only because a kind can't be read now, or because their source is
-// malformed by now: a node whose instance type vanishes is replaced, and neither is a reason for that. Nothing is launched
-// from a source that is malformed.
-func (s shapesReady) keep(nodeClass string, found *template.Found) []template.Template {
-	unread := map[schema.GroupKind]bool{}
-	for _, err := range found.Unreadable {
-		var unreadable *informer.UnreadableError
-		if errors.As(err, &unreadable) {
-			unread[unreadable.GroupKind] = true
-		}
-	}
-	shapes := slices.Clone(found.Shapes)
-	for _, old := range s.Store.Shapes(nodeClass) {
-		source := old.Source.Annotation()
-		old.Held = slices.ContainsFunc(found.Invalid, func(invalid *template.InvalidError) bool { return invalid.Source.Annotation() == source })
-		depends := unread[old.Source.GroupKind] || unread[old.Template.GroupVersionKind().GroupKind()] ||
-			old.Bootstrap.ConfigTemplate != nil && unread[old.Bootstrap.ConfigTemplate.GroupVersionKind().GroupKind()]
-		same := func(sh template.Template) bool { return sh.Source.Annotation() == source }
-		if (depends || old.Held) && !slices.ContainsFunc(shapes, same) {
-			shapes = append(shapes, old)
-		}
-	}
-	return shapes
-}
-
-// setVersions gives the shapes the version that their MachineDeployments ask for, where the node class asks for none. Of a
-// shape whose version isn't possible nothing is launched, for the reason returned.
-func (s shapesReady) setVersions(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []template.Template) (problems []error) {
-	for i := range shapes {
-		sh := &shapes[i]
-		sh.NodeVersion = ""
-		if nodeClass.Spec.Version != "" || sh.Version() == "" {
-			continue
-		}
-		resolved, _ := s.Version.Resolve(nodeClass, sh)
-		sh.NodeVersion = resolved.Version
-		if !resolved.Ready() && resolved.Outcome != version.Unknown {
-			sh.Held = true
-			problems = append(problems, &template.InvalidError{Source: sh.Source, Problem: resolved.Message})
-		}
-	}
-	return problems
 }
 
 // describe writes what was found into the status.
@@ -223,7 +173,7 @@ func (s shapesReady) price(sh *template.Template, zones []string, capacityType s
 	}
 	cheapest := math.Inf(1)
 	for _, zone := range zones {
-		if price, ok := s.Store.Pricing.Price(sh, zone, capacityType); ok {
+		if price, ok := s.InstanceTypes.Pricing.Price(sh, zone, capacityType); ok {
 			cheapest = min(cheapest, price)
 		}
 	}

@@ -18,30 +18,31 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 // sourcesFound: the selectors choose something that can be read.
 type sourcesFound struct{ Config }
 
-func (s sourcesFound) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *input) (reconcile.Result, error) {
+func (s sourcesFound) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
 	const condition = v1alpha1.ConditionSourcesFound
-	unread := unreadOf(nodeClass, in.found, true)
-	sources := len(in.found.Matching)
+	unread := unreadOf(nodeClass, in.Found, true)
+	sources := len(in.Found.Matching)
 	switch {
-	case sources == 0 && len(in.found.SelectorErrs) > 0:
-		conditions.SetFalse(condition, v1alpha1.InvalidSelectorReason, summary(in.found.SelectorErrs))
+	case sources == 0 && len(in.Found.SelectorErrs) > 0:
+		conditions.SetFalse(condition, v1alpha1.InvalidSelectorReason, summary(in.Found.SelectorErrs))
 	case sources == 0 && len(unread) > 0:
 		return unreadable(conditions, condition, unread)
 	case sources == 0:
-		reason, message := nothingMatches(nodeClass, in.found, s.Namespace)
+		reason, message := nothingMatches(nodeClass, in.Found, s.Namespace)
 		conditions.SetFalse(condition, reason, message)
-	case len(in.found.SelectorErrs) > 0:
-		conditions.SetTrueWithReason(condition, v1alpha1.InvalidSelectorReason, fmt.Sprintf("%s; %s in use", summary(in.found.SelectorErrs), plural(sources, "other source is", "other sources are")))
+	case len(in.Found.SelectorErrs) > 0:
+		conditions.SetTrueWithReason(condition, v1alpha1.InvalidSelectorReason, fmt.Sprintf("%s; %s in use", summary(in.Found.SelectorErrs), plural(sources, "other source is", "other sources are")))
 	case len(unread) > 0:
 		conditions.SetTrueWithReason(condition, v1alpha1.SourceUnreadableReason, fmt.Sprintf("%s; %s in use", summary(unread), plural(sources, "other source is", "other sources are")))
 	default:
-		conditions.SetTrueWithReason(condition, condition, byKind(in.found.Matching))
+		conditions.SetTrueWithReason(condition, condition, byKind(in.Found.Matching))
 	}
 	return reconcile.Result{}, nil
 }
@@ -50,12 +51,12 @@ func (s sourcesFound) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAP
 // told by bootstrapReady.
 type referencesResolved struct{ Config }
 
-func (s referencesResolved) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *input) (reconcile.Result, error) {
+func (s referencesResolved) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
 	const condition = v1alpha1.ConditionReferencesResolved
-	unread := unreadOf(nodeClass, in.found, false)
+	unread := unreadOf(nodeClass, in.Found, false)
 	var missing []error
-	resolved := len(in.found.Shapes)
-	for _, invalid := range in.found.Invalid {
+	resolved := len(in.Found.Shapes)
+	for _, invalid := range in.Found.Invalid {
 		if invalid.Unresolved {
 			missing = append(missing, invalid)
 		} else {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
@@ -30,20 +31,20 @@ const (
 // launchAllowed: AutoNode isn't being turned off, and the Cluster is neither paused nor being deleted.
 type launchAllowed struct{ Config }
 
-func (s launchAllowed) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *input) (reconcile.Result, error) {
+func (s launchAllowed) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
 	const condition = v1alpha1.ConditionLaunchAllowed
 	switch {
 	case nodeClass.Annotations[v1alpha1.DrainingAnnotation] == "true":
 		conditions.SetFalse(condition, v1alpha1.DrainingReason, "AutoNode is being turned off for this cluster; its nodes drain, and no new ones are launched")
-	case apierrors.IsNotFound(in.clusterErr):
+	case apierrors.IsNotFound(in.ClusterErr):
 		conditions.SetFalse(condition, v1alpha1.SourceUnreadableReason, fmt.Sprintf("the Cluster in namespace %s of the management cluster doesn't exist", s.Namespace))
-	case errors.Is(in.clusterErr, template.ErrNotProvisioned):
-		conditions.SetFalse(condition, v1alpha1.ClusterNotProvisionedReason, fmt.Sprintf("%s in namespace %s of the management cluster; nothing is launched until its infrastructure provider is done", in.clusterErr, s.Namespace))
-	case in.clusterErr != nil:
-		return unreadable(conditions, condition, []error{in.clusterErr})
-	case in.cluster.Deleting:
+	case errors.Is(in.ClusterErr, template.ErrNotProvisioned):
+		conditions.SetFalse(condition, v1alpha1.ClusterNotProvisionedReason, fmt.Sprintf("%s in namespace %s of the management cluster; nothing is launched until its infrastructure provider is done", in.ClusterErr, s.Namespace))
+	case in.ClusterErr != nil:
+		return unreadable(conditions, condition, []error{in.ClusterErr})
+	case in.Cluster.Deleting:
 		conditions.SetFalse(condition, v1alpha1.ClusterDeletingReason, fmt.Sprintf("the Cluster in namespace %s of the management cluster is being deleted; nothing is launched any more", s.Namespace))
-	case in.cluster.Paused:
+	case in.Cluster.Paused:
 		conditions.SetFalse(condition, v1alpha1.ClusterPausedReason, fmt.Sprintf("the Cluster in namespace %s of the management cluster is paused; nothing is launched until it resumes", s.Namespace))
 	default:
 		conditions.SetTrue(condition)
@@ -54,10 +55,10 @@ func (s launchAllowed) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterA
 // bootstrapReady: what machines join by exists.
 type bootstrapReady struct{ Config }
 
-func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *input) (reconcile.Result, error) {
+func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
 	const condition = v1alpha1.ConditionBootstrapReady
 	lacking := 0
-	for _, sh := range in.found.Shapes {
+	for _, sh := range in.Found.Shapes {
 		if !sh.Bootstrap.IsDefined() {
 			lacking++
 		}
@@ -68,19 +69,19 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 				"remove them, or have them set in spec.autoNode of the HostedCluster", kind))
 		return reconcile.Result{}, nil
 	}
-	err := in.found.BootstrapErr
-	if imageless, without := s.imageless(nodeClass, in.found.Shapes); err == nil && without > 0 {
+	err := in.Found.BootstrapErr
+	if imageless, without := s.imageless(nodeClass, in.Found.Shapes); err == nil && without > 0 {
 		message := fmt.Sprintf("the release payload names no image for %s; correct the variable in spec.bootstrapPatches, or choose a payload that does", imageless)
-		if without == len(in.found.Shapes) {
+		if without == len(in.Found.Shapes) {
 			conditions.SetFalse(condition, v1alpha1.NodeImageMissingReason, message)
 		} else {
 			conditions.SetTrueWithReason(condition, v1alpha1.NodeImageMissingReason, fmt.Sprintf("%s; %d of %s can't be launched for that",
-				message, without, plural(len(in.found.Shapes), "shape", "shapes")))
+				message, without, plural(len(in.Found.Shapes), "shape", "shapes")))
 		}
 		return reconcile.Result{}, nil
 	}
 	if err == nil {
-		if doubt := unregistering(nodeClass, in.found.Shapes); doubt != "" {
+		if doubt := unregistering(nodeClass, in.Found.Shapes); doubt != "" {
 			conditions.SetTrueWithReason(condition, v1alpha1.RegistrationUnknownReason, doubt)
 		} else {
 			conditions.SetTrue(condition)
@@ -102,8 +103,8 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 		return unreadable(conditions, condition, []error{err})
 	}
 	result := reconcile.Result{RequeueAfter: retryInterval}
-	if lacking < len(in.found.Shapes) {
-		conditions.SetTrueWithReason(condition, reason, fmt.Sprintf("%s; %d of %s can't be launched for that", message, lacking, plural(len(in.found.Shapes), "shape", "shapes")))
+	if lacking < len(in.Found.Shapes) {
+		conditions.SetTrueWithReason(condition, reason, fmt.Sprintf("%s; %d of %s can't be launched for that", message, lacking, plural(len(in.Found.Shapes), "shape", "shapes")))
 		return result, nil
 	}
 	conditions.SetFalse(condition, reason, message)
@@ -134,9 +135,6 @@ func bootstrapName(nodeClass *v1alpha1.ClusterAPINodeClass) string {
 	}
 }
 
-// versionReady: the nodes' version is known and the API server can serve it.
-type versionReady struct{ Config }
-
 // versionReasons that make a node class not ready, by outcome.
 var versionReasons = map[version.Outcome]string{
 	version.TooNew:    v1alpha1.VersionTooNewReason,
@@ -144,9 +142,10 @@ var versionReasons = map[version.Outcome]string{
 	version.Malformed: v1alpha1.VersionMalformedReason,
 }
 
-func (s versionReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, _ *input) (reconcile.Result, error) {
+// setVersion owns VersionReady: the nodes' version is known and the API server can serve it.
+func (c Config) setVersion(nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet) {
 	const condition = v1alpha1.ConditionVersionReady
-	resolved, _ := s.Version.Resolve(nodeClass, nil)
+	resolved, _ := c.Version.Resolve(nodeClass, nil)
 	nodeClass.Status.Version = resolved.Version
 	switch resolved.Outcome {
 	case version.Desired:
@@ -158,7 +157,6 @@ func (s versionReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAP
 	default:
 		conditions.SetFalse(condition, versionReasons[resolved.Outcome], resolved.Message)
 	}
-	return reconcile.Result{}, nil
 }
 
 // unreadable leaves a condition that was decided before as it was while the management cluster is away: nothing is known

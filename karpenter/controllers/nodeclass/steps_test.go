@@ -88,7 +88,7 @@ func TestBootstrap(t *testing.T) {
 		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotAllowedReason)).To(And(
 			ContainSubstring("Secret blue-kubeconfig: Karpenter may not read it"), ContainSubstring("spec.autoNode"), ContainSubstring("nobody")))
 		f.condition(status.ConditionReady, "False", v1alpha1.BootstrapNotAllowedReason)
-		snapshot, err := f.store.Snapshot(f.name)
+		snapshot, err := f.store.Cached(f.name)
 		f.Expect(err).NotTo(HaveOccurred())
 		for _, choice := range snapshot.Choices() {
 			f.Expect(choice.Offering.Available).To(BeFalse())

@@ -40,7 +40,7 @@ const (
 // Config of a Detector.
 type Config struct {
 	// InstanceTypes hold the shapes as they are now.
-	InstanceTypes *instancetype.Store
+	InstanceTypes *instancetype.Provider
 	// Images are those that the payload names; nil for none.
 	Images *nodeimage.File
 	// Version resolves the version of a shape's nodes, and says whether the guest's API server answers. Without a shape it
@@ -139,7 +139,7 @@ func isDeployed(machine *clusterv1.Machine) bool {
 // has gone and another one offers the same, that is what counts.
 func (d *Detector) shape(nodeClass string, machine *clusterv1.Machine) (now *template.Template, gone bool) {
 	form := inventory.FormOf(machine)
-	snapshot, err := d.InstanceTypes.Snapshot(nodeClass)
+	snapshot, err := d.InstanceTypes.Cached(nodeClass)
 	if err != nil || form.Source == "" {
 		return nil, false
 	}

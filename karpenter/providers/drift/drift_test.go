@@ -3,6 +3,7 @@
 package drift_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -30,6 +31,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
+	"github.com/autonode-io/autonode/test/environment"
 )
 
 // world is what there is: a node class and its shapes now, and a node that was made from them.
@@ -115,9 +117,13 @@ func (w *world) reason() cloudprovider.DriftReason {
 }
 
 func (w *world) detector() *drift.Detector {
-	store := instancetype.NewStore(instancetype.Config{Pricing: pricing.Default(), Unavailable: w.unavailable})
+	templates := &environment.Templates{}
+	store := instancetype.New(instancetype.Config{Templates: templates, Pricing: pricing.Default(), Unavailable: w.unavailable})
 	if w.shapes != nil {
-		store.SetPartial(w.nodeClass, w.shapes, w.cluster, w.gaps)
+		templates.Offer(w.nodeClass.Name, w.shapes, w.cluster, w.gaps)
+		if _, err := store.Refresh(context.Background(), w.nodeClass); err != nil {
+			panic(err) // what Offer said is never an error
+		}
 	}
 	return drift.New(drift.Config{
 		InstanceTypes: store,
@@ -523,8 +529,12 @@ func TestReasonsAreStable(t *testing.T) {
 // BenchmarkReason: Karpenter asks for every node whenever a pod changes.
 func BenchmarkReason(b *testing.B) {
 	w := settled()
-	store := instancetype.NewStore(instancetype.Config{Pricing: pricing.Default()})
-	store.Set(w.nodeClass, w.shapes, template.Cluster{FailureDomains: []string{"a", "b"}})
+	templates := &environment.Templates{}
+	templates.Offer(w.nodeClass.Name, w.shapes, template.Cluster{FailureDomains: []string{"a", "b"}}, template.Gaps{})
+	store := instancetype.New(instancetype.Config{Templates: templates, Pricing: pricing.Default()})
+	if _, err := store.List(b.Context(), w.nodeClass); err != nil {
+		b.Fatal(err)
+	}
 	detector := drift.New(drift.Config{
 		InstanceTypes: store,
 		Version: func(*v1alpha1.ClusterAPINodeClass, *template.Template) (version.Result, bool) {

@@ -3,6 +3,7 @@
 package instancetype
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -30,6 +31,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/test/environment"
 )
 
 var update = flag.Bool("update", false, "write what tests got into testdata")
@@ -264,54 +266,73 @@ func nodeClass(generation int64) *v1alpha1.ClusterAPINodeClass {
 	return &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "1", Generation: generation}}
 }
 
-func TestStore(t *testing.T) {
+// newProvider returns a provider whose templates set tells.
+func newProvider(config Config) *Provider {
+	config.Templates = &environment.Templates{}
+	return New(config)
+}
+
+func set(p *Provider, nodeClass *v1alpha1.ClusterAPINodeClass, templates []template.Template, cluster template.Cluster) *Snapshot {
+	return setPartial(p, nodeClass, templates, cluster, template.Gaps{})
+}
+
+func setPartial(p *Provider, nodeClass *v1alpha1.ClusterAPINodeClass, templates []template.Template, cluster template.Cluster, gaps template.Gaps) *Snapshot {
+	p.Templates.(*environment.Templates).Offer(nodeClass.Name, templates, cluster, gaps)
+	listing, err := p.Refresh(context.Background(), nodeClass)
+	if err != nil {
+		panic(err) // what Offer said is never an error
+	}
+	return listing.Snapshot
+}
+
+func TestProvider(t *testing.T) {
 	cluster := template.Cluster{FailureDomains: []string{"a", "b"}}
-	newStore := func() (*Store, *offering.Unavailable, *clocktesting.FakeClock) {
+	newStore := func() (*Provider, *offering.Unavailable, *clocktesting.FakeClock) {
 		clk := clocktesting.NewFakeClock(time.Now())
 		unavailable := offering.NewUnavailable(clk)
-		return NewStore(Config{Pricing: pricing.Default(), Unavailable: unavailable}), unavailable, clk
+		return newProvider(Config{Pricing: pricing.Default(), Unavailable: unavailable}), unavailable, clk
 	}
 	t.Run("When a node class hasn't been read yet, it should say so instead of offering nothing", func(t *testing.T) {
 		store, _, _ := newStore()
-		if _, err := store.InstanceTypes("default"); !errors.Is(err, ErrNotBuilt) {
+		if _, err := store.InstanceTypes("default"); !errors.Is(err, ErrUnresolved) {
 			t.Errorf("error: %v", err)
 		}
-		if _, _, err := store.Resolve("default", "c2-small", "a", "on-demand"); !errors.Is(err, ErrNotBuilt) {
+		if _, _, err := store.Resolve("default", "c2-small", "a", "on-demand"); !errors.Is(err, ErrUnresolved) {
 			t.Errorf("error: %v", err)
 		}
 	})
 	t.Run("When nothing has changed, it should hand out the same snapshot", func(t *testing.T) {
 		store, _, _ := newStore()
-		first := store.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
-		store.OnSet(func() { t.Error("there is nothing to tell") })
-		second := store.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
-		third, err := store.Snapshot("default")
+		first := set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
+		store.OnChange(func() { t.Error("there is nothing to tell") })
+		second := set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
+		third, err := store.Cached("default")
 		if first != second || second != third || err != nil {
 			t.Errorf("%p %p %p %v", first, second, third, err)
 		}
 	})
-	for name, change := range map[string]func(store *Store) *Snapshot{
-		"the node class": func(s *Store) *Snapshot {
-			return s.Set(nodeClass(2), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
+	for name, change := range map[string]func(store *Provider) *Snapshot{
+		"the node class": func(s *Provider) *Snapshot {
+			return set(s, nodeClass(2), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
 		},
-		"a source": func(s *Store) *Snapshot {
-			return s.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, func(s *template.Template) { s.Source.ResourceVersions = "2" })}, cluster)
+		"a source": func(s *Provider) *Snapshot {
+			return set(s, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, func(s *template.Template) { s.Source.ResourceVersions = "2" })}, cluster)
 		},
-		"the bootstrap": func(s *Store) *Snapshot {
-			return s.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, func(s *template.Template) { s.Bootstrap.Hash = "2" })}, cluster)
+		"the bootstrap": func(s *Provider) *Snapshot {
+			return set(s, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, func(s *template.Template) { s.Bootstrap.Hash = "2" })}, cluster)
 		},
-		"a failure domain": func(s *Store) *Snapshot {
-			return s.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, template.Cluster{FailureDomains: []string{"a"}})
+		"a failure domain": func(s *Provider) *Snapshot {
+			return set(s, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, template.Cluster{FailureDomains: []string{"a"}})
 		},
-		"that the Cluster is paused": func(s *Store) *Snapshot {
-			return s.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, template.Cluster{FailureDomains: []string{"a", "b"}, Paused: true})
+		"that the Cluster is paused": func(s *Provider) *Snapshot {
+			return set(s, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, template.Cluster{FailureDomains: []string{"a", "b"}, Paused: true})
 		},
 	} {
 		t.Run("When this changes: "+name+", it should build anew", func(t *testing.T) {
 			store, _, _ := newStore()
-			first := store.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
+			first := set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
 			told := 0
-			store.OnSet(func() { told++ })
+			store.OnChange(func() { told++ })
 			if second := change(store); first == second {
 				t.Error("it is the same snapshot")
 			}
@@ -322,7 +343,7 @@ func TestStore(t *testing.T) {
 	}
 	t.Run("When an offering fails, it should be unavailable until its time is over, and its neighbours not", func(t *testing.T) {
 		store, unavailable, clk := newStore()
-		store.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
+		set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
 		available := func(zone string) bool {
 			choice, ok, err := store.Resolve("default", "c2-small", zone, "on-demand")
 			if !ok || err != nil {
@@ -345,13 +366,13 @@ func TestStore(t *testing.T) {
 	})
 	t.Run("When a node class is deleted, it should be forgotten", func(t *testing.T) {
 		store, _, _ := newStore()
-		store.Set(nodeClass(1), nil, cluster)
+		set(store, nodeClass(1), nil, cluster)
 		told := false
-		store.OnSet(func() { told = true })
+		store.OnChange(func() { told = true })
 		if store.Delete("default"); !told {
 			t.Error("nobody was told")
 		}
-		if _, err := store.Snapshot("default"); !errors.Is(err, ErrNotBuilt) {
+		if _, err := store.Cached("default"); !errors.Is(err, ErrUnresolved) {
 			t.Errorf("error: %v", err)
 		}
 	})
@@ -379,10 +400,10 @@ func manyMachines() *inventory.Machines {
 
 func TestSnapshotIsHandedOutWithoutAllocation(t *testing.T) {
 	t.Run("When nothing has changed, it should cost no allocation", func(t *testing.T) {
-		store := NewStore(Config{
+		store := newProvider(Config{
 			Pricing: pricing.Default(), Unavailable: offering.NewUnavailable(clocktesting.NewFakeClock(time.Now())), Running: manyMachines(),
 		})
-		store.Set(nodeClass(1), manyShapes(), manyZones())
+		set(store, nodeClass(1), manyShapes(), manyZones())
 		if n := testing.AllocsPerRun(100, func() { _, _ = store.InstanceTypes("default") }); n != 0 {
 			t.Errorf("%v allocations", n)
 		}
@@ -391,8 +412,8 @@ func TestSnapshotIsHandedOutWithoutAllocation(t *testing.T) {
 
 func BenchmarkInstanceTypes(b *testing.B) {
 	unavailable := offering.NewUnavailable(realClock{})
-	store := NewStore(Config{Pricing: pricing.Default(), Unavailable: unavailable, Running: manyMachines()})
-	store.Set(nodeClass(1), manyShapes(), manyZones())
+	store := newProvider(Config{Pricing: pricing.Default(), Unavailable: unavailable, Running: manyMachines()})
+	set(store, nodeClass(1), manyShapes(), manyZones())
 	b.Run("warm", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
@@ -406,7 +427,7 @@ func BenchmarkInstanceTypes(b *testing.B) {
 		shapes := manyShapes()
 		for i := 0; b.Loop(); i++ {
 			shapes[0].Source.ResourceVersions = fmt.Sprint(i)
-			store.Set(nodeClass(1), shapes, manyZones())
+			set(store, nodeClass(1), shapes, manyZones())
 		}
 	})
 }

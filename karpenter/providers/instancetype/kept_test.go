@@ -167,11 +167,11 @@ func TestToleratingInUse(t *testing.T) {
 func TestStoreFollowsMachines(t *testing.T) {
 	counted := false
 	machines := inventory.New(func() bool { return counted })
-	store := NewStore(Config{Pricing: pricing.Default(), Running: machines})
+	store := newProvider(Config{Pricing: pricing.Default(), Running: machines})
 	gone := newShape("c8", 8, 0.2, nil)
-	store.SetPartial(nodeClass(1), []template.Template{newShape("c4", 4, 0.1, nil)}, template.Cluster{}, template.Gaps{All: true})
+	setPartial(store, nodeClass(1), []template.Template{newShape("c4", 4, 0.1, nil)}, template.Cluster{}, template.Gaps{All: true})
 	t.Run("When the machines haven't been counted yet, it should tell nothing, because a type that lacks is one to be replaced", func(t *testing.T) {
-		if _, err := store.InstanceTypes("default"); !errors.Is(err, ErrNotBuilt) {
+		if _, err := store.InstanceTypes("default"); !errors.Is(err, ErrUnresolved) {
 			t.Errorf("error: %v", err)
 		}
 	})

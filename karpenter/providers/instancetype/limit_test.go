@@ -17,11 +17,11 @@ import (
 )
 
 func TestMaximumSize(t *testing.T) {
-	newStore := func() (*Store, *maxsize.Ledger) {
+	newStore := func() (*Provider, *maxsize.Ledger) {
 		ledger := maxsize.NewLedger(clocktesting.NewFakeClock(time.Now()), func() bool { return true })
-		return NewStore(Config{Pricing: pricing.Default(), Limits: ledger}), ledger
+		return newProvider(Config{Pricing: pricing.Default(), Limits: ledger}), ledger
 	}
-	available := func(t *testing.T, store *Store) int {
+	available := func(t *testing.T, store *Provider) int {
 		t.Helper()
 		its, err := store.InstanceTypes("default")
 		if err != nil {
@@ -48,7 +48,7 @@ func TestMaximumSize(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			store, ledger := newStore()
-			store.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, tc.change)}, manyZones())
+			set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, tc.change)}, manyZones())
 			for i := range tc.machines {
 				ledger.Observe(types.UID(fmt.Sprint(i)), source)
 			}
@@ -59,7 +59,7 @@ func TestMaximumSize(t *testing.T) {
 	}
 	t.Run("When a machine of a full source goes, it should be available again at the next look", func(t *testing.T) {
 		store, ledger := newStore()
-		store.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, func(s *template.Template) { s.MaxSize = ptr.To(1) })}, manyZones())
+		set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, func(s *template.Template) { s.MaxSize = ptr.To(1) })}, manyZones())
 		ledger.Observe("1", source)
 		before := available(t, store)
 		ledger.Forget("1")

@@ -12,17 +12,17 @@ import (
 )
 
 func TestPriceFile(t *testing.T) {
-	newStore := func(t *testing.T, text string) *Store {
+	newStore := func(t *testing.T, text string) *Provider {
 		t.Helper()
 		path := filepath.Join(t.TempDir(), "prices.yaml")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		store := NewStore(Config{Pricing: pricing.WithFile(pricing.NewFile(path))})
-		store.Set(nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, manyZones())
+		store := newProvider(Config{Pricing: pricing.WithFile(pricing.NewFile(path))})
+		set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, manyZones())
 		return store
 	}
-	resolve := func(t *testing.T, store *Store, zone, capacityType string) (price float64, available, found bool) {
+	resolve := func(t *testing.T, store *Provider, zone, capacityType string) (price float64, available, found bool) {
 		t.Helper()
 		choice, ok, err := store.Resolve("default", "c2-small", zone, capacityType)
 		if err != nil {

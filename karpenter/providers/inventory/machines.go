@@ -6,10 +6,13 @@ package inventory
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -36,6 +39,8 @@ type Machines struct {
 	counted func() bool
 	// complete remembers that counted has said yes.
 	complete atomic.Bool
+	// done is closed once counted says yes; nil where nothing tells.
+	done <-chan struct{}
 
 	mu sync.Mutex
 	// forms of the machines by NodeClaim.
@@ -61,6 +66,29 @@ func (m *Machines) Counted() bool {
 	}
 	m.complete.Store(true)
 	return true
+}
+
+// ErrNotCounted says that the machines there are haven't been counted yet.
+var ErrNotCounted = errors.New("the Machines haven't been counted yet")
+
+// Wait until the machines have been counted, for at most as long as timeout. The error is ErrNotCounted, or that of ctx.
+func (m *Machines) Wait(ctx context.Context, timeout time.Duration) error {
+	if m.Counted() {
+		return nil
+	}
+	if m.done == nil {
+		return ErrNotCounted
+	}
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-m.done:
+		return nil
+	case <-timer.C:
+		return ErrNotCounted
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Observe says that a NodeClaim has a machine, and what that was made as.

@@ -27,6 +27,7 @@ func Watch(ctx context.Context, management cache.Cache, owns func(client.Object)
 	if err := follower.Start(ctx, management, owns, observe, machines.Forget); err != nil {
 		return nil, err
 	}
+	machines.done = follower.Done()
 	return machines, nil
 }
 

@@ -27,6 +27,9 @@ func (f *Follower) Complete() bool {
 	return r != nil && (*r).HasSynced()
 }
 
+// Done is closed once Complete says yes. It may be called after Start.
+func (f *Follower) Done() <-chan struct{} { return (*f.registration.Load()).HasSyncedChecker().Done() }
+
 // Start has seen called with each Machine that owns accepts, by its NodeClaim, when it comes and whenever it changes, and gone when it has
 // gone. It may be called once.
 func (f *Follower) Start(

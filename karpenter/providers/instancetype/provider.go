@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/informer"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
+	"github.com/autonode-io/autonode/karpenter/providers/observedcapacity"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/karpenter/providers/version"
+)
+
+// ErrUnresolved is returned for a node class that hasn't been resolved yet, whose Cluster can't be read, or while the machines that
+// there are haven't been counted: there may be instance types, so an empty answer would be wrong.
+var ErrUnresolved = errors.New("the instance types of the node class aren't known yet")
+
+// Config of a Provider.
+type Config struct {
+	// Templates finds what a node class selects; *template.Resolver does.
+	Templates Templates
+	// Version resolves the version of a template's nodes. Without it a template's NodeVersion is used as it is.
+	Version     func(*v1alpha1.ClusterAPINodeClass, *template.Template) (result version.Result, reachable bool)
+	Pricing     pricing.Source
+	Unavailable *offering.Unavailable
+	Limits      Limits
+	Memory      *observedcapacity.Memory
+	// Running may be nil. Otherwise nothing is handed out before the machines have been counted.
+	Running *inventory.Machines
+}
+
+// Templates finds what a node class selects.
+type Templates interface {
+	// Resolve returns the templates that a node class selects; the error is that of ctx.
+	Resolve(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) (*template.Found, error)
+	// Cluster returns the Cluster that machines join.
+	Cluster(ctx context.Context) (template.Cluster, error)
+}
+
+// Provider computes the instance types of node classes, and keeps the snapshot of each until something that it was built from changes.
+type Provider struct {
+	Config
+	entries sync.Map // of node class name to *entry
+
+	mu sync.Mutex
+	// observers are told when what a node class selects has changed.
+	observers []func()
+}
+
+type entry struct {
+	// resolving is held while templates are read.
+	resolving sync.Mutex
+
+	mu    sync.Mutex
+	key   string
+	input Input
+	built atomic.Pointer[built]
+}
+
+type built struct {
+	sequence uint64
+	snapshot *Snapshot
+}
+
+// Listing is what a node class selects and offers.
+type Listing struct {
+	Found *template.Found
+	// Cluster isn't to be used if ClusterErr says why it couldn't be read.
+	Cluster    template.Cluster
+	ClusterErr error
+	// Templates are those of Found, each with the version of its nodes, and those that are kept although they can't be read now. There are
+	// none where ClusterErr is set.
+	Templates []template.Template
+	// Unversioned are the templates whose version isn't one that nodes may have.
+	Unversioned []error
+	// Snapshot is built from Templates. Where ClusterErr is set it is the one before, or nil: without the Cluster its zones are unknown,
+	// and other zones would make every node drift.
+	Snapshot *Snapshot
+}
+
+// New returns a provider that has resolved nothing.
+func New(config Config) *Provider { return &Provider{Config: config} }
+
+// List returns what a node class offers. It reads templates from informers only where the node class hasn't been resolved since the
+// start, and waits for them to be listed. The error is ErrUnresolved, wrapped, or that of ctx.
+func (p *Provider) List(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) (*Snapshot, error) {
+	if snapshot, err := p.Cached(nodeClass.Name); err == nil || nodeClass.DeletionTimestamp != nil {
+		// One that is being deleted may have been forgotten just now.
+		return snapshot, err
+	}
+	if p.Running != nil {
+		if err := p.Running.Wait(ctx, informer.SyncTimeout); err != nil {
+			return nil, fmt.Errorf("node class %s: %w: %w", nodeClass.Name, ErrUnresolved, err)
+		}
+	}
+	e := p.entry(nodeClass)
+	e.resolving.Lock()
+	defer e.resolving.Unlock()
+	if e.built.Load() == nil {
+		if _, err := p.refresh(ctx, e, nodeClass); err != nil {
+			return nil, err
+		}
+	}
+	return p.Cached(nodeClass.Name)
+}
+
+// Refresh reads what a node class selects from informers, and builds a snapshot only if something differs from the last time. The error
+// is that of ctx.
+func (p *Provider) Refresh(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) (*Listing, error) {
+	e := p.entry(nodeClass)
+	e.resolving.Lock()
+	defer e.resolving.Unlock()
+	return p.refresh(ctx, e, nodeClass)
+}
+
+func (p *Provider) entry(nodeClass *v1alpha1.ClusterAPINodeClass) *entry {
+	value, _ := p.entries.LoadOrStore(nodeClass.Name, &entry{})
+	e, _ := value.(*entry)
+	return e
+}
+
+// refresh is called with e.resolving held.
+func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.ClusterAPINodeClass) (*Listing, error) {
+	l := &Listing{}
+	l.Cluster, l.ClusterErr = p.Templates.Cluster(ctx)
+	var err error
+	if l.Found, err = p.Templates.Resolve(ctx, nodeClass); err != nil {
+		return nil, fmt.Errorf("reading the templates of node class %s: %w", nodeClass.Name, err)
+	}
+	if l.ClusterErr != nil {
+		l.Snapshot = p.current(e)
+		return l, nil
+	}
+	l.Templates = keep(e.templates(), l.Found)
+	l.Unversioned = p.setVersions(nodeClass, l.Templates)
+	gaps := l.Found.Gaps()
+	key := keyOf(nodeClass, l.Templates, l.Cluster, gaps)
+	e.mu.Lock()
+	changed := e.key != key
+	if changed {
+		e.key = key
+		e.input = Input{
+			Kubelet:     nodeClass.Spec.Kubelet.DeepCopy(),
+			Shapes:      l.Templates,
+			Gaps:        gaps,
+			Cluster:     l.Cluster,
+			Pricing:     p.Pricing,
+			Unavailable: p.Unavailable,
+			Limits:      p.Limits,
+			Memory:      p.Memory,
+			Running:     p.Running,
+		}
+		e.built.Store(p.build(e.input))
+	}
+	e.mu.Unlock()
+	if changed {
+		p.notify()
+	}
+	l.Snapshot = p.current(e)
+	return l, nil
+}
+
+// keep adds the templates that were known before and lack only because a kind can't be read now, or because their source is
+// malformed by now: a node whose instance type vanishes is replaced, and neither is a reason for that. Nothing is launched
+// from a source that is malformed.
+func keep(before []template.Template, found *template.Found) []template.Template {
+	unread := map[schema.GroupKind]bool{}
+	for _, err := range found.Unreadable {
+		var unreadable *informer.UnreadableError
+		if errors.As(err, &unreadable) {
+			unread[unreadable.GroupKind] = true
+		}
+	}
+	templates := slices.Clone(found.Shapes)
+	for _, old := range before {
+		source := old.Source.Annotation()
+		old.Held = slices.ContainsFunc(found.Invalid, func(invalid *template.InvalidError) bool { return invalid.Source.Annotation() == source })
+		depends := unread[old.Source.GroupKind] ||
+			old.Template != nil && unread[old.Template.GroupVersionKind().GroupKind()] ||
+			old.Bootstrap.ConfigTemplate != nil && unread[old.Bootstrap.ConfigTemplate.GroupVersionKind().GroupKind()]
+		same := func(sh template.Template) bool { return sh.Source.Annotation() == source }
+		if (depends || old.Held) && !slices.ContainsFunc(templates, same) {
+			templates = append(templates, old)
+		}
+	}
+	return templates
+}
+
+// setVersions gives the templates the version that their MachineDeployments ask for, where the node class asks for none. Of a
+// template whose version isn't possible nothing is launched, for the reason returned.
+func (p *Provider) setVersions(nodeClass *v1alpha1.ClusterAPINodeClass, templates []template.Template) (problems []error) {
+	if p.Version == nil {
+		return nil
+	}
+	for i := range templates {
+		sh := &templates[i]
+		sh.NodeVersion = ""
+		if nodeClass.Spec.Version != "" || sh.Version() == "" {
+			continue
+		}
+		resolved, _ := p.Version(nodeClass, sh)
+		sh.NodeVersion = resolved.Version
+		if !resolved.Ready() && resolved.Outcome != version.Unknown {
+			sh.Held = true
+			problems = append(problems, &template.InvalidError{Source: sh.Source, Problem: resolved.Message})
+		}
+	}
+	return problems
+}
+
+// templates of the last snapshot. They are shared: never change them.
+func (e *entry) templates() []template.Template {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.input.Shapes
+}
+
+// OnChange calls f, which must not block, whenever what a node class selects has changed, or a node class is forgotten.
+func (p *Provider) OnChange(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.observers = append(p.observers, f)
+}
+
+func (p *Provider) notify() {
+	p.mu.Lock()
+	observers := slices.Clone(p.observers)
+	p.mu.Unlock()
+	for _, f := range observers {
+		f()
+	}
+}
+
+// OnAvailability calls f, which must neither block nor ask the provider anything, whenever an offering becomes unavailable or a source
+// full, or not any more. That the time of an offering is over is noticed when somebody asks for a snapshot.
+func (p *Provider) OnAvailability(f func()) {
+	if p.Unavailable != nil {
+		p.Unavailable.OnChange(f)
+	}
+	if p.Limits != nil {
+		p.Limits.OnChange(f)
+	}
+}
+
+// Delete forgets a node class.
+func (p *Provider) Delete(nodeClass string) {
+	p.entries.Delete(nodeClass)
+	p.notify()
+}
+
+// Cached returns the snapshot of a node class that has been resolved, or ErrUnresolved. It takes no lock and allocates nothing unless
+// something has changed since the last call that Refresh doesn't read: whether an offering is available, what it costs, what
+// nodes of a template have, or which forms machines have.
+func (p *Provider) Cached(nodeClass string) (*Snapshot, error) {
+	value, ok := p.entries.Load(nodeClass)
+	if !ok || p.Running != nil && !p.Running.Counted() {
+		return nil, fmt.Errorf("node class %s: %w", nodeClass, ErrUnresolved)
+	}
+	e, _ := value.(*entry)
+	snapshot := p.current(e)
+	if snapshot == nil {
+		return nil, fmt.Errorf("node class %s: %w", nodeClass, ErrUnresolved)
+	}
+	return snapshot, nil
+}
+
+// InstanceTypes of a node class, or ErrUnresolved. They are shared: never change them.
+func (p *Provider) InstanceTypes(nodeClass string) ([]*cloudprovider.InstanceType, error) {
+	snapshot, err := p.Cached(nodeClass)
+	if err != nil {
+		return nil, err
+	}
+	return snapshot.InstanceTypes, nil
+}
+
+// Resolve finds an offering of a node class and the template behind it. False means that the node class doesn't offer it (any
+// more); an error, that it isn't known yet.
+func (p *Provider) Resolve(nodeClass, instanceType, zone, capacityType string) (Choice, bool, error) {
+	snapshot, err := p.Cached(nodeClass)
+	if err != nil {
+		return Choice{}, false, err
+	}
+	choice, ok := snapshot.Resolve(instanceType, zone, capacityType)
+	return choice, ok, nil
+}
+
+// current returns the snapshot, built again if what Refresh doesn't read has changed.
+func (p *Provider) current(e *entry) *Snapshot {
+	b := e.built.Load()
+	if b == nil {
+		return nil
+	}
+	if b.sequence == p.sequence() {
+		return b.snapshot
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if b = e.built.Load(); b.sequence != p.sequence() {
+		b = p.build(e.input)
+		e.built.Store(b)
+	}
+	return b.snapshot
+}
+
+// build reads the sequence first: a change while building then leads to one build too many, never to a stale snapshot.
+func (p *Provider) build(in Input) *built {
+	return &built{sequence: p.sequence(), snapshot: Build(in)}
+}
+
+// sequence changes whenever something that Refresh doesn't read has. Each of the terms only grows.
+func (p *Provider) sequence() uint64 {
+	sequence := p.Pricing.Sequence()
+	if p.Unavailable != nil {
+		sequence += p.Unavailable.Sequence()
+	}
+	if p.Limits != nil {
+		sequence += p.Limits.Sequence()
+	}
+	if p.Memory != nil {
+		sequence += p.Memory.Sequence()
+	}
+	if p.Running != nil {
+		sequence += p.Running.Sequence()
+	}
+	return sequence
+}
+
+// keyOf differs whenever a snapshot may.
+func keyOf(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []template.Template, cluster template.Cluster, gaps template.Gaps) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s/%d|%q|%t|%t%q", nodeClass.UID, nodeClass.Generation, cluster.FailureDomains, cluster.Paused || cluster.Deleting, gaps.All, gaps.Sources)
+	for i := range shapes {
+		sh := &shapes[i]
+		for _, part := range []string{"|", sh.Source.Annotation(), "@", string(sh.Source.UID), "@", sh.Source.ResourceVersions, "+", sh.Bootstrap.Hash} {
+			b.WriteString(part)
+		}
+		if sh.Held {
+			b.WriteString("!")
+		}
+		b.WriteString(sh.NodeVersion)
+		if sh.Bootstrap.ConfigTemplate != nil {
+			b.WriteString("@" + sh.Bootstrap.ConfigTemplate.GetResourceVersion())
+		}
+	}
+	return b.String()
+}
