@@ -33,7 +33,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
-	"github.com/autonode-io/autonode/karpenter/controllers/capacity"
 	"github.com/autonode-io/autonode/karpenter/controllers/garbagecollection"
 	"github.com/autonode-io/autonode/karpenter/controllers/metrics"
 	"github.com/autonode-io/autonode/karpenter/controllers/minsize"
@@ -51,9 +50,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/kubeadm"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
-	"github.com/autonode-io/autonode/karpenter/providers/maxsize"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
-	"github.com/autonode-io/autonode/karpenter/providers/observedcapacity"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -155,9 +152,7 @@ type providers struct {
 	allowedPatches []v1alpha1.BootstrapPatches
 	versions       version.Resolver
 	machines       *machine.Provider
-	maxSizes       *maxsize.Ledger
-	inventory      *inventory.Machines
-	observed       *observedcapacity.Memory
+	inventory      *inventory.Inventory
 	unavailable    *offering.Unavailable
 	priceFile      *pricing.File
 	images         *nodeimage.File
@@ -166,7 +161,7 @@ type providers struct {
 }
 
 func newProviders(ctx context.Context, guest *operator.Operator, management *managementCluster, opts Options) (p *providers, err error) {
-	p = &providers{unavailable: offering.NewUnavailable(guest.Clock), observed: observedcapacity.NewMemory()}
+	p = &providers{unavailable: offering.NewUnavailable(guest.Clock)}
 	if p.allowedPatches, err = opts.allowedPatches(); err != nil {
 		return nil, err
 	}
@@ -200,11 +195,9 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 
 		CACertHashes: caCertHashes,
 	})
-	if p.maxSizes, err = maxsize.Watch(ctx, management.GetCache(), p.machines.Owns, guest.Clock); err != nil {
-		return nil, fmt.Errorf("counting Machines: %w", err)
-	}
-	if p.inventory, err = inventory.Watch(ctx, management.GetCache(), p.machines.Owns); err != nil {
-		return nil, fmt.Errorf("learning what Machines were made as: %w", err)
+	p.inventory = inventory.New(inventory.Config{None: p.machines.None, Clock: guest.Clock})
+	if err := p.inventory.Watch(ctx, management.GetCache(), guest.GetCache(), p.machines.Owns); err != nil {
+		return nil, fmt.Errorf("following Machines and Nodes: %w", err)
 	}
 	prices := pricing.Default()
 	if opts.PriceFile != "" {
@@ -224,7 +217,7 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 		Templates: template.NewResolver(template.Config{
 			Objects: management.objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Secrets: management.GetAPIReader(),
 		}),
-		Version: p.versions.Resolve, Pricing: prices, Unavailable: p.unavailable, Limits: p.maxSizes, Memory: p.observed, Running: p.inventory,
+		Version: p.versions.Resolve, Pricing: prices, Unavailable: p.unavailable, Inventory: p.inventory,
 	})
 	p.cloudProvider = cloudprovider.New(cloudprovider.Config{
 		Guest:          guest.GetClient(),
@@ -234,7 +227,7 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 		AllowedPatches: p.allowedPatches,
 		Images:         p.images,
 		InstanceTypes:  p.instanceTypes,
-		Limits:         p.maxSizes,
+		Inventory:      p.inventory,
 		Overlays:       guest.InstanceTypeStore,
 		Version:        p.versions.Resolve,
 		Drift: drift.New(drift.Config{
@@ -303,7 +296,6 @@ func newControllers(guest *operator.Operator, management *managementCluster, kee
 			Clock:          guest.Clock,
 		}),
 		status.NewController[*v1alpha1.ClusterAPINodeClass](guest.GetClient(), recorder),
-		capacity.New(capacity.Config{Guest: guest.GetClient(), Machines: p.machines, Memory: p.observed}),
 		nodeclaim.New(k.nodeClaims),
 		unneeded.New(unneeded.Config{
 			Guest:     guest.GetClient(),

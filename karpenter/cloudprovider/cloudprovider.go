@@ -24,8 +24,8 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
-	"github.com/autonode-io/autonode/karpenter/providers/maxsize"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
@@ -55,8 +55,8 @@ type Config struct {
 	Machines *machine.Provider
 	// InstanceTypes of every node class.
 	InstanceTypes *instancetype.Provider
-	// Limits keep the machines of a shape source within its maximum. Without them nothing is limited.
-	Limits *maxsize.Ledger
+	// Inventory keeps the machines of a template within its maximum. Without it nothing is limited.
+	Inventory *inventory.Inventory
 	// Overlays are applied to the instance types before one is chosen, where the feature gate NodeOverlay is on.
 	Overlays *nodeoverlay.InstanceTypeStore
 	Drift    *drift.Detector
@@ -79,9 +79,7 @@ func New(config Config) *CloudProvider {
 func (c *CloudProvider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
 	err := c.Machines.Delete(ctx, nodeClaim)
 	if errors.Is(err, machine.ErrNotFound) {
-		if c.Limits != nil {
-			c.Limits.Forget(nodeClaim.UID)
-		}
+		c.Inventory.Release(nodeClaim.UID)
 		return cloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("deleting the machine of NodeClaim %s: %w", nodeClaim.Name, err))
 	}
 	if err != nil {

@@ -26,7 +26,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
-	"github.com/autonode-io/autonode/karpenter/providers/maxsize"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
@@ -67,24 +66,9 @@ type launch struct {
 func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
 	created, err := c.create(ctx, nodeClaim)
 	if cloudprovider.IsInsufficientCapacityError(err) || cloudprovider.IsNodeClassNotReadyError(err) {
-		c.withdraw(ctx, nodeClaim)
+		c.Inventory.Abandon(ctx, nodeClaim)
 	}
 	return created, err
-}
-
-// withdraw gives back the places that earlier attempts of a launch took which ends now: Karpenter deletes the NodeClaim, and never asks for the
-// deletion of what has no provider ID. Only the API server knows whether one of them came to a Machine; where it doesn't
-// say, the place is kept until its time is over.
-func (c *CloudProvider) withdraw(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
-	if c.Limits == nil || !c.Limits.Promised(nodeClaim.UID) {
-		return
-	}
-	switch none, err := c.Machines.None(ctx, nodeClaim); {
-	case err != nil:
-		log.FromContext(ctx).V(1).Info("keeping the place of a launch that has ended", "error", err.Error())
-	case none:
-		c.Limits.Withdraw(nodeClaim.UID)
-	}
 }
 
 func (c *CloudProvider) create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
@@ -175,17 +159,13 @@ func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 		len(instanceTypes), nodeClass.Name, nodeClaim.Name))
 }
 
-// reserve keeps a place for the NodeClaim among the machines that may be made from a shape. False means that there is none left.
+// reserve keeps a place for the NodeClaim among the machines that may be made from a template. False means that there is none left.
 func (c *CloudProvider) reserve(nodeClaim *karpv1.NodeClaim, sh *template.Template) (bool, error) {
 	most, limited := sh.Maximum()
-	if !limited || c.Limits == nil {
+	if !limited {
 		return true, nil
 	}
-	err := c.Limits.Reserve(nodeClaim.UID, sh.Source.Annotation(), most)
-	if errors.Is(err, maxsize.ErrFull) {
-		return false, nil
-	}
-	return err == nil, err
+	return c.Inventory.Acquire(nodeClaim.UID, sh.Source.Annotation(), most)
 }
 
 func (c *CloudProvider) overlaid(ctx context.Context, nodePool string, instanceTypes []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {

@@ -18,8 +18,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
-	"github.com/autonode-io/autonode/karpenter/providers/maxsize"
-	"github.com/autonode-io/autonode/karpenter/providers/observedcapacity"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -34,9 +32,7 @@ func manyInstanceTypes() (*cloudprovider.CloudProvider, *karpv1.NodePool) {
 		Templates:   templates,
 		Pricing:     pricing.WithFile(pricing.NewFile("testdata/no-prices.yaml")),
 		Unavailable: offering.NewUnavailable(clock.RealClock{}),
-		Limits:      maxsize.NewLedger(clock.RealClock{}, func() bool { return true }),
-		Memory:      observedcapacity.NewMemory(),
-		Running:     inventory.New(func() bool { return true }),
+		Inventory:   inventory.New(inventory.Config{Counted: func() bool { return true }, Clock: clock.RealClock{}}),
 	})
 	shapes := make([]template.Template, 700)
 	for i := range shapes {

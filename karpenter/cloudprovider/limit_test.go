@@ -19,23 +19,32 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
-	"github.com/autonode-io/autonode/karpenter/providers/maxsize"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/test/environment"
 )
 
-// limited is the fixture with a ledger.
-func limited(t *testing.T) (*fixture, *maxsize.Ledger) {
+// limited is the fixture with an inventory.
+func limited(t *testing.T) (*fixture, *inventory.Inventory) {
 	t.Helper()
 	f := newFixture(t, nil)
-	ledger, err := maxsize.Watch(t.Context(), f.Management.GetCache(), f.provider.Machines.Owns, clock.RealClock{})
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.Default(), Unavailable: f.unavailable, Limits: ledger})
+	i := f.watch()
+	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.Default(), Unavailable: f.unavailable, Inventory: i})
 	config := f.provider.Config
-	config.InstanceTypes, config.Limits = f.store, ledger
+	config.InstanceTypes, config.Inventory = f.store, i
 	f.provider = cloudprovider.New(config)
-	return f, ledger
+	return f, i
+}
+
+// watch returns an inventory of the Machines and Nodes there are.
+func (f *fixture) watch() *inventory.Inventory {
+	f.t.Helper()
+	g := NewWithT(f.t)
+	i := inventory.New(inventory.Config{None: f.provider.Machines.None, Clock: clock.RealClock{}})
+	g.Expect(i.Watch(f.t.Context(), f.Management.GetCache(), f.Guest.GetCache(), f.provider.Machines.Owns)).To(Succeed())
+	g.Eventually(i.IsCounted).Should(BeTrue())
+	return i
 }
 
 // createMany calls Create for many NodeClaims at once.
@@ -72,7 +81,7 @@ func TestMaximum(t *testing.T) {
 	}
 	t.Run("When a source has a maximum and many claims come at once, it should make exactly as many and the rest of the next cheapest", func(t *testing.T) {
 		g := NewWithT(t)
-		f, ledger := limited(t)
+		f, counted := limited(t)
 		f.offer(most(3))
 		created, errs := f.createMany(30)
 		g.Expect(errs).To(BeEmpty())
@@ -89,7 +98,7 @@ func TestMaximum(t *testing.T) {
 
 		// One of them goes.
 		g.Expect(f.Admin.Delete(t.Context(), &machines.Items[0])).To(Succeed())
-		g.Eventually(func() bool { return ledger.Full("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", 3) }, "20s").Should(BeFalse())
+		g.Eventually(func() bool { return counted.Full("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", 3) }, "20s").Should(BeFalse())
 		another, err := f.provider.Create(f.ctx, f.claim("another", nil))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(another.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))
@@ -129,7 +138,7 @@ func TestMaximum(t *testing.T) {
 	})
 	t.Run("When Create is called again for a claim that has the last place, it should not need another", func(t *testing.T) {
 		g := NewWithT(t)
-		f, ledger := limited(t)
+		f, counted := limited(t)
 		f.offer(most(1))
 		nodeClaim := f.claim("again", nil)
 		first, err := f.provider.Create(f.ctx, nodeClaim)
@@ -137,7 +146,7 @@ func TestMaximum(t *testing.T) {
 		second, err := f.provider.Create(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(second.Labels).To(Equal(first.Labels))
-		g.Expect(ledger.Count("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large")).To(Equal(1))
+		g.Expect(counted.Count("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large")).To(Equal(1))
 	})
 	t.Run("When the provider starts anew, it should count the Machines that there are", func(t *testing.T) {
 		g := NewWithT(t)
@@ -149,12 +158,8 @@ func TestMaximum(t *testing.T) {
 			machines, err := f.provider.Machines.List(t.Context())
 			return len(machines), err
 		}).Should(Equal(2))
-		again, err := maxsize.Watch(t.Context(), f.Management.GetCache(), f.provider.Machines.Owns, clock.RealClock{})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Eventually(func() error {
-			return again.Reserve("new", "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", 2)
-		}).
-			Should(MatchError(maxsize.ErrFull))
+		again := f.watch()
+		g.Expect(again.Acquire("new", "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", 2)).To(BeFalse())
 	})
 	for name, tc := range map[string]struct {
 		lost bool
@@ -165,7 +170,7 @@ func TestMaximum(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			f, ledger := limited(t)
+			f, counted := limited(t)
 			f.offer(most(1))
 			config := f.provider.Config
 			// Infrastructure and bootstrap config come before.
@@ -174,13 +179,13 @@ func TestMaximum(t *testing.T) {
 			nodeClaim := f.claim("ends", nil)
 			_, err := f.provider.Create(f.ctx, nodeClaim)
 			g.Expect(err).To(MatchError(ContainSubstring(environment.ErrFault.Error())))
-			g.Expect(ledger.Count("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large")).To(Equal(1), "it is tried again")
+			g.Expect(counted.Count("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large")).To(Equal(1), "it is tried again")
 			f.setReady(func(nodeClass *v1alpha1.ClusterAPINodeClass) {
 				nodeClass.StatusConditions().SetFalse(v1alpha1.ReadyConditions()[0], "Test", "not now")
 			})
 			_, err = f.provider.Create(f.ctx, nodeClaim)
 			g.Expect(karpcloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue(), "%v", err)
-			g.Expect(ledger.Count("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large")).To(Equal(tc.want))
+			g.Expect(counted.Count("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large")).To(Equal(tc.want))
 		})
 	}
 }

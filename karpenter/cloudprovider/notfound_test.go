@@ -20,7 +20,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
-	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
@@ -35,11 +34,7 @@ type offer struct {
 // restart makes the provider anew, which remembers nothing, and tells it what there is to offer by then.
 func (f *fixture) restart(o offer) {
 	f.t.Helper()
-	g := NewWithT(f.t)
-	machines, err := inventory.Watch(f.t.Context(), f.Management.GetCache(), f.provider.Machines.Owns)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Eventually(machines.Counted).Should(BeTrue())
-	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.Default(), Running: machines})
+	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.Default(), Inventory: f.watch()})
 	f.selects(o.shapes, o.cluster, o.gaps)
 	config := f.provider.Config
 	config.InstanceTypes = f.store

@@ -228,7 +228,7 @@ func makesMachine(request *http.Request) bool {
 var (
 	controllers = map[string]string{
 		"versions.Tracker": "guest.version", "nodeclass.New": "nodeclass", "status.NewController": "operatorpkg.clusterapinodeclass.status",
-		"capacity.New": "node.capacity", "nodeclaim.New": "nodeclaim.machine", "registration.New": "node.registration", "minsize.New": "node.minsize",
+		"nodeclaim.New": "nodeclaim.machine", "registration.New": "node.registration", "minsize.New": "node.minsize",
 		"unneeded.New": "nodeclaim.unneeded", "garbagecollection.New": "machine.garbagecollection", "capacitybuffer.New": "capacitybuffer.count",
 	}
 )

@@ -37,7 +37,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
-	"github.com/autonode-io/autonode/karpenter/providers/maxsize"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
@@ -61,9 +61,9 @@ type fixture struct {
 	tracker *version.Tracker
 	// clock is the tracker's.
 	clock *clocktesting.FakePassiveClock
-	// unavailable and ledger say which offerings of the store can't be had.
+	// unavailable and machines say which offerings of the store can't be had.
 	unavailable *offering.Unavailable
-	ledger      *maxsize.Ledger
+	machines    *inventory.Inventory
 	// prices and images are the paths of the files of prices and of node images, which don't exist.
 	prices, images string
 	events         *recorder
@@ -146,7 +146,7 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	images := nodeimage.NewFile(f.images)
 	f.Expect(m.Add(images)).To(Succeed())
 	f.unavailable = offering.NewUnavailable(clock.RealClock{})
-	f.ledger = maxsize.NewLedger(clock.RealClock{}, func() bool { return true })
+	f.machines = inventory.New(inventory.Config{Counted: func() bool { return true }, Clock: clock.RealClock{}})
 	f.tracker = version.NewTracker(f.server, f.clock, version.ResolvedOf(f.Guest.GetAPIReader()))
 	_, err = f.tracker.Reconcile(t.Context())
 	f.Expect(err).NotTo(HaveOccurred())
@@ -154,7 +154,7 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	versions := version.Resolver{Tracker: f.tracker, Payload: "1.36.2"}
 	f.store = instancetype.New(instancetype.Config{
 		Templates: template.NewResolver(template.Config{Objects: objects, ClusterName: f.Cluster.Name, Secrets: secrets, Namespace: f.Namespace}),
-		Version:   versions.Resolve, Pricing: pricing.WithFile(prices), Unavailable: f.unavailable, Limits: f.ledger,
+		Version:   versions.Resolve, Pricing: pricing.WithFile(prices), Unavailable: f.unavailable, Inventory: f.machines,
 	})
 	f.Expect(nodeclass.New(nodeclass.Config{
 		Guest: m.GetClient(), Namespace: f.Namespace, Objects: objects, AllowedPatches: allowed,

@@ -6,11 +6,11 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/test/environment"
 )
@@ -39,9 +39,9 @@ func TestUnavailable(t *testing.T) {
 		f.Expect(nodeClass.Status.Shapes[0].Pods).To(BeEquivalentTo(110))
 	})
 	t.Run("When a source has as many machines as it may, it should say that it is full, until one goes", func(t *testing.T) {
-		f.ledger.Observe(types.UID("1"), "TestMachineTemplate."+environment.TestMachine.Group+"/c2-small")
+		f.machines.ObserveMachine("1", inventory.Machine{Origin: inventory.Origin{Source: "TestMachineTemplate." + environment.TestMachine.Group + "/c2-small"}})
 		f.Eventually(seen).Should(Equal("Full c4-big $0.096"))
-		f.ledger.Forget(types.UID("1"))
+		f.machines.ForgetMachine("1")
 		f.Eventually(seen).Should(Equal(fine))
 	})
 	t.Run("When a source is paused, it should say so", func(t *testing.T) {

@@ -138,7 +138,7 @@ func isDeployed(machine *clusterv1.Machine) bool {
 // known not to be offered any more. Templates are often replaced by others of another name: where the machine's own source
 // has gone and another one offers the same, that is what counts.
 func (d *Detector) shape(nodeClass string, machine *clusterv1.Machine) (now *template.Template, gone bool) {
-	form := inventory.FormOf(machine)
+	form := inventory.OriginOf(machine)
 	snapshot, err := d.InstanceTypes.Cached(nodeClass)
 	if err != nil || form.Source == "" {
 		return nil, false

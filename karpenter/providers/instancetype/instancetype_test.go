@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -27,7 +28,6 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
-	"github.com/autonode-io/autonode/karpenter/providers/observedcapacity"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -158,12 +158,21 @@ func TestBuildGolden(t *testing.T) {
 				newShape("c4-large", 4, 0.096, func(s *template.Template) { s.ContentHash = "1" }),
 				newShape("c8-huge", 8, 0.2, func(s *template.Template) { s.ContentHash = "2" }),
 			)
-			in.Memory = observedcapacity.NewMemory()
-			in.Memory.Observe("a", observedcapacity.Form{Source: in.Shapes[1].Source.Annotation(), ContentHash: "1"}, 7900<<20)
-			in.Memory.Observe("b", observedcapacity.Form{Source: in.Shapes[1].Source.Annotation(), ContentHash: "1"}, 7950<<20)
-			// Of what the template was before.
-			in.Memory.Observe("c", observedcapacity.Form{Source: in.Shapes[2].Source.Annotation(), ContentHash: "1"}, 1<<30)
-			in.Memory.Observe("d", observedcapacity.Form{Source: in.Shapes[2].Source.Annotation(), ContentHash: "2"}, 32<<30)
+			in.Inventory = newInventory()
+			for name, n := range map[string]struct {
+				template int
+				hash     string
+				memory   int64
+			}{
+				"a": {1, "1", 7900 << 20}, "b": {1, "1", 7950 << 20},
+				"c": {2, "1", 1 << 30}, // of what the template was before
+				"d": {2, "2", 32 << 30},
+			} {
+				in.Inventory.ObserveMachine(types.UID(name), inventory.Machine{
+					Origin: inventory.Origin{Source: in.Shapes[n.template].Source.Annotation()}, ContentHash: n.hash, ProviderID: name,
+				})
+				in.Inventory.ObserveNode(name, inventory.Node{ProviderID: name, Memory: n.memory})
+			}
 			return in
 		}},
 		{"When the Cluster is paused, it should offer nothing", "paused", func() Input {
@@ -390,18 +399,18 @@ func manyShapes() []template.Template {
 func manyZones() template.Cluster { return template.Cluster{FailureDomains: []string{"a", "b", "c"}} }
 
 // manyMachines are one of each type in a zone, and one of each that no zone was known of.
-func manyMachines() *inventory.Machines {
-	var forms []inventory.Form
+func manyMachines() *inventory.Inventory {
+	var origins []inventory.Origin
 	for _, sh := range manyShapes() {
-		forms = append(forms, madeFrom(sh, "a"), madeFrom(sh, DefaultZone))
+		origins = append(origins, madeFrom(sh, "a"), madeFrom(sh, DefaultZone))
 	}
-	return machinesOf(forms...)
+	return machinesOf(origins...)
 }
 
 func TestSnapshotIsHandedOutWithoutAllocation(t *testing.T) {
 	t.Run("When nothing has changed, it should cost no allocation", func(t *testing.T) {
 		store := newProvider(Config{
-			Pricing: pricing.Default(), Unavailable: offering.NewUnavailable(clocktesting.NewFakeClock(time.Now())), Running: manyMachines(),
+			Pricing: pricing.Default(), Unavailable: offering.NewUnavailable(clocktesting.NewFakeClock(time.Now())), Inventory: manyMachines(),
 		})
 		set(store, nodeClass(1), manyShapes(), manyZones())
 		if n := testing.AllocsPerRun(100, func() { _, _ = store.InstanceTypes("default") }); n != 0 {
@@ -412,7 +421,7 @@ func TestSnapshotIsHandedOutWithoutAllocation(t *testing.T) {
 
 func BenchmarkInstanceTypes(b *testing.B) {
 	unavailable := offering.NewUnavailable(realClock{})
-	store := newProvider(Config{Pricing: pricing.Default(), Unavailable: unavailable, Running: manyMachines()})
+	store := newProvider(Config{Pricing: pricing.Default(), Unavailable: unavailable, Inventory: manyMachines()})
 	set(store, nodeClass(1), manyShapes(), manyZones())
 	b.Run("warm", func(b *testing.B) {
 		b.ReportAllocs()

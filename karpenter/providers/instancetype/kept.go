@@ -43,11 +43,8 @@ func (s *Snapshot) zoneless(key offering.Key) bool {
 // each node whose type, zone and capacity type it isn't told, and doesn't ask anybody before that; nor does it consolidate a node
 // whose price it isn't told. None of what is added is available.
 func (b builder) keep(s *Snapshot) {
-	if b.Running == nil {
-		return
-	}
 	kept, used := map[offering.Key]float64{}, sets.New[string]()
-	for _, form := range b.Running.Forms() {
+	for _, form := range b.Inventory.Origins() {
 		if form.InstanceType == "" || form.Zone == "" || form.CapacityType == "" || s.Gone(form.Source, form.Key) {
 			continue
 		}

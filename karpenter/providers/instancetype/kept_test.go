@@ -22,18 +22,23 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// machinesOf are running machines of these forms.
-func machinesOf(forms ...inventory.Form) *inventory.Machines {
-	machines := inventory.New(func() bool { return true })
-	for i, form := range forms {
-		machines.Observe(types.UID(fmt.Sprint(i)), form)
+// machinesOf are running machines of these origins.
+func machinesOf(origins ...inventory.Origin) *inventory.Inventory {
+	machines := newInventory()
+	for i, origin := range origins {
+		machines.ObserveMachine(types.UID(fmt.Sprint(i)), inventory.Machine{Origin: origin})
 	}
 	return machines
 }
 
+// newInventory returns one that has counted no machine.
+func newInventory() *inventory.Inventory {
+	return inventory.New(inventory.Config{Counted: func() bool { return true }, Clock: realClock{}})
+}
+
 // madeFrom is a machine that cost $0.5 as spot, made from the source of a shape.
-func madeFrom(sh template.Template, zone string) inventory.Form {
-	return inventory.Form{
+func madeFrom(sh template.Template, zone string) inventory.Origin {
+	return inventory.Origin{
 		Source: sh.Source.Annotation(),
 		Key:    offering.Key{InstanceType: sh.InstanceType, Zone: zone, CapacityType: karpv1.CapacityTypeSpot},
 		Price:  0.5,
@@ -61,7 +66,7 @@ func TestKept(t *testing.T) {
 	now := []string{"c4: a on-demand $0.1", "c4: a spot $0.03", "c4: b on-demand $0.1", "c4: b spot $0.03"}
 	zoneless := []string{"c4: default on-demand $0.1", "c4: default spot $0.03"}
 	for name, tc := range map[string]struct {
-		machine inventory.Form
+		machine inventory.Origin
 		change  func(*Input)
 		want    []string
 	}{
@@ -85,7 +90,7 @@ func TestKept(t *testing.T) {
 			madeFrom(c8, "a"), func(in *Input) { in.Gaps.All, in.Shapes = true, nil }, []string{"c8: a spot $0.5 !"},
 		},
 		"When the source is malformed and another offers the type in other zones, it should keep the machine's zone": {
-			inventory.Form{Source: c8.Source.Annotation(), Key: offering.Key{InstanceType: "c4", Zone: "z", CapacityType: karpv1.CapacityTypeSpot}},
+			inventory.Origin{Source: c8.Source.Annotation(), Key: offering.Key{InstanceType: "c4", Zone: "z", CapacityType: karpv1.CapacityTypeSpot}},
 			func(in *Input) { in.Gaps.Sources = []string{c8.Source.Annotation()} }, append(slices.Clone(now), "c4: z spot $0.03 !"),
 		},
 		"When the source has gone, it should not keep the type": {madeFrom(c8, "a"), func(*Input) {}, now},
@@ -93,13 +98,13 @@ func TestKept(t *testing.T) {
 			madeFrom(c8, "a"), func(in *Input) { in.Gaps.Sources = []string{"other"} }, now,
 		},
 		"When a machine says nothing of its source, it should keep the type": {
-			inventory.Form{Key: madeFrom(c8, "a").Key}, func(*Input) {}, append(slices.Clone(now), "c8: a spot $0 !"),
+			inventory.Origin{Key: madeFrom(c8, "a").Key}, func(*Input) {}, append(slices.Clone(now), "c8: a spot $0 !"),
 		},
-		"When a machine doesn't say what it was made as, it should keep nothing": {inventory.Form{Source: "x"}, func(in *Input) { in.Gaps.All = true }, now},
+		"When a machine doesn't say what it was made as, it should keep nothing": {inventory.Origin{Source: "x"}, func(in *Input) { in.Gaps.All = true }, now},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := input(c4)
-			in.Running = machinesOf(tc.machine)
+			in.Inventory = machinesOf(tc.machine)
 			tc.change(&in)
 			snapshot := Build(in)
 			if diff := cmp.Diff(tc.want, offered(snapshot.InstanceTypes)); diff != "" {
@@ -120,7 +125,7 @@ func TestKept(t *testing.T) {
 
 	t.Run("When a type is known from its machines only, it should suit no pod, and be computed with all the same", func(t *testing.T) {
 		in := input(c4)
-		in.Gaps.All, in.Running = true, machinesOf(madeFrom(c8, "a"))
+		in.Gaps.All, in.Inventory = true, machinesOf(madeFrom(c8, "a"))
 		it := Build(in).InstanceTypes[1]
 		allocatable := it.Allocatable()
 		if cpu := allocatable.Cpu(); !cpu.IsZero() {
@@ -145,19 +150,19 @@ func TestToleratingInUse(t *testing.T) {
 	rest := []string{"c8: a on-demand $0.2", "c8: b on-demand $0.2"}
 	in := input(tainted, other)
 	t.Run("When a template gets a taint and machines of it run, it should stay known and not be had", func(t *testing.T) {
-		in.Running = machinesOf(madeFrom(tainted, "a"))
+		in.Inventory = machinesOf(madeFrom(tainted, "a"))
 		if diff := cmp.Diff(append(slices.Clone(closed), rest...), offered(Build(in).Tolerating())); diff != "" {
 			t.Errorf("offerings (-want +got):\n%s", diff)
 		}
 	})
 	t.Run("When zones have begun too, it should keep the machine's zone", func(t *testing.T) {
-		in.Running = machinesOf(madeFrom(tainted, DefaultZone))
+		in.Inventory = machinesOf(madeFrom(tainted, DefaultZone))
 		if diff := cmp.Diff(append(append(slices.Clone(closed), "c4: default spot $0.03 !"), rest...), offered(Build(in).Tolerating())); diff != "" {
 			t.Errorf("offerings (-want +got):\n%s", diff)
 		}
 	})
 	t.Run("When no machine of it runs, it should not be told to those that don't tolerate it", func(t *testing.T) {
-		in.Running = machinesOf(madeFrom(other, "a"))
+		in.Inventory = machinesOf(madeFrom(other, "a"))
 		if diff := cmp.Diff(rest, offered(Build(in).Tolerating())); diff != "" {
 			t.Errorf("offerings (-want +got):\n%s", diff)
 		}
@@ -166,8 +171,8 @@ func TestToleratingInUse(t *testing.T) {
 
 func TestStoreFollowsMachines(t *testing.T) {
 	counted := false
-	machines := inventory.New(func() bool { return counted })
-	store := newProvider(Config{Pricing: pricing.Default(), Running: machines})
+	machines := inventory.New(inventory.Config{Counted: func() bool { return counted }, Clock: realClock{}})
+	store := newProvider(Config{Pricing: pricing.Default(), Inventory: machines})
 	gone := newShape("c8", 8, 0.2, nil)
 	setPartial(store, nodeClass(1), []template.Template{newShape("c4", 4, 0.1, nil)}, template.Cluster{}, template.Gaps{All: true})
 	t.Run("When the machines haven't been counted yet, it should tell nothing, because a type that lacks is one to be replaced", func(t *testing.T) {
@@ -187,11 +192,11 @@ func TestStoreFollowsMachines(t *testing.T) {
 		if n := types(); n != 1 {
 			t.Errorf("%d types before", n)
 		}
-		machines.Observe("1", madeFrom(gone, "a"))
+		machines.ObserveMachine("1", inventory.Machine{Origin: madeFrom(gone, "a")})
 		if n := types(); n != 2 {
 			t.Errorf("%d types while it is there", n)
 		}
-		machines.Forget("1")
+		machines.ForgetMachine("1")
 		if n := types(); n != 1 {
 			t.Errorf("%d types after", n)
 		}

@@ -5,21 +5,19 @@ package instancetype
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
-	"github.com/autonode-io/autonode/karpenter/providers/maxsize"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 func TestMaximumSize(t *testing.T) {
-	newStore := func() (*Provider, *maxsize.Ledger) {
-		ledger := maxsize.NewLedger(clocktesting.NewFakeClock(time.Now()), func() bool { return true })
-		return newProvider(Config{Pricing: pricing.Default(), Limits: ledger}), ledger
+	newStore := func() (*Provider, *inventory.Inventory) {
+		machines := newInventory()
+		return newProvider(Config{Pricing: pricing.Default(), Inventory: machines}), machines
 	}
 	available := func(t *testing.T, store *Provider) int {
 		t.Helper()
@@ -47,10 +45,10 @@ func TestMaximumSize(t *testing.T) {
 		{"When a source has no maximum, it should always be available", nil, 500, 3},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			store, ledger := newStore()
+			store, machines := newStore()
 			set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, tc.change)}, manyZones())
 			for i := range tc.machines {
-				ledger.Observe(types.UID(fmt.Sprint(i)), source)
+				machines.ObserveMachine(types.UID(fmt.Sprint(i)), inventory.Machine{Origin: inventory.Origin{Source: source}})
 			}
 			if got := available(t, store); got != tc.want {
 				t.Errorf("%d offerings are available, want %d", got, tc.want)
@@ -58,11 +56,11 @@ func TestMaximumSize(t *testing.T) {
 		})
 	}
 	t.Run("When a machine of a full source goes, it should be available again at the next look", func(t *testing.T) {
-		store, ledger := newStore()
+		store, machines := newStore()
 		set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, func(s *template.Template) { s.MaxSize = ptr.To(1) })}, manyZones())
-		ledger.Observe("1", source)
+		machines.ObserveMachine("1", inventory.Machine{Origin: inventory.Origin{Source: source}})
 		before := available(t, store)
-		ledger.Forget("1")
+		machines.ForgetMachine("1")
 		if after := available(t, store); before != 0 || after != 3 {
 			t.Errorf("%d offerings were available, then %d", before, after)
 		}

@@ -96,9 +96,9 @@ const held = "Held"
 // obstacle says why nothing can be made from a shape at all, or nothing.
 func (b builder) obstacle(sh *template.Template) string {
 	full := false
-	if limit, limited := sh.Maximum(); limited && b.Limits != nil {
+	if limit, limited := sh.Maximum(); limited {
 		// Asked even where something else forbids it: from then on the sequence changes when the answer does.
-		full = b.Limits.Full(sh.Source.Annotation(), limit)
+		full = b.Inventory.Full(sh.Source.Annotation(), limit)
 	}
 	switch {
 	case sh.Held:

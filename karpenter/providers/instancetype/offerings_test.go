@@ -9,7 +9,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/providers/maxsize"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
@@ -71,7 +70,7 @@ func TestWhyUnavailable(t *testing.T) {
 		}, v1alpha1.ShapePaused},
 		"When there are as many machines as may be, it should say so": {func(in *Input) {
 			in.Shapes[0].MaxSize = ptr.To(0)
-			in.Limits = maxsize.NewLedger(realClock{}, func() bool { return true })
+			in.Inventory = newInventory()
 		}, v1alpha1.ShapeFull},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -17,7 +17,6 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
-	"github.com/autonode-io/autonode/karpenter/providers/observedcapacity"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -36,10 +35,8 @@ type Config struct {
 	Version     func(*v1alpha1.ClusterAPINodeClass, *template.Template) (result version.Result, reachable bool)
 	Pricing     pricing.Source
 	Unavailable *offering.Unavailable
-	Limits      Limits
-	Memory      *observedcapacity.Memory
-	// Running may be nil. Otherwise nothing is handed out before the machines have been counted.
-	Running *inventory.Machines
+	// Inventory may be nil. Otherwise nothing is handed out before the machines have been counted.
+	Inventory *inventory.Inventory
 }
 
 // Templates finds what a node class selects.
@@ -101,10 +98,8 @@ func (p *Provider) List(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeC
 		// One that is being deleted may have been forgotten just now.
 		return snapshot, err
 	}
-	if p.Running != nil {
-		if err := p.Running.Wait(ctx, informer.SyncTimeout); err != nil {
-			return nil, fmt.Errorf("node class %s: %w: %w", nodeClass.Name, ErrUnresolved, err)
-		}
+	if err := p.Inventory.Wait(ctx, informer.SyncTimeout); err != nil {
+		return nil, fmt.Errorf("node class %s: %w: %w", nodeClass.Name, ErrUnresolved, err)
 	}
 	e := p.entry(nodeClass)
 	e.resolving.Lock()
@@ -159,9 +154,7 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 			Cluster:     l.Cluster,
 			Pricing:     p.Pricing,
 			Unavailable: p.Unavailable,
-			Limits:      p.Limits,
-			Memory:      p.Memory,
-			Running:     p.Running,
+			Inventory:   p.Inventory,
 		}
 		e.built.Store(p.build(e.input))
 	}
@@ -250,9 +243,7 @@ func (p *Provider) OnAvailability(f func()) {
 	if p.Unavailable != nil {
 		p.Unavailable.OnChange(f)
 	}
-	if p.Limits != nil {
-		p.Limits.OnChange(f)
-	}
+	p.Inventory.OnChange(f)
 }
 
 // Delete forgets a node class.
@@ -266,7 +257,7 @@ func (p *Provider) Delete(nodeClass string) {
 // nodes of a template have, or which forms machines have.
 func (p *Provider) Cached(nodeClass string) (*Snapshot, error) {
 	value, ok := p.entries.Load(nodeClass)
-	if !ok || p.Running != nil && !p.Running.Counted() {
+	if !ok || !p.Inventory.IsCounted() {
 		return nil, fmt.Errorf("node class %s: %w", nodeClass, ErrUnresolved)
 	}
 	e, _ := value.(*entry)
@@ -326,15 +317,7 @@ func (p *Provider) sequence() uint64 {
 	if p.Unavailable != nil {
 		sequence += p.Unavailable.Sequence()
 	}
-	if p.Limits != nil {
-		sequence += p.Limits.Sequence()
-	}
-	if p.Memory != nil {
-		sequence += p.Memory.Sequence()
-	}
-	if p.Running != nil {
-		sequence += p.Running.Sequence()
-	}
+	sequence += p.Inventory.Sequence()
 	return sequence
 }
 

@@ -24,7 +24,6 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
-	"github.com/autonode-io/autonode/karpenter/providers/observedcapacity"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -45,21 +44,8 @@ type Input struct {
 	Pricing pricing.Source
 	// Unavailable may be nil.
 	Unavailable *offering.Unavailable
-	// Limits may be nil.
-	Limits Limits
-	// Memory that real nodes have; it may be nil.
-	Memory *observedcapacity.Memory
-	// Running machines, whose forms stay known while they can't be made; it may be nil.
-	Running *inventory.Machines
-}
-
-// Limits knows which shape sources have as many machines as they may.
-type Limits interface {
-	// Full tells whether as many machines as limit were made from the source.
-	Full(source string, limit int) bool
-	// Sequence changes whenever an answer of Full has, and whoever has asked OnChange is told then.
-	Sequence() uint64
-	OnChange(f func())
+	// Inventory of the machines that there are, which keep what they were made as known while it can't be made; it may be nil.
+	Inventory *inventory.Inventory
 }
 
 // Choice is one offering with the shape behind it.
@@ -306,11 +292,8 @@ func (b builder) capacityOf(shapes []*template.Template) corev1.ResourceList {
 // learn lessens the memory to what real nodes have. It never becomes more than the source declares: whoever declares less than
 // there is has a reason.
 func (b builder) learn(capacity corev1.ResourceList, shapes []*template.Template) {
-	if b.Memory == nil {
-		return
-	}
 	for _, sh := range shapes {
-		bytes, known := b.Memory.Of(observedcapacity.Form{Source: sh.Source.Annotation(), ContentHash: sh.ContentHash})
+		bytes, known := b.Inventory.Memory(inventory.Revision{Source: sh.Source.Annotation(), ContentHash: sh.ContentHash})
 		if known && bytes < capacity.Memory().Value() {
 			capacity[corev1.ResourceMemory] = *resource.NewQuantity(bytes, resource.BinarySI)
 		}

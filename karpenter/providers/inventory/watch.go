@@ -4,47 +4,71 @@ package inventory
 
 import (
 	"context"
-	"math"
-	"strconv"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/providers/machine"
-	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
-// Watch counts the Machines in a cache that owns accepts, and follows them from then on, on replicas that don't lead too.
-func Watch(ctx context.Context, management cache.Cache, owns func(client.Object) bool) (*Machines, error) {
-	follower := &machine.Follower{}
-	machines := New(follower.Complete)
-	observe := func(nodeClaim types.UID, m *clusterv1.Machine) { machines.Observe(nodeClaim, FormOf(m)) }
-	if err := follower.Start(ctx, management, owns, observe, machines.Forget); err != nil {
-		return nil, err
+// Watch follows the Machines in the management cluster's cache that owns accepts, and the Nodes in the guest's, on replicas that don't
+// lead too. It may be called once, before anything asks.
+func (i *Inventory) Watch(ctx context.Context, management, guest cache.Cache, owns func(client.Object) bool) error {
+	machines, err := management.GetInformer(ctx, &clusterv1.Machine{})
+	if err != nil {
+		return fmt.Errorf("caching Machines: %w", err)
 	}
-	machines.done = follower.Done()
-	return machines, nil
+	nodes, err := guest.GetInformer(ctx, &corev1.Node{})
+	if err != nil {
+		return fmt.Errorf("caching Nodes: %w", err)
+	}
+	registration, err := machines.AddEventHandler(handler(func(m *clusterv1.Machine, gone bool) {
+		nodeClaim := types.UID(m.Labels[v1alpha1.NodeClaimUIDLabel])
+		switch {
+		case !owns(m):
+		case gone:
+			i.ForgetMachine(nodeClaim)
+		default:
+			i.ObserveMachine(nodeClaim, Machine{Origin: OriginOf(m), ContentHash: m.Annotations[v1alpha1.ShapeHashAnnotation], ProviderID: m.Spec.ProviderID})
+		}
+	}))
+	if err != nil {
+		return fmt.Errorf("watching Machines: %w", err)
+	}
+	if i.Counted == nil {
+		i.Counted, i.done = registration.HasSynced, registration.HasSyncedChecker().Done()
+	}
+	if _, err := nodes.AddEventHandler(handler(func(n *corev1.Node, gone bool) {
+		switch seen, registered := nodeOf(n); {
+		case gone:
+			i.ForgetNode(n.Name)
+		case registered:
+			i.ObserveNode(n.Name, seen)
+		}
+	})); err != nil {
+		return fmt.Errorf("watching Nodes: %w", err)
+	}
+	return nil
 }
 
-// FormOf is what a Machine says that it was made as.
-func FormOf(m *clusterv1.Machine) Form {
-	price, err := strconv.ParseFloat(m.Annotations[v1alpha1.PriceAnnotation], 64)
-	// Written so that NaN, which isn't equal to itself, fails too.
-	if err != nil || !(price >= 0 && price < math.MaxFloat64) {
-		price = 0
+// handler calls f with each object when it comes and whenever it changes, and when it has gone.
+func handler[T client.Object](f func(object T, gone bool)) toolscache.ResourceEventHandler {
+	call := func(object any, gone bool) {
+		if unknown, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+			object = unknown.Obj
+		}
+		if o, ok := object.(T); ok {
+			f(o, gone)
+		}
 	}
-	return Form{
-		Source: m.Annotations[v1alpha1.ShapeSourceAnnotation],
-		Key: offering.Key{
-			InstanceType: m.Labels[corev1.LabelInstanceTypeStable],
-			Zone:         m.Labels[corev1.LabelTopologyZone],
-			CapacityType: m.Labels[karpv1.CapacityTypeLabelKey],
-		},
-		Price: price,
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { call(object, false) },
+		UpdateFunc: func(_, object any) { call(object, false) },
+		DeleteFunc: func(object any) { call(object, true) },
 	}
 }

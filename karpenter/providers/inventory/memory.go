@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package observedcapacity remembers what real nodes turned out to have. A machine form declares its memory in round numbers, and its
-// kernel and firmware keep some of that: pods that were promised all of it would never fit.
-package observedcapacity
+package inventory
 
 import (
 	"cmp"
@@ -12,34 +10,35 @@ import (
 	"sync/atomic"
 )
 
-// MaxForms bounds how many machine forms are remembered, and so what a template that is edited all day can cost.
-const MaxForms = 8192
+// MaxRevisions bounds how many revisions are remembered, and so what a template that is edited all day can cost.
+const MaxRevisions = 8192
 
 // mebibyte is what memory is rounded down to: machines of one form differ by some KiB, and that is no reason to build all
 // instance types anew.
 const mebibyte = 1 << 20
 
-// Form is what machines are alike in.
-type Form struct {
+// Revision of a template: what machines with the same memory are alike in.
+type Revision struct {
 	// Source is the shape source, as v1alpha1.ShapeSourceAnnotation names it.
 	Source string
 	// ContentHash is of the infrastructure template's content: another content may have another memory.
 	ContentHash string
 }
 
-// Memory remembers the least memory that the nodes of each form have. It is safe for concurrent use.
-type Memory struct {
+// memory remembers the least memory that the nodes of each revision have. A template declares its memory in round numbers, and a
+// node's kernel and firmware keep some of that: pods that were promised all of it would never fit. It is safe for concurrent use.
+type memory struct {
 	mu    sync.Mutex
-	forms map[Form]*form
+	forms map[Revision]*form
 	nodes map[string]node
 	// used counts observations, to find the form that was seen least lately.
 	used uint64
 
-	sequence atomic.Uint64
+	sequence *atomic.Uint64
 }
 
 type node struct {
-	form  Form
+	form  Revision
 	bytes int64
 }
 
@@ -51,14 +50,13 @@ type form struct {
 	used  uint64
 }
 
-// NewMemory returns one that knows nothing.
-func NewMemory() *Memory {
-	return &Memory{forms: map[Form]*form{}, nodes: map[string]node{}}
+func newMemory(sequence *atomic.Uint64) *memory {
+	return &memory{forms: map[Revision]*form{}, nodes: map[string]node{}, sequence: sequence}
 }
 
 // Of a form is the least memory in bytes that a node of it has, rounded down to a MiB, or false while none was seen. When the last
 // node goes, what it had stays true until there is another one.
-func (m *Memory) Of(f Form) (bytes int64, known bool) {
+func (m *memory) Of(f Revision) (bytes int64, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if known, ok := m.forms[f]; ok {
@@ -68,7 +66,7 @@ func (m *Memory) Of(f Form) (bytes int64, known bool) {
 }
 
 // Observe says how much memory a node reports. It is called again whenever that changes.
-func (m *Memory) Observe(name string, f Form, bytes int64) {
+func (m *memory) Observe(name string, f Revision, bytes int64) {
 	bytes -= bytes % mebibyte
 	if bytes <= 0 {
 		return
@@ -98,7 +96,7 @@ func (m *Memory) Observe(name string, f Form, bytes int64) {
 }
 
 // Forget says that a node has gone.
-func (m *Memory) Forget(name string) {
+func (m *memory) Forget(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if before, ok := m.nodes[name]; ok {
@@ -108,9 +106,9 @@ func (m *Memory) Forget(name string) {
 }
 
 // Sequence changes whenever an answer of Of has. It neither locks nor allocates.
-func (m *Memory) Sequence() uint64 { return m.sequence.Load() }
+func (m *memory) Sequence() uint64 { return m.sequence.Load() }
 
-func (m *Memory) remove(n node) {
+func (m *memory) remove(n node) {
 	known, ok := m.forms[n.form]
 	if !ok {
 		return
@@ -122,7 +120,7 @@ func (m *Memory) remove(n node) {
 }
 
 // settle finds the least memory anew. Where no node is left, the last one's stays.
-func (m *Memory) settle(known *form) {
+func (m *memory) settle(known *form) {
 	if len(known.nodes) == 0 {
 		return
 	}
@@ -133,11 +131,11 @@ func (m *Memory) settle(known *form) {
 }
 
 // makeRoom forgets the form that was seen least lately when there are too many, if possible one without nodes.
-func (m *Memory) makeRoom() {
-	if len(m.forms) < MaxForms {
+func (m *memory) makeRoom() {
+	if len(m.forms) < MaxRevisions {
 		return
 	}
-	oldest := slices.MinFunc(slices.Collect(maps.Keys(m.forms)), func(a, b Form) int {
+	oldest := slices.MinFunc(slices.Collect(maps.Keys(m.forms)), func(a, b Revision) int {
 		x, y := m.forms[a], m.forms[b]
 		return cmp.Or(cmp.Compare(min(len(x.nodes), 1), min(len(y.nodes), 1)), cmp.Compare(x.used, y.used))
 	})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package maxsize
+package inventory
 
 import (
 	"errors"
@@ -22,16 +22,16 @@ const (
 
 func counted() bool { return true }
 
-func newLedger() (*Ledger, *clocktesting.FakeClock) {
+func newFakeReservations() (*reservations, *clocktesting.FakeClock) {
 	clk := clocktesting.NewFakeClock(time.Now())
-	return NewLedger(clk, counted), clk
+	return newReservations(clk, counted, &atomic.Uint64{}), clk
 }
 
 func uid(i int) types.UID { return types.UID(fmt.Sprint("claim-", i)) }
 
 func TestReserve(t *testing.T) {
 	t.Run("When 1,000 launches ask at once, it should promise exactly as many places as there may be machines", func(t *testing.T) {
-		l, _ := newLedger()
+		l, _ := newFakeReservations()
 		var promised atomic.Int64
 		var wg sync.WaitGroup
 		for i := range 1000 {
@@ -54,7 +54,7 @@ func TestReserve(t *testing.T) {
 		}
 	})
 	t.Run("When a launch is tried again, it should need no second place", func(t *testing.T) {
-		l, _ := newLedger()
+		l, _ := newFakeReservations()
 		for range 3 {
 			if err := l.Reserve(uid(1), small, 1); err != nil {
 				t.Fatal(err)
@@ -69,7 +69,7 @@ func TestReserve(t *testing.T) {
 		}
 	})
 	t.Run("When a launch is tried again with another source, it should keep both places until its Machine shows", func(t *testing.T) {
-		l, _ := newLedger()
+		l, _ := newFakeReservations()
 		if err := errors.Join(l.Reserve(uid(1), small, 1), l.Reserve(uid(1), large, 1)); err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func TestReserve(t *testing.T) {
 		}
 	})
 	t.Run("When a Machine goes, it should have a place again", func(t *testing.T) {
-		l, _ := newLedger()
+		l, _ := newFakeReservations()
 		l.Observe(uid(1), small)
 		if err := l.Reserve(uid(2), small, 1); !errors.Is(err, ErrFull) {
 			t.Fatalf("reserved: %v", err)
@@ -96,7 +96,7 @@ func TestReserve(t *testing.T) {
 		}
 	})
 	t.Run("When a launch never comes to a Machine, it should keep its place no longer than its time", func(t *testing.T) {
-		l, clk := newLedger()
+		l, clk := newFakeReservations()
 		if err := l.Reserve(uid(1), small, 1); err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestReserve(t *testing.T) {
 		}
 	})
 	t.Run("When a launch has ended without a Machine, it should give its place to another, and leave Machines counted", func(t *testing.T) {
-		l, _ := newLedger()
+		l, _ := newFakeReservations()
 		l.Observe(uid(1), small)
 		if err := l.Reserve(uid(2), small, 2); err != nil || !l.Promised(uid(2)) || l.Promised(uid(1)) {
 			t.Fatal("the wrong place is promised", err)
@@ -125,13 +125,13 @@ func TestReserve(t *testing.T) {
 		}
 	})
 	t.Run("When the Machines haven't been counted, it should promise nothing", func(t *testing.T) {
-		l := NewLedger(clocktesting.NewFakeClock(time.Now()), func() bool { return false })
+		l := newReservations(clocktesting.NewFakeClock(time.Now()), func() bool { return false }, &atomic.Uint64{})
 		if err := l.Reserve(uid(1), small, 1); !errors.Is(err, ErrNotCounted) {
 			t.Errorf("error: %v", err)
 		}
 	})
 	t.Run("When a source may have no machines, it should promise nothing", func(t *testing.T) {
-		l, _ := newLedger()
+		l, _ := newFakeReservations()
 		if err := l.Reserve(uid(1), small, 0); !errors.Is(err, ErrFull) {
 			t.Errorf("error: %v", err)
 		}
@@ -140,7 +140,7 @@ func TestReserve(t *testing.T) {
 
 func TestSequence(t *testing.T) {
 	t.Run("When a source becomes full or has a place again, it should change, and otherwise not", func(t *testing.T) {
-		l, clk := newLedger()
+		l, clk := newFakeReservations()
 		if l.Full(small, 2) {
 			t.Fatal("an empty source is full")
 		}
@@ -173,7 +173,7 @@ func TestSequence(t *testing.T) {
 		}
 	})
 	t.Run("When nothing changes, it should cost no allocation", func(t *testing.T) {
-		l, _ := newLedger()
+		l, _ := newFakeReservations()
 		l.Full(small, 2)
 		if n := testing.AllocsPerRun(100, func() { l.Sequence() }); n != 0 {
 			t.Errorf("%v allocations", n)
@@ -183,7 +183,7 @@ func TestSequence(t *testing.T) {
 
 func TestNothingIsLeft(t *testing.T) {
 	t.Run("When all machines have gone, it should remember nothing of them", func(t *testing.T) {
-		l, _ := newLedger()
+		l, _ := newFakeReservations()
 		for i := range 100 {
 			if err := l.Reserve(uid(i), small, 1000); err != nil {
 				t.Fatal(err)

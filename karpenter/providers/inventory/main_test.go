@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package capacity_test
+package inventory_test
 
 import (
 	"os"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package maxsize keeps the number of machines of a shape source within the source's maximum, however many are launched at
-// once. It counts the Machines that the cache shows, and those that were promised to a launch and haven't been seen yet.
-package maxsize
+package inventory
 
 import (
 	"errors"
@@ -27,9 +25,10 @@ var (
 	ErrNotCounted = errors.New("the Machines haven't been counted yet")
 )
 
-// Ledger counts machines by shape source, which is named as v1alpha1.ShapeSourceAnnotation names it. NodeClaims are named by
+// reservations keep the number of machines of a template within its maximum, however many are launched at once. They count the Machines
+// that the cache shows, and those that were promised to a launch and haven't been seen yet. Machines are counted by source, which is named as v1alpha1.ShapeSourceAnnotation names it. NodeClaims are named by
 // their UIDs. It is safe for concurrent use.
-type Ledger struct {
+type reservations struct {
 	clock clock.PassiveClock
 	// counted says whether every Machine that there was at the start has been told to Observe.
 	counted func() bool
@@ -44,7 +43,7 @@ type Ledger struct {
 	// observers are told when a source becomes full or has a place again.
 	observers []func()
 
-	sequence   atomic.Uint64
+	sequence   *atomic.Uint64
 	nextExpiry atomic.Int64 // of the promises, in nanoseconds since the epoch
 }
 
@@ -56,14 +55,16 @@ type source struct {
 	full  bool
 }
 
-// NewLedger returns an empty ledger whose promises end by clk. Nothing is promised before counted returns true.
-func NewLedger(clk clock.PassiveClock, counted func() bool) *Ledger {
-	l := &Ledger{
+// newReservations returns none, whose promises end by clk. Nothing is promised before counted returns true. The sequence changes when an
+// answer of Full does.
+func newReservations(clk clock.PassiveClock, counted func() bool, sequence *atomic.Uint64) *reservations {
+	l := &reservations{
 		clock:    clk,
 		counted:  counted,
 		machines: map[types.UID]string{},
 		promises: map[types.UID]map[string]time.Time{},
 		sources:  map[string]*source{},
+		sequence: sequence,
 	}
 	l.nextExpiry.Store(math.MaxInt64)
 	return l
@@ -71,7 +72,7 @@ func NewLedger(clk clock.PassiveClock, counted func() bool) *Ledger {
 
 // Reserve promises a NodeClaim a place among a source's machines, of which there may be limit. Asked again for the same
 // NodeClaim and source, it needs no second place. The error is ErrFull or ErrNotCounted, wrapped.
-func (l *Ledger) Reserve(nodeClaim types.UID, name string, limit int) error {
+func (l *reservations) Reserve(nodeClaim types.UID, name string, limit int) error {
 	if !l.counted() {
 		return fmt.Errorf("launching from %s: %w", name, ErrNotCounted)
 	}
@@ -99,7 +100,7 @@ func (l *Ledger) Reserve(nodeClaim types.UID, name string, limit int) error {
 }
 
 // Observe says that a NodeClaim has a Machine, and from which source. Whatever places were kept for it are settled by that.
-func (l *Ledger) Observe(nodeClaim types.UID, name string) {
+func (l *reservations) Observe(nodeClaim types.UID, name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if before, ok := l.machines[nodeClaim]; ok && before != name {
@@ -115,7 +116,7 @@ func (l *Ledger) Observe(nodeClaim types.UID, name string) {
 }
 
 // Forget says that a NodeClaim has no Machine any more, or will never have one.
-func (l *Ledger) Forget(nodeClaim types.UID) {
+func (l *reservations) Forget(nodeClaim types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if name, ok := l.machines[nodeClaim]; ok {
@@ -127,21 +128,21 @@ func (l *Ledger) Forget(nodeClaim types.UID) {
 }
 
 // Promised tells whether a place is kept for a NodeClaim whose Machine hasn't shown.
-func (l *Ledger) Promised(nodeClaim types.UID) bool {
+func (l *reservations) Promised(nodeClaim types.UID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.promises[nodeClaim]) > 0
 }
 
 // Withdraw takes back every place that is kept for a NodeClaim whose Machine hasn't shown.
-func (l *Ledger) Withdraw(nodeClaim types.UID) {
+func (l *reservations) Withdraw(nodeClaim types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.withdraw(nodeClaim)
 }
 
 // Count is the number of a source's machines, promised ones included.
-func (l *Ledger) Count(name string) int {
+func (l *reservations) Count(name string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.expire(l.clock.Now())
@@ -152,7 +153,7 @@ func (l *Ledger) Count(name string) int {
 }
 
 // Full tells whether a source has as many machines as it may. From then on, Sequence changes when the answer does.
-func (l *Ledger) Full(name string, limit int) bool {
+func (l *reservations) Full(name string, limit int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.expire(l.clock.Now())
@@ -163,14 +164,14 @@ func (l *Ledger) Full(name string, limit int) bool {
 }
 
 // OnChange calls f, which must neither block nor ask the ledger anything, whenever an answer of Full has changed.
-func (l *Ledger) OnChange(f func()) {
+func (l *reservations) OnChange(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.observers = append(l.observers, f)
 }
 
 // Sequence changes whenever an answer of Full has. It neither locks nor allocates while nothing changes.
-func (l *Ledger) Sequence() uint64 {
+func (l *reservations) Sequence() uint64 {
 	if now := l.clock.Now(); now.UnixNano() >= l.nextExpiry.Load() {
 		l.mu.Lock()
 		l.expire(now)
@@ -179,7 +180,7 @@ func (l *Ledger) Sequence() uint64 {
 	return l.sequence.Load()
 }
 
-func (l *Ledger) source(name string) *source {
+func (l *reservations) source(name string) *source {
 	s, ok := l.sources[name]
 	if !ok {
 		s = &source{limit: -1}
@@ -189,7 +190,7 @@ func (l *Ledger) source(name string) *source {
 }
 
 // settle notes whether a source has become full, or has a place again.
-func (l *Ledger) settle(name string) {
+func (l *reservations) settle(name string) {
 	s := l.source(name)
 	if s.limit < 0 {
 		if s.machines+s.promises == 0 {
@@ -208,7 +209,7 @@ func (l *Ledger) settle(name string) {
 }
 
 // withdraw takes back every place that was kept for a NodeClaim.
-func (l *Ledger) withdraw(nodeClaim types.UID) {
+func (l *reservations) withdraw(nodeClaim types.UID) {
 	for name := range l.promises[nodeClaim] {
 		l.source(name).promises--
 		l.settle(name)
@@ -217,7 +218,7 @@ func (l *Ledger) withdraw(nodeClaim types.UID) {
 }
 
 // expire takes back the places whose time is over.
-func (l *Ledger) expire(now time.Time) {
+func (l *reservations) expire(now time.Time) {
 	if now.UnixNano() < l.nextExpiry.Load() {
 		return
 	}

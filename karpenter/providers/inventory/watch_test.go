@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package capacity_test
+package inventory_test
 
 import (
 	"context"
@@ -11,14 +11,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/controllers/capacity"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
-	"github.com/autonode-io/autonode/karpenter/providers/observedcapacity"
 	"github.com/autonode-io/autonode/test/environment"
 )
 
@@ -36,14 +36,13 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// start runs a controller that knows nothing yet.
-func (f *fixture) start() *observedcapacity.Memory {
+// start watches with an inventory that knows nothing yet.
+func (f *fixture) start() *inventory.Inventory {
 	f.t.Helper()
-	m := f.Manager()
-	memory := observedcapacity.NewMemory()
-	f.Expect(capacity.New(capacity.Config{Guest: m.GetClient(), Machines: f.machines, Memory: memory}).Register(f.t.Context(), m)).To(Succeed())
-	f.Run(f.t.Context(), m)
-	return memory
+	i := inventory.New(inventory.Config{Clock: clock.RealClock{}})
+	f.Expect(i.Watch(f.t.Context(), f.Management.GetCache(), f.Guest.GetCache(), f.machines.Owns)).To(Succeed())
+	f.Eventually(i.IsCounted).Should(BeTrue())
+	return i
 }
 
 // machine makes one with a provider ID, as Cluster API has it once there is one.
@@ -82,12 +81,12 @@ func (f *fixture) setMemory(node *corev1.Node, memory string) {
 	f.Expect(f.Admin.Status().Update(f.t.Context(), node)).To(Succeed())
 }
 
-var form = observedcapacity.Form{Source: "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", ContentHash: "shape-1"}
+var form = inventory.Revision{Source: "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", ContentHash: "shape-1"}
 
-func (f *fixture) eventually(memory *observedcapacity.Memory, want string) {
+func (f *fixture) eventually(memory *inventory.Inventory, want string) {
 	f.t.Helper()
 	q := resource.MustParse(want)
-	f.Eventually(func() int64 { bytes, _ := memory.Of(form); return bytes }).Should(Equal(q.Value()))
+	f.Eventually(func() int64 { bytes, _ := memory.Memory(form); return bytes }).Should(Equal(q.Value()))
 }
 
 func TestLearning(t *testing.T) {

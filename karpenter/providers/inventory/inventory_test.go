@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"testing"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
+)
+
+func TestCounted(t *testing.T) {
+	t.Run("When the machines have been counted, it should remember that without asking again", func(t *testing.T) {
+		counted, asked := false, 0
+		machines := New(Config{Counted: func() bool { asked++; return counted }, Clock: clocktesting.NewFakeClock(time.Now())})
+		if machines.IsCounted() {
+			t.Error("it was counted before it was")
+		}
+		counted = true
+		for range 2 {
+			if !machines.IsCounted() {
+				t.Error("it isn't counted after it was")
+			}
+		}
+		if asked != 2 {
+			t.Errorf("asked %d times", asked)
+		}
+	})
+}
+
+func TestNodesAndMachines(t *testing.T) {
+	revision := Revision{Source: "source", ContentHash: "1"}
+	machine := Machine{Origin: origin("c4"), ContentHash: "1", ProviderID: "cloud://1"}
+	node := Node{ProviderID: "cloud://1", Memory: 7 * gib}
+	for name, observe := range map[string]func(*Inventory){
+		"When the Machine is seen first, it should learn from its node": func(i *Inventory) {
+			i.ObserveMachine("1", machine)
+			i.ObserveNode("a", node)
+		},
+		"When the node is seen first, as after a restart, it should learn from it once its Machine is": func(i *Inventory) {
+			i.ObserveNode("a", node)
+			i.ObserveMachine("1", machine)
+		},
+		"When the Machine gets its provider ID last, it should learn from the node then": func(i *Inventory) {
+			i.ObserveMachine("1", Machine{Origin: origin("c4"), ContentHash: "1"})
+			i.ObserveNode("a", node)
+			i.ObserveMachine("1", machine)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := New(Config{Clock: clocktesting.NewFakeClock(time.Now())})
+			before := i.Sequence()
+			observe(i)
+			if bytes, known := i.Memory(revision); !known || bytes != 7*gib {
+				t.Errorf("%d, %t", bytes, known)
+			}
+			if i.Sequence() == before {
+				t.Error("the sequence is the same")
+			}
+			i.ForgetNode("a")
+			i.ForgetMachine("1")
+			if n := len(i.machines) + len(i.nodeClaims) + len(i.nodes) + len(i.names); n != 0 {
+				t.Errorf("%d entries are left", n)
+			}
+		})
+	}
+}

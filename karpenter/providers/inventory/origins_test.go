@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+)
+
+func origin(instanceType string) Origin {
+	return Origin{Source: "source", Key: offering.Key{InstanceType: instanceType, Zone: "a", CapacityType: "spot"}, Price: 0.1}
+}
+
+func TestOrigins(t *testing.T) {
+	machines := newOrigins(&atomic.Uint64{})
+	for _, step := range []struct {
+		name    string
+		do      func()
+		want    []Origin
+		changed bool
+	}{
+		{"When a machine comes, it should know its form", func() { machines.Observe("1", origin("c4")) }, []Origin{origin("c4")}, true},
+		{"When it is seen again, it should tell no change", func() { machines.Observe("1", origin("c4")) }, []Origin{origin("c4")}, false},
+		{"When another of the form comes, it should tell no change", func() { machines.Observe("2", origin("c4")) }, []Origin{origin("c4")}, false},
+		{"When one of another form comes, it should know both, in order", func() { machines.Observe("3", origin("c2")) }, []Origin{origin("c2"), origin("c4")}, true},
+		{"When one of two goes, it should still know the form", func() { machines.Forget("1") }, []Origin{origin("c2"), origin("c4")}, false},
+		{"When the last one goes, it should forget the form", func() { machines.Forget("2") }, []Origin{origin("c2")}, true},
+		{"When one goes that was never seen, it should tell no change", func() { machines.Forget("9") }, []Origin{origin("c2")}, false},
+		{"When one says something else by now, it should follow", func() { machines.Observe("3", origin("c8")) }, []Origin{origin("c8")}, true},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			before := machines.Sequence()
+			step.do()
+			if diff := cmp.Diff(step.want, machines.All()); diff != "" {
+				t.Errorf("origins (-want +got):\n%s", diff)
+			}
+			if changed := machines.Sequence() != before; changed != step.changed {
+				t.Errorf("changed %t, want %t", changed, step.changed)
+			}
+		})
+	}
+}
+
+func TestOriginOf(t *testing.T) {
+	for name, tc := range map[string]struct {
+		price string
+		want  float64
+	}{
+		"When a Machine tells its price, it should take it":                     {"0.1", 0.1},
+		"When a Machine tells no price, it should take none":                    {"", 0},
+		"When the price is none that equals itself, it should take none":        {"NaN", 0},
+		"When the price is more than can be computed with, it should ignore it": {"Inf", 0},
+		"When the price is less than nothing, it should ignore it":              {"-1", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := OriginOf(&clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+				Labels: map[string]string{
+					corev1.LabelInstanceTypeStable: "c4", corev1.LabelTopologyZone: "a", karpv1.CapacityTypeLabelKey: "spot",
+				},
+				Annotations: map[string]string{v1alpha1.ShapeSourceAnnotation: "source", v1alpha1.PriceAnnotation: tc.price},
+			}})
+			want := origin("c4")
+			want.Price = tc.want
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("form (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
