@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
 
 	"github.com/awslabs/operatorpkg/status"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -20,7 +18,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
-	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
@@ -61,7 +58,7 @@ type launch struct {
 	offering *cloudprovider.Offering
 }
 
-// Create makes a Machine for a NodeClaim and returns at once, with a synthetic provider ID and what was resolved. Called
+// Create makes a Machine for a NodeClaim and returns at once, with a synthetic provider ID and what was chosen. Called
 // again for the same NodeClaim, it returns what the first call made.
 func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
 	created, err := c.create(ctx, nodeClaim)
@@ -76,11 +73,10 @@ func (c *CloudProvider) create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	if err != nil {
 		return nil, err
 	}
-	existing, err := c.Machines.ForNodeClaim(ctx, nodeClaim.UID)
-	if err == nil {
-		return c.resolved(ctx, nodeClaim, nodeClass, existing)
-	}
-	if !errors.Is(err, machine.ErrNotFound) {
+	switch existing, err := c.Machines.ForNodeClaim(ctx, nodeClaim.UID); {
+	case err == nil:
+		return c.answerExisting(ctx, nodeClaim, nodeClass, existing)
+	case !errors.Is(err, machine.ErrNotFound):
 		return nil, cloudprovider.NewCreateError(err, MachineNotCreatedReason, err.Error())
 	}
 	chosen, err := c.choose(ctx, nodeClaim, nodeClass)
@@ -95,9 +91,13 @@ func (c *CloudProvider) create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	if err != nil {
 		return nil, createError(err)
 	}
+	if !chosen.made(created) {
+		// An earlier attempt made it of another choice, and the cache hasn't seen it.
+		return c.answerExisting(ctx, nodeClaim, nodeClass, created)
+	}
 	log.FromContext(ctx).Info("created machine", "Machine", klog.KObj(created), "shape", chosen.choice.Shape.Source.Annotation(),
 		"instanceType", chosen.instanceType.Name, "zone", chosen.offering.Zone(), "capacityType", chosen.offering.CapacityType(), "price", chosen.offering.Price)
-	return c.resolved(ctx, nodeClaim, nodeClass, created)
+	return answer(nodeClaim, created, &chosen)
 }
 
 func (c *CloudProvider) readyNodeClass(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*v1alpha1.ClusterAPINodeClass, error) {
@@ -126,15 +126,26 @@ func (c *CloudProvider) readyNodeClass(ctx context.Context, nodeClaim *karpv1.No
 	return nodeClass, nil
 }
 
-// choose finds the cheapest available offering that meets the NodeClaim, and the shape behind it.
+// choose finds the cheapest available offering that meets the NodeClaim, and the template behind it. Where other launches take the last
+// places of a template meanwhile, another template may make the same offering by now, so it chooses again from a newer snapshot.
 func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass) (launch, error) {
-	snapshot, err := c.InstanceTypes.List(ctx, nodeClass)
-	if err != nil {
-		return launch{}, cloudprovider.NewCreateError(err, NodeClassReadinessUnknownReason, err.Error())
+	for {
+		snapshot, err := c.InstanceTypes.List(ctx, nodeClass)
+		if err != nil {
+			return launch{}, cloudprovider.NewCreateError(err, NodeClassReadinessUnknownReason, err.Error())
+		}
+		chosen, stale, err := c.cheapest(ctx, nodeClaim, nodeClass, snapshot)
+		if err != nil || !stale {
+			return chosen, err
+		}
 	}
+}
+
+// cheapest chooses from a snapshot. It reports that the snapshot is stale where a template that it offers has no place left.
+func (c *CloudProvider) cheapest(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot) (chosen launch, stale bool, err error) {
 	instanceTypes := snapshot.Tolerating(nodeClaim.Spec.Taints, nodeClaim.Spec.StartupTaints)
 	if instanceTypes, err = c.overlaid(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey], instanceTypes); err != nil {
-		return launch{}, cloudprovider.NewCreateError(err, NodeClassReadinessUnknownReason, err.Error())
+		return launch{}, false, cloudprovider.NewCreateError(err, NodeClassReadinessUnknownReason, err.Error())
 	}
 	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
 	for _, candidate := range offering.Cheapest(instanceTypes, requirements, nodeClaim.Spec.Resources.Requests, string(nodeClaim.UID)) {
@@ -145,16 +156,15 @@ func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 		}
 		switch reserved, err := c.reserve(nodeClaim, choice.Shape); {
 		case err != nil:
-			return launch{}, cloudprovider.NewCreateError(err, MachinesUncountedReason, err.Error())
+			return launch{}, false, cloudprovider.NewCreateError(err, MachinesUncountedReason, err.Error())
 		case reserved:
-			return launch{instanceType: candidate.InstanceType, offering: candidate.Offering, choice: choice}, nil
+			return launch{instanceType: candidate.InstanceType, offering: candidate.Offering, choice: choice}, false, nil
 		}
-		// Other launches took the last places since the snapshot was made. Another shape may make the same offering now.
 		if now, err := c.InstanceTypes.Cached(nodeClass.Name); err == nil && now != snapshot {
-			return c.choose(ctx, nodeClaim, nodeClass)
+			return launch{}, true, nil
 		}
 	}
-	return launch{}, cloudprovider.NewInsufficientCapacityError(fmt.Errorf(
+	return launch{}, false, cloudprovider.NewInsufficientCapacityError(fmt.Errorf(
 		"none of the %d instance types of node class %s has an available offering that meets the requirements of NodeClaim %s",
 		len(instanceTypes), nodeClass.Name, nodeClaim.Name))
 }
@@ -259,77 +269,6 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 
 // priceAnnotation keeps what a machine was expected to cost when it was chosen.
 const priceAnnotation = v1alpha1.PriceAnnotation
-
-// nodeLabels are what a node has: what was resolved, then what the shape says, and above all what the NodeClaim says.
-func nodeLabels(nodeClaim *karpv1.NodeClaim, chosen launch) map[string]string {
-	labels := map[string]string{}
-	maps.Copy(labels, chosen.choice.Shape.Labels)
-	for _, requirements := range []scheduling.Requirements{chosen.instanceType.Requirements, chosen.offering.Requirements} {
-		for key, requirement := range requirements {
-			if requirement.Operator() == corev1.NodeSelectorOpIn && requirement.Len() == 1 {
-				labels[key] = requirement.Any()
-			}
-		}
-	}
-	labels[NodePriceLabel] = formatPrice(chosen.offering.Price)
-	maps.Copy(labels, nodeClaim.Labels)
-	return labels
-}
-
-func formatPrice(price float64) string {
-	return strconv.FormatFloat(price, 'f', -1, 64)
-}
-
-// resolved is what Create tells Karpenter: what the Machine that there is was made as, whatever would be chosen now.
-func (c *CloudProvider) resolved(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) (*karpv1.NodeClaim, error) {
-	if m.DeletionTimestamp != nil {
-		// Somebody deletes it, and it won't come back: the pods need another claim.
-		return nil, cloudprovider.NewInsufficientCapacityError(fmt.Errorf("its Machine %s is being deleted", klog.KObj(m)))
-	}
-	key := offering.Key{
-		InstanceType: m.Labels[corev1.LabelInstanceTypeStable],
-		Zone:         m.Labels[corev1.LabelTopologyZone],
-		CapacityType: m.Labels[karpv1.CapacityTypeLabelKey],
-	}
-	result := nodeClaimOf(m)
-	result.Status.ProviderID = machine.SyntheticProviderID(types.NamespacedName{Namespace: m.Namespace, Name: m.Name})
-	for _, annotation := range []string{v1alpha1.NodeClassHashAnnotation, v1alpha1.NodeClassHashVersionAnnotation} {
-		if value := m.Annotations[annotation]; value != "" {
-			result.Annotations[annotation] = value
-		}
-	}
-	choice, ok, err := c.InstanceTypes.Resolve(nodeClass.Name, key.InstanceType, key.Zone, key.CapacityType)
-	if err != nil || !ok {
-		// What it was made as isn't offered any more. The Machine is there all the same; its node tells the rest, and until
-		// then it is taken to hold what it was made for.
-		result.Status.Capacity = nonZero(nodeClaim.Spec.Resources.Requests)
-		result.Status.Allocatable = result.Status.Capacity
-		return result, nil //nolint:nilerr // see above
-	}
-	chosen := launch{instanceType: choice.InstanceType, offering: choice.Offering, choice: choice}
-	if overlaid, err := c.overlaid(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey], []*cloudprovider.InstanceType{choice.InstanceType}); err == nil && len(overlaid) == 1 {
-		chosen.instanceType = overlaid[0]
-		for _, o := range overlaid[0].Offerings {
-			if o.Zone() == key.Zone && o.CapacityType() == key.CapacityType {
-				chosen.offering = o
-			}
-		}
-	}
-	result.Labels = nodeLabels(nodeClaim, chosen)
-	result.Status.Capacity = nonZero(chosen.instanceType.Capacity)
-	result.Status.Allocatable = nonZero(chosen.instanceType.Allocatable())
-	return result, nil
-}
-
-func nonZero(list corev1.ResourceList) corev1.ResourceList {
-	result := corev1.ResourceList{}
-	for name, quantity := range list {
-		if !resources.IsZero(quantity) {
-			result[name] = quantity
-		}
-	}
-	return result
-}
 
 // createError tells Karpenter why a Machine couldn't be made. It tries again, with a back-off.
 func createError(err error) error {

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudprovider
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+)
+
+// answer is what Create tells Karpenter of a Machine, and of the offering that it was made as; nil if that isn't known any more.
+func answer(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, made *launch) (*karpv1.NodeClaim, error) {
+	if m.DeletionTimestamp != nil {
+		// It won't come back: the pods need another NodeClaim.
+		return nil, cloudprovider.NewInsufficientCapacityError(fmt.Errorf("its Machine %s is being deleted", klog.KObj(m)))
+	}
+	result := nodeClaimOf(m)
+	result.Status.ProviderID = machine.SyntheticProviderID(types.NamespacedName{Namespace: m.Namespace, Name: m.Name})
+	for _, annotation := range []string{v1alpha1.NodeClassHashAnnotation, v1alpha1.NodeClassHashVersionAnnotation} {
+		if value := m.Annotations[annotation]; value != "" {
+			result.Annotations[annotation] = value
+		}
+	}
+	if made == nil {
+		// The Machine is there all the same. Its node tells the rest, and until then it is taken to hold what it was made for.
+		result.Status.Capacity = nonZero(nodeClaim.Spec.Resources.Requests)
+		result.Status.Allocatable = result.Status.Capacity
+		return result, nil
+	}
+	result.Labels = nodeLabels(nodeClaim, *made)
+	result.Status.Capacity = nonZero(made.instanceType.Capacity)
+	result.Status.Allocatable = nonZero(made.instanceType.Allocatable())
+	return result, nil
+}
+
+// answerExisting answers for a Machine that an earlier attempt made: with what it was made as, whatever would be chosen now.
+func (c *CloudProvider) answerExisting(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) (*karpv1.NodeClaim, error) {
+	key := inventory.OriginOf(m).Key
+	choice, ok, err := c.InstanceTypes.Resolve(nodeClass.Name, key.InstanceType, key.Zone, key.CapacityType)
+	if err != nil || !ok {
+		return answer(nodeClaim, m, nil)
+	}
+	made := &launch{instanceType: choice.InstanceType, offering: choice.Offering, choice: choice}
+	if overlaid, err := c.overlaid(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey], []*cloudprovider.InstanceType{choice.InstanceType}); err == nil && len(overlaid) == 1 {
+		made.instanceType = overlaid[0]
+		for _, o := range overlaid[0].Offerings {
+			if o.Zone() == key.Zone && o.CapacityType() == key.CapacityType {
+				made.offering = o
+			}
+		}
+	}
+	return answer(nodeClaim, m, made)
+}
+
+// made reports whether a Machine was made from what was chosen.
+func (l launch) made(m *clusterv1.Machine) bool {
+	origin := inventory.OriginOf(m)
+	return origin.Source == l.choice.Shape.Source.Annotation() && origin.InstanceType == l.instanceType.Name &&
+		origin.Zone == l.offering.Zone() && origin.CapacityType == l.offering.CapacityType()
+}
+
+// nodeLabels are what a node has: what was chosen, then what the template says, and above all what the NodeClaim says.
+func nodeLabels(nodeClaim *karpv1.NodeClaim, chosen launch) map[string]string {
+	labels := map[string]string{}
+	maps.Copy(labels, chosen.choice.Shape.Labels)
+	for _, requirements := range []scheduling.Requirements{chosen.instanceType.Requirements, chosen.offering.Requirements} {
+		for key, requirement := range requirements {
+			if requirement.Operator() == corev1.NodeSelectorOpIn && requirement.Len() == 1 {
+				labels[key] = requirement.Any()
+			}
+		}
+	}
+	labels[NodePriceLabel] = formatPrice(chosen.offering.Price)
+	maps.Copy(labels, nodeClaim.Labels)
+	return labels
+}
+
+func formatPrice(price float64) string {
+	return strconv.FormatFloat(price, 'f', -1, 64)
+}
+
+func nonZero(list corev1.ResourceList) corev1.ResourceList {
+	result := corev1.ResourceList{}
+	for name, quantity := range list {
+		if !resources.IsZero(quantity) {
+			result[name] = quantity
+		}
+	}
+	return result
+}
