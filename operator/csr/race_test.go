@@ -66,6 +66,15 @@ func (l *lagging) show(t *testing.T, store client.Client, objects ...client.Obje
 	}
 }
 
+// known shows a Machine and its NodeClaim to the API servers and to the caches.
+func (l *lagging) known(t *testing.T, machine *clusterv1.Machine, claim *karpv1.NodeClaim) {
+	t.Helper()
+	l.show(t, l.management, machine)
+	l.show(t, l.managementCache, machine)
+	l.show(t, l.guest, claim)
+	l.show(t, l.guestCache, claim)
+}
+
 // node makes the Machine and the NodeClaim of a node.
 func node(name, address string) (*clusterv1.Machine, *karpv1.NodeClaim) {
 	machine := machineOf(name, address)
@@ -117,10 +126,7 @@ func TestLaggingCaches(t *testing.T) {
 	t.Run("When a node asks again before the cache shows that its request was approved, it should wait for that one's certificate", func(t *testing.T) {
 		l := newLagging(t)
 		machine, claim := node("web-1", "10.0.0.1")
-		l.show(t, l.managementCache, machine)
-		l.show(t, l.management, machine)
-		l.show(t, l.guestCache, claim)
-		l.show(t, l.guest, claim)
+		l.known(t, machine, claim)
 		g := NewWithT(t)
 		one := l.asks(t, "one", time.Minute, servingOf("web-1", "10.0.0.1"))
 		g.Expect(l.decides(t, one)).To(Equal(yes))
@@ -140,10 +146,7 @@ func TestLaggingCaches(t *testing.T) {
 	t.Run("When the cache has caught up, it should go by what the cache shows", func(t *testing.T) {
 		l := newLagging(t)
 		machine, claim := node("web-2", "10.0.0.2")
-		l.show(t, l.managementCache, machine)
-		l.show(t, l.management, machine)
-		l.show(t, l.guestCache, claim)
-		l.show(t, l.guest, claim)
+		l.known(t, machine, claim)
 		g := NewWithT(t)
 		one := l.asks(t, "one", time.Minute, servingOf("web-2", "10.0.0.2"))
 		g.Expect(l.decides(t, one)).To(Equal(yes))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeclaim tells a NodeClaim what becomes of its Machine: that it has a provider ID, that it can't be had, that
-// somebody takes it away, that it is gone. Karpenter does the rest.
+// Package nodeclaim writes the fate of a Machine into its NodeClaim: its provider ID, that its infrastructure is exhausted or
+// has failed, that somebody is deleting it, that it is gone. Karpenter core does the rest.
 package nodeclaim
 
 import (

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"github.com/autonode-io/autonode/karpenter/providers/kubeadm"
 )
 
 // Registration is what a node is to register with.
@@ -63,11 +65,9 @@ func setPairs[V ~string](args map[string]string, flag, operator string, values m
 	args[flag] = strings.Join(pairs, ",")
 }
 
-const kubeadmGroup = "bootstrap.cluster.x-k8s.io"
-
 // KnownBootstrap says whether the registration can be written into a bootstrap kind (or its template's kind).
 func KnownBootstrap(group, kind string) bool {
-	return group == kubeadmGroup && strings.TrimSuffix(kind, "Template") == "KubeadmConfig"
+	return group == kubeadm.Kind.Group && strings.TrimSuffix(kind, "Template") == kubeadm.Kind.Kind
 }
 
 // registerWith writes what a node is to register with into a bootstrap config: by itself where the kind is known, and by the node
