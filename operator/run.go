@@ -160,7 +160,9 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return fmt.Errorf("adding health checks: %w", err)
 	}
-	if err := controllers(ctx, mgr, options, mine); err != nil {
+	ended := make(chan struct{})
+	defer close(ended)
+	if err := controllers(ctx, mgr, options, mine, ended); err != nil {
 		return err
 	}
 	if err := mgr.Start(ctx); err != nil {
@@ -171,7 +173,9 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 
 // controllers adds everything that reconciles to the manager: one controller, whose steps do one job each, Cluster API's connections to
 // the guests, which the guest step brings, and one controller for the certificate requests of all guests. Beside them, metrics only read.
-func controllers(ctx context.Context, mgr manager.Manager, options Options, mine part) error {
+//
+// What has to outlive the manager goes on until ended is closed.
+func controllers(ctx context.Context, mgr manager.Manager, options Options, mine part, ended <-chan struct{}) error {
 	management, live := mgr.GetClient(), mgr.GetAPIReader()
 	recorder := mgr.GetEventRecorder(v1beta1.ManagedByOperator)
 	applier := apply.New()
@@ -191,7 +195,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	requests := csr.New(csr.Config{Management: management, Live: live, Recorder: recorder, Profiles: profiles})
 	connections, err := guest.New(ctx, guest.Config{
 		Manager: mgr, ConnectRetry: options.GuestConnectRetry, Timeout: options.GuestTimeout, Watches: []guest.Watch{requests.Watch()},
-		Holder: shard.Identity(mine.holder), Egress: guestAddresses,
+		Holder: shard.Identity(mine.holder), Egress: guestAddresses, Ended: ended,
 	})
 	if err != nil {
 		return err

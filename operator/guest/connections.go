@@ -52,6 +52,8 @@ type Config struct {
 	Watches []Watch
 	// Egress decides which addresses a guest's API server may have; nil allows public ones.
 	Egress *egress.Policy
+	// Ended is closed when the manager has ended; nil where the process ends with it.
+	Ended <-chan struct{}
 }
 
 const (
@@ -73,6 +75,7 @@ type Connections struct {
 	clock      clock.PassiveClock
 	holder     string
 	watches    []Watch
+	ended      <-chan struct{}
 
 	mu       sync.Mutex
 	queue    workqueue.TypedRateLimitingInterface[reconcile.Request] // clustercache's own; nil until it starts
@@ -88,7 +91,7 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 	mgr := config.Manager
 	c := &Connections{
 		management: mgr.GetClient(), events: newEvents(), watches: config.Watches, timeout: cmp.Or(config.Timeout, DefaultTimeout), clock: config.Clock, holder: config.Holder,
-		watching: map[client.ObjectKey]*watching{}, silences: map[client.ObjectKey]*silence{}, stale: map[client.ObjectKey]bool{},
+		ended: config.Ended, watching: map[client.ObjectKey]*watching{}, silences: map[client.ObjectKey]*silence{}, stale: map[client.ObjectKey]bool{},
 	}
 	if c.clock == nil {
 		c.clock = clock.RealClock{}
@@ -168,10 +171,7 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 func (c *Connections) Source() source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		c.events.start(queue)
-		connected := c.clusters.GetClusterSource("hostedcluster", func(ctx context.Context, cluster client.Object) []reconcile.Request {
-			return c.requests(ctx, client.ObjectKeyFromObject(cluster))
-		}, clustercache.WatchForProbeFailure(probeFailure))
-		if err := connected.Start(ctx, queue); err != nil {
+		if err := c.startConnected(ctx, queue); err != nil {
 			return fmt.Errorf("watching guest connections: %w", err)
 		}
 		informer, err := c.secrets.GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
@@ -183,6 +183,21 @@ func (c *Connections) Source() source.Source {
 		}
 		return nil
 	})
+}
+
+// startConnected emits a HostedCluster whenever its guest is connected, lost or misses probes, until the manager has ended. The controller that
+// is woken may end before: clustercache waits for somebody to take its event (docs/upstream/clustercache-shutdown.md), and the manager
+// waits for clustercache.
+func (c *Connections) startConnected(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	connected := c.clusters.GetClusterSource("hostedcluster", func(ctx context.Context, cluster client.Object) []reconcile.Request {
+		return c.requests(ctx, client.ObjectKeyFromObject(cluster))
+	}, clustercache.WatchForProbeFailure(probeFailure))
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		<-c.ended
+		stop()
+	}()
+	return connected.Start(ctx, queue)
 }
 
 // Secrets reads the Secrets of the management cluster that hold a guest's kubeconfig or Karpenter's guest access, from a

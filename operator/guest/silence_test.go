@@ -44,13 +44,19 @@ func (c connected) GetHealthCheckingState(context.Context, client.ObjectKey) clu
 	return c.health
 }
 
-func TestResting(t *testing.T) {
-	blue := &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue"}}
+// newManagement has the Cluster of HostedCluster clusters/blue.
+func newManagement(t *testing.T) client.Client {
+	t.Helper()
 	scheme := runtime.NewScheme()
 	NewWithT(t).Expect(errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1beta1.AddToScheme(scheme))).To(Succeed())
-	management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "clusters-blue", Name: "blue", Annotations: map[string]string{v1beta1.ConsentAnnotation: "clusters/blue"},
 	}}).Build()
+}
+
+func TestResting(t *testing.T) {
+	blue := &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue"}}
+	management := newManagement(t)
 	setUp := func() (*Connections, *clocktesting.FakePassiveClock, func(g Gomega) time.Duration) {
 		clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
 		c := &Connections{management: management, clusters: connected{}, clock: clock, timeout: DefaultTimeout, silences: map[client.ObjectKey]*silence{}}
