@@ -3,6 +3,7 @@ module github.com/autonode-io/autonode
 go 1.26.6
 
 require (
+	github.com/dustin/go-humanize v1.1.0
 	github.com/awslabs/operatorpkg v0.0.0-20260708223819-4da4c353c5fa
 	github.com/blang/semver/v4 v4.0.0
 	github.com/coreos/stream-metadata-go v0.4.4

@@ -10,6 +10,8 @@ import (
 	"k8s.io/utils/clock"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/dustin/go-humanize/english"
+
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -53,15 +55,15 @@ func judge(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk c
 		}
 	case total > 0 && upgrade.Waits != "":
 		v.reason = v1beta1.NodeUpgradeHeldReason
-		v.message = fmt.Sprintf("%d of %d %s %s %s rather than %s; %s", total, len(i.nodes), plural(len(i.nodes), "node", "nodes"),
-			plural(total, "runs", "run"), runs(outdated), desired, upgrade.Waits)
+		v.message = fmt.Sprintf("%d of %d %s %s %s rather than %s; %s", total, len(i.nodes), english.PluralWord(len(i.nodes), "node", "nodes"),
+			english.PluralWord(total, "runs", "run"), runs(outdated), desired, upgrade.Waits)
 	case held:
 		v.reason = v1beta1.NodeUpgradeHeldReason
 		v.message = fmt.Sprintf("new nodes get %s rather than %s; %s", given, desired, upgrade.Waits)
 	case total > 0:
 		v.reason = v1beta1.NodesOutdatedReason
-		v.message = fmt.Sprintf("%d of %d %s still %s %s", total, len(i.nodes), plural(len(i.nodes), "node", "nodes"),
-			plural(total, "runs", "run"), runs(outdated))
+		v.message = fmt.Sprintf("%d of %d %s still %s %s", total, len(i.nodes), english.PluralWord(len(i.nodes), "node", "nodes"),
+			english.PluralWord(total, "runs", "run"), runs(outdated))
 		if limit := i.limit(byPool, sizes, clk); limit != "" {
 			v.message += "; " + limit
 		}
@@ -116,13 +118,6 @@ func (i inventory) limit(outdated, sizes map[string]int, clk clock.Clock) string
 	case allowed == 0:
 		return fmt.Sprintf("NodePool %q allows no disruption now", tightest)
 	default:
-		return fmt.Sprintf("NodePool %q allows %d %s at a time", tightest, allowed, plural(allowed, "disruption", "disruptions"))
+		return fmt.Sprintf("NodePool %q allows %d %s at a time", tightest, allowed, english.PluralWord(allowed, "disruption", "disruptions"))
 	}
-}
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return one
-	}
-	return many
 }

@@ -26,6 +26,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/dustin/go-humanize/english"
+
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	guestcluster "github.com/autonode-io/autonode/operator/guest"
@@ -53,7 +55,7 @@ func (t *Teardown) reap(ctx context.Context, machines []clusterv1.Machine, d dra
 	if err := t.deleteMachines(ctx, machines); err != nil {
 		return scope.Result{}, err
 	}
-	message := fmt.Sprintf("%d %s to be deleted by Cluster API: %s", len(machines), plural(len(machines), "Machine is", "Machines are"), names(machines, 3))
+	message := fmt.Sprintf("%d %s to be deleted by Cluster API: %s", len(machines), english.PluralWord(len(machines), "Machine is", "Machines are"), names(machines, 3))
 	if d.phase == stopped {
 		message += "; " + t.outlook(d)
 	}
@@ -332,7 +334,7 @@ func (t *Teardown) record(ctx context.Context, s *scope.Scope, why string, found
 	case s.Profile.Unattended != nil:
 		tell("machines may be left that nobody removes")
 	default:
-		tell(fmt.Sprintf("%d %s deleted without a drain", n, plural(n, "Machine is", "Machines are")))
+		tell(fmt.Sprintf("%d %s deleted without a drain", n, english.PluralWord(n, "Machine is", "Machines are")))
 	}
 	if !known {
 		log.FromContext(ctx).Info("Gave up waiting for nodes to drain", "ConfigMap", key, "machines", len(found.machines))

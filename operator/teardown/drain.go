@@ -24,6 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/dustin/go-humanize/english"
+
 	"github.com/autonode-io/autonode/api/v1beta1"
 	guestcluster "github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -49,7 +51,7 @@ func (t *Teardown) drain(ctx context.Context, s *scope.Scope, m *memory, claims 
 		m.told = true
 		log.FromContext(ctx).Info("Forced the drain of what is left", "nodeClaims", len(claims))
 		t.Recorder.Eventf(s.HostedCluster, nil, corev1.EventTypeWarning, v1beta1.DrainForcedReason, "Drain",
-			"%d %s not drained within %s: the pods left on them are terminated", len(claims), plural(len(claims), "node was", "nodes were"), d.timeout)
+			"%d %s not drained within %s: the pods left on them are terminated", len(claims), english.PluralWord(len(claims), "node was", "nodes were"), d.timeout)
 	}
 
 	parts := []string{m.progress(len(claims))}

@@ -11,6 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/dustin/go-humanize/english"
+
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -60,9 +62,9 @@ func (t *Teardown) memoryOf(s *scope.Scope) *memory {
 func (m *memory) progress(left int) string {
 	m.largest = max(m.largest, left)
 	if m.largest == left {
-		return fmt.Sprintf("%d %s left to drain", left, plural(left, "node is", "nodes are"))
+		return fmt.Sprintf("%d %s left to drain", left, english.PluralWord(left, "node is", "nodes are"))
 	}
-	return fmt.Sprintf("%d of %d nodes %s left to drain", left, m.largest, plural(left, "is", "are"))
+	return fmt.Sprintf("%d of %d nodes %s left to drain", left, m.largest, english.PluralWord(left, "is", "are"))
 }
 
 // look finds out what holds the drain.

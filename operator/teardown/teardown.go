@@ -15,6 +15,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/dustin/go-humanize/english"
+
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -269,7 +271,7 @@ func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, m *memory) 
 	if d.phase == over { // it has answered before, and hiding now gains it nothing
 		return t.end(ctx, s, m)
 	}
-	held := fmt.Sprintf("%d %s", len(machines), plural(len(machines), "Machine", "Machines"))
+	held := fmt.Sprintf("%d %s", len(machines), english.PluralWord(len(machines), "Machine", "Machines"))
 	if s.Profile.Unattended != nil {
 		held = "its nodes"
 	}
@@ -315,11 +317,4 @@ func later(a, b time.Time) time.Time {
 		return a
 	}
 	return b
-}
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return one
-	}
-	return many
 }

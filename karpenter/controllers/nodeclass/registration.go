@@ -9,6 +9,8 @@ import (
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/dustin/go-humanize/english"
+
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -42,5 +44,5 @@ func unregistering(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []template.Te
 	}
 	slices.Sort(remedies)
 	return fmt.Sprintf("nodes of %d of %s may register without the taint %s, and get it only as they appear; %s",
-		affected, plural(len(shapes), "shape", "shapes"), karpv1.UnregisteredTaintKey, strings.Join(remedies[:min(len(remedies), maxProblems)], ", and "))
+		affected, english.Plural(len(shapes), "shape", "shapes"), karpv1.UnregisteredTaintKey, strings.Join(remedies[:min(len(remedies), maxProblems)], ", and "))
 }

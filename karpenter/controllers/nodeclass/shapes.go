@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
+	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -63,11 +64,11 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 	switch {
 	case usable && len(problems) > 0:
 		conditions.SetTrueWithReason(condition, v1alpha1.SomeInvalidReason,
-			fmt.Sprintf("%s; the other %s in use", summary(append(problems, notes...)), plural(len(shapes), "shape is", "shapes are")))
+			fmt.Sprintf("%s; the other %s in use", summary(append(problems, notes...)), english.Plural(len(shapes), "shape is", "shapes are")))
 	case usable && len(notes) > 0:
 		conditions.SetTrueWithReason(condition, v1alpha1.PricesUnreadableReason, summary(notes))
 	case usable:
-		conditions.SetTrueWithReason(condition, condition, fmt.Sprintf("%s, the cheapest is %s", plural(len(shapes), "shape", "shapes"), nodeClass.Status.Cheapest))
+		conditions.SetTrueWithReason(condition, condition, fmt.Sprintf("%s, the cheapest is %s", english.Plural(len(shapes), "shape", "shapes"), nodeClass.Status.Cheapest))
 	case len(in.Found.SelectorErrs) > 0:
 		conditions.SetFalse(condition, v1alpha1.InvalidSelectorReason, summary(in.Found.SelectorErrs))
 	case len(in.Found.Unreadable) > 0:

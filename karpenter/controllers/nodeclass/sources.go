@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/awslabs/operatorpkg/status"
+	"github.com/dustin/go-humanize/english"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,9 +39,9 @@ func (s sourcesFound) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAP
 		reason, message := nothingMatches(nodeClass, in.Found, s.Namespace)
 		conditions.SetFalse(condition, reason, message)
 	case len(in.Found.SelectorErrs) > 0:
-		conditions.SetTrueWithReason(condition, v1alpha1.InvalidSelectorReason, fmt.Sprintf("%s; %s in use", summary(in.Found.SelectorErrs), plural(sources, "other source is", "other sources are")))
+		conditions.SetTrueWithReason(condition, v1alpha1.InvalidSelectorReason, fmt.Sprintf("%s; %s in use", summary(in.Found.SelectorErrs), english.Plural(sources, "other source is", "other sources are")))
 	case len(unread) > 0:
-		conditions.SetTrueWithReason(condition, v1alpha1.SourceUnreadableReason, fmt.Sprintf("%s; %s in use", summary(unread), plural(sources, "other source is", "other sources are")))
+		conditions.SetTrueWithReason(condition, v1alpha1.SourceUnreadableReason, fmt.Sprintf("%s; %s in use", summary(unread), english.Plural(sources, "other source is", "other sources are")))
 	default:
 		conditions.SetTrueWithReason(condition, condition, byKind(in.Found.Matching))
 	}
@@ -71,7 +72,7 @@ func (s referencesResolved) reconcile(_ context.Context, nodeClass *v1alpha1.Clu
 	case len(problems) == 0:
 		conditions.SetTrue(condition)
 	case resolved > 0:
-		conditions.SetTrueWithReason(condition, reason, fmt.Sprintf("%s; the references of %s resolved", summary(problems), plural(resolved, "other source are", "other sources are")))
+		conditions.SetTrueWithReason(condition, reason, fmt.Sprintf("%s; the references of %s resolved", summary(problems), english.Plural(resolved, "other source are", "other sources are")))
 	case len(missing) == 0:
 		return unreadable(conditions, condition, unread)
 	default:
@@ -114,7 +115,7 @@ func nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Fou
 		}
 		existing := "none exists"
 		if n := found.Existing[gk]; n > 0 {
-			existing = plural(n, "exists, and it doesn't have the labels", "exist, and none has the labels")
+			existing = english.Plural(n, "exists, and it doesn't have the labels", "exist, and none has the labels")
 		}
 		parts = append(parts, fmt.Sprintf("no %s in namespace %s of the management cluster matches %s (%s): %s", gk.Kind, namespace, field, text, existing))
 	}
@@ -138,7 +139,7 @@ func byKind(sources []template.Source) string {
 		}
 	}
 	for i, kind := range kinds {
-		kinds[i] = plural(counts[kind], kind, kind+"s")
+		kinds[i] = english.Plural(counts[kind], kind, kind+"s")
 	}
 	return strings.Join(kinds, ", ")
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/awslabs/operatorpkg/status"
+	"github.com/dustin/go-humanize/english"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -76,7 +77,7 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 			conditions.SetFalse(condition, v1alpha1.NodeImageMissingReason, message)
 		} else {
 			conditions.SetTrueWithReason(condition, v1alpha1.NodeImageMissingReason, fmt.Sprintf("%s; %d of %s can't be launched for that",
-				message, without, plural(len(in.Found.Shapes), "shape", "shapes")))
+				message, without, english.Plural(len(in.Found.Shapes), "shape", "shapes")))
 		}
 		return reconcile.Result{}, nil
 	}
@@ -104,7 +105,7 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 	}
 	result := reconcile.Result{RequeueAfter: retryInterval}
 	if lacking < len(in.Found.Shapes) {
-		conditions.SetTrueWithReason(condition, reason, fmt.Sprintf("%s; %d of %s can't be launched for that", message, lacking, plural(len(in.Found.Shapes), "shape", "shapes")))
+		conditions.SetTrueWithReason(condition, reason, fmt.Sprintf("%s; %d of %s can't be launched for that", message, lacking, english.Plural(len(in.Found.Shapes), "shape", "shapes")))
 		return result, nil
 	}
 	conditions.SetFalse(condition, reason, message)
@@ -207,11 +208,4 @@ func shorten(text string, most int) string {
 		return text
 	}
 	return strings.ToValidUTF8(text[:most], "") + "…"
-}
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/change"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
@@ -52,9 +53,8 @@ type Provider struct {
 	Config
 	entries sync.Map // of node class name to *entry
 
-	mu sync.Mutex
 	// observers are told when what a node class selects has changed.
-	observers []func()
+	observers change.Notifier
 }
 
 type entry struct {
@@ -160,7 +160,7 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 	}
 	e.mu.Unlock()
 	if changed {
-		p.notify()
+		p.observers.Notify()
 	}
 	l.Snapshot = p.current(e)
 	return l, nil
@@ -222,20 +222,7 @@ func (e *entry) templates() []template.Template {
 }
 
 // OnChange calls f, which must not block, whenever what a node class selects has changed, or a node class is forgotten.
-func (p *Provider) OnChange(f func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.observers = append(p.observers, f)
-}
-
-func (p *Provider) notify() {
-	p.mu.Lock()
-	observers := slices.Clone(p.observers)
-	p.mu.Unlock()
-	for _, f := range observers {
-		f()
-	}
-}
+func (p *Provider) OnChange(f func()) { p.observers.Add(f) }
 
 // OnAvailability calls f, which must neither block nor ask the provider anything, whenever an offering becomes unavailable or a source
 // full, or not any more. That the time of an offering is over is noticed when somebody asks for a snapshot.
@@ -249,7 +236,7 @@ func (p *Provider) OnAvailability(f func()) {
 // Delete forgets a node class.
 func (p *Provider) Delete(nodeClass string) {
 	p.entries.Delete(nodeClass)
-	p.notify()
+	p.observers.Notify()
 }
 
 // Cached returns the snapshot of a node class that has been resolved, or ErrUnresolved. It takes no lock and allocates nothing unless

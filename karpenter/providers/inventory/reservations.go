@@ -12,6 +12,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+
+	"github.com/autonode-io/autonode/karpenter/providers/change"
 )
 
 // PromiseTTL is how long a place is kept for a launch whose Machine never shows. It is longer than Karpenter keeps a NodeClaim
@@ -41,7 +43,7 @@ type reservations struct {
 	promises map[types.UID]map[string]time.Time
 	sources  map[string]*source
 	// observers are told when a source becomes full or has a place again.
-	observers []func()
+	observers change.Notifier
 
 	sequence   *atomic.Uint64
 	nextExpiry atomic.Int64 // of the promises, in nanoseconds since the epoch
@@ -164,11 +166,7 @@ func (l *reservations) Full(name string, limit int) bool {
 }
 
 // OnChange calls f, which must neither block nor ask the ledger anything, whenever an answer of Full has changed.
-func (l *reservations) OnChange(f func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.observers = append(l.observers, f)
-}
+func (l *reservations) OnChange(f func()) { l.observers.Add(f) }
 
 // Sequence changes whenever an answer of Full has. It neither locks nor allocates while nothing changes.
 func (l *reservations) Sequence() uint64 {
@@ -202,9 +200,7 @@ func (l *reservations) settle(name string) {
 	if full := s.machines+s.promises >= s.limit; full != s.full {
 		s.full = full
 		l.sequence.Add(1)
-		for _, f := range l.observers {
-			f()
-		}
+		l.observers.Notify()
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/blang/semver/v4"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/autonode-io/autonode/karpenter/providers/change"
 	"github.com/autonode-io/autonode/karpenter/providers/filewatch"
 )
 
@@ -52,9 +53,10 @@ type File struct {
 	path     string
 	releases atomic.Pointer[[]release] // the newest first
 
-	mu        sync.Mutex
-	raw       []byte
-	observers []func()
+	observers change.Notifier
+
+	mu  sync.Mutex
+	raw []byte
 }
 
 // NewFile reads a file for the first time.
@@ -91,11 +93,7 @@ func (f *File) For(version, architecture string) Images {
 }
 
 // OnChange calls do, which must not block, whenever the images have changed.
-func (f *File) OnChange(do func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.observers = append(f.observers, do)
-}
+func (f *File) OnChange(do func()) { f.observers.Add(do) }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: who waits to lead knows the images too.
 func (f *File) NeedLeaderElection() bool { return false }
@@ -121,11 +119,8 @@ func (f *File) load(ctx context.Context) {
 	}
 	f.raw = raw
 	f.releases.Store(&releases)
-	observers := f.observers
 	f.mu.Unlock()
-	for _, do := range observers {
-		do()
-	}
+	f.observers.Notify()
 }
 
 func parse(raw []byte) ([]release, error) {

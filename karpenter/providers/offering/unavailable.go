@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
+
+	"github.com/autonode-io/autonode/karpenter/providers/change"
 )
 
 // How long an offering that failed stays unavailable: the first failure costs BaseTTL, and every further one within
@@ -55,7 +57,7 @@ type Unavailable struct {
 	// strikes are failures that weren't the offering's own.
 	strikes map[Key]strikes
 	// observers are told of each change.
-	observers []func()
+	observers change.Notifier
 
 	sequence atomic.Uint64
 	// nextExpiry is in nanoseconds since the epoch, so that Sequence takes no lock while nothing changes.
@@ -158,11 +160,7 @@ func (u *Unavailable) Entries() []Entry {
 
 // OnChange calls f, which must neither block nor ask the set anything, whenever an offering has become unavailable, or it was noticed
 // that the time of one is over.
-func (u *Unavailable) OnChange(f func()) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.observers = append(u.observers, f)
-}
+func (u *Unavailable) OnChange(f func()) { u.observers.Add(f) }
 
 // Next is when the time of an offering is over that is unavailable now; false if none is.
 func (u *Unavailable) Next() (time.Time, bool) {
@@ -219,7 +217,5 @@ func (u *Unavailable) changed() {
 	}
 	u.nextExpiry.Store(next)
 	u.sequence.Add(1)
-	for _, f := range u.observers {
-		f()
-	}
+	u.observers.Notify()
 }

@@ -19,6 +19,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/autonode-io/autonode/karpenter/providers/change"
 	"github.com/autonode-io/autonode/karpenter/providers/filewatch"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
@@ -49,9 +50,10 @@ type File struct {
 	state    atomic.Pointer[contents]
 	sequence atomic.Uint64
 
-	mu        sync.Mutex
-	raw       []byte
-	observers []func()
+	observers change.Notifier
+
+	mu  sync.Mutex
+	raw []byte
 }
 
 // contents are what was read.
@@ -90,11 +92,7 @@ func (f *File) Complete() bool { return f.state.Load().read }
 func (f *File) Problem() error { return f.state.Load().problem }
 
 // OnChange calls do, which must not block, whenever the prices or Problem have changed.
-func (f *File) OnChange(do func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.observers = append(f.observers, do)
-}
+func (f *File) OnChange(do func()) { f.observers.Add(do) }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: who waits to lead knows the prices too.
 func (f *File) NeedLeaderElection() bool { return false }
@@ -129,16 +127,13 @@ func (f *File) load(ctx context.Context) {
 	}
 	f.state.Store(now)
 	f.sequence.Add(1)
-	observers := f.observers
 	f.mu.Unlock()
 	if now.problem != nil {
 		log.FromContext(ctx).Error(now.problem, "prices can't be read")
 	} else {
 		log.FromContext(ctx).Info("prices read", "prices", len(now.prices))
 	}
-	for _, do := range observers {
-		do()
-	}
+	f.observers.Notify()
 }
 
 // parse understands all of a file or nothing of it.

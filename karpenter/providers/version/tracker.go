@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/change"
 )
 
 const (
@@ -54,9 +55,10 @@ type Tracker struct {
 	server    *semver.Version
 	reachable bool
 	// newer is what has answered since a time, and counts when it has settled; nil if it is what counts.
-	newer     *semver.Version
-	since     time.Time
-	observers []func()
+	newer *semver.Version
+	since time.Time
+
+	observers change.Notifier
 }
 
 // Discovery asks the API server; NewDiscovery makes one.
@@ -125,11 +127,7 @@ func (t *Tracker) Server() (version *semver.Version, reachable bool) {
 }
 
 // OnChange calls f, which must not block, whenever what Server returns has changed.
-func (t *Tracker) OnChange(f func()) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.observers = append(t.observers, f)
-}
+func (t *Tracker) OnChange(f func()) { t.observers.Add(f) }
 
 // Name of the controller.
 func (t *Tracker) Name() string { return "guest.version" }
@@ -195,12 +193,9 @@ func (t *Tracker) record(ctx context.Context, server *semver.Version) (settling 
 		log.FromContext(ctx).Info("the API server's version is known", "version", server.String())
 	}
 	settling = t.newer != nil
-	observers := t.observers
 	t.mu.Unlock()
 	if changed {
-		for _, f := range observers {
-			f()
-		}
+		t.observers.Notify()
 	}
 	return settling
 }
