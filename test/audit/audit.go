@@ -33,9 +33,12 @@ type Start struct{ Begun, Ready time.Time }
 // Unread is for how long after it is ready an API server may not have read all roles. What it denies later it denies.
 const Unread = 15 * time.Second
 
-// starting tells whether an API server may not have read its roles at a time.
-func (i Identity) starting(at time.Time) bool {
-	return slices.ContainsFunc(i.Starts, func(s Start) bool { return !at.Before(s.Begun.Truncate(time.Second)) && !at.After(s.Ready.Add(Unread)) })
+// Undiscovered is for how long after it is ready an API server's admission may not know the kinds of CRDs. It looks every 30 seconds.
+const Undiscovered = 30*time.Second + Unread
+
+// starting tells whether an API server was started less than this long before a time, counted from when it was ready.
+func (i Identity) starting(at time.Time, lately time.Duration) bool {
+	return slices.ContainsFunc(i.Starts, func(s Start) bool { return !at.Before(s.Begun.Truncate(time.Second)) && !at.After(s.Ready.Add(lately)) })
 }
 
 // Grant is a role that an identity is bound to.
@@ -183,11 +186,13 @@ func Refused(identity Identity, exceptions []Exception) []string {
 			// The authorizer was never asked: the API server was busy or going, or the client went.
 		case event.Allowed && identity.Declared && !slices.ContainsFunc(identity.Grants, func(g Grant) bool { return g.covers(event) }):
 			report("does %s, which nobody has written down; declare that, or don't do it", event)
-		case !event.Allowed && identity.starting(event.Denied) && slices.ContainsFunc(identity.Grants, func(g Grant) bool { return g.covers(event) }):
+		case !event.Allowed && identity.starting(event.Denied, Unread) && slices.ContainsFunc(identity.Grants, func(g Grant) bool { return g.covers(event) }):
 			// It will be allowed.
 		case !event.Allowed && denied[Permission{Group: event.Group, Resource: event.Resource, Name: event.Name, Verb: event.Verb}]:
 		case !event.Allowed:
 			report("asked to %s and was denied; add that to a rule, or don't ask", event)
+		case event.Code == forbidden && identity.starting(event.Unmapped, Undiscovered):
+			// It will be admitted.
 		case event.Code == forbidden:
 			report("asked to %s and was refused by admission, or by the storage of roles", event)
 		}

@@ -136,6 +136,15 @@ func TestCompare(t *testing.T) {
 			events: []Event{read, did("patch", rbac, "roles", "karpenter", 403)},
 			want:   []string{"karpenter: asked to patch roles.rbac.authorization.k8s.io blue/karpenter and was refused by admission, or by the storage of roles"},
 		}, {
+			name:   "When admission of an API server that had just started didn't know the kind of an owner, it should not mind",
+			rules:  []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
+			events: []Event{read, {Verb: "patch", Resource: "secrets", Code: 403, Allowed: true, Unmapped: ready.Add(Undiscovered)}},
+		}, {
+			name:   "When admission doesn't know the kind of an owner long after an API server's start, it should say so",
+			rules:  []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
+			events: []Event{read, {Verb: "patch", Resource: "secrets", Name: "access", Code: 403, Allowed: true, Unmapped: ready.Add(Undiscovered + time.Second)}},
+			want:   []string{"karpenter: asked to patch secrets access and was refused by admission, or by the storage of roles"},
+		}, {
 			name:       "When an exception explains what wasn't used, it should find nothing",
 			rules:      []rbacv1.PolicyRule{rule("", "pods", []string{"list"}), rule("", "secrets", []string{"get"}, "join")},
 			events:     []Event{read},
@@ -198,6 +207,11 @@ func TestRead(t *testing.T) {
 			log: `{"verb":"get","user":{"username":"fault-proxy"},"impersonatedUser":{"username":"cluster-api"},"responseStatus":{"code":200}}` + "\n"},
 		{name: "When something was denied, it should say when", want: []Event{{Verb: "get", Resource: "pods", Code: 403, Denied: time.Date(2026, 1, 1, 12, 0, 1, 0, time.UTC)}},
 			log: `{"verb":"get","stageTimestamp":"2026-01-01T12:00:01.5Z","objectRef":{"resource":"pods"},"responseStatus":{"code":403},"annotations":{"authorization.k8s.io/decision":"forbid"}}` + "\n"},
+		{name: "When admission didn't know an owner's kind, it should say when", want: []Event{{
+			Verb: "patch", Resource: "secrets", Code: 403, Allowed: true, Unmapped: time.Date(2026, 1, 1, 12, 0, 1, 0, time.UTC),
+		}},
+			log: `{"verb":"patch","stageTimestamp":"2026-01-01T12:00:01.5Z","objectRef":{"resource":"secrets"},"responseStatus":{"code":403,"message":"secrets \"a\" is forbidden: ` +
+				`cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion v1"},"annotations":{"authorization.k8s.io/decision":"allow"}}` + "\n"},
 		{name: "When the last line isn't finished, it should leave it out", log: line + "\n" + line[:100], want: []Event{event}},
 		{name: "When a line is broken, it should say which", log: line + "\n{\n", wantErr: "line 2"},
 		{name: "When there is nothing, it should return nothing"},

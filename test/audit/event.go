@@ -18,6 +18,9 @@ const (
 	// What the API server notes on an event: https://kubernetes.io/docs/reference/labels-annotations-taints/audit-annotations/
 	decisionAnnotation = "authorization.k8s.io/decision"
 	reasonAnnotation   = "authorization.k8s.io/reason"
+
+	// unmapped is what the admission plugin OwnerReferencesPermissionEnforcement says of an owner whose kind it doesn't know.
+	unmapped = "cannot find RESTMapping"
 )
 
 // Event is a request, without what differs between two that need the same permission.
@@ -40,6 +43,8 @@ type Event struct {
 	Reason string
 	// Denied is when the authorizer objected; zero where it didn't.
 	Denied time.Time
+	// Unmapped is when admission refused an object because it didn't know the kind of its owner; zero where it didn't.
+	Unmapped time.Time
 }
 
 // String is such as: patch deployments.apps clusters-blue/karpenter.
@@ -93,6 +98,9 @@ func Read(log io.Reader) ([]Event, error) {
 		}
 		if r.Annotations[decisionAnnotation] == "forbid" {
 			event.Denied = r.StageTimestamp.Truncate(time.Second)
+		}
+		if event.Allowed && event.Code == forbidden && strings.Contains(r.ResponseStatus.Message, unmapped) {
+			event.Unmapped = r.StageTimestamp.Truncate(time.Second)
 		}
 		if !seen[event] {
 			seen[event] = true

@@ -33,7 +33,8 @@ type Record struct {
 		Subresource string `json:"subresource"`
 	} `json:"objectRef"`
 	ResponseStatus struct {
-		Code int `json:"code"`
+		Code    int    `json:"code"`
+		Message string `json:"message"`
 	} `json:"responseStatus"`
 	Annotations map[string]string `json:"annotations"`
 }
