@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	_ "time/tzdata" // the image has no time zones, and a maintenance window names one
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	_ "time/tzdata" // the image has no time zones, and a maintenance window names one
 
 	ctrl "sigs.k8s.io/controller-runtime"
 

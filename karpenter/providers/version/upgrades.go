@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/maintenance"
 )
 
 // notice is how late Karpenter core may notice that a node has drifted, or doesn't count as drifted any more: it looks every five
@@ -37,7 +36,7 @@ func ParseUpgrades(value string) (Upgrades, error) {
 	if err := decoder.Decode(&spec); err != nil {
 		return nil, fmt.Errorf("%q is neither %q nor a maintenance window in JSON: %w", value, Never, err)
 	}
-	window, err := maintenance.Parse(spec)
+	window, err := spec.Parse()
 	if err != nil {
 		return nil, fmt.Errorf("reading the maintenance window: %w", err)
 	}

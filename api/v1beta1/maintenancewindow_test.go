@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package maintenance_test
+package v1beta1_test
 
 import (
 	"strings"
@@ -10,14 +10,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/maintenance"
 )
 
 func spec(schedule, zone string, duration time.Duration) v1beta1.MaintenanceWindow {
 	return v1beta1.MaintenanceWindow{Schedule: schedule, TimeZone: zone, Duration: metav1.Duration{Duration: duration}}
 }
 
-func TestWindow(t *testing.T) {
+func TestMaintenanceWindow(t *testing.T) {
 	const saturday, zurich = "0 2 * * 6", "Europe/Zurich"
 	for _, test := range []struct {
 		name          string
@@ -64,7 +63,7 @@ func TestWindow(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w, err := maintenance.Parse(test.window)
+			w, err := test.window.Parse()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,7 +87,7 @@ func format(at time.Time) string {
 	return at.Format(time.RFC3339)
 }
 
-func TestParse(t *testing.T) {
+func TestMaintenanceWindowParse(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		window v1beta1.MaintenanceWindow
@@ -102,7 +101,7 @@ func TestParse(t *testing.T) {
 		{name: "When the duration isn't positive, it should say so", window: spec("0 2 * * 6", "", 0), want: "duration: "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if _, err := maintenance.Parse(test.window); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := test.window.Parse(); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
 		})
