@@ -8,8 +8,8 @@ export CGO_ENABLED ?= 0
 export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT ?= 1m
 
 TOOL = go tool -modfile=tools/go.mod
-AUTONODE = bin/autonode
-PROGRAMS = autonode autonode-operator karpenter-clusterapi
+DEV = bin/autonode-dev
+PROGRAMS = autonode autonode-dev autonode-operator karpenter-clusterapi
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS = -s -w -X main.version=$(VERSION)
 CONTAINER_TOOL ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool)),$(tool))))
@@ -28,7 +28,7 @@ help: ## Print this help.
 
 .PHONY: demo
 demo: build ## Start the local world and play the main stories in it. ARGS=--keep leaves it running.
-	@$(AUTONODE) demo $(ARGS)
+	@$(DEV) demo $(ARGS)
 
 .PHONY: test
 test: verify unit e2e ## Run all there is: verify, unit and envtest, end to end.
@@ -56,12 +56,12 @@ verify: generate ## Regenerate and lint, and fail when a generated file isn't co
 
 .PHONY: unit
 unit: build ## Run the unit and envtest tests with the race detector.
-	assets=$$($(AUTONODE) world build --print-assets) && \
+	assets=$$($(DEV) world build --print-assets) && \
 	CGO_ENABLED=1 KUBEBUILDER_ASSETS=$$assets go test -race $(NO_VET) -shuffle=on -timeout=15m $(TESTFLAGS) $(PACKAGES)
 
 .PHONY: mutants
 mutants: build ## Break the code in the ways of test/mutants, each in a copy: a test has to fail for each. ARGS='-run gate' chooses.
-	assets=$$($(AUTONODE) world build --print-assets) && KUBEBUILDER_ASSETS=$$assets go run ./test/mutants $(ARGS)
+	assets=$$($(DEV) world build --print-assets) && KUBEBUILDER_ASSETS=$$assets go run ./test/mutants $(ARGS)
 
 .PHONY: bench
 bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics.
@@ -69,28 +69,28 @@ bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics.
 
 .PHONY: e2e
 e2e: build ## Run the stories in test/e2e against a world of their own. TESTFLAGS='-run Upgrade' chooses.
-	$(AUTONODE) world build
+	$(DEV) world build
 	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=45m -parallel=16 -v $(TESTFLAGS) ./test/e2e/...
 
 .PHONY: bench-scale
 bench-scale: build ## Measure pods that need a node each, with our provider and with Karpenter's kwok provider. SIZES=3,50 chooses how many; ARGS='--json FILE'.
-	$(AUTONODE) conformance --scale='$(or $(SIZES),3,50,150,500)' --provider='$(PROVIDER)' $(ARGS)
+	$(DEV) conformance --scale='$(or $(SIZES),3,50,150,500)' --provider='$(PROVIDER)' $(ARGS)
 
 .PHONY: bench-budget
 bench-budget: build ## Count what a node costs in requests, in a burst of a hundred, and fail above the budget. Needs the machine for itself.
-	$(AUTONODE) conformance --budget $(ARGS)
+	$(DEV) conformance --budget $(ARGS)
 
 .PHONY: bench-operator
 bench-operator: build ## Measure what CLUSTERS hosted clusters (1000) cost the operator. ARGS='--silent 10 --slow 10' adds sick guests.
-	$(AUTONODE) bench-operator --clusters='$(or $(CLUSTERS),1000)' $(ARGS)
+	$(DEV) bench-operator --clusters='$(or $(CLUSTERS),1000)' $(ARGS)
 
 .PHONY: conformance
 conformance: build ## Run Karpenter's own suite against our provider and its kwok provider. PROVIDER=clusterapi or kwok runs one; ARGS="--focus 'Drift Budgets'" chooses.
-	$(AUTONODE) conformance --provider='$(PROVIDER)' --suite='$(or $(SUITE),regression)' $(ARGS)
+	$(DEV) conformance --provider='$(PROVIDER)' --suite='$(or $(SUITE),regression)' $(ARGS)
 
 .PHONY: world
-world: build ## Start the local world and leave it in the foreground. ARGS are those of 'autonode world up'.
-	$(AUTONODE) world up $(ARGS)
+world: build ## Start the local world and leave it in the foreground. ARGS are those of 'autonode-dev world up'.
+	$(DEV) world up $(ARGS)
 
 .PHONY: build
 build: ## Build the programs into bin/, static.
@@ -118,5 +118,5 @@ vulncheck: ## Look for known vulnerabilities in what the programs call. Needs vu
 	$(SECURITY_TOOL) govulncheck ./cmd/...
 
 .PHONY: clean
-clean: ## Remove what was built here. The world's programs stay in their cache; 'autonode world build' names it.
+clean: ## Remove what was built here. The world's programs stay in their cache; 'autonode-dev world build' names it.
 	rm -rf bin dist

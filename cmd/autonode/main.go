@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command autonode makes release payloads and runs the local world.
+// Command autonode makes and shows release payloads.
 package main
 
 import (
@@ -22,7 +22,7 @@ func main() {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newBenchOperatorCommand(), newConformanceCommand(), newDemoCommand(), newReleaseCommand(), newWorldCommand())
+	root.AddCommand(newReleaseCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)

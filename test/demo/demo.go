@@ -237,7 +237,7 @@ func (d *demo) upgrade(ctx context.Context) error {
 	if _, nodes := early(); len(nodes) > 0 {
 		return fmt.Errorf("nodes were disrupted ahead of the control plane: %v", nodes)
 	}
-	d.say(fmt.Sprintf("$ autonode world upgrade %s --version %s", d.Guest, d.UpgradedKubernetes))
+	d.say(fmt.Sprintf("$ autonode-dev world upgrade %s --version %s", d.Guest, d.UpgradedKubernetes))
 	if err := world.UpgradeControlPlane(ctx, d.managementConfig, d.Guest, d.UpgradedKubernetes); err != nil {
 		return fmt.Errorf("upgrading the control plane of %s: %w", d.Guest, err)
 	}

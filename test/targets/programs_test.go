@@ -3,6 +3,7 @@
 package targets_test
 
 import (
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +18,27 @@ func linked(t *testing.T, program string) []string {
 }
 
 func TestPrograms(t *testing.T) {
+	// autonode-dev runs the world. What a user installs does not.
+	for _, program := range []string{"autonode", "autonode-operator", "karpenter-clusterapi"} {
+		t.Run("When a user installs "+program+", it should link nothing of test", func(t *testing.T) {
+			g := NewWithT(t)
+			const of = "github.com/autonode-io/autonode/"
+			packages := linked(t, program)
+			g.Expect(packages).To(ContainElement(of + "cmd/" + program))
+			for _, name := range packages {
+				g.Expect(strings.HasPrefix(name, of+"test/")).To(BeFalse(), "it links %s", name)
+			}
+		})
+	}
+	t.Run("When a program is in cmd, make build should build it", func(t *testing.T) {
+		g := NewWithT(t)
+		built := output(t, "make", "--dry-run", "build")
+		programs := strings.Fields(output(t, "go", "list", "-f", `{{if eq .Name "main"}}{{.ImportPath}}{{end}}`, "./cmd/..."))
+		g.Expect(len(programs)).To(BeNumerically(">=", 4))
+		for _, program := range programs {
+			g.Expect(strings.Fields(built)).To(ContainElement("./cmd/" + path.Base(program)))
+		}
+	})
 	const window = "github.com/autonode-io/autonode/api/v1beta1"
 	for _, program := range []string{"autonode-operator", "karpenter-clusterapi"} {
 		t.Run("When "+program+" reads maintenance windows, it should bring the time zones that its image lacks", func(t *testing.T) {

@@ -48,7 +48,7 @@ func (l layout) prepare() (unlock func(), err error) {
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			err = fmt.Errorf("a world runs in %s already; stop it with 'autonode world down', or choose another folder", string(l))
+			err = fmt.Errorf("a world runs in %s already; stop it with 'autonode-dev world down', or choose another folder", string(l))
 		}
 		return nil, errors.Join(err, lock.Close())
 	}

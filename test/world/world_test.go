@@ -109,7 +109,7 @@ func TestLayout(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(Running(dir)).To(BeTrue())
 		_, err = layout(dir).prepare()
-		g.Expect(err).To(MatchError(ContainSubstring("autonode world down")))
+		g.Expect(err).To(MatchError(ContainSubstring("autonode-dev world down")))
 		unlock()
 		g.Expect(Running(dir)).To(BeFalse())
 	})

@@ -8,7 +8,7 @@
 //	cd test/world/programs
 //	go get -modfile=programs.mod -tool k8s.io/kubernetes/cmd/kube-apiserver@v1.36.4
 //
-// and change the versions in this file and the replace directives to match; `autonode world build` then proves it.
+// and change the versions in this file and the replace directives to match; `autonode-dev world build` then proves it.
 package programs
 
 import (

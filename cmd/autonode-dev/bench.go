@@ -25,10 +25,10 @@ and afterwards, and how much memory it needs. It fails if the operator writes an
 
 The API servers are real, and shared by the guests. No pods run. Needs Linux, and to be run in AutoNode's source.`,
 		Example: `  # A thousand; about a quarter of an hour on two cores
-  autonode bench-operator
+  autonode-dev bench-operator
 
   # Some, beside guests that hang and that are slow
-  autonode bench-operator --clusters 50 --silent 5 --slow 5 --steady 1m`,
+  autonode-dev bench-operator --clusters 50 --silent 5 --slow 5 --steady 1m`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cfg.Operator == "" {

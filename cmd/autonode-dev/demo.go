@@ -23,10 +23,10 @@ func newDemoCommand() *cobra.Command {
 replaces them within a disruption budget, a new payload rolls Karpenter and then the nodes. It fails if anything that it shows
 did not happen.`,
 		Example: `  # Watch, and leave nothing behind
-  autonode demo
+  autonode-dev demo
 
   # Go on playing afterwards
-  autonode demo --keep --dir .world`,
+  autonode-dev demo --keep --dir .world`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			out := cmd.OutOrStdout()
@@ -55,15 +55,15 @@ did not happen.`,
 				return err
 			}
 			if !keep {
-				fmt.Fprintln(out, "\nThat was all. 'autonode demo --keep' leaves the world running for you to play with.")
+				fmt.Fprintln(out, "\nThat was all. 'autonode-dev demo --keep' leaves the world running for you to play with.")
 				return nil
 			}
 			fmt.Fprintf(out, `
 The world goes on running. For example:
-   autonode world kubectl --dir %[1]s blue scale deployment web --replicas=10
-   autonode world kubectl --dir %[1]s management get hostedclusters -A
-   autonode world status --dir %[1]s
-   autonode world down --dir %[1]s
+   autonode-dev world kubectl --dir %[1]s blue scale deployment web --replicas=10
+   autonode-dev world kubectl --dir %[1]s management get hostedclusters -A
+   autonode-dev world status --dir %[1]s
+   autonode-dev world down --dir %[1]s
 `, dir)
 			return nil
 		},

@@ -31,16 +31,16 @@ Karpenter's kwok provider, and print both results side by side. It fails if a sp
 
 The last results of each provider are kept, so that running one shows the other's too.`,
 		Example: `  # Both providers, all specs; about half an hour on two cores
-  autonode conformance
+  autonode-dev conformance
 
   # Some specs, with one provider
-  autonode conformance --provider clusterapi --focus 'Drift Budgets'
+  autonode-dev conformance --provider clusterapi --focus 'Drift Budgets'
 
   # How long 3, 50 and 150 pods take that need a node each, and what they cost
-  autonode conformance --scale 3,50,150 --json results.json
+  autonode-dev conformance --scale 3,50,150 --json results.json
 
   # 100, with AutoNode's operator, and without the comparison
-  autonode conformance --scale 100 --with-operator --provider clusterapi`,
+  autonode-dev conformance --scale 100 --with-operator --provider clusterapi`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg.Providers = providers

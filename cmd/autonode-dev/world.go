@@ -36,7 +36,7 @@ const (
 	detachedFD  = 3
 )
 
-// newWorldCommand returns `autonode world`, which runs the local world.
+// newWorldCommand returns `autonode-dev world`, which runs the local world.
 func newWorldCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "world",
@@ -45,7 +45,7 @@ func newWorldCommand() *cobra.Command {
 
 A world is a management cluster and guest clusters with real control planes, Cluster API, a cloud whose machines
 are kwok nodes, a registry with release payloads, and AutoNode. It needs only the go command: no containers, no root.
-Everything runs below one folder, and goes with 'autonode world down'.`,
+Everything runs below one folder, and goes with 'autonode-dev world down'.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -73,21 +73,21 @@ func newWorldUpCommand(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start a world",
-		Long: `Start a world, and stop it with Ctrl-C. With --detach it goes on running until 'autonode world down'.
+		Long: `Start a world, and stop it with Ctrl-C. With --detach it goes on running until 'autonode-dev world down'.
 
 Administrators' kubeconfigs are written to the world's folder, one for each cluster. The first start builds the control
 planes, which takes about ten minutes on two cores; later ones use the cache.`,
 		Example: `  # A management cluster and one guest, "blue"
-  autonode world up
+  autonode-dev world up
 
   # Two guests, left running
-  autonode world up --guests blue,green --detach
+  autonode-dev world up --guests blue,green --detach
 
   # Cluster API as it ships, with its rate limits
-  autonode world up --cluster-api defaults
+  autonode-dev world up --cluster-api defaults
 
   # Without AutoNode's operator, to try another Karpenter or a program in a debugger
-  autonode world up --without-operator`,
+  autonode-dev world up --without-operator`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg.Dir = *dir
@@ -173,7 +173,7 @@ func upDetached(ctx context.Context, out io.Writer, cfg world.Config) error {
 	if running, err := world.Running(cfg.Dir); err != nil {
 		return err
 	} else if running {
-		return fmt.Errorf("a world runs in %s already; stop it with 'autonode world down', or choose another folder", cfg.Dir)
+		return fmt.Errorf("a world runs in %s already; stop it with 'autonode-dev world down', or choose another folder", cfg.Dir)
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -256,7 +256,7 @@ func newWorldDownCommand(dir *string) *cobra.Command {
 	return &cobra.Command{
 		Use:     "down",
 		Short:   "Stop a world, and wait until every process has gone",
-		Example: "  autonode world down",
+		Example: "  autonode-dev world down",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			started := time.Now()
@@ -279,10 +279,10 @@ func newWorldStatusCommand(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what a world runs",
-		Example: `  autonode world status
+		Example: `  autonode-dev world status
 
   # For a program
-  autonode world status -o json`,
+  autonode-dev world status -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			status, err := world.ReadStatus(*dir)
@@ -338,9 +338,9 @@ func newWorldKubectlCommand(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kubectl CLUSTER [ARGUMENTS]",
 		Short: "Run kubectl as an administrator of one of a world's clusters",
-		Example: `  autonode world kubectl management get hostedclusters -A
+		Example: `  autonode-dev world kubectl management get hostedclusters -A
 
-  autonode world kubectl blue get nodes`,
+  autonode-dev world kubectl blue get nodes`,
 		Args: cobra.MinimumNArgs(1),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			state, err := world.ReadState(*dir)
@@ -379,7 +379,7 @@ func newWorldUpgradeCommand(dir *string) *cobra.Command {
 		Long: `Replace a guest's API server by one of another version, as the hosting platform would.
 
 The same happens when somebody changes spec.version of the guest's HostedControlPlane.`,
-		Example: "  autonode world upgrade blue --version " + programs.KubernetesUpgradedVersion,
+		Example: "  autonode-dev world upgrade blue --version " + programs.KubernetesUpgradedVersion,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
@@ -413,10 +413,10 @@ func newWorldBuildCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build the control planes, and start nothing",
-		Example: `  autonode world build
+		Example: `  autonode-dev world build
 
   # For tests that need an API server
-  KUBEBUILDER_ASSETS=$(autonode world build --print-assets) go test ./...`,
+  KUBEBUILDER_ASSETS=$(autonode-dev world build --print-assets) go test ./...`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			// Progress goes to the error output, so that the path can be captured.
