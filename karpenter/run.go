@@ -217,7 +217,7 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 		Templates: template.NewResolver(template.Config{
 			Objects: management.objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Secrets: management.GetAPIReader(),
 		}),
-		Version: p.versions.Resolve, Pricing: prices, Unavailable: p.unavailable, Inventory: p.inventory,
+		Check: machine.CheckPatches, Version: p.versions.Resolve, Pricing: prices, Unavailable: p.unavailable, Inventory: p.inventory,
 	})
 	p.cloudProvider = cloudprovider.New(cloudprovider.Config{
 		Guest:          guest.GetClient(),

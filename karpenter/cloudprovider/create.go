@@ -217,6 +217,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		NodeClaim:              nodeClaim,
 		Cluster:                cluster,
 		InfrastructureTemplate: sh.Template,
+		InfrastructurePatches:  sh.Patches,
 		BootstrapTemplate:      sh.Bootstrap.ConfigTemplate,
 		DataSecretName:         sh.Bootstrap.DataSecretName,
 		Version:                resolved.Version,
@@ -245,10 +246,8 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		}
 	}
 	plan.Images = c.Images.For(plan.Version, sh.Arch)
-	if sh.Bootstrap.ConfigTemplate != nil {
-		if hash, _ := machine.ImagesHash(plan.BootstrapPatches, sh.Bootstrap.ConfigTemplate.GroupVersionKind().GroupKind(), plan.Images); hash != "" {
-			plan.Annotations[v1alpha1.NodeImagesHashAnnotation] = hash
-		}
+	if hash, _ := machine.ImagesHash(plan.BootstrapPatches, sh, plan.Images); hash != "" {
+		plan.Annotations[v1alpha1.NodeImagesHashAnnotation] = hash
 	}
 	if sh.Machine != nil {
 		// Ours win: they decide whose the Machine is.

@@ -138,7 +138,10 @@ func TestRender(t *testing.T) {
 					Bootstrap:      &v1alpha1.Bootstrap{DataSecretName: "join"},
 					BootstrapPatches: []v1alpha1.BootstrapPatches{{
 						APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "RKE2Config",
-						Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/agentConfig/nodeTaints", Value: "$(TaintList)"}},
+						Patches: []v1alpha1.JSONPatch{
+							{Op: v1alpha1.JSONPatchAdd, Path: "/spec/agentConfig/nodeTaints", ValueFrom: &v1alpha1.JSONPatchValue{Variable: "taintList"}},
+							{Op: v1alpha1.JSONPatchAdd, Path: "/spec/agentConfig/nodeName", ValueFrom: &v1alpha1.JSONPatchValue{Template: "$(HOSTNAME)"}},
+						},
 					}},
 				}
 				in.Reader = deployments{

@@ -59,7 +59,12 @@ func full() *v1beta1.AutoNode {
 	}
 	config.BootstrapPatches = []v1alpha1.BootstrapPatches{{
 		APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "RKE2Config",
-		Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/agentConfig/nodeTaints", Value: "$(TaintList)"}, {Path: "/spec/quoted", Value: `a "b" \ c`}},
+		Patches: []v1alpha1.JSONPatch{
+			{Op: v1alpha1.JSONPatchAdd, Path: "/spec/agentConfig/nodeTaints", ValueFrom: &v1alpha1.JSONPatchValue{Variable: "taintList"}},
+			{Op: v1alpha1.JSONPatchAdd, Path: "/spec/quoted", ValueFrom: &v1alpha1.JSONPatchValue{Template: `a "b" \ c {{ .zone }}`}},
+			{Op: v1alpha1.JSONPatchReplace, Path: "/spec/any", Value: &apiextensionsv1.JSON{Raw: []byte(`{"number": 2, "decimal": 2.5, "list": ["<x>", true, null], "empty": {}, "large": 1e30}`)}},
+			{Op: v1alpha1.JSONPatchRemove, Path: "/spec/gone"},
+		},
 	}}
 	return autoNode
 }
@@ -287,7 +292,7 @@ func TestPolicies(t *testing.T) {
 		"a newer version from the start":  {creation(&v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: v1alpha1.ClusterAPINodeClassSpec{Version: "1.40.0"}}), "spec.version 1.40.0 exceeds 1.36.3"},
 		"a version that is none":          {class("mine", version("new")), "version has to be a whole Kubernetes version"},
 		"the platform's patches":          {class("mine", patches(func(*v1alpha1.BootstrapPatches) {})), ""},
-		"patches of one's own":            {class("mine", patches(func(p *v1alpha1.BootstrapPatches) { p.Patches[0].Value = "evil" })), "spec.bootstrapPatches decide what a machine boots with, which belongs to the platform"},
+		"patches of one's own":            {class("mine", patches(func(p *v1alpha1.BootstrapPatches) { p.Patches[0].ValueFrom.Variable = "labelList" })), "spec.bootstrapPatches decide what a machine boots with, which belongs to the platform"},
 		"fewer patches than the platform": {class("mine", patches(func(p *v1alpha1.BootstrapPatches) { p.Patches = p.Patches[:1] })), "spec.bootstrapPatches decide what a machine boots with"},
 		"a Secret of one's own choice": {class("mine", func(c *v1alpha1.ClusterAPINodeClass) {
 			c.Spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: "admin-kubeconfig"}

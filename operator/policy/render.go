@@ -4,6 +4,7 @@ package policy
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -14,6 +15,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -109,7 +111,11 @@ func Desired(in Input) ([]client.Object, error) {
 			if !in.NodeClasses {
 				continue
 			}
-			given = append(given, in.variables()...)
+			compared, err := in.variables()
+			if err != nil {
+				return nil, err
+			}
+			given = append(given, compared...)
 			rules, err := in.defaultRules()
 			if err != nil {
 				return nil, err
@@ -135,7 +141,7 @@ func Desired(in Input) ([]client.Object, error) {
 }
 
 // variables are what the policy about node classes compares with.
-func (in Input) variables() []admissionregistrationv1.Variable {
+func (in Input) variables() ([]admissionregistrationv1.Variable, error) {
 	const anyPatches = "object == null ? [] : object.?spec.?bootstrapPatches.orValue([])"
 	newest := "[]"
 	if v, err := version.ParseGeneric(in.NodeVersion); err == nil {
@@ -147,7 +153,11 @@ func (in Input) variables() []admissionregistrationv1.Variable {
 		if bootstrap := in.Default.Spec.Bootstrap; bootstrap != nil {
 			secret = strconv.Quote(bootstrap.DataSecretName)
 		}
-		if allowed := literal(in.Default.Spec.BootstrapPatches); len(allowed) <= maxPatches {
+		allowed, err := literal(in.Default.Spec.BootstrapPatches)
+		if err != nil {
+			return nil, err
+		}
+		if len(allowed) <= maxPatches {
 			patches = allowed
 		}
 	}
@@ -155,21 +165,51 @@ func (in Input) variables() []admissionregistrationv1.Variable {
 		{Name: "newestVersion", Expression: newest},
 		{Name: "bootstrapPatches", Expression: patches},
 		{Name: "dataSecretName", Expression: secret},
-	}
+	}, nil
 }
 
 // literal writes patches as an expression. A literal map has values of one type, so dyn hides that they differ.
-func literal(all []v1alpha1.BootstrapPatches) string {
+func literal(all []v1alpha1.BootstrapPatches) (string, error) {
 	kinds := make([]string, 0, len(all))
 	for _, p := range all {
-		patches := make([]string, 0, len(p.Patches))
-		for _, patch := range p.Patches {
-			patches = append(patches, fmt.Sprintf(`{"path": %s, "value": %s}`, strconv.Quote(patch.Path), strconv.Quote(patch.Value)))
+		raw, err := json.Marshal(p)
+		if err != nil {
+			return "", fmt.Errorf("encoding the bootstrap patches for %s: %w", p.Kind, err)
 		}
-		kinds = append(kinds, fmt.Sprintf(`{"apiGroup": dyn(%s), "kind": dyn(%s), "patches": dyn([%s])}`,
-			strconv.Quote(p.APIGroup), strconv.Quote(p.Kind), strings.Join(patches, ", ")))
+		var decoded any
+		if err := utiljson.Unmarshal(raw, &decoded); err != nil {
+			return "", fmt.Errorf("decoding the bootstrap patches for %s: %w", p.Kind, err)
+		}
+		kinds = append(kinds, expression(decoded))
 	}
-	return "[" + strings.Join(kinds, ", ") + "]"
+	return "[" + strings.Join(kinds, ", ") + "]", nil
+}
+
+// expression writes JSON as an expression.
+func expression(value any) string {
+	var parts []string
+	switch v := value.(type) {
+	case string:
+		return strconv.Quote(v)
+	case int64:
+		return strconv.FormatInt(v, 10)
+	case float64:
+		// An exponent makes it a double whatever its value.
+		return strconv.FormatFloat(v, 'e', -1, 64)
+	case bool:
+		return strconv.FormatBool(v)
+	case []any:
+		for _, item := range v {
+			parts = append(parts, "dyn("+expression(item)+")")
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			parts = append(parts, strconv.Quote(key)+": dyn("+expression(v[key])+")")
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	}
+	return "null"
 }
 
 // defaultRules guard each field of the default node class that the HostedCluster names. The others are the admin's.

@@ -123,7 +123,9 @@ func TestTenancy(t *testing.T) {
 			"by-patch": func(spec *v1alpha1.ClusterAPINodeClassSpec) {
 				spec.BootstrapPatches = []v1alpha1.BootstrapPatches{{
 					APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfig",
-					Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/users/0/passwdFrom/secret/name", Value: left.name + "-kubeconfig"}},
+					Patches: []v1alpha1.JSONPatch{{
+						Op: v1alpha1.JSONPatchAdd, Path: "/spec/users/0/passwdFrom/secret/name", ValueFrom: &v1alpha1.JSONPatchValue{Template: left.name + "-kubeconfig"},
+					}},
 				}}
 			},
 		} {

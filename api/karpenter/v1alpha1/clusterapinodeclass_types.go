@@ -7,6 +7,7 @@ import (
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -118,30 +119,67 @@ type BootstrapPatches struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
-	Patches []BootstrapPatch `json:"patches"`
+	Patches []JSONPatch `json:"patches"`
 }
 
-// BootstrapPatch sets one field of a bootstrap config.
-type BootstrapPatch struct {
-	// path is a JSON pointer (RFC 6901) such as /spec/agentConfig/nodeTaints. What is missing on the way is made. A last
-	// part of "-" appends to a list. Where the path holds a list or an object and the value is one too, they are merged.
+// JSONPatch changes one field of an object that a machine is made of, as the JSON patches of a ClusterClass do (RFC 6902).
+//
+// +kubebuilder:validation:XValidation:rule="self.op != 'remove' || !has(self.valueFrom)",message="a remove has no value"
+type JSONPatch struct {
+	// op is add, replace or remove. An add creates missing parents. A replace or a remove needs an existing field.
 	// +required
-	// +kubebuilder:validation:MinLength=2
+	Op JSONPatchOperation `json:"op"`
+	// path is a JSON pointer (RFC 6901) such as /spec/agentConfig/nodeTaints. A last part of "-" appends to a list.
+	// +required
+	// +kubebuilder:validation:MinLength=7
 	// +kubebuilder:validation:MaxLength=512
-	// +kubebuilder:validation:XValidation:rule="self.startsWith('/spec/')",message="path has to be in the config's spec: it has to begin with /spec/"
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('/spec/')",message="path must begin with /spec/"
 	Path string `json:"path"`
-	// value to set. In it $(name) stands for a variable, and $$(name) for itself. A value that is nothing but one variable has
-	// that variable's type. Lists: Taints (objects as in a Node), TaintList (key=value:effect), LabelList (key=value).
-	// Object: Labels. Strings: TaintFlag and LabelFlag (those lists, joined by commas), KubeReservedFlag,
-	// SystemReservedFlag, EvictionHardFlag and MaxPodsFlag (as the kubelet's flags want them), Version (without a leading v),
-	// InstanceType, Zone, CapacityType, NodeClaim. Number: MaxPods. A patch all of whose variables are empty is left out.
-	// NodeImage.<infrastructure> is the image that the release payload names for the machine's architecture, and
-	// NodeImage.<infrastructure>.<region or format> where it names several, such as $(NodeImage.aws.us-east-1); a node class
-	// with an image that the payload doesn't name launches nothing.
-	// +required
-	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([^$]|[$]+[^$(]|[$]+[$][(]|[$][(](Taint(s|List|Flag)|Label(s|List|Flag)|(KubeReserved|SystemReserved|EvictionHard|MaxPods)Flag|MaxPods|Version|InstanceType|Zone|CapacityType|NodeClaim|NodeImage([.][a-z0-9_-]+)+)[)])*[$]*$')",message="value refers to a variable that doesn't exist: the variables are Taints, TaintList, TaintFlag, Labels, LabelList, LabelFlag, KubeReservedFlag, SystemReservedFlag, EvictionHardFlag, MaxPods, MaxPodsFlag, Version, InstanceType, Zone, CapacityType, NodeClaim and NodeImage.<infrastructure>[.<region or format>]; write $$( for a text $("
-	Value string `json:"value"`
+	// value to set: any JSON. An add or a replace has either value or valueFrom.
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:pruning:PreserveUnknownFields
+	Value *apiextensionsv1.JSON `json:"value,omitempty"`
+	// valueFrom computes the value for each machine.
+	// +optional
+	ValueFrom *JSONPatchValue `json:"valueFrom,omitempty"`
+}
+
+// JSONPatchOperation is what a JSON patch does.
+//
+// +kubebuilder:validation:Enum=add;replace;remove
+type JSONPatchOperation string
+
+// Operations of a JSON patch.
+const (
+	// JSONPatchAdd sets a field, or inserts into a list.
+	JSONPatchAdd JSONPatchOperation = "add"
+	// JSONPatchReplace sets a field that exists.
+	JSONPatchReplace JSONPatchOperation = "replace"
+	// JSONPatchRemove removes a field that exists.
+	JSONPatchRemove JSONPatchOperation = "remove"
+)
+
+// JSONPatchValue is a union: exactly one member is set. A patch whose variable is empty, or whose template renders nothing, is skipped.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.variable) != has(self.template)",message="exactly one of variable and template must be set"
+type JSONPatchValue struct {
+	// variable names the variable to set, with its type. Lists: taints (objects as in a Node), taintList (key=value:effect), labelList
+	// (key=value). Object: labels. Strings: taintFlag and labelFlag (those lists, joined by commas), kubeReservedFlag,
+	// systemReservedFlag and evictionHardFlag (in the format of the kubelet's flags), version (without a leading v), instanceType, zone,
+	// capacityType, failureDomain, nodeClaim. Number: maxPods. image.<infrastructure> is the image that the release payload names for the
+	// machine's architecture, and image.<infrastructure>.<region or format> one of several, such as image.aws.us-east-1.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(taint(s|List|Flag)|label(s|List|Flag)|(kubeReserved|systemReserved|evictionHard)Flag|maxPods|version|instanceType|zone|capacityType|failureDomain|nodeClaim|image([.][a-zA-Z0-9_-]+)+)$')",message="unknown variable: the variables are taints, taintList, taintFlag, labels, labelList, labelFlag, kubeReservedFlag, systemReservedFlag, evictionHardFlag, maxPods, version, instanceType, zone, capacityType, failureDomain, nodeClaim and image.<infrastructure>[.<region or format>]"
+	Variable string `json:"variable,omitempty"`
+	// template is a Go template (text/template) that renders the value as YAML or JSON, such as 'max-pods={{ .maxPods }}'. It can refer to
+	// the variables by name, and to images by {{ image "aws" "us-east-1" }}.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Template string `json:"template,omitempty"`
 }
 
 // Deadlines are how long a machine may take.
@@ -377,7 +415,7 @@ const (
 	// BootstrapNotFoundReason: the bootstrap template or Secret doesn't exist; create it, or correct the name.
 	BootstrapNotFoundReason = "BootstrapNotFound"
 	// NodeImageMissingReason: bootstrapPatches name an image that the release payload doesn't have for a machine's architecture; correct the
-	// variable's infrastructure, region or format, or choose a payload that names it.
+	// image's infrastructure, region or format, or choose a payload that names it.
 	NodeImageMissingReason = "NodeImageMissing"
 	// BootstrapNotAllowedReason: the platform doesn't allow this node class to decide what a machine boots with; have the Secret or the
 	// patches named in spec.autoNode of the HostedCluster.

@@ -10,6 +10,9 @@ const (
 	SpotPriceAnnotation = Group + "/spot-price"
 	// InstanceTypeAnnotation names the instance type. Without it the source's own name is the instance type's.
 	InstanceTypeAnnotation = Group + "/instance-type"
+	// InfrastructurePatchesAnnotation is a list of JSONPatches, in YAML or JSON, that are applied to each infrastructure machine cloned from
+	// the source's template. A MachineDeployment's replace those of its template.
+	InfrastructurePatchesAnnotation = Group + "/infrastructure-patches"
 )
 
 // MemberLabel is on the MachineDeployments that a node class without any selector chooses. It comes from the upstream
@@ -43,7 +46,7 @@ const (
 	BootstrapHashAnnotation = Group + "/bootstrap-hash"
 	// BootstrapRevisionAnnotation is the bootstrap template that has that content, as <UID>/<generation>.
 	BootstrapRevisionAnnotation = Group + "/bootstrap-revision"
-	// NodeImagesHashAnnotation is the hash of the release payload's node images that a machine's bootstrap patches named; without any there
+	// NodeImagesHashAnnotation is the hash of the release payload's node images that a machine's patches named; without any there
 	// is no such annotation.
 	NodeImagesHashAnnotation = Group + "/node-images-hash"
 	// NodeVersionAnnotation is on a machine's bootstrap config: the Kubernetes version that it was made for, as the Machine has it.

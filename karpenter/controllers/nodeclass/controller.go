@@ -174,12 +174,8 @@ func (c *Controller) announce(ctx context.Context, nodeClass *v1alpha1.ClusterAP
 
 // images returns the hash of the images that a shape's nodes would be made with, or the variable of one that isn't there.
 func (c Config) images(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) (hash, missing string) {
-	if sh.Bootstrap.ConfigTemplate == nil {
-		return "", ""
-	}
 	version := cmp.Or(sh.NodeVersion, nodeClass.Status.Version)
-	kind := sh.Bootstrap.ConfigTemplate.GroupVersionKind().GroupKind()
-	return machine.ImagesHash(nodeClass.Spec.BootstrapPatches, kind, c.Images.For(version, sh.Arch))
+	return machine.ImagesHash(nodeClass.Spec.BootstrapPatches, sh, c.Images.For(version, sh.Arch))
 }
 
 // own sets the finalizer and the hash, before anything is made from the node class.

@@ -38,6 +38,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
@@ -154,6 +155,7 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	versions := version.Resolver{Tracker: f.tracker, Payload: "1.36.2"}
 	f.store = instancetype.New(instancetype.Config{
 		Templates: template.NewResolver(template.Config{Objects: objects, ClusterName: f.Cluster.Name, Secrets: secrets, Namespace: f.Namespace}),
+		Check:     machine.CheckPatches,
 		Version:   versions.Resolve, Pricing: pricing.WithFile(prices), Unavailable: f.unavailable, Inventory: f.machines,
 	})
 	f.Expect(nodeclass.New(nodeclass.Config{

@@ -21,11 +21,13 @@ func TestNodeImages(t *testing.T) {
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.BootstrapPatches = []v1alpha1.BootstrapPatches{{
 				APIGroup: kind.Group, Kind: strings.TrimSuffix(kind.Kind, "Template"),
-				Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/image", Value: "$(NodeImage.aws.us-east-1)"}},
+				Patches: []v1alpha1.JSONPatch{{
+					Op: v1alpha1.JSONPatchAdd, Path: "/spec/image", ValueFrom: &v1alpha1.JSONPatchValue{Variable: "image.aws.us-east-1"},
+				}},
 			}}
 		})
 		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.NodeImageMissingReason)).To(
-			HavePrefix("the release payload names no image for $(NodeImage.aws.us-east-1) on amd64; correct the variable"))
+			HavePrefix("the release payload names no image.aws.us-east-1 for amd64; correct the patch"))
 
 		names := func(image string) {
 			content := `[{"version": "1.36.2", "images": {"amd64": {"aws": {"us-east-1": "` + image + `"}}}}]`

@@ -72,7 +72,7 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 	}
 	err := in.Found.BootstrapErr
 	if imageless, without := s.imageless(nodeClass, in.Found.Shapes); err == nil && without > 0 {
-		message := fmt.Sprintf("the release payload names no image for %s; correct the variable in spec.bootstrapPatches, or choose a payload that does", imageless)
+		message := fmt.Sprintf("the release payload names no %s; correct the patch that refers to it, or choose a payload that does", imageless)
 		if without == len(in.Found.Shapes) {
 			conditions.SetFalse(condition, v1alpha1.NodeImageMissingReason, message)
 		} else {
@@ -118,7 +118,7 @@ func (s bootstrapReady) imageless(nodeClass *v1alpha1.ClusterAPINodeClass, shape
 		sh := &shapes[i]
 		if _, missing := s.images(nodeClass, sh); missing != "" {
 			if n++; n == 1 {
-				first = fmt.Sprintf("%s on %s", missing, sh.Arch)
+				first = fmt.Sprintf("%s for %s", missing, sh.Arch)
 			}
 		}
 	}

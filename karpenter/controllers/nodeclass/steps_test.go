@@ -4,6 +4,7 @@ package nodeclass_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/awslabs/operatorpkg/status"
@@ -73,10 +74,43 @@ func TestBootstrap(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.BootstrapPatches = []v1alpha1.BootstrapPatches{{
 				APIGroup: environment.TestMachine.Group, Kind: environment.TestMachine.Kind,
-				Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/taints", Value: "$(Taints)"}},
+				Patches: []v1alpha1.JSONPatch{{Op: v1alpha1.JSONPatchAdd, Path: "/spec/taints", ValueFrom: &v1alpha1.JSONPatchValue{Variable: "taints"}}},
 			}}
 		})
 		f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.ConditionBootstrapReady)
+	})
+	t.Run("When a bootstrap patch doesn't apply, it should launch nothing and name the patch until it does", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		kind := f.BootstrapTemplate.GroupVersionKind()
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.BootstrapPatches = []v1alpha1.BootstrapPatches{{
+				APIGroup: kind.Group, Kind: strings.TrimSuffix(kind.Kind, "Template"),
+				Patches: []v1alpha1.JSONPatch{{Op: v1alpha1.JSONPatchReplace, Path: "/spec/missing", ValueFrom: &v1alpha1.JSONPatchValue{Variable: "zone"}}},
+			}}
+		})
+		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.AllInvalidReason)).To(And(
+			ContainSubstring("c2-small"), ContainSubstring("spec.bootstrapPatches for"), ContainSubstring("patch 0 (replace /spec/missing): /spec/missing doesn't exist")))
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.BootstrapPatches[0].Patches[0].Op = v1alpha1.JSONPatchAdd
+		})
+		f.ready()
+	})
+	t.Run("When one template's patches can't be used, it should close that one, name the patch, and leave the others in use", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		for name, patches := range map[string]string{
+			"malformed": `[{op: add, path: /spec/zone, valueFrom: {template: "{{ .zone"}}]`, "inapplicable": `[{op: remove, path: /spec/zone}]`, "unknown": `[{op: add, path: /spec/zone, valueFrom: {variable: region}}]`,
+		} {
+			annotations := sized("4", "8Gi", "0.042")
+			annotations[v1alpha1.InfrastructurePatchesAnnotation] = patches
+			f.template(name, annotations)
+		}
+		f.nodeClass(nil)
+		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.SomeInvalidReason)).To(And(
+			ContainSubstring("inapplicable: annotation karpenter.cluster.x-k8s.io/infrastructure-patches: patch 0 (remove /spec/zone): /spec/zone doesn't exist"),
+			ContainSubstring("malformed: annotation karpenter.cluster.x-k8s.io/infrastructure-patches"), ContainSubstring("unclosed action"),
+			ContainSubstring(`unknown variable "region"`), HaveSuffix("the other 1 shape is in use")))
 	})
 	t.Run("When Karpenter may not read the Secret, it should let no machine boot with it", func(t *testing.T) {
 		f := startWith(t, "", "nobody", nil)
@@ -96,16 +130,18 @@ func TestBootstrap(t *testing.T) {
 		}
 	})
 	t.Run("When the platform allows some patches, it should accept those and no others", func(t *testing.T) {
-		patches := func(value string) []v1alpha1.BootstrapPatches {
+		patches := func(variable string) []v1alpha1.BootstrapPatches {
 			return []v1alpha1.BootstrapPatches{{
-				APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "RKE2Config", Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/agentConfig/nodeTaints", Value: value}},
+				APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "RKE2Config", Patches: []v1alpha1.JSONPatch{{
+					Op: v1alpha1.JSONPatchAdd, Path: "/spec/agentConfig/nodeTaints", ValueFrom: &v1alpha1.JSONPatchValue{Variable: variable},
+				}},
 			}}
 		}
-		f := startWith(t, "", "", patches("$(TaintList)"))
+		f := startWith(t, "", "", patches("taintList"))
 		f.template("c2-small", sized("2", "4Gi", "0.021"))
-		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.BootstrapPatches = patches("$(TaintList)") })
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.BootstrapPatches = patches("taintList") })
 		f.ready()
-		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.BootstrapPatches = patches("stolen") })
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.BootstrapPatches = patches("labelList") })
 		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotAllowedReason)).To(And(
 			ContainSubstring("RKE2Config (bootstrap.cluster.x-k8s.io)"), ContainSubstring("spec.autoNode")))
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.BootstrapPatches = nil })

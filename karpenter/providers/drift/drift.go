@@ -31,7 +31,7 @@ const (
 	ShapeDrifted cloudprovider.DriftReason = "ShapeDrifted"
 	// BootstrapDrifted: the content of the bootstrap template has changed, or the data Secret's name.
 	BootstrapDrifted cloudprovider.DriftReason = "BootstrapDrifted"
-	// NodeImageDrifted: the release payload names another image where the node class's bootstrap patches have one.
+	// NodeImageDrifted: the release payload names another image where the node class's bootstrap patches or the source's patches have one.
 	NodeImageDrifted cloudprovider.DriftReason = "NodeImageDrifted"
 	// VersionDrifted: nodes of this class and shape get another Kubernetes version now.
 	VersionDrifted cloudprovider.DriftReason = "VersionDrifted"
@@ -116,11 +116,7 @@ func (d *Detector) mayUpgrade() bool { return d.Upgrades == nil || d.Upgrades(d.
 
 // images is the hash of the images that a machine of a shape would be made with; empty if its patches refer to none.
 func (d *Detector) images(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template, version string) string {
-	if sh.Bootstrap.ConfigTemplate == nil {
-		return ""
-	}
-	kind := sh.Bootstrap.ConfigTemplate.GroupVersionKind().GroupKind()
-	hash, _ := provider.ImagesHash(nodeClass.Spec.BootstrapPatches, kind, d.Images.For(version, sh.Arch))
+	hash, _ := provider.ImagesHash(nodeClass.Spec.BootstrapPatches, sh, d.Images.For(version, sh.Arch))
 	return hash
 }
 

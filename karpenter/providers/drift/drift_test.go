@@ -382,37 +382,39 @@ func TestMachineDeployment(t *testing.T) {
 
 func TestNodeImages(t *testing.T) {
 	// booted is a node whose bootstrap had an image of the payload's.
-	booted := func(t *testing.T, value string) *world {
+	booted := func(t *testing.T, variable string) *world {
 		w := settled()
 		kind := schema.GroupVersionKind{Group: "bootstrap.cluster.x-k8s.io", Version: "v1", Kind: "AnyConfigTemplate"}
-		w.nodeClass.Spec.BootstrapPatches = []v1alpha1.BootstrapPatches{{APIGroup: kind.Group, Kind: "AnyConfig", Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/image", Value: value}}}}
+		w.nodeClass.Spec.BootstrapPatches = []v1alpha1.BootstrapPatches{{APIGroup: kind.Group, Kind: "AnyConfig", Patches: []v1alpha1.JSONPatch{{
+			Op: v1alpha1.JSONPatchAdd, Path: "/spec/image", ValueFrom: &v1alpha1.JSONPatchValue{Variable: variable},
+		}}}}
 		w.nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation] = drift.Hash(w.nodeClass)
 		config := &unstructured.Unstructured{}
 		config.SetGroupVersionKind(kind)
 		w.shapes[0].Bootstrap = template.Bootstrap{ConfigTemplate: config, Hash: "bootstrap"}
 		w.names(t, "ami-1")
-		if hash, _ := machine.ImagesHash(w.nodeClass.Spec.BootstrapPatches, kind.GroupKind(), w.images.For("1.36.2", "amd64")); hash != "" {
+		if hash, _ := machine.ImagesHash(w.nodeClass.Spec.BootstrapPatches, &w.shapes[0], w.images.For("1.36.2", "amd64")); hash != "" {
 			w.machine.Annotations[v1alpha1.NodeImagesHashAnnotation] = hash
 		}
 		return w
 	}
 	for name, tc := range map[string]struct {
-		value  string
-		change func(*testing.T, *world)
-		want   cloudprovider.DriftReason
+		variable string
+		change   func(*testing.T, *world)
+		want     cloudprovider.DriftReason
 	}{
-		"When the payload names the same image, it should find no drift":               {"$(NodeImage.aws.us-east-1)", func(*testing.T, *world) {}, ""},
-		"When the payload names another image, it should find it":                      {"$(NodeImage.aws.us-east-1)", func(t *testing.T, w *world) { w.names(t, "ami-2") }, drift.NodeImageDrifted},
-		"When no patch uses the image that has changed, it should find no drift":       {"$(Version)", func(t *testing.T, w *world) { w.names(t, "ami-2") }, ""},
-		"When the payload names no image any more, it should find no drift":            {"$(NodeImage.aws.us-east-1)", func(_ *testing.T, w *world) { w.images = nil }, ""},
-		"When the control plane isn't there yet, it should find no drift before it is": {"$(NodeImage.aws.us-east-1)", func(t *testing.T, w *world) { w.names(t, "ami-2"); w.payload = "1.36.3" }, ""},
-		"When nodes may not be upgraded now, it should find no drift": {"$(NodeImage.aws.us-east-1)", func(t *testing.T, w *world) {
+		"When the payload names the same image, it should find no drift":               {"image.aws.us-east-1", func(*testing.T, *world) {}, ""},
+		"When the payload names another image, it should find it":                      {"image.aws.us-east-1", func(t *testing.T, w *world) { w.names(t, "ami-2") }, drift.NodeImageDrifted},
+		"When no patch uses the image that has changed, it should find no drift":       {"version", func(t *testing.T, w *world) { w.names(t, "ami-2") }, ""},
+		"When the payload names no image any more, it should find no drift":            {"image.aws.us-east-1", func(_ *testing.T, w *world) { w.images = nil }, ""},
+		"When the control plane isn't there yet, it should find no drift before it is": {"image.aws.us-east-1", func(t *testing.T, w *world) { w.names(t, "ami-2"); w.payload = "1.36.3" }, ""},
+		"When nodes may not be upgraded now, it should find no drift": {"image.aws.us-east-1", func(t *testing.T, w *world) {
 			w.names(t, "ami-2")
 			w.upgrades = func(time.Time) bool { return false }
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := booted(t, tc.value)
+			w := booted(t, tc.variable)
 			tc.change(t, w)
 			if got := w.reason(); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)

@@ -15,7 +15,9 @@ func TestHashIsStable(t *testing.T) {
 		nodeClass := &v1alpha1.ClusterAPINodeClass{}
 		nodeClass.Spec.Kubelet = &v1alpha1.KubeletConfiguration{MaxPods: ptr.To[int32](20)}
 		nodeClass.Spec.BootstrapPatches = []v1alpha1.BootstrapPatches{{
-			APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "AnyConfig", Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/a", Value: "$(TaintList)"}},
+			APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "AnyConfig", Patches: []v1alpha1.JSONPatch{{
+				Op: v1alpha1.JSONPatchAdd, Path: "/spec/a", ValueFrom: &v1alpha1.JSONPatchValue{Variable: "taintList"},
+			}},
 		}}
 		if got, want := HashVersion+" "+Hash(nodeClass), "v1 880e60f707bb3fc3"; got != want {
 			t.Errorf("got %s, want %s", got, want)

@@ -33,7 +33,9 @@ type Config struct {
 	// Templates finds what a node class selects; *template.Resolver does.
 	Templates Templates
 	// Version resolves the version of a template's nodes. Without it a template's NodeVersion is used as it is.
-	Version     func(*v1alpha1.ClusterAPINodeClass, *template.Template) (result version.Result, reachable bool)
+	Version func(*v1alpha1.ClusterAPINodeClass, *template.Template) (result version.Result, reachable bool)
+	// Check returns why no machine can be made of a template, such as a patch that doesn't apply; nil checks nothing.
+	Check       func(*v1alpha1.ClusterAPINodeClass, *template.Template) error
 	Pricing     pricing.Source
 	Unavailable *offering.Unavailable
 	// Inventory may be nil. Otherwise nothing is handed out before the machines have been counted.
@@ -134,6 +136,9 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 	var err error
 	if l.Found, err = p.Templates.Resolve(ctx, nodeClass); err != nil {
 		return nil, fmt.Errorf("reading the templates of node class %s: %w", nodeClass.Name, err)
+	}
+	if p.Check != nil {
+		l.Found = l.Found.Checked(func(sh *template.Template) error { return p.Check(nodeClass, sh) })
 	}
 	if l.ClusterErr != nil {
 		l.Snapshot = p.current(e)

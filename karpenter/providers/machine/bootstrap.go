@@ -79,7 +79,7 @@ func registerWith(config *unstructured.Unstructured, plan Plan) error {
 			return err
 		}
 	}
-	return applyPatches(config, plan, registration)
+	return patchBootstrap(config, plan, registration)
 }
 
 // registerKubeadm keeps what the template says: its own taints stay, its own labels and kubelet arguments stay unless

@@ -21,6 +21,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
+	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
 
 // Plan is all that one NodeClaim's machine is made from. Building from it needs no API server.
@@ -45,6 +46,8 @@ type Plan struct {
 	Labels, Annotations map[string]string
 	// Taints of the shape, beside those of the NodeClaim.
 	Taints []corev1.Taint
+	// InfrastructurePatches of the source are applied to the infrastructure machine.
+	InfrastructurePatches patch.List
 	// BootstrapPatches of the node class; those for the bootstrap config's kind are applied.
 	BootstrapPatches []v1alpha1.BootstrapPatches
 	// Images are those that the payload names for the node's version and architecture, which patches can refer to.
@@ -64,6 +67,9 @@ type Plan struct {
 	// MinReadySeconds and ReadinessGates are passed on to the Machine: when it counts as available and as ready.
 	MinReadySeconds *int32
 	ReadinessGates  []clusterv1.MachineReadinessGate
+
+	// checks: no machine is made, and a patch may refer to any image.
+	checks bool
 }
 
 // Objects are what a Plan becomes. They are created in the order infrastructure, bootstrap, Machine.
@@ -109,6 +115,9 @@ func build(plan Plan) (*Objects, error) {
 	infrastructure, err := clone(plan, plan.InfrastructureTemplate, labels, annotations)
 	if err != nil {
 		return nil, fmt.Errorf("cloning %s %s: %w", plan.InfrastructureTemplate.GetKind(), plan.InfrastructureTemplate.GetName(), err)
+	}
+	if err := patchInfrastructure(infrastructure, plan); err != nil {
+		return nil, fmt.Errorf("patching %s %s: %w", infrastructure.GetKind(), infrastructure.GetName(), err)
 	}
 	objects := &Objects{Infrastructure: infrastructure}
 

@@ -6,11 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 func images(region string) nodeimage.Images {
@@ -20,11 +18,10 @@ func images(region string) nodeimage.Images {
 func TestImagesInPatches(t *testing.T) {
 	with := func(p *machine.Plan) { p.Images = images("ami-u") }
 	t.Run("When a patch has an image, it should be the payload's", func(t *testing.T) {
-		got, err := patched(t, `{}`, with,
-			v1alpha1.BootstrapPatch{Path: "/spec/ami", Value: "$(NodeImage.aws.us-east-1)"},
-			v1alpha1.BootstrapPatch{Path: "/spec/command", Value: "install --from $(NodeImage.metal.raw.gz) --as $(Version)"},
-			v1alpha1.BootstrapPatch{Path: "/spec/alone", Value: "$(NodeImage.metal)"},
-		)
+		got, err := patched(t, `{}`, with, `
+- {op: add, path: /spec/ami, valueFrom: {variable: image.aws.us-east-1}}
+- {op: add, path: /spec/command, valueFrom: {template: 'install --from {{ image "metal" "raw.gz" }} --as {{ .version }}'}}
+- {op: add, path: /spec/alone, valueFrom: {variable: image.metal}}`)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,11 +31,11 @@ func TestImagesInPatches(t *testing.T) {
 		}
 	})
 	for name, variable := range map[string]string{
-		"the infrastructure": "$(NodeImage.gcp)", "the region": "$(NodeImage.aws.mars-1)", "a region, of which there are several,": "$(NodeImage.aws)",
+		"the infrastructure": "image.gcp", "the region": "image.aws.mars-1", "a region, of which there are several,": "image.aws",
 	} {
 		t.Run("When the payload doesn't name "+name+", the machine should not be made without", func(t *testing.T) {
-			_, err := patched(t, `{}`, with, v1alpha1.BootstrapPatch{Path: "/spec/ami", Value: "x" + variable})
-			if err == nil || !strings.Contains(err.Error(), "bootstrap patch /spec/ami: value: "+variable+": the release payload names no such image") {
+			_, err := patched(t, `{}`, with, `[{op: add, path: /spec/ami, valueFrom: {variable: `+variable+`}}]`)
+			if err == nil || !strings.Contains(err.Error(), "patch 0 (add /spec/ami): the release payload names no "+variable) {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -46,32 +43,39 @@ func TestImagesInPatches(t *testing.T) {
 }
 
 func TestImagesHash(t *testing.T) {
-	kind := schema.GroupKind{Group: bootstrapGroup, Kind: "AnyConfigTemplate"}
-	patches := func(value string) []v1alpha1.BootstrapPatches {
-		return []v1alpha1.BootstrapPatches{
-			{APIGroup: bootstrapGroup, Kind: "AnyConfig", Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/a", Value: value}}},
-			{APIGroup: bootstrapGroup, Kind: "Another", Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/a", Value: "$(NodeImage.aws.eu-west-1)"}}},
-		}
+	const (
+		bootstrap = `[{op: add, path: /spec/a, valueFrom: {template: 'boot {{ image "aws" "us-east-1" }}'}}]`
+		metal     = `[{op: add, path: /spec/a, valueFrom: {variable: image.metal}}]`
+	)
+	hash := func(bootstrap, infrastructure string, images nodeimage.Images) (hash, missing string) {
+		patches := anyConfig(t, bootstrap)
+		another := anyConfig(t, `[{op: add, path: /spec/a, valueFrom: {variable: image.aws.eu-west-1}}]`)[0]
+		another.Kind = "Another"
+		sh := &template.Template{Patches: infrastructurePatches(t, infrastructure)}
+		sh.Bootstrap.ConfigTemplate = object(t, `{"apiVersion": "bootstrap.cluster.x-k8s.io/v1", "kind": "AnyConfigTemplate"}`)
+		return machine.ImagesHash(append(patches, another), sh, images)
 	}
-	hash := func(value string, images nodeimage.Images) string {
-		hash, _ := machine.ImagesHash(patches(value), kind, images)
-		return hash
+	is := func(bootstrap, infrastructure string, images nodeimage.Images) string {
+		sum, _ := hash(bootstrap, infrastructure, images)
+		return sum
 	}
-	const value = "boot $(NodeImage.aws.us-east-1)"
-	before := hash(value, images("a"))
-	if got := hash("$(NodeImage.aws.us-east-1)", images("ami-1")); got != "6ef70bab29baafa4" {
+	before := is(bootstrap, "[]", images("a"))
+	if got := is(`[{op: add, path: /spec/a, valueFrom: {variable: image.aws.us-east-1}}]`, "[]", images("ami-1")); got != "6ef70bab29baafa4" {
 		t.Errorf("When the images are the same, the hash should be the same for ever, or every node is replaced; raise imagesHashRule: got %s", got)
 	}
-	if again := hash(value, images("a")); before == "" || again != before || hash(value, images("b")) == before {
+	if again := is(bootstrap, "[]", images("a")); before == "" || again != before || is(bootstrap, "[]", images("b")) == before {
 		t.Error("When an image changes that a patch uses, the hash should change, and only then")
 	}
-	if hash("$(NodeImage.metal)", images("a")) != hash("$(NodeImage.metal)", images("b")) {
+	if is("[]", bootstrap, images("a")) == "" || is("[]", bootstrap, images("a")) == is("[]", bootstrap, images("b")) {
+		t.Error("When an image changes that a patch of the infrastructure machine uses, the hash should change")
+	}
+	if is(metal, "[]", images("a")) != is(metal, "[]", images("b")) {
 		t.Error("When an image changes that no patch uses, the hash should stay")
 	}
-	if hash("$(Version)", images("a")) != "" || hash("$$(NodeImage.aws.us-east-1)", images("a")) != "" {
+	if is(`[{op: add, path: /spec/image, valueFrom: {template: "image {{ .version }}"}}]`, "[]", images("a")) != "" {
 		t.Error("When no patch uses an image, there should be no hash")
 	}
-	if got, missing := machine.ImagesHash(patches(value), kind, nil); got != "" || missing != "$(NodeImage.aws.us-east-1)" {
+	if got, missing := hash(bootstrap, "[]", nil); got != "" || missing != "image.aws.us-east-1" {
 		t.Errorf("When there is no image, it should say which, and have no hash: got %q, %q", got, missing)
 	}
 }

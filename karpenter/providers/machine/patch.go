@@ -3,34 +3,45 @@
 package machine
 
 import (
+	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/equality"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/patch"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// taintVariables are those that carry the unregistered taint.
-var taintVariables = []string{"Taints", "TaintList", "TaintFlag"}
+// PatchError names the patch that can't be used, and where it is written.
+type PatchError struct {
+	// Where is a field of the node class or an annotation of the source.
+	Where string
+	err   error
+}
 
-// Registers says whether nodes of a node class whose bootstrap config is of that kind (or of its template's) register with the
+// Error reads "spec.bootstrapPatches for RKE2Config: patch 0 (add /spec/a): ...".
+func (e *PatchError) Error() string { return e.Where + ": " + e.err.Error() }
+
+// Unwrap returns the cause.
+func (e *PatchError) Unwrap() error { return e.err }
+
+// Registers reports whether nodes of a node class whose bootstrap config is of that kind (or of its template's) register with the
 // unregistered taint: either the kind is known, or a patch writes the taints.
 func Registers(nodeClass *v1alpha1.ClusterAPINodeClass, kind schema.GroupKind) bool {
 	if KnownBootstrap(kind.Group, kind.Kind) {
 		return true
 	}
-	for _, patch := range patchesFor(nodeClass.Spec.BootstrapPatches, kind) {
-		parts, err := parseValue(patch.Value)
-		if err == nil && slices.ContainsFunc(parts, func(p part) bool { return slices.Contains(taintVariables, p.variable) }) {
-			return true
-		}
-	}
-	return false
+	list, err := bootstrapPatches(nodeClass.Spec.BootstrapPatches, kind)
+	return err == nil && list.Refers(patch.Taints, patch.TaintList, patch.TaintFlag)
 }
 
 // Unallowed returns the first kind whose patches aren't among those that are allowed, as a message names it, or nothing. Nil allows any.
@@ -39,16 +50,28 @@ func Unallowed(patches, allowed []v1alpha1.BootstrapPatches) string {
 	if allowed == nil {
 		return ""
 	}
-	for _, p := range patches {
-		if !slices.ContainsFunc(allowed, func(a v1alpha1.BootstrapPatches) bool { return equality.Semantic.DeepEqual(a, p) }) {
-			return fmt.Sprintf("%s (%s)", p.Kind, p.APIGroup)
+	for i := range patches {
+		if !slices.ContainsFunc(allowed, func(a v1alpha1.BootstrapPatches) bool { return samePatches(a, patches[i]) }) {
+			return fmt.Sprintf("%s (%s)", patches[i].Kind, patches[i].APIGroup)
 		}
 	}
 	return ""
 }
 
-func patchesFor(all []v1alpha1.BootstrapPatches, kind schema.GroupKind) []v1alpha1.BootstrapPatch {
-	name := strings.TrimSuffix(kind.Kind, "Template")
+// samePatches compares what the JSON means: API servers write a value in their own way.
+func samePatches(a, b v1alpha1.BootstrapPatches) bool {
+	decoded := [2]any{}
+	for i, patches := range []v1alpha1.BootstrapPatches{a, b} {
+		raw, err := json.Marshal(patches)
+		if err != nil || json.Unmarshal(raw, &decoded[i]) != nil {
+			return false
+		}
+	}
+	return reflect.DeepEqual(decoded[0], decoded[1])
+}
+
+func patchesFor(all []v1alpha1.BootstrapPatches, kind schema.GroupKind) []v1alpha1.JSONPatch {
+	name := strings.TrimSuffix(kind.Kind, clusterv1.TemplateSuffix)
 	for _, patches := range all {
 		if patches.APIGroup == kind.Group && patches.Kind == name {
 			return patches.Patches
@@ -57,162 +80,83 @@ func patchesFor(all []v1alpha1.BootstrapPatches, kind schema.GroupKind) []v1alph
 	return nil
 }
 
-// applyPatches writes what a node class's patches say into a bootstrap config. The error names the patch's path.
-func applyPatches(config *unstructured.Unstructured, plan Plan, registration Registration) error {
-	patches := patchesFor(plan.BootstrapPatches, config.GroupVersionKind().GroupKind())
-	if len(patches) == 0 {
+// bootstrapPatches parses a node class's patches for a bootstrap config, or its template, of that kind. The error is a *PatchError.
+func bootstrapPatches(all []v1alpha1.BootstrapPatches, kind schema.GroupKind) (patch.List, error) {
+	list, err := patch.Parse(patchesFor(all, kind))
+	if err != nil {
+		return patch.List{}, &PatchError{Where: whereBootstrap(kind), err: err}
+	}
+	return list, nil
+}
+
+func whereBootstrap(kind schema.GroupKind) string {
+	return "spec.bootstrapPatches for " + strings.TrimSuffix(kind.Kind, clusterv1.TemplateSuffix)
+}
+
+// patchBootstrap applies a node class's patches to a bootstrap config. The error is a *PatchError.
+func patchBootstrap(config *unstructured.Unstructured, plan Plan, registration Registration) error {
+	kind := config.GroupVersionKind().GroupKind()
+	list, err := bootstrapPatches(plan.BootstrapPatches, kind)
+	if err != nil {
+		return err
+	}
+	return applyPatches(config, whereBootstrap(kind), list, plan, registration)
+}
+
+// patchInfrastructure applies a source's patches to an infrastructure machine. The error is a *PatchError.
+func patchInfrastructure(machine *unstructured.Unstructured, plan Plan) error {
+	return applyPatches(machine, "annotation "+v1alpha1.InfrastructurePatchesAnnotation, plan.InfrastructurePatches, plan, registration(plan))
+}
+
+func applyPatches(object *unstructured.Unstructured, where string, list patch.List, plan Plan, registration Registration) error {
+	if list.IsEmpty() {
 		return nil
 	}
 	values, err := variables(plan, registration)
 	if err != nil {
 		return err
 	}
-	for _, patch := range patches {
-		value, empty, err := expand(patch.Value, values, plan.Images)
-		if err != nil {
-			return fmt.Errorf("bootstrap patch %s: value: %w", patch.Path, err)
-		}
-		if empty {
-			continue
-		}
-		tokens, err := parsePointer(patch.Path)
-		if err != nil {
-			return fmt.Errorf("bootstrap patch %s: %w", patch.Path, err)
-		}
-		patched, err := set(config.Object, tokens, value)
-		if err != nil {
-			return fmt.Errorf("bootstrap patch %s: %w", patch.Path, err)
-		}
-		config.Object, _ = patched.(map[string]any)
+	if err := list.Apply(object.Object, values); err != nil {
+		return &PatchError{Where: where, err: err}
 	}
 	return nil
 }
 
-// parsePointer reads a JSON pointer (RFC 6901).
-func parsePointer(path string) ([]string, error) {
-	rest, ok := strings.CutPrefix(path, "/")
-	if !ok {
-		return nil, fmt.Errorf("the path isn't a JSON pointer: it doesn't begin with /")
+// CheckPatches applies the patches of a node class and of a template to a machine that nobody makes, for every capacity type. The error is
+// a *PatchError, or says why the template can't be cloned.
+func CheckPatches(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) error {
+	bootstrap := sh.Bootstrap.ConfigTemplate
+	if sh.Patches.IsEmpty() && (bootstrap == nil || len(patchesFor(nodeClass.Spec.BootstrapPatches, bootstrap.GroupVersionKind().GroupKind())) == 0) {
+		return nil
 	}
-	tokens := strings.Split(rest, "/")
-	for i, token := range tokens {
-		if strings.Contains(strings.NewReplacer("~0", "", "~1", "").Replace(token), "~") {
-			return nil, fmt.Errorf("the path isn't a JSON pointer: in %q a ~ is neither ~0 nor ~1", token)
-		}
-		tokens[i] = strings.NewReplacer("~1", "/", "~0", "~").Replace(token)
+	const name = "example"
+	plan := Plan{
+		NodeClaim:              &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, UID: name}},
+		Cluster:                &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: sh.Source.Namespace, Name: name}},
+		InfrastructureTemplate: sh.Template,
+		InfrastructurePatches:  sh.Patches,
+		BootstrapTemplate:      bootstrap,
+		BootstrapPatches:       nodeClass.Spec.BootstrapPatches,
+		Version:                "1.36.3",
+		FailureDomain:          name,
+		Taints:                 sh.Taints,
+		Kubelet:                nodeClass.Spec.Kubelet,
+		MaxPods:                int32(min(sh.Capacity.Pods().Value(), 1<<30)),
+		checks:                 true,
 	}
-	return tokens, nil
-}
-
-// set returns node, which is nil where nothing is yet, with the value at the path. What is missing on the way is made.
-func set(node any, tokens []string, value any) (any, error) {
-	if len(tokens) == 0 {
-		return merge(node, value)
+	if bootstrap == nil {
+		plan.DataSecretName = name
 	}
-	token, rest := tokens[0], tokens[1:]
-	if node == nil {
-		if token == "-" {
-			node = []any{}
-		} else {
-			node = map[string]any{}
+	for _, capacityType := range []string{karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot} {
+		plan.NodeLabels = map[string]string{
+			corev1.LabelInstanceTypeStable: sh.InstanceType,
+			corev1.LabelTopologyZone:       name,
+			karpv1.CapacityTypeLabelKey:    capacityType,
+			karpv1.NodePoolLabelKey:        name,
 		}
-	}
-	switch at := node.(type) {
-	case map[string]any:
-		if token == "-" && len(rest) == 0 {
-			return nil, fmt.Errorf("there is an object, and - appends to a list")
-		}
-		child, err := set(at[token], rest, value)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", token, err)
-		}
-		at[token] = child
-		return at, nil
-	case []any:
-		if token == "-" {
-			if len(rest) > 0 {
-				return nil, fmt.Errorf("- has to be the last part of the path")
-			}
-			if _, isList := value.([]any); !isList {
-				return append(at, value), nil
-			}
-			return merge(at, value)
-		}
-		index, err := strconv.Atoi(token)
-		if err != nil || index < 0 || index >= len(at) {
-			return nil, fmt.Errorf("%s: there is a list of %d, and that isn't an index in it", token, len(at))
-		}
-		child, err := set(at[index], rest, value)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", token, err)
-		}
-		at[index] = child
-		return at, nil
-	}
-	return nil, fmt.Errorf("%s: there is a %s, which has no parts", token, kindOf(node))
-}
-
-// merge puts a value where there may be one: lists and objects are merged, a scalar takes a scalar's place.
-func merge(existing, value any) (any, error) {
-	switch old := existing.(type) {
-	case map[string]any:
-		ours, ok := value.(map[string]any)
-		if !ok {
-			return nil, fmt.Errorf("there is an object, and the value is a %s", kindOf(value))
-		}
-		for key, value := range ours {
-			old[key] = value
-		}
-		return old, nil
-	case []any:
-		ours, ok := value.([]any)
-		if !ok {
-			return nil, fmt.Errorf("there is a list, and the value is a %s; end the path with /- to append", kindOf(value))
-		}
-		return mergeLists(old, ours), nil
-	case nil:
-		return value, nil
-	}
-	switch value.(type) {
-	case map[string]any, []any:
-		return nil, fmt.Errorf("there is a %s, and the value is a %s", kindOf(existing), kindOf(value))
-	}
-	return value, nil
-}
-
-// mergeLists appends what isn't there yet. As with kubeadm, a template's own taint stays, and a label of ours wins.
-func mergeLists(old, ours []any) []any {
-	for _, item := range ours {
-		at := slices.IndexFunc(old, func(o any) bool { return equality.Semantic.DeepEqual(identity(o), identity(item)) })
-		switch {
-		case at < 0:
-			old = append(old, item)
-		case isLabel(item):
-			old[at] = item
+		if _, err := build(plan); err != nil {
+			return err
 		}
 	}
-	return old
-}
-
-// identity is what two items of a list may not both have: the key and effect of a taint, and the key of a label.
-func identity(item any) any {
-	switch v := item.(type) {
-	case map[string]any:
-		if v["key"] != nil && v["effect"] != nil {
-			return [2]any{v["key"], v["effect"]}
-		}
-	case string:
-		pair, effect, _ := strings.Cut(v, ":")
-		key, _, isPair := strings.Cut(pair, "=")
-		if isPair || effect != "" {
-			return [2]any{key, effect}
-		}
-	}
-	return item
-}
-
-// isLabel tells key=value from key=value:effect.
-func isLabel(item any) bool {
-	text, ok := item.(string)
-	return ok && !strings.Contains(text, ":")
+	return nil
 }

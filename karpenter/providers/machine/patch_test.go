@@ -17,6 +17,8 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/patch"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 const bootstrapGroup = "bootstrap.cluster.x-k8s.io"
@@ -41,7 +43,7 @@ func documented(t *testing.T) map[string]v1alpha1.BootstrapPatches {
 	return examples
 }
 
-func template(t *testing.T, file string) *unstructured.Unstructured {
+func bootstrapTemplate(t *testing.T, file string) *unstructured.Unstructured {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "templates", file))
 	if err != nil {
@@ -57,9 +59,9 @@ func TestDocumentedPatches(t *testing.T) {
 	} {
 		t.Run("When a "+kind+" is patched as documented, it should register the node with taints, labels and kubelet settings", func(t *testing.T) {
 			p := plan(t)
-			p.BootstrapTemplate = template(t, file)
+			p.BootstrapTemplate = bootstrapTemplate(t, file)
 			p.BootstrapPatches = []v1alpha1.BootstrapPatches{
-				{APIGroup: bootstrapGroup, Kind: "Another", Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/wrong", Value: "x"}}},
+				{APIGroup: bootstrapGroup, Kind: "Another", Patches: anyConfig(t, "[{op: add, path: /spec/wrong, value: x}]")[0].Patches},
 				examples[kind],
 			}
 			before := p.BootstrapTemplate.DeepCopy()
@@ -81,12 +83,12 @@ func TestDocumentedPatches(t *testing.T) {
 }
 
 // patched builds a machine whose bootstrap template has the spec, and returns the config's spec after the patches.
-func patched(t *testing.T, spec string, change func(*machine.Plan), patches ...v1alpha1.BootstrapPatch) (any, error) {
+func patched(t *testing.T, spec string, change func(*machine.Plan), patches string) (any, error) {
 	t.Helper()
 	p := plan(t)
 	p.BootstrapTemplate = object(t, `{"apiVersion": "bootstrap.cluster.x-k8s.io/v1", "kind": "AnyConfigTemplate", "metadata": {"name": "any", "namespace": "clusters-blue"},
 		"spec": {"template": {"spec": `+spec+`}}}`)
-	p.BootstrapPatches = []v1alpha1.BootstrapPatches{{APIGroup: bootstrapGroup, Kind: "AnyConfig", Patches: patches}}
+	p.BootstrapPatches = anyConfig(t, patches)
 	if change != nil {
 		change(&p)
 	}
@@ -97,129 +99,174 @@ func patched(t *testing.T, spec string, change func(*machine.Plan), patches ...v
 	return objects.Bootstrap.Object["spec"], nil
 }
 
-func TestPatch(t *testing.T) {
+// anyConfig are patches of the kind AnyConfig.
+func anyConfig(t *testing.T, patches string) []v1alpha1.BootstrapPatches {
+	t.Helper()
+	decoded, err := patch.Decode(patches)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []v1alpha1.BootstrapPatches{{APIGroup: bootstrapGroup, Kind: "AnyConfig", Patches: decoded}}
+}
+
+// infrastructurePatches are those of a source.
+func infrastructurePatches(t *testing.T, patches string) patch.List {
+	t.Helper()
+	list, err := patch.Parse(anyConfig(t, patches)[0].Patches)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func TestVariables(t *testing.T) {
 	for name, tc := range map[string]struct {
-		spec    string
-		change  func(*machine.Plan)
-		patches []v1alpha1.BootstrapPatch
-		want    string
+		change func(*machine.Plan)
+		want   string
 	}{
-		"When nothing is on the way, it should make it": {
-			spec: `{}`, patches: []v1alpha1.BootstrapPatch{{Path: "/spec/a/b/c", Value: "x"}}, want: `{"a": {"b": {"c": "x"}}}`,
-		},
-		"When a scalar is there, it should replace it": {
-			spec: `{"a": "old"}`, patches: []v1alpha1.BootstrapPatch{{Path: "/spec/a", Value: "new"}}, want: `{"a": "new"}`,
-		},
-		"When a null is there, it should be taken for nothing": {
-			spec: `{"a": null}`, patches: []v1alpha1.BootstrapPatch{{Path: "/spec/a/-", Value: "x"}}, want: `{"a": ["x"]}`,
-		},
-		"When a list is missing, it should make it and append": {
-			spec:    `{}`,
-			patches: []v1alpha1.BootstrapPatch{{Path: "/spec/a/-", Value: "x"}, {Path: "/spec/a/-", Value: "y"}},
-			want:    `{"a": ["x", "y"]}`,
-		},
-		"When a path indexes a list, it should set the item": {
-			spec: `{"a": [{"b": 1}, {"b": 2}]}`, patches: []v1alpha1.BootstrapPatch{{Path: "/spec/a/1/b", Value: "x"}}, want: `{"a": [{"b": 1}, {"b": "x"}]}`,
-		},
-		"When a key has a slash or a tilde, it should be written as ~1 or ~0": {
-			spec: `{}`, patches: []v1alpha1.BootstrapPatch{{Path: "/spec/node.x~1y/a~0b/~01", Value: "x"}}, want: `{"node.x/y": {"a~b": {"~1": "x"}}}`,
-		},
-		"When a value is one variable, it should keep its type": {
-			spec:    `{}`,
-			patches: []v1alpha1.BootstrapPatch{{Path: "/spec/number", Value: "$(MaxPods)"}, {Path: "/spec/text", Value: "$(MaxPodsFlag)"}, {Path: "/spec/version", Value: "$(Version)"}},
-			want:    `{"number": 58, "text": "58", "version": "1.36.2"}`,
-		},
-		"When variables are in a text, it should put them in": {
-			spec:    `{}`,
-			patches: []v1alpha1.BootstrapPatch{{Path: "/spec/a", Value: "$(NodeClaim) is a $(CapacityType) $(InstanceType) in $(Zone) for $(MaxPods)"}},
-			want:    `{"a": "general-x7k2p is a spot c4-large in a for 58"}`,
-		},
-		"When a variable is escaped, it should leave it as it is": {
-			spec: `{}`, patches: []v1alpha1.BootstrapPatch{{Path: "/spec/a", Value: "$$(hostname) $ $5 $$ $(Zone)$"}}, want: `{"a": "$(hostname) $ $5 $$ a$"}`,
-		},
-		"When the template has a taint of the same key and effect, it should keep that one and add the others": {
-			spec:    `{"a": [{"key": "gpu", "value": "mine", "effect": "NoSchedule"}]}`,
-			patches: []v1alpha1.BootstrapPatch{{Path: "/spec/a", Value: "$(Taints)"}},
-			want: `{"a": [{"key": "gpu", "value": "mine", "effect": "NoSchedule"}, {"key": "karpenter.sh/unregistered", "effect": "NoExecute"},
-				{"key": "dedicated", "value": "web", "effect": "NoSchedule"}, {"key": "cni", "effect": "NoSchedule"}]}`,
-		},
-		"When a list is appended to a list, it should append its items": {
-			spec:    `{"a": ["x"]}`,
-			patches: []v1alpha1.BootstrapPatch{{Path: "/spec/a/-", Value: "$(TaintList)"}},
-			want:    `{"a": ["x", "karpenter.sh/unregistered:NoExecute", "dedicated=web:NoSchedule", "cni:NoSchedule", "gpu=true:NoSchedule"]}`,
-		},
-		"When an object is there, it should merge the labels in and win": {
-			spec:   `{"a": {"karpenter.sh/nodepool": "wrong", "rack": "r7"}}`,
-			change: func(p *machine.Plan) { p.NodeLabels = map[string]string{"karpenter.sh/nodepool": "general"} },
-			patches: []v1alpha1.BootstrapPatch{
-				{Path: "/spec/a", Value: "$(Labels)"},
-				{Path: "/spec/b", Value: "$(Labels)"},
-				{Path: "/spec/b/more", Value: "x"},
-				{Path: "/spec/c", Value: "$(Labels)"},
+		"When a plan says everything, every variable should have it": {
+			func(p *machine.Plan) {
+				p.NodeLabels = map[string]string{
+					"karpenter.sh/nodepool": "general", "karpenter.sh/capacity-type": "spot", "topology.kubernetes.io/zone": "a", "node.kubernetes.io/instance-type": "c4-large",
+				}
+				p.FailureDomain = "fd-a"
 			},
-			want: `{"a": {"karpenter.sh/nodepool": "general", "rack": "r7"}, "b": {"karpenter.sh/nodepool": "general", "more": "x"}, "c": {"karpenter.sh/nodepool": "general"}}`,
+			`{"taints": [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}, {"key": "dedicated", "value": "web", "effect": "NoSchedule"},
+				{"key": "cni", "effect": "NoSchedule"}, {"key": "gpu", "value": "true", "effect": "NoSchedule"}],
+			"taintList": ["karpenter.sh/unregistered:NoExecute", "dedicated=web:NoSchedule", "cni:NoSchedule", "gpu=true:NoSchedule"],
+			"taintFlag": "karpenter.sh/unregistered:NoExecute,dedicated=web:NoSchedule,cni:NoSchedule,gpu=true:NoSchedule",
+			"labels": {"karpenter.sh/nodepool": "general", "karpenter.sh/capacity-type": "spot", "topology.kubernetes.io/zone": "a", "node.kubernetes.io/instance-type": "c4-large"},
+			"labelList": ["karpenter.sh/capacity-type=spot", "karpenter.sh/nodepool=general", "node.kubernetes.io/instance-type=c4-large", "topology.kubernetes.io/zone=a"],
+			"labelFlag": "karpenter.sh/capacity-type=spot,karpenter.sh/nodepool=general,node.kubernetes.io/instance-type=c4-large,topology.kubernetes.io/zone=a",
+			"kubeReservedFlag": "cpu=100m,memory=512Mi", "evictionHardFlag": "memory.available<5%", "maxPods": 58, "version": "1.36.2",
+			"instanceType": "c4-large", "zone": "a", "capacityType": "spot", "failureDomain": "fd-a", "nodeClaim": "general-x7k2p"}`,
 		},
-		"When all variables of a patch are empty, it should leave it out": {
-			spec:   `{}`,
-			change: func(p *machine.Plan) { p.MaxPods, p.NodeLabels = 0, nil },
-			patches: []v1alpha1.BootstrapPatch{
-				{Path: "/spec/a", Value: "system-reserved=$(SystemReservedFlag)"},
-				{Path: "/spec/b", Value: "$(MaxPods)"},
-				{Path: "/spec/c", Value: "$(Labels)"},
-				{Path: "/spec/d", Value: "$(LabelList)"},
-				{Path: "/spec/e", Value: "$(Zone)$(InstanceType)"},
-				{Path: "/spec/f", Value: "zone=$(Zone),claim=$(NodeClaim)"},
-				{Path: "/spec/g", Value: ""},
+		"When a plan says little, what is empty should be skipped": {
+			func(p *machine.Plan) {
+				p.MaxPods, p.NodeLabels, p.Kubelet, p.Taints, p.FailureDomain, p.Version = 0, nil, nil, nil, "", ""
+				p.NodeClaim.Spec.Taints, p.NodeClaim.Spec.StartupTaints = nil, nil
 			},
-			want: `{"f": "zone=,claim=general-x7k2p", "g": ""}`,
+			`{"taints": [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}], "taintList": ["karpenter.sh/unregistered:NoExecute"],
+			"taintFlag": "karpenter.sh/unregistered:NoExecute", "nodeClaim": "general-x7k2p"}`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := patched(t, tc.spec, tc.change, tc.patches...)
+			var patches []string
+			for _, variable := range []string{
+				"taints", "taintList", "taintFlag", "labels", "labelList", "labelFlag", "kubeReservedFlag", "systemReservedFlag", "evictionHardFlag", "maxPods", "version",
+				"instanceType", "zone", "capacityType", "failureDomain", "nodeClaim",
+			} {
+				patches = append(patches, "{op: add, path: /spec/"+variable+", valueFrom: {variable: "+variable+"}}")
+			}
+			text := "[" + strings.Join(patches, ", ") + "]"
+			want := object(t, `{"apiVersion": "v1", "kind": "Any", "spec": `+tc.want+`}`).Object["spec"]
+			got, err := patched(t, `{}`, tc.change, text)
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := object(t, `{"apiVersion": "v1", "kind": "Any", "spec": `+tc.want+`}`).Object["spec"]
 			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
+				t.Errorf("bootstrap config (-want +got):\n%s", diff)
+			}
+			p := plan(t)
+			p.InfrastructurePatches = infrastructurePatches(t, "[{op: remove, path: /spec/size}, "+text[1:])
+			tc.change(&p)
+			objects, err := machine.Build(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, objects.Infrastructure.Object["spec"]); diff != "" {
+				t.Errorf("infrastructure machine (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
 func TestPatchErrors(t *testing.T) {
-	for name, tc := range map[string]struct {
-		spec, path, value, mention string
-	}{
-		"When a variable doesn't exist, it should name it":                {`{}`, "/spec/a", "x-$(Region)", "$(Region) isn't a variable"},
-		"When a variable isn't closed, it should say so":                  {`{}`, "/spec/a", "x-$(Zone", "no closing parenthesis"},
-		"When a list is put into a text, it should say so":                {`{}`, "/spec/a", "taints: $(TaintList)", "$(TaintList) is a list"},
-		"When the path leads through a text, it should say where":         {`{"a": {"b": "x"}}`, "/spec/a/b/c", "x", "b: c: there is a string"},
-		"When the path leads through a number, it should say where":       {`{"a": 1}`, "/spec/a/b", "x", "there is a number"},
-		"When the path leads beyond a list, it should say how long it is": {`{"a": ["x"]}`, "/spec/a/1", "x", "a list of 1"},
-		"When the path names a list's item by a word, it should say so":   {`{"a": ["x"]}`, "/spec/a/b", "x", "isn't an index"},
-		"When it would append to an object, it should say so":             {`{"a": {}}`, "/spec/a/-", "x", "there is an object"},
-		"When it would append in the middle, it should say so":            {`{"a": []}`, "/spec/a/-/b", "x", "last part"},
-		"When a list is there and the value is a text, it should say so":  {`{"a": []}`, "/spec/a", "x", "there is a list"},
-		"When a text is there and the value is a list, it should say so":  {`{"a": "x"}`, "/spec/a", "$(Taints)", "there is a string, and the value is a list"},
-		"When an object is there and the value is a list, it should say so": {
-			`{"a": {}}`, "/spec/a", "$(Taints)", "there is an object, and the value is a list",
-		},
-		"When the path isn't a JSON pointer, it should say why": {`{}`, "/spec/a~2b", "x", "~0"},
+	const bad = `[{op: add, path: /spec/a, value: x}, {op: replace, path: /spec/b, value: x}]`
+	t.Run("When a bootstrap patch doesn't apply, the error should name the field and the patch", func(t *testing.T) {
+		_, err := patched(t, `{}`, nil, bad)
+		var unbuildable *machine.BuildError
+		if !errors.As(err, &unbuildable) || !strings.Contains(err.Error(), "spec.bootstrapPatches for AnyConfig: patch 1 (replace /spec/b): /spec/b doesn't exist") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("When a bootstrap patch of an old node class has no operation, the error should say so", func(t *testing.T) {
+		_, err := patched(t, `{}`, nil, `[{path: /spec/a, value: $(Zone)}]`)
+		var failed *machine.PatchError
+		if !errors.As(err, &failed) || err == nil || !strings.Contains(err.Error(), "op must be add, replace or remove") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("When an infrastructure patch doesn't apply, the error should name the annotation and the patch", func(t *testing.T) {
+		p := plan(t)
+		p.InfrastructurePatches = infrastructurePatches(t, bad)
+		_, err := machine.Build(p)
+		var unbuildable *machine.BuildError
+		if !errors.As(err, &unbuildable) || !strings.Contains(err.Error(), "annotation karpenter.cluster.x-k8s.io/infrastructure-patches: patch 1 (replace /spec/b): /spec/b doesn't exist") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestCheckPatches(t *testing.T) {
+	for name, tc := range map[string]struct{ infrastructure, bootstrap, mention string }{
+		"When there are no patches, it should find nothing":                    {"[]", "[]", ""},
+		"When all patches apply, it should find nothing":                       {`[{op: replace, path: /spec/size, valueFrom: {variable: instanceType}}]`, `[{op: add, path: /spec/a, valueFrom: {variable: maxPods}}]`, ""},
+		"When a patch refers to an image, any should do":                       {`[{op: add, path: /spec/ami, valueFrom: {variable: image.aws.mars-1}}]`, "[]", ""},
+		"When an infrastructure patch doesn't apply, it should say so":         {`[{op: remove, path: /spec/spot}]`, "[]", "patch 0 (remove /spec/spot): /spec/spot doesn't exist"},
+		"When a bootstrap patch doesn't apply, it should say so":               {"[]", `[{op: remove, path: /spec/a}]`, "spec.bootstrapPatches for AnyConfig: patch 0 (remove /spec/a)"},
+		"When a bootstrap patch is malformed, it should say so":                {"[]", `[{op: move, path: /spec/a}]`, "op must be add, replace or remove"},
+		"When a patch fails for one of the capacity types only, it should say": {`[{op: add, path: /spec/a, valueFrom: {template: '{{ if eq .capacityType "spot" }}{{"{"}}{{ end }}'}}]`, "[]", "valueFrom.template renders"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := patched(t, tc.spec, nil, v1alpha1.BootstrapPatch{Path: tc.path, Value: tc.value})
-			var unbuildable *machine.BuildError
-			if !errors.As(err, &unbuildable) || !strings.Contains(err.Error(), tc.mention) || !strings.Contains(err.Error(), "bootstrap patch "+tc.path) {
-				t.Errorf("got %v, want a BuildError that names the patch and mentions %q", err, tc.mention)
+			p := plan(t)
+			nodeClass := &v1alpha1.ClusterAPINodeClass{Spec: v1alpha1.ClusterAPINodeClassSpec{BootstrapPatches: anyConfig(t, tc.bootstrap)}}
+			sh := &template.Template{
+				Source: template.Source{Namespace: "clusters-blue", Name: "c4"}, Template: p.InfrastructureTemplate, InstanceType: "c4", Patches: infrastructurePatches(t, tc.infrastructure),
+				Bootstrap: template.Bootstrap{ConfigTemplate: object(t, `{"apiVersion": "bootstrap.cluster.x-k8s.io/v1", "kind": "AnyConfigTemplate",
+					"metadata": {"name": "any", "namespace": "clusters-blue"}, "spec": {"template": {"spec": {}}}}`)},
+			}
+			err := machine.CheckPatches(nodeClass, sh)
+			if (err == nil) != (tc.mention == "") || err != nil && !strings.Contains(err.Error(), tc.mention) {
+				t.Errorf("got %v", err)
 			}
 		})
 	}
 }
 
+func TestUnallowed(t *testing.T) {
+	allowed := anyConfig(t, `[{op: add, path: /spec/a, value: {b: "<1", c: 2}}]`)
+	for name, tc := range map[string]struct {
+		patches []v1alpha1.BootstrapPatches
+		allowed []v1alpha1.BootstrapPatches
+		want    string
+	}{
+		"When anything is allowed, it should allow it":                     {anyConfig(t, `[{op: remove, path: /spec/a}]`), nil, ""},
+		"When nothing is allowed, it should name the kind":                 {allowed, []v1alpha1.BootstrapPatches{}, "AnyConfig (bootstrap.cluster.x-k8s.io)"},
+		"When a value is written in another way, it should be the same":    {[]v1alpha1.BootstrapPatches{rewritten(allowed[0], `{ "c":2, "b": "\u003c1" }`)}, allowed, ""},
+		"When a value is another, it should name the kind":                 {[]v1alpha1.BootstrapPatches{rewritten(allowed[0], `{"b": "<1", "c": 3}`)}, allowed, "AnyConfig (bootstrap.cluster.x-k8s.io)"},
+		"When a patch has another operation, it should name the kind":      {anyConfig(t, `[{op: replace, path: /spec/a, value: {b: "<1", c: 2}}]`), allowed, "AnyConfig (bootstrap.cluster.x-k8s.io)"},
+		"When a value isn't even JSON, it should be taken for another one": {[]v1alpha1.BootstrapPatches{rewritten(allowed[0], `{`)}, allowed, "AnyConfig (bootstrap.cluster.x-k8s.io)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := machine.Unallowed(tc.patches, tc.allowed); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func rewritten(patches v1alpha1.BootstrapPatches, value string) v1alpha1.BootstrapPatches {
+	patches = *patches.DeepCopy()
+	patches.Patches[0].Value.Raw = []byte(value)
+	return patches
+}
+
 func TestRegisters(t *testing.T) {
-	patches := func(kind, value string) []v1alpha1.BootstrapPatches {
-		return []v1alpha1.BootstrapPatches{{APIGroup: bootstrapGroup, Kind: kind, Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/a", Value: value}}}}
+	patches := func(kind, from string) []v1alpha1.BootstrapPatches {
+		p := anyConfig(t, `[{op: add, path: /spec/a, valueFrom: `+from+`}]`)
+		p[0].Kind = kind
+		return p
 	}
 	for name, tc := range map[string]struct {
 		kind    string
@@ -228,10 +275,11 @@ func TestRegisters(t *testing.T) {
 	}{
 		"When the kind is kubeadm's, it should need no patch":                               {"KubeadmConfigTemplate", nil, true},
 		"When the kind isn't known and has no patches, it should say no":                    {"RKE2ConfigTemplate", nil, false},
-		"When a patch writes the taints, it should say yes":                                 {"RKE2Config", patches("RKE2Config", "$(TaintList)"), true},
-		"When a patch writes the taints into a text, it should say yes of the template too": {"RKE2ConfigTemplate", patches("RKE2Config", "--taints=$(TaintFlag)"), true},
-		"When patches write all but the taints, it should say no":                           {"RKE2Config", patches("RKE2Config", "$(Labels) $$(Taints)"), false},
-		"When patches are for another kind, it should say no":                               {"K0sWorkerConfig", patches("RKE2Config", "$(Taints)"), false},
+		"When a patch writes the taints, it should say yes":                                 {"RKE2Config", patches("RKE2Config", "{variable: taintList}"), true},
+		"When a patch writes the taints into a text, it should say yes of the template too": {"RKE2ConfigTemplate", patches("RKE2Config", `{template: "--taints={{ .taintFlag }}"}`), true},
+		"When patches write all but the taints, it should say no":                           {"RKE2Config", patches("RKE2Config", `{template: "{{ .labelFlag }} .taints"}`), false},
+		"When patches are for another kind, it should say no":                               {"K0sWorkerConfig", patches("RKE2Config", "{variable: taints}"), false},
+		"When a patch can't be parsed, it should say no":                                    {"RKE2Config", patches("RKE2Config", `{template: "{{ .taints"}`), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nodeClass := &v1alpha1.ClusterAPINodeClass{Spec: v1alpha1.ClusterAPINodeClassSpec{BootstrapPatches: tc.patches}}

@@ -114,7 +114,9 @@ func TestCreateAfterCrash(t *testing.T) {
 				p.Annotations[v1alpha1.NodeImagesHashAnnotation] = "old"
 				p.BootstrapPatches = []v1alpha1.BootstrapPatches{{
 					APIGroup: environment.KubeadmConfig.Group, Kind: environment.KubeadmConfig.Kind,
-					Patches: []v1alpha1.BootstrapPatch{{Path: "/spec/preKubeadmCommands/-", Value: "install $(Version)"}},
+					Patches: []v1alpha1.JSONPatch{{
+						Op: v1alpha1.JSONPatchAdd, Path: "/spec/preKubeadmCommands/-", ValueFrom: &v1alpha1.JSONPatchValue{Template: "install {{ .version }}"},
+					}},
 				}}
 				return p
 			}

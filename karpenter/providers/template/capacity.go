@@ -4,6 +4,7 @@ package template
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -20,6 +21,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
 
 // The Cluster Autoscaler's annotations for scaling from zero. Karpenter knows the volume limits of nodes that exist only, so that
@@ -174,8 +176,29 @@ var annotationReaders = []struct {
 		s.InstanceType = value
 		return labelValueProblem(value)
 	}},
+	{v1alpha1.InfrastructurePatchesAnnotation, (*Template).readPatches},
 	{clusterv1.AutoscalerMinSizeAnnotation, sizeReader(func(s *Template, size *int) { s.MinSize = size })},
 	{clusterv1.AutoscalerMaxSizeAnnotation, sizeReader(func(s *Template, size *int) { s.MaxSize = size })},
+}
+
+// readPatches reads the patches of infrastructure machines. The last object that has some decides.
+func (s *Template) readPatches(value string) (problem string) {
+	patches, err := patch.Decode(value)
+	if err == nil {
+		s.Patches, err = patch.Parse(patches)
+	}
+	if err != nil {
+		return "can't be used: " + err.Error()
+	}
+	s.patchesHash = ""
+	if !s.Patches.IsEmpty() {
+		raw, err := json.Marshal(patches)
+		if err != nil {
+			return "can't be encoded: " + err.Error()
+		}
+		s.patchesHash = hashOf(raw)
+	}
+	return ""
 }
 
 func capacityReader(name corev1.ResourceName) func(*Template, string) string {
@@ -317,6 +340,9 @@ func (s *Template) complete(arch string) *InvalidError {
 	}
 	if q, ok := s.Capacity[corev1.ResourcePods]; !ok || q.Sign() <= 0 {
 		s.Capacity[corev1.ResourcePods] = *resource.NewQuantity(DefaultMaxPods, resource.DecimalSI)
+	}
+	if s.patchesHash != "" {
+		s.ContentHash = hashOf([]byte(s.ContentHash + s.patchesHash))
 	}
 	if s.Arch == "" {
 		s.Arch = cmp.Or(arch, DefaultArch)

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
 
 // Source identifies the object that a shape was read from.
@@ -67,8 +69,11 @@ type Template struct {
 	Source Source
 	// Template is the infrastructure machine template that machines are cloned from.
 	Template *unstructured.Unstructured
-	// ContentHash is of the template's spec.template.
+	// ContentHash is of the template's spec.template, and of Patches where there are any.
 	ContentHash string
+	// Patches are applied to each infrastructure machine.
+	Patches     patch.List
+	patchesHash string
 	// Bootstrap is the source's own, else the node class's. Without either it isn't defined, and nothing can be launched.
 	Bootstrap Bootstrap
 	// Machine is the MachineDeployment's machine template: its labels, annotations, version and timeouts. It is nil for any
@@ -115,10 +120,17 @@ func (s *Template) Version() string {
 	return s.Machine.Spec.Version
 }
 
-// Revision is <UID>/<generation> of the infrastructure template, or empty if it has none. As long as it is the same, nobody has
+// Revision is <UID>/<generation> of the infrastructure template, and behind it the hash of Patches where there are any: annotations change
+// no generation. It is empty if the template has no UID. As long as it is the same, nobody has
 // changed the template, even if it reads differently: an API server of another version may prefer another version of the kind,
 // or fill in other defaults.
-func (s *Template) Revision() string { return revisionOf(s.Template) }
+func (s *Template) Revision() string {
+	revision := revisionOf(s.Template)
+	if revision != "" && s.patchesHash != "" {
+		revision += "/" + s.patchesHash
+	}
+	return revision
+}
 
 func revisionOf(template *unstructured.Unstructured) string {
 	if template == nil || template.GetUID() == "" || template.GetGeneration() == 0 {
@@ -187,6 +199,21 @@ type Found struct {
 	// BootstrapErr says why the node class's own bootstrap can't be used, although some shapes need it: ErrNoBootstrap, a Forbidden, a
 	// NotFound, or an *informer.UnreadableError. Those shapes have no bootstrap: they exist, but nothing can be launched from them.
 	BootstrapErr error
+}
+
+// Checked returns what was found, where templates that fail a check count as malformed sources.
+func (f *Found) Checked(check func(*Template) error) *Found {
+	checked := *f
+	checked.Shapes, checked.Invalid = nil, slices.Clone(f.Invalid)
+	for i := range f.Shapes {
+		if err := check(&f.Shapes[i]); err != nil {
+			checked.Invalid = append(checked.Invalid, &InvalidError{Source: f.Shapes[i].Source, Problem: err.Error()})
+			continue
+		}
+		checked.Shapes = append(checked.Shapes, f.Shapes[i])
+	}
+	slices.SortFunc(checked.Invalid, func(a, b *InvalidError) int { return a.Source.compare(b.Source) })
+	return &checked
 }
 
 func (f *Found) add(s Template, invalid *InvalidError) {
