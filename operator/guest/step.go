@@ -37,7 +37,7 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 		return scope.Result{}, nil
 	}
 	key := s.ClusterKey()
-	guest, err := c.connect(ctx, key)
+	guest, err := c.connectTo(ctx, s)
 	if err == nil {
 		if since, rest, silent := c.silent(ctx, key); silent {
 			message := c.unanswered(guest.Config.Host, since)
@@ -87,6 +87,15 @@ func (c *Connections) passed(s *scope.Scope, result scope.Result) scope.Result {
 		return scope.Result{RequeueAfter: result.RequeueAfter, Resuming: result.Resuming}
 	}
 	return result
+}
+
+// connectTo is connect, without the connection that stands until the cluster cache notices that its Cluster is gone: closing it wakes nothing, so
+// the counts of a Cluster that was deleted would stay.
+func (c *Connections) connectTo(ctx context.Context, s *scope.Scope) (*scope.Guest, error) {
+	if s.Cluster == nil {
+		return nil, clustercache.ErrClusterNotConnected
+	}
+	return c.connect(ctx, s.ClusterKey())
 }
 
 // connect returns a guest whose connection stands. It makes no request.

@@ -12,13 +12,10 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -223,6 +220,9 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, rival string
 		case err != nil:
 			return &outcome{state: draining, blocked: true, errs: []error{err}}
 		case !reachable:
+			if nodes := lastCount(s); nodes > 0 {
+				return unproven(s, nodes)
+			}
 			return &outcome{state: off}
 		}
 	}
@@ -282,89 +282,6 @@ func (r *Reconciler) keep(ctx context.Context, s *scope.Scope, p pause) *outcome
 	return o
 }
 
-// recordConsent writes on the ControlPlaneComponent whether the control plane consents. One without a record was made before consent was asked
-// for, and goes on; one whose control plane consents since can withdraw it.
-func (r *Reconciler) recordConsent(ctx context.Context, s *scope.Scope) error {
-	if s.Component == nil || s.Component.Annotations[v1beta1.ConsentRecordAnnotation] == v1beta1.ConsentNamed {
-		return nil
-	}
-	named, err := consent.Named(ctx, r.management, s.HostedCluster, s.ClusterKey())
-	if err != nil {
-		return err
-	}
-	record := v1beta1.ConsentAssumed
-	if named {
-		record = v1beta1.ConsentNamed
-	}
-	if s.Component.Annotations[v1beta1.ConsentRecordAnnotation] == record {
-		return nil
-	}
-	before := s.Component.DeepCopy()
-	metav1.SetMetaDataAnnotation(&s.Component.ObjectMeta, v1beta1.ConsentRecordAnnotation, record)
-	if err := r.management.Patch(ctx, s.Component, client.MergeFrom(before), client.FieldOwner(apply.FieldOwner)); err != nil {
-		return fmt.Errorf("recording the consent of %s: %w", s.ClusterKey(), err)
-	}
-	return nil
-}
-
-// claim makes what everything else hangs on: the finalizer, then the ControlPlaneComponent.
-func (r *Reconciler) claim(ctx context.Context, s *scope.Scope, before **v1beta1.HostedCluster) error {
-	hostedCluster := s.HostedCluster
-	if !holds(hostedCluster) {
-		if err := r.patchFinalizer(ctx, hostedCluster, controllerutil.AddFinalizer); err != nil {
-			return fmt.Errorf("adding the finalizer: %w", err)
-		}
-		(*before).ObjectMeta = *hostedCluster.ObjectMeta.DeepCopy()
-	}
-
-	component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{
-		Namespace: s.ControlPlaneNamespace,
-		Name:      v1beta1.KarpenterComponent,
-		Labels: map[string]string{
-			apply.LabelManagedBy:                apply.FieldOwner,
-			v1beta1.HostedClusterLabel:          hostedCluster.Name,
-			v1beta1.HostedClusterNamespaceLabel: hostedCluster.Namespace,
-			v1beta1.PlatformLabel:               string(s.Profile.Platform),
-		},
-		Annotations: map[string]string{v1beta1.ConsentRecordAnnotation: v1beta1.ConsentNamed},
-	}}
-	if s.Component != nil {
-		component.Annotations[v1beta1.ConsentRecordAnnotation] = s.Component.Annotations[v1beta1.ConsentRecordAnnotation]
-		if labels.SelectorFromSet(component.Labels).Matches(labels.Set(s.Component.Labels)) {
-			return nil // there is nothing else to it; what is in its status belongs to the step
-		}
-		return r.applier.Objects(ctx, r.management, nil, component)
-	}
-	// Created, not applied: of two operators whose HostedClusters come to the same namespace, without seeing each other's, one fails.
-	err := r.management.Create(ctx, component, client.FieldOwner(apply.FieldOwner))
-	if apierrors.IsAlreadyExists(err) {
-		err = r.live.Get(ctx, componentKey(s), component) // the cache may not have seen yet what was just created
-		if err == nil && !ownsComponent(s, component) {
-			if err := r.patchFinalizer(ctx, hostedCluster, controllerutil.RemoveFinalizer); err != nil {
-				return err
-			}
-			(*before).ObjectMeta = *hostedCluster.ObjectMeta.DeepCopy()
-			return fmt.Errorf("namespace %s was taken by HostedCluster %s in the meantime", s.ControlPlaneNamespace, ownerOf(component))
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("creating the ControlPlaneComponent: %w", err)
-	}
-	s.Component = component
-	return nil
-}
-
-// patchFinalizer adds or removes the finalizer, in the API server and in the object.
-func (r *Reconciler) patchFinalizer(ctx context.Context, hostedCluster *v1beta1.HostedCluster, change func(client.Object, string) bool) error {
-	patched := hostedCluster.DeepCopy()
-	change(patched, v1beta1.HostedClusterFinalizer)
-	if err := r.management.Patch(ctx, patched, client.MergeFromWithOptions(hostedCluster, client.MergeFromWithOptimisticLock{})); err != nil {
-		return err
-	}
-	hostedCluster.ObjectMeta = patched.ObjectMeta
-	return nil
-}
-
 // run runs steps until one waits or fails; behind that, only those that run anyway, and the others' observations.
 func (r *Reconciler) run(ctx context.Context, s *scope.Scope, steps []Step, o *outcome) {
 	for _, step := range steps {
@@ -407,24 +324,6 @@ func (r *Reconciler) applyStatus(ctx context.Context, before, after *v1beta1.Hos
 		return client.IgnoreNotFound(err)
 	}
 	r.record(before, after)
-	return nil
-}
-
-func (r *Reconciler) removeFinalizer(ctx context.Context, s *scope.Scope) error {
-	hostedCluster := s.HostedCluster
-	// The cache may be older than the component, and the finalizer is all that guards it.
-	component := &v1beta1.ControlPlaneComponent{}
-	switch err := r.live.Get(ctx, componentKey(s), component); {
-	case err == nil && ownsComponent(s, component):
-		return nil // its deletion wakes the reconciler
-	case client.IgnoreNotFound(err) != nil:
-		return fmt.Errorf("reading the ControlPlaneComponent: %w", err)
-	}
-	before := hostedCluster.DeepCopy()
-	controllerutil.RemoveFinalizer(hostedCluster, v1beta1.HostedClusterFinalizer)
-	if err := r.management.Patch(ctx, hostedCluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return client.IgnoreNotFound(describe("removing the finalizer", err))
-	}
 	return nil
 }
 

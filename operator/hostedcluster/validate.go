@@ -87,7 +87,8 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, rival string)
 	if err != nil {
 		return verdict{}, err
 	}
-	if !consents {
+	// A deleted Cluster takes its annotation along. The operator continues to observe what it made there, so that the counts reach zero.
+	if !consents && (s.Cluster != nil || s.Component == nil) {
 		return invalid(v1beta1.ConsentMissingReason, "%s", consent.Missing(hostedCluster, s.ClusterKey())), nil
 	}
 	if s.Profile != profile {

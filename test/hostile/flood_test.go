@@ -6,15 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/registry"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/payload"
 )
 
 // TestFlood is an admin of a guest whose API server answers every write with a megabyte of other words each time, to fill what the operator
@@ -47,13 +42,7 @@ func TestFlood(t *testing.T) {
 	})
 	serveAs(t, config, label)
 
-	target, err := url.Parse("https://" + hostOf(clusters.Guest.Config.Host))
-	g.Expect(err).NotTo(HaveOccurred())
-	transport, err := rest.TransportFor(clusters.Guest.Config)
-	g.Expect(err).NotTo(HaveOccurred())
-	honest := &httputil.ReverseProxy{
-		Rewrite: func(request *httputil.ProxyRequest) { request.SetURL(target) }, Transport: transport, FlushInterval: -1,
-	}
+	honest := honestGuest(t)
 	var refused atomic.Int64
 	guest := listen(t, true, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
@@ -72,16 +61,7 @@ func TestFlood(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	controlPlane(t, client.ObjectKey{Namespace: "admin-flood", Name: "flood"}, "admin/flood", content)
 
-	images := httptest.NewServer(registry.New())
-	t.Cleanup(images.Close)
-	image, err := payload.Build(payload.Spec{Version: "1.36.3", Components: []payload.ComponentSpec{{
-		Name: "karpenter-clusterapi", Image: "registry.example/karpenter@sha256:" + strings.Repeat("3", 64),
-		Versions: map[string]string{payload.KubernetesVersion: "1.36.3"},
-	}}})
-	g.Expect(err).NotTo(HaveOccurred())
-	tag := strings.TrimPrefix(images.URL, "http://") + "/release:1.36.3"
-	_, err = payload.Push(ctx, tag, image, payload.Options{})
-	g.Expect(err).NotTo(HaveOccurred())
+	tag := servePayload(t)
 	hostedCluster := hosted(t, "admin", "flood", label, func(hostedCluster *v1beta1.HostedCluster) { hostedCluster.Spec.Release.Image = tag })
 
 	t.Run("When a guest floods errors, conditions, status and events should stay short and few", func(t *testing.T) {

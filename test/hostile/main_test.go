@@ -5,19 +5,26 @@ package hostile_test
 import (
 	"context"
 	"encoding/pem"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/registry"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -27,6 +34,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
+	"github.com/autonode-io/autonode/payload"
 )
 
 var clusters scopetest.Clusters
@@ -42,6 +50,12 @@ func serve(t *testing.T, label string) {
 // serveAs does it with a way to the management cluster that a test has made.
 func serveAs(t *testing.T, config *rest.Config, label string) {
 	t.Helper()
+	serveUntil(t, t.Context(), config, label)
+}
+
+// serveUntil ends the operator with a context, if that ends before the test does.
+func serveUntil(t *testing.T, until context.Context, config *rest.Config, label string, changes ...func(*operator.Options)) {
+	t.Helper()
 	g := NewWithT(t)
 	_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
 		scopetest.Definition("cluster.x-k8s.io", "MachineDeployment", "machinedeployments", "v1beta2"),
@@ -55,7 +69,10 @@ func serveAs(t *testing.T, config *rest.Config, label string) {
 		SkipNameValidation: true, GuestConnectRetry: 200 * time.Millisecond, GuestNetworks: "127.0.0.0/8", RegistryNetworks: "127.0.0.0/8",
 		HostedClusterSelector: label, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label,
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	for _, change := range changes {
+		change(&options)
+	}
+	ctx, cancel := context.WithCancel(until)
 	done := make(chan struct{})
 	go func() {
 		err := operator.Run(ctx, config, options)
@@ -89,12 +106,62 @@ func controlPlane(t *testing.T, key client.ObjectKey, hostedCluster string, kube
 	g.Expect(management.Create(ctx, cluster)).To(Succeed())
 	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
 	g.Expect(management.Status().Update(ctx, cluster)).To(Succeed())
-	g.Expect(management.Create(ctx, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name + "-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: key.Name}},
-		Type:       clusterv1.ClusterSecretType,
-		Data:       map[string][]byte{"value": kubeconfig},
-	})).To(Succeed())
+	secret := kubeconfigSecret(key.Namespace, key.Name)
+	secret.Data = map[string][]byte{"value": kubeconfig}
+	g.Expect(management.Create(ctx, secret)).To(Succeed())
 	return cluster
+}
+
+func kubeconfigSecret(namespace, cluster string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: cluster + "-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: cluster}},
+		Type:       clusterv1.ClusterSecretType,
+	}
+}
+
+// servePayload serves a payload and returns its tag.
+func servePayload(t *testing.T) string {
+	t.Helper()
+	g := NewWithT(t)
+	images := httptest.NewServer(registry.New())
+	t.Cleanup(images.Close)
+	image, err := payload.Build(payload.Spec{Version: "1.36.3", Components: []payload.ComponentSpec{{
+		Name: "karpenter-clusterapi", Image: "registry.example/karpenter@sha256:" + strings.Repeat("3", 64),
+		Versions: map[string]string{payload.KubernetesVersion: "1.36.3"},
+	}}})
+	g.Expect(err).NotTo(HaveOccurred())
+	tag := strings.TrimPrefix(images.URL, "http://") + "/release:1.36.3"
+	_, err = payload.Push(t.Context(), tag, image, payload.Options{})
+	g.Expect(err).NotTo(HaveOccurred())
+	return tag
+}
+
+// guestKubeconfig reaches the guest's API server as its administrator.
+func guestKubeconfig(t *testing.T) []byte {
+	t.Helper()
+	config := clusters.Guest.Config
+	content, err := clientcmd.Write(api.Config{
+		CurrentContext: "c",
+		Contexts:       map[string]*api.Context{"c": {Cluster: "c", AuthInfo: "u"}},
+		Clusters:       map[string]*api.Cluster{"c": {Server: "https://" + hostOf(config.Host), CertificateAuthorityData: config.CAData}},
+		AuthInfos:      map[string]*api.AuthInfo{"u": {ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}},
+	})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return content
+}
+
+// honestGuest passes on what is asked of it to the guest's API server.
+func honestGuest(t *testing.T) http.Handler {
+	t.Helper()
+	g := NewWithT(t)
+	target, err := url.Parse("https://" + hostOf(clusters.Guest.Config.Host))
+	g.Expect(err).NotTo(HaveOccurred())
+	transport, err := rest.TransportFor(clusters.Guest.Config)
+	g.Expect(err).NotTo(HaveOccurred())
+	return &httputil.ReverseProxy{
+		Rewrite: func(request *httputil.ProxyRequest) { request.SetURL(target) }, Transport: transport, FlushInterval: -1,
+		ErrorLog: log.New(io.Discard, "", 0),
+	}
 }
 
 // hosted makes a HostedCluster with AutoNode, and has it go without finalizers when the test ends.
