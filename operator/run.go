@@ -43,6 +43,7 @@ import (
 	"github.com/autonode-io/autonode/operator/egress"
 	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/hostedcluster"
+	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/metrics"
 	"github.com/autonode-io/autonode/operator/nodeclass"
 	"github.com/autonode-io/autonode/operator/nodeupgrade"
@@ -177,7 +178,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 // What has to outlive the manager goes on until ended is closed.
 func controllers(ctx context.Context, mgr manager.Manager, options Options, mine part, ended <-chan struct{}) error {
 	management, live := mgr.GetClient(), mgr.GetAPIReader()
-	recorder := mgr.GetEventRecorder(v1beta1.ManagedByOperator)
+	recorder := message.Recorder(mgr.GetEventRecorder(v1beta1.ManagedByOperator), clock.RealClock{})
 	applier := apply.New()
 
 	pullSecrets, err := pullsecret.New(ctx, mgr)
@@ -238,6 +239,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 
 	_, err = hostedcluster.New(ctx, hostedcluster.Config{
 		Manager:  mgr,
+		Recorder: recorder,
 		Shard:    held,
 		Guests:   connections,
 		Applier:  applier,

@@ -72,7 +72,7 @@ func tooMany(limit int, what string) error {
 
 // refuse makes an error for people of why something can't be read; its Reason depends on whether err is about a bound.
 func refuse(err error, format string, args ...any) error {
-	e := &Error{Reason: ReasonPayloadMalformed, Detail: shorten(fmt.Sprintf(format, args...)), Err: err}
+	e := &Error{Reason: ReasonPayloadMalformed, Detail: shorten(fmt.Sprintf(format, quotable(args)...)), Err: err}
 	if errors.Is(err, errTooLarge) {
 		e.Reason = ReasonPayloadTooLarge
 	}

@@ -138,6 +138,8 @@ func specimens() map[string]specimen {
 		"JSON that never ends its lists":          {layers: files(map[string]string{imageReferences: strings.Repeat("[", 1<<20)})},
 		"text that isn't UTF-8 in JSON":           {layers: files(map[string]string{imageReferences: strings.Replace(stream(), "1.36.3", "1.36\xff", 1)})},
 		"a version as long as a book":             {layers: files(map[string]string{releaseMetadata: `{"kind":"cincinnati-metadata-v0","version":"1.0.0-` + strings.Repeat("a", 1<<20) + `"}`})},
+		"a kind as long as a book":                {layers: files(map[string]string{releaseMetadata: `{"kind":"` + strings.Repeat("x", 1<<20) + `"}`})},
+		"a tag's name as long as a book":          {layers: files(map[string]string{imageReferences: strings.ReplaceAll(stream(tag(component, "")), component, strings.Repeat("x", 1<<20))})},
 		"a component's version as long as a book": {layers: files(map[string]string{imageReferences: stream(tag(component, "kubernetes=1.0.0-"+strings.Repeat("a", 1<<20)))})},
 		"a component's image as long as a book":   {layers: files(map[string]string{imageReferences: strings.Replace(stream(tag(component, "")), "registry.example", strings.Repeat("r", 1<<20), 1)})},
 		"text that isn't UTF-8 in YAML":           {layers: beside(func() string { return "kind: \xff\n" })},
@@ -365,7 +367,10 @@ func TestHostile(t *testing.T) {
 				text = anyDigest.ReplaceAllString(strings.ReplaceAll(text, s.host, "registry.example"), "…")
 			} else {
 				text = "release " + release.Version
+				_, missing := release.Component("missing")
+				g.Expect(missing).To(MatchError(Not(MatchRegexp("x{201}"))))
 			}
+			g.Expect(text).NotTo(MatchRegexp("a{201}|r{201}|x{201}"), "a message quotes at most 200 bytes of a payload's words")
 			got[name] = text
 			if !*update {
 				g.Expect(cmp.Diff(want[name], text)).To(BeEmpty())

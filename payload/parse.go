@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -50,7 +51,24 @@ type tagReference struct {
 }
 
 func malformed(format string, args ...any) error {
-	return &Error{Reason: ReasonPayloadMalformed, Detail: shorten(fmt.Sprintf(format, args...))}
+	return &Error{Reason: ReasonPayloadMalformed, Detail: shorten(fmt.Sprintf(format, quotable(args)...))}
+}
+
+// maxQuoted is how many bytes of one text of a payload's a message quotes.
+const maxQuoted = 200
+
+// quotable cuts the arguments of a message that are long: a payload's author chooses how long.
+func quotable(args []any) []any {
+	cut := slices.Clone(args)
+	for i, arg := range cut {
+		if err, ok := arg.(error); ok {
+			arg = err.Error()
+		}
+		if value := reflect.ValueOf(arg); value.Kind() == reflect.String && value.Len() > maxQuoted {
+			cut[i] = strings.ToValidUTF8(value.String()[:maxQuoted], "") + "…"
+		}
+	}
+	return cut
 }
 
 // declaredType returns what a manifest is, when the registry and the manifest agree on it. What they disagree on could

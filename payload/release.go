@@ -76,7 +76,7 @@ func enumerate(names []string, limit int) string {
 		return "none"
 	}
 	if len(names) > limit {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:limit], ", "), len(names)-limit)
+		return fmt.Sprintf("%s and %d more", enumerate(names[:limit], limit), len(names)-limit)
 	}
-	return strings.Join(names, ", ")
+	return fmt.Sprint(quotable([]any{strings.Join(names, ", ")})...)
 }

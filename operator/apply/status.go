@@ -14,6 +14,8 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/autonode-io/autonode/operator/message"
 )
 
 // conditionsField is the list in a status that several writers share, by the conditions' types.
@@ -47,6 +49,7 @@ func Status(ctx context.Context, cluster client.Client, obj client.Object, owned
 	}
 	wanted := owned.of(statusOf(content))
 	pruneNulls(wanted)
+	bound(wanted)
 
 	applied := &unstructured.Unstructured{Object: map[string]any{"status": wanted}}
 	applied.SetGroupVersionKind(gvk)
@@ -122,6 +125,16 @@ func setConditions(status, of map[string]any, keep func(conditionType string) bo
 		return
 	}
 	status[conditionsField] = kept
+}
+
+// bound cuts the messages of conditions, which quote guests and registries. Every condition that the operator writes passes here.
+func bound(status map[string]any) {
+	for _, condition := range conditionsOf(status) {
+		fields, _ := condition.(map[string]any)
+		if text, ok := fields["message"].(string); ok {
+			fields["message"] = message.Cut(text)
+		}
+	}
 }
 
 func conditionsOf(status map[string]any) []any {

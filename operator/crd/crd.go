@@ -20,6 +20,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -177,7 +178,7 @@ func refused(live *apiextensionsv1.CustomResourceDefinition) string {
 	}
 	for _, condition := range live.Status.Conditions {
 		if condition.Type == apiextensionsv1.NamesAccepted && condition.Status == apiextensionsv1.ConditionFalse && condition.Message != "" {
-			return fmt.Sprintf("CustomResourceDefinition %s in the guest: %s", live.Name, condition.Message)
+			return fmt.Sprintf("CustomResourceDefinition %s in the guest: %s", live.Name, message.Quote(condition.Message))
 		}
 	}
 	return ""
@@ -226,7 +227,7 @@ func storedBeyond(live, desired *apiextensionsv1.CustomResourceDefinition) strin
 		return ""
 	}
 	return fmt.Sprintf("CustomResourceDefinition %s in the guest stores %s, which the payload doesn't define; choose a payload that does",
-		desired.Name, strings.Join(sets.List(unknown), ", "))
+		desired.Name, message.Quote(strings.Join(sets.List(unknown), ", ")))
 }
 
 func versionNames(definition *apiextensionsv1.CustomResourceDefinition) sets.Set[string] {

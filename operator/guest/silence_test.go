@@ -114,4 +114,20 @@ func TestQuoting(t *testing.T) {
 		g.Expect(len(err.Error())).To(BeNumerically("<=", 210))
 		g.Expect(err.Error()).To(HavePrefix(`"\x1b[2Jxxx`))
 	})
+
+	t.Run("When a guest says much instead of its version, no more than the beginning of it should be passed on, escaped", func(t *testing.T) {
+		flood := "\x1b[2J" + strings.Repeat("x", 1<<20)
+		for what, answer := range map[string]func() (string, error){
+			"an error":          func() (string, error) { return "", errors.New(flood) },
+			"a long version":    func() (string, error) { return "v1.36.3-" + flood, nil },
+			"control sequences": func() (string, error) { return "v1.36.3-\x1b[2J", nil },
+		} {
+			g := NewWithT(t)
+			versions := NewVersions(nil, func(context.Context, *rest.Config) (string, error) { return answer() })
+			_, err := versions.Server(t.Context(), &scope.Scope{HostedCluster: &v1beta1.HostedCluster{}, Guest: &scope.Guest{}}, nil)
+			g.Expect(err).To(MatchError(ContainSubstring(`\x1b[2J`)), what)
+			g.Expect(strings.Count(err.Error(), "x")).To(BeNumerically("<=", 200), what)
+			g.Expect(err.Error()).NotTo(ContainSubstring("\x1b"), what)
+		}
+	})
 }

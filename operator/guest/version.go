@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
 
+	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -26,6 +27,9 @@ type Versions struct {
 	ask   func(ctx context.Context, guest *rest.Config) (string, error)
 	known *lru.Cache // of serverVersion by the HostedCluster's UID
 }
+
+// maxVersion is the longest version that an API server may report, in bytes: it becomes part of messages.
+const maxVersion = 128
 
 // serverVersion is what an API server said about itself.
 type serverVersion struct {
@@ -55,7 +59,10 @@ func (v *Versions) Server(ctx context.Context, s *scope.Scope, stale func(known 
 	}
 	answer, err := v.ask(ctx, s.Guest.Config)
 	if err != nil {
-		return "", fmt.Errorf("asking the guest's API server for its version: %w", err)
+		return "", fmt.Errorf("asking the guest's API server for its version: %w", message.Error(err))
+	}
+	if quoted := message.Quote(answer); len(answer) > maxVersion || quoted != answer {
+		return "", fmt.Errorf("the guest's API server reports version %s, which isn't one", message.Quoted(answer))
 	}
 	now := serverVersion{version: PlainVersion(answer), asked: v.clock.Now()}
 	v.known.Add(uid, now)

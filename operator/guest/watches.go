@@ -34,6 +34,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -250,7 +251,7 @@ func (c *Connections) watch(ctx context.Context, key client.ObjectKey, s *scope.
 			}
 		}
 		if err := c.clusters.Watch(ctx, key, watch); err != nil {
-			return false, fmt.Errorf("watching %T in the guest: %w", kind.object, err)
+			return false, fmt.Errorf("watching %T in the guest: %w", kind.object, message.Error(err))
 		}
 		w.names.Insert(watch.Name())
 	}
@@ -265,7 +266,7 @@ func (c *Connections) watch(ctx context.Context, key client.ObjectKey, s *scope.
 			continue
 		}
 		if err := c.clusters.Watch(ctx, key, watch); err != nil {
-			return false, fmt.Errorf("watching %T in the guest: %w", other.Object, err)
+			return false, fmt.Errorf("watching %T in the guest: %w", other.Object, message.Error(err))
 		}
 		w.names.Insert(watch.Name(), indexed)
 	}

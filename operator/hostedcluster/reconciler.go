@@ -54,6 +54,8 @@ type Guests interface {
 type Config struct {
 	// Manager of the management cluster.
 	Manager manager.Manager
+	// Recorder writes events on HostedClusters.
+	Recorder events.EventRecorder
 	// Shard says which HostedClusters are this operator's.
 	Shard *shard.Shard
 	// Applier writes the ControlPlaneComponent.

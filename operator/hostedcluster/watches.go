@@ -50,7 +50,7 @@ func New(ctx context.Context, config Config) (*Reconciler, error) {
 		disabled:   config.Disabled,
 		paused:     config.Paused,
 		profiles:   config.Profiles,
-		recorder:   mgr.GetEventRecorder(v1beta1.ManagedByOperator),
+		recorder:   config.Recorder,
 		clock:      config.Clock,
 		guests:     config.Guests,
 

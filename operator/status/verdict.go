@@ -14,6 +14,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -116,8 +117,8 @@ func (i inventory) limit(outdated, sizes map[string]int, clk clock.Clock) string
 	case tightest == "":
 		return ""
 	case allowed == 0:
-		return fmt.Sprintf("NodePool %q allows no disruption now", tightest)
+		return fmt.Sprintf("NodePool %s allows no disruption now", message.Quoted(tightest))
 	default:
-		return fmt.Sprintf("NodePool %q allows %d %s at a time", tightest, allowed, english.PluralWord(allowed, "disruption", "disruptions"))
+		return fmt.Sprintf("NodePool %s allows %d %s at a time", message.Quoted(tightest), allowed, english.PluralWord(allowed, "disruption", "disruptions"))
 	}
 }

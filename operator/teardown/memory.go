@@ -13,6 +13,7 @@ import (
 
 	"github.com/dustin/go-humanize/english"
 
+	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -82,5 +83,5 @@ func (m *memory) holds(claims []karpv1.NodeClaim) string {
 	if !slices.ContainsFunc(claims, func(claim karpv1.NodeClaim) bool { return claim.Name == m.held.claim }) {
 		return ""
 	}
-	return fmt.Sprintf("NodeClaim %s waits for %s", m.held.claim, m.held.why)
+	return fmt.Sprintf("NodeClaim %s waits for %s", message.Quote(m.held.claim), message.Quote(m.held.why))
 }

@@ -39,7 +39,7 @@ import (
 
 var clusters scopetest.Clusters
 
-func TestMain(m *testing.M) { os.Exit(scopetest.Run(m, &clusters)) }
+func TestMain(m *testing.M) { os.Exit(written.verdict(scopetest.Run(m, &clusters))) }
 
 // serve runs an operator until the test ends. It looks after the HostedClusters that have the label.
 func serve(t *testing.T, label string) {
@@ -65,6 +65,7 @@ func serveUntil(t *testing.T, until context.Context, config *rest.Config, label 
 		scopetest.Definition("bootstrap.cluster.x-k8s.io", "KubeadmConfigTemplate", "kubeadmconfigtemplates", "v1beta2"),
 	}})
 	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(written.start(clusters.Management.Config)).To(Succeed())
 	options := operator.Options{
 		SkipNameValidation: true, GuestConnectRetry: 200 * time.Millisecond, GuestNetworks: "127.0.0.0/8", RegistryNetworks: "127.0.0.0/8",
 		HostedClusterSelector: label, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label,

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package message
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
+)
+
+const (
+	// eventsAtOnce is the burst of one object, eventEvery the interval after it. An upgrade of a hosted cluster writes fewer than ten.
+	eventsAtOnce = 50
+	eventEvery   = 30 * time.Second
+	// recordedObjects is how many objects have a rate limiter, the least recently used replaced first.
+	recordedObjects = 1 << 14
+)
+
+// Recorder bounds the note of each event, and the rate of each object's events. client-go's recorder merges events with the same object, reason
+// and action into a series, whatever their notes; a tenant who makes a condition alternate between reasons gets past that.
+func Recorder(recorder events.EventRecorder, clk clock.PassiveClock) events.EventRecorder {
+	return &bounded{EventRecorder: recorder, clock: clk, limiters: lru.New(recordedObjects)}
+}
+
+type bounded struct {
+	events.EventRecorder
+	clock clock.PassiveClock
+
+	mu       sync.Mutex
+	limiters *lru.Cache // of *rate.Limiter, by the object's UID
+}
+
+// Eventf implements events.EventRecorder.
+func (b *bounded) Eventf(regarding, related runtime.Object, eventType, reason, action, note string, args ...any) {
+	if object, err := meta.Accessor(regarding); err == nil && !b.limiter(object.GetUID()).AllowN(b.clock.Now(), 1) {
+		return // the condition says the same
+	}
+	b.EventRecorder.Eventf(regarding, related, eventType, reason, action, "%s", Cut(fmt.Sprintf(note, args...)))
+}
+
+func (b *bounded) limiter(uid types.UID) *rate.Limiter {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if known, ok := b.limiters.Get(uid); ok {
+		if limiter, ok := known.(*rate.Limiter); ok {
+			return limiter
+		}
+	}
+	limiter := rate.NewLimiter(rate.Every(eventEvery), eventsAtOnce)
+	b.limiters.Add(uid, limiter)
+	return limiter
+}
