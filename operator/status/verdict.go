@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/dustin/go-humanize/english"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-
-	"github.com/dustin/go-humanize/english"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/guest"

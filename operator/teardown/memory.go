@@ -8,10 +8,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-
-	"github.com/dustin/go-humanize/english"
 
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
@@ -14,8 +15,6 @@ import (
 	"k8s.io/utils/lru"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/dustin/go-humanize/english"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
