@@ -92,6 +92,8 @@ type Options struct {
 	RegistryNetworks string
 	// RegistryCAFile has PEM certificates of authorities that registries are trusted by beside the system's; empty for none.
 	RegistryCAFile string
+	// Karpenter is what the platform sets for every Karpenter.
+	Karpenter component.Settings
 	// GuestConnectRetry is how long to wait after a guest couldn't be reached.
 	GuestConnectRetry time.Duration
 
@@ -224,7 +226,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 		Clock: clock.RealClock{}, TokenLifetime: options.GuestTokenLifetime,
 	})
 	operand := component.New(component.Config{
-		Management: management, Applier: applier, Recorder: recorder, PullSecrets: pullSecrets,
+		Management: management, Applier: applier, Recorder: recorder, PullSecrets: pullSecrets, Settings: options.Karpenter,
 	})
 	counts := status.New(status.Config{Versions: versions})
 	held := shard.New(shard.Config{Management: management, Live: live, Selector: mine.selector, Lease: mine.holder, Released: connections.Release})

@@ -20,6 +20,7 @@ import (
 
 	"github.com/autonode-io/autonode/operator"
 	"github.com/autonode-io/autonode/operator/access"
+	"github.com/autonode-io/autonode/operator/component"
 	"github.com/autonode-io/autonode/operator/egress"
 	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/message"
@@ -46,7 +47,7 @@ func main() {
 
 func command() *cobra.Command {
 	options := operator.Options{}
-	var logLevel, logFormat string
+	var logLevel, logFormat, karpenterSettings string
 	cmd := &cobra.Command{
 		Use:   "autonode-operator",
 		Short: "Run Karpenter for hosted clusters",
@@ -68,6 +69,12 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := setLogger(logLevel, logFormat); err != nil {
 				return err
+			}
+			if karpenterSettings != "" {
+				var err error
+				if options.Karpenter, err = component.ReadSettings(karpenterSettings); err != nil {
+					return fmt.Errorf("--karpenter-settings: %w", err)
+				}
 			}
 			return run(cmd.Context(), options)
 		},
@@ -92,6 +99,8 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
 			"and the management API server's own only if it is listed by itself, such as 10.96.0.1/32")
 	flags.StringVar(&options.TemplateGroups, "template-groups", clusterapi.DefaultGroups,
 		"API groups that machine and bootstrap templates may be of; Karpenter gets a Role for the kinds that a HostedCluster names")
+	flags.StringVar(&karpenterSettings, "karpenter-settings", "",
+		"YAML file with resources, scheduling, feature gates and rate limits for the Karpenter of every hosted cluster; it is read at the start")
 	flags.StringVar(&options.RegistryNetworks, "registry-networks", "",
 		"networks, beside public ones, that registries, mirrors, token servers and what they redirect to may be in, such as 10.0.0.0/8")
 	flags.StringVar(&options.RegistryCAFile, "registry-ca-file", "",

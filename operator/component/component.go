@@ -50,6 +50,8 @@ type Config struct {
 	Recorder   events.EventRecorder
 	// PullSecrets are what Karpenter's image is pulled with.
 	PullSecrets PullSecrets
+	// Settings of every Karpenter.
+	Settings Settings
 }
 
 // Component is the step that runs Karpenter.
@@ -129,6 +131,7 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 		PayloadVersion: s.Karpenter.Versions[payload.KubernetesVersion],
 		PullSecret:     secret,
 		Monitoring:     monitoring,
+		Settings:       c.Settings,
 	})
 	if err != nil {
 		return scope.Result{}, fmt.Errorf("rendering Karpenter: %w", err)

@@ -45,6 +45,8 @@ type Input struct {
 	PullSecret *corev1.Secret
 	// Monitoring says that the management cluster serves PodMonitors.
 	Monitoring bool
+	// Settings of the platform.
+	Settings Settings
 }
 
 // render returns everything that makes Karpenter up in the control-plane namespace, in the order in which it is applied.
@@ -167,6 +169,7 @@ func (in Input) adaptDeployment(ctx context.Context, deployment *appsv1.Deployme
 	}
 	pod.Containers[0].Image = in.Image
 	pod.ImagePullSecrets = in.imagePullSecrets()
+	in.Settings.adapt(deployment)
 	if err := in.Profile.AdaptDeployment(ctx, in.Input, deployment); err != nil {
 		return err
 	}

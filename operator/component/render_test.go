@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -123,6 +124,23 @@ func TestRender(t *testing.T) {
 				in.PullSecret = &corev1.Secret{
 					ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "pull-secret"},
 					Data:       map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{}}`), "other": []byte("stays")},
+				}
+			},
+		}, {
+			name: "When the platform has settings for Karpenter, it should run with them", golden: "settings",
+			change: func(in *Input) {
+				in.Settings = Settings{
+					Resources: corev1.ResourceRequirements{
+						Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")},
+						Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
+					},
+					NodeSelector:      map[string]string{"role": "control-planes"},
+					Tolerations:       []corev1.Toleration{{Key: "control-planes", Operator: corev1.TolerationOpExists}},
+					PriorityClassName: "hosted-control-plane",
+					LogLevel:          "debug",
+					FeatureGates:      map[string]bool{"SpotToSpotConsolidation": true, "NodeRepair": false},
+					KubeClientQPS:     500, KubeClientBurst: 1000,
+					BatchIdleDuration: metav1.Duration{Duration: 500 * time.Millisecond},
 				}
 			},
 		}, {

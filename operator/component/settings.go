@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package component
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/yaml"
+)
+
+// Settings are what a platform sets for the Karpenter of every hosted cluster. They are no part of a HostedCluster: its author could take other
+// control planes' room with them.
+type Settings struct {
+	// Resources of Karpenter's container. Each that is named replaces the default's.
+	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+	// NodeSelector, Tolerations and PriorityClassName of Karpenter's pods.
+	NodeSelector      map[string]string   `json:"nodeSelector,omitempty"`
+	Tolerations       []corev1.Toleration `json:"tolerations,omitempty"`
+	PriorityClassName string              `json:"priorityClassName,omitempty"`
+	// LogLevel is debug, info or error.
+	LogLevel string `json:"logLevel,omitempty"`
+	// FeatureGates of Karpenter core, of those in featureGates. The others keep AutoNode's defaults.
+	FeatureGates map[string]bool `json:"featureGates,omitempty"`
+	// KubeClientQPS and KubeClientBurst bound Karpenter's requests to the guest's API server, per second; zero leaves Karpenter's own, 200 and 300.
+	KubeClientQPS   int32 `json:"kubeClientQPS,omitempty"`
+	KubeClientBurst int32 `json:"kubeClientBurst,omitempty"`
+	// BatchIdleDuration and BatchMaxDuration are Karpenter's batching windows; zero leaves Karpenter's own, 1s and 10s.
+	BatchIdleDuration metav1.Duration `json:"batchIdleDuration,omitempty"`
+	BatchMaxDuration  metav1.Duration `json:"batchMaxDuration,omitempty"`
+}
+
+const (
+	// maxSettings bounds the file, in bytes.
+	maxSettings = 64 << 10
+	// maxBatch is the longest batching window: pods wait for as long.
+	maxBatch = 5 * time.Minute
+
+	featureGatesVariable = "FEATURE_GATES"
+	// defaultCPURequests is what Karpenter assumes of its CPU, in millicores, and scales its workers by.
+	defaultCPURequests = 1000
+)
+
+var (
+	logLevels = []string{"debug", "info", "error"}
+	// featureGates may be set. CapacityBuffer isn't among them: it needs a CRD and rights that AutoNode doesn't install.
+	featureGates = []string{"NodeOverlay", "NodeRepair", "ReservedCapacity", "SpotToSpotConsolidation", "StaticCapacity"}
+	resources    = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceEphemeralStorage, corev1.ResourceMemory}
+)
+
+// ReadSettings reads a YAML file of Settings. A field that is unknown or makes no sense is an error, which says what is allowed.
+func ReadSettings(path string) (Settings, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return Settings{}, err
+	}
+	if len(content) > maxSettings {
+		return Settings{}, fmt.Errorf("%s: %d bytes exceed the limit of %d", path, len(content), maxSettings)
+	}
+	settings := Settings{}
+	if err := yaml.UnmarshalStrict(content, &settings); err != nil {
+		return Settings{}, fmt.Errorf("%s: %w", path, err)
+	}
+	if err := settings.validate(); err != nil {
+		return Settings{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return settings, nil
+}
+
+func (s Settings) validate() error {
+	var problems []error
+	report := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+
+	if len(s.Resources.Claims) > 0 {
+		report("resources.claims: not supported")
+	}
+	for where, list := range map[string]corev1.ResourceList{"requests": s.Resources.Requests, "limits": s.Resources.Limits} {
+		for name, quantity := range list {
+			switch {
+			case !slices.Contains(resources, name):
+				report("resources.%s: %q is not one of %s", where, name, joined(resources))
+			case quantity.Sign() <= 0:
+				report("resources.%s.%s: %s is not more than 0", where, name, quantity.String())
+			}
+		}
+	}
+	for name, limit := range s.Resources.Limits {
+		if request, ok := s.Resources.Requests[name]; ok && request.Cmp(limit) > 0 {
+			report("resources.requests.%s: %s is more than the limit %s", name, request.String(), limit.String())
+		}
+	}
+	if s.PriorityClassName != "" {
+		for _, problem := range validation.IsDNS1123Subdomain(s.PriorityClassName) {
+			report("priorityClassName: %q: %s", s.PriorityClassName, problem)
+		}
+	}
+	for key, value := range s.NodeSelector {
+		for _, problem := range slices.Concat(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)) {
+			report("nodeSelector: %s=%s: %s", key, value, problem)
+		}
+	}
+	if s.LogLevel != "" && !slices.Contains(logLevels, s.LogLevel) {
+		report("logLevel: %q is not one of %s", s.LogLevel, joined(logLevels))
+	}
+	for gate := range s.FeatureGates {
+		if !slices.Contains(featureGates, gate) {
+			report("featureGates: %q is not one of %s", gate, joined(featureGates))
+		}
+	}
+	if s.KubeClientQPS < 0 || s.KubeClientBurst < 0 {
+		report("kubeClientQPS and kubeClientBurst: %d and %d have to be more than 0", s.KubeClientQPS, s.KubeClientBurst)
+	}
+	if s.KubeClientBurst > 0 && s.KubeClientBurst < s.KubeClientQPS {
+		report("kubeClientBurst: %d is less than kubeClientQPS, %d", s.KubeClientBurst, s.KubeClientQPS)
+	}
+	for field, window := range map[string]time.Duration{"batchIdleDuration": s.BatchIdleDuration.Duration, "batchMaxDuration": s.BatchMaxDuration.Duration} {
+		if window < 0 || window > maxBatch {
+			report("%s: %s is not between 0s and %s", field, window, maxBatch)
+		}
+	}
+	if idle, most := s.BatchIdleDuration.Duration, s.BatchMaxDuration.Duration; most > 0 && idle > most {
+		report("batchIdleDuration: %s is longer than batchMaxDuration, %s", idle, most)
+	}
+	slices.SortFunc(problems, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
+	return errors.Join(problems...)
+}
+
+// adapt writes the settings into Karpenter's Deployment, which has one container.
+func (s Settings) adapt(deployment *appsv1.Deployment) {
+	pod := &deployment.Spec.Template.Spec
+	container := &pod.Containers[0]
+	for _, list := range []struct {
+		into *corev1.ResourceList
+		from corev1.ResourceList
+	}{{&container.Resources.Requests, s.Resources.Requests}, {&container.Resources.Limits, s.Resources.Limits}} {
+		for name, quantity := range list.from {
+			if *list.into == nil {
+				*list.into = corev1.ResourceList{}
+			}
+			(*list.into)[name] = quantity
+		}
+	}
+	// A limit alone is a request as well, and may be less than the default's.
+	for name, limit := range container.Resources.Limits {
+		if request, ok := container.Resources.Requests[name]; ok && request.Cmp(limit) > 0 {
+			container.Resources.Requests[name] = limit
+		}
+	}
+	for key, value := range s.NodeSelector {
+		if pod.NodeSelector == nil {
+			pod.NodeSelector = map[string]string{}
+		}
+		pod.NodeSelector[key] = value
+	}
+	pod.Tolerations = append(pod.Tolerations, s.Tolerations...)
+	if s.PriorityClassName != "" {
+		pod.PriorityClassName = s.PriorityClassName
+	}
+	for _, variable := range s.variables(container) {
+		i := slices.IndexFunc(container.Env, func(v corev1.EnvVar) bool { return v.Name == variable.Name })
+		if i < 0 {
+			container.Env = append(container.Env, variable)
+		} else {
+			container.Env[i] = variable
+		}
+	}
+}
+
+// variables are the environment that Karpenter core reads its options from (pkg/operator/options).
+func (s Settings) variables(container *corev1.Container) []corev1.EnvVar {
+	var variables []corev1.EnvVar
+	set := func(name, value string, wanted bool) {
+		if wanted {
+			variables = append(variables, corev1.EnvVar{Name: name, Value: value})
+		}
+	}
+	set("LOG_LEVEL", s.LogLevel, s.LogLevel != "")
+	set("KUBE_CLIENT_QPS", strconv.Itoa(int(s.KubeClientQPS)), s.KubeClientQPS > 0)
+	set("KUBE_CLIENT_BURST", strconv.Itoa(int(s.KubeClientBurst)), s.KubeClientBurst > 0)
+	set("BATCH_IDLE_DURATION", s.BatchIdleDuration.Duration.String(), s.BatchIdleDuration.Duration > 0)
+	set("BATCH_MAX_DURATION", s.BatchMaxDuration.Duration.String(), s.BatchMaxDuration.Duration > 0)
+	// More workers where there is more CPU; not fewer, since a request isn't a limit.
+	cpu := s.Resources.Requests[corev1.ResourceCPU]
+	set("CPU_REQUESTS", strconv.FormatInt(cpu.MilliValue(), 10), cpu.MilliValue() > defaultCPURequests)
+	memory := s.Resources.Limits[corev1.ResourceMemory]
+	set("MEMORY_LIMIT", strconv.FormatInt(memory.Value(), 10), !memory.IsZero())
+
+	gates := map[string]string{}
+	for _, variable := range container.Env {
+		if variable.Name == featureGatesVariable {
+			for pair := range strings.SplitSeq(variable.Value, ",") {
+				gate, value, _ := strings.Cut(pair, "=")
+				gates[gate] = value
+			}
+		}
+	}
+	for gate, on := range s.FeatureGates {
+		gates[gate] = strconv.FormatBool(on)
+	}
+	pairs := make([]string, 0, len(gates))
+	for _, gate := range slices.Sorted(maps.Keys(gates)) {
+		pairs = append(pairs, gate+"="+gates[gate])
+	}
+	set(featureGatesVariable, strings.Join(pairs, ","), len(s.FeatureGates) > 0)
+	return variables
+}
+
+func joined[T ~string](items []T) string {
+	texts := make([]string, 0, len(items))
+	for _, item := range items {
+		texts = append(texts, string(item))
+	}
+	return strings.Join(texts, ", ")
+}

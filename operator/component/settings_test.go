@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package component
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	karpoptions "sigs.k8s.io/karpenter/pkg/operator/options"
+)
+
+func TestReadSettings(t *testing.T) {
+	read := func(t *testing.T, content string) (Settings, error) {
+		t.Helper()
+		path := filepath.Join(t.TempDir(), "settings.yaml")
+		NewWithT(t).Expect(os.WriteFile(path, []byte(content), 0o600)).To(Succeed())
+		return ReadSettings(path)
+	}
+	for name, test := range map[string]struct{ content, want string }{
+		"a field is unknown":                  {"resource: {}", `unknown field "resource"`},
+		"a quantity is none":                  {"resources: {requests: {cpu: much}}", "quantities must match"},
+		"a resource is none of a container's": {"resources: {requests: {pods: 1}}", `resources.requests: "pods" is not one of cpu, ephemeral-storage, memory`},
+		"a resource is nothing":               {"resources: {limits: {cpu: 0}}", "resources.limits.cpu: 0 is not more than 0"},
+		"a resource is claimed":               {"resources: {claims: [{name: gpu}]}", "resources.claims: not supported"},
+		"a request exceeds its limit":         {"resources: {requests: {cpu: 2}, limits: {cpu: 1}}", "resources.requests.cpu: 2 is more than the limit 1"},
+		"a priority class has no name of one": {"priorityClassName: A/B", `priorityClassName: "A/B"`},
+		"a node label has no value of one":    {"nodeSelector: {role: a b}", "nodeSelector: role=a b"},
+		"a log level is unknown":              {"logLevel: trace", `logLevel: "trace" is not one of debug, info, error`},
+		"a feature gate isn't for platforms":  {"featureGates: {CapacityBuffer: true}", `featureGates: "CapacityBuffer" is not one of NodeOverlay, NodeRepair`},
+		"a rate is negative":                  {"kubeClientQPS: -1", "kubeClientQPS and kubeClientBurst: -1 and 0 have to be more than 0"},
+		"a burst is less than the rate":       {"{kubeClientQPS: 10, kubeClientBurst: 5}", "kubeClientBurst: 5 is less than kubeClientQPS, 10"},
+		"a window is long":                    {"batchMaxDuration: 1h", "batchMaxDuration: 1h0m0s is not between 0s and 5m0s"},
+		"a window is longer than the longest": {"{batchIdleDuration: 20s, batchMaxDuration: 10s}", "batchIdleDuration: 20s is longer than batchMaxDuration, 10s"},
+		"the file is large":                   {"#" + strings.Repeat("x", maxSettings), "exceed the limit of 65536"},
+	} {
+		t.Run("When "+name+", it should say so", func(t *testing.T) {
+			_, err := read(t, test.content)
+			NewWithT(t).Expect(err).To(MatchError(And(ContainSubstring("settings.yaml"), ContainSubstring(test.want))))
+		})
+	}
+
+	t.Run("When several fields make no sense, it should name each", func(t *testing.T) {
+		_, err := read(t, "{logLevel: trace, kubeClientQPS: -1}")
+		NewWithT(t).Expect(err).To(MatchError(And(ContainSubstring("logLevel"), ContainSubstring("kubeClientQPS"))))
+	})
+	t.Run("When there is no file, it should say so", func(t *testing.T) {
+		_, err := ReadSettings(filepath.Join(t.TempDir(), "none"))
+		NewWithT(t).Expect(err).To(MatchError(os.ErrNotExist))
+	})
+	t.Run("When the file is empty, it should change nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		settings, err := read(t, "")
+		g.Expect(err).NotTo(HaveOccurred())
+		deployment := &appsv1.Deployment{}
+		deployment.Spec.Template.Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{{Name: featureGatesVariable, Value: "NodeRepair=true"}}}}
+		before := deployment.DeepCopy()
+		settings.adapt(deployment)
+		g.Expect(deployment).To(Equal(before))
+	})
+}
+
+func TestSettings(t *testing.T) {
+	adapted := func(settings Settings) corev1.Container {
+		deployment := &appsv1.Deployment{}
+		deployment.Spec.Template.Spec.Containers = []corev1.Container{{
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")}},
+		}}
+		settings.adapt(deployment)
+		return deployment.Spec.Template.Spec.Containers[0]
+	}
+	limited := func(name corev1.ResourceName, quantity string) Settings {
+		return Settings{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{name: resource.MustParse(quantity)}}}
+	}
+
+	t.Run("When a limit is less than the default request, it should lower the request", func(t *testing.T) {
+		memory := adapted(limited(corev1.ResourceMemory, "128Mi")).Resources.Requests[corev1.ResourceMemory]
+		NewWithT(t).Expect(memory.String()).To(Equal("128Mi"))
+	})
+	t.Run("When Karpenter may use less than a CPU, it should have its usual number of workers", func(t *testing.T) {
+		settings := Settings{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("200m")}}}
+		NewWithT(t).Expect(adapted(settings).Env).To(BeEmpty())
+	})
+	t.Run("When feature gates may be set, Karpenter should have each", func(t *testing.T) {
+		g := NewWithT(t)
+		for _, gate := range featureGates {
+			for _, on := range []bool{true, false} {
+				gates, err := karpoptions.ParseFeatureGates(gate + "=" + map[bool]string{true: "true", false: "false"}[on])
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(gates).To(HaveField(gate, on))
+			}
+		}
+	})
+}
