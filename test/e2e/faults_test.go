@@ -3,7 +3,9 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -166,6 +168,20 @@ func writesDeployment(request *http.Request) bool {
 	return ofOperator(request) && request.Method == http.MethodPatch && strings.Contains(request.URL.Path, "/deployments/")
 }
 
+// upgradesDeployment are those of the upgraded payload. A reconciliation that began before the upgrade may still apply the old one: an operator
+// applies every object once after it has started.
+func upgradesDeployment(request *http.Request) bool {
+	if !writesDeployment(request) {
+		return false
+	}
+	body, err := io.ReadAll(request.Body)
+	if err != nil {
+		return false // the operator ended; what is left of the request fails
+	}
+	request.Body = io.NopCloser(bytes.NewReader(body))
+	return bytes.Contains(body, []byte("--node-version="+upgradedRelease))
+}
+
 // upgradeTo asks for a payload.
 func (c *cluster) upgradeTo(t *testing.T, release string) {
 	t.Helper()
@@ -205,7 +221,7 @@ func (f *faults) registryAway(t *testing.T) {
 
 	t.Run("When the registry goes away in the middle of an upgrade, it should say what can't be pulled, and what runs should go on", func(t *testing.T) {
 		g := NewWithT(t)
-		hold := fault.NewHold(writesDeployment)
+		hold := fault.NewHold(upgradesDeployment)
 		f.managementProxy.Use(hold.Fault)
 		defer f.managementProxy.Use(nil)
 		f.upgradeTo(t, upgradedRelease)
