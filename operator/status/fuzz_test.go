@@ -14,7 +14,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// FuzzVersions has a guest's admin write any version into nodes and node classes.
+// FuzzVersions passes any version as that of nodes and node classes, which a guest's admin writes.
 func FuzzVersions(f *testing.F) {
 	for _, v := range []string{"", "v1.36.3", "1.36.3", "1.36.3+build", "1.36.3-rc.1", "v", "1.99999999999999999999.0", "\x00", "others", "unknown", "1.36"} {
 		f.Add(v, "1.36.3", "1.36.2", "general")

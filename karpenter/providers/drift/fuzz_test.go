@@ -10,7 +10,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// FuzzNodeClass has a guest's admin write any node class, past the CRD's schema, which that admin may change.
+// FuzzNodeClass passes any node class, past the schema: a guest's admin may change the CustomResourceDefinition.
 func FuzzNodeClass(f *testing.F) {
 	for _, content := range []string{
 		"{}", `{"spec":{"version":"v1.36.3"}}`,
