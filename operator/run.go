@@ -84,6 +84,8 @@ type Options struct {
 	// GuestNetworks are the networks, beside public ones, that guests' API servers may be in, comma-separated; empty for none. The
 	// management cluster's API server is no guest unless its address is listed as a network of one, such as 10.96.0.1/32.
 	GuestNetworks string
+	// GuestBudget bounds what each guest may send; zero is egress.Budget's default.
+	GuestBudget egress.Budget
 	// TemplateGroups are the API groups that templates of machines and of their bootstrap may be of, comma-separated; empty is
 	// clusterapi.DefaultGroups.
 	TemplateGroups string
@@ -198,7 +200,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	requests := csr.New(csr.Config{Management: management, Live: live, Recorder: recorder, Profiles: profiles})
 	connections, err := guest.New(ctx, guest.Config{
 		Manager: mgr, ConnectRetry: options.GuestConnectRetry, Timeout: options.GuestTimeout, Watches: []guest.Watch{requests.Watch()},
-		Holder: shard.Identity(mine.holder), Egress: guestAddresses, Ended: ended,
+		Holder: shard.Identity(mine.holder), Egress: guestAddresses, Budget: options.GuestBudget, Ended: ended,
 	})
 	if err != nil {
 		return err

@@ -100,6 +100,9 @@ const (
 const (
 	// GuestConnectingReason: the connection is being made; if it stays, look at the control plane's pods.
 	GuestConnectingReason = "Connecting"
+	// GuestOverBudgetReason: the guest sends or changes more than one guest may. With status True the operator serves it at a lower rate, with
+	// status False not at all for five minutes; ask its admin what creates so many objects, or large ones.
+	GuestOverBudgetReason = "OverBudget"
 	// GuestUnreachableReason: the API server stopped answering; look at the control plane's pods and the kubeconfig Secret.
 	GuestUnreachableReason = "Unreachable"
 )

@@ -14,6 +14,8 @@ import (
 	"net/url"
 	"sync"
 	"time"
+
+	"k8s.io/utils/clock"
 )
 
 // Tunnel is an HTTP proxy of this process alone, for clients whose dialer can't be chosen, such as Cluster API's. Each client has an URL
@@ -21,6 +23,8 @@ import (
 // policy doesn't allow. The bytes pass unseen; TLS is between the client and the server.
 type Tunnel struct {
 	policy   *Policy
+	budget   Budget
+	clock    clock.Clock
 	listener net.Listener
 	ended    chan struct{} // closed when Start returns
 
@@ -31,15 +35,20 @@ type Tunnel struct {
 type target struct {
 	address, secret string
 	forbidden       bool
+	allowance       *allowance
 }
 
-// NewTunnel listens on loopback. It has to be started.
-func NewTunnel(policy *Policy) (*Tunnel, error) {
+// NewTunnel listens on loopback. It has to be started. Each client has the budget for itself.
+func NewTunnel(policy *Policy, budget Budget) (*Tunnel, error) {
+	return newTunnel(policy, budget, clock.RealClock{})
+}
+
+func newTunnel(policy *Policy, budget Budget, clk clock.Clock) (*Tunnel, error) {
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0") // the context is for the look-up of a name alone
 	if err != nil {
 		return nil, fmt.Errorf("listening for the connections to guests: %w", err)
 	}
-	return &Tunnel{policy: policy, listener: listener, ended: make(chan struct{}), targets: map[string]*target{}}, nil
+	return &Tunnel{policy: policy, budget: budget.orDefault(), clock: clk, listener: listener, ended: make(chan struct{}), targets: map[string]*target{}}, nil
 }
 
 // To returns the proxy URL by which a client reaches a server, as host:port. A client has one server at a time.
@@ -48,7 +57,7 @@ func (t *Tunnel) To(client, address string) string {
 	defer t.mu.Unlock()
 	known := t.targets[client]
 	if known == nil {
-		known = &target{secret: rand.Text()}
+		known = &target{secret: rand.Text(), allowance: newAllowance(t.budget, t.clock)}
 		t.targets[client] = known
 	}
 	if known.address != address {
@@ -72,6 +81,17 @@ func (t *Tunnel) Forbidden(client string) bool {
 	return known != nil && known.forbidden
 }
 
+// State reports whether a client is within its budget.
+func (t *Tunnel) State(client string) State {
+	t.mu.Lock()
+	known := t.targets[client]
+	t.mu.Unlock()
+	if known == nil {
+		return Within
+	}
+	return known.allowance.state()
+}
+
 // Start serves until ctx ends. It implements manager.Runnable.
 func (t *Tunnel) Start(ctx context.Context) error {
 	defer close(t.ended)
@@ -89,9 +109,13 @@ func (t *Tunnel) NeedLeaderElection() bool { return false }
 
 // ServeHTTP implements http.Handler.
 func (t *Tunnel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	client, ok := t.authenticate(r)
-	if !ok {
+	client, allowance, ok := t.authenticate(r)
+	switch {
+	case !ok:
 		http.Error(w, "", http.StatusForbidden)
+		return
+	case allowance.state() == Resting:
+		http.Error(w, "", http.StatusServiceUnavailable)
 		return
 	}
 	upstream, err := t.policy.DialContext(r.Context(), "tcp", r.Host)
@@ -123,13 +147,17 @@ func (t *Tunnel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// Whichever side ends first ends both: no HTTP client closes half a connection.
+	ended := make(chan struct{})
+	defer close(ended)
 	done := make(chan struct{}, 2)
-	for _, pair := range [][2]net.Conn{{upstream, downstream}, {downstream, upstream}} {
-		go func() {
-			_, _ = io.Copy(pair[0], pair[1])
-			done <- struct{}{}
-		}()
-	}
+	go func() {
+		_, _ = io.Copy(upstream, downstream)
+		done <- struct{}{}
+	}()
+	go func() {
+		_, _ = io.Copy(struct{ io.Writer }{downstream}, metered{ended, upstream, allowance}) // a connection that reads by itself isn't metered
+		done <- struct{}{}
+	}()
 	select {
 	case <-done:
 	case <-t.ended:
@@ -137,12 +165,15 @@ func (t *Tunnel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // authenticate returns who asks, if that may be connected to what it asks for.
-func (t *Tunnel) authenticate(r *http.Request) (client string, ok bool) {
+func (t *Tunnel) authenticate(r *http.Request) (client string, allowance *allowance, ok bool) {
 	header := &http.Request{Header: http.Header{"Authorization": r.Header["Proxy-Authorization"]}}
 	client, secret, _ := header.BasicAuth()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	known := t.targets[client]
-	return client, known != nil && subtle.ConstantTimeCompare([]byte(secret), []byte(known.secret)) == 1 &&
+	if known == nil {
+		return client, nil, false
+	}
+	return client, known.allowance, subtle.ConstantTimeCompare([]byte(secret), []byte(known.secret)) == 1 &&
 		r.Method == http.MethodConnect && r.Host == known.address
 }

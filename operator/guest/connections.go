@@ -52,6 +52,8 @@ type Config struct {
 	Watches []Watch
 	// Egress decides which addresses a guest's API server may have; nil allows public ones.
 	Egress *egress.Policy
+	// Budget bounds what each guest may send; zero is its default.
+	Budget egress.Budget
 	// Ended is closed when the manager has ended; nil where the process ends with it.
 	Ended <-chan struct{}
 }
@@ -90,12 +92,13 @@ var _ scope.Step = (*Connections)(nil)
 func New(ctx context.Context, config Config) (*Connections, error) {
 	mgr := config.Manager
 	c := &Connections{
-		management: mgr.GetClient(), events: newEvents(), watches: config.Watches, timeout: cmp.Or(config.Timeout, DefaultTimeout), clock: config.Clock, holder: config.Holder,
+		management: mgr.GetClient(), watches: config.Watches, timeout: cmp.Or(config.Timeout, DefaultTimeout), clock: config.Clock, holder: config.Holder,
 		ended: config.Ended, watching: map[client.ObjectKey]*watching{}, silences: map[client.ObjectKey]*silence{}, stale: map[client.ObjectKey]bool{},
 	}
 	if c.clock == nil {
 		c.clock = clock.RealClock{}
 	}
+	c.events = newEvents(c.clock)
 
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1beta1.HostedCluster{}, clusterIndex, indexByCluster); err != nil {
 		return nil, fmt.Errorf("indexing hosted clusters by cluster: %w", err)
@@ -122,7 +125,7 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 		return nil, fmt.Errorf("adding the cache of cluster secrets: %w", err)
 	}
 
-	tunnel, err := egress.NewTunnel(cmp.Or(config.Egress, &egress.Policy{}))
+	tunnel, err := egress.NewTunnel(cmp.Or(config.Egress, &egress.Policy{}), config.Budget)
 	if err != nil {
 		return nil, err
 	}

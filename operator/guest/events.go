@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/secret"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,9 +29,15 @@ const burst = 500 * time.Millisecond
 type events struct {
 	mu    sync.RWMutex
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // nil until the controller starts
+	rates *rates
 }
 
-func newEvents() *events { return &events{} }
+func newEvents(clk clock.PassiveClock) *events { return &events{rates: newRates(clk)} }
+
+// wake is enqueue for an event from a guest's API server, within the guest's budget.
+func (e *events) wake(hostedCluster types.NamespacedName, after time.Duration) {
+	e.enqueue(hostedCluster, max(after, e.rates.delay(hostedCluster)))
+}
 
 func (e *events) start(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 	e.mu.Lock()

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/egress"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -100,8 +101,8 @@ func (c *Connections) lose(s *scope.Scope, host string) scope.Result {
 	}
 	known.until = now.Add(known.rest)
 
-	message := c.unanswered(host, known.since)
-	setReachable(s, metav1.ConditionFalse, v1beta1.GuestUnreachableReason, message)
+	reason, message := c.unanswered(key, host, known.since)
+	setReachable(s, metav1.ConditionFalse, reason, message)
 	condition := meta.FindStatusCondition(s.HostedCluster.Status.Conditions, v1beta1.GuestReachable)
 	if again { // that it was tried in between is no transition
 		condition.LastTransitionTime = known.transition
@@ -110,6 +111,10 @@ func (c *Connections) lose(s *scope.Scope, host string) scope.Result {
 	return scope.Result{Wait: true, Message: message, RequeueAfter: known.rest}
 }
 
-func (c *Connections) unanswered(host string, since time.Time) string {
-	return fmt.Sprintf("%s doesn't answer within %s, since %s; look at the control plane's pods", host, c.timeout, since.UTC().Format(time.RFC3339))
+func (c *Connections) unanswered(key client.ObjectKey, host string, since time.Time) (reason, message string) {
+	if c.access.tunnel.State(key.String()) != egress.Within {
+		return v1beta1.GuestOverBudgetReason, fmt.Sprintf("%s, and doesn't answer within %s, since %s; the operator reads it at a lower rate",
+			overBudget(host), c.timeout, since.UTC().Format(time.RFC3339))
+	}
+	return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s doesn't answer within %s, since %s; look at the control plane's pods", host, c.timeout, since.UTC().Format(time.RFC3339))
 }

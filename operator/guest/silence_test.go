@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/egress"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -59,7 +60,7 @@ func TestResting(t *testing.T) {
 	management := newManagement(t)
 	setUp := func() (*Connections, *clocktesting.FakePassiveClock, func(g Gomega) time.Duration) {
 		clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
-		c := &Connections{management: management, clusters: connected{}, clock: clock, timeout: DefaultTimeout, silences: map[client.ObjectKey]*silence{}}
+		c := &Connections{management: management, clusters: connected{}, clock: clock, timeout: DefaultTimeout, access: &kubeconfigs{tunnel: &egress.Tunnel{}}, silences: map[client.ObjectKey]*silence{}}
 		return c, clock, func(g Gomega) time.Duration {
 			guest, again, err := c.Of(t.Context(), blue)
 			g.Expect(err).NotTo(HaveOccurred())

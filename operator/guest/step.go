@@ -40,8 +40,8 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 	guest, err := c.connectTo(ctx, s)
 	if err == nil {
 		if since, rest, silent := c.silent(ctx, key); silent {
-			message := c.unanswered(guest.Config.Host, since)
-			setReachable(s, metav1.ConditionFalse, v1beta1.GuestUnreachableReason, message)
+			reason, message := c.unanswered(key, guest.Config.Host, since)
+			setReachable(s, metav1.ConditionFalse, reason, message)
 			return c.passed(s, scope.Result{Wait: true, Message: message, RequeueAfter: rest}), nil
 		}
 		if guest.Cached, err = newMetadataClient(guest.Cached, s.Profile); err != nil {
@@ -77,8 +77,7 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 		return scope.Result{}, err
 	}
 	s.Guest = guest
-	setReachable(s, metav1.ConditionTrue, v1beta1.AsExpectedReason, "")
-	return scope.Result{}, nil
+	return c.reached(s), nil
 }
 
 // passed is the result of a guest that can't be used: the steps behind wait, but for the teardown, which says what that means.
@@ -145,6 +144,9 @@ func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, mes
 	if c.access.tunnel.Forbidden(key.String()) {
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s of kubeconfig Secret %s/%s: %s; the platform team sets --guest-networks",
 			config.Host, key.Namespace, name, egress.ErrForbidden), false
+	}
+	if c.access.tunnel.State(key.String()) == egress.Resting {
+		return v1beta1.GuestOverBudgetReason, overBudget(config.Host) + "; the operator disconnected, and connects again within five minutes", false
 	}
 	health := c.clusters.GetHealthCheckingState(ctx, key)
 	switch {

@@ -13,7 +13,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,7 +68,7 @@ func cacheOptions(others []Watch) (clustercache.CacheOptions, error) {
 	}
 	options := clustercache.CacheOptions{
 		// Karpenter's kinds can't be named in ByObject: no connection would be made before the guest serves them.
-		DefaultTransform: shrinkNodeClaim,
+		DefaultTransform: shrink,
 		ByObject: map[client.Object]cache.ByObject{
 			&apiextensionsv1.CustomResourceDefinition{}:                 {Label: ours, Transform: dropSchemas},
 			&corev1.ServiceAccount{}:                                    {Label: ours},
@@ -91,38 +90,6 @@ func cacheOptions(others []Watch) (clustercache.CacheOptions, error) {
 // uncached kinds are read where they are, rarely: a cache of a guest's Pods could be larger than everything else together.
 func uncached() []client.Object {
 	return []client.Object{&corev1.Pod{}, &corev1.Secret{}, &policyv1.PodDisruptionBudget{}}
-}
-
-func dropSchemas(object any) (any, error) {
-	if crd, ok := object.(*apiextensionsv1.CustomResourceDefinition); ok {
-		crd.ManagedFields = nil
-		for i := range crd.Spec.Versions {
-			crd.Spec.Versions[i].Schema = nil
-			crd.Spec.Versions[i].AdditionalPrinterColumns = nil
-		}
-	}
-	return object, nil
-}
-
-// shrinkNode keeps what is counted.
-func shrinkNode(object any) (any, error) {
-	if node, ok := object.(*corev1.Node); ok {
-		node.ManagedFields, node.Annotations = nil, nil
-		node.Spec = corev1.NodeSpec{ProviderID: node.Spec.ProviderID}
-		node.Status = corev1.NodeStatus{
-			Capacity: corev1.ResourceList{corev1.ResourceCPU: node.Status.Capacity[corev1.ResourceCPU]},
-			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: node.Status.NodeInfo.KubeletVersion},
-		}
-	}
-	return object, nil
-}
-
-// shrinkNodeClaim drops what isn't looked at, of other kinds their managed fields.
-func shrinkNodeClaim(object any) (any, error) {
-	if claim, ok := object.(*karpv1.NodeClaim); ok {
-		claim.Spec.Requirements = nil
-	}
-	return cache.TransformStripManagedFields()(object)
 }
 
 // Watch is a kind in the guests that another controller than the HostedCluster's looks at, by a queue of its own.
@@ -168,7 +135,7 @@ func watches(profile *provider.Profile) []watched {
 		{object: &corev1.Node{}, delay: burst, differs: nodeDiffers},
 		{object: &karpv1.NodePool{}, crd: NodePoolDefinition, delay: burst, differs: specDiffers},
 		{object: &karpv1.NodeClaim{}, crd: NodeClaimDefinition, delay: burst, differs: nodeClaimDiffers},
-		{object: profile.NodeClass.New(), crd: profile.NodeClass.Definition()},
+		{object: profile.NodeClass.New(), crd: profile.NodeClass.Definition(), delay: burst, differs: nodeClassDiffers},
 	}
 	if profile.Roles != nil {
 		kinds = append(kinds,
@@ -177,38 +144,6 @@ func watches(profile *provider.Profile) []watched {
 		)
 	}
 	return kinds
-}
-
-func specDiffers(before, after client.Object) bool {
-	return before.GetGeneration() != after.GetGeneration() || !after.GetDeletionTimestamp().Equal(before.GetDeletionTimestamp())
-}
-
-// nodeDiffers ignores heartbeats.
-func nodeDiffers(before, after client.Object) bool {
-	a, ok := before.(*corev1.Node)
-	b, ok2 := after.(*corev1.Node)
-	return !ok || !ok2 ||
-		!a.DeletionTimestamp.Equal(b.DeletionTimestamp) ||
-		!equality.Semantic.DeepEqual(a.Labels, b.Labels) ||
-		!equality.Semantic.DeepEqual(a.Status, b.Status)
-}
-
-func nodeClaimDiffers(before, after client.Object) bool {
-	a, ok := before.(*karpv1.NodeClaim)
-	b, ok2 := after.(*karpv1.NodeClaim)
-	return !ok || !ok2 ||
-		!a.DeletionTimestamp.Equal(b.DeletionTimestamp) ||
-		a.Status.NodeName != b.Status.NodeName ||
-		isDrifted(a) != isDrifted(b)
-}
-
-func isDrifted(claim *karpv1.NodeClaim) bool {
-	for _, condition := range claim.Status.Conditions {
-		if condition.Type == karpv1.ConditionTypeDrifted {
-			return condition.Status == metav1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // watching is what is watched by one connection.
@@ -333,7 +268,7 @@ func (w *guestWatch) Watch(guest cache.Cache) error {
 	if err != nil {
 		return err
 	}
-	wake := func() { w.events.enqueue(w.hostedCluster, w.delay) }
+	wake := func() { w.events.wake(w.hostedCluster, w.delay) }
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { wake() },
 		DeleteFunc: func(any) { wake() },

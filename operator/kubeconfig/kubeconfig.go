@@ -168,6 +168,7 @@ func (a *Access) Config(tokenFile, proxyURL string) ([]byte, error) {
 		Contexts:       map[string]*api.Context{"guest": {Cluster: "guest", AuthInfo: "operator"}},
 		Clusters: map[string]*api.Cluster{"guest": {
 			Server: a.Server, TLSServerName: a.ServerName, CertificateAuthorityData: a.CA, ProxyURL: proxyURL,
+			DisableCompression: true, // so that the budget of a guest counts what is unpacked
 		}},
 		AuthInfos: map[string]*api.AuthInfo{"operator": user},
 	})

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/egress"
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+const (
+	// eventsAtOnce is the burst of a guest's events that wake its HostedCluster at once, eventsPerSecond the rate after it. A launch of 1,000 nodes
+	// causes about 10,000.
+	eventsAtOnce    = 30_000
+	eventsPerSecond = 50
+	// slowed is how long each further event waits; the queue merges those that wait into one reconciliation.
+	slowed = 10 * time.Second
+	// recheckBudget is how often a guest beyond its budget is checked again.
+	recheckBudget = 30 * time.Second
+	// guestsKnown is how many guests have a limiter, the least recently used replaced first.
+	guestsKnown = 1 << 14
+)
+
+// rates bound how often guests wake their HostedClusters.
+type rates struct {
+	clock clock.PassiveClock
+
+	mu     sync.Mutex
+	guests *lru.Cache // of *wakes, by the HostedCluster
+}
+
+type wakes struct {
+	limiter *rate.Limiter
+	last    time.Time // when an event was delayed
+}
+
+func newRates(clk clock.PassiveClock) *rates { return &rates{clock: clk, guests: lru.New(guestsKnown)} }
+
+// delay accounts for an event of a guest, and returns how long the event waits.
+func (r *rates) delay(hostedCluster types.NamespacedName) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.of(hostedCluster)
+	if g == nil {
+		g = &wakes{limiter: rate.NewLimiter(eventsPerSecond, eventsAtOnce)}
+		r.guests.Add(hostedCluster, g)
+	}
+	now := r.clock.Now()
+	if g.limiter.AllowN(now, 1) {
+		return 0
+	}
+	g.last = now
+	return slowed
+}
+
+// exceeded reports whether events of a guest were delayed in the last recheckBudget.
+func (r *rates) exceeded(hostedCluster types.NamespacedName) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.of(hostedCluster)
+	return g != nil && !g.last.IsZero() && r.clock.Since(g.last) <= recheckBudget
+}
+
+func (r *rates) of(hostedCluster types.NamespacedName) *wakes {
+	known, _ := r.guests.Get(hostedCluster)
+	g, _ := known.(*wakes)
+	return g
+}
+
+// reached sets GuestReachable of a guest that answers; its reason reports whether the guest is within its budget.
+func (c *Connections) reached(s *scope.Scope) scope.Result {
+	host := s.Guest.Config.Host
+	switch {
+	case c.access.tunnel.State(s.ClusterKey().String()) != egress.Within:
+		setReachable(s, metav1.ConditionTrue, v1beta1.GuestOverBudgetReason, overBudget(host)+"; the operator reads it at a lower rate")
+	case c.events.rates.exceeded(client.ObjectKeyFromObject(s.HostedCluster)):
+		setReachable(s, metav1.ConditionTrue, v1beta1.GuestOverBudgetReason, host+" changes more objects than one guest may; it is reconciled every "+slowed.String())
+	default:
+		setReachable(s, metav1.ConditionTrue, v1beta1.AsExpectedReason, "")
+		return scope.Result{}
+	}
+	return scope.Result{RequeueAfter: recheckBudget}
+}
+
+func overBudget(host string) string { return host + " sends more bytes than one guest may" }
