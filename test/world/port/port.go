@@ -33,12 +33,12 @@ type Claims struct {
 	dir string
 
 	mu    sync.Mutex
-	files []*os.File
+	files map[int]*os.File
 }
 
 // New returns an empty set of claims.
 func New() *Claims {
-	return &Claims{dir: filepath.Join(os.TempDir(), "autonode-ports-"+strconv.Itoa(os.Getuid()))}
+	return &Claims{dir: filepath.Join(os.TempDir(), "autonode-ports-"+strconv.Itoa(os.Getuid())), files: map[int]*os.File{}}
 }
 
 // Next claims a port that nobody listens on.
@@ -81,8 +81,18 @@ func (c *Claims) claim(port int) (bool, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.files = append(c.files, file)
+	c.files[port] = file
 	return true, nil
+}
+
+// Release gives one port back.
+func (c *Claims) Release(port int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if file, ok := c.files[port]; ok {
+		_ = file.Close()
+		delete(c.files, port)
+	}
 }
 
 // Close gives all ports back.
@@ -93,6 +103,6 @@ func (c *Claims) Close() error {
 	for _, file := range c.files {
 		errs = append(errs, file.Close())
 	}
-	c.files = nil
+	clear(c.files)
 	return errors.Join(errs...)
 }

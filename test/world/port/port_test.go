@@ -3,6 +3,7 @@
 package port
 
 import (
+	"errors"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -21,5 +22,20 @@ func TestClaims(t *testing.T) {
 		g.Expect(others.claim(port)).To(BeFalse())
 		g.Expect(mine.Close()).To(Succeed())
 		g.Expect(others.claim(port)).To(BeTrue())
+	})
+	t.Run("When one port is released, it should be free and the others kept", func(t *testing.T) {
+		g := NewWithT(t)
+		mine, others := New(), New()
+		mine.dir = t.TempDir()
+		others.dir = mine.dir
+		t.Cleanup(func() { g.Expect(errors.Join(mine.Close(), others.Close())).To(Succeed()) })
+		released, err := mine.Next()
+		g.Expect(err).NotTo(HaveOccurred())
+		kept, err := mine.Next()
+		g.Expect(err).NotTo(HaveOccurred())
+
+		mine.Release(released)
+		g.Expect(others.claim(released)).To(BeTrue())
+		g.Expect(others.claim(kept)).To(BeFalse())
 	})
 }

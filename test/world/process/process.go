@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -47,7 +46,7 @@ type Spec struct {
 type Supervisor struct {
 	logDir  string
 	changed func()
-	spawn   chan func()
+	spawner *Spawner
 	failure chan error
 
 	mu        sync.Mutex
@@ -64,28 +63,17 @@ func NewSupervisor(logDir string, changed func()) (*Supervisor, error) {
 	if changed == nil {
 		changed = func() {}
 	}
-	s := &Supervisor{logDir: logDir, changed: changed, spawn: make(chan func()), failure: make(chan error, 1)}
-	// Linux kills a child with a parent-death signal when the *thread* that forked it ends, and Go ends threads as it
-	// likes. This one lives as long as the supervisor.
-	go func() {
-		runtime.LockOSThread()
-		for f := range s.spawn {
-			f()
-		}
-	}()
-	return s, nil
+	return &Supervisor{logDir: logDir, changed: changed, spawner: NewSpawner(), failure: make(chan error, 1)}, nil
 }
 
 // Process is a started program.
 type Process struct {
 	Spec
-	// PID of the process.
-	PID int
+	*Child
 	// LogFile has what the process wrote.
 	LogFile string
-	Started time.Time
 
-	done chan struct{}
+	reported chan struct{}
 
 	mu       sync.Mutex
 	stopping bool
@@ -94,44 +82,35 @@ type Process struct {
 
 // Start starts a program. When it ends without having been stopped, Failed says so.
 func (s *Supervisor) Start(spec Spec) (*Process, error) {
-	p := &Process{
-		Spec:    spec,
-		LogFile: filepath.Join(s.logDir, spec.Name+".log"),
-		done:    make(chan struct{}),
-	}
+	p := &Process{Spec: spec, LogFile: filepath.Join(s.logDir, spec.Name+".log"), reported: make(chan struct{})}
 	log, err := os.OpenFile(p.LogFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
 	}
+	defer log.Close()                                                         // the process has its own
 	cmd := exec.CommandContext(context.Background(), spec.Path, spec.Args...) // it lives until Stop
 	cmd.Env = append(os.Environ(), spec.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = attributes()
 
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		return nil, errors.Join(fmt.Errorf("starting %s: the world is stopping", spec.Name), log.Close())
+		return nil, fmt.Errorf("starting %s: the world is stopping", spec.Name)
 	}
-	started := make(chan error)
-	s.spawn <- func() { started <- cmd.Start() }
-	err = <-started
-	if err == nil {
-		p.PID, p.Started = cmd.Process.Pid, time.Now()
+	if p.Child, err = s.spawner.Start(cmd); err == nil {
 		s.processes = append(s.processes, p)
 	}
 	s.mu.Unlock()
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("starting %s: %w", spec.Name, err), log.Close())
+		return nil, err
 	}
-	go s.watch(p, cmd, log)
+	go s.watch(p)
 	s.changed()
 	return p, nil
 }
 
-func (s *Supervisor) watch(p *Process, cmd *exec.Cmd, log io.Closer) {
-	err := cmd.Wait()
-	_ = log.Close()
+func (s *Supervisor) watch(p *Process) {
+	err := p.Exit().Err
 	if err == nil {
 		err = errors.New("exit status 0")
 	}
@@ -145,7 +124,7 @@ func (s *Supervisor) watch(p *Process, cmd *exec.Cmd, log io.Closer) {
 	s.processes = slices.DeleteFunc(s.processes, func(other *Process) bool { return other == p })
 	s.mu.Unlock()
 	s.changed()
-	close(p.done)
+	close(p.reported)
 	if !expected {
 		select {
 		case s.failure <- failure:
@@ -172,7 +151,7 @@ func (s *Supervisor) Stop() {
 	s.mu.Unlock()
 	StopAll(s.List()...)
 	if !closed {
-		close(s.spawn)
+		s.spawner.Close()
 	}
 }
 
@@ -185,58 +164,40 @@ func StopAll(processes ...*Process) {
 	wg.Wait()
 }
 
-// Done is closed when the process has ended.
-func (p *Process) Done() <-chan struct{} { return p.done }
+// Done is closed when the process has ended and the supervisor no longer lists it.
+func (p *Process) Done() <-chan struct{} { return p.reported }
 
 // Stop asks the process to end, kills it when its grace is over, and returns when it has gone.
 func (p *Process) Stop() {
-	p.mu.Lock()
-	p.stopping = true
-	p.mu.Unlock()
-	select {
-	case <-p.done:
-		return
-	default:
-	}
-	// The process group is the child's own, so a child of the child is stopped too. ESRCH means it has just ended.
-	_ = syscall.Kill(-p.PID, syscall.SIGTERM)
-	grace := time.NewTimer(p.Grace)
-	defer grace.Stop()
-	select {
-	case <-p.done:
-	case <-grace.C:
-		_ = syscall.Kill(-p.PID, syscall.SIGKILL)
-		<-p.done
-	}
+	p.expectEnd()
+	p.Terminate(time.Now().Add(p.Grace))
+	<-p.reported
 }
 
 // Kill ends the process as a crash does, without a chance to clean up, and returns when it has gone.
 func (p *Process) Kill() {
+	p.expectEnd()
+	p.Child.Kill()
+	<-p.reported
+}
+
+func (p *Process) expectEnd() {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.stopping = true
-	p.mu.Unlock()
-	select {
-	case <-p.done:
-		return
-	default:
-	}
-	_ = syscall.Kill(-p.PID, syscall.SIGKILL) // ESRCH means that it has just ended
-	<-p.done
 }
 
 // Freeze stops the process where it is, until Thaw: to others it is a process that hangs.
-func (p *Process) Freeze() error { return p.signal(syscall.SIGSTOP) }
+func (p *Process) Freeze() error { return p.send(syscall.SIGSTOP) }
 
 // Thaw lets a frozen process go on. From then on it may end by itself.
 func (p *Process) Thaw() error {
-	p.mu.Lock()
-	p.stopping = true
-	p.mu.Unlock()
-	return p.signal(syscall.SIGCONT)
+	p.expectEnd()
+	return p.send(syscall.SIGCONT)
 }
 
-func (p *Process) signal(signal syscall.Signal) error {
-	if err := syscall.Kill(-p.PID, signal); err != nil {
+func (p *Process) send(signal syscall.Signal) error {
+	if err := p.signal(signal); err != nil {
 		return fmt.Errorf("sending %s to %s: %w", signal, p.Name, err)
 	}
 	return nil
@@ -245,7 +206,7 @@ func (p *Process) signal(signal syscall.Signal) error {
 // Wait polls ready until it returns nil. It gives up when the process ends or ctx is over, and then tells what was
 // wrong last.
 func (p *Process) Wait(ctx context.Context, ready func(context.Context) error) error {
-	return Poll(ctx, p.Name, p.done, func() error {
+	return Poll(ctx, p.Name, p.reported, func() error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return p.err
