@@ -27,7 +27,8 @@ const NodeName = "world"
 
 const (
 	// crashBackOff is shorter than a kubelet's, because people and tests wait for it.
-	crashBackOff = time.Second
+	crashBackOff    = time.Second
+	crashBackOffMax = 5 * time.Minute
 	// podGrace is what pods get when the world stops.
 	podGrace = 5 * time.Second
 	// operatorTimeout bounds the operator's first rollout.
@@ -222,13 +223,14 @@ func (w *World) startRegistry(ctx context.Context) error {
 }
 
 func (w *World) startNodeAgent(ctx context.Context) error {
-	// The agent would end with the context of the start.
-	agent, err := nodeagent.Start(context.WithoutCancel(ctx), nodeagent.Config{
+	agent, err := nodeagent.Start(ctx, nodeagent.Config{
 		Management:  w.management.RESTConfig(),
 		NodeName:    NodeName,
 		Dir:         w.dir.nodeAgent(),
+		Ports:       w.ports,
 		LogClientCA: w.management.CA.Certificate,
 		BackOffBase: crashBackOff,
+		BackOffMax:  crashBackOffMax,
 		StopGrace:   podGrace,
 		Logger:      w.logger("node-agent"),
 	})
@@ -237,7 +239,10 @@ func (w *World) startNodeAgent(ctx context.Context) error {
 	}
 	w.nodeAgent = agent
 	w.parts.add(Component{Name: "node agent", About: "runs the pods of " + Management, Log: w.dir.log("node-agent")},
-		func() error { return agent.Stop(context.WithoutCancel(ctx)) })
+		func() error {
+			agent.Stop()
+			return nil
+		})
 	w.record()
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -33,11 +34,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/autonode-io/autonode/test/world/pki"
+	"github.com/autonode-io/autonode/test/world/port"
 )
 
 const (
@@ -55,17 +60,15 @@ var (
 	testImage  string // by digest
 	testLogger logr.Logger
 	buildDir   string
-	logClients authority
+	logClients *pki.Authority
+	ports      = port.New()
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(agentOnly) != "" {
-		os.Exit(runAgentOnly())
-	}
 	os.Exit(runTests(m))
 }
 
-func runTests(m *testing.M) (code int) {
+func runTests(m *testing.M) int {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		fmt.Fprintln(os.Stderr, "KUBEBUILDER_ASSETS isn't set: it names the directory of etcd and kube-apiserver; `make test` sets it")
 		return 1
@@ -79,10 +82,6 @@ func runTests(m *testing.M) (code int) {
 		return fail("making a directory", err)
 	}
 	defer func() { _ = os.RemoveAll(buildDir) }()
-	// So that other users may enter, as the agent as root lets containers be.
-	if err = os.Chmod(buildDir, 0o755); err != nil {
-		return fail("opening the directory", err)
-	}
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer server.Close()
 	if testLayer, err = buildTestLayer(); err != nil {
@@ -91,15 +90,17 @@ func runTests(m *testing.M) (code int) {
 	if testImage, err = pushTestImage(strings.TrimPrefix(server.URL, "http://")); err != nil {
 		return fail("pushing the test image", err)
 	}
-	if logClients, err = newAuthority(buildDir); err != nil {
+	clientCertificate, clientKey := filepath.Join(buildDir, "kubelet-client.crt"), filepath.Join(buildDir, "kubelet-client.key")
+	if err = makeLogClient(clientCertificate, clientKey); err != nil {
 		return fail("making the API server's client certificate", err)
 	}
+	defer func() { _ = ports.Close() }()
 	ctrl.SetLogger(logr.Discard())                                                 // envtest's
 	environment := &envtest.Environment{ControlPlaneStartTimeout: 2 * time.Minute} // a loaded machine is slow
 	environment.ControlPlane.GetAPIServer().Configure().
 		Disable("disable-admission-plugins"). // pods get their service-account tokens as anywhere
-		Set("kubelet-client-certificate", logClients.certificate).
-		Set("kubelet-client-key", logClients.key)
+		Set("kubelet-client-certificate", clientCertificate).
+		Set("kubelet-client-key", clientKey)
 	if config, err = environment.Start(); err != nil {
 		return fail("starting the API server", err)
 	}
@@ -115,19 +116,27 @@ func runTests(m *testing.M) (code int) {
 	if agent, err = startAgent(ctx, nodeName, filepath.Join(buildDir, "agent")); err != nil {
 		return fail("starting the agent", err)
 	}
-	defer func() {
-		if err := agent.Stop(ctx); err != nil {
-			code = fail("stopping the agent", err)
-		}
-	}()
+	defer agent.Stop()
 	return m.Run()
 }
 
 func startAgent(ctx context.Context, name, dir string) (*Agent, error) {
 	return Start(ctx, Config{
-		Management: config, NodeName: name, Dir: dir, Logger: testLogger,
-		BackOffBase: time.Second, BackOffMax: 4 * time.Second, StopGrace: 3 * time.Second, LogClientCA: logClients.ca,
+		Management: config, NodeName: name, Dir: dir, Ports: ports, Logger: testLogger,
+		BackOffBase: time.Second, BackOffMax: 4 * time.Second, StopGrace: 3 * time.Second, LogClientCA: logClients.Certificate,
 	})
+}
+
+// makeLogClient makes the client certificate with which the API server asks for logs.
+func makeLogClient(certificate, key string) (err error) {
+	if logClients, err = pki.NewAuthority("logs"); err != nil {
+		return err
+	}
+	pair, err := logClients.Client("kube-apiserver")
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(certificate, pair.Certificate, 0o600), os.WriteFile(key, pair.Key, 0o600))
 }
 
 // buildTestLayer builds the test program and packs it.
@@ -201,6 +210,17 @@ func layerOf(entries ...tarEntry) (v1.Layer, error) {
 		return nil, err
 	}
 	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil })
+}
+
+func portNamed(name string) intstr.IntOrString { return intstr.FromString(name) }
+
+func createSecret(t *testing.T, secret *corev1.Secret) *corev1.Secret {
+	t.Helper()
+	created, err := management.CoreV1().Secrets(secret.Namespace).Create(t.Context(), secret, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return created
 }
 
 // newNamespace makes a namespace with what the controller manager would put into it.
@@ -308,6 +328,17 @@ func mainContainer(status corev1.PodStatus) corev1.ContainerStatus {
 	return status.ContainerStatuses[0]
 }
 
+func waitingMessage(status corev1.PodStatus) string {
+	if waiting := mainContainer(status).State.Waiting; waiting != nil {
+		return waiting.Message
+	}
+	return ""
+}
+
+func phase(status corev1.PodStatus) corev1.PodPhase { return status.Phase }
+
+func restarts(status corev1.PodStatus) int32 { return mainContainer(status).RestartCount }
+
 func waitingReason(status corev1.PodStatus) string {
 	if waiting := mainContainer(status).State.Waiting; waiting != nil {
 		return waiting.Reason
@@ -315,13 +346,23 @@ func waitingReason(status corev1.PodStatus) string {
 	return ""
 }
 
+// processOf is the pod's running process, nil where there is none.
+func processOf(pod *corev1.Pod) *Process {
+	for _, process := range agent.Processes() {
+		if process.Pod == key(pod) {
+			return &process
+		}
+	}
+	return nil
+}
+
 // ask sends a request to the pod's server.
 func ask(pod *corev1.Pod, path string) (string, error) {
-	port, err := agent.Port(key(pod), 8080)
-	if err != nil {
-		return "", err
+	process := processOf(pod)
+	if process == nil {
+		return "", fmt.Errorf("pod %s doesn't run", pod.Name)
 	}
-	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
+	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", process.Ports[8080], path))
 	if err != nil {
 		return "", err
 	}
@@ -339,7 +380,6 @@ type self struct {
 	Env     []string `json:"env"`
 	Dir     string   `json:"dir"`
 	Program string   `json:"program"`
-	UID     int      `json:"uid"`
 	PID     int      `json:"pid"`
 }
 

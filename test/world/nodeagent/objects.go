@@ -5,7 +5,6 @@ package nodeagent
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 )
@@ -21,108 +19,52 @@ import (
 // objectTimeout is how long a pod waits for the first reading of an object that it refers to.
 const objectTimeout = 10 * time.Second
 
-// objectKey names a Secret or ConfigMap.
-type objectKey struct {
-	resource string // "secrets" or "configmaps"
-	types.NamespacedName
-}
-
-// objectCache watches the Secrets and ConfigMaps that pods refer to, each on its own, as the kubelet does: a node may
-// read no other. A watch lives while a pod uses it.
-type objectCache struct {
-	client kubernetes.Interface
-
-	mu      sync.Mutex
-	watches map[objectKey]*objectWatch
+// objects watches the Secrets and ConfigMaps that one pod refers to, each on its own as a kubelet does: a management
+// cluster has thousands of others. Only the pod's goroutine uses it.
+type objects struct {
+	client    kubernetes.Interface
+	namespace string
+	// changed is called whenever an object that was read changes.
+	changed func()
+	watches map[string]objectWatch // by resource and name
 }
 
 type objectWatch struct {
 	store  cache.Store
-	synced cache.DoneChecker
+	synced <-chan struct{}
 	cancel context.CancelFunc
-	// users are told of every change.
-	users map[types.UID]func()
 }
 
-func newObjectCache(client kubernetes.Interface) *objectCache {
-	return &objectCache{client: client, watches: map[objectKey]*objectWatch{}}
-}
-
-// user returns a reader for one pod; changed is called whenever something that it has read changes.
-func (c *objectCache) user(pod types.UID, changed func()) *objectUser {
-	return &objectUser{cache: c, pod: pod, changed: changed}
-}
-
-// watch finds or starts an object's watch and makes the pod one of its users.
-func (c *objectCache) watch(key objectKey, pod types.UID, changed func()) *objectWatch {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if existing, ok := c.watches[key]; ok {
-		existing.users[pod] = changed
-		return existing
+func (o *objects) secret(ctx context.Context, name string) (*corev1.Secret, error) {
+	object, err := o.get(ctx, "secrets", name, &corev1.Secret{})
+	if err != nil {
+		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	started := &objectWatch{cancel: cancel, users: map[types.UID]func(){pod: changed}}
-	notify := func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for _, tell := range started.users {
-			tell()
-		}
-	}
-	var object runtime.Object = &corev1.Secret{}
-	if key.resource == "configmaps" {
-		object = &corev1.ConfigMap{}
-	}
-	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.NewListWatchFromClient(c.client.CoreV1().RESTClient(), key.resource, key.Namespace,
-			fields.OneTermEqualSelector("metadata.name", key.Name)),
-		ObjectType: object,
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { notify() },
-			UpdateFunc: func(any, any) { notify() },
-			DeleteFunc: func(any) { notify() },
-		},
-	})
-	started.store, started.synced = store, controller.HasSyncedChecker()
-	go controller.RunWithContext(ctx)
-	c.watches[key] = started
-	return started
+	return object.(*corev1.Secret), nil
 }
 
-// release ends a pod's use of everything it has read.
-func (c *objectCache) release(pod types.UID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for key, watch := range c.watches {
-		delete(watch.users, pod)
-		if len(watch.users) == 0 {
-			watch.cancel()
-			delete(c.watches, key)
-		}
+func (o *objects) configMap(ctx context.Context, name string) (*corev1.ConfigMap, error) {
+	object, err := o.get(ctx, "configmaps", name, &corev1.ConfigMap{})
+	if err != nil {
+		return nil, err
 	}
+	return object.(*corev1.ConfigMap), nil
 }
 
-// objectUser is one pod's view.
-type objectUser struct {
-	cache   *objectCache
-	pod     types.UID
-	changed func()
-}
-
-var _ reader = (*objectUser)(nil)
-
-func (u *objectUser) get(ctx context.Context, resource, namespace, name string) (any, error) {
-	key := objectKey{resource, types.NamespacedName{Namespace: namespace, Name: name}}
-	watch := u.cache.watch(key, u.pod, u.changed)
+func (o *objects) get(ctx context.Context, resource, name string, kind runtime.Object) (any, error) {
+	watch, ok := o.watches[resource+"/"+name]
+	if !ok {
+		watch = o.watch(resource, name, kind)
+		o.watches[resource+"/"+name] = watch
+	}
 	ctx, cancel := context.WithTimeout(ctx, objectTimeout)
 	defer cancel()
 	select {
-	case <-watch.synced.Done():
+	case <-watch.synced:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("waiting to read %s %q: %w", resource, name, ctx.Err())
 	}
-	object, exists, err := watch.store.GetByKey(key.String())
+	object, exists, err := watch.store.GetByKey(o.namespace + "/" + name)
 	if err != nil {
 		return nil, fmt.Errorf("reading %s %q: %w", resource, name, err)
 	}
@@ -132,18 +74,26 @@ func (u *objectUser) get(ctx context.Context, resource, namespace, name string) 
 	return object, nil
 }
 
-func (u *objectUser) secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
-	object, err := u.get(ctx, "secrets", namespace, name)
-	if err != nil {
-		return nil, err
-	}
-	return object.(*corev1.Secret), nil
+func (o *objects) watch(resource, name string, kind runtime.Object) objectWatch {
+	ctx, cancel := context.WithCancel(context.Background())
+	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.NewListWatchFromClient(o.client.CoreV1().RESTClient(), resource, o.namespace,
+			fields.OneTermEqualSelector("metadata.name", name)),
+		ObjectType: kind,
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { o.changed() },
+			UpdateFunc: func(any, any) { o.changed() },
+			DeleteFunc: func(any) { o.changed() },
+		},
+	})
+	go controller.RunWithContext(ctx)
+	return objectWatch{store: store, synced: controller.HasSyncedChecker().Done(), cancel: cancel}
 }
 
-func (u *objectUser) configMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
-	object, err := u.get(ctx, "configmaps", namespace, name)
-	if err != nil {
-		return nil, err
+// stop ends all watches.
+func (o *objects) stop() {
+	for _, watch := range o.watches {
+		watch.cancel()
 	}
-	return object.(*corev1.ConfigMap), nil
+	clear(o.watches)
 }

@@ -4,6 +4,8 @@ package nodeagent
 
 import (
 	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -12,8 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 )
-
-func portNamed(name string) intstr.IntOrString { return intstr.FromString(name) }
 
 func TestPodRuns(t *testing.T) {
 	g, namespace := NewWithT(t), newNamespace(t)
@@ -73,6 +73,31 @@ func TestSecretUpdate(t *testing.T) {
 		g.Eventually(func() (string, error) { return ask(pod, "/file?path="+path) }, waitLong, waitPoll).Should(Equal("two"))
 		g.Expect(mainContainer(status(t, pod)()).RestartCount).To(BeZero())
 	})
+}
+
+func TestStop(t *testing.T) {
+	g, namespace := NewWithT(t), newNamespace(t)
+	const node = "mortal"
+	mortal, err := startAgent(t.Context(), node, filepath.Join(buildDir, node))
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(mortal.Stop)
+	pod := testPod(namespace, "left", func(pod *corev1.Pod) {
+		pod.Spec.NodeName = node
+		pod.Spec.Containers[0].Args = append(pod.Spec.Containers[0].Args, "--linger=1h")
+	})
+	_, err = management.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(status(t, pod), waitLong, waitPoll).Should(beReady())
+	t.Run("When the agent stops, it should leave no process and the pod's object as it is", func(t *testing.T) {
+		g := NewWithT(t)
+		processes := mortal.Processes()
+		g.Expect(processes).To(HaveLen(1))
+		mortal.Stop()
+		g.Expect(syscall.Kill(processes[0].PID, 0)).To(MatchError(syscall.ESRCH))
+		g.Expect(mortal.Processes()).To(BeEmpty())
+		g.Expect(status(t, pod)()).To(beReady())
+	})
+	g.Expect(management.CoreV1().Pods(namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})).To(Succeed())
 }
 
 func TestRestarts(t *testing.T) {

@@ -4,24 +4,22 @@ package nodeagent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	corev1 "k8s.io/api/core/v1"
-)
 
-// errPullShown is how long a failed pull shows its own reason before the back-off's.
-const errPullShown = time.Second
+	"github.com/autonode-io/autonode/payload"
+)
 
 // pull is a container's way to its image.
 type pull struct {
 	img     *image
-	results chan pullResult // while a pull is under way
+	results chan pullResult // while a pull is in progress
 	began   time.Time
 
 	err       error
-	failed    time.Time
 	notBefore time.Time
 	backoff   backoff
 }
@@ -40,15 +38,14 @@ func (c *container) image(ctx context.Context, pod *corev1.Pod) *image {
 			p.results = nil
 			c.pulled(result, now)
 		default:
-			c.wait(c.creating(pod), "", time.Time{})
 			return nil
 		}
 	}
-	if p.img != nil && p.img.reference == c.spec.Image {
+	switch {
+	case p.img != nil && p.img.reference == c.spec.Image:
 		return p.img
-	}
-	if p.err != nil && now.Before(p.notBefore) {
-		c.waitForPull(now)
+	case p.err != nil && now.Before(p.notBefore):
+		c.wait(reasonImagePullBackOff, fmt.Sprintf("Back-off pulling image %q: %v", c.spec.Image, p.err), p.notBefore)
 		return nil
 	}
 	if c.spec.ImagePullPolicy != corev1.PullAlways {
@@ -58,35 +55,46 @@ func (c *container) image(ctx context.Context, pod *corev1.Pod) *image {
 			return img
 		}
 	}
-	if c.spec.ImagePullPolicy == corev1.PullNever {
-		c.wait(reasonErrImageNeverPull, fmt.Sprintf("Container image %q is not present with pull policy of Never", c.spec.Image), now.Add(c.backoff.base))
-		return nil
+	if p.err == nil { // else the last failure stays visible
+		c.wait(reasonContainerCreating, "", time.Time{})
 	}
 	c.beginPull(ctx, pod, now)
 	return nil
 }
 
 func (c *container) beginPull(ctx context.Context, pod *corev1.Pod, now time.Time) {
-	var secrets []*corev1.Secret
-	for _, ref := range pod.Spec.ImagePullSecrets {
-		secret, err := c.worker.objects.secret(ctx, pod.Namespace, ref.Name)
-		if err != nil {
-			// Perhaps the image needs none.
-			c.event(corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", "Unable to retrieve image pull secret %s: %v", ref.Name, err)
-			continue
-		}
-		secrets = append(secrets, secret)
-	}
+	keychains := c.keychains(ctx, pod)
 	c.event(corev1.EventTypeNormal, "Pulling", "Pulling image %q", c.spec.Image)
 	results := make(chan pullResult, 1)
 	c.pull.results, c.pull.began = results, now
 	worker, reference := c.worker, c.spec.Image
 	worker.pulls.Go(func() {
-		img, err := worker.agent.images.pull(ctx, reference, secrets)
+		img, err := worker.agent.images.pull(ctx, reference, keychains)
 		results <- pullResult{img, err}
 		worker.wake()
 	})
-	c.wait(c.creating(pod), "", time.Time{})
+}
+
+// keychains are those of the pod's pull secrets, each to be tried, and where there is none that of nobody.
+func (c *container) keychains(ctx context.Context, pod *corev1.Pod) []authn.Keychain {
+	var keychains []authn.Keychain
+	for _, ref := range pod.Spec.ImagePullSecrets {
+		secret, err := c.worker.objects.secret(ctx, ref.Name)
+		var keychain authn.Keychain
+		if err == nil {
+			keychain, err = payload.KeychainFromDockerConfig(secret.Data[corev1.DockerConfigJsonKey])
+		}
+		if err != nil {
+			// Perhaps the image needs none.
+			c.event(corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", "Unable to retrieve image pull secret %s: %v", ref.Name, err)
+			continue
+		}
+		keychains = append(keychains, keychain)
+	}
+	if len(keychains) == 0 {
+		return []authn.Keychain{authn.NewMultiKeychain()}
+	}
+	return keychains
 }
 
 // pulled notes the result of a pull.
@@ -95,41 +103,14 @@ func (c *container) pulled(result pullResult, now time.Time) {
 	p.img, p.err = result.img, result.err
 	if p.err == nil {
 		c.event(corev1.EventTypeNormal, "Pulled", "Successfully pulled image %q in %s", c.spec.Image, now.Sub(p.began).Round(time.Millisecond))
-		p.backoff.next = 0
+		p.backoff = backoff{}
 		return
 	}
-	p.backoff.base, p.backoff.maximum = c.backoff.base, c.backoff.maximum
-	p.backoff.next = max(p.backoff.next, p.backoff.base) // unlike a crash, already the first failure waits
-	p.failed, p.notBefore = now, now.Add(p.backoff.after(0))
+	if p.backoff.base == 0 {
+		p.backoff = c.worker.agent.backoff()
+		p.backoff.next = p.backoff.base // unlike a crash, already the first failure waits
+	}
+	p.notBefore = now.Add(p.backoff.after(0))
 	c.event(corev1.EventTypeWarning, "Failed", "%v", p.err)
 	c.worker.log.Info("Image can't be pulled", "container", c.spec.Name, "cause", p.err.Error())
-}
-
-// waitForPull shows why the last pull failed, and then that another follows.
-func (c *container) waitForPull(now time.Time) {
-	p := &c.pull
-	reason := reasonErrImagePull
-	var typed *imageError
-	if errors.As(p.err, &typed) {
-		reason = typed.reason
-	}
-	if shown := p.failed.Add(min(errPullShown, p.notBefore.Sub(p.failed)/2)); now.Before(shown) {
-		c.wait(reason, p.err.Error(), shown)
-		return
-	}
-	if reason == reasonErrImagePull {
-		if c.reason != reasonImagePullBackOff {
-			c.event(corev1.EventTypeNormal, "BackOff", "Back-off pulling image %q", c.spec.Image)
-		}
-		reason = reasonImagePullBackOff
-	}
-	c.wait(reason, fmt.Sprintf("Back-off pulling image %q: %v", c.spec.Image, p.err), p.notBefore)
-}
-
-// creating is what a container without trouble waits for. One that has run shows its end rather.
-func (c *container) creating(pod *corev1.Pod) string {
-	if len(pod.Spec.InitContainers) > 0 && c.kind != kindInit && !c.ranOnce {
-		return reasonPodInitializing
-	}
-	return reasonContainerCreating
 }

@@ -6,7 +6,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/autonode-io/autonode/test/world/port"
 )
 
 var testRewriter = newRewriter(podPorts{8080: 10001, 8081: 10002, 443: 8080}, []mount{
@@ -64,29 +67,17 @@ func TestRewriteArgs(t *testing.T) {
 }
 
 func TestPodPorts(t *testing.T) {
-	container := &corev1.Container{Ports: []corev1.ContainerPort{{ContainerPort: 8080}, {ContainerPort: 9090, HostPort: 9999}}}
-	t.Run("When a port is declared, it should get a free one of this machine, and keep it", func(t *testing.T) {
-		var pool portPool
-		ports := podPorts{}
-		if err := ports.assign(&pool, container); err != nil {
-			t.Fatal(err)
-		}
+	container := &corev1.Container{Ports: []corev1.ContainerPort{{ContainerPort: 8080}}}
+	t.Run("When a port is declared, it should get one of this machine and keep it until it is released", func(t *testing.T) {
+		g, claims, ports := NewWithT(t), port.New(), podPorts{}
+		t.Cleanup(func() { g.Expect(claims.Close()).To(Succeed()) })
+		g.Expect(ports.assign(claims, container)).To(Succeed())
 		got := ports.actual(8080)
-		if got < firstPort || got > lastPort || !portFree(got) {
-			t.Errorf("got port %d", got)
-		}
-		if ports.actual(9090) != 9999 {
-			t.Errorf("a host port was replaced by %d", ports.actual(9090))
-		}
-		if ports.actual(7) != 7 {
-			t.Errorf("an undeclared port was replaced by %d", ports.actual(7))
-		}
-		if err := ports.assign(&pool, container); err != nil || ports.actual(8080) != got {
-			t.Errorf("the port changed from %d to %d: %v", got, ports.actual(8080), err)
-		}
-		ports.releaseAll(&pool)
-		if len(pool.taken) != 0 {
-			t.Errorf("ports %v weren't given back", pool.taken)
-		}
+		g.Expect(got).NotTo(Equal(int32(8080)))
+		g.Expect(ports.actual(7)).To(Equal(int32(7)), "an undeclared port is itself")
+		g.Expect(ports.assign(claims, container)).To(Succeed())
+		g.Expect(ports.actual(8080)).To(Equal(got))
+		ports.release(claims)
+		g.Expect(ports).To(BeEmpty())
 	})
 }

@@ -5,7 +5,6 @@ package nodeagent
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -17,9 +16,8 @@ import (
 
 // token is a service-account token and when to replace it.
 type token struct {
-	value   string
-	renew   time.Time
-	expires time.Time
+	value string
+	renew time.Time
 }
 
 // tokens requests and keeps the service-account tokens of one pod. Only the pod's goroutine uses it.
@@ -35,36 +33,21 @@ func renewAt(issued, expires time.Time) time.Time {
 	return issued.Add(min(expires.Sub(issued)*8/10, 24*time.Hour))
 }
 
-// get returns a token for a projection, a new one when the old is due. While a renewal fails the old token serves until
-// it expires.
+// get returns a token for a projection, a new one when the old is due.
 func (t *tokens) get(ctx context.Context, pod *corev1.Pod, projection *corev1.ServiceAccountTokenProjection) (token, error) {
 	key := fmt.Sprintf("%s %d", projection.Audience, ptr.Deref(projection.ExpirationSeconds, 0))
 	have, ok := t.kept[key]
-	now := t.now()
-	if ok && now.Before(have.renew) {
+	if ok && t.now().Before(have.renew) {
 		return have, nil
 	}
 	fresh, err := t.request(ctx, pod, projection)
-	if err != nil {
-		if ok && now.Before(have.expires) {
-			have.renew = now.Add(min(10*time.Second, have.expires.Sub(now)))
-			t.kept[key] = have
-			return have, nil
-		}
-		return token{}, err
+	if err == nil {
+		t.kept[key] = fresh
 	}
-	if t.kept == nil {
-		t.kept = map[string]token{}
-	}
-	t.kept[key] = fresh
-	return fresh, nil
+	return fresh, err
 }
 
 func (t *tokens) request(ctx context.Context, pod *corev1.Pod, projection *corev1.ServiceAccountTokenProjection) (token, error) {
-	account := pod.Spec.ServiceAccountName
-	if account == "" {
-		account = "default"
-	}
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: projection.ExpirationSeconds,
 		BoundObjectRef:    &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
@@ -73,10 +56,9 @@ func (t *tokens) request(ctx context.Context, pod *corev1.Pod, projection *corev
 		request.Spec.Audiences = []string{projection.Audience}
 	}
 	issued := t.now()
-	answer, err := t.client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
+	answer, err := t.client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, pod.Spec.ServiceAccountName, request, metav1.CreateOptions{})
 	if err != nil {
-		return token{}, fmt.Errorf("requesting a token of service account %s/%s: %w", pod.Namespace, account, err)
+		return token{}, fmt.Errorf("requesting a token of service account %s/%s: %w", pod.Namespace, pod.Spec.ServiceAccountName, err)
 	}
-	expires := answer.Status.ExpirationTimestamp.Time
-	return token{value: strings.TrimSpace(answer.Status.Token), expires: expires, renew: renewAt(issued, expires)}, nil
+	return token{value: answer.Status.Token, renew: renewAt(issued, answer.Status.ExpirationTimestamp.Time)}, nil
 }

@@ -11,7 +11,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"os/signal"
 	"strconv"
 	"sync/atomic"
@@ -23,24 +22,10 @@ func main() {
 	listen := flag.String("listen", "", "address to serve on")
 	exit := flag.Int("exit", -1, "exit code to end with at once")
 	linger := flag.Duration("linger", 0, "time between SIGTERM and the end")
-	startAfter := flag.Duration("start-after", 0, "time until /started succeeds")
-	child := flag.Bool("child", false, "start a child in a session of its own")
-	dump := flag.String("file", "", "file to print")
-	stat := flag.String("stat", "", "file that must exist")
 	write := flag.String("write", "", "file to append a line to")
 	flag.Parse()
 
 	fmt.Println("testpod", os.Getpid(), os.Args[1:])
-	if *dump != "" {
-		content, err := os.ReadFile(*dump)
-		fmt.Println(string(content), err)
-	}
-	if *stat != "" {
-		if _, err := os.Stat(*stat); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-	}
 	if *write != "" {
 		file, err := os.OpenFile(*write, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 		if err == nil {
@@ -54,19 +39,10 @@ func main() {
 	if *exit >= 0 {
 		os.Exit(*exit)
 	}
-	if *child {
-		grandchild := exec.Command(os.Args[0], "-linger=1h")
-		grandchild.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-		if err := grandchild.Start(); err != nil {
-			panic(err)
-		}
-		fmt.Println("child", grandchild.Process.Pid)
-	}
-
 	terminate := make(chan os.Signal, 1)
 	signal.Notify(terminate, syscall.SIGTERM)
 	if *listen != "" {
-		go serve(*listen, time.Now().Add(*startAfter))
+		go serve(*listen)
 	}
 	<-terminate
 	fmt.Println("terminating")
@@ -74,7 +50,7 @@ func main() {
 	fmt.Println("bye")
 }
 
-func serve(address string, startAt time.Time) {
+func serve(address string) {
 	var sick, unready atomic.Bool
 	status := func(bad func() bool) http.HandlerFunc {
 		return func(out http.ResponseWriter, _ *http.Request) {
@@ -85,7 +61,6 @@ func serve(address string, startAt time.Time) {
 	}
 	http.HandleFunc("/healthz", status(sick.Load))
 	http.HandleFunc("/readyz", status(unready.Load))
-	http.HandleFunc("/started", status(func() bool { return time.Now().Before(startAt) }))
 	http.HandleFunc("/sick", func(http.ResponseWriter, *http.Request) { sick.Store(true) })
 	http.HandleFunc("/unready", func(http.ResponseWriter, *http.Request) { unready.Store(true) })
 	http.HandleFunc("/ready", func(http.ResponseWriter, *http.Request) { unready.Store(false) })
@@ -104,7 +79,7 @@ func serve(address string, startAt time.Time) {
 	http.HandleFunc("/self", func(out http.ResponseWriter, _ *http.Request) {
 		dir, _ := os.Getwd()
 		_ = json.NewEncoder(out).Encode(map[string]any{
-			"args": os.Args[1:], "env": os.Environ(), "dir": dir, "uid": os.Getuid(), "pid": os.Getpid(), "program": os.Args[0],
+			"args": os.Args[1:], "env": os.Environ(), "dir": dir, "pid": os.Getpid(), "program": os.Args[0],
 		})
 	})
 	if err := http.ListenAndServe(address, nil); err != nil {
