@@ -164,7 +164,7 @@ func (b *bench) start(ctx context.Context) error {
 // publish pushes a payload, and nothing of what it names.
 func (b *bench) publish(ctx context.Context) error {
 	var err error
-	if b.registry, err = registry.Start(context.WithoutCancel(ctx), registry.Config{}); err != nil {
+	if b.registry, err = registry.Start(context.WithoutCancel(ctx), filepath.Join(b.cfg.Dir, "registry")); err != nil {
 		return err
 	}
 	b.onStop(func() { _ = b.registry.Close() })

@@ -46,11 +46,8 @@ const (
 	worldNetwork = "127.0.0.0/8"
 )
 
-// Kubernetes versions of guests' control planes, before and after an upgrade.
-const (
-	InitialKubernetes  = programs.KubernetesVersion
-	UpgradedKubernetes = programs.KubernetesUpgradedVersion
-)
+// UpgradedKubernetes is the Kubernetes version of a guest's control plane after an upgrade.
+const UpgradedKubernetes = programs.KubernetesUpgradedVersion
 
 // Versions of the payloads in the world's registry: each gives nodes the Kubernetes version of the same number.
 const (

@@ -204,7 +204,6 @@ func (w *World) startInfrastructure(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("starting the infrastructure provider: %w", err)
 	}
-	w.infrastructure = provider
 	w.parts.add(Component{Name: "infrastructure provider", About: "cloud of kwok nodes", Log: w.dir.log("infrastructure")}, provider.Stop)
 	w.record()
 	return nil
@@ -212,7 +211,7 @@ func (w *World) startInfrastructure(ctx context.Context) error {
 
 func (w *World) startRegistry(ctx context.Context) error {
 	// The registry would end with the context of the start.
-	r, err := registry.Start(context.WithoutCancel(ctx), registry.Config{Dir: w.dir.registry()})
+	r, err := registry.Start(context.WithoutCancel(ctx), w.dir.registry())
 	if err != nil {
 		return err
 	}

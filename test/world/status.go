@@ -4,15 +4,15 @@ package world
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/autonode-io/autonode/test/world/process"
 )
 
 // Status is a world's state and what its processes use.
@@ -50,7 +50,9 @@ func ReadStatus(dir string) (Status, error) {
 		cs := ComponentStatus{Component: c, Running: alive(c.PID)}
 		if !known[c.PID] {
 			known[c.PID] = true
-			cs.Memory = residentMemory(c.PID)
+			if usage, err := process.UsageOf(c.PID); err == nil { // else it has just ended, or this isn't Linux
+				cs.Memory = usage.Resident
+			}
 			status.Memory += cs.Memory
 		}
 		status.Components = append(status.Components, cs)
@@ -101,34 +103,6 @@ func (s State) Summary() []SummaryLine {
 		}
 	}
 	return lines
-}
-
-// residentMemory returns 0 where it can't be found out.
-func residentMemory(pid int) int64 {
-	if runtime.GOOS == "linux" {
-		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
-		if err != nil {
-			return 0
-		}
-		fields := strings.Fields(string(data))
-		if len(fields) < 2 {
-			return 0
-		}
-		pages, err := strconv.ParseInt(fields[1], 10, 64)
-		if err != nil {
-			return 0
-		}
-		return pages * int64(os.Getpagesize())
-	}
-	out, err := exec.CommandContext(context.Background(), "ps", "-o", "rss=", "-p", strconv.Itoa(pid)).Output()
-	if err != nil {
-		return 0
-	}
-	kib, err := strconv.ParseInt(string(bytes.TrimSpace(out)), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return kib << 10
 }
 
 // alive reports whether a process runs. One that has ended and that its parent doesn't look after is on Linux a zombie, and

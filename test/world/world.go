@@ -20,7 +20,6 @@ import (
 
 	"github.com/autonode-io/autonode/test/world/controlplane"
 	"github.com/autonode-io/autonode/test/world/hosting"
-	"github.com/autonode-io/autonode/test/world/infrastructure"
 	"github.com/autonode-io/autonode/test/world/nodeagent"
 	"github.com/autonode-io/autonode/test/world/port"
 	"github.com/autonode-io/autonode/test/world/process"
@@ -78,9 +77,8 @@ type World struct {
 	hosting    *hosting.Platform
 	parts      parts
 
-	infrastructure *infrastructure.Provider
-	nodeAgent      *nodeagent.Agent
-	registry       *registry.Registry
+	nodeAgent *nodeagent.Agent
+	registry  *registry.Registry
 	// autonode is nil when there is no source to make it from.
 	autonode *autonode
 
@@ -233,9 +231,6 @@ func (w *World) Management() *controlplane.Cluster { return w.management }
 
 // Guests are the guest clusters.
 func (w *World) Guests() []*controlplane.Cluster { return slices.Clone(w.guests) }
-
-// Infrastructure is the provider of the guests' machines.
-func (w *World) Infrastructure() *infrastructure.Provider { return w.infrastructure }
 
 // Agent runs the management cluster's pods.
 func (w *World) Agent() *nodeagent.Agent { return w.nodeAgent }

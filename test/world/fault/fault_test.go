@@ -171,17 +171,12 @@ func TestFaults(t *testing.T) {
 		g.Expect(proxy.Use(nil)).To(BeZero())
 	})
 
-	t.Run("When requests are dropped, the client should know at once, and when they hang, never", func(t *testing.T) {
+	t.Run("When requests are dropped, the client should know at once", func(t *testing.T) {
 		g := NewWithT(t)
 		s, proxy, _, client := start(t)
 		proxy.Use(fault.Only(patch, fault.Drop))
 		_, err := send(t.Context(), client, http.MethodPatch, proxy.URL+configMaps+"a", "1")
 		g.Expect(err).To(HaveOccurred())
-		proxy.Use(fault.Only(patch, fault.Hang))
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
-		_, err = send(ctx, client, http.MethodPatch, proxy.URL+configMaps+"a", "1")
-		g.Expect(err).To(MatchError(context.DeadlineExceeded))
 		g.Expect(s.requests()).To(BeEmpty())
 		g.Expect(send(t.Context(), client, http.MethodGet, proxy.URL, "")).To(Equal(http.StatusNotFound), "others pass")
 		proxy.Use(nil)

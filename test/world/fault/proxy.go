@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fault puts faults between clients and an API server: a proxy that delays requests, lets them hang, holds or refuses them,
+// Package fault puts faults between clients and an API server: a proxy that delays, drops or holds requests,
 // changes its certificate, or lets one last write through.
 package fault
 
@@ -239,12 +239,6 @@ func Delay(by time.Duration) Fault {
 			return nil, request.Context().Err()
 		}
 	}
-}
-
-// Hang never answers, and forwards nothing.
-func Hang(request *http.Request, _ http.RoundTripper) (*http.Response, error) {
-	<-request.Context().Done()
-	return nil, request.Context().Err()
 }
 
 var errDropped = errors.New("dropped")

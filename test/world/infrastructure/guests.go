@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	certificatesinformers "k8s.io/client-go/informers/certificates/v1"
 	"k8s.io/client-go/kubernetes"
@@ -18,32 +17,23 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+	clusterkubeconfig "sigs.k8s.io/cluster-api/util/kubeconfig"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/test/world/infrastructure/kubelet"
 )
 
-// guestConfig returns how a guest is reached.
-type guestConfig func(ctx context.Context, namespace, cluster string) (*rest.Config, error)
-
 // kubeconfigSecret reads the admin kubeconfig that Cluster API's contract has control plane providers write.
-func kubeconfigSecret(management client.Reader) guestConfig {
-	return func(ctx context.Context, namespace, cluster string) (*rest.Config, error) {
-		name := cluster + "-kubeconfig"
-		secret := &corev1.Secret{}
-		if err := management.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, secret); err != nil {
-			return nil, fmt.Errorf("reading the guest's kubeconfig: %w", err)
-		}
-		kubeconfig, ok := secret.Data["value"]
-		if !ok {
-			return nil, fmt.Errorf("reading the guest's kubeconfig: Secret %s/%s has no key value", namespace, name)
-		}
-		config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
-		if err != nil {
-			return nil, fmt.Errorf("reading the guest's kubeconfig from Secret %s/%s: %w", namespace, name, err)
-		}
-		return config, nil
+func kubeconfigSecret(ctx context.Context, management client.Reader, cluster types.NamespacedName) (*rest.Config, error) {
+	kubeconfig, err := clusterkubeconfig.FromSecret(ctx, management, cluster)
+	if err != nil {
+		return nil, fmt.Errorf("reading the guest's kubeconfig: %w", err)
 	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("reading the guest's kubeconfig: %w", err)
+	}
+	return config, nil
 }
 
 // guest is the connection to one guest cluster and the kubelets in it.
@@ -64,7 +54,7 @@ func (g *guest) stop() {
 
 // guests holds one connection per guest, made when it is first needed.
 type guests struct {
-	config     guestConfig
+	management client.Reader
 	logger     logr.Logger
 	identities *identities
 
@@ -92,7 +82,7 @@ func (g *guests) known(cluster types.NamespacedName) *guest {
 
 // refresh makes the connection to a guest, anew if the way to reach it has changed. Running kubelets move over.
 func (g *guests) refresh(ctx context.Context, cluster types.NamespacedName) (*guest, error) {
-	config, err := g.config(ctx, cluster.Namespace, cluster.Name)
+	config, err := kubeconfigSecret(ctx, g.management, cluster)
 	if err != nil {
 		return nil, err
 	}

@@ -36,8 +36,10 @@ const (
 	DefaultProvisioningDelay = 200 * time.Millisecond
 	DefaultRegistrationDelay = 300 * time.Millisecond
 	DefaultOrphanGrace       = 30 * time.Second
-	DefaultConcurrency       = 16
 )
+
+// machineConcurrency is how many machines are reconciled at once.
+const machineConcurrency = 16
 
 // Config is what a Provider needs.
 type Config struct {
@@ -48,10 +50,6 @@ type Config struct {
 	// Logger gets the controllers' logs and, from warnings up, kwok's. Default: none are written.
 	Logger logr.Logger
 
-	// GuestConfig returns how a guest is reached. Default: the admin kubeconfig in the Secret `<cluster>-kubeconfig`, key
-	// `value`, as Cluster API's contract has it.
-	GuestConfig func(ctx context.Context, namespace, cluster string) (*rest.Config, error)
-
 	// ProvisioningDelay and RegistrationDelay are for machines that don't say their own. Zero means the default, a
 	// negative value means none.
 	ProvisioningDelay time.Duration
@@ -60,9 +58,6 @@ type Config struct {
 	// OrphanGrace is how long a Node may outlive its machine before the cloud deletes it; Cluster API and Karpenter come
 	// first. Default DefaultOrphanGrace.
 	OrphanGrace time.Duration
-
-	// Concurrency is how many machines are reconciled at once. Default DefaultConcurrency.
-	Concurrency int
 }
 
 // Provider is a running infrastructure provider.
@@ -89,12 +84,9 @@ func Start(ctx context.Context, config Config) (*Provider, error) {
 			return nil, fmt.Errorf("looking for kind %s (its CRD is one of CRDs): %w", kind, err)
 		}
 	}
-	if config.GuestConfig == nil {
-		config.GuestConfig = kubeconfigSecret(manager.GetClient())
-	}
 	p := &Provider{
 		guests: &guests{
-			config: config.GuestConfig, logger: config.Logger, identities: newIdentities(), cluster: map[types.NamespacedName]*guest{},
+			management: manager.GetClient(), logger: config.Logger, identities: newIdentities(), cluster: map[types.NamespacedName]*guest{},
 		},
 		done: make(chan struct{}),
 	}
@@ -132,9 +124,6 @@ func (p *Provider) Stop() error {
 	return p.err
 }
 
-// Done is closed when the provider has ended, by Stop or by a failure that Stop then returns.
-func (p *Provider) Done() <-chan struct{} { return p.done }
-
 // setup lists every controller.
 func setup(manager ctrl.Manager, config Config, guests *guests) error {
 	management := manager.GetClient()
@@ -145,7 +134,7 @@ func setup(manager ctrl.Manager, config Config, guests *guests) error {
 		{1, (&clusterReconciler{management: management}).setup},
 		{1, (&guestReconciler{management: management, guests: guests}).setup},
 		{1, (&templateReconciler{management: management}).setup},
-		{config.Concurrency, (&machineReconciler{
+		{machineConcurrency, (&machineReconciler{
 			management:        management,
 			guests:            guests,
 			identities:        guests.identities,
@@ -204,6 +193,5 @@ func (c Config) withDefaults() (Config, error) {
 	c.ProvisioningDelay = max(0, cmp.Or(c.ProvisioningDelay, DefaultProvisioningDelay))
 	c.RegistrationDelay = max(0, cmp.Or(c.RegistrationDelay, DefaultRegistrationDelay))
 	c.OrphanGrace = cmp.Or(c.OrphanGrace, DefaultOrphanGrace)
-	c.Concurrency = cmp.Or(c.Concurrency, DefaultConcurrency)
 	return c, nil
 }

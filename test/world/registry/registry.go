@@ -16,7 +16,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -27,24 +26,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// Config says how to run a registry.
-type Config struct {
-	// Dir keeps the blobs, so that images take no memory; empty means a temporary folder that Close removes.
-	// Manifests are in memory: after a restart on the same folder a Push costs no copy, but is needed.
-	Dir string
-	// Address is where to listen; empty means a free port on 127.0.0.1.
-	Address string
-	// Username and Password are what clients must give; empty means made up.
-	Username, Password string
-}
-
 // Registry is a running registry on a loopback port. It speaks plain HTTP and wants a user name and a password for
 // everything, so that pull secrets are really exercised.
 type Registry struct {
 	host               string
 	username, password string
 	dir                string
-	temporary          bool
 	handler            http.Handler
 	server             *http.Server
 	cancel             context.CancelFunc
@@ -52,34 +39,21 @@ type Registry struct {
 	err                error
 
 	mu     sync.Mutex
-	pulls  map[string]int
 	outage bool
 	// refused requests since the outage began.
 	refused int
 }
 
-// Start starts a registry that runs until Close, or until ctx ends.
-func Start(ctx context.Context, c Config) (*Registry, error) {
-	r := &Registry{username: c.Username, password: c.Password, dir: c.Dir, ended: make(chan struct{}), pulls: map[string]int{}}
-	if r.username == "" {
-		r.username = "world"
+// Start starts a registry on a free port of 127.0.0.1 that runs until Close, or until ctx ends. Its folder dir keeps the
+// blobs, so that images take no memory.
+func Start(ctx context.Context, dir string) (*Registry, error) {
+	r := &Registry{username: "world", password: rand.Text(), dir: dir, ended: make(chan struct{})}
+	if err := os.MkdirAll(r.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("making the registry's folder: %w", err)
 	}
-	if r.password == "" {
-		r.password = rand.Text()
-	}
-	if r.dir == "" {
-		dir, err := os.MkdirTemp("", "registry-")
-		if err != nil {
-			return nil, fmt.Errorf("making the registry's folder: %w", err)
-		}
-		r.dir, r.temporary = dir, true
-	}
-	listener, err := r.listen(ctx, c.Address)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		if r.temporary {
-			err = errors.Join(err, os.RemoveAll(r.dir))
-		}
-		return nil, err
+		return nil, fmt.Errorf("listening for the registry: %w", err)
 	}
 	r.host = listener.Addr().String()
 	r.handler = ggcr.New(ggcr.WithBlobHandler(ggcr.NewDiskBlobHandler(r.dir)), ggcr.Logger(log.New(io.Discard, "", 0)))
@@ -95,25 +69,8 @@ func Start(ctx context.Context, c Config) (*Registry, error) {
 		if err := r.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			r.err = fmt.Errorf("serving the registry: %w", err)
 		}
-		if r.temporary {
-			r.err = errors.Join(r.err, os.RemoveAll(r.dir))
-		}
 	}()
 	return r, nil
-}
-
-func (r *Registry) listen(ctx context.Context, address string) (net.Listener, error) {
-	if err := os.MkdirAll(r.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("making the registry's folder: %w", err)
-	}
-	if address == "" {
-		address = "127.0.0.1:0"
-	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("listening for the registry: %w", err)
-	}
-	return listener, nil
 }
 
 // Close stops the registry and waits until its port is free. Closing again does nothing.
@@ -128,19 +85,6 @@ func (r *Registry) Host() string { return r.host }
 
 // Credentials are what the registry wants as basic authentication.
 func (r *Registry) Credentials() (username, password string) { return r.username, r.password }
-
-// Keychain gives the registry's credentials to go-containerregistry.
-func (r *Registry) Keychain() authn.Keychain { return keychain{r} }
-
-type keychain struct{ r *Registry }
-
-// Resolve implements authn.Keychain.
-func (k keychain) Resolve(target authn.Resource) (authn.Authenticator, error) {
-	if target.RegistryStr() != k.r.host {
-		return authn.Anonymous, nil
-	}
-	return &authn.Basic{Username: k.r.username, Password: k.r.password}, nil
-}
 
 // DockerConfigJSON is the content of a pull secret (key .dockerconfigjson) for this registry.
 func (r *Registry) DockerConfigJSON() []byte {
@@ -176,7 +120,7 @@ func (r *Registry) Push(ctx context.Context, repoAndTag string, img v1.Image) (s
 			return "", fmt.Errorf("storing a layer of %s: %w", repoAndTag, err)
 		}
 	}
-	if err := remote.Write(tag, img, remote.WithContext(ctx), remote.WithAuthFromKeychain(r.Keychain())); err != nil {
+	if err := remote.Write(tag, img, remote.WithContext(ctx), remote.WithAuth(&authn.Basic{Username: r.username, Password: r.password})); err != nil {
 		return "", fmt.Errorf("pushing %s: %w", repoAndTag, err)
 	}
 	digest, err := img.Digest()
@@ -224,15 +168,6 @@ func (r *Registry) store(layer v1.Layer) (err error) {
 	return os.Rename(file.Name(), path)
 }
 
-// Pulls counts the successful GETs of manifests and blobs. What is a repository ("autonode/release"), a repository with a tag or a
-// digest ("autonode/release:1.36.3", "autonode/release@sha256:…"), or a digest alone (a manifest's or a blob's). The host in
-// front may be there or not.
-func (r *Registry) Pulls(what string) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.pulls[strings.TrimPrefix(what, r.host+"/")]
-}
-
 func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
 	outage := r.outage
@@ -252,51 +187,5 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.WriteString(w, `{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}`)
 		return
 	}
-	status := &statusWriter{ResponseWriter: w}
-	r.handler.ServeHTTP(status, req)
-	if req.Method == http.MethodGet && status.code < http.StatusBadRequest {
-		r.count(req.URL.Path)
-	}
+	r.handler.ServeHTTP(w, req)
 }
-
-// count notes a successful GET of /v2/<repository>/{manifests,blobs}/<tag or digest>.
-func (r *Registry) count(path string) {
-	path, ok := strings.CutPrefix(path, "/v2/")
-	if !ok {
-		return
-	}
-	parts := strings.Split(path, "/")
-	if len(parts) < 3 {
-		return
-	}
-	kind, reference := parts[len(parts)-2], parts[len(parts)-1]
-	if kind != "manifests" && kind != "blobs" {
-		return
-	}
-	repository := strings.Join(parts[:len(parts)-2], "/")
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.pulls[repository]++
-	if strings.Contains(reference, ":") {
-		r.pulls[reference]++
-		r.pulls[repository+"@"+reference]++
-	} else {
-		r.pulls[repository+":"+reference]++
-	}
-}
-
-type statusWriter struct {
-	http.ResponseWriter
-	code int
-}
-
-func (w *statusWriter) WriteHeader(code int) {
-	w.code = code
-	w.ResponseWriter.WriteHeader(code)
-}
-
-// ReadFrom keeps the server's way to send a file without copying it through our memory.
-func (w *statusWriter) ReadFrom(r io.Reader) (int64, error) { return io.Copy(w.ResponseWriter, r) }
-
-// Unwrap is for http.ResponseController.
-func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
