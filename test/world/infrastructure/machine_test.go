@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package infrastructure_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
+)
+
+func TestMachine(t *testing.T) {
+	ns := newCluster(t)
+
+	t.Run("When a machine has all it needs, it should become a ready node as its bootstrap data says", func(t *testing.T) {
+		g := NewWithT(t)
+		machine := newMachine(t, ns, "good", machineOptions{zone: "b", edit: func(m *infrav1.KwokMachine) {
+			m.Spec.NodeLabels = map[string]string{"cloud.example/rack": "7"}
+		}})
+		node := eventuallyReady(t, "good")
+
+		wantLabels := map[string]string{
+			"team": "web", "cloud.example/rack": "7",
+			corev1.LabelHostname: "good", corev1.LabelOSStable: "linux", corev1.LabelArchStable: "arm64",
+			"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "arm64",
+			corev1.LabelInstanceTypeStable: "c4-large", corev1.LabelTopologyZone: "b", corev1.LabelTopologyRegion: "here",
+		}
+		if diff := cmp.Diff(wantLabels, node.Labels); diff != "" {
+			t.Errorf("labels (-want +got):\n%s", diff)
+		}
+		g.Expect(node.Spec.Taints).To(ContainElement(corev1.Taint{Key: "karpenter.sh/unregistered", Effect: corev1.TaintEffectNoExecute}))
+		g.Expect(node.Spec.ProviderID).To(Equal("kwok://" + ns + "/good"))
+		g.Expect(node.Annotations).To(HaveKeyWithValue("kwok.x-k8s.io/node", "fake"))
+		g.Expect(node.Status.NodeInfo.KubeletVersion).To(Equal(version))
+		g.Expect(node.Status.NodeInfo.Architecture).To(Equal("arm64"))
+		equalQuantities := cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 })
+		if diff := cmp.Diff(corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("3900m"), corev1.ResourceMemory: resource.MustParse("7680Mi"), corev1.ResourcePods: resource.MustParse("42"),
+		}, node.Status.Allocatable, equalQuantities); diff != "" {
+			t.Errorf("allocatable (-want +got):\n%s", diff)
+		}
+
+		ready := eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonJoined)
+		g.Expect(ready.Status).To(Equal(metav1.ConditionTrue))
+		current := get(t, machine)
+		g.Expect(current.Spec.ProviderID).To(Equal(node.Spec.ProviderID))
+		g.Expect(current.Status.Initialization.Provisioned).To(HaveValue(BeTrue()))
+		g.Expect(current.Status.FailureDomain).To(Equal("b"))
+		g.Expect(current.Status.NodeName).To(Equal("good"))
+		g.Expect(current.Finalizers).To(ConsistOf(infrav1.MachineFinalizer))
+		want := clusterv1.MachineAddresses{
+			{Type: clusterv1.MachineInternalIP, Address: node.Status.Addresses[0].Address},
+			{Type: clusterv1.MachineHostName, Address: "good"},
+		}
+		if diff := cmp.Diff(want, current.Status.Addresses); diff != "" {
+			t.Errorf("addresses (-want +got):\n%s", diff)
+		}
+		g.Expect(current.Status.JoinTime.Sub(current.Status.StartTime.Time)).To(BeNumerically(">=", registrationDelay))
+		g.Expect(current.Status.StartTime.Sub(current.Status.RequestTime.Time)).To(BeNumerically(">=", provisioningDelay))
+
+		g.Eventually(func() error {
+			return guest.Get(t.Context(), types.NamespacedName{Namespace: corev1.NamespaceNodeLease, Name: "good"}, &coordinationv1.Lease{})
+		}, wait, poll).Should(Succeed())
+	})
+
+	t.Run("When the machine has no version, it should have the guest's", func(t *testing.T) {
+		g := NewWithT(t)
+		machine := newMachine(t, ns, "versionless", machineOptions{registration: "        {}", edit: func(m *infrav1.KwokMachine) {
+			m.Spec.RegistrationDelay = &metav1.Duration{Duration: time.Second}
+		}})
+		owner := &clusterv1.Machine{}
+		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), owner)).To(Succeed())
+		owner.Spec.Version = ""
+		g.Expect(management.Update(t.Context(), owner)).To(Succeed())
+		node := eventuallyReady(t, "versionless")
+		g.Expect(node.Status.NodeInfo.KubeletVersion).To(HavePrefix("v1."))
+		g.Expect(node.Status.Capacity.Pods().Value()).To(BeEquivalentTo(110))
+	})
+
+	t.Run("When it changes, there should be one event for each change", func(t *testing.T) {
+		g := NewWithT(t)
+		machine := newMachine(t, ns, "eventful", machineOptions{})
+		eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonJoined)
+		annotate(t, get(t, machine), map[string]string{infrav1.FaultDies: "true"})
+		eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonDead)
+		g.Eventually(func(g Gomega) {
+			events := &eventsv1.EventList{}
+			g.Expect(management.List(t.Context(), events, client.InNamespace(ns))).To(Succeed())
+			var reasons []string
+			for _, event := range events.Items {
+				if event.Regarding.Name == "eventful" {
+					reasons = append(reasons, event.Type+" "+event.Reason)
+				}
+			}
+			g.Expect(reasons).To(ConsistOf("Normal Provisioned", "Warning Dead"))
+		}, wait, poll).Should(Succeed())
+	})
+
+	t.Run("When the machine is paused, it should wait", func(t *testing.T) {
+		g := NewWithT(t)
+		machine := newMachine(t, ns, "paused", machineOptions{annotations: map[string]string{clusterv1.PausedAnnotation: ""}})
+		eventuallyCondition(t, machine, infrav1.ConditionPaused, infrav1.ReasonPaused)
+		g.Expect(get(t, machine).Finalizers).To(BeEmpty())
+		before := get(t, machine)
+		after := before.DeepCopy()
+		after.Annotations = nil
+		g.Expect(management.Patch(t.Context(), after, client.MergeFrom(before))).To(Succeed())
+		eventuallyReady(t, "paused")
+		eventuallyCondition(t, machine, infrav1.ConditionPaused, infrav1.ReasonNotPaused)
+	})
+}
+
+func TestPlacement(t *testing.T) {
+	ns := newCluster(t)
+
+	t.Run("When no zone is asked for, it should be placed in one of the cluster's", func(t *testing.T) {
+		newMachine(t, ns, "anywhere", machineOptions{})
+		node := eventuallyReady(t, "anywhere")
+		NewWithT(t).Expect(node.Labels[corev1.LabelTopologyZone]).To(BeElementOf("a", "b", "c"))
+	})
+
+	t.Run("When the zone doesn't exist, it should say so and name the zones", func(t *testing.T) {
+		machine := newMachine(t, ns, "nowhere", machineOptions{zone: "z"})
+		condition := eventuallyCondition(t, machine, infrav1.ConditionReady, infrav1.ReasonInvalidFailureDomain)
+		NewWithT(t).Expect(condition.Message).To(Equal(`Machine nowhere: spec.failureDomain "z" is not one of the zones a, b, c`))
+	})
+
+	t.Run("When its own delays are set, it should keep to them", func(t *testing.T) {
+		g := NewWithT(t)
+		machine := newMachine(t, ns, "slow", machineOptions{edit: func(m *infrav1.KwokMachine) {
+			m.Spec.ProvisioningDelay = &metav1.Duration{Duration: 400 * time.Millisecond}
+			m.Spec.RegistrationDelay = &metav1.Duration{Duration: time.Hour}
+		}})
+		never := newMachine(t, ns, "never", machineOptions{edit: func(m *infrav1.KwokMachine) {
+			m.Spec.ProvisioningDelay = &metav1.Duration{Duration: time.Hour}
+		}})
+		eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonBooting)
+		eventuallyCondition(t, never, infrav1.ConditionReady, infrav1.ReasonProvisioning) // after a while: most machines aren't as slow
+		g.Expect(get(t, never).Finalizers).To(BeEmpty())
+		current := get(t, machine)
+		g.Expect(current.Status.StartTime.Sub(current.Status.RequestTime.Time)).To(BeNumerically(">=", 400*time.Millisecond))
+		g.Expect(current.Spec.ProviderID).NotTo(BeEmpty())
+		g.Expect(apierrors.IsNotFound(guest.Get(t.Context(), types.NamespacedName{Name: "slow"}, &corev1.Node{}))).To(BeTrue())
+	})
+}
+
+func TestJoinObstacles(t *testing.T) {
+	ns := newCluster(t)
+
+	t.Run("When the bootstrap data is malformed, it should run, never join, and say what is wrong", func(t *testing.T) {
+		g := NewWithT(t)
+		for name, test := range map[string]struct{ userData, message string }{
+			"empty":    {"", `not a cloud-config`},
+			"badlabel": {fmt.Sprintf(joinConfig, `        kubeletExtraArgs: [{name: node-labels, value: "kubernetes.io/role=x"}]`), `"kubernetes.io/role": a kubelet refuses`},
+			"nojoin":   {"#cloud-config\nwrite_files: []\n", `write_files has no /run/kubeadm/kubeadm-join-config.yaml`},
+		} {
+			machine := newMachine(t, ns, "bad-"+name, machineOptions{userData: &test.userData})
+			condition := eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonInvalidBootstrapData)
+			g.Expect(condition.Message).To(SatisfyAll(HavePrefix("bootstrap Secret bad-"+name+": "), ContainSubstring(test.message)))
+			eventuallyCondition(t, machine, infrav1.ConditionReady, infrav1.ReasonInvalidBootstrapData)
+			g.Expect(get(t, machine).Spec.ProviderID).NotTo(BeEmpty())
+		}
+	})
+
+	t.Run("When another node has its name, it should say so and leave that node alone", func(t *testing.T) {
+		g := NewWithT(t)
+		other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "taken"}, Spec: corev1.NodeSpec{ProviderID: "other://taken"}}
+		g.Expect(guest.Create(t.Context(), other)).To(Succeed())
+		machine := newMachine(t, ns, "taken", machineOptions{})
+		condition := eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonRegistrationFailed)
+		g.Expect(condition.Message).To(Equal(`another Node has the name taken; its provider ID is "other://taken"`))
+		g.Expect(management.Delete(t.Context(), machine)).To(Succeed())
+		eventuallyGone(t, management, machine)
+		g.Expect(guest.Get(t.Context(), types.NamespacedName{Name: "taken"}, other)).To(Succeed())
+	})
+
+	t.Run("When the guest can't be reached for a while, it should join, and its pods start, when that is over", func(t *testing.T) {
+		g := NewWithT(t)
+		newMachine(t, ns, "before", machineOptions{})
+		eventuallyReady(t, "before")
+		guestProxy.cut()
+		machine := newMachine(t, ns, "after", machineOptions{})
+		pod := newPod(t, "before", nil)
+		condition := eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonGuestUnreachable)
+		g.Expect(condition.Message).To(ContainSubstring("connection refused"))
+		g.Expect(guestProxy.mend()).To(Succeed())
+		eventuallyReady(t, "after")
+		g.Eventually(func() corev1.PodPhase {
+			_ = guest.Get(t.Context(), client.ObjectKeyFromObject(pod), pod)
+			return pod.Status.Phase
+		}, 40*time.Second, poll).Should(Equal(corev1.PodRunning))
+	})
+}
+
+func TestMachineEnd(t *testing.T) {
+	ns := newCluster(t)
+
+	t.Run("When it is deleted, it should stop at once, end the pods that are ending, and leave the node to Cluster API", func(t *testing.T) {
+		g := NewWithT(t)
+		machine := newMachine(t, ns, "deleted", machineOptions{})
+		eventuallyReady(t, "deleted")
+		eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonJoined)
+		pod := newPod(t, "deleted", nil)
+		eventuallyPhase(t, pod, corev1.PodRunning)
+
+		g.Expect(management.Delete(t.Context(), machine)).To(Succeed())
+		eventuallyGone(t, management, machine)
+		g.Expect(guest.Get(t.Context(), types.NamespacedName{Name: "deleted"}, &corev1.Node{})).To(Succeed())
+		late := newPod(t, "deleted", nil)
+		g.Consistently(func(g Gomega) {
+			g.Expect(guest.Get(t.Context(), client.ObjectKeyFromObject(late), late)).To(Succeed())
+			g.Expect(late.Status.Phase).To(Equal(corev1.PodPending))
+		}, "500ms", poll).Should(Succeed())
+	})
+
+	t.Run("When a node outlives its machine, the cloud should delete it, and no other", func(t *testing.T) {
+		g := NewWithT(t)
+		newMachine(t, ns, "alive", machineOptions{})
+		eventuallyReady(t, "alive")
+		ghost := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "ghost"}, Spec: corev1.NodeSpec{ProviderID: "kwok://" + ns + "/ghost"}}
+		foreign := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "foreign"}, Spec: corev1.NodeSpec{ProviderID: "other://ghost"}}
+		g.Expect(guest.Create(t.Context(), ghost)).To(Succeed())
+		g.Expect(guest.Create(t.Context(), foreign)).To(Succeed())
+		eventuallyGone(t, guest, ghost)
+		g.Expect(guest.Get(t.Context(), types.NamespacedName{Name: "foreign"}, foreign)).To(Succeed())
+		g.Expect(guest.Get(t.Context(), types.NamespacedName{Name: "alive"}, &corev1.Node{})).To(Succeed())
+	})
+}
