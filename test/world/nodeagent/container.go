@@ -79,7 +79,7 @@ func (c *container) collect() {
 	if terminated.ExitCode != 0 {
 		terminated.Reason = reasonError
 		if ended.spec.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
-			terminated.Message = tail(c.worker.logFile(c.spec.Name, c.restarts), 80, 2048)
+			terminated.Message, _ = process.Tail(c.worker.logFile(c.spec.Name, c.restarts), 80, 2048)
 		}
 	}
 	ran := exit.Finished.Sub(ended.Started)

@@ -5,7 +5,6 @@ package nodeagent
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,33 +48,4 @@ func modified(path string) int64 {
 		return 0
 	}
 	return info.ModTime().UnixNano()
-}
-
-// tail returns the end of a file: so many lines, and no more than so many bytes.
-func tail(path string, lines int, bytes int64) string {
-	file, err := os.Open(path)
-	if err != nil {
-		return ""
-	}
-	defer file.Close()
-	if info, err := file.Stat(); err == nil && info.Size() > bytes {
-		_, _ = file.Seek(-bytes, io.SeekEnd)
-	}
-	content, _ := io.ReadAll(io.LimitReader(file, bytes))
-	return string(content[lastLines(content, lines):])
-}
-
-// lastLines returns where the last so many lines begin.
-func lastLines(content []byte, lines int) int {
-	if lines <= 0 {
-		return len(content)
-	}
-	for i := len(content) - 2; i >= 0; i-- {
-		if content[i] == '\n' {
-			if lines--; lines == 0 {
-				return i + 1
-			}
-		}
-	}
-	return 0
 }

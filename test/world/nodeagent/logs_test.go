@@ -50,19 +50,3 @@ func TestLogs(t *testing.T) {
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("certificate")))
 	})
 }
-
-func TestLastLines(t *testing.T) {
-	for content, wants := range map[string][]string{
-		"a\nb\nc\n": {"", "c\n", "b\nc\n", "a\nb\nc\n", "a\nb\nc\n"},
-		"a\nb\nc":   {"", "c", "b\nc", "a\nb\nc", "a\nb\nc"},
-		"":          {"", ""},
-	} {
-		for lines, want := range wants {
-			t.Run(fmt.Sprintf("When %d lines of %q are wanted, it should begin at %q", lines, content, want), func(t *testing.T) {
-				if got := content[lastLines([]byte(content), lines):]; got != want {
-					t.Errorf("got %q", got)
-				}
-			})
-		}
-	}
-}

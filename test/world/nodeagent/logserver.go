@@ -20,6 +20,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/cert"
+
+	"github.com/autonode-io/autonode/test/world/process"
 )
 
 // followPeriod is how often a followed log is read.
@@ -88,7 +90,7 @@ func (a *Agent) containerLogs(out http.ResponseWriter, request *http.Request) {
 		return
 	}
 	if lines, err := strconv.Atoi(query.Get("tailLines")); err == nil {
-		content = content[lastLines(content, lines):]
+		content = content[process.LastLines(content, lines):]
 	}
 	if limit, err := strconv.Atoi(query.Get("limitBytes")); err == nil {
 		content = content[:min(limit, len(content))]
@@ -105,8 +107,8 @@ func (a *Agent) follow(ctx context.Context, out http.ResponseWriter, file *os.Fi
 	defer ticker.Stop()
 	for {
 		over := true
-		for _, process := range a.Processes() {
-			over = over && process.Log != file.Name()
+		for _, running := range a.Processes() {
+			over = over && running.Log != file.Name()
 		}
 		if _, err := io.Copy(out, file); err != nil {
 			return

@@ -5,15 +5,14 @@
 package process
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -235,23 +234,9 @@ func Poll(ctx context.Context, what string, aborted <-chan struct{}, why func() 
 
 // tail is the end of the log.
 func (p *Process) tail() string {
-	file, err := os.Open(p.LogFile)
+	end, err := Tail(p.LogFile, tailLines, tailBytes)
 	if err != nil {
 		return err.Error()
 	}
-	defer func() { _ = file.Close() }()
-	if info, err := file.Stat(); err == nil && info.Size() > tailBytes {
-		if _, err := file.Seek(-tailBytes, io.SeekEnd); err != nil {
-			return err.Error()
-		}
-	}
-	data, err := io.ReadAll(file)
-	if err != nil {
-		return err.Error()
-	}
-	lines := bytes.Split(bytes.TrimSpace(data), []byte("\n"))
-	if len(lines) > tailLines {
-		lines = lines[len(lines)-tailLines:]
-	}
-	return fmt.Sprintf("end of %s:\n  %s", p.LogFile, bytes.Join(lines, []byte("\n  ")))
+	return fmt.Sprintf("end of %s:\n  %s", p.LogFile, strings.ReplaceAll(strings.TrimSpace(end), "\n", "\n  "))
 }
