@@ -6,13 +6,20 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/autonode-io/autonode/cmd/about"
+	"github.com/autonode-io/autonode/test/world"
 )
+
+// version is stamped when the program is built.
+var version string
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -22,9 +29,14 @@ func main() {
 		Short:         "Run AutoNode's local world, demo, conformance suite and benchmarks",
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Version:       about.Of("autonode-dev", version).String(),
 	}
+	root.SetVersionTemplate("{{.Version}}")
 	root.AddCommand(newBenchOperatorCommand(), newConformanceCommand(), newDemoCommand(), newWorldCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
+		if errors.Is(err, world.ErrNoWorld) {
+			err = fmt.Errorf("%w\nstart one with `autonode-dev world up`, or name the folder of another with --dir", err)
+		}
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}

@@ -18,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
+	"github.com/autonode-io/autonode/cmd/about"
 	"github.com/autonode-io/autonode/operator"
 	"github.com/autonode-io/autonode/operator/access"
 	"github.com/autonode-io/autonode/operator/component"
@@ -29,7 +30,9 @@ import (
 )
 
 // version is stamped when the program is built.
-var version = "dev"
+var version string
+
+func programInfo() about.Info { return about.Of("autonode-operator", version) }
 
 // garbage is how many percent of what is in use may be garbage, where GOGC doesn't say. Most of the operator's memory are the caches of
 // guests, which hardly change: to collect more often costs next to nothing, and saves a quarter of it.
@@ -63,7 +66,7 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
   # On a developer's machine, against the cluster of a kubeconfig.
   KUBECONFIG=management.kubeconfig autonode-operator --leader-elect=false`,
 		Args:          cobra.NoArgs,
-		Version:       version,
+		Version:       programInfo().String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -79,6 +82,7 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
 			return run(cmd.Context(), options)
 		},
 	}
+	cmd.SetVersionTemplate("{{.Version}}")
 	flags := cmd.Flags()
 	flags.StringVar(&options.MetricsAddress, "metrics-bind-address", ":8080", `address to serve Prometheus metrics on; "0" serves none`)
 	flags.StringVar(&options.ProbeAddress, "health-probe-bind-address", ":8081", `address to serve /healthz and /readyz on; "0" serves none`)
@@ -118,7 +122,7 @@ func run(ctx context.Context, options operator.Options) error {
 	if err != nil {
 		return fmt.Errorf("finding the management cluster: %w", err)
 	}
-	ctrl.Log.Info("Starting", "version", version, "management", config.Host)
+	ctrl.Log.Info("Starting", "version", programInfo().Version, "management", config.Host)
 	return operator.Run(ctx, config, options)
 }
 

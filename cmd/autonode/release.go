@@ -32,7 +32,7 @@ func newReleaseCommand() *cobra.Command {
 A release payload is an OCI image that pins what the platform runs for one version: the image of each
 component by digest, the Kubernetes version of its nodes, and its CustomResourceDefinitions. A HostedCluster
 names one in spec.release.image.`,
-		Args: cobra.NoArgs,
+		Args: subcommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newReleaseNewCommand(), newReleaseInspectCommand())

@@ -11,14 +11,20 @@ import (
 
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/autonode-io/autonode/cmd/about"
 	"github.com/autonode-io/autonode/karpenter"
 )
 
 // version is stamped when the program is built.
-var version = "dev"
+var version string
 
 func main() {
-	if err := karpenter.Run(ctrl.SetupSignalHandler(), version); err != nil {
+	info := about.Of("karpenter-clusterapi", version)
+	if about.Asked(os.Args[1:]) {
+		fmt.Print(info)
+		return
+	}
+	if err := karpenter.Run(ctrl.SetupSignalHandler(), info.Version); err != nil {
 		fmt.Fprintln(os.Stderr, "karpenter-clusterapi:", err)
 		if errors.Is(err, karpenter.ErrUsage) {
 			os.Exit(2)
