@@ -11,7 +11,7 @@ import (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:path=controlplanecomponents,scope=Namespaced,shortName={cpc,cpcs},categories={autonode}
+// +kubebuilder:resource:path=controlplanecomponents,scope=Namespaced,shortName={ancpc,ancpcs},categories={autonode}
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`
 // +kubebuilder:printcolumn:name="Available",type=string,JSONPath=`.status.conditions[?(@.type=="Available")].status`
 // +kubebuilder:printcolumn:name="Rolled Out",type=string,JSONPath=`.status.conditions[?(@.type=="RolloutComplete")].status`

@@ -16,7 +16,7 @@ import (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:path=hostedclusters,scope=Namespaced,shortName={hc,hcs},categories={autonode,cluster-api}
+// +kubebuilder:resource:path=hostedclusters,scope=Namespaced,shortName={anhc,anhcs},categories={autonode,cluster-api}
 // +kubebuilder:printcolumn:name="AutoNode",type=string,JSONPath=`.status.autoNode.state`
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version.history[?(@.state=="Completed")].version`
 // +kubebuilder:printcolumn:name="Desired",type=string,JSONPath=`.status.version.desired.version`
