@@ -3,10 +3,11 @@ module github.com/autonode-io/autonode
 go 1.26.6
 
 require (
-	github.com/dustin/go-humanize v1.1.0
 	github.com/awslabs/operatorpkg v0.0.0-20260708223819-4da4c353c5fa
 	github.com/blang/semver/v4 v4.0.0
 	github.com/coreos/stream-metadata-go v0.4.4
+	github.com/dustin/go-humanize v1.1.0
+	github.com/fluxcd/cli-utils v0.36.0-flux.15
 	github.com/fsnotify/fsnotify v1.9.0
 	github.com/go-logr/logr v1.4.4
 	github.com/google/go-cmp v0.7.0

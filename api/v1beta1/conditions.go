@@ -2,6 +2,11 @@
 
 package v1beta1
 
+// Ready summarizes the other conditions for tools that know no other one: kubectl wait, Flux, Argo CD. It has the reason and the message of
+// the condition that decides it, and no event of its own. A HostedCluster is ready when AutoNode is off, or enabled and lacks no input;
+// nodes may still be outdated: NodesUpToDate. A ControlPlaneComponent is ready when it is Available and RolloutComplete.
+const Ready = "Ready"
+
 // Conditions of a HostedCluster. Events on it carry the same reasons.
 const (
 	// ValidConfiguration: the spec makes sense as a whole, beyond what admission can check.

@@ -27,6 +27,7 @@ type ControlPlaneComponent struct {
 	Spec ControlPlaneComponentSpec `json:"spec,omitempty"`
 	// status is how far the component is.
 	// +optional
+	// +kubebuilder:default:={"observedGeneration":-1}
 	Status ControlPlaneComponentStatus `json:"status,omitempty"`
 }
 
@@ -45,7 +46,11 @@ type ControlPlaneComponentSpec struct{}
 
 // ControlPlaneComponentStatus is how far a component is.
 type ControlPlaneComponentStatus struct {
-	// conditions: Available, RolloutComplete.
+	// observedGeneration is the generation of the object that the condition Ready is about; -1 until the operator has reported any.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// conditions: Ready, Available, RolloutComplete.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

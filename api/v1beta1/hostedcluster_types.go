@@ -34,6 +34,7 @@ type HostedCluster struct {
 	Spec HostedClusterSpec `json:"spec"`
 	// status is what the operator has seen and done.
 	// +optional
+	// +kubebuilder:default:={"observedGeneration":-1}
 	Status HostedClusterStatus `json:"status,omitempty"`
 }
 
@@ -340,7 +341,11 @@ type AWS struct {
 
 // HostedClusterStatus is what the operator has seen and done.
 type HostedClusterStatus struct {
-	// conditions: ValidConfiguration, ReleaseResolved, GuestReachable, AutoNodeEnabled, NodesUpToDate, and ImageOverridden where the
+	// observedGeneration is the generation of the spec that the condition Ready is about; -1 until the operator has seen any.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// conditions: Ready, ValidConfiguration, ReleaseResolved, GuestReachable, AutoNodeEnabled, NodesUpToDate, and ImageOverridden where the
 	// annotation autonode.io/override-image is set.
 	// +optional
 	// +listType=map

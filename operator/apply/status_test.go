@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	kstatus "github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,13 +24,14 @@ import (
 const statusNamespace = "statuses"
 
 var ownStatus = apply.StatusFields{
-	Names: []string{"autoNode", "version"}, Conditions: []string{v1beta1.ValidConfiguration, v1beta1.AutoNodeEnabled},
+	Names: []string{"observedGeneration", "autoNode", "version"}, Conditions: []string{v1beta1.ValidConfiguration, v1beta1.AutoNodeEnabled},
 }
 
 // full is a status in which everything is set, as the operator holds it.
 func full() v1beta1.HostedClusterStatus {
 	then := metav1.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 	return v1beta1.HostedClusterStatus{
+		ObservedGeneration: 1,
 		Conditions: []metav1.Condition{
 			{Type: v1beta1.ValidConfiguration, Status: metav1.ConditionTrue, Reason: v1beta1.AsExpectedReason, LastTransitionTime: then},
 			{Type: v1beta1.AutoNodeEnabled, Status: metav1.ConditionTrue, Reason: v1beta1.AsExpectedReason, LastTransitionTime: then},
@@ -52,6 +54,31 @@ func typesOf(hostedCluster *v1beta1.HostedCluster) []string {
 		types = append(types, condition.Type)
 	}
 	return types
+}
+
+func TestNewStatus(t *testing.T) {
+	t.Run("When a HostedCluster is new, it should tell tools that no operator has seen it", func(t *testing.T) {
+		g := NewWithT(t)
+		const namespace = "new-status"
+		admin := clusters.Management.Client
+		g.Expect(admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
+		hostedCluster := &v1beta1.HostedCluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "blue"},
+			Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: "registry.example/release:1.36.3"}},
+		}
+		g.Expect(admin.Create(t.Context(), hostedCluster)).To(Succeed())
+		component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1beta1.KarpenterComponent}}
+		g.Expect(admin.Create(t.Context(), component)).To(Succeed())
+		for _, kind := range []string{"HostedCluster", "ControlPlaneComponent"} {
+			object := &unstructured.Unstructured{}
+			object.SetGroupVersionKind(v1beta1.GroupVersion.WithKind(kind))
+			name := map[string]string{"HostedCluster": "blue", "ControlPlaneComponent": v1beta1.KarpenterComponent}[kind]
+			g.Expect(admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object)).To(Succeed())
+			result, err := kstatus.Compute(object)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.Status).To(Equal(kstatus.InProgressStatus), kind)
+		}
+	})
 }
 
 func TestStatus(t *testing.T) {

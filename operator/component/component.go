@@ -272,6 +272,7 @@ func (c *Component) applyStatus(ctx context.Context, s *scope.Scope, change func
 	before := s.Component
 	after := before.DeepCopy()
 	change(after)
+	setReady(after)
 	s.Component = after
 	if equality.Semantic.DeepEqual(before.Status, after.Status) {
 		return nil
@@ -285,6 +286,6 @@ func (c *Component) applyStatus(ctx context.Context, s *scope.Scope, change func
 
 // ownStatus is what the operator writes to a component's status. Other conditions belong to others.
 var ownStatus = apply.StatusFields{
-	Names:      []string{"version", "releaseImage", "imageOverride", "resources"},
-	Conditions: []string{v1beta1.Available, v1beta1.RolloutComplete},
+	Names:      []string{"observedGeneration", "version", "releaseImage", "imageOverride", "resources"},
+	Conditions: []string{v1beta1.Ready, v1beta1.Available, v1beta1.RolloutComplete},
 }

@@ -105,11 +105,34 @@ func set(component *v1beta1.ControlPlaneComponent, conditionType string, status 
 	})
 }
 
-// record writes an event for each condition whose status or reason changed, with that reason.
+// setReady reports whether the component is rolled out and available, with the reason and the message of the condition that says no.
+func setReady(component *v1beta1.ControlPlaneComponent) {
+	component.Status.ObservedGeneration = component.Generation
+	rollout := meta.FindStatusCondition(component.Status.Conditions, v1beta1.RolloutComplete)
+	available := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Available)
+	isTrue := func(condition *metav1.Condition) bool {
+		return condition != nil && condition.Status == metav1.ConditionTrue
+	}
+	decides := rollout
+	// While Karpenter is paused, the pause counts and not the rollout that it interrupted.
+	if isTrue(rollout) || available != nil && available.Reason == v1beta1.PausedReason {
+		decides = available
+	}
+	switch {
+	case isTrue(decides):
+		set(component, v1beta1.Ready, metav1.ConditionTrue, v1beta1.AsExpectedReason, "")
+	case decides != nil:
+		set(component, v1beta1.Ready, metav1.ConditionFalse, decides.Reason, decides.Message)
+	default:
+		set(component, v1beta1.Ready, metav1.ConditionFalse, v1beta1.RollingOutReason, "the Deployment is being made")
+	}
+}
+
+// record writes an event for each condition but Ready whose status or reason changed, with that reason.
 func (c *Component) record(before, after *v1beta1.ControlPlaneComponent) {
 	for _, condition := range after.Status.Conditions {
 		was := meta.FindStatusCondition(before.Status.Conditions, condition.Type)
-		if was != nil && was.Status == condition.Status && was.Reason == condition.Reason {
+		if condition.Type == v1beta1.Ready || was != nil && was.Status == condition.Status && was.Reason == condition.Reason {
 			continue
 		}
 		eventType := corev1.EventTypeNormal

@@ -183,6 +183,48 @@ func TestSetRollout(t *testing.T) {
 	}
 }
 
+func TestSetReady(t *testing.T) {
+	condition := func(conditionType string, status metav1.ConditionStatus, reason string) metav1.Condition {
+		return metav1.Condition{Type: conditionType, Status: status, Reason: reason, Message: "of " + conditionType}
+	}
+	rolledOut := condition(v1beta1.RolloutComplete, metav1.ConditionTrue, v1beta1.AsExpectedReason)
+	rolling := condition(v1beta1.RolloutComplete, metav1.ConditionFalse, v1beta1.RollingOutReason)
+	available := condition(v1beta1.Available, metav1.ConditionTrue, v1beta1.AsExpectedReason)
+	for _, test := range []struct {
+		name       string
+		conditions []metav1.Condition
+		status     metav1.ConditionStatus
+		reason     string
+		message    string
+	}{
+		{"When it is rolled out and available, it should be ready", []metav1.Condition{rolledOut, available},
+			metav1.ConditionTrue, v1beta1.AsExpectedReason, ""},
+		{"When a rollout goes on while old replicas serve, it should not be ready", []metav1.Condition{rolling, available},
+			metav1.ConditionFalse, v1beta1.RollingOutReason, "of RolloutComplete"},
+		{"When no replica serves after a rollout, it should not be ready",
+			[]metav1.Condition{rolledOut, condition(v1beta1.Available, metav1.ConditionFalse, v1beta1.ReplicasUnavailableReason)},
+			metav1.ConditionFalse, v1beta1.ReplicasUnavailableReason, "of Available"},
+		{"When it is paused amid a rollout, it should say that it is paused",
+			[]metav1.Condition{rolling, condition(v1beta1.Available, metav1.ConditionFalse, v1beta1.PausedReason)},
+			metav1.ConditionFalse, v1beta1.PausedReason, "of Available"},
+		{"When nothing is known yet, it should not be ready", nil,
+			metav1.ConditionFalse, v1beta1.RollingOutReason, "the Deployment is being made"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Generation: 3}}
+			component.Status.Conditions = test.conditions
+			setReady(component)
+			ready := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Ready)
+			if ready == nil || ready.Status != test.status || ready.Reason != test.reason || ready.Message != test.message {
+				t.Errorf("got %+v", ready)
+			}
+			if component.Status.ObservedGeneration != 3 {
+				t.Errorf("it observed generation %d", component.Status.ObservedGeneration)
+			}
+		})
+	}
+}
+
 func TestSetAvailable(t *testing.T) {
 	for _, test := range []struct {
 		name string

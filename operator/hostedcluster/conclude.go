@@ -23,9 +23,9 @@ import (
 // ownStatus is what the operator writes to a HostedCluster's status, whichever step it is. Other conditions belong to others, and
 // status.operator to the shard, which no reconciliation may take or let go.
 var ownStatus = apply.StatusFields{
-	Names: []string{"autoNode", "version"},
+	Names: []string{"observedGeneration", "autoNode", "version"},
 	Conditions: []string{
-		v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable, v1beta1.AutoNodeEnabled, v1beta1.NodesUpToDate, v1beta1.ImageOverridden,
+		v1beta1.Ready, v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable, v1beta1.AutoNodeEnabled, v1beta1.NodesUpToDate, v1beta1.ImageOverridden,
 	},
 }
 
@@ -60,19 +60,23 @@ func (r *Reconciler) conclude(s *scope.Scope, o *outcome) {
 	}
 	sum := summarize(s, o)
 	setCondition(hostedCluster, v1beta1.AutoNodeEnabled, sum.status, sum.reason, sum.conditionMessage())
+	sum.setReady(hostedCluster)
 	hostedCluster.Status.AutoNode.State = sum.state
 	hostedCluster.Status.AutoNode.Message = message.Cut(sum.message)
 }
 
-// concludeOff leaves what never used AutoNode with one condition, and what did with its history.
+// concludeOff leaves what never used AutoNode with AutoNodeEnabled and Ready, and what did with its history.
 func (r *Reconciler) concludeOff(hostedCluster *v1beta1.HostedCluster) {
 	hostedCluster.Status.AutoNode = nil
 	for _, condition := range ownStatus.Conditions {
-		if condition != v1beta1.AutoNodeEnabled {
+		if condition != v1beta1.AutoNodeEnabled && condition != v1beta1.Ready {
 			meta.RemoveStatusCondition(&hostedCluster.Status.Conditions, condition)
 		}
 	}
-	setCondition(hostedCluster, v1beta1.AutoNodeEnabled, metav1.ConditionFalse, v1beta1.AutoNodeNotConfiguredReason, "set spec.autoNode to turn AutoNode on")
+	const message = "set spec.autoNode to turn AutoNode on"
+	setCondition(hostedCluster, v1beta1.AutoNodeEnabled, metav1.ConditionFalse, v1beta1.AutoNodeNotConfiguredReason, message)
+	setCondition(hostedCluster, v1beta1.Ready, metav1.ConditionTrue, v1beta1.AutoNodeNotConfiguredReason, message)
+	hostedCluster.Status.ObservedGeneration = hostedCluster.Generation
 }
 
 // summary is what people see first.
@@ -94,6 +98,16 @@ func (s summary) conditionMessage() string {
 	default:
 		return s.message
 	}
+}
+
+// setReady reports whether what runs is what the spec asks for. AutoNodeEnabled stays True while an input is missing and Karpenter runs on.
+func (s summary) setReady(hostedCluster *v1beta1.HostedCluster) {
+	status, reason := s.status, s.reason
+	if status == metav1.ConditionTrue && s.state == v1beta1.AutoNodeStateWaiting {
+		status, reason = metav1.ConditionFalse, v1beta1.AutoNodeWaitingReason
+	}
+	setCondition(hostedCluster, v1beta1.Ready, status, reason, s.conditionMessage())
+	hostedCluster.Status.ObservedGeneration = hostedCluster.Generation
 }
 
 func summarize(s *scope.Scope, o *outcome) summary {
@@ -221,11 +235,12 @@ var calm = sets.New(
 	v1beta1.NodesOutdatedReason, v1beta1.ControlPlaneOlderReason, v1beta1.NodeUpgradeHeldReason,
 )
 
-// record writes an event for each condition whose status or reason changed, with that reason, and for each update that started or ended.
+// record writes an event for each condition but Ready whose status or reason changed, with that reason, and for each update that started or
+// ended.
 func (r *Reconciler) record(before, after *v1beta1.HostedCluster) {
 	for _, condition := range after.Status.Conditions {
 		was := meta.FindStatusCondition(before.Status.Conditions, condition.Type)
-		if was != nil && was.Status == condition.Status && was.Reason == condition.Reason {
+		if condition.Type == v1beta1.Ready || was != nil && was.Status == condition.Status && was.Reason == condition.Reason {
 			continue
 		}
 		eventType := corev1.EventTypeWarning

@@ -236,7 +236,8 @@ func TestConclude(t *testing.T) {
 		s.HostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{State: v1beta1.AutoNodeStateDraining}
 		r.conclude(s, &outcome{state: off})
 		status := s.HostedCluster.Status
-		if status.AutoNode != nil || len(status.Conditions) != 1 || status.Conditions[0].Reason != v1beta1.AutoNodeNotConfiguredReason || status.Version == nil {
+		if status.AutoNode != nil || len(status.Conditions) != 2 || status.Conditions[0].Reason != v1beta1.AutoNodeNotConfiguredReason ||
+			status.Conditions[1].Type != v1beta1.Ready || status.Version == nil {
 			t.Errorf("got %+v", status)
 		}
 	})
