@@ -180,9 +180,8 @@ func TestParseStat(t *testing.T) {
 			g.Expect(ok).To(BeFalse(), line)
 		}
 	})
-	t.Run("When it is asked about itself, this process should be alive and use memory", func(t *testing.T) {
+	t.Run("When it is asked about itself, this process should be alive", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(alive(os.Getpid())).To(BeTrue())
-		g.Expect(residentMemory(os.Getpid())).To(BeNumerically(">", 1<<20))
 	})
 }

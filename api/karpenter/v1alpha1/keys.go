@@ -6,8 +6,11 @@ package v1alpha1
 const (
 	// PriceAnnotation is the price of one on-demand machine of this shape, in US dollars an hour, as a decimal.
 	PriceAnnotation = Group + "/price"
-	// SpotPriceAnnotation is the price of one spot machine of this shape. Without it the shape has no spot offering.
+	// SpotPriceAnnotation is the price of one spot machine of this shape. It needs a patch that writes the capacity type into the machine, or
+	// CapacityTypeAnnotation.
 	SpotPriceAnnotation = Group + "/spot-price"
+	// CapacityTypeAnnotation says how the machines that the template itself makes are paid for: on-demand (the default) or spot.
+	CapacityTypeAnnotation = Group + "/capacity-type"
 	// InstanceTypeAnnotation names the instance type. Without it the source's own name is the instance type's.
 	InstanceTypeAnnotation = Group + "/instance-type"
 	// InfrastructurePatchesAnnotation is a list of JSONPatches, in YAML or JSON, that are applied to each infrastructure machine cloned from

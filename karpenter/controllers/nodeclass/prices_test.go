@@ -14,7 +14,9 @@ import (
 func TestPriceFile(t *testing.T) {
 	t.Run("When the price file comes, is malformed and goes, it should follow, and say what is wrong with it", func(t *testing.T) {
 		f := start(t, "")
-		f.template("c2-small-priced", sized("2", "4Gi", "0.021"))
+		annotations := sized("2", "4Gi", "0.021")
+		annotations[v1alpha1.InfrastructurePatchesAnnotation] = spotPatches
+		f.template("c2-small-priced", annotations)
 		f.nodeClass(nil)
 		f.ready()
 		prices := func() (string, error) {

@@ -18,13 +18,16 @@ import (
 	"github.com/autonode-io/autonode/test/environment"
 )
 
+// spotPatches make spot machines where they are sold.
+const spotPatches = `[{op: add, path: /spec/market, valueFrom: {variable: capacityType}}]`
+
 func TestShapes(t *testing.T) {
 	t.Run("When templates match, it should be ready and list them, cheapest first", func(t *testing.T) {
 		f := start(t, "")
 		f.template("c4-arm", map[string]string{
 			capacity + "cpu": "4", capacity + "memory": "8Gi", capacity + "labels": "kubernetes.io/arch=arm64",
 			capacity + "gpu-type": "nvidia.com/gpu", capacity + "gpu-count": "1",
-			v1alpha1.PriceAnnotation: "0.080", v1alpha1.SpotPriceAnnotation: "0.02",
+			v1alpha1.PriceAnnotation: "0.080", v1alpha1.SpotPriceAnnotation: "0.02", v1alpha1.InfrastructurePatchesAnnotation: spotPatches,
 		})
 		f.template("c2-small", sized("2", "4Gi", "0.021"))
 		f.nodeClass(nil)

@@ -19,7 +19,7 @@ func TestHashIsStable(t *testing.T) {
 				Op: v1alpha1.JSONPatchAdd, Path: "/spec/a", ValueFrom: &v1alpha1.JSONPatchValue{Variable: "taintList"},
 			}},
 		}}
-		if got, want := HashVersion+" "+Hash(nodeClass), "v1 880e60f707bb3fc3"; got != want {
+		if got, want := HashVersion+" "+Hash(nodeClass), "v1 b4ab293ed2d96646"; got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	})

@@ -64,7 +64,7 @@ func (b builder) eachChoice(sh *template.Template, zones []string, yield func(pl
 			add(p, b.choice(sh, p, domain, price, obstacle == ""))
 		}
 	}
-	for _, capacityType := range []string{karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot} {
+	for _, capacityType := range sh.CapacityTypes() {
 		if len(domains) == 0 {
 			each(place{DefaultZone, capacityType}, "")
 		}

@@ -7,9 +7,21 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
+
+// spotPatches make spot machines where they are sold.
+func spotPatches(t *testing.T) patch.List {
+	t.Helper()
+	patches, err := patch.Parse([]v1alpha1.JSONPatch{{Op: v1alpha1.JSONPatchAdd, Path: "/spec/market", ValueFrom: &v1alpha1.JSONPatchValue{Variable: patch.CapacityType}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return patches
+}
 
 func TestPriceFile(t *testing.T) {
 	newStore := func(t *testing.T, text string) *Provider {
@@ -19,7 +31,7 @@ func TestPriceFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		store := newProvider(Config{Pricing: pricing.WithFile(pricing.NewFile(path))})
-		set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, manyZones())
+		set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, func(s *template.Template) { s.Patches = spotPatches(t) })}, manyZones())
 		return store
 	}
 	resolve := func(t *testing.T, store *Provider, zone, capacityType string) (price float64, available, found bool) {
@@ -43,6 +55,27 @@ func TestPriceFile(t *testing.T) {
 			if price, available, found := resolve(t, store, tc.zone, tc.capacityType); price != tc.want || available != tc.found || found != tc.found {
 				t.Errorf("%s in %s: $%v, %t, %t", tc.capacityType, tc.zone, price, available, found)
 			}
+		}
+	})
+	t.Run("When a price file has a spot price and the template makes on-demand machines, it should sell no spot", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "prices.yaml")
+		if err := os.WriteFile(path, []byte("- {instanceType: c2-small, capacityType: spot, price: 0.007}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		store := newProvider(Config{Pricing: pricing.WithFile(pricing.NewFile(path))})
+		set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, manyZones())
+		if _, _, found := resolve(t, store, "a", "spot"); found {
+			t.Error("spot is sold")
+		}
+	})
+	t.Run("When a template makes spot machines, it should sell no others, at an estimate where nobody says the price", func(t *testing.T) {
+		store := newProvider(Config{Pricing: pricing.Default()})
+		set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, func(s *template.Template) { s.Price, s.CapacityType = nil, "spot" })}, manyZones())
+		if _, _, found := resolve(t, store, "a", "on-demand"); found {
+			t.Error("on-demand is sold")
+		}
+		if price, available, found := resolve(t, store, "a", "spot"); price <= 0 || !available || !found {
+			t.Errorf("spot: $%v, %t, %t", price, available, found)
 		}
 	})
 	t.Run("When a price file was never understood, it should not take spot offerings for gone, and launch none", func(t *testing.T) {

@@ -68,8 +68,8 @@ type Plan struct {
 	MinReadySeconds *int32
 	ReadinessGates  []clusterv1.MachineReadinessGate
 
-	// checks: no machine is made, and a patch may refer to any image.
-	checks bool
+	// example: no machine is made, and a patch may refer to any image.
+	example bool
 }
 
 // Objects are what a Plan becomes. They are created in the order infrastructure, bootstrap, Machine.

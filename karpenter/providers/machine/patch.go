@@ -9,16 +9,12 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/patch"
-	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 // PatchError names the patch that can't be used, and where it is written.
@@ -118,45 +114,6 @@ func applyPatches(object *unstructured.Unstructured, where string, list patch.Li
 	}
 	if err := list.Apply(object.Object, values); err != nil {
 		return &PatchError{Where: where, err: err}
-	}
-	return nil
-}
-
-// CheckPatches applies the patches of a node class and of a template to a machine that nobody makes, for every capacity type. The error is
-// a *PatchError, or says why the template can't be cloned.
-func CheckPatches(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) error {
-	bootstrap := sh.Bootstrap.ConfigTemplate
-	if sh.Patches.IsEmpty() && (bootstrap == nil || len(patchesFor(nodeClass.Spec.BootstrapPatches, bootstrap.GroupVersionKind().GroupKind())) == 0) {
-		return nil
-	}
-	const name = "example"
-	plan := Plan{
-		NodeClaim:              &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, UID: name}},
-		Cluster:                &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: sh.Source.Namespace, Name: name}},
-		InfrastructureTemplate: sh.Template,
-		InfrastructurePatches:  sh.Patches,
-		BootstrapTemplate:      bootstrap,
-		BootstrapPatches:       nodeClass.Spec.BootstrapPatches,
-		Version:                "1.36.3",
-		FailureDomain:          name,
-		Taints:                 sh.Taints,
-		Kubelet:                nodeClass.Spec.Kubelet,
-		MaxPods:                int32(min(sh.Capacity.Pods().Value(), 1<<30)),
-		checks:                 true,
-	}
-	if bootstrap == nil {
-		plan.DataSecretName = name
-	}
-	for _, capacityType := range []string{karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot} {
-		plan.NodeLabels = map[string]string{
-			corev1.LabelInstanceTypeStable: sh.InstanceType,
-			corev1.LabelTopologyZone:       name,
-			karpv1.CapacityTypeLabelKey:    capacityType,
-			karpv1.NodePoolLabelKey:        name,
-		}
-		if _, err := build(plan); err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -52,7 +52,7 @@ func variables(plan Plan, registration Registration) (patch.Values, error) {
 			patch.NodeClaim:          plan.NodeClaim.Name,
 		},
 		Image: func(image patch.Image) (string, bool) {
-			if plan.checks {
+			if plan.example {
 				return image.String(), true
 			}
 			return plan.Images.Get(image.Infrastructure, image.Variant)

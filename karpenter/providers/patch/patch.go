@@ -7,6 +7,8 @@ package patch
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,6 +42,7 @@ const (
 // List is a list of patches that were parsed. The zero List changes nothing. It is safe for concurrent use.
 type List struct {
 	patches []compiled
+	hash    string
 }
 
 // compiled is one patch. At most one of value, variable and template is set; a remove has none.
@@ -98,6 +101,14 @@ func Parse(patches []v1alpha1.JSONPatch) (List, error) {
 		}
 		c.index = i
 		list.patches = append(list.patches, c)
+	}
+	if len(patches) > 0 {
+		raw, err := json.Marshal(patches)
+		if err != nil {
+			return List{}, fmt.Errorf("encoding the patches: %w", err)
+		}
+		sum := sha256.Sum256(raw)
+		list.hash = hex.EncodeToString(sum[:8])
 	}
 	return list, nil
 }
@@ -185,6 +196,9 @@ func parsePointer(path string) ([]string, error) {
 
 // IsEmpty reports whether there are no patches.
 func (l List) IsEmpty() bool { return len(l.patches) == 0 }
+
+// Hash is of what the patches say; empty without any.
+func (l List) Hash() string { return l.hash }
 
 // Refers reports whether a patch refers to one of the variables.
 func (l List) Refers(variables ...string) bool {

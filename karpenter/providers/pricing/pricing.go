@@ -89,13 +89,13 @@ const (
 	MinimumPrice = 0.001
 )
 
-// Estimate makes a bigger machine dearer where nobody says what machines cost. It knows on-demand machines only: a spot
-// offering exists because somebody said its price.
+// Estimate makes a bigger machine dearer where nobody says what machines cost. It knows spot machines of templates that
+// make no others: elsewhere a spot offering exists because of its price.
 type Estimate struct{ constant }
 
 // Price implements Source.
 func (Estimate) Price(s *template.Template, _, capacityType string) (float64, bool) {
-	if capacityType != karpv1.CapacityTypeOnDemand {
+	if capacityType != karpv1.CapacityTypeOnDemand && capacityType != s.CapacityType {
 		return 0, false
 	}
 	price := s.Capacity.Cpu().AsApproximateFloat64()*CPUPrice +

@@ -4,7 +4,6 @@ package template
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -176,6 +175,13 @@ var annotationReaders = []struct {
 		s.InstanceType = value
 		return labelValueProblem(value)
 	}},
+	{v1alpha1.CapacityTypeAnnotation, func(s *Template, value string) string {
+		if value != karpv1.CapacityTypeOnDemand && value != karpv1.CapacityTypeSpot {
+			return "is neither on-demand nor spot"
+		}
+		s.CapacityType = value
+		return ""
+	}},
 	{v1alpha1.InfrastructurePatchesAnnotation, (*Template).readPatches},
 	{clusterv1.AutoscalerMinSizeAnnotation, sizeReader(func(s *Template, size *int) { s.MinSize = size })},
 	{clusterv1.AutoscalerMaxSizeAnnotation, sizeReader(func(s *Template, size *int) { s.MaxSize = size })},
@@ -189,14 +195,6 @@ func (s *Template) readPatches(value string) (problem string) {
 	}
 	if err != nil {
 		return "can't be used: " + err.Error()
-	}
-	s.patchesHash = ""
-	if !s.Patches.IsEmpty() {
-		raw, err := json.Marshal(patches)
-		if err != nil {
-			return "can't be encoded: " + err.Error()
-		}
-		s.patchesHash = hashOf(raw)
 	}
 	return ""
 }
@@ -341,8 +339,11 @@ func (s *Template) complete(arch string) *InvalidError {
 	if q, ok := s.Capacity[corev1.ResourcePods]; !ok || q.Sign() <= 0 {
 		s.Capacity[corev1.ResourcePods] = *resource.NewQuantity(DefaultMaxPods, resource.DecimalSI)
 	}
-	if s.patchesHash != "" {
-		s.ContentHash = hashOf([]byte(s.ContentHash + s.patchesHash))
+	if hash := s.Patches.Hash(); hash != "" {
+		s.ContentHash = hashOf([]byte(s.ContentHash + "/" + hash))
+	}
+	if invalid := s.checkCapacityType(); invalid != nil {
+		return invalid
 	}
 	if s.Arch == "" {
 		s.Arch = cmp.Or(arch, DefaultArch)
@@ -365,6 +366,21 @@ func (s *Template) complete(arch string) *InvalidError {
 	if s.MinSize != nil && s.MaxSize != nil && *s.MinSize > *s.MaxSize {
 		return &InvalidError{Source: s.Source, Key: "annotation " + clusterv1.AutoscalerMinSizeAnnotation, Value: strconv.Itoa(*s.MinSize),
 			Problem: fmt.Sprintf("is more than %s: %d", clusterv1.AutoscalerMaxSizeAnnotation, *s.MaxSize)}
+	}
+	return nil
+}
+
+// checkCapacityType makes sure that a machine is paid for as it is sold: nothing but a patch makes a template's machines spot and on demand.
+func (s *Template) checkCapacityType() *InvalidError {
+	patched := s.Patches.Refers(patch.CapacityType)
+	switch {
+	case s.CapacityType != "" && patched:
+		return &InvalidError{Source: s.Source, Key: "annotation " + v1alpha1.CapacityTypeAnnotation, Value: s.CapacityType,
+			Problem: "goes with a patch that writes the capacity type; remove one of them"}
+	case s.SpotPrice != nil && !patched && s.CapacityType != karpv1.CapacityTypeSpot:
+		return &InvalidError{Source: s.Source, Key: "annotation " + v1alpha1.SpotPriceAnnotation, Value: strconv.FormatFloat(*s.SpotPrice, 'f', -1, 64),
+			Problem: fmt.Sprintf("sells spot machines, and nothing makes them spot: write the variable capacityType into the machine by annotation %s, or, if the template itself makes spot machines, set annotation %s to spot",
+				v1alpha1.InfrastructurePatchesAnnotation, v1alpha1.CapacityTypeAnnotation)}
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
 
 // template with 2 cores and 4 GiB in its status.
@@ -78,6 +79,7 @@ func TestReadTemplate(t *testing.T) {
 					taintsAnnotation:                "dedicated=web:NoSchedule, spot:PreferNoSchedule",
 					v1alpha1.PriceAnnotation:        "0.096",
 					v1alpha1.SpotPriceAnnotation:    "0.031",
+					v1alpha1.CapacityTypeAnnotation: "spot",
 					v1alpha1.InstanceTypeAnnotation: "c4-large",
 					"cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size": "1",
 					"cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size": "10",
@@ -91,7 +93,7 @@ func TestReadTemplate(t *testing.T) {
 					{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule},
 					{Key: "spot", Effect: corev1.TaintEffectPreferNoSchedule},
 				},
-				Price: ptr.To(0.096), SpotPrice: ptr.To(0.031), MinSize: ptr.To(1), MaxSize: ptr.To(10)},
+				Price: ptr.To(0.096), SpotPrice: ptr.To(0.031), CapacityType: "spot", MinSize: ptr.To(1), MaxSize: ptr.To(10)},
 		},
 		{
 			name: "When there is no status, it should do with annotations alone",
@@ -125,7 +127,7 @@ func TestReadTemplate(t *testing.T) {
 			if tc.want.Labels == nil {
 				tc.want.Labels = map[string]string{}
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(patch.List{})); diff != "" {
 				t.Errorf("shape (-want +got):\n%s", diff)
 			}
 		})
@@ -191,6 +193,15 @@ func TestReadMalformedTemplate(t *testing.T) {
 		{"half a device", annotated(map[string]string{draAnnotation: "gpu.nvidia.com", gpuCountAnnotation: "500m"}), `"500m" is not a number of devices`},
 		{"price", annotated(map[string]string{v1alpha1.PriceAnnotation: "-1"}), `annotation karpenter.cluster.x-k8s.io/price: "-1" is not a price in US dollars an hour, such as 0.096`},
 		{"a price that isn't a number", annotated(map[string]string{v1alpha1.PriceAnnotation: "NaN"}), `"NaN" is not a price`},
+		{"spot price of on-demand machines", annotated(map[string]string{v1alpha1.SpotPriceAnnotation: "0.03"}), `annotation karpenter.cluster.x-k8s.io/spot-price: "0.03" sells spot machines, and nothing makes them spot`},
+		{"spot price with a patch of something else", annotated(map[string]string{
+			v1alpha1.SpotPriceAnnotation: "0.03", v1alpha1.InfrastructurePatchesAnnotation: `[{op: add, path: /spec/zone, valueFrom: {variable: zone}}]`,
+		}), `annotation karpenter.cluster.x-k8s.io/spot-price: "0.03" sells spot machines, and nothing makes them spot`},
+		{"capacity type", annotated(map[string]string{v1alpha1.CapacityTypeAnnotation: "reserved"}), `annotation karpenter.cluster.x-k8s.io/capacity-type: "reserved" is neither on-demand nor spot`},
+		{"capacity type beside a patch", annotated(map[string]string{
+			v1alpha1.CapacityTypeAnnotation: "spot", v1alpha1.InfrastructurePatchesAnnotation: `[{op: add, path: /spec/market, valueFrom: {variable: capacityType}}]`,
+		}), `annotation karpenter.cluster.x-k8s.io/capacity-type: "spot" goes with a patch that writes the capacity type`},
+		{"patches", annotated(map[string]string{v1alpha1.InfrastructurePatchesAnnotation: "[" + strings.Repeat(" ", 200) + "{op: copy, path: /spec/a}]"}), `can't be used: patch 0 (copy /spec/a): op must be add, replace or remove`},
 		{"spot price", annotated(map[string]string{v1alpha1.SpotPriceAnnotation: "0,03"}), `annotation karpenter.cluster.x-k8s.io/spot-price: "0,03" is not a price`},
 		{"instance type", annotated(map[string]string{v1alpha1.InstanceTypeAnnotation: "c2 small"}), `annotation karpenter.cluster.x-k8s.io/instance-type: "c2 small" is not the value of a label`},
 		{"a name too long for an instance type", template(strings.Repeat("c", 64), nil), `its name can't be that of an instance type, because it is not the value of a label: must be no more than 63`},

@@ -3,9 +3,13 @@
 package template
 
 import (
+	"fmt"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 // A failure here means that an upgrade of the provider would replace every node: raise hashRule.
@@ -25,6 +29,59 @@ func TestHashesAreStable(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	})
+}
+
+func TestPatchedTemplate(t *testing.T) {
+	read := func(patches string) Template {
+		sh, invalid := templates{}.read(template("c4", func(u *unstructured.Unstructured) {
+			u.SetGeneration(3)
+			if patches != "" {
+				u.SetAnnotations(map[string]string{v1alpha1.InfrastructurePatchesAnnotation: patches})
+			}
+		}), "")
+		if invalid != nil {
+			t.Fatal(invalid)
+		}
+		return sh
+	}
+	plain, patched := read(""), read(`[{op: add, path: /spec/market, valueFrom: {variable: capacityType}}]`)
+	t.Run("When a source has no patches or an empty list, its hash and revision should be those of the template", func(t *testing.T) {
+		if empty := read("[]"); empty.ContentHash != plain.ContentHash || empty.Revision() != "1/3" || plain.Revision() != "1/3" {
+			t.Errorf("got %s and %s", empty.ContentHash, empty.Revision())
+		}
+	})
+	t.Run("When patches are written in another way, hash and revision should be the same", func(t *testing.T) {
+		again := read(`[{"path": "/spec/market", "op": "add", "valueFrom": {"variable": "capacityType"}}]`)
+		if again.ContentHash != patched.ContentHash || again.Revision() != patched.Revision() {
+			t.Errorf("got %s and %s, want %s and %s", again.ContentHash, again.Revision(), patched.ContentHash, patched.Revision())
+		}
+	})
+	t.Run("When patches are others, hash and revision should be others", func(t *testing.T) {
+		other := read(`[{op: add, path: /spec/spot, valueFrom: {variable: capacityType}}]`)
+		if patched.ContentHash == plain.ContentHash || other.ContentHash == patched.ContentHash || patched.Revision() == plain.Revision() || other.Revision() == patched.Revision() {
+			t.Errorf("hashes %s, %s, %s; revisions %s, %s, %s", plain.ContentHash, patched.ContentHash, other.ContentHash, plain.Revision(), patched.Revision(), other.Revision())
+		}
+	})
+	t.Run("When the patches are the same, hash and revision should be the same for ever; otherwise raise hashRule", func(t *testing.T) {
+		if got, want := patched.ContentHash+" "+patched.Revision(), "bf4158ed6c39e2284c19231457f8e4db 1/3/7fb3267cc8f73e7f"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+	for name, tc := range map[string]struct {
+		sh   Template
+		want string
+	}{
+		"When a patch writes the capacity type, both should be sold":    {patched, "[on-demand spot]"},
+		"When no patch does, on-demand should be sold":                  {plain, "[on-demand]"},
+		"When the template makes spot machines, spot alone should be":   {Template{CapacityType: "spot", SpotPrice: ptr.To(0.1)}, "[spot]"},
+		"When the template makes on-demand machines, that alone should": {Template{CapacityType: "on-demand"}, "[on-demand]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := fmt.Sprint(tc.sh.CapacityTypes()); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
 }
 
 func TestRevision(t *testing.T) {

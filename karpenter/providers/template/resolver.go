@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
@@ -42,7 +43,7 @@ var (
 type Config struct {
 	// Objects reads the control-plane namespace of the management cluster. Its Versions have to name the version of
 	// cluster.x-k8s.io that this package understands: see Versions.
-	Objects *informer.Set
+	Objects Objects
 	// ClusterName is the Cluster that machines are made for. What belongs to another one is never a shape.
 	ClusterName string
 	// Secrets reads, without a cache, the metadata of the Secret that a node class names as bootstrap data. A Secret that may not be
@@ -51,6 +52,14 @@ type Config struct {
 	// Namespace is the control-plane namespace.
 	Namespace string
 }
+
+// Objects reads one namespace. *informer.Set does, and its errors are what Found.Unreadable takes.
+type Objects interface {
+	List(ctx context.Context, kind schema.GroupKind, selector labels.Selector) ([]*unstructured.Unstructured, error)
+	Get(ctx context.Context, kind schema.GroupKind, name string) (*unstructured.Unstructured, error)
+}
+
+var _ Objects = (*informer.Set)(nil)
 
 // Versions of API groups that are read as Go types.
 var Versions = map[string]string{"cluster.x-k8s.io": "v1beta2"}
@@ -157,7 +166,7 @@ func (r *Resolver) nodeClassBootstrap(ctx context.Context, nodeClass *v1alpha1.C
 	}
 }
 
-func templateBootstrap(ctx context.Context, objects *informer.Set, gk schema.GroupKind, name string) (Bootstrap, error) {
+func templateBootstrap(ctx context.Context, objects Objects, gk schema.GroupKind, name string) (Bootstrap, error) {
 	template, err := objects.Get(ctx, gk, name)
 	if err != nil {
 		return Bootstrap{}, err

@@ -9,12 +9,14 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
@@ -72,8 +74,9 @@ type Template struct {
 	// ContentHash is of the template's spec.template, and of Patches where there are any.
 	ContentHash string
 	// Patches are applied to each infrastructure machine.
-	Patches     patch.List
-	patchesHash string
+	Patches patch.List
+	// CapacityType of the machines that the template itself makes, if the source says it. Otherwise they are on demand.
+	CapacityType string
 	// Bootstrap is the source's own, else the node class's. Without either it isn't defined, and nothing can be launched.
 	Bootstrap Bootstrap
 	// Machine is the MachineDeployment's machine template: its labels, annotations, version and timeouts. It is nil for any
@@ -126,10 +129,22 @@ func (s *Template) Version() string {
 // or fill in other defaults.
 func (s *Template) Revision() string {
 	revision := revisionOf(s.Template)
-	if revision != "" && s.patchesHash != "" {
-		revision += "/" + s.patchesHash
+	if hash := s.Patches.Hash(); revision != "" && hash != "" {
+		revision += "/" + hash
 	}
 	return revision
+}
+
+// CapacityTypes that the source is sold in: all where a patch writes the chosen one into the machine, and otherwise the one that the template
+// makes. A spot price without such a patch is malformed unless the template makes spot machines.
+func (s *Template) CapacityTypes() []string {
+	switch {
+	case s.CapacityType != "":
+		return []string{s.CapacityType}
+	case s.SpotPrice != nil || s.Patches.Refers(patch.CapacityType):
+		return []string{karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot}
+	}
+	return []string{karpv1.CapacityTypeOnDemand}
 }
 
 func revisionOf(template *unstructured.Unstructured) string {
@@ -169,6 +184,9 @@ type InvalidError struct {
 	Unresolved bool
 }
 
+// maxShown is how many bytes of a value a message repeats.
+const maxShown = 100
+
 // Error names the object, the key, the value and what is wrong with it.
 func (e *InvalidError) Error() string {
 	prefix := e.Source.String() + ": "
@@ -178,7 +196,12 @@ func (e *InvalidError) Error() string {
 	if e.Key == "" {
 		return prefix + e.Problem
 	}
-	return fmt.Sprintf("%s%s: %q %s", prefix, e.Key, e.Value, e.Problem)
+	value := e.Value
+	if len(value) > maxShown {
+		// What is wrong stands behind it, and messages are cut.
+		value = strings.ToValidUTF8(value[:maxShown], "") + "…"
+	}
+	return fmt.Sprintf("%s%s: %q %s", prefix, e.Key, value, e.Problem)
 }
 
 // Found is what a node class selects.

@@ -108,12 +108,17 @@ func kwokCluster(namespace, guest string) *infrav1.KwokCluster {
 	return cluster
 }
 
+// machinePatches have the cloud make spot machines where Karpenter chose spot.
+const machinePatches = `[{op: add, path: /spec/capacityType, valueFrom: {variable: capacityType}}]`
+
 func machineTemplates(namespace, guest string) []*infrav1.KwokMachineTemplate {
 	var templates []*infrav1.KwokMachineTemplate
 	for _, s := range shapes {
 		meta := objectMeta(namespace, s.name, guest)
 		meta.Labels[ShapePoolLabel] = ShapePool
-		meta.Annotations = map[string]string{v1alpha1.PriceAnnotation: s.price, v1alpha1.SpotPriceAnnotation: s.spot}
+		meta.Annotations = map[string]string{
+			v1alpha1.PriceAnnotation: s.price, v1alpha1.SpotPriceAnnotation: s.spot, v1alpha1.InfrastructurePatchesAnnotation: machinePatches,
+		}
 		templates = append(templates, &infrav1.KwokMachineTemplate{
 			ObjectMeta: meta,
 			Spec: infrav1.KwokMachineTemplateSpec{Template: infrav1.KwokMachineTemplateResource{

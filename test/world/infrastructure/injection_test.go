@@ -27,10 +27,10 @@ func TestCapacityFaults(t *testing.T) {
 		kwokCluster := &infrav1.KwokCluster{}
 		g.Expect(management.Get(t.Context(), types.NamespacedName{Namespace: ns, Name: clusterName}, kwokCluster)).To(Succeed())
 		annotate(t, kwokCluster, map[string]string{infrav1.FaultNoCapacity: "a/spot"})
-		spot := map[string]string{"karpenter.sh/capacity-type": "spot"}
-		short := newMachine(t, ns, "short", machineOptions{zone: "a", labels: spot})
-		newMachine(t, ns, "other-zone", machineOptions{zone: "b", labels: spot})
-		newMachine(t, ns, "on-demand", machineOptions{zone: "a"})
+		spot := func(machine *infrav1.KwokMachine) { machine.Spec.CapacityType = infrav1.CapacityTypeSpot }
+		short := newMachine(t, ns, "short", machineOptions{zone: "a", edit: spot})
+		newMachine(t, ns, "other-zone", machineOptions{zone: "b", edit: spot})
+		newMachine(t, ns, "on-demand", machineOptions{zone: "a", labels: map[string]string{"karpenter.sh/capacity-type": "spot"}})
 		eventuallyReady(t, "other-zone")
 		eventuallyReady(t, "on-demand")
 		condition := eventuallyCondition(t, short, infrav1.ConditionReady, "InsufficientInstanceCapacity")

@@ -19,9 +19,6 @@ import (
 	"github.com/autonode-io/autonode/test/world/infrastructure/node"
 )
 
-// capacityTypeLabel is Karpenter's label that says how a machine is paid for; a cloud's spot market runs dry by itself.
-const capacityTypeLabel = "karpenter.sh/capacity-type"
-
 // provision brings the machine to run and tells Cluster API of it.
 func (r *machineReconciler) provision(i *instance) (started bool, result reconcile.Result) {
 	not := func(reason, format string, args ...any) {
@@ -44,7 +41,7 @@ func (r *machineReconciler) provision(i *instance) (started bool, result reconci
 			not(infrav1.ReasonInvalidFailureDomain, "%s", problem)
 			return false, result
 		}
-		if i.faults.noCapacity.include(i.Status.FailureDomain, i.Labels[capacityTypeLabel]) {
+		if i.faults.noCapacity.include(i.Status.FailureDomain, string(i.Spec.CapacityType)) {
 			i.Status.RequestTime = metav1.MicroTime{}
 			not(infrav1.ReasonInsufficientCapacity, "%s", i.noCapacityMessage())
 			return false, result
@@ -104,10 +101,7 @@ func (i *instance) place() (problem string) {
 
 // noCapacityMessage says it as EC2 does.
 func (i *instance) noCapacityMessage() string {
-	what := i.instanceType()
-	if capacityType := i.Labels[capacityTypeLabel]; capacityType != "" {
-		what += " " + capacityType
-	}
+	what := i.instanceType() + " " + string(i.Spec.CapacityType)
 	return strings.TrimSpace(fmt.Sprintf("We currently do not have sufficient %s capacity in the zone you requested (%s). "+
 		"Our system will be working on provisioning additional capacity.", what, i.Status.FailureDomain))
 }

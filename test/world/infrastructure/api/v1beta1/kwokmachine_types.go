@@ -104,6 +104,16 @@ const (
 	ArchitecturePpc64le Architecture = "ppc64le"
 )
 
+// CapacityType is how a machine is paid for.
+// +kubebuilder:validation:Enum=on-demand;spot
+type CapacityType string
+
+// The capacity types of the cloud. Its spot market can run dry by itself.
+const (
+	CapacityTypeOnDemand CapacityType = "on-demand"
+	CapacityTypeSpot     CapacityType = "spot"
+)
+
 // KwokMachineSpec describes one machine.
 type KwokMachineSpec struct {
 	// providerID is the ID that the Node of this machine has. The provider sets it: `kwok://<namespace>/<name>`.
@@ -118,6 +128,11 @@ type KwokMachineSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	InstanceType string `json:"instanceType,omitempty"`
+
+	// capacityType is how the machine is paid for.
+	// +optional
+	// +kubebuilder:default=on-demand
+	CapacityType CapacityType `json:"capacityType,omitempty"`
 
 	// capacity is what the machine has. pods may be given here; otherwise the kubelet's max-pods counts.
 	// +required

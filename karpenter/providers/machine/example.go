@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"cmp"
+	"errors"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+)
+
+// Chosen is what an example machine is made as.
+type Chosen struct {
+	// ClusterName of the Cluster that the machine would join.
+	ClusterName string
+	// Version without a leading v.
+	Version string
+	// Zone is the value of the node's zone label, and FailureDomain that of the Machine; it may be empty.
+	Zone, FailureDomain string
+	CapacityType        string
+}
+
+const example = "example"
+
+// Example builds the machine of a NodeClaim "example", which has no labels or taints of its own. A patch may refer to any image: its value is
+// the reference. The error is a *BuildError.
+func Example(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template, chosen Chosen) (*Objects, error) {
+	plan := Plan{
+		NodeClaim:              &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: example, UID: example}},
+		Cluster:                &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: sh.Source.Namespace, Name: cmp.Or(chosen.ClusterName, example)}},
+		InfrastructureTemplate: sh.Template,
+		InfrastructurePatches:  sh.Patches,
+		BootstrapTemplate:      sh.Bootstrap.ConfigTemplate,
+		DataSecretName:         sh.Bootstrap.DataSecretName,
+		BootstrapPatches:       nodeClass.Spec.BootstrapPatches,
+		Version:                chosen.Version,
+		FailureDomain:          chosen.FailureDomain,
+		NodeLabels: map[string]string{
+			corev1.LabelInstanceTypeStable: sh.InstanceType,
+			corev1.LabelTopologyZone:       chosen.Zone,
+			karpv1.CapacityTypeLabelKey:    chosen.CapacityType,
+		},
+		Taints:  sh.Taints,
+		Kubelet: nodeClass.Spec.Kubelet,
+		MaxPods: int32(min(sh.Capacity.Pods().Value(), 1<<30)),
+		example: true,
+	}
+	if !sh.Bootstrap.IsDefined() {
+		plan.DataSecretName = example
+	}
+	if sh.Machine != nil {
+		plan.Labels, plan.Annotations = sh.Machine.Labels, sh.Machine.Annotations
+		plan.Deletion, plan.MachineTaints = sh.Machine.Spec.Deletion, sh.Machine.Spec.Taints
+		plan.MinReadySeconds, plan.ReadinessGates = sh.Machine.Spec.MinReadySeconds, sh.Machine.Spec.ReadinessGates
+	}
+	return Build(plan)
+}
+
+// CheckPatches applies the patches of a node class and of a template to an example machine of each capacity type that the template is sold in. The error is a *PatchError,
+// or says why the template can't be cloned.
+func CheckPatches(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) error {
+	bootstrap := sh.Bootstrap.ConfigTemplate
+	if sh.Patches.IsEmpty() && (bootstrap == nil || len(patchesFor(nodeClass.Spec.BootstrapPatches, bootstrap.GroupVersionKind().GroupKind())) == 0) {
+		return nil
+	}
+	for _, capacityType := range sh.CapacityTypes() {
+		_, err := Example(nodeClass, sh, Chosen{Version: "1.36.3", Zone: example, FailureDomain: example, CapacityType: capacityType})
+		if err != nil {
+			return checkError(err)
+		}
+	}
+	return nil
+}
+
+// checkError leaves out the names of an example's objects.
+func checkError(err error) error {
+	var patch *PatchError
+	if errors.As(err, &patch) {
+		return patch
+	}
+	return err
+}
