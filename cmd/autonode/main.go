@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command autonode makes and shows release payloads. It is a plugin of kubectl, too.
+// Command autonode makes release payloads and shows what a node class launches. It is a plugin of kubectl, too.
 package main
 
 import (
@@ -37,7 +37,7 @@ func newCommand(path string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   name,
 		Short: "AutoNode's command-line tool",
-		Long: `AutoNode's command-line tool makes and shows release payloads.
+		Long: `AutoNode's command-line tool makes release payloads and shows what a node class launches.
 
 Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 		Args:          subcommand,
@@ -56,7 +56,7 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())
 	})
-	root.AddCommand(newReleaseCommand(), newVersionCommand())
+	root.AddCommand(newReleaseCommand(), newShapesCommand(), newVersionCommand())
 	nameExamples(root, shown)
 	return root
 }
