@@ -59,7 +59,7 @@ spec:
 `
 
 func TestRelease(t *testing.T) {
-	r, err := registry.Start(t.Context(), registry.Config{})
+	r, err := registry.Start(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
 // Story 2: the cheapest fitting machine is chosen, and what a NodePool requires is honoured.
@@ -70,6 +72,9 @@ func TestCheapest(t *testing.T) {
 			for key, value := range tc.want {
 				g.Expect(nodes.Items[0].Labels).To(HaveKeyWithValue(key, value))
 			}
+			infrastructure := &infrav1.KwokMachine{}
+			g.Expect(c.management.Get(t.Context(), client.ObjectKey{Namespace: c.namespace(), Name: machines.Items[0].Spec.InfrastructureRef.Name}, infrastructure)).To(Succeed())
+			g.Expect(string(infrastructure.Spec.CapacityType)).To(Equal(nodes.Items[0].Labels[karpenterv1.CapacityTypeLabelKey]), "it is paid for as it was sold")
 			g.Expect(machines.Items[0].Spec.FailureDomain).To(Equal(nodes.Items[0].Labels[corev1.LabelTopologyZone]))
 		})
 	}

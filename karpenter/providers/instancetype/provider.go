@@ -62,6 +62,8 @@ type Provider struct {
 type entry struct {
 	// resolving is held while templates are read.
 	resolving sync.Mutex
+	// checked are the results of Check by what was checked, of the last refresh.
+	checked map[string]error
 
 	mu    sync.Mutex
 	key   string
@@ -138,7 +140,7 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 		return nil, fmt.Errorf("reading the templates of node class %s: %w", nodeClass.Name, err)
 	}
 	if p.Check != nil {
-		l.Found = l.Found.Checked(func(sh *template.Template) error { return p.Check(nodeClass, sh) })
+		l.Found = p.check(e, nodeClass, l.Found)
 	}
 	if l.ClusterErr != nil {
 		l.Snapshot = p.current(e)
@@ -169,6 +171,25 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 	}
 	l.Snapshot = p.current(e)
 	return l, nil
+}
+
+// check tries each template once, until it or the node class changes. It is called with e.resolving held.
+func (p *Provider) check(e *entry, nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Found) *template.Found {
+	checked := make(map[string]error, len(found.Shapes))
+	result := found.Checked(func(sh *template.Template) error {
+		key := fmt.Sprintf("%s/%d %s@%s@%s %s", nodeClass.UID, nodeClass.Generation, sh.Source.Annotation(), sh.Source.UID, sh.Source.ResourceVersions, sh.Bootstrap.Hash)
+		if sh.Bootstrap.ConfigTemplate != nil {
+			key += "@" + sh.Bootstrap.ConfigTemplate.GetResourceVersion()
+		}
+		err, known := e.checked[key]
+		if !known {
+			err = p.Check(nodeClass, sh)
+		}
+		checked[key] = err
+		return err
+	})
+	e.checked = checked
+	return result
 }
 
 // keep adds the templates that were known before and lack only because a kind can't be read now, or because their source is

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
 
@@ -302,6 +303,32 @@ func FuzzPatches(f *testing.F) {
 		}
 		if len(encoded) > 8*patch.MaxPatches*patch.MaxValue {
 			t.Errorf("%d bytes of patches made %d bytes", len(patches), len(encoded))
+		}
+	})
+}
+
+// FuzzTemplates: a template alone, on any path.
+func FuzzTemplates(f *testing.F) {
+	for _, seed := range [][2]string{
+		{"/spec/list/1/y", `{{ with $x := .labels }}{{ index $x "tier" | default "none" | trimPrefix "f" }}{{ end }}`},
+		{"/spec/object/k", `{{ range $k, $v := .labels }}{{ if eq $k "tier" }}{{ continue }}{{ end }}{{ $k }}: {{ $v | quote }}{{ end }}`},
+		{"/spec/list/-", `{{ printf "%s-%03d" .zone .maxPods | upper | indent 4 }}`},
+		{"/spec/a~1b/0", `[{{ join "," .taintList }}, {{ len .taints }}, {{ slice .version 0 4 }}]`},
+		{"/spec/null", `{{ image "kubevirt" | replace "/" "-" }}{{ $y := 1 }}{{ and .zone (not .failureDomain) }}`},
+	} {
+		f.Add(seed[0], seed[1])
+	}
+	f.Fuzz(func(t *testing.T, path, text string) {
+		list, err := patch.Parse([]v1alpha1.JSONPatch{{Op: v1alpha1.JSONPatchAdd, Path: path, ValueFrom: &v1alpha1.JSONPatchValue{Template: text}}})
+		if err != nil {
+			return
+		}
+		object := map[string]any{"spec": map[string]any{"list": []any{"x", map[string]any{"y": int64(1)}}, "object": map[string]any{"k": "v"}, "null": nil}}
+		if err := list.Apply(object, values()); err != nil {
+			return
+		}
+		if encoded, err := json.Marshal(object); err != nil || len(encoded) > 8*patch.MaxValue {
+			t.Errorf("%d bytes, %v", len(encoded), err)
 		}
 	})
 }
