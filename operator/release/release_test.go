@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,10 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/workqueue"
-	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/provider"
@@ -142,7 +138,6 @@ func resolvedReason(s *scope.Scope) string {
 	}
 	return string(c.Status) + "/" + c.Reason
 }
-
 func TestResolve(t *testing.T) {
 	t.Run("When a tag is resolved, it should be pulled once and never looked up again", func(t *testing.T) {
 		g, source := NewWithT(t), newOrigin(t)
@@ -219,33 +214,6 @@ func TestResolve(t *testing.T) {
 		}
 	})
 
-	t.Run("When many clusters want the same payload at once, it should be pulled once", func(t *testing.T) {
-		g, source := NewWithT(t), newOrigin(t)
-		r := New(Config{PullSecrets: &secrets{}})
-		tag := source.push(t, "3", karpenter("1.36.3"))
-		_, err := r.Reconcile(t.Context(), scopeOf(tag))
-		g.Expect(err).NotTo(HaveOccurred())
-		once := source.manifests.Load()
-
-		r = New(Config{PullSecrets: &secrets{}})
-		source.manifests.Store(0)
-		var all sync.WaitGroup
-		for i := range 20 {
-			all.Go(func() {
-				s := scopeOf(tag)
-				s.HostedCluster.Name = fmt.Sprint("blue", i)
-				if i%2 == 0 { // other mirrors are another request, but the digest is the same
-					s.HostedCluster.Spec.ImageContentSources = []v1beta1.ImageContentSource{{Source: "elsewhere.example", Mirrors: []string{"mirror.example"}}}
-				}
-				if _, err := r.Reconcile(context.WithoutCancel(t.Context()), s); err != nil || s.Release == nil {
-					t.Errorf("reconciling: %v, %+v", err, s.HostedCluster.Status)
-				}
-			})
-		}
-		all.Wait()
-		g.Expect(source.manifests.Load()).To(Equal(once))
-	})
-
 	t.Run("When a mirror has the payload, it should be taken from there, by the name that the HostedCluster gives it", func(t *testing.T) {
 		g, source, mirror := NewWithT(t), newOrigin(t), newOrigin(t)
 		s := scopeOf(source.push(t, "3", karpenter("1.36.3")))
@@ -258,7 +226,9 @@ func TestResolve(t *testing.T) {
 		g.Expect(mirror.requests.Load()).To(BeNumerically(">", 0))
 		g.Expect(source.requests.Load()).To(BeZero())
 	})
+}
 
+func TestResolveFails(t *testing.T) {
 	t.Run("When the wanted payload fails, it should look after the one that runs, and say why", func(t *testing.T) {
 		g, source := NewWithT(t), newOrigin(t)
 		r := New(Config{PullSecrets: &secrets{}})
@@ -277,143 +247,6 @@ func TestResolve(t *testing.T) {
 		g.Expect(*s.HostedCluster.Status.Version.Desired).To(Equal(runs))
 	})
 
-	t.Run("When a payload doesn't fit the guest, it should be refused as if it weren't there, and be taken once it fits", func(t *testing.T) {
-		g, source := NewWithT(t), newOrigin(t)
-		guests := &guests{}
-		r := New(Config{PullSecrets: &secrets{}, Guests: guests})
-		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
-		s.Guest = &scope.Guest{}
-		runs := resolve(t, r, s)
-
-		guests.misfit = &skew.Misfit{Reason: v1beta1.VersionSkewReason, Message: "too far ahead"}
-		s.HostedCluster.Spec.Release.Image = source.push(t, "3", karpenter("1.38.0"))
-		for range 2 {
-			s.Release = nil
-			result, err := r.Reconcile(t.Context(), s)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(result).To(Equal(scope.Result{Message: "too far ahead", RequeueAfter: skew.Recheck}))
-			g.Expect(resolvedReason(s)).To(Equal("False/VersionSkewUnsupported"))
-			g.Expect(s.Release.Version).To(Equal("1.36.2"), "what runs is looked after")
-			g.Expect(*s.HostedCluster.Status.Version.Desired).To(Equal(runs))
-			source.requests.Store(0)
-		}
-		g.Expect(source.requests.Load()).To(BeZero())
-
-		s.Guest = nil
-		_, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(resolvedReason(s)).To(Equal("False/VersionSkewUnsupported"), "that nobody can be asked is no news")
-
-		s.Guest, guests.misfit = &scope.Guest{}, nil
-		result, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(result).To(Equal(scope.Result{}))
-		g.Expect(resolvedReason(s)).To(Equal("True/AsExpected"))
-		g.Expect(s.Release.Version).To(Equal("1.36.3"))
-		g.Expect(source.requests.Load()).To(BeZero())
-	})
-
-	t.Run("When the guest moves away from the payload that runs, it should say so and look after it all the same", func(t *testing.T) {
-		g, source := NewWithT(t), newOrigin(t)
-		guests := &guests{}
-		r := New(Config{PullSecrets: &secrets{}, Guests: guests})
-		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
-		s.Guest = &scope.Guest{}
-		resolve(t, r, s)
-		guests.misfit = &skew.Misfit{Reason: v1beta1.VersionSkewReason, Message: "too far behind"}
-		s.Release = nil
-		result, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(result.Wait).To(BeTrue(), "it was never rolled out")
-		g.Expect(s.Release).To(BeNil())
-
-		for _, recorded := range []string{s.HostedCluster.Status.Version.Desired.Image, ""} { // an older operator recorded the version alone
-			s.Release = nil
-			s.Component = &v1beta1.ControlPlaneComponent{Status: v1beta1.ControlPlaneComponentStatus{Version: "1.36.2", ReleaseImage: recorded}}
-			result, err = r.Reconcile(t.Context(), s)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(result.Wait).To(BeFalse())
-			g.Expect(s.Release.Version).To(Equal("1.36.2"))
-			g.Expect(resolvedReason(s)).To(Equal("False/VersionSkewUnsupported"))
-		}
-	})
-
-	t.Run("When another build of the version that runs doesn't fit, it should be refused like any other", func(t *testing.T) {
-		g, source := NewWithT(t), newOrigin(t)
-		guests := &guests{}
-		r := New(Config{PullSecrets: &secrets{}, Guests: guests})
-		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
-		s.Guest = &scope.Guest{}
-		runs := resolve(t, r, s)
-		s.Component = installed(runs)
-
-		source.push(t, "2", karpenter("1.38.0")) // the tag moves
-		s.HostedCluster.Annotations = map[string]string{v1beta1.ResolveReleaseAnnotation: "now"}
-		guests.misfit = &skew.Misfit{Reason: v1beta1.VersionSkewReason, Message: "too far ahead"}
-		s.Release = nil
-		result, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(result.Wait).To(BeFalse())
-		g.Expect(s.Release.Version).To(Equal("1.36.2"))
-		g.Expect(s.Release.Image).To(Equal(runs.Image))
-		g.Expect(*s.HostedCluster.Status.Version.Desired).To(Equal(runs))
-		g.Expect(resolvedReason(s)).To(Equal("False/VersionSkewUnsupported"))
-	})
-
-	t.Run("When another payload is wanted while the guest is away, it should wait for the guest, and take it only if it fits", func(t *testing.T) {
-		g, source := NewWithT(t), newOrigin(t)
-		guests := &guests{}
-		r := New(Config{PullSecrets: &secrets{}, Guests: guests})
-		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
-		s.Guest = &scope.Guest{}
-		runs := resolve(t, r, s)
-		s.Component = installed(runs)
-		looksAfter := func(want string) {
-			s.Release = nil
-			result, err := r.Reconcile(t.Context(), s)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(resolvedReason(s)).To(Equal(want))
-			g.Expect(result.Wait).To(BeFalse())
-			g.Expect(result.Message).NotTo(BeEmpty())
-			g.Expect(s.Release.Image).To(Equal(runs.Image), "what runs is looked after")
-			g.Expect(*s.HostedCluster.Status.Version.Desired).To(Equal(runs))
-		}
-
-		s.Guest = nil
-		s.HostedCluster.Spec.Release.Image = source.push(t, "3", karpenter("1.38.0"))
-		s.HostedCluster.Generation++
-		looksAfter("Unknown/FitUnknown")
-		g.Expect(meta.FindStatusCondition(s.HostedCluster.Status.Conditions, v1beta1.ReleaseResolved).Message).To(And(
-			HavePrefix("payload 1.36.3 ("), HaveSuffix(" waits until the guest's API server says whether it fits; payload 1.36.2 stays until then")))
-		source.requests.Store(0)
-		looksAfter("Unknown/FitUnknown")
-		g.Expect(source.requests.Load()).To(BeZero(), "the tag was looked up already")
-
-		s.Guest, guests.misfit = &scope.Guest{}, &skew.Misfit{Reason: v1beta1.VersionSkewReason, Message: "too far ahead"}
-		looksAfter("False/VersionSkewUnsupported")
-		s.Guest = nil
-		s.HostedCluster.Generation++ // something else in the spec
-		looksAfter("Unknown/FitUnknown")
-
-		s.Guest, guests.misfit, s.Release = &scope.Guest{}, nil, nil
-		result, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(result).To(Equal(scope.Result{}))
-		g.Expect(resolvedReason(s)).To(Equal("True/AsExpected"))
-		g.Expect(s.HostedCluster.Status.Version.Desired.Version).To(Equal("1.36.3"))
-	})
-
-	t.Run("When nothing was installed yet and the guest is away, it should resolve whatever is wanted", func(t *testing.T) {
-		g, source := NewWithT(t), newOrigin(t)
-		r := New(Config{PullSecrets: &secrets{}, Guests: &guests{}})
-		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
-		s.Component = &v1beta1.ControlPlaneComponent{}
-		resolve(t, r, s)
-		s.HostedCluster.Spec.Release.Image = source.push(t, "3", karpenter("1.36.3"))
-		g.Expect(resolve(t, r, s).Version).To(Equal("1.36.3"))
-		g.Expect(resolvedReason(s)).To(Equal("True/AsExpected"))
-	})
-
 	t.Run("When the operator has restarted and the registry is gone, it should wait and touch nothing", func(t *testing.T) {
 		g, source := NewWithT(t), newOrigin(t)
 		s := scopeOf(source.push(t, "3", karpenter("1.36.3")))
@@ -429,71 +262,6 @@ func TestResolve(t *testing.T) {
 		g.Expect(s.Release).To(BeNil())
 		g.Expect(*s.HostedCluster.Status.Version.Desired).To(Equal(runs))
 	})
-
-	t.Run("When a pull fails, it should be tried again later each time, or at once with other credentials", func(t *testing.T) {
-		g, source := NewWithT(t), newOrigin(t)
-		clock := clocktesting.NewFakePassiveClock(time.Now())
-		pull := &secrets{secret: dockerConfig("old")}
-		r := New(Config{PullSecrets: pull, Clock: clock})
-		s := scopeOf(source.push(t, "3", karpenter("1.36.3")))
-		s.HostedCluster.Spec.PullSecret = &corev1.LocalObjectReference{Name: "pull-secret"}
-		source.status.Store(http.StatusUnauthorized)
-
-		requests := func() int64 {
-			source.requests.Store(0)
-			_, err := r.Reconcile(t.Context(), s)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(resolvedReason(s)).To(Equal("False/ImagePullUnauthorized"))
-			return source.requests.Load()
-		}
-		g.Expect(requests()).To(BeNumerically(">", 0))
-		g.Expect(meta.FindStatusCondition(s.HostedCluster.Status.Conditions, v1beta1.ReleaseResolved).Message).To(And(
-			ContainSubstring("/release:3"), ContainSubstring("401"), ContainSubstring("spec.pullSecret clusters/pull-secret has no entry for "+source.host)))
-		g.Expect(requests()).To(BeZero())
-		clock.SetTime(clock.Now().Add(minBackoff))
-		g.Expect(requests()).To(BeNumerically(">", 0))
-		clock.SetTime(clock.Now().Add(minBackoff))
-		g.Expect(requests()).To(BeZero(), "the second pause is longer")
-		pull.secret = dockerConfig("new")
-		g.Expect(requests()).To(BeNumerically(">", 0))
-
-		source.status.Store(0)
-		clock.SetTime(clock.Now().Add(minBackoff))
-		_, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(resolvedReason(s)).To(Equal("True/AsExpected"))
-	})
-
-	t.Run("When a pull takes long, it should not hold the reconciler, and wake it when it ends", func(t *testing.T) {
-		g, source := NewWithT(t), newOrigin(t)
-		r := New(Config{PullSecrets: &secrets{}})
-		r.puller.patience = 10 * time.Millisecond
-		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
-		defer queue.ShutDown()
-		g.Expect(r.Source().Start(t.Context(), queue)).To(Succeed())
-		s := scopeOf(source.push(t, "3", karpenter("1.36.3")))
-		hold := make(chan struct{})
-		source.hold.Store(&hold)
-		result, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(result.Wait).To(BeTrue())
-		g.Expect(result.Message).To(ContainSubstring("pulling"))
-		close(hold)
-		who, _ := queue.Get()
-		g.Expect(who.Name).To(Equal("blue"))
-		source.requests.Store(0)
-		_, err = r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(s.Release).NotTo(BeNil())
-		g.Expect(source.requests.Load()).To(BeZero(), "what it waited for isn't asked for again")
-	})
-}
-
-func dockerConfig(password string) *corev1.Secret {
-	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "pull-secret"},
-		Data:       map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{"elsewhere.example":{"username":"u","password":"` + password + `"}}}`)},
-	}
 }
 
 func TestReasons(t *testing.T) {
