@@ -204,7 +204,7 @@ func (f *fixture) settle() string {
 	return held
 }
 
-func TestFloor(t *testing.T) {
+func TestKept(t *testing.T) {
 	t.Run("When more nodes run than the minimum, it should keep the oldest, by one write each", func(t *testing.T) {
 		f := newFixture(t)
 		f.minimum(2)
@@ -279,36 +279,6 @@ func TestFloor(t *testing.T) {
 		f.Expect(f.Admin.Update(t.Context(), node)).To(Succeed())
 		f.Expect(f.settle()).To(Equal("b"))
 	})
-	t.Run("When a person holds a node, it should count it and never touch it", func(t *testing.T) {
-		f := newFixture(t)
-		f.minimum(2)
-		for _, name := range []string{"a", "b", "c"} {
-			f.node(name)
-		}
-		f.annotate("c", karpv1.DoNotDisruptAnnotationKey, "true")
-		f.Expect(f.settle()).To(Equal("a c?"))
-		f.minimum(0)
-		f.Expect(f.settle()).To(Equal("c?"))
-	})
-	t.Run("When a person takes a kept node's do-not-disrupt off, it should get it again", func(t *testing.T) {
-		f := newFixture(t)
-		f.minimum(1)
-		f.node("a")
-		f.Expect(f.settle()).To(Equal("a"))
-		f.annotate("a", karpv1.DoNotDisruptAnnotationKey, nil)
-		f.Expect(f.settle()).To(Equal("a"))
-		f.annotate("a", karpv1.DoNotDisruptAnnotationKey, "false")
-		f.Expect(f.settle()).To(Equal("a"))
-	})
-	t.Run("When a person makes a kept node theirs, it should stay theirs", func(t *testing.T) {
-		f := newFixture(t)
-		f.minimum(1)
-		f.node("a")
-		f.Expect(f.settle()).To(Equal("a"))
-		f.annotate("a", v1alpha1.KeptForMinimumAnnotation, nil)
-		f.minimum(0)
-		f.Expect(f.settle()).To(Equal("a?"))
-	})
 	t.Run("When it isn't known which source a node is from, or Karpenter hasn't registered it, it should leave it alone", func(t *testing.T) {
 		f := newFixture(t)
 		f.minimum(9)
@@ -341,48 +311,6 @@ func TestFloor(t *testing.T) {
 		f.Expect(f.settle()).To(Equal("a"))
 		f.offer(other, nil, template.Cluster{}, template.Gaps{})
 		f.Expect(f.settle()).To(BeEmpty())
-	})
-	t.Run("When somebody changes a node at the same time, it should look again instead of taking over what they did", func(t *testing.T) {
-		f := newFixture(t)
-		f.minimum(1)
-		f.node("a")
-		f.controller = minsize.New(f.config(&environment.Conflicting{Client: f.guest}))
-		f.Expect(f.pass().RequeueAfter).To(BeNumerically(">", 0))
-		f.Expect(f.held()).To(BeEmpty())
-		f.Expect(f.pass().RequeueAfter).To(BeZero())
-		f.Expect(f.held()).To(Equal("a"))
-	})
-	t.Run("When the cache hasn't seen yet that a node was released, it should release no other one for it", func(t *testing.T) {
-		f := newFixture(t)
-		f.minimum(1)
-		f.node("a")
-		f.node("b")
-		late := &lagging{Client: f.guest}
-		f.controller = minsize.New(f.config(late))
-		f.Expect(f.settle()).To(Equal("a"))
-		f.drifted("a", true)
-		f.pass()
-		f.Expect(f.held()).To(Equal("a b"))
-		late.stop(t)
-		f.pass()
-		f.Expect(f.held()).To(Equal("b"))
-		f.drifted("a", false)
-		f.Expect(f.settle()).To(Equal("b"))
-		late.nodes = nil
-		f.Expect(f.settle()).To(Equal("a"))
-	})
-	t.Run("When a write fails, it should say so and release nothing", func(t *testing.T) {
-		f := newFixture(t)
-		f.minimum(1)
-		f.node("a")
-		f.Expect(f.settle()).To(Equal("a"))
-		f.node("b")
-		f.drifted("a", true)
-		f.guest.FailAt = f.guest.Writes() + 1
-		_, err := f.controller.Reconcile(t.Context(), reconcile.Request{})
-		f.Expect(err).To(MatchError(And(ContainSubstring("keeping Node "+f.key("b").Name), ContainSubstring(f.source()))))
-		f.Expect(f.held()).To(Equal("a"))
-		f.Expect(f.settle()).To(Equal("b"))
 	})
 }
 
@@ -452,27 +380,4 @@ func TestKarpenter(t *testing.T) {
 		f.Expect(disruptable("a")).To(Succeed())
 		f.Expect(disruptable("b")).To(MatchError(ContainSubstring(karpv1.DoNotDisruptAnnotationKey)))
 	})
-}
-
-// lagging is a client that shows Nodes as they were.
-type lagging struct {
-	client.Client
-	// nodes that it shows; nil for those that there are.
-	nodes *corev1.NodeList
-}
-
-// stop makes it show the Nodes as they are now.
-func (l *lagging) stop(t *testing.T) {
-	t.Helper()
-	nodes := &corev1.NodeList{}
-	NewWithT(t).Expect(l.Client.List(t.Context(), nodes)).To(Succeed())
-	l.nodes = nodes
-}
-
-func (l *lagging) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	if nodes, ok := list.(*corev1.NodeList); ok && l.nodes != nil {
-		l.nodes.DeepCopyInto(nodes)
-		return nil
-	}
-	return l.Client.List(ctx, list, opts...)
 }
