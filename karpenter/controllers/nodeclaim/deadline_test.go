@@ -3,8 +3,6 @@
 package nodeclaim_test
 
 import (
-	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -21,7 +19,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
-	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
@@ -181,153 +178,4 @@ func TestDeadline(t *testing.T) {
 		after, _ := r.until(9 * time.Minute)
 		g.Expect(after.ResourceVersion).To(Equal(before.ResourceVersion))
 	})
-
-	t.Run("When there is no machine in time, it should give up the NodeClaim, and the offering for a while", func(t *testing.T) {
-		g := NewWithT(t)
-		r := newRace(t, minutes(2, 15))
-		r.say(infrastructure(metav1.ConditionFalse, "WaitingForHost", "no host has answered yet"))
-		nodeClaim, age := r.until(time.Hour)
-		g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
-		g.Expect(age).To(about(2 * time.Minute))
-		g.Expect(r.unavailable.Entries()).To(HaveExactElements(And(HaveField("Key", onDemand), HaveField("Reason", nodeclaim.LaunchTimeoutReason))))
-		g.Expect(r.recorder.Reasons()).To(Equal([]string{nodeclaim.LaunchTimeoutReason}))
-		g.Expect(r.recorder.Messages()[0]).To(And(
-			ContainSubstring("no machine within 2m0s (on-demand c4-large in zone a)"),
-			ContainSubstring("InfrastructureReady: WaitingForHost: no host has answered yet"),
-			ContainSubstring("not tried again before")))
-	})
-
-	t.Run("When it is its bootstrap data that a machine waits for, it should not blame the offering", func(t *testing.T) {
-		g := NewWithT(t)
-		r := newRace(t, minutes(2, 15))
-		r.say(func(m *clusterv1.Machine) {
-			m.Status.Conditions = []metav1.Condition{{
-				Type: clusterv1.MachineBootstrapConfigReadyCondition, Status: metav1.ConditionFalse, Reason: "NotReady", Message: "no token", LastTransitionTime: metav1.Now(),
-			}}
-		})
-		nodeClaim, _ := r.until(time.Hour)
-		g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
-		g.Expect(r.unavailable.Entries()).To(BeEmpty())
-		g.Expect(r.recorder.Messages()[0]).To(ContainSubstring("BootstrapConfigReady: NotReady: no token"))
-	})
-
-	t.Run("When the node doesn't come in time, it should leave it to Karpenter, which counts it for the NodePool's health", func(t *testing.T) {
-		g := NewWithT(t)
-		r := newRace(t, minutes(15, 3))
-		nodePool := &karpv1.NodePool{
-			ObjectMeta: metav1.ObjectMeta{Name: r.Namespace},
-			Spec: karpv1.NodePoolSpec{Template: karpv1.NodeClaimTemplate{Spec: karpv1.NodeClaimTemplateSpec{
-				NodeClassRef: r.nodeClaim.Spec.NodeClassRef, Requirements: r.nodeClaim.Spec.Requirements,
-			}}},
-		}
-		g.Expect(r.Admin.Create(t.Context(), nodePool)).To(Succeed())
-		t.Cleanup(func() { _ = r.Admin.Delete(context.WithoutCancel(t.Context()), nodePool) })
-		g.Eventually(func() error {
-			return r.Guest.GetClient().Get(t.Context(), client.ObjectKeyFromObject(nodePool), &karpv1.NodePool{})
-		}).Should(Succeed())
-		nodeClaim := r.read()
-		nodeClaim.Labels[karpv1.NodePoolLabelKey] = nodePool.Name
-		nodeClaim.OwnerReferences = []metav1.OwnerReference{{APIVersion: "karpenter.sh/v1", Kind: "NodePool", Name: nodePool.Name, UID: nodePool.UID}}
-		g.Expect(r.Admin.Update(t.Context(), nodeClaim)).To(Succeed())
-		r.health.Update(nodePool.UID, false)
-
-		r.until(time.Minute)
-		r.say(provisioned("cloud://1"))
-		nodeClaim, age := r.until(time.Hour)
-		g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
-		g.Expect(age).To(about(4 * time.Minute))
-		g.Expect(r.recorder.Reasons()).To(Equal([]string{nodeclaim.RegistrationTimeoutReason}))
-		g.Expect(r.recorder.Messages()[0]).To(ContainSubstring("no node within 3m0s"))
-		g.Expect(r.unavailable.Entries()).To(BeEmpty(), "one node that doesn't come says nothing of the offering")
-		g.Expect(r.Admin.Get(t.Context(), client.ObjectKeyFromObject(nodePool), nodePool)).To(Succeed())
-		g.Expect(nodePool.StatusConditions().Get(karpv1.ConditionTypeNodeRegistrationHealthy).IsFalse()).To(BeTrue())
-	})
-
-	t.Run("When the deadline has passed and Karpenter hasn't acted yet, it should say so once", func(t *testing.T) {
-		g := NewWithT(t)
-		r := newRace(t, minutes(2, 15))
-		r.clock.Step(3 * time.Minute)
-		first, err := r.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		second, err := r.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(second.ResourceVersion).To(Equal(first.ResourceVersion))
-		g.Expect(r.recorder.Reasons()).To(HaveLen(1))
-		g.Expect(second.StatusConditions().Get(karpv1.ConditionTypeRegistered).Reason).To(Equal(nodeclaim.LaunchTimeoutReason))
-	})
-
-	t.Run("When the management cluster is away for an hour, it should keep Karpenter from giving up what it can't see", func(t *testing.T) {
-		g := NewWithT(t)
-		r := newRace(t, minutes(2, 15))
-		r.suspended = true
-		nodeClaim, age := r.until(time.Hour)
-		g.Expect(nodeClaim.DeletionTimestamp).To(BeNil(), "after %s", age)
-		r.suspended = false
-		nodeClaim, age = r.until(2 * time.Hour)
-		g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
-		g.Expect(age).To(And(BeNumerically(">", time.Hour), BeNumerically("<=", time.Hour+3*time.Minute)))
-		g.Expect(r.recorder.Reasons()).To(Equal([]string{nodeclaim.LaunchTimeoutReason}))
-	})
-
-	t.Run("When the Machine is paused, it should wait, and count anew when it is resumed", func(t *testing.T) {
-		g := NewWithT(t)
-		r := newRace(t, minutes(2, 15))
-		pause := func(status metav1.ConditionStatus) func(*clusterv1.Machine) {
-			return func(m *clusterv1.Machine) {
-				m.Status.Conditions = []metav1.Condition{{
-					Type: clusterv1.PausedCondition, Status: status, Reason: "Test", LastTransitionTime: metav1.NewTime(r.clock.Now()),
-				}}
-			}
-		}
-		r.say(pause(metav1.ConditionTrue))
-		nodeClaim, _ := r.until(time.Hour)
-		g.Expect(nodeClaim.DeletionTimestamp).To(BeNil())
-		r.say(pause(metav1.ConditionFalse))
-		nodeClaim, age := r.until(2 * time.Hour)
-		g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
-		g.Expect(age).To(about(62 * time.Minute))
-	})
-}
-
-// answers stands in for a management cluster that says something else than the cache does.
-type answers struct {
-	client.Reader
-	get func(*clusterv1.Machine) error
-}
-
-func (a answers) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-	if err := a.Reader.Get(ctx, key, o, opts...); err != nil {
-		return err
-	}
-	return a.get(o.(*clusterv1.Machine))
-}
-
-func TestDeadlineOfWhatCannotBeSeen(t *testing.T) {
-	for name, tc := range map[string]struct {
-		get  func(*clusterv1.Machine) error
-		want OmegaMatcher
-	}{
-		"When the cache hasn't seen that the machine has come, it should not give it up": {
-			func(m *clusterv1.Machine) error { m.Spec.ProviderID = "cloud://late"; return nil }, Not(HaveOccurred()),
-		},
-		"When the management cluster can't be asked, it should not give anything up": {
-			func(*clusterv1.Machine) error { return errors.New("network is unreachable") }, MatchError(ContainSubstring("before giving it up")),
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			r := newRace(t, minutes(2, 15))
-			machines := r.Machines(nil).Config
-			machines.Live = answers{machines.Live, tc.get}
-			r.config.Machines = machine.New(machines)
-			r.controller = nodeclaim.New(r.config)
-			r.clock.Step(3 * time.Minute)
-			before := r.read()
-			after, err := r.reconcile()
-			g.Expect(err).To(tc.want)
-			g.Expect(after.ResourceVersion).To(Equal(before.ResourceVersion))
-			g.Expect(r.recorder.Reasons()).To(BeEmpty())
-			g.Expect(r.unavailable.Entries()).To(BeEmpty())
-		})
-	}
 }
