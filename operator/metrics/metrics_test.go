@@ -119,13 +119,32 @@ func lines(s string) []string {
 
 var rolledOut = condition(v1beta1.RolloutComplete, metav1.ConditionTrue, v1beta1.AsExpectedReason, time.Hour)
 
+// collection is what is there, and what is served of it.
+type collection struct {
+	name    string
+	objects []client.Object
+	// want are the samples by the metric's name without its prefix, one a line; empty for none.
+	want map[string]string
+}
+
+// collectAll collects from each in a subtest.
+func collectAll(t *testing.T, tests []collection) {
+	t.Helper()
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			c, _ := collector(t, prometheus.NewRegistry(), test.objects...)
+			got := samples(t, c)
+			for name, want := range test.want {
+				if diff := cmp.Diff(lines(want), got["autonode_"+name]); diff != "" {
+					t.Errorf("autonode_%s (-want +got):\n%s", name, diff)
+				}
+			}
+		})
+	}
+}
+
 func TestCollect(t *testing.T) {
-	for _, test := range []struct {
-		name    string
-		objects []client.Object
-		// want are the samples by the metric's name without its prefix, one a line; empty for none.
-		want map[string]string
-	}{
+	collectAll(t, []collection{
 		{
 			name:    "When all is well, it should tell what runs, and that nothing is under way",
 			objects: []client.Object{hostedCluster("blue", nil), component("blue", "1.36.3", rolledOut)},
@@ -156,70 +175,6 @@ func TestCollect(t *testing.T) {
 				"enabled": `{name="blue",namespace="clusters"} 0`, "state": "", "condition": "", "progressing_seconds": "", "component_info": "",
 			},
 		}, {
-			name: "When Karpenter is installed for the first time, it should count from when its component was made, and not from when AutoNode was off",
-			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
-				h.Status.Conditions = []metav1.Condition{
-					condition(v1beta1.AutoNodeEnabled, metav1.ConditionFalse, v1beta1.AutoNodeProgressingReason, 24*time.Hour),
-					condition(v1beta1.GuestReachable, metav1.ConditionUnknown, v1beta1.GuestConnectingReason, time.Minute),
-				}
-				h.Status.Version = nil
-			}), component("blue", "")},
-			want: map[string]string{
-				"progressing_seconds": `{name="blue",namespace="clusters"} 600`,
-				"updating_seconds":    `{name="blue",namespace="clusters"} 0`,
-				"guest_reachable":     `{name="blue",namespace="clusters"} 0`,
-				"enabled":             `{name="blue",namespace="clusters"} 0`,
-				"component_info":      `{component="karpenter",control_plane_namespace="clusters-blue",digest="",name="blue",namespace="clusters",version=""} 1`,
-			},
-		}, {
-			name: "When a new payload is rolled out, it should count from its beginning, and tell of the payload that ran whole",
-			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
-				h.Status.Version.History[0].State = v1beta1.UpdatePartial
-			}), component("blue", "1.36.2", condition(v1beta1.RolloutComplete, metav1.ConditionFalse, v1beta1.RollingOutReason, 90*time.Second))},
-			want: map[string]string{
-				"progressing_seconds": `{name="blue",namespace="clusters"} 90`,
-				"updating_seconds":    `{name="blue",namespace="clusters"} 7200`,
-				"component_info":      `{component="karpenter",control_plane_namespace="clusters-blue",digest="sha256:2222",name="blue",namespace="clusters",version="1.36.2"} 1`,
-			},
-		}, {
-			name: "When another build of the same version is rolled out, it should tell of the build that ran whole",
-			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
-				h.Status.Version.History = append([]v1beta1.UpdateHistory{
-					{State: v1beta1.UpdatePartial, Version: "1.36.3", Image: "registry.example/release@sha256:3334", StartedTime: ago(time.Minute)},
-				}, h.Status.Version.History...)
-			}), component("blue", "1.36.3", condition(v1beta1.RolloutComplete, metav1.ConditionFalse, v1beta1.RollingOutReason, time.Minute))},
-			want: map[string]string{
-				"component_info": `{component="karpenter",control_plane_namespace="clusters-blue",digest="sha256:3333",name="blue",namespace="clusters",version="1.36.3"} 1`,
-			},
-		}, {
-			name: "When a cluster is paused, nothing of it should be late",
-			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
-				h.Status.AutoNode.State = v1beta1.AutoNodeStatePaused
-				h.Status.Version.History[0].State = v1beta1.UpdatePartial
-			}), component("blue", "", condition(v1beta1.RolloutComplete, metav1.ConditionFalse, v1beta1.RollingOutReason, time.Hour))},
-			want: map[string]string{
-				"progressing_seconds": `{name="blue",namespace="clusters"} 0`,
-				"updating_seconds":    `{name="blue",namespace="clusters"} 0`,
-			},
-		}, {
-			name: "When a cluster drains, it should tell by when, and not be late",
-			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
-				h.DeletionTimestamp = ptr.To(ago(time.Hour))
-				h.Status.AutoNode.State, h.Status.AutoNode.DrainStartedTime = v1beta1.AutoNodeStateDraining, ptr.To(ago(10*time.Minute))
-			}), component("blue", "1.36.3", condition(v1beta1.RolloutComplete, metav1.ConditionFalse, v1beta1.RollingOutReason, time.Hour))},
-			want: map[string]string{
-				"drain_deadline_timestamp_seconds": `{name="blue",namespace="clusters"} 1800001200`,
-				"progressing_seconds":              `{name="blue",namespace="clusters"} 0`,
-				"state":                            `{name="blue",namespace="clusters",state="Draining"} 1`,
-			},
-		}, {
-			name: "When a cluster says itself how long it may drain, it should tell that",
-			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
-				h.Spec.AutoNode, h.Spec.NodeDrain = nil, &v1beta1.NodeDrain{Timeout: &metav1.Duration{Duration: time.Hour}}
-				h.Status.AutoNode.DrainStartedTime = ptr.To(ago(0))
-			})},
-			want: map[string]string{"drain_deadline_timestamp_seconds": `{name="blue",namespace="clusters"} 1800003600`},
-		}, {
 			name: "When nobody has counted yet, it should not say that there is nothing",
 			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
 				h.Status.AutoNode = &v1beta1.AutoNodeStatus{State: v1beta1.AutoNodeStateProgressing}
@@ -238,50 +193,10 @@ func TestCollect(t *testing.T) {
 					{component="karpenter",control_plane_namespace="clusters-green",digest="sha256:2222",name="green",namespace="clusters",version="1.36.2"} 1`,
 			},
 		},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			c, _ := collector(t, prometheus.NewRegistry(), test.objects...)
-			got := samples(t, c)
-			for name, want := range test.want {
-				if diff := cmp.Diff(lines(want), got["autonode_"+name]); diff != "" {
-					t.Errorf("autonode_%s (-want +got):\n%s", name, diff)
-				}
-			}
-		})
-	}
-
-	t.Run("When a HostedCluster is gone, it should leave nothing behind", func(t *testing.T) {
-		g := NewWithT(t)
-		blue := hostedCluster("blue", nil)
-		c, management := collector(t, prometheus.NewRegistry(), blue, component("blue", "1.36.3", rolledOut))
-		g.Expect(testutil.CollectAndCount(c)).NotTo(BeZero())
-		blue.Finalizers = nil
-		g.Expect(management.Update(t.Context(), blue)).To(Succeed())
-		g.Expect(management.Delete(t.Context(), blue)).To(Succeed())
-		g.Expect(testutil.CollectAndCount(c)).To(BeZero())
 	})
+}
 
-	t.Run("When a HostedCluster is gone, what was counted of it should go too", func(t *testing.T) {
-		g := NewWithT(t)
-		blue := hostedCluster("blue", nil)
-		blue.Finalizers = nil
-		_, management := collector(t, prometheus.NewRegistry(), blue, hostedCluster("green", nil))
-		counter := metrics.NewCounter(prometheus.CounterOpts{Name: "lookups_total", Help: "Lookups."})
-		c := metrics.New(metrics.Config{Management: management, Counters: []*metrics.Counter{counter}})
-		counter.Of(client.ObjectKeyFromObject(blue)).Inc()
-		counter.Of(client.ObjectKey{Namespace: "clusters", Name: "green"}).Add(3)
-		series := func() int {
-			g.Expect(testutil.CollectAndCount(c)).NotTo(BeZero())
-			return testutil.CollectAndCount(counter)
-		}
-		g.Expect(series()).To(Equal(2))
-		g.Expect(management.Delete(t.Context(), blue)).To(Succeed())
-		g.Expect(series()).To(Equal(1))
-		g.Expect(testutil.ToFloat64(counter.Of(client.ObjectKey{Namespace: "clusters", Name: "green"}))).To(Equal(3.0))
-		counter.Of(client.ObjectKeyFromObject(blue)).Inc()
-		g.Expect(series()).To(Equal(1), "what a reconciliation counts that was under way goes, too")
-	})
-
+func TestScrape(t *testing.T) {
 	t.Run("When a list can't be read, the scrape should go without and not fail", func(t *testing.T) {
 		g := NewWithT(t)
 		_, management := collector(t, prometheus.NewRegistry(), hostedCluster("blue", nil))
