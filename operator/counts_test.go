@@ -126,37 +126,50 @@ func conditionTypes(hostedCluster *v1beta1.HostedCluster) []string {
 	return types
 }
 
-func TestCounts(t *testing.T) {
-	const name, namespace, label = "counted", "clusters-counted", "counted"
-	g := NewWithT(t)
-	ctx, management, guest := t.Context(), clusters.Management.Client, clusters.Guest.Client
-	provide(t)
-	host := serveRegistry(t)
-	sweep(t, label)
-	hosted := func(name string, autoNode *v1beta1.AutoNode) *v1beta1.HostedCluster {
-		return &v1beta1.HostedCluster{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: map[string]string{label: ""}},
-			Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: push(t, host, "1.36.2")}, AutoNode: autoNode},
-		}
-	}
-	platform(t, name)
+const (
+	counted, countedNamespace, countedLabel = "counted", "clusters-counted", "counted"
+	countedOnce                             = "counted-once"
 
-	// writes are the operator's about this HostedCluster, those that change nothing among them.
-	var writes atomic.Int64
+	// batch is how many nodes come or go at a time, and batches how often.
+	batch, batches = 6, 4
+)
+
+// counting is what is seen of the operator from outside.
+type counting struct {
+	told *history
+	// writes are the operator's about the HostedCluster, those that change nothing among them.
+	writes atomic.Int64
+}
+
+// config is the operator's, and counts its writes about the HostedCluster.
+func (c *counting) config() *rest.Config {
 	config := rest.CopyConfig(clusters.Management.Config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {
-			about := strings.Contains(request.URL.Path+"/", "/hostedclusters/"+name+"/") || strings.Contains(request.URL.Path, "/"+namespace+"/")
+			about := strings.Contains(request.URL.Path+"/", "/hostedclusters/"+counted+"/") || strings.Contains(request.URL.Path, "/"+countedNamespace+"/")
 			if about && request.Method != http.MethodGet {
-				writes.Add(1)
+				c.writes.Add(1)
 			}
 			return next.RoundTrip(request)
 		})
 	})
+	return config
+}
 
-	// once is a HostedCluster whose AutoNode an earlier version has turned off without getting to writing that down. That one wrote by merge patch.
-	const once = "counted-once"
-	hostedCluster := hosted(once, nil)
+// countedCluster is a HostedCluster of this test's operator.
+func countedCluster(name, release string, autoNode *v1beta1.AutoNode) *v1beta1.HostedCluster {
+	return &v1beta1.HostedCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: map[string]string{countedLabel: ""}},
+		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}, AutoNode: autoNode},
+	}
+}
+
+// writtenEarlier is a HostedCluster whose AutoNode an earlier version has turned off without getting to writing that down. That one wrote by
+// merge patch.
+func writtenEarlier(t *testing.T, release string) {
+	t.Helper()
+	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
+	hostedCluster := countedCluster(countedOnce, release, nil)
 	g.Expect(management.Create(ctx, hostedCluster)).To(Succeed())
 	merging := rest.CopyConfig(clusters.Management.Config)
 	merging.UserAgent = v1beta1.ManagedByOperator
@@ -172,170 +185,197 @@ func TestCounts(t *testing.T) {
 		})
 	}
 	g.Expect(earlier.Status().Patch(ctx, hostedCluster, client.MergeFrom(before))).To(Succeed())
-	g.Expect(platformCondition(ctx, once)).To(Succeed())
+	g.Expect(platformCondition(ctx, countedOnce)).To(Succeed())
+}
 
-	run(t, config, operator.Options{HostedClusterSelector: label, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label})
-
-	t.Run("When an earlier version wrote the status, it should clear what is no longer so, and leave what is others'", func(t *testing.T) {
-		g := NewWithT(t)
-		g.Eventually(func(g Gomega) {
-			hostedCluster := get(g, ctx, once)
-			g.Expect(hostedCluster.Status.AutoNode).To(BeNil())
-			g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("False/AutoNodeNotConfigured"))
-			g.Expect(conditionTypes(hostedCluster)).To(ConsistOf(v1beta1.AutoNodeEnabled, v1beta1.Ready, "EtcdHealthy"))
-			g.Expect(hostedCluster.Status.Operator).To(Equal("default/" + label))
-		}).Should(Succeed())
-	})
-
-	g.Expect(management.Create(ctx, hosted(name, scopetest.AutoNode()))).To(Succeed())
-	g.Expect(platformCondition(ctx, name)).To(Succeed())
-	g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("2", 64)) }).Should(Succeed())
+// enable turns AutoNode on, and follows the HostedCluster from then on until the test ends.
+func (c *counting) enable(t *testing.T, release string) {
+	t.Helper()
+	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
+	g.Expect(management.Create(ctx, countedCluster(counted, release, scopetest.AutoNode()))).To(Succeed())
+	g.Expect(platformCondition(ctx, counted)).To(Succeed())
+	g.Eventually(func(g Gomega) { rollOut(g, ctx, countedNamespace, image+strings.Repeat("2", 64)) }).Should(Succeed())
 	g.Eventually(func(g Gomega) {
-		hostedCluster := get(g, ctx, name)
+		hostedCluster := get(g, ctx, counted)
 		g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("True/AsExpected"))
 		g.Expect(hostedCluster.Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStateEnabled))
 		g.Expect(countsOf(hostedCluster)).To(Equal(counts{}))
 	}).Should(Succeed())
+	c.told = follow(t, get(g, ctx, counted))
+}
 
-	told := follow(t, get(g, ctx, name))
-	// settle waits until the counts are right, no longer than they may be wrong, and returns what was to be seen until then.
-	settle := func(g Gomega, want counts) []*v1beta1.HostedCluster {
-		g.Eventually(func() counts { return countsOf(told.last()) }).WithTimeout(accurateWithin).Should(Equal(want))
-		seen := told.take()
-		for _, hostedCluster := range seen {
-			c := countsOf(hostedCluster)
-			g.Expect(c.byVersion).To(Equal(c.nodes), "the versions are of other nodes")
-			g.Expect(c.vcpus).To(Equal(4*c.nodes), "the CPUs are of other nodes")
-			g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("True/AsExpected"))
-			g.Expect(reasonOf(hostedCluster, v1beta1.NodesUpToDate)).To(Equal("True/AsExpected"))
-			g.Expect(reasonOf(hostedCluster, "EtcdHealthy")).To(Equal("True/Platform"))
-			g.Expect(hostedCluster.Status.Operator).To(Equal("default/" + label))
-		}
-		return seen
+// settle waits until the counts are right, no longer than they may be wrong, and returns what was to be seen until then.
+func (c *counting) settle(g Gomega, want counts) []*v1beta1.HostedCluster {
+	g.Eventually(func() counts { return countsOf(c.told.last()) }).WithTimeout(accurateWithin).Should(Equal(want))
+	seen := c.told.take()
+	for _, hostedCluster := range seen {
+		got := countsOf(hostedCluster)
+		g.Expect(got.byVersion).To(Equal(got.nodes), "the versions are of other nodes")
+		g.Expect(got.vcpus).To(Equal(4*got.nodes), "the CPUs are of other nodes")
+		g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("True/AsExpected"))
+		g.Expect(reasonOf(hostedCluster, v1beta1.NodesUpToDate)).To(Equal("True/AsExpected"))
+		g.Expect(reasonOf(hostedCluster, "EtcdHealthy")).To(Equal("True/Platform"))
+		g.Expect(hostedCluster.Status.Operator).To(Equal("default/" + countedLabel))
 	}
-	node := func(i int) *corev1.Node {
-		return &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("counted-%d", i), Labels: map[string]string{karpv1.NodePoolLabelKey: "general"}},
-			Status: corev1.NodeStatus{
-				Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")},
-				NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v1.36.2"},
-			},
-		}
-	}
-	claim := func(i int) *karpv1.NodeClaim {
-		return &karpv1.NodeClaim{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("counted-%d", i)},
-			Spec: karpv1.NodeClaimSpec{
-				NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass},
-				Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
-			},
-		}
-	}
-	// together waits for no answer before the next request, as machines that come and go don't.
-	together := func(from, to int, do func(i int) error) {
-		t.Helper()
-		errs := make(chan error, to-from)
-		for i := from; i < to; i++ {
-			go func() { errs <- do(i) }()
-		}
-		for range to - from {
-			g.Expect(<-errs).To(Succeed())
-		}
-	}
-	const batch, batches = 6, 4
+	return seen
+}
 
-	t.Run("When nodes come, it should count up to them, never down, without being asked", func(t *testing.T) {
-		g := NewWithT(t)
-		for b := range batches {
-			together(b*batch, (b+1)*batch, func(i int) error { return guest.Create(ctx, claim(i)) })
-			together(b*batch, (b+1)*batch, func(i int) error { return guest.Create(ctx, node(i)) })
-			n := int32((b + 1) * batch)
-			seen := settle(g, counts{nodes: n, claims: n, vcpus: 4 * n, byVersion: n})
-			for i := range seen[1:] {
-				g.Expect(countsOf(seen[i]).atMost(countsOf(seen[i+1]))).To(BeTrue(), "%+v, then %+v", countsOf(seen[i]), countsOf(seen[i+1]))
-			}
+func countedNode(i int) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("counted-%d", i), Labels: map[string]string{karpv1.NodePoolLabelKey: "general"}},
+		Status: corev1.NodeStatus{
+			Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")},
+			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v1.36.2"},
+		},
+	}
+}
+
+func countedClaim(i int) *karpv1.NodeClaim {
+	return &karpv1.NodeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("counted-%d", i)},
+		Spec: karpv1.NodeClaimSpec{
+			NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass},
+			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
+		},
+	}
+}
+
+// together waits for no answer before the next request, as machines that come and go don't.
+func together(t *testing.T, from, to int, do func(i int) error) {
+	t.Helper()
+	g := NewWithT(t)
+	errs := make(chan error, to-from)
+	for i := from; i < to; i++ {
+		go func() { errs <- do(i) }()
+	}
+	for range to - from {
+		g.Expect(<-errs).To(Succeed())
+	}
+}
+
+// TestCounts goes through the steps in order; each finds the nodes that the one before has left.
+func TestCounts(t *testing.T) {
+	provide(t)
+	host := serveRegistry(t)
+	sweep(t, countedLabel)
+	release := push(t, host, "1.36.2")
+	platform(t, counted)
+	c := &counting{}
+	writtenEarlier(t, release)
+	run(t, c.config(), operator.Options{HostedClusterSelector: countedLabel, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: countedLabel})
+	t.Run("When an earlier version wrote the status, it should clear what is no longer so, and leave what is others'", c.clearsWhatAnEarlierVersionWrote)
+
+	c.enable(t, release)
+	t.Run("When nodes come, it should count up to them, never down, without being asked", c.countsUp)
+	t.Run("When some of them drift, it should count these, and nothing else change", c.countsDrifted)
+	t.Run("When nothing comes or goes, it should ask for no write, not even one that changes nothing", c.writesNothing)
+	t.Run("When every field has been written, each should have one owner", c.ownsFields)
+	t.Run("When nodes go, it should count down to what is left, never up", c.countsDown)
+	t.Run("When AutoNode is turned off, it should clear the counts, and leave what is others'", c.clearsCounts)
+}
+
+func (*counting) clearsWhatAnEarlierVersionWrote(t *testing.T) {
+	g, ctx := NewWithT(t), t.Context()
+	g.Eventually(func(g Gomega) {
+		hostedCluster := get(g, ctx, countedOnce)
+		g.Expect(hostedCluster.Status.AutoNode).To(BeNil())
+		g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("False/AutoNodeNotConfigured"))
+		g.Expect(conditionTypes(hostedCluster)).To(ConsistOf(v1beta1.AutoNodeEnabled, v1beta1.Ready, "EtcdHealthy"))
+		g.Expect(hostedCluster.Status.Operator).To(Equal("default/" + countedLabel))
+	}).Should(Succeed())
+}
+
+func (c *counting) countsUp(t *testing.T) {
+	g, ctx, guest := NewWithT(t), t.Context(), clusters.Guest.Client
+	for b := range batches {
+		together(t, b*batch, (b+1)*batch, func(i int) error { return guest.Create(ctx, countedClaim(i)) })
+		together(t, b*batch, (b+1)*batch, func(i int) error { return guest.Create(ctx, countedNode(i)) })
+		n := int32((b + 1) * batch)
+		seen := c.settle(g, counts{nodes: n, claims: n, vcpus: 4 * n, byVersion: n})
+		for i := range seen[1:] {
+			g.Expect(countsOf(seen[i]).atMost(countsOf(seen[i+1]))).To(BeTrue(), "%+v, then %+v", countsOf(seen[i]), countsOf(seen[i+1]))
 		}
+	}
+}
+
+func (c *counting) countsDrifted(t *testing.T) {
+	g, ctx, guest := NewWithT(t), t.Context(), clusters.Guest.Client
+	together(t, 0, batch, func(i int) error {
+		drifted := countedClaim(i)
+		if err := guest.Get(ctx, client.ObjectKeyFromObject(drifted), drifted); err != nil {
+			return err
+		}
+		drifted.StatusConditions().SetTrue(karpv1.ConditionTypeDrifted)
+		return guest.Status().Update(ctx, drifted)
 	})
+	const n = batch * batches
+	for _, hostedCluster := range c.settle(g, counts{nodes: n, claims: n, vcpus: 4 * n, byVersion: n, drifted: batch}) {
+		c := countsOf(hostedCluster)
+		g.Expect(c.drifted).To(BeNumerically("<=", batch))
+		c.drifted = 0
+		g.Expect(c).To(Equal(counts{nodes: n, claims: n, vcpus: 4 * n, byVersion: n}))
+	}
+}
 
-	t.Run("When some of them drift, it should count these, and nothing else change", func(t *testing.T) {
-		g := NewWithT(t)
-		together(0, batch, func(i int) error {
-			drifted := claim(i)
-			if err := guest.Get(ctx, client.ObjectKeyFromObject(drifted), drifted); err != nil {
-				return err
-			}
-			drifted.StatusConditions().SetTrue(karpv1.ConditionTypeDrifted)
-			return guest.Status().Update(ctx, drifted)
+func (c *counting) writesNothing(t *testing.T) {
+	g, ctx := NewWithT(t), t.Context()
+	atRest := c.writes.Load()
+	settled := func() bool {
+		defer func() { atRest = c.writes.Load() }()
+		return c.writes.Load() == atRest
+	}
+	g.Eventually(settled).WithPolling(time.Second).Should(BeTrue())
+	before := c.told.last().ResourceVersion
+	g.Expect(platformCondition(ctx, counted)).To(Succeed())
+	g.Consistently(c.writes.Load, "2s").Should(Equal(atRest))
+	g.Expect(get(g, ctx, counted).ResourceVersion).To(Equal(before), "who applies its own writes nothing, either")
+}
+
+func (*counting) ownsFields(t *testing.T) {
+	g, ctx := NewWithT(t), t.Context()
+	owners := map[string]string{}
+	for _, entry := range get(g, ctx, counted).ManagedFields {
+		if entry.Subresource != "status" {
+			continue
+		}
+		fields := &fieldpath.Set{}
+		g.Expect(fields.FromJSON(entry.FieldsV1.GetRawReader())).To(Succeed())
+		fields.Leaves().Iterate(func(path fieldpath.Path) {
+			owner := fmt.Sprintf("%s %s", entry.Operation, entry.Manager)
+			g.Expect(owners).NotTo(HaveKey(path.String()), "it is also "+owner+"'s")
+			owners[path.String()] = owner
 		})
-		const n = batch * batches
-		for _, hostedCluster := range settle(g, counts{nodes: n, claims: n, vcpus: 4 * n, byVersion: n, drifted: batch}) {
-			c := countsOf(hostedCluster)
-			g.Expect(c.drifted).To(BeNumerically("<=", batch))
-			c.drifted = 0
-			g.Expect(c).To(Equal(counts{nodes: n, claims: n, vcpus: 4 * n, byVersion: n}))
-		}
-	})
+	}
+	g.Expect(owners).To(And(
+		HaveKeyWithValue(".status.autoNode.nodeCount", "Apply "+apply.FieldOwner),
+		HaveKeyWithValue(`.status.conditions[type="AutoNodeEnabled"].reason`, "Apply "+apply.FieldOwner),
+		HaveKeyWithValue(`.status.conditions[type="EtcdHealthy"].reason`, "Apply platform"),
+		HaveKeyWithValue(".status.operator", "Update "+shard.FieldOwner),
+	))
+}
 
-	t.Run("When nothing comes or goes, it should ask for no write, not even one that changes nothing", func(t *testing.T) {
-		g := NewWithT(t)
-		atRest := writes.Load()
-		settled := func() bool {
-			defer func() { atRest = writes.Load() }()
-			return writes.Load() == atRest
+func (c *counting) countsDown(t *testing.T) {
+	g, ctx, guest := NewWithT(t), t.Context(), clusters.Guest.Client
+	for b := range batches {
+		together(t, b*batch, (b+1)*batch, func(i int) error { return guest.Delete(ctx, countedNode(i)) })
+		together(t, b*batch, (b+1)*batch, func(i int) error { return guest.Delete(ctx, countedClaim(i)) })
+		n := int32((batches - b - 1) * batch)
+		seen := c.settle(g, counts{nodes: n, claims: n, vcpus: 4 * n, byVersion: n})
+		for i := range seen[1:] {
+			g.Expect(countsOf(seen[i+1]).atMost(countsOf(seen[i]))).To(BeTrue(), "%+v, then %+v", countsOf(seen[i]), countsOf(seen[i+1]))
 		}
-		g.Eventually(settled).WithPolling(time.Second).Should(BeTrue())
-		before := told.last().ResourceVersion
-		g.Expect(platformCondition(ctx, name)).To(Succeed())
-		g.Consistently(writes.Load, "2s").Should(Equal(atRest))
-		g.Expect(get(g, ctx, name).ResourceVersion).To(Equal(before), "who applies its own writes nothing, either")
-	})
+	}
+}
 
-	t.Run("When every field has been written, each should have one owner", func(t *testing.T) {
-		g := NewWithT(t)
-		owners := map[string]string{}
-		for _, entry := range get(g, ctx, name).ManagedFields {
-			if entry.Subresource != "status" {
-				continue
-			}
-			fields := &fieldpath.Set{}
-			g.Expect(fields.FromJSON(entry.FieldsV1.GetRawReader())).To(Succeed())
-			fields.Leaves().Iterate(func(path fieldpath.Path) {
-				owner := fmt.Sprintf("%s %s", entry.Operation, entry.Manager)
-				g.Expect(owners).NotTo(HaveKey(path.String()), "it is also "+owner+"'s")
-				owners[path.String()] = owner
-			})
-		}
-		g.Expect(owners).To(And(
-			HaveKeyWithValue(".status.autoNode.nodeCount", "Apply "+apply.FieldOwner),
-			HaveKeyWithValue(`.status.conditions[type="AutoNodeEnabled"].reason`, "Apply "+apply.FieldOwner),
-			HaveKeyWithValue(`.status.conditions[type="EtcdHealthy"].reason`, "Apply platform"),
-			HaveKeyWithValue(".status.operator", "Update "+shard.FieldOwner),
-		))
-	})
-
-	t.Run("When nodes go, it should count down to what is left, never up", func(t *testing.T) {
-		g := NewWithT(t)
-		for b := range batches {
-			together(b*batch, (b+1)*batch, func(i int) error { return guest.Delete(ctx, node(i)) })
-			together(b*batch, (b+1)*batch, func(i int) error { return guest.Delete(ctx, claim(i)) })
-			n := int32((batches - b - 1) * batch)
-			seen := settle(g, counts{nodes: n, claims: n, vcpus: 4 * n, byVersion: n})
-			for i := range seen[1:] {
-				g.Expect(countsOf(seen[i+1]).atMost(countsOf(seen[i]))).To(BeTrue(), "%+v, then %+v", countsOf(seen[i]), countsOf(seen[i+1]))
-			}
-		}
-	})
-
-	t.Run("When AutoNode is turned off, it should clear the counts, and leave what is others'", func(t *testing.T) {
-		g := NewWithT(t)
-		patch(g, ctx, name, func(hc *v1beta1.HostedCluster) { hc.Spec.AutoNode = nil })
-		g.Eventually(func(g Gomega) {
-			hostedCluster := get(g, ctx, name)
-			g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("False/AutoNodeNotConfigured"))
-			g.Expect(hostedCluster.Status.AutoNode).To(BeNil())
-			g.Expect(conditionTypes(hostedCluster)).To(ConsistOf(v1beta1.AutoNodeEnabled, v1beta1.Ready, "EtcdHealthy"))
-			g.Expect(hostedCluster.Status.Version.History).NotTo(BeEmpty())
-			g.Expect(hostedCluster.Status.Operator).To(Equal("default/" + label))
-		}).Should(Succeed())
-	})
+func (*counting) clearsCounts(t *testing.T) {
+	g, ctx := NewWithT(t), t.Context()
+	patch(g, ctx, counted, func(hc *v1beta1.HostedCluster) { hc.Spec.AutoNode = nil })
+	g.Eventually(func(g Gomega) {
+		hostedCluster := get(g, ctx, counted)
+		g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("False/AutoNodeNotConfigured"))
+		g.Expect(hostedCluster.Status.AutoNode).To(BeNil())
+		g.Expect(conditionTypes(hostedCluster)).To(ConsistOf(v1beta1.AutoNodeEnabled, v1beta1.Ready, "EtcdHealthy"))
+		g.Expect(hostedCluster.Status.Version.History).NotTo(BeEmpty())
+		g.Expect(hostedCluster.Status.Operator).To(Equal("default/" + countedLabel))
+	}).Should(Succeed())
 }

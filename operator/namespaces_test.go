@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/scope/scopetest"
+)
+
+func ownNamespaces(t *testing.T, release string) {
+	ctx, management := t.Context(), clusters.Management.Client
+	for _, test := range []struct{ namespace, name string }{{"kube", "system"}, {"kube-node", "lease"}, {"autonode", "system"}} {
+		g := NewWithT(t)
+		g.Expect(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: test.namespace}})).To(Succeed())
+		hostedCluster := &v1beta1.HostedCluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: test.namespace, Name: test.name},
+			Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}, AutoNode: scopetest.AutoNode()},
+		}
+		g.Expect(management.Create(ctx, hostedCluster)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			g.Expect(management.Get(ctx, client.ObjectKeyFromObject(hostedCluster), hostedCluster)).To(Succeed())
+			g.Expect(reasonOf(hostedCluster, v1beta1.ValidConfiguration)).To(Equal("False/ControlPlaneNamespaceForbidden"))
+			g.Expect(hostedCluster.Finalizers).To(BeEmpty())
+		}).Should(Succeed(), "%s-%s", test.namespace, test.name)
+		g.Expect(management.Delete(ctx, hostedCluster)).To(Succeed())
+	}
+}
+
+func takenName(t *testing.T, release string) {
+	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
+	consent(t, "team-red-web", "team/red-web")
+	for _, ns := range []string{"team", "team-red"} {
+		g.Expect(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})).To(Succeed())
+	}
+	g.Expect(management.Create(ctx, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-red-web", Name: "web"}})).To(Succeed())
+	victim := &v1beta1.HostedCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-red", Name: "web"},
+		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}},
+	}
+	g.Expect(management.Create(ctx, victim)).To(Succeed())
+	thief := &v1beta1.HostedCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "red-web"},
+		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}, InfraID: "web", AutoNode: scopetest.AutoNode()},
+	}
+	g.Expect(management.Create(ctx, thief)).To(Succeed())
+	verdict := func(g Gomega) string {
+		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(thief), thief)).To(Succeed())
+		return reasonOf(thief, v1beta1.ValidConfiguration)
+	}
+	g.Eventually(func(g Gomega) {
+		g.Expect(verdict(g)).To(Equal("False/InvalidSpec"))
+		g.Expect(thief.Status.AutoNode.Message).To(ContainSubstring("HostedCluster team-red/web"))
+		g.Expect(thief.Finalizers).To(BeEmpty())
+	}).Should(Succeed())
+	g.Expect(management.Delete(ctx, victim)).To(Succeed())
+	g.Eventually(func(g Gomega) { g.Expect(verdict(g)).To(Equal("True/AsExpected")) }).Should(Succeed())
+}
+
+func sharedNamespace(t *testing.T, release string) {
+	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
+	for _, ns := range []string{"clusters-la", "clusters-la-te"} {
+		g.Expect(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})).To(Succeed())
+	}
+	for _, name := range []string{"la-te", "te"} { // not provisioned: their guest stays out of it
+		g.Expect(management.Create(ctx, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "clusters-la-te", Name: name, Annotations: map[string]string{v1beta1.ConsentAnnotation: "clusters/la-te"},
+		}})).To(Succeed())
+	}
+	second := &v1beta1.HostedCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "la-te"},
+		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}, AutoNode: scopetest.AutoNode()},
+	}
+	third := second.DeepCopy()
+	third.Namespace, third.Name = "clusters-la", "te"
+	g.Expect(management.Create(ctx, second)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(get(g, ctx, "la-te").Finalizers).To(ContainElement(v1beta1.HostedClusterFinalizer))
+	}).Should(Succeed())
+	g.Expect(management.Create(ctx, third)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(third), third)).To(Succeed())
+		g.Expect(reasonOf(third, v1beta1.ValidConfiguration)).To(Equal("False/InvalidSpec"))
+		g.Expect(third.Status.AutoNode.Message).To(ContainSubstring("HostedCluster clusters/la-te"))
+	}).Should(Succeed())
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+)
+
+func pauses(t *testing.T, host string) {
+	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
+	upgrade := push(t, host, "1.36.3")
+	until := time.Now().Add(4 * time.Second).Truncate(time.Second)
+	patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) {
+		hc.Spec.PausedUntil = ptr.To(until.Format(time.RFC3339))
+		hc.Spec.Release.Image = upgrade
+	})
+	g.Eventually(func(g Gomega) {
+		g.Expect(replicas(g, ctx, blueNamespace)).To(BeZero())
+		scaledDown(g, ctx, blueNamespace, image+strings.Repeat("2", 64))
+		hostedCluster := get(g, ctx, blue)
+		g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("False/Paused"))
+		g.Expect(hostedCluster.Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStatePaused))
+		g.Expect(hostedCluster.Status.AutoNode.Message).To(And(
+			HavePrefix("paused until "), HaveSuffix("; Karpenter is scaled to zero; nodes and pods go on running")))
+		g.Expect(hostedCluster.Status.Version.Desired.Version).To(Equal("1.36.2"))
+		component := &v1beta1.ControlPlaneComponent{}
+		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: blueNamespace, Name: "karpenter"}, component)).To(Succeed())
+		available := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Available)
+		g.Expect(available).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.PausedReason)))
+	}).Should(Succeed())
+	// Resumes by itself, with the upgrade.
+	g.Eventually(func(g Gomega) {
+		hostedCluster := get(g, ctx, blue)
+		g.Expect(hostedCluster.Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStateUpgrading), "%+v", hostedCluster.Status.AutoNode)
+		g.Expect(hostedCluster.Status.AutoNode.Message).To(HavePrefix("Karpenter is being upgraded from payload 1.36.2 to 1.36.3: "))
+		g.Expect(hostedCluster.Status.Version.History[0].Version).To(Equal("1.36.3"))
+		g.Expect(hostedCluster.Status.Version.History[0].State).To(Equal(v1beta1.UpdatePartial))
+	}).Should(Succeed())
+	g.Expect(time.Now()).To(BeTemporally(">=", until))
+	g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(2))
+	g.Eventually(func(g Gomega) { rollOut(g, ctx, blueNamespace, image+strings.Repeat("3", 64)) }).Should(Succeed())
+}
+
+func resumesWithout(t *testing.T, host string) {
+	g, ctx := NewWithT(t), t.Context()
+	wanted := get(g, ctx, blue).Spec.Release.Image
+	patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) { hc.Spec.PausedUntil = ptr.To("true") })
+	g.Eventually(func(g Gomega) { g.Expect(replicas(g, ctx, blueNamespace)).To(BeZero()) }).Should(Succeed())
+	patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) {
+		hc.Spec.PausedUntil, hc.Spec.Release.Image = nil, host+"/release:9.9.8"
+	})
+	g.Eventually(func(g Gomega) {
+		g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(2))
+		g.Expect(reasonOf(get(g, ctx, blue), v1beta1.ReleaseResolved)).To(Equal("False/ImageNotFound"))
+	}).Should(Succeed())
+	patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) { hc.Spec.Release.Image = wanted })
+	g.Eventually(func(g Gomega) { rollOut(g, ctx, blueNamespace, image+strings.Repeat("3", 64)) }).Should(Succeed())
+}
+
+func pausesWithClusterAPI(t *testing.T) {
+	ctx, management := t.Context(), clusters.Management.Client
+	annotate := func(object client.Object, value bool) {
+		annotations := object.GetAnnotations()
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		delete(annotations, clusterv1.PausedAnnotation)
+		if value {
+			annotations[clusterv1.PausedAnnotation] = ""
+		}
+		object.SetAnnotations(annotations)
+	}
+	change := func(g Gomega, change func(*clusterv1.Cluster)) {
+		cluster := &clusterv1.Cluster{}
+		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: blueNamespace, Name: blue}, cluster)).To(Succeed())
+		before := cluster.DeepCopy()
+		change(cluster)
+		g.Expect(management.Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+	}
+	const byCluster = "Cluster clusters-blue/blue is paused; unpause it to go on"
+	for _, test := range []struct {
+		name, message string
+		set           func(g Gomega, paused bool)
+	}{
+		{
+			name: "by the annotation of the HostedCluster", message: "paused by an annotation of the HostedCluster; remove cluster.x-k8s.io/paused to go on",
+			set: func(g Gomega, paused bool) {
+				patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) { annotate(hc, paused) })
+			},
+		}, {
+			name: "by the annotation of the Cluster", message: byCluster,
+			set: func(g Gomega, paused bool) {
+				change(g, func(cluster *clusterv1.Cluster) { annotate(cluster, paused) })
+			},
+		}, {
+			name: "by the field of the Cluster", message: byCluster,
+			set: func(g Gomega, paused bool) {
+				change(g, func(cluster *clusterv1.Cluster) { cluster.Spec.Paused = ptr.To(paused) })
+			},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := NewWithT(t)
+			test.set(g, true)
+			g.Eventually(func(g Gomega) {
+				g.Expect(replicas(g, ctx, blueNamespace)).To(BeZero())
+				hostedCluster := get(g, ctx, blue)
+				g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("False/Paused"))
+				g.Expect(hostedCluster.Status.AutoNode.Message).To(HavePrefix(test.message + "; Karpenter is "))
+			}).Should(Succeed())
+			test.set(g, false)
+			g.Eventually(func(g Gomega) {
+				g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(2))
+				g.Expect(get(g, ctx, blue).Status.AutoNode.State).NotTo(Equal(v1beta1.AutoNodeStatePaused))
+			}).Should(Succeed())
+			g.Eventually(func(g Gomega) { rollOut(g, ctx, blueNamespace, image+strings.Repeat("3", 64)) }).Should(Succeed())
+		})
+	}
+}
+
+func deletesPaused(t *testing.T) {
+	g, ctx, management, guest := NewWithT(t), t.Context(), clusters.Management.Client, clusters.Guest.Client
+	claim := &karpv1.NodeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "general-x", Finalizers: []string{karpv1.TerminationFinalizer}},
+		Spec: karpv1.NodeClaimSpec{
+			NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass},
+			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
+		},
+	}
+	g.Expect(guest.Create(ctx, claim)).To(Succeed())
+	patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) { hc.Spec.PausedUntil = ptr.To("true") })
+	g.Eventually(func(g Gomega) {
+		g.Expect(replicas(g, ctx, blueNamespace)).To(BeZero())
+		g.Expect(get(g, ctx, blue).Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStatePaused))
+	}).Should(Succeed())
+	g.Expect(management.Delete(ctx, get(g, ctx, blue))).To(Succeed())
+	g.Consistently(func(g Gomega) {
+		g.Expect(guest.Get(ctx, client.ObjectKeyFromObject(claim), claim)).To(Succeed())
+		g.Expect(claim.DeletionTimestamp.IsZero()).To(BeTrue())
+		g.Expect(get(g, ctx, blue).Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStatePaused))
+	}, "500ms").Should(Succeed())
+	patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) { hc.Spec.PausedUntil = nil })
+	g.Eventually(func(g Gomega) {
+		g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(2))
+		g.Expect(guest.Get(ctx, client.ObjectKeyFromObject(claim), claim)).To(Succeed())
+		g.Expect(claim.DeletionTimestamp.IsZero()).To(BeFalse())
+		hostedCluster := get(g, ctx, blue)
+		g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("False/AutoNodeDraining"))
+		g.Expect(hostedCluster.Status.AutoNode.DrainStartedTime).NotTo(BeNil())
+	}).Should(Succeed())
+	machine := &clusterv1.Machine{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: blueNamespace, Name: claim.Name, Finalizers: []string{clusterv1.MachineFinalizer},
+			Labels: map[string]string{clusterv1.ClusterNameLabel: blue, v1alpha1.NodeClaimUIDLabel: string(claim.UID), v1alpha1.NodeClaimLabel: claim.Name},
+		},
+		Spec: clusterv1.MachineSpec{ClusterName: blue},
+	}
+	g.Expect(management.Create(ctx, machine)).To(Succeed())
+	claim.Finalizers = nil
+	g.Expect(guest.Update(ctx, claim)).To(Succeed())
+	const waits = "1 Machine is to be deleted by Cluster API"
+	g.Eventually(func(g Gomega) {
+		g.Expect(get(g, ctx, blue).Status.AutoNode).To(HaveField("Message", HavePrefix(waits)))
+	}).Should(Succeed())
+	g.Expect(management.Patch(ctx, machine, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		hostedCluster := &v1beta1.HostedCluster{}
+		if err := management.Get(ctx, client.ObjectKey{Namespace: "clusters", Name: blue}, hostedCluster); err != nil {
+			g.Expect(client.IgnoreNotFound(err)).To(Succeed())
+			return
+		}
+		g.Expect(hostedCluster.Status.AutoNode).To(Or(BeNil(), HaveField("Message", Not(HavePrefix(waits)))))
+	}).WithTimeout(20*time.Second).Should(Succeed(), "it would have looked by itself only later: nothing has told it that the Machine is gone")
+}
