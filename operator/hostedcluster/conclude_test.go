@@ -8,14 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
-	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -36,131 +34,32 @@ func TestOwnStatus(t *testing.T) {
 	})
 }
 
-func TestConclude(t *testing.T) {
-	component := func(conditionType string, status metav1.ConditionStatus, message string) func(*scope.Scope) {
-		return func(s *scope.Scope) {
-			meta.SetStatusCondition(&s.Component.Status.Conditions, metav1.Condition{Type: conditionType, Status: status, Reason: "Reason", Message: message})
-		}
+// conflict is the answer to a write that came too late.
+var conflict = apierrors.NewConflict(schema.GroupResource{Resource: "hostedclusters"}, "blue", errors.New("modified"))
+
+// componentSays gives Karpenter's component a condition.
+func componentSays(conditionType string, status metav1.ConditionStatus, message string) func(*scope.Scope) {
+	return func(s *scope.Scope) {
+		meta.SetStatusCondition(&s.Component.Status.Conditions, metav1.Condition{Type: conditionType, Status: status, Reason: "Reason", Message: message})
 	}
-	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "hostedclusters"}, "blue", errors.New("modified"))
-	for _, test := range []struct {
-		name    string
-		outcome outcome
-		change  []func(*scope.Scope)
-		// want is status/reason of AutoNodeEnabled, then the state, then the message in the list.
-		want, message string
-		state         v1beta1.AutoNodeState
-		// detail is what the condition's message has to hold beside it.
-		detail string
-	}{
-		{
-			name: "When all is well, it should have nothing to say",
-			want: "True/AsExpected", state: v1beta1.AutoNodeStateEnabled,
-		}, {
-			name: "When another image runs than the payload's, it should be enabled and say so in the condition",
-			change: []func(*scope.Scope){func(s *scope.Scope) {
-				s.Component.Status.ImageOverride = "registry.example/case-4711@sha256:b"
-			}},
-			want: "True/AsExpected", state: v1beta1.AutoNodeStateEnabled,
-			detail: "Karpenter runs as payload 1.36.3 says, but its image is registry.example/case-4711@sha256:b, by annotation autonode.io/override-image",
-		}, {
-			name:   "When Karpenter was never rolled out, it should be Progressing",
-			change: []func(*scope.Scope){func(s *scope.Scope) { s.Component.Status = v1beta1.ControlPlaneComponentStatus{} }},
-			want:   "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateProgressing, message: "Karpenter of payload 1.36.3 is being installed",
-		}, {
-			name: "When another payload is rolled out, it should be Upgrading, from what to what",
-			change: []func(*scope.Scope){
-				component(v1beta1.RolloutComplete, metav1.ConditionFalse, "1 of 2 replicas are updated"),
-				func(s *scope.Scope) { s.Component.Status.Version = "1.36.2" },
-			},
-			want: "False/AutoNodeUpgrading", state: v1beta1.AutoNodeStateUpgrading,
-			message: "Karpenter is being upgraded from payload 1.36.2 to 1.36.3: 1 of 2 replicas are updated",
-		}, {
-			name: "When another build of the same version is rolled out, it should be Upgrading too",
-			change: []func(*scope.Scope){
-				component(v1beta1.RolloutComplete, metav1.ConditionFalse, "1 of 2 replicas are updated"),
-				func(s *scope.Scope) { s.Component.Status.ReleaseImage = "registry.example/release@sha256:other" },
-			},
-			want: "False/AutoNodeUpgrading", state: v1beta1.AutoNodeStateUpgrading,
-			message: "Karpenter is being upgraded to another build of payload 1.36.3: 1 of 2 replicas are updated",
-		}, {
-			name:    "When the guest takes its time while another payload is rolled out, it should still be Upgrading",
-			outcome: outcome{blocked: true, message: "connecting to blue"},
-			change: []func(*scope.Scope){
-				component(v1beta1.RolloutComplete, metav1.ConditionFalse, "1 of 2 replicas are updated"),
-				func(s *scope.Scope) { s.Component.Status.Version = "1.36.2" },
-			},
-			want: "False/AutoNodeUpgrading", state: v1beta1.AutoNodeStateUpgrading, message: "connecting to blue",
-		}, {
-			name:   "When Karpenter starts again with the same payload, as after a pause, it should not be Upgrading",
-			change: []func(*scope.Scope){component(v1beta1.RolloutComplete, metav1.ConditionFalse, "0 of 2 replicas are updated")},
-			want:   "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateProgressing,
-			message: "Karpenter of payload 1.36.3 is being rolled out again: 0 of 2 replicas are updated",
-		}, {
-			name:   "When Karpenter crashes after its rollout, it should be degraded",
-			change: []func(*scope.Scope){component(v1beta1.Available, metav1.ConditionFalse, "none of 2 replicas is available")},
-			want:   "False/AutoNodeDegraded", state: v1beta1.AutoNodeStateDegraded,
-			message: "Karpenter of payload 1.36.3 isn't available: none of 2 replicas is available",
-		}, {
-			name: "When nodes are outdated, it should be Upgrading while Karpenter is as expected",
-			change: []func(*scope.Scope){func(s *scope.Scope) {
-				setCondition(s.HostedCluster, v1beta1.NodesUpToDate, metav1.ConditionFalse, v1beta1.NodesOutdatedReason, "5 of 8 nodes still run 1.36.2")
-			}},
-			want: "True/AsExpected", state: v1beta1.AutoNodeStateUpgrading, message: "5 of 8 nodes still run 1.36.2",
-		}, {
-			name:    "When an input is missing before the first rollout, it should be Waiting",
-			outcome: outcome{blocked: true, message: "no such image"},
-			change: []func(*scope.Scope){func(s *scope.Scope) {
-				s.Component.Status = v1beta1.ControlPlaneComponentStatus{}
-				setCondition(s.HostedCluster, v1beta1.ReleaseResolved, metav1.ConditionFalse, v1beta1.ImageNotFoundReason, "")
-			}},
-			want: "False/AutoNodeWaiting", state: v1beta1.AutoNodeStateWaiting, message: "no such image",
-		}, {
-			name:    "When an input takes its time before the first rollout, it should be Progressing",
-			outcome: outcome{blocked: true, message: "connecting to blue"},
-			change: []func(*scope.Scope){func(s *scope.Scope) {
-				s.Component.Status = v1beta1.ControlPlaneComponentStatus{}
-				setCondition(s.HostedCluster, v1beta1.GuestReachable, metav1.ConditionUnknown, v1beta1.GuestConnectingReason, "")
-			}},
-			want: "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateProgressing, message: "connecting to blue",
-		}, {
-			name:    "When an input is missing later, it should not call off what runs",
-			outcome: outcome{blocked: true, message: "no such image"},
-			want:    "True/AsExpected", state: v1beta1.AutoNodeStateWaiting, message: "no such image",
-		}, {
-			name:    "When an input is wrong but the steps ran without it, it should say so",
-			outcome: outcome{message: "no such image"},
-			want:    "True/AsExpected", state: v1beta1.AutoNodeStateWaiting, message: "no such image",
-		}, {
-			name:    "When the spec can't be followed while Karpenter runs, it should not call off what runs",
-			outcome: outcome{state: waiting, blocked: true, message: "there is no Cluster"},
-			want:    "True/AsExpected", state: v1beta1.AutoNodeStateWaiting, message: "there is no Cluster",
-		}, {
-			name:    "When a step fails, it should be Unknown with the error",
-			outcome: outcome{blocked: true, errs: []error{errors.New("crd: boom")}},
-			want:    "Unknown/AutoNodeEvaluationFailed", state: v1beta1.AutoNodeStateWaiting, message: "crd: boom",
-		}, {
-			name:    "When a write only came too late, it should leave what it said before",
-			outcome: outcome{blocked: true, errs: []error{conflict}},
-			want:    "",
-		}, {
-			name:    "When it is paused, Karpenter doesn't run, and it should say until when",
-			outcome: outcome{state: paused, message: "paused by spec.pausedUntil; Karpenter is scaled to zero"},
-			want:    "False/Paused", state: v1beta1.AutoNodeStatePaused, message: "paused by spec.pausedUntil; Karpenter is scaled to zero",
-		}, {
-			name:    "When the pause fails to hold, it should be paused all the same, with the error",
-			outcome: outcome{state: paused, message: "paused; but Karpenter may still run: boom", errs: []error{errors.New("component: boom")}},
-			want:    "False/Paused", state: v1beta1.AutoNodeStatePaused, message: "paused; but Karpenter may still run: boom",
-		}, {
-			name:    "When a drain may force nothing and its time is over, it should have a reason of its own",
-			outcome: outcome{state: draining, blocked: true, message: "4 of 12 nodes left", reason: v1beta1.AutoNodeDrainStoppedReason},
-			want:    "False/AutoNodeDrainStopped", state: v1beta1.AutoNodeStateDraining, message: "4 of 12 nodes left",
-		}, {
-			name:    "When it drains, it should say what is left",
-			outcome: outcome{state: draining, blocked: true, message: "4 of 12 nodes left"},
-			want:    "False/AutoNodeDraining", state: v1beta1.AutoNodeStateDraining, message: "4 of 12 nodes left",
-		},
-	} {
+}
+
+// conclusion is what became of a reconciliation, and what the status is to say.
+type conclusion struct {
+	name    string
+	outcome outcome
+	change  []func(*scope.Scope)
+	// want is status/reason of AutoNodeEnabled, then the state, then the message in the list.
+	want, message string
+	state         v1beta1.AutoNodeState
+	// detail is what the condition's message has to hold beside it.
+	detail string
+}
+
+// concludeAll concludes each in a subtest.
+func concludeAll(t *testing.T, tests []conclusion) {
+	t.Helper()
+	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			r := &Reconciler{clock: clocktesting.NewFakePassiveClock(noon)}
 			s := running("1.36.3")
@@ -181,64 +80,64 @@ func TestConclude(t *testing.T) {
 			}
 		})
 	}
+}
 
-	t.Run("When a step fails, it should keep what it said before until the error lasts, and say one that comes later anew", func(t *testing.T) {
-		clock := clocktesting.NewFakePassiveClock(noon)
-		r := &Reconciler{clock: clock}
-		s := running("1.36.3")
-		said := func(errs ...error) string {
-			r.conclude(s, &outcome{blocked: len(errs) > 0, errs: errs})
-			c := meta.FindStatusCondition(s.HostedCluster.Status.Conditions, v1beta1.AutoNodeEnabled)
-			return string(c.Status) + "/" + c.Reason + " " + string(s.HostedCluster.Status.AutoNode.State)
-		}
-		boom := errors.New("crd: boom")
-		const fine, failed = "True/AsExpected Enabled", "Unknown/AutoNodeEvaluationFailed Waiting"
-		for i, step := range []struct {
-			after time.Duration
-			err   error
-			want  string
-		}{
-			{0, nil, fine},
-			{0, boom, fine},
-			{time.Second, boom, fine}, // tries come fast at first
-			{time.Second, nil, fine},
-			{time.Hour, boom, fine}, // the one before has nothing to do with it
-			{hiccup, conflict, fine},
-			{0, boom, failed},
-			{time.Second, nil, fine},
-		} {
-			clock.SetTime(clock.Now().Add(step.after))
-			var errs []error
-			if step.err != nil {
-				errs = append(errs, step.err)
-			}
-			if got := said(errs...); got != step.want {
-				t.Errorf("step %d: got %s, want %s", i, got, step.want)
-			}
-		}
-	})
-
-	t.Run("When a drain is interrupted, the nodes should have their whole time in the next one", func(t *testing.T) {
-		for state, kept := range map[state]bool{draining: true, paused: false, on: false, waiting: false} {
-			r := &Reconciler{clock: clocktesting.NewFakePassiveClock(noon)}
-			s := running("1.36.3")
-			s.HostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{DrainStartedTime: ptr.To(metav1.NewTime(noon))}
-			r.conclude(s, &outcome{state: state, blocked: true})
-			if got := s.HostedCluster.Status.AutoNode.DrainStartedTime != nil; got != kept {
-				t.Errorf("in state %d the drain's beginning is kept: %t, want %t", state, got, kept)
-			}
-		}
-	})
-
-	t.Run("When AutoNode is off, it should drop what is said of nodes and keep the history", func(t *testing.T) {
-		r := &Reconciler{clock: clocktesting.NewFakePassiveClock(noon)}
-		s := running("1.36.3")
-		s.HostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{State: v1beta1.AutoNodeStateDraining}
-		r.conclude(s, &outcome{state: off})
-		status := s.HostedCluster.Status
-		if status.AutoNode != nil || len(status.Conditions) != 2 || status.Conditions[0].Reason != v1beta1.AutoNodeNotConfiguredReason ||
-			status.Conditions[1].Type != v1beta1.Ready || status.Version == nil {
-			t.Errorf("got %+v", status)
-		}
+func TestConcludeRollout(t *testing.T) {
+	concludeAll(t, []conclusion{
+		{
+			name: "When all is well, it should have nothing to say",
+			want: "True/AsExpected", state: v1beta1.AutoNodeStateEnabled,
+		}, {
+			name: "When another image runs than the payload's, it should be enabled and say so in the condition",
+			change: []func(*scope.Scope){func(s *scope.Scope) {
+				s.Component.Status.ImageOverride = "registry.example/case-4711@sha256:b"
+			}},
+			want: "True/AsExpected", state: v1beta1.AutoNodeStateEnabled,
+			detail: "Karpenter runs as payload 1.36.3 says, but its image is registry.example/case-4711@sha256:b, by annotation autonode.io/override-image",
+		}, {
+			name:   "When Karpenter was never rolled out, it should be Progressing",
+			change: []func(*scope.Scope){func(s *scope.Scope) { s.Component.Status = v1beta1.ControlPlaneComponentStatus{} }},
+			want:   "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateProgressing, message: "Karpenter of payload 1.36.3 is being installed",
+		}, {
+			name: "When another payload is rolled out, it should be Upgrading, from what to what",
+			change: []func(*scope.Scope){
+				componentSays(v1beta1.RolloutComplete, metav1.ConditionFalse, "1 of 2 replicas are updated"),
+				func(s *scope.Scope) { s.Component.Status.Version = "1.36.2" },
+			},
+			want: "False/AutoNodeUpgrading", state: v1beta1.AutoNodeStateUpgrading,
+			message: "Karpenter is being upgraded from payload 1.36.2 to 1.36.3: 1 of 2 replicas are updated",
+		}, {
+			name: "When another build of the same version is rolled out, it should be Upgrading too",
+			change: []func(*scope.Scope){
+				componentSays(v1beta1.RolloutComplete, metav1.ConditionFalse, "1 of 2 replicas are updated"),
+				func(s *scope.Scope) { s.Component.Status.ReleaseImage = "registry.example/release@sha256:other" },
+			},
+			want: "False/AutoNodeUpgrading", state: v1beta1.AutoNodeStateUpgrading,
+			message: "Karpenter is being upgraded to another build of payload 1.36.3: 1 of 2 replicas are updated",
+		}, {
+			name:    "When the guest takes its time while another payload is rolled out, it should still be Upgrading",
+			outcome: outcome{blocked: true, message: "connecting to blue"},
+			change: []func(*scope.Scope){
+				componentSays(v1beta1.RolloutComplete, metav1.ConditionFalse, "1 of 2 replicas are updated"),
+				func(s *scope.Scope) { s.Component.Status.Version = "1.36.2" },
+			},
+			want: "False/AutoNodeUpgrading", state: v1beta1.AutoNodeStateUpgrading, message: "connecting to blue",
+		}, {
+			name:   "When Karpenter starts again with the same payload, as after a pause, it should not be Upgrading",
+			change: []func(*scope.Scope){componentSays(v1beta1.RolloutComplete, metav1.ConditionFalse, "0 of 2 replicas are updated")},
+			want:   "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateProgressing,
+			message: "Karpenter of payload 1.36.3 is being rolled out again: 0 of 2 replicas are updated",
+		}, {
+			name:   "When Karpenter crashes after its rollout, it should be degraded",
+			change: []func(*scope.Scope){componentSays(v1beta1.Available, metav1.ConditionFalse, "none of 2 replicas is available")},
+			want:   "False/AutoNodeDegraded", state: v1beta1.AutoNodeStateDegraded,
+			message: "Karpenter of payload 1.36.3 isn't available: none of 2 replicas is available",
+		}, {
+			name: "When nodes are outdated, it should be Upgrading while Karpenter is as expected",
+			change: []func(*scope.Scope){func(s *scope.Scope) {
+				setCondition(s.HostedCluster, v1beta1.NodesUpToDate, metav1.ConditionFalse, v1beta1.NodesOutdatedReason, "5 of 8 nodes still run 1.36.2")
+			}},
+			want: "True/AsExpected", state: v1beta1.AutoNodeStateUpgrading, message: "5 of 8 nodes still run 1.36.2",
+		},
 	})
 }
