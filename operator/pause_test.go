@@ -8,6 +8,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -57,18 +58,29 @@ func pauses(t *testing.T, host string) {
 
 func resumesWithout(t *testing.T, host string) {
 	g, ctx := NewWithT(t), t.Context()
-	wanted := get(g, ctx, blue).Spec.Release.Image
-	patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) { hc.Spec.PausedUntil = ptr.To("true") })
-	g.Eventually(func(g Gomega) { g.Expect(replicas(g, ctx, blueNamespace)).To(BeZero()) }).Should(Succeed())
-	patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) {
-		hc.Spec.PausedUntil, hc.Spec.Release.Image = nil, host+"/release:9.9.8"
-	})
-	g.Eventually(func(g Gomega) {
-		g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(2))
-		g.Expect(reasonOf(get(g, ctx, blue), v1beta1.ReleaseResolved)).To(Equal("False/ImageNotFound"))
-	}).Should(Succeed())
-	patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) { hc.Spec.Release.Image = wanted })
-	g.Eventually(func(g Gomega) { rollOut(g, ctx, blueNamespace, image+strings.Repeat("3", 64)) }).Should(Succeed())
+	wanted := get(g, ctx, blue).Spec.DeepCopy()
+	for _, missing := range []struct {
+		reason string
+		change func(*v1beta1.HostedClusterSpec)
+	}{
+		{"False/ImageNotFound", func(spec *v1beta1.HostedClusterSpec) { spec.Release.Image = host + "/release:9.9.8" }},
+		{"False/PullSecretInvalid", func(spec *v1beta1.HostedClusterSpec) { spec.PullSecret = &corev1.LocalObjectReference{Name: "gone"} }},
+	} {
+		patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) { hc.Spec.PausedUntil = ptr.To("true") })
+		g.Eventually(func(g Gomega) { g.Expect(replicas(g, ctx, blueNamespace)).To(BeZero()) }).Should(Succeed())
+		patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) {
+			hc.Spec.PausedUntil = nil
+			missing.change(&hc.Spec)
+		})
+		g.Eventually(func(g Gomega) {
+			g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(2))
+			g.Expect(reasonOf(get(g, ctx, blue), v1beta1.ReleaseResolved)).To(Equal(missing.reason))
+		}).Should(Succeed())
+		patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) {
+			hc.Spec.Release, hc.Spec.PullSecret = wanted.Release, wanted.PullSecret
+		})
+		g.Eventually(func(g Gomega) { rollOut(g, ctx, blueNamespace, image+strings.Repeat("3", 64)) }).Should(Succeed())
+	}
 }
 
 func pausesWithClusterAPI(t *testing.T) {
