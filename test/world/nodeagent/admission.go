@@ -63,14 +63,17 @@ func unsupportedByContainer(container *corev1.Container) (missing []string) {
 		case from != nil:
 			need(from.FieldRef == nil || !knownField(from.FieldRef.FieldPath), "the valueFrom of variable %s", variable.Name)
 		default:
-			need(strings.Contains(variable.Value, "$("), "references such as that of variable %s", variable.Name)
+			need(refers(variable.Value), "references such as that of variable %s", variable.Name)
 		}
 	}
 	for _, word := range append(append([]string{}, container.Command...), container.Args...) {
-		need(strings.Contains(word, "$("), "references such as %s", word)
+		need(refers(word), "references such as %s", word)
 	}
 	return missing
 }
+
+// refers reports whether a value names a variable; $$ stands for one $ that begins no reference.
+func refers(value string) bool { return strings.Contains(strings.ReplaceAll(value, "$$", ""), "$(") }
 
 func knownVolume(volume corev1.VolumeSource) bool {
 	if volume.Projected == nil {

@@ -105,6 +105,9 @@ func TestUnsupported(t *testing.T) {
 		"When a variable refers to another, it should say so": {
 			variable(corev1.EnvVar{Name: "A", Value: "$(B)"}), "references such as that of variable A",
 		},
+		"When a variable only looks as if it referred to another, it should run it": {
+			edit: variable(corev1.EnvVar{Name: "A", Value: "$$(B)"}),
+		},
 		"When an argument refers to a variable, it should say so": {
 			container(func(c *corev1.Container) { c.Args = []string{"--a=$(A)"} }), "references such as --a=$(A)",
 		},

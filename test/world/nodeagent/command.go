@@ -71,15 +71,15 @@ func (c *container) command(pod *corev1.Pod, img *image) (*exec.Cmd, error) {
 		return nil, err
 	}
 	for _, variable := range c.spec.Env {
-		value := variable.Value
+		value := unescape(variable.Value)
 		if variable.ValueFrom != nil {
 			value, _ = podField(pod, variable.ValueFrom.FieldRef.FieldPath)
 		}
 		env[variable.Name] = rewrite.env(value)
 	}
-	argv := append(append([]string{}, c.spec.Command...), c.spec.Args...)
-	if len(c.spec.Command) == 0 {
-		args := c.spec.Args
+	command, args := unescapeAll(c.spec.Command), unescapeAll(c.spec.Args)
+	argv := append(command, args...)
+	if len(command) == 0 {
 		if len(args) == 0 {
 			args = of.Cmd
 		}
@@ -106,6 +106,17 @@ func (c *container) command(pod *corev1.Pod, img *image) (*exec.Cmd, error) {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
 	return cmd, nil
+}
+
+// unescape reads $$ as one $. References are refused: see unsupported.
+func unescape(value string) string { return strings.ReplaceAll(value, "$$", "$") }
+
+func unescapeAll(values []string) []string {
+	out := make([]string, len(values))
+	for i, value := range values {
+		out[i] = unescape(value)
+	}
+	return out
 }
 
 // program finds a program in the image, or on a volume.

@@ -28,7 +28,7 @@ func TestEnvironmentOfAPod(t *testing.T) {
 			container.Env = []corev1.EnvVar{
 				{Name: "METRICS_PORT", Value: "8080"},
 				{Name: "NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
-				{Name: "DIR", Value: "/work/a"},
+				{Name: "DIR", Value: "/work/a"}, {Name: "TEMPLATE", Value: "$$(HOSTNAME)"},
 			}
 			container.Args = []string{"--listen=:8080", "--write=/work/out"}
 		}))
@@ -40,6 +40,7 @@ func TestEnvironmentOfAPod(t *testing.T) {
 		g.Expect(self.env("METRICS_PORT")).To(Equal(fmt.Sprint(port)))
 		g.Expect(self.env("DIR")).To(Equal(volumes + "/work/a"))
 		g.Expect(self.env("NAME")).To(Equal("env"))
+		g.Expect(self.env("TEMPLATE")).To(Equal("$(HOSTNAME)"))
 		g.Expect(self.env("TMPDIR")).To(Equal(volumes + "/tmp"))
 		g.Expect(self.env("FROM_IMAGE")).To(Equal("yes"))
 		g.Expect(self.env("HOSTNAME")).To(Equal("env"))
