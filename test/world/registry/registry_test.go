@@ -127,7 +127,8 @@ func TestRegistry(t *testing.T) {
 		g.Expect(json.Unmarshal(r.DockerConfigJSON(), &config)).To(Succeed())
 		g.Expect(config.Auths).To(HaveLen(1))
 		username, password := r.Credentials()
-		g.Expect(config.Auths[r.Host()]).To(Equal(authn.AuthConfig{Username: username, Password: password}))
+		g.Expect(config.Auths[r.Host()].Username).To(Equal(username))
+		g.Expect(config.Auths[r.Host()].Password).To(Equal(password))
 	})
 
 	t.Run("When there is an outage, it should refuse everything until that ends", func(t *testing.T) {
