@@ -3,11 +3,8 @@
 package infrastructure_test
 
 import (
-	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -56,29 +53,5 @@ func TestPodsOfAMachine(t *testing.T) {
 			}
 		}, "1s", poll).Should(Succeed())
 		eventuallyGone(t, guest, late)
-	})
-}
-
-func TestMany(t *testing.T) {
-	ns := newCluster(t)
-	t.Run("When many machines start at once, they should all be ready soon", func(t *testing.T) {
-		const count = 100
-		start := time.Now()
-		for n := range count {
-			newMachine(t, ns, fmt.Sprintf("many-%03d", n), machineOptions{})
-		}
-		created := time.Now()
-		NewWithT(t).Eventually(func(g Gomega) {
-			nodes := &corev1.NodeList{}
-			g.Expect(guest.List(t.Context(), nodes)).To(Succeed())
-			ready := 0
-			for i := range nodes.Items {
-				if strings.HasPrefix(nodes.Items[i].Name, "many-") && readiness(&nodes.Items[i]) == corev1.ConditionTrue {
-					ready++
-				}
-			}
-			g.Expect(ready).To(Equal(count))
-		}, time.Minute, 50*time.Millisecond).Should(Succeed())
-		t.Logf("%d machines were created in %s and ready %s later", count, created.Sub(start), time.Since(created))
 	})
 }

@@ -5,7 +5,9 @@ package infrastructure_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -195,6 +197,30 @@ func TestClusterStatus(t *testing.T) {
 		if diff := cmp.Diff(want, kwokCluster.Status, cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime")); diff != "" {
 			t.Errorf("status (-want +got):\n%s", diff)
 		}
+	})
+}
+
+func TestMany(t *testing.T) {
+	ns := newCluster(t)
+	t.Run("When many machines start at once, they should all be ready soon", func(t *testing.T) {
+		const count = 100
+		start := time.Now()
+		for n := range count {
+			newMachine(t, ns, fmt.Sprintf("many-%03d", n), machineOptions{})
+		}
+		created := time.Now()
+		NewWithT(t).Eventually(func(g Gomega) {
+			nodes := &corev1.NodeList{}
+			g.Expect(guest.List(t.Context(), nodes)).To(Succeed())
+			ready := 0
+			for i := range nodes.Items {
+				if strings.HasPrefix(nodes.Items[i].Name, "many-") && readiness(&nodes.Items[i]) == corev1.ConditionTrue {
+					ready++
+				}
+			}
+			g.Expect(ready).To(Equal(count))
+		}, time.Minute, 50*time.Millisecond).Should(Succeed())
+		t.Logf("%d machines were created in %s and ready %s later", count, created.Sub(start), time.Since(created))
 	})
 }
 
