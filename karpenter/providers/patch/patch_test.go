@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -136,6 +139,36 @@ func TestApply(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// What a person copies from the documentation is what is tested.
+func TestDocumented(t *testing.T) {
+	for _, page := range []string{"patches.md", "shapes.md"} {
+		text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		examples := regexp.MustCompile(`(?s)infrastructure-patches: \|\n(.*?)\x60\x60\x60`).FindAllStringSubmatch(string(text), -1)
+		if len(examples) != 1 {
+			t.Errorf("docs/%s has %d examples", page, len(examples))
+		}
+		for _, example := range examples {
+			for capacityType, want := range map[string]any{"on-demand": nil, "spot": map[string]any{}} {
+				t.Run("When a "+capacityType+" machine is patched as docs/"+page+" shows, it should be one", func(t *testing.T) {
+					v := values()
+					v.Variables[patch.CapacityType] = capacityType
+					got, err := apply(`{"instanceType": "m5.large"}`, example[1], v)
+					if err != nil {
+						t.Fatal(err)
+					}
+					spec, _ := got["spec"].(map[string]any)
+					if diff := cmp.Diff(want, spec["spotMarketOptions"]); diff != "" {
+						t.Errorf("(-want +got):\n%s", diff)
+					}
+				})
+			}
+		}
 	}
 }
 
