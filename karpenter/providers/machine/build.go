@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/external"
+	"sigs.k8s.io/cluster-api/util/secret"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -89,6 +91,12 @@ func (e *BuildError) Error() string { return e.err.Error() }
 // Unwrap returns the cause.
 func (e *BuildError) Unwrap() error { return e.err }
 
+// reserved are the purposes of Cluster API's Secrets, which are called <cluster>-<purpose>. The kubeadm bootstrap provider stores a machine's
+// bootstrap data in a Secret with the machine's name and overwrites one that exists: NodeClaim blue-ca would replace the CA of Cluster blue.
+var reserved = []secret.Purpose{
+	secret.Kubeconfig, secret.ClusterCA, secret.EtcdCA, secret.ServiceAccount, secret.FrontProxyCA, secret.APIServerEtcdClient,
+}
+
 // Build renders a plan. The result depends on nothing but the plan; the error is a *BuildError.
 func Build(plan Plan) (*Objects, error) {
 	objects, err := build(plan)
@@ -102,6 +110,8 @@ func build(plan Plan) (*Objects, error) {
 	switch {
 	case plan.NodeClaim == nil || plan.NodeClaim.Name == "" || plan.NodeClaim.UID == "":
 		return nil, errors.New("building a machine: the NodeClaim has no name or UID yet")
+	case slices.ContainsFunc(reserved, func(purpose secret.Purpose) bool { return strings.HasSuffix(plan.NodeClaim.Name, secret.Name("", purpose)) }):
+		return nil, fmt.Errorf("building a machine: a Secret of Cluster API's may have the name %s; create the NodeClaim with another name", plan.NodeClaim.Name)
 	case plan.Cluster == nil:
 		return nil, errors.New("building a machine: no Cluster")
 	case plan.InfrastructureTemplate == nil:

@@ -230,6 +230,12 @@ func TestBuildErrors(t *testing.T) {
 		"When the NodeClaim has no UID yet, it should refuse": {
 			change: func(p *machine.Plan) { p.NodeClaim.UID = "" }, mention: "UID",
 		},
+		"When the NodeClaim has the name of the Cluster's CA, it should refuse": {
+			change: func(p *machine.Plan) { p.NodeClaim.Name = p.Cluster.Name + "-ca" }, mention: "-ca; create the NodeClaim with another name",
+		},
+		"When the NodeClaim has the name of another Cluster's kubeconfig, it should refuse": {
+			change: func(p *machine.Plan) { p.NodeClaim.Name = "green-kubeconfig" }, mention: "green-kubeconfig; create the NodeClaim with another name",
+		},
 		"When there is neither a bootstrap template nor a Secret, it should refuse": {
 			change: func(p *machine.Plan) { p.BootstrapTemplate = nil }, mention: "bootstrap",
 		},
