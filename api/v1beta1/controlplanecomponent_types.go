@@ -6,8 +6,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ControlPlaneComponent reports something that the operator runs in a control-plane namespace. It owns everything that
-// belongs to the component there, so that deleting it removes the component whole.
+// ControlPlaneComponent reports a workload of the operator in a control-plane namespace. It owns all objects of the
+// component there, so deleting it removes the whole component.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -22,10 +22,10 @@ type ControlPlaneComponent struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec has no fields: the operator decides all from the HostedCluster and its payload.
+	// spec has no fields: the HostedCluster and its payload determine the component.
 	// +optional
 	Spec ControlPlaneComponentSpec `json:"spec,omitempty"`
-	// status is how far the component is.
+	// status reports the component's rollout.
 	// +optional
 	// +kubebuilder:default:={"observedGeneration":-1}
 	Status ControlPlaneComponentStatus `json:"status,omitempty"`
@@ -44,7 +44,7 @@ type ControlPlaneComponentList struct {
 // ControlPlaneComponentSpec has no fields.
 type ControlPlaneComponentSpec struct{}
 
-// ControlPlaneComponentStatus is how far a component is.
+// ControlPlaneComponentStatus reports a component's rollout.
 type ControlPlaneComponentStatus struct {
 	// observedGeneration is the generation of the object that the condition Ready is about; -1 until the operator has reported any.
 	// +optional
@@ -56,29 +56,29 @@ type ControlPlaneComponentStatus struct {
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// version is the payload's version that runs, whole: it is written only when the rollout is complete.
+	// version is the payload's version of the last complete rollout.
 	// +optional
 	Version string `json:"version,omitempty"`
 
-	// releaseImage is the payload by digest that version is of. It tells builds of the same version apart.
+	// releaseImage is the payload of that version, by digest. It distinguishes builds of the same version.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	ReleaseImage string `json:"releaseImage,omitempty"`
 
-	// imageOverride is the image that the component has instead of the payload's, because the HostedCluster's annotation
-	// autonode.io/override-image says so.
+	// imageOverride is the image that runs instead of the payload's, from the HostedCluster's annotation
+	// autonode.io/override-image.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	ImageOverride string `json:"imageOverride,omitempty"`
 
-	// resources are the objects that make the component up in the control-plane namespace.
+	// resources are the component's objects in the control-plane namespace.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Resources []ComponentResource `json:"resources,omitempty"`
 }
 
-// ComponentResource is an object that belongs to a component.
+// ComponentResource is an object of a component.
 type ComponentResource struct {
 	// group of the object's API, empty for the core group.
 	// +optional

@@ -11,8 +11,8 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// HostedCluster is a cluster whose control plane runs as pods in the management cluster. AutoNode reads what it needs
-// of it and owns spec.autoNode; the field names follow HyperShift's where one exists.
+// HostedCluster is a cluster whose control plane runs as pods in the management cluster. Field names follow HyperShift's
+// where one exists.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -29,10 +29,10 @@ type HostedCluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is what the platform team wants.
+	// spec is the desired state, written by the platform team.
 	// +required
 	Spec HostedClusterSpec `json:"spec"`
-	// status is what the operator has seen and done.
+	// status is the state observed by the operator.
 	// +optional
 	// +kubebuilder:default:={"observedGeneration":-1}
 	Status HostedClusterStatus `json:"status,omitempty"`
@@ -48,12 +48,12 @@ type HostedClusterList struct {
 	Items []HostedCluster `json:"items"`
 }
 
-// HostedClusterSpec is what the platform team wants of a hosted cluster.
+// HostedClusterSpec is the desired state of a hosted cluster.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.infraID) == has(oldSelf.infraID)",message="infraID can't be added or removed: machines carry it"
 // +kubebuilder:validation:XValidation:rule="has(self.controlPlaneNamespace) == has(oldSelf.controlPlaneNamespace)",message="controlPlaneNamespace can't be added or removed: the control plane runs there"
 type HostedClusterSpec struct {
-	// release is the payload: it decides which Karpenter and which node version run.
+	// release is the payload. It pins Karpenter's image and the Kubernetes version of nodes.
 	// +required
 	Release Release `json:"release"`
 
@@ -65,8 +65,8 @@ type HostedClusterSpec struct {
 	InfraID string `json:"infraID,omitempty"`
 
 	// controlPlaneNamespace is the namespace of the control plane and of its Cluster API Cluster. Defaults to
-	// <metadata.namespace>-<metadata.name>; the only other value allowed is metadata.namespace, so that no tenant can
-	// point at another's.
+	// <metadata.namespace>-<metadata.name>. The only other valid value is metadata.namespace, so that no tenant can name
+	// another tenant's.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -74,54 +74,54 @@ type HostedClusterSpec struct {
 	ControlPlaneNamespace string `json:"controlPlaneNamespace,omitempty"`
 
 	// pullSecret names a Secret of type kubernetes.io/dockerconfigjson in the HostedCluster's namespace. It pulls the
-	// payload and the images that the payload names.
+	// payload and the payload's images.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="has(self.name) && size(self.name) >= 1 && size(self.name) <= 253",message="pullSecret.name has to be the name of a Secret; leave pullSecret out where none is needed"
 	PullSecret *corev1.LocalObjectReference `json:"pullSecret,omitempty"`
 
-	// imageContentSources lists mirrors, tried in order before the source itself.
+	// imageContentSources lists mirrors. The operator tries them in order before the source itself.
 	// +optional
 	// +listType=map
 	// +listMapKey=source
 	// +kubebuilder:validation:MaxItems=64
 	ImageContentSources []ImageContentSource `json:"imageContentSources,omitempty"`
 
-	// pausedUntil pauses AutoNode for this cluster: "true" until it is removed, "false", or a time in RFC 3339 at
-	// which it resumes by itself. Karpenter is scaled to zero meanwhile, so that no node comes, goes or is replaced; nodes
-	// and their pods go on running. Nothing else is written, and a drain's time begins anew after the pause. Cluster API's
+	// pausedUntil pauses AutoNode for this cluster: "true" until you remove it, "false", or a time in RFC 3339 at which it
+	// resumes. A pause scales Karpenter to zero, so that no node is launched, removed or replaced; nodes and their pods keep
+	// running. The operator writes nothing else. A drain gets its full timeout again after the pause. Cluster API's
 	// annotation cluster.x-k8s.io/paused on the HostedCluster or the Cluster, and the Cluster's spec.paused, do the same.
 	// +optional
 	// +kubebuilder:validation:MaxLength=35
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(true|false|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2}))$')",message="pausedUntil has to be true, false, or a time in RFC 3339, such as 2026-12-01T06:00:00Z"
 	PausedUntil *string `json:"pausedUntil,omitempty"`
 
-	// autoNode gives the cluster nodes that come and go by themselves. Removing it drains and removes the nodes that
-	// AutoNode made, then Karpenter; NodePools and CRDs stay in the guest cluster.
+	// autoNode runs Karpenter for the cluster. Removing it drains and removes the nodes that AutoNode made, then
+	// Karpenter. NodePools and CRDs stay in the guest cluster.
 	// +optional
 	AutoNode *AutoNode `json:"autoNode,omitempty"`
 
-	// nodeDrain says how long nodes may drain when autoNode is removed or the HostedCluster deleted, and what happens then.
-	// It stands beside autoNode because it has to outlive it.
+	// nodeDrain sets how long nodes may drain when autoNode is removed or the HostedCluster deleted, and what happens at the
+	// deadline. It is beside autoNode because it has to outlive it.
 	// +optional
 	NodeDrain *NodeDrain `json:"nodeDrain,omitempty"`
 }
 
 // NodeDrain bounds the drain of all nodes.
 type NodeDrain struct {
-	// timeout is how long nodes may drain within their PodDisruptionBudgets, from 1m to 168h. Without it, what the operator's
-	// flag --drain-timeout says, 30m unless set.
+	// timeout is how long nodes may drain within their PodDisruptionBudgets, from 1m to 168h. Defaults to the operator's
+	// flag --drain-timeout, 30m unless set.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('168h')",message="timeout has to be between 1m and 168h, such as 30m or 1h30m"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
-	// onTimeout says what happens to nodes that aren't drained by then.
+	// onTimeout says what happens to nodes that haven't drained by the deadline.
 	// +optional
 	// +kubebuilder:default=Force
 	OnTimeout DrainTimeoutPolicy `json:"onTimeout,omitempty"`
 }
 
-// TimeoutOr returns how long nodes may drain: timeout where it is set, else the fallback. A nil NodeDrain is one without anything set.
+// TimeoutOr returns timeout, or the fallback if it isn't set. The receiver may be nil.
 func (d *NodeDrain) TimeoutOr(fallback time.Duration) time.Duration {
 	if d == nil || d.Timeout == nil || d.Timeout.Duration <= 0 {
 		return fallback
@@ -129,27 +129,27 @@ func (d *NodeDrain) TimeoutOr(fallback time.Duration) time.Duration {
 	return d.Timeout.Duration
 }
 
-// Stops says that nothing is ever forced. A nil NodeDrain forces.
+// Stops reports whether onTimeout is Stop. The receiver may be nil.
 func (d *NodeDrain) Stops() bool { return d != nil && d.OnTimeout == DrainTimeoutStop }
 
-// DrainTimeoutPolicy says what happens to nodes that aren't drained in time.
+// DrainTimeoutPolicy says what happens to nodes that haven't drained in time.
 //
 // +kubebuilder:validation:Enum=Force;Stop
 type DrainTimeoutPolicy string
 
 const (
-	// DrainTimeoutForce terminates the pods that are left, against their PodDisruptionBudgets. What still isn't gone a few minutes
-	// later is given up: its Machines are deleted through the management cluster, and a ConfigMap lists them.
+	// DrainTimeoutForce terminates the remaining pods against their PodDisruptionBudgets. A few minutes later the operator deletes
+	// the remaining Machines through the management cluster, and records them in a ConfigMap.
 	DrainTimeoutForce DrainTimeoutPolicy = "Force"
-	// DrainTimeoutStop terminates no pod by force and gives nothing up: the drain goes on within the budgets, and AutoNodeEnabled
-	// says that a person has to act. A deleted HostedCluster stays until then.
+	// DrainTimeoutStop terminates no pod by force and gives no machine up. The drain continues within the budgets, and
+	// AutoNodeEnabled asks for action. A deleted HostedCluster stays until then.
 	DrainTimeoutStop DrainTimeoutPolicy = "Stop"
 )
 
 // Release is a payload.
 type Release struct {
-	// image is the release image. A tag is resolved to a digest once for each change of this field; the digest is
-	// recorded in status.version.
+	// image is the release image. The operator resolves a tag once for each change of this field, and records the digest in
+	// status.version.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -164,7 +164,7 @@ type ImageContentSource struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	Source string `json:"source"`
-	// mirrors hold the same content. They are tried in this order.
+	// mirrors hold the same content. The operator tries them in this order.
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -180,8 +180,8 @@ type AutoNode struct {
 	// +required
 	ProvisionerConfig ProvisionerConfig `json:"provisionerConfig"`
 
-	// nodeUpgrade says when nodes get the version of a new payload. Karpenter itself follows the payload at once. Without it
-	// nodes do, too, as the disruption budgets of their NodePools allow, which hold in any case.
+	// nodeUpgrade says when nodes get the version of a new payload. Karpenter itself follows the payload at once, and by default
+	// nodes do too. The disruption budgets of NodePools apply in any case.
 	// +optional
 	NodeUpgrade *NodeUpgrade `json:"nodeUpgrade,omitempty"`
 }
@@ -190,7 +190,7 @@ type AutoNode struct {
 //
 // +kubebuilder:validation:XValidation:rule="self.policy == 'MaintenanceWindow' ? has(self.maintenanceWindow) : !has(self.maintenanceWindow)",message="maintenanceWindow is required when policy is MaintenanceWindow, and forbidden otherwise"
 type NodeUpgrade struct {
-	// policy chooses what the upgrade of nodes waits for. Until then new nodes get the version that nodes have.
+	// policy says what the upgrade of nodes waits for. Until then new nodes get the version that nodes have.
 	// +optional
 	// +kubebuilder:default=Immediate
 	Policy NodeUpgradePolicy `json:"policy,omitempty"`
@@ -208,40 +208,40 @@ const (
 	// NodeUpgradeImmediate: nothing; nodes follow the payload and the control plane at once.
 	NodeUpgradeImmediate NodeUpgradePolicy = "Immediate"
 	// NodeUpgradeMaintenanceWindow: the next maintenance window. From then on new nodes get the new version, and running nodes are
-	// replaced as long as a window is open; what is left when it closes waits for the next.
+	// replaced while a window is open. The others wait for the next window.
 	NodeUpgradeMaintenanceWindow NodeUpgradePolicy = "MaintenanceWindow"
-	// NodeUpgradeManual: the annotation autonode.io/approve-node-version on the HostedCluster, with the version that is approved.
+	// NodeUpgradeManual: the annotation autonode.io/approve-node-version on the HostedCluster, with the approved version.
 	NodeUpgradeManual NodeUpgradePolicy = "Manual"
 )
 
-// MaintenanceWindow opens again and again.
+// MaintenanceWindow is a recurring window.
 type MaintenanceWindow struct {
-	// schedule is when it opens, as cron has it: minute, hour, day of month, month and day of week, such as "0 2 * * 6"; or
-	// @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually. An hour that clocks skip in spring doesn't come.
+	// schedule is when it opens, in cron syntax: minute, hour, day of month, month and day of week, such as "0 2 * * 6"; or
+	// @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually. A time that the clocks skip in spring doesn't occur.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(@(annually|yearly|monthly|weekly|daily|midnight|hourly)|[0-9A-Za-z*/,?-]+( +[0-9A-Za-z*/,?-]+){4})$')",message="schedule has to be five fields as cron has them (minute, hour, day, month, weekday), such as 0 2 * * 6, or one of @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually"
 	Schedule string `json:"schedule"`
-	// duration is how long it stays open, from 15m to 168h. Replacements begin up to its end but for the last five minutes; a drain
-	// that has begun ends in its own time.
+	// duration is how long it stays open, from 15m to 168h. No replacement starts in the last five minutes; drains in progress
+	// finish.
 	// +required
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('15m') && duration(self) <= duration('168h')",message="duration has to be between 15m and 168h, such as 4h or 1h30m"
 	Duration metav1.Duration `json:"duration"`
-	// timeZone is the one that schedule is meant in, by its name in the IANA database, such as Europe/Zurich. Without it UTC.
+	// timeZone of schedule, by its IANA name, such as Europe/Zurich. Defaults to UTC.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	TimeZone string `json:"timeZone,omitempty"`
 }
 
-// Provisioner is a program that makes nodes.
+// Provisioner is a program that launches nodes.
 //
 // +kubebuilder:validation:Enum=Karpenter
 type Provisioner string
 
-// ProvisionerKarpenter is Karpenter, the only provisioner there is.
+// ProvisionerKarpenter is Karpenter, the only provisioner.
 const ProvisionerKarpenter Provisioner = "Karpenter"
 
 // ProvisionerConfig is a union: exactly the member that name chooses is set.
@@ -256,7 +256,7 @@ type ProvisionerConfig struct {
 	Karpenter *Karpenter `json:"karpenter,omitempty"`
 }
 
-// Platform is what Karpenter's cloud provider drives.
+// Platform selects Karpenter's cloud provider.
 //
 // +kubebuilder:validation:Enum=ClusterAPI;AWS
 type Platform string
@@ -273,12 +273,12 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.platform == 'ClusterAPI' ? has(self.clusterAPI) : !has(self.clusterAPI)",message="clusterAPI is required when platform is ClusterAPI, and forbidden otherwise"
 // +kubebuilder:validation:XValidation:rule="self.platform == 'AWS' ? has(self.aws) : !has(self.aws)",message="aws is required when platform is AWS, and forbidden otherwise"
 type Karpenter struct {
-	// platform chooses the cloud provider. It can't change while AutoNode is on: nodes of one can't be adopted by
-	// the other.
+	// platform selects the cloud provider. It can't change while AutoNode is on: one platform can't adopt the
+	// other's nodes.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="platform is immutable while autoNode is set: remove autoNode first, which drains its nodes"
 	Platform Platform `json:"platform"`
-	// clusterAPI is what the default ClusterAPINodeClass of the guest cluster holds.
+	// clusterAPI sets the fields of the guest cluster's default ClusterAPINodeClass.
 	// +optional
 	ClusterAPI *ClusterAPI `json:"clusterAPI,omitempty"`
 	// aws configures Karpenter's AWS provider.
@@ -286,23 +286,23 @@ type Karpenter struct {
 	AWS *AWS `json:"aws,omitempty"`
 }
 
-// ClusterAPI is what the default ClusterAPINodeClass of the guest cluster holds, and what Karpenter may touch in the
-// control-plane namespace: its Role there is made from the kinds named here.
+// ClusterAPI sets the fields of the guest cluster's default ClusterAPINodeClass. Karpenter's Role in the control-plane
+// namespace covers the kinds named here.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.scalableResourceSelector) || has(self.infrastructureTemplateSelectors)",message="one of scalableResourceSelector and infrastructureTemplateSelectors is required: without one there is nothing to launch"
 type ClusterAPI struct {
 	v1alpha1.ShapeSelectors `json:",inline"`
 
-	// bootstrap says how a machine joins the cluster. A MachineDeployment brings its own.
+	// bootstrap says how a machine joins the cluster. A MachineDeployment has its own.
 	// +optional
 	Bootstrap *v1alpha1.Bootstrap `json:"bootstrap,omitempty"`
 
-	// kubelet is what the nodes' kubelets reserve and how many pods they run.
+	// kubelet sets what the nodes' kubelets reserve and how many pods they run.
 	// +optional
 	Kubelet *v1alpha1.KubeletConfiguration `json:"kubelet,omitempty"`
 
-	// bootstrapPatches are those that node classes may have, and that the default node class has. Nobody in the guest can
-	// have others: they decide what a machine boots with, and a machine can read what its bootstrap data may.
+	// bootstrapPatches are the patches of the default node class, and the only ones that other node classes may use. Patches
+	// decide what a machine boots with, and so what it can read.
 	// +optional
 	// +listType=map
 	// +listMapKey=apiGroup
@@ -313,16 +313,16 @@ type ClusterAPI struct {
 
 // AWS configures Karpenter's AWS provider. The guest cluster's admin writes the EC2NodeClasses.
 type AWS struct {
-	// roleARN is the IAM role that Karpenter assumes by web identity: it has to trust the guest's service account issuer, and there
-	// system:serviceaccount:kube-system:karpenter for the audience sts.amazonaws.com.
+	// roleARN is the IAM role that Karpenter assumes by web identity. It must trust the guest's service account issuer, with the
+	// subject system:serviceaccount:kube-system:karpenter and the audience sts.amazonaws.com.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="self.matches('^arn:aws[a-z-]*:iam::[0-9]{12}:role/.+$')",message="roleARN has to be the ARN of an IAM role, such as arn:aws:iam::123456789012:role/karpenter"
 	RoleARN string `json:"roleARN"`
 
-	// region is where Karpenter makes instances. Defaults to spec.region of the Cluster's AWSCluster. It can't change while AutoNode is on:
-	// from one region, Karpenter doesn't find its instances in another.
+	// region of Karpenter's instances. Defaults to spec.region of the Cluster's AWSCluster. It can't change while AutoNode is on:
+	// Karpenter doesn't find its instances from another region.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
@@ -330,8 +330,8 @@ type AWS struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z]{2,8}(-[a-z]+)+-[0-9]+$')",message="region has to be the name of an AWS region, such as eu-central-1"
 	Region string `json:"region,omitempty"`
 
-	// interruptionQueue is the name of the SQS queue that AWS announces spot interruptions, maintenance and the like in. Karpenter
-	// drains such a node before AWS takes it away; without a queue it doesn't hear of it.
+	// interruptionQueue is the name of the SQS queue where AWS announces spot interruptions, maintenance and similar events.
+	// Karpenter then drains the node first; without a queue it doesn't.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=80
@@ -339,7 +339,7 @@ type AWS struct {
 	InterruptionQueue string `json:"interruptionQueue,omitempty"`
 }
 
-// HostedClusterStatus is what the operator has seen and done.
+// HostedClusterStatus is the state observed by the operator.
 type HostedClusterStatus struct {
 	// observedGeneration is the generation of the spec that the condition Ready is about; -1 until the operator has seen any.
 	// +optional
@@ -352,59 +352,59 @@ type HostedClusterStatus struct {
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// autoNode counts what AutoNode runs. It is absent while AutoNode is off.
+	// autoNode reports the state and counts of nodes. It is absent while AutoNode is off.
 	// +optional
 	AutoNode *AutoNodeStatus `json:"autoNode,omitempty"`
 
-	// version is the payload that is wanted, and those that were.
+	// version is the desired payload and the previous ones.
 	// +optional
 	Version *VersionStatus `json:"version,omitempty"`
 
-	// operator is the Lease of the operator that holds the HostedCluster, as namespace/name. No other one writes anything for it until
-	// this one has let go, which it does when its selector doesn't match the HostedCluster any more, or until its Lease has expired.
+	// operator is the Lease of the operator that holds the HostedCluster, as namespace/name. Other operators write nothing for it
+	// until this one releases it, which it does when its selector no longer matches, or until its Lease has expired.
 	// +optional
 	// +kubebuilder:validation:MaxLength=317
 	Operator string `json:"operator,omitempty"`
 }
 
-// AutoNodeState sums the conditions up in one word, for a person who looks at a list of clusters.
+// AutoNodeState summarizes the conditions in one word, for lists of clusters.
 type AutoNodeState string
 
 const (
-	// AutoNodeStateEnabled: Karpenter runs as the payload says, and nodes come and go.
+	// AutoNodeStateEnabled: Karpenter runs as the payload says.
 	AutoNodeStateEnabled AutoNodeState = "Enabled"
-	// AutoNodeStateProgressing: Karpenter is being installed, or started again, for instance after a pause.
+	// AutoNodeStateProgressing: Karpenter is being installed or restarted, for instance after a pause.
 	AutoNodeStateProgressing AutoNodeState = "Progressing"
-	// AutoNodeStateUpgrading: a new payload rolls Karpenter, then the nodes.
+	// AutoNodeStateUpgrading: a new payload rolls out Karpenter, then the nodes.
 	AutoNodeStateUpgrading AutoNodeState = "Upgrading"
-	// AutoNodeStateWaiting: an input is missing. What runs goes on as it is.
+	// AutoNodeStateWaiting: an input is missing. Running workloads don't change.
 	AutoNodeStateWaiting AutoNodeState = "Waiting"
-	// AutoNodeStateDegraded: Karpenter was rolled out and isn't available now.
+	// AutoNodeStateDegraded: Karpenter was rolled out and is unavailable now.
 	AutoNodeStateDegraded AutoNodeState = "Degraded"
-	// AutoNodeStatePaused: spec.pausedUntil or Cluster API's pause holds everything as it is, with Karpenter scaled to zero.
+	// AutoNodeStatePaused: spec.pausedUntil or Cluster API's pause scales Karpenter to zero; nothing changes.
 	AutoNodeStatePaused AutoNodeState = "Paused"
 	// AutoNodeStateDraining: AutoNode was turned off and its nodes are being removed.
 	AutoNodeStateDraining AutoNodeState = "Draining"
 )
 
-// AutoNodeStatus counts what AutoNode runs in a hosted cluster.
+// AutoNodeStatus reports the state of AutoNode and its nodes in a hosted cluster.
 type AutoNodeStatus struct {
-	// state sums the conditions up in one word.
+	// state summarizes the conditions in one word.
 	// +optional
 	State AutoNodeState `json:"state,omitempty"`
-	// message says what is waited for, and what to do about it. It is empty when there is nothing to say.
+	// message says what the operator waits for, and what to do. It is empty if there is nothing to report.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// drainStartedTime is when the drain that is under way began, for its deadline. A pause ends it: nodes have their whole
-	// time again afterwards.
+	// drainStartedTime is when the current drain began; its deadline counts from it. A pause clears it: nodes get the full
+	// timeout again afterwards.
 	// +optional
 	DrainStartedTime *metav1.Time `json:"drainStartedTime,omitempty"`
-	// drainRequestedTime is when the guest first answered during the drain that is under way. The deadline counts from then, so that a guest
-	// that was away takes no time from its nodes, and whatever the guest refuses changes nothing about it.
+	// drainRequestedTime is when the guest first answered during the current drain. The deadline counts from then, so that an
+	// unreachable guest takes no time from its nodes. A request that the guest rejects doesn't move it.
 	// +optional
 	DrainRequestedTime *metav1.Time `json:"drainRequestedTime,omitempty"`
-	// drainForcedTime is when the deadline of the drain that is under way had passed and the operator began to have pods terminated. What is
-	// left a while later is deleted through the management cluster.
+	// drainForcedTime is when the operator began to terminate pods after the current drain's deadline. A few minutes later it
+	// deletes the remaining Machines through the management cluster.
 	// +optional
 	DrainForcedTime *metav1.Time `json:"drainForcedTime,omitempty"`
 	// nodeCount is the number of nodes that Karpenter made and that have joined.
@@ -416,8 +416,7 @@ type AutoNodeStatus struct {
 	// vcpus is the sum of the CPU capacity of Karpenter's nodes, in virtual CPUs, rounded up.
 	// +optional
 	VCPUs *int32 `json:"vcpus,omitempty"`
-	// driftedNodeCount is the number of nodes that Karpenter is going to replace, because what they were made from
-	// changed.
+	// driftedNodeCount is the number of nodes that Karpenter is going to replace for drift.
 	// +optional
 	DriftedNodeCount *int32 `json:"driftedNodeCount,omitempty"`
 	// outdatedNodeCount is the number of nodes that run another version than the payload's.
@@ -438,13 +437,13 @@ type NodeVersion struct {
 	Count int32 `json:"count"`
 }
 
-// VersionStatus is the payload that is wanted, and those that were.
+// VersionStatus is the desired payload and the previous ones.
 type VersionStatus struct {
 	// desired is the payload that spec.release resolved to.
 	// +optional
 	Desired *DesiredVersion `json:"desired,omitempty"`
-	// nodeVersion is the Kubernetes version that nodes get now, as far as the control plane allows it: the desired payload's, or a
-	// former one's while spec.autoNode.nodeUpgrade holds it.
+	// nodeVersion is the Kubernetes version of new nodes, as far as the control plane allows it: the desired payload's, or a
+	// previous one's while spec.autoNode.nodeUpgrade holds it.
 	// +optional
 	NodeVersion string `json:"nodeVersion,omitempty"`
 	// history holds the newest entry first, sixteen at most.
@@ -454,42 +453,43 @@ type VersionStatus struct {
 	History []UpdateHistory `json:"history,omitempty"`
 }
 
-// DesiredVersion is a payload that was resolved.
+// DesiredVersion is a resolved payload.
 type DesiredVersion struct {
-	// version is the payload's own name for itself, such as 1.36.3.
+	// version is the payload's version, such as 1.36.3.
 	Version string `json:"version"`
-	// nodeVersion is the Kubernetes version that the payload gives to nodes, without a leading v.
+	// nodeVersion is the payload's Kubernetes version of nodes, without a leading v.
 	// +optional
 	NodeVersion string `json:"nodeVersion,omitempty"`
 	// image is the release image by digest.
 	Image string `json:"image"`
-	// requested is the spec.release.image that was resolved to image: a tag is looked up again only when it changes, or when the
-	// annotation autonode.io/resolve-release does.
+	// requested is the spec.release.image that was resolved to image. The operator resolves a tag again only when it, or the
+	// annotation autonode.io/resolve-release, changes.
 	// +optional
 	Requested string `json:"requested,omitempty"`
-	// resolveRequest is the value of the annotation autonode.io/resolve-release that was followed last, or the digest of a long one.
+	// resolveRequest is the last value of the annotation autonode.io/resolve-release that the operator followed, or the digest
+	// of a long value.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	ResolveRequest string `json:"resolveRequest,omitempty"`
 }
 
-// UpdateState says how far an update got.
+// UpdateState is the progress of an update.
 //
 // +kubebuilder:validation:Enum=Partial;Completed
 type UpdateState string
 
 const (
-	// UpdatePartial: Karpenter or some nodes are still to be rolled, or another payload came before they were.
+	// UpdatePartial: the rollout of Karpenter or of some nodes isn't complete, or another payload replaced it before.
 	UpdatePartial UpdateState = "Partial"
 	// UpdateCompleted: Karpenter runs the payload's image, and every node its version.
 	UpdateCompleted UpdateState = "Completed"
 )
 
-// UpdateHistory is one payload that ran or runs.
+// UpdateHistory is a current or previous payload.
 type UpdateHistory struct {
-	// state says how far the update got.
+	// state is the progress of the update.
 	State UpdateState `json:"state"`
-	// version is the payload's own name for itself.
+	// version is the payload's version.
 	Version string `json:"version"`
 	// image is the release image by digest.
 	Image string `json:"image"`

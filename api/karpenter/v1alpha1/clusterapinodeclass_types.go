@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ClusterAPINodeClass says which Cluster API objects of the management cluster nodes are made from.
+// ClusterAPINodeClass selects the Cluster API objects of the management cluster that Karpenter makes nodes from.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -27,10 +27,10 @@ type ClusterAPINodeClass struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is what nodes are made from.
+	// spec selects the templates and settings of nodes.
 	// +optional
 	Spec ClusterAPINodeClassSpec `json:"spec,omitempty"`
-	// status is what was found.
+	// status reports the templates that were found.
 	// +optional
 	Status ClusterAPINodeClassStatus `json:"status,omitempty"`
 }
@@ -45,37 +45,37 @@ type ClusterAPINodeClassList struct {
 	Items []ClusterAPINodeClass `json:"items"`
 }
 
-// ClusterAPINodeClassSpec is what nodes are made from.
+// ClusterAPINodeClassSpec selects the templates and settings of nodes.
 type ClusterAPINodeClassSpec struct {
 	ShapeSelectors `json:",inline"`
 
-	// bootstrap says how a machine joins the cluster. A MachineDeployment brings its own; for any other shape source
-	// it is required.
+	// bootstrap says how a machine joins the cluster. A MachineDeployment has its own; any other shape source
+	// requires it.
 	// +optional
 	Bootstrap *Bootstrap `json:"bootstrap,omitempty"`
 
-	// version is the Kubernetes version of the nodes, such as 1.36.3. It can't exceed the API server's, and can be three
-	// minor versions behind it at most. Without it nodes have the version of the MachineDeployment that their shape comes
-	// from, or else follow the platform's release payload.
+	// version is the Kubernetes version of the nodes, such as 1.36.3. It must not exceed the API server's, nor be
+	// more than three minor versions behind it. By default nodes have the version of the MachineDeployment of their shape,
+	// otherwise that of the platform's release payload.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.matches('^v?(0|[1-9][0-9]*)[.](0|[1-9][0-9]*)[.](0|[1-9][0-9]*)([-+].+)?$')",message="version has to be a whole Kubernetes version, such as 1.36.3"
 	Version string `json:"version,omitempty"`
 
-	// kubelet is what the nodes' kubelets reserve and how many pods they run.
+	// kubelet sets what the nodes' kubelets reserve and how many pods they run.
 	// +optional
 	Kubelet *KubeletConfiguration `json:"kubelet,omitempty"`
 
-	// defaultArchitecture is that of machines whose source doesn't tell theirs. Without it that is amd64.
+	// defaultArchitecture of machines whose source doesn't specify one. Defaults to amd64.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]+$')",message="defaultArchitecture has to be a value of the label kubernetes.io/arch, such as arm64: lower-case letters and digits"
 	DefaultArchitecture string `json:"defaultArchitecture,omitempty"`
 
-	// bootstrapPatches write what a node has to register with (taints, labels, kubelet settings) into bootstrap configs of
-	// kinds that the provider doesn't know. KubeadmConfig needs none. Where the platform decides what a machine boots with, they have
-	// to be those that spec.autoNode of the HostedCluster has.
+	// bootstrapPatches write a node's taints, labels and kubelet settings into bootstrap configs of kinds that the provider
+	// doesn't know. KubeadmConfig needs none. If the platform restricts patches, only those in spec.autoNode of the
+	// HostedCluster are valid.
 	// +optional
 	// +listType=map
 	// +listMapKey=apiGroup
@@ -83,20 +83,20 @@ type ClusterAPINodeClassSpec struct {
 	// +kubebuilder:validation:MaxItems=8
 	BootstrapPatches []BootstrapPatches `json:"bootstrapPatches,omitempty"`
 
-	// deadlines are how long a machine may take. One that takes longer is given up, and its pods get another.
+	// deadlines bound the launch and registration of a machine. Karpenter replaces a machine that exceeds them.
 	// +optional
 	Deadlines *Deadlines `json:"deadlines,omitempty"`
 
-	// failureReasons say what the infrastructure provider's condition reasons mean, beside those that are known.
+	// failureReasons define the meaning of the infrastructure provider's condition reasons, in addition to the known ones.
 	// +optional
 	// +listType=map
 	// +listMapKey=reason
 	// +kubebuilder:validation:MaxItems=64
 	FailureReasons []FailureReason `json:"failureReasons,omitempty"`
 
-	// driftPolicy says who replaces the nodes of a shape that a MachineDeployment brings when its templates or its version
-	// change: Replace (the default) means Karpenter, within the NodePool's disruption budgets; DeferToClusterAPI means that
-	// nodes stay until somebody else replaces them. Shapes of infrastructure templates are always Karpenter's.
+	// driftPolicy says who replaces the nodes of a MachineDeployment's shape when its templates or its version change. With
+	// Replace (the default) Karpenter does, within the NodePool's disruption budgets. With DeferToClusterAPI nodes stay until
+	// something else replaces them. Karpenter always replaces nodes of infrastructure templates.
 	// +optional
 	DriftPolicy DriftPolicy `json:"driftPolicy,omitempty"`
 }
@@ -114,7 +114,7 @@ type BootstrapPatches struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="!self.endsWith('Template')",message="kind has to be that of the bootstrap config, such as RKE2Config, and not of its template"
 	Kind string `json:"kind"`
-	// patches are applied in their order.
+	// patches are applied in order.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -182,16 +182,16 @@ type JSONPatchValue struct {
 	Template string `json:"template,omitempty"`
 }
 
-// Deadlines are how long a machine may take.
+// Deadlines bound the launch and registration of a machine.
 type Deadlines struct {
-	// launch is from when a Machine is created, and once more from when its bootstrap data is there, until the infrastructure
-	// provider has a machine for it, that is a provider ID. Without it 15m.
+	// launch counts from the creation of a Machine, and again from its bootstrap data, until it has a provider ID. Defaults to
+	// 15m.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('24h')",message="launch has to be a time between 1m and 24h, such as 40m"
 	Launch *metav1.Duration `json:"launch,omitempty"`
-	// registration is from then until the machine's node registers. Without it 15m.
+	// registration counts from the provider ID until the machine's node registers. Defaults to 15m.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
@@ -199,10 +199,10 @@ type Deadlines struct {
 	Registration *metav1.Duration `json:"registration,omitempty"`
 }
 
-// DefaultDeadline is that of a node class that has none of its own, for the launch and for the registration each.
+// DefaultDeadline is the default of launch and of registration.
 const DefaultDeadline = 15 * time.Minute
 
-// LaunchOrDefault is how long a launch may take.
+// LaunchOrDefault returns launch, or DefaultDeadline if it isn't set. The receiver may be nil.
 func (d *Deadlines) LaunchOrDefault() time.Duration {
 	if d == nil || d.Launch == nil {
 		return DefaultDeadline
@@ -210,7 +210,7 @@ func (d *Deadlines) LaunchOrDefault() time.Duration {
 	return d.Launch.Duration
 }
 
-// RegistrationOrDefault is how long a registration may take.
+// RegistrationOrDefault returns registration, or DefaultDeadline if it isn't set. The receiver may be nil.
 func (d *Deadlines) RegistrationOrDefault() time.Duration {
 	if d == nil || d.Registration == nil {
 		return DefaultDeadline
@@ -218,7 +218,7 @@ func (d *Deadlines) RegistrationOrDefault() time.Duration {
 	return d.Registration.Duration
 }
 
-// FailureReason says what a condition's reason means.
+// FailureReason defines the meaning of a condition's reason.
 type FailureReason struct {
 	// reason of a condition of the Machine or of its infrastructure object, such as OutOfHosts.
 	// +required
@@ -226,26 +226,26 @@ type FailureReason struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$')",message="reason has to be a condition's reason, such as OutOfHosts: letters, digits, '_', ',' and ':', beginning with a letter"
 	Reason string `json:"reason"`
-	// means InsufficientCapacity or QuotaExceeded, after which the offering isn't tried again for a while; Failed, after which
-	// the machine is replaced; or Ignored, where a known reason doesn't mean here what it usually does.
+	// means InsufficientCapacity or QuotaExceeded: the offering is in back-off; Failed: Karpenter replaces the machine; or
+	// Ignored: a known reason has another meaning here.
 	// +required
 	Means FailureMeaning `json:"means"`
 }
 
-// FailureMeaning is what becomes of a machine with a reason.
+// FailureMeaning is the meaning of a reason.
 //
 // +kubebuilder:validation:Enum=InsufficientCapacity;QuotaExceeded;Failed;Ignored
 type FailureMeaning string
 
 // What a FailureReason can mean.
 const (
-	// FailureInsufficientCapacity: the infrastructure has no such machine now.
+	// FailureInsufficientCapacity: the infrastructure has no capacity for the machine now.
 	FailureInsufficientCapacity FailureMeaning = "InsufficientCapacity"
-	// FailureQuotaExceeded: the account may not have another such machine.
+	// FailureQuotaExceeded: the account's quota is exhausted.
 	FailureQuotaExceeded FailureMeaning = "QuotaExceeded"
-	// FailureTerminal: this machine will never come; another one may.
+	// FailureTerminal: this machine has failed for good; another one may succeed.
 	FailureTerminal FailureMeaning = "Failed"
-	// FailureIgnored: it is no failure.
+	// FailureIgnored: not a failure.
 	FailureIgnored FailureMeaning = "Ignored"
 )
 
@@ -258,19 +258,19 @@ type DriftPolicy string
 const (
 	// DriftPolicyReplace: Karpenter replaces a node that has drifted. An empty policy is this one.
 	DriftPolicyReplace DriftPolicy = "Replace"
-	// DriftPolicyDefer: a changed template, bootstrap or version of a MachineDeployment is no drift.
+	// DriftPolicyDefer: a changed template, bootstrap or version of a MachineDeployment isn't drift.
 	DriftPolicyDefer DriftPolicy = "DeferToClusterAPI"
 )
 
-// ShapeSelectors choose shape sources in the control-plane namespace of the management cluster.
+// ShapeSelectors select shape sources in the control-plane namespace of the management cluster.
 type ShapeSelectors struct {
-	// scalableResourceSelector chooses MachineDeployments by their labels. They are only read: their template,
-	// bootstrap, labels and taints are a shape; their replicas are left alone. A node class without any selector chooses
-	// those with the label node.cluster.x-k8s.io/karpenter-member, as the upstream experiment does.
+	// scalableResourceSelector selects MachineDeployments by their labels. Their template, bootstrap, labels and taints are a
+	// shape; the provider never changes their replicas. A node class without a selector selects those with the label
+	// node.cluster.x-k8s.io/karpenter-member.
 	// +optional
 	ScalableResourceSelector *metav1.LabelSelector `json:"scalableResourceSelector,omitempty"`
 
-	// infrastructureTemplateSelectors choose infrastructure machine templates by kind and labels. Each template is a shape.
+	// infrastructureTemplateSelectors select infrastructure machine templates by kind and labels. Each template is a shape.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -278,7 +278,7 @@ type ShapeSelectors struct {
 	InfrastructureTemplateSelectors []InfrastructureTemplateSelector `json:"infrastructureTemplateSelectors,omitempty"`
 }
 
-// InfrastructureTemplateSelector chooses infrastructure machine templates of one kind.
+// InfrastructureTemplateSelector selects infrastructure machine templates of one kind.
 type InfrastructureTemplateSelector struct {
 	// apiGroup of the template, such as infrastructure.cluster.x-k8s.io.
 	// +required
@@ -291,7 +291,7 @@ type InfrastructureTemplateSelector struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self.endsWith('Template')",message="kind has to be that of a template, such as VSphereMachineTemplate: machines are cloned from it"
 	Kind string `json:"kind"`
-	// selector chooses by labels. An empty one chooses every template of the kind in the namespace.
+	// selector selects by labels. An empty one selects every template of the kind in the namespace.
 	// +optional
 	Selector metav1.LabelSelector `json:"selector,omitempty"`
 }
@@ -304,10 +304,9 @@ type Bootstrap struct {
 	// machine gets a clone of it.
 	// +optional
 	ConfigTemplateRef *BootstrapTemplateReference `json:"configTemplateRef,omitempty"`
-	// dataSecretName names a Secret in the control-plane namespace that holds ready bootstrap data, shared by all
-	// machines. Karpenter has to be allowed to get it: spec.autoNode of the HostedCluster allows the one that it names. It
-	// should register nodes with the taint karpenter.sh/unregistered:NoExecute; where it doesn't, nodes are tainted as they
-	// appear.
+	// dataSecretName names a Secret in the control-plane namespace with bootstrap data, shared by all machines. Karpenter
+	// needs permission to get it, which spec.autoNode of the HostedCluster grants for the one that it names. The data should
+	// register nodes with the taint karpenter.sh/unregistered:NoExecute; otherwise the provider taints nodes when they appear.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -344,27 +343,27 @@ type ReservedQuantity string
 // +kubebuilder:validation:MaxLength=32
 type EvictionThreshold string
 
-// KubeletConfiguration is what a node's kubelet reserves and how many pods it runs. It lessens what Karpenter expects of a
-// node, and is written into the bootstrap configuration of the kinds that the provider knows.
+// KubeletConfiguration sets what a node's kubelet reserves and how many pods it runs. It reduces the capacity that Karpenter
+// expects of a node. The provider writes it into bootstrap configs of kinds that it knows.
 type KubeletConfiguration struct {
-	// maxPods is the most pods that a node runs. Without it a shape's own number holds, and 110 without one.
+	// maxPods is the maximum number of pods of a node. Defaults to the shape's own number, otherwise 110.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2500
 	MaxPods *int32 `json:"maxPods,omitempty"`
-	// kubeReserved is kept for Kubernetes' own daemons: cpu, memory, ephemeral-storage and pid, as quantities.
+	// kubeReserved is reserved for Kubernetes' daemons: cpu, memory, ephemeral-storage and pid, as quantities.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=4
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage', 'pid'])",message="kubeReserved may hold cpu, memory, ephemeral-storage and pid"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, isQuantity(self[k]) && !quantity(self[k]).isLessThan(quantity('0')))",message="kubeReserved values have to be quantities that are not negative, such as 100m or 256Mi"
 	KubeReserved map[string]ReservedQuantity `json:"kubeReserved,omitempty"`
-	// systemReserved is kept for the system's daemons: cpu, memory, ephemeral-storage and pid, as quantities.
+	// systemReserved is reserved for the system's daemons: cpu, memory, ephemeral-storage and pid, as quantities.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=4
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage', 'pid'])",message="systemReserved may hold cpu, memory, ephemeral-storage and pid"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, isQuantity(self[k]) && !quantity(self[k]).isLessThan(quantity('0')))",message="systemReserved values have to be quantities that are not negative, such as 100m or 256Mi"
 	SystemReserved map[string]ReservedQuantity `json:"systemReserved,omitempty"`
-	// evictionHard is kept free by evicting pods: memory.available and nodefs.available, as quantities or percentages.
+	// evictionHard are the hard eviction thresholds, such as memory.available and nodefs.available, as quantities or percentages.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=8
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['memory.available', 'nodefs.available', 'nodefs.inodesFree', 'imagefs.available', 'imagefs.inodesFree', 'pid.available'])",message="evictionHard may hold memory.available, nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree and pid.available"
@@ -372,18 +371,18 @@ type KubeletConfiguration struct {
 	EvictionHard map[string]EvictionThreshold `json:"evictionHard,omitempty"`
 }
 
-// Conditions of a ClusterAPINodeClass. Ready is computed from the others, and says what the first of them says that isn't True.
+// Conditions of a ClusterAPINodeClass. Ready is computed from the others and has the message of the first that isn't True.
 const (
-	// ConditionSourcesFound: the selectors choose at least one template or MachineDeployment that can be read.
+	// ConditionSourcesFound: the selectors match at least one readable template or MachineDeployment.
 	ConditionSourcesFound = "SourcesFound"
-	// ConditionReferencesResolved: what at least one of them refers to exists and can be read.
+	// ConditionReferencesResolved: the references of at least one of them exist and are readable.
 	ConditionReferencesResolved = "ReferencesResolved"
-	// ConditionShapesReady: the capacity of at least one of them is known, so that there is a usable shape. While a condition
-	// above isn't True, it says the same.
+	// ConditionShapesReady: the capacity of at least one of them is known, so the class has a usable shape. While a condition
+	// above isn't True, this one has its reason.
 	ConditionShapesReady = "ShapesReady"
-	// ConditionBootstrapReady: what machines join by exists.
+	// ConditionBootstrapReady: the bootstrap template or Secret exists.
 	ConditionBootstrapReady = "BootstrapReady"
-	// ConditionVersionReady: the nodes' version is known and the API server can serve it.
+	// ConditionVersionReady: the nodes' version is known and the API server supports it.
 	ConditionVersionReady = "VersionReady"
 	// ConditionLaunchAllowed: AutoNode isn't being turned off, and the Cluster isn't paused.
 	ConditionLaunchAllowed = "LaunchAllowed"
@@ -391,65 +390,65 @@ const (
 
 // Reasons of ClusterAPINodeClass conditions.
 const (
-	// NoSelectorReason: the node class has no selector, and no MachineDeployment the label for that case; set
+	// NoSelectorReason: the node class has no selector, and no MachineDeployment has the default label. Set
 	// scalableResourceSelector or infrastructureTemplateSelectors.
 	NoSelectorReason = "NoSelector"
-	// InvalidSelectorReason: a label selector can't be parsed; the message says why.
+	// InvalidSelectorReason: a label selector is invalid; the message says why.
 	InvalidSelectorReason = "InvalidSelector"
-	// NoShapesReason: nothing matches the selectors; label a template, or correct the selector.
+	// NoShapesReason: no object matches the selectors. Label a template, or correct the selector.
 	NoShapesReason = "NoShapes"
-	// AllInvalidReason: everything that matches is malformed; the message names the first and what is wrong with it.
+	// AllInvalidReason: all matching objects are malformed; the message names the first and its error.
 	AllInvalidReason = "AllInvalid"
-	// SomeInvalidReason: some of what matches is malformed and left out; the others are in use.
+	// SomeInvalidReason: some matching objects are malformed and excluded; the others are in use.
 	SomeInvalidReason = "SomeInvalid"
-	// ReferenceNotFoundReason: a MachineDeployment refers to a template that doesn't exist; create it, or correct the name.
+	// ReferenceNotFoundReason: a MachineDeployment refers to a template that doesn't exist. Create it, or correct the name.
 	ReferenceNotFoundReason = "ReferenceNotFound"
-	// PricesUnreadableReason: the file that Karpenter reads prices from (ConfigMap karpenter-prices beside it) can't be understood;
-	// the message says where. The prices read before stay in use.
+	// PricesUnreadableReason: the price file (ConfigMap karpenter-prices beside Karpenter) is malformed; the message says where. The
+	// previous prices stay in use.
 	PricesUnreadableReason = "PricesUnreadable"
-	// SourceUnreadableReason: a kind isn't served by the management cluster, or may not be read; name it in
-	// spec.autoNode of the HostedCluster, or install its provider.
+	// SourceUnreadableReason: the management cluster doesn't serve a kind, or Karpenter may not read it. Name it in spec.autoNode of the
+	// HostedCluster, or install its provider.
 	SourceUnreadableReason = "SourceUnreadable"
-	// BootstrapMissingReason: set bootstrap on the node class: a template shape has none of its own.
+	// BootstrapMissingReason: a template has no bootstrap of its own. Set bootstrap on the node class.
 	BootstrapMissingReason = "BootstrapMissing"
-	// BootstrapNotFoundReason: the bootstrap template or Secret doesn't exist; create it, or correct the name.
+	// BootstrapNotFoundReason: the bootstrap template or Secret doesn't exist. Create it, or correct the name.
 	BootstrapNotFoundReason = "BootstrapNotFound"
 	// NodeImageMissingReason: bootstrapPatches name an image that the release payload doesn't have for a machine's architecture; correct the
 	// image's infrastructure, region or format, or choose a payload that names it.
 	NodeImageMissingReason = "NodeImageMissing"
-	// BootstrapNotAllowedReason: the platform doesn't allow this node class to decide what a machine boots with; have the Secret or the
-	// patches named in spec.autoNode of the HostedCluster.
+	// BootstrapNotAllowedReason: the platform doesn't allow this node class's Secret or bootstrap patches. Have them added to spec.autoNode
+	// of the HostedCluster.
 	BootstrapNotAllowedReason = "BootstrapNotAllowed"
-	// RegistrationUnknownReason: nodes of some shapes may register without the taint karpenter.sh/unregistered, so that pods land on
-	// them before Karpenter has set their taints; set bootstrapPatches, or put the taint into the bootstrap data.
+	// RegistrationUnknownReason: nodes of some shapes may register without the taint karpenter.sh/unregistered, so pods may land on them
+	// before Karpenter has set their taints. Set bootstrapPatches, or put the taint into the bootstrap data.
 	RegistrationUnknownReason = "RegistrationUnknown"
-	// VersionUnknownReason: the API server hasn't told its version yet.
+	// VersionUnknownReason: the API server hasn't reported its version yet.
 	VersionUnknownReason = "VersionUnknown"
-	// VersionTooNewReason: spec.version exceeds the API server's, or what the platform's release payload gives to nodes; lower it, or upgrade
-	// the control plane first.
+	// VersionTooNewReason: spec.version exceeds the API server's, or the release payload's version of nodes. Lower it, or upgrade the control
+	// plane first.
 	VersionTooNewReason = "VersionTooNew"
-	// VersionTooOldReason: spec.version is more than three minor versions behind the API server's; raise it.
+	// VersionTooOldReason: spec.version is more than three minor versions behind the API server's. Raise it.
 	VersionTooOldReason = "VersionTooOld"
-	// VersionMalformedReason: what was asked for isn't a version, such as 1.36.3; the message says where it stands.
+	// VersionMalformedReason: a field doesn't have a version such as 1.36.3; the message names the field.
 	VersionMalformedReason = "VersionMalformed"
-	// VersionHeldBackReason: the payload's version exceeds the API server's; nodes follow when that has been upgraded.
+	// VersionHeldBackReason: the payload's version exceeds the API server's; nodes follow once that is upgraded.
 	VersionHeldBackReason = "HeldBack"
 	// DrainingReason: AutoNode is being turned off for this cluster.
 	DrainingReason = "Draining"
 	// ClusterPausedReason: the Cluster is paused in the management cluster; nothing is launched until it resumes.
 	ClusterPausedReason = "ClusterPaused"
-	// ClusterDeletingReason: the Cluster is being deleted in the management cluster; nothing is launched any more.
+	// ClusterDeletingReason: the Cluster is being deleted in the management cluster; nothing more is launched.
 	ClusterDeletingReason = "ClusterDeleting"
-	// ClusterNotProvisionedReason: the infrastructure provider hasn't provisioned the Cluster yet, so its zones aren't known.
+	// ClusterNotProvisionedReason: the infrastructure provider hasn't provisioned the Cluster yet, so its zones are unknown.
 	ClusterNotProvisionedReason = "ClusterNotProvisioned"
 )
 
-// ClusterAPINodeClassStatus is what was found.
+// ClusterAPINodeClassStatus reports the shapes that were found.
 type ClusterAPINodeClassStatus struct {
 	// conditions contains signals for health and readiness.
 	// +optional
 	Conditions []status.Condition `json:"conditions,omitempty"`
-	// version that new nodes get, without a leading v, unless their shape has one of its own.
+	// version of new nodes, without a leading v, unless their shape has its own.
 	// +optional
 	Version string `json:"version,omitempty"`
 	// shapeCount is the number of usable shapes.
@@ -458,18 +457,18 @@ type ClusterAPINodeClassStatus struct {
 	// cheapest is the cheapest instance type and its price, such as "c2-small $0.021".
 	// +optional
 	Cheapest string `json:"cheapest,omitempty"`
-	// shapes are the machine forms that nodes of this class can have, cheapest first, one hundred at most.
+	// shapes are the kinds of machine that nodes of this class can have, cheapest first, at most one hundred.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
 	Shapes []ShapeStatus `json:"shapes,omitempty"`
 }
 
-// ShapeStatus is one machine form.
+// ShapeStatus is one kind of machine.
 type ShapeStatus struct {
-	// instanceType that the shape is offered as.
+	// instanceType of the shape.
 	InstanceType string `json:"instanceType"`
-	// source is the object that the shape comes from, as <kind>/<name>.
+	// source is the shape's object, as <kind>/<name>.
 	Source string `json:"source"`
 	// architecture of the machine, such as amd64.
 	// +optional
@@ -480,41 +479,41 @@ type ShapeStatus struct {
 	// memory capacity.
 	// +optional
 	Memory resource.Quantity `json:"memory,omitempty"`
-	// pods that a node can have, by the node class's spec.kubelet.maxPods or else by the shape.
+	// pods is the maximum number of pods of a node: the node class's spec.kubelet.maxPods, otherwise the shape's.
 	// +optional
 	Pods int64 `json:"pods,omitempty"`
 	// gpu capacity by resource name.
 	// +optional
 	GPU corev1.ResourceList `json:"gpu,omitempty"`
-	// version that new nodes of this shape get, where its MachineDeployment decides.
+	// version of new nodes of this shape, if its MachineDeployment sets one.
 	// +optional
 	Version string `json:"version,omitempty"`
-	// price of an on-demand machine in US dollars an hour, as a decimal.
+	// price of an on-demand machine in US dollars per hour, as a decimal.
 	// +optional
 	Price string `json:"price,omitempty"`
-	// spotPrice of a spot machine in US dollars an hour, as a decimal; empty without a spot offering.
+	// spotPrice of a spot machine in US dollars per hour, as a decimal; empty without a spot offering.
 	// +optional
 	SpotPrice string `json:"spotPrice,omitempty"`
-	// zones that the shape is offered in.
+	// zones of the shape's offerings.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
 	Zones []string `json:"zones,omitempty"`
-	// unavailable says why no machine of the shape can be had now: Paused (its source or the Cluster is), Full (there are as many as its
-	// source may have), NoBootstrap, or Resting (all its offerings failed lately, and are tried again after a while). Empty: one can.
+	// unavailable says why the shape can't launch now: Paused (its source or the Cluster is paused), Full (its source is at its
+	// max size), NoBootstrap, or Resting (all its offerings are in back-off). Empty if it can launch.
 	// +optional
 	Unavailable string `json:"unavailable,omitempty"`
 }
 
 // Values of a shape's unavailable.
 const (
-	// ShapePaused: the shape's source or the Cluster is paused; nothing is launched until it resumes.
+	// ShapePaused: the shape's source or the Cluster is paused; nothing launches until it resumes.
 	ShapePaused = "Paused"
-	// ShapeFull: as many machines as the source may have, by its annotation for the maximum, are there or being made.
+	// ShapeFull: the source has as many machines as its max-size annotation allows, including those that are launching.
 	ShapeFull = "Full"
-	// ShapeNoBootstrap: neither the source nor the node class says how its machines join.
+	// ShapeNoBootstrap: neither the source nor the node class has a bootstrap.
 	ShapeNoBootstrap = "NoBootstrap"
-	// ShapeResting: every offering of the shape failed lately. The next try is minutes away, and at most an hour.
+	// ShapeResting: every offering of the shape is in back-off. The next retry is minutes away, at most an hour.
 	ShapeResting = "Resting"
 )
 

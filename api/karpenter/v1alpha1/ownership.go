@@ -11,16 +11,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// MadeForNodeClaim tells whether an object in the management cluster was made by the provider for a NodeClaim: it has the NodeClaim's
-// name, and its labels say so. One that somebody has made from a copy of such an object has its labels too, but another name. Whose
-// cluster it belongs to is for Cluster API's own label to say.
+// MadeForNodeClaim reports whether the provider created an object of the management cluster for a NodeClaim: the object has the
+// NodeClaim's name and its labels. A user's copy of such an object has the labels and another name. Cluster API's label says which
+// Cluster it belongs to.
 func MadeForNodeClaim(object metav1.Object) bool {
 	labels := object.GetLabels()
 	return labels[NodeClaimUIDLabel] != "" && labels[NodeClaimLabel] == NodeClaimLabelValue(object.GetName())
 }
 
-// NodeClaimLabelValue is the value of NodeClaimLabel for a NodeClaim: its name, shortened where that is too long for a label's value,
-// and unique all the same.
+// NodeClaimLabelValue is the value of NodeClaimLabel for a NodeClaim: its name, shortened to a label's length if necessary, and still
+// unique.
 func NodeClaimLabelValue(name string) string {
 	if len(name) <= validation.LabelValueMaxLength {
 		return name
