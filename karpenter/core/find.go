@@ -8,10 +8,10 @@ import (
 	"github.com/awslabs/operatorpkg/controller"
 )
 
-// Find returns the controller of a type among Karpenter core's, and its place among them.
+// Find returns the controller of type T from Karpenter core's list, and its index.
 //
-// Upstream gap: controllers.NewControllers makes the provisioner and the NodeClaim lifecycle controller, and hands out neither
-// (docs/upstream/provider-registration.md).
+// Upstream gap: controllers.NewControllers creates the provisioner and the NodeClaim lifecycle controller, and
+// returns neither (docs/upstream/provider-registration.md).
 func Find[T controller.Controller](all []controller.Controller) (T, int, error) {
 	for i, c := range all {
 		if found, ok := c.(T); ok {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package capacitybuffer keeps Karpenter's count of the capacity buffers on each node right, so that it doesn't take the nodes that hold
-// them for empty ones.
+// Package capacitybuffer corrects Karpenter's count of capacity buffers on each node, so that Karpenter doesn't treat
+// the nodes that hold them as empty.
 //
-// Upstream gap: core counts buffers by provider ID, and only in a scheduling pass (docs/upstream/capacity-buffer-count.md).
+// Upstream gap: core counts buffers by provider ID, and only in a scheduling pass
+// (docs/upstream/capacity-buffer-count.md).
 package capacitybuffer
 
 import (
@@ -29,13 +30,13 @@ import (
 	nodeclaimutils "sigs.k8s.io/karpenter/pkg/utils/nodeclaim"
 )
 
-// settle is after how long to look again whether Karpenter's memory has caught up with the NodeClaims. It hears of them through
-// the same watch, so that is a matter of milliseconds; nothing tells when.
+// settle is the requeue interval while Karpenter's cluster state lags behind the NodeClaims. Both are fed by the same
+// watch, so the lag is milliseconds, but no event marks its end.
 const settle = time.Second
 
-// Provisioner runs scheduling passes; Karpenter's does.
+// Provisioner runs scheduling passes, like Karpenter's.
 type Provisioner interface {
-	// Trigger asks for a pass.
+	// Trigger requests a pass.
 	Trigger(uid types.UID)
 }
 
@@ -48,12 +49,12 @@ type Config struct {
 	Provisioner   Provisioner
 }
 
-// Controller has Karpenter count capacity buffers again when its count can't be right any more.
+// Controller makes Karpenter recount capacity buffers when the count may be stale.
 //
-// Karpenter counts in a scheduling pass, by provider ID, and only what it places on nodes that have one. A node that was
-// launched for a buffer counts as empty until the next pass, and again from when its Machine's provider ID replaces the one
-// that the NodeClaim was launched with. The pass that Karpenter asks for by itself after a launch is lost when it comes before
-// all NodeClaims have a provider ID; the next is half a minute later, which is time enough to consolidate the node.
+// Karpenter counts buffers in a scheduling pass, by provider ID, and only on nodes that have one. A node launched for
+// a buffer counts as empty until the next pass, and again when its Machine's provider ID replaces the synthetic one.
+// The pass that Karpenter triggers after a launch is lost if it runs before all NodeClaims have a provider ID. The
+// next pass runs half a minute later; by then Karpenter may have consolidated the node.
 type Controller struct{ Config }
 
 // New returns the controller.
@@ -62,8 +63,8 @@ func New(config Config) *Controller { return &Controller{config} }
 // Name of the controller.
 func (c *Controller) Name() string { return "capacitybuffer.count" }
 
-// Reconcile asks for a scheduling pass once Karpenter's memory has every NodeClaim's provider ID. Without any buffer there is
-// nothing to place, and nothing causes a pass when the last one goes, so that no node is said to hold one at once.
+// Reconcile triggers a scheduling pass once Karpenter's cluster state has every NodeClaim's provider ID. When the
+// last buffer is deleted, no pass runs, so Reconcile clears the counts itself.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	buffers := &autoscalingv1beta1.CapacityBufferList{}
 	if err := c.Guest.List(ctx, buffers); err != nil {
@@ -90,7 +91,8 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return reconcile.Result{}, nil
 }
 
-// Register implements operatorpkg's controller. Without the feature gate there is nothing to watch, nor the right to.
+// Register implements operatorpkg's controller. It does nothing if the CapacityBuffer feature gate is off: the CRD
+// may be missing, and Karpenter has no permission to watch it.
 func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	if !options.FromContext(ctx).FeatureGates.CapacityBuffer {
 		return nil
@@ -106,7 +108,7 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 		Complete(c)
 }
 
-// deleted lets deletions pass: Karpenter hears of all other changes by itself.
+// deleted passes deletions only. Karpenter watches all other changes itself.
 func deleted() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc:  func(event.CreateEvent) bool { return false },
@@ -115,7 +117,7 @@ func deleted() predicate.Predicate {
 	}
 }
 
-// identified lets a NodeClaim pass that has got a provider ID or another one.
+// identified passes a NodeClaim whose provider ID was set or has changed.
 func identified() predicate.Predicate {
 	id := func(o client.Object) string {
 		if nodeClaim, ok := o.(*karpv1.NodeClaim); ok {

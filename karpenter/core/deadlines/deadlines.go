@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deadlines makes Karpenter core give up a NodeClaim that has a Machine when the node class's deadlines say so.
+// Package deadlines makes Karpenter core's timeouts of a NodeClaim that has a Machine follow the node class's
+// deadlines.
 //
-// Upstream gap: core's launch and registration timeouts are the same for every provider and node class, and one of them
-// isn't exported. A hook of the cloud provider for both would make this package unnecessary
+// Upstream gap: core's launch and registration timeouts are the same for every provider and node class, and one of
+// them isn't exported. A cloud provider hook for both would make this package unnecessary
 // (docs/upstream/registration-timeout.md).
 package deadlines
 
@@ -22,14 +23,14 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// RegistrationTimeout is after how long Karpenter gives up a NodeClaim whose node hasn't registered, counted from when the
-// condition Registered became what it is (registrationTimeout in its package nodeclaim/lifecycle). It isn't exported; a test
-// asks Karpenter's own controller.
+// RegistrationTimeout is after how long Karpenter deletes a NodeClaim whose node hasn't registered. It counts from
+// the last transition of the condition Registered (registrationTimeout in Karpenter's package nodeclaim/lifecycle).
+// Karpenter doesn't export it; a test checks it against Karpenter's own controller.
 const RegistrationTimeout = 15 * time.Minute
 
 // Config of Extend.
 type Config struct {
-	// HasMachine reports whether a NodeClaim has a Machine. It reports true where that isn't known.
+	// HasMachine reports whether a NodeClaim has a Machine. It returns true where that is unknown.
 	HasMachine func(ctx context.Context, nodeClaim *karpv1.NodeClaim) bool
 	// Passed reports whether a condition's reason says that a deadline has passed.
 	Passed func(reason string) bool
@@ -38,8 +39,8 @@ type Config struct {
 	Clock     clock.PassiveClock
 }
 
-// Restart makes Karpenter's registration timeout count from a time, and gives the condition Registered a reason and a message. It
-// reports whether it did: otherwise something else has changed the NodeClaim, and the caller reads it again.
+// Restart makes Karpenter's registration timeout count from the given time, and sets the reason and message of the
+// condition Registered. It returns false on a conflict: the caller reads the NodeClaim again.
 func Restart(ctx context.Context, guest client.Client, nodeClaim *karpv1.NodeClaim, from time.Time, reason, message string) (bool, error) {
 	stored := nodeClaim.DeepCopy()
 	for i := range nodeClaim.Status.Conditions {
@@ -57,11 +58,11 @@ func Restart(ctx context.Context, guest client.Client, nodeClaim *karpv1.NodeCla
 	return true, nil
 }
 
-// Extend returns Karpenter's own controller of NodeClaims' lifecycle so that it gives up a NodeClaim that has a Machine only
-// after Restart has moved the timeout into the past. Karpenter counts from times in the NodeClaim's status, and so it also counts
-// the time in which no Karpenter ran or the management cluster was away; and when that ends, either controller may read
-// the NodeClaim first. Therefore Karpenter's controller reads times that are moved. Nothing is written, and no other
-// controller sees them.
+// Extend wraps Karpenter's NodeClaim lifecycle controller: it times out a NodeClaim that has a Machine only after
+// Restart has moved the timeout into the past. Karpenter counts from times in the NodeClaim's status, and so includes
+// the time in which no Karpenter ran or the management cluster was unreachable. When that ends, either controller may
+// read the NodeClaim first. Therefore Karpenter's controller reads shifted times. They are never written, and no
+// other controller reads them.
 func Extend(core controller.Controller, config Config) controller.Controller {
 	return extended{Controller: core, config: config}
 }
@@ -76,7 +77,7 @@ func (e extended) Register(ctx context.Context, m manager.Manager) error {
 	return e.Controller.Register(ctx, guestManager{m, &reader{Client: m.GetClient(), config: e.config}})
 }
 
-// guestManager hands out the client that controllers read what they reconcile with.
+// guestManager returns the client that controllers read through.
 type guestManager struct {
 	manager.Manager
 	guest client.Client
@@ -90,7 +91,8 @@ type reader struct {
 	config Config
 
 	mu sync.Mutex
-	// since is from when on a controller could act: the first read, or the last one while the management cluster was away.
+	// since is when a controller could first act: the first read, or the last one while the management cluster was
+	// unreachable.
 	since time.Time
 }
 
@@ -105,7 +107,7 @@ func (r *reader) Get(ctx context.Context, key client.ObjectKey, object client.Ob
 	return nil
 }
 
-// extend moves the times from which Karpenter counts until it gives a NodeClaim up.
+// extend shifts the times from which Karpenter counts its timeouts.
 func (r *reader) extend(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
 	launched := false
 	for _, condition := range nodeClaim.Status.Conditions {
@@ -114,7 +116,7 @@ func (r *reader) extend(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
 	from := r.acting()
 	if launched && !r.config.Suspended() {
 		if !r.config.HasMachine(ctx, nodeClaim) {
-			// A NodeClaim without a Machine has no deadline of ours: Karpenter's own timeout ends it.
+			// Karpenter's own timeout ends a NodeClaim that has no Machine.
 			return
 		}
 		from = r.config.Clock.Now()
@@ -128,7 +130,7 @@ func (r *reader) extend(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
 	}
 }
 
-// acting returns since when a controller can act.
+// acting returns the time since which a controller can act.
 func (r *reader) acting() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()

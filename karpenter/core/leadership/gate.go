@@ -10,15 +10,15 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 )
 
-// ErrSuspended is what a suspended cloud provider returns. Karpenter tries again, and leaves alone what it can't decide about.
-var ErrSuspended = errors.New("the management cluster doesn't answer; nothing is decided until it does")
+// ErrSuspended is what a suspended cloud provider returns. Karpenter retries, and changes nothing meanwhile.
+var ErrSuspended = errors.New("management cluster doesn't answer; Karpenter changes nothing until it does")
 
-// ManagementUnreachableReason is of the NodeClaim's condition Launched while its Machine can't be created because the
-// management cluster doesn't answer. It goes on by itself.
+// ManagementUnreachableReason is the reason of the NodeClaim's condition Launched while the management cluster
+// doesn't answer, so that its Machine can't be created. Karpenter retries.
 const ManagementUnreachableReason = "ManagementUnreachable"
 
-// Gate returns the cloud provider, except that it decides nothing while suspended: no instance types means that nothing is
-// launched, consolidated or replaced.
+// Gate wraps the cloud provider: every call fails while suspended. Without instance types, Karpenter launches,
+// consolidates and replaces nothing.
 func Gate(provider cloudprovider.CloudProvider, suspended func() bool) cloudprovider.CloudProvider {
 	return gate{CloudProvider: provider, suspended: suspended}
 }
@@ -68,8 +68,8 @@ func (g gate) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool) (
 	return g.CloudProvider.GetInstanceTypes(ctx, nodePool)
 }
 
-// IsDrifted implements cloudprovider.CloudProvider. No answer isn't the answer that nothing has drifted, which would take
-// back what Karpenter knows already.
+// IsDrifted implements cloudprovider.CloudProvider. It returns an error while suspended: an empty reason would clear
+// the condition Drifted.
 func (g gate) IsDrifted(ctx context.Context, nodeClaim *karpv1.NodeClaim) (cloudprovider.DriftReason, error) {
 	if g.suspended() {
 		return "", ErrSuspended

@@ -13,10 +13,10 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// Guest returns Karpenter core's client of the guest, except that it deletes no NodeClaim while suspended. Not everything that core does
-// begins with a question to the cloud provider: a NodeClaim expires by the clock alone, and an unhealthy node is found in the guest alone. Their
-// nodes would be drained, and nothing could take the pods. Whoever asks for the deletion of a NodeClaim or a Node does that by
-// another client, and gets it.
+// Guest wraps Karpenter core's guest client: it deletes no NodeClaim while suspended. Karpenter core expires
+// NodeClaims by the clock and repairs unhealthy nodes without asking the cloud provider. It would drain their nodes
+// while no replacement can be launched. A user who deletes a NodeClaim or a Node uses another client, so that
+// deletion goes ahead.
 func Guest(guest client.Client, suspended func() bool) client.Client {
 	return guarded{Client: guest, suspended: suspended}
 }
@@ -35,8 +35,9 @@ func (g guarded) Delete(ctx context.Context, object client.Object, opts ...clien
 	return g.Client.Delete(ctx, object, opts...)
 }
 
-// Patch implements client.Client. A time by which a node has to be gone is part of its deletion: Karpenter sets it just before when the node is
-// unhealthy, and left behind it would make every later drain a forced one.
+// Patch implements client.Client. While suspended it rejects a termination timestamp on a NodeClaim. Karpenter sets
+// it just before it deletes the NodeClaim of an unhealthy node; left on a NodeClaim that isn't deleted, it would make
+// every later drain a forced one.
 func (g guarded) Patch(ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
 	nodeClaim, ok := object.(*karpv1.NodeClaim)
 	if ok && nodeClaim.DeletionTimestamp == nil && g.suspended() {
@@ -45,13 +46,13 @@ func (g guarded) Patch(ctx context.Context, object client.Object, patch client.P
 			return fmt.Errorf("patching NodeClaim %s: %w", nodeClaim.Name, err)
 		}
 		if bytes.Contains(data, []byte(karpv1.NodeClaimTerminationTimestampAnnotationKey)) {
-			return fmt.Errorf("setting a deadline to NodeClaim %s: %w", nodeClaim.Name, ErrSuspended)
+			return fmt.Errorf("setting the termination timestamp of NodeClaim %s: %w", nodeClaim.Name, ErrSuspended)
 		}
 	}
 	return g.Client.Patch(ctx, object, patch, opts...)
 }
 
-// asked tells whether somebody has deleted the NodeClaim's Node, which takes the NodeClaim with it.
+// asked reports whether a user has deleted the NodeClaim's Node, which deletes the NodeClaim too.
 func (g guarded) asked(ctx context.Context, nodeClaim *karpv1.NodeClaim) bool {
 	if nodeClaim.Status.NodeName == "" {
 		return false

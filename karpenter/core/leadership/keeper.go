@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package leadership keeps Karpenter's Lease while the management cluster's API server is away, and keeps Karpenter from
-// deciding anything meanwhile.
+// Package leadership keeps Karpenter's Lease during an outage of the management cluster's API server, and stops
+// Karpenter from acting until the outage ends.
 //
-// Without it, the process would end ten seconds after its last renewal and start anew, again and again, for as long as the
-// outage lasts, and would then have to read two clusters before it could go on. Nobody else can take a Lease that
-// can't be written. Where only this process is cut off, another one can: so after those same ten seconds nothing is decided
-// here any more, and the first answer of the API server tells whether the Lease is still ours.
+// Without it, the process would exit ten seconds after its last renewal and restart for as long as the outage lasts.
+// After the outage it would have to fill the caches of two clusters first. No other process can acquire a Lease that
+// can't be written. If only this process is cut off, another one can: so this process stops acting after the same ten
+// seconds, and the API server's next answer shows whether it still holds the Lease.
 //
-// Upstream gap: Karpenter core can't run on while the cluster that holds its Lease is away, and some of its controllers delete
-// NodeClaims without asking the cloud provider (docs/upstream/management-outage.md).
+// Upstream gap: Karpenter core can't keep running while the cluster that holds its Lease is unreachable, and some of
+// its controllers delete NodeClaims without asking the cloud provider (docs/upstream/management-outage.md).
 package leadership
 
 import (
@@ -33,33 +33,33 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// RenewDeadline is how long after its last renewal a leader may act. It is controller-runtime's default, and less than the
-// Lease's duration, after which another process may take over.
+// RenewDeadline is how long after its last renewal a leader may act. It is controller-runtime's default, and shorter
+// than the Lease's duration, after which another process may take over.
 const RenewDeadline = 10 * time.Second
 
-// LeaseDuration is how long after a renewal others leave the Lease alone: a second more than its holder may act. controller-runtime's
-// fifteen seconds would only make a failover longer: others find out about the last renewal and about its expiry at their own
-// attempts, 2 to 4.4 seconds apart, which with this makes less than twenty seconds in all.
+// LeaseDuration is how long other candidates wait after a renewal: one second more than the holder may act.
+// controller-runtime's default of fifteen seconds would only lengthen a failover. Candidates poll every 2 to 4.4
+// seconds, both to see the last renewal and to see it expire, so a failover takes less than twenty seconds.
 const LeaseDuration = RenewDeadline + time.Second
 
 // Config of a Keeper.
 type Config struct {
 	Clock clock.PassiveClock
-	// Logger is told when the management cluster goes and when it comes back.
+	// Logger logs when the management cluster stops answering and when it answers again.
 	Logger logr.Logger
 }
 
-// Keeper answers the renewals of a Lease in the place of an API server that doesn't.
+// Keeper answers renewals of a Lease while the API server doesn't.
 type Keeper struct {
 	Config
 
 	mu sync.Mutex
-	// held: the API server has accepted a write of the Lease. Whether it still is ours is for the elector to find out, and when
-	// it isn't, the process ends.
+	// held: the API server has accepted a write of the Lease. The elector finds out when another process has acquired
+	// the Lease, and then the process exits.
 	held bool
 	// renewed is when the last write that the API server accepted was sent.
 	renewed time.Time
-	// away: the last write wasn't answered.
+	// away: the last write got no answer.
 	away bool
 }
 
@@ -68,20 +68,20 @@ func New(config Config) *Keeper {
 	return &Keeper{Config: config}
 }
 
-// Suspended tells whether the Lease is ours and may have been lost since: nothing may be decided then.
+// Suspended reports whether this process held the Lease and may have lost it. Nothing may act until that is known.
 func (k *Keeper) Suspended() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.held && k.Clock.Since(k.renewed) >= RenewDeadline
 }
 
-// Metric is 1 while nothing is decided because the management cluster doesn't answer, and 0 otherwise.
+// Metric is 1 while Karpenter is suspended because the management cluster doesn't answer, and 0 otherwise.
 func (k *Keeper) Metric() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "karpenter",
 		Subsystem: "clusterapi",
 		Name:      "suspended",
-		Help:      "1 while nothing is decided because the management cluster doesn't answer, 0 otherwise.",
+		Help:      "1 while Karpenter is suspended because the management cluster doesn't answer, 0 otherwise.",
 	}, func() float64 {
 		if k.Suspended() {
 			return 1
@@ -90,7 +90,7 @@ func (k *Keeper) Metric() prometheus.Collector {
 	})
 }
 
-// Wrap is for the rest.Config of leader election, and for no other.
+// Wrap wraps the transport of leader election's rest.Config. Don't use it for another client.
 func (k *Keeper) Wrap(inner http.RoundTripper) http.RoundTripper {
 	return roundTripper{keeper: k, inner: inner}
 }
@@ -100,10 +100,11 @@ type roundTripper struct {
 	inner  http.RoundTripper
 }
 
-// RoundTrip sends the request, with LeaseDuration where it would ask others to wait longer. When it is the update of a Lease that
-// we hold and no API server answers, it answers as one that accepted it, and the elector goes on. Had somebody else taken the Lease
-// meanwhile, the next update that is answered conflicts, and the elector gives up, as it has to. An update also conflicts with
-// one of our own that was stored though its answer was lost, as a slow API server does it: then it is sent again.
+// RoundTrip sends the request, and lowers the Lease's duration to LeaseDuration. If it updates a Lease that this
+// process holds and no API server answers, RoundTrip returns the response of an API server that accepted the update,
+// and the elector continues. If another process has acquired the Lease meanwhile, the next answered update conflicts,
+// and the elector gives up. An update also conflicts with an earlier one of this process that was stored although its
+// answer was lost, as with a slow API server: RoundTrip sends that one again.
 func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
 	if request.Method != http.MethodPut && request.Method != http.MethodPost || !strings.Contains(request.URL.Path, "/leases") {
 		return r.inner.RoundTrip(request)
@@ -126,7 +127,7 @@ func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
 	case err == nil && response.StatusCode < http.StatusMultipleChoices:
 		r.keeper.accepted(sent)
 	case errors.Is(request.Context().Err(), context.Canceled):
-		// We are asked to end.
+		// The process is shutting down.
 	case err != nil || response.StatusCode == http.StatusTooManyRequests || response.StatusCode >= http.StatusInternalServerError:
 		if r.keeper.unanswered() {
 			return echo(request, body), nil
@@ -135,7 +136,7 @@ func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// send sends a request like this one, and reads all of the answer: what doesn't arrive whole is no answer.
+// send sends a request like this one and reads the whole answer. An incomplete answer counts as none.
 func (r roundTripper) send(like *http.Request, method string, body []byte) (*http.Response, error) {
 	request := like.Clone(like.Context())
 	request.Method, request.Body, request.ContentLength = method, nil, int64(len(body))
@@ -154,7 +155,7 @@ func (r roundTripper) send(like *http.Request, method string, body []byte) (*htt
 	return response, nil
 }
 
-// again sends an update that met a conflict once more, if the Lease is still ours. Else it returns the conflict.
+// again retries an update that conflicted if this process still holds the Lease. Otherwise it returns the conflict.
 func (r roundTripper) again(request *http.Request, body []byte, conflict *http.Response) (*http.Response, error) {
 	response, err := r.send(request, http.MethodGet, nil)
 	if err != nil || response.StatusCode != http.StatusOK {
@@ -181,30 +182,30 @@ func (k *Keeper) accepted(sent time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.away {
-		k.Logger.Info("the management cluster is back; going on", "away", sent.Sub(k.renewed).Round(time.Second).String())
+		k.Logger.Info("management cluster answers again; resuming", "away", sent.Sub(k.renewed).Round(time.Second).String())
 	}
 	k.held, k.renewed, k.away = true, sent, false
 }
 
-// holds tells whether the API server has ever said that the Lease is ours.
+// holds reports whether the API server has ever confirmed that this process holds the Lease.
 func (k *Keeper) holds() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.held
 }
 
-// unanswered tells whether there is a Lease to keep.
+// unanswered records that a write got no answer, and reports whether this process has a Lease to keep.
 func (k *Keeper) unanswered() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.held && !k.away {
 		k.away = true
-		k.Logger.Info("the management cluster doesn't answer; keeping the lease, and deciding nothing until it does")
+		k.Logger.Info("management cluster doesn't answer; keeping the lease and suspending all decisions")
 	}
 	return k.held
 }
 
-// decode reads a Lease in any format of an API server; nil if it isn't one.
+// decode decodes a Lease in any format of the API server. It returns nil for any other object.
 func decode(body []byte, header http.Header) (*coordinationv1.Lease, runtime.Serializer) {
 	mediaType, _, err := mime.ParseMediaType(header.Get("Content-Type"))
 	if err != nil {
@@ -222,7 +223,7 @@ func decode(body []byte, header http.Header) (*coordinationv1.Lease, runtime.Ser
 	return lease, info.Serializer
 }
 
-// shorten returns a Lease with LeaseDuration at most. What isn't one is returned as it is.
+// shorten lowers the duration of a Lease to LeaseDuration. It returns any other body unchanged.
 func shorten(body []byte, header http.Header) []byte {
 	lease, serializer := decode(body, header)
 	most := int32(LeaseDuration.Seconds())
@@ -237,7 +238,7 @@ func shorten(body []byte, header http.Header) []byte {
 	return short
 }
 
-// echo is the response of an API server that has stored what the request says.
+// echo is the response of an API server that has stored the request's body.
 func echo(request *http.Request, body []byte) *http.Response {
 	return &http.Response{
 		Status: http.StatusText(http.StatusOK), StatusCode: http.StatusOK,

@@ -16,9 +16,9 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// Release gives up a Lease that this program's predecessor in the same pod holds, and tells whether there was one. A container is only
-// started when the one before it has ended, so nobody has to wait until the Lease expires. It is for the start, before the
-// election. That somebody else was quicker is no error.
+// Release releases a Lease that this container's predecessor in the same pod holds, and reports whether there was
+// one. The kubelet starts a container only after the previous one has exited, so there is no need to wait for the
+// Lease to expire. Call it at startup, before the election. A conflict with another candidate is no error.
 func Release(ctx context.Context, leases coordinationclient.LeaseInterface, name, pod string, clock clock.PassiveClock) (released bool, err error) {
 	if pod == "" {
 		return false, nil
@@ -33,7 +33,7 @@ func Release(ctx context.Context, leases coordinationclient.LeaseInterface, name
 	if lease.Labels[v1alpha1.LeaderPodLabel] != pod || ptr.Deref(lease.Spec.HolderIdentity, "") == "" {
 		return false, nil
 	}
-	// As client-go's elector does it when it ends.
+	// What client-go's elector writes when it releases.
 	now := metav1.NewMicroTime(clock.Now())
 	lease.Spec = coordinationv1.LeaseSpec{
 		LeaseTransitions:     lease.Spec.LeaseTransitions,

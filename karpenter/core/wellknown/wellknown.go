@@ -14,7 +14,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// Labels that every instance type and every node of ours has, so that a NodePool can ask for sizes with Gt and Lt.
+// Labels of every instance type and node of this provider, so that a NodePool can select sizes with Gt and Lt.
 const (
 	// InstanceCPULabel is the number of cores, rounded down.
 	InstanceCPULabel = v1alpha1.Group + "/instance-cpu"
@@ -22,10 +22,10 @@ const (
 	InstanceMemoryLabel = v1alpha1.Group + "/instance-memory"
 )
 
-// Karpenter core reads its sets without a lock, so init extends them before anything runs, and nothing else does.
+// Karpenter core reads its sets without a lock, so only init extends them, before any controller runs.
 func init() {
 	karpv1.WellKnownLabels.Insert(InstanceCPULabel, InstanceMemoryLabel)
-	// Cluster API puts this taint on a node until it has synced the labels. Without this, Karpenter takes the node for
-	// unschedulable and launches another one.
+	// Cluster API sets this taint on a node until it has synced the labels. Without this entry, Karpenter treats the
+	// node as unschedulable and launches another one.
 	scheduling.KnownEphemeralTaints = append(scheduling.KnownEphemeralTaints, clusterv1.NodeUninitializedTaint)
 }
