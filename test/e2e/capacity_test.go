@@ -47,7 +47,7 @@ func TestCapacity(t *testing.T) {
 		g.Expect(nodes).To(HaveLen(1))
 		g.Expect(nodes[0].Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"))
 		g.Eventually(c.eventsOn).WithContext(t.Context()).WithArguments("NodeClaim", "InsufficientCapacity").WithTimeout(soon).WithPolling(interval).Should(
-			HaveEach(ContainSubstring("spot c2-small in zone a can't be had: InsufficientInstanceCapacity")))
+			HaveEach(ContainSubstring("no capacity for spot c2-small in zone a: InsufficientInstanceCapacity")))
 		g.Expect(c.eventsOn(t.Context(), "NodeClaim", "InsufficientCapacity")).To(HaveLen(1), "an offering that has failed isn't asked for again")
 	})
 

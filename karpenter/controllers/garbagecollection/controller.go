@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package garbagecollection removes what a NodeClaim has left in the management cluster: Machines whose NodeClaim is gone, and
-// infrastructure machines and bootstrap configs whose Machine never came. Karpenter never asks for their deletion, because a
-// NodeClaim that goes before it has a provider ID goes without it.
+// Package garbagecollection deletes what a NodeClaim has left in the management cluster: Machines whose NodeClaim is
+// gone, and infrastructure machines and bootstrap configs whose Machine was never created. Karpenter doesn't delete
+// those itself: a NodeClaim that has no provider ID yet is removed without a call of the cloud provider.
 //
-// A sweep lists every kind of children past the caches, so it comes when something may have been left: when a NodeClaim or a Machine has gone, when a
-// Machine has come, and when the program starts.
+// A collection lists every kind of infrastructure and bootstrap object from the API server, so it runs only when
+// something may have been left: after a NodeClaim or a Machine is deleted, after a Machine is created, and at
+// startup.
 package garbagecollection
 
 import (
@@ -47,32 +48,34 @@ import (
 )
 
 const (
-	// DefaultDelay is between something that may have left an orphan and the sweep for it: what goes together is swept together.
+	// DefaultDelay is between an event that may have left objects behind and the collection for it, so that one
+	// collection handles many events.
 	DefaultDelay = 30 * time.Second
-	// Interval between two sweeps while nothing goes. It is for what nobody saw going.
+	// Interval between two collections without events. It covers missed events.
 	Interval = 10 * time.Minute
-	// GracePeriod is how long an object has to look orphaned before it is removed.
+	// GracePeriod is how long an object has to be unowned before it is deleted.
 	GracePeriod = time.Minute
-	// pageSize bounds what one list of children holds in memory.
+	// pageSize bounds how many objects one list holds in memory.
 	pageSize = 500
 )
 
-var reaped = prometheus.NewCounterVec(prometheus.CounterOpts{
+var collected = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Namespace: "karpenter",
 	Subsystem: "clusterapi",
 	Name:      "orphans_reaped_total",
 	Help:      "Objects in the management cluster that were removed because their NodeClaim is gone. Labeled by kind.",
 }, []string{"kind"})
 
-func init() { crmetrics.Registry.MustRegister(reaped) }
+func init() { crmetrics.Registry.MustRegister(collected) }
 
-// Config of the sweep.
+// Config of the controller.
 type Config struct {
-	// Guest reads NodeClaims from the cache: one that is there is proof enough.
+	// Guest reads NodeClaims from the cache: a NodeClaim that is cached exists.
 	Guest client.Reader
-	// GuestLive reads NodeClaims past the cache: only an answer of the API server proves that one is gone.
+	// GuestLive reads NodeClaims from the API server: only its answer proves that a NodeClaim is gone.
 	GuestLive client.Reader
-	// ManagementLive reads children past the cache, which doesn't hold them all.
+	// ManagementLive reads infrastructure and bootstrap objects from the API server. The cache doesn't hold all of
+	// them.
 	ManagementLive client.Reader
 	// ManagementCache is watched for Machines.
 	ManagementCache cache.Cache
@@ -82,14 +85,14 @@ type Config struct {
 	Delay time.Duration
 }
 
-// Controller sweeps.
+// Controller deletes objects whose NodeClaim is gone.
 type Controller struct {
 	Config
-	// suspects are what looked orphaned, and since when.
+	// suspects holds since when each object has been unowned.
 	suspects map[types.UID]time.Time
 }
 
-// New returns the sweep.
+// New returns the controller.
 func New(config Config) *Controller {
 	config.Delay = cmp.Or(config.Delay, DefaultDelay)
 	return &Controller{Config: config, suspects: map[types.UID]time.Time{}}
@@ -98,7 +101,7 @@ func New(config Config) *Controller {
 // Name of the controller.
 func (c *Controller) Name() string { return "machine.garbagecollection" }
 
-// Register adds the sweep to the manager.
+// Register adds the controller to the manager.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named(c.Name()).
@@ -112,7 +115,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 			},
 		})).
 		WatchesRawSource(source.Kind(c.ManagementCache, &clusterv1.Machine{}, handler.TypedFuncs[*clusterv1.Machine, reconcile.Request]{
-			// One may come after its NodeClaim has gone, and another may have been meant to come.
+			// A Machine may be created after its NodeClaim is gone, or instead of another one.
 			CreateFunc: func(_ context.Context, _ event.TypedCreateEvent[*clusterv1.Machine], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 				c.soon(queue)
 			},
@@ -126,19 +129,19 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Complete(singleton.AsReconciler(c))
 }
 
-// soon makes the next sweep come after the delay, if it isn't to come earlier.
+// soon schedules the next collection after the delay, unless one is due earlier.
 func (c *Controller) soon(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 	queue.AddAfter(reconcile.Request{}, c.Delay)
 }
 
-// replaced hears of an object that has gone and come again while the connection was lost.
+// replaced handles an object that was deleted and created again while the watch was disconnected.
 func (c *Controller) replaced(before, after client.Object, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 	if before.GetUID() != after.GetUID() {
 		c.soon(queue)
 	}
 }
 
-// Reconcile sweeps once. One object that can't be judged or removed doesn't keep the others.
+// Reconcile runs one collection. It continues after an object that it can't check or delete.
 func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
 	paused, err := c.Machines.Paused(ctx)
@@ -146,7 +149,7 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 		return reconciler.Result{}, err
 	}
 	if paused {
-		// What is there now may be half of what is being moved.
+		// Objects may be half moved to another management cluster.
 		c.suspects = map[types.UID]time.Time{}
 		return reconciler.Result{RequeueAfter: c.Delay}, nil
 	}
@@ -154,17 +157,17 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	if err != nil {
 		return reconciler.Result{}, err
 	}
-	sweep := &sweep{Controller: c, nodeClaims: map[string]types.UID{}, suspects: map[types.UID]time.Time{}}
-	err = errors.Join(sweep.machines(ctx, machines), sweep.children(ctx, machines))
-	// What couldn't be judged this time has to look orphaned for the whole grace period again.
-	c.suspects = sweep.suspects
+	pass := &collection{Controller: c, nodeClaims: map[string]types.UID{}, suspects: map[types.UID]time.Time{}}
+	err = errors.Join(pass.machines(ctx, machines), pass.objects(ctx, machines))
+	// An object that couldn't be checked starts its grace period again.
+	c.suspects = pass.suspects
 	if err != nil {
 		return reconciler.Result{}, err
 	}
 	return reconciler.Result{RequeueAfter: c.next()}, nil
 }
 
-// next is after how long to sweep again if nothing goes until then: as soon as a suspect's grace period is over.
+// next is the interval to the next collection without events: until the first suspect's grace period ends.
 func (c *Controller) next() time.Duration {
 	next := Interval
 	for _, since := range c.suspects {
@@ -173,65 +176,65 @@ func (c *Controller) next() time.Duration {
 	return next
 }
 
-// sweep is one pass. It asks the guest's API server only about NodeClaims that the cache doesn't have, and once each.
-type sweep struct {
+// collection is one pass. It asks the guest's API server only about NodeClaims that the cache lacks, and once each.
+type collection struct {
 	*Controller
-	// nodeClaims by name: the UID of the one that there is, "" for none.
+	// nodeClaims holds the UID of each NodeClaim by name, "" if it doesn't exist.
 	nodeClaims map[string]types.UID
 	suspects   map[types.UID]time.Time
 }
 
-func (s *sweep) machines(ctx context.Context, machines []clusterv1.Machine) error {
+func (p *collection) machines(ctx context.Context, machines []clusterv1.Machine) error {
 	var errs []error
 	for i := range machines {
 		m := &machines[i]
 		if m.DeletionTimestamp != nil {
 			continue
 		}
-		errs = append(errs, s.judge(ctx, "Machine", m, func() (bool, error) { return s.nodeClaimGone(ctx, m) }))
+		errs = append(errs, p.collect(ctx, "Machine", m, func() (bool, error) { return p.nodeClaimGone(ctx, m) }))
 	}
 	return errors.Join(errs...)
 }
 
-func (s *sweep) children(ctx context.Context, machines []clusterv1.Machine) error {
-	if s.Machines.ChildKinds == nil {
+func (p *collection) objects(ctx context.Context, machines []clusterv1.Machine) error {
+	if p.Machines.ChildKinds == nil {
 		return nil
 	}
-	referred := map[childKey]bool{}
+	referred := map[objectRef]bool{}
 	for i := range machines {
-		for _, key := range childrenOf(&machines[i]) {
+		for _, key := range refsOf(&machines[i]) {
 			referred[key] = true
 		}
 	}
 	var errs []error
-	for _, kind := range s.Machines.ChildKinds(ctx) {
-		errs = append(errs, s.childrenOfKind(ctx, kind, referred))
+	for _, kind := range p.Machines.ChildKinds(ctx) {
+		errs = append(errs, p.objectsOfKind(ctx, kind, referred))
 	}
 	return errors.Join(errs...)
 }
 
-// childKey is what a Machine refers to a child by, and whose that is.
-type childKey struct {
+// objectRef is the kind, name and owner by which a Machine refers to an infrastructure or bootstrap object.
+type objectRef struct {
 	schema.GroupKind
 	name, nodeClaimUID string
 }
 
-func childrenOf(m *clusterv1.Machine) []childKey {
+func refsOf(m *clusterv1.Machine) []objectRef {
 	uid := m.Labels[v1alpha1.NodeClaimUIDLabel]
-	return []childKey{
+	return []objectRef{
 		{m.Spec.InfrastructureRef.GroupKind(), m.Spec.InfrastructureRef.Name, uid},
 		{m.Spec.Bootstrap.ConfigRef.GroupKind(), m.Spec.Bootstrap.ConfigRef.Name, uid},
 	}
 }
 
-func (s *sweep) childrenOfKind(ctx context.Context, kind schema.GroupVersionKind, referred map[childKey]bool) error {
+func (p *collection) objectsOfKind(ctx context.Context, kind schema.GroupVersionKind, referred map[objectRef]bool) error {
 	var errs []error
 	for token := ""; ; {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-		err := s.ManagementLive.List(ctx, list,
-			client.InNamespace(s.Machines.Namespace),
-			client.MatchingLabels{clusterv1.ClusterNameLabel: s.Machines.ClusterName},
+		err := p.ManagementLive.List(ctx, list,
+			client.InNamespace(p.Machines.Namespace),
+			client.MatchingLabels{clusterv1.ClusterNameLabel: p.Machines.ClusterName},
 			client.HasLabels{v1alpha1.NodeClaimUIDLabel},
 			client.Limit(pageSize), client.Continue(token))
 		switch {
@@ -241,13 +244,13 @@ func (s *sweep) childrenOfKind(ctx context.Context, kind schema.GroupVersionKind
 			return errors.Join(append(errs, fmt.Errorf("listing %s: %w", kind.Kind, err))...)
 		}
 		for i := range list.Items {
-			child := &list.Items[i]
-			key := childKey{kind.GroupKind(), child.Name, child.Labels[v1alpha1.NodeClaimUIDLabel]}
-			if child.DeletionTimestamp != nil || referred[key] {
+			object := &list.Items[i]
+			key := objectRef{kind.GroupKind(), object.Name, object.Labels[v1alpha1.NodeClaimUIDLabel]}
+			if object.DeletionTimestamp != nil || referred[key] {
 				continue
 			}
-			child.SetGroupVersionKind(kind)
-			errs = append(errs, s.judge(ctx, kind.Kind, child, func() (bool, error) { return s.abandoned(ctx, key, child) }))
+			object.SetGroupVersionKind(kind)
+			errs = append(errs, p.collect(ctx, kind.Kind, object, func() (bool, error) { return p.abandoned(ctx, key, object) }))
 		}
 		if token = list.Continue; token == "" {
 			return errors.Join(errs...)
@@ -255,61 +258,62 @@ func (s *sweep) childrenOfKind(ctx context.Context, kind schema.GroupVersionKind
 	}
 }
 
-// judge removes an object that has been orphaned for the grace period.
-func (s *sweep) judge(ctx context.Context, kind string, object client.Object, orphaned func() (bool, error)) error {
-	if !s.Machines.Owns(object) {
+// collect deletes an object that has been unowned for the grace period.
+func (p *collection) collect(ctx context.Context, kind string, object client.Object, unowned func() (bool, error)) error {
+	if !p.Machines.Owns(object) {
 		return nil
 	}
-	yes, err := orphaned()
+	yes, err := unowned()
 	if err != nil {
 		return err
 	}
 	if !yes {
 		return nil
 	}
-	now := s.Clock.Now()
-	since, suspected := s.Controller.suspects[object.GetUID()]
+	now := p.Clock.Now()
+	since, suspected := p.Controller.suspects[object.GetUID()]
 	if !suspected {
 		since = now
 	}
-	s.suspects[object.GetUID()] = since
+	p.suspects[object.GetUID()] = since
 	if now.Sub(since) < GracePeriod {
 		return nil
 	}
-	if err := s.Machines.Reap(ctx, object); err != nil {
+	if err := p.Machines.Reap(ctx, object); err != nil {
 		return err
 	}
-	delete(s.suspects, object.GetUID())
-	reaped.WithLabelValues(kind).Inc()
-	log.FromContext(ctx).Info("removed object whose NodeClaim is gone", "kind", kind, "object", klog.KObj(object),
+	delete(p.suspects, object.GetUID())
+	collected.WithLabelValues(kind).Inc()
+	log.FromContext(ctx).Info("deleted an object whose NodeClaim is gone", "kind", kind, "object", klog.KObj(object),
 		"nodePool", object.GetLabels()[karpv1.NodePoolLabelKey], "instanceType", object.GetLabels()[corev1.LabelInstanceTypeStable])
 	return nil
 }
 
-// nodeClaimGone tells whether the NodeClaim that an object was made for is gone, or replaced by another of its name.
-func (s *sweep) nodeClaimGone(ctx context.Context, object client.Object) (bool, error) {
+// nodeClaimGone reports whether the NodeClaim that an object was made for is gone, or replaced by another of its
+// name.
+func (p *collection) nodeClaimGone(ctx context.Context, object client.Object) (bool, error) {
 	name, wanted := object.GetName(), object.GetLabels()[v1alpha1.NodeClaimUIDLabel]
 	cached := &karpv1.NodeClaim{}
-	if err := s.Guest.Get(ctx, types.NamespacedName{Name: name}, cached, client.UnsafeDisableDeepCopy); err == nil && string(cached.UID) == wanted {
+	if err := p.Guest.Get(ctx, types.NamespacedName{Name: name}, cached, client.UnsafeDisableDeepCopy); err == nil && string(cached.UID) == wanted {
 		return false, nil
 	}
-	uid, known := s.nodeClaims[name]
+	uid, known := p.nodeClaims[name]
 	if !known {
 		nodeClaim := &karpv1.NodeClaim{}
-		err := s.GuestLive.Get(ctx, types.NamespacedName{Name: name}, nodeClaim)
+		err := p.GuestLive.Get(ctx, types.NamespacedName{Name: name}, nodeClaim)
 		if err != nil && !saysGone(err, name) {
 			return false, fmt.Errorf("reading NodeClaim %s: %w", name, err)
 		}
 		if err == nil {
 			uid = nodeClaim.UID
 		}
-		s.nodeClaims[name] = uid
+		p.nodeClaims[name] = uid
 	}
 	return string(uid) != wanted, nil
 }
 
-// saysGone tells "there is no such object" from "there is no such resource", which an API server says while its CRDs are
-// missing or not served yet.
+// saysGone distinguishes "no such object" from "no such resource". An API server returns the latter while its CRDs
+// are missing or not yet served.
 func saysGone(err error, name string) bool {
 	var status apierrors.APIStatus
 	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
@@ -319,16 +323,16 @@ func saysGone(err error, name string) bool {
 	return details != nil && details.Name == name && len(details.Causes) == 0
 }
 
-// abandoned tells whether a child belongs to no Machine and never will: its NodeClaim is gone and there is no Machine, or the
-// Machine that there is refers to another child.
-func (s *sweep) abandoned(ctx context.Context, key childKey, child client.Object) (bool, error) {
+// abandoned reports whether an infrastructure or bootstrap object has no Machine and never will: its NodeClaim is
+// gone and there is no Machine, or the Machine refers to another object.
+func (p *collection) abandoned(ctx context.Context, key objectRef, object client.Object) (bool, error) {
 	m := &clusterv1.Machine{}
-	err := s.ManagementLive.Get(ctx, client.ObjectKeyFromObject(child), m)
+	err := p.ManagementLive.Get(ctx, client.ObjectKeyFromObject(object), m)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("reading Machine %s: %w", klog.KObj(child), err)
+		return false, fmt.Errorf("reading Machine %s: %w", klog.KObj(object), err)
 	}
 	if err != nil || m.Labels[v1alpha1.NodeClaimUIDLabel] != key.nodeClaimUID {
-		return s.nodeClaimGone(ctx, child)
+		return p.nodeClaimGone(ctx, object)
 	}
-	return !slices.Contains(childrenOf(m), key), nil
+	return !slices.Contains(refsOf(m), key), nil
 }

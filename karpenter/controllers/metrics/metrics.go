@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics serves gauges of Machines, their prices and unavailable offerings. It counts when it is scraped, from
-// memory, so that nothing is ever stale or left over.
+// Package metrics serves gauges of Machines, their prices and unavailable offerings. It computes them from memory at
+// scrape time, so no series is stale.
 package metrics
 
 import (
@@ -47,7 +47,7 @@ var (
 		"instance_type", metrics.ZoneLabel, metrics.CapacityTypeLabel)
 )
 
-// Config says where to look.
+// Config of the collector.
 type Config struct {
 	Machines    *machine.Provider
 	Unavailable *offering.Unavailable
@@ -63,7 +63,7 @@ var (
 	_ manager.Runnable     = (*Collector)(nil)
 )
 
-// New returns a collector that is registered while it runs.
+// New returns a collector. Start registers it.
 func New(config Config) *Collector {
 	if config.Registry == nil {
 		config.Registry = crmetrics.Registry
@@ -74,7 +74,8 @@ func New(config Config) *Collector {
 // Register adds the collector to the manager.
 func (c *Collector) Register(_ context.Context, m manager.Manager) error { return m.Add(c) }
 
-// Start serves the metrics until ctx ends. It runs where Karpenter is active only: two replicas would count everything twice.
+// Start serves the metrics until ctx ends. Only the active replica runs it: two replicas would count every machine
+// twice.
 func (c *Collector) Start(ctx context.Context) error {
 	if err := c.Registry.Register(c); err != nil {
 		return err
@@ -102,7 +103,7 @@ func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 	}
 	list, err := c.Machines.List(context.Background())
 	if err != nil {
-		// One scrape goes without; failing it would take every other metric along.
+		// Log only: an error would fail the whole scrape.
 		log.Log.V(1).Info("counting machines", "error", err.Error())
 		return
 	}
@@ -123,7 +124,7 @@ func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 	}
 }
 
-// of is a NodePool and a phase or capacity type.
+// of is a NodePool with a phase or capacity type.
 type of struct{ nodePool, value string }
 
 type pool struct{ all, unhealthy int }

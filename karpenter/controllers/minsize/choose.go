@@ -13,17 +13,17 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// mark says who keeps Karpenter from disrupting a node.
+// mark is who keeps Karpenter from disrupting a node.
 type mark int
 
 const (
-	// unmarked: nobody.
+	// unmarked: no one does.
 	unmarked mark = iota
 	// ours: this package does.
 	ours
-	// damaged: this package did, and somebody has changed one of the two annotations since.
+	// damaged: this package did, and one of its two annotations has been changed since.
 	damaged
-	// foreign: somebody else does, which is theirs to end.
+	// foreign: a user or another controller does. This package leaves the annotation alone.
 	foreign
 )
 
@@ -49,18 +49,18 @@ type member struct {
 	// nodeClaim is the NodeClaim's name, and created when that was created.
 	nodeClaim string
 	created   time.Time
-	// leaving: it is being removed, or Karpenter has decided to.
+	// leaving: the node is being removed, or Karpenter has decided to remove it.
 	leaving bool
-	// drifted: it is to be replaced.
+	// drifted: Karpenter will replace the node.
 	drifted bool
 	mark    mark
 }
 
-// choose says which of a source's nodes are to be marked, and which aren't to be any more, so that minimum of them stay: the oldest ones that
-// neither leave nor are to be replaced. One that somebody else holds stays anyway, and counts.
+// choose returns which of a source's nodes to mark and which to unmark, so that minimum of them stay: the oldest ones
+// that are neither leaving nor drifted. A node with a foreign mark stays anyway and counts.
 //
-// Nothing is released while a mark lacks, so that a node is only let go once Karpenter can see that others are kept in its place; nor while
-// it isn't known whether the minimum is higher.
+// choose unmarks nothing while a mark is missing: Karpenter must see the replacement's mark first. It also unmarks
+// nothing while the minimum is unknown.
 func choose(members []member, minimum int, known bool) (keep, release []member) {
 	var candidates []member
 	for _, m := range members {

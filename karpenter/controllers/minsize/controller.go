@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package minsize keeps the number of machines of a shape source from falling below the source's minimum for the sake of cost. The minimum
-// is the Cluster Autoscaler's: nothing is launched because of it, nodes are still replaced when they drift, and what removes nodes by force does so.
+// Package minsize keeps Karpenter's consolidation from taking a shape source below its minimum size. The minimum has
+// the Cluster Autoscaler's meaning: it launches nothing, drifted nodes are still replaced, and forced removals still
+// go ahead.
 //
-// Karpenter knows no such thing, but it leaves a node alone that has its annotation karpenter.sh/do-not-disrupt. So as many nodes as the minimum
-// says have it, together with one of ours that tells it from what people set. Both are on the node itself, so that they also hold while no
-// Karpenter runs, and when another one takes over.
+// Karpenter has no such limit, but it doesn't disrupt a node with the annotation karpenter.sh/do-not-disrupt. The
+// controller sets it on as many nodes as the minimum says, with a second annotation that tells it from a user's. Both
+// are on the Node, so they hold while no Karpenter runs and after a failover.
 package minsize
 
 import (
@@ -42,13 +43,14 @@ import (
 )
 
 const (
-	// afterConflict is how long the cache gets to see the change that a write has met. Not every change of a Node is an event here.
+	// afterConflict is the requeue interval after a conflict, so that the cache can catch up. Not every change of a
+	// Node triggers a reconcile here.
 	afterConflict = 100 * time.Millisecond
-	// suspendedInterval is after how long to look again while nothing may be decided: only time tells when that ends.
+	// suspendedInterval is the requeue interval while suspended. No event marks the end of a suspension.
 	suspendedInterval = 5 * time.Second
 )
 
-// everything is the one request: a node that goes concerns all others of its source.
+// everything is the only request: removing a node affects all others of its source.
 var everything = reconcile.Request{}
 
 // Config of the controller.
@@ -57,19 +59,19 @@ type Config struct {
 	Guest client.Client
 	// ManagementCache is watched for Machines.
 	ManagementCache cache.Cache
-	// Machines tell which source a node was made from.
+	// Machines returns the source that a node was made from.
 	Machines *machine.Provider
-	// InstanceTypes hold the shapes with their minimums.
+	// InstanceTypes returns the shapes and their minimums.
 	InstanceTypes *instancetype.Provider
-	// Suspended tells that nothing may be decided, because another process may by now.
+	// Suspended reports whether nothing may act, because another process may hold the Lease.
 	Suspended func() bool
 }
 
-// Controller marks the nodes that stay. There is one request at a time.
+// Controller marks the nodes that stay. It handles one request at a time.
 type Controller struct {
 	Config
-	// written are the resource versions that Nodes had before they were written, by name. While the cache shows one, it hasn't seen what was
-	// written, and a node that was just released would be taken for one that is kept.
+	// written holds the resource version that each Node had before the controller wrote it, by name. While the cache
+	// returns that version, it lacks the write, and a node that was just unmarked would count as marked.
 	written map[string]string
 }
 
@@ -79,7 +81,8 @@ func New(config Config) *Controller { return &Controller{Config: config, written
 // Name of the controller.
 func (c *Controller) Name() string { return "node.minsize" }
 
-// Reconcile marks as many nodes of each source as its minimum says, and later, once those marks have been read back, takes the others' away.
+// Reconcile marks as many nodes of each source as its minimum says. Once the cache has those marks, it unmarks the
+// others.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
 	if c.Suspended() {
@@ -111,7 +114,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(members)) {
 		if slices.ContainsFunc(members[name], c.isUnseen) {
-			// Seeing it is an event.
+			// The cache's update triggers a reconcile.
 			continue
 		}
 		minimum, known := minimums.of(name)
@@ -131,8 +134,8 @@ func (c *Controller) isUnseen(m member) bool {
 	return unseen
 }
 
-// members are the nodes of each source, as far as Karpenter has registered them: it takes nothing from a Node before that. A NodeClaim whose
-// source isn't known is nobody's.
+// members returns the registered nodes of each source: Karpenter disrupts no node before it is registered. NodeClaims
+// whose source is unknown are left out.
 func (c *Controller) members(ctx context.Context, nodes map[string]*corev1.Node) (map[string][]member, error) {
 	machines, err := c.Machines.List(ctx)
 	if err != nil {
@@ -185,7 +188,7 @@ func (c *Controller) keep(ctx context.Context, m member, source string) error {
 	return nil
 }
 
-// release takes a node's mark away. Whatever else somebody has made of do-not-disrupt stays.
+// release removes a node's mark. It keeps a do-not-disrupt value that a user has set.
 func (c *Controller) release(ctx context.Context, m member, source string) error {
 	node := m.node.DeepCopy()
 	delete(node.Annotations, v1alpha1.KeptForMinimumAnnotation)
@@ -202,7 +205,8 @@ func (c *Controller) release(ctx context.Context, m member, source string) error
 	return nil
 }
 
-// write stores a node's annotations, if it is still there. The lock keeps it from taking over what a person sets at the same time.
+// write updates a node's annotations if the node still exists. The optimistic lock keeps it from overwriting a user's
+// concurrent change.
 func (c *Controller) write(ctx context.Context, stored, node *corev1.Node) (written bool, err error) {
 	before := stored.ResourceVersion
 	if err := c.Guest.Patch(ctx, node, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})); err != nil {
@@ -215,7 +219,7 @@ func (c *Controller) write(ctx context.Context, stored, node *corev1.Node) (writ
 	return true, nil
 }
 
-// again is when to look again after some of the writes have failed. That somebody else has changed a node meanwhile isn't an error.
+// again returns the requeue interval after failed writes. A conflict isn't an error.
 func again(errs []error) (reconcile.Result, error) {
 	result := reconcile.Result{}
 	errs = slices.DeleteFunc(errs, func(err error) bool {
@@ -246,7 +250,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 			after, okAfter := e.ObjectNew.(*corev1.Node)
 			return okBefore && okAfter && nodeStateOf(before) != nodeStateOf(after)
 		}})).
-		// What they select is told by the instance type provider.
+		// The instance type provider reports what they select.
 		Watches(&v1alpha1.ClusterAPINodeClass{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }})).
 		WatchesRawSource(source.Func(c.watchShapes)).
 		WatchesRawSource(source.Kind(c.ManagementCache, &clusterv1.Machine{},
@@ -264,12 +268,12 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 // watchShapes reconciles when a source's minimum may have changed.
 func (c *Controller) watchShapes(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	c.InstanceTypes.OnChange(func() { queue.Add(everything) })
-	// They may have been resolved before.
+	// The shapes may have been resolved before this subscription.
 	queue.Add(everything)
 	return nil
 }
 
-// claimState is what matters of a NodeClaim.
+// claimState holds the fields of a NodeClaim that affect the choice.
 type claimState struct {
 	uid                          types.UID
 	node, providerID             string
@@ -277,7 +281,7 @@ type claimState struct {
 }
 
 func claimStateOf(nodeClaim *karpv1.NodeClaim) claimState {
-	// StatusConditions would write the conditions that lack into the object, which is shared.
+	// StatusConditions would add missing conditions to the object, which is shared with the cache.
 	isTrue := func(condition string) bool {
 		for i := range nodeClaim.Status.Conditions {
 			if nodeClaim.Status.Conditions[i].Type == condition {
@@ -292,12 +296,12 @@ func claimStateOf(nodeClaim *karpv1.NodeClaim) claimState {
 		providerID: nodeClaim.Status.ProviderID,
 		registered: isTrue(karpv1.ConditionTypeRegistered),
 		drifted:    isTrue(karpv1.ConditionTypeDrifted),
-		// Karpenter takes the second back, and the taint of the node, when it can't bring about the replacement that it waits for.
+		// Karpenter clears the second, and the node's taint, if it can't launch the replacement.
 		leaving: nodeClaim.DeletionTimestamp != nil || isTrue(karpv1.ConditionTypeDisruptionReason),
 	}
 }
 
-// nodeState is what matters of a Node.
+// nodeState holds the fields of a Node that affect the choice.
 type nodeState struct {
 	providerID                string
 	registered, leaving, kept bool
@@ -308,7 +312,7 @@ func nodeStateOf(node *corev1.Node) nodeState {
 	return nodeState{
 		providerID: node.Spec.ProviderID,
 		registered: node.Labels[karpv1.NodeRegisteredLabelKey] == "true",
-		// The taint comes first. A mark that was decided on before it came conflicts with it.
+		// The taint is written first. A mark decided on before that conflicts with it.
 		leaving:      node.DeletionTimestamp != nil || slices.ContainsFunc(node.Spec.Taints, isDisrupted),
 		kept:         isKept(*node),
 		keptFor:      node.Annotations[v1alpha1.KeptForMinimumAnnotation],

@@ -13,16 +13,17 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 )
 
-// minimums are how many machines of each source stay. Several node classes may select one source; it has one minimum all the same.
+// minimums holds the minimum size of each source. Several node classes may select one source, which still has one
+// minimum.
 type minimums struct {
 	sizes map[string]int
 	// snapshots of the node classes that have been read.
 	snapshots []*instancetype.Snapshot
-	// complete: that is all of them.
+	// complete: snapshots has every node class.
 	complete bool
 }
 
-// minimums reads what the node classes select now.
+// minimums reads the minimums from the node classes' current selections.
 func (c *Controller) minimums(ctx context.Context) (minimums, error) {
 	nodeClasses := &v1alpha1.ClusterAPINodeClassList{}
 	if err := c.Guest.List(ctx, nodeClasses, client.UnsafeDisableDeepCopy); err != nil {
@@ -40,7 +41,8 @@ func (c *Controller) minimums(ctx context.Context) (minimums, error) {
 		}
 		found.snapshots = append(found.snapshots, snapshot)
 		for sh := range snapshot.Shapes() {
-			// Read at different times they may differ. Too much is put right when the other node class is read.
+			// Snapshots of different age may differ. A minimum that is too high is corrected when the other node
+			// class is resolved.
 			if size := sh.Minimum(); size > 0 {
 				found.sizes[sh.Source.Annotation()] = max(found.sizes[sh.Source.Annotation()], size)
 			}
@@ -49,9 +51,9 @@ func (c *Controller) minimums(ctx context.Context) (minimums, error) {
 	return found, nil
 }
 
-// of is how many machines of a source stay. A source that can't be read or used by now still has the minimum that it had. Where none of the node
-// classes has the source, it is unknown whether there is a minimum as long as one of them hasn't been read since the start, or can't tell
-// whether the source has gone.
+// of returns a source's minimum size. A source that has become unreadable or unusable keeps its last minimum. If no
+// node class has the source, its minimum is unknown until all of them have been resolved and each can confirm that
+// the source is gone.
 func (m minimums) of(source string) (size int, known bool) {
 	known = m.complete
 	for _, snapshot := range m.snapshots {

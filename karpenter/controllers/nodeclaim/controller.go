@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeclaim writes the fate of a Machine into its NodeClaim: its provider ID, that its infrastructure is exhausted or
-// has failed, that somebody is deleting it, that it is gone. Karpenter core does the rest.
+// Package nodeclaim reports the state of a Machine in its NodeClaim: its provider ID, insufficient capacity, failure,
+// deletion by a user, and that the Machine is gone. Karpenter core does the rest.
 package nodeclaim
 
 import (
@@ -45,10 +45,10 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
-// concurrency is bounded by what the guest's API server bears; a reconcile mostly reads memory.
+// concurrency is limited by the load on the guest's API server. A reconcile mostly reads memory.
 const concurrency = 100
 
-// suspendedInterval is between two looks at whether the management cluster answers again. Only an outage makes anything look.
+// suspendedInterval is the requeue interval while the management cluster doesn't answer.
 const suspendedInterval = 5 * time.Second
 
 // Config of the controller.
@@ -59,17 +59,18 @@ type Config struct {
 	ManagementCache cache.Cache
 	CloudProvider   karpcloudprovider.CloudProvider
 	Machines        *machine.Provider
-	// Infrastructure reads infrastructure machines from a cache of their own; nil to go by the Machines alone.
+	// Infrastructure reads infrastructure machines from a cache of their own. If nil, only the Machine's conditions
+	// count.
 	Infrastructure Infrastructure
 	Unavailable    *offering.Unavailable
-	// Suspended tells that nothing may be decided, because the management cluster doesn't answer and its Machines may be others
-	// than they seem.
+	// Suspended reports whether nothing may act, because the management cluster doesn't answer and cached Machines
+	// may be out of date.
 	Suspended func() bool
 	Recorder  events.Recorder
 	Clock     clock.Clock
 }
 
-// Infrastructure reads objects of kinds that are known only at run time; *informer.Set does.
+// Infrastructure reads objects of kinds that are known only at run time. *informer.Set implements it.
 type Infrastructure interface {
 	Get(ctx context.Context, kind schema.GroupKind, name string) (*unstructured.Unstructured, error)
 	OnObject(f func(kind schema.GroupKind, object *unstructured.Unstructured))
@@ -85,16 +86,16 @@ type Controller struct {
 	steps     []step
 }
 
-// step looks at a NodeClaim that isn't being deleted and its Machine.
+// step handles one aspect of a NodeClaim that isn't being deleted, and of its Machine.
 type step interface {
 	reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error)
 }
 
 // outcome of a step.
 type outcome struct {
-	// done: the NodeClaim has been dealt with, and later steps have nothing to do.
+	// done: later steps are skipped.
 	done bool
-	// again is after how long to look again though nothing has changed; 0 for never.
+	// again is the requeue interval; 0 for none.
 	again time.Duration
 }
 
@@ -114,7 +115,7 @@ func New(config Config) *Controller {
 // Name of the controller.
 func (c *Controller) Name() string { return "nodeclaim.machine" }
 
-// Reconcile tells a NodeClaim what its Machine says.
+// Reconcile reports the Machine's state in its NodeClaim.
 func (c *Controller) Reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim) (reconcile.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
 	if c.Suspended() {
@@ -126,12 +127,12 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		return reconcile.Result{}, c.departure.reconcile(ctx, nodeClaim)
 	}
 	if !nodeClaim.StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue() {
-		// Until Karpenter has taken over what Create returned, it isn't ready to be told more.
+		// Karpenter hasn't stored what Create returned yet.
 		return reconcile.Result{}, nil
 	}
 	m, err := c.Machines.ForNodeClaim(ctx, nodeClaim.UID)
 	if errors.Is(err, machine.ErrNotFound) {
-		// Either the cache lags, or the Machine is gone for good, which Karpenter's garbage collection finds.
+		// Either the cache lags, or the Machine is gone and Karpenter's garbage collection deletes the NodeClaim.
 		c.repair.forget(ctx, nodeClaim)
 		return reconcile.Result{}, nil
 	}
@@ -172,8 +173,8 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// nodeClaimOf maps a Machine of ours to its NodeClaim, which has the same name, and to one of those whose repair it may have been in
-// the way of.
+// nodeClaimOf maps a Machine to its NodeClaim, which has the same name, and to one NodeClaim whose repair it may have
+// blocked.
 func (c *Controller) nodeClaimOf(ctx context.Context, m *clusterv1.Machine) []reconcile.Request {
 	if !c.Machines.Owns(m) {
 		return nil
@@ -187,13 +188,13 @@ func (c *Controller) nodeClaimOf(ctx context.Context, m *clusterv1.Machine) []re
 	return requests
 }
 
-// wakes lets the repair of one NodeClaim wake others.
+// wakes lets the repair of one NodeClaim enqueue others.
 func (c *Controller) wakes(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	c.repair.wakeBy(func(nodeClaim string) { queue.Add(request(nodeClaim)) })
 	return nil
 }
 
-// watchInfrastructure maps an infrastructure machine of ours to its NodeClaim: they have the same name.
+// watchInfrastructure maps an infrastructure machine to its NodeClaim. Both have the same name.
 func (c *Controller) watchInfrastructure(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	if c.Infrastructure != nil {
 		c.Infrastructure.OnObject(func(_ schema.GroupKind, object *unstructured.Unstructured) {
@@ -209,7 +210,7 @@ func request(name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
 }
 
-// matters leaves out what no step looks at.
+// matters filters out updates that no step reads.
 func matters(before, after *clusterv1.Machine) bool {
 	return before.Spec.ProviderID != after.Spec.ProviderID ||
 		(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
@@ -221,8 +222,8 @@ func sameWords(a, b metav1.Condition) bool {
 	return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// giveUp deletes a NodeClaim, so that Karpenter provides for its pods anew. It tells whether that was done: otherwise the NodeClaim
-// isn't what it was taken for any more, and is looked at again.
+// giveUp deletes a NodeClaim, so that Karpenter launches a replacement for its pods. It reports false if the
+// NodeClaim has changed since it was read; the caller requeues.
 func (c Config) giveUp(ctx context.Context, nodeClaim *karpv1.NodeClaim, reason string) (bool, error) {
 	err := c.Guest.Delete(ctx, nodeClaim, client.Preconditions{UID: &nodeClaim.UID, ResourceVersion: &nodeClaim.ResourceVersion})
 	switch {
@@ -239,7 +240,8 @@ func (c Config) giveUp(ctx context.Context, nodeClaim *karpv1.NodeClaim, reason 
 	return true, nil
 }
 
-// get reads an object of the guest from the cache, shared: never change it. One that isn't there leaves it empty.
+// get reads an object of the guest from the cache. The object is shared: don't modify it. A missing object stays
+// empty.
 func (c Config) get(ctx context.Context, name string, object client.Object) error {
 	return client.IgnoreNotFound(c.Guest.Get(ctx, types.NamespacedName{Name: name}, object, client.UnsafeDisableDeepCopy))
 }

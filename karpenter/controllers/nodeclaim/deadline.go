@@ -22,23 +22,25 @@ import (
 )
 
 const (
-	// prolongAfter leaves Karpenter's caches enough time to hear of it before it would give up.
+	// prolongAfter leaves Karpenter's caches time to see the extension before its own timeout.
 	prolongAfter = 10 * time.Minute
-	// lookAgain is for a cache that lags behind what the management cluster says.
-	lookAgain = 10 * time.Second
+	// requeueOnLag is the requeue interval while a cache lags behind the management cluster.
+	requeueOnLag = 10 * time.Second
 )
 
-// deadline makes Karpenter wait for a machine exactly as long as its node class says. Karpenter's own timeout is the same for
-// all, and counts from a time that it keeps in the NodeClaim's status: moved on, the NodeClaim lives longer; moved back, Karpenter
-// gives it up at once, by its own rules, and counts it for the NodePool's health. One write moves it, and none is needed for a
-// machine that comes within ten minutes. Where nobody could write for longer than that, deadlines.Extend keeps Karpenter from being the first.
+// deadline makes Karpenter wait for a machine as long as its node class says. Karpenter's own timeout is the same for
+// all NodeClaims, and counts from a time in the NodeClaim's status. Moving it forward extends the NodeClaim's life.
+// Moving it back makes Karpenter delete the NodeClaim by its own rules and count the failure for the NodePool's
+// health. It takes one write, and none for a machine that joins within ten minutes. After a longer outage,
+// deadlines.Extend keeps Karpenter from acting first.
 type deadline struct {
 	Config
-	// suspended is when the management cluster last didn't answer. Deadlines count anew from then: its controllers had no chance.
+	// suspended is when the management cluster last failed to answer. Deadlines restart from then: its controllers
+	// made no progress during the outage.
 	suspended atomic.Pointer[time.Time]
 }
 
-// stage is what a machine is in, and until when it may be.
+// stage is the launch stage of a machine and its deadline.
 type stage struct {
 	reason, missing string
 	limit           time.Duration
@@ -57,7 +59,7 @@ func (d *deadline) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m
 	s := d.stage(nodeClaim, nodeClass, m)
 	now := d.Clock.Now()
 	if registered.Reason == s.reason {
-		// Passed before: Karpenter is about to delete it.
+		// Already passed: Karpenter is about to delete it.
 		return outcome{done: true}, nil
 	}
 	if !now.Before(s.end) && !paused(m) {
@@ -75,12 +77,12 @@ func (d *deadline) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m
 		}
 		return outcome{again: again}, nil
 	}
-	log.FromContext(ctx).V(1).Info("prolonging Karpenter's timeout", "stage", s.reason, "deadline", s.end)
+	log.FromContext(ctx).V(1).Info("extending Karpenter's timeout", "stage", s.reason, "deadline", s.end)
 	_, err = deadlines.Restart(ctx, d.Guest, nodeClaim, now, registered.Reason, registered.Message)
 	return outcome{again: prolongAfter}, err
 }
 
-// suspend keeps Karpenter from giving up a machine that nobody can see: it may be there when the management cluster is back.
+// suspend keeps Karpenter from deleting a NodeClaim whose Machine can't be read: it may still join after the outage.
 func (d *deadline) suspend(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
 	registered := nodeClaim.StatusConditions().Get(karpv1.ConditionTypeRegistered)
 	launched := nodeClaim.StatusConditions().Get(karpv1.ConditionTypeLaunched)
@@ -95,9 +97,9 @@ func (d *deadline) suspend(ctx context.Context, nodeClaim *karpv1.NodeClaim) err
 	return err
 }
 
-// stage of a machine: first it has no provider ID, then no node. The time while Cluster API leaves it alone, or isn't there,
-// doesn't count. What a machine reaches once is progress: bootstrap data and a provider ID, after each of which the clock starts anew. Other conditions
-// and their reasons aren't: a provider that tries forever changes them forever.
+// stage returns a machine's stage: at first it has no provider ID, then no node. Time during which it is paused or
+// the management cluster is unreachable doesn't count. Only bootstrap data and a provider ID count as progress and
+// restart the clock. Other conditions and reasons don't: a provider that retries forever keeps changing them.
 func (d *deadline) stage(nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) stage {
 	limits := nodeClass.Spec.Deadlines
 	s := stage{reason: LaunchTimeoutReason, missing: "machine", limit: limits.LaunchOrDefault()}
@@ -105,7 +107,7 @@ func (d *deadline) stage(nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.Cluste
 	if ready := machine.Condition(m, clusterv1.MachineBootstrapConfigReadyCondition); ready.Status == metav1.ConditionTrue && start.Before(ready.LastTransitionTime.Time) {
 		start = ready.LastTransitionTime.Time
 		if latest := m.CreationTimestamp.Add(s.limit); latest.Before(start) {
-			// It isn't the first time that it is ready.
+			// The condition has been True before.
 			start = latest
 		}
 	}
@@ -130,23 +132,23 @@ func paused(m *clusterv1.Machine) bool {
 	return machine.Condition(m, clusterv1.PausedCondition).Status == metav1.ConditionTrue
 }
 
-// pass ends a stage that took too long. Before that the management cluster itself is asked, because a cache that lags, or that has
-// lost its connection, doesn't show what a machine has achieved.
+// pass times out a stage. It first reads the Machine from the API server: a lagging or disconnected cache may miss
+// its progress.
 func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached *clusterv1.Machine, s stage) (outcome, error) {
 	m := &clusterv1.Machine{}
 	err := d.Machines.Live.Get(ctx, client.ObjectKeyFromObject(cached), m)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && m.UID != cached.UID, err == nil && m.Spec.ProviderID != cached.Spec.ProviderID, err == nil && paused(m):
-		return outcome{again: lookAgain}, nil
+		return outcome{again: requeueOnLag}, nil
 	case err != nil:
-		// Nobody knows how far it is: it lives on.
-		return outcome{}, fmt.Errorf("asking for Machine %s before giving it up: %w", cached.Name, err)
+		// Its progress is unknown, so it is kept.
+		return outcome{}, fmt.Errorf("reading Machine %s before timing it out: %w", cached.Name, err)
 	}
 	key, last := offeringOf(m), lastCondition(m)
 	var until time.Time
 	blamed := s.reason == LaunchTimeoutReason && last.Type != clusterv1.MachineBootstrapConfigReadyCondition
 	if blamed {
-		// Marked first: the pods must not be given the same offering again.
+		// Mark it first: the replacement must not get the same offering.
 		until = d.Unavailable.Mark(key, s.reason)
 	}
 	message := fmt.Sprintf("no %s within %s (%s); Machine %s/%s says %s: %s", s.missing, s.limit, described(key), m.Namespace, m.Name, last.Type, detail(last))
@@ -154,15 +156,15 @@ func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached
 		return outcome{done: true}, err
 	}
 	if !blamed {
-		until = d.Unavailable.Strike(key, s.reason)
+		until = d.Unavailable.CountFailure(key, s.reason)
 	}
 	log.FromContext(ctx).Info("machine took too long", "instanceType", key.InstanceType, "zone", key.Zone, "capacityType", key.CapacityType,
 		"reason", s.reason, "limit", s.limit, "condition", last.Type, "message", detail(last), "unavailableUntil", until)
-	d.Recorder.Publish(warning(nodeClaim, s.reason, "%s%s", message, rests(until)))
+	d.Recorder.Publish(warning(nodeClaim, s.reason, "%s%s", message, retryNotice(until)))
 	return outcome{done: true}, nil
 }
 
-// Deadlines is what Karpenter core's own controller of NodeClaims has to know to leave the deadlines to this one.
+// Deadlines configures Karpenter core's NodeClaim lifecycle controller to leave the deadlines to this one.
 func Deadlines(config Config) deadlines.Config {
 	return deadlines.Config{
 		HasMachine: func(ctx context.Context, nodeClaim *karpv1.NodeClaim) bool {
@@ -175,7 +177,7 @@ func Deadlines(config Config) deadlines.Config {
 	}
 }
 
-// lastCondition is what a machine waits for, in the order in which one thing needs the other.
+// lastCondition returns the first condition that the machine is waiting for: bootstrap data, infrastructure, node.
 func lastCondition(m *clusterv1.Machine) metav1.Condition {
 	for _, kind := range []string{clusterv1.MachineBootstrapConfigReadyCondition, clusterv1.MachineInfrastructureReadyCondition, clusterv1.MachineNodeHealthyCondition} {
 		if condition := machine.Condition(m, kind); condition.Type != "" && condition.Status != metav1.ConditionTrue {

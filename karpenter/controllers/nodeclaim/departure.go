@@ -17,16 +17,16 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
-// MachineGoneAnnotation is set on a Node that is being deleted, or on a NodeClaim without one, when its Machine is gone. It says
-// what is so; above all it makes Karpenter look again at once, which it would do every five seconds otherwise.
+// MachineGoneAnnotation is set when the Machine is gone: on its Node if that is being deleted, else on the NodeClaim.
+// The update makes Karpenter reconcile at once instead of after five seconds.
 const MachineGoneAnnotation = v1alpha1.Group + "/machine-gone"
 
-// departure wakes Karpenter when a Machine that it waits for is gone.
+// departure triggers Karpenter when a Machine that it waits for is gone.
 type departure struct{ Config }
 
 func (d *departure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
 	if !nodeClaim.StatusConditions().Get(karpv1.ConditionTypeInstanceTerminating).IsTrue() {
-		// Karpenter hasn't asked for the Machine's deletion yet: it drains.
+		// Karpenter is still draining the node and hasn't deleted the Machine.
 		return nil
 	}
 	if _, err := d.Machines.ForNodeClaim(ctx, nodeClaim.UID); !errors.Is(err, machine.ErrNotFound) {
@@ -53,7 +53,7 @@ func (d *departure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim) 
 	annotations[MachineGoneAnnotation] = "true"
 	waiting.SetAnnotations(annotations)
 	if err := d.Guest.Patch(ctx, waiting, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("telling that the Machine of NodeClaim %s is gone: %w", nodeClaim.Name, err)
+		return fmt.Errorf("reporting that the Machine of NodeClaim %s is gone: %w", nodeClaim.Name, err)
 	}
 	return nil
 }

@@ -15,27 +15,29 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
-// Reasons of events on a NodeClaim that won't become a node, or whose node has to go. docs/failures.md says what to do.
+// Reasons of events on a NodeClaim whose launch failed, or whose node is being removed. docs/failures.md has a remedy
+// for each.
 const (
-	// InsufficientCapacityReason: the infrastructure has no such machine now; Karpenter takes the next cheapest offering.
+	// InsufficientCapacityReason: the infrastructure has no such machine now; Karpenter launches the next cheapest
+	// offering.
 	InsufficientCapacityReason = "InsufficientCapacity"
-	// QuotaExceededReason: the account isn't allowed another such machine; raise the quota, or let Karpenter take another type.
+	// QuotaExceededReason: the account's quota is used up; raise it, or allow other instance types.
 	QuotaExceededReason = "QuotaExceeded"
-	// MachineFailedReason: the infrastructure has given the machine up for a reason that isn't about capacity; the message has
-	// the reason. Karpenter tries again; after three in a row the offering rests.
+	// MachineFailedReason: the machine failed for a reason other than capacity, which the message has. Karpenter
+	// launches a replacement; after three failures in a row the offering is unavailable for a while.
 	MachineFailedReason = "MachineFailed"
-	// LaunchTimeoutReason: the infrastructure had no machine within the node class's deadlines.launch.
+	// LaunchTimeoutReason: the infrastructure provided no machine within the node class's deadlines.launch.
 	LaunchTimeoutReason = "LaunchTimeout"
-	// RegistrationTimeoutReason: the machine is there, and no node of it came within the node class's deadlines.registration;
-	// look at the machine's console: its bootstrap, its network, its way to the API server.
+	// RegistrationTimeoutReason: the machine exists, but its node hasn't joined within the node class's
+	// deadlines.registration. Check the machine's console: its bootstrap, its network, its route to the API server.
 	RegistrationTimeoutReason = "RegistrationTimeout"
-	// MachineDeletedReason: somebody deletes the Machine in the management cluster. Its node is drained by Cluster API, and its
-	// pods get another node at once.
+	// MachineDeletedReason: a user or another controller deletes the Machine in the management cluster. Cluster API
+	// drains its node, and Karpenter launches a replacement at once.
 	MachineDeletedReason = "MachineDeleted"
 	// MachineUnhealthyReason: a MachineHealthCheck has marked the Machine; its node is drained and replaced.
 	MachineUnhealthyReason = "MachineUnhealthy"
-	// RepairHeldReason: a MachineHealthCheck has marked too many Machines of the NodePool at once; none is replaced until fewer
-	// are. Look for what they have in common: a zone, a network, the API server.
+	// RepairHeldReason: a MachineHealthCheck has marked too many Machines of the NodePool at once; none is replaced
+	// until fewer are unhealthy. Look for a common cause: a zone, a network, the API server.
 	RepairHeldReason = "RepairHeld"
 )
 
@@ -49,7 +51,7 @@ func warning(nodeClaim *karpv1.NodeClaim, reason, format string, args ...any) ev
 	}
 }
 
-// offeringOf is the offering that a Machine was made as.
+// offeringOf returns the offering that a Machine was launched as.
 func offeringOf(m *clusterv1.Machine) offering.Key {
 	return offering.Key{
 		InstanceType: m.Labels[corev1.LabelInstanceTypeStable],
@@ -58,7 +60,7 @@ func offeringOf(m *clusterv1.Machine) offering.Key {
 	}
 }
 
-// described says which offering it is, as a person would.
+// described formats an offering for messages.
 func described(key offering.Key) string {
 	if key.Zone == "" {
 		return key.CapacityType + " " + key.InstanceType
@@ -66,15 +68,15 @@ func described(key offering.Key) string {
 	return key.CapacityType + " " + key.InstanceType + " in zone " + key.Zone
 }
 
-// rests says until when an offering isn't tried again, or nothing if it is.
-func rests(until time.Time) string {
+// retryNotice says until when an offering is unavailable. It is empty if the offering is available.
+func retryNotice(until time.Time) string {
 	if until.IsZero() {
 		return ""
 	}
 	return "; not tried again before " + until.UTC().Format(time.TimeOnly+" MST")
 }
 
-// detail is a condition's reason and message.
+// detail returns a condition's reason and message.
 func detail(condition metav1.Condition) string {
 	switch {
 	case condition.Message == "":

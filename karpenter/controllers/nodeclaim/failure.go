@@ -16,13 +16,13 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// failure gives a NodeClaim up whose infrastructure can't be had or has failed, and keeps the offering from being chosen again for
-// a while.
+// failure deletes a NodeClaim whose infrastructure has no capacity or has failed, and makes its offering unavailable
+// for a while.
 type failure struct{ Config }
 
 func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
 	if nodeClaim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue() {
-		// It has become a node: whether that is well is for Karpenter's node repair, and for a MachineHealthCheck.
+		// Its node has joined: Karpenter's node repair and MachineHealthChecks handle it from here.
 		return outcome{}, nil
 	}
 	nodeClass, err := f.nodeClass(ctx, nodeClaim)
@@ -43,24 +43,25 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 		reason, disrupted = InsufficientCapacityReason, "insufficient_capacity"
 	}
 	if reason != MachineFailedReason {
-		// Marked first: the pods must not be given the same offering again.
+		// Mark it first: the replacement must not get the same offering.
 		until = f.Unavailable.Mark(key, reason)
 	}
 	if gone, err := f.giveUp(ctx, nodeClaim, disrupted); err != nil || !gone {
 		return outcome{done: true}, err
 	}
-	message := "%s can't be had: %s%s"
+	message := "no capacity for %s: %s%s"
 	if reason == MachineFailedReason {
-		until = f.Unavailable.Strike(key, reason)
-		message = "the machine (%s) has failed: %s; another one is asked for%s"
+		until = f.Unavailable.CountFailure(key, reason)
+		message = "Machine failed (%s): %s; launching a replacement%s"
 	}
 	log.FromContext(ctx).Info("machine failed", "instanceType", key.InstanceType, "zone", key.Zone, "capacityType", key.CapacityType,
 		"means", found.means, "reason", found.condition.Reason, "message", found.condition.Message, "unavailableUntil", until)
-	f.Recorder.Publish(warning(nodeClaim, reason, message, described(key), detail(found.condition), rests(until)))
+	f.Recorder.Publish(warning(nodeClaim, reason, message, described(key), detail(found.condition), retryNotice(until)))
 	return outcome{done: true}, nil
 }
 
-// conditions are those of the infrastructure machine, which are the more precise, and those in which the Machine repeats them.
+// conditions returns the infrastructure machine's conditions, which are more precise, and then those in which the
+// Machine repeats them.
 func (f *failure) conditions(ctx context.Context, m *clusterv1.Machine) []metav1.Condition {
 	conditions := conditionsOfMachine(m)
 	if f.Infrastructure == nil || conditions[0].Status == metav1.ConditionTrue {
@@ -68,7 +69,7 @@ func (f *failure) conditions(ctx context.Context, m *clusterv1.Machine) []metav1
 	}
 	infrastructure, err := f.Infrastructure.Get(ctx, m.Spec.InfrastructureRef.GroupKind(), m.Spec.InfrastructureRef.Name)
 	if err != nil {
-		// The Machine's own conditions have to do.
+		// Fall back to the Machine's own conditions.
 		if !apierrors.IsNotFound(err) {
 			log.FromContext(ctx).V(1).Info("can't read infrastructure machine", "error", err.Error())
 		}

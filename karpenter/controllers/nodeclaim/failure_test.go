@@ -235,8 +235,8 @@ func TestTerminalFailure(t *testing.T) {
 	t.Run("When machines of an offering fail three times in a row, it should let the offering rest", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t)
-		for range offering.Strikes - 1 {
-			f.unavailable.Strike(onDemand, nodeclaim.MachineFailedReason)
+		for range offering.FailureThreshold - 1 {
+			f.unavailable.CountFailure(onDemand, nodeclaim.MachineFailedReason)
 		}
 		f.launched()
 		f.say(failed("CreateError", "the image doesn't boot"))

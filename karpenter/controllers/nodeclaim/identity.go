@@ -16,13 +16,13 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
-// ConditionMachineProvisioned is True on a NodeClaim whose machine has a provider ID, since then. From then on it has until the node
-// class's deadlines.registration to become a node.
+// ConditionMachineProvisioned is True on a NodeClaim from when its machine has a provider ID. The node class's
+// deadlines.registration counts from its transition.
 const ConditionMachineProvisioned = "MachineProvisioned"
 
-// identity replaces the synthetic provider ID by the real one as soon as the Machine has it. Karpenter then finds the Node by
-// it, whether the Node came before or comes after. It takes the ID from the Machine and not from the infrastructure, so that
-// CloudProvider.List and the NodeClaim never disagree about it for longer than this step takes.
+// identity replaces the synthetic provider ID once the Machine has the real one. Karpenter then finds the Node by it,
+// whether the Node was created before or after. The ID comes from the Machine, not from the infrastructure machine,
+// so CloudProvider.List and the NodeClaim disagree only until this step has run.
 type identity struct{ Config }
 
 func (i *identity) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
@@ -33,7 +33,8 @@ func (i *identity) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m
 	}
 	current := nodeClaim.Status.ProviderID
 	if _, synthetic := machine.ParseSyntheticProviderID(current); current != "" && current != m.Spec.ProviderID && !synthetic {
-		// Somebody else has written it. No machine has it, so Karpenter's garbage collection ends the NodeClaim.
+		// Another client has written it. No machine has this ID, so Karpenter's garbage collection deletes the
+		// NodeClaim.
 		return outcome{}, nil
 	}
 	stored := nodeClaim.DeepCopy()
@@ -42,10 +43,10 @@ func (i *identity) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m
 	err := i.Guest.Status().Patch(ctx, nodeClaim, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		// The change that came between triggers the next reconcile.
+		// The conflicting change triggers the next reconcile.
 		return outcome{done: true}, nil
 	case err != nil:
-		return outcome{}, fmt.Errorf("giving NodeClaim %s its provider ID: %w", nodeClaim.Name, err)
+		return outcome{}, fmt.Errorf("setting the provider ID of NodeClaim %s: %w", nodeClaim.Name, err)
 	}
 	log.FromContext(ctx).Info("machine has a provider ID", "providerID", m.Spec.ProviderID)
 	return outcome{}, nil

@@ -33,14 +33,14 @@ var launchDuration = opmetrics.NewPrometheusHistogram(crmetrics.Registry, promet
 	Buckets:   []float64{1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 240, 300, 450, 600, 900, 1200, 1800, 2700, 3600},
 }, []string{"stage", "instance_type", "shape_source"})
 
-// latency measures how long machines take, once each, and notes that their offerings work. What was reached before this program
-// began isn't measured.
+// latency measures launch times, once per machine, and records that the offering works. It skips stages reached
+// before this process started.
 type latency struct {
 	Config
 	since time.Time
 
 	mu sync.Mutex
-	// reached by NodeClaim.
+	// reached holds progress by NodeClaim UID.
 	reached map[types.UID]progress
 }
 

@@ -109,8 +109,8 @@ func TestLatency(t *testing.T) {
 		f := newFixture(t)
 		f.clock.SetTime(f.machine.CreationTimestamp.Add(-time.Minute))
 		f.controller = nodeclaim.New(f.config)
-		for range offering.Strikes - 1 {
-			f.unavailable.Strike(onDemand, nodeclaim.MachineFailedReason)
+		for range offering.FailureThreshold - 1 {
+			f.unavailable.CountFailure(onDemand, nodeclaim.MachineFailedReason)
 		}
 		f.nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
 		f.nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeInitialized)
@@ -119,6 +119,6 @@ func TestLatency(t *testing.T) {
 		f.clock.SetTime(f.machine.CreationTimestamp.Add(time.Minute))
 		_, err := f.reconcile()
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(f.unavailable.Strike(onDemand, nodeclaim.MachineFailedReason)).To(BeZero())
+		g.Expect(f.unavailable.CountFailure(onDemand, nodeclaim.MachineFailedReason)).To(BeZero())
 	})
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
-// capacityWords are how infrastructure says that it has no such machine, and quotaWords that the account may not have one. A
-// word is looked for in the reason, and as a whole word in the message. From the API references of AWS, Azure, Google Cloud,
+// capacityWords are reasons of insufficient capacity, and quotaWords of an exceeded quota. Each is matched against
+// the reason, and as a whole word against the message. From the API references of AWS, Azure, Google Cloud,
 // OpenStack, Oracle, vSphere, KubeVirt and Metal3.
 var (
 	capacityWords = []string{
@@ -34,27 +34,28 @@ var (
 	}
 )
 
-// terminalReasons are those after which no provider that uses them tries again. They are few on purpose: BootstrapFailed, for one,
-// is final on Azure and passes elsewhere, and InstanceProvisionFailed is tried again on AWS. A node class can name more.
+// terminalReasons are reasons after which no provider that uses them retries. The list is short on purpose:
+// BootstrapFailed, for example, is final on Azure and transient elsewhere, and AWS retries InstanceProvisionFailed. A
+// node class can add more.
 var terminalReasons = []string{
-	clusterv1.MachineInfrastructureDeletedReason, // Cluster API: somebody deleted the infrastructure machine
+	clusterv1.MachineInfrastructureDeletedReason, // Cluster API: the infrastructure machine was deleted
 	"InstanceTerminated",                         // AWS, Hetzner, IBM and others: the instance is gone
 	"InstanceDeleted",                            // OpenStack: likewise
 	"InstanceStateError",                         // OpenStack: the instance is in state ERROR, and isn't reconciled any more
 }
 
-// finding is what a condition says about a machine's future.
+// finding is a condition and what it means for the machine.
 type finding struct {
 	means     v1alpha1.FailureMeaning
 	condition metav1.Condition
 }
 
-// rank orders findings: what says more about the offering comes first.
+// rank orders findings: those about the offering come first.
 var rank = []v1alpha1.FailureMeaning{v1alpha1.FailureQuotaExceeded, v1alpha1.FailureInsufficientCapacity, v1alpha1.FailureTerminal}
 
-// interpret returns the weightiest of what is said: conditions about the infrastructure count by the reasons of the node class and by
-// those that are known, others by the node class's alone. Of equally weighty ones the first counts. Of a machine that exists only what is
-// final counts: it has been had, and what is said of capacity and quota now isn't about getting it.
+// interpret returns the highest-ranked finding. Conditions about the infrastructure match the node class's reasons
+// and the built-in ones; other conditions match the node class's only. Of equal rank the first wins. For a machine
+// that exists only a final failure counts: capacity and quota messages no longer concern its launch.
 func interpret(reasons []v1alpha1.FailureReason, exists bool, infrastructure, others []metav1.Condition) (finding, bool) {
 	var findings []finding
 	add := func(means v1alpha1.FailureMeaning, condition metav1.Condition) {
@@ -77,8 +78,9 @@ func interpret(reasons []v1alpha1.FailureReason, exists bool, infrastructure, ot
 	}), true
 }
 
-// meaning of one condition; Ignored if it is no failure. The node class has the first word. A final reason may have a word about capacity in
-// its message, as AWS's for an instance that it took back: of a machine that exists the reason counts.
+// meaning returns what one condition means; Ignored if it is no failure. The node class's reasons come first. The
+// message of a final reason may contain a capacity word, as AWS's for an instance that it reclaimed: for a machine
+// that exists the reason counts.
 func meaning(reasons []v1alpha1.FailureReason, exists bool, condition metav1.Condition) v1alpha1.FailureMeaning {
 	means, ok := told(reasons, condition)
 	final := means == v1alpha1.FailureTerminal || means == v1alpha1.FailureIgnored
@@ -102,7 +104,7 @@ func meaning(reasons []v1alpha1.FailureReason, exists bool, condition metav1.Con
 	return v1alpha1.FailureIgnored
 }
 
-// told is the meaning that a node class gives a condition, if it does.
+// told returns the meaning that a node class assigns to a condition, if any.
 func told(reasons []v1alpha1.FailureReason, condition metav1.Condition) (v1alpha1.FailureMeaning, bool) {
 	if condition.Status != metav1.ConditionFalse {
 		return v1alpha1.FailureIgnored, false
@@ -120,11 +122,11 @@ func told(reasons []v1alpha1.FailureReason, condition metav1.Condition) (v1alpha
 	return v1alpha1.FailureIgnored, false
 }
 
-// failureReason is the type of a condition made from status.failureReason of an infrastructure machine of Cluster API's contract
-// v1beta1, which is final by that contract, whatever it is. Cluster API copies it to the Machine.
+// failureReason is the type of a condition built from status.failureReason of an infrastructure machine of Cluster
+// API's contract v1beta1, where every value is final. Cluster API copies it to the Machine.
 const failureReason = "FailureReason"
 
-// conditionsOfMachine are those in which Cluster API repeats what the infrastructure says.
+// conditionsOfMachine returns the conditions in which Cluster API repeats those of the infrastructure machine.
 func conditionsOfMachine(m *clusterv1.Machine) []metav1.Condition {
 	conditions := []metav1.Condition{machine.Condition(m, clusterv1.MachineInfrastructureReadyCondition)}
 	if reason, message := finalFailure(m); reason != "" {
@@ -133,7 +135,7 @@ func conditionsOfMachine(m *clusterv1.Machine) []metav1.Condition {
 	return conditions
 }
 
-// otherConditions of a Machine, without those that only sum up.
+// otherConditions returns a Machine's other conditions, without summaries.
 func otherConditions(m *clusterv1.Machine) []metav1.Condition {
 	return slices.DeleteFunc(slices.Clone(m.Status.Conditions), func(condition metav1.Condition) bool {
 		switch condition.Type {
@@ -155,8 +157,8 @@ func finalFailure(m *clusterv1.Machine) (reason, message string) {
 	return string(ptr.Deref(deprecated.FailureReason, "")), ptr.Deref(deprecated.FailureMessage, "")
 }
 
-// conditionsOfInfrastructure are an infrastructure machine's own, wherever its contract keeps them. A Machine repeats only Ready,
-// whose reason needn't be the one behind it.
+// conditionsOfInfrastructure returns an infrastructure machine's own conditions, wherever its contract version keeps
+// them. A Machine repeats only Ready, whose reason may not be the underlying one.
 func conditionsOfInfrastructure(infrastructure *unstructured.Unstructured) []metav1.Condition {
 	var conditions []metav1.Condition
 	for _, path := range [][]string{
@@ -175,7 +177,7 @@ func conditionsOfInfrastructure(infrastructure *unstructured.Unstructured) []met
 	return conditions
 }
 
-// containsWord finds a word or phrase that isn't part of a longer word, whatever its case.
+// containsWord reports whether text has the word or phrase, not as part of a longer word and in any case.
 func containsWord(text, word string) bool {
 	text, word = strings.ToLower(text), strings.ToLower(word)
 	for from := 0; ; {

@@ -16,19 +16,21 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
-// repair replaces what a MachineHealthCheck has marked, but not when it has marked too much: then it is more likely that the check,
-// or what it looks through, is ill. Cluster API leaves the act to a Machine's owner, which for ours is its NodeClaim.
+// repair replaces machines that a MachineHealthCheck has marked, unless it has marked too many: then the check
+// itself, or the network that it sees them through, is the more likely fault. Cluster API leaves the replacement to a
+// Machine's owner, which is the NodeClaim here.
 //
-// What changes a NodePool's count wakes one of the NodeClaims that wait, and that one the others when it may be replaced. To count takes
-// a look at every Machine, so those that count at once share it. A mass outage would cost its square otherwise.
+// A change of a NodePool's count enqueues one of the held NodeClaims, and that one enqueues the others if it may be
+// replaced. A count reads every Machine, so concurrent reconciles share one. Otherwise a mass outage would cost
+// quadratic time.
 type repair struct {
 	Config
 	tally tally
 
 	mu sync.Mutex
-	// wake lets a NodeClaim be looked at; nil as long as the controller doesn't run.
+	// wake enqueues a NodeClaim; nil until the controller runs.
 	wake func(nodeClaim string)
-	// held are the NodeClaims that wait, by NodePool.
+	// held holds the waiting NodeClaims, by NodePool.
 	held map[string]sets.Set[string]
 }
 
@@ -42,7 +44,7 @@ func (r *repair) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *
 		return outcome{}, nil
 	}
 	pool := nodeClaim.Labels[karpv1.NodePoolLabelKey]
-	// Held before the count: what changes while it is being counted wakes it.
+	// Hold it before the count: a change during the count then enqueues it.
 	first := r.hold(nodeClaim)
 	counted, err := r.tally.count(ctx)
 	if err != nil {
@@ -55,12 +57,12 @@ func (r *repair) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *
 	why := detail(machine.Condition(m, clusterv1.MachineHealthCheckSucceededCondition))
 	if unhealthy > machine.Repairable(all) {
 		if first {
-			log.FromContext(ctx).Info("not replacing an unhealthy machine: too many are", "nodePool", pool, "unhealthy", unhealthy, "machines", all)
+			log.FromContext(ctx).Info("not replacing an unhealthy machine: too many are unhealthy", "nodePool", pool, "unhealthy", unhealthy, "machines", all)
 			r.Recorder.Publish(warning(nodeClaim, RepairHeldReason,
 				"a MachineHealthCheck has marked %d of %d machines, more than the %d that are replaced at a time; none is until fewer are unhealthy. This one: %s",
 				unhealthy, all, machine.Repairable(all), why))
 		}
-		// What changes the count looks at it again.
+		// A change of the count triggers the next reconcile.
 		return outcome{}, nil
 	}
 	r.release(nodeClaim)
@@ -73,7 +75,7 @@ func (r *repair) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *
 	return outcome{done: true}, nil
 }
 
-// hold remembers a NodeClaim that waits, and tells whether it hadn't waited yet.
+// hold adds a NodeClaim to the waiting ones, and reports whether it is new.
 func (r *repair) hold(nodeClaim *karpv1.NodeClaim) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,14 +90,15 @@ func (r *repair) hold(nodeClaim *karpv1.NodeClaim) bool {
 	return true
 }
 
-// forget a NodeClaim that needs no repair any more. It may have been the one that was woken, so another is.
+// forget removes a NodeClaim that needs no repair any more. It may have been the one that was enqueued, so another
+// one is.
 func (r *repair) forget(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
 	if r.drop(nodeClaim) {
 		r.wakeAll(r.waiting(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey]))
 	}
 }
 
-// drop tells whether the NodeClaim was held.
+// drop reports whether the NodeClaim was held.
 func (r *repair) drop(nodeClaim *karpv1.NodeClaim) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,7 +110,7 @@ func (r *repair) drop(nodeClaim *karpv1.NodeClaim) bool {
 	return held
 }
 
-// release lets every NodeClaim that waited with this one be looked at again.
+// release enqueues every NodeClaim that was held with this one.
 func (r *repair) release(nodeClaim *karpv1.NodeClaim) {
 	pool := nodeClaim.Labels[karpv1.NodePoolLabelKey]
 	r.mu.Lock()
@@ -117,7 +120,7 @@ func (r *repair) release(nodeClaim *karpv1.NodeClaim) {
 	r.wakeAll(released.Delete(nodeClaim.Name).UnsortedList())
 }
 
-// wakeBy says how NodeClaims are woken.
+// wakeBy sets the function that enqueues NodeClaims.
 func (r *repair) wakeBy(wake func(nodeClaim string)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,8 +139,8 @@ func (r *repair) wakeAll(names []string) {
 	}
 }
 
-// waiting returns one of the NodeClaims that wait for a NodePool's count, if there is any. It is there: one that nobody would look at mustn't
-// be the one that looks for all.
+// waiting returns one of a NodePool's held NodeClaims, if there is any. It skips NodeClaims that are gone: they
+// wouldn't be reconciled, and so wouldn't enqueue the others.
 func (r *repair) waiting(ctx context.Context, pool string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,15 +156,15 @@ func (r *repair) waiting(ctx context.Context, pool string) []string {
 	return nil
 }
 
-// tally counts machines. Who asks while it is counting gets the next count, together with all others who do: what they have seen before they asked is
-// in it.
+// tally counts machines. Callers that arrive during a count share the next one, which includes every change that they
+// have seen.
 type tally struct {
 	list func(context.Context) ([]clusterv1.Machine, error)
 
-	// turn is held while counting.
-	turn sync.Mutex
-	mu   sync.Mutex
-	next *pass
+	// counting is held while counting.
+	counting sync.Mutex
+	mu       sync.Mutex
+	next     *pass
 }
 
 type pass struct {
@@ -172,7 +175,7 @@ type pass struct {
 
 type poolCount struct{ unhealthy, all int }
 
-// count returns how many machines of each NodePool are unhealthy, and how many there are; under "" those of all together.
+// count returns the unhealthy and all machines of each NodePool, with the total under "".
 func (t *tally) count(ctx context.Context) (map[string]poolCount, error) {
 	t.mu.Lock()
 	if t.next == nil {
@@ -181,17 +184,17 @@ func (t *tally) count(ctx context.Context) (map[string]poolCount, error) {
 	p := t.next
 	t.mu.Unlock()
 	p.once.Do(func() {
-		t.turn.Lock()
-		defer t.turn.Unlock()
+		t.counting.Lock()
+		defer t.counting.Unlock()
 		t.mu.Lock()
 		t.next = nil
 		t.mu.Unlock()
-		p.pools, p.err = t.look(ctx)
+		p.pools, p.err = t.read(ctx)
 	})
 	return p.pools, p.err
 }
 
-func (t *tally) look(ctx context.Context) (map[string]poolCount, error) {
+func (t *tally) read(ctx context.Context) (map[string]poolCount, error) {
 	machines, err := t.list(ctx)
 	if err != nil {
 		return nil, err

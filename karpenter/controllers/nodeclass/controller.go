@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeclass keeps the status of ClusterAPINodeClasses in the guest cluster.
+// Package nodeclass reconciles ClusterAPINodeClasses in the guest cluster.
 package nodeclass
 
 import (
@@ -39,15 +39,15 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
-// retryInterval is after how long something is looked at again that can't be watched while it isn't there: a kind that isn't
-// served, or a bootstrap Secret.
+// retryInterval is the requeue interval for what can't be watched while it is missing: a kind that isn't served, or a
+// bootstrap Secret.
 const retryInterval = 30 * time.Second
 
 // Config of the controller.
 type Config struct {
 	// Guest reads and writes node classes, and reads NodeClaims.
 	Guest client.Client
-	// AllowedPatches are the bootstrap patches that node classes may have; nil allows any.
+	// AllowedPatches are the allowed bootstrap patches of node classes; nil allows any.
 	AllowedPatches []v1alpha1.BootstrapPatches
 	// Namespace is the control-plane namespace in the management cluster.
 	Namespace string
@@ -55,9 +55,9 @@ type Config struct {
 	Objects *informer.Set
 	// InstanceTypes of every node class.
 	InstanceTypes *instancetype.Provider
-	// Images are those that the payload names; nil for none.
+	// Images are the node images that the payload names; nil for none.
 	Images *nodeimage.File
-	// Prices are those of InstanceTypes that are in a file, nil without one.
+	// Prices are read from a file; nil without one.
 	Prices *pricing.File
 	// Version resolves the nodes' version; its tracker is watched.
 	Version  version.Resolver
@@ -90,7 +90,7 @@ func New(config Config) *Controller {
 // Name of the controller.
 func (c *Controller) Name() string { return "nodeclass" }
 
-// Reconcile brings one node class up to date.
+// Reconcile updates one node class.
 func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) (reconcile.Result, error) {
 	if nodeClass.DeletionTimestamp != nil {
 		return reconcile.Result{}, c.finalize(ctx, nodeClass)
@@ -101,7 +101,7 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterA
 	stored := nodeClass.DeepCopy()
 
 	conditions := nodeClass.StatusConditions(status.WithClock(c.Clock))
-	// First, because the versions of templates follow it.
+	// First: the versions of templates follow it.
 	c.setVersion(nodeClass, conditions)
 	in, err := c.InstanceTypes.Refresh(ctx, nodeClass)
 	if err != nil {
@@ -119,17 +119,17 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterA
 	explain(conditions)
 
 	if !equality.Semantic.DeepEqual(stored.Status, nodeClass.Status) {
-		// Conditions are a list, which a merge patch replaces as a whole.
+		// A merge patch replaces the list of conditions as a whole.
 		patch := client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})
 		if err := c.Guest.Status().Patch(ctx, nodeClass, patch); err != nil {
 			return reconcile.Result{}, errors.Join(append(errs, fmt.Errorf("writing the status of the node class: %w", client.IgnoreNotFound(err)))...)
 		}
 		c.Recorder.Publish(changes(stored, nodeClass)...)
 	}
-	return result, errors.Join(append(errs, c.announce(ctx, nodeClass))...)
+	return result, errors.Join(append(errs, c.publishHash(ctx, nodeClass))...)
 }
 
-// explain makes Ready say what the first condition says that is as it is: that is where people look.
+// explain copies the first failing condition's reason and message to Ready, which users read first.
 func explain(conditions status.ConditionSet) {
 	ready := conditions.Root()
 	if ready.IsTrue() {
@@ -144,9 +144,9 @@ func explain(conditions status.ConditionSet) {
 	}
 }
 
-// announce writes what the shapes are made of into an annotation. Karpenter looks for drift when a node class changes, and
-// otherwise every five minutes: a changed template shouldn't wait for that.
-func (c *Controller) announce(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
+// publishHash writes the hash of the shapes into an annotation. Karpenter checks for drift when a node class changes,
+// else every five minutes. The annotation makes it check a changed template at once.
+func (c *Controller) publishHash(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
 	snapshot, err := c.InstanceTypes.Cached(nodeClass.Name)
 	if errors.Is(err, instancetype.ErrUnresolved) {
 		return nil
@@ -172,7 +172,7 @@ func (c *Controller) announce(ctx context.Context, nodeClass *v1alpha1.ClusterAP
 	return nil
 }
 
-// images returns the hash of the images that a shape's nodes would be made with, or the variable of one that isn't there.
+// images returns the hash of the images that a shape's nodes boot from, or the name of a variable that has no image.
 func (c Config) images(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) (hash, missing string) {
 	version := cmp.Or(sh.NodeVersion, nodeClass.Status.Version)
 	return machine.ImagesHash(nodeClass.Spec.BootstrapPatches, sh, c.Images.For(version, sh.Arch))
@@ -181,8 +181,8 @@ func (c Config) images(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Tem
 // own sets the finalizer and the hash, before anything is made from the node class.
 func (c *Controller) own(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
 	if old := nodeClass.Annotations[v1alpha1.NodeClassHashVersionAnnotation]; old != "" && old != drift.HashVersion {
-		// First, so that it is done again after a crash.
-		if err := c.restamp(ctx, nodeClass); err != nil {
+		// First, so that it is repeated after a crash.
+		if err := c.migrateHash(ctx, nodeClass); err != nil {
 			return err
 		}
 	}
@@ -196,14 +196,14 @@ func (c *Controller) own(ctx context.Context, nodeClass *v1alpha1.ClusterAPINode
 	if equality.Semantic.DeepEqual(stored.ObjectMeta, nodeClass.ObjectMeta) {
 		return nil
 	}
-	// Finalizers are a list too.
+	// A merge patch replaces the list of finalizers as a whole.
 	if err := c.Guest.Patch(ctx, nodeClass, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("writing the finalizer and hash of the node class: %w", err)
 	}
 	return nil
 }
 
-// finalize lets the node class go once no NodeClaim uses it.
+// finalize removes the finalizer once no NodeClaim uses the node class.
 func (c *Controller) finalize(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
 	if !controllerutil.ContainsFinalizer(nodeClass, v1alpha1.NodeClassFinalizer) {
 		return nil
@@ -219,7 +219,7 @@ func (c *Controller) finalize(ctx context.Context, nodeClass *v1alpha1.ClusterAP
 		}
 	}
 	if len(users) > 0 {
-		// Their deletion is watched.
+		// Deletions of NodeClaims are watched.
 		c.Recorder.Publish(inUse(nodeClass, users))
 		return nil
 	}
@@ -248,8 +248,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// watchOthers reconciles every node class when something outside the guest's objects has changed. Many changes at once lead
-// to one round.
+// watchOthers reconciles every node class after a change outside the guest. It merges simultaneous changes.
 func (c *Controller) watchOthers(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	changed := make(chan struct{}, 1)
 	notify := func() {
@@ -287,7 +286,7 @@ func (c *Controller) watchOthers(ctx context.Context, queue workqueue.TypedRateL
 	return nil
 }
 
-// usedBy returns the name of the node class that a NodeClaim is made from, or nothing if it is of another kind.
+// usedBy returns the name of a NodeClaim's node class, or "" if it is of another kind.
 func usedBy(nodeClaim *karpv1.NodeClaim) string {
 	ref := nodeClaim.Spec.NodeClassRef
 	if ref == nil || ref.Group != v1alpha1.Group || ref.Kind != v1alpha1.Kind {

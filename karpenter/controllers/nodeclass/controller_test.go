@@ -62,7 +62,7 @@ type fixture struct {
 	tracker *version.Tracker
 	// clock is the tracker's.
 	clock *clocktesting.FakePassiveClock
-	// unavailable and machines say which offerings of the store can't be had.
+	// unavailable and machines say which offerings of the store are unavailable.
 	unavailable *offering.Unavailable
 	machines    *inventory.Inventory
 	// prices and images are the paths of the files of prices and of node images, which don't exist.

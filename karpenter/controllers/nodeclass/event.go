@@ -14,8 +14,8 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// changes are the events for what differs between two states of a node class: one for each condition that says something
-// else now, and one for another version. That all is well from the start is not an event.
+// changes returns the events for the difference between two states of a node class: one for each changed condition,
+// and one for a changed version. A node class that is ready from the start gets no event.
 func changes(before, after *v1alpha1.ClusterAPINodeClass) []events.Event {
 	var result []events.Event
 	was := map[string]status.Condition{}
@@ -27,7 +27,7 @@ func changes(before, after *v1alpha1.ClusterAPINodeClass) []events.Event {
 		fine := condition.IsTrue() && condition.Reason == condition.Type
 		switch {
 		case slices.Contains([]string{status.ConditionReady, v1alpha1.ConditionSourcesFound, v1alpha1.ConditionReferencesResolved}, condition.Type):
-			// Ready is computed from the others, and ShapesReady says what the other two say.
+			// Ready and ShapesReady repeat other conditions.
 		case condition.IsUnknown(), condition.Status == old.Status && condition.Reason == old.Reason:
 		case fine && (old.IsUnknown() || old.Status == ""):
 		default:
@@ -55,12 +55,12 @@ func versionChanged(nodeClass *v1alpha1.ClusterAPINodeClass, before string) even
 	}
 }
 
-// inUse names a few of the users, and is sent again only if their number has changed.
+// inUse names a few of the users. It is published again only when their number changes.
 func inUse(nodeClass *v1alpha1.ClusterAPINodeClass, users []string) events.Event {
 	named := users[:min(len(users), 3)]
 	return events.Event{
 		InvolvedObject: nodeClass, Type: corev1.EventTypeNormal, Reason: "WaitingForNodeClaims",
-		Message:      fmt.Sprintf("%d NodeClaims still use this node class, such as %s; it is removed when they have gone", len(users), strings.Join(named, ", ")),
+		Message:      fmt.Sprintf("%d NodeClaims still use this node class, such as %s; it is removed when they are gone", len(users), strings.Join(named, ", ")),
 		DedupeValues: []string{string(nodeClass.UID), fmt.Sprint(len(users))},
 	}
 }

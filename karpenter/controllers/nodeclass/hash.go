@@ -13,12 +13,11 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// ShapesHashAnnotation is on a node class: the hash of what its shapes are made of. It changes when nodes may have to be
-// replaced for a changed template.
+// ShapesHashAnnotation is on a node class: the hash of its shapes. It changes when a changed template may require new
+// nodes.
 const ShapesHashAnnotation = v1alpha1.Group + "/shapes-hash"
 
-// shapesHash is of the content of every shape's templates and of the images that its nodes would boot from, in whatever order the
-// shapes are offered.
+// shapesHash hashes every shape's templates and node images, independent of their order.
 func shapesHash(snapshot *instancetype.Snapshot, images func(*template.Template) string) string {
 	content := map[string]string{}
 	for sh := range snapshot.Shapes() {
@@ -29,7 +28,7 @@ func shapesHash(snapshot *instancetype.Snapshot, images func(*template.Template)
 	}
 	sum := sha256.New()
 	for _, source := range slices.Sorted(maps.Keys(content)) {
-		// Writing to a hash never fails.
+		// A hash's Write returns no error.
 		_, _ = sum.Write([]byte(source + "=" + content[source] + "\n"))
 	}
 	return hex.EncodeToString(sum.Sum(nil)[:8])

@@ -14,10 +14,10 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 )
 
-// restamp gives the NodeClaims of a node class the hash of the present rule, after an upgrade of the provider that brought
-// another one: they are taken to be what the node class says now, because their old hash can't be compared any more. One that
-// has drifted keeps its old hash, which isn't equal to any of the present rule: what is being replaced goes on being replaced.
-func (c *Controller) restamp(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
+// migrateHash writes the current rule's hash into the NodeClaims of a node class, after an upgrade of the provider
+// that changed the rule. Their old hash can't be compared any more, so they count as up to date. A drifted NodeClaim
+// keeps its old hash, which differs from any current one, so its replacement continues.
+func (c *Controller) migrateHash(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
 	nodeClaims := &karpv1.NodeClaimList{}
 	if err := c.Guest.List(ctx, nodeClaims); err != nil {
 		return fmt.Errorf("listing NodeClaims: %w", err)
@@ -39,6 +39,6 @@ func (c *Controller) restamp(ctx context.Context, nodeClass *v1alpha1.ClusterAPI
 		}
 		count++
 	}
-	log.FromContext(ctx).Info("hashed anew what was made before an upgrade", "hashVersion", drift.HashVersion, "nodeClaims", count)
+	log.FromContext(ctx).Info("migrated the hashes of NodeClaims from before an upgrade", "hashVersion", drift.HashVersion, "nodeClaims", count)
 	return nil
 }

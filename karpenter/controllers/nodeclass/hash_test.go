@@ -29,7 +29,7 @@ func TestShapesHash(t *testing.T) {
 		return shapesHash(instancetype.Build(instancetype.Input{Shapes: shapes, Pricing: pricing.Default()}), func(*template.Template) string { return "" })
 	}
 	base := hash(func(_, _ *template.Template) {})
-	t.Run("When another shape makes the offering because the cheaper one can't be had, it should stay", func(t *testing.T) {
+	t.Run("When another shape makes the offering because the cheaper one is unavailable, it should stay", func(t *testing.T) {
 		if got := hash(func(cheap, _ *template.Template) { cheap.Paused = true }); got != base {
 			t.Errorf("got %s, want %s", got, base)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// unregistering says which shapes' nodes may register without the unregistered taint, and what to do about it.
+// unregistering names the shapes whose nodes may register without the unregistered taint, and the remedy.
 func unregistering(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []template.Template) string {
 	var remedies []string
 	affected := 0

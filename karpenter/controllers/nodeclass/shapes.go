@@ -29,18 +29,18 @@ const (
 	maxZones  = 64
 )
 
-// shapesReady: at least one usable shape was found. It also writes what the status says about shapes.
+// shapesReady reports whether at least one shape is usable. It also fills the status's shapes.
 type shapesReady struct{ Config }
 
 func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
 	const condition = v1alpha1.ConditionShapesReady
 	result := reconcile.Result{}
 	if slices.ContainsFunc(in.Found.Unreadable, isPermanent) {
-		// Nothing tells when a kind is served at last.
+		// A kind that becomes served triggers no event.
 		result.RequeueAfter = retryInterval
 	}
 	if in.ClusterErr != nil {
-		// What was known stays.
+		// Keep the last known shapes.
 		if _, err := s.InstanceTypes.Cached(nodeClass.Name); err == nil {
 			return result, nil
 		}
@@ -50,12 +50,12 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 	snapshot := in.Snapshot
 	shapes := slices.DeleteFunc(slices.Clone(in.Templates), func(sh template.Template) bool { return sh.Held })
 	s.describe(nodeClass, snapshot, shapes, in.Cluster)
-	if rested := s.untilRested(); rested > 0 && (result.RequeueAfter == 0 || rested < result.RequeueAfter) {
-		result.RequeueAfter = rested
+	if wait := s.untilAvailable(); wait > 0 && (result.RequeueAfter == 0 || wait < result.RequeueAfter) {
+		result.RequeueAfter = wait
 	}
 
 	problems := slices.Concat(in.Found.SelectorErrs, in.Found.Unreadable, invalid(in.Found), in.Unversioned, snapshot.Problems)
-	// notes are what isn't as somebody meant it, although every shape is in use.
+	// notes are configuration problems of shapes that are in use nevertheless.
 	var notes []error
 	if s.Prices != nil && s.Prices.Problem() != nil {
 		notes = []error{s.Prices.Problem()}
@@ -82,8 +82,8 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 	return result, nil
 }
 
-// untilRested is the time until an offering isn't unavailable any more, or 0 if none is. Only time ends that.
-func (s shapesReady) untilRested() time.Duration {
+// untilAvailable is the time until the first unavailable offering becomes available; 0 if there is none.
+func (s shapesReady) untilAvailable() time.Duration {
 	if s.InstanceTypes.Unavailable == nil {
 		return 0
 	}
@@ -94,7 +94,7 @@ func (s shapesReady) untilRested() time.Duration {
 	return max(next.Sub(s.Clock.Now()), time.Second)
 }
 
-// describe writes what was found into the status.
+// describe fills the status from a snapshot.
 func (s shapesReady) describe(nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot, shapes []template.Template, cluster template.Cluster) {
 	nodeClass.Status.ShapeCount = ptr.To(int32(len(shapes)))
 	nodeClass.Status.Cheapest = ""
@@ -119,12 +119,12 @@ func (s shapesReady) describe(nodeClass *v1alpha1.ClusterAPINodeClass, snapshot 
 	})
 	nodeClass.Status.Shapes = statuses[:min(len(statuses), maxShapes)]
 	if len(statuses) == 0 {
-		// As it is read back.
+		// As the API server returns it.
 		nodeClass.Status.Shapes = nil
 	}
 }
 
-// shapeStatus describes one shape, and returns the price to order it by.
+// shapeStatus describes one shape, and returns the price to sort it by.
 func (s shapesReady) shapeStatus(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template, cluster template.Cluster) (v1alpha1.ShapeStatus, float64) {
 	described := v1alpha1.ShapeStatus{
 		InstanceType: sh.InstanceType,
@@ -167,7 +167,7 @@ func (s shapesReady) shapeStatus(nodeClass *v1alpha1.ClusterAPINodeClass, sh *te
 	return described, cheapest
 }
 
-// price in the cheapest of the zones, infinite where there is none.
+// price is the lowest price in the zones, infinite without any.
 func (s shapesReady) price(sh *template.Template, zones []string, capacityType string) float64 {
 	if len(zones) == 0 {
 		zones = []string{instancetype.DefaultZone}
@@ -181,7 +181,7 @@ func (s shapesReady) price(sh *template.Template, zones []string, capacityType s
 	return cheapest
 }
 
-// decimal writes a price with no more digits than it needs, and at most five after the point.
+// decimal formats a price with at most five decimals.
 func decimal(price float64) string {
 	return strconv.FormatFloat(math.Round(price*1e5)/1e5, 'f', -1, 64)
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// sourcesFound: the selectors choose something that can be read.
+// sourcesFound reports whether the selectors match readable sources.
 type sourcesFound struct{ Config }
 
 func (s sourcesFound) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
@@ -48,8 +48,8 @@ func (s sourcesFound) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAP
 	return reconcile.Result{}, nil
 }
 
-// referencesResolved: what MachineDeployments refer to exists and can be read. Whether the node class's own bootstrap does is
-// told by bootstrapReady.
+// referencesResolved reports whether the references of MachineDeployments exist and are readable. bootstrapReady
+// covers the node class's own bootstrap.
 type referencesResolved struct{ Config }
 
 func (s referencesResolved) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
@@ -81,7 +81,7 @@ func (s referencesResolved) reconcile(_ context.Context, nodeClass *v1alpha1.Clu
 	return reconcile.Result{}, nil
 }
 
-// unreadOf returns why kinds can't be read that the node class selects, or those that something selected refers to.
+// unreadOf returns the errors of unreadable kinds that the node class selects, or that selected objects refer to.
 func unreadOf(nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Found, selected bool) []error {
 	kinds := map[schema.GroupKind]bool{}
 	if template.MachineDeploymentSelector(nodeClass) != nil {
@@ -100,7 +100,7 @@ func unreadOf(nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Found, se
 	return errs
 }
 
-// nothingMatches says for each selector how many objects it could have matched.
+// nothingMatches reports for each selector how many objects exist that it could match.
 func nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Found, namespace string) (reason, message string) {
 	if nodeClass.Spec.ScalableResourceSelector == nil && len(nodeClass.Spec.InfrastructureTemplateSelectors) == 0 {
 		return v1alpha1.NoSelectorReason, fmt.Sprintf(
@@ -144,7 +144,7 @@ func byKind(sources []template.Source) string {
 	return strings.Join(kinds, ", ")
 }
 
-// advice says what to do about a kind that can't be read.
+// advice returns the remedy for an unreadable kind.
 func advice(err error) string {
 	switch {
 	case apierrors.IsForbidden(err):

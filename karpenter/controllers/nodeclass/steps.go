@@ -22,14 +22,14 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
-// maxProblems is how many of them a message repeats, and maxProblem how many bytes of each: a condition's message is bounded, and what
-// somebody has written into an annotation isn't.
+// maxProblems is how many problems a message lists, and maxProblem the maximum length of each in bytes: a condition's
+// message has a maximum length, a user's annotation hasn't.
 const (
 	maxProblems = 10
 	maxProblem  = 500
 )
 
-// launchAllowed: AutoNode isn't being turned off, and the Cluster is neither paused nor being deleted.
+// launchAllowed reports whether AutoNode stays enabled, and the Cluster is neither paused nor being deleted.
 type launchAllowed struct{ Config }
 
 func (s launchAllowed) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
@@ -53,7 +53,7 @@ func (s launchAllowed) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterA
 	return reconcile.Result{}, nil
 }
 
-// bootstrapReady: what machines join by exists.
+// bootstrapReady reports whether the bootstrap of machines exists.
 type bootstrapReady struct{ Config }
 
 func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
@@ -112,7 +112,7 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 	return result, nil
 }
 
-// imageless counts the shapes whose nodes would need an image that isn't there, and names the first.
+// imageless counts the shapes whose nodes need an image that the payload lacks, and names the first.
 func (s bootstrapReady) imageless(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []template.Template) (first string, n int) {
 	for i := range shapes {
 		sh := &shapes[i]
@@ -136,14 +136,14 @@ func bootstrapName(nodeClass *v1alpha1.ClusterAPINodeClass) string {
 	}
 }
 
-// versionReasons that make a node class not ready, by outcome.
+// versionReasons are the reasons of versions that make a node class not ready.
 var versionReasons = map[version.Outcome]string{
 	version.TooNew:    v1alpha1.VersionTooNewReason,
 	version.TooOld:    v1alpha1.VersionTooOldReason,
 	version.Malformed: v1alpha1.VersionMalformedReason,
 }
 
-// setVersion owns VersionReady: the nodes' version is known and the API server can serve it.
+// setVersion sets VersionReady: the nodes' version is known and supported by the API server.
 func (c Config) setVersion(nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet) {
 	const condition = v1alpha1.ConditionVersionReady
 	resolved, _ := c.Version.Resolve(nodeClass, nil)
@@ -160,8 +160,8 @@ func (c Config) setVersion(nodeClass *v1alpha1.ClusterAPINodeClass, conditions s
 	}
 }
 
-// unreadable leaves a condition that was decided before as it was while the management cluster is away: nothing is known
-// to have changed. It says so if somebody has to do something.
+// unreadable keeps a condition's last status during an outage of the management cluster. It reports errors that need
+// a user's action.
 func unreadable(conditions status.ConditionSet, condition string, errs []error) (reconcile.Result, error) {
 	result := reconcile.Result{RequeueAfter: retryInterval}
 	switch current := conditions.Get(condition); {
@@ -170,13 +170,13 @@ func unreadable(conditions status.ConditionSet, condition string, errs []error) 
 	case current.IsUnknown():
 		conditions.SetUnknownWithReason(condition, v1alpha1.SourceUnreadableReason, summary(errs))
 	default:
-		// Set again, because a condition counts for the generation that it was observed at.
+		// Set it again: a condition counts for the generation that it was observed at.
 		conditions.Set(*current)
 	}
 	return result, nil
 }
 
-// isPermanent tells whether somebody has to do something for a kind to become readable.
+// isPermanent reports whether a kind becomes readable only after a user's action.
 func isPermanent(err error) bool {
 	var unreadable *informer.UnreadableError
 	return errors.As(err, &unreadable) && unreadable.Permanent()
@@ -202,7 +202,7 @@ func summary(problems []error) string {
 	return strings.Join(texts, "; ")
 }
 
-// shorten cuts a text that has more bytes than it may, between two characters.
+// shorten truncates a text to a maximum of bytes, at a character boundary.
 func shorten(text string, most int) string {
 	if len(text) <= most {
 		return text

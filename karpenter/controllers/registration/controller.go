@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registration taints a node of ours that joined without the unregistered taint, because its bootstrap couldn't say so.
-// Karpenter registers such a node all the same, and gives it its NodePool's taints and startup taints then; but it can't as long
-// as the NodeClaim hasn't the node's provider ID, and until it does, pods would land where they don't belong.
+// Package registration taints a node that joined without the unregistered taint, because its bootstrap data can't set
+// it. Karpenter registers such a node too, and adds its NodePool's taints and startup taints then. It can't until the
+// NodeClaim has the node's provider ID, and until then the scheduler may bind pods that don't tolerate those taints.
 package registration
 
 import (
@@ -36,10 +36,11 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
-// afterConflict is how long the cache gets to see the change that a write has met. Not every change of a Node is an event here.
+// afterConflict is the requeue interval after a conflict, so that the cache can catch up. Not every change of a Node
+// triggers a reconcile here.
 const afterConflict = 100 * time.Millisecond
 
-// concurrency is small: a reconcile that has something to do is rare, and any other reads memory.
+// concurrency is small: a reconcile that writes is rare, and all others read memory.
 const concurrency = 10
 
 // nodeProviderIDIndex is Karpenter core's index of Nodes.
@@ -63,8 +64,8 @@ func New(config Config) *Controller { return &Controller{Config: config} }
 // Name of the controller.
 func (c *Controller) Name() string { return "node.registration" }
 
-// Reconcile adds the unregistered taint to a Node of ours that Karpenter hasn't registered and that lacks it. Karpenter
-// takes it away when it registers the node.
+// Reconcile adds the unregistered taint to a Node of this cluster's Machines that lacks it and that Karpenter hasn't
+// registered. Karpenter removes the taint when it registers the node.
 func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcile.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
 	if !lacking(node) {
@@ -72,7 +73,7 @@ func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcil
 	}
 	m, err := c.Machines.ForProviderID(ctx, node.Spec.ProviderID)
 	if errors.Is(err, machine.ErrNotFound) {
-		// Somebody else's, or a Machine that has no provider ID yet.
+		// Not one of our Machines, or its Machine has no provider ID yet.
 		return reconcile.Result{}, nil
 	}
 	if err != nil {
@@ -86,12 +87,13 @@ func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcil
 	case string(nodeClaim.UID) != m.Labels[v1alpha1.NodeClaimUIDLabel], nodeClaim.DeletionTimestamp != nil, m.DeletionTimestamp != nil:
 		return reconcile.Result{}, nil
 	case nodeClaim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue():
-		// Karpenter wouldn't take the taint away again.
+		// Karpenter wouldn't remove the taint again.
 		return reconcile.Result{}, nil
 	}
 	stored := node.DeepCopy()
 	node.Spec.Taints = append(node.Spec.Taints, karpv1.UnregisteredNoExecuteTaint)
-	// The lock keeps this from undoing a registration that happens now, and from losing another's taint.
+	// The optimistic lock keeps this from undoing a concurrent registration, and from dropping another controller's
+	// taint.
 	err = c.Guest.Patch(ctx, node, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
 	switch {
 	case apierrors.IsConflict(err):
@@ -105,7 +107,7 @@ func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcil
 	return reconcile.Result{}, nil
 }
 
-// lacking tells whether a Node may need the taint.
+// lacking reports whether a Node may need the taint.
 func lacking(node *corev1.Node) bool {
 	return node.DeletionTimestamp == nil && node.Spec.ProviderID != "" && node.Labels[karpv1.NodeRegisteredLabelKey] != "true" &&
 		!slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&karpv1.UnregisteredNoExecuteTaint) })
@@ -117,7 +119,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Named(c.Name()).
 		For(&corev1.Node{}, builder.WithPredicates(predicate.Funcs{
 			CreateFunc: func(e event.CreateEvent) bool { return isLacking(e.Object) },
-			// Heartbeats change nothing that matters.
+			// Skip heartbeats.
 			UpdateFunc: func(e event.UpdateEvent) bool { return !isLacking(e.ObjectOld) && isLacking(e.ObjectNew) },
 			DeleteFunc: func(event.DeleteEvent) bool { return false },
 		})).
@@ -137,7 +139,7 @@ func isLacking(object client.Object) bool {
 	return ok && lacking(node)
 }
 
-// nodesOf maps a Machine of ours that has got its provider ID to the Node that came before.
+// nodesOf maps a Machine whose provider ID was just set to a Node that joined before.
 func (c *Controller) nodesOf(ctx context.Context, m *clusterv1.Machine) []reconcile.Request {
 	if m.Spec.ProviderID == "" || !c.Machines.Owns(m) {
 		return nil

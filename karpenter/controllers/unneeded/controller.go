@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unneeded deletes NodeClaims whose pods have gone before their node has joined. Karpenter core removes empty nodes, and a machine that
-// has no node yet isn't one: it would stay, and cost, for the whole of its registration deadline.
+// Package unneeded deletes NodeClaims whose pods are gone before their node has joined. Karpenter core removes empty
+// nodes only, so the machine would cost money until its registration deadline.
 package unneeded
 
 import (
@@ -29,18 +29,20 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// NotNeededReason is the event's on a NodeClaim that is given up: no pod waits for it any more, and its machine hasn't joined.
+// NotNeededReason is the reason of the event on a NodeClaim that the controller deletes: no pod needs it, and its
+// machine hasn't joined.
 const NotNeededReason = "NotNeeded"
 
 const (
-	// grace is how long a NodeClaim that was launched is left alone, and for how long no pod may wait for it before it is given up: the pods of
-	// a Deployment that is rolled out go and come.
+	// grace is the minimum age of a launched NodeClaim, and how long no pod may need it before the controller deletes
+	// it: pods come and go during a Deployment's rollout.
 	grace = 20 * time.Second
-	// interval is between two looks while there is a NodeClaim that is older than that: nothing tells when the last pod has gone that would fit it.
+	// interval is between two checks while a NodeClaim is older than that. No event marks that the last pod that fits
+	// it is gone.
 	interval = 10 * time.Second
 )
 
-// Needed returns the names of those among the NodeClaims that pods wait for.
+// Needed returns the names of the NodeClaims that pods need.
 type Needed func(ctx context.Context, nodeClaims []*karpv1.NodeClaim) (sets.Set[string], error)
 
 // Config of the controller.
@@ -48,16 +50,16 @@ type Config struct {
 	// Guest reads NodeClaims and NodePools from the cache, and deletes NodeClaims.
 	Guest  client.Client
 	Needed Needed
-	// Suspended reports whether nothing may be decided, because another process may by now.
+	// Suspended reports whether nothing may act, because another process may hold the Lease.
 	Suspended func() bool
 	Recorder  events.Recorder
 	Clock     clock.PassiveClock
 }
 
-// Controller deletes surplus NodeClaims. There is one request at a time.
+// Controller deletes unneeded NodeClaims. It handles one request at a time.
 type Controller struct {
 	Config
-	// unneeded since when, by UID.
+	// unneeded is since when each NodeClaim has been unneeded, by UID.
 	unneeded map[types.UID]time.Time
 }
 
@@ -69,7 +71,7 @@ func New(config Config) *Controller {
 // Name of the controller.
 func (c *Controller) Name() string { return "nodeclaim.unneeded" }
 
-// Reconcile looks at all NodeClaims that wait for their node.
+// Reconcile checks all NodeClaims that wait for their node.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
 	waiting, next, err := c.waiting(ctx)
@@ -110,7 +112,8 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: interval}, errors.Join(errs...)
 }
 
-// waiting returns the NodeClaims that were launched some time ago and have no node yet, and when to look again if there are none.
+// waiting returns the NodeClaims that launched at least grace ago and have no node yet, and when the next one gets
+// that old.
 func (c *Controller) waiting(ctx context.Context) (due []*karpv1.NodeClaim, next time.Duration, err error) {
 	nodeClaims := &karpv1.NodeClaimList{}
 	if err := c.Guest.List(ctx, nodeClaims, client.UnsafeDisableDeepCopy); err != nil {
@@ -143,8 +146,8 @@ func (c *Controller) waiting(ctx context.Context) (due []*karpv1.NodeClaim, next
 	return due, next, nil
 }
 
-// disposable reports whether a NodePool's nodes go when nothing needs them: it isn't static, it is our provider's, and its admin hasn't turned
-// that off.
+// disposable reports whether unneeded nodes of a NodePool may be removed: it isn't static, its node class is of this
+// provider, and consolidation isn't disabled.
 func (c *Controller) disposable(ctx context.Context, name string) (bool, error) {
 	nodePool := &karpv1.NodePool{}
 	switch err := c.Guest.Get(ctx, client.ObjectKey{Name: name}, nodePool); {
@@ -158,7 +161,8 @@ func (c *Controller) disposable(ctx context.Context, name string) (bool, error) 
 		ref != nil && ref.Group == v1alpha1.Group && ref.Kind == v1alpha1.Kind, nil
 }
 
-// giveUp deletes a NodeClaim as it was looked at: one whose node has joined since has another resource version.
+// giveUp deletes the NodeClaim that was evaluated. If its node has joined since, the resource version differs and the
+// delete conflicts.
 func (c *Controller) giveUp(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
 	err := c.Guest.Delete(ctx, nodeClaim.DeepCopy(), client.Preconditions{UID: &nodeClaim.UID, ResourceVersion: &nodeClaim.ResourceVersion})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
@@ -168,12 +172,12 @@ func (c *Controller) giveUp(ctx context.Context, nodeClaim *karpv1.NodeClaim) er
 		return fmt.Errorf("deleting NodeClaim %s: %w", nodeClaim.Name, err)
 	}
 	delete(c.unneeded, nodeClaim.UID)
-	log.FromContext(ctx).Info("deleting a NodeClaim whose pods have gone before its node joined", "NodeClaim", klog.KObj(nodeClaim))
+	log.FromContext(ctx).Info("deleting a NodeClaim whose pods are gone before its node joined", "NodeClaim", klog.KObj(nodeClaim))
 	c.Recorder.Publish(events.Event{
 		InvolvedObject: nodeClaim,
 		Type:           corev1.EventTypeNormal,
 		Reason:         NotNeededReason,
-		Message:        "No pod waits for this NodeClaim any more, and its node hasn't joined: deleting it",
+		Message:        "No pod needs this NodeClaim, and its node hasn't joined: deleting it",
 		DedupeValues:   []string{string(nodeClaim.UID)},
 	})
 	return nil

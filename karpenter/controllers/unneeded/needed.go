@@ -16,9 +16,9 @@ import (
 	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 )
 
-// ByScheduler asks Karpenter's own scheduler where pending pods and those of nodes that are being removed would go. While at least as many pods
-// are pending as NodeClaims wait for their nodes, it takes all of them for needed: a simulation of a large burst is expensive, and can wait until
-// the burst is over.
+// ByScheduler simulates Karpenter's scheduler for pending pods and for the pods of nodes that are being removed, and
+// returns the NodeClaims that they would be placed on. While at least as many pods are pending as NodeClaims wait for
+// their nodes, it treats all of these as needed: simulating a large burst is expensive.
 func ByScheduler(guest client.Client, cluster *state.Cluster, provisioner *provisioning.Provisioner, clk clock.Clock, recorder events.Recorder) Needed {
 	return func(ctx context.Context, nodeClaims []*karpv1.NodeClaim) (sets.Set[string], error) {
 		all := sets.New[string]()

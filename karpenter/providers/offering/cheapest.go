@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 )
 
-// Candidate is an offering that a machine could be launched as.
+// Candidate is an offering that may be launched.
 type Candidate struct {
 	InstanceType *cloudprovider.InstanceType
 	Offering     *cloudprovider.Offering
@@ -24,10 +24,10 @@ func (c Candidate) Key() Key {
 	return Key{InstanceType: c.InstanceType.Name, Zone: c.Offering.Zone(), CapacityType: c.Offering.CapacityType()}
 }
 
-// Cheapest returns every available offering that meets the requirements and on which the requests fit, cheapest first.
-// Which of several equally cheap offerings of one instance type comes first depends on the seed alone: the NodeClaim's UID
-// makes a replayed launch choose the same, and spreads many claims over the zones. Equally cheap instance types are
-// ordered by name.
+// Cheapest returns every available offering that meets the requirements and fits the requests, cheapest first. Among
+// equally cheap offerings of one instance type, the seed decides the order: the NodeClaim's UID makes a retried
+// launch choose the same one, and spreads many NodeClaims over the zones. Equally cheap instance types are ordered by
+// name.
 func Cheapest(instanceTypes []*cloudprovider.InstanceType, requirements scheduling.Requirements, requests corev1.ResourceList, seed string) []Candidate {
 	type ranked struct {
 		Candidate
@@ -66,7 +66,7 @@ func Cheapest(instanceTypes []*cloudprovider.InstanceType, requirements scheduli
 
 func rank(seed string, o *cloudprovider.Offering) uint64 {
 	h := fnv.New64a()
-	// Writing to a hash never fails.
+	// A hash's Write returns no error.
 	_, _ = h.Write([]byte(seed + "\x00" + o.Zone() + "\x00" + o.CapacityType()))
 	return h.Sum64()
 }

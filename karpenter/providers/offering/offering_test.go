@@ -108,18 +108,18 @@ func TestUnavailable(t *testing.T) {
 	t.Run("When machines fail for other reasons, it should wait for the third in a row", func(t *testing.T) {
 		clk := clocktesting.NewFakeClock(time.Now())
 		u := NewUnavailable(clk)
-		for range Strikes - 1 {
-			if until := u.Strike(key, "broken"); !until.IsZero() || u.Has(key) {
+		for range FailureThreshold - 1 {
+			if until := u.CountFailure(key, "broken"); !until.IsZero() || u.Has(key) {
 				t.Fatalf("unavailable too early, until %s", until)
 			}
 			clk.Step(time.Hour)
 		}
-		until := u.Strike(key, "broken")
+		until := u.CountFailure(key, "broken")
 		if got := until.Sub(clk.Now()); got != BaseTTL || !u.Has(key) {
 			t.Fatalf("unavailable for %s, want %s", got, BaseTTL)
 		}
 		clk.SetTime(until)
-		if got := u.Strike(key, "broken").Sub(clk.Now()); got != 2*BaseTTL {
+		if got := u.CountFailure(key, "broken").Sub(clk.Now()); got != 2*BaseTTL {
 			t.Errorf("after one more, unavailable for %s, want %s", got, 2*BaseTTL)
 		}
 	})
@@ -127,18 +127,18 @@ func TestUnavailable(t *testing.T) {
 		clk := clocktesting.NewFakeClock(time.Now())
 		u := NewUnavailable(clk)
 		asked := clk.Now()
-		for range Strikes - 1 {
+		for range FailureThreshold - 1 {
 			clk.Step(time.Minute)
-			u.Strike(key, "broken")
+			u.CountFailure(key, "broken")
 		}
 		u.Works(key, asked)
-		clk.SetTime(u.Strike(key, "broken"))
+		clk.SetTime(u.CountFailure(key, "broken"))
 		if len(u.Entries()) != 0 || u.past[key].Failures != 1 {
 			t.Fatalf("a machine that was asked for earlier is no proof: %v", u.past)
 		}
 		clk.Step(time.Minute)
 		u.Works(key, clk.Now())
-		if until := u.Strike(key, "broken"); !until.IsZero() {
+		if until := u.CountFailure(key, "broken"); !until.IsZero() {
 			t.Errorf("unavailable after one failure, until %s", until)
 		}
 		if got := u.Mark(key, "stockout").Sub(clk.Now()); got != BaseTTL {
@@ -148,11 +148,11 @@ func TestUnavailable(t *testing.T) {
 	t.Run("When failures are far apart, it should forget them", func(t *testing.T) {
 		clk := clocktesting.NewFakeClock(time.Now())
 		u := NewUnavailable(clk)
-		for range Strikes + 1 {
-			if until := u.Strike(key, "broken"); !until.IsZero() {
+		for range FailureThreshold + 1 {
+			if until := u.CountFailure(key, "broken"); !until.IsZero() {
 				t.Fatalf("unavailable until %s", until)
 			}
-			clk.Step(StrikeMemory + time.Second)
+			clk.Step(FailureMemory + time.Second)
 		}
 	})
 	t.Run("When one offering fails, it should say nothing about its neighbours", func(t *testing.T) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package offering knows which offerings failed lately, and chooses among the others.
+// Package offering tracks unavailable offerings, and chooses the cheapest of the others.
 package offering
 
 import (
@@ -16,19 +16,19 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/change"
 )
 
-// How long an offering that failed stays unavailable: the first failure costs BaseTTL, and every further one within
-// MaxTTL of the last one's end doubles it, up to MaxTTL.
+// How long a failed offering stays unavailable: BaseTTL after the first failure. Each further failure within MaxTTL
+// of the previous one's expiry doubles it, up to MaxTTL.
 const (
 	BaseTTL = 3 * time.Minute
 	MaxTTL  = time.Hour
 )
 
-// Strikes is how many machines of an offering have to fail in a row, for reasons that aren't the offering's own, before it is
-// unavailable all the same: what always fails would otherwise be tried for ever. StrikeMemory is how long after the last one they
-// are forgotten.
+// FailureThreshold is how many machines in a row have to fail for reasons other than capacity before their offering
+// is unavailable. Without it, an offering that always fails would be retried forever. FailureMemory is how long a
+// failure counts.
 const (
-	Strikes      = 3
-	StrikeMemory = 24 * time.Hour
+	FailureThreshold = 3
+	FailureMemory    = 24 * time.Hour
 )
 
 // Key identifies an offering among those of all node classes.
@@ -39,24 +39,24 @@ type Key struct {
 // Entry is one unavailable offering.
 type Entry struct {
 	Key
-	// Reason is why, as the event on the NodeClaim has it: one of a few words.
+	// Reason is the reason of the event on the NodeClaim. It has few values.
 	Reason string
 	Until  time.Time
 	// Failures in a row.
 	Failures int
 }
 
-// Unavailable remembers the offerings that failed lately. It is safe for concurrent use.
+// Unavailable tracks the offerings that failed recently. It is safe for concurrent use.
 type Unavailable struct {
 	clock clock.PassiveClock
 
 	mu      sync.Mutex
 	entries map[Key]Entry
-	// past are entries whose time is over, kept as long as a further failure counts as one in a row.
+	// past holds expired entries, as long as a further failure counts as consecutive.
 	past map[Key]Entry
-	// strikes are failures that weren't the offering's own.
-	strikes map[Key]strikes
-	// observers are told of each change.
+	// failures counts failures for reasons other than capacity.
+	failures map[Key]failureCount
+	// observers are notified of each change.
 	observers change.Notifier
 
 	sequence atomic.Uint64
@@ -64,52 +64,52 @@ type Unavailable struct {
 	nextExpiry atomic.Int64
 }
 
-type strikes struct {
+type failureCount struct {
 	count int
 	last  time.Time
 }
 
-// NewUnavailable returns an empty set whose entries end by clk.
+// NewUnavailable returns an empty set whose entries expire by clk.
 func NewUnavailable(clk clock.PassiveClock) *Unavailable {
-	u := &Unavailable{clock: clk, entries: map[Key]Entry{}, past: map[Key]Entry{}, strikes: map[Key]strikes{}}
+	u := &Unavailable{clock: clk, entries: map[Key]Entry{}, past: map[Key]Entry{}, failures: map[Key]failureCount{}}
 	u.nextExpiry.Store(math.MaxInt64)
 	return u
 }
 
-// Mark makes an offering unavailable for a while, and returns until when. A failure reported again while the offering is
-// unavailable anyway changes nothing: several machines that were asked for at once fail together.
+// Mark makes an offering unavailable, and returns until when. It doesn't extend an existing entry: several machines
+// launched at once fail together.
 func (u *Unavailable) Mark(key Key, reason string) time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.mark(key, reason)
 }
 
-// Strike counts a failure that isn't the offering's own: its machine came, and was no use. From the third in a row on it makes
-// the offering unavailable as Mark does, and returns until when; the zero time before that.
-func (u *Unavailable) Strike(key Key, reason string) time.Time {
+// CountFailure counts a failed machine of an offering that has capacity. From FailureThreshold consecutive failures
+// on it makes the offering unavailable as Mark does, and returns until when. Before that it returns the zero time.
+func (u *Unavailable) CountFailure(key Key, reason string) time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	now := u.clock.Now()
-	for other, s := range u.strikes {
-		if now.Sub(s.last) > StrikeMemory {
-			delete(u.strikes, other)
+	for other, s := range u.failures {
+		if now.Sub(s.last) > FailureMemory {
+			delete(u.failures, other)
 		}
 	}
-	s := strikes{count: u.strikes[key].count + 1, last: now}
-	u.strikes[key] = s
-	if s.count < Strikes {
+	s := failureCount{count: u.failures[key].count + 1, last: now}
+	u.failures[key] = s
+	if s.count < FailureThreshold {
 		return time.Time{}
 	}
 	return u.mark(key, reason)
 }
 
-// Works says that a machine of an offering, asked for at some time, has become a node. What failed before it was asked for doesn't
-// count any more.
+// Works records that a machine of an offering, launched at the given time, has become a node. Failures from before
+// its launch no longer count.
 func (u *Unavailable) Works(key Key, asked time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if s, ok := u.strikes[key]; ok && s.last.Before(asked) {
-		delete(u.strikes, key)
+	if s, ok := u.failures[key]; ok && s.last.Before(asked) {
+		delete(u.failures, key)
 	}
 	if last, ok := u.past[key]; ok && last.Until.Before(asked) {
 		delete(u.past, key)
@@ -137,7 +137,7 @@ func (u *Unavailable) mark(key Key, reason string) time.Time {
 	return entry.Until
 }
 
-// Has tells whether an offering is unavailable now.
+// Has reports whether an offering is unavailable now.
 func (u *Unavailable) Has(key Key) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -145,7 +145,7 @@ func (u *Unavailable) Has(key Key) bool {
 	return ok && u.clock.Now().Before(entry.Until)
 }
 
-// Entries returns what is unavailable now, ordered by key.
+// Entries returns the unavailable offerings, ordered by key.
 func (u *Unavailable) Entries() []Entry {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -158,18 +158,17 @@ func (u *Unavailable) Entries() []Entry {
 	return entries
 }
 
-// OnChange calls f, which must neither block nor ask the set anything, whenever an offering has become unavailable, or it was noticed
-// that the time of one is over.
+// OnChange calls f whenever an offering becomes unavailable, or an expired entry is noticed. f must neither block nor
+// call the set.
 func (u *Unavailable) OnChange(f func()) { u.observers.Add(f) }
 
-// Next is when the time of an offering is over that is unavailable now; false if none is.
+// Next returns when the next entry expires; false if there is none.
 func (u *Unavailable) Next() (time.Time, bool) {
 	next := u.nextExpiry.Load()
 	return time.Unix(0, next), next != math.MaxInt64
 }
 
-// Sequence changes whenever the answer of Has may have changed for some offering. It neither locks nor allocates while
-// nothing changes.
+// Sequence changes whenever a result of Has may have changed. It neither locks nor allocates while nothing changes.
 func (u *Unavailable) Sequence() uint64 {
 	if now := u.clock.Now(); now.UnixNano() >= u.nextExpiry.Load() {
 		u.mu.Lock()
@@ -188,7 +187,7 @@ func (k Key) Compare(other Key) int {
 	)
 }
 
-// expire moves entries whose time is over to the past, and forgets the past that no longer counts.
+// expire moves expired entries to past, and drops past entries that no longer count.
 func (u *Unavailable) expire(now time.Time) {
 	for key, entry := range u.past {
 		if now.Sub(entry.Until) > MaxTTL {
