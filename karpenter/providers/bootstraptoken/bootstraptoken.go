@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bootstraptoken mints the bootstrap tokens that machines join a guest cluster with, one for each machine.
+// Package bootstraptoken creates the bootstrap tokens that machines join a guest cluster with, one per machine.
 package bootstraptoken
 
 import (
@@ -20,25 +20,25 @@ import (
 )
 
 const (
-	// Lifetime of a token, as Cluster API's kubeadm bootstrap provider has it by default. That provider extends it for as long as the Machine
-	// has no Node.
+	// Lifetime of a token: the default of Cluster API's kubeadm bootstrap provider, which extends it while the
+	// Machine has no Node.
 	Lifetime = 15 * time.Minute
-	// MaxLifetime of a token. The guest's admission policy allows an hour; clocks may differ by the rest.
+	// MaxLifetime of a token. The guest's admission policy allows an hour; the difference covers clock skew.
 	MaxLifetime = 50 * time.Minute
 )
 
-// attempts to find an ID that no other token has: there are 36^6.
+// attempts to find an unused ID among 36^6.
 const attempts = 3
 
-// Minter mints tokens in a guest cluster.
+// Minter creates tokens in a guest cluster.
 type Minter struct {
-	// Guest writes Secrets in namespace kube-system. It needs no right to read them.
+	// Guest creates Secrets in namespace kube-system. It needs no permission to read them.
 	Guest client.Writer
 	Clock clock.PassiveClock
 }
 
-// Mint makes a token for the machine of a NodeClaim that expires after a lifetime, and returns it as "<ID>.<secret>". Each call makes another
-// one.
+// Mint creates a token for a NodeClaim's machine that expires after lifetime, and returns it as "<ID>.<secret>". Each
+// call creates another token.
 func (m Minter) Mint(ctx context.Context, nodeClaim string, lifetime time.Duration) (string, error) {
 	for attempt := 1; ; attempt++ {
 		token, err := bootstraputil.GenerateBootstrapToken()
@@ -59,7 +59,7 @@ func (m Minter) Mint(ctx context.Context, nodeClaim string, lifetime time.Durati
 	}
 }
 
-// secret is what the admission policy about Karpenter's bootstrap tokens allows, and nothing else.
+// secret is exactly what the admission policy for Karpenter's bootstrap tokens allows.
 func (m Minter) secret(id, secret, nodeClaim string, expiration time.Time) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: bootstraputil.BootstrapTokenSecretName(id)},
@@ -76,7 +76,7 @@ func (m Minter) secret(id, secret, nodeClaim string, expiration time.Time) *core
 	}
 }
 
-// ID returns the public part of a token, and false for what isn't one.
+// ID returns the public part of a token, and false if it is malformed.
 func ID(token string) (string, bool) {
 	parts := bootstraputil.BootstrapTokenRegexp.FindStringSubmatch(token)
 	if len(parts) != 3 {

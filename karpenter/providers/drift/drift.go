@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package drift says whether a machine still is what its node class would make now. It reads memory only: Karpenter asks
-// for every node whenever a pod changes.
+// Package drift reports whether a machine differs from what its node class would launch now. It reads memory only:
+// Karpenter checks every node whenever a pod changes.
 package drift
 
 import (
@@ -21,37 +21,37 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
-// Reasons for which a node is replaced. People filter by them: they never change.
+// Reasons of drift. Users filter by them: never change them.
 const (
-	// NodeClassDrifted: the node class's fields that reach a node have changed: see Hash.
+	// NodeClassDrifted: node class fields that affect a node have changed: see Hash.
 	NodeClassDrifted cloudprovider.DriftReason = "NodeClassDrifted"
-	// OfferingGone: the node class doesn't offer the machine's instance type, in its zone and as its capacity type, any more.
+	// OfferingGone: the node class no longer offers the machine's instance type, zone and capacity type.
 	OfferingGone cloudprovider.DriftReason = "OfferingGone"
 	// ShapeDrifted: the content of the infrastructure template has changed.
 	ShapeDrifted cloudprovider.DriftReason = "ShapeDrifted"
 	// BootstrapDrifted: the content of the bootstrap template has changed, or the data Secret's name.
 	BootstrapDrifted cloudprovider.DriftReason = "BootstrapDrifted"
-	// NodeImageDrifted: the release payload names another image where the node class's bootstrap patches or the source's patches have one.
+	// NodeImageDrifted: the release payload names another image for the node class's bootstrap patches or the source's patches.
 	NodeImageDrifted cloudprovider.DriftReason = "NodeImageDrifted"
-	// VersionDrifted: nodes of this class and shape get another Kubernetes version now.
+	// VersionDrifted: nodes of this class and shape now get another Kubernetes version.
 	VersionDrifted cloudprovider.DriftReason = "VersionDrifted"
 )
 
 // Config of a Detector.
 type Config struct {
-	// InstanceTypes hold the shapes as they are now.
+	// InstanceTypes returns the current shapes.
 	InstanceTypes *instancetype.Provider
-	// Images are those that the payload names; nil for none.
+	// Images are the node images that the payload names; nil for none.
 	Images *nodeimage.File
-	// Version resolves the version of a shape's nodes, and says whether the guest's API server answers. Without a shape it
-	// is that of the node class.
+	// Version resolves the version of a shape's nodes, and reports whether the guest's API server answers. Without a
+	// shape it resolves that of the node class.
 	Version func(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) (result version.Result, reachable bool)
-	// Upgrades says when nodes may be replaced because the payload gives another version; nil at any time.
+	// Upgrades reports whether nodes may be replaced for the payload's version; nil for at any time.
 	Upgrades version.Upgrades
-	// Rollout is the rollout of Karpenter that this process is of; empty for none. While a node class names another one, replicas of that
-	// may run beside this process, or take over from it, and what this one replaced they would replace back.
+	// Rollout is the Karpenter rollout that this process belongs to; empty for none. While a node class names another
+	// rollout, replicas of that one may still run or take over, and would replace this one's nodes again.
 	Rollout string
-	// Clock tells the time; nil is the real one.
+	// Clock defaults to the real one.
 	Clock clock.PassiveClock
 }
 
@@ -66,17 +66,17 @@ func New(config Config) *Detector {
 	return &Detector{Config: config}
 }
 
-// Reason returns why a NodeClaim's node is to be replaced, or "". What isn't known is never drift.
+// Reason returns why a NodeClaim's node has to be replaced, or "". Unknown inputs never count as drift.
 func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *karpv1.NodeClaim, machine *clusterv1.Machine) cloudprovider.DriftReason {
 	if nodeClass.DeletionTimestamp != nil || nodeClass.Annotations[v1alpha1.DrainingAnnotation] == "true" {
-		// Its nodes go anyway.
+		// A deleted node class's nodes are removed anyway.
 		return ""
 	}
 	if differs(nodeClass.Annotations[v1alpha1.RolloutAnnotation], d.Rollout) {
 		return ""
 	}
 	sh, gone := d.shape(nodeClass.Name, machine)
-	// Replacing nodes while the control plane changes under them would replace them twice.
+	// During a control plane upgrade nodes would be replaced twice.
 	resolved, reachable := d.Version(nodeClass, sh)
 	if !reachable || resolved.Outcome != version.Desired {
 		return ""
@@ -97,11 +97,11 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 		return NodeImageDrifted
 	}
 	if nodeClass.Spec.Version == "" && deployed && (sh == nil || deferred && sh.Version() != "") {
-		// The version is the MachineDeployment's, which isn't known, or isn't ours to follow.
+		// The version is the MachineDeployment's, which is unknown or not followed.
 		return ""
 	}
 	if differs(strings.TrimPrefix(machine.Spec.Version, "v"), strings.TrimPrefix(resolved.Version, "v")) {
-		// A version that the node class or the MachineDeployment names is its writer's decision, not the platform's.
+		// The payload's upgrade window doesn't apply to a version set in the node class or the MachineDeployment.
 		followsPayload := nodeClass.Spec.Version == "" && (sh == nil || sh.Version() == "")
 		if followsPayload && !d.mayUpgrade() {
 			return ""
@@ -111,28 +111,28 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 	return ""
 }
 
-// mayUpgrade says whether nodes may be replaced now for what the payload decides.
+// mayUpgrade reports whether nodes may be replaced now for the payload.
 func (d *Detector) mayUpgrade() bool { return d.Upgrades == nil || d.Upgrades(d.Clock.Now()) }
 
-// images is the hash of the images that a machine of a shape would be made with; empty if its patches refer to none.
+// images is the hash of the images that a shape's machine would boot from; empty if its patches refer to none.
 func (d *Detector) images(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template, version string) string {
 	hash, _ := provider.ImagesHash(nodeClass.Spec.BootstrapPatches, sh, d.Images.For(version, sh.Arch))
 	return hash
 }
 
-// differs compares two values of which either may be unknown.
+// differs reports whether two known values differ.
 func differs(have, want string) bool {
 	return have != "" && want != "" && have != want
 }
 
-// isDeployed tells whether a machine's shape came from a MachineDeployment.
+// isDeployed reports whether a machine's shape is from a MachineDeployment.
 func isDeployed(machine *clusterv1.Machine) bool {
 	return strings.HasPrefix(machine.Annotations[v1alpha1.ShapeSourceAnnotation], template.MachineDeploymentKind.String()+"/")
 }
 
-// shape returns what a machine would be made from now, or nil when that isn't known, and whether what it was made as is
-// known not to be offered any more. Templates are often replaced by others of another name: where the machine's own source
-// has gone and another one offers the same, that is what counts.
+// shape returns the shape that a machine would be launched from now, nil if unknown, and whether its offering is
+// known to be gone. Templates are often replaced by others of another name: if the machine's own source is gone and
+// another one makes the same offering, that one counts.
 func (d *Detector) shape(nodeClass string, machine *clusterv1.Machine) (now *template.Template, gone bool) {
 	form := inventory.OriginOf(machine)
 	snapshot, err := d.InstanceTypes.Cached(nodeClass)

@@ -12,22 +12,20 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// HashVersion is the version of the rule that Hash follows. It has to be raised whenever Hash gives another result for
-// the same node class, so that nodes that were made before aren't replaced for it: NodeClaims with another version are hashed
-// anew.
+// HashVersion is the version of Hash's rule. Raise it whenever Hash returns another result for the same node class,
+// so that existing nodes aren't replaced: the NodeClaims' hashes are migrated.
 const HashVersion = "v1"
 
-// Hash is of the node class's fields that a node has to be replaced for when they change and that nothing else notices:
-// spec.kubelet and spec.bootstrapPatches. Shape, bootstrap and version are compared by what a machine was made from, and a changed selector doesn't
-// make a running node wrong.
+// Hash hashes the node class fields whose change requires new nodes and that no other check covers: spec.kubelet and
+// spec.bootstrapPatches. Shape, bootstrap and version are compared with the machine's record of them, and a changed
+// selector doesn't invalidate a node.
 func Hash(nodeClass *v1alpha1.ClusterAPINodeClass) string {
-	// An empty struct is what no kubelet settings are, and a field that isn't set doesn't appear: a new optional field
-	// changes no hash. Maps are written in the order of their keys.
+	// Unset fields are left out, so a new optional field changes no hash. JSON orders the keys of maps.
 	hashed := struct {
 		Kubelet          v1alpha1.KubeletConfiguration `json:"kubelet"`
 		BootstrapPatches []v1alpha1.BootstrapPatches   `json:"bootstrapPatches,omitempty"`
 	}{
-		// The patches of one kind have an order, the kinds have none.
+		// Only patches of one kind have an order.
 		BootstrapPatches: slices.SortedFunc(slices.Values(nodeClass.Spec.BootstrapPatches), func(a, b v1alpha1.BootstrapPatches) int {
 			return cmp.Or(cmp.Compare(a.APIGroup, b.APIGroup), cmp.Compare(a.Kind, b.Kind))
 		}),
@@ -37,7 +35,7 @@ func Hash(nodeClass *v1alpha1.ClusterAPINodeClass) string {
 	}
 	raw, err := json.Marshal(hashed)
 	if err != nil {
-		// Numbers and strings: this can't fail, and no hash is no drift.
+		// Marshaling numbers and strings can't fail. Without a hash nothing drifts.
 		return ""
 	}
 	sum := sha256.Sum256(raw)

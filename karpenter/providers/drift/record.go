@@ -11,7 +11,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// record is what a machine says of a template that it was made from, and what it would say if it were made now.
+// record compares a machine's record of its template with the current template.
 type record struct {
 	revisionKey, revision string
 	hashKey, hash         string
@@ -25,8 +25,8 @@ func bootstrapOf(sh *template.Template) record {
 	return record{v1alpha1.BootstrapRevisionAnnotation, sh.Bootstrap.Revision(), v1alpha1.BootstrapHashAnnotation, sh.Bootstrap.Hash}
 }
 
-// hasChanged tells whether the template has another content than the machine was made from. The same revision has the same
-// content, whatever the API server makes of it by now: it may prefer another version since an upgrade, or know new defaults.
+// hasChanged reports whether the template's content differs from what the machine was made from. The same revision
+// has the same content, however the API server returns it: an upgrade may change its preferred version or defaults.
 func (r record) hasChanged(annotations map[string]string) bool {
 	if r.revision != "" && annotations[r.revisionKey] == r.revision {
 		return false
@@ -34,9 +34,9 @@ func (r record) hasChanged(annotations map[string]string) bool {
 	return contentDiffers(annotations[r.hashKey], r.hash)
 }
 
-// renew adds to what a machine is to say where its template hasn't changed but the machine says it in another way: by another
-// rule, of an earlier form of the same revision, or of another revision with the same content. A machine that says nothing of
-// its template is left alone.
+// renew adds the current record to annotations if the template hasn't changed but its record has: by another hash
+// rule, an earlier representation of the same revision, or another revision with the same content. It leaves a
+// machine without a record alone.
 func (r record) renew(annotations, renewed map[string]string) {
 	if annotations[r.hashKey] == "" || r.hash == "" || r.hasChanged(annotations) {
 		return
@@ -49,9 +49,9 @@ func (r record) renew(annotations, renewed map[string]string) {
 	}
 }
 
-// Renewed are the annotations that a machine which hasn't drifted should have by now, as far as it has others: so that a later
-// change of its templates is told from a change of how they are written. It is empty nearly always, and always for a machine
-// whose shape isn't known.
+// Renewed returns the annotations to update on a machine that hasn't drifted, so that a later change of its templates
+// isn't confused with a change of their representation. It is almost always empty, and always for a machine whose
+// shape is unknown.
 func (d *Detector) Renewed(nodeClass *v1alpha1.ClusterAPINodeClass, machine *clusterv1.Machine) map[string]string {
 	sh, gone := d.shape(nodeClass.Name, machine)
 	if sh == nil || gone {
@@ -69,12 +69,12 @@ func (d *Detector) Renewed(nodeClass *v1alpha1.ClusterAPINodeClass, machine *clu
 	return renewed
 }
 
-// contentDiffers compares two hashes of which either may be unknown. Those of different rules say nothing of each other.
+// contentDiffers reports whether two known hashes of the same rule differ.
 func contentDiffers(have, want string) bool {
 	return differs(have, want) && ruleOf(have) == ruleOf(want)
 }
 
-// ruleOf is the version of the rule that a hash was made by; empty for the first one.
+// ruleOf returns the version of a hash's rule; empty for the first one.
 func ruleOf(hash string) string {
 	rule, _, found := strings.Cut(hash, ":")
 	if !found {

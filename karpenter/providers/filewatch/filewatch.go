@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package filewatch follows files that come from a ConfigMap or a Secret, and change while the program runs.
+// Package filewatch watches files mounted from a ConfigMap or a Secret.
 package filewatch
 
 import (
@@ -17,11 +17,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// unwatchedInterval is between two looks at a file that can't be watched, because the machine's watches are used up.
-const unwatchedInterval = time.Minute
+// pollInterval is between two reads of a file that can't be watched, because the node's inotify watches are used up.
+const pollInterval = time.Minute
 
-// Follow calls load at once, and whenever the file may have changed, until ctx ends. It watches the directory: the kubelet replaces a
-// mounted ConfigMap's files by changing a link beside them.
+// Follow calls load at once, and whenever the file may have changed, until ctx ends. It watches the directory: the
+// kubelet updates a mounted ConfigMap by replacing a symbolic link in it.
 func Follow(ctx context.Context, path string, load func(context.Context)) error {
 	logger := log.FromContext(ctx).WithValues("file", path)
 	ctx = log.IntoContext(ctx, logger)
@@ -35,8 +35,8 @@ func Follow(ctx context.Context, path string, load func(context.Context)) error 
 		changes, failures = watcher.Events, watcher.Errors
 	}
 	if err != nil {
-		logger.Error(err, "the file can't be watched and is looked at from time to time instead")
-		ticker := time.NewTicker(unwatchedInterval)
+		logger.Error(err, "watching the file; polling it instead")
+		ticker := time.NewTicker(pollInterval)
 		defer ticker.Stop()
 		again = ticker.C
 	}
@@ -47,7 +47,7 @@ func Follow(ctx context.Context, path string, load func(context.Context)) error 
 			return nil
 		case <-changes:
 		case err := <-failures:
-			// Events were lost, so anything may have changed.
+			// Events were lost: the file may have changed.
 			logger.Error(err, "watching the file")
 		case <-again:
 		}
@@ -55,7 +55,7 @@ func Follow(ctx context.Context, path string, load func(context.Context)) error 
 	}
 }
 
-// Read returns a file's content, nothing for a file that doesn't exist, and an error for one of more than limit bytes.
+// Read returns a file's content: nil for a missing file, and an error above limit bytes.
 func Read(path string, limit int64) ([]byte, error) {
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package informer caches management objects of kinds that are known only at run time: a node class names them. Each kind
-// has an informer of its own, so that a kind that isn't served, or may not be read, holds up nobody: controller-runtime's
-// cache would wait for it.
+// Package informer caches management objects of kinds that are known only at run time, because a node class names
+// them. Each kind has its own informer, so that a kind that isn't served or readable doesn't block the others, as it
+// would in controller-runtime's cache.
 package informer
 
 import (
@@ -26,24 +26,24 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// SyncTimeout is how long a first read of a kind waits for its list.
+// SyncTimeout is how long the first read of a kind waits for its list.
 const SyncTimeout = 5 * time.Second
 
 // Config of a Set.
 type Config struct {
 	// Management is the management cluster.
 	Management dynamic.Interface
-	// Mapper finds the resource of a kind. It has to notice kinds that were installed after it was made.
+	// Mapper finds the resource of a kind. It must discover kinds installed after its creation.
 	Mapper meta.RESTMapper
-	// Namespace that is read, and no other.
+	// Namespace to read.
 	Namespace string
-	// Selector chooses what is cached; nil for everything.
+	// Selector selects what is cached; nil for everything.
 	Selector labels.Selector
-	// Versions overrides the version that the API server prefers, by group.
+	// Versions overrides the API server's preferred version, by group.
 	Versions map[string]string
 }
 
-// Set holds one informer for each kind that was asked for. It is a manager.Runnable, and may be read before it is started.
+// Set holds one informer for each requested kind. It is a manager.Runnable, and can be read before it starts.
 type Set struct {
 	Config
 
@@ -55,11 +55,11 @@ type Set struct {
 	mu        sync.Mutex
 	kinds     map[schema.GroupKind]*kind
 	observers []func(schema.GroupKind)
-	// objectObservers get the object too.
+	// objectObservers also receive the object.
 	objectObservers []func(schema.GroupKind, *unstructured.Unstructured)
 }
 
-// UnreadableError says that a kind can't be read, and why. What exists of it is unknown.
+// UnreadableError means that a kind can't be read, so its objects are unknown.
 type UnreadableError struct {
 	GroupKind schema.GroupKind
 	Namespace string
@@ -71,16 +71,16 @@ func (e *UnreadableError) Error() string {
 	return fmt.Sprintf("reading %s in namespace %s: %s", e.GroupKind, e.Namespace, e.Err)
 }
 
-// Unwrap returns why.
+// Unwrap returns the cause.
 func (e *UnreadableError) Unwrap() error { return e.Err }
 
-// Permanent tells whether somebody has to do something: install the kind, or allow that it is read. Otherwise the
-// management cluster is away, or the kind is still being listed.
+// Permanent reports whether a user's action is needed: install the kind, or grant read access. Otherwise the
+// management cluster is unreachable, or the kind is still being listed.
 func (e *UnreadableError) Permanent() bool {
 	return permanent(e.Err)
 }
 
-// IsUnreadable tells whether err is, or wraps, an UnreadableError.
+// IsUnreadable reports whether err is, or wraps, an UnreadableError.
 func IsUnreadable(err error) bool {
 	var unreadable *UnreadableError
 	return errors.As(err, &unreadable)
@@ -88,7 +88,7 @@ func IsUnreadable(err error) bool {
 
 var errSyncing = errors.New("still being listed")
 
-// New returns a Set that reads nothing until it is asked to.
+// New returns a Set without informers.
 func New(config Config) *Set {
 	s := &Set{Config: config, kinds: map[schema.GroupKind]*kind{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -105,26 +105,25 @@ func (s *Set) Start(ctx context.Context) error {
 	return nil
 }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable: who waits to lead reads too, to be ready at once.
+// NeedLeaderElection implements manager.LeaderElectionRunnable: a standby fills its caches too.
 func (s *Set) NeedLeaderElection() bool { return false }
 
-// OnChange calls f, which must not block, whenever an object of a kind that was read has changed, and when a kind has become
-// readable.
+// OnChange calls f whenever an object of a read kind changes, and when a kind becomes readable. f must not block.
 func (s *Set) OnChange(f func(schema.GroupKind)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.observers = append(s.observers, f)
 }
 
-// OnObject calls f, which must not block, with every object of a kind that was read that has come, changed or gone. The object is
-// shared: never change it.
+// OnObject calls f with every added, changed or deleted object of a read kind. f must not block. The object is
+// shared: don't modify it.
 func (s *Set) OnObject(f func(schema.GroupKind, *unstructured.Unstructured)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.objectObservers = append(s.objectObservers, f)
 }
 
-// List returns the objects of a kind that match, ordered by name. They are shared: never change them. The error is an
+// List returns the matching objects of a kind, ordered by name. They are shared: don't modify them. The error is an
 // *UnreadableError, or that of ctx.
 func (s *Set) List(ctx context.Context, gk schema.GroupKind, selector labels.Selector) ([]*unstructured.Unstructured, error) {
 	k, err := s.synced(ctx, gk)
@@ -143,7 +142,8 @@ func (s *Set) List(ctx context.Context, gk schema.GroupKind, selector labels.Sel
 	return objects, nil
 }
 
-// Get returns one object, shared: never change it. The error is a NotFound, an *UnreadableError, or that of ctx.
+// Get returns one object. It is shared: don't modify it. The error is a NotFound, an *UnreadableError, or that of
+// ctx.
 func (s *Set) Get(ctx context.Context, gk schema.GroupKind, name string) (*unstructured.Unstructured, error) {
 	k, err := s.synced(ctx, gk)
 	if err != nil {
@@ -160,7 +160,7 @@ func (s *Set) Get(ctx context.Context, gk schema.GroupKind, name string) (*unstr
 	return u, nil
 }
 
-// Resource of a kind, in the version that this set reads it in. The error is an *UnreadableError.
+// Resource returns the resource of a kind, in the version that this set reads. The error is an *UnreadableError.
 func (s *Set) Resource(gk schema.GroupKind) (schema.GroupVersionResource, error) {
 	var versions []string
 	if v := s.Versions[gk.Group]; v != "" {
@@ -173,7 +173,7 @@ func (s *Set) Resource(gk schema.GroupKind) (schema.GroupVersionResource, error)
 	return mapping.Resource, nil
 }
 
-// kind is one informer and what its last request said.
+// kind is one informer and the outcome of its last request.
 type kind struct {
 	informer cache.SharedIndexInformer
 	resource schema.GroupVersionResource
@@ -185,7 +185,7 @@ type kind struct {
 	once   sync.Once
 }
 
-// synced returns the informer of a kind, started if need be, once it has listed.
+// synced returns the synced informer of a kind, and starts it if necessary.
 func (s *Set) synced(ctx context.Context, gk schema.GroupKind) (*kind, error) {
 	k, err := s.start(gk)
 	if err != nil {
@@ -208,7 +208,7 @@ func (s *Set) synced(ctx context.Context, gk schema.GroupKind) (*kind, error) {
 	return k, nil
 }
 
-// start returns the informer of a kind, started if it wasn't.
+// start returns the informer of a kind, and starts it if necessary.
 func (s *Set) start(gk schema.GroupKind) (*kind, error) {
 	s.mu.Lock()
 	k, ok := s.kinds[gk]
@@ -216,7 +216,7 @@ func (s *Set) start(gk schema.GroupKind) (*kind, error) {
 	if ok {
 		return k, nil
 	}
-	// Without the lock, because this may ask the API server.
+	// Don't hold the lock: this may call the API server.
 	resource, err := s.Resource(gk)
 	if err != nil {
 		return nil, err
@@ -236,7 +236,7 @@ func (s *Set) start(gk schema.GroupKind) (*kind, error) {
 			s.narrow(&options)
 			list, err := client.List(ctx, options)
 			s.record(gk, k, err)
-			// A nil list in an interface wouldn't be nil.
+			// A nil pointer in an interface isn't nil.
 			if err != nil {
 				return nil, err
 			}
@@ -249,7 +249,7 @@ func (s *Set) start(gk schema.GroupKind) (*kind, error) {
 			return w, err
 		},
 	}, s.Management), &unstructured.Unstructured{}, 0, cache.Indexers{})
-	// None of these fail before the informer has started.
+	// These fail only after the informer has started.
 	_ = k.informer.SetTransform(withoutManagedFields)
 	_ = k.informer.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {})
 	_, _ = k.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -286,7 +286,7 @@ func (s *Set) narrow(options *metav1.ListOptions) {
 	}
 }
 
-// record keeps the outcome of the last request, and tells when it makes the kind readable or unreadable.
+// record stores the outcome of the last request, and notifies observers if the kind becomes readable or unreadable.
 func (s *Set) record(gk schema.GroupKind, k *kind, err error) {
 	k.mu.Lock()
 	before := k.err
@@ -321,7 +321,8 @@ func (s *Set) notify(gk schema.GroupKind) {
 	}
 }
 
-// state returns why the kind can't be read. A kind that has been listed stays readable while the management cluster is away.
+// state returns why the kind can't be read. A kind that has been listed stays readable while the management cluster
+// is unreachable.
 func (k *kind) state() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -14,14 +14,14 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// What the Cluster Autoscaler calls the devices that its annotations stand for.
+// Names that the Cluster Autoscaler gives to the devices of its annotations.
 const (
 	deviceType          = "gpu"
 	deviceTypeAttribute = resourcev1.QualifiedName("type")
 )
 
-// devicesOf are the devices that every one of the shapes has, as the Cluster Autoscaler imagines them: all alike, in one pool.
-// Karpenter looks at them where it doesn't ignore what pods claim of dynamic resources.
+// devicesOf returns the devices that all shapes have, as the Cluster Autoscaler models them: identical, in one pool.
+// Karpenter reads them unless it ignores resource claims of pods.
 func devicesOf(shapes []*template.Template) cloudprovider.DynamicResources {
 	driver, count := shapes[0].DeviceDriver, shapes[0].Devices
 	for _, sh := range shapes[1:] {

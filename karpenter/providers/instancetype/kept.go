@@ -15,8 +15,8 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
-// Gone tells whether what a machine was made as, from a source, is known not to be offered any more. An offering that can't be
-// had now isn't gone, nor is one whose source can't be read or used.
+// Gone reports whether a source is known to have stopped offering what a machine was launched as. An unavailable
+// offering isn't gone, nor is one whose source is unreadable or unusable.
 func (s *Snapshot) Gone(source string, key offering.Key) bool {
 	if source == "" {
 		return false
@@ -28,8 +28,8 @@ func (s *Snapshot) Gone(source string, key offering.Key) bool {
 	return !offered && !s.zoneless(key)
 }
 
-// zoneless tells whether it can't be said that a zone has gone, because there were no zones then or there are none now: that
-// the infrastructure provider begins or ceases to report them doesn't make a node wrong.
+// zoneless reports whether a zone can't be called gone, because there were no zones then or are none now: a node
+// stays valid when the infrastructure provider starts or stops reporting zones.
 func (s *Snapshot) zoneless(key offering.Key) bool {
 	if key.Zone == DefaultZone {
 		return s.Offers(key.InstanceType, key.CapacityType)
@@ -39,9 +39,9 @@ func (s *Snapshot) zoneless(key offering.Key) bool {
 	return ok
 }
 
-// keep adds what machines that there are were made as, where it isn't offered and hasn't gone either. Karpenter itself replaces
-// each node whose type, zone and capacity type it isn't told, and doesn't ask anybody before that; nor does it consolidate a node
-// whose price it isn't told. None of what is added is available.
+// keep adds the offerings of existing machines that are neither offered any more nor gone. Karpenter replaces a node
+// whose instance type, zone and capacity type isn't in the list, without asking the cloud provider, and doesn't
+// consolidate a node without a price. None of the added offerings is available.
 func (b builder) keep(s *Snapshot) {
 	kept, used := map[offering.Key]float64{}, sets.New[string]()
 	for _, form := range b.Inventory.Origins() {
@@ -77,7 +77,7 @@ func (b builder) keep(s *Snapshot) {
 	}
 }
 
-// priceOf is what a machine would cost now in the cheapest of the zones, or else what it was chosen for.
+// priceOf is a machine's current price in the cheapest of the zones, else the price that it was launched at.
 func (b builder) priceOf(s *Snapshot, key offering.Key, chosen float64) float64 {
 	price, found := chosen, false
 	it, ok := s.find(key.InstanceType)
@@ -92,8 +92,8 @@ func (b builder) priceOf(s *Snapshot, key offering.Key, chosen float64) float64 
 	return price
 }
 
-// unknown is an instance type of which nothing is known but that machines have it. Nothing fits on it, and it has
-// no label that a NodePool could ask for.
+// unknown is an instance type known only from its machines. No pod fits it, and it has no label that a NodePool could
+// require.
 func (b builder) unknown(name string) *cloudprovider.InstanceType {
 	it := &cloudprovider.InstanceType{
 		Name:         name,
@@ -109,7 +109,7 @@ func (b builder) unknown(name string) *cloudprovider.InstanceType {
 	return it
 }
 
-// closed is an instance type of which nothing is available.
+// closed is an instance type without available offerings.
 func closed(it *cloudprovider.InstanceType) *cloudprovider.InstanceType {
 	offerings := make(cloudprovider.Offerings, len(it.Offerings))
 	for i, o := range it.Offerings {

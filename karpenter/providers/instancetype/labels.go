@@ -2,7 +2,7 @@
 
 package instancetype
 
-// DefaultZone is the zone of every offering where neither the Cluster nor the source has a failure domain. Karpenter doesn't
-// consolidate a node without a zone, and takes an offering's zone to be a single value. Such machines have no failure
-// domain.
+// DefaultZone is the zone of every offering if neither the Cluster nor the source has a failure domain. Karpenter
+// doesn't consolidate a node without a zone, and expects an offering to have exactly one. Such machines have no
+// failure domain.
 const DefaultZone = "default"

@@ -16,15 +16,15 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// place is where and how a machine is bought.
+// place is a zone and a capacity type.
 type place struct{ zone, capacityType string }
 
 func (p place) compare(other place) int {
 	return cmp.Or(cmp.Compare(p.zone, other.zone), cmp.Compare(p.capacityType, other.capacityType))
 }
 
-// choices are the offerings of one instance type. Where several shapes offer the same, one that can be had wins, then the
-// cheaper one, then the first.
+// choices returns the offerings of one instance type. If several shapes make the same offering, an available one
+// wins, then the cheaper one, then the first.
 func (b builder) choices(shapes []*template.Template, zones []string) map[place]*Choice {
 	choices := make(map[place]*Choice, 2*max(len(zones), 1))
 	for _, sh := range shapes {
@@ -40,7 +40,7 @@ func (b builder) choices(shapes []*template.Template, zones []string) map[place]
 	return choices
 }
 
-// eachChoice makes the offerings of one shape.
+// eachChoice builds the offerings of one shape.
 func (b builder) eachChoice(sh *template.Template, zones []string, yield func(place, *Choice)) {
 	domains := zones
 	if len(sh.FailureDomains) > 0 {
@@ -55,7 +55,7 @@ func (b builder) eachChoice(sh *template.Template, zones []string, yield func(pl
 	each := func(p place, domain string) {
 		price, priced := b.Pricing.Price(sh, p.zone, p.capacityType)
 		if !priced && p.capacityType == karpv1.CapacityTypeSpot && !b.Pricing.Complete() {
-			// Whether there is such an offering isn't known. Its nodes would be replaced if it were gone.
+			// Whether the offering exists is unknown. Without it, Karpenter would replace its nodes.
 			price, _ = b.Pricing.Price(sh, p.zone, karpv1.CapacityTypeOnDemand)
 			yield(p, b.choice(sh, p, domain, price, false))
 			return
@@ -78,8 +78,8 @@ func (b builder) eachChoice(sh *template.Template, zones []string, yield func(pl
 	b.unavailable[sh.Source.Annotation()] = obstacle
 }
 
-// failureDomain for a machine of a shape in a zone. A zone that only a label tells is where nodes say they are, and needn't be a
-// failure domain that the infrastructure provider knows: it may refuse others.
+// failureDomain returns the failure domain for a shape's machine in a zone. A zone known only from a label is where
+// nodes say they are; the infrastructure provider may reject it as a failure domain.
 func (b builder) failureDomain(sh *template.Template, zone string) string {
 	if sh.Machine != nil && sh.Machine.Spec.FailureDomain == zone || slices.Contains(b.Cluster.FailureDomains, zone) {
 		return zone
@@ -90,14 +90,14 @@ func (b builder) failureDomain(sh *template.Template, zone string) string {
 	return ""
 }
 
-// held is the obstacle of a shape from which nothing may be launched: its condition says why.
+// held is the obstacle of a shape that may not launch: its condition says why.
 const held = "Held"
 
-// obstacle says why nothing can be made from a shape at all, or nothing.
+// obstacle returns why nothing can be launched from a shape, or "".
 func (b builder) obstacle(sh *template.Template) string {
 	full := false
 	if limit, limited := sh.Maximum(); limited {
-		// Asked even where something else forbids it: from then on the sequence changes when the answer does.
+		// Call Full in any case: from then on the sequence changes with its result.
 		full = b.Inventory.Full(sh.Source.Annotation(), limit)
 	}
 	switch {
@@ -125,7 +125,7 @@ func (b builder) choice(sh *template.Template, p place, failureDomain string, pr
 	}
 }
 
-// requirementsOf a place, which all its offerings share.
+// requirementsOf returns a place's requirements, which its offerings share.
 func (b builder) requirementsOf(p place) scheduling.Requirements {
 	requirements, ok := b.offerings[p]
 	if !ok {

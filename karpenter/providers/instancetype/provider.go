@@ -24,21 +24,21 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
-// ErrUnresolved is returned for a node class that hasn't been resolved yet, whose Cluster can't be read, or while the machines that
-// there are haven't been counted: there may be instance types, so an empty answer would be wrong.
+// ErrUnresolved is returned for a node class that hasn't been resolved yet, while its Cluster is unreadable, and
+// until the existing machines have been counted. An empty list would mean that the node class has no instance types.
 var ErrUnresolved = errors.New("the instance types of the node class aren't known yet")
 
 // Config of a Provider.
 type Config struct {
 	// Templates finds what a node class selects; *template.Resolver does.
 	Templates Templates
-	// Version resolves the version of a template's nodes. Without it a template's NodeVersion is used as it is.
+	// Version resolves the version of a template's nodes. Defaults to the template's NodeVersion.
 	Version func(*v1alpha1.ClusterAPINodeClass, *template.Template) (result version.Result, reachable bool)
-	// Check returns why no machine can be made of a template, such as a patch that doesn't apply; nil checks nothing.
+	// Check returns why no machine can be created from a template, such as a patch that doesn't apply; nil checks nothing.
 	Check       func(*v1alpha1.ClusterAPINodeClass, *template.Template) error
 	Pricing     pricing.Source
 	Unavailable *offering.Unavailable
-	// Inventory may be nil. Otherwise nothing is handed out before the machines have been counted.
+	// Inventory may be nil. Otherwise instance types are returned only once it has counted the machines.
 	Inventory *inventory.Inventory
 }
 
@@ -50,12 +50,12 @@ type Templates interface {
 	Cluster(ctx context.Context) (template.Cluster, error)
 }
 
-// Provider computes the instance types of node classes, and keeps the snapshot of each until something that it was built from changes.
+// Provider resolves the instance types of node classes, and caches each snapshot until one of its inputs changes.
 type Provider struct {
 	Config
 	entries sync.Map // of node class name to *entry
 
-	// observers are told when what a node class selects has changed.
+	// observers are notified when a node class's selection changes.
 	observers change.Notifier
 }
 
@@ -79,27 +79,27 @@ type built struct {
 // Listing is what a node class selects and offers.
 type Listing struct {
 	Found *template.Found
-	// Cluster isn't to be used if ClusterErr says why it couldn't be read.
+	// Cluster is valid only if ClusterErr is nil.
 	Cluster    template.Cluster
 	ClusterErr error
-	// Templates are those of Found, each with the version of its nodes, and those that are kept although they can't be read now. There are
-	// none where ClusterErr is set.
+	// Templates are those of Found, each with its nodes' version, and unreadable ones that were known before. Empty
+	// if ClusterErr is set.
 	Templates []template.Template
-	// Unversioned are the templates whose version isn't one that nodes may have.
+	// Unversioned are the errors of templates whose version isn't possible.
 	Unversioned []error
-	// Snapshot is built from Templates. Where ClusterErr is set it is the one before, or nil: without the Cluster its zones are unknown,
-	// and other zones would make every node drift.
+	// Snapshot is built from Templates. If ClusterErr is set it is the previous one, or nil: without the Cluster its
+	// zones are unknown, and wrong zones would make every node drift.
 	Snapshot *Snapshot
 }
 
-// New returns a provider that has resolved nothing.
+// New returns a provider without snapshots.
 func New(config Config) *Provider { return &Provider{Config: config} }
 
-// List returns what a node class offers. It reads templates from informers only where the node class hasn't been resolved since the
-// start, and waits for them to be listed. The error is ErrUnresolved, wrapped, or that of ctx.
+// List returns the instance types of a node class. It reads templates from informers only if the node class hasn't
+// been resolved since startup, and waits for the informers to sync. The error wraps ErrUnresolved or is that of ctx.
 func (p *Provider) List(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) (*Snapshot, error) {
 	if snapshot, err := p.Cached(nodeClass.Name); err == nil || nodeClass.DeletionTimestamp != nil {
-		// One that is being deleted may have been forgotten just now.
+		// A node class that is being deleted may have been dropped just now.
 		return snapshot, err
 	}
 	if err := p.Inventory.Wait(ctx, informer.SyncTimeout); err != nil {
@@ -116,7 +116,7 @@ func (p *Provider) List(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeC
 	return p.Cached(nodeClass.Name)
 }
 
-// Refresh reads what a node class selects from informers, and builds a snapshot only if something differs from the last time. The error
+// Refresh reads a node class's selection from informers, and builds a new snapshot only if it has changed. The error
 // is that of ctx.
 func (p *Provider) Refresh(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) (*Listing, error) {
 	e := p.entry(nodeClass)
@@ -218,8 +218,8 @@ func keep(before []template.Template, found *template.Found) []template.Template
 	return templates
 }
 
-// setVersions gives the templates the version that their MachineDeployments ask for, where the node class asks for none. Of a
-// template whose version isn't possible nothing is launched, for the reason returned.
+// setVersions sets the templates' versions from their MachineDeployments, if the node class sets none. It returns the
+// errors of impossible versions; those templates launch nothing.
 func (p *Provider) setVersions(nodeClass *v1alpha1.ClusterAPINodeClass, templates []template.Template) (problems []error) {
 	if p.Version == nil {
 		return nil
@@ -240,18 +240,18 @@ func (p *Provider) setVersions(nodeClass *v1alpha1.ClusterAPINodeClass, template
 	return problems
 }
 
-// templates of the last snapshot. They are shared: never change them.
+// templates returns the last snapshot's templates. They are shared: don't modify them.
 func (e *entry) templates() []template.Template {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.input.Shapes
 }
 
-// OnChange calls f, which must not block, whenever what a node class selects has changed, or a node class is forgotten.
+// OnChange calls f whenever a node class's selection changes, or a node class is deleted. f must not block.
 func (p *Provider) OnChange(f func()) { p.observers.Add(f) }
 
-// OnAvailability calls f, which must neither block nor ask the provider anything, whenever an offering becomes unavailable or a source
-// full, or not any more. That the time of an offering is over is noticed when somebody asks for a snapshot.
+// OnAvailability calls f whenever an offering becomes unavailable or available, or a source reaches its maximum or
+// falls below it. f must neither block nor call the provider. Expiry of an entry is noticed when a snapshot is read.
 func (p *Provider) OnAvailability(f func()) {
 	if p.Unavailable != nil {
 		p.Unavailable.OnChange(f)
@@ -259,15 +259,15 @@ func (p *Provider) OnAvailability(f func()) {
 	p.Inventory.OnChange(f)
 }
 
-// Delete forgets a node class.
+// Delete drops a node class.
 func (p *Provider) Delete(nodeClass string) {
 	p.entries.Delete(nodeClass)
 	p.observers.Notify()
 }
 
-// Cached returns the snapshot of a node class that has been resolved, or ErrUnresolved. It takes no lock and allocates nothing unless
-// something has changed since the last call that Refresh doesn't read: whether an offering is available, what it costs, what
-// nodes of a template have, or which forms machines have.
+// Cached returns the snapshot of a resolved node class, or ErrUnresolved. It neither locks nor allocates unless an
+// input outside of Refresh has changed: the availability or price of an offering, the observed capacity of nodes, or
+// the offerings of existing machines.
 func (p *Provider) Cached(nodeClass string) (*Snapshot, error) {
 	value, ok := p.entries.Load(nodeClass)
 	if !ok || !p.Inventory.IsCounted() {
@@ -281,7 +281,7 @@ func (p *Provider) Cached(nodeClass string) (*Snapshot, error) {
 	return snapshot, nil
 }
 
-// InstanceTypes of a node class, or ErrUnresolved. They are shared: never change them.
+// InstanceTypes returns a node class's instance types, or ErrUnresolved. They are shared: don't modify them.
 func (p *Provider) InstanceTypes(nodeClass string) ([]*cloudprovider.InstanceType, error) {
 	snapshot, err := p.Cached(nodeClass)
 	if err != nil {
@@ -290,8 +290,8 @@ func (p *Provider) InstanceTypes(nodeClass string) ([]*cloudprovider.InstanceTyp
 	return snapshot.InstanceTypes, nil
 }
 
-// Resolve finds an offering of a node class and the template behind it. False means that the node class doesn't offer it (any
-// more); an error, that it isn't known yet.
+// Resolve returns an offering of a node class and its template; false if the node class doesn't make it any more. The
+// error means that it is unknown.
 func (p *Provider) Resolve(nodeClass, instanceType, zone, capacityType string) (Choice, bool, error) {
 	snapshot, err := p.Cached(nodeClass)
 	if err != nil {
@@ -301,7 +301,7 @@ func (p *Provider) Resolve(nodeClass, instanceType, zone, capacityType string) (
 	return choice, ok, nil
 }
 
-// current returns the snapshot, built again if what Refresh doesn't read has changed.
+// current returns the snapshot, rebuilt if an input outside of Refresh has changed.
 func (p *Provider) current(e *entry) *Snapshot {
 	b := e.built.Load()
 	if b == nil {
@@ -319,12 +319,12 @@ func (p *Provider) current(e *entry) *Snapshot {
 	return b.snapshot
 }
 
-// build reads the sequence first: a change while building then leads to one build too many, never to a stale snapshot.
+// build reads the sequence first: a change during the build then causes one more build, never a stale snapshot.
 func (p *Provider) build(in Input) *built {
 	return &built{sequence: p.sequence(), snapshot: Build(in)}
 }
 
-// sequence changes whenever something that Refresh doesn't read has. Each of the terms only grows.
+// sequence changes with every input outside of Refresh. Each term only grows.
 func (p *Provider) sequence() uint64 {
 	sequence := p.Pricing.Sequence()
 	if p.Unavailable != nil {
@@ -334,7 +334,7 @@ func (p *Provider) sequence() uint64 {
 	return sequence
 }
 
-// keyOf differs whenever a snapshot may.
+// keyOf differs whenever a snapshot may differ.
 func keyOf(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []template.Template, cluster template.Cluster, gaps template.Gaps) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s/%d|%q|%t|%t%q", nodeClass.UID, nodeClass.Generation, cluster.FailureDomains, cluster.Paused || cluster.Deleting, gaps.All, gaps.Sources)

@@ -17,14 +17,14 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// The kubelet's own hard eviction thresholds on Linux, which hold where evictionHard isn't set at all.
+// The kubelet's default hard eviction thresholds on Linux, which apply if evictionHard is unset.
 // https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/#hard-eviction-thresholds
 var defaultEvictionHard = map[string]v1alpha1.EvictionThreshold{
 	"memory.available": "100Mi",
 	"nodefs.available": "10%",
 }
 
-// evictionResources are the signals that take from what a node can allocate.
+// evictionResources are the eviction signals that reduce a node's allocatable.
 var evictionResources = map[string]corev1.ResourceName{
 	"memory.available": corev1.ResourceMemory,
 	"nodefs.available": corev1.ResourceEphemeralStorage,
@@ -36,14 +36,13 @@ type threshold struct {
 	fraction float64
 }
 
-// reserved is what a kubelet keeps from pods.
+// reserved is what a kubelet reserves.
 type reserved struct {
 	kube, system corev1.ResourceList
 	eviction     map[corev1.ResourceName]threshold
 }
 
-// parseReserved reads a node class's kubelet settings. A value that admission let through although it can't be read is left
-// out and reported.
+// parseReserved parses a node class's kubelet settings. It reports and skips a malformed value that passed admission.
 func parseReserved(kubelet *v1alpha1.KubeletConfiguration) (r reserved, problems []error) {
 	evictionHard := defaultEvictionHard
 	if kubelet != nil {
@@ -65,7 +64,7 @@ func parseReserved(kubelet *v1alpha1.KubeletConfiguration) (r reserved, problems
 		t, err := parseThreshold(string(evictionHard[signal]))
 		if err != nil {
 			problems = append(problems, fmt.Errorf("spec.kubelet.evictionHard[%s]: %w", signal, err))
-			// Promising too little beats promising too much.
+			// A too small allocatable is safer than a too large one.
 			if t, err = parseThreshold(string(defaultEvictionHard[signal])); err != nil {
 				continue
 			}
@@ -75,7 +74,7 @@ func parseReserved(kubelet *v1alpha1.KubeletConfiguration) (r reserved, problems
 	return r, problems
 }
 
-// overhead of a machine with this capacity. What doesn't depend on it is shared by all.
+// overhead returns the overhead of a machine with this capacity. The part that doesn't depend on it is shared.
 func (r reserved) overhead(capacity corev1.ResourceList) *cloudprovider.InstanceTypeOverhead {
 	eviction := corev1.ResourceList{}
 	for name, t := range r.eviction {
@@ -99,7 +98,7 @@ func (r reserved) overhead(capacity corev1.ResourceList) *cloudprovider.Instance
 func parseQuantities(field string, values map[string]v1alpha1.ReservedQuantity) (list corev1.ResourceList, problems []error) {
 	list = corev1.ResourceList{}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		// Process IDs are reserved too, but a node doesn't allocate them.
+		// A node doesn't allocate process IDs.
 		if name == "pid" {
 			continue
 		}
@@ -116,7 +115,7 @@ func parseQuantities(field string, values map[string]v1alpha1.ReservedQuantity) 
 func parseThreshold(value string) (threshold, error) {
 	if percent, ok := strings.CutSuffix(value, "%"); ok {
 		p, err := strconv.ParseFloat(percent, 64)
-		// Written so that NaN fails too.
+		// This form rejects NaN too.
 		if err != nil || !(p >= 0 && p <= 100) {
 			return threshold{}, fmt.Errorf("%q is not a percentage from 0%% to 100%%", value)
 		}

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package instancetype turns shapes into Karpenter's instance types, and keeps the result until something that it was built
-// from changes.
+// Package instancetype resolves shapes to Karpenter's instance types, and caches the result until an input changes.
 package instancetype
 
 import (
@@ -29,56 +28,55 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// Input is everything that a snapshot is built from.
+// Input is all inputs of a snapshot.
 type Input struct {
-	// Kubelet is the node class's; nil means the kubelet's own defaults.
+	// Kubelet is the node class's; nil for the kubelet's defaults.
 	Kubelet *v1alpha1.KubeletConfiguration
-	// Shapes in the order that decides where they contradict each other: the first one wins.
+	// Shapes in order of precedence: the first one wins a conflict.
 	Shapes []template.Template
-	// Gaps are what isn't known of the shapes.
+	// Gaps are the unknown parts of the shapes.
 	Gaps template.Gaps
-	// Cluster's failure domains are the zones of every shape that isn't bound to its own. While it is paused nothing is
+	// Cluster's failure domains are the zones of every shape without its own. While the Cluster is paused nothing is
 	// available.
 	Cluster template.Cluster
-	// Pricing answers for every on-demand offering.
+	// Pricing has a price for every on-demand offering.
 	Pricing pricing.Source
 	// Unavailable may be nil.
 	Unavailable *offering.Unavailable
-	// Inventory of the machines that there are, which keep what they were made as known while it can't be made; it may be nil.
+	// Inventory has the existing machines, whose offerings stay known even if they can't be launched. It may be nil.
 	Inventory *inventory.Inventory
 }
 
-// Choice is one offering with the shape behind it.
+// Choice is one offering and its shape.
 type Choice struct {
-	// Shape to make the machine from. It is shared: never change it.
+	// Shape to launch the machine from. It is shared: don't modify it.
 	Shape *template.Template
-	// InstanceType and Offering as Karpenter sees them. They are shared: never change them.
+	// InstanceType and Offering as Karpenter gets them. They are shared: don't modify them.
 	InstanceType *cloudprovider.InstanceType
 	Offering     *cloudprovider.Offering
-	// FailureDomain for the Machine; empty where there are no failure domains, although the offering has a zone.
+	// FailureDomain of the Machine; empty without failure domains, although the offering has a zone.
 	FailureDomain string
 }
 
-// Snapshot is what one node class offers at one time. It is never changed once built.
+// Snapshot is what one node class offers at one time. It is immutable.
 type Snapshot struct {
-	// InstanceTypes ordered by name, with unavailable offerings too: those that can't be had now, and those that can't be made but
-	// machines have.
+	// InstanceTypes ordered by name, including unavailable offerings and those that only existing machines have.
 	InstanceTypes []*cloudprovider.InstanceType
-	// Problems are the shapes and settings that were left out of the snapshot.
+	// Problems are the errors of shapes and settings that the snapshot leaves out.
 	Problems []error
 
 	choices map[offering.Key]*Choice
 	shapes  map[string]*template.Template
 	gaps    template.Gaps
-	// taints of the types of which at least one shape has any, by name.
+	// taints by instance type, of those with at least one tainted shape.
 	taints map[string][]corev1.Taint
-	// unavailable says of each shape's source why nothing can be had of it now, if that is so.
+	// unavailable is why each shape's source is unavailable now.
 	unavailable map[string]string
-	// closed are those of the types with taints that machines have, with nothing available.
+	// closed holds the tainted types that machines have, without available offerings.
 	closed map[string]*cloudprovider.InstanceType
 }
 
-// Resolve finds the offering and the shape behind it.
+// Resolve returns an offering and its shape.
 func (s *Snapshot) Resolve(instanceType, zone, capacityType string) (Choice, bool) {
 	choice, ok := s.choices[offering.Key{InstanceType: instanceType, Zone: zone, CapacityType: capacityType}]
 	if !ok {
@@ -87,7 +85,7 @@ func (s *Snapshot) Resolve(instanceType, zone, capacityType string) (Choice, boo
 	return *choice, true
 }
 
-// Offers tells whether there is an offering in any zone, available or not. That machines have it is not enough.
+// Offers reports whether the offering exists in any zone, available or not. Existing machines alone don't count.
 func (s *Snapshot) Offers(instanceType, capacityType string) bool {
 	it, ok := s.find(instanceType)
 	return ok && slices.ContainsFunc(it.Offerings, func(o *cloudprovider.Offering) bool {
@@ -96,22 +94,23 @@ func (s *Snapshot) Offers(instanceType, capacityType string) bool {
 	})
 }
 
-// Empty tells whether nothing can be made at all, now or later.
+// Empty reports whether the node class has no offering at all, available or not.
 func (s *Snapshot) Empty() bool { return len(s.shapes) == 0 }
 
-// Shape finds the shape of a source, by shape.Source's Annotation.
+// Shape returns the shape of a source, by shape.Source's Annotation.
 func (s *Snapshot) Shape(source string) (*template.Template, bool) {
 	sh, ok := s.shapes[source]
 	return sh, ok
 }
 
-// Unavailable says why no machine can be had of a source's shape now, in the words of v1alpha1.ShapeStatus, or nothing.
+// Unavailable returns why a source's shape is unavailable, as in v1alpha1.ShapeStatus, or "".
 func (s *Snapshot) Unavailable(source string) string { return s.unavailable[source] }
 
-// Shapes of all sources, whether an offering is made from them now or not, in no order. They are shared: never change them.
+// Shapes of all sources in any order, with or without offerings. They are shared: don't modify them.
 func (s *Snapshot) Shapes() iter.Seq[*template.Template] { return maps.Values(s.shapes) }
 
-// Knows tells whether a source that Shape doesn't find has gone. Otherwise it may be there, and only can't be read or used.
+// Knows reports whether a source that Shape doesn't return is known to be gone. Otherwise it may be unreadable or
+// unusable.
 func (s *Snapshot) Knows(source string) bool {
 	return !s.gaps.Has(source) && !slices.ContainsFunc(s.Problems, func(problem error) bool {
 		var invalid *template.InvalidError
@@ -131,10 +130,10 @@ func (s *Snapshot) Choices() []Choice {
 	return choices
 }
 
-// Tolerating returns the instance types whose nodes have no other taints than these. Karpenter's scheduler expects a node to
-// have the NodePool's taints, so a type with more would be launched for pods that then can't run there. One that machines have
-// stays, with nothing available: taints that come with a template are no reason to replace nodes. Where no shape has taints,
-// which is nearly always, it returns InstanceTypes itself.
+// Tolerating returns the instance types whose nodes have no taints beyond these. Karpenter's scheduler expects a node
+// to have the NodePool's taints only, so it would launch a type with more for pods that can't run there. A type that
+// machines have stays, without available offerings: a template's taints are no reason to replace nodes. If no shape
+// has taints, the common case, it returns InstanceTypes itself.
 func (s *Snapshot) Tolerating(taints ...[]corev1.Taint) []*cloudprovider.InstanceType {
 	if len(s.taints) == 0 {
 		return s.InstanceTypes
@@ -155,17 +154,17 @@ func (s *Snapshot) Tolerating(taints ...[]corev1.Taint) []*cloudprovider.Instanc
 	return tolerating
 }
 
-// Build makes a snapshot. Shapes that share an instance type's name become one type with the offerings of all; it promises
-// the least that any of them has. Of two offerings that Karpenter couldn't tell apart, the cheaper one stays.
+// Build builds a snapshot. Shapes with the same instance type name become one type with all their offerings and the
+// least of their capacities. Of two identical offerings the cheaper one wins.
 //
-// Requirements that are equal are shared between offerings and types: Karpenter never changes those of an instance type.
+// Offerings and types share equal requirements: Karpenter never modifies those of an instance type.
 func Build(in Input) *Snapshot {
 	b := builder{
 		Input: in, offerings: map[place]scheduling.Requirements{}, without: map[string]*scheduling.Requirement{},
 		unavailable: make(map[string]string, len(in.Shapes)),
 	}
 	for key := range karpv1.WellKnownLabels {
-		// The NodePool isn't a property of the type: DoesNotExist would rule out every NodePool.
+		// A type has no NodePool, and DoesNotExist would exclude every NodePool.
 		if key != karpv1.NodePoolLabelKey {
 			b.without[key] = scheduling.NewRequirement(key, corev1.NodeSelectorOpDoesNotExist)
 		}
@@ -175,11 +174,11 @@ func Build(in Input) *Snapshot {
 
 type builder struct {
 	Input
-	// offerings are the requirements of every place.
+	// offerings holds the requirements of every place.
 	offerings map[place]scheduling.Requirements
-	// without says that a type doesn't have a well-known label.
+	// without is the requirement that a type has no such well-known label.
 	without map[string]*scheduling.Requirement
-	// unavailable becomes the snapshot's.
+	// unavailable is the snapshot's.
 	unavailable map[string]string
 }
 
@@ -215,7 +214,8 @@ func (b builder) build() *Snapshot {
 			zoneNames.Insert(p.zone)
 			capacityTypes.Insert(p.capacityType)
 		}
-		// The labels keep the declared memory: a NodePool that asks for it would lose the type when a node is there.
+		// The labels keep the declared memory: a NodePool that requires it would lose the type once a node has
+		// joined.
 		it.Requirements = b.requirements(it, shapes, zoneNames, capacityTypes)
 		b.learn(it.Capacity, shapes)
 		it.Overhead = reserved.overhead(it.Capacity)
@@ -225,7 +225,7 @@ func (b builder) build() *Snapshot {
 	return s
 }
 
-// groupsOf are the shapes of each instance type. One type has one architecture and one operating system.
+// groupsOf groups shapes by instance type. One type has one architecture and one operating system.
 func groupsOf(shapes []template.Template) (groups map[string][]*template.Template, problems []error) {
 	groups = make(map[string][]*template.Template, len(shapes))
 	for i := range shapes {
@@ -241,7 +241,7 @@ func groupsOf(shapes []template.Template) (groups map[string][]*template.Templat
 	return groups, problems
 }
 
-// requirements gives every well-known label one, because to Karpenter a missing one means that any value is possible.
+// requirements sets every well-known label: Karpenter takes a missing one as any value.
 func (b builder) requirements(it *cloudprovider.InstanceType, shapes []*template.Template, zones, capacityTypes sets.Set[string]) scheduling.Requirements {
 	reqs := scheduling.NewRequirements(
 		scheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, it.Name),
@@ -252,7 +252,7 @@ func (b builder) requirements(it *cloudprovider.InstanceType, shapes []*template
 		scheduling.NewRequirement(wellknown.InstanceCPULabel, corev1.NodeSelectorOpIn, strconv.FormatInt(it.Capacity.Cpu().MilliValue()/1000, 10)),
 		scheduling.NewRequirement(wellknown.InstanceMemoryLabel, corev1.NodeSelectorOpIn, strconv.FormatInt(it.Capacity.Memory().Value()>>20, 10)),
 	)
-	// Only what all the shapes say is sure.
+	// Only labels that all shapes agree on are certain.
 	for key, value := range shapes[0].Labels {
 		if !reqs.Has(key) && !slices.ContainsFunc(shapes[1:], func(s *template.Template) bool {
 			other, ok := s.Labels[key]
@@ -269,7 +269,7 @@ func (b builder) requirements(it *cloudprovider.InstanceType, shapes []*template
 	return reqs
 }
 
-// capacityOf is the least that any of the shapes has.
+// capacityOf is the least capacity of the shapes.
 func (b builder) capacityOf(shapes []*template.Template) corev1.ResourceList {
 	capacity := shapes[0].Capacity.DeepCopy()
 	for _, sh := range shapes[1:] {
@@ -289,8 +289,7 @@ func (b builder) capacityOf(shapes []*template.Template) corev1.ResourceList {
 	return capacity
 }
 
-// learn lessens the memory to what real nodes have. It never becomes more than the source declares: whoever declares less than
-// there is has a reason.
+// learn lowers the memory to the observed capacity of nodes. It never raises it above the declared one.
 func (b builder) learn(capacity corev1.ResourceList, shapes []*template.Template) {
 	for _, sh := range shapes {
 		bytes, known := b.Inventory.Memory(inventory.Revision{Source: sh.Source.Annotation(), ContentHash: sh.ContentHash})
@@ -300,7 +299,7 @@ func (b builder) learn(capacity corev1.ResourceList, shapes []*template.Template
 	}
 }
 
-// zonesOf keeps the failure domains that can be the value of a label.
+// zonesOf returns the failure domains that are valid label values.
 func zonesOf(failureDomains []string) (zones []string, problems []error) {
 	for _, domain := range failureDomains {
 		if msgs := validation.IsValidLabelValue(domain); domain == "" || len(msgs) > 0 {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inventory follows the Machines of the management cluster and the Nodes of the guest: how many machines of a template there are
-// and may be, what they were made from and as, and how much memory their nodes have.
+// Package inventory watches the Machines of the management cluster and the Nodes of the guest. It counts a template's
+// machines and enforces its maximum size, and tracks what machines were launched from and as, and their nodes'
+// memory.
 package inventory
 
 import (
@@ -20,17 +21,18 @@ import (
 
 // Config of an Inventory.
 type Config struct {
-	// Counted reports whether every Machine that there was at the start has been told. Nil: since Watch has seen them all.
+	// Counted reports whether every Machine that existed at startup has been observed. Defaults to Watch having
+	// listed them all.
 	Counted func() bool
-	// None asks the API server whether a NodeClaim has no Machine; nil where reservations only lapse.
+	// None asks the API server whether a NodeClaim has no Machine. If nil, reservations only expire.
 	None  func(context.Context, *karpv1.NodeClaim) (bool, error)
 	Clock clock.PassiveClock
 }
 
-// Inventory of Machines and Nodes. It is safe for concurrent use. A nil one knows none, and limits nothing.
+// Inventory of Machines and Nodes. It is safe for concurrent use. A nil one is empty and enforces no maximum.
 type Inventory struct {
 	Config
-	// complete remembers that Counted has said yes, and done is closed then; nil where nothing tells.
+	// complete records that Counted has returned true, and done is closed then; nil without a Counted.
 	complete atomic.Bool
 	done     <-chan struct{}
 
@@ -40,7 +42,7 @@ type Inventory struct {
 	memory       *memory
 
 	mu sync.Mutex
-	// machines by NodeClaim, and the NodeClaims by provider ID.
+	// machines by NodeClaim UID, and NodeClaim UIDs by provider ID.
 	machines   map[types.UID]Machine
 	nodeClaims map[string]types.UID
 	// nodes by name, and their names by provider ID.
@@ -48,22 +50,22 @@ type Inventory struct {
 	names map[string]string
 }
 
-// Machine is what matters of a Machine.
+// Machine holds the tracked fields of a Machine.
 type Machine struct {
 	Origin
-	// ContentHash is of the template that it was made from.
+	// ContentHash is the hash of the template that it was made from.
 	ContentHash string
 	ProviderID  string
 }
 
-// Node is what matters of a Node that Karpenter has registered.
+// Node holds the tracked fields of a registered Node.
 type Node struct {
 	ProviderID string
 	// Memory in bytes.
 	Memory int64
 }
 
-// New returns an inventory of nothing: see Watch.
+// New returns an empty inventory: see Watch.
 func New(config Config) *Inventory {
 	i := &Inventory{
 		Config: config, machines: map[types.UID]Machine{}, nodeClaims: map[string]types.UID{}, nodes: map[string]Node{}, names: map[string]string{},
@@ -73,7 +75,8 @@ func New(config Config) *Inventory {
 	return i
 }
 
-// IsCounted reports whether every Machine that there was at the start has been told. It neither locks nor allocates from then on.
+// IsCounted reports whether every Machine that existed at startup has been observed. Once true, it neither locks nor
+// allocates.
 func (i *Inventory) IsCounted() bool {
 	if i == nil || i.complete.Load() {
 		return true
@@ -85,7 +88,7 @@ func (i *Inventory) IsCounted() bool {
 	return true
 }
 
-// Wait until the Machines have been counted, for at most as long as timeout. The error is ErrNotCounted, or that of ctx.
+// Wait waits until the Machines have been counted, at most for timeout. The error is ErrNotCounted, or that of ctx.
 func (i *Inventory) Wait(ctx context.Context, timeout time.Duration) error {
 	if i.IsCounted() {
 		return nil
@@ -102,7 +105,8 @@ func (i *Inventory) Wait(ctx context.Context, timeout time.Duration) error {
 	}
 }
 
-// Sequence changes whenever an answer of Full, Origins or Memory has. It neither locks nor allocates while nothing changes.
+// Sequence changes whenever a result of Full, Origins or Memory changes. It neither locks nor allocates while nothing
+// changes.
 func (i *Inventory) Sequence() uint64 {
 	if i == nil {
 		return 0
@@ -110,15 +114,16 @@ func (i *Inventory) Sequence() uint64 {
 	return i.reservations.Sequence()
 }
 
-// OnChange calls f, which must neither block nor ask the inventory anything, whenever an answer of Full has changed.
+// OnChange calls f whenever a result of Full changes. f must neither block nor call the inventory.
 func (i *Inventory) OnChange(f func()) {
 	if i != nil {
 		i.reservations.OnChange(f)
 	}
 }
 
-// Acquire reserves a place among a source's machines, of which there may be limit, for the launch of a NodeClaim. It reports false where
-// there is none left. Called again for the same NodeClaim and source, it needs no second place. The error is ErrNotCounted, wrapped.
+// Acquire reserves one of a source's machines, of which there may be limit, for the launch of a NodeClaim. It reports
+// false if the maximum is reached. A second call for the same NodeClaim and source reserves nothing more. The error
+// wraps ErrNotCounted.
 func (i *Inventory) Acquire(nodeClaim types.UID, source string, limit int) (bool, error) {
 	if i == nil {
 		return true, nil
@@ -130,9 +135,9 @@ func (i *Inventory) Acquire(nodeClaim types.UID, source string, limit int) (bool
 	return err == nil, err
 }
 
-// Abandon releases the reservations that earlier attempts of a launch hold when it fails for good: Karpenter deletes the NodeClaim, and never
-// asks for the deletion of what has no provider ID. Only the API server knows whether one of them made a Machine; where it doesn't
-// say, the reservation lapses.
+// Abandon releases the reservations held by earlier attempts when a launch fails for good: Karpenter deletes the
+// NodeClaim, and calls no Delete for one without a provider ID. Only the API server knows whether an earlier attempt
+// created a Machine; if it doesn't answer, the reservation expires.
 func (i *Inventory) Abandon(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
 	if i == nil || i.None == nil || !i.reservations.Promised(nodeClaim.UID) {
 		return
@@ -145,15 +150,15 @@ func (i *Inventory) Abandon(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
 	}
 }
 
-// Full reports whether a source has as many machines as it may. From then on, Sequence changes when the answer does.
+// Full reports whether a source has reached its maximum size. From then on, Sequence changes with the result.
 func (i *Inventory) Full(source string, limit int) bool {
 	return i != nil && i.reservations.Full(source, limit)
 }
 
-// Count is the number of a source's machines, with those that are being launched.
+// Count is the number of a source's machines, including those being launched.
 func (i *Inventory) Count(source string) int { return i.reservations.Count(source) }
 
-// Origins that at least one machine has, in order.
+// Origins returns the origins of all machines, in order.
 func (i *Inventory) Origins() []Origin {
 	if i == nil {
 		return nil
@@ -161,7 +166,7 @@ func (i *Inventory) Origins() []Origin {
 	return i.origins.All()
 }
 
-// Memory is the least that a node of a revision has, in bytes and rounded down to a MiB, or false while none was seen.
+// Memory is the least memory of a revision's nodes in bytes, rounded down to a MiB; false if none was observed.
 func (i *Inventory) Memory(r Revision) (bytes int64, known bool) {
 	if i == nil {
 		return 0, false
@@ -169,7 +174,7 @@ func (i *Inventory) Memory(r Revision) (bytes int64, known bool) {
 	return i.memory.Of(r)
 }
 
-// ObserveMachine says that a NodeClaim has a Machine.
+// ObserveMachine records a NodeClaim's Machine.
 func (i *Inventory) ObserveMachine(nodeClaim types.UID, m Machine) {
 	i.reservations.Observe(nodeClaim, m.Source)
 	i.origins.Observe(nodeClaim, m.Origin)
@@ -192,14 +197,14 @@ func (i *Inventory) ObserveMachine(nodeClaim types.UID, m Machine) {
 	}
 }
 
-// Release gives up the place of a NodeClaim that has no Machine any more, or will never have one.
+// Release releases the reservation of a NodeClaim that has no Machine any more, or never will.
 func (i *Inventory) Release(nodeClaim types.UID) {
 	if i != nil {
 		i.reservations.Forget(nodeClaim)
 	}
 }
 
-// ForgetMachine says that a NodeClaim's Machine has gone.
+// ForgetMachine records that a NodeClaim's Machine is gone.
 func (i *Inventory) ForgetMachine(nodeClaim types.UID) {
 	i.reservations.Forget(nodeClaim)
 	i.origins.Forget(nodeClaim)
@@ -213,7 +218,7 @@ func (i *Inventory) ForgetMachine(nodeClaim types.UID) {
 	}
 }
 
-// ObserveNode says what a Node that Karpenter has registered reports.
+// ObserveNode records what a registered Node reports.
 func (i *Inventory) ObserveNode(name string, n Node) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -231,7 +236,7 @@ func (i *Inventory) ObserveNode(name string, n Node) {
 	}
 }
 
-// ForgetNode says that a Node has gone.
+// ForgetNode records that a Node is gone.
 func (i *Inventory) ForgetNode(name string) {
 	i.memory.Forget(name)
 	i.mu.Lock()
@@ -244,7 +249,7 @@ func (i *Inventory) ForgetNode(name string) {
 	}
 }
 
-// learn the memory of a node whose Machine is known. It is called with i.mu held.
+// learn records the memory of a node whose Machine is known. i.mu must be held.
 func (i *Inventory) learn(name string) {
 	n := i.nodes[name]
 	m, ok := i.machines[i.nodeClaims[n.ProviderID]]
@@ -253,7 +258,8 @@ func (i *Inventory) learn(name string) {
 	}
 }
 
-// nodeOf is what matters of a Node, or false if Karpenter hasn't registered it: it does so by the provider ID that its Machine has by then.
+// nodeOf returns the tracked fields of a Node, or false if Karpenter hasn't registered it. A registered Node's
+// Machine has its provider ID.
 func nodeOf(n *corev1.Node) (Node, bool) {
 	return Node{ProviderID: n.Spec.ProviderID, Memory: n.Status.Capacity.Memory().Value()}, n.Labels[karpv1.NodeRegisteredLabelKey] == "true"
 }

@@ -10,28 +10,29 @@ import (
 	"sync/atomic"
 )
 
-// MaxRevisions bounds how many revisions are remembered, and so what a template that is edited all day can cost.
+// MaxRevisions limits the remembered revisions, and so the cost of a template that is edited often.
 const MaxRevisions = 8192
 
-// mebibyte is what memory is rounded down to: machines of one form differ by some KiB, and that is no reason to build all
-// instance types anew.
+// mebibyte is what memory is rounded down to: machines of one template differ by some KiB, which must not rebuild all
+// instance types.
 const mebibyte = 1 << 20
 
-// Revision of a template: what machines with the same memory are alike in.
+// Revision of a template. All its machines have the same memory.
 type Revision struct {
 	// Source is the shape source, as v1alpha1.ShapeSourceAnnotation names it.
 	Source string
-	// ContentHash is of the infrastructure template's content: another content may have another memory.
+	// ContentHash is the hash of the infrastructure template's content: other content may mean other memory.
 	ContentHash string
 }
 
-// memory remembers the least memory that the nodes of each revision have. A template declares its memory in round numbers, and a
-// node's kernel and firmware keep some of that: pods that were promised all of it would never fit. It is safe for concurrent use.
+// memory tracks the least memory of each revision's nodes. A template declares its memory in round numbers, and a
+// node's kernel and firmware use some of it: a pod that requests all of it would never fit. It is safe for concurrent
+// use.
 type memory struct {
 	mu    sync.Mutex
 	forms map[Revision]*form
 	nodes map[string]node
-	// used counts observations, to find the form that was seen least lately.
+	// used counts observations, to find the least recently seen revision.
 	used uint64
 
 	sequence *atomic.Uint64
@@ -43,9 +44,9 @@ type node struct {
 }
 
 type form struct {
-	// nodes counts the nodes there are by their memory in bytes.
+	// nodes counts the current nodes by their memory in bytes.
 	nodes map[int64]int
-	// least is the least of them, or what the last one had.
+	// least is their minimum, or the last node's memory.
 	least int64
 	used  uint64
 }
@@ -54,8 +55,8 @@ func newMemory(sequence *atomic.Uint64) *memory {
 	return &memory{forms: map[Revision]*form{}, nodes: map[string]node{}, sequence: sequence}
 }
 
-// Of a form is the least memory in bytes that a node of it has, rounded down to a MiB, or false while none was seen. When the last
-// node goes, what it had stays true until there is another one.
+// Of returns the least memory of a revision's nodes in bytes, rounded down to a MiB; false if none was observed.
+// After the last node is gone, its memory stays until there is another node.
 func (m *memory) Of(f Revision) (bytes int64, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -65,7 +66,7 @@ func (m *memory) Of(f Revision) (bytes int64, known bool) {
 	return 0, false
 }
 
-// Observe says how much memory a node reports. It is called again whenever that changes.
+// Observe records a node's memory. Call it again when it changes.
 func (m *memory) Observe(name string, f Revision, bytes int64) {
 	bytes -= bytes % mebibyte
 	if bytes <= 0 {
@@ -88,14 +89,14 @@ func (m *memory) Observe(name string, f Revision, bytes int64) {
 	m.used++
 	known.used = m.used
 	known.nodes[bytes]++
-	// Only now, so that the node's own form doesn't lose its last node in between.
+	// Remove the old entry last, so that the node's own revision doesn't lose its last node in between.
 	if ok {
 		m.remove(before)
 	}
 	m.settle(known)
 }
 
-// Forget says that a node has gone.
+// Forget records that a node is gone.
 func (m *memory) Forget(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -105,7 +106,7 @@ func (m *memory) Forget(name string) {
 	}
 }
 
-// Sequence changes whenever an answer of Of has. It neither locks nor allocates.
+// Sequence changes whenever a result of Of changes. It neither locks nor allocates.
 func (m *memory) Sequence() uint64 { return m.sequence.Load() }
 
 func (m *memory) remove(n node) {
@@ -119,7 +120,7 @@ func (m *memory) remove(n node) {
 	m.settle(known)
 }
 
-// settle finds the least memory anew. Where no node is left, the last one's stays.
+// settle recomputes the least memory. Without nodes, the last one's stays.
 func (m *memory) settle(known *form) {
 	if len(known.nodes) == 0 {
 		return
@@ -130,7 +131,7 @@ func (m *memory) settle(known *form) {
 	}
 }
 
-// makeRoom forgets the form that was seen least lately when there are too many, if possible one without nodes.
+// makeRoom drops the least recently seen revision when there are too many, preferably one without nodes.
 func (m *memory) makeRoom() {
 	if len(m.forms) < MaxRevisions {
 		return

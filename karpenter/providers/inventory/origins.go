@@ -20,14 +20,15 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
-// Origin is what a machine was made from and as. A node whose instance type vanishes from what Karpenter is told is replaced, so that
-// what can't be made or read now still has to be told as long as a machine has it.
+// Origin is what a machine was launched from and as. Karpenter replaces a node whose instance type is missing from
+// GetInstanceTypes, so it stays there as long as a machine has it, even if it can't be launched or read any more.
 type Origin struct {
-	// Source is the shape source, as v1alpha1.ShapeSourceAnnotation names it; empty if the machine doesn't say.
+	// Source is the shape source, as v1alpha1.ShapeSourceAnnotation names it; empty if the machine has no such
+	// annotation.
 	Source string
-	// Key is the offering that was chosen.
+	// Key is the chosen offering.
 	offering.Key
-	// Price in US dollars an hour that it was chosen for; 0 if the machine doesn't say.
+	// Price in US dollars an hour at launch; 0 if the machine has none.
 	Price float64
 }
 
@@ -36,10 +37,10 @@ func (f Origin) Compare(other Origin) int {
 	return cmp.Or(f.Key.Compare(other.Key), cmp.Compare(f.Source, other.Source), cmp.Compare(f.Price, other.Price))
 }
 
-// origins counts the machines of each origin. They are safe for concurrent use.
+// origins counts the machines of each origin. It is safe for concurrent use.
 type origins struct {
 	mu sync.Mutex
-	// machines by NodeClaio.
+	// machines by NodeClaim UID.
 	machines map[types.UID]Origin
 	counts   map[Origin]int
 
@@ -50,7 +51,7 @@ func newOrigins(sequence *atomic.Uint64) *origins {
 	return &origins{machines: map[types.UID]Origin{}, counts: map[Origin]int{}, sequence: sequence}
 }
 
-// Observe says that a NodeClaim has a machine, and what that was made as.
+// Observe records a NodeClaim's machine and its origin.
 func (o *origins) Observe(nodeClaim types.UID, origin Origin) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -67,7 +68,7 @@ func (o *origins) Observe(nodeClaim types.UID, origin Origin) {
 	}
 }
 
-// Forget says that a NodeClaim has no machine any more.
+// Forget records that a NodeClaim's machine is gone.
 func (o *origins) Forget(nodeClaim types.UID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -77,14 +78,14 @@ func (o *origins) Forget(nodeClaim types.UID) {
 	}
 }
 
-// All origins that at least one machine has, in order.
+// All returns the origins of all machines, in order.
 func (o *origins) All() []Origin {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.SortedFunc(maps.Keys(o.counts), Origin.Compare)
 }
 
-// Sequence changes whenever the answer of All has. It neither locks nor allocates.
+// Sequence changes whenever a result of All changes. It neither locks nor allocates.
 func (o *origins) Sequence() uint64 { return o.sequence.Load() }
 
 func (o *origins) remove(origin Origin) {
@@ -94,10 +95,10 @@ func (o *origins) remove(origin Origin) {
 	}
 }
 
-// OriginOf is what a Machine says that it was made from and as.
+// OriginOf reads a Machine's origin.
 func OriginOf(m *clusterv1.Machine) Origin {
 	price, err := strconv.ParseFloat(m.Annotations[v1alpha1.PriceAnnotation], 64)
-	// Written so that NaN, which isn't equal to itself, fails too.
+	// This form rejects NaN too, which compares false with everything.
 	if err != nil || !(price >= 0 && price < math.MaxFloat64) {
 		price = 0
 	}

@@ -16,49 +16,49 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/change"
 )
 
-// PromiseTTL is how long a place is kept for a launch whose Machine never shows. It is longer than Karpenter keeps a NodeClaim
-// that doesn't launch, so that a promise never lapses while its launch is still being tried.
+// PromiseTTL is how long a reservation is kept for a launch whose Machine is never observed. It is longer than
+// Karpenter's launch timeout, so that a reservation never expires while its launch is being retried.
 const PromiseTTL = 10 * time.Minute
 
 var (
-	// ErrFull says that a source has as many machines as it may.
+	// ErrFull: a source has reached its maximum size.
 	ErrFull = errors.New("as many machines as it may have")
-	// ErrNotCounted says that the Machines there are haven't been counted yet.
+	// ErrNotCounted: the existing Machines haven't been counted yet.
 	ErrNotCounted = errors.New("the Machines haven't been counted yet")
 )
 
-// reservations keep the number of machines of a template within its maximum, however many are launched at once. They count the Machines
-// that the cache shows, and those that were promised to a launch and haven't been seen yet. Machines are counted by source, which is named as v1alpha1.ShapeSourceAnnotation names it. NodeClaims are named by
-// their UIDs. It is safe for concurrent use.
+// reservations keep the number of a template's machines within its maximum under concurrent launches. They count the
+// Machines in the cache, and those reserved for a launch and not yet observed. Machines are counted by source, as
+// named by v1alpha1.ShapeSourceAnnotation, and NodeClaims are identified by UID. It is safe for concurrent use.
 type reservations struct {
 	clock clock.PassiveClock
-	// counted says whether every Machine that there was at the start has been told to Observe.
+	// counted reports whether every Machine that existed at startup has been observed.
 	counted func() bool
 
 	mu sync.Mutex
-	// machines are the sources of the Machines that the cache shows, by NodeClaim.
+	// machines holds the source of each observed Machine, by NodeClaim.
 	machines map[types.UID]string
-	// promises are the places that launches have, by NodeClaim and source. A launch that is tried again may choose another
-	// source, and it isn't known then whether the first attempt's Machine exists: both places are kept until it shows.
+	// promises holds when each reservation was made, by NodeClaim and source. A retried launch may choose another
+	// source, while the first attempt's Machine may exist: both reservations stay until it is observed.
 	promises map[types.UID]map[string]time.Time
 	sources  map[string]*source
-	// observers are told when a source becomes full or has a place again.
+	// observers are notified when a source reaches its maximum or falls below it.
 	observers change.Notifier
 
 	sequence   *atomic.Uint64
 	nextExpiry atomic.Int64 // of the promises, in nanoseconds since the epoch
 }
 
-// source is what is known of one shape source.
+// source is the state of one shape source.
 type source struct {
 	machines, promises int
-	// limit is what Full was asked about last; it is negative while it was never asked.
+	// limit is the last maximum passed to Full; negative before the first call.
 	limit int
 	full  bool
 }
 
-// newReservations returns none, whose promises end by clk. Nothing is promised before counted returns true. The sequence changes when an
-// answer of Full does.
+// newReservations returns an empty set whose reservations expire by clk. It reserves nothing before counted returns
+// true. The sequence changes with the results of Full.
 func newReservations(clk clock.PassiveClock, counted func() bool, sequence *atomic.Uint64) *reservations {
 	l := &reservations{
 		clock:    clk,
@@ -72,8 +72,8 @@ func newReservations(clk clock.PassiveClock, counted func() bool, sequence *atom
 	return l
 }
 
-// Reserve promises a NodeClaim a place among a source's machines, of which there may be limit. Asked again for the same
-// NodeClaim and source, it needs no second place. The error is ErrFull or ErrNotCounted, wrapped.
+// Reserve reserves one of a source's machines, of which there may be limit, for a NodeClaim. A second call for the
+// same NodeClaim and source reserves nothing more. The error wraps ErrFull or ErrNotCounted.
 func (l *reservations) Reserve(nodeClaim types.UID, name string, limit int) error {
 	if !l.counted() {
 		return fmt.Errorf("launching from %s: %w", name, ErrNotCounted)
@@ -101,7 +101,7 @@ func (l *reservations) Reserve(nodeClaim types.UID, name string, limit int) erro
 	return nil
 }
 
-// Observe says that a NodeClaim has a Machine, and from which source. Whatever places were kept for it are settled by that.
+// Observe records a NodeClaim's Machine and its source, and releases the NodeClaim's reservations.
 func (l *reservations) Observe(nodeClaim types.UID, name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,7 +117,7 @@ func (l *reservations) Observe(nodeClaim types.UID, name string) {
 	l.settle(name)
 }
 
-// Forget says that a NodeClaim has no Machine any more, or will never have one.
+// Forget records that a NodeClaim has no Machine any more, or never will.
 func (l *reservations) Forget(nodeClaim types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,21 +129,21 @@ func (l *reservations) Forget(nodeClaim types.UID) {
 	l.withdraw(nodeClaim)
 }
 
-// Promised tells whether a place is kept for a NodeClaim whose Machine hasn't shown.
+// Promised reports whether a NodeClaim has a reservation and no observed Machine.
 func (l *reservations) Promised(nodeClaim types.UID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.promises[nodeClaim]) > 0
 }
 
-// Withdraw takes back every place that is kept for a NodeClaim whose Machine hasn't shown.
+// Withdraw releases all reservations of a NodeClaim without an observed Machine.
 func (l *reservations) Withdraw(nodeClaim types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.withdraw(nodeClaim)
 }
 
-// Count is the number of a source's machines, promised ones included.
+// Count is the number of a source's machines, including reservations.
 func (l *reservations) Count(name string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -154,7 +154,7 @@ func (l *reservations) Count(name string) int {
 	return 0
 }
 
-// Full tells whether a source has as many machines as it may. From then on, Sequence changes when the answer does.
+// Full reports whether a source has reached its maximum size. From then on, Sequence changes with the result.
 func (l *reservations) Full(name string, limit int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,10 +165,10 @@ func (l *reservations) Full(name string, limit int) bool {
 	return s.full
 }
 
-// OnChange calls f, which must neither block nor ask the ledger anything, whenever an answer of Full has changed.
+// OnChange calls f whenever a result of Full changes. f must neither block nor call the reservations.
 func (l *reservations) OnChange(f func()) { l.observers.Add(f) }
 
-// Sequence changes whenever an answer of Full has. It neither locks nor allocates while nothing changes.
+// Sequence changes whenever a result of Full changes. It neither locks nor allocates while nothing changes.
 func (l *reservations) Sequence() uint64 {
 	if now := l.clock.Now(); now.UnixNano() >= l.nextExpiry.Load() {
 		l.mu.Lock()
@@ -187,12 +187,12 @@ func (l *reservations) source(name string) *source {
 	return s
 }
 
-// settle notes whether a source has become full, or has a place again.
+// settle updates whether a source has reached its maximum.
 func (l *reservations) settle(name string) {
 	s := l.source(name)
 	if s.limit < 0 {
 		if s.machines+s.promises == 0 {
-			// Nobody has asked about it, and there is nothing to know.
+			// Full was never called for it, so there is nothing to track.
 			delete(l.sources, name)
 		}
 		return
@@ -204,7 +204,7 @@ func (l *reservations) settle(name string) {
 	}
 }
 
-// withdraw takes back every place that was kept for a NodeClaim.
+// withdraw releases a NodeClaim's reservations.
 func (l *reservations) withdraw(nodeClaim types.UID) {
 	for name := range l.promises[nodeClaim] {
 		l.source(name).promises--
@@ -213,7 +213,7 @@ func (l *reservations) withdraw(nodeClaim types.UID) {
 	delete(l.promises, nodeClaim)
 }
 
-// expire takes back the places whose time is over.
+// expire releases expired reservations.
 func (l *reservations) expire(now time.Time) {
 	if now.UnixNano() < l.nextExpiry.Load() {
 		return

@@ -16,8 +16,8 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// Watch follows the Machines in the management cluster's cache that owns accepts, and the Nodes in the guest's, on replicas that don't
-// lead too. It may be called once, before anything asks.
+// Watch observes the Machines in the management cluster's cache that owns accepts, and the Nodes in the guest's, on
+// standby replicas too. Call it once, before the inventory is read.
 func (i *Inventory) Watch(ctx context.Context, management, guest cache.Cache, owns func(client.Object) bool) error {
 	machines, err := management.GetInformer(ctx, &clusterv1.Machine{})
 	if err != nil {
@@ -56,7 +56,7 @@ func (i *Inventory) Watch(ctx context.Context, management, guest cache.Cache, ow
 	return nil
 }
 
-// handler calls f with each object when it comes and whenever it changes, and when it has gone.
+// handler calls f for each added, updated or deleted object.
 func handler[T client.Object](f func(object T, gone bool)) toolscache.ResourceEventHandler {
 	call := func(object any, gone bool) {
 		if unknown, ok := object.(toolscache.DeletedFinalStateUnknown); ok {

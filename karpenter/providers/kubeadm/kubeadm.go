@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubeadm renders the bootstrap data of machines that join with kubeadm, with Cluster API's own renderer. A burst of machines then
-// costs one Secret each, where the bootstrap provider takes a dozen requests for a KubeadmConfig and its Secret.
+// Package kubeadm renders the bootstrap data of machines that join with kubeadm, with Cluster API's own renderer. A
+// burst of machines then takes one Secret each, where the bootstrap provider needs a dozen requests for a
+// KubeadmConfig and its Secret.
 package kubeadm
 
 import (
@@ -27,10 +28,11 @@ import (
 // Kind of the bootstrap configs that Parse reads.
 var Kind = bootstrapv1.GroupVersion.WithKind("KubeadmConfig")
 
-// ErrProviderNeeded says that only the bootstrap provider can render a config: it needs what Karpenter may not read, or doesn't know.
+// ErrProviderNeeded: only the bootstrap provider can render a config, because it needs data that Karpenter can't
+// read.
 var ErrProviderNeeded = errors.New("only the bootstrap provider can render this config")
 
-// Discovery is how a machine finds its guest cluster, where its config doesn't say so itself.
+// Discovery is how a machine discovers its guest cluster, unless its config says so.
 type Discovery struct {
 	// Endpoint of the guest's API server, as host:port.
 	Endpoint string
@@ -44,9 +46,9 @@ type Config struct {
 	version semver.Version
 }
 
-// Parse reads a KubeadmConfig for a machine of a Kubernetes version, with or without a leading v. It returns ErrProviderNeeded when the
-// config refers to Secrets, has templates of its own, is written as Ignition, joins by other means than a bootstrap token, is of another API version, or has
-// fields that this version of Cluster API's types doesn't have.
+// Parse parses a KubeadmConfig for a machine of a Kubernetes version, with or without a leading v. It returns
+// ErrProviderNeeded if the config refers to Secrets, has templates, uses Ignition, joins without a bootstrap token,
+// is of another API version, or has fields that this version of Cluster API's types lacks.
 func Parse(object *unstructured.Unstructured, version string, discovery Discovery) (*Config, error) {
 	if object.GroupVersionKind() != Kind {
 		return nil, fmt.Errorf("%w: it is a %s", ErrProviderNeeded, object.GroupVersionKind())
@@ -75,7 +77,7 @@ func Parse(object *unstructured.Unstructured, version string, discovery Discover
 	return &Config{spec: config.Spec, version: parsed}, nil
 }
 
-// needsProvider says why a config can't be rendered without reading more.
+// needsProvider returns why only the bootstrap provider can render a config.
 func needsProvider(spec *bootstrapv1.KubeadmConfigSpec) string {
 	if spec.Format != "" && spec.Format != bootstrapv1.CloudConfig {
 		return "its format is " + string(spec.Format) // Cluster API's renderer of Ignition takes archived libraries along
@@ -155,7 +157,8 @@ func hasTaint(taints []corev1.Taint, wanted corev1.Taint) bool {
 	return false
 }
 
-// CACertHashes returns the pins of the certificate authorities that a connection trusts, none where it trusts the system's.
+// CACertHashes returns the pins of the certificate authorities that a connection trusts; none if it trusts the
+// system's.
 func CACertHashes(config *rest.Config) ([]string, error) {
 	loaded := rest.CopyConfig(config)
 	if err := rest.LoadTLSFiles(loaded); err != nil {
@@ -175,7 +178,7 @@ func CACertHashes(config *rest.Config) ([]string, error) {
 	return hashes, nil
 }
 
-// pin is what kubeadm calls a public key pin: RFC 7469's, in hexadecimal.
+// pin is a kubeadm public key pin: RFC 7469's, in hexadecimal.
 func pin(certificate *x509.Certificate) string {
 	digest := sha256.Sum256(certificate.RawSubjectPublicKeyInfo)
 	return "sha256:" + hex.EncodeToString(digest[:])

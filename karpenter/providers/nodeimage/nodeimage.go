@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeimage knows the images that release payloads name for machines to boot from.
+// Package nodeimage reads the node images that release payloads name.
 package nodeimage
 
 import (
@@ -21,13 +21,13 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/filewatch"
 )
 
-// maxFileSize bounds the file, in bytes. A ConfigMap holds less.
+// maxFileSize is in bytes. A ConfigMap is smaller.
 const maxFileSize = 4 << 20
 
-// Images are those for one architecture: by infrastructure, then by variant, which is a region or a format.
+// Images of one architecture: by infrastructure, then by variant, which is a region or a format.
 type Images map[string]map[string]string
 
-// Get returns an image. Without a variant it is the one that there is alone.
+// Get returns an image. Without a variant it returns the only one.
 func (i Images) Get(infrastructure, variant string) (string, bool) {
 	variants := i[infrastructure]
 	if name, ok := variants[variant]; ok || variant != "" || len(variants) != 1 {
@@ -39,7 +39,7 @@ func (i Images) Get(infrastructure, variant string) (string, bool) {
 	return "", false
 }
 
-// release is what one payload names: images of nodes that run its version, by architecture.
+// release holds one payload's images, for nodes of its version, by architecture.
 type release struct {
 	Version string            `json:"version"`
 	Images  map[string]Images `json:"images"`
@@ -47,8 +47,8 @@ type release struct {
 	version semver.Version
 }
 
-// File knows the images in a JSON file, a list of {version, images}, and follows its changes. A file that doesn't exist names none; of
-// one that can't be understood, what was read before stays. It is a manager.Runnable. A nil File names none.
+// File reads images from a JSON file, a list of {version, images}, and watches it. A missing file has no images; on a
+// malformed one, the last valid content stays. It is a manager.Runnable. A nil File has no images.
 type File struct {
 	path     string
 	releases atomic.Pointer[[]release] // the newest first
@@ -66,9 +66,9 @@ func NewFile(path string) *File {
 	return f
 }
 
-// For returns the images for nodes of a version, which may have a leading v, and an architecture. Those of that version come first, then
-// the newest that aren't of a newer minor version: a kubelet may never be ahead of its API server by one, and an image may
-// bring a kubelet.
+// For returns the images for nodes of a version, with or without a leading v, and an architecture. Images of that
+// version come first, then the newest of no newer minor version: an image may contain a kubelet, and a kubelet must
+// not be newer than its API server.
 func (f *File) For(version, architecture string) Images {
 	if f == nil || f.releases.Load() == nil {
 		return nil
@@ -92,13 +92,13 @@ func (f *File) For(version, architecture string) Images {
 	return found.Images[architecture]
 }
 
-// OnChange calls do, which must not block, whenever the images have changed.
+// OnChange calls do whenever the images change. do must not block.
 func (f *File) OnChange(do func()) { f.observers.Add(do) }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable: who waits to lead knows the images too.
+// NeedLeaderElection implements manager.LeaderElectionRunnable: a standby reads the images too.
 func (f *File) NeedLeaderElection() bool { return false }
 
-// Start follows the file until ctx ends.
+// Start watches the file until ctx ends.
 func (f *File) Start(ctx context.Context) error { return filewatch.Follow(ctx, f.path, f.load) }
 
 func (f *File) load(ctx context.Context) {
@@ -108,8 +108,8 @@ func (f *File) load(ctx context.Context) {
 		releases, err = parse(raw)
 	}
 	if err != nil {
-		// The operator wrote it, or will: nobody else has anything to correct.
-		log.FromContext(ctx).Error(err, "node images can't be read; those read before stay in use", "file", f.path)
+		// Log only: the operator writes this file, and no user can correct it.
+		log.FromContext(ctx).Error(err, "reading node images; keeping the previous ones", "file", f.path)
 		return
 	}
 	f.mu.Lock()

@@ -24,7 +24,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// MaxFileSize bounds a price file, in bytes. A ConfigMap holds less.
+// MaxFileSize is in bytes. A ConfigMap is smaller.
 const MaxFileSize = 4 << 20
 
 var decimal = regexp.MustCompile(`^[0-9]{1,12}(\.[0-9]{1,12})?$`)
@@ -32,9 +32,9 @@ var decimal = regexp.MustCompile(`^[0-9]{1,12}(\.[0-9]{1,12})?$`)
 // entry is one price in the file.
 type entry struct {
 	InstanceType string `json:"instanceType"`
-	// Zone is empty for every zone that has no price of its own.
+	// Zone is empty for all zones without a price of their own.
 	Zone string `json:"zone,omitempty"`
-	// CapacityType is on-demand where it is empty.
+	// CapacityType defaults to on-demand.
 	CapacityType string `json:"capacityType,omitempty"`
 	// Price in US dollars an hour, as a number or as a string.
 	Price json.Number `json:"price"`
@@ -42,8 +42,8 @@ type entry struct {
 
 type place struct{ instanceType, zone, capacityType string }
 
-// File knows the prices in a YAML file, a list of {instanceType, zone, capacityType, price}, and follows its changes. A file that
-// doesn't exist knows none; of one that can't be understood, the prices read before stay. It is a manager.Runnable.
+// File reads prices from a YAML file, a list of {instanceType, zone, capacityType, price}, and watches it. A missing
+// file has no prices; on a malformed one, the last valid prices stay. It is a manager.Runnable.
 type File struct {
 	path string
 
@@ -56,15 +56,15 @@ type File struct {
 	raw []byte
 }
 
-// contents are what was read.
+// contents is the last valid content.
 type contents struct {
 	prices map[place]float64
-	// read: the file was understood, or found not to exist, at least once.
+	// read: the file has been valid, or missing, at least once.
 	read    bool
 	problem error
 }
 
-// NewFile reads a file for the first time. What is wrong with it is for Problem to tell.
+// NewFile reads a file for the first time. Problem returns its errors.
 func NewFile(path string) *File {
 	f := &File{path: filepath.Clean(path)}
 	f.state.Store(&contents{})
@@ -85,24 +85,24 @@ func (f *File) Price(s *template.Template, zone, capacityType string) (float64, 
 // Sequence implements Source.
 func (f *File) Sequence() uint64 { return f.sequence.Load() }
 
-// Complete implements Source: a file that was never understood may hold any price.
+// Complete implements Source: a file that has never been valid may contain any price.
 func (f *File) Complete() bool { return f.state.Load().read }
 
-// Problem says why the file's prices aren't those in use, or nothing.
+// Problem returns why the file's prices aren't in use, or nil.
 func (f *File) Problem() error { return f.state.Load().problem }
 
-// OnChange calls do, which must not block, whenever the prices or Problem have changed.
+// OnChange calls do whenever the prices or Problem change. do must not block.
 func (f *File) OnChange(do func()) { f.observers.Add(do) }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable: who waits to lead knows the prices too.
+// NeedLeaderElection implements manager.LeaderElectionRunnable: a standby reads the prices too.
 func (f *File) NeedLeaderElection() bool { return false }
 
-// Start follows the file until ctx ends.
+// Start watches the file until ctx ends.
 func (f *File) Start(ctx context.Context) error {
 	return filewatch.Follow(ctx, f.path, f.load)
 }
 
-// load reads the file if it differs from the last time.
+// load reads the file if it has changed.
 func (f *File) load(ctx context.Context) {
 	raw, err := filewatch.Read(f.path, MaxFileSize)
 	f.mu.Lock()
@@ -129,14 +129,14 @@ func (f *File) load(ctx context.Context) {
 	f.sequence.Add(1)
 	f.mu.Unlock()
 	if now.problem != nil {
-		log.FromContext(ctx).Error(now.problem, "prices can't be read")
+		log.FromContext(ctx).Error(now.problem, "reading prices")
 	} else {
 		log.FromContext(ctx).Info("prices read", "prices", len(now.prices))
 	}
 	f.observers.Notify()
 }
 
-// parse understands all of a file or nothing of it.
+// parse rejects the whole file if any entry is malformed.
 func parse(raw []byte) (map[place]float64, error) {
 	var entries []entry
 	if err := yaml.UnmarshalStrict(raw, &entries); err != nil {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pricing says what a machine costs, in US dollars an hour. Sources are asked in order; the last one always answers.
+// Package pricing returns the price of a machine in US dollars an hour. Sources are tried in order; the last one
+// always has a price.
 package pricing
 
 import (
@@ -11,18 +12,17 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// Source knows the price of some shapes.
+// Source has the prices of some shapes.
 type Source interface {
-	// Price of one machine in a zone in US dollars an hour, or false where this source doesn't know it.
+	// Price of one machine in a zone in US dollars an hour, or false if this source has none.
 	Price(s *template.Template, zone, capacityType string) (float64, bool)
-	// Sequence changes whenever an answer may have.
+	// Sequence changes whenever a result may have.
 	Sequence() uint64
-	// Complete is false while something that the source reads its prices from couldn't be read: that it doesn't know a price
-	// means nothing then.
+	// Complete is false while an input of the source is unreadable: a missing price is then unknown.
 	Complete() bool
 }
 
-// Sources are asked in order; the first that knows answers.
+// Sources are tried in order; the first price wins.
 type Sources []Source
 
 // Price implements Source.
@@ -48,13 +48,13 @@ func (s Sources) Complete() bool {
 	return !slices.ContainsFunc(s, func(source Source) bool { return !source.Complete() })
 }
 
-// Default is the annotations on the shape source, and an estimate where there are none.
+// Default reads the annotations on the shape source, else returns an estimate.
 func Default() Source { return Sources{Annotations{}, Estimate{}} }
 
-// WithFile is a file, and the default where it doesn't know a price.
+// WithFile reads a file, else the default.
 func WithFile(file *File) Source { return Sources{file, Annotations{}, Estimate{}} }
 
-// constant is a source whose answers depend on nothing but the shape.
+// constant is a source that depends on the shape only.
 type constant struct{}
 
 // Sequence implements Source.
@@ -63,7 +63,7 @@ func (constant) Sequence() uint64 { return 0 }
 // Complete implements Source.
 func (constant) Complete() bool { return true }
 
-// Annotations reads the prices that the shape's source carries.
+// Annotations reads prices from the shape source's annotations.
 type Annotations struct{ constant }
 
 // Price implements Source.
@@ -78,14 +78,14 @@ func (Annotations) Price(s *template.Template, _, capacityType string) (float64,
 	return *price, true
 }
 
-// What the estimate counts, in US dollars an hour. The figures are near what large clouds ask for general-purpose
-// machines; only their proportions matter, because an estimate is there to make a bigger machine dearer.
+// Components of the estimate, in US dollars an hour. The figures are near the list prices of large clouds for
+// general-purpose machines. Only their proportions matter: a bigger machine has to cost more.
 const (
 	CPUPrice    = 0.034  // a core
 	MemoryPrice = 0.0045 // a GiB
 	GPUPrice    = 0.6    // a device of any other resource with a domain in its name, such as nvidia.com/gpu
-	// MinimumPrice is of a machine without anything to count. Karpenter takes a price of 0 for a machine that isn't worth
-	// removing.
+	// MinimumPrice is for a machine without known components. Karpenter doesn't consolidate a machine whose price is
+	// 0.
 	MinimumPrice = 0.001
 )
 

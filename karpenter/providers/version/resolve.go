@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package version decides which Kubernetes version nodes get: that of the node class, else that of the MachineDeployment
-// which a shape comes from, else the release payload's, else the API server's; and never more than the guest cluster's API
-// server has.
+// Package version resolves the Kubernetes version of nodes: the node class's, else that of the shape's
+// MachineDeployment, else the release payload's, else the API server's. It never exceeds the version of the guest
+// cluster's API server.
 package version
 
 import (
@@ -12,25 +12,26 @@ import (
 	"github.com/blang/semver/v4"
 )
 
-// Outcome tells why a version was resolved as it was.
+// Outcome is why a version was resolved as it was.
 type Outcome string
 
 const (
-	// Desired: nodes get what was asked for.
+	// Desired: nodes get the requested version.
 	Desired Outcome = "Desired"
-	// HeldBack: nodes get less than the payload or the MachineDeployment asks for, until the API server has caught up.
+	// HeldBack: nodes get an older version than the payload or the MachineDeployment requests, until the API server
+	// is upgraded.
 	HeldBack Outcome = "HeldBack"
-	// TooNew: the node class asks for more than the API server has, or than the platform gives.
+	// TooNew: the node class requests a newer version than the API server's, or than the platform allows.
 	TooNew Outcome = "TooNew"
-	// TooOld: the node class or the MachineDeployment asks for a version that the API server no longer supports nodes of.
+	// TooOld: the node class or the MachineDeployment requests a version that is too old for the API server.
 	TooOld Outcome = "TooOld"
-	// Unknown: the API server hasn't told its version yet.
+	// Unknown: the API server's version isn't known yet.
 	Unknown Outcome = "Unknown"
-	// Malformed: what was asked for isn't a version.
+	// Malformed: the requested value isn't a version.
 	Malformed Outcome = "Malformed"
 )
 
-// MaxSkew is how many minor versions a kubelet may be behind its API server.
+// MaxSkew is how many minor versions a kubelet may be older than its API server.
 // https://kubernetes.io/releases/version-skew-policy/#kubelet
 const MaxSkew = 3
 
@@ -42,42 +43,42 @@ type Input struct {
 	Shape string
 	// Payload is the release payload's node version; empty without a payload: nodes follow the API server.
 	Payload string
-	// Current is what was resolved last: the node class's status.version, which the guest's admin can write.
+	// Current is the last resolved version: the node class's status.version, which the guest's admin can write.
 	Current string
-	// Server is what the guest's API server last said; nil if it never did.
+	// Server is the last known version of the guest's API server; nil if unknown.
 	Server *semver.Version
 }
 
 // Result of Resolve.
 type Result struct {
-	// Version that nodes get, without a leading v; empty if none can be told.
+	// Version of nodes, without a leading v; empty if unknown.
 	Version string
 	Outcome Outcome
-	// Message says what is, why, and what to do; empty for Desired.
+	// Message is the condition's message; empty for Desired.
 	Message string
 }
 
-// Ready tells whether nodes may be launched.
+// Ready reports whether nodes may be launched.
 func (r Result) Ready() bool { return r.Outcome == Desired || r.Outcome == HeldBack }
 
-// Resolve decides. Where what is asked for isn't possible, the current version stays as long as it is possible, so that no
-// node is replaced just to be replaced again.
+// Resolve resolves the version. If the requested version isn't possible, the current one stays as long as it is
+// possible, so that nodes aren't replaced twice.
 func Resolve(in Input) Result {
 	asked, field := in.Spec, "spec.version"
 	if asked == "" {
 		asked, field = in.Shape, "the MachineDeployment's version"
 	}
-	// Who writes a version is told what is wrong with it; the payload's is the platform's own affair.
+	// The author of a version gets an error about it. The payload's version is the platform's responsibility.
 	written := asked != ""
 	if !written {
 		asked, field = in.Payload, "the release payload's node version"
 	}
 	if in.Server == nil {
-		return Result{Version: trim(in.Current), Outcome: Unknown, Message: "the API server hasn't told its version yet; nothing is launched until it has"}
+		return Result{Version: trim(in.Current), Outcome: Unknown, Message: "the API server's version isn't known yet; nothing is launched until it is"}
 	}
 	server := core(*in.Server)
 	possible := server.String()
-	// What nodes have is in the guest, where its admin can write it: it is no way to a version that can't be asked for.
+	// The guest's admin can write status.version, so it must not allow a version that spec.version couldn't request.
 	if current, err := parse(in.Current); err == nil && current.LTE(server) && !tooOld(current, server) {
 		possible = trim(in.Current)
 	}
@@ -104,19 +105,19 @@ func Resolve(in Input) Result {
 	return Result{Version: trim(asked), Outcome: Desired}
 }
 
-// tooOld says that an API server no longer supports nodes of a version.
+// tooOld reports whether nodes of a version are too old for an API server.
 func tooOld(v, server semver.Version) bool {
 	return v.Major != server.Major || v.Minor+MaxSkew < server.Minor
 }
 
-// exceeds says that a version is newer than the payload's, if there is one.
+// exceeds reports whether a version is newer than the payload's, if there is a payload.
 func exceeds(v semver.Version, payload string) bool {
 	most, err := parse(payload)
 	return err == nil && v.GT(most)
 }
 
-// parse reads a version and drops what follows the patch number: distributions write their own builds there, in a form that
-// semver would take for a pre-release and order below the release itself.
+// parse parses a version and drops everything after the patch number: distributions put their build there, which
+// semver would order as a pre-release, below the release.
 func parse(v string) (semver.Version, error) {
 	parsed, err := semver.Parse(trim(v))
 	if err != nil {

@@ -7,15 +7,15 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// Resolver decides for node classes. Whoever makes machines and whoever finds drift ask the same one.
+// Resolver resolves the versions of node classes. Launch and drift use the same one.
 type Resolver struct {
 	Tracker *Tracker
 	// Payload is the release payload's node version; empty without a payload.
 	Payload string
 }
 
-// Resolve returns the version of a node class's nodes, and whether the API server answered when it was last asked. With a
-// shape it is the version of that shape's nodes.
+// Resolve returns the version of a node class's nodes, or of one shape's nodes, and whether the API server answered
+// the last request.
 func (r Resolver) Resolve(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) (result Result, reachable bool) {
 	in := Input{Spec: nodeClass.Spec.Version, Payload: r.Payload, Current: nodeClass.Status.Version}
 	if sh != nil {

@@ -28,48 +28,51 @@ import (
 )
 
 const (
-	// Interval between two looks at the API server's version. It changes without any object changing, so it can't be watched.
+	// Interval between two requests for the API server's version, which can't be watched.
 	Interval = 10 * time.Second
-	// Settling is for how long a newer version has to be the only answer before it counts. While a control plane of several API
-	// servers is upgraded one by one, a load balancer lets any of them answer, and nodes mustn't exceed the oldest.
+	// Settling is how long a newer version has to be the only answer before it counts. While several API servers are
+	// upgraded one by one, a load balancer may send a request to any of them, and nodes must not be newer than the
+	// oldest.
 	Settling = time.Minute
-	// SettlingInterval is between two looks in that time: thirty answers, each over a connection of its own, miss an old one of three
-	// API servers once in two hundred thousand times.
+	// SettlingInterval is between two requests in that time. Thirty answers over separate connections miss an old one
+	// of three API servers once in 200,000 times.
 	SettlingInterval = 2 * time.Second
 
-	// timeout of one look.
+	// timeout of one request.
 	timeout = 10 * time.Second
 )
 
-// Tracker knows the version of the guest's API server. It is a singleton controller.
+// Tracker tracks the version of the guest's API server. It is a singleton controller.
 type Tracker struct {
 	discovery Discovery
 	clock     clock.PassiveClock
 	resolved  Resolved
 
-	// before is what was resolved before this process, once that was recalled; nil for none. Only Reconcile uses it.
+	// before is the version resolved before this process started, once recalled; nil for none. Only Reconcile uses
+	// it.
 	before   *semver.Version
 	recalled bool
 
 	mu        sync.RWMutex
 	server    *semver.Version
 	reachable bool
-	// newer is what has answered since a time, and counts when it has settled; nil if it is what counts.
+	// newer is the newer version that is settling; nil if there is none.
 	newer *semver.Version
 	since time.Time
 
 	observers change.Notifier
 }
 
-// Discovery asks the API server; NewDiscovery makes one.
+// Discovery requests the API server's version. NewDiscovery returns one.
 type Discovery interface {
 	ServerVersion() (*apiversion.Info, error)
 }
 
-// Resolved returns the highest version that nodes were resolved to before this process: no API server was older then. Nil if none was.
+// Resolved returns the highest version that nodes were resolved to before this process started, or nil. No API server
+// was older then.
 type Resolved func(context.Context) (*semver.Version, error)
 
-// ResolvedOf reads it from the node classes' status, where it survives a restart. What isn't a version there counts as none.
+// ResolvedOf reads it from the node classes' status, which survives a restart. It ignores malformed versions.
 func ResolvedOf(guest client.Reader) Resolved {
 	return func(ctx context.Context) (*semver.Version, error) {
 		classes := &v1alpha1.ClusterAPINodeClassList{}
@@ -87,16 +90,17 @@ func ResolvedOf(guest client.Reader) Resolved {
 	}
 }
 
-// NewTracker returns a tracker that knows nothing until it is reconciled.
+// NewTracker returns a tracker without a version until it is reconciled.
 func NewTracker(discovery Discovery, clk clock.PassiveClock, resolved Resolved) *Tracker {
 	return &Tracker{discovery: discovery, clock: clk, resolved: resolved}
 }
 
-// NewDiscovery asks over a connection of its own each time, so that a load balancer can choose another API server.
+// NewDiscovery opens a new connection for each request, so that a load balancer can choose another API server.
 func NewDiscovery(config *rest.Config) (Discovery, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = timeout
-	// Connections are shared by all clients of the same configuration, but not where one dials by itself.
+	// client-go shares connections between clients of the same configuration, except for those with a dialer of their
+	// own.
 	config.Dial = (&net.Dialer{}).DialContext
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -119,7 +123,7 @@ func (r reconnecting) ServerVersion() (*apiversion.Info, error) {
 	return r.Discovery.ServerVersion()
 }
 
-// Server returns the version that the API server has, or nil if it never told, and whether it answered when it was last asked.
+// Server returns the API server's version, nil if unknown, and whether the API server answered the last request.
 func (t *Tracker) Server() (version *semver.Version, reachable bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -132,14 +136,14 @@ func (t *Tracker) OnChange(f func()) { t.observers.Add(f) }
 // Name of the controller.
 func (t *Tracker) Name() string { return "guest.version" }
 
-// Reconcile asks once. That the API server can't be reached isn't an error here: the last version stays, marked.
+// Reconcile requests the version once. An unreachable API server is no error: the last version stays and is marked.
 func (t *Tracker) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	if err := t.recall(ctx); err != nil {
 		return reconciler.Result{}, err
 	}
 	server, err := t.ask()
 	if err != nil {
-		log.FromContext(ctx).V(1).Info("the API server doesn't tell its version", "error", err.Error())
+		log.FromContext(ctx).V(1).Info("reading the API server's version", "error", err.Error())
 	}
 	if t.record(ctx, server) {
 		return reconciler.Result{RequeueAfter: SettlingInterval}, nil
@@ -167,7 +171,8 @@ func (t *Tracker) ask() (*semver.Version, error) {
 	return &parsed, nil
 }
 
-// recall what was resolved before this process, once: an answer that is newer has to settle as it would have without a restart.
+// recall reads the version resolved before this process started, once: a newer answer has to settle as it would
+// without a restart.
 func (t *Tracker) recall(ctx context.Context) error {
 	if t.recalled {
 		return nil
@@ -180,7 +185,7 @@ func (t *Tracker) recall(ctx context.Context) error {
 	return nil
 }
 
-// record an answer, nil where there was none. It says whether a newer version is settling.
+// record stores an answer, nil for none. It reports whether a newer version is settling.
 func (t *Tracker) record(ctx context.Context, server *semver.Version) (settling bool) {
 	t.mu.Lock()
 	changed := t.reachable != (server != nil)
@@ -200,8 +205,8 @@ func (t *Tracker) record(ctx context.Context, server *semver.Version) (settling 
 	return settling
 }
 
-// counts tells whether an answer is the version from now on: the first one ever and an older one at once, a newer one when it
-// has been the only one for a while. The first one ever is that of a cluster in which no version was resolved before.
+// counts reports whether an answer becomes the version: the first and an older one do at once, a newer one after it
+// has been the only answer for a while. The first one is that of a cluster where no version was resolved before.
 func (t *Tracker) counts(ctx context.Context, answer semver.Version) bool {
 	if t.server == nil || answer.LTE(*t.server) {
 		t.newer = nil
@@ -209,7 +214,7 @@ func (t *Tracker) counts(ctx context.Context, answer semver.Version) bool {
 	}
 	if t.newer == nil || !t.newer.EQ(answer) {
 		t.newer, t.since = &answer, t.clock.Now()
-		log.FromContext(ctx).Info("an API server of a newer version answers; it counts when no other does for a while",
+		log.FromContext(ctx).Info("an API server answers with a newer version, which has to settle before it counts",
 			"version", answer.String(), "current", t.server.String(), "while", Settling.String())
 		return false
 	}

@@ -11,18 +11,18 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-// notice is how late Karpenter core may notice that a node has drifted, or doesn't count as drifted any more: it looks every five
-// minutes. Upgrades end so much before the window does, so that none begins behind its end.
+// notice is how long Karpenter core may take to notice drift or its end: it checks every five minutes. No replacement
+// starts in the last five minutes of the window.
 const notice = 5 * time.Minute
 
-// Never is the value of --node-upgrade-window that lets no node be replaced because of the payload's version.
+// Never is the value of --node-upgrade-window that disables node replacement for the payload's version.
 const Never = "never"
 
-// Upgrades says when nodes may be replaced because the payload gives another version. Nil: at any time.
+// Upgrades reports whether nodes may be replaced for the payload's version; nil for at any time.
 type Upgrades func(now time.Time) bool
 
-// ParseUpgrades reads a maintenance window in JSON, as spec.autoNode.nodeUpgrade.maintenanceWindow of a HostedCluster has it, or Never,
-// or nothing.
+// ParseUpgrades parses a maintenance window in JSON, in the format of spec.autoNode.nodeUpgrade.maintenanceWindow of
+// a HostedCluster, Never, or the empty string.
 func ParseUpgrades(value string) (Upgrades, error) {
 	switch value {
 	case "":
