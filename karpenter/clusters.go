@@ -34,11 +34,11 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// releaseTimeout bounds how long the start may be held up by an attempt to make it shorter.
+// releaseTimeout limits the attempt to release the predecessor's Lease at startup.
 const releaseTimeout = 5 * time.Second
 
-// managementConfig leads to the management cluster: by its own kubeconfig if there is one, else by what this program is
-// given anyway, its KUBECONFIG or its service account.
+// managementConfig returns the management cluster's configuration: its own kubeconfig, else this program's KUBECONFIG
+// or service account.
 func managementConfig(opts Options) (*rest.Config, error) {
 	config, err := ctrl.GetConfig()
 	if opts.ManagementKubeconfig != "" {
@@ -50,8 +50,8 @@ func managementConfig(opts Options) (*rest.Config, error) {
 	return config, nil
 }
 
-// setEnvironment says what Karpenter core takes from the environment. It has to come after managementConfig: core finds the
-// guest by the same means as that finds the management cluster.
+// setEnvironment sets the environment variables that Karpenter core reads. Call it after managementConfig: core finds
+// the guest in the way that finds the management cluster.
 func setEnvironment(opts Options) error {
 	if opts.GuestKubeconfig != "" {
 		if _, err := os.Stat(opts.GuestKubeconfig); err != nil {
@@ -63,7 +63,7 @@ func setEnvironment(opts Options) error {
 	}
 	for name, value := range map[string]string{
 		"LEADER_ELECTION_NAMESPACE": opts.Namespace,
-		// Several clusters may share a namespace, and one Lease would let only one of them have nodes.
+		// Several clusters may share a namespace; each needs its own Lease.
 		"LEADER_ELECTION_NAME": "karpenter-leader-election-" + opts.ClusterName,
 	} {
 		if os.Getenv(name) != "" {
@@ -76,7 +76,7 @@ func setEnvironment(opts Options) error {
 	return nil
 }
 
-// releasePredecessor makes this pod's Lease free if a container that crashed has left it held. Where that fails the Lease expires.
+// releasePredecessor releases this pod's Lease if a crashed container left it held. If that fails, the Lease expires.
 func releasePredecessor(ctx context.Context, config *rest.Config, pod string) {
 	opts := options.FromContext(ctx)
 	if opts.DisableLeaderElection {
@@ -91,29 +91,29 @@ func releasePredecessor(ctx context.Context, config *rest.Config, pod string) {
 	}
 	switch logger := ctrl.Log.WithName("leadership"); {
 	case err != nil:
-		logger.Error(err, "unable to release the lease of the container before this one; waiting until it expires")
+		logger.Error(err, "releasing the lease of the previous container; waiting for it to expire")
 	case released:
-		logger.Info("the container before this one held the lease when it ended; released it")
+		logger.Info("released the lease of the previous container")
 	}
 }
 
-// managementCluster is the control-plane namespace of the management cluster, and nothing else there. Its caches start on
-// every replica, so that one that takes over has everything in memory.
+// managementCluster reads the control-plane namespace of the management cluster only. Its caches start on every
+// replica, so that a standby can take over at once.
 type managementCluster struct {
 	cluster.Cluster
-	// objects are those that a node class names: templates, MachineDeployments.
+	// objects caches what node classes name: templates and MachineDeployments.
 	objects *informer.Set
-	// infrastructure are the infrastructure machines of this provider. They change often while they start: what watches templates
-	// needn't hear of it.
+	// infrastructure caches this provider's infrastructure machines. They change often during launches, so template
+	// watches exclude them.
 	infrastructure *informer.Set
 }
 
 // newManagement connects to the management cluster.
 func newManagement(config *rest.Config, opts Options) (*managementCluster, error) {
 	config = rest.CopyConfig(config)
-	// Machines are created as fast as Karpenter asks for them; the API server's own priority and fairness is the limit.
+	// No client-side limit: the API server's priority and fairness applies.
 	config.QPS = -1
-	// Machines are made with Cluster API's finalizer, whose name API servers warn about each time.
+	// API servers warn about the name of Cluster API's finalizer on each create.
 	config.WarningHandlerWithContext = rest.NoWarnings{}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme)); err != nil {
@@ -149,12 +149,12 @@ func newManagement(config *rest.Config, opts Options) (*managementCluster, error
 	}, nil
 }
 
-// addTo has the caches start with the guest's manager, which is ready when they have synced.
+// addTo starts the caches with the guest's manager, which is ready once they have synced.
 func (m *managementCluster) addTo(ctx context.Context, guest *operator.Operator) error {
 	if err := machine.Index(ctx, m.GetFieldIndexer()); err != nil {
 		return err
 	}
-	// Asked for now, so that it is synced before anything reads it.
+	// Start it now, so that it is synced before the first read.
 	if _, err := m.GetCache().GetInformer(ctx, &clusterv1.Cluster{}); err != nil {
 		return fmt.Errorf("caching Clusters: %w", err)
 	}
@@ -163,7 +163,7 @@ func (m *managementCluster) addTo(ctx context.Context, guest *operator.Operator)
 	}
 	if err := guest.AddReadyzCheck("management", func(req *http.Request) error {
 		if !m.GetCache().WaitForCacheSync(req.Context()) {
-			return errors.New("the management cluster's objects haven't been read yet")
+			return errors.New("caches of the management cluster haven't synced yet")
 		}
 		return nil
 	}); err != nil {
@@ -172,7 +172,7 @@ func (m *managementCluster) addTo(ctx context.Context, guest *operator.Operator)
 	return nil
 }
 
-// oursSelector selects what this provider makes for its cluster.
+// oursSelector selects this provider's objects of its cluster.
 func oursSelector(opts Options) (labels.Selector, error) {
 	cluster, err := labels.NewRequirement(clusterv1.ClusterNameLabel, selection.Equals, []string{opts.ClusterName})
 	if err != nil {

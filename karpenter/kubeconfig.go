@@ -19,24 +19,24 @@ import (
 // maxKubeconfigSize is in bytes. A Secret holds less.
 const maxKubeconfigSize = 2 << 20
 
-// ErrKubeconfigChanged ends Run. Whoever started the program starts it again, as a container is.
-var ErrKubeconfigChanged = errors.New("the kubeconfig has changed; the program ends, to be started again with the new one")
+// ErrKubeconfigChanged ends Run. The kubelet restarts the container.
+var ErrKubeconfigChanged = errors.New("kubeconfig has changed; exiting to restart with the new one")
 
-// kubeconfig is a file that says how to reach a cluster. The token and certificate files that it names are read again by client-go when they
-// change. What it says itself is in every connection that was made, so the program ends when that is something else: then the Lease is released,
-// another replica goes on, and nothing is half one and half the other. It is a manager.Runnable.
+// kubeconfig watches a kubeconfig file. client-go reloads the token and certificate files that it names. The file's
+// own content is part of every open connection, so the program exits when it changes: it releases the Lease, and
+// another replica takes over. It is a manager.Runnable.
 type kubeconfig struct {
 	path    string
 	content []byte
-	// guest: it is the one of --guest-kubeconfig, which somebody else may have written than who runs this program.
+	// guest: it is --guest-kubeconfig, which may have an author other than this program's operator.
 	guest bool
-	// part: others may say the rest, as where KUBECONFIG names several.
+	// part: KUBECONFIG names further files.
 	part bool
 	// changed is called once.
 	changed func(error)
 }
 
-// kubeconfigs reads the files by which the clusters are found: to be called before they are used, so that no change is missed.
+// kubeconfigs reads the kubeconfig files. Call it before they are used, so that no change is missed.
 func kubeconfigs(opts Options, changed func(error)) ([]*kubeconfig, error) {
 	paths := []string{opts.GuestKubeconfig, opts.ManagementKubeconfig}
 	var own []string
@@ -63,16 +63,16 @@ func kubeconfigs(opts Options, changed func(error)) ([]*kubeconfig, error) {
 	return files, nil
 }
 
-// Start follows the file until ctx ends.
+// Start watches the file until ctx ends.
 func (k *kubeconfig) Start(ctx context.Context) error { return filewatch.Follow(ctx, k.path, k.look) }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable: who waits to lead mustn't begin with what was.
+// NeedLeaderElection implements manager.LeaderElectionRunnable: a standby must not start with an outdated file.
 func (k *kubeconfig) NeedLeaderElection() bool { return false }
 
 func (k *kubeconfig) look(ctx context.Context) {
 	content, err := filewatch.Read(k.path, maxKubeconfigSize)
 	if err == nil && (len(content) == 0 || bytes.Equal(content, k.content)) {
-		// A file that is gone is about to be replaced, or says nothing new.
+		// A missing file is about to be replaced.
 		return
 	}
 	switch {
@@ -88,14 +88,14 @@ func (k *kubeconfig) look(ctx context.Context) {
 		}
 	}
 	if err != nil {
-		log.FromContext(ctx).Error(err, "the kubeconfig has changed and can't be used; going on with what it was")
+		log.FromContext(ctx).Error(err, "kubeconfig has changed and is invalid; keeping the previous one")
 		return
 	}
 	k.changed(fmt.Errorf("%s: %w", k.path, ErrKubeconfigChanged))
 }
 
-// harmless refuses a kubeconfig that runs a program, or names a file elsewhere than beside itself, such as this program's own token: client-go
-// would read it and send it to the server that the kubeconfig names.
+// harmless rejects a kubeconfig that executes a program, or names files outside its own directory, such as this
+// program's token: client-go would read it and send it to the server that the kubeconfig names.
 func harmless(path string, content []byte) error {
 	config, err := clientcmd.Load(content)
 	if err != nil {

@@ -20,28 +20,30 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
-// Options are the provider's own flags; Karpenter core's stand beside them. Each has an environment variable that is used where the
-// flag isn't given.
+// Options are the provider's own flags, beside Karpenter core's. Each has an environment variable as its default.
 type Options struct {
-	// GuestKubeconfig is the file that says how to reach the guest cluster. Empty: by the program's own kubeconfig or service
+	// GuestKubeconfig is the guest cluster's kubeconfig file. Defaults to the program's own kubeconfig or service
 	// account.
 	GuestKubeconfig string
-	// ManagementKubeconfig is the file that says how to reach the management cluster. Empty: likewise, so that without both the
+	// ManagementKubeconfig is the management cluster's kubeconfig file. Defaults likewise, so that without both the
 	// guest is the management cluster.
 	ManagementKubeconfig string
 	// ClusterName is the Cluster API Cluster that nodes join.
 	ClusterName string
 	// Namespace of that Cluster in the management cluster: the control-plane namespace.
 	Namespace string
-	// NodeVersion is the Kubernetes version of nodes whose node class names none. Empty: that of the guest's API server.
+	// NodeVersion is the Kubernetes version of nodes whose node class sets none. Defaults to the version of the
+	// guest's API server.
 	NodeVersion string
-	// NodeUpgradeWindow is when nodes may be replaced because NodeVersion is another: see version.ParseUpgrades. Empty: at any time.
+	// NodeUpgradeWindow is when nodes may be replaced to reach NodeVersion: see version.ParseUpgrades. Defaults to
+	// any time.
 	NodeUpgradeWindow string
-	// RolloutID names the rollout that this process is of. Empty: none, and nodes are replaced without regard to rollouts.
+	// RolloutID names this process's rollout. If empty, nodes are replaced without regard to rollouts.
 	RolloutID string
-	// AllowedBootstrapPatches are those that node classes may have, in JSON as spec.bootstrapPatches has them. Empty: any.
+	// AllowedBootstrapPatches are the allowed bootstrap patches of node classes, as JSON in the format of
+	// spec.bootstrapPatches. If empty, any are allowed.
 	AllowedBootstrapPatches string
-	// NodeImageFile holds the names of images that machines boot from; empty for none.
+	// NodeImageFile names the images that machines boot from; empty for none.
 	NodeImageFile string
 	// PriceFile holds prices of instance types; empty for none.
 	PriceFile string
@@ -126,10 +128,10 @@ func (o *Options) allowedPatches() ([]v1alpha1.BootstrapPatches, error) {
 	return allowed, nil
 }
 
-// ToContext implements options.Injectable. Nothing reads these options from a context: Run hands them on.
+// ToContext implements options.Injectable. Run passes these options explicitly, so the context doesn't hold them.
 func (o *Options) ToContext(ctx context.Context) context.Context { return ctx }
 
-// parseOptions reads the command line before Karpenter core does, which panics on what it doesn't understand.
+// parseOptions parses the command line before Karpenter core does, which panics on invalid flags.
 func parseOptions(args []string, output io.Writer) (Options, error) {
 	own, core := &Options{}, &options.Options{}
 	fs := &options.FlagSet{FlagSet: flag.NewFlagSet("karpenter-clusterapi", flag.ContinueOnError)}

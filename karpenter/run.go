@@ -115,7 +115,7 @@ func Run(ctx context.Context, programVersion string) error {
 		return err
 	}
 	releasePredecessor(guestCtx, managementConfig, pod)
-	// Karpenter core's own Start knows no signals, and would keep the Lease when it is asked to go.
+	// Karpenter core's Start handles no signals, and would keep the Lease on shutdown.
 	runCtx, stop := context.WithCancel(guestCtx)
 	defer stop()
 	defer context.AfterFunc(ended, stop)()
@@ -126,7 +126,7 @@ func Run(ctx context.Context, programVersion string) error {
 	return err
 }
 
-// register adds to the guest's manager everything that runs.
+// register adds all controllers to the guest's manager.
 func register(ctx context.Context, guest *operator.Operator, management *managementCluster, keeper *leadership.Keeper, opts Options) error {
 	if err := management.addTo(ctx, guest); err != nil {
 		return err
@@ -147,7 +147,7 @@ func register(ctx context.Context, guest *operator.Operator, management *managem
 	return nil
 }
 
-// providers are what Create and GetInstanceTypes ask.
+// providers serve Create and GetInstanceTypes.
 type providers struct {
 	allowedPatches []v1alpha1.BootstrapPatches
 	versions       version.Resolver
@@ -237,13 +237,13 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 	return p, nil
 }
 
-// karpenterCore is Karpenter core, with what package core alters about it.
+// karpenterCore is Karpenter core with the alterations of package core.
 type karpenterCore struct {
 	controllers   []controller.Controller
 	cloudProvider karpcloudprovider.CloudProvider
 	state         *state.Cluster
 	provisioner   *provisioning.Provisioner
-	// nodeClaims is for our controller of NodeClaims, to which core's own leaves the deadlines.
+	// nodeClaims configures our NodeClaim controller, which owns the deadlines.
 	nodeClaims nodeclaim.Config
 }
 

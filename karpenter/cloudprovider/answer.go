@@ -22,10 +22,11 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
-// answer is what Create tells Karpenter of a Machine, and of the offering that it was made as; nil if that isn't known any more.
+// answer returns a Machine as the NodeClaim that Create returns. made is the offering that it was launched as; nil if
+// unknown.
 func answer(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, made *launch) (*karpv1.NodeClaim, error) {
 	if m.DeletionTimestamp != nil {
-		// It won't come back: the pods need another NodeClaim.
+		// The pods need another NodeClaim.
 		return nil, cloudprovider.NewInsufficientCapacityError(fmt.Errorf("its Machine %s is being deleted", klog.KObj(m)))
 	}
 	result := nodeClaimOf(m)
@@ -36,7 +37,7 @@ func answer(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, made *launch) (*k
 		}
 	}
 	if made == nil {
-		// The Machine is there all the same. Its node tells the rest, and until then it is taken to hold what it was made for.
+		// The Machine exists nevertheless. Until its node reports its capacity, assume the requested resources.
 		result.Status.Capacity = nonZero(nodeClaim.Spec.Resources.Requests)
 		result.Status.Allocatable = result.Status.Capacity
 		return result, nil
@@ -47,7 +48,8 @@ func answer(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, made *launch) (*k
 	return result, nil
 }
 
-// answerExisting answers for a Machine that an earlier attempt made: with what it was made as, whatever would be chosen now.
+// answerExisting returns the Machine of an earlier attempt, with the offering that it was launched as rather than the
+// current choice.
 func (c *CloudProvider) answerExisting(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) (*karpv1.NodeClaim, error) {
 	key := inventory.OriginOf(m).Key
 	choice, ok, err := c.InstanceTypes.Resolve(nodeClass.Name, key.InstanceType, key.Zone, key.CapacityType)
@@ -73,7 +75,8 @@ func (l launch) made(m *clusterv1.Machine) bool {
 		origin.Zone == l.offering.Zone() && origin.CapacityType == l.offering.CapacityType()
 }
 
-// nodeLabels are what a node has: what was chosen, then what the template says, and above all what the NodeClaim says.
+// nodeLabels are the node's labels: the NodeClaim's override the template's, which override those of the chosen
+// offering.
 func nodeLabels(nodeClaim *karpv1.NodeClaim, chosen launch) map[string]string {
 	labels := map[string]string{}
 	maps.Copy(labels, chosen.choice.Shape.Labels)

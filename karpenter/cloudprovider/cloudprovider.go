@@ -36,8 +36,8 @@ var _ cloudprovider.CloudProvider = (*CloudProvider)(nil)
 // Name of the provider in metrics and logs.
 const Name = "clusterapi"
 
-// RepairToleration is how long a node may be not ready, or silent, before it is replaced. Metal machines reboot for
-// that long.
+// RepairToleration is how long a node may be not ready or unresponsive before it is replaced. Bare-metal machines
+// take that long to reboot.
 const RepairToleration = 30 * time.Minute
 
 // Config of a CloudProvider.
@@ -47,20 +47,21 @@ type Config struct {
 	// Management reads the Cluster from the cache.
 	Management client.Client
 	Recorder   events.Recorder
-	// AllowedPatches are the bootstrap patches that node classes may have; nil allows any.
+	// AllowedPatches are the allowed bootstrap patches of node classes; nil allows any.
 	AllowedPatches []v1alpha1.BootstrapPatches
-	// Images are those that the payload names; nil for none.
+	// Images are the node images that the payload names; nil for none.
 	Images *nodeimage.File
 	// Machines of the cluster.
 	Machines *machine.Provider
 	// InstanceTypes of every node class.
 	InstanceTypes *instancetype.Provider
-	// Inventory keeps the machines of a template within its maximum. Without it nothing is limited.
+	// Inventory enforces a template's maximum size; nil enforces none.
 	Inventory *inventory.Inventory
 	// Overlays are applied to the instance types before one is chosen, where the feature gate NodeOverlay is on.
 	Overlays *nodeoverlay.InstanceTypeStore
 	Drift    *drift.Detector
-	// Version resolves the version of a shape's nodes. What a node class says of it is in the guest, whose admin can write it.
+	// Version resolves the version of a shape's nodes. It doesn't trust the node class's status, which the cluster
+	// admin can write.
 	Version func(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) (result version.Result, reachable bool)
 }
 
@@ -74,8 +75,8 @@ func New(config Config) *CloudProvider {
 	return &CloudProvider{Config: config}
 }
 
-// Delete begins to remove the machine of a NodeClaim, whatever its provider ID is by now, and returns a NodeClaimNotFoundError
-// when nothing is left of it.
+// Delete starts the removal of a NodeClaim's machine, whether its provider ID is synthetic or real. It returns a
+// NodeClaimNotFoundError once everything is gone.
 func (c *CloudProvider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
 	err := c.Machines.Delete(ctx, nodeClaim)
 	if errors.Is(err, machine.ErrNotFound) {
@@ -100,7 +101,7 @@ func (c *CloudProvider) Get(ctx context.Context, providerID string) (*karpv1.Nod
 	return nodeClaimOf(found), nil
 }
 
-// List returns every machine of this cluster that was made for a NodeClaim.
+// List returns every machine of this cluster that was launched for a NodeClaim.
 func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 	machines, err := c.Machines.List(ctx)
 	if err != nil {
@@ -113,13 +114,15 @@ func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 	return nodeClaims, nil
 }
 
-// GetInstanceTypes hands out what the NodePool's node class offers. The slice and what it points to are shared.
+// GetInstanceTypes returns the instance types of the NodePool's node class. The slice and its elements are shared:
+// don't modify them.
 func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool) ([]*cloudprovider.InstanceType, error) {
 	ref := nodePool.Spec.Template.Spec.NodeClassRef
 	if ref == nil {
 		return nil, fmt.Errorf("getting instance types: NodePool %s names no node class", nodePool.Name)
 	}
-	// A node class that has gone is forgotten, so there is one where there is a snapshot; reading it would copy its status.
+	// Snapshots of deleted node classes are dropped, so a snapshot implies the node class. Reading the node class
+	// would copy its status.
 	snapshot, err := c.InstanceTypes.Cached(ref.Name)
 	if err != nil {
 		nodeClass, err := c.nodeClass(ctx, ref.Name)
@@ -127,7 +130,7 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.N
 			if apierrors.IsNotFound(err) {
 				c.Recorder.Publish(nodePoolWithoutNodeClass(nodePool, ref.Name))
 			}
-			// An empty list instead of an error would look like "nothing fits".
+			// An empty list would mean that nothing fits.
 			return nil, fmt.Errorf("getting instance types for NodePool %s: %w", nodePool.Name, err)
 		}
 		if snapshot, err = c.InstanceTypes.List(ctx, nodeClass); err != nil {
@@ -137,12 +140,12 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.N
 	return snapshot.Tolerating(nodePool.Spec.Template.Spec.Taints, nodePool.Spec.Template.Spec.StartupTaints), nil
 }
 
-// IsDrifted says why a NodeClaim's node is to be replaced, or "". It reads memory only, and writes nothing but, once, what the
-// Machine of a node that hasn't drifted says of its templates, after the way to say that has changed.
+// IsDrifted returns why a NodeClaim's node has to be replaced, or "". It reads memory only. Its one write migrates
+// the template hash of a Machine that hasn't drifted, after the hash rule has changed.
 func (c *CloudProvider) IsDrifted(ctx context.Context, nodeClaim *karpv1.NodeClaim) (cloudprovider.DriftReason, error) {
 	nodeClass, err := c.nodeClass(ctx, nodeClaim.Spec.NodeClassRef.Name)
 	if apierrors.IsNotFound(err) {
-		// Nobody can say what it should be.
+		// The desired state is unknown.
 		return "", nil
 	}
 	if err != nil {
@@ -158,9 +161,9 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, nodeClaim *karpv1.NodeCla
 	reason := c.Drift.Reason(nodeClass, nodeClaim, found)
 	if reason == "" {
 		if renewed := c.Drift.Renewed(nodeClass, found); len(renewed) > 0 {
-			// The next look repeats it, and until then nothing lacks.
+			// The next check repeats it.
 			if err := c.Machines.Annotate(ctx, found, renewed); err != nil {
-				log.FromContext(ctx).Error(err, "writing anew what a Machine was made from", "Machine", klog.KObj(found))
+				log.FromContext(ctx).Error(err, "migrating the template hash of a Machine", "Machine", klog.KObj(found))
 			}
 		}
 	}
@@ -191,7 +194,7 @@ func (c *CloudProvider) nodeClass(ctx context.Context, name string) (*v1alpha1.C
 	return nodeClass, nil
 }
 
-// nodeClaimOf is what a Machine says of its NodeClaim.
+// nodeClaimOf returns a Machine as a NodeClaim.
 func nodeClaimOf(m *clusterv1.Machine) *karpv1.NodeClaim {
 	labels := map[string]string{}
 	for _, key := range []string{karpv1.NodePoolLabelKey, karpv1.CapacityTypeLabelKey, corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone} {

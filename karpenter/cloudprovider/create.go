@@ -28,38 +28,40 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
-// NodePriceLabel is what eks-node-viewer and tools like it read a node's price from, in US dollars an hour.
+// NodePriceLabel is a node's price in US dollars an hour, for eks-node-viewer and similar tools.
 const NodePriceLabel = "eks-node-viewer/instance-price"
 
 // Reasons of the NodeClaim's condition Launched while Create is being retried.
 const (
-	// NodeClassReadinessUnknownReason: the node class hasn't been looked at yet.
+	// NodeClassReadinessUnknownReason: the node class hasn't been reconciled yet.
 	NodeClassReadinessUnknownReason = "NodeClassReadinessUnknown"
 	// ClusterUnreadableReason: the CAPI Cluster that the node joins can't be read.
 	ClusterUnreadableReason = "ClusterUnreadable"
-	// NameTakenReason: an object with the NodeClaim's name exists in the control-plane namespace and isn't ours; it is left
-	// alone, and the NodeClaim is replaced after Karpenter's launch timeout.
+	// NameTakenReason: an object of the NodeClaim's name exists in the control-plane namespace and isn't ours. It is
+	// left alone, and Karpenter replaces the NodeClaim after its launch timeout.
 	NameTakenReason = "NameTaken"
-	// ReplacingLeftoverReason: what an earlier attempt made doesn't fit what is wanted now and is being removed.
+	// ReplacingLeftoverReason: objects of an earlier attempt don't fit the current choice and are being deleted.
 	ReplacingLeftoverReason = "ReplacingLeftover"
-	// MachineNotCreatedReason: the management cluster doesn't take the Machine or one of its children; the message says why.
+	// MachineNotCreatedReason: the management cluster rejects the Machine or one of its infrastructure and bootstrap
+	// objects; the message says why.
 	MachineNotCreatedReason = "MachineNotCreated"
-	// MachinesUncountedReason: the machines that a shape source has haven't been counted since the start, and it has a maximum.
+	// MachinesUncountedReason: the shape source has a maximum size, and its machines haven't been counted since
+	// startup.
 	MachinesUncountedReason = "MachinesUncounted"
-	// MachineUnbuildableReason: a template can't be cloned; the message says what is wrong with it.
+	// MachineUnbuildableReason: a template can't be cloned; the message names its fault.
 	MachineUnbuildableReason = "MachineUnbuildable"
 )
 
-// launch is what was chosen for a NodeClaim.
+// launch is what Create chose for a NodeClaim.
 type launch struct {
 	instanceType *cloudprovider.InstanceType
 	choice       instancetype.Choice
-	// offering as NodeOverlays have it.
+	// offering after NodeOverlays.
 	offering *cloudprovider.Offering
 }
 
-// Create makes a Machine for a NodeClaim and returns at once, with a synthetic provider ID and what was chosen. Called
-// again for the same NodeClaim, it returns what the first call made.
+// Create creates a Machine for a NodeClaim and returns at once, with a synthetic provider ID and the chosen offering.
+// A second call for the same NodeClaim returns the first call's Machine.
 func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
 	created, err := c.create(ctx, nodeClaim)
 	if cloudprovider.IsInsufficientCapacityError(err) || cloudprovider.IsNodeClassNotReadyError(err) {
@@ -92,7 +94,7 @@ func (c *CloudProvider) create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		return nil, createError(err)
 	}
 	if !chosen.made(created) {
-		// An earlier attempt made it of another choice, and the cache hasn't seen it.
+		// An earlier attempt created it from another choice, and the cache hasn't seen it.
 		return c.answerExisting(ctx, nodeClaim, nodeClass, created)
 	}
 	log.FromContext(ctx).Info("created machine", "Machine", klog.KObj(created), "shape", chosen.choice.Shape.Source.Annotation(),
@@ -126,8 +128,9 @@ func (c *CloudProvider) readyNodeClass(ctx context.Context, nodeClaim *karpv1.No
 	return nodeClass, nil
 }
 
-// choose finds the cheapest available offering that meets the NodeClaim, and the template behind it. Where other launches take the last
-// places of a template meanwhile, another template may make the same offering by now, so it chooses again from a newer snapshot.
+// choose returns the cheapest available offering that meets the NodeClaim's requirements, and its template. If
+// concurrent launches use up the template's maximum, another template may make the same offering, so it retries with
+// a newer snapshot.
 func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass) (launch, error) {
 	for {
 		snapshot, err := c.InstanceTypes.List(ctx, nodeClass)
@@ -141,7 +144,7 @@ func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 	}
 }
 
-// cheapest chooses from a snapshot. It reports that the snapshot is stale where a template that it offers has no place left.
+// cheapest chooses from a snapshot. It reports a stale snapshot if it offers a template that has reached its maximum.
 func (c *CloudProvider) cheapest(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot) (chosen launch, stale bool, err error) {
 	instanceTypes := snapshot.Tolerating(nodeClaim.Spec.Taints, nodeClaim.Spec.StartupTaints)
 	if instanceTypes, err = c.overlaid(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey], instanceTypes); err != nil {
@@ -169,7 +172,8 @@ func (c *CloudProvider) cheapest(ctx context.Context, nodeClaim *karpv1.NodeClai
 		len(instanceTypes), nodeClass.Name, nodeClaim.Name))
 }
 
-// reserve keeps a place for the NodeClaim among the machines that may be made from a template. False means that there is none left.
+// reserve reserves one of a template's machines for the NodeClaim. It returns false if the template has reached its
+// maximum.
 func (c *CloudProvider) reserve(nodeClaim *karpv1.NodeClaim, sh *template.Template) (bool, error) {
 	most, limited := sh.Maximum()
 	if !limited {
@@ -191,7 +195,7 @@ func (c *CloudProvider) overlaid(ctx context.Context, nodePool string, instanceT
 
 func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, chosen launch) (machine.Plan, error) {
 	if kind := machine.Unallowed(nodeClass.Spec.BootstrapPatches, c.AllowedPatches); kind != "" {
-		// The node class has just changed, and its condition hasn't yet.
+		// The node class has just changed, and its condition hasn't caught up.
 		return machine.Plan{}, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: the platform doesn't allow its spec.bootstrapPatches for %s", nodeClass.Name, kind))
 	}
 	cluster := &clusterv1.Cluster{}
@@ -201,7 +205,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		return machine.Plan{}, cloudprovider.NewCreateError(err, ClusterUnreadableReason, err.Error())
 	}
 	if cluster.DeletionTimestamp != nil {
-		// The node class may not say so yet, or its status not what Karpenter has written there.
+		// The node class's status may lag, or a user may have overwritten it.
 		return machine.Plan{}, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("its Cluster %s is being deleted", key))
 	}
 	sh := chosen.choice.Shape
@@ -250,7 +254,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		plan.Annotations[v1alpha1.NodeImagesHashAnnotation] = hash
 	}
 	if sh.Machine != nil {
-		// Ours win: they decide whose the Machine is.
+		// Our labels win: they define the Machine's owner.
 		plan.Labels = maps.Clone(sh.Machine.Labels)
 		merged := maps.Clone(sh.Machine.Annotations)
 		if merged == nil {
@@ -266,10 +270,10 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 	return plan, nil
 }
 
-// priceAnnotation keeps what a machine was expected to cost when it was chosen.
+// priceAnnotation is a machine's price when it was chosen.
 const priceAnnotation = v1alpha1.PriceAnnotation
 
-// createError tells Karpenter why a Machine couldn't be made. It tries again, with a back-off.
+// createError maps an error to Karpenter's error types. Karpenter retries with back-off.
 func createError(err error) error {
 	reason := MachineNotCreatedReason
 	var unbuildable *machine.BuildError

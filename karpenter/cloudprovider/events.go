@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 )
 
-// nodePoolWithoutNodeClass tells a person that a NodePool names a node class that doesn't exist.
+// nodePoolWithoutNodeClass reports a NodePool whose node class doesn't exist.
 func nodePoolWithoutNodeClass(nodePool *karpv1.NodePool, name string) events.Event {
 	return events.Event{
 		InvolvedObject: nodePool,
