@@ -31,10 +31,10 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// Guests reaches guests.
+// Guests returns connections to guests.
 type Guests interface {
-	// Of returns the guest of a HostedCluster; nil while it isn't connected, or, where again isn't zero, doesn't answer: it is to be asked
-	// nothing before that time.
+	// Of returns the guest of a HostedCluster; nil while it isn't connected. A non-zero again means that the guest is
+	// unresponsive: send it nothing before then.
 	Of(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (g *scope.Guest, again time.Duration, err error)
 }
 
@@ -48,25 +48,25 @@ type Config struct {
 	Live client.Reader
 	// Recorder writes events on HostedClusters.
 	Recorder events.EventRecorder
-	// Profiles say whose nodes' requests are decided on.
+	// Profiles select the providers whose nodes' requests are handled.
 	Profiles provider.Profiles
-	// Clock tells the time; nil is the real one.
+	// Clock defaults to the real one.
 	Clock clock.PassiveClock
 }
 
-// Approver decides on the certificate requests of all guests.
+// Approver approves and denies the certificate requests of all guests.
 type Approver struct {
 	Config
-	guests Guests
-	ledger *ledger
-	turns  *turns
-	// groups of the node classes whose NodeClaims are looked at.
+	guests  Guests
+	ledger  *ledger
+	limiter *limiter
+	// groups of the node classes whose NodeClaims count.
 	groups sets.Set[string]
 }
 
 var _ reconcile.TypedReconciler[Key] = (*Approver)(nil)
 
-// New returns an Approver; SetUp lets it work.
+// New returns an Approver. SetUp starts it.
 func New(config Config) *Approver {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
@@ -77,7 +77,7 @@ func New(config Config) *Approver {
 			groups.Insert(profile.NodeClass.Group)
 		}
 	}
-	return &Approver{Config: config, ledger: newLedger(), turns: newTurns(config.Clock), groups: groups}
+	return &Approver{Config: config, ledger: newLedger(), limiter: newLimiter(config.Clock), groups: groups}
 }
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch
@@ -100,7 +100,7 @@ func (a *Approver) SetUp(ctx context.Context, mgr manager.Manager, guests Guests
 	}
 	for _, from := range []source.TypedSource[Key]{
 		source.TypedFunc[Key](func(_ context.Context, queue workqueue.TypedRateLimitingInterface[Key]) error {
-			a.turns.start(queue)
+			a.limiter.start(queue)
 			a.ledger.start(queue)
 			return nil
 		}),
@@ -119,7 +119,8 @@ func statePaused(hostedCluster *v1beta1.HostedCluster) bool {
 	return hostedCluster.Status.AutoNode != nil && hostedCluster.Status.AutoNode.State == v1beta1.AutoNodeStatePaused
 }
 
-// paused is true while nothing is to be decided. In the middle of a clusterctl move, Machines are missing that are elsewhere already.
+// paused reports whether requests have to wait. During a clusterctl move, Machines may already be in the other
+// management cluster.
 func (a *Approver) paused(ctx context.Context, hostedCluster *v1beta1.HostedCluster, key client.ObjectKey) (bool, error) {
 	if statePaused(hostedCluster) {
 		return true, nil
@@ -134,15 +135,15 @@ func (a *Approver) paused(ctx context.Context, hostedCluster *v1beta1.HostedClus
 	return annotations.IsPaused(cluster, cluster), nil
 }
 
-// Reconcile decides on one request, when its turn has come.
+// Reconcile handles one request, within its guest's concurrency limit.
 func (a *Approver) Reconcile(ctx context.Context, key Key) (result reconcile.Result, err error) {
-	ok, again := a.turns.take(key)
+	ok, again := a.limiter.acquire(key)
 	if !ok {
 		return reconcile.Result{RequeueAfter: again}, nil
 	}
-	t := &taken{}
+	t := &observed{}
 	defer func() {
-		if again := a.turns.give(key, t.finding, t.rest); again > 0 {
+		if again := a.limiter.release(key, t.finding, t.backoff); again > 0 {
 			result.RequeueAfter = again
 		}
 	}()
@@ -150,13 +151,13 @@ func (a *Approver) Reconcile(ctx context.Context, key Key) (result reconcile.Res
 	return result, err
 }
 
-// taken is what one turn tells of the guest: see turns.give.
-type taken struct {
+// observed is what handling a request showed about the guest: see limiter.release.
+type observed struct {
 	finding finding
-	rest    time.Duration
+	backoff time.Duration
 }
 
-func (a *Approver) reconcile(ctx context.Context, key Key, t *taken) (again time.Duration, err error) {
+func (a *Approver) reconcile(ctx context.Context, key Key, t *observed) (again time.Duration, err error) {
 	hostedCluster := &v1beta1.HostedCluster{}
 	if err := a.Management.Get(ctx, key.HostedCluster, hostedCluster); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -169,12 +170,12 @@ func (a *Approver) reconcile(ctx context.Context, key Key, t *taken) (again time
 	if !ok {
 		return 0, nil
 	}
-	g, rest, err := a.guests.Of(ctx, hostedCluster)
+	g, backoff, err := a.guests.Of(ctx, hostedCluster)
 	switch {
 	case err != nil:
 		return 0, err
-	case g == nil && rest > 0:
-		t.finding, t.rest = silent, rest
+	case g == nil && backoff > 0:
+		t.finding, t.backoff = unresponsive, backoff
 		return 0, nil
 	case g == nil:
 		t.finding = gone // the next connection lists all requests
@@ -187,7 +188,7 @@ func (a *Approver) reconcile(ctx context.Context, key Key, t *taken) (again time
 		}
 		return 0, client.IgnoreNotFound(err)
 	}
-	j := &judged{hostedCluster: hostedCluster, cluster: cluster, guest: g}
+	j := &evaluation{hostedCluster: hostedCluster, cluster: cluster, guest: g}
 	if decided(object) {
 		a.ledger.forget(key)
 		if node, byNode := (request{CertificateSigningRequest: object}).requester(); byNode {
@@ -208,8 +209,8 @@ func (a *Approver) reconcile(ctx context.Context, key Key, t *taken) (again time
 	again, err = a.decide(ctx, key, j)
 	switch {
 	case err != nil && ctx.Err() == nil && guest.Unanswered(g, err):
-		t.finding = silent
-		log.FromContext(ctx).Info("The guest doesn't answer, and the request waits", "error", err.Error())
+		t.finding = unresponsive
+		log.FromContext(ctx).Info("The guest doesn't answer; the request waits", "error", err.Error())
 		return 0, nil
 	case err == nil && j.answered:
 		t.finding = answers
@@ -217,49 +218,49 @@ func (a *Approver) reconcile(ctx context.Context, key Key, t *taken) (again time
 	return again, err
 }
 
-// judged is one request with what its judgement needs.
-type judged struct {
+// evaluation is one request and what its validation needs.
+type evaluation struct {
 	hostedCluster *v1beta1.HostedCluster
 	cluster       client.ObjectKey
 	guest         *scope.Guest
 	request       request
-	// answered says that the guest has taken a decision.
+	// answered: the guest has stored a decision.
 	answered bool
 }
 
-// decide returns when to decide again where only time tells.
-func (a *Approver) decide(ctx context.Context, key Key, j *judged) (again time.Duration, err error) {
-	verdict, err := a.judge(ctx, j)
+// decide returns the requeue interval, if only time can change the decision.
+func (a *Approver) decide(ctx context.Context, key Key, j *evaluation) (again time.Duration, err error) {
+	decision, err := a.validate(ctx, j)
 	if err != nil {
 		return 0, err
 	}
-	if verdict.decision == approved {
-		if rival := a.grant(key, j); rival != "" {
-			// The cache doesn't show yet what was approved just now.
-			if verdict = *alreadyRequested(rival); !j.request.bootstraps() {
-				verdict = *laterRequest(rival, liveFor)
+	if decision.action == approved {
+		if conflicting := a.grant(key, j); conflicting != "" {
+			// The cache lacks an approval of a moment ago.
+			if decision = *alreadyRequested(conflicting); !j.request.bootstraps() {
+				decision = *laterRequest(conflicting, liveFor)
 			}
 		}
 	}
-	switch verdict.decision {
+	switch decision.action {
 	case ignored, waiting:
 		if a.ledger.tell(j.cluster, key) {
-			a.count(j, verdict)
-			if verdict.decision == waiting {
-				log.FromContext(ctx).Info("Waiting with a certificate request", "reason", verdict.reason, "message", verdict.message)
+			a.count(j, decision)
+			if decision.action == waiting {
+				log.FromContext(ctx).Info("Waiting with a certificate request", "reason", decision.reason, "message", decision.message)
 			}
 		}
-		return verdict.again, nil
+		return decision.again, nil
 	case approved:
-		// A write that failed may have been done all the same, so the grant stays.
-		return 0, a.write(ctx, j, certificatesv1.CertificateApproved, verdict)
+		// A failed write may have been stored, so the grant stays.
+		return 0, a.write(ctx, j, certificatesv1.CertificateApproved, decision)
 	default:
-		return 0, a.write(ctx, j, certificatesv1.CertificateDenied, verdict)
+		return 0, a.write(ctx, j, certificatesv1.CertificateDenied, decision)
 	}
 }
 
-// grant reserves for a request what only one at a time may have; it returns the name of the request that has it already.
-func (a *Approver) grant(key Key, j *judged) (rival string) {
+// grant reserves what only one request at a time may have. It returns the name of the request that has it already.
+func (a *Approver) grant(key Key, j *evaluation) (conflicting string) {
 	node, _ := j.request.subject()
 	index := ownRequest(j.request.Spec.SignerName, node)
 	if j.request.bootstraps() {
@@ -268,24 +269,24 @@ func (a *Approver) grant(key Key, j *judged) (rival string) {
 	return a.ledger.grant(grantKey{key.HostedCluster, index}, key.Name, j.request.UID, a.Clock.Now())
 }
 
-// judge takes the evidence from the caches, but turns nobody away by a reading that may be old.
-func (a *Approver) judge(ctx context.Context, j *judged) (verdict, error) {
+// validate reads the inputs from the caches, and reads them again from the API servers before it denies.
+func (a *Approver) validate(ctx context.Context, j *evaluation) (decision, error) {
 	e, err := a.gather(ctx, j, false)
 	if err != nil {
-		return verdict{}, err
+		return decision{}, err
 	}
-	v := judge(j.request, e, a.Clock.Now())
-	if v.decision != denied {
+	v := validate(j.request, e, a.Clock.Now())
+	if v.action != denied {
 		return v, nil
 	}
 	if e, err = a.gather(ctx, j, true); err != nil {
-		return verdict{}, err
+		return decision{}, err
 	}
-	return judge(j.request, e, a.Clock.Now()), nil
+	return validate(j.request, e, a.Clock.Now()), nil
 }
 
-// write writes the decision into the request.
-func (a *Approver) write(ctx context.Context, j *judged, condition certificatesv1.RequestConditionType, v verdict) error {
+// write stores the decision in the request.
+func (a *Approver) write(ctx context.Context, j *evaluation, condition certificatesv1.RequestConditionType, v decision) error {
 	object := j.request.DeepCopy()
 	now := metav1.NewTime(a.Clock.Now())
 	object.Status.Conditions = append(object.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
@@ -300,7 +301,7 @@ func (a *Approver) write(ctx context.Context, j *judged, condition certificatesv
 	}
 	j.answered = true
 	a.count(j, v)
-	if v.decision == approved {
+	if v.action == approved {
 		log.FromContext(ctx).Info("Approved a certificate request", "subject", j.request.content.Subject.CommonName)
 		return nil
 	}
@@ -310,6 +311,6 @@ func (a *Approver) write(ctx context.Context, j *judged, condition certificatesv
 	return nil
 }
 
-func (a *Approver) count(j *judged, v verdict) {
-	decisions.WithLabelValues(j.request.Spec.SignerName, string(v.decision), v.reason).Inc()
+func (a *Approver) count(j *evaluation, v decision) {
+	decisions.WithLabelValues(j.request.Spec.SignerName, string(v.action), v.reason).Inc()
 }

@@ -171,10 +171,10 @@ func issue(t *testing.T, request *certificatesv1.CertificateSigningRequest) {
 	g.Expect(clusters.Guest.Client.Status().Update(t.Context(), request)).To(Succeed())
 }
 
-func expect(t *testing.T, request *certificatesv1.CertificateSigningRequest, decision certificatesv1.RequestConditionType, reason string) {
+func expect(t *testing.T, request *certificatesv1.CertificateSigningRequest, action certificatesv1.RequestConditionType, reason string) {
 	t.Helper()
 	got := outcome(t, request)
-	NewWithT(t).Expect(got).To(And(HaveField("Type", decision), HaveField("Reason", reason)), "%s", got.Message)
+	NewWithT(t).Expect(got).To(And(HaveField("Type", action), HaveField("Reason", reason)), "%s", got.Message)
 }
 
 // undecided looks at a request for a while. The one that is sent after it and decided shows that its turn was over.

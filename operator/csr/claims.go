@@ -19,16 +19,17 @@ import (
 	"github.com/autonode-io/autonode/operator/message"
 )
 
-// What a Machine reports of its addresses may come from inside the machine (guest tools), so its root decides what they say. An address is no
-// evidence where it belongs to something else: a Service, the API server, or another Machine.
+// A Machine's reported addresses may come from guest tools, so the machine's root user controls them. An address
+// doesn't count if it belongs to something else: a Service, the API server, or another Machine.
 
-// addressIndex indexes Machines by all addresses that they report, in one form each.
+// addressIndex indexes Machines by all addresses that they report, in normal form.
 const addressIndex = "autonode.io/address"
 
-// recheckClaims is how often to look whether another Machine still reports an address: no watch of this one's tells.
+// recheckClaims is the interval between checks whether another Machine still reports an address. This Machine's watch
+// doesn't show that.
 const recheckClaims = time.Minute
 
-// serverNames are what clients in any cluster know its API server by, and what each machine calls itself.
+// serverNames are the names of any cluster's API server, and of every machine itself.
 var serverNames = sets.New("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
 func addresses(object client.Object) []string {
@@ -43,7 +44,7 @@ func addresses(object client.Object) []string {
 	return sets.List(found)
 }
 
-// normal is one form for each address.
+// normal returns the normal form of an address.
 func normal(address string) string {
 	if ip, err := netip.ParseAddr(address); err == nil {
 		return ip.Unmap().String()
@@ -51,10 +52,10 @@ func normal(address string) string {
 	return strings.ToLower(strings.TrimSuffix(address, "."))
 }
 
-// network is what a cluster keeps for itself.
+// network holds the addresses that a cluster reserves.
 type network struct {
 	services []netip.Prefix
-	// servers are the API server's names and addresses.
+	// servers holds the API server's names and addresses.
 	servers sets.Set[string]
 }
 
@@ -83,7 +84,7 @@ func hostnameOf(server string) string {
 	return server
 }
 
-// reserves says what has an address, or a name, that no machine can have; empty for nothing.
+// reserves returns the owner of an address or name that no machine may have; empty for none.
 func (n network) reserves(address string) string {
 	if ip, err := netip.ParseAddr(address); err == nil {
 		for _, prefix := range n.services {
@@ -101,8 +102,8 @@ func (n network) reserves(address string) string {
 	return ""
 }
 
-// holders finds, for the addresses that a request asks for, the other Machines of the Cluster that report them or are called so.
-func (a *Approver) holders(ctx context.Context, j *judged, machine *clusterv1.Machine) (map[string]*clusterv1.Machine, error) {
+// holders returns the Cluster's other Machines that report the requested addresses or have them as a name.
+func (a *Approver) holders(ctx context.Context, j *evaluation, machine *clusterv1.Machine) (map[string]*clusterv1.Machine, error) {
 	if j.request.content == nil {
 		return nil, nil
 	}
@@ -121,7 +122,7 @@ func (a *Approver) holders(ctx context.Context, j *judged, machine *clusterv1.Ma
 			return nil, fmt.Errorf("looking for other Machines at %s: %w", address, err)
 		}
 		for i := range list.Items {
-			// One that is being deleted gives its address away.
+			// A Machine that is being deleted releases its address.
 			if other := &list.Items[i]; other.Name != machine.Name && other.DeletionTimestamp.IsZero() {
 				holders[address] = other
 			}
@@ -130,9 +131,10 @@ func (a *Approver) holders(ctx context.Context, j *judged, machine *clusterv1.Ma
 	return holders, nil
 }
 
-// owned checks that an address which a Machine reports is its own. The name of another Machine is that Machine's. Of two that report the same
-// address, neither is believed, because either's root may have written it: both wait, with the certificates that they have, and nobody is denied.
-func (e evidence) owned(address string) *verdict {
+// owned checks that a Machine's reported address is its own. The name of another Machine is that Machine's. If two
+// report the same address, either's root may have forged it: both requests wait, both machines keep their
+// certificates, and none is denied.
+func (e inputs) owned(address string) *decision {
 	address = normal(address)
 	machine := &e.subject.machines[0]
 	if owner := e.network.reserves(address); owner != "" && address != strings.ToLower(machine.Name) {
@@ -145,16 +147,16 @@ func (e evidence) owned(address string) *verdict {
 	case address == strings.ToLower(other.Name):
 		return addressOf(address, "Machine "+other.Name)
 	}
-	return &verdict{decision: waiting, reason: "AddressShared", again: recheckClaims, message: fmt.Sprintf(
+	return &decision{action: waiting, reason: "AddressShared", again: recheckClaims, message: fmt.Sprintf(
 		"Machines %s and %s both report the address %s; one of them has to give it up, or be replaced", machine.Name, other.Name, address)}
 }
 
-func addressOf(address, owner string) *verdict {
+func addressOf(address, owner string) *decision {
 	return deny(v1beta1.AddressMismatchReason, "address %s is one of %s", message.Quoted(address), owner)
 }
 
-// called chooses, of the Machines that may be meant by a node's name, the one that management knows by it: the Machine of that name, else the one
-// whose node has joined under it. What others report of themselves doesn't count against that one.
+// called returns the Machine that a node's name stands for: the Machine of that name, else the one whose node has
+// joined under it. Other Machines' reports don't count against it.
 func called(machines []clusterv1.Machine, node string) []clusterv1.Machine {
 	if len(machines) < 2 {
 		return machines

@@ -26,7 +26,7 @@ func TestClaims(t *testing.T) {
 	for name, c := range map[string]struct {
 		address string // which the machine reports, and asks for
 		other   clusterv1.Machine
-		want    decision
+		want    action
 		reason  string
 	}{
 		"When it reports an address of its own, it should be approved":                               {"10.0.0.7", machineOf("web-2", "10.0.0.8"), approved, ""},
@@ -47,8 +47,8 @@ func TestClaims(t *testing.T) {
 				holders[address] = &c.other
 			}
 			r := newRequest(servingOf("web-1", c.address).object(t))
-			v := judge(r, evidence{requester: own, subject: own, holders: holders, network: reserved}, now)
-			g.Expect(v.decision).To(Equal(c.want), "%s: %s", v.reason, v.message)
+			v := validate(r, inputs{requester: own, subject: own, holders: holders, network: reserved}, now)
+			g.Expect(v.action).To(Equal(c.want), "%s: %s", v.reason, v.message)
 			g.Expect(v.message).To(ContainSubstring(c.reason))
 		})
 	}
@@ -94,8 +94,8 @@ func TestClaims(t *testing.T) {
 		object = shrunk.(*certificatesv1.CertificateSigningRequest)
 		g.Expect(object.Size()).To(BeNumerically("<", maxRequestBytes+1<<10))
 		own := partyOf("web-1", "10.0.0.1")
-		v := judge(newRequest(object), evidence{requester: own, subject: own}, now)
-		g.Expect(v.decision).To(Equal(denied))
+		v := validate(newRequest(object), inputs{requester: own, subject: own}, now)
+		g.Expect(v.action).To(Equal(denied))
 		g.Expect(v.message).To(ContainSubstring("larger than 16384 bytes"))
 	})
 

@@ -44,11 +44,11 @@ func FuzzRequest(f *testing.F) {
 		}
 		r := newRequest(object)
 		web1 := partyOf("web-1", "10.0.0.1")
-		v := judge(r, evidence{requester: web1, subject: web1}, now)
+		v := validate(r, inputs{requester: web1, subject: web1}, now)
 		if len(v.message) > maxMessage+len("…") || !utf8.ValidString(v.message) {
 			t.Errorf("unfit for a condition: %q", v.message)
 		}
-		if v.decision != approved {
+		if v.action != approved {
 			return
 		}
 		if len(r.Spec.Request) > maxRequestBytes || r.content.Subject.CommonName == "" || len(r.content.EmailAddresses)+len(r.content.URIs) > 0 {

@@ -40,14 +40,14 @@ type staged struct {
 	asked  int
 	answer error
 	// rest is how long others leave the guest alone.
-	rest time.Duration
+	backoff time.Duration
 	// listed is called when Machines were read, before they are looked at.
 	listed func()
 }
 
 func (s *staged) Of(context.Context, *v1beta1.HostedCluster) (*scope.Guest, time.Duration, error) {
-	if s.rest > 0 {
-		return nil, s.rest, nil
+	if s.backoff > 0 {
+		return nil, s.backoff, nil
 	}
 	live := interceptor.NewClient(s.guest.(client.WithWatch), interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
@@ -100,7 +100,7 @@ func stage(t *testing.T, requests ...*certificatesv1.CertificateSigningRequest) 
 	t.Cleanup(s.queue.ShutDown)
 	s.Approver = New(Config{Management: s.management, Live: s.management, Recorder: events.NewFakeRecorder(100), Profiles: profiles, Clock: s.clock})
 	s.guests = s
-	s.turns.start(s.queue)
+	s.limiter.start(s.queue)
 	s.ledger.start(s.queue)
 	return s
 }
@@ -133,7 +133,7 @@ func TestSilence(t *testing.T) {
 		}
 		s := stage(t, requests...)
 		s.answer = &url.Error{Op: "Get", URL: "https://guest.example/x", Err: context.DeadlineExceeded}
-		g.Expect(s.reconcile(t, "0")).To(Equal(minRest))
+		g.Expect(s.reconcile(t, "0")).To(Equal(minBackoff))
 		asked := s.asked
 		for i := range 19 {
 			g.Expect(s.reconcile(t, fmt.Sprint(i+1))).To(BeZero())
@@ -141,7 +141,7 @@ func TestSilence(t *testing.T) {
 		g.Expect(s.asked).To(Equal(asked))
 
 		s.answer = nil
-		s.clock.SetTime(now.Add(minRest))
+		s.clock.SetTime(now.Add(minBackoff))
 		g.Expect(s.reconcile(t, "0")).To(BeZero())
 		for range 19 {
 			key, _ := s.queue.Get()
@@ -158,7 +158,7 @@ func TestSilence(t *testing.T) {
 	t.Run("When a guest is known not to answer, it should be asked nothing", func(t *testing.T) {
 		g := NewWithT(t)
 		s := stage(t, named(t, "one", first("web-1")), named(t, "two", first("web-1")))
-		s.rest = time.Minute
+		s.backoff = time.Minute
 		g.Expect(s.reconcile(t, "one")).To(Equal(time.Minute))
 		g.Expect(s.reconcile(t, "two")).To(BeZero())
 		g.Expect(s.asked).To(BeZero())
@@ -170,7 +170,7 @@ func TestSilence(t *testing.T) {
 		s.answer = &url.Error{Op: "Get", URL: "https://management.example/x", Err: context.DeadlineExceeded}
 		_, err := s.Reconcile(t.Context(), blue("one"))
 		g.Expect(err).To(MatchError(ContainSubstring("management.example")))
-		ok, _ := s.turns.take(blue("two"))
+		ok, _ := s.limiter.acquire(blue("two"))
 		g.Expect(ok).To(BeTrue())
 	})
 }
@@ -219,6 +219,6 @@ func TestWaking(t *testing.T) {
 		key, _ := s.queue.Get()
 		s.reconcile(t, key.Name)
 		g.Expect(s.ledger.undecided).To(BeEmpty())
-		g.Expect(s.turns.guests).To(BeEmpty())
+		g.Expect(s.limiter.guests).To(BeEmpty())
 	})
 }

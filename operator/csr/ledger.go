@@ -18,20 +18,20 @@ type Key struct {
 	Name          string
 }
 
-// grantLifetime is how long an approval is remembered that no watch has shown yet.
+// grantLifetime is how long an approval is remembered that no watch has shown.
 const grantLifetime = 10 * time.Minute
 
-// ledger remembers what the caches of the guests don't tell: which requests are undecided, and what was approved just now.
+// ledger remembers what the guests' caches lack: which requests are undecided, and recent approvals.
 type ledger struct {
 	mu    sync.Mutex
 	queue workqueue.TypedRateLimitingInterface[Key] // nil until the controller starts
 	early []Key                                     // came before that
-	// undecided requests, by the Cluster, are looked at again when there is something new about a node of theirs.
+	// undecided holds requests by Cluster. They are enqueued when one of their nodes changes.
 	undecided map[client.ObjectKey]*openRequests
 	grants    map[grantKey]grant
 }
 
-// openRequests are those of one Cluster that wait for something, or are nobody's yet.
+// openRequests are one Cluster's undecided requests, including those that match no node of ours yet.
 type openRequests struct {
 	requests map[Key]*openRequest
 	byNode   map[string]sets.Set[Key]
@@ -39,13 +39,13 @@ type openRequests struct {
 
 // openRequest is one of them.
 type openRequest struct {
-	// nodes that it names.
+	// nodes that the request names.
 	nodes []string
-	// told says that people were told of it.
+	// told: an event was published.
 	told bool
 }
 
-// grantKey is what one request at a time may have: see requestIndex.
+// grantKey is what only one request at a time may have: see requestIndex.
 type grantKey struct {
 	hostedCluster types.NamespacedName
 	index         string
@@ -82,7 +82,7 @@ func (l *ledger) enqueue(key Key) {
 	l.queue.Add(key)
 }
 
-// wake has the undecided requests of a Cluster looked at again: those that name one of the nodes, or all if none is given.
+// wake enqueues a Cluster's undecided requests: those that name one of the nodes, or all without nodes.
 func (l *ledger) wake(cluster client.ObjectKey, nodes ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,7 +103,7 @@ func (l *ledger) wake(cluster client.ObjectKey, nodes ...string) {
 	}
 }
 
-// knows says whether an undecided request is remembered.
+// knows reports whether an undecided request is remembered.
 func (l *ledger) knows(cluster client.ObjectKey, key Key) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,7 +111,7 @@ func (l *ledger) knows(cluster client.ObjectKey, key Key) bool {
 	return ok && known.requests[key] != nil
 }
 
-// keep remembers an undecided request. It has to be called before the request is judged: what changes from then on wakes it.
+// keep remembers an undecided request. Call it before validation, so that a later change enqueues the request.
 func (l *ledger) keep(cluster client.ObjectKey, key Key, nodes []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,7 +121,7 @@ func (l *ledger) keep(cluster client.ObjectKey, key Key, nodes []string) {
 		l.undecided[cluster] = known
 	}
 	if _, ok := known.requests[key]; ok {
-		return // what it asks for can't change
+		return // its spec can't change
 	}
 	known.requests[key] = &openRequest{nodes: nodes}
 	for _, node := range nodes {
@@ -132,7 +132,7 @@ func (l *ledger) keep(cluster client.ObjectKey, key Key, nodes []string) {
 	}
 }
 
-// tell returns whether people are to be told that a request is undecided: once.
+// tell reports whether to publish that a request is undecided: once.
 func (l *ledger) tell(cluster client.ObjectKey, key Key) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,7 +144,7 @@ func (l *ledger) tell(cluster client.ObjectKey, key Key) bool {
 	return true
 }
 
-// forget drops a request that was decided or has gone. A watch has shown that, so that its grant isn't needed any more either.
+// forget drops a request that was decided or is gone. A watch has shown that, so its grant is dropped too.
 func (l *ledger) forget(key Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -173,8 +173,8 @@ func (o *openRequests) drop(key Key) {
 	}
 }
 
-// grant reserves for a request what only one at a time may have; it returns the name of the request that has it already.
-func (l *ledger) grant(wanted grantKey, request string, uid types.UID, now time.Time) (rival string) {
+// grant reserves what only one request at a time may have. It returns the name of the request that has it already.
+func (l *ledger) grant(wanted grantKey, request string, uid types.UID, now time.Time) (conflicting string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if g, ok := l.grants[wanted]; ok && g.uid != uid && now.Sub(g.at) < grantLifetime {

@@ -19,10 +19,10 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// nodeNameIndex indexes Machines by the names that their nodes may have.
+// nodeNameIndex indexes Machines by their nodes' possible names.
 const nodeNameIndex = "autonode.io/node-name"
 
-// MachineCache keeps, of the Machines that were made for NodeClaims, what requests are judged by: a large installation has tens of
+// MachineCache keeps the fields of NodeClaims' Machines that validation reads: a large installation has tens of
 // thousands.
 func MachineCache() (cache.ByObject, error) {
 	ours, err := labels.NewRequirement(v1alpha1.NodeClaimUIDLabel, selection.Exists, nil)
@@ -59,8 +59,8 @@ func shrinkMachine(object any) (any, error) {
 	}, nil
 }
 
-// nodeNames are the names that a Machine's node may have: the Machine's own, as most infrastructure providers name their machines,
-// else one that the provider knows it by.
+// nodeNames returns the possible names of a Machine's node: the Machine's own, as with most infrastructure providers,
+// or one that the provider reports.
 func nodeNames(object client.Object) []string {
 	machine, ok := object.(*clusterv1.Machine)
 	if !ok || !v1alpha1.MadeForNodeClaim(machine) {
@@ -78,7 +78,7 @@ func nodeNames(object client.Object) []string {
 	return sets.List(names)
 }
 
-// machines returns the Machines of a Cluster whose node may have the name.
+// machines returns a Cluster's Machines whose node may have the name.
 func (a *Approver) machines(ctx context.Context, cluster client.ObjectKey, node string) ([]clusterv1.Machine, error) {
 	list := &clusterv1.MachineList{}
 	if err := a.Management.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingFields{nodeNameIndex: node},

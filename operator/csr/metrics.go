@@ -11,7 +11,7 @@ import (
 	"github.com/autonode-io/autonode/operator/metrics"
 )
 
-// It counts for all guests together: of each, it would be dozens of series from zero on. Events tell which guest it was.
+// It counts for all guests together: a series per guest would add dozens each. Events name the guest.
 var decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Namespace: metrics.Namespace,
 	Subsystem: "certificate",
@@ -19,7 +19,7 @@ var decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Help:      "Certificate requests of kubelets in guest clusters. Labeled by the signer, the decision and its reason.",
 }, []string{"signer", "decision", "reason"})
 
-// denials are the reasons of denials.
+// denials are the denials' reasons.
 var denials = []string{
 	v1beta1.RequestMalformedReason, v1beta1.RequestExpiredReason, v1beta1.RequesterMismatchReason, v1beta1.SubjectMismatchReason,
 	v1beta1.AddressMismatchReason, v1beta1.UsageMismatchReason, v1beta1.MachineMissingReason, v1beta1.NodeClaimMissingReason,
@@ -28,7 +28,7 @@ var denials = []string{
 
 func init() {
 	crmetrics.Registry.MustRegister(decisions)
-	// From zero, so that the first one shows as an increase.
+	// Start at zero, so that the first one shows as an increase.
 	for _, signer := range []string{certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.KubeletServingSignerName} {
 		decisions.WithLabelValues(signer, string(approved), v1beta1.NodeIdentityConfirmedReason)
 		for _, reason := range denials {

@@ -97,7 +97,7 @@ func (l *lagging) asks(t *testing.T, name string, age time.Duration, a ask) Key 
 func (l *lagging) decides(t *testing.T, key Key) string {
 	t.Helper()
 	g := NewWithT(t)
-	_, err := l.reconcile(t.Context(), key, &taken{})
+	_, err := l.reconcile(t.Context(), key, &observed{})
 	g.Expect(err).NotTo(HaveOccurred())
 	object := &certificatesv1.CertificateSigningRequest{}
 	g.Expect(l.guest.Get(t.Context(), client.ObjectKey{Name: key.Name}, object)).To(Succeed())
@@ -116,7 +116,7 @@ func (l *lagging) catchUp(t *testing.T, key Key) {
 	g.Expect(l.guest.Get(t.Context(), client.ObjectKey{Name: key.Name}, object)).To(Succeed())
 	g.Expect(l.guestCache.Delete(t.Context(), &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: key.Name}})).To(Succeed())
 	l.show(t, l.guestCache, object)
-	_, err := l.reconcile(context.WithoutCancel(t.Context()), key, &taken{})
+	_, err := l.reconcile(context.WithoutCancel(t.Context()), key, &observed{})
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
@@ -138,7 +138,7 @@ func TestLaggingCaches(t *testing.T) {
 
 		g.Expect(l.guest.Delete(t.Context(), &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: one.Name}})).To(Succeed())
 		g.Expect(l.guestCache.Delete(t.Context(), &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: one.Name}})).To(Succeed())
-		_, err := l.reconcile(t.Context(), one, &taken{})
+		_, err := l.reconcile(t.Context(), one, &observed{})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(l.decides(t, two)).To(Equal(yes), "the watch has shown that the first one has gone")
 	})

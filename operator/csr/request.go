@@ -17,7 +17,7 @@ import (
 	"github.com/autonode-io/autonode/operator/message"
 )
 
-// Users and groups that API servers know nodes by; see k8s.io/apiserver/pkg/authentication/user, and bootstrap tokens.
+// Users and groups of nodes in API servers; see k8s.io/apiserver/pkg/authentication/user, and bootstrap tokens.
 const (
 	nodeUserPrefix       = "system:node:"
 	nodesGroup           = "system:nodes"
@@ -26,7 +26,7 @@ const (
 	bootstrappersGroup   = "system:bootstrappers"
 )
 
-// otherBootstrappers are users beside bootstrap tokens that machines ask for their first certificate as, with their groups:
+// otherBootstrappers are the other users that machines request their first certificate as, with their groups:
 // HyperShift's certificate and OpenShift's ServiceAccount.
 var otherBootstrappers = map[string]sets.Set[string]{
 	"system:bootstrapper": sets.New(bootstrappersGroup, authenticatedGroup),
@@ -39,9 +39,9 @@ var subjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17}
 // request is a certificate request with its content decoded.
 type request struct {
 	*certificatesv1.CertificateSigningRequest
-	// content is nil where it can't be decoded.
+	// content is nil if it can't be decoded.
 	content *x509.CertificateRequest
-	// malformed says what is wrong with the content, beside what the rules look at.
+	// malformed is a fault of the content that no rule checks.
 	malformed error
 }
 
@@ -51,10 +51,10 @@ func newRequest(object *certificatesv1.CertificateSigningRequest) request {
 	return r
 }
 
-// maxRequestBytes bounds a PEM block that is parsed. A kubelet's request with an RSA key of 4096 bits is below 3 KiB.
+// maxRequestBytes limits a PEM block. A kubelet's request with a 4096-bit RSA key is below 3 KiB.
 const maxRequestBytes = 16 << 10
 
-// decode is strict: it refuses what a signer might copy into the certificate and no rule checks.
+// decode is strict: it rejects content that a signer might copy into the certificate and no rule checks.
 func decode(data []byte) (*x509.CertificateRequest, error) {
 	if len(data) > maxRequestBytes {
 		return nil, fmt.Errorf("it is larger than %d bytes", maxRequestBytes)
@@ -86,7 +86,7 @@ func decode(data []byte) (*x509.CertificateRequest, error) {
 	return content, nil
 }
 
-// checkAltNames refuses subject alternative names of kinds that the x509 package leaves out.
+// checkAltNames rejects kinds of subject alternative names that the x509 package ignores.
 func checkAltNames(der []byte) error {
 	var names []asn1.RawValue
 	if rest, err := asn1.Unmarshal(der, &names); err != nil || len(rest) > 0 {
@@ -101,12 +101,12 @@ func checkAltNames(der []byte) error {
 	return nil
 }
 
-// requester is the node that made the request; false where no node did.
+// requester returns the requesting node; false if the requester isn't a node.
 func (r request) requester() (string, bool) {
 	return strings.CutPrefix(r.Spec.Username, nodeUserPrefix)
 }
 
-// subject is the node that the certificate is to be for; false where it is for something else.
+// subject returns the node that the certificate is for; false if it is for something else.
 func (r request) subject() (string, bool) {
 	if r.content == nil {
 		return "", false
@@ -114,7 +114,7 @@ func (r request) subject() (string, bool) {
 	return strings.CutPrefix(r.content.Subject.CommonName, nodeUserPrefix)
 }
 
-// nodes are those that the request names: what is new about one of them may decide it.
+// nodes returns the nodes that the request names. A change of one of them may decide it.
 func (r request) nodes() []string {
 	nodes := sets.New[string]()
 	for _, named := range []func() (string, bool){r.requester, r.subject} {
@@ -125,13 +125,13 @@ func (r request) nodes() []string {
 	return sets.List(nodes)
 }
 
-// bootstraps is true where it is the first request of a machine, which has no certificate yet.
+// bootstraps reports whether it is a machine's first request, without a certificate.
 func (r request) bootstraps() bool {
 	_, byNode := r.requester()
 	return !byNode && r.Spec.SignerName == certificatesv1.KubeAPIServerClientKubeletSignerName
 }
 
-// byBootstrapper is true where the user and the groups are those of a machine without a certificate.
+// byBootstrapper reports whether the user and the groups are those of a machine without a certificate.
 func (r request) byBootstrapper() bool {
 	groups := sets.New(r.Spec.Groups...)
 	if exactly, ok := otherBootstrappers[r.Spec.Username]; ok {
@@ -140,11 +140,11 @@ func (r request) byBootstrapper() bool {
 	return strings.HasPrefix(r.Spec.Username, bootstrapTokenPrefix) && groups.Has(bootstrappersGroup) && r.onlyGroups(authenticatedGroup)
 }
 
-// byNodeGroups is true where the groups are a node's. Those of bootstrappers come on top where nodes authenticate by a cloud's
-// identities instead of certificates, as in EKS; all that they allow is to ask.
+// byNodeGroups reports whether the groups are a node's. If nodes authenticate by cloud identities instead of
+// certificates, as in EKS, they also have the bootstrappers' groups, which only allow requests.
 func (r request) byNodeGroups() bool { return r.onlyGroups(nodesGroup, authenticatedGroup) }
 
-// onlyGroups is true where all of these groups are there, and beside them those of bootstrappers only.
+// onlyGroups reports whether all these groups are present, and otherwise only those of bootstrappers.
 func (r request) onlyGroups(wanted ...string) bool {
 	groups := sets.New(r.Spec.Groups...)
 	if !groups.HasAll(wanted...) {
@@ -158,7 +158,7 @@ func (r request) onlyGroups(wanted ...string) bool {
 	return true
 }
 
-// decided is true once somebody has approved or denied it, or the signer has failed.
+// decided reports whether the request has been approved or denied, or the signer has failed.
 func decided(object *certificatesv1.CertificateSigningRequest) bool {
 	return len(object.Status.Conditions) > 0 || len(object.Status.Certificate) > 0
 }
@@ -169,7 +169,7 @@ func hasCondition(object *certificatesv1.CertificateSigningRequest, conditionTyp
 	})
 }
 
-// kubelets tells whether a signer is one of those that sign for kubelets.
+// kubelets reports whether a signer signs for kubelets.
 func kubelets(signer string) bool {
 	return signer == certificatesv1.KubeAPIServerClientKubeletSignerName || signer == certificatesv1.KubeletServingSignerName
 }

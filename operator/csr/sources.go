@@ -25,7 +25,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// Watch is what the guests' connections are to watch.
+// Watch returns what the guests' connections watch.
 func (a *Approver) Watch() guest.Watch {
 	return guest.Watch{
 		Object:    &certificatesv1.CertificateSigningRequest{},
@@ -51,8 +51,8 @@ func (a *Approver) Watch() guest.Watch {
 	}
 }
 
-// requestIndex indexes requests by what a node may have one of: its first certificate, by those that were approved, and a request for each
-// signer that is its own, by those that were neither denied nor failed.
+// requestIndex indexes requests by what a node may have only one of: its first certificate, for approved requests,
+// and one request per signer of its own, for those neither denied nor failed.
 const requestIndex = "autonode.io/request"
 
 func indexRequest(object client.Object) []string {
@@ -77,7 +77,7 @@ func indexRequest(object client.Object) []string {
 func firstCertificate(node string) string   { return "first/" + node }
 func ownRequest(signer, node string) string { return signer + "/" + node }
 
-// Bounds of what the cache keeps of one request, beside its content. API servers bound none of these.
+// Limits of what the cache keeps of one request, beside its content. API servers limit none of these.
 const (
 	maxUserBytes     = 512
 	maxGroups        = 16
@@ -85,9 +85,9 @@ const (
 	maxMetadataBytes = 4 << 10
 )
 
-// shrinkRequest drops what no rule reads: issued certificates, what the requester wrote into metadata and extra fields, and all of a request to
-// another signer but its name. The cache holds a bounded number of bytes for each request, whatever its size. A field selector can't do
-// this: it selects one signer, and a cache has one selector for a kind.
+// shrinkRequest drops what no rule reads: issued certificates, the requester's metadata and extra fields, and
+// everything but the name of a request to another signer. So the cache holds a limited number of bytes per request. A
+// field selector can't do this: it selects one signer, and a cache has one selector per kind.
 func shrinkRequest(object any) (any, error) {
 	request, ok := object.(*certificatesv1.CertificateSigningRequest)
 	if !ok {
@@ -108,11 +108,11 @@ func shrinkRequest(object any) (any, error) {
 		request.OwnerReferences, request.Finalizers = nil, nil
 	}
 	request.Spec = certificatesv1.CertificateSigningRequestSpec{
-		// One byte above the bound tells decode that there was more.
+		// One byte above the limit tells decode that the request was longer.
 		Request: bytes.Clone(spec.Request[:min(len(spec.Request), maxRequestBytes+1)]), SignerName: spec.SignerName,
 		Username: strings.Clone(spec.Username[:min(len(spec.Username), maxUserBytes)]), // no node's name is as long
 	}
-	// Of a longer list, a part could pass where the whole doesn't.
+	// Part of a longer list could pass where the whole doesn't.
 	if len(spec.Groups) <= maxGroups && !slices.ContainsFunc(spec.Groups, func(group string) bool { return len(group) > maxUserBytes }) {
 		request.Spec.Groups = spec.Groups
 	}
@@ -128,7 +128,7 @@ func shrinkRequest(object any) (any, error) {
 	return request, nil
 }
 
-// shrinkConditions keeps of each kind of condition that there is one.
+// shrinkConditions keeps one condition of each type.
 func shrinkConditions(request *certificatesv1.CertificateSigningRequest) {
 	var kept []certificatesv1.CertificateSigningRequestCondition
 	for _, kind := range []certificatesv1.RequestConditionType{
@@ -151,7 +151,7 @@ func metadataBytes(metadata map[string]string) (size int) {
 	return size
 }
 
-// onMachine has the undecided requests that name its node looked at again when there is something new to judge them by.
+// onMachine enqueues the undecided requests that name the Machine's node when an input changes.
 func (a *Approver) onMachine() handler.TypedEventHandler[*clusterv1.Machine, Key] {
 	wake := func(machines ...*clusterv1.Machine) {
 		for _, machine := range machines {
@@ -172,7 +172,7 @@ func (a *Approver) onMachine() handler.TypedEventHandler[*clusterv1.Machine, Key
 	}
 }
 
-// onHostedCluster has undecided requests looked at again when a pause ends, and forgotten when the HostedCluster is gone.
+// onHostedCluster enqueues undecided requests when a pause ends, and drops them when the HostedCluster is gone.
 func (a *Approver) onHostedCluster() handler.TypedEventHandler[*v1beta1.HostedCluster, Key] {
 	type queue = workqueue.TypedRateLimitingInterface[Key]
 	return handler.TypedFuncs[*v1beta1.HostedCluster, Key]{
@@ -185,12 +185,12 @@ func (a *Approver) onHostedCluster() handler.TypedEventHandler[*v1beta1.HostedCl
 			if cluster, ok := guest.ClusterKey(e.Object); ok {
 				a.ledger.wake(cluster)
 			}
-			a.turns.drop(client.ObjectKeyFromObject(e.Object))
+			a.limiter.drop(client.ObjectKeyFromObject(e.Object))
 		},
 	}
 }
 
-// onCluster does the same for a pause of Cluster API's.
+// onCluster does the same for Cluster API's pause.
 func (a *Approver) onCluster() handler.TypedEventHandler[*clusterv1.Cluster, Key] {
 	type queue = workqueue.TypedRateLimitingInterface[Key]
 	return handler.TypedFuncs[*clusterv1.Cluster, Key]{

@@ -17,9 +17,9 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// gather finds what a request is judged by: from the caches, or fresh from the API servers.
-func (a *Approver) gather(ctx context.Context, j *judged, fresh bool) (evidence, error) {
-	var e evidence
+// gather reads the inputs of a request's validation: from the caches, or fresh from the API servers.
+func (a *Approver) gather(ctx context.Context, j *evaluation, fresh bool) (inputs, error) {
+	var e inputs
 	requester, byNode := j.request.requester()
 	subject, isNode := j.request.subject()
 	var err error
@@ -55,8 +55,8 @@ func (a *Approver) gather(ctx context.Context, j *judged, fresh bool) (evidence,
 	return e, a.gatherFirst(ctx, j, subject, &e)
 }
 
-// gatherFirst finds what the request for a node's first certificate is judged by, always fresh.
-func (a *Approver) gatherFirst(ctx context.Context, j *judged, name string, e *evidence) error {
+// gatherFirst reads the inputs for a node's first certificate, always fresh.
+func (a *Approver) gatherFirst(ctx context.Context, j *evaluation, name string, e *inputs) error {
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
 	switch err := j.guest.Live.Get(ctx, client.ObjectKey{Name: name}, node); {
@@ -65,18 +65,18 @@ func (a *Approver) gatherFirst(ctx context.Context, j *judged, name string, e *e
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("looking for Node %s in the guest: %w", name, err)
 	}
-	rivals, err := requests(ctx, j, firstCertificate(name))
+	existing, err := requests(ctx, j, firstCertificate(name))
 	if err != nil {
 		return err
 	}
-	for i := range rivals {
-		e.rival = rivals[i].Name
+	for i := range existing {
+		e.conflicting = existing[i].Name
 	}
 	return nil
 }
 
-// others finds what else a node has asked for of the same signer.
-func (a *Approver) others(ctx context.Context, j *judged, node string) ([]other, error) {
+// others returns the node's other requests to the same signer.
+func (a *Approver) others(ctx context.Context, j *evaluation, node string) ([]other, error) {
 	found, err := requests(ctx, j, ownRequest(j.request.Spec.SignerName, node))
 	if err != nil {
 		return nil, err
@@ -91,8 +91,8 @@ func (a *Approver) others(ctx context.Context, j *judged, node string) ([]other,
 	return others, nil
 }
 
-// requests reads the others that requestIndex has of a kind. They belong to the cache.
-func requests(ctx context.Context, j *judged, index string) ([]certificatesv1.CertificateSigningRequest, error) {
+// requests returns the requests of an index value from the cache. Don't modify them.
+func requests(ctx context.Context, j *evaluation, index string) ([]certificatesv1.CertificateSigningRequest, error) {
 	list := &certificatesv1.CertificateSigningRequestList{}
 	if err := j.guest.Cached.List(ctx, list, client.MatchingFields{requestIndex: index}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("looking for other certificate requests like %s: %w", j.request.Name, err)
@@ -100,8 +100,8 @@ func requests(ctx context.Context, j *judged, index string) ([]certificatesv1.Ce
 	return slices.DeleteFunc(list.Items, func(r certificatesv1.CertificateSigningRequest) bool { return r.UID == j.request.UID }), nil
 }
 
-// party finds the Machine and the NodeClaim that a node's name stands for.
-func (a *Approver) party(ctx context.Context, j *judged, name string, fresh bool) (party, error) {
+// party returns the Machine and the NodeClaim that a node's name stands for.
+func (a *Approver) party(ctx context.Context, j *evaluation, name string, fresh bool) (party, error) {
 	machines, err := a.machines(ctx, j.cluster, name)
 	if err != nil {
 		return party{}, err
@@ -132,7 +132,7 @@ func (a *Approver) party(ctx context.Context, j *judged, name string, fresh bool
 	return p, nil
 }
 
-// freshMachines reads the Machines of a node again, and the one of its name that the cache may not know yet.
+// freshMachines reads a node's Machines from the API server, including the one of its name that the cache may lack.
 func (a *Approver) freshMachines(ctx context.Context, cluster client.ObjectKey, node string, cached []clusterv1.Machine) ([]clusterv1.Machine, error) {
 	names := []string{node}
 	for i := range cached {

@@ -12,93 +12,93 @@ import (
 )
 
 func TestJudgeSubject(t *testing.T) {
-	judgeAll(t, map[string]judgement{
+	validateAll(t, map[string]validation{
 		"When a node of ours asks for another name (wrong CN), it should be denied": {
-			ask: renewal("web-1").but(func(a *ask) { a.subject = subjectOf("web-9") }), evidence: evidence{requester: web1()},
+			ask: renewal("web-1").but(func(a *ask) { a.subject = subjectOf("web-9") }), inputs: inputs{requester: web1()},
 			want: denied, reason: v1beta1.SubjectMismatchReason, message: `node web-1 asks for a certificate of "system:node:web-9"`,
 		},
 		"When a node of ours asks to be the controller manager (wrong CN), it should be denied": {
-			ask:      renewal("web-1").but(func(a *ask) { a.subject.CommonName = "system:kube-controller-manager" }),
-			evidence: evidence{requester: web1()}, want: denied, reason: v1beta1.SubjectMismatchReason,
+			ask:    renewal("web-1").but(func(a *ask) { a.subject.CommonName = "system:kube-controller-manager" }),
+			inputs: inputs{requester: web1()}, want: denied, reason: v1beta1.SubjectMismatchReason,
 		},
 		"When a node of ours asks for another node's certificate, it should be denied": {
-			ask:      renewal("web-1").but(func(a *ask) { a.subject = subjectOf("web-2") }),
-			evidence: evidence{requester: web1(), subject: web2()}, want: denied, reason: v1beta1.SubjectMismatchReason,
+			ask:    renewal("web-1").but(func(a *ask) { a.subject = subjectOf("web-2") }),
+			inputs: inputs{requester: web1(), subject: web2()}, want: denied, reason: v1beta1.SubjectMismatchReason,
 		},
 		"When a node of ours asks to be in a stronger group, it should be denied": {
-			ask:      renewal("web-1").but(func(a *ask) { a.subject.Organization = []string{"system:masters"} }),
-			evidence: both(), want: denied, reason: v1beta1.SubjectMismatchReason,
+			ask:    renewal("web-1").but(func(a *ask) { a.subject.Organization = []string{"system:masters"} }),
+			inputs: both(), want: denied, reason: v1beta1.SubjectMismatchReason,
 		},
 		"When a machine asks to be in a stronger group as well, it should be denied": {
-			ask:      first("web-1").but(func(a *ask) { a.subject.Organization = []string{nodesGroup, "system:masters"} }),
-			evidence: only(), want: denied, reason: v1beta1.SubjectMismatchReason,
+			ask:    first("web-1").but(func(a *ask) { a.subject.Organization = []string{nodesGroup, "system:masters"} }),
+			inputs: only(), want: denied, reason: v1beta1.SubjectMismatchReason,
 		},
 		"When the subject holds more than a kubelet's, it should be denied": {
-			ask:      first("web-1").but(func(a *ask) { a.subject.OrganizationalUnit = []string{"x"} }),
-			evidence: only(), want: denied, reason: v1beta1.SubjectMismatchReason,
+			ask:    first("web-1").but(func(a *ask) { a.subject.OrganizationalUnit = []string{"x"} }),
+			inputs: only(), want: denied, reason: v1beta1.SubjectMismatchReason,
 		},
 		"When the subject is a node with the user's name in another case, it should be denied": {
-			ask:      servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.subject = subjectOf("WEB-1") }),
-			evidence: evidence{requester: web1()}, want: denied, reason: v1beta1.SubjectMismatchReason,
+			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.subject = subjectOf("WEB-1") }),
+			inputs: inputs{requester: web1()}, want: denied, reason: v1beta1.SubjectMismatchReason,
 		},
 	})
 }
 
 func TestJudgeRequester(t *testing.T) {
-	judgeAll(t, map[string]judgement{
+	validateAll(t, map[string]validation{
 		"When another node asks for a certificate of ours, it should be denied": {
-			ask: renewal("theirs").but(func(a *ask) { a.subject = subjectOf("web-1") }), evidence: only(),
+			ask: renewal("theirs").but(func(a *ask) { a.subject = subjectOf("web-1") }), inputs: only(),
 			want: denied, reason: v1beta1.RequesterMismatchReason, message: `user "system:node:theirs" asks for a certificate of node web-1`,
 		},
 		"When an administrator asks for a node's certificate, it should be denied": {
-			ask:      first("web-1").but(func(a *ask) { a.user, a.groups = "kubernetes-admin", []string{"system:masters", authenticatedGroup} }),
-			evidence: only(), want: denied, reason: v1beta1.RequesterMismatchReason,
+			ask:    first("web-1").but(func(a *ask) { a.user, a.groups = "kubernetes-admin", []string{"system:masters", authenticatedGroup} }),
+			inputs: only(), want: denied, reason: v1beta1.RequesterMismatchReason,
 		},
 		"When a pod's ServiceAccount asks for a node's certificate, it should be denied": {
 			ask: first("web-1").but(func(a *ask) {
 				a.user, a.groups = "system:serviceaccount:default:web", []string{"system:serviceaccounts", "system:serviceaccounts:default", authenticatedGroup}
 			}),
-			evidence: only(), want: denied, reason: v1beta1.RequesterMismatchReason,
+			inputs: only(), want: denied, reason: v1beta1.RequesterMismatchReason,
 		},
 		"When a user only calls itself a bootstrap token, it should be denied": {
-			ask: first("web-1").but(func(a *ask) { a.groups = []string{authenticatedGroup} }), evidence: only(),
+			ask: first("web-1").but(func(a *ask) { a.groups = []string{authenticatedGroup} }), inputs: only(),
 			want: denied, reason: v1beta1.RequesterMismatchReason,
 		},
 		"When a bootstrap token is in other groups as well, it should be denied": {
-			ask: first("web-1").but(func(a *ask) { a.groups = append([]string{"system:masters"}, tokenGroup...) }), evidence: only(),
+			ask: first("web-1").but(func(a *ask) { a.groups = append([]string{"system:masters"}, tokenGroup...) }), inputs: only(),
 			want: denied, reason: v1beta1.RequesterMismatchReason,
 		},
 		"When a user only calls itself the node, it should be denied": {
-			ask: renewal("web-1").but(func(a *ask) { a.groups = []string{authenticatedGroup} }), evidence: both(),
+			ask: renewal("web-1").but(func(a *ask) { a.groups = []string{authenticatedGroup} }), inputs: both(),
 			want: denied, reason: v1beta1.RequesterMismatchReason,
 		},
 		"When a machine asks with another machine's token, it should be denied": {
-			ask: first("web-1"), evidence: evidence{subject: web1().with("zyxwvu")},
+			ask: first("web-1"), inputs: inputs{subject: web1().with("zyxwvu")},
 			want: denied, reason: v1beta1.RequesterMismatchReason, message: `user "system:bootstrap:abcdef" isn't the bootstrap token that Machine web-1 was made with`,
 		},
 		"When Karpenter has minted a token for another machine than one that was made with none, it should be denied": {
-			ask: first("web-1").but(func(a *ask) { a.groups = append([]string{v1alpha1.BootstrapTokenGroup}, tokenGroup...) }), evidence: only(),
+			ask: first("web-1").but(func(a *ask) { a.groups = append([]string{v1alpha1.BootstrapTokenGroup}, tokenGroup...) }), inputs: only(),
 			want: denied, reason: v1beta1.RequesterMismatchReason, message: "was made with none",
 		},
 		"When a machine asks with its own token after it has joined, it should be denied": {
-			ask: first("web-1"), evidence: evidence{subject: web1().with("abcdef"), joined: true},
+			ask: first("web-1"), inputs: inputs{subject: web1().with("abcdef"), joined: true},
 			want: denied, reason: v1beta1.AlreadyJoinedReason,
 		},
 		"When a machine that is being deleted asks with its own token, it should be denied": {
-			ask: first("web-1"), evidence: func() evidence {
-				e := evidence{subject: web1().with("abcdef")}
+			ask: first("web-1"), inputs: func() inputs {
+				e := inputs{subject: web1().with("abcdef")}
 				e.subject.machines[0].DeletionTimestamp = &metav1.Time{Time: now}
 				return e
 			}(),
 			want: denied, reason: v1beta1.MachineMissingReason,
 		},
 		"When a machine asks with an empty token, it should be denied": {
-			ask:      first("web-1").but(func(a *ask) { a.user = bootstrapTokenPrefix }),
-			evidence: evidence{subject: web1().with("abcdef")}, want: denied, reason: v1beta1.RequesterMismatchReason,
+			ask:    first("web-1").but(func(a *ask) { a.user = bootstrapTokenPrefix }),
+			inputs: inputs{subject: web1().with("abcdef")}, want: denied, reason: v1beta1.RequesterMismatchReason,
 		},
 		"When a machine asks for a serving certificate by its token, it should be denied": {
-			ask:      servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.user, a.groups = tokenUser, tokenGroup }),
-			evidence: only(), want: denied, reason: v1beta1.RequesterMismatchReason,
+			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.user, a.groups = tokenUser, tokenGroup }),
+			inputs: only(), want: denied, reason: v1beta1.RequesterMismatchReason,
 		},
 	})
 }

@@ -15,7 +15,7 @@ import (
 
 // table is where requests take turns; queued are those that came back by themselves.
 type table struct {
-	*turns
+	*limiter
 	clock *clocktesting.FakePassiveClock
 	queue workqueue.TypedRateLimitingInterface[Key]
 }
@@ -25,7 +25,7 @@ func newTable(t *testing.T) *table {
 	clock := clocktesting.NewFakePassiveClock(now)
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[Key]())
 	t.Cleanup(queue.ShutDown)
-	table := &table{turns: newTurns(clock), clock: clock, queue: queue}
+	table := &table{limiter: newLimiter(clock), clock: clock, queue: queue}
 	table.start(queue)
 	return table
 }
@@ -45,7 +45,7 @@ func (t *table) queued() []string {
 // begun takes turns for requests until one isn't let, and returns how many were.
 func (t *table) begun(guest string, requests int) int {
 	for i := range requests {
-		if ok, _ := t.take(of(guest, i)); !ok {
+		if ok, _ := t.acquire(of(guest, i)); !ok {
 			return i
 		}
 	}
@@ -68,15 +68,15 @@ func TestTurns(t *testing.T) {
 		g, table := NewWithT(t), newTable(t)
 		table.begun("blue", perGuest)
 		for _, i := range []int{7, 8, 7, 9} {
-			ok, again := table.take(of("blue", i))
+			ok, again := table.acquire(of("blue", i))
 			g.Expect(ok).To(BeFalse())
 			g.Expect(again).To(BeZero())
 		}
 		g.Expect(table.queued()).To(BeEmpty())
 		for i, want := range []string{"7", "8", "9"} {
-			g.Expect(table.give(of("blue", i), unknown, 0)).To(BeZero())
+			g.Expect(table.release(of("blue", i), unknown, 0)).To(BeZero())
 			g.Expect(table.queued()).To(Equal([]string{want}))
-			ok, _ := table.take(of("blue", 7+i))
+			ok, _ := table.acquire(of("blue", 7+i))
 			g.Expect(ok).To(BeTrue())
 		}
 	})
@@ -84,13 +84,13 @@ func TestTurns(t *testing.T) {
 	t.Run("When everything is done, nothing should be left", func(t *testing.T) {
 		g, table := NewWithT(t), newTable(t)
 		table.begun("blue", 1)
-		table.give(of("blue", 0), answers, 0)
+		table.release(of("blue", 0), answers, 0)
 		table.begun("green", 1)
-		g.Expect(table.give(of("green", 0), silent, 0)).To(Equal(minRest))
+		g.Expect(table.release(of("green", 0), unresponsive, 0)).To(Equal(minBackoff))
 		g.Expect(table.guests).To(HaveLen(1), "the rest is remembered")
-		table.step(minRest)
+		table.step(minBackoff)
 		table.begun("green", 1)
-		table.give(of("green", 0), unknown, 0)
+		table.release(of("green", 0), unknown, 0)
 		g.Expect(table.guests).To(HaveLen(1))
 		table.drop(of("green", 0).HostedCluster)
 		g.Expect(table.guests).To(BeEmpty())
@@ -99,34 +99,34 @@ func TestTurns(t *testing.T) {
 	t.Run("When a guest doesn't answer, it should be left alone, longer each time, and be tried by one request", func(t *testing.T) {
 		g, table := NewWithT(t), newTable(t)
 		table.begun("blue", perGuest)
-		g.Expect(table.give(of("blue", 0), silent, 0)).To(Equal(minRest), "this one comes back by time")
+		g.Expect(table.release(of("blue", 0), unresponsive, 0)).To(Equal(minBackoff), "this one comes back by time")
 		for i := range perGuest - 1 { // they were under way
 			table.step(time.Second)
-			g.Expect(table.give(of("blue", i+1), silent, 0)).To(BeZero())
+			g.Expect(table.release(of("blue", i+1), unresponsive, 0)).To(BeZero())
 		}
 		g.Expect(table.begun("blue", 100)).To(BeZero())
 		for i := range 20 {
-			ok, again := table.take(of("blue", 10+i))
+			ok, again := table.acquire(of("blue", 10+i))
 			g.Expect(ok).To(BeFalse())
 			g.Expect(again).To(BeZero())
 		}
 		g.Expect(table.queued()).To(BeEmpty())
-		for _, rest := range []time.Duration{2 * minRest, 4 * minRest, 8 * minRest} {
-			table.step(maxRest)
+		for _, backoff := range []time.Duration{2 * minBackoff, 4 * minBackoff, 8 * minBackoff} {
+			table.step(maxBackoff)
 			g.Expect(table.begun("blue", 3)).To(Equal(1))
-			g.Expect(table.give(of("blue", 0), silent, 0)).To(Equal(rest))
+			g.Expect(table.release(of("blue", 0), unresponsive, 0)).To(Equal(backoff))
 		}
 		for range 10 {
-			table.step(maxRest)
+			table.step(maxBackoff)
 			g.Expect(table.begun("blue", 1)).To(Equal(1))
-			table.give(of("blue", 0), silent, 0)
+			table.release(of("blue", 0), unresponsive, 0)
 		}
-		table.step(maxRest)
-		ok, _ := table.take(of("blue", 0))
+		table.step(maxBackoff)
+		ok, _ := table.acquire(of("blue", 0))
 		g.Expect(ok).To(BeTrue())
 		table.queued()
 
-		g.Expect(table.give(of("blue", 0), answers, 0)).To(BeZero())
+		g.Expect(table.release(of("blue", 0), answers, 0)).To(BeZero())
 		g.Expect(table.queued()).To(HaveLen(perGuest), "it answers: all go on")
 		g.Expect(table.begun("blue", 100)).To(Equal(perGuest))
 	})
@@ -134,23 +134,23 @@ func TestTurns(t *testing.T) {
 	t.Run("When the request that tries finds nothing to ask for, the next one should try", func(t *testing.T) {
 		g, table := NewWithT(t), newTable(t)
 		table.begun("blue", 1)
-		table.give(of("blue", 0), silent, 0)
-		table.take(of("blue", 1))
-		table.take(of("blue", 2))
-		table.step(minRest)
-		table.take(of("blue", 0))
-		table.give(of("blue", 0), unknown, 0)
+		table.release(of("blue", 0), unresponsive, 0)
+		table.acquire(of("blue", 1))
+		table.acquire(of("blue", 2))
+		table.step(minBackoff)
+		table.acquire(of("blue", 0))
+		table.release(of("blue", 0), unknown, 0)
 		g.Expect(table.queued()).To(Equal([]string{"1"}))
-		table.take(of("blue", 1))
-		g.Expect(table.give(of("blue", 1), silent, 0)).To(Equal(2 * minRest))
+		table.acquire(of("blue", 1))
+		g.Expect(table.release(of("blue", 1), unresponsive, 0)).To(Equal(2 * minBackoff))
 		g.Expect(table.queued()).To(BeEmpty())
 	})
 
 	t.Run("When others know already that a guest doesn't answer, it should be left alone as long as they say", func(t *testing.T) {
 		g, table := NewWithT(t), newTable(t)
 		table.begun("blue", 2)
-		g.Expect(table.give(of("blue", 0), silent, time.Minute)).To(Equal(time.Minute))
-		g.Expect(table.give(of("blue", 1), silent, time.Minute)).To(BeZero())
+		g.Expect(table.release(of("blue", 0), unresponsive, time.Minute)).To(Equal(time.Minute))
+		g.Expect(table.release(of("blue", 1), unresponsive, time.Minute)).To(BeZero())
 		table.step(time.Minute - 1)
 		g.Expect(table.begun("blue", 1)).To(BeZero())
 		table.step(1)
@@ -160,13 +160,13 @@ func TestTurns(t *testing.T) {
 	t.Run("When the connection is gone, its requests should go at once", func(t *testing.T) {
 		g, table := NewWithT(t), newTable(t)
 		table.begun("blue", 1)
-		table.give(of("blue", 0), silent, 0)
+		table.release(of("blue", 0), unresponsive, 0)
 		for i := range 20 {
-			table.take(of("blue", i))
+			table.acquire(of("blue", i))
 		}
-		table.step(minRest)
-		table.take(of("blue", 0))
-		table.give(of("blue", 0), gone, 0)
+		table.step(minBackoff)
+		table.acquire(of("blue", 0))
+		table.release(of("blue", 0), gone, 0)
 		g.Expect(table.queued()).To(HaveLen(perGuest))
 	})
 }

@@ -140,24 +140,24 @@ func (p party) with(tokenID string) party {
 	return p
 }
 
-// judgement is a request, what is known beside it, and what judge has to say.
-type judgement struct {
-	ask      ask
-	evidence evidence
-	want     decision
-	reason   string
-	message  string // a part of it
-	again    time.Duration
+// validation is a request with its inputs, and the expected decision.
+type validation struct {
+	ask     ask
+	inputs  inputs
+	want    action
+	reason  string
+	message string // a part of it
+	again   time.Duration
 }
 
-// judgeAll judges each request in a subtest.
-func judgeAll(t *testing.T, judgements map[string]judgement) {
+// validateAll validates each request in a subtest.
+func validateAll(t *testing.T, validations map[string]validation) {
 	t.Helper()
-	for name, test := range judgements {
+	for name, test := range validations {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			got := judge(newRequest(test.ask.object(t)), test.evidence, now)
-			g.Expect(got.decision).To(Equal(test.want), got.message)
+			got := validate(newRequest(test.ask.object(t)), test.inputs, now)
+			g.Expect(got.action).To(Equal(test.want), got.message)
 			if test.reason != "" {
 				g.Expect(got.reason).To(Equal(test.reason), got.message)
 			}
@@ -171,62 +171,62 @@ func web1() party { return partyOf("web-1", "10.0.0.1", "fd00::1", "ip-10-0-0-1.
 
 func web2() party { return partyOf("web-2", "10.0.0.2") }
 
-// both is the evidence about a node that asks for itself.
-func both() evidence { return evidence{requester: web1(), subject: web1()} }
+// both are the inputs of a node's own request.
+func both() inputs { return inputs{requester: web1(), subject: web1()} }
 
-// only is the evidence about a machine that has no identity yet.
-func only() evidence { return evidence{subject: web1()} }
+// only are the inputs of a machine without a certificate.
+func only() inputs { return inputs{subject: web1()} }
 
-// asked is the evidence about a node with other requests.
-func asked(others ...other) evidence {
-	return evidence{requester: web1(), subject: web1(), others: others}
+// asked are the inputs of a node with other requests.
+func asked(others ...other) inputs {
+	return inputs{requester: web1(), subject: web1(), others: others}
 }
 
 func TestJudgeApproves(t *testing.T) {
-	judgeAll(t, map[string]judgement{
+	validateAll(t, map[string]validation{
 		"When a machine asks with the token that Karpenter minted for it, it should be approved": {
-			ask:      first("web-1").but(func(a *ask) { a.groups = append([]string{v1alpha1.BootstrapTokenGroup}, tokenGroup...) }),
-			evidence: evidence{subject: web1().with("abcdef")}, want: approved, reason: v1beta1.NodeIdentityConfirmedReason,
+			ask:    first("web-1").but(func(a *ask) { a.groups = append([]string{v1alpha1.BootstrapTokenGroup}, tokenGroup...) }),
+			inputs: inputs{subject: web1().with("abcdef")}, want: approved, reason: v1beta1.NodeIdentityConfirmedReason,
 		},
 		"When a machine asks for its first certificate with its token, it should be approved": {
-			ask: first("web-1"), evidence: evidence{subject: web1().with("abcdef")},
+			ask: first("web-1"), inputs: inputs{subject: web1().with("abcdef")},
 			want: approved, reason: v1beta1.NodeIdentityConfirmedReason, message: "NodeClaim web-1 and Machine clusters-blue/web-1",
 		},
 		"When nobody knows which token the machine got, a bootstrap token should do": {
-			ask: first("web-1"), evidence: only(), want: approved,
+			ask: first("web-1"), inputs: only(), want: approved,
 		},
 		"When HyperShift's bootstrap certificate asks, it should be approved": {
 			ask: first("web-1").but(func(a *ask) {
 				a.user, a.groups = "system:bootstrapper", []string{bootstrappersGroup, authenticatedGroup}
 			}),
-			evidence: only(), want: approved,
+			inputs: only(), want: approved,
 		},
 		"When OpenShift's ServiceAccount for bootstraps asks, it should be approved": {
 			ask: first("web-1").but(func(a *ask) {
 				a.user = "system:serviceaccount:openshift-machine-config-operator:node-bootstrapper"
 				a.groups = []string{"system:serviceaccounts", "system:serviceaccounts:openshift-machine-config-operator", authenticatedGroup}
 			}),
-			evidence: only(), want: approved,
+			inputs: only(), want: approved,
 		},
 		"When the key is RSA, key encipherment should be allowed": {
-			ask:      first("web-1").but(func(a *ask) { a.usages = append(a.usages, certificatesv1.UsageKeyEncipherment) }),
-			evidence: only(), want: approved,
+			ask:    first("web-1").but(func(a *ask) { a.usages = append(a.usages, certificatesv1.UsageKeyEncipherment) }),
+			inputs: only(), want: approved,
 		},
 		"When a node renews its certificate, it should be approved, though it has joined": {
-			ask: renewal("web-1"), evidence: both(), want: approved,
+			ask: renewal("web-1"), inputs: both(), want: approved,
 		},
 		"When a node asks for a serving certificate for some of its addresses, it should be approved": {
-			ask: servingOf("web-1", "web-1", "IP-10-0-0-1.internal", "10.0.0.1", "fd00::1"), evidence: both(), want: approved,
+			ask: servingOf("web-1", "web-1", "IP-10-0-0-1.internal", "10.0.0.1", "fd00::1"), inputs: both(), want: approved,
 		},
 		"When nodes authenticate by a cloud's identities, they should be nodes all the same": {
-			ask:      servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.groups = append([]string{bootstrappersGroup}, nodeGroups...) }),
-			evidence: both(), want: approved,
+			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.groups = append([]string{bootstrappersGroup}, nodeGroups...) }),
+			inputs: both(), want: approved,
 		},
 	})
 }
 
 func TestJudgeDecidesNothing(t *testing.T) {
-	judgeAll(t, map[string]judgement{
+	validateAll(t, map[string]validation{
 		"When neither name is ours, it should be left alone": {
 			ask: first("theirs"), want: ignored, reason: "NotOurs",
 		},
@@ -237,7 +237,7 @@ func TestJudgeDecidesNothing(t *testing.T) {
 			ask: first("").but(func(a *ask) { a.user, a.subject.CommonName = "jane", "jane" }), want: ignored,
 		},
 		"When the Machine's addresses aren't known yet, it should wait": {
-			ask: servingOf("web-1", "10.0.0.1"), evidence: evidence{requester: partyOf("web-1"), subject: partyOf("web-1")},
+			ask: servingOf("web-1", "10.0.0.1"), inputs: inputs{requester: partyOf("web-1"), subject: partyOf("web-1")},
 			want: waiting, reason: "AddressesUnknown", message: "Machine web-1 has no IP address yet",
 		},
 	})
@@ -246,8 +246,8 @@ func TestJudgeDecidesNothing(t *testing.T) {
 func TestJudgeMessage(t *testing.T) {
 	t.Run("When the requester's words are many, the message should not be", func(t *testing.T) {
 		g := NewWithT(t)
-		got := judge(newRequest(servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.content.EmailAddresses = []string{strings.Repeat("x", 5000)} }).object(t)), both(), now)
-		g.Expect(got.decision).To(Equal(denied))
+		got := validate(newRequest(servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.content.EmailAddresses = []string{strings.Repeat("x", 5000)} }).object(t)), both(), now)
+		g.Expect(got.action).To(Equal(denied))
 		g.Expect(len(got.message)).To(BeNumerically("<", 1024))
 	})
 }

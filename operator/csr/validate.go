@@ -21,57 +21,59 @@ import (
 	"github.com/autonode-io/autonode/operator/message"
 )
 
-// maxAge of a request that is approved: as long as a kubelet waits for its first certificate before it gives up.
+// maxAge of an approved request: a kubelet waits this long for its first certificate.
 const maxAge = time.Hour
 
-// liveFor is how long somebody waits for a node's own request: as long as a kubelet does before it asks again, with another key.
+// liveFor is how long an approved request may block the node's next one: a kubelet retries with a new key after that
+// time.
 const liveFor = 15 * time.Minute
 
-// maxMessage bounds what is said of a request: parts of it are the requester's words.
+// maxMessage limits a message about a request, which quotes the requester.
 const maxMessage = 900
 
-// decision on a request.
-type decision string
+// action on a request.
+type action string
 
 const (
-	// ignored: the request is none of ours.
-	ignored decision = "ignored"
-	// waiting: what is needed to decide isn't there yet.
-	waiting  decision = "waiting"
-	approved decision = "approved"
-	denied   decision = "denied"
+	// ignored: not one of our nodes.
+	ignored action = "ignored"
+	// waiting: an input is missing.
+	waiting  action = "waiting"
+	approved action = "approved"
+	denied   action = "denied"
 )
 
-// verdict is a decision with its reason, which is one of api/v1beta1's where the decision is written down.
-type verdict struct {
-	decision
+// decision is an action and its reason. The reason is one of api/v1beta1's if it is stored in the request.
+type decision struct {
+	action
 	reason, message string
-	// again is when to decide again where only time tells; zero otherwise.
+	// again is the requeue interval, if only time can change the decision; otherwise zero.
 	again time.Duration
 }
 
 // party is what a node's name in a request stands for.
 type party struct {
-	// machines that have the name, or an address of that name; those that were made for a NodeClaim only. More than one can't be told apart.
+	// machines are the NodeClaims' Machines that have the name, or an address of that name. More than one is
+	// ambiguous.
 	machines []clusterv1.Machine
-	// claim is the NodeClaim that the Machine was made for; where there is no Machine, that of the name. It is nil where there is none.
+	// claim is the Machine's NodeClaim, or without a Machine the NodeClaim of that name; nil for none.
 	claim *karpv1.NodeClaim
 }
 
-// ours is true where a NodeClaim or its Machine has the name.
+// ours reports whether a NodeClaim or its Machine has the name.
 func (p party) ours() bool { return len(p.machines) > 0 || p.claim != nil }
 
-// evidence is what a request is judged by.
-type evidence struct {
-	// requester is the node that asks, subject the one that is asked for.
+// inputs are what a request is validated against.
+type inputs struct {
+	// requester is the requesting node, and subject the requested one.
 	requester, subject party
-	// joined says that the subject's Node is in the guest.
+	// joined: the subject's Node exists in the guest.
 	joined bool
-	// rival is another request for the subject's first certificate, which was approved; empty where there is none.
-	rival string
-	// others are what else the node has asked for of the same signer, as far as it was neither denied nor has failed.
+	// conflicting is another, approved request for the subject's first certificate; empty for none.
+	conflicting string
+	// others are the node's other requests to the same signer that were neither denied nor have failed.
 	others []other
-	// holders are other Machines that report an address which is asked for, by the address.
+	// holders are other Machines that report a requested address, by address.
 	holders map[string]*clusterv1.Machine
 	network network
 }
@@ -80,11 +82,11 @@ type evidence struct {
 type other struct {
 	name string
 	made time.Time
-	// approved and issued say how far it has come.
+	// approved and issued are its progress.
 	approved, issued bool
 }
 
-// after orders a node's requests. API servers tell whole seconds.
+// after orders a node's requests. API servers store whole seconds.
 func (o other) after(r request) bool {
 	if o.made.Equal(r.CreationTimestamp.Time) {
 		return o.name > r.Name
@@ -92,10 +94,10 @@ func (o other) after(r request) bool {
 	return o.made.After(r.CreationTimestamp.Time)
 }
 
-// judge decides on a request. It depends on nothing but its arguments.
-func judge(r request, e evidence, now time.Time) verdict {
+// validate decides on a request. It is a pure function.
+func validate(r request, e inputs, now time.Time) decision {
 	if !e.requester.ours() && !e.subject.ours() {
-		return verdict{decision: ignored, reason: "NotOurs", message: "no NodeClaim and no Machine has the name"}
+		return decision{action: ignored, reason: "NotOurs", message: "no NodeClaim and no Machine has the name"}
 	}
 	if v := check(r, e, now); v != nil {
 		if len(v.message) > maxMessage {
@@ -104,13 +106,13 @@ func judge(r request, e evidence, now time.Time) verdict {
 		return *v
 	}
 	machine := &e.subject.machines[0]
-	return verdict{decision: approved, reason: v1beta1.NodeIdentityConfirmedReason,
+	return decision{action: approved, reason: v1beta1.NodeIdentityConfirmedReason,
 		message: fmt.Sprintf("the request matches NodeClaim %s and Machine %s", e.subject.claim.Name, client.ObjectKeyFromObject(machine))}
 }
 
-// check returns why a request isn't approved; nil when nothing speaks against it.
-func check(r request, e evidence, now time.Time) *verdict {
-	for _, rule := range []func(request, evidence) *verdict{
+// check returns why a request isn't approved; nil if it passes every rule.
+func check(r request, e inputs, now time.Time) *decision {
+	for _, rule := range []func(request, inputs) *decision{
 		wellFormed, fromRequester, forNode, forMachine, withUsages,
 	} {
 		if v := rule(r, e); v != nil {
@@ -118,9 +120,9 @@ func check(r request, e evidence, now time.Time) *verdict {
 		}
 	}
 	if age := now.Sub(r.CreationTimestamp.Time); age > maxAge {
-		return deny(v1beta1.RequestExpiredReason, "it was made %s ago; a kubelet has to ask again after %s", age.Round(time.Second), maxAge)
+		return deny(v1beta1.RequestExpiredReason, "it was made %s ago; a kubelet has to retry after %s", age.Round(time.Second), maxAge)
 	}
-	var v *verdict
+	var v *decision
 	switch {
 	case r.Spec.SignerName == certificatesv1.KubeletServingSignerName:
 		v = forAddresses(r, e)
@@ -132,27 +134,27 @@ func check(r request, e evidence, now time.Time) *verdict {
 	if v == nil {
 		v = onlyLive(e, now)
 	}
-	if v == nil || v.decision == waiting {
+	if v == nil || v.action == waiting {
 		v = cmp.Or(latest(r, e), v)
 	}
 	return v
 }
 
-func deny(reason, format string, args ...any) *verdict {
-	return &verdict{decision: denied, reason: reason, message: fmt.Sprintf(format, args...)}
+func deny(reason, format string, args ...any) *decision {
+	return &decision{action: denied, reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
-func alreadyRequested(rival string) *verdict {
-	return deny(v1beta1.AlreadyRequestedReason, "certificate request %s of this machine was approved before", rival)
+func alreadyRequested(conflicting string) *decision {
+	return deny(v1beta1.AlreadyRequestedReason, "certificate request %s of this machine was approved before", conflicting)
 }
 
-// laterRequest is what becomes of a node's request while another one, made before, is approved and not issued.
-func laterRequest(rival string, left time.Duration) *verdict {
-	return &verdict{decision: waiting, reason: "EarlierRequestLive", again: left, message: fmt.Sprintf(
-		"certificate request %s, which the node made before, is approved and its certificate not issued yet; a node has one such request at a time", rival)}
+// laterRequest is the decision on a node's request while an earlier one is approved and not issued.
+func laterRequest(conflicting string, left time.Duration) *decision {
+	return &decision{action: waiting, reason: "EarlierRequestLive", again: left, message: fmt.Sprintf(
+		"certificate request %s, which the node made before, is approved and its certificate not issued yet; a node has one such request at a time", conflicting)}
 }
 
-func wellFormed(r request, _ evidence) *verdict {
+func wellFormed(r request, _ inputs) *decision {
 	if r.malformed != nil {
 		return deny(v1beta1.RequestMalformedReason, "the request is malformed: %s", r.malformed)
 	}
@@ -162,8 +164,8 @@ func wellFormed(r request, _ evidence) *verdict {
 	return nil
 }
 
-// fromRequester checks who asks.
-func fromRequester(r request, e evidence) *verdict {
+// fromRequester checks the requester.
+func fromRequester(r request, e inputs) *decision {
 	requester, byNode := r.requester()
 	subject, _ := r.subject()
 	switch {
@@ -182,7 +184,7 @@ func fromRequester(r request, e evidence) *verdict {
 }
 
 // forNode checks the subject.
-func forNode(r request, _ evidence) *verdict {
+func forNode(r request, _ inputs) *decision {
 	subject := r.content.Subject
 	if _, isNode := r.subject(); !isNode || !slices.Equal(subject.Organization, []string{nodesGroup}) || len(subject.Names) != 2 {
 		return deny(v1beta1.SubjectMismatchReason, "the subject of a kubelet's certificate is O=%s,CN=%s<node>, and it asks for %s", nodesGroup, nodeUserPrefix, message.Quoted(subject.String()))
@@ -191,13 +193,13 @@ func forNode(r request, _ evidence) *verdict {
 }
 
 // forMachine checks that the subject is a NodeClaim and its Machine.
-func forMachine(r request, e evidence) *verdict {
+func forMachine(r request, e inputs) *decision {
 	name, _ := r.subject()
 	switch p := e.subject; {
 	case len(p.machines) == 0:
 		return deny(v1beta1.MachineMissingReason, "no Machine was made for NodeClaim %s", message.Quote(name))
 	case len(p.machines) > 1:
-		return &verdict{decision: waiting, reason: "NameShared", again: recheckClaims, message: fmt.Sprintf(
+		return &decision{action: waiting, reason: "NameShared", again: recheckClaims, message: fmt.Sprintf(
 			"Machines %s and %s both report the name %s; one of them has to give it up, or be replaced", p.machines[0].Name, p.machines[1].Name, message.Quote(name))}
 	case p.claim == nil:
 		return deny(v1beta1.NodeClaimMissingReason, "NodeClaim %s of the Machine doesn't exist", p.machines[0].Name)
@@ -207,8 +209,8 @@ func forMachine(r request, e evidence) *verdict {
 	return nil
 }
 
-// usages that a kubelet asks for. It leaves key encipherment out where its key isn't RSA.
-func withUsages(r request, _ evidence) *verdict {
+// withUsages checks the key usages. A kubelet leaves out key encipherment if its key isn't RSA.
+func withUsages(r request, _ inputs) *decision {
 	wanted := sets.New(certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth)
 	if r.Spec.SignerName == certificatesv1.KubeletServingSignerName {
 		wanted = sets.New(certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth)
@@ -219,8 +221,8 @@ func withUsages(r request, _ evidence) *verdict {
 	return nil
 }
 
-// firstOfMachine checks that a machine which has no certificate yet asks for its own.
-func firstOfMachine(r request, e evidence) *verdict {
+// firstOfMachine checks that a machine without a certificate requests its own.
+func firstOfMachine(r request, e inputs) *decision {
 	machine, claim := &e.subject.machines[0], e.subject.claim
 	token, fixed := machine.Annotations[v1alpha1.BootstrapTokenIDAnnotation]
 	switch {
@@ -232,14 +234,15 @@ func firstOfMachine(r request, e evidence) *verdict {
 		return deny(v1beta1.MachineMissingReason, "NodeClaim %s and its Machine are being deleted", claim.Name)
 	case e.joined || machine.Status.NodeRef.IsDefined() || claim.Status.NodeName != "":
 		return deny(v1beta1.AlreadyJoinedReason, "the node has joined before, and only the node itself may renew its certificate; a machine that has lost it has to be replaced: delete NodeClaim %s", claim.Name)
-	case e.rival != "":
-		return alreadyRequested(e.rival)
+	case e.conflicting != "":
+		return alreadyRequested(e.conflicting)
 	}
 	return nil
 }
 
-// latest lets only the last of a node's requests be: a kubelet that asks again has made another key and forgotten the one before.
-func latest(r request, e evidence) *verdict {
+// latest allows only the newest of a node's requests: a kubelet that retries has made a new key and dropped the
+// previous one.
+func latest(r request, e inputs) *decision {
 	for _, o := range e.others {
 		if o.after(r) {
 			return deny(v1beta1.RequestSupersededReason, "the node has asked again since, by certificate request %s", o.name)
@@ -248,9 +251,9 @@ func latest(r request, e evidence) *verdict {
 	return nil
 }
 
-// onlyLive lets a node have one approved request at a time that is still to be issued. It doesn't lock a kubelet out whose
-// request got lost: nobody waits for that longer than liveFor.
-func onlyLive(e evidence, now time.Time) *verdict {
+// onlyLive allows a node one approved request at a time that isn't issued yet. A lost request blocks the kubelet for
+// liveFor at most.
+func onlyLive(e inputs, now time.Time) *decision {
 	for _, o := range e.others {
 		if left := o.made.Add(liveFor).Sub(now); o.approved && !o.issued && left > 0 {
 			return laterRequest(o.name, left)
@@ -260,7 +263,7 @@ func onlyLive(e evidence, now time.Time) *verdict {
 }
 
 // forAddresses checks that a serving certificate is for addresses of the machine.
-func forAddresses(r request, e evidence) *verdict {
+func forAddresses(r request, e inputs) *decision {
 	name, _ := r.subject()
 	machine := &e.subject.machines[0]
 	if len(r.content.DNSNames)+len(r.content.IPAddresses) == 0 {
@@ -276,7 +279,7 @@ func forAddresses(r request, e evidence) *verdict {
 	}
 	for _, ip := range r.content.IPAddresses {
 		if len(ips) == 0 {
-			return &verdict{decision: waiting, reason: "AddressesUnknown", message: fmt.Sprintf("Machine %s has no IP address yet", machine.Name)}
+			return &decision{action: waiting, reason: "AddressesUnknown", message: fmt.Sprintf("Machine %s has no IP address yet", machine.Name)}
 		}
 		if !ips.Has(ip.String()) {
 			return deny(v1beta1.AddressMismatchReason, "IP address %s isn't one of Machine %s: %s", ip, machine.Name, strings.Join(sets.List(ips), ", "))
@@ -296,7 +299,7 @@ func forAddresses(r request, e evidence) *verdict {
 	return nil
 }
 
-// altNames lists what a request asks for beside its subject.
+// altNames lists a request's subject alternative names.
 func altNames(r request) string {
 	list := slices.Concat(r.content.DNSNames, r.content.EmailAddresses)
 	for _, ip := range r.content.IPAddresses {
@@ -308,7 +311,7 @@ func altNames(r request) string {
 	return quotedList(list)
 }
 
-// quotedList quotes a list that the requester wrote, and of a long one its beginning.
+// quotedList quotes a list that the requester wrote, truncated.
 func quotedList(list []string) string {
 	if text := fmt.Sprintf("%q", list); len(text) <= message.QuoteLimit {
 		return text

@@ -17,32 +17,32 @@ import (
 )
 
 func TestJudgeNames(t *testing.T) {
-	judgeAll(t, map[string]judgement{
+	validateAll(t, map[string]validation{
 		"When a serving certificate is for another machine's address, it should be denied": {
-			ask: servingOf("web-1", "10.0.0.1", "10.0.0.2"), evidence: both(),
+			ask: servingOf("web-1", "10.0.0.1", "10.0.0.2"), inputs: both(),
 			want: denied, reason: v1beta1.AddressMismatchReason, message: "IP address 10.0.0.2 isn't one of Machine web-1: 10.0.0.1, fd00::1",
 		},
 		"When a serving certificate is for another name too (extra SAN), it should be denied": {
-			ask: servingOf("web-1", "web-1", "10.0.0.1", "kubernetes.default.svc"), evidence: both(),
+			ask: servingOf("web-1", "web-1", "10.0.0.1", "kubernetes.default.svc"), inputs: both(),
 			want: denied, reason: v1beta1.AddressMismatchReason, message: `DNS name "kubernetes.default.svc" isn't one of Machine web-1`,
 		},
 		"When a serving certificate is for a wildcard, it should be denied": {
-			ask: servingOf("web-1", "*.internal"), evidence: both(), want: denied, reason: v1beta1.AddressMismatchReason,
+			ask: servingOf("web-1", "*.internal"), inputs: both(), want: denied, reason: v1beta1.AddressMismatchReason,
 		},
 		"When a serving certificate is for nothing, it should be denied": {
-			ask: servingOf("web-1"), evidence: both(), want: denied, reason: v1beta1.AddressMismatchReason,
+			ask: servingOf("web-1"), inputs: both(), want: denied, reason: v1beta1.AddressMismatchReason,
 		},
 		"When a serving certificate is for a mail address (extra SAN), it should be denied": {
-			ask:      servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.content.EmailAddresses = []string{"root@web-1"} }),
-			evidence: both(), want: denied, reason: v1beta1.AddressMismatchReason, message: "root@web-1",
+			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.content.EmailAddresses = []string{"root@web-1"} }),
+			inputs: both(), want: denied, reason: v1beta1.AddressMismatchReason, message: "root@web-1",
 		},
 		"When a client certificate is for a URI (extra SAN), it should be denied": {
-			ask:      first("web-1").but(func(a *ask) { a.content.URIs = []*url.URL{{Scheme: "spiffe", Host: "web"}} }),
-			evidence: only(), want: denied, reason: v1beta1.AddressMismatchReason, message: "spiffe://web",
+			ask:    first("web-1").but(func(a *ask) { a.content.URIs = []*url.URL{{Scheme: "spiffe", Host: "web"}} }),
+			inputs: only(), want: denied, reason: v1beta1.AddressMismatchReason, message: "spiffe://web",
 		},
 		"When a client certificate is for the machine's own address (extra SAN), it should be denied": {
-			ask:      first("web-1").but(func(a *ask) { a.content.IPAddresses = []net.IP{net.ParseIP("10.0.0.1")} }),
-			evidence: only(), want: denied, reason: v1beta1.AddressMismatchReason,
+			ask:    first("web-1").but(func(a *ask) { a.content.IPAddresses = []net.IP{net.ParseIP("10.0.0.1")} }),
+			inputs: only(), want: denied, reason: v1beta1.AddressMismatchReason,
 		},
 	})
 }
@@ -60,17 +60,17 @@ func TestJudgeMalformed(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	judgeAll(t, map[string]judgement{
+	validateAll(t, map[string]validation{
 		"When a name is of a kind that nobody looks at (extra SAN), it should be denied": {
-			ask: servingOf("web-1").but(extension(subjectAltName, otherName)), evidence: both(),
+			ask: servingOf("web-1").but(extension(subjectAltName, otherName)), inputs: both(),
 			want: denied, reason: v1beta1.RequestMalformedReason, message: "unknown kind 8",
 		},
 		"When the request has another extension, such as that of a certificate authority, it should be denied": {
-			ask: first("web-1").but(extension(asn1.ObjectIdentifier{2, 5, 29, 19}, []byte{0x30, 3, 1, 1, 0xff})), evidence: only(),
+			ask: first("web-1").but(extension(asn1.ObjectIdentifier{2, 5, 29, 19}, []byte{0x30, 3, 1, 1, 0xff})), inputs: only(),
 			want: denied, reason: v1beta1.RequestMalformedReason, message: "2.5.29.19",
 		},
 		"When a node of ours sends nonsense, it should be denied": {
-			ask: renewal("web-1").but(func(a *ask) { a.raw = []byte("nonsense") }), evidence: evidence{requester: web1()},
+			ask: renewal("web-1").but(func(a *ask) { a.raw = []byte("nonsense") }), inputs: inputs{requester: web1()},
 			want: denied, reason: v1beta1.RequestMalformedReason,
 		},
 	})
@@ -81,8 +81,8 @@ func TestJudgeMalformed(t *testing.T) {
 		block, _ := pem.Decode(object.Spec.Request)
 		block.Bytes[len(block.Bytes)-1] ^= 1
 		object.Spec.Request = pem.EncodeToMemory(block)
-		got := judge(newRequest(object), only(), now)
-		g.Expect(got.decision).To(Equal(denied))
+		got := validate(newRequest(object), only(), now)
+		g.Expect(got.action).To(Equal(denied))
 		g.Expect(got.reason).To(Equal(v1beta1.RequestMalformedReason))
 	})
 
@@ -90,23 +90,23 @@ func TestJudgeMalformed(t *testing.T) {
 		g := NewWithT(t)
 		object := first("web-1").object(t)
 		object.Spec.Request = append(object.Spec.Request, object.Spec.Request...)
-		g.Expect(judge(newRequest(object), only(), now).reason).To(Equal(v1beta1.RequestMalformedReason))
+		g.Expect(validate(newRequest(object), only(), now).reason).To(Equal(v1beta1.RequestMalformedReason))
 	})
 }
 
 func TestJudgeUsages(t *testing.T) {
-	judgeAll(t, map[string]judgement{
+	validateAll(t, map[string]validation{
 		"When a client certificate is to serve as well (usages), it should be denied": {
-			ask:      first("web-1").but(func(a *ask) { a.usages = append(a.usages, certificatesv1.UsageServerAuth) }),
-			evidence: only(), want: denied, reason: v1beta1.UsageMismatchReason, message: "server auth",
+			ask:    first("web-1").but(func(a *ask) { a.usages = append(a.usages, certificatesv1.UsageServerAuth) }),
+			inputs: only(), want: denied, reason: v1beta1.UsageMismatchReason, message: "server auth",
 		},
 		"When a serving certificate is to be a client's (usages), it should be denied": {
-			ask:      servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.usages = first("web-1").usages }),
-			evidence: both(), want: denied, reason: v1beta1.UsageMismatchReason,
+			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.usages = first("web-1").usages }),
+			inputs: both(), want: denied, reason: v1beta1.UsageMismatchReason,
 		},
 		"When a certificate is to sign others (usages), it should be denied": {
-			ask:      first("web-1").but(func(a *ask) { a.usages = append(a.usages, certificatesv1.UsageCertSign) }),
-			evidence: only(), want: denied, reason: v1beta1.UsageMismatchReason,
+			ask:    first("web-1").but(func(a *ask) { a.usages = append(a.usages, certificatesv1.UsageCertSign) }),
+			inputs: only(), want: denied, reason: v1beta1.UsageMismatchReason,
 		},
 	})
 }

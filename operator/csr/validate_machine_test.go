@@ -12,25 +12,25 @@ import (
 )
 
 func TestJudgeMachine(t *testing.T) {
-	judgeAll(t, map[string]judgement{
+	validateAll(t, map[string]validation{
 		"When a NodeClaim has no Machine, it should be denied": {
-			ask: first("web-1"), evidence: evidence{subject: party{claim: web1().claim}},
+			ask: first("web-1"), inputs: inputs{subject: party{claim: web1().claim}},
 			want: denied, reason: v1beta1.MachineMissingReason, message: "no Machine was made for NodeClaim web-1",
 		},
 		"When a Machine has no NodeClaim, it should be denied": {
-			ask: first("web-1"), evidence: evidence{subject: party{machines: web1().machines}},
+			ask: first("web-1"), inputs: inputs{subject: party{machines: web1().machines}},
 			want: denied, reason: v1beta1.NodeClaimMissingReason,
 		},
 		"When the NodeClaim is a later one of the same name, it should be denied": {
-			ask: first("web-1"), evidence: evidence{subject: party{machines: web1().machines, claim: web2().claim}},
+			ask: first("web-1"), inputs: inputs{subject: party{machines: web1().machines, claim: web2().claim}},
 			want: denied, reason: v1beta1.NodeClaimMissingReason,
 		},
 		"When two Machines go by the name and neither is called so, it should wait, with a reason": {
-			ask: first("web-1"), evidence: evidence{subject: party{machines: append(web1().machines, web2().machines...), claim: web1().claim}},
+			ask: first("web-1"), inputs: inputs{subject: party{machines: append(web1().machines, web2().machines...), claim: web1().claim}},
 			want: waiting, reason: "NameShared", message: "Machines web-1 and web-2 both", again: recheckClaims,
 		},
 		"When the Machine is being deleted, it should not join any more": {
-			ask: first("web-1"), evidence: func() evidence {
+			ask: first("web-1"), inputs: func() inputs {
 				e := only()
 				e.subject.machines[0].DeletionTimestamp = &metav1.Time{Time: now}
 				return e
@@ -38,7 +38,7 @@ func TestJudgeMachine(t *testing.T) {
 			want: denied, reason: v1beta1.MachineMissingReason,
 		},
 		"When the Machine is being deleted, its node should go on with a new certificate until it is drained": {
-			ask: renewal("web-1"), evidence: func() evidence {
+			ask: renewal("web-1"), inputs: func() inputs {
 				e := both()
 				e.subject.machines[0].DeletionTimestamp = &metav1.Time{Time: now}
 				return e
@@ -49,13 +49,13 @@ func TestJudgeMachine(t *testing.T) {
 }
 
 func TestJudgeReplay(t *testing.T) {
-	judgeAll(t, map[string]judgement{
+	validateAll(t, map[string]validation{
 		"When a token is used again after its node has joined (replay), it should be denied": {
-			ask: first("web-1"), evidence: evidence{subject: web1(), joined: true},
+			ask: first("web-1"), inputs: inputs{subject: web1(), joined: true},
 			want: denied, reason: v1beta1.AlreadyJoinedReason, message: "delete NodeClaim web-1",
 		},
 		"When the Node was deleted after it had joined, the token should not do again (replay)": {
-			ask: first("web-1"), evidence: func() evidence {
+			ask: first("web-1"), inputs: func() inputs {
 				e := only()
 				e.subject.claim.Status.NodeName = "web-1"
 				return e
@@ -63,7 +63,7 @@ func TestJudgeReplay(t *testing.T) {
 			want: denied, reason: v1beta1.AlreadyJoinedReason,
 		},
 		"When Cluster API has seen the Node, the token should not do again (replay)": {
-			ask: first("web-1"), evidence: func() evidence {
+			ask: first("web-1"), inputs: func() inputs {
 				e := only()
 				e.subject.machines[0].Status.NodeRef.Name = "web-1"
 				return e
@@ -71,60 +71,60 @@ func TestJudgeReplay(t *testing.T) {
 			want: denied, reason: v1beta1.AlreadyJoinedReason,
 		},
 		"When a second request comes before the node has joined (replay), it should be denied": {
-			ask: first("web-1"), evidence: evidence{subject: web1(), rival: "node-csr-1"},
+			ask: first("web-1"), inputs: inputs{subject: web1(), conflicting: "node-csr-1"},
 			want: denied, reason: v1beta1.AlreadyRequestedReason, message: "node-csr-1",
 		},
 		"When the request is old, it should be denied, so that the kubelet asks again": {
-			ask: first("web-1").but(func(a *ask) { a.age = maxAge + time.Second }), evidence: only(),
+			ask: first("web-1").but(func(a *ask) { a.age = maxAge + time.Second }), inputs: only(),
 			want: denied, reason: v1beta1.RequestExpiredReason, message: "it was made 1h0m1s ago",
 		},
 		"When the request is nearly too old, it should be approved": {
-			ask: first("web-1").but(func(a *ask) { a.age = maxAge }), evidence: only(), want: approved,
+			ask: first("web-1").but(func(a *ask) { a.age = maxAge }), inputs: only(), want: approved,
 		},
 	})
 }
 
 func TestJudgeOtherRequests(t *testing.T) {
-	judgeAll(t, map[string]judgement{
+	validateAll(t, map[string]validation{
 		"When a node has another request that is approved and not issued, it should wait": {
-			ask:      renewal("web-1").but(func(a *ask) { a.name = "b" }),
-			evidence: asked(other{name: "a", made: now.Add(-time.Minute), approved: true}),
-			want:     waiting, reason: "EarlierRequestLive", message: "certificate request a, which the node made before", again: liveFor - time.Minute,
+			ask:    renewal("web-1").but(func(a *ask) { a.name = "b" }),
+			inputs: asked(other{name: "a", made: now.Add(-time.Minute), approved: true}),
+			want:   waiting, reason: "EarlierRequestLive", message: "certificate request a, which the node made before", again: liveFor - time.Minute,
 		},
 		"When the other request's certificate is issued, it should be approved": {
-			ask:      renewal("web-1").but(func(a *ask) { a.name = "b" }),
-			evidence: asked(other{name: "a", made: now.Add(-time.Minute), approved: true, issued: true}), want: approved,
+			ask:    renewal("web-1").but(func(a *ask) { a.name = "b" }),
+			inputs: asked(other{name: "a", made: now.Add(-time.Minute), approved: true, issued: true}), want: approved,
 		},
 		"When the other request was approved so long ago that no kubelet waits for it, it should be approved": {
-			ask:      servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.name = "b" }),
-			evidence: asked(other{name: "a", made: now.Add(-liveFor), approved: true}), want: approved,
+			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.name = "b" }),
+			inputs: asked(other{name: "a", made: now.Add(-liveFor), approved: true}), want: approved,
 		},
 		"When the other request is undecided and older, the later one should be approved": {
-			ask:      renewal("web-1").but(func(a *ask) { a.name = "b" }),
-			evidence: asked(other{name: "a", made: now.Add(-time.Minute)}), want: approved,
+			ask:    renewal("web-1").but(func(a *ask) { a.name = "b" }),
+			inputs: asked(other{name: "a", made: now.Add(-time.Minute)}), want: approved,
 		},
 		"When the node has asked again since, the older request should be denied": {
-			ask:      servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.name, a.age = "b", time.Minute }),
-			evidence: asked(other{name: "a", made: now}),
-			want:     denied, reason: v1beta1.RequestSupersededReason, message: "by certificate request a",
+			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.name, a.age = "b", time.Minute }),
+			inputs: asked(other{name: "a", made: now}),
+			want:   denied, reason: v1beta1.RequestSupersededReason, message: "by certificate request a",
 		},
 		"When the node has asked again since, and that is issued, the older request should be denied all the same": {
-			ask:      renewal("web-1").but(func(a *ask) { a.name, a.age = "b", time.Minute }),
-			evidence: asked(other{name: "a", made: now, approved: true, issued: true}), want: denied, reason: v1beta1.RequestSupersededReason,
+			ask:    renewal("web-1").but(func(a *ask) { a.name, a.age = "b", time.Minute }),
+			inputs: asked(other{name: "a", made: now, approved: true, issued: true}), want: denied, reason: v1beta1.RequestSupersededReason,
 		},
 		"When two were made in the same second, one should be the later": {
-			ask:      renewal("web-1").but(func(a *ask) { a.name = "a" }),
-			evidence: asked(other{name: "b", made: now}), want: denied, reason: v1beta1.RequestSupersededReason,
+			ask:    renewal("web-1").but(func(a *ask) { a.name = "a" }),
+			inputs: asked(other{name: "b", made: now}), want: denied, reason: v1beta1.RequestSupersededReason,
 		},
 		"When a request that waits for addresses was made before another one, it should be denied": {
-			ask: servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.age = time.Minute }), evidence: evidence{
+			ask: servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.age = time.Minute }), inputs: inputs{
 				requester: partyOf("web-1"), subject: partyOf("web-1"), others: []other{{name: "later", made: now}},
 			},
 			want: denied, reason: v1beta1.RequestSupersededReason,
 		},
 		"When a forged request was made before another one, it should be denied for what is wrong with it": {
-			ask:      servingOf("web-1", "10.0.0.2").but(func(a *ask) { a.age = time.Minute }),
-			evidence: asked(other{name: "later", made: now}), want: denied, reason: v1beta1.AddressMismatchReason,
+			ask:    servingOf("web-1", "10.0.0.2").but(func(a *ask) { a.age = time.Minute }),
+			inputs: asked(other{name: "later", made: now}), want: denied, reason: v1beta1.AddressMismatchReason,
 		},
 	})
 }

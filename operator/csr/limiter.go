@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package csr
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+)
+
+const (
+	// workers is how many requests are handled at a time. They mostly wait for answers.
+	workers = 100
+	// perGuest is the concurrency limit of one guest, so that neither an unresponsive guest nor one with thousands of
+	// requests delays the others.
+	perGuest = 5
+	// minBackoff is the back-off after a call that a guest didn't answer. It doubles up to maxBackoff.
+	minBackoff = 5 * time.Second
+	maxBackoff = 5 * time.Minute
+)
+
+// limiter limits the concurrent requests of each guest. A request above the limit is queued, takes no worker, and is
+// enqueued when another one of its guest completes.
+type limiter struct {
+	clock clock.PassiveClock
+
+	mu     sync.Mutex
+	queue  workqueue.TypedRateLimitingInterface[Key] // nil until the controller starts
+	guests map[types.NamespacedName]*guestLimiter    // by the HostedCluster
+}
+
+// guestLimiter is the state of one guest.
+type guestLimiter struct {
+	running  int
+	queued   []Key // in order of arrival
+	isQueued sets.Set[Key]
+	// backoff is the current or last back-off; zero once the guest has answered. Until then only one request at a
+	// time is tried.
+	backoff time.Duration
+	until   time.Time
+	// probe is the half-open probe: the request that is retried when the back-off ends; nil for none.
+	probe *Key
+}
+
+// finding is what handling a request showed about the guest.
+type finding int
+
+const (
+	// unknown: it wasn't called, or something else failed.
+	unknown finding = iota
+	// answers: it answered.
+	answers
+	// unresponsive: it didn't answer.
+	unresponsive
+	// gone: there is no connection. The next one lists all requests.
+	gone
+)
+
+func newLimiter(clock clock.PassiveClock) *limiter {
+	return &limiter{clock: clock, guests: map[types.NamespacedName]*guestLimiter{}}
+}
+
+func (t *limiter) start(queue workqueue.TypedRateLimitingInterface[Key]) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.queue = queue
+}
+
+// acquire starts handling a request. It returns false above the limit: the request is enqueued later, or, if again
+// isn't zero, the caller requeues it after that time.
+func (t *limiter) acquire(key Key) (ok bool, again time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g := t.of(key)
+	if g.running < g.limit(t.clock.Now()) {
+		g.running++
+		if g.probe != nil && *g.probe == key {
+			g.probe = nil
+		}
+		return true, 0
+	}
+	return false, g.wait(key, t.clock.Now())
+}
+
+// release completes a request. If again isn't zero, the caller requeues it after that time. backoff is the guest's
+// minimum back-off, zero if unknown.
+func (t *limiter) release(key Key, f finding, backoff time.Duration) (again time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g, now := t.of(key), t.clock.Now()
+	g.running--
+	switch f {
+	case answers, gone:
+		g.backoff, g.until = 0, time.Time{}
+	case unresponsive:
+		switch {
+		case backoff > 0: // the connection's back-off applies
+			g.backoff = max(g.backoff, minBackoff)
+			if until := now.Add(backoff); until.After(g.until) {
+				g.until = until
+			}
+		case !now.Before(g.until): // else a concurrent request has already reported it
+			g.backoff = min(max(2*g.backoff, minBackoff), maxBackoff)
+			g.until = now.Add(g.backoff)
+		}
+		again = g.wait(key, now)
+	}
+	for n := g.limit(now) - g.running; n > 0 && len(g.queued) > 0; n-- {
+		next := g.queued[0]
+		g.queued = g.queued[1:]
+		g.isQueued.Delete(next)
+		t.queue.Add(next)
+	}
+	t.tidy(key.HostedCluster, g)
+	return again
+}
+
+// drop removes the state of a deleted HostedCluster's guest once none of its requests is in progress.
+func (t *limiter) drop(hostedCluster types.NamespacedName) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if g, ok := t.guests[hostedCluster]; ok {
+		g.backoff, g.until = 0, time.Time{}
+		t.tidy(hostedCluster, g)
+	}
+}
+
+func (t *limiter) tidy(hostedCluster types.NamespacedName, g *guestLimiter) {
+	if g.running == 0 && len(g.queued) == 0 && g.probe == nil && g.backoff == 0 {
+		delete(t.guests, hostedCluster)
+	}
+}
+
+func (t *limiter) of(key Key) *guestLimiter {
+	g, ok := t.guests[key.HostedCluster]
+	if !ok {
+		g = &guestLimiter{isQueued: sets.New[Key]()}
+		t.guests[key.HostedCluster] = g
+	}
+	return g
+}
+
+// limit is how many requests may be in progress now.
+func (g *guestLimiter) limit(now time.Time) int {
+	switch {
+	case now.Before(g.until):
+		return 0
+	case g.backoff > 0:
+		return 1
+	default:
+		return perGuest
+	}
+}
+
+// wait queues a request. During a back-off with no request in progress nothing would enqueue the queued ones, so the
+// first one is the probe, which the caller requeues after again.
+func (g *guestLimiter) wait(key Key, now time.Time) (again time.Duration) {
+	if left := g.until.Sub(now); left > 0 && (g.probe == nil || *g.probe == key) {
+		g.probe = &key
+		return left
+	}
+	if g.probe != nil && *g.probe == key {
+		g.probe = nil
+	}
+	if !g.isQueued.Has(key) {
+		g.isQueued.Insert(key)
+		g.queued = append(g.queued, key)
+	}
+	return 0
+}
