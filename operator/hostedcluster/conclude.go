@@ -20,8 +20,8 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// ownStatus is what the operator writes to a HostedCluster's status, whichever step it is. Other conditions belong to others, and
-// status.operator to the shard, which no reconciliation may take or let go.
+// ownStatus is what the operator writes to a HostedCluster's status, whichever step it is. Other conditions belong to
+// others, and status.operator to the shard, which no reconciliation may acquire or release.
 var ownStatus = apply.StatusFields{
 	Names: []string{"observedGeneration", "autoNode", "version"},
 	Conditions: []string{
@@ -128,7 +128,7 @@ func summarize(s *scope.Scope, o *outcome) summary {
 	return summarizeRunning(s, o)
 }
 
-// summarizeRunning looks at Karpenter itself. A missing input doesn't turn off what was rolled out before.
+// summarizeRunning reports Karpenter's own state. A missing input doesn't turn off what was rolled out before.
 func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	status := &s.HostedCluster.Status
 	var component v1beta1.ControlPlaneComponentStatus
@@ -197,7 +197,7 @@ func explain(what string, condition *metav1.Condition) string {
 	return what + ": " + condition.Message
 }
 
-// faulty says that somebody has to correct an input, in contrast to one that takes its time.
+// faulty reports whether a user has to correct an input, in contrast to one that takes time.
 func faulty(conditions []metav1.Condition) bool {
 	return slices.ContainsFunc([]string{v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable}, func(condition string) bool {
 		return meta.IsStatusConditionFalse(conditions, condition)
@@ -228,7 +228,7 @@ func statusEqual(a, b *v1beta1.HostedCluster) bool {
 	return equality.Semantic.DeepEqual(a.Status, b.Status)
 }
 
-// calm are the reasons that need nobody's attention, whatever the condition's status.
+// calm are the reasons that need no action, whatever the condition's status.
 var calm = sets.New(
 	v1beta1.AsExpectedReason, v1beta1.PausedReason, v1beta1.GuestConnectingReason, v1beta1.FitUnknownReason,
 	v1beta1.AutoNodeProgressingReason, v1beta1.AutoNodeUpgradingReason, v1beta1.AutoNodeNotConfiguredReason, v1beta1.AutoNodeDrainingReason,

@@ -11,12 +11,14 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-// hiccup is how long reconciliations may fail before AutoNodeEnabled says so, which is an event and may be an alert. An API server that
-// restarts, or elects a leader, takes about that; the first tries come within milliseconds of each other, so that their number tells nothing.
+// hiccup is how long reconciliations may fail before AutoNodeEnabled reports it, which publishes an event and may
+// fire an alert. An API server that restarts or elects a leader takes about that long. The first retries come within
+// milliseconds, so their number means nothing.
 const hiccup = 5 * time.Second
 
-// failing remembers which HostedClusters couldn't be reconciled, and since when. Its zero value remembers none. To forget one, as with a
-// restart, or to remember it too long, as while another operator holds it, is harmless: an error is said a little later or earlier.
+// failing tracks which HostedClusters have failed to reconcile, and since when. The zero value is empty. Losing an
+// entry, as after a restart, or keeping it too long, as while another operator holds the HostedCluster, is harmless:
+// an error is reported a little later or earlier.
 type failing struct {
 	since sync.Map // of time.Time by client.ObjectKey
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostedcluster reconciles a HostedCluster: it decides whether AutoNode is on, waiting or off, runs the steps that do the
-// jobs, and sums up what they say. It writes the object's status once per reconciliation, and only where something changed.
+// Package hostedcluster reconciles a HostedCluster: it decides whether AutoNode is on, waiting or off, runs the
+// steps, and summarizes their results. It writes the status once per reconciliation, and only if something changed.
 package hostedcluster
 
 import (
@@ -29,24 +29,25 @@ import (
 	"github.com/autonode-io/autonode/operator/shard"
 )
 
-// conflictRetry is how long to give the cache to see what was written.
+// conflictRetry is the requeue interval after a conflict, so that the cache can catch up.
 const conflictRetry = 50 * time.Millisecond
 
 // Step is a step and when it runs.
 type Step struct {
 	scope.Step
-	// Anyway says that the step runs even though one before it waits or failed, with what the Scope holds then. Nil means never.
+	// Anyway reports whether the step runs although one before it waits or failed, given the Scope. Nil means never.
 	Anyway func(s *scope.Scope) bool
 }
 
-// Observer is a Step that has something to report even while a step before it waits: it reads, and writes nothing but status.
+// Observer is a Step that reports something even while a step before it waits: it reads, and writes only status.
 type Observer interface {
 	Observe(ctx context.Context, s *scope.Scope) error
 }
 
-// Guests deals with guests that don't answer. See guest.Connections.
+// Guests handles unresponsive guests. See guest.Connections.
 type Guests interface {
-	// Lost says whether an error of a step means that, in which case it is no error but a reason to wait. It takes the guest from the scope.
+	// Lost reports whether an error of a step means an unresponsive guest: that is no error but a reason to wait. It
+	// removes the guest from the scope.
 	Lost(s *scope.Scope, err error) (scope.Result, bool)
 }
 
@@ -56,27 +57,27 @@ type Config struct {
 	Manager manager.Manager
 	// Recorder writes events on HostedClusters.
 	Recorder events.EventRecorder
-	// Shard says which HostedClusters are this operator's.
+	// Shard selects this operator's HostedClusters.
 	Shard *shard.Shard
 	// Applier writes the ControlPlaneComponent.
 	Applier *apply.Applier
 	// Enabled are the steps that run while AutoNode is on, in order.
 	Enabled []Step
-	// Disabled are the steps that run while AutoNode is being turned off or the HostedCluster deleted, in order. When none of
-	// them waits, everything is gone and the finalizer is removed.
+	// Disabled are the steps that run while AutoNode is being turned off or the HostedCluster deleted, in order. When
+	// none of them waits, everything is removed, and so is the finalizer.
 	Disabled []Step
-	// Paused are the steps that run while the HostedCluster is paused, in order: those that hold what runs. What they write to its
-	// status is dropped; their messages say what the pause means.
+	// Paused are the steps that run while the HostedCluster is paused, in order. Their status writes are dropped;
+	// their messages describe the pause.
 	Paused []Step
-	// Profiles are of the cloud providers that HostedClusters may choose from.
+	// Profiles are the cloud providers that HostedClusters may choose.
 	Profiles provider.Profiles
-	// Guests knows which errors of steps mean that the guest doesn't answer.
+	// Guests detects errors of unresponsive guests.
 	Guests Guests
-	// Sources wake the reconciler beside its own watches.
+	// Sources trigger reconciles beside the reconciler's own watches.
 	Sources []source.Source
-	// Clock tells the time; nil is the real one.
+	// Clock defaults to the real one.
 	Clock clock.PassiveClock
-	// OwnNamespace is where the operator runs, and so no place for a control plane.
+	// OwnNamespace is the operator's namespace, which can't be a control plane's.
 	OwnNamespace string
 }
 
@@ -110,18 +111,18 @@ var _ reconcile.ObjectReconciler[*v1beta1.HostedCluster] = (*Reconciler)(nil)
 // +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,verbs=list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile does what can be done now and writes down how far it got.
+// Reconcile does what is possible now and records its progress in status.
 func (r *Reconciler) Reconcile(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (reconcile.Result, error) {
 	s := &scope.Scope{HostedCluster: hostedCluster, ControlPlaneNamespace: controlPlaneNamespace(hostedCluster)}
-	rival, err := r.observe(ctx, s)
+	conflicting, err := r.observe(ctx, s)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 
 	before := hostedCluster.DeepCopy()
-	o := r.reconcile(ctx, s, rival, &before)
+	o := r.reconcile(ctx, s, conflicting, &before)
 	if ctx.Err() != nil {
-		// The leadership was lost or the operator ends: what failed for that says nothing about the cluster.
+		// Leadership was lost or the operator is shutting down: errors from that say nothing about the cluster.
 		return reconcile.Result{}, ctx.Err()
 	}
 	if o.resuming && o.err() == nil && o.state != off {
@@ -130,7 +131,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, hostedCluster *v1beta1.Hoste
 	r.conclude(s, o)
 	bound(hostedCluster)
 	if err := r.applyStatus(ctx, before, hostedCluster); apierrors.IsConflict(err) {
-		// The cache lags; that isn't worth an error.
+		// A lagging cache is no error.
 		return reconcile.Result{RequeueAfter: conflictRetry}, nil
 	} else if err != nil {
 		return reconcile.Result{}, errors.Join(o.err(), err)
@@ -141,14 +142,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, hostedCluster *v1beta1.Hoste
 		}
 	}
 	if err := o.err(); err != nil {
-		return reconcile.Result{}, err // it is tried again with back-off, whatever else was to be looked at
+		return reconcile.Result{}, err // it is tried again with back-off, whatever else is due
 	}
 	return reconcile.Result{RequeueAfter: o.requeueAfter}, nil
 }
 
-// observe fills the scope with what is there. It returns the HostedCluster, as namespace/name, whose component is in the control-plane
-// namespace, if that is another one; it need not be one that this operator sees.
-func (r *Reconciler) observe(ctx context.Context, s *scope.Scope) (rival string, err error) {
+// observe reads the scope's objects. It returns the owner, as namespace/name, of another HostedCluster's component in
+// the control-plane namespace. This operator may not see that HostedCluster.
+func (r *Reconciler) observe(ctx context.Context, s *scope.Scope) (conflicting string, err error) {
 	cluster := &clusterv1.Cluster{}
 	switch err := r.management.Get(ctx, s.ClusterKey(), cluster); {
 	case err == nil:
@@ -162,12 +163,12 @@ func (r *Reconciler) observe(ctx context.Context, s *scope.Scope) (rival string,
 	case err == nil && ownsComponent(s, component):
 		s.Component = component
 	case err == nil:
-		rival = ownerOf(component)
+		conflicting = ownerOf(component)
 	case client.IgnoreNotFound(err) != nil:
 		return "", fmt.Errorf("reading the ControlPlaneComponent: %w", err)
 	}
 	s.Profile = r.profiles[provider.PlatformOf(s.HostedCluster, s.Component)]
-	return rival, nil
+	return conflicting, nil
 }
 
 // state is one of the three states that AutoNode can be in, or a variant of one.
@@ -176,21 +177,21 @@ type state int
 const (
 	on       state = iota // the steps ran as far as they could
 	waiting               // the spec can't be followed; nothing that runs was changed
-	paused                // somebody asked that nothing be changed
+	paused                // a user has paused it
 	draining              // AutoNode is being turned off
 	off                   // and nothing of it is left
 )
 
-// outcome is what one reconciliation came to.
+// outcome is the result of one reconciliation.
 type outcome struct {
 	state state
-	// blocked says that not every step ran.
+	// blocked: not every step ran.
 	blocked bool
-	// resuming says that this process can't tell yet how things are; see scope.Result.
+	// resuming: this process doesn't know the state yet; see scope.Result.
 	resuming bool
-	// message says what is waited for, empty for nothing.
+	// message is what the reconciliation waits for; empty for nothing.
 	message string
-	// reason is AutoNodeEnabled's where it isn't the usual one; see scope.Result.
+	// reason is AutoNodeEnabled's reason, if it isn't the default; see scope.Result.
 	reason       string
 	errs         []error
 	requeueAfter time.Duration
@@ -204,10 +205,10 @@ func (o *outcome) requeue(after time.Duration) {
 	}
 }
 
-// reconcile runs the steps. It replaces *before when it had to patch the object's metadata.
-func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, rival string, before **v1beta1.HostedCluster) *outcome {
+// reconcile runs the steps. It replaces *before if it had to patch the object's metadata.
+func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, conflicting string, before **v1beta1.HostedCluster) *outcome {
 	hostedCluster := s.HostedCluster
-	owned := s.Component != nil || holds(hostedCluster) && rival == "" // what a rival has there isn't to be torn down
+	owned := s.Component != nil || holds(hostedCluster) && conflicting == "" // another owner's objects aren't torn down
 	enabled := hostedCluster.Spec.AutoNode != nil && hostedCluster.DeletionTimestamp.IsZero()
 	if !enabled && !owned {
 		return &outcome{state: off}
@@ -217,7 +218,8 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, rival string
 		return &outcome{blocked: true, errs: []error{err}}
 	}
 	if !enabled && s.Component == nil {
-		// A finalizer alone, which anyone may write, is no reason to reach a control plane of others. What is made, is made after the component.
+		// A finalizer, which anyone may write, doesn't authorize access to another tenant's control plane. Objects
+		// are created only after the component.
 		switch reachable, err := consent.ToRemove(ctx, r.management, hostedCluster, s.ClusterKey()); {
 		case err != nil:
 			return &outcome{state: draining, blocked: true, errs: []error{err}}
@@ -247,16 +249,16 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, rival string
 	}
 
 	o := &outcome{state: on}
-	verdict, err := r.validate(ctx, s, rival)
+	decision, err := r.validate(ctx, s, conflicting)
 	if err != nil {
 		o.errs = append(o.errs, fmt.Errorf("validating the spec: %w", err))
 		return o
 	}
-	setCondition(hostedCluster, v1beta1.ValidConfiguration, verdict.status(), verdict.reason, verdict.message)
-	if verdict.reason != v1beta1.AsExpectedReason {
-		o.state, o.blocked, o.message = waiting, true, verdict.message
-		o.requeue(verdict.recheck)
-		if verdict.fatal {
+	setCondition(hostedCluster, v1beta1.ValidConfiguration, decision.status(), decision.reason, decision.message)
+	if decision.reason != v1beta1.AsExpectedReason {
+		o.state, o.blocked, o.message = waiting, true, decision.message
+		o.requeue(decision.recheck)
+		if decision.fatal {
 			return o
 		}
 	} else if err := r.claim(ctx, s, before); err != nil {
@@ -267,12 +269,12 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, rival string
 	return o
 }
 
-// keep sees to it that a pause holds.
+// keep keeps a pause in effect.
 func (r *Reconciler) keep(ctx context.Context, s *scope.Scope, p pause) *outcome {
-	frozen := *s
-	frozen.HostedCluster = s.HostedCluster.DeepCopy()
+	pausedScope := *s
+	pausedScope.HostedCluster = s.HostedCluster.DeepCopy()
 	o := &outcome{}
-	r.run(ctx, &frozen, r.paused, o)
+	r.run(ctx, &pausedScope, r.paused, o)
 	parts := []string{p.message}
 	if err := o.err(); err != nil {
 		parts = append(parts, "but Karpenter may still run: "+err.Error())
@@ -284,7 +286,7 @@ func (r *Reconciler) keep(ctx context.Context, s *scope.Scope, p pause) *outcome
 	return o
 }
 
-// run runs steps until one waits or fails; behind that, only those that run anyway, and the others' observations.
+// run runs steps until one waits or fails. After that it runs only the Anyway steps, and the others' observations.
 func (r *Reconciler) run(ctx context.Context, s *scope.Scope, steps []Step, o *outcome) {
 	for _, step := range steps {
 		logger := log.FromContext(ctx).WithValues("step", step.Name())
@@ -317,7 +319,7 @@ func (r *Reconciler) run(ctx context.Context, s *scope.Scope, steps []Step, o *o
 	}
 }
 
-// applyStatus writes the status if it changed, and an event for each condition that did.
+// applyStatus writes the status if it changed, and an event per changed condition.
 func (r *Reconciler) applyStatus(ctx context.Context, before, after *v1beta1.HostedCluster) error {
 	if statusEqual(before, after) {
 		return nil
@@ -335,19 +337,20 @@ func componentKey(s *scope.Scope) client.ObjectKey {
 	return client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}
 }
 
-// ownsComponent is false for the component of another HostedCluster that shares the control-plane namespace.
+// ownsComponent reports whether the component is this HostedCluster's, and not that of another one in the same
+// control-plane namespace.
 func ownsComponent(s *scope.Scope, component *v1beta1.ControlPlaneComponent) bool {
 	name, labelled := component.Labels[v1beta1.HostedClusterLabel]
 	return !labelled || name == s.HostedCluster.Name &&
 		component.Labels[v1beta1.HostedClusterNamespaceLabel] == s.HostedCluster.Namespace
 }
 
-// ownerOf names the HostedCluster that a component was made for, as namespace/name.
+// ownerOf returns the HostedCluster that a component was created for, as namespace/name.
 func ownerOf(component *v1beta1.ControlPlaneComponent) string {
 	return component.Labels[v1beta1.HostedClusterNamespaceLabel] + "/" + component.Labels[v1beta1.HostedClusterLabel]
 }
 
-// controlPlaneNamespace is where the spec says the control plane is; validate says whether it may be there.
+// controlPlaneNamespace returns the control plane's namespace by the spec; validate checks whether it is allowed.
 func controlPlaneNamespace(hostedCluster *v1beta1.HostedCluster) string {
 	if hostedCluster.Spec.ControlPlaneNamespace != "" {
 		return hostedCluster.Spec.ControlPlaneNamespace

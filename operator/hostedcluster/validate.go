@@ -20,27 +20,27 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// verdict is what ValidConfiguration says.
-type verdict struct {
+// decision is the content of ValidConfiguration.
+type decision struct {
 	reason, message string
-	// fatal says that not even a look at the cluster makes sense.
+	// fatal: the Cluster isn't even read.
 	fatal bool
 	// recheck is provider.Finding's.
 	recheck time.Duration
 }
 
-func (v verdict) status() metav1.ConditionStatus {
+func (v decision) status() metav1.ConditionStatus {
 	if v.reason == v1beta1.AsExpectedReason {
 		return metav1.ConditionTrue
 	}
 	return metav1.ConditionFalse
 }
 
-// validate checks what admission can't, or may not have. An error means that it couldn't be found out.
-func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, rival string) (verdict, error) {
+// validate checks what admission can't check, or may have missed. An error means that a check couldn't run.
+func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting string) (decision, error) {
 	hostedCluster := s.HostedCluster
-	invalid := func(reason, format string, args ...any) verdict {
-		return verdict{reason: reason, message: fmt.Sprintf(format, args...), fatal: true}
+	invalid := func(reason, format string, args ...any) decision {
+		return decision{reason: reason, message: fmt.Sprintf(format, args...), fatal: true}
 	}
 
 	if errs := validation.IsValidLabelValue(hostedCluster.Name); len(errs) > 0 {
@@ -50,21 +50,21 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, rival string)
 		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,
 			"spec.controlPlaneNamespace: %q is neither %q nor %q; recreate the HostedCluster without it", s.ControlPlaneNamespace, own, hostedCluster.Namespace), nil
 	}
-	// Names are joined, so that a HostedCluster "system" in namespace "kube" would be at home there.
+	// Namespaces and names are joined: a HostedCluster "system" in namespace "kube" would get kube-system.
 	if strings.HasPrefix(s.ControlPlaneNamespace, "kube-") || s.ControlPlaneNamespace == r.ownNamespace {
 		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,
 			"spec.controlPlaneNamespace: %q is for the management cluster itself; recreate the HostedCluster with another name or in another namespace", s.ControlPlaneNamespace), nil
 	}
 	other, err := r.firstOf(ctx, s)
 	if err != nil {
-		return verdict{}, err
+		return decision{}, err
 	}
 	if other != nil {
-		rival = other.Namespace + "/" + other.Name
+		conflicting = other.Namespace + "/" + other.Name
 	}
-	if rival != "" {
+	if conflicting != "" {
 		return invalid(v1beta1.InvalidSpecReason, "spec.controlPlaneNamespace: namespace %s already belongs to HostedCluster %s; a control plane needs one of its own",
-			s.ControlPlaneNamespace, rival), nil
+			s.ControlPlaneNamespace, conflicting), nil
 	}
 
 	config := hostedCluster.Spec.AutoNode.ProvisionerConfig
@@ -82,17 +82,17 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, rival string)
 	if err := profile.CheckSpec(config.Karpenter); err != nil {
 		return invalid(v1beta1.InvalidSpecReason, "spec.autoNode.provisionerConfig.karpenter.%s", err), nil
 	}
-	// Before whatever isn't fatal: nothing is read or written behind this without consent.
+	// Check consent before anything that isn't fatal: without it nothing further is read or written.
 	consents, err := consent.Given(ctx, r.management, hostedCluster, s.ClusterKey())
 	if err != nil {
-		return verdict{}, err
+		return decision{}, err
 	}
 	// A deleted Cluster takes its annotation along. The operator continues to observe what it made there, so that the counts reach zero.
 	if !consents && (s.Cluster != nil || s.Component == nil) {
 		return invalid(v1beta1.ConsentMissingReason, "%s", consent.Missing(hostedCluster, s.ClusterKey())), nil
 	}
 	if s.Profile != profile {
-		return verdict{
+		return decision{
 			reason: v1beta1.InvalidSpecReason,
 			message: fmt.Sprintf("spec.autoNode.provisionerConfig.karpenter.platform: %q can't take over from %q, which still runs in namespace %s; "+
 				"remove spec.autoNode, wait until nodes are drained, and set it again", profile.Platform, provider.PlatformOf(hostedCluster, s.Component), s.ControlPlaneNamespace),
@@ -102,17 +102,17 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, rival string)
 
 	upgrade := hostedCluster.Spec.AutoNode.NodeUpgrade
 	if _, err := nodeupgrade.Window(upgrade); err != nil {
-		return verdict{reason: v1beta1.InvalidSpecReason, message: err.Error()}, nil //nolint:nilerr // the spec's error, and not one of looking
+		return decision{reason: v1beta1.InvalidSpecReason, message: err.Error()}, nil //nolint:nilerr // the spec's error, and not one of looking
 	}
 	if !profile.HoldsUpgrades && upgrade != nil && upgrade.Policy != "" && upgrade.Policy != v1beta1.NodeUpgradeImmediate {
-		return verdict{reason: v1beta1.InvalidSpecReason, message: fmt.Sprintf(
+		return decision{reason: v1beta1.InvalidSpecReason, message: fmt.Sprintf(
 			"spec.autoNode.nodeUpgrade.policy: on platform %s nodes follow at once; it has to be %s", profile.Platform, v1beta1.NodeUpgradeImmediate)}, nil
 	}
 	if s.Cluster == nil {
-		return verdict{reason: v1beta1.ClusterNotFoundReason, message: fmt.Sprintf("there is no Cluster %s; create it, or correct spec.infraID", s.ClusterKey())}, nil
+		return decision{reason: v1beta1.ClusterNotFoundReason, message: fmt.Sprintf("there is no Cluster %s; create it, or correct spec.infraID", s.ClusterKey())}, nil
 	}
 	if !s.Cluster.DeletionTimestamp.IsZero() {
-		return verdict{reason: v1beta1.ClusterDeletingReason, message: fmt.Sprintf(
+		return decision{reason: v1beta1.ClusterDeletingReason, message: fmt.Sprintf(
 			"Cluster %s is being deleted, and nothing is installed or launched any more; delete the HostedCluster too", s.ClusterKey())}, nil
 	}
 	finding, err := profile.CheckCluster(ctx, provider.Input{
@@ -120,17 +120,17 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, rival string)
 		Reader: r.management, Mapper: r.management.RESTMapper(),
 	})
 	if err != nil {
-		return verdict{}, err
+		return decision{}, err
 	}
 	if finding.Reason != "" {
-		return verdict{reason: finding.Reason, message: finding.Message, recheck: finding.Recheck}, nil
+		return decision{reason: finding.Reason, message: finding.Message, recheck: finding.Recheck}, nil
 	}
-	return verdict{reason: v1beta1.AsExpectedReason}, nil
+	return decision{reason: v1beta1.AsExpectedReason}, nil
 }
 
-// firstOf returns the HostedCluster that the control-plane namespace belongs to, if that isn't this one. Names can collide:
-// a-b/c and a/b-c have the same default. It knows of those that this operator looks after; between operators, the first to create the
-// ControlPlaneComponent has the namespace.
+// firstOf returns the HostedCluster that owns the control-plane namespace, if it is another one. Names can collide:
+// a-b/c and a/b-c have the same default. It covers this operator's HostedClusters; between operators, the first to
+// create the ControlPlaneComponent owns the namespace.
 func (r *Reconciler) firstOf(ctx context.Context, s *scope.Scope) (*v1beta1.HostedCluster, error) {
 	list := &v1beta1.HostedClusterList{}
 	if err := r.management.List(ctx, list, client.MatchingFields{controlPlaneNamespaceIndex: s.ControlPlaneNamespace}); err != nil {
@@ -138,7 +138,7 @@ func (r *Reconciler) firstOf(ctx context.Context, s *scope.Scope) (*v1beta1.Host
 	}
 	first := s.HostedCluster
 	for i := range list.Items {
-		// Another tenant's control plane is out of bounds even where that tenant doesn't use AutoNode.
+		// Another tenant's control plane is off limits even if that tenant doesn't use AutoNode.
 		if other := &list.Items[i]; (claims(other) || other.Namespace != s.HostedCluster.Namespace) && before(other, first) {
 			first = other
 		}
@@ -149,7 +149,7 @@ func (r *Reconciler) firstOf(ctx context.Context, s *scope.Scope) (*v1beta1.Host
 	return first, nil
 }
 
-// before orders HostedClusters by who may have a namespace that both want: who has something there, then the older one.
+// before orders HostedClusters that want the same namespace: one with objects there comes first, then the older one.
 func before(a, b *v1beta1.HostedCluster) bool {
 	if a.UID == b.UID {
 		return false
@@ -163,13 +163,13 @@ func before(a, b *v1beta1.HostedCluster) bool {
 	return a.Namespace+"/"+a.Name < b.Namespace+"/"+b.Name
 }
 
-// claims says whether a HostedCluster wants its control-plane namespace for AutoNode, or still has something there.
+// claims reports whether a HostedCluster wants its control-plane namespace for AutoNode, or still has objects there.
 func claims(obj client.Object) bool {
 	hostedCluster, ok := obj.(*v1beta1.HostedCluster)
 	return ok && (hostedCluster.Spec.AutoNode != nil || holds(hostedCluster))
 }
 
-// holds says whether something was made for the HostedCluster that has still to be removed.
+// holds reports whether objects created for the HostedCluster have still to be removed.
 func holds(hostedCluster *v1beta1.HostedCluster) bool {
 	return controllerutil.ContainsFinalizer(hostedCluster, v1beta1.HostedClusterFinalizer)
 }

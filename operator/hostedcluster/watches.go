@@ -30,11 +30,11 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// workers is how many HostedClusters are reconciled at a time. One never takes more than one of them: a guest that is slow, or that hangs until
-// the operator leaves it alone for a while, takes none from the others as long as there are enough.
+// workers is how many HostedClusters are reconciled at a time. Each takes one worker at most, so a slow or
+// unresponsive guest delays no other while workers are free.
 const workers = 50
 
-// burst is how long to wait for more Machines to go: fifty that are deleted at once are one reconciliation or two.
+// burst is how long to wait for more deleted Machines: fifty deleted at once make one or two reconciliations.
 const burst = 500 * time.Millisecond
 
 const controlPlaneNamespaceIndex = "autonode.io/control-plane-namespace"
@@ -83,26 +83,26 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 	b := builder.ControllerManagedBy(mgr).
 		Named("hostedcluster").
 		For(&v1beta1.HostedCluster{}, builder.WithPredicates(predicate.Or(
-			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, letGo,
+			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, released,
 		))).
-		// One that gives its control-plane namespace up lets another have it.
-		Watches(&v1beta1.HostedCluster{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(predicate.Funcs{
+		// A HostedCluster that releases its control-plane namespace unblocks another one.
+		Watches(&v1beta1.HostedCluster{}, handler.EnqueueRequestsFromMapFunc(r.contenders), builder.WithPredicates(predicate.Funcs{
 			CreateFunc: func(event.CreateEvent) bool { return false },
 			UpdateFunc: func(e event.UpdateEvent) bool { return claims(e.ObjectOld) && !claims(e.ObjectNew) },
 		})).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), changed).
-		// Either may consent.
+		// The Namespace or the Cluster may consent.
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.ofNamespace), builder.OnlyMetadata, builder.WithPredicates(predicate.AnnotationChangedPredicate{})).
-		// Their templates' kinds are in Karpenter's Role.
+		// Karpenter's Role names their templates' kinds.
 		Watches(&clusterv1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), builder.WithPredicates(predicate.Or(
 			predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{},
 		))).
-		// A drain ends with the last of them.
+		// The last one's deletion ends a drain.
 		Watches(&clusterv1.Machine{}, handler.Funcs{DeleteFunc: r.machineGone}).
 		Watches(&v1beta1.ControlPlaneComponent{}, ours, changed).
-		// So does one of another operator, whose HostedCluster isn't seen.
+		// This includes another operator's component, whose HostedCluster isn't visible.
 		Watches(&v1beta1.ControlPlaneComponent{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), builder.WithPredicates(onlyDeleted)).
-		// Healed when edited or deleted; of all but the Deployment only the metadata is kept.
+		// Restored after an edit or a deletion. Only the Deployment is cached with more than its metadata.
 		Watches(&appsv1.Deployment{}, ours, changed).
 		Watches(&corev1.Pod{}, ours, builder.WithPredicates(component.PodTold())).
 		Watches(&corev1.ServiceAccount{}, ours, changed, builder.OnlyMetadata).
@@ -112,7 +112,7 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 		Watches(&rbacv1.RoleBinding{}, ours, changed, builder.OnlyMetadata).
 		Watches(&policyv1.PodDisruptionBudget{}, ours, changed, builder.OnlyMetadata).
 		Watches(&networkingv1.NetworkPolicy{}, ours, changed, builder.OnlyMetadata).
-		// A kind that was missing can be served now: of a provider, or PodMonitor.
+		// A missing kind may be served now: of a provider, or PodMonitor.
 		Watches(&apiextensionsv1.CustomResourceDefinition{}, handler.EnqueueRequestsFromMapFunc(r.all),
 			builder.OnlyMetadata, changed).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers})
@@ -123,8 +123,8 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 }
 
 var (
-	// letGo is when an operator lets go of a HostedCluster, which another one waits for.
-	letGo = predicate.Funcs{
+	// released matches when an operator releases a HostedCluster that another one waits for.
+	released = predicate.Funcs{
 		CreateFunc:  func(event.CreateEvent) bool { return false },
 		DeleteFunc:  func(event.DeleteEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
@@ -141,7 +141,7 @@ var (
 	}
 )
 
-// byLabels maps what the operator made to the HostedCluster that it was made for.
+// byLabels maps the operator's objects to the HostedCluster that they were created for.
 func byLabels(_ context.Context, obj client.Object) []reconcile.Request {
 	key := client.ObjectKey{
 		Namespace: obj.GetLabels()[v1beta1.HostedClusterNamespaceLabel],
@@ -153,7 +153,7 @@ func byLabels(_ context.Context, obj client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: key}}
 }
 
-// byNamespace maps an object in a control-plane namespace to the HostedClusters that have it.
+// byNamespace maps an object in a control-plane namespace to that namespace's HostedClusters.
 func (r *Reconciler) byNamespace(ctx context.Context, obj client.Object) []reconcile.Request {
 	return r.requests(ctx, func(s *scope.Scope) bool {
 		_, isCluster := obj.(*clusterv1.Cluster)
@@ -161,12 +161,12 @@ func (r *Reconciler) byNamespace(ctx context.Context, obj client.Object) []recon
 	}, client.MatchingFields{controlPlaneNamespaceIndex: obj.GetNamespace()})
 }
 
-// ofNamespace maps a namespace to the HostedClusters whose control plane is to be there.
+// ofNamespace maps a namespace to the HostedClusters whose control plane it is for.
 func (r *Reconciler) ofNamespace(ctx context.Context, obj client.Object) []reconcile.Request {
 	return r.requests(ctx, func(*scope.Scope) bool { return true }, client.MatchingFields{controlPlaneNamespaceIndex: obj.GetName()})
 }
 
-// machineGone wakes the HostedClusters that may have waited for a Machine to go.
+// machineGone enqueues the HostedClusters that may wait for the Machine's deletion.
 func (r *Reconciler) machineGone(ctx context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 	cluster := client.ObjectKey{Namespace: e.Object.GetNamespace(), Name: e.Object.GetLabels()[clusterv1.ClusterNameLabel]}
 	for _, request := range r.requests(ctx, func(s *scope.Scope) bool {
@@ -176,8 +176,8 @@ func (r *Reconciler) machineGone(ctx context.Context, e event.DeleteEvent, queue
 	}
 }
 
-// rivals maps a HostedCluster to the others that want its control-plane namespace.
-func (r *Reconciler) rivals(ctx context.Context, obj client.Object) []reconcile.Request {
+// contenders maps a HostedCluster to the others that want its control-plane namespace.
+func (r *Reconciler) contenders(ctx context.Context, obj client.Object) []reconcile.Request {
 	hostedCluster, ok := obj.(*v1beta1.HostedCluster)
 	if !ok {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/autonode-io/autonode/payload"
 )
 
-// Results of a pull that have no payload.Reason.
+// Results of a pull without a payload.Reason.
 const (
 	resultSuccess = "Success"
 	resultUnknown = "Unknown"
@@ -31,7 +31,7 @@ var (
 		Name:      "cache_hits_total",
 		Help:      "How often a HostedCluster's payload that was asked for was in memory.",
 	})
-	// Of all hosted clusters together: one pull serves several.
+	// For all hosted clusters together: one pull serves several.
 	pullDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: metrics.Namespace,
 		Subsystem: "payload",
@@ -43,10 +43,10 @@ var (
 
 func init() { crmetrics.Registry.MustRegister(lookups, cacheHits, pullDuration) }
 
-// Counters are those that count for each HostedCluster.
+// Counters are the counters per HostedCluster.
 func Counters() []*metrics.Counter { return []*metrics.Counter{lookups, cacheHits} }
 
-// resultOf is a payload.Reason at most, so that the label has few values.
+// resultOf returns at most a payload.Reason, so that the label has few values.
 func resultOf(err error) string {
 	if err == nil {
 		return resultSuccess

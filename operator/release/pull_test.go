@@ -86,7 +86,7 @@ func TestPulls(t *testing.T) {
 	t.Run("When a pull takes long, it should not hold the reconciler, and wake it when it ends", func(t *testing.T) {
 		g, source := NewWithT(t), newOrigin(t)
 		r := New(Config{PullSecrets: &secrets{}})
-		r.puller.patience = 10 * time.Millisecond
+		r.puller.waitTimeout = 10 * time.Millisecond
 		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 		defer queue.ShutDown()
 		g.Expect(r.Source().Start(t.Context(), queue)).To(Succeed())

@@ -20,49 +20,50 @@ import (
 )
 
 const (
-	// awaitedPulls is how many pulls are remembered whose end somebody waited for, and refusals how many tags that the guest refused.
+	// awaitedPulls is how many awaited pulls are remembered, and refusals how many tags that a guest refused.
 	awaitedPulls = 64
 	refusals     = 1024
-	// failures is how many failed pulls are remembered; to forget one means to try it early.
+	// failures is how many failed pulls are remembered. A forgotten one is retried early.
 	failures = 1024
-	// defaultPatience is how long a reconciliation waits for a pull; most take a fraction of it.
-	defaultPatience = 5 * time.Second
-	// minBackoff doubles with each failure in a row, until maxBackoff.
+	// defaultWaitTimeout is how long a reconciliation waits for a pull; most take a fraction of it.
+	defaultWaitTimeout = 5 * time.Second
+	// minBackoff doubles with each consecutive failure, up to maxBackoff.
 	minBackoff = 5 * time.Second
 	maxBackoff = 5 * time.Minute
 )
 
-// request is one image to be resolved and read.
+// request is one image to resolve and read.
 type request struct {
 	image     string
 	component string
-	// namespace is whose share of what is kept it takes.
+	// namespace whose share of the store it uses.
 	namespace string
 	options   payload.Options
-	// inputs distinguishes credentials, mirrors and requests to resolve again: when they change, what failed before is tried anew.
+	// inputs identifies credentials, mirrors and requests to resolve again: a failed pull is retried when they
+	// change.
 	inputs string
 }
 
-type flightKey struct{ image, component, inputs string }
+type pullKey struct{ image, component, inputs string }
 
-// puller pulls payloads in the background, each digest once, and remembers what it got.
+// puller pulls payloads in the background, each digest once, and caches them.
 type puller struct {
-	clock    clock.PassiveClock
-	patience time.Duration
+	clock       clock.PassiveClock
+	waitTimeout time.Duration
 
-	slots    *slots
+	limiter  *limiter
 	byDigest singleflight.Group
 	cache    *store
 
-	mu      sync.Mutex
-	flights map[flightKey]*flight
-	failed  *lru.Cache // of failure by flightKey
-	landed  *lru.Cache // of *flight by flightKey, for those who were woken by its end
-	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
+	mu        sync.Mutex
+	inFlight  map[pullKey]*inFlightPull
+	failed    *lru.Cache // of failure by pullKey
+	completed *lru.Cache // of *inFlightPull by pullKey, for the reconciliations that its end triggered
+	queue     workqueue.TypedRateLimitingInterface[reconcile.Request]
 }
 
-// flight is a pull under way.
-type flight struct {
+// inFlightPull is a pull in progress.
+type inFlightPull struct {
 	done    chan struct{}
 	waiters sets.Set[reconcile.Request] // who has gone away since, and is to be woken
 	release *payload.Release
@@ -79,19 +80,19 @@ type failure struct {
 
 func newPuller(clock clock.PassiveClock) *puller {
 	return &puller{
-		clock: clock, patience: defaultPatience,
-		slots: newSlots(), cache: newStore(), failed: lru.New(failures), landed: lru.New(awaitedPulls), flights: map[flightKey]*flight{},
+		clock: clock, waitTimeout: defaultWaitTimeout,
+		limiter: newLimiter(), cache: newStore(), failed: lru.New(failures), completed: lru.New(awaitedPulls), inFlight: map[pullKey]*inFlightPull{},
 	}
 }
 
-// start gives the puller the queue to wake reconciliations by.
+// start sets the queue that triggers reconciliations.
 func (p *puller) start(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.queue = queue
 }
 
-// cached returns what image holds without a request, nil if it isn't known or not by digest.
+// cached returns an image's payload without a request; nil if it isn't cached or not named by digest.
 func (p *puller) cached(image, component string) *payload.Release {
 	_, digest, found := strings.Cut(image, "@")
 	if !found {
@@ -108,19 +109,20 @@ func (p *puller) cached(image, component string) *payload.Release {
 
 type cacheKey struct{ digest, component string }
 
-// get returns a payload, or an error and when to try again. Neither means that the pull takes long: who is woken when it ends.
+// get returns a payload, or an error and when to retry. Neither means that the pull is still in progress: its end
+// triggers who.
 func (p *puller) get(ctx context.Context, who reconcile.Request, r request) (release *payload.Release, retryAfter time.Duration, err error) {
 	if release := p.cached(r.image, r.component); release != nil {
 		return release, 0, nil
 	}
-	key := flightKey{r.image, r.component, r.inputs}
+	key := pullKey{r.image, r.component, r.inputs}
 
 	p.mu.Lock()
 	if release := p.awaited(key, who); release != nil {
 		p.mu.Unlock()
 		return release, 0, nil
 	}
-	f, ok := p.flights[key]
+	f, ok := p.inFlight[key]
 	if !ok {
 		if known, ok := p.failed.Get(key); ok {
 			if left := known.(failure).until.Sub(p.clock.Now()); left > 0 {
@@ -128,14 +130,14 @@ func (p *puller) get(ctx context.Context, who reconcile.Request, r request) (rel
 				return nil, left, known.(failure).err
 			}
 		}
-		f = &flight{done: make(chan struct{}), waiters: sets.New[reconcile.Request]()}
-		p.flights[key] = f
-		// What is pulled serves others too, so it outlives this reconciliation; it ends by payload's own time limit.
-		go p.fly(context.WithoutCancel(ctx), key, f, r)
+		f = &inFlightPull{done: make(chan struct{}), waiters: sets.New[reconcile.Request]()}
+		p.inFlight[key] = f
+		// The pull serves others too, so it outlives this reconciliation. payload's own timeout ends it.
+		go p.run(context.WithoutCancel(ctx), key, f, r)
 	}
 	p.mu.Unlock()
 
-	timer := time.NewTimer(p.patience)
+	timer := time.NewTimer(p.waitTimeout)
 	defer timer.Stop()
 	select {
 	case <-f.done:
@@ -157,13 +159,14 @@ func (p *puller) get(ctx context.Context, who reconcile.Request, r request) (rel
 	return f.release, 0, nil
 }
 
-// awaited returns what who has waited for, once: a tag that is looked up slowly would be looked up again and again otherwise.
-func (p *puller) awaited(key flightKey, who reconcile.Request) *payload.Release {
-	hit, ok := p.landed.Get(key)
+// awaited returns the payload that who has waited for, once. Otherwise a tag whose lookup is slow would be looked up
+// forever.
+func (p *puller) awaited(key pullKey, who reconcile.Request) *payload.Release {
+	hit, ok := p.completed.Get(key)
 	if !ok {
 		return nil
 	}
-	f := hit.(*flight)
+	f := hit.(*inFlightPull)
 	if !f.waiters.Has(who) || p.clock.Now().After(f.until) {
 		return nil
 	}
@@ -171,22 +174,22 @@ func (p *puller) awaited(key flightKey, who reconcile.Request) *payload.Release 
 	return p.cached(f.image, key.component)
 }
 
-func (p *puller) retryAfter(key flightKey) time.Duration {
+func (p *puller) retryAfter(key pullKey) time.Duration {
 	if known, ok := p.failed.Get(key); ok {
 		return max(known.(failure).until.Sub(p.clock.Now()), time.Second)
 	}
 	return minBackoff
 }
 
-func (p *puller) fly(ctx context.Context, key flightKey, f *flight, r request) {
-	done := p.slots.acquire(strings.Join(payload.Registries(r.image, r.options), ","))
+func (p *puller) run(ctx context.Context, key pullKey, f *inFlightPull, r request) {
+	done := p.limiter.acquire(strings.Join(payload.Registries(r.image, r.options), ","))
 	began := p.clock.Now()
 	release, err := p.pull(ctx, r)
 	err = withoutCause(err)
 	done(payload.ReasonFor(err) == payload.ReasonRegistryUnreachable)
 	took := p.clock.Since(began)
 	if err == nil {
-		// A payload that lacks what is asked for is a failure too, so that its tag isn't looked up with each reconciliation.
+		// A payload without the component is a failure too, so that its tag isn't looked up with each reconciliation.
 		_, err = componentOf(release, r.component)
 	}
 	pullDuration.WithLabelValues(resultOf(err)).Observe(took.Seconds())
@@ -204,11 +207,11 @@ func (p *puller) fly(ctx context.Context, key flightKey, f *flight, r request) {
 	} else {
 		p.failed.Remove(key)
 		if f.until = p.clock.Now().Add(maxBackoff); f.waiters.Len() > 0 {
-			// Not the release itself, which may be large.
-			p.landed.Add(key, &flight{waiters: f.waiters.Clone(), image: release.Image, until: f.until})
+			// Don't keep the release, which may be large.
+			p.completed.Add(key, &inFlightPull{waiters: f.waiters.Clone(), image: release.Image, until: f.until})
 		}
 	}
-	delete(p.flights, key)
+	delete(p.inFlight, key)
 	close(f.done)
 	for who := range f.waiters {
 		if p.queue != nil {
@@ -235,7 +238,7 @@ func (p *puller) pull(ctx context.Context, r request) (*payload.Release, error) 
 	}
 	_, err, shared := p.byDigest.Do(digest+"/"+r.component, pull)
 	if err != nil && shared {
-		// The other's credentials or mirrors may have been the reason.
+		// The other's credentials or mirrors may have caused the failure.
 		_, err, _ = p.byDigest.Do(digest+"/"+r.component, pull)
 	}
 	if err != nil {
@@ -247,7 +250,7 @@ func (p *puller) pull(ctx context.Context, r request) (*payload.Release, error) 
 	return payload.ReadDigest(ctx, image, r.options) // pushed out of the cache in between
 }
 
-// withoutCause drops what a registry sent from an error that is remembered: it may be megabytes.
+// withoutCause drops a registry's response from a remembered error: it may be megabytes.
 func withoutCause(err error) error {
 	var e *payload.Error
 	if !errors.As(err, &e) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package release resolves the payload that a HostedCluster names. It never pulls the same digest twice, looks a tag up
-// only when spec.release changes or an annotation asks for it, and keeps the last payload that was resolved when the wanted one can't be.
+// Package release resolves a HostedCluster's payload. It pulls each digest once, looks a tag up only when
+// spec.release changes or an annotation requests it, and keeps the last resolved payload if the wanted one can't be
+// resolved.
 package release
 
 import (
@@ -33,12 +34,12 @@ import (
 	"github.com/autonode-io/autonode/payload"
 )
 
-// PullSecrets reads the pull secret of a HostedCluster, nil if it names none. See pullsecret.Secrets.
+// PullSecrets returns the pull secret of a HostedCluster, nil if it names none. See pullsecret.Secrets.
 type PullSecrets interface {
 	Get(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (*corev1.Secret, error)
 }
 
-// Guests says whether a payload fits a guest: see skew.Checker.
+// Guests checks whether a payload fits a guest: see skew.Checker.
 type Guests interface {
 	Misfit(ctx context.Context, s *scope.Scope, release *payload.Release, component payload.Component) (*skew.Misfit, error)
 }
@@ -46,11 +47,11 @@ type Guests interface {
 // Config is what New needs.
 type Config struct {
 	PullSecrets PullSecrets
-	// Guests compares payloads with s.Guest, where that can be reached.
+	// Guests checks payloads against s.Guest, if that is reachable.
 	Guests Guests
-	// Clock tells when a failed pull may be tried again; nil is the real one.
+	// Clock defaults to the real one.
 	Clock clock.PassiveClock
-	// Options are what every pull has in common: the transport and the bounds.
+	// Options of every pull: the transport and the limits.
 	Options payload.Options
 }
 
@@ -61,7 +62,7 @@ type Resolver struct {
 	guests      Guests
 	options     payload.Options
 	puller      *puller
-	// refused remembers what a tag meant whose payload wasn't taken, because of the guest, so that it isn't looked up with each
+	// refused remembers a tag's digest whose payload the guest refused, so that it isn't looked up with each
 	// reconciliation: of refusal by the HostedCluster's UID.
 	refused *lru.Cache
 }
@@ -70,7 +71,7 @@ type refusal struct{ requested, request, image string }
 
 var _ scope.Step = (*Resolver)(nil)
 
-// New returns a Resolver that knows no payload.
+// New returns a Resolver without payloads.
 func New(config Config) *Resolver {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
@@ -78,7 +79,7 @@ func New(config Config) *Resolver {
 	return &Resolver{pullSecrets: config.PullSecrets, guests: config.Guests, options: config.Options, puller: newPuller(config.Clock), refused: lru.New(refusals)}
 }
 
-// Source emits a HostedCluster when a pull that it waited for has ended. It belongs to exactly one controller.
+// Source emits a HostedCluster when a pull that it waits for completes. Use it in exactly one controller.
 func (r *Resolver) Source() source.Source {
 	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		r.puller.start(queue)
@@ -89,8 +90,8 @@ func (r *Resolver) Source() source.Source {
 // Name implements scope.Step.
 func (r *Resolver) Name() string { return "release" }
 
-// Reconcile implements scope.Step. An error of the pull isn't one of the step: it is said in ReleaseResolved, and tried again with
-// back-off or when an input changes.
+// Reconcile implements scope.Step. A failed pull isn't an error of the step: ReleaseResolved reports it, and it is
+// retried with back-off or when an input changes.
 func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	hostedCluster := s.HostedCluster
 	wanted := hostedCluster.Spec.Release.Image
@@ -144,7 +145,7 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 
 	result := scope.Result{Wait: true, Message: failed.message, RequeueAfter: failed.retryAfter}
 	if found != nil && runs(s.Component, found.release) {
-		// It fitted when it was rolled out, and is looked after: the guest has moved away from it since.
+		// It fitted when it was rolled out, and stays: the guest has changed since.
 		use(s, found)
 		result.Wait = false
 		return result, nil
@@ -152,7 +153,7 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	if desired == nil || desired.Image == image {
 		return result, nil
 	}
-	// The payload that runs is looked after all the same, if it can still be read.
+	// Keep the running payload in use if it is still readable.
 	last, err := r.resolve(ctx, s, desired.Image)
 	switch {
 	case errors.As(err, &failed), err == nil && last == nil:
@@ -165,8 +166,9 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	return result, nil
 }
 
-// fits returns a *failedError for a payload that the guest can't use. While the guest can't be reached nothing is known: what was refused
-// stays so, and no payload takes the place of one that was installed, because the guest may refuse it when it is back.
+// fits returns a *failedError for a payload that the guest can't use. While the guest is unreachable its version is
+// unknown: a refused payload stays refused, and no payload replaces the installed one, because the guest may refuse
+// it.
 func (r *Resolver) fits(ctx context.Context, s *scope.Scope, found *resolved) error {
 	if r.guests == nil {
 		return nil
@@ -192,8 +194,8 @@ func (r *Resolver) fits(ctx context.Context, s *scope.Scope, found *resolved) er
 	return &failedError{reason: misfit.Reason, message: misfit.Message, retryAfter: skew.Recheck}
 }
 
-// resolveRequest tells one value of the annotation from another. Without the annotation it is what was followed last: to remove the
-// annotation isn't to ask.
+// resolveRequest returns the annotation's value. Without the annotation it is the last value: removing the annotation
+// requests nothing.
 func resolveRequest(hostedCluster *v1beta1.HostedCluster) string {
 	const limit = 64
 	request := hostedCluster.Annotations[v1beta1.ResolveReleaseAnnotation]
@@ -207,7 +209,8 @@ func resolveRequest(hostedCluster *v1beta1.HostedCluster) string {
 	}
 }
 
-// runs says that a payload is the one that was rolled out whole last. Its version alone doesn't tell: another build may have the same.
+// runs reports whether a payload is the last one that was rolled out completely. Another build may have the same
+// version.
 func runs(component *v1beta1.ControlPlaneComponent, release *payload.Release) bool {
 	switch {
 	case component == nil:
@@ -228,7 +231,7 @@ type resolved struct {
 	component payload.Component
 }
 
-// failedError says why a payload can't be used.
+// failedError is why a payload can't be used.
 type failedError struct {
 	reason, message string
 	retryAfter      time.Duration
@@ -236,7 +239,7 @@ type failedError struct {
 
 func (e *failedError) Error() string { return e.message }
 
-// resolve returns a payload and its Karpenter; nil while it is being pulled. A *failedError is for ReleaseResolved.
+// resolve returns a payload and its Karpenter; nil while it is being pulled. ReleaseResolved reports a *failedError.
 func (r *Resolver) resolve(ctx context.Context, s *scope.Scope, image string) (*resolved, error) {
 	hostedCluster, component := s.HostedCluster, s.Profile.Component
 	key := client.ObjectKeyFromObject(hostedCluster)
@@ -278,7 +281,7 @@ func (r *Resolver) resolve(ctx context.Context, s *scope.Scope, image string) (*
 	return &resolved{release: found, component: karpenter}, nil
 }
 
-// componentOf returns a component that says for which version of Kubernetes it is.
+// componentOf returns a component that states its Kubernetes version.
 func componentOf(release *payload.Release, name string) (payload.Component, error) {
 	component, err := release.Component(name)
 	if err != nil {
@@ -321,7 +324,7 @@ func (r *Resolver) request(hostedCluster *v1beta1.HostedCluster, secret *corev1.
 	return request{image: image, component: component, namespace: hostedCluster.Namespace, options: options, inputs: string(sum.Sum(nil))}, nil
 }
 
-// reasons translate payload's into the API's.
+// reasons maps payload's reasons to the API's.
 var reasons = map[payload.Reason]string{
 	payload.ReasonInvalidReference:      v1beta1.ImageReferenceInvalidReason,
 	payload.ReasonImagePullUnauthorized: v1beta1.ImagePullUnauthorizedReason,
@@ -332,7 +335,7 @@ var reasons = map[payload.Reason]string{
 	payload.ReasonComponentMissing:      v1beta1.ComponentMissingReason,
 }
 
-// explain makes of an error what a person can act on.
+// explain adds the remedy to an error.
 func explain(hostedCluster *v1beta1.HostedCluster, err error, retryAfter time.Duration) error {
 	var e *payload.Error
 	if !errors.As(err, &e) {

@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// storedBytes bounds what is kept of all payloads, packed, and storedShare what one namespace's HostedClusters made the operator keep of
-	// it. Karpenter's CRDs take some sixty kilobytes, so that one namespace can have two hundred payloads in use.
+	// storedBytes limits the compressed payloads, and storedShare one namespace's share of them. Karpenter's CRDs
+	// take some sixty kilobytes, so a namespace can use two hundred payloads.
 	storedBytes = 128 << 20
 	storedShare = 16 << 20
-	// decodedBytes and decodedShare bound the payloads that are kept decoded besides, for what is reconciled often.
+	// decodedBytes and decodedShare limit the decoded payloads, which are kept for frequent reconciliations.
 	decodedBytes = 256 << 20
 	decodedShare = 64 << 20
 )
 
-// store keeps payloads by digest. Tenants choose them: each namespace has a share, and where the whole is full, it is the namespace with the most
-// that loses its oldest.
+// store caches payloads by digest. Tenants choose them: each namespace has a share, and when the store is full, the
+// largest namespace loses its oldest payload.
 type store struct {
 	packed, decoded *shares
 }
@@ -32,7 +32,7 @@ func newStore() *store {
 	return &store{packed: newShares(storedBytes, storedShare), decoded: newShares(decodedBytes, decodedShare)}
 }
 
-// add keeps a payload for a namespace. The error, a *payload.Error, is of one that is larger than is worth keeping.
+// add stores a payload for a namespace. It returns a *payload.Error if the payload is too large.
 func (s *store) add(key cacheKey, namespace string, release *payload.Release) error {
 	packed, err := release.Pack()
 	if err != nil {
@@ -43,7 +43,7 @@ func (s *store) add(key cacheKey, namespace string, release *payload.Release) er
 	return nil
 }
 
-// get returns a payload, nil if it isn't known. The caller must not change it.
+// get returns a payload, nil if it isn't cached. Don't modify it.
 func (s *store) get(key cacheKey) *payload.Release {
 	if hit, ok := s.decoded.get(key); ok {
 		s.packed.get(key) // so that both are as old
@@ -62,7 +62,7 @@ func (s *store) get(key cacheKey) *payload.Release {
 	return release
 }
 
-// shares holds values of known sizes, the one that was used last in front.
+// shares holds values of known sizes, the last used one first.
 type shares struct {
 	limit, share int64
 
@@ -95,7 +95,7 @@ func (l *shares) get(key cacheKey) (kept, bool) {
 	return *element.Value.(*kept), true
 }
 
-// add keeps a value that isn't larger than a namespace's share.
+// add stores a value that isn't larger than a namespace's share.
 func (l *shares) add(key cacheKey, namespace string, value any, size int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,7 +117,7 @@ func (l *shares) add(key cacheKey, namespace string, value any, size int64) {
 	}
 }
 
-// evict removes the value of a namespace that was used longest ago.
+// evict removes a namespace's least recently used value.
 func (l *shares) evict(namespace string) {
 	for element := l.order.Back(); element != nil; element = element.Prev() {
 		if element.Value.(*kept).namespace == namespace {

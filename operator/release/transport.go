@@ -22,8 +22,8 @@ import (
 	"github.com/autonode-io/autonode/operator/egress"
 )
 
-// Transport reaches registries: by the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name, and those too whose authority is in a file,
-// which may change.
+// Transport connects to registries: through the proxy of HTTPS_PROXY, HTTP_PROXY and NO_PROXY, and with additional
+// certificate authorities from a file, which may change.
 type Transport struct {
 	base   *http.Transport
 	caFile string
@@ -35,9 +35,9 @@ type Transport struct {
 
 var _ http.RoundTripper = (*Transport)(nil)
 
-// NewTransport reads the environment, and the file if one is named: PEM certificates that are trusted beside the system's. A file
-// without any is an error. Where no proxy is in between, addresses decides which ones may be dialed, whatever led to them: the name of a
-// registry or of a mirror, a token server, a redirect.
+// NewTransport reads the environment and the file of PEM certificates, if one is named, which are trusted beside the
+// system's. A file without certificates is an error. Without a proxy, addresses decides which addresses may be
+// dialed, whether for a registry, a mirror, a token server or a redirect.
 func NewTransport(caFile string, addresses *egress.Policy) (*Transport, error) {
 	base := remote.DefaultTransport.(*http.Transport).Clone()
 	environment := httpproxy.FromEnvironment()
@@ -56,7 +56,7 @@ func NewTransport(caFile string, addresses *egress.Policy) (*Transport, error) {
 	return t, err
 }
 
-// proxiesOf returns the addresses of the proxies that the platform demands.
+// proxiesOf returns the addresses of the platform's proxies.
 func proxiesOf(environment *httpproxy.Config) []string {
 	ports := map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
 	var addresses []string
@@ -85,7 +85,7 @@ func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	return current.RoundTrip(request)
 }
 
-// current follows the file without a restart. Payloads are pulled seldom, and each once.
+// current reloads the file when it changes. Pulls are rare, so it checks for each.
 func (t *Transport) current() (*http.Transport, error) {
 	if t.caFile == "" {
 		return t.base, nil

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// leases tells by their Leases whether other operators still run.
+// leases reports by their Leases whether other operators still run.
 type leases struct {
 	live  client.Reader
 	clock clock.PassiveClock
@@ -25,7 +25,7 @@ type leases struct {
 	seen map[client.ObjectKey]sighting
 }
 
-// sighting is when a Lease was seen first as it is. Its own times are another machine's.
+// sighting is when a Lease was first seen in its current state. Its own times are from another machine's clock.
 type sighting struct {
 	resourceVersion string
 	at              time.Time
@@ -34,8 +34,8 @@ type sighting struct {
 // Operators that divide HostedClusters are in one namespace.
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=autonode-system,resources=leases,verbs=get
 
-// left returns how long the Lease that a name of the form namespace/name stands for may still be valid; zero means that nobody has it. A
-// name of another form stands for nobody.
+// left returns how long the Lease of a name of the form namespace/name may still be valid; zero if it has no holder.
+// A name of another form has no Lease.
 func (l *leases) left(ctx context.Context, name string) (time.Duration, error) {
 	namespace, name, ok := strings.Cut(name, "/")
 	if !ok {

@@ -2,17 +2,18 @@
 
 // Package shard lets several operators divide the HostedClusters of a management cluster among them by label selectors.
 //
-// An operator sees only what its selector matches. That alone doesn't keep two from working on one HostedCluster: one that is
-// relabelled leaves the first operator's watch and enters the second's at different moments, and selectors can overlap. So
-// status.operator says which operator holds a HostedCluster, by the name of its Lease:
+// An operator sees only what its selector matches. That alone doesn't keep two from working on one HostedCluster: after a
+// change of its labels it leaves one operator's watch and enters another's at different moments, and selectors can overlap. So
+// status.operator names the operator that holds a HostedCluster, by its Lease:
 //
 //   - An operator does nothing for a HostedCluster that it doesn't hold.
-//   - It takes one that nobody holds, by a patch with an optimistic lock, so that of two only one succeeds.
-//   - It lets go of one that its selector doesn't match any more. It does so in that HostedCluster's own turn: the queue never runs one
-//     object twice at a time, so whatever was under way has ended by then. Only the holder lets go.
-//   - It takes one whose holder is gone, which the holder's Lease tells. An operator that loses its Lease ends before that expires.
+//   - It acquires one without a holder by a patch with an optimistic lock, so that only one of two operators succeeds.
+//   - It releases one that its selector no longer matches, in that HostedCluster's own reconcile: the queue never runs one
+//     object twice at a time, so no other work on it is in progress. Only the holder releases.
+//   - It acquires one whose holder is gone, as the holder's Lease shows. An operator that loses its Lease exits before the Lease
+//     expires.
 //
-// Nothing but the labels decides who is to hold a HostedCluster; status.operator decides when.
+// Only the labels decide which operator holds a HostedCluster; status.operator decides when.
 package shard
 
 import (
@@ -34,13 +35,14 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-// FieldOwner of status.operator isn't that of the rest of the status, so that to write the one is never to write the other.
+// FieldOwner of status.operator differs from that of the rest of the status, so that writing one never writes the
+// other.
 const FieldOwner = v1beta1.ManagedByOperator + "-shard"
 
 const (
-	// lag is how long to give the cache to see what the API server has.
+	// lag is how long the cache may lag behind the API server.
 	lag = 50 * time.Millisecond
-	// page is how many HostedClusters are listed at a time.
+	// page is the page size of lists of HostedClusters.
 	page = 500
 )
 
@@ -50,14 +52,14 @@ type Config struct {
 	Management client.Client
 	// Live reads the management cluster's API server.
 	Live client.Reader
-	// Selector matches the HostedClusters to look after; nil matches all.
+	// Selector matches this operator's HostedClusters; nil matches all.
 	Selector labels.Selector
-	// Lease of this operator. Without a name there is no election, so nobody could tell whether the operator still runs:
-	// it records nothing, and looks after everything that it sees.
+	// Lease of this operator. Without a name there is no election, and other operators can't see whether this one
+	// runs: it records nothing, and reconciles everything that it sees.
 	Lease client.ObjectKey
-	// Released is called with a HostedCluster that was let go of; nil is nothing.
+	// Released is called with each released HostedCluster; it may be nil.
 	Released func(hostedCluster *v1beta1.HostedCluster)
-	// Clock tells how long a Lease hasn't been renewed; nil is the real one.
+	// Clock defaults to the real one.
 	Clock clock.PassiveClock
 }
 
@@ -86,7 +88,7 @@ func New(config Config) *Shard {
 	}
 }
 
-// Identity is what an operator with that Lease records in status.operator; empty where there is no election.
+// Identity is what an operator with that Lease records in status.operator; empty without election.
 func Identity(lease client.ObjectKey) string {
 	if lease.Name == "" {
 		return ""
@@ -97,12 +99,12 @@ func Identity(lease client.ObjectKey) string {
 // Identity is what the Shard records.
 func (s *Shard) Identity() string { return Identity(s.Lease) }
 
-// Reconciler calls inner with the HostedClusters that the Shard holds, and takes and lets go of them.
+// Reconciler calls inner with the HostedClusters that the Shard holds. It acquires and releases them.
 func (s *Shard) Reconciler(inner reconcile.ObjectReconciler[*v1beta1.HostedCluster]) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 		hostedCluster := &v1beta1.HostedCluster{}
 		if err := s.Management.Get(ctx, request.NamespacedName, hostedCluster); apierrors.IsNotFound(err) {
-			return s.letGo(ctx, request.NamespacedName)
+			return s.release(ctx, request.NamespacedName)
 		} else if err != nil {
 			return reconcile.Result{}, err
 		}
@@ -113,8 +115,8 @@ func (s *Shard) Reconciler(inner reconcile.ObjectReconciler[*v1beta1.HostedClust
 	})
 }
 
-// Source emits, as the controller starts, the HostedClusters that this operator held when it ended and that its selector doesn't match
-// any more: nothing else would let go of them.
+// Source emits at startup the HostedClusters that this operator still holds and its selector no longer matches.
+// Otherwise they would never be released.
 func (s *Shard) Source() source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		if s.Identity() == "" || s.Selector.Empty() {
@@ -123,7 +125,7 @@ func (s *Shard) Source() source.Source {
 		list := &v1beta1.HostedClusterList{}
 		for more := true; more; more = list.Continue != "" {
 			if err := s.Live.List(ctx, list, client.Limit(page), client.Continue(list.Continue)); err != nil {
-				return fmt.Errorf("looking for hosted clusters to let go of: %w", err)
+				return fmt.Errorf("listing HostedClusters to release: %w", err)
 			}
 			for i := range list.Items {
 				hostedCluster := &list.Items[i]
@@ -137,8 +139,8 @@ func (s *Shard) Source() source.Source {
 	})
 }
 
-// hold says whether the Shard holds a HostedCluster that its cache has, having taken it if it could be had. Otherwise it returns how long
-// to wait before another try; zero where a watch tells. The HostedCluster is as the API server has it afterwards.
+// hold reports whether the Shard holds a cached HostedCluster, and acquires it if possible. Otherwise it returns when
+// to retry; zero if a watch triggers it. Afterwards the HostedCluster is as in the API server.
 func (s *Shard) hold(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (held bool, wait time.Duration, err error) {
 	key := client.ObjectKeyFromObject(hostedCluster)
 	switch holder := hostedCluster.Status.Operator; {
@@ -163,7 +165,7 @@ func (s *Shard) hold(ctx context.Context, hostedCluster *v1beta1.HostedCluster) 
 	}
 }
 
-// verify asks the API server, once, about a hold that the cache tells of: the cache may be older than this operator's own letting go.
+// verify checks a cached hold against the API server, once: the cache may be older than this operator's own release.
 func (s *Shard) verify(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (held bool, wait time.Duration, err error) {
 	live := &v1beta1.HostedCluster{}
 	if err := s.Live.Get(ctx, client.ObjectKeyFromObject(hostedCluster), live); err != nil {
@@ -174,7 +176,7 @@ func (s *Shard) verify(ctx context.Context, hostedCluster *v1beta1.HostedCluster
 	}
 	s.keep(live)
 	if !s.matches(live) {
-		return false, lag, nil // it leaves the cache, and is let go of then
+		return false, lag, nil // it leaves the cache, and is released then
 	}
 	return true, 0, nil
 }
@@ -190,14 +192,14 @@ func (s *Shard) take(ctx context.Context, hostedCluster *v1beta1.HostedCluster) 
 		return false, 0, client.IgnoreNotFound(err)
 	}
 	if from := before.Status.Operator; from != "" {
-		log.FromContext(ctx).Info("Took a HostedCluster over from an operator that is gone", "from", from)
+		log.FromContext(ctx).Info("Acquired a HostedCluster from an operator that is gone", "from", from)
 	}
 	s.keep(hostedCluster)
 	return true, 0, nil
 }
 
-// letGo lets go of a HostedCluster that isn't in the cache: it is gone, or another operator's.
-func (s *Shard) letGo(ctx context.Context, key client.ObjectKey) (reconcile.Result, error) {
+// release releases a HostedCluster that isn't in the cache: it is gone, or another operator's.
+func (s *Shard) release(ctx context.Context, key client.ObjectKey) (reconcile.Result, error) {
 	if !s.knows(key, "") {
 		return reconcile.Result{}, nil
 	}
@@ -206,7 +208,7 @@ func (s *Shard) letGo(ctx context.Context, key client.ObjectKey) (reconcile.Resu
 		s.forget(key)
 		return reconcile.Result{}, nil
 	} else if err != nil {
-		return reconcile.Result{}, fmt.Errorf("reading a HostedCluster to let go of: %w", err)
+		return reconcile.Result{}, fmt.Errorf("reading a HostedCluster to release: %w", err)
 	}
 	if s.matches(live) {
 		return reconcile.Result{}, nil // it comes back, and was held all the time
@@ -219,7 +221,7 @@ func (s *Shard) letGo(ctx context.Context, key client.ObjectKey) (reconcile.Resu
 		} else if client.IgnoreNotFound(err) != nil {
 			return reconcile.Result{}, fmt.Errorf("letting go of a HostedCluster: %w", err)
 		}
-		log.FromContext(ctx).Info("Let go of a HostedCluster that the selector doesn't match any more")
+		log.FromContext(ctx).Info("Released a HostedCluster that the selector no longer matches")
 	}
 	s.forget(key)
 	if s.Released != nil {
@@ -228,8 +230,8 @@ func (s *Shard) letGo(ctx context.Context, key client.ObjectKey) (reconcile.Resu
 	return reconcile.Result{}, nil
 }
 
-// patch isn't an apply: that takes a field away only from those that it knows to own it, and a hold that somebody else has written, such as
-// an operator that is gone, has to end all the same.
+// patch doesn't apply: an apply removes only fields that their field manager owns, and a hold written by another
+// client, such as an operator that is gone, has to end too.
 func (s *Shard) patch(ctx context.Context, after, before *v1beta1.HostedCluster) error {
 	return s.Management.Status().Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(FieldOwner))
 }
@@ -238,7 +240,7 @@ func (s *Shard) matches(hostedCluster *v1beta1.HostedCluster) bool {
 	return s.Selector.Matches(labels.Set(hostedCluster.Labels))
 }
 
-// knows is true for a HostedCluster that this process has made sure to hold; without a UID for any of that name.
+// knows reports whether this process has verified its hold of a HostedCluster; without a UID, of any of that name.
 func (s *Shard) knows(key client.ObjectKey, uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,7 +263,7 @@ func (s *Shard) forget(key client.ObjectKey) {
 	delete(s.waits, key)
 }
 
-// waitFor says once that another operator holds a HostedCluster.
+// waitFor logs once that another operator holds a HostedCluster.
 func (s *Shard) waitFor(ctx context.Context, key client.ObjectKey, holder string) {
 	s.mu.Lock()
 	said := s.waits[key] == holder
@@ -269,6 +271,6 @@ func (s *Shard) waitFor(ctx context.Context, key client.ObjectKey, holder string
 	delete(s.held, key)
 	s.mu.Unlock()
 	if !said {
-		log.FromContext(ctx).Info("Waiting for another operator to let go of a HostedCluster; if it doesn't, the selectors of both match it", "holder", holder)
+		log.FromContext(ctx).Info("Waiting for another operator to release the HostedCluster; if it doesn't, the selectors of both match it", "holder", holder)
 	}
 }

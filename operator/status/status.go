@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status counts what AutoNode runs in guest clusters, and says whether the nodes run the version that they should.
+// Package status counts what AutoNode runs in guest clusters, and reports whether the nodes run the desired version.
 package status
 
 import (
@@ -26,15 +26,15 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// recheck is how often to look again at what no watch tells: the API server's version while nodes wait for it, and a disruption
-// budget whose schedule opens.
+// recheck is the interval between checks of what no watch shows: the API server's version while nodes wait for it,
+// and a disruption budget's schedule.
 const recheck = 30 * time.Second
 
 // Config is what New needs.
 type Config struct {
-	// Clock decides which disruption budgets are active; nil is the real one.
+	// Clock decides which disruption budgets are active; defaults to the real one.
 	Clock clock.Clock
-	// Versions knows the guests' API servers' versions; nil is one that asks by discovery.
+	// Versions returns the versions of the guests' API servers; defaults to discovery.
 	Versions *guest.Versions
 }
 
@@ -59,7 +59,7 @@ func New(config Config) *Status {
 // Name implements scope.Step.
 func (*Status) Name() string { return "status" }
 
-// Reconcile counts, and owns NodesUpToDate. While the guest can't be reached the last known numbers stay.
+// Reconcile counts, and sets NodesUpToDate. While the guest is unreachable the last numbers stay.
 func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	if s.Guest == nil && s.Cluster == nil {
 		zero(s)
@@ -84,20 +84,21 @@ func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 
 	desired := desiredVersion(s)
 	if s.HostedCluster.Spec.AutoNode == nil || !s.HostedCluster.DeletionTimestamp.IsZero() || desired == "" {
-		// Nodes that are being drained aren't meant to be up to date.
+		// Draining nodes don't count as outdated.
 		counts.OutdatedNodeCount = nil
 		meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, v1beta1.NodesUpToDate)
 		return scope.Result{}, nil
 	}
-	// An API server isn't downgraded, so it is asked again only while it is older than what the nodes are to run, and at most every
-	// recheck, unless Karpenter has noticed an upgrade: it never gives nodes a version (newest) that exceeds the API server's.
+	// An API server isn't downgraded, so it is asked again only while it is older than the nodes' desired version.
+	// That happens at most every recheck, unless Karpenter has noticed an upgrade: the version that Karpenter gives
+	// to nodes (newest) never exceeds the API server's.
 	server, err := st.Versions.Server(ctx, s, func(known string, age time.Duration) bool {
 		return guest.CompareVersions(known, desired) < 0 && (age >= recheck || guest.CompareVersions(inventory.newest, known) > 0)
 	})
 	if err != nil {
 		return scope.Result{}, err
 	}
-	v := judge(inventory, desired, server, s.NodeUpgrade, st.Clock)
+	v := decide(inventory, desired, server, s.NodeUpgrade, st.Clock)
 	counts.OutdatedNodeCount = ptr.To(v.outdated)
 	meta.SetStatusCondition(&s.HostedCluster.Status.Conditions, metav1.Condition{
 		Type:               v1beta1.NodesUpToDate,
@@ -112,8 +113,8 @@ func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 	return scope.Result{RequeueAfter: recheck}, nil
 }
 
-// zero says that nothing is left of a Cluster that is no more: Cluster API deletes its Machines before it. Where nodes aren't Machines nobody
-// knows, and the last known numbers stay.
+// zero reports that nothing is left of a deleted Cluster: Cluster API deletes its Machines first. If nodes aren't
+// Machines their number is unknown, and the last numbers stay.
 func zero(s *scope.Scope) {
 	counts := s.HostedCluster.Status.AutoNode
 	if counts == nil || counts.NodeCount == nil || s.Profile == nil || s.Profile.Unattended != nil {
@@ -126,13 +127,13 @@ func zero(s *scope.Scope) {
 	meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, v1beta1.NodesUpToDate)
 }
 
-// Observe does the same while a step before this one waits: nothing but status is written.
+// Observe does the same while a step before this one waits: it writes only status.
 func (st *Status) Observe(ctx context.Context, s *scope.Scope) error {
 	_, err := st.Reconcile(ctx, s)
 	return err
 }
 
-// desiredVersion is the payload's node version: of the payload that is resolved now, else of the one resolved last.
+// desiredVersion is the node version of the resolved payload, else of the last resolved one.
 func desiredVersion(s *scope.Scope) string {
 	if s.Release != nil {
 		if v, err := s.Karpenter.NodeVersion(); err == nil {
@@ -150,11 +151,11 @@ type inventory struct {
 	nodes  []corev1.Node
 	claims []karpv1.NodeClaim
 	pools  map[string]*karpv1.NodePool
-	// pinned versions by the node class's name: its admin wants these, whatever the payload says.
+	// pinned versions by node class: its admin sets these, whatever the payload says.
 	pinned map[string]string
-	// group of the node classes that pinned is about.
+	// group of the pinned node classes.
 	group string
-	// newest is the newest version that Karpenter gives to nodes now; empty if it hasn't said.
+	// newest is the newest version that Karpenter gives to nodes now; empty if unknown.
 	newest string
 }
 
@@ -210,11 +211,12 @@ func (i inventory) drifted() int32 {
 }
 
 const (
-	// mostVersions are counted one by one. A cluster has two or three, but whoever owns the guest can make nodes that say anything.
+	// mostVersions is how many versions are counted separately. A cluster has two or three, but the guest's admin can
+	// make nodes that report anything.
 	mostVersions = 8
-	// maxVersion bounds what counts as a version, in bytes.
+	// maxVersion limits the length of a version, in bytes.
 	maxVersion = 64
-	// others is what the nodes of all further versions are counted as.
+	// others counts the nodes of all further versions.
 	others = "others"
 )
 
@@ -227,7 +229,7 @@ func (i inventory) versions() []v1beta1.NodeVersion {
 	return frequent(byVersion)
 }
 
-// frequent returns the most frequent versions, newest first, and behind them the others as one.
+// frequent returns the most frequent versions, newest first, then the others as one.
 func frequent(byVersion map[string]int) []v1beta1.NodeVersion {
 	versions := make([]v1beta1.NodeVersion, 0, len(byVersion))
 	for v, n := range byVersion {
@@ -246,7 +248,7 @@ func frequent(byVersion map[string]int) []v1beta1.NodeVersion {
 	return versions
 }
 
-// wanted returns the version that each node should run, by the node's name.
+// wanted returns each node's desired version, by node name.
 func (i inventory) wanted(desired string) map[string]string {
 	wanted := map[string]string{}
 	for n := range i.nodes {
@@ -263,7 +265,7 @@ func (i inventory) wanted(desired string) map[string]string {
 	return wanted
 }
 
-// kubelet returns a node's version; what isn't one isn't repeated.
+// kubelet returns a node's version; empty for a malformed one.
 func kubelet(node *corev1.Node) string {
 	v := guest.PlainVersion(node.Status.NodeInfo.KubeletVersion)
 	if _, err := version.ParseSemantic(v); err != nil || len(v) > maxVersion {

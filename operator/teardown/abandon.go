@@ -43,14 +43,14 @@ func (t *Teardown) machines(ctx context.Context, s *scope.Scope) ([]clusterv1.Ma
 	); err != nil {
 		return nil, fmt.Errorf("listing Machines: %w", err)
 	}
-	// One that somebody has made from a copy has the labels too.
+	// A copy of a Machine has the labels too.
 	list.Items = slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !v1alpha1.MadeForNodeClaim(&m) })
 	slices.SortFunc(list.Items, func(a, b clusterv1.Machine) int { return cmp.Compare(a.Name, b.Name) })
 	return list.Items, nil
 }
 
-// reap deletes Machines that no NodeClaim stands for, and waits until they are gone.
-func (t *Teardown) reap(ctx context.Context, machines []clusterv1.Machine, d drain) (scope.Result, error) {
+// collectMachines deletes Machines without a NodeClaim, and waits until they are gone.
+func (t *Teardown) collectMachines(ctx context.Context, machines []clusterv1.Machine, d drain) (scope.Result, error) {
 	if err := t.deleteMachines(ctx, machines); err != nil {
 		return scope.Result{}, err
 	}
@@ -58,10 +58,11 @@ func (t *Teardown) reap(ctx context.Context, machines []clusterv1.Machine, d dra
 	if d.phase == stopped {
 		message += "; " + t.outlook(d)
 	}
-	return scope.Result{Wait: true, Message: message, Reason: d.reason(), RequeueAfter: d.within(t.Clock.Now(), lookEvery)}, nil
+	return scope.Result{Wait: true, Message: message, Reason: d.reason(), RequeueAfter: d.within(t.Clock.Now(), relistInterval)}, nil
 }
 
-// deleteMachines tells Cluster API not to drain: either Karpenter has done so, or nobody can. One that can't be deleted holds no other.
+// deleteMachines deletes Machines without a drain by Cluster API: either Karpenter has drained them, or the guest is
+// unreachable. It continues after an error.
 func (t *Teardown) deleteMachines(ctx context.Context, machines []clusterv1.Machine) error {
 	var errs []error
 	for i := range machines {
@@ -89,7 +90,8 @@ func (t *Teardown) deleteMachine(ctx context.Context, machine *clusterv1.Machine
 	return nil
 }
 
-// guestIsGone is true when the management cluster has neither the Cluster nor its kubeconfig any more, asked of the API server.
+// guestIsGone reports whether the API server of the management cluster has neither the Cluster nor its kubeconfig any
+// more.
 func (t *Teardown) guestIsGone(ctx context.Context, s *scope.Scope) (bool, error) {
 	key := s.ClusterKey()
 	for name, object := range map[string]client.Object{
@@ -107,14 +109,14 @@ func (t *Teardown) guestIsGone(ctx context.Context, s *scope.Scope) (bool, error
 	return true, nil
 }
 
-// cleanUpTime is how long one look at what a guest keeps of a drain that is over may take, with every request in it.
+// cleanUpTime is the timeout of one cleanup of a guest after its drain, with all its requests.
 const cleanUpTime = 30 * time.Second
 
-// end finishes a drain whose time is over through the management cluster, which no guest can refuse: it stops Karpenter, so that nothing is
-// launched any more, writes down what is left, and deletes the Machines. What is in the guest is removed as far as that lets it be, once,
-// and written down where it doesn't.
+// end ends a drain after its deadline through the management cluster, which no guest can block: it stops Karpenter,
+// so that nothing more is launched, records what is left, and deletes the Machines. It tries once to remove what is
+// in the guest, and records what the guest refuses.
 func (t *Teardown) end(ctx context.Context, s *scope.Scope, m *memory) (scope.Result, error) {
-	why := fmt.Sprintf("Karpenter didn't remove its nodes within %s, and %s more by force", t.drainOf(s).timeout, patience(t.drainOf(s).timeout))
+	why := fmt.Sprintf("Karpenter didn't remove its nodes within %s, and %s more by force", t.drainOf(s).timeout, gracePeriod(t.drainOf(s).timeout))
 	switch {
 	case s.Guest != nil:
 	case s.HostedCluster.DeletionTimestamp.IsZero():
@@ -122,7 +124,7 @@ func (t *Teardown) end(ctx context.Context, s *scope.Scope, m *memory) (scope.Re
 	default:
 		why = unreachable(s, fmt.Sprintf("the deletion waited for it for %s", t.drainOf(s).timeout))
 	}
-	// In this order, so that no Machine appears behind the list's back.
+	// Stop Karpenter first, so that no Machine is created after the list.
 	stopping, err := t.stopKarpenter(ctx, s)
 	if err != nil {
 		return stopping, err
@@ -151,7 +153,8 @@ func (t *Teardown) end(ctx context.Context, s *scope.Scope, m *memory) (scope.Re
 	return t.removeComponent(ctx, s)
 }
 
-// cleanUp removes what is in the guest as far as the guest lets it, and writes down the rest. Its errors are those of the management cluster.
+// cleanUp removes what is in the guest as far as the guest allows, and records the rest. Its errors are the
+// management cluster's.
 func (t *Teardown) cleanUp(ctx context.Context, s *scope.Scope, why string) error {
 	bounded, cancel := context.WithTimeout(ctx, cleanUpTime)
 	defer cancel()
@@ -171,7 +174,7 @@ func (t *Teardown) cleanUp(ctx context.Context, s *scope.Scope, why string) erro
 		left.note("NodeClaim "+claims[i].Name, release(bounded, s.Guest, &claims[i]))
 		left.note("Node "+oneLine(claims[i].Status.NodeName), releaseNode(bounded, s.Guest, claims[i].Status.NodeName))
 	}
-	// What is asked for now was asked for by name before: an object that stays is named by the error.
+	// These objects were deleted by name before; the error names an object that stays.
 	deleted := !s.HostedCluster.DeletionTimestamp.IsZero()
 	goes, err := createdDefinition(bounded, s)
 	left.note("CustomResourceDefinition "+s.Profile.NodeClass.Definition(), err)
@@ -190,7 +193,7 @@ func (t *Teardown) cleanUp(ctx context.Context, s *scope.Scope, why string) erro
 	return t.record(ctx, s, why, findings{guest: left.lines})
 }
 
-// leftovers are what stays in a guest.
+// leftovers is what stays in a guest.
 type leftovers struct {
 	ctx   context.Context //nolint:containedctx // it is the bound of one look
 	guest *scope.Guest
@@ -198,10 +201,10 @@ type leftovers struct {
 	hung  bool
 }
 
-// over is true when there is no use in asking for more.
+// over reports whether further requests are pointless.
 func (l *leftovers) over() bool { return l.hung || l.ctx.Err() != nil }
 
-// note keeps why something stays. When the guest has stopped answering, everything behind that fails for the same reason.
+// note records why something stays. Once the guest stops answering, all later requests fail for that reason.
 func (l *leftovers) note(what string, err error) {
 	if err == nil || l.hung {
 		return
@@ -215,7 +218,7 @@ func (l *leftovers) note(what string, err error) {
 	}
 }
 
-// flatten returns the errors that were joined.
+// flatten returns the joined errors.
 func flatten(err error) []error {
 	switch err := err.(type) { //nolint:errorlint // what they are in is looked for level by level
 	case *refusedError:
@@ -230,7 +233,7 @@ func flatten(err error) []error {
 	return []error{err}
 }
 
-// releaseNode does the same to the node of a NodeClaim.
+// releaseNode does the same to a NodeClaim's node.
 func releaseNode(ctx context.Context, guest *scope.Guest, name string) error {
 	if len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return nil // no node has that name
@@ -245,8 +248,8 @@ func releaseNode(ctx context.Context, guest *scope.Guest, name string) error {
 	return release(ctx, guest, node)
 }
 
-// release deletes an object in the guest and removes Karpenter's finalizer from it, which it tries even where the former is refused. Its
-// Machine is deleted already.
+// release deletes an object in the guest and removes Karpenter's finalizer from it, even if the delete is refused.
+// Its Machine is already deleted.
 func release(ctx context.Context, guest *scope.Guest, object client.Object) error {
 	var errs []error
 	if object.GetDeletionTimestamp().IsZero() {
@@ -275,12 +278,12 @@ func release(ctx context.Context, guest *scope.Guest, object client.Object) erro
 	return errors.Join(errs...)
 }
 
-// findings are what the record of a drain is given, a line for each object.
+// findings are the lines of a drain's record, one per object.
 type findings struct{ machines, claims, guest []string }
 
-// record writes the ConfigMap, before anything is given up, or adds to what it holds of the same drain. It belongs to nobody, so that it outlives
-// the HostedCluster; it lies beside the Machines that it is about. An event goes with what is written first of Machines and NodeClaims, and with
-// what the guest keeps.
+// record writes the ConfigMap before anything is abandoned, or adds to the record of the same drain. It has no owner,
+// so that it outlives the HostedCluster, and is in the namespace of the Machines. The first record of Machines and
+// NodeClaims publishes an event, and so does the first of what the guest keeps.
 func (t *Teardown) record(ctx context.Context, s *scope.Scope, why string, found findings) error {
 	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.AbandonedConfigMap}
 	started := t.begun(s).UTC().Format(time.RFC3339)
@@ -320,7 +323,8 @@ func (t *Teardown) record(ctx context.Context, s *scope.Scope, why string, found
 	if known && maps.Equal(record.Data, existing.Data) {
 		return nil
 	}
-	// A namespace that is being deleted takes no record, and the Machines with it: Cluster API sees to them as to any that are deleted.
+	// A namespace that is being deleted rejects the record. It deletes the Machines too, which Cluster API handles as
+	// usual.
 	if err := t.Apply.Objects(ctx, t.Management, nil, record); err != nil && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return err
 	}
@@ -331,7 +335,7 @@ func (t *Teardown) record(ctx context.Context, s *scope.Scope, why string, found
 	switch n := len(found.machines); {
 	case known || n == 0 && len(found.guest) > 0 && s.Profile.Unattended == nil:
 	case s.Profile.Unattended != nil:
-		tell("machines may be left that nobody removes")
+		tell("machines may be left that no controller removes")
 	default:
 		tell(fmt.Sprintf("%d %s deleted without a drain", n, english.PluralWord(n, "Machine is", "Machines are")))
 	}
@@ -344,13 +348,13 @@ func (t *Teardown) record(ctx context.Context, s *scope.Scope, why string, found
 	return nil
 }
 
-// maxNote is the API's limit for an event's note, in bytes.
+// maxNote is the API's limit of an event's note, in bytes.
 const maxNote = 1024
 
-// maxRecorded bounds each list of the record, in bytes: an API server takes no ConfigMap of more than a megabyte.
+// maxRecorded limits each list of the record, in bytes: a ConfigMap is limited to a megabyte.
 const maxRecorded = 250 << 10
 
-// union adds lines to those that a record has, as far as there is room.
+// union adds lines to a record's, up to the limit.
 func union(text string, lines []string) string {
 	const cut = "... and more\n"
 	if strings.HasSuffix(text, cut) {
@@ -373,7 +377,7 @@ func union(text string, lines []string) string {
 	return b.String()
 }
 
-// describeMachines is one line for each Machine: its name, its NodeClaim, its provider ID.
+// describeMachines returns a line per Machine: its name, its NodeClaim, its provider ID.
 func describeMachines(machines []clusterv1.Machine) []string {
 	lines := make([]string, 0, len(machines))
 	for i := range machines {
@@ -395,7 +399,8 @@ func describeClaims(claims []karpv1.NodeClaim) []string {
 	return lines
 }
 
-// oneLine leaves a name as it is, and escapes and bounds what isn't one: a guest's status holds what its admin likes.
+// oneLine returns a name unchanged, and escapes and truncates anything else: the guest's admin controls a guest's
+// status.
 func oneLine(text string) string {
 	text = text[:min(len(text), 2*maxQuote)]
 	if escaped := strconv.Quote(text); escaped != `"`+text+`"` {

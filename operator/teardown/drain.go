@@ -30,10 +30,10 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// drain deletes the NodeClaims and waits until Karpenter has seen them off.
+// drain deletes the NodeClaims and waits until Karpenter has removed them.
 func (t *Teardown) drain(ctx context.Context, s *scope.Scope, m *memory, claims []karpv1.NodeClaim, d drain, r *refusals) (scope.Result, error) {
 	now := t.Clock.Now()
-	result := scope.Result{Wait: true, RequeueAfter: d.within(now, m.looked.Add(lookEvery).Sub(now))}
+	result := scope.Result{Wait: true, RequeueAfter: d.within(now, m.looked.Add(relistInterval).Sub(now))}
 	if !s.Guest.Complete {
 		result.RequeueAfter = min(result.RequeueAfter, unwatched)
 	}
@@ -68,8 +68,8 @@ func (t *Teardown) drain(ctx context.Context, s *scope.Scope, m *memory, claims 
 	return result, nil
 }
 
-// write does something to each NodeClaim that needs it, as far as that goes at once, beginning behind where it ended the last time. What the
-// guest refuses doesn't keep it from the others.
+// write calls do for each NodeClaim that needs it, starting after the last one of the previous call. It continues
+// after a NodeClaim that the guest refuses.
 func (t *Teardown) write(m *memory, claims []karpv1.NodeClaim, r *refusals, do func(*karpv1.NodeClaim) error) error {
 	for n := range min(len(claims), writesAtOnce) {
 		if r.hung {
@@ -85,7 +85,7 @@ func (t *Teardown) write(m *memory, claims []karpv1.NodeClaim, r *refusals, do f
 	return nil
 }
 
-// request deletes a NodeClaim, and lets Karpenter terminate the pods that its drain waits for once it is to be forced.
+// request deletes a NodeClaim. In a forced drain it also lets Karpenter terminate the pods that block it.
 func (t *Teardown) request(ctx context.Context, s *scope.Scope, claim *karpv1.NodeClaim, d drain) error {
 	if claim.DeletionTimestamp.IsZero() {
 		if err := s.Guest.Live.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
@@ -105,7 +105,7 @@ func (t *Teardown) request(ctx context.Context, s *scope.Scope, claim *karpv1.No
 	return nil
 }
 
-// outlook says what comes of what isn't drained.
+// outlook says what happens to nodes that aren't drained.
 func (t *Teardown) outlook(d drain) string {
 	switch deadline := t.clockTime(d.deadline); {
 	case d.phase == stopped:
@@ -119,7 +119,7 @@ func (t *Teardown) outlook(d drain) string {
 	}
 }
 
-// reason is what AutoNodeEnabled says; empty for the usual.
+// reason is AutoNodeEnabled's reason; empty for the default.
 func (d drain) reason() string {
 	if d.phase == stopped {
 		return v1beta1.AutoNodeDrainStoppedReason
@@ -134,7 +134,8 @@ func componentConditions(s *scope.Scope) []metav1.Condition {
 	return s.Component.Status.Conditions
 }
 
-// markDraining keeps Karpenter from launching nodes for the pods that it evicts: the provider makes such a node class not ready.
+// markDraining keeps Karpenter from launching nodes for evicted pods: the provider makes a marked node class not
+// ready.
 func markDraining(ctx context.Context, s *scope.Scope, read lister) error {
 	annotation := s.Profile.NodeClass.DrainingAnnotation
 	classes, err := nodeClasses(ctx, s, read)
@@ -172,7 +173,8 @@ func markDraining(ctx context.Context, s *scope.Scope, read lister) error {
 	return refusal(errors.Join(errs...))
 }
 
-// nodeClaims returns those of the provider, oldest first; another Karpenter's, which the guest's admin may run, aren't ours to delete.
+// nodeClaims returns the provider's NodeClaims, oldest first. Those of another Karpenter, which the guest's admin may
+// run, are left alone.
 func nodeClaims(ctx context.Context, s *scope.Scope, read lister) ([]karpv1.NodeClaim, error) {
 	claims := &karpv1.NodeClaimList{}
 	if err := read(ctx, guestcluster.NodeClaimDefinition, claims); err != nil {
@@ -207,10 +209,10 @@ func nodeClasses(ctx context.Context, s *scope.Scope, read lister) ([]client.Obj
 	return objects, err
 }
 
-// lister reads all objects of a kind, which it is told the definition of.
+// lister lists all objects of a kind, given its CRD.
 type lister func(ctx context.Context, definition string, into client.ObjectList) error
 
-// cached reads what the guest's watches told. They have to have been started.
+// cached lists from the guest's watches, which must have started.
 func cached(guest *scope.Guest) lister {
 	return func(ctx context.Context, definition string, into client.ObjectList) error {
 		if err := guest.Cached.List(ctx, into); err != nil {
@@ -220,8 +222,9 @@ func cached(guest *scope.Guest) lister {
 	}
 }
 
-// live asks the guest's API server. It finds nothing where the guest has no definition of the kind. That has to be said by an API server
-// about the definition: a list that isn't found may come from anything that answers in a control plane's stead while that is down.
+// live lists from the guest's API server. It returns nothing if the guest lacks the kind's CRD. The API server has to
+// say so about the CRD itself: a 404 of a list may come from anything that answers in place of a control plane that
+// is down.
 func live(guest *scope.Guest) lister {
 	return func(ctx context.Context, definition string, into client.ObjectList) error {
 		crd, err := readDefinition(ctx, guest, definition)
@@ -235,7 +238,7 @@ func live(guest *scope.Guest) lister {
 	}
 }
 
-// readDefinition returns the metadata of a definition; nil where an API server says that there is none.
+// readDefinition returns the metadata of a CRD; nil if an API server reports that it doesn't exist.
 func readDefinition(ctx context.Context, guest *scope.Guest, name string) (*metav1.PartialObjectMetadata, error) {
 	definition := &metav1.PartialObjectMetadata{}
 	definition.SetGroupVersionKind(definitionKind)
@@ -249,16 +252,16 @@ func readDefinition(ctx context.Context, guest *scope.Guest, name string) (*meta
 	return definition, nil
 }
 
-// mayTerminate is true where Karpenter may terminate the pods of a NodeClaim's node.
+// mayTerminate reports whether Karpenter may terminate the pods of a NodeClaim's node.
 func mayTerminate(claim *karpv1.NodeClaim, now time.Time) bool {
 	at, err := time.Parse(time.RFC3339, claim.Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey])
 	return err == nil && !at.After(now)
 }
 
-// holder is what the node of a NodeClaim waits for; neither is set where that isn't known.
+// holder is what a NodeClaim's node waits for; empty if unknown.
 type holder struct{ claim, why string }
 
-// findHolder says what the oldest nodes wait for, as far as pods tell.
+// findHolder returns what the oldest nodes wait for, as far as their pods show it.
 func findHolder(ctx context.Context, guest *scope.Guest, claims []karpv1.NodeClaim) (holder, error) {
 	const examined = 3 // nodes; each is a request
 	budgets := &policyv1.PodDisruptionBudgetList{}
@@ -282,7 +285,7 @@ func findHolder(ctx context.Context, guest *scope.Guest, claims []karpv1.NodeCla
 	return holder{}, nil
 }
 
-// holding names what keeps a node's pods from being evicted.
+// holding returns what blocks the eviction of a node's pods.
 func holding(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget) string {
 	for i := range pods {
 		pod := &pods[i]
@@ -306,7 +309,7 @@ func holding(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget) string {
 	return ""
 }
 
-// stays is true for pods that Karpenter leaves on a node that it drains.
+// stays reports whether Karpenter leaves a pod on a node that it drains.
 func stays(pod *corev1.Pod) bool {
 	for _, owner := range pod.OwnerReferences {
 		if owner.Kind == "Node" {

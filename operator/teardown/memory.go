@@ -16,35 +16,38 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// memory is what this operator has seen of one drain. It isn't persisted on purpose: a new leader finds out by itself.
+// memory is what this operator has observed of one drain. It isn't persisted on purpose: a new leader observes it
+// again.
 type memory struct {
-	// began tells one drain from the next.
+	// began identifies the drain.
 	began time.Time
-	// largest is how many nodes there were to drain, for the message.
+	// largest is the initial number of nodes to drain, for the message.
 	largest int
 	// unreachable is since when the guest hasn't been connected; zero while it is.
 	unreachable time.Time
-	// withheld is since when Karpenter hasn't had the right to launch nodes, and generation the HostedCluster's then. Turning AutoNode
-	// on gives the right back, which changes the generation, whether or not anybody got to write down that the drain was over.
+	// withheld is since when Karpenter has lacked the permission to launch nodes, and generation the HostedCluster's
+	// generation then. Turning AutoNode on restores the permission and changes the generation, whether or not the end
+	// of the drain was recorded.
 	withheld   time.Time
 	generation int64
-	// refused says what the guest refused last. It isn't asked again before rested, as long as the drain is in that phase.
+	// refused is the guest's last refusal. The guest gets no request before retryAt, unless the drain's phase
+	// changes.
 	refused string
-	rested  time.Time
+	retryAt time.Time
 	phase   phase
-	// next is the NodeClaim to begin with, so that some which the guest keeps don't hold the others.
+	// next is the NodeClaim to start with, so that those that the guest keeps don't block the others.
 	next int
-	// told says that this operator has told that pods are terminated, and cleaned that the guest was cleaned up as far as it let us.
+	// told: an event about terminated pods was published. cleaned: the guest was cleaned up as far as it allows.
 	told, cleaned bool
-	// machinesWithheld says that Karpenter can't create Machines any more, as of that generation of the HostedCluster.
+	// machinesWithheld: Karpenter can't create Machines any more, as of that generation of the HostedCluster.
 	machinesWithheld bool
 	roleGeneration   int64
-	// looked is when the API servers were asked for everything last, and held is what was found then to hold the drain.
+	// looked is the time of the last list from the API servers, and held is what blocked the drain then.
 	looked time.Time
 	held   holder
 }
 
-// memoryOf returns what is remembered of the drain that is under way, for the caller to change: a HostedCluster is reconciled by one
+// memoryOf returns the memory of the current drain. The caller may modify it: a HostedCluster is reconciled by one
 // worker at a time.
 func (t *Teardown) memoryOf(s *scope.Scope) *memory {
 	began := t.begun(s)
@@ -58,7 +61,7 @@ func (t *Teardown) memoryOf(s *scope.Scope) *memory {
 	return m
 }
 
-// progress says how many nodes are left, of how many since this operator began to look.
+// progress reports how many nodes are left, of how many when this operator started.
 func (m *memory) progress(left int) string {
 	m.largest = max(m.largest, left)
 	if m.largest == left {
@@ -67,17 +70,17 @@ func (m *memory) progress(left int) string {
 	return fmt.Sprintf("%d of %d nodes %s left to drain", left, m.largest, english.PluralWord(left, "is", "are"))
 }
 
-// look finds out what holds the drain.
+// look finds out what blocks the drain.
 func (m *memory) look(ctx context.Context, guest *scope.Guest, claims []karpv1.NodeClaim, now time.Time) {
 	held, err := findHolder(ctx, guest, claims)
 	if err != nil {
-		// What holds a drain is worth a message, not a failure.
-		log.FromContext(ctx).Error(err, "Couldn't find out what holds the drain")
+		// Log only: an unknown holder must not fail the drain.
+		log.FromContext(ctx).Error(err, "Finding out what holds the drain")
 	}
 	m.looked, m.held = now, held
 }
 
-// holds says what held the drain at the last look, as long as that NodeClaim is left.
+// holds returns what blocked the drain at the last check, if that NodeClaim still exists.
 func (m *memory) holds(claims []karpv1.NodeClaim) string {
 	if !slices.ContainsFunc(claims, func(claim karpv1.NodeClaim) bool { return claim.Name == m.held.claim }) {
 		return ""

@@ -11,13 +11,13 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// refusedError is one of a guest that answers: what was asked before it was answered, even if this wasn't.
+// refusedError is an error of a guest that answers: earlier requests were answered, even if this one wasn't.
 type refusedError struct{ err error }
 
 func (e *refusedError) Error() string { return e.err.Error() }
 func (e *refusedError) Unwrap() error { return e.err }
 
-// refusal marks an error of a request that comes after others were answered; nil stays nil.
+// refusal marks an error of a request after answered ones; nil stays nil.
 func refusal(err error) error {
 	if err == nil {
 		return nil
@@ -25,17 +25,18 @@ func refusal(err error) error {
 	return &refusedError{err}
 }
 
-// refusals are what a guest refused in one reconciliation. They are no errors of the reconciliation, which would be tried again after a time
-// that grows: the deadline has to be kept, and it is what ends a drain that a guest refuses.
+// refusals are what a guest refused in one reconciliation. They aren't errors of the reconciliation, which would be
+// retried with growing back-off: the deadline has to be met, and it is what ends a drain that a guest refuses.
 type refusals struct {
 	guest *scope.Guest
-	// all are in the guest's words.
+	// all are the guest's errors.
 	all []error
-	// hung says that something wasn't answered. What is asked after that fails at once.
+	// hung: a request got no answer. Later ones fail at once.
 	hung bool
 }
 
-// take keeps an error that the guest answered with, or that came after an answer. It returns any other: the guest doesn't answer at all.
+// take records an error that the guest answered with, or that followed an answer. It returns any other error: the
+// guest doesn't answer.
 func (r *refusals) take(err error) error {
 	if err == nil {
 		return nil
@@ -62,10 +63,10 @@ func (r *refusals) String() string {
 	return text
 }
 
-// maxQuote bounds what is repeated of a guest's words, in bytes before they are escaped.
+// maxQuote limits a quote of the guest's errors, in bytes before escaping.
 const maxQuote = 200
 
-// quoted repeats an error that holds what a guest says, escaped and bounded.
+// quoted quotes a guest's error, escaped and truncated.
 func quoted(err error) string {
 	text := err.Error()
 	if len(text) > maxQuote {
@@ -74,14 +75,14 @@ func quoted(err error) string {
 	return strconv.Quote(text)
 }
 
-// refuse waits, saying what the guest refuses and what comes of it. The guest is left alone for a while.
+// refuse backs off, and reports what the guest refuses and what happens next.
 func (t *Teardown) refuse(s *scope.Scope, m *memory, d drain, r *refusals, state string) scope.Result {
-	now, rest := t.Clock.Now(), unwatched
+	now, backoff := t.Clock.Now(), unwatched
 	if r.hung {
-		rest = lookEvery // it holds a worker each time
-		s.Guest = nil    // nor would it answer the steps behind this one
+		backoff = relistInterval // it holds a worker each time
+		s.Guest = nil            // nor would it answer the steps behind this one
 	}
-	m.rested, m.phase = now.Add(rest), d.phase
+	m.retryAt, m.phase = now.Add(backoff), d.phase
 	m.refused = fmt.Sprintf("%s; the guest refuses what removes them: %s; %s", state, r, t.outlook(d))
-	return scope.Result{Wait: true, Message: m.refused, Reason: d.reason(), RequeueAfter: d.within(now, rest)}
+	return scope.Result{Wait: true, Message: m.refused, Reason: d.reason(), RequeueAfter: d.within(now, backoff)}
 }

@@ -93,9 +93,9 @@ func (t *Teardown) remove(ctx context.Context, s *scope.Scope, m *memory, d drai
 	return result, nil
 }
 
-// again is when to look whether something in the guest has gone, of which a watch tells.
+// again is the interval between checks whether a watched object in the guest is gone.
 func (t *Teardown) again(s *scope.Scope, d drain) time.Duration {
-	wait := lookEvery
+	wait := relistInterval
 	if !s.Guest.Complete {
 		wait = unwatched
 	}
@@ -213,9 +213,9 @@ func (t *Teardown) stopKarpenter(ctx context.Context, s *scope.Scope) (scope.Res
 	return scope.Result{}, nil
 }
 
-// removeComponent stops Karpenter, then deletes the ControlPlaneComponent, with which everything else in the control-plane
-// namespace is garbage collected. Karpenter stops first because it releases its Lease as it ends, for which it needs its Role, and
-// because a replica that outlives the Lease would make it anew. The ControlPlaneComponent's deletion wakes the reconciler.
+// removeComponent stops Karpenter, then deletes the ControlPlaneComponent, which garbage-collects everything else in
+// the control-plane namespace. Karpenter stops first: it needs its Role to release its Lease, and a replica that
+// outlives the Lease would create it again. The ControlPlaneComponent's deletion triggers a reconcile.
 func (t *Teardown) removeComponent(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	stopping, err := t.stopKarpenter(ctx, s)
 	if err != nil || stopping.Wait {

@@ -24,12 +24,13 @@ import (
 const (
 	// DefaultDrainTimeout is how long nodes may drain before pods are terminated.
 	DefaultDrainTimeout = 30 * time.Minute
-	// maxPatience is how long Karpenter gets to finish once pods may be terminated by force, and how long a guest must have been
-	// unreachable to be given up. A shorter drain timeout shortens it.
-	maxPatience = 5 * time.Minute
-	// lookEvery is how often everything is asked of the API servers while nothing happens. Watches tell of the NodeClaims, node classes and
-	// Machines that go; nothing tells which pods hold a node, and a watch may have missed something.
-	lookEvery = 30 * time.Second
+	// maxGracePeriod is how long Karpenter gets to finish once pods may be terminated by force, and how long a guest
+	// must have been unreachable before it is abandoned. A shorter drain timeout shortens it.
+	maxGracePeriod = 5 * time.Minute
+	// relistInterval is the interval between lists from the API servers while nothing changes. Watches cover
+	// NodeClaims, node classes and Machines. No watch shows which pods block a node, and a watch may have missed
+	// something.
+	relistInterval = 30 * time.Second
 	// writesAtOnce bounds how many NodeClaims are written in one go: who makes them faster doesn't hold the drain.
 	writesAtOnce = 200
 	// unwatched is for what no watch can be relied on for: a guest whose watches have not been started, or are going.
@@ -46,7 +47,7 @@ type Config struct {
 	// Operand are the steps without which Karpenter couldn't drain: one keeps its token valid, which a long drain needs too, and one
 	// lets it run again after a pause. None where tests have no Karpenter.
 	Operand []scope.Step
-	// Clock tells the time; nil is the real one.
+	// Clock defaults to the real one.
 	Clock clock.PassiveClock
 	// DrainTimeout is how long nodes of a HostedCluster may drain that doesn't say it itself; zero is DefaultDrainTimeout.
 	DrainTimeout time.Duration
@@ -75,7 +76,7 @@ func New(config Config) *Teardown {
 // Name implements scope.Step.
 func (*Teardown) Name() string { return "teardown" }
 
-// Reconcile takes down what there is, as far as it can be done now. It doesn't wait any more when nothing is left.
+// Reconcile removes what can be removed now. It stops waiting once nothing is left.
 func (t *Teardown) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	m, run := t.memoryOf(s), t.withGuest
 	switch {
@@ -94,15 +95,15 @@ func (t *Teardown) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	return result, err
 }
 
-// withGuest drains, then removes. Between two looks at what the API servers say, the watches tell how far the drain is: but that
-// something is over is never concluded from them.
+// withGuest drains, then removes. Between lists from the API servers, the watches show the drain's progress, but
+// never its end.
 func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, m *memory) (scope.Result, error) {
 	now := t.Clock.Now()
-	if d := t.drainOf(s); now.Before(m.rested) && d.phase == m.phase {
-		return scope.Result{Wait: true, Message: m.refused, Reason: d.reason(), RequeueAfter: d.within(now, m.rested.Sub(now))}, nil
+	if d := t.drainOf(s); now.Before(m.retryAt) && d.phase == m.phase {
+		return scope.Result{Wait: true, Message: m.refused, Reason: d.reason(), RequeueAfter: d.within(now, m.retryAt.Sub(now))}, nil
 	}
 	r := &refusals{guest: s.Guest}
-	if s.Guest.Complete && t.Clock.Since(m.looked) < lookEvery {
+	if s.Guest.Complete && t.Clock.Since(m.looked) < relistInterval {
 		watched := cached(s.Guest)
 		if _, err := t.stopLaunching(ctx, s, m, watched, r); err != nil {
 			return scope.Result{}, err
@@ -114,7 +115,7 @@ func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, m *memory) (sc
 		if err != nil {
 			return scope.Result{}, err
 		}
-		if d := t.drainOf(s); len(claims) > 0 && (d.phase == patient || d.phase == stopped) {
+		if d := t.drainOf(s); len(claims) > 0 && (d.phase == graceful || d.phase == stopped) {
 			return t.drain(ctx, s, m, claims, d, r)
 		}
 	}
@@ -143,7 +144,7 @@ func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, m *memory) (sc
 	case err != nil:
 		return scope.Result{}, err
 	case len(machines) > 0:
-		return t.reap(ctx, machines, d)
+		return t.collectMachines(ctx, machines, d)
 	case len(r.all) > 0:
 		return t.refuse(s, m, d, r, "no node is left"), nil
 	case !quiet:
@@ -156,10 +157,10 @@ func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, m *memory) (sc
 type phase int
 
 const (
-	patient phase = iota // PodDisruptionBudgets hold
-	stopped              // they still do, and a person has to act
-	forced               // pods are terminated
-	over                 // what is left is given up
+	graceful phase = iota // PodDisruptionBudgets hold
+	stopped               // they still do, and a person has to act
+	forced                // pods are terminated
+	over                  // what is left is given up
 )
 
 // drain is where a drain stands.
@@ -188,8 +189,8 @@ func (t *Teardown) begun(s *scope.Scope) time.Time {
 	return status.AutoNode.DrainStartedTime.Time
 }
 
-// drainOf says where a drain stands by what was written down of it, which no guest changes. It counts from the drain's beginning, or from
-// when the guest first answered if that came later, so that nobody's absence is taken from the nodes' time to drain.
+// drainOf returns a drain's state from its record, which no guest can change. It counts from the drain's start, or
+// from the guest's first answer if that is later, so that an outage doesn't shorten the nodes' time to drain.
 func (t *Teardown) drainOf(s *scope.Scope) drain {
 	now, started := t.Clock.Now(), t.begun(s)
 	status := s.HostedCluster.Status.AutoNode
@@ -198,12 +199,12 @@ func (t *Teardown) drainOf(s *scope.Scope) drain {
 	}
 	d := drain{timeout: s.HostedCluster.Spec.NodeDrain.TimeoutOr(t.DrainTimeout), stops: s.HostedCluster.Spec.NodeDrain.Stops()}
 	d.deadline = started.Add(d.timeout)
-	// Nothing is given up that wasn't forced first: the deadline may have been moved, or have passed while nobody looked.
+	// Force before abandoning: the deadline may have been moved, or have passed while no operator ran.
 	forcedAt := later(d.deadline, now)
 	if at := status.DrainForcedTime; at != nil {
 		forcedAt = later(d.deadline, at.Time)
 	}
-	d.givenUp = forcedAt.Add(patience(d.timeout))
+	d.givenUp = forcedAt.Add(gracePeriod(d.timeout))
 	switch {
 	case now.Before(d.deadline):
 	case d.stops:
@@ -231,10 +232,10 @@ func (t *Teardown) answered(s *scope.Scope) drain {
 	return d
 }
 
-// within returns how long to wait for what a watch tells: until the phase ends, or for that long.
+// within returns how long to wait for a watch: until the phase ends, or for that long.
 func (d drain) within(now time.Time, wait time.Duration) time.Duration {
 	switch d.phase {
-	case patient:
+	case graceful:
 		return min(wait, d.deadline.Sub(now))
 	case forced:
 		return min(wait, d.givenUp.Sub(now))
@@ -243,10 +244,10 @@ func (d drain) within(now time.Time, wait time.Duration) time.Duration {
 	}
 }
 
-// patience is how long to wait for what takes but a moment where it works.
-func patience(timeout time.Duration) time.Duration { return min(timeout, maxPatience) }
+// gracePeriod is how long to wait for something that takes a moment if it works.
+func gracePeriod(timeout time.Duration) time.Duration { return min(timeout, maxGracePeriod) }
 
-// withoutGuest decides what to do about a guest that isn't connected, which by itself says little: the operator may just have started.
+// withoutGuest handles a guest that isn't connected, which alone means little: the operator may just have started.
 func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, m *memory) (scope.Result, error) {
 	machines, err := t.machines(ctx, s)
 	if err != nil {
@@ -275,21 +276,21 @@ func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, m *memory) 
 		held = "its nodes"
 	}
 	if s.HostedCluster.DeletionTimestamp.IsZero() {
-		return scope.Result{Wait: true, Message: unreachable(s, held+" to be drained once it answers"), RequeueAfter: lookEvery}, nil
+		return scope.Result{Wait: true, Message: unreachable(s, held+" to be drained once it answers"), RequeueAfter: relistInterval}, nil
 	}
 	// Both have to be over: the time to drain, and a time of this operator's own without a single answer.
-	givenUp := later(d.deadline, m.unreachable.Add(patience(d.timeout)))
+	givenUp := later(d.deadline, m.unreachable.Add(gracePeriod(d.timeout)))
 	left := givenUp.Sub(now)
 	switch {
 	case left > 0 && d.stops:
 		message := fmt.Sprintf("%s stay until it answers, because spec.nodeDrain.onTimeout is Stop", held)
-		return scope.Result{Wait: true, Message: unreachable(s, message), RequeueAfter: min(left, lookEvery)}, nil
+		return scope.Result{Wait: true, Message: unreachable(s, message), RequeueAfter: min(left, relistInterval)}, nil
 	case left > 0:
 		message := fmt.Sprintf("given up at %s, with %s", t.clockTime(givenUp), held)
-		return scope.Result{Wait: true, Message: unreachable(s, message), RequeueAfter: min(left, lookEvery)}, nil
+		return scope.Result{Wait: true, Message: unreachable(s, message), RequeueAfter: min(left, relistInterval)}, nil
 	case d.stops:
 		message := fmt.Sprintf("%s stay because spec.nodeDrain.onTimeout is Stop: restore the guest, or set onTimeout to Force, which deletes them without a drain", held)
-		return scope.Result{Wait: true, Reason: v1beta1.AutoNodeDrainStoppedReason, Message: unreachable(s, message), RequeueAfter: lookEvery}, nil
+		return scope.Result{Wait: true, Reason: v1beta1.AutoNodeDrainStoppedReason, Message: unreachable(s, message), RequeueAfter: relistInterval}, nil
 	}
 	return t.end(ctx, s, m)
 }

@@ -226,7 +226,7 @@ func TestUnattended(t *testing.T) {
 		record := expectRecord(ctx, g, f)
 		g.Expect(record.Data).To(HaveKeyWithValue("nodeClaims", "a node= providerID=aws:///eu-central-1a/i-a\n"))
 		g.Expect(record.Data).To(HaveKeyWithValue("unattended", ContainSubstring("kubernetes.io/cluster/aws-stuck=owned")))
-		g.Expect(f.event()).To(And(ContainSubstring(v1beta1.AbandonedReason), ContainSubstring("machines may be left that nobody removes")))
+		g.Expect(f.event()).To(And(ContainSubstring(v1beta1.AbandonedReason), ContainSubstring("machines may be left that no controller removes")))
 	})
 
 	t.Run("When the Cluster went away before its nodes, it should say that they may be left, unless there were none", func(t *testing.T) {

@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	// pulls is how many payloads are pulled at a time. It bounds the memory that they take until they were read.
+	// pulls is the concurrency limit of pulls. It limits the memory that they take.
 	pulls = 8
-	// pullsFrom is how many of them may be from the same registries: one that hangs holds each for a minute.
+	// pullsFrom is the limit for the same registries: an unresponsive one holds each pull for a minute.
 	pullsFrom = 3
-	// retries is how many of them may be from registries that couldn't be reached the last time, and one at most from each of those.
+	// retries is the limit for registries that were unreachable the last time, with one pull at most from each.
 	retries = 4
 )
 
-// slots says which pulls may begin. Tenants choose the registries, and one that hangs, or several, must leave room for the pulls from all
-// others. Where registries are mirrors of each other, it is their list that hangs or doesn't: see payload.Registries.
-type slots struct {
+// limiter limits concurrent pulls. Tenants choose the registries, and unresponsive ones must leave room for all other
+// pulls. For mirrors the limit applies to their list: see payload.Registries.
+type limiter struct {
 	mu sync.Mutex
-	// running counts those that run, by the registries; retrying those of them that were let in as retries.
+	// running counts the pulls in progress by registries, and retrying those of them admitted as retries.
 	running         map[string]int
 	taken, retrying int
-	// unreachable are the registries that couldn't be reached the last time.
+	// unreachable are the registries that were unreachable the last time.
 	unreachable *lru.Cache
 	waiting     []*waiter // in the order in which they came
 }
@@ -36,12 +36,13 @@ type waiter struct {
 	begin chan struct{}
 }
 
-func newSlots() *slots {
-	return &slots{running: map[string]int{}, unreachable: lru.New(failures)}
+func newLimiter() *limiter {
+	return &limiter{running: map[string]int{}, unreachable: lru.New(failures)}
 }
 
-// acquire waits until a pull from these registries may begin. Its end is to be told, and whether they couldn't be reached.
-func (s *slots) acquire(from string) (release func(unreachable bool)) {
+// acquire waits until a pull from these registries may start. Call release at its end, with whether they were
+// unreachable.
+func (s *limiter) acquire(from string) (release func(unreachable bool)) {
 	w := &waiter{from: from, begin: make(chan struct{})}
 	s.mu.Lock()
 	s.waiting = append(s.waiting, w)
@@ -51,7 +52,7 @@ func (s *slots) acquire(from string) (release func(unreachable bool)) {
 	return func(unreachable bool) { s.release(w, unreachable) }
 }
 
-func (s *slots) release(w *waiter, unreachable bool) {
+func (s *limiter) release(w *waiter, unreachable bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken--
@@ -69,8 +70,8 @@ func (s *slots) release(w *waiter, unreachable bool) {
 	s.admit()
 }
 
-// admit lets everybody begin who may.
-func (s *slots) admit() {
+// admit starts every pull within the limits.
+func (s *limiter) admit() {
 	s.waiting = slices.DeleteFunc(s.waiting, func(w *waiter) bool {
 		_, retry := s.unreachable.Get(w.from)
 		switch {

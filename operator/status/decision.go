@@ -17,16 +17,17 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// verdict is what NodesUpToDate says.
-type verdict struct {
+// decision is the content of NodesUpToDate.
+type decision struct {
 	outdated int32
 	status   metav1.ConditionStatus
 	reason   string
 	message  string
 }
 
-// judge compares what the nodes run with what they should. Versions are plain; server may be empty, which is unknown.
-func judge(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk clock.Clock) verdict {
+// decide compares the nodes' versions with the desired ones. Versions are plain; server may be empty, which is
+// unknown.
+func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk clock.Clock) decision {
 	wanted := i.wanted(desired)
 	outdated := map[string]int{} // by version
 	byPool, sizes := map[string]int{}, map[string]int{}
@@ -44,10 +45,10 @@ func judge(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk c
 	}
 	given := guest.PlainVersion(upgrade.Version) // to new nodes
 	held := given != "" && given != desired
-	v := verdict{outdated: count(total), status: metav1.ConditionFalse}
+	v := decision{outdated: count(total), status: metav1.ConditionFalse}
 	switch {
 	case server != "" && guest.CompareVersions(server, desired) < 0:
-		// Said even without nodes: those that come now will be of the older version.
+		// Report this even without nodes: new ones get the older version.
 		v.reason = v1beta1.ControlPlaneOlderReason
 		v.message = fmt.Sprintf("nodes stay on %s until the control plane is upgraded to %s", server, desired)
 		if held {
@@ -83,7 +84,7 @@ func judge(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk c
 	return v
 }
 
-// runs lists versions with their counts, newest first; the count is left out where there is but one version.
+// runs lists versions with their counts, newest first; without the count if there is one version.
 func runs(outdated map[string]int) string {
 	versions := frequent(outdated)
 	if len(versions) == 1 {
@@ -96,7 +97,7 @@ func runs(outdated map[string]int) string {
 	return strings.Join(texts, ", ")
 }
 
-// limit names the NodePool whose disruption budget holds the replacement up most, if one does.
+// limit returns the NodePool whose disruption budget delays the replacement most, if any.
 func (i inventory) limit(outdated, sizes map[string]int, clk clock.Clock) string {
 	tightest, allowed := "", 0
 	for name, n := range outdated {

@@ -39,7 +39,7 @@ func TestSlots(t *testing.T) {
 	}
 	resolver := func(clock *clocktesting.FakePassiveClock) *Resolver {
 		r := New(Config{PullSecrets: &secrets{}, Clock: clock})
-		r.puller.patience = time.Millisecond
+		r.puller.waitTimeout = time.Millisecond
 		return r
 	}
 
@@ -52,7 +52,7 @@ func TestSlots(t *testing.T) {
 			g.Expect(want(t, r, tenant(fmt.Sprint("dead-", i), fmt.Sprintf("%s/release:%d", dead.host, i)))).To(BeFalse())
 		}
 		g.Eventually(dead.requests.Load).WithTimeout(time.Minute).Should(BeEquivalentTo(pullsFrom))
-		r.puller.patience = time.Minute
+		r.puller.waitTimeout = time.Minute
 		g.Expect(want(t, r, tenant("alive", tag))).To(BeTrue())
 		g.Expect(dead.requests.Load()).To(BeEquivalentTo(pullsFrom))
 	})
@@ -67,7 +67,7 @@ func TestSlots(t *testing.T) {
 			s.HostedCluster.Spec.ImageContentSources = []v1beta1.ImageContentSource{{Source: alive.host, Mirrors: []string{dead.host}}}
 			g.Expect(want(t, r, s)).To(BeFalse())
 		}
-		r.puller.patience = time.Minute
+		r.puller.waitTimeout = time.Minute
 		g.Expect(want(t, r, tenant("alive", tag))).To(BeTrue())
 	})
 
@@ -93,7 +93,7 @@ func TestSlots(t *testing.T) {
 		for _, s := range tenants {
 			g.Expect(want(t, r, s)).To(BeFalse())
 		}
-		r.puller.patience = time.Minute
+		r.puller.waitTimeout = time.Minute
 		g.Expect(want(t, r, tenant("alive", tag))).To(BeTrue())
 	})
 }
@@ -107,7 +107,7 @@ func TestAdmit(t *testing.T) {
 			return false
 		}
 	}
-	enter := func(s *slots, from string) *waiter {
+	enter := func(s *limiter, from string) *waiter {
 		w := &waiter{from: from, begin: make(chan struct{})}
 		s.waiting = append(s.waiting, w)
 		s.admit()
@@ -115,7 +115,7 @@ func TestAdmit(t *testing.T) {
 	}
 
 	t.Run("When a pull ends, the one that waits longest and may begin should begin", func(t *testing.T) {
-		g, s := NewWithT(t), newSlots()
+		g, s := NewWithT(t), newLimiter()
 		var first []*waiter
 		for i := range pulls {
 			first = append(first, enter(s, fmt.Sprint(i/pullsFrom)))
@@ -131,7 +131,7 @@ func TestAdmit(t *testing.T) {
 	})
 
 	t.Run("When a registry couldn't be reached, one pull from it should be tried at a time, and all again once it answers", func(t *testing.T) {
-		g, s := NewWithT(t), newSlots()
+		g, s := NewWithT(t), newLimiter()
 		s.release(enter(s, "a"), true)
 		one, two, three := enter(s, "a"), enter(s, "a"), enter(s, "a")
 		g.Expect([]bool{began(one), began(two), began(three)}).To(Equal([]bool{true, false, false}))
@@ -146,7 +146,7 @@ func TestAdmit(t *testing.T) {
 	})
 
 	t.Run("When many registries couldn't be reached, half of the slots should be kept from them", func(t *testing.T) {
-		g, s := NewWithT(t), newSlots()
+		g, s := NewWithT(t), newLimiter()
 		for i := range 2 * pulls {
 			s.release(enter(s, fmt.Sprint(i)), true)
 		}

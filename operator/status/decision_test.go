@@ -63,107 +63,107 @@ func TestJudge(t *testing.T) {
 		inventory inventory
 		server    string
 		upgrade   scope.NodeUpgrade
-		want      verdict
+		want      decision
 	}{
 		"there are no nodes": {
 			inventory: empty(), server: "1.36.3",
-			want: verdict{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason},
+			want: decision{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason},
 		},
 		"all nodes run the payload's version": {
 			inventory: empty().with("general", "default", "v1.36.3", 3), server: "1.36.3",
-			want: verdict{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all nodes run 1.36.3"},
+			want: decision{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all nodes run 1.36.3"},
 		},
 		"a distribution appends its build": {
 			inventory: empty().with("general", "default", "v1.36.3+0a1b2c", 1), server: "1.36.3",
-			want: verdict{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all nodes run 1.36.3"},
+			want: decision{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all nodes run 1.36.3"},
 		},
 		"a budget limits the replacement": {
 			inventory: empty().with("general", "default", "v1.36.2", 5).with("general", "default", "v1.36.3", 3).budget("general", karpv1.Budget{Nodes: "1"}),
 			server:    "1.36.3",
-			want: verdict{outdated: 5, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
+			want: decision{outdated: 5, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
 				message: `5 of 8 nodes still run 1.36.2; NodePool "general" allows 1 disruption at a time`},
 		},
 		"a percentage limits the replacement": {
 			inventory: empty().with("general", "default", "v1.36.2", 20).budget("general", karpv1.Budget{Nodes: "10%"}), server: "1.36.3",
-			want: verdict{outdated: 20, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
+			want: decision{outdated: 20, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
 				message: `20 of 20 nodes still run 1.36.2; NodePool "general" allows 2 disruptions at a time`},
 		},
 		"a schedule forbids the replacement now": {
 			inventory: empty().with("general", "default", "v1.36.2", 1).budget("general", night), server: "1.36.3",
-			want: verdict{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
+			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
 				message: `1 of 1 node still runs 1.36.2; NodePool "general" allows no disruption now`},
 		},
 		"a budget is for another reason": {
 			inventory: empty().with("general", "default", "v1.36.2", 2).
 				budget("general", karpv1.Budget{Nodes: "0", Reasons: []karpv1.DisruptionReason{karpv1.DisruptionReasonEmpty}}),
 			server: "1.36.3",
-			want: verdict{outdated: 2, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
+			want: decision{outdated: 2, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
 				message: "2 of 2 nodes still run 1.36.2"},
 		},
 		"several NodePools limit it": {
 			inventory: empty().with("a", "default", "v1.36.2", 4).with("b", "default", "v1.36.1", 6).
 				budget("a", karpv1.Budget{Nodes: "2"}).budget("b", karpv1.Budget{Nodes: "1"}),
 			server: "1.36.3",
-			want: verdict{outdated: 10, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
+			want: decision{outdated: 10, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
 				message: `10 of 10 nodes still run 1.36.2 (4), 1.36.1 (6); NodePool "b" allows 1 disruption at a time`},
 		},
 		"the NodePool of a node is gone": {
 			inventory: empty().with("gone", "default", "v1.36.2", 1), server: "1.36.3",
-			want: verdict{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason, message: "1 of 1 node still runs 1.36.2"},
+			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason, message: "1 of 1 node still runs 1.36.2"},
 		},
 		"the control plane is older than the payload": {
 			inventory: empty().with("general", "default", "v1.36.2", 3), server: "1.36.2",
-			want: verdict{outdated: 3, status: metav1.ConditionFalse, reason: v1beta1.ControlPlaneOlderReason,
+			want: decision{outdated: 3, status: metav1.ConditionFalse, reason: v1beta1.ControlPlaneOlderReason,
 				message: "nodes stay on 1.36.2 until the control plane is upgraded to 1.36.3"},
 		},
 		"the control plane is newer than the payload": {
 			inventory: empty().with("general", "default", "v1.36.3", 3), server: "1.37.0",
-			want: verdict{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all nodes run 1.36.3"},
+			want: decision{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all nodes run 1.36.3"},
 		},
 		"a node class pins its version": {
 			inventory: empty().with("old", "pinned", "v1.35.0", 2).with("general", "default", "v1.36.3", 1).pin("pinned", "1.35.0"), server: "1.36.3",
-			want: verdict{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all 3 nodes run the version that they should"},
+			want: decision{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all 3 nodes run the version that they should"},
 		},
 		"nodes wait for a maintenance window": {
 			inventory: empty().with("general", "default", "v1.36.2", 5).with("general", "default", "v1.36.3", 3).budget("general", karpv1.Budget{Nodes: "1"}),
 			server:    "1.36.3", upgrade: scope.NodeUpgrade{Version: "v1.36.2", Waits: "to be upgraded from Sat 28 Nov 02:00 CET on"},
-			want: verdict{outdated: 5, status: metav1.ConditionFalse, reason: v1beta1.NodeUpgradeHeldReason,
+			want: decision{outdated: 5, status: metav1.ConditionFalse, reason: v1beta1.NodeUpgradeHeldReason,
 				message: "5 of 8 nodes run 1.36.2 rather than 1.36.3; to be upgraded from Sat 28 Nov 02:00 CET on"},
 		},
 		"a window closes in the middle of a rollout": {
 			inventory: empty().with("general", "default", "v1.36.2", 1).with("general", "default", "v1.36.3", 3),
 			server:    "1.36.3", upgrade: scope.NodeUpgrade{Version: "1.36.3", Waits: "to be upgraded from Sat 28 Nov 02:00 CET on"},
-			want: verdict{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodeUpgradeHeldReason,
+			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodeUpgradeHeldReason,
 				message: "1 of 4 nodes runs 1.36.2 rather than 1.36.3; to be upgraded from Sat 28 Nov 02:00 CET on"},
 		},
 		"there are no nodes, and new ones wait for approval": {
 			inventory: empty(), server: "1.36.3", upgrade: scope.NodeUpgrade{Version: "1.36.2", Waits: "approve it"},
-			want: verdict{status: metav1.ConditionFalse, reason: v1beta1.NodeUpgradeHeldReason,
+			want: decision{status: metav1.ConditionFalse, reason: v1beta1.NodeUpgradeHeldReason,
 				message: "new nodes get 1.36.2 rather than 1.36.3; approve it"},
 		},
 		"nothing is left to wait for": {
 			inventory: empty().with("general", "default", "v1.36.3", 3), server: "1.36.3", upgrade: scope.NodeUpgrade{Version: "1.36.3", Waits: "approve it"},
-			want: verdict{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all nodes run 1.36.3"},
+			want: decision{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all nodes run 1.36.3"},
 		},
 		"the control plane doesn't support the nodes that are held": {
 			inventory: empty().with("general", "default", "v1.32.9", 1), server: "1.36.3", upgrade: scope.NodeUpgrade{Version: "1.36.3", Hold: true, Waits: "approve it"},
-			want: verdict{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodeVersionUnsupportedReason,
+			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodeVersionUnsupportedReason,
 				message: "1 of 1 node runs 1.32.9 rather than 1.36.3; approve it; the control plane, at 1.36.3, doesn't support nodes that old"},
 		},
 		"nodes wait both for the control plane and for approval": {
 			inventory: empty().with("general", "default", "v1.36.1", 1), server: "1.36.2", upgrade: scope.NodeUpgrade{Version: "1.36.1", Waits: "approve it"},
-			want: verdict{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.ControlPlaneOlderReason,
+			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.ControlPlaneOlderReason,
 				message: "new nodes get 1.36.1; 1.36.3 comes once the control plane is upgraded to it; approve it"},
 		},
 		"a node hasn't told its version": {
 			inventory: empty().with("general", "default", "", 1), server: "1.36.3",
-			want: verdict{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason, message: "1 of 1 node still runs unknown"},
+			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason, message: "1 of 1 node still runs unknown"},
 		},
 	} {
 		t.Run("When "+name+", it should say so", func(t *testing.T) {
 			g := NewWithT(t)
-			got := judge(c.inventory, "1.36.3", c.server, c.upgrade, noon)
-			g.Expect(cmp.Diff(c.want, got, cmp.AllowUnexported(verdict{}))).To(BeEmpty())
+			got := decide(c.inventory, "1.36.3", c.server, c.upgrade, noon)
+			g.Expect(cmp.Diff(c.want, got, cmp.AllowUnexported(decision{}))).To(BeEmpty())
 		})
 	}
 }
@@ -214,6 +214,6 @@ func TestManyVersions(t *testing.T) {
 		g.Expect(versions).To(ContainElement(HaveField("Version", "unknown")))
 		g.Expect(versions).To(ContainElement(v1beta1.NodeVersion{Version: "others", Count: 30}))
 		clk := testingclock.NewFakeClock(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
-		g.Expect(len(judge(i, "1.37.0", "1.37.0", scope.NodeUpgrade{}, clk).message)).To(BeNumerically("<", 512))
+		g.Expect(len(decide(i, "1.37.0", "1.37.0", scope.NodeUpgrade{}, clk).message)).To(BeNumerically("<", 512))
 	})
 }
