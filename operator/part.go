@@ -20,7 +20,7 @@ const leaseName = "autonode-operator"
 type part struct {
 	selector labels.Selector
 	lease    client.ObjectKey
-	// holder is the same; without a name where there is no election, so that nobody can tell whether the operator still runs.
+	// holder is the same; without a name there is no election, and other operators can't see whether this one runs.
 	holder client.ObjectKey
 }
 

@@ -65,7 +65,7 @@ import (
 type Options struct {
 	// MetricsAddress and ProbeAddress are what to listen on, such as ":8080"; "0" and "" serve nothing.
 	MetricsAddress, ProbeAddress string
-	// PprofAddress serves profiles of the operator, to everybody who can reach it; "0" and "" serve nothing.
+	// PprofAddress serves profiles of the operator without authentication; "0" and "" serve nothing.
 	PprofAddress string
 	// LeaderElection lets one of several replicas work, by a Lease in LeaderElectionNamespace.
 	LeaderElection          bool
@@ -73,7 +73,8 @@ type Options struct {
 	// LeaseName is the name of that Lease; empty is one that depends on HostedClusterSelector, so that operators in one namespace are
 	// elected for each selector.
 	LeaseName string
-	// HostedClusterSelector is a label selector for the HostedClusters to look after; empty selects all. Others aren't even seen.
+	// HostedClusterSelector is a label selector of this operator's HostedClusters; empty selects all. It doesn't see
+	// any others.
 	HostedClusterSelector string
 	// GuestTokenLifetime is how long a token of Karpenter's for its guest cluster is valid.
 	GuestTokenLifetime time.Duration
@@ -278,7 +279,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 
 func always(*scope.Scope) bool { return true }
 
-// karpenterRuns is true once Karpenter was installed, and its guest can be reached.
+// karpenterRuns reports whether Karpenter was installed and its guest is reachable.
 func karpenterRuns(s *scope.Scope) bool {
 	return s.Guest != nil && s.Component != nil && len(s.Component.Status.Conditions) > 0
 }

@@ -45,8 +45,8 @@ const (
 	// maxIndicators bounds the characters of a document that YAML's structure is made of. None makes more than two nodes, so they bound the
 	// memory that it takes to find out what the document is. Karpenter's largest CRD has a thousand.
 	maxIndicators = 200_000
-	// maxDepth bounds how deep a CRD's YAML nests. Its schema is decoded in a time that grows with the square of that, and the
-	// schema of a pod, which is among the deepest, takes forty.
+	// maxDepth limits the nesting of a CRD's YAML. Decoding its schema takes quadratic time in the depth. The schema
+	// of a pod, among the deepest, has forty levels.
 	maxDepth = 100
 	// maxNodes bounds the nodes in all CRDs of one component, which are kept for as long as the release is, and take up to a
 	// kilobyte each. Karpenter's have four thousand.
@@ -146,7 +146,7 @@ func (b *budget) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	// One byte more than is left tells a stream that ends there from one that goes on.
+	// One byte more shows whether the stream continues.
 	if int64(len(p)) > *b.left+1 {
 		p = p[:*b.left+1]
 	}

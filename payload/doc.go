@@ -3,7 +3,7 @@
 // Package payload reads and builds release images.
 //
 // A release image (the payload) pins everything that the platform runs for one version. It has OpenShift's layout, so that
-// OpenShift's tools and its real payloads work too; nothing but these files is looked at:
+// OpenShift's tools and its real payloads work too; nothing but these files is read:
 //
 //	release-manifests/image-references      JSON, an image.openshift.io/v1 ImageStream. Its name is the release's version; each
 //	                                        of its tags is a component: spec.tags[].name, spec.tags[].from (a DockerImage by

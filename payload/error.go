@@ -17,10 +17,10 @@ const (
 	ReasonImagePullUnauthorized Reason = "ImagePullUnauthorized"
 	// ReasonImageNotFound: the registry has no such repository, tag or digest; correct the reference or push the image.
 	ReasonImageNotFound Reason = "ImageNotFound"
-	// ReasonRegistryUnreachable: the registry doesn't answer, or answers with errors of its own; look at the network, proxies and
-	// the registry. Trying again may help.
+	// ReasonRegistryUnreachable: the registry doesn't answer, or returns server errors. Check the network, proxies
+	// and the registry. A retry may help.
 	ReasonRegistryUnreachable Reason = "RegistryUnreachable"
-	// ReasonPayloadMalformed: the image was pulled, but isn't a release image that can be used; build it anew.
+	// ReasonPayloadMalformed: the image was pulled, but isn't a valid release image. Rebuild it.
 	ReasonPayloadMalformed Reason = "PayloadMalformed"
 	// ReasonPayloadTooLarge: the image exceeds what a release image may take; most often it isn't a release image at all.
 	ReasonPayloadTooLarge Reason = "PayloadTooLarge"

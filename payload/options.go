@@ -31,8 +31,8 @@ type Options struct {
 	Platform *v1.Platform
 	// Transport is how to reach registries (proxies, certificate authorities); nil means the standard one.
 	Transport http.RoundTripper
-	// Discreet keeps from errors what a server answered that isn't a registry, and how it can't be reached: whoever chooses the image and reads
-	// the error may not be who could reach that server otherwise.
+	// Discreet keeps responses of servers other than registries, and connection errors, out of errors: the author of
+	// the image reference, who reads the error, may not be allowed to reach that server.
 	Discreet bool
 	// UserAgent is what to call ourselves in registries' logs; empty means "autonode".
 	UserAgent string

@@ -97,8 +97,8 @@ func parseReference(op, ref string) (name.Reference, error) {
 	return reference, nil
 }
 
-// each calls do for the mirrors of reference and then for its source, until one of them serves it. The error of
-// a call tells by its Reason whether another repository could do better.
+// each calls do for the mirrors of reference and then for its source, until one succeeds. An error's Reason decides
+// whether to try the next one.
 func (o Options) each(ctx context.Context, op string, reference name.Reference, do func(context.Context, *session) error) error {
 	timeout := o.Timeout
 	if timeout <= 0 {
@@ -144,7 +144,7 @@ func share(ctx context.Context, among int) time.Duration {
 	return time.Until(deadline) / time.Duration(among)
 }
 
-// digest asks for no more than what the tag means now.
+// digest resolves the tag.
 func (s *session) digest(ctx context.Context) (v1.Hash, error) {
 	ctx = withBodyLimit(ctx, maxManifestBytes)
 	if d, err := s.puller.Head(ctx, s.reference); err == nil {

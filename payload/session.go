@@ -150,7 +150,7 @@ func wanted(names []string) func(string) bool {
 	return func(component string) bool { return names == nil || slices.Contains(names, component) }
 }
 
-// explain turns an error from talking to the registry into one for people.
+// explain turns a registry's error into one with a reason.
 func (s *session) explain(ctx context.Context, err error) error {
 	if s.discreet {
 		return explainDiscreetly(ctx, s.repository.RegistryStr(), s.anonymous, err)

@@ -39,18 +39,19 @@ const (
 	TokenKey = "token"
 	// CAKey is the Secret's key of the certificates that the guest's API server is known by; the kubeconfig names it likewise.
 	CAKey = "ca.crt"
-	// DefaultTokenLifetime is what is asked for; the guest's API server may grant less. With renewAfter, a Karpenter whose operator goes away
-	// works on for seven hours at least. See docs/threat-model.md for what a thief of a token has of it.
+	// DefaultTokenLifetime is the requested lifetime; the guest's API server may grant less. With renewAfter,
+	// Karpenter keeps working for at least seven hours without the operator. See docs/threat-model.md for the use of
+	// a stolen token.
 	DefaultTokenLifetime = 8 * time.Hour
 	// renewAfter is how old a token gets that lives long.
 	renewAfter = time.Hour
 
-	// reviewEvery is how often the guest's API server is asked about a token that hasn't changed: nobody tells when its clock is set or its
-	// keys are replaced.
+	// reviewEvery is the interval between reviews of an unchanged token by the guest's API server: no watch shows
+	// that its clock was set or its keys were replaced.
 	reviewEvery = 10 * time.Minute
-	// newborn is how long a token counts as just issued: should the guest refuse it, another one would be no better.
+	// newborn is how long a token counts as just issued: if the guest rejects it, another one would fail too.
 	newborn = time.Minute
-	// imprecision is by how much two readings of how far a guest's clock is ahead may differ.
+	// imprecision is the tolerance between two measurements of a guest's clock offset.
 	imprecision = time.Minute
 )
 
@@ -75,7 +76,7 @@ type Access struct {
 	reviewed *lru.Cache
 	// issued remembers the tokens that this process was given last: of string by issue.
 	issued *lru.Cache
-	// ahead remembers how far each guest's clock was ahead of ours then: of time.Duration by types.UID (the HostedCluster's).
+	// ahead remembers each guest's clock offset: of time.Duration by types.UID (the HostedCluster's).
 	ahead *lru.Cache
 }
 
@@ -115,7 +116,7 @@ func (a *Access) Name() string { return "access" }
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,resourceNames=karpenter-guest-access,verbs=create;patch
 
-// Reconcile applies the identity, then sees to the tokens. It asks to be woken when the first of them is to be renewed, or
+// Reconcile applies the identity, then renews the tokens. It requeues when the first of them has to be renewed or
 // reviewed.
 func (a *Access) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	account, err := a.identity(ctx, s)
@@ -187,8 +188,8 @@ func identityOf(profile *provider.Profile, withhold bool) (*corev1.ServiceAccoun
 	return account, objects, nil
 }
 
-// withholdLaunch takes the right to create NodeClaims from a role. Karpenter evicts the pods of nodes that it drains, and would launch
-// others for them.
+// withholdLaunch removes the permission to create NodeClaims from a role. Karpenter would launch nodes for the pods
+// that it evicts in a drain.
 func withholdLaunch(role *rbacv1.ClusterRole) {
 	for i := range role.Rules {
 		if rule := &role.Rules[i]; slices.Contains(rule.APIGroups, apis.Group) && slices.Contains(rule.Resources, "nodeclaims") {

@@ -86,8 +86,8 @@ func (a *Access) read(hostedCluster types.UID, secret *corev1.Secret, wanted []p
 	return current, why
 }
 
-// tokens returns the Secret's tokens, or a new one where one is about to expire, belongs to a ServiceAccount that is no more, is for
-// somebody else, or isn't accepted by the guest.
+// tokens returns the Secret's tokens. It replaces a token that is about to expire, belongs to a deleted
+// ServiceAccount, has another audience, or is rejected by the guest.
 func (a *Access) tokens(ctx context.Context, s *scope.Scope, account types.UID) (tokens, error) {
 	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.GuestAccessSecret}
 	var current tokens
@@ -131,17 +131,17 @@ func (a *Access) examine(ctx context.Context, s *scope.Scope, secret *corev1.Sec
 	current, why := a.read(s.HostedCluster.UID, secret, s.Profile.Tokens)
 	for _, wanted := range s.Profile.Tokens {
 		if found, ok := current[wanted.Key]; ok {
-			if complaint := a.judge(secret, found, wanted, account); complaint != "" {
+			if invalid := a.validate(secret, found, wanted, account); invalid != "" {
 				delete(current, wanted.Key)
-				why[wanted.Key] = complaint
+				why[wanted.Key] = invalid
 			}
 		}
 	}
 	return current, why, a.review(ctx, s, secret, account, current, why)
 }
 
-// judge says why a token is to be replaced, or nothing.
-func (a *Access) judge(secret *corev1.Secret, current token, wanted provider.Token, account types.UID) string {
+// validate returns why a token has to be replaced, or "".
+func (a *Access) validate(secret *corev1.Secret, current token, wanted provider.Token, account types.UID) string {
 	now := a.Clock.Now()
 	switch {
 	case current.account != account || secret.Annotations[v1beta1.TokenServiceAccountUIDAnnotation] != string(account):
@@ -156,9 +156,9 @@ func (a *Access) judge(secret *corev1.Secret, current token, wanted provider.Tok
 	return ""
 }
 
-// review asks the guest's API server about tokens that came from a Secret that it hasn't been asked about for a while: an edit may have
-// broken one, the key that it was signed with may be gone, and the clock that it expires by set. It moves those that aren't accepted from
-// current to why.
+// review submits tokens from a Secret to the guest's API server, if their last review is old: an edit may have
+// damaged one, its signing key may be gone, or the clock may have been set. It moves rejected tokens from current to
+// why.
 func (a *Access) review(ctx context.Context, s *scope.Scope, secret *corev1.Secret, account types.UID, current tokens, why map[string]string) error {
 	if len(current) == 0 {
 		return nil

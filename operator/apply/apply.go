@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apply writes objects by server-side apply, as one field owner, and asks the API server only when there is a reason to.
+// Package apply writes objects by server-side apply, with one field owner, and calls the API server only if something
+// changed.
 package apply
 
 import (
@@ -40,7 +41,8 @@ type Applier struct {
 	applied *lru.Cache // of entry by types.UID
 }
 
-// remembered bounds what an Applier remembers, at about 150 bytes each; forgetting costs a request that changes nothing.
+// remembered limits an Applier's memory, at about 150 bytes per object. A forgotten object costs one request that
+// changes nothing.
 const remembered = 1 << 16
 
 // entry says that an object with this resource version holds what hash was made of.
@@ -103,7 +105,7 @@ func (a *Applier) object(ctx context.Context, cluster client.Client, owner, obj 
 	}
 	err = apply()
 	if apierrors.IsInvalid(err) && whole.Has(gvk.GroupKind()) {
-		// What somebody else has put there doesn't go together with what is ours. Where nothing is there, ours is what is wrong.
+		// Another field manager's fields conflict with ours. If there are none, ours are invalid.
 		switch replaced := replace(ctx, cluster, wanted); {
 		case replaced == nil:
 			desired = wanted.DeepCopy()
@@ -113,7 +115,7 @@ func (a *Applier) object(ctx context.Context, cluster client.Client, owner, obj 
 		}
 	}
 	if apierrors.IsInvalid(err) && live != nil && replaceable.Has(gvk.GroupKind()) {
-		// Somebody replaced a binding by one to another role, and a binding's role is immutable.
+		// The binding refers to another role, and a binding's role is immutable.
 		if err := cluster.Delete(ctx, live, client.Preconditions{UID: &live.UID}); client.IgnoreNotFound(err) != nil {
 			return describe("replacing", err)
 		}
@@ -139,7 +141,7 @@ func (a *Applier) object(ctx context.Context, cluster client.Client, owner, obj 
 	return nil
 }
 
-// replaceable kinds hold no state and have a field that can't be changed.
+// replaceable kinds hold no state and have an immutable field.
 var replaceable = sets.New(
 	schema.GroupKind{Group: "rbac.authorization.k8s.io", Kind: "RoleBinding"},
 	schema.GroupKind{Group: "rbac.authorization.k8s.io", Kind: "ClusterRoleBinding"},
@@ -185,7 +187,8 @@ func desire(scheme *runtime.Scheme, owner, obj client.Object) (*unstructured.Uns
 	return desired, nil
 }
 
-// pruneNulls removes null values: typed objects have them for zero times, and to apply one would be to own a field without a value.
+// pruneNulls removes null values: typed objects have them for zero times, and applying one would own a field without
+// a value.
 func pruneNulls(object map[string]any) {
 	for key, value := range object {
 		switch value := value.(type) {

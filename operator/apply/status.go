@@ -21,7 +21,7 @@ import (
 // conditionsField is the list in a status that several writers share, by the conditions' types.
 const conditionsField = "conditions"
 
-// StatusFields are the fields of a kind's status that the operator owns. Everything else there is somebody else's.
+// StatusFields are the fields of a kind's status that the operator owns. All others belong to other controllers.
 type StatusFields struct {
 	// Names of fields directly below status, each owned whole. conditions can't be among them.
 	Names []string
@@ -29,12 +29,13 @@ type StatusFields struct {
 	Conditions []string
 }
 
-// Status applies those fields of obj's status that are owned, as FieldOwner, and forces their ownership. A field that obj doesn't have any
-// more is gone afterwards, whoever wrote it: FieldOwner itself, an operator before it that didn't apply, or a backup that was restored.
+// Status applies the owned fields of obj's status, as FieldOwner, and forces their ownership. It removes owned fields
+// that obj lacks, whoever wrote them: FieldOwner, an earlier operator that didn't apply, or a restored backup.
 //
-// A status is what its writer remembers, too, such as when something began. So obj has to have the resource version of what its status was
-// made from, and when there is a newer one the answer is a conflict: the caller looks again. Afterwards obj has the new resource version.
-// Errors are those of the API server, wrapped with the object's kind and name. To ask only where something has changed is up to the caller.
+// A status also holds its writer's memory, such as start times. So obj needs the resource version that its status was
+// computed from, and a newer one is a conflict: the caller reads the object again. Afterwards obj has the new
+// resource version. Errors are those of the API server, wrapped with the object's kind and name. The caller decides
+// whether anything changed.
 func Status(ctx context.Context, cluster client.Client, obj client.Object, owned StatusFields) error {
 	gvk, err := apiutil.GVKForObject(obj, cluster.Scheme())
 	if err != nil {
@@ -59,7 +60,7 @@ func Status(ctx context.Context, cluster client.Client, obj client.Object, owned
 	if err := cluster.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(FieldOwner), client.ForceOwnership); err != nil {
 		return describe("applying", err)
 	}
-	// The response has replaced the content of applied. An apply takes away only what nobody else owns.
+	// applied now has the API server's response. An apply removes only fields without another owner.
 	clean := applied.DeepCopy()
 	clean.Object["status"] = owned.without(statusOf(clean.Object), wanted)
 	if !equality.Semantic.DeepEqual(statusOf(clean.Object), statusOf(applied.Object)) {

@@ -17,9 +17,9 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// whole kinds mean something else with a field that isn't ours: a condition that somebody adds to a policy turns it off, an
-// aggregationRule replaces a role's rules, a conversion makes a definition unreadable. An apply leaves such fields where they are.
-// Metadata stays everybody's.
+// whole kinds change their meaning with a foreign field: a condition added to a policy disables it, an
+// aggregationRule replaces a role's rules, a conversion makes a CRD unreadable. An apply leaves such fields alone.
+// Metadata stays shared.
 var whole = sets.New(
 	schema.GroupKind{Group: "admissionregistration.k8s.io", Kind: "ValidatingAdmissionPolicy"},
 	schema.GroupKind{Group: "admissionregistration.k8s.io", Kind: "ValidatingAdmissionPolicyBinding"},
@@ -28,8 +28,8 @@ var whole = sets.New(
 	schema.GroupKind{Group: "rbac.authorization.k8s.io", Kind: "ClusterRoleBinding"},
 )
 
-// cleanse takes others' fields out of an object of a whole kind that has just been applied: applied is what the API server answered,
-// and holds what it answers now afterwards; wanted is what was sent.
+// cleanse removes foreign fields from an object of a whole kind that was just applied. applied is the API server's
+// response before and after; wanted is what was sent.
 func cleanse(ctx context.Context, cluster client.Client, applied, wanted *unstructured.Unstructured) (bool, error) {
 	if !whole.Has(applied.GroupVersionKind().GroupKind()) {
 		return false, nil
@@ -49,8 +49,8 @@ func cleanse(ctx context.Context, cluster client.Client, applied, wanted *unstru
 	return true, nil
 }
 
-// replace puts what is wanted in place of what there is, but for the metadata. It writes the labels first, which tells it what else is
-// in the metadata, whether or not a cache has the object.
+// replace replaces everything but the metadata with what is wanted. It writes the labels first, which returns the
+// other metadata, whether or not a cache has the object.
 func replace(ctx context.Context, cluster client.Client, wanted *unstructured.Unstructured) error {
 	labels, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": wanted.GetLabels()}})
 	if err != nil {
@@ -64,7 +64,7 @@ func replace(ctx context.Context, cluster client.Client, wanted *unstructured.Un
 		return err
 	}
 	clean := wanted.DeepCopy()
-	// Of the answer: whatever somebody writes in between is looked at again.
+	// Use the response's version: a concurrent write conflicts and is read again.
 	clean.SetResourceVersion(live.ResourceVersion)
 	clean.SetUID(live.UID)
 	clean.SetFinalizers(live.Finalizers)
@@ -79,7 +79,8 @@ func replace(ctx context.Context, cluster client.Client, wanted *unstructured.Un
 	return cluster.Update(ctx, clean, client.FieldOwner(FieldOwner))
 }
 
-// hasForeign says whether somebody else owns a field, beside metadata and status, that isn't one of ours and has none of ours in it.
+// hasForeign reports whether another field manager owns a field outside metadata and status that neither is nor
+// contains one of ours.
 func hasForeign(entries []metav1.ManagedFieldsEntry) (bool, error) {
 	ours, theirs := fieldpath.NewSet(), fieldpath.NewSet()
 	for i := range entries {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package component runs Karpenter in the control-plane namespace and reports on it in a ControlPlaneComponent, which owns all
-// that is made there.
+// Package component runs Karpenter in the control-plane namespace and reports on it in a ControlPlaneComponent, which
+// owns all objects created there.
 package component
 
 import (
@@ -34,7 +34,7 @@ import (
 	"github.com/autonode-io/autonode/payload"
 )
 
-// podMonitorCRD is what has to be there for the management cluster to serve PodMonitors.
+// podMonitorCRD exists if the management cluster serves PodMonitors.
 const podMonitorCRD = "podmonitors.monitoring.coreos.com"
 
 // PullSecrets reads the pull secret of a HostedCluster, nil if it names none. See pullsecret.Secrets.
@@ -77,7 +77,8 @@ func (c *Component) Name() string { return "component" }
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=list;watch
 // +kubebuilder:rbac:groups=monitoring.coreos.com,resources=podmonitors,verbs=list;watch
 //
-// And it is written under these names only. Server-side apply names the object that it makes, so that names restrict create too:
+// And it is written under these names only. Server-side apply names the object that it makes, so that names restrict
+// create too:
 // +kubebuilder:rbac:groups="",resources=serviceaccounts,resourceNames=karpenter,verbs=create;patch
 // +kubebuilder:rbac:groups="",resources=configmaps,resourceNames=karpenter-node-images,verbs=create;patch;delete
 // +kubebuilder:rbac:groups="",resources=secrets,resourceNames=karpenter-pull-secret,verbs=create;patch;delete
@@ -87,8 +88,8 @@ func (c *Component) Name() string { return "component" }
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=rolebindings,resourceNames=karpenter,verbs=create;patch;delete
 // +kubebuilder:rbac:groups=monitoring.coreos.com,resources=podmonitors,resourceNames=karpenter,verbs=create;patch;delete
 //
-// Karpenter's Role names kinds of providers that nobody knows beforehand. To hold them all would be a wildcard; to grant, under this one name, what it
-// doesn't hold takes these two verbs:
+// Karpenter's Role names kinds of providers that aren't known in advance. To hold them all would be a wildcard; to
+// grant, under this one name, what it doesn't hold takes these two verbs:
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles,resourceNames=karpenter,verbs=create;patch;escalate;bind
 
 // Reconcile implements scope.Step.
@@ -149,7 +150,7 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 	return scope.Result{}, c.report(ctx, s, objects, resources)
 }
 
-// guestPort returns the port of the guest's API server, zero if it isn't known.
+// guestPort returns the port of the guest's API server, zero if unknown.
 func guestPort(guest *scope.Guest) int32 {
 	if guest == nil {
 		return 0
@@ -165,7 +166,7 @@ func guestPort(guest *scope.Guest) int32 {
 	return int32(port)
 }
 
-// Observe reports how Karpenter is without touching it.
+// Observe reports Karpenter's state without changing it.
 func (c *Component) Observe(ctx context.Context, s *scope.Scope) error {
 	if s.Component == nil {
 		return nil
@@ -173,7 +174,7 @@ func (c *Component) Observe(ctx context.Context, s *scope.Scope) error {
 	return c.report(ctx, s, nil, s.Component.Status.Resources)
 }
 
-// monitoring looks for the CRD instead of asking the RESTMapper, which would ask the API server anew each time.
+// monitoring checks for the CRD in the cache. The RESTMapper would call the API server each time.
 func (c *Component) monitoring(ctx context.Context) (bool, error) {
 	crd := &metav1.PartialObjectMetadata{}
 	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
@@ -196,7 +197,7 @@ func (c *Component) resources(objects []client.Object) ([]v1beta1.ComponentResou
 	return resources, nil
 }
 
-// prune deletes what the component had and has no more.
+// prune deletes the component's objects that are no longer desired.
 func (c *Component) prune(ctx context.Context, component *v1beta1.ControlPlaneComponent, resources []v1beta1.ComponentResource) error {
 	for _, resource := range component.Status.Resources {
 		if slices.Contains(resources, resource) {
@@ -225,7 +226,7 @@ func (c *Component) prune(ctx context.Context, component *v1beta1.ControlPlaneCo
 	return nil
 }
 
-// report writes the component's status if it changed. Objects are those just applied, nil while Karpenter was left alone.
+// report writes the component's status if it changed. Objects are those just applied, nil if none were.
 func (c *Component) report(ctx context.Context, s *scope.Scope, objects []client.Object, resources []v1beta1.ComponentResource) error {
 	live := &appsv1.Deployment{}
 	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}
@@ -267,7 +268,7 @@ func (c *Component) report(ctx context.Context, s *scope.Scope, objects []client
 	})
 }
 
-// applyStatus writes the component's status where change changes it, and an event for each condition.
+// applyStatus writes the component's status if change changes it, and an event per condition.
 func (c *Component) applyStatus(ctx context.Context, s *scope.Scope, change func(*v1beta1.ControlPlaneComponent)) error {
 	before := s.Component
 	after := before.DeepCopy()
@@ -284,7 +285,7 @@ func (c *Component) applyStatus(ctx context.Context, s *scope.Scope, change func
 	return nil
 }
 
-// ownStatus is what the operator writes to a component's status. Other conditions belong to others.
+// ownStatus is the operator's part of a component's status. Other conditions belong to other controllers.
 var ownStatus = apply.StatusFields{
 	Names:      []string{"observedGeneration", "version", "releaseImage", "imageOverride", "resources"},
 	Conditions: []string{v1beta1.Ready, v1beta1.Available, v1beta1.RolloutComplete},

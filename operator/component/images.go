@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// NodeImagesName is the name of the ConfigMap that tells Karpenter which images machines boot from.
+	// NodeImagesName is the name of the ConfigMap of the images that machines boot from.
 	NodeImagesName = "karpenter-node-images"
 	// NodeImagesKey is its key.
 	NodeImagesKey = "images.json"
@@ -39,7 +39,7 @@ func (in Input) nodeImages(ctx context.Context) (*corev1.ConfigMap, error) {
 	}
 	var before []nodeImages
 	if !apierrors.IsNotFound(err) {
-		// What can't be understood somebody has edited, and is written anew.
+		// Replace malformed content, which a user has edited.
 		_ = json.Unmarshal([]byte(live.Data[NodeImagesKey]), &before)
 	}
 	for _, former := range before {

@@ -15,8 +15,8 @@ import (
 	"github.com/autonode-io/autonode/payload"
 )
 
-// overrideImage returns the image that Karpenter is to run: the payload's, unless OverrideImageAnnotation names another. What can't
-// be followed there is said in the condition ImageOverridden and changes nothing.
+// overrideImage returns the image that Karpenter has to run: the payload's, unless OverrideImageAnnotation names
+// another. The condition ImageOverridden reports an invalid annotation, which changes nothing.
 func overrideImage(s *scope.Scope) string {
 	value, ok := s.HostedCluster.Annotations[v1beta1.OverrideImageAnnotation]
 	if !ok {

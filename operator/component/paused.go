@@ -18,21 +18,22 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// WhilePaused returns the step to run while a HostedCluster is paused. It scales Karpenter to zero, which is the one thing that keeps it
-// from launching, disrupting and deleting alike, and changes nothing else.
-func (c *Component) WhilePaused() scope.Step { return freezing{c} }
+// WhilePaused returns the step for a paused HostedCluster. It scales Karpenter to zero, the only way to stop it from
+// launching, disrupting and deleting, and changes nothing else.
+func (c *Component) WhilePaused() scope.Step { return scaleDown{c} }
 
-// AfterPause returns the step that scales Karpenter up again. It needs no payload, so that an input that went missing meanwhile doesn't
-// keep from running what ran before. It belongs behind the step that renews Karpenter's token, which the pause let expire.
-func (c *Component) AfterPause() scope.Step { return thawing{c} }
+// AfterPause returns the step that restores Karpenter's replicas. It needs no payload, so a missing input doesn't
+// prevent it. Run it after the step that renews Karpenter's token, which has expired during the pause.
+func (c *Component) AfterPause() scope.Step { return restoreReplicas{c} }
 
-// WhileDraining returns the step to run while Karpenter is there only to drain: it scales it up again after a pause, and reports on it.
+// WhileDraining returns the step for a Karpenter that only drains: it restores the replicas after a pause, and
+// reports on Karpenter.
 func (c *Component) WhileDraining() scope.Step { return draining{c} }
 
-type freezing struct{ *Component }
+type scaleDown struct{ *Component }
 
 // Reconcile implements scope.Step. Its message says what the pause means for Karpenter.
-func (f freezing) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+func (f scaleDown) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	live, err := f.deployment(ctx, s)
 	if err != nil || live == nil {
 		return scope.Result{}, err
@@ -52,10 +53,10 @@ func (f freezing) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 	})
 }
 
-type thawing struct{ *Component }
+type restoreReplicas struct{ *Component }
 
 // Reconcile implements scope.Step.
-func (t thawing) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+func (t restoreReplicas) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	live, err := t.deployment(ctx, s)
 	if err != nil || live == nil || ptr.Deref(live.Spec.Replicas, 1) != 0 {
 		return scope.Result{}, err
@@ -67,7 +68,7 @@ func (t thawing) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, e
 	if err := t.scale(ctx, live, ptr.Deref(asset.Spec.Replicas, 1)); err != nil {
 		return scope.Result{}, err
 	}
-	log.FromContext(ctx).Info("Scaled Karpenter up again", "Deployment", klog.KObj(live))
+	log.FromContext(ctx).Info("Restored Karpenter's replicas", "Deployment", klog.KObj(live))
 	return scope.Result{}, nil
 }
 
@@ -81,7 +82,7 @@ func (d draining) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 	return scope.Result{}, d.Observe(ctx, s)
 }
 
-// deployment reads Karpenter's Deployment from the cache; nil if there is none that is the component's.
+// deployment returns the component's Deployment from the cache; nil if there is none.
 func (c *Component) deployment(ctx context.Context, s *scope.Scope) (*appsv1.Deployment, error) {
 	live := &appsv1.Deployment{}
 	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}
@@ -96,7 +97,7 @@ func (c *Component) deployment(ctx context.Context, s *scope.Scope) (*appsv1.Dep
 	return live, nil
 }
 
-// scale changes nothing but the number of replicas: what else would be applied may have changed, and is to wait.
+// scale changes only the number of replicas: other changes have to wait.
 func (c *Component) scale(ctx context.Context, live *appsv1.Deployment, replicas int32) error {
 	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
 	if err := c.Management.Patch(ctx, live.DeepCopy(), patch); client.IgnoreNotFound(err) != nil {

@@ -21,7 +21,7 @@ import (
 // PodSelector selects Karpenter's pods in every control-plane namespace; the Deployment asset's selector says the same.
 var PodSelector = labels.SelectorFromSet(labels.Set{"app.kubernetes.io/name": "karpenter", "app.kubernetes.io/component": "autonode"})
 
-// telling is what a condition of a pod's component, or its message, may follow from.
+// telling holds the fields of a pod that may affect a condition of its component, or its message.
 type telling struct {
 	trouble, images  string
 	finished, ending bool
@@ -39,14 +39,14 @@ func tellingOf(obj client.Object) telling {
 	return t
 }
 
-// PodTold passes events of pods that came or went, or that a condition of their component's may change with.
+// PodTold passes events of added and deleted pods, and of changes that may affect a condition of their component.
 func PodTold() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool { return tellingOf(e.ObjectOld) != tellingOf(e.ObjectNew) },
 	}
 }
 
-// ShrinkPod is a cache's transform that keeps what is looked at.
+// ShrinkPod is a cache transform that keeps only the fields that are read.
 func ShrinkPod(object any) (any, error) {
 	if pod, ok := object.(*corev1.Pod); ok {
 		containers := make([]corev1.Container, 0, len(pod.Spec.Containers))
@@ -61,7 +61,7 @@ func ShrinkPod(object any) (any, error) {
 
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
 
-// pods returns a component's pods, the newest first: those are of the newest template.
+// pods returns a component's pods, newest first: those are of the newest template.
 func (c *Component) pods(ctx context.Context, namespace string) ([]corev1.Pod, error) {
 	pods := &corev1.PodList{}
 	if err := c.Management.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: PodSelector}); err != nil {
@@ -73,12 +73,12 @@ func (c *Component) pods(ctx context.Context, namespace string) ([]corev1.Pod, e
 	return pods.Items, nil
 }
 
-// finished is true of a pod none of whose containers runs, or ever will, such as an evicted one.
+// finished reports whether none of a pod's containers runs or ever will, such as an evicted pod's.
 func finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
-// strayAmong says which pod that is to stay runs another image than the template says, or nothing.
+// strayAmong returns a pod that stays and runs another image than the template's, or "".
 func strayAmong(pods []corev1.Pod, template *corev1.PodSpec) string {
 	for i := range pods {
 		pod := &pods[i]
@@ -97,14 +97,14 @@ func strayAmong(pods []corev1.Pod, template *corev1.PodSpec) string {
 	return ""
 }
 
-// sameImage compares digests where there are two: admission may have the same image pulled from a mirror.
+// sameImage compares digests, if both have one: admission may rewrite an image to a mirror.
 func sameImage(a, b string) bool {
 	_, digestA, pinnedA := strings.Cut(a, "@")
 	_, digestB, pinnedB := strings.Cut(b, "@")
 	return a == b || pinnedA && pinnedB && digestA == digestB
 }
 
-// terminating counts the pods that are on their way out and may still run.
+// terminating counts the terminating pods, which may still run.
 func terminating(pods []corev1.Pod) int32 {
 	count := int32(0)
 	for i := range pods {
@@ -115,7 +115,7 @@ func terminating(pods []corev1.Pod) int32 {
 	return count
 }
 
-// troubleAmong says what keeps the first pod that is in trouble from running, or nothing.
+// troubleAmong returns why the first failing pod doesn't run, or "".
 func troubleAmong(pods []corev1.Pod) string {
 	for i := range pods {
 		if trouble := troubleOf(&pods[i]); trouble != "" {
@@ -125,10 +125,11 @@ func troubleAmong(pods []corev1.Pod) string {
 	return ""
 }
 
-// maxTrouble bounds what is quoted from a pod's status, in bytes.
+// maxTrouble limits a quote of a pod's status, in bytes.
 const maxTrouble = 300
 
-// troubleOf says why a pod doesn't run, or nothing. It counts nothing that changes all the time, such as restarts.
+// troubleOf returns why a pod doesn't run, or "". It leaves out values that change all the time, such as restart
+// counts.
 func troubleOf(pod *corev1.Pod) string {
 	if !pod.DeletionTimestamp.IsZero() {
 		return ""
@@ -140,7 +141,7 @@ func troubleOf(pod *corev1.Pod) string {
 	}
 	for _, container := range pod.Status.ContainerStatuses {
 		if waiting := container.State.Waiting; waiting != nil && waiting.Reason != "" && waiting.Reason != "ContainerCreating" && waiting.Reason != "PodInitializing" {
-			// What a crashed container said last is worth more than for how long it is held back.
+			// A crashed container's last message is more useful than its back-off.
 			if ended := container.LastTerminationState.Terminated; ended != nil {
 				return join(waiting.Reason, fmt.Sprintf("exit code %d", ended.ExitCode), lastLine(ended.Message))
 			}
@@ -161,7 +162,7 @@ func join(parts ...string) string {
 	return strings.ToValidUTF8(joined[:min(len(joined), maxTrouble)], "")
 }
 
-// labelsFor are what leads from an object in a control-plane namespace to its HostedCluster.
+// labelsFor returns the labels that map an object in a control-plane namespace to its HostedCluster.
 func labelsFor(hostedCluster *v1beta1.HostedCluster) map[string]string {
 	return map[string]string{
 		v1beta1.HostedClusterLabel:          hostedCluster.Name,

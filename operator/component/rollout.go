@@ -16,7 +16,7 @@ import (
 	"github.com/autonode-io/autonode/operator/message"
 )
 
-// setAvailable says whether at least one replica serves.
+// setAvailable reports whether at least one replica serves.
 func setAvailable(component *v1beta1.ControlPlaneComponent, live *appsv1.Deployment, trouble string) {
 	switch {
 	case live == nil:
@@ -29,9 +29,9 @@ func setAvailable(component *v1beta1.ControlPlaneComponent, live *appsv1.Deploym
 	}
 }
 
-// setRollout says whether every replica runs what was applied, and none of another kind is left. The Deployment's status counts replicas,
-// and its pods tell what they run. Once true it stays so while nothing else is to be rolled out: a replica that is evicted or restarts
-// later is a matter of Available.
+// setRollout reports whether every replica runs what was applied, and no other replica is left. The Deployment's
+// status counts replicas, and its pods show what they run. Once true it stays true until the next rollout: a later
+// eviction or restart affects Available.
 func setRollout(component *v1beta1.ControlPlaneComponent, live, desired *appsv1.Deployment, pods []corev1.Pod, trouble string) {
 	wait := func(format string, args ...any) {
 		set(component, v1beta1.RolloutComplete, metav1.ConditionFalse, v1beta1.RollingOutReason, fmt.Sprintf(format, args...)+explain(live, trouble))
@@ -53,7 +53,7 @@ func setRollout(component *v1beta1.ControlPlaneComponent, live, desired *appsv1.
 	case strayAmong(pods, &live.Spec.Template.Spec) != "":
 		wait("%s", strayAmong(pods, &live.Spec.Template.Spec))
 	case rolledOut(component):
-		// Stays so.
+		// Stays true.
 	case status.AvailableReplicas < status.UpdatedReplicas:
 		wait("%d of %d updated replicas are available", status.AvailableReplicas, status.UpdatedReplicas)
 	case ending > 0:
@@ -63,21 +63,22 @@ func setRollout(component *v1beta1.ControlPlaneComponent, live, desired *appsv1.
 	}
 }
 
-// sameContainer is false while the cache, or the API server, has not what was applied.
+// sameContainer reports whether the Deployment has what was applied. The cache or the API server may lag.
 func sameContainer(live, desired *appsv1.Deployment) bool {
 	a, b := live.Spec.Template.Spec.Containers, desired.Spec.Template.Spec.Containers
 	at := slices.IndexFunc(a, func(c corev1.Container) bool { return c.Name == b[0].Name })
 	return at >= 0 && a[at].Image == b[0].Image && slices.Equal(a[at].Args, b[0].Args) && hasVariables(a[at].Env, b[0].Env)
 }
 
-// hasVariables leaves out those that the kubelet looks up, which the API server completes, and those that somebody else has added.
+// hasVariables ignores variables that the kubelet resolves, which the API server completes, and those of other field
+// managers.
 func hasVariables(live, desired []corev1.EnvVar) bool {
 	return !slices.ContainsFunc(desired, func(variable corev1.EnvVar) bool {
 		return variable.ValueFrom == nil && !slices.ContainsFunc(live, func(l corev1.EnvVar) bool { return l.Name == variable.Name && l.Value == variable.Value })
 	})
 }
 
-// explain says what is in the way: what a pod is in trouble for, else what the Deployment controller complains of.
+// explain returns what blocks the rollout: a failing pod's reason, else the Deployment controller's message.
 func explain(live *appsv1.Deployment, trouble string) string {
 	if trouble != "" {
 		return "; " + trouble

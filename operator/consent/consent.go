@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package consent decides whether a control plane is a HostedCluster's. A HostedCluster names a namespace and a Cluster in it, which may be
-// somebody else's: so the Namespace or the Cluster has to name the HostedCluster, too.
+// Package consent decides whether a control plane belongs to a HostedCluster. A HostedCluster names a namespace and a
+// Cluster in it, which may be another tenant's: so the Namespace or the Cluster has to name the HostedCluster too.
 package consent
 
 import (
@@ -21,8 +21,8 @@ const HyperShiftAnnotation = "hypershift.openshift.io/cluster"
 
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=list;watch
 
-// Given reports whether a control plane consents to a HostedCluster: its Namespace or its Cluster names it, or the operator runs Karpenter
-// there for it since before consent was asked for.
+// Given reports whether a control plane consents to a HostedCluster: its Namespace or its Cluster names it, or the
+// operator has run Karpenter there for it since before consent was required.
 func Given(ctx context.Context, management client.Reader, hostedCluster *v1beta1.HostedCluster, cluster client.ObjectKey) (bool, error) {
 	named, err := Named(ctx, management, hostedCluster, cluster)
 	if named || err != nil {

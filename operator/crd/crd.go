@@ -29,7 +29,7 @@ import (
 // removed with the HostedCluster: what it defines isn't ours.
 const CreatedAnnotation = v1beta1.Group + "/created"
 
-// recheck is how soon to ask again whether a kind is served: no watch tells.
+// recheck is the interval between checks whether a kind is served, which can't be watched.
 const recheck = 200 * time.Millisecond
 
 // Config is what New needs.
@@ -61,9 +61,9 @@ func New(config Config) *Definitions {
 // Name implements scope.Step.
 func (d *Definitions) Name() string { return "crd" }
 
-// Reconcile applies what the payload and the operator define. A definition of a newer release, which stores versions that
-// this one doesn't know, is left as it is, and what needs it waits: the release step refuses such a payload, but that may have been
-// before somebody changed the definition.
+// Reconcile applies the CRDs of the payload and the operator. It leaves a newer release's CRD, which stores versions
+// unknown to this one, unchanged, and steps that need it wait. The release step rejects such a payload, but the CRD
+// may have changed since.
 func (d *Definitions) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	switch still, err := d.isSettled(ctx, s); {
 	case err != nil:
@@ -100,7 +100,7 @@ func (d *Definitions) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 	return served(s), nil
 }
 
-// served waits until what is established is served, too: an API server takes a moment from one to the other.
+// served waits until established CRDs are served: an API server takes a moment.
 func served(s *scope.Scope) scope.Result {
 	if s.Guest.Complete {
 		return scope.Result{}
@@ -132,7 +132,7 @@ func (d *Definitions) isSettled(ctx context.Context, s *scope.Scope) (bool, erro
 	return true, nil
 }
 
-// reconcile returns the definition as it was before, nil if there was none, and what somebody has to do about it.
+// reconcile returns the previous CRD, nil if there was none, and the user's remedy if one is needed.
 func (d *Definitions) reconcile(ctx context.Context, guest *scope.Guest, desired *apiextensionsv1.CustomResourceDefinition,
 ) (*apiextensionsv1.CustomResourceDefinition, string, error) {
 	live, err := read(ctx, guest, desired.Name)
@@ -156,7 +156,7 @@ func (d *Definitions) reconcile(ctx context.Context, guest *scope.Guest, desired
 	return live, refused(live), nil
 }
 
-// read looks into the cache first, which holds what the operator applied, and asks the API server for the rest.
+// read reads the cache first, which holds what the operator applied, and else the API server.
 func read(ctx context.Context, guest *scope.Guest, name string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	for _, reader := range []client.Reader{guest.Cached, guest.Live} {
 		live := &apiextensionsv1.CustomResourceDefinition{}
@@ -171,7 +171,7 @@ func read(ctx context.Context, guest *scope.Guest, name string) (*apiextensionsv
 	return nil, nil
 }
 
-// refused says why the guest can't serve a definition at all.
+// refused returns why the guest can't serve a CRD.
 func refused(live *apiextensionsv1.CustomResourceDefinition) string {
 	if live == nil {
 		return ""

@@ -17,7 +17,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// claim makes what everything else hangs on: the finalizer, then the ControlPlaneComponent.
+// claim creates what everything else depends on: the finalizer, then the ControlPlaneComponent.
 func (r *Reconciler) claim(ctx context.Context, s *scope.Scope, before **v1beta1.HostedCluster) error {
 	hostedCluster := s.HostedCluster
 	if !holds(hostedCluster) {
@@ -45,7 +45,8 @@ func (r *Reconciler) claim(ctx context.Context, s *scope.Scope, before **v1beta1
 		}
 		return r.applier.Objects(ctx, r.management, nil, component)
 	}
-	// Created, not applied: of two operators whose HostedClusters come to the same namespace, without seeing each other's, one fails.
+	// Create, don't apply: if two operators' HostedClusters share the namespace, unseen by each other, one create
+	// fails.
 	err := r.management.Create(ctx, component, client.FieldOwner(apply.FieldOwner))
 	if apierrors.IsAlreadyExists(err) {
 		err = r.live.Get(ctx, componentKey(s), component) // the cache may not have seen yet what was just created
@@ -77,7 +78,7 @@ func (r *Reconciler) patchFinalizer(ctx context.Context, hostedCluster *v1beta1.
 
 func (r *Reconciler) removeFinalizer(ctx context.Context, s *scope.Scope) error {
 	hostedCluster := s.HostedCluster
-	// The cache may be older than the component, and the finalizer is all that guards it.
+	// The cache may lack the component, and only the finalizer guards it.
 	component := &v1beta1.ControlPlaneComponent{}
 	switch err := r.live.Get(ctx, componentKey(s), component); {
 	case err == nil && ownsComponent(s, component):

@@ -16,8 +16,9 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// recordConsent writes on the ControlPlaneComponent whether the control plane consents. One without a record was made before consent was asked
-// for, and goes on; one whose control plane consents since can withdraw it.
+// recordConsent records on the ControlPlaneComponent whether the control plane consents. A component without a record
+// is from before consent was required, and continues. Once its control plane has consented, it can withdraw its
+// consent.
 func (r *Reconciler) recordConsent(ctx context.Context, s *scope.Scope) error {
 	if s.Component == nil || s.Component.Annotations[v1beta1.ConsentRecordAnnotation] == v1beta1.ConsentNamed {
 		return nil

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubeconfig copies what a tenant wrote as a kubeconfig into what the operator is ready to use: one https server, certificates and
-// credentials inline. A kubeconfig may name files of whoever reads it, programs to run and proxies; none of that passes.
+// Package kubeconfig copies the parts of a tenant's kubeconfig that the operator accepts: one https server,
+// certificates and credentials inline. A kubeconfig may also name local files, programs to execute and proxies; these
+// are rejected.
 package kubeconfig
 
 import (

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics tells in metrics how AutoNode is in each hosted cluster. It reads HostedClusters and ControlPlaneComponents when it
-// is asked, from the cache, so that nothing is ever stale, and a HostedCluster that is gone leaves nothing behind.
+// Package metrics serves metrics of each hosted cluster's state. It reads HostedClusters and ControlPlaneComponents
+// from the cache at scrape time, so no series is stale, and a deleted HostedCluster leaves none.
 //
-// What a step does, rather than how a cluster is, the step counts itself: see Counter, and the packages release and guest.
+// Steps count their own actions: see Counter, and the packages release and guest.
 package metrics
 
 import (
@@ -67,7 +67,7 @@ var (
 	}
 )
 
-// conditionTypes are the operator's own, so that nobody else decides how many values the labels have.
+// conditionTypes are the operator's own, so that other controllers can't add label values.
 var conditionTypes = []string{
 	v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable, v1beta1.AutoNodeEnabled, v1beta1.NodesUpToDate,
 	v1beta1.ImageOverridden,
@@ -77,7 +77,8 @@ var conditionTypes = []string{
 type Config struct {
 	// Management reads HostedClusters and ControlPlaneComponents from the cache.
 	Management client.Reader
-	// Holder is what the operator records in status.operator; HostedClusters that others hold are theirs to tell of. Empty tells of all.
+	// Holder is the operator's name in status.operator. HostedClusters with another holder are skipped. If empty, all
+	// are reported.
 	Holder string
 	// DrainTimeout is how long nodes may drain where the HostedCluster doesn't say it.
 	DrainTimeout time.Duration
@@ -131,7 +132,7 @@ func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 	hostedClusters, components := &v1beta1.HostedClusterList{}, &v1beta1.ControlPlaneComponentList{}
 	for _, list := range []client.ObjectList{hostedClusters, components} {
 		if err := c.Management.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-			// One scrape goes without; failing it would take every other metric along.
+			// Log only: an error would fail the whole scrape.
 			log.Log.V(1).Info("counting hosted clusters", "error", err.Error())
 			return
 		}
@@ -158,7 +159,7 @@ func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 	}
 }
 
-// collect tells of one hosted cluster. One that doesn't use AutoNode has a single sample.
+// collect reports one hosted cluster. One without AutoNode has a single sample.
 func (c *Collector) collect(samples chan<- prometheus.Metric, hostedCluster *v1beta1.HostedCluster, components []*v1beta1.ControlPlaneComponent) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		samples <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{hostedCluster.Namespace, hostedCluster.Name}, labels...)...)
@@ -200,7 +201,7 @@ func (c *Collector) collect(samples chan<- prometheus.Metric, hostedCluster *v1b
 		{nodeClaims, counts.NodeClaimCount}, {outdatedNodes, counts.OutdatedNodeCount},
 		{driftedNodes, counts.DriftedNodeCount}, {vcpus, counts.VCPUs},
 	} {
-		if counted.count != nil { // else nobody has counted yet
+		if counted.count != nil { // else not counted yet
 			gauge(counted.desc, float64(*counted.count))
 		}
 	}
@@ -212,8 +213,8 @@ func moves(hostedCluster *v1beta1.HostedCluster) bool {
 		hostedCluster.Status.AutoNode.State != v1beta1.AutoNodeStatePaused
 }
 
-// progressingSince returns when the rollout of Karpenter that is under way began; zero if none is. AutoNodeEnabled can't tell: a condition's
-// transition time doesn't move while it stays False, which it was all the time before AutoNode was turned on.
+// progressingSince returns when Karpenter's current rollout started; zero without one. AutoNodeEnabled can't show it:
+// its transition time doesn't change while it stays False, as it was before AutoNode was turned on.
 func progressingSince(hostedCluster *v1beta1.HostedCluster, components []*v1beta1.ControlPlaneComponent) time.Time {
 	if !moves(hostedCluster) {
 		return time.Time{}

@@ -63,7 +63,7 @@ func (n *NodeClass) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 	})
 }
 
-// annotate tells Karpenter what its annotations on a node class are to say.
+// annotate sets the annotations that Karpenter reads on a node class.
 func annotate(ctx context.Context, s *scope.Scope, class client.Object) error {
 	before, ok := class.DeepCopyObject().(client.Object)
 	if !ok {

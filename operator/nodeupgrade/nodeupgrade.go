@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeupgrade decides which version nodes get, and when those that have another are replaced: at once, in a maintenance window,
-// or when somebody has approved the version.
+// Package nodeupgrade decides which version nodes get, and when outdated nodes are replaced: at once, in a maintenance window, or
+// after a user has approved the version.
 //
-// The rule is the same for both that wait. Until the window opens, or the version is approved, all nodes get the version that nodes have,
-// new ones too. From then on new nodes get the payload's. Running nodes are replaced only while the window is open, or the version approved.
-// So what was replaced when a window closes stays, and the rest waits for the next; nothing is ever rolled back.
+// Until the window opens, or the version is approved, new nodes get the version of the existing ones. From then on they get the
+// payload's. Running nodes are replaced only while the window is open or the version is approved. When a window closes, replaced
+// nodes stay and the others wait for the next window. Nothing is rolled back.
 package nodeupgrade
 
 import (
@@ -29,7 +29,8 @@ import (
 )
 
 const (
-	// skewRecheck is how often to look whether the control plane still supports the version that nodes are held at, which no watch tells.
+	// skewRecheck is the interval between checks whether the control plane still supports the nodes' current version,
+	// which can't be watched.
 	skewRecheck = 10 * time.Minute
 	// nodeVersionFlag is how Karpenter is told.
 	nodeVersionFlag = "--node-version="
@@ -41,7 +42,7 @@ type Config struct {
 	Management client.Reader
 	// Versions knows the guests' API servers' versions; nil is one that asks by discovery.
 	Versions *guest.Versions
-	// Clock tells when a window is open; nil is the real one.
+	// Clock defaults to the real one.
 	Clock clock.PassiveClock
 }
 
@@ -98,7 +99,7 @@ func (n *NodeUpgrade) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 	return scope.Result{RequeueAfter: after}, nil
 }
 
-// Observe says what nodes wait for while a step before this one waits; it decides nothing anew.
+// Observe reports what nodes wait for while a step before this one waits. It decides nothing.
 func (n *NodeUpgrade) Observe(_ context.Context, s *scope.Scope) error {
 	known := s.HostedCluster.Status.Version
 	if known == nil || known.Desired == nil {
@@ -113,8 +114,9 @@ func (n *NodeUpgrade) Observe(_ context.Context, s *scope.Scope) error {
 	return nil
 }
 
-// current returns the version that nodes get now; empty if there are none and there is no Karpenter to launch any. The status that holds it
-// is lost where a HostedCluster is restored from its spec: then Karpenter's Deployment tells, or else the nodes.
+// current returns the version of new nodes; empty without nodes and without a Karpenter to launch any. A
+// HostedCluster restored from its spec has lost the status that holds it: then Karpenter's Deployment has it, or else
+// the nodes.
 func (n *NodeUpgrade) current(ctx context.Context, s *scope.Scope) (string, error) {
 	if known := s.HostedCluster.Status.Version; known != nil && known.NodeVersion != "" {
 		return known.NodeVersion, nil
@@ -147,14 +149,14 @@ func (n *NodeUpgrade) current(ctx context.Context, s *scope.Scope) (string, erro
 	return newest, nil
 }
 
-// server returns the guest's API server's version, empty if that isn't known: a question that fails is no reason to hold anything up.
+// server returns the version of the guest's API server, empty if unknown: a failed request must not hold up nodes.
 func (n *NodeUpgrade) server(ctx context.Context, s *scope.Scope) string {
 	if s.Guest == nil {
 		return ""
 	}
 	server, err := n.Versions.Server(ctx, s, func(_ string, age time.Duration) bool { return age >= skewRecheck })
 	if err != nil {
-		log.FromContext(ctx).V(1).Info("The API server doesn't tell its version", "error", err.Error())
+		log.FromContext(ctx).V(1).Info("Reading the API server's version", "error", err.Error())
 	}
 	return server
 }
@@ -210,7 +212,7 @@ func Window(upgrade *v1beta1.NodeUpgrade) (*v1beta1.MaintenanceSchedule, error) 
 	return window, nil
 }
 
-// allows says whether nodes may get the payload's version now.
+// allows reports whether nodes may get the payload's version now.
 func (in input) allows() bool {
 	switch in.policy {
 	case v1beta1.NodeUpgradeMaintenanceWindow:
@@ -222,7 +224,7 @@ func (in input) allows() bool {
 	}
 }
 
-// edge is how long it takes until the window opens or closes; zero without one.
+// edge is the time until the window opens or closes; zero without one.
 func (in input) edge() time.Duration {
 	if in.window == nil {
 		return 0
@@ -244,7 +246,7 @@ func decide(in input) scope.NodeUpgrade {
 		Window:  in.spec,
 		Hold:    in.policy == v1beta1.NodeUpgradeManual && !allowed,
 	}
-	// The first version needs nobody's leave, and one that the control plane doesn't support any more is of no use to new nodes.
+	// The first version needs no approval, and nodes can't use a version that the control plane no longer supports.
 	if !allowed && in.current != "" && in.wanted != "" && !same(in.current, in.wanted) && !guest.Unsupported(in.current, in.server) {
 		out.Version = in.current
 	}
@@ -254,7 +256,7 @@ func decide(in input) scope.NodeUpgrade {
 	return out
 }
 
-// waits says what a person wants to know of what holds nodes.
+// waits describes what holds nodes back.
 func (in input) waits() string {
 	if in.policy == v1beta1.NodeUpgradeMaintenanceWindow {
 		opens := in.window.Opens(in.now)
@@ -276,5 +278,5 @@ func (in input) waits() string {
 	}
 }
 
-// same compares versions with their builds: another build is another version, which somebody may want to approve.
+// same compares versions with their builds: another build is another version, which may need approval.
 func same(a, b string) bool { return strings.TrimPrefix(a, "v") == strings.TrimPrefix(b, "v") }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policy keeps the admission policies in guest clusters that guard there what the platform owns, and say who does. They are
-// a guard rail and no wall: a cluster's admin may impersonate anybody. What gets past them is healed by the steps that own it.
+// Package policy applies the admission policies that guard the platform's objects in guest clusters, and that name
+// the platform as their owner. They are no security boundary: a cluster's admin may impersonate any user. The steps
+// that own the objects restore them.
 package policy
 
 import (
@@ -29,7 +30,7 @@ type Policies struct {
 	users *lru.Cache
 }
 
-// user is who the operator is on one connection: the kubeconfig may name somebody else by the next.
+// user is the operator's user on one connection; the next kubeconfig may name another.
 type user struct {
 	name       string
 	connection *rest.Config
@@ -45,8 +46,8 @@ func New(config Config) *Policies {
 // Name implements scope.Step.
 func (p *Policies) Name() string { return "policy" }
 
-// Reconcile applies the policies. It comes before whatever else is written in the guest, because they have to let the operator
-// through by the name that it has now; no policy can keep a policy from being written.
+// Reconcile applies the policies. It runs before all other writes to the guest, because the policies have to exempt
+// the operator's current user. No policy can block writes of policies.
 func (p *Policies) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	name, err := p.userOf(ctx, s.HostedCluster.UID, s.Guest)
 	if err != nil {
@@ -62,8 +63,8 @@ func (p *Policies) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	return scope.Result{}, nil
 }
 
-// WhileDraining is the step as long as AutoNode is being removed: the policies stay until Karpenter, which the ControlPlaneComponent
-// stands for, is gone. The teardown removes them.
+// WhileDraining is the step while AutoNode is being removed: the policies stay until Karpenter's
+// ControlPlaneComponent is gone. The teardown removes them.
 func (p *Policies) WhileDraining() scope.Step { return draining{p} }
 
 type draining struct{ *Policies }
@@ -75,7 +76,7 @@ func (d draining) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 	return d.Policies.Reconcile(ctx, s)
 }
 
-// userOf asks the guest who the operator is, once for each connection.
+// userOf returns the operator's user in the guest, with one request per connection.
 func (p *Policies) userOf(ctx context.Context, hostedCluster types.UID, guest *scope.Guest) (string, error) {
 	if entry, ok := p.users.Get(hostedCluster); ok {
 		if known, ok := entry.(user); ok && known.connection == guest.Config {

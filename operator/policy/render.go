@@ -55,7 +55,8 @@ func inputFor(s *scope.Scope, operator string) Input {
 			in.NodeVersion = known.NodeVersion
 		}
 	}
-	// A guest without an endpoint of its own may be that of several HostedClusters, which would write each other's policies anew for ever.
+	// A guest without its own endpoint may belong to several HostedClusters, which would overwrite each other's
+	// policies forever.
 	if s.Cluster != nil && s.Cluster.Spec.ControlPlaneEndpoint.Host != "" {
 		in.Owner = fmt.Sprintf("HostedCluster %s/%s", s.HostedCluster.Namespace, s.HostedCluster.Name)
 	}

@@ -31,7 +31,7 @@ type Profile struct {
 	Component string
 
 	// CheckSpec says what is wrong with the provider's member of the union, beginning with the field's path below
-	// spec.autoNode.provisionerConfig.karpenter, and what to do. It looks at nothing else.
+	// spec.autoNode.provisionerConfig.karpenter, and what to do. It reads nothing else.
 	CheckSpec func(config *v1beta1.Karpenter) error
 	// CheckCluster says why the provider can't work with the Cluster and with what the management cluster serves.
 	CheckCluster func(ctx context.Context, in Input) (Finding, error)
@@ -52,7 +52,7 @@ type Profile struct {
 	// DefaultNodeClass returns the node class that the operator keeps in the guest; nil where a HostedCluster doesn't say enough
 	// for one, and its admin writes them all.
 	DefaultNodeClass func(config *v1beta1.Karpenter) client.Object
-	// Versions tells what the node classes of a guest say about versions; nil where they say nothing.
+	// Versions returns the versions in a guest's node classes; nil if they have none.
 	Versions func(ctx context.Context, guest client.Reader) ([]NodeClassVersion, error)
 
 	// HoldsUpgrades says that the provider keeps to Input.Upgrades.
@@ -71,8 +71,9 @@ type Profile struct {
 	// that carries the labels of its NodeClaim.
 	ApprovesCertificates bool
 
-	// Unattended says what of a Cluster may be left when its guest can't be reached or Karpenter doesn't finish, and how to find it:
-	// nobody but Karpenter knows the provider's machines. It is nil where each is a Machine, which the operator sees to.
+	// Unattended describes the machines that a Cluster may leave behind when its guest is unreachable or Karpenter
+	// doesn't finish, and how to find them: only Karpenter knows the provider's machines. It is nil if each machine
+	// is a Machine, which the operator deletes.
 	Unattended func(clusterName string) string
 }
 
@@ -89,8 +90,8 @@ type NodeClass struct {
 	DrainingAnnotation string
 	// Guarded says that the guest's admission policy about node classes is for this kind, whose fields it knows.
 	Guarded bool
-	// RolloutAnnotation tells Karpenter on each node class which of its rollouts was complete last, by what the variable RolloutVariable
-	// of its Deployment says; empty where the provider doesn't ask.
+	// RolloutAnnotation is on each node class: Karpenter's last complete rollout, as in the variable RolloutVariable
+	// of its Deployment. Empty if the provider doesn't read it.
 	RolloutAnnotation string
 	// FromPayload says that the kind's definition comes with the payload, because Definitions has none.
 	FromPayload bool
@@ -134,7 +135,7 @@ type NodeClassVersion struct {
 // Finding is a reason of ValidConfiguration, and its message. The zero value finds nothing wrong.
 type Finding struct {
 	Reason, Message string
-	// Recheck is when to look again, where no watch tells that it was put right; zero means never.
+	// Recheck is the requeue interval if no watch shows the correction; zero for none.
 	Recheck time.Duration
 }
 

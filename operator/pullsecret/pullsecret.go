@@ -110,9 +110,9 @@ type InvalidError struct{ Message string }
 
 func (e *InvalidError) Error() string { return e.Message }
 
-// Get returns the pull secret of a HostedCluster, nil if it names none. The caller must not change it. It asks the API server
-// once for each version of a Secret; one of another type than kubernetes.io/dockerconfigjson isn't watched, and asked for every time.
-// An *InvalidError means that somebody has to correct something.
+// Get returns the pull secret of a HostedCluster, nil if it names none. Don't modify it. It reads each version of a
+// Secret once from the API server; a Secret of another type than kubernetes.io/dockerconfigjson isn't watched, and is
+// read every time. A user has to correct the cause of an *InvalidError.
 func (s *Secrets) Get(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (*corev1.Secret, error) {
 	key := keyOf(hostedCluster)
 	if key.Name == "" {

@@ -23,24 +23,23 @@ import (
 type Step interface {
 	// Name is a lowercase noun, for logs and errors.
 	Name() string
-	// Reconcile does the job as far as it can be done now. An error is tried again with back-off; waiting for the
-	// world isn't an error.
+	// Reconcile does what is possible now. An error is retried with back-off; waiting isn't an error.
 	Reconcile(ctx context.Context, s *Scope) (Result, error)
 }
 
 // Result is what a step says back.
 type Result struct {
-	// Wait says that an input is missing or not there yet: the steps behind this one don't run, and nothing that runs is
-	// changed. A watch has to wake the reconciler; RequeueAfter is for what can't be watched.
+	// Wait: an input is missing. The steps after this one don't run, and what runs isn't changed. A watch has to
+	// trigger the reconciler; RequeueAfter is for what can't be watched.
 	Wait bool
-	// Message says in a person's words what is waited for. It reaches AutoNodeEnabled and the MESSAGE column.
+	// Message describes what the step waits for. It is copied to AutoNodeEnabled and the MESSAGE column.
 	Message string
-	// Reason is the reason that AutoNodeEnabled gets instead of the one that waiting usually has; empty for that one.
+	// Reason is AutoNodeEnabled's reason, if it isn't the default for waiting.
 	Reason string
-	// Resuming says, with Wait, that what is waited for was there before, and that this process, which has only just started, has to find it
-	// again: nothing is to be said of it yet, and the status stays as it is.
+	// Resuming, with Wait: what the step waits for existed before, and this process, which has just started, has to
+	// find it again. The status stays unchanged meanwhile.
 	Resuming bool
-	// RequeueAfter wakes the reconciler after this time; zero means never.
+	// RequeueAfter is the requeue interval; zero for none.
 	RequeueAfter time.Duration
 }
 
@@ -55,7 +54,7 @@ type Scope struct {
 	// Component is the ControlPlaneComponent that owns what the operator makes in the control-plane namespace. It exists
 	// from before the first step that needs an owner; nil when AutoNode is off and nothing of it is left.
 	Component *v1beta1.ControlPlaneComponent
-	// Profile is that of the cloud provider that Component runs, or is to run. Steps don't run without one.
+	// Profile is the cloud provider's that Component runs or will run. Steps don't run without one.
 	Profile *provider.Profile
 
 	// Release is the resolved payload; nil while it isn't resolved.

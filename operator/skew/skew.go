@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package skew says whether a payload fits the guest cluster that is to run it: its API server's version, and what it has stored.
+// Package skew reports whether a payload fits its guest cluster: the API server's version, and the stored versions of
+// its CRDs.
 package skew
 
 import (
@@ -25,18 +26,18 @@ const (
 	// MaxAhead is how many minor versions a payload may be ahead of the API server. Nodes are never ahead: they wait for the control
 	// plane. But that is upgraded one minor version at a time, so a payload that is further ahead isn't this upgrade's.
 	MaxAhead = 1
-	// Recheck is how often to ask for the API server's version, which no watch tells.
+	// Recheck is the interval between requests for the API server's version, which can't be watched.
 	Recheck = 30 * time.Second
 )
 
-// Misfit says why a payload can't be used.
+// Misfit is why a payload can't be used.
 type Misfit struct{ Reason, Message string }
 
 // Config is what New needs.
 type Config struct {
 	// Versions knows the guests' API servers' versions.
 	Versions *guest.Versions
-	// Clock tells when to ask again; nil is the real one.
+	// Clock defaults to the real one.
 	Clock clock.PassiveClock
 }
 
@@ -62,8 +63,8 @@ func New(config Config) *Checker {
 	return &Checker{Config: config, fitted: lru.New(1 << 14)}
 }
 
-// Misfit returns nil for a payload that can be used in s.Guest. What has fitted is looked at again from time to time only; what
-// hasn't, each time.
+// Misfit returns nil for a payload that can be used in s.Guest. It rechecks a fitting payload every Recheck, and any
+// other on each call.
 func (c *Checker) Misfit(ctx context.Context, s *scope.Scope, release *payload.Release, component payload.Component) (*Misfit, error) {
 	uid, now := s.HostedCluster.UID, c.Clock.Now()
 	var before fit
@@ -111,13 +112,13 @@ func (c *Checker) compare(ctx context.Context, s *scope.Scope, component payload
 	return nil, nil
 }
 
-// apart says why nodes of one version can't follow, or don't belong to, an API server of another. Distributions write their own
-// builds behind the patch number, which doesn't count.
+// apart returns why nodes of one version don't fit an API server of another. It ignores the build after the patch
+// number.
 func apart(nodes, server string) string {
 	n, errN := version.ParseGeneric(nodes)
 	s, errS := version.ParseGeneric(server)
 	if errN != nil || errS != nil {
-		return "" // whoever wrote that says so elsewhere
+		return "" // the malformed version is reported elsewhere
 	}
 	switch {
 	case n.Major() != s.Major():

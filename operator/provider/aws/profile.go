@@ -74,7 +74,8 @@ func New() *provider.Profile {
 	}
 }
 
-// newNodeClass is metadata: the operator looks at nothing else of a node class, and so does without the provider's types.
+// newNodeClass returns metadata only: the operator reads nothing else of a node class, and needs no types of the
+// provider.
 func newNodeClass() client.Object {
 	class := &metav1.PartialObjectMetadata{}
 	class.SetGroupVersionKind(nodeClass)
@@ -121,7 +122,7 @@ func (r *regions) adaptDeployment(ctx context.Context, in provider.Input, deploy
 	}
 	container := &deployment.Spec.Template.Spec.Containers[0]
 	set := func(name, value string) {
-		// The kubelet replaces variables in values, and what somebody else has written isn't its own.
+		// The kubelet expands variables in values, which must not happen in a user's values.
 		container.Env = append(container.Env, corev1.EnvVar{Name: name, Value: strings.ReplaceAll(value, "$", "$$")})
 	}
 	set("CLUSTER_NAME", in.ClusterName)

@@ -44,7 +44,7 @@ func newRegions() *regions { return &regions{known: lru.New(1 << 12)} }
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=awsclusters,verbs=get
 
-// checkCluster finds a Cluster that isn't in AWS, or in nobody knows which region.
+// checkCluster rejects a Cluster that isn't in AWS, or whose region is unknown.
 func (r *regions) checkCluster(ctx context.Context, in provider.Input) (provider.Finding, error) {
 	if ref := in.Cluster.Spec.InfrastructureRef; ref.APIGroup != infrastructureGroup || !infrastructures.Has(ref.Kind) {
 		is := fmt.Sprintf("Cluster %s/%s has no infrastructureRef", in.Namespace, in.ClusterName)

@@ -85,7 +85,8 @@ func checkSpec(config *v1beta1.Karpenter) error {
 
 func adaptDeployment(_ context.Context, in provider.Input, deployment *appsv1.Deployment) error {
 	container := &deployment.Spec.Template.Spec.Containers[0]
-	// Always, if only to allow none: node classes are in the guest, and whoever writes one must not decide what a machine reads.
+	// Always set it, if only to allow none: node classes are in the guest, and their authors must not decide what a
+	// machine reads.
 	patches, err := json.Marshal(append([]v1alpha1.BootstrapPatches{}, in.Config.ClusterAPI.BootstrapPatches...))
 	if err != nil {
 		return fmt.Errorf("encoding the bootstrap patches: %w", err)
@@ -106,7 +107,7 @@ func adaptDeployment(_ context.Context, in provider.Input, deployment *appsv1.De
 	return nil
 }
 
-// upgradeWindow is the variable that tells Karpenter when it may replace nodes because of their version.
+// upgradeWindow is the variable with the window in which Karpenter may replace nodes for their version.
 const upgradeWindow = "NODE_UPGRADE_WINDOW"
 
 // defaultNodeClass names what the HostedCluster does; every other field is the cluster's admin's.
