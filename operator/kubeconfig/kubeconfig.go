@@ -44,8 +44,8 @@ type Access struct {
 	Token string
 }
 
-// Parse returns what the current context of a kubeconfig says. It refuses what it doesn't copy; an error says what that is and has
-// nothing of what the kubeconfig says but for names of fields.
+// Parse parses the current context of a kubeconfig. It rejects what it doesn't copy. An error names the rejected
+// field, and no values of the kubeconfig.
 func Parse(content []byte) (*Access, error) {
 	if len(content) > MaxSize {
 		return nil, fmt.Errorf("it is larger than %d KiB", MaxSize>>10)
@@ -158,7 +158,8 @@ func (a *Access) address() (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// Config renders a kubeconfig that says what Access says, with the token in a file if one is named, and with a proxy likewise.
+// Config renders a kubeconfig from Access, with the token in a file if one is named, and with a proxy if one is
+// given.
 func (a *Access) Config(tokenFile, proxyURL string) ([]byte, error) {
 	user := &api.AuthInfo{ClientCertificateData: a.Certificate, ClientKeyData: a.Key, Token: a.Token}
 	if tokenFile != "" {

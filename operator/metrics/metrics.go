@@ -207,7 +207,8 @@ func (c *Collector) collect(samples chan<- prometheus.Metric, hostedCluster *v1b
 	}
 }
 
-// moves is true while something is to become as the spec says: AutoNode is on, and neither paused nor being removed.
+// moves reports whether the operator is working towards the spec: AutoNode is on, and neither paused nor being
+// removed.
 func moves(hostedCluster *v1beta1.HostedCluster) bool {
 	return hostedCluster.Spec.AutoNode != nil && hostedCluster.DeletionTimestamp.IsZero() &&
 		hostedCluster.Status.AutoNode.State != v1beta1.AutoNodeStatePaused

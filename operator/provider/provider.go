@@ -40,7 +40,7 @@ type Profile struct {
 	// and labels; AdaptDeployment sets what else varies.
 	Deployment      func() (*appsv1.Deployment, error)
 	AdaptDeployment func(ctx context.Context, in Input, deployment *appsv1.Deployment) error
-	// ReadsNodeImages says that Karpenter is to be given the images that the payload names for nodes.
+	// ReadsNodeImages: Karpenter gets the node images that the payload names.
 	ReadsNodeImages bool
 	// Role returns what Karpenter may do in its control-plane namespace; nil where it has no business there.
 	Role func(ctx context.Context, in Input) (*rbacv1.Role, error)
@@ -55,7 +55,7 @@ type Profile struct {
 	// Versions returns the versions in a guest's node classes; nil if they have none.
 	Versions func(ctx context.Context, guest client.Reader) ([]NodeClassVersion, error)
 
-	// HoldsUpgrades says that the provider keeps to Input.Upgrades.
+	// HoldsUpgrades: the provider follows Input.Upgrades.
 	HoldsUpgrades bool
 
 	// ClusterRole returns what Karpenter may do in the guest, under the name that assets/guest binds.
@@ -64,7 +64,8 @@ type Profile struct {
 	Roles func() ([]client.Object, error)
 	// Tokens are those of Karpenter's ServiceAccount in the guest that it is given, the one for the guest's own API server first.
 	Tokens []Token
-	// LeaseInGuest says that Karpenter's Lease isn't in the control-plane namespace but in namespace kube-system of the guest.
+	// LeaseInGuest: Karpenter's Lease is in namespace kube-system of the guest, and not in the control-plane
+	// namespace.
 	LeaseInGuest bool
 
 	// ApprovesCertificates says that the operator decides on the certificate requests of the provider's nodes. Each has to be a Machine
@@ -93,7 +94,7 @@ type NodeClass struct {
 	// RolloutAnnotation is on each node class: Karpenter's last complete rollout, as in the variable RolloutVariable
 	// of its Deployment. Empty if the provider doesn't read it.
 	RolloutAnnotation string
-	// FromPayload says that the kind's definition comes with the payload, because Definitions has none.
+	// FromPayload: the payload has the kind's CRD, and Definitions hasn't.
 	FromPayload bool
 	// Finalizer is Karpenter's. Once there is no NodeClaim it protects nothing, unless CleansUp says that Karpenter has more to
 	// clean up after a node class, and is to be waited for.
@@ -151,7 +152,7 @@ type Input struct {
 	Config *v1beta1.Karpenter
 	// NodeVersion is the Kubernetes version that nodes get now: the payload's, or a former one's.
 	NodeVersion string
-	// Upgrades says when nodes that have another may be replaced because of it.
+	// Upgrades is when outdated nodes may be replaced.
 	Upgrades Upgrades
 	// Endpoint is the URL by which the operator reaches the guest's API server, and CA what it trusts there. Both are empty where
 	// configuration is checked.
@@ -163,7 +164,7 @@ type Input struct {
 	Mapper meta.RESTMapper
 }
 
-// Upgrades says when nodes may be replaced because of their version. The zero value is at any time.
+// Upgrades is when nodes may be replaced for their version. The zero value is at any time.
 type Upgrades struct {
 	// Hold: at no time.
 	Hold bool

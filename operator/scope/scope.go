@@ -27,7 +27,7 @@ type Step interface {
 	Reconcile(ctx context.Context, s *Scope) (Result, error)
 }
 
-// Result is what a step says back.
+// Result is the result of a step.
 type Result struct {
 	// Wait: an input is missing. The steps after this one don't run, and what runs isn't changed. A watch has to
 	// trigger the reconciler; RequeueAfter is for what can't be watched.
@@ -87,9 +87,9 @@ type NodeUpgrade struct {
 	Version string
 	// Window is when nodes may be replaced because of their version; nil at any time.
 	Window *v1beta1.MaintenanceWindow
-	// Hold says that no node may be replaced because of its version.
+	// Hold: no node may be replaced for its version.
 	Hold bool
-	// Waits says in a person's words from when on, or on whose word, nodes are replaced; empty where nothing holds them.
+	// Waits describes when, or after whose approval, nodes are replaced; empty if nothing holds them.
 	Waits string
 }
 
@@ -104,8 +104,8 @@ type Guest struct {
 	Cached client.Client
 	// Live reads from the API server, and writes.
 	Live client.Client
-	// Complete says that the guest serves Karpenter's kinds and that Cached watches them. Before, a cached read of one could
-	// block for seconds.
+	// Complete: the guest serves Karpenter's kinds and Cached watches them. Before, a cached read of one could block
+	// for seconds.
 	Complete bool
 	// Config names the API server, its CA and the operator's own credentials.
 	Config *rest.Config

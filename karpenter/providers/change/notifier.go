@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package change passes on that something has changed, to whoever asked to be told.
+// Package change notifies observers of changes.
 package change
 
 import (
@@ -8,20 +8,21 @@ import (
 	"sync"
 )
 
-// Notifier is a list of functions to call. The zero value is empty. It is safe for concurrent use.
+// Notifier is a list of observers. The zero value is empty. It is safe for concurrent use.
 type Notifier struct {
 	mu        sync.Mutex
 	observers []func()
 }
 
-// Add adds a function to call. It must not block. Where Notify is called under a lock, it must not ask for what that guards.
+// Add adds an observer, which must not block. If Notify is called under a lock, the observer must not acquire that
+// lock.
 func (n *Notifier) Add(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.observers = append(n.observers, f)
 }
 
-// Notify calls each function, in the order in which they were added.
+// Notify calls the observers in the order of Add.
 func (n *Notifier) Notify() {
 	n.mu.Lock()
 	observers := slices.Clip(n.observers)

@@ -71,9 +71,9 @@ var kubeadm = schema.GroupResource{Group: "bootstrap.cluster.x-k8s.io", Resource
 
 // naming is how a template's kind came to be named.
 type naming struct {
-	// demanded says that the HostedCluster names it, and not only a MachineDeployment that it selects.
+	// demanded: the HostedCluster names it, and not only a MachineDeployment that it selects.
 	demanded bool
-	// bootstrap says that it is a bootstrap provider's, and not an infrastructure provider's.
+	// bootstrap: it is a bootstrap provider's kind, and not an infrastructure provider's.
 	bootstrap bool
 }
 
