@@ -34,7 +34,7 @@ func FuzzVersions(f *testing.F) {
 		if counted != 3 {
 			t.Errorf("counted %d of 3 nodes", counted)
 		}
-		v := judge(i, "1.36.3", "1.36.3", scope.NodeUpgrade{}, noon)
+		v := decide(i, "1.36.3", "1.36.3", scope.NodeUpgrade{}, noon)
 		if text := message.Cut(v.message); len(text) > message.Limit || !utf8.ValidString(text) {
 			t.Errorf("unfit for a condition: %q", text)
 		}
