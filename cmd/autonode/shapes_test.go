@@ -76,7 +76,7 @@ func TestShapesRender(t *testing.T) {
 		},
 		"When nothing is selected, it should say so":                  {files: []string{shapeNodeClass}, mention: "selects none of the objects"},
 		"When there is no node class, it should say so":               {files: []string{cloudTemplate("c4-large", patches)}, mention: "0 ClusterAPINodeClasses; want one"},
-		"When the node class has an unknown field, it should name it": {files: []string{strings.Replace(shapeNodeClass, "spec:\n", "spec:\n  pathces: []\n", 1)}, mention: "pathces"},
+		"When the node class has an unknown field, it should name it": {files: []string{strings.Replace(shapeNodeClass, "spec:\n", "spec:\n  patch: []\n", 1)}, mention: `"spec.patch"`},
 		"When a document isn't an object, it should say which":        {files: []string{"a: b\n"}, mention: "document 1 has no apiVersion"},
 		"When the capacity type is unknown, it should say so":         {files: []string{shapeNodeClass}, args: []string{"--capacity-type", "free"}, mention: "want on-demand or spot"},
 		"When there is no file, it should say so":                     {mention: "-f FILE"},

@@ -124,6 +124,7 @@ func TestMetered(t *testing.T) {
 		reader := bufio.NewReader(connection)
 		response, err := http.ReadResponse(reader, &http.Request{Method: http.MethodConnect})
 		g.Expect(err).NotTo(HaveOccurred())
+		t.Cleanup(func() { _ = response.Body.Close() })
 		received, ended = &atomic.Int64{}, make(chan struct{})
 		go func() {
 			defer close(ended)

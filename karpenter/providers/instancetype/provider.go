@@ -144,7 +144,7 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 	}
 	if l.ClusterErr != nil {
 		l.Snapshot = p.current(e)
-		return l, nil
+		return l, nil //nolint:nilerr // The listing carries it.
 	}
 	l.Templates = keep(e.templates(), l.Found)
 	l.Unversioned = p.setVersions(nodeClass, l.Templates)

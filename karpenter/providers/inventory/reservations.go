@@ -21,9 +21,9 @@ import (
 const PromiseTTL = 10 * time.Minute
 
 var (
-	// ErrFull: a source has reached its maximum size.
+	// ErrFull is returned when a source has reached its maximum size.
 	ErrFull = errors.New("as many machines as it may have")
-	// ErrNotCounted: the existing Machines haven't been counted yet.
+	// ErrNotCounted is returned while the existing Machines haven't been counted yet.
 	ErrNotCounted = errors.New("the Machines haven't been counted yet")
 )
 

@@ -28,7 +28,7 @@ import (
 // Kind of the bootstrap configs that Parse reads.
 var Kind = bootstrapv1.GroupVersion.WithKind("KubeadmConfig")
 
-// ErrProviderNeeded: only the bootstrap provider can render a config, because it needs data that Karpenter can't
+// ErrProviderNeeded is returned for a config that only the bootstrap provider can render, because it needs data that Karpenter can't
 // read.
 var ErrProviderNeeded = errors.New("only the bootstrap provider can render this config")
 

@@ -110,7 +110,9 @@ func build(plan Plan) (*Objects, error) {
 	switch {
 	case plan.NodeClaim == nil || plan.NodeClaim.Name == "" || plan.NodeClaim.UID == "":
 		return nil, errors.New("building a machine: the NodeClaim has no name or UID yet")
-	case slices.ContainsFunc(reserved, func(purpose secret.Purpose) bool { return strings.HasSuffix(plan.NodeClaim.Name, secret.Name("", purpose)) }):
+	case slices.ContainsFunc(reserved, func(purpose secret.Purpose) bool {
+		return strings.HasSuffix(plan.NodeClaim.Name, secret.Name("", purpose))
+	}):
 		return nil, fmt.Errorf("building a machine: a Secret of Cluster API's may have the name %s; create the NodeClaim with another name", plan.NodeClaim.Name)
 	case plan.Cluster == nil:
 		return nil, errors.New("building a machine: no Cluster")
