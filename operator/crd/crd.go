@@ -139,9 +139,13 @@ func (d *Definitions) reconcile(ctx context.Context, guest *scope.Guest, desired
 	if err != nil {
 		return nil, "", err
 	}
-	if live == nil {
+	switch {
+	case live == nil:
 		desired.Annotations[CreatedAnnotation] = "true"
-	} else {
+	case !live.DeletionTimestamp.IsZero():
+		// What is applied now goes with it, and may delay that: the watch on CRDs tells when it is gone.
+		return live, "", nil
+	default:
 		if live.Annotations[CreatedAnnotation] != "" {
 			desired.Annotations[CreatedAnnotation] = "true"
 		}

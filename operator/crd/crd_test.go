@@ -5,8 +5,10 @@ package crd_test
 import (
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
@@ -77,15 +79,7 @@ func TestDefinitions(t *testing.T) {
 		g.Expect(definition.Labels).To(HaveKeyWithValue(apply.LabelManagedBy, apply.FieldOwner))
 	})
 
-	t.Run("When somebody deletes a definition, it should come back", func(t *testing.T) {
-		g := NewWithT(t)
-		before := get(ctx, g, names[2])
-		g.Expect(clusters.Guest.Client.Delete(ctx, before.DeepCopy())).To(Succeed())
-		g.Eventually(func(g Gomega) {
-			settles(g)
-			g.Expect(get(ctx, g, names[2]).UID).NotTo(Equal(before.UID))
-		}).Should(Succeed())
-	})
+	t.Run("Deletion", func(t *testing.T) { testDeletion(t, step, s, settles) })
 
 	t.Run("When the guest stores a version that the payload doesn't define, it should leave the definition alone and wait", func(t *testing.T) {
 		g := NewWithT(t)
@@ -141,12 +135,15 @@ func TestDefinitions(t *testing.T) {
 		on.Profile, on.Karpenter = aws.New(), payload.Component{Name: "karpenter-aws", CRDs: []*apiextensionsv1.CustomResourceDefinition{scopetest.EC2NodeClasses()}}
 		g.Eventually(reconcile(ctx, step, &on)).Should(Equal(scope.Result{}), "of the same payload, so that nothing else differs")
 		g.Expect(established(get(ctx, g, "ec2nodeclasses.karpenter.k8s.aws"))).To(BeTrue())
-		left := &apiextensionsv1.CustomResourceDefinition{}
-		if err := clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(ours), left); err == nil {
-			g.Expect(left.UID).To(Equal(ours.UID), "nobody made it again")
-		} else {
-			g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
-		}
+		// The API server takes its time, and longer where somebody applies meanwhile what is being deleted.
+		g.Eventually(func(g Gomega) {
+			left := &apiextensionsv1.CustomResourceDefinition{}
+			err := clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(ours), left)
+			if err == nil {
+				g.Expect(left.UID).To(Equal(ours.UID), "nobody made it again")
+			}
+			g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "it is still being deleted")
+		}).WithTimeout(3 * time.Minute).Should(Succeed())
 	})
 
 	t.Run("When a definition was there before the operator, it should be kept up to date but not count as created", func(t *testing.T) {
@@ -182,6 +179,43 @@ func TestDefinitions(t *testing.T) {
 }
 
 // testDowngrade has a payload's definition that knows v1beta1 and v1, in a guest that has stored v1.
+func testDeletion(t *testing.T, step *crd.Definitions, s *scope.Scope, settles func(Gomega)) {
+	ctx := t.Context()
+	t.Run("When somebody deletes a definition, it should come back", func(t *testing.T) {
+		g := NewWithT(t)
+		before := get(ctx, g, names[2])
+		g.Expect(clusters.Guest.Client.Delete(ctx, before.DeepCopy())).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			settles(g)
+			g.Expect(get(ctx, g, names[2]).UID).NotTo(Equal(before.UID))
+		}).Should(Succeed())
+	})
+
+	t.Run("When a definition is being deleted, it should change nothing and wait until it can be made again", func(t *testing.T) {
+		g := NewWithT(t)
+		definition := get(ctx, g, names[2])
+		before := client.MergeFrom(definition.DeepCopy())
+		definition.Finalizers = append(definition.Finalizers, "example.com/hold")
+		definition.Spec.Versions[0].AdditionalPrinterColumns = nil
+		g.Expect(clusters.Guest.Client.Patch(ctx, definition, before)).To(Succeed())
+		g.Expect(clusters.Guest.Client.Delete(ctx, definition.DeepCopy())).To(Succeed())
+		for range 5 {
+			result, err := step.Reconcile(ctx, s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result).To(Equal(scope.Result{Wait: true, Message: "the guest is to establish " + names[2]}))
+			g.Expect(get(ctx, g, names[2]).Spec.Versions[0].AdditionalPrinterColumns).To(BeEmpty())
+		}
+		g.Eventually(func() error {
+			definition := get(ctx, g, names[2])
+			before := client.MergeFromWithOptions(definition.DeepCopy(), client.MergeFromWithOptimisticLock{})
+			definition.Finalizers = slices.DeleteFunc(definition.Finalizers, func(name string) bool { return name == "example.com/hold" })
+			return clusters.Guest.Client.Patch(ctx, definition, before)
+		}).Should(Succeed())
+		settles(g)
+		g.Expect(get(ctx, g, names[2]).Spec.Versions[0].AdditionalPrinterColumns).NotTo(BeEmpty())
+	})
+}
+
 func testDowngrade(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
