@@ -124,10 +124,10 @@ func TestMetered(t *testing.T) {
 		reader := bufio.NewReader(connection)
 		response, err := http.ReadResponse(reader, &http.Request{Method: http.MethodConnect})
 		g.Expect(err).NotTo(HaveOccurred())
-		t.Cleanup(func() { _ = response.Body.Close() })
 		received, ended = &atomic.Int64{}, make(chan struct{})
 		go func() {
 			defer close(ended)
+			defer func() { _ = response.Body.Close() }()
 			for p := make([]byte, chunk); ; {
 				n, err := reader.Read(p)
 				received.Add(int64(n))
