@@ -122,7 +122,7 @@ func TestMetered(t *testing.T) {
 			server, base64.StdEncoding.EncodeToString([]byte(proxy.User.String())))
 		g.Expect(err).NotTo(HaveOccurred())
 		reader := bufio.NewReader(connection)
-		response, err := http.ReadResponse(reader, &http.Request{Method: http.MethodConnect})
+		response, err := http.ReadResponse(reader, &http.Request{Method: http.MethodConnect}) //nolint:bodyclose // The goroutine below closes it.
 		g.Expect(err).NotTo(HaveOccurred())
 		received, ended = &atomic.Int64{}, make(chan struct{})
 		go func() {
