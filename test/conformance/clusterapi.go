@@ -159,7 +159,11 @@ func (p *clusterAPI) guestAccess(ctx context.Context, guest *controlplane.Cluste
 		return "", err
 	}
 	role.Rules = append(role.Rules, capacityBufferRules...)
-	return p.access(ctx, c, guest.RESTConfig(), account, guest.Name+".karpenter.kubeconfig", role, binding)
+	tokens, tokensBinding, err := guestassets.Roles()
+	if err != nil {
+		return "", err
+	}
+	return p.access(ctx, c, guest.RESTConfig(), account, guest.Name+".karpenter.kubeconfig", role, binding, tokens, tokensBinding)
 }
 
 // capacityBufferRules are what Karpenter core's chart grants for the feature gate CapacityBuffer.
