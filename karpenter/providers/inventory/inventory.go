@@ -8,6 +8,8 @@ package inventory
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,16 +40,14 @@ type Inventory struct {
 
 	sequence     atomic.Uint64
 	reservations *reservations
-	origins      *origins
 	memory       *memory
 
 	mu sync.Mutex
-	// machines by NodeClaim UID, and NodeClaim UIDs by provider ID.
-	machines   map[types.UID]Machine
-	nodeClaims map[string]types.UID
-	// nodes by name, and their names by provider ID.
-	nodes map[string]Node
-	names map[string]string
+	// machines by NodeClaim UID, and how many have each origin.
+	machines index[types.UID, Machine]
+	origins  map[Origin]int
+	// nodes by name.
+	nodes index[string, Node]
 }
 
 // Machine holds the tracked fields of a Machine.
@@ -58,6 +58,8 @@ type Machine struct {
 	ProviderID  string
 }
 
+func (m Machine) providerID() string { return m.ProviderID }
+
 // Node holds the tracked fields of a registered Node.
 type Node struct {
 	ProviderID string
@@ -65,13 +67,12 @@ type Node struct {
 	Memory int64
 }
 
+func (n Node) providerID() string { return n.ProviderID }
+
 // New returns an empty inventory: see Watch.
 func New(config Config) *Inventory {
-	i := &Inventory{
-		Config: config, machines: map[types.UID]Machine{}, nodeClaims: map[string]types.UID{}, nodes: map[string]Node{}, names: map[string]string{},
-	}
-	i.reservations = newReservations(config.Clock, i.IsCounted, &i.sequence)
-	i.origins, i.memory = newOrigins(&i.sequence), newMemory(&i.sequence)
+	i := &Inventory{Config: config, machines: newIndex[types.UID, Machine](), origins: map[Origin]int{}, nodes: newIndex[string, Node]()}
+	i.reservations, i.memory = newReservations(config.Clock, i.IsCounted, &i.sequence), newMemory(&i.sequence)
 	return i
 }
 
@@ -163,7 +164,9 @@ func (i *Inventory) Origins() []Origin {
 	if i == nil {
 		return nil
 	}
-	return i.origins.All()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(i.origins), Origin.Compare)
 }
 
 // Memory is the least memory of a revision's nodes in bytes, rounded down to a MiB; false if none was observed.
@@ -177,23 +180,32 @@ func (i *Inventory) Memory(r Revision) (bytes int64, known bool) {
 // ObserveMachine records a NodeClaim's Machine.
 func (i *Inventory) ObserveMachine(nodeClaim types.UID, m Machine) {
 	i.reservations.Observe(nodeClaim, m.Source)
-	i.origins.Observe(nodeClaim, m.Origin)
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	before, ok := i.machines[nodeClaim]
-	if ok && before == m {
+	_, known := i.machines.objects[nodeClaim]
+	before, changed := i.machines.set(nodeClaim, m)
+	if !changed {
 		return
 	}
-	if ok && i.nodeClaims[before.ProviderID] == nodeClaim {
-		delete(i.nodeClaims, before.ProviderID)
+	if !known || before.Origin != m.Origin {
+		i.countOrigin(m.Origin, 1)
+		if known {
+			i.countOrigin(before.Origin, -1)
+		}
 	}
-	i.machines[nodeClaim] = m
-	if m.ProviderID == "" {
-		return
-	}
-	i.nodeClaims[m.ProviderID] = nodeClaim
-	if name, ok := i.names[m.ProviderID]; ok {
+	if name, ok := i.nodes.keys[m.ProviderID]; ok {
 		i.learn(name)
+	}
+}
+
+// countOrigin adds machines to an origin's number. i.mu must be held.
+func (i *Inventory) countOrigin(origin Origin, n int) {
+	before := i.origins[origin]
+	if i.origins[origin] = before + n; before+n == 0 {
+		delete(i.origins, origin)
+	}
+	if before == 0 || before+n == 0 {
+		i.sequence.Add(1)
 	}
 }
 
@@ -207,14 +219,10 @@ func (i *Inventory) Release(nodeClaim types.UID) {
 // ForgetMachine records that a NodeClaim's Machine is gone.
 func (i *Inventory) ForgetMachine(nodeClaim types.UID) {
 	i.reservations.Forget(nodeClaim)
-	i.origins.Forget(nodeClaim)
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if before, ok := i.machines[nodeClaim]; ok {
-		delete(i.machines, nodeClaim)
-		if i.nodeClaims[before.ProviderID] == nodeClaim {
-			delete(i.nodeClaims, before.ProviderID)
-		}
+	if before, ok := i.machines.remove(nodeClaim); ok {
+		i.countOrigin(before.Origin, -1)
 	}
 }
 
@@ -222,16 +230,7 @@ func (i *Inventory) ForgetMachine(nodeClaim types.UID) {
 func (i *Inventory) ObserveNode(name string, n Node) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	before, ok := i.nodes[name]
-	if ok && before == n {
-		return
-	}
-	if ok && i.names[before.ProviderID] == name {
-		delete(i.names, before.ProviderID)
-	}
-	i.nodes[name] = n
-	if n.ProviderID != "" {
-		i.names[n.ProviderID] = name
+	if _, changed := i.nodes.set(name, n); changed {
 		i.learn(name)
 	}
 }
@@ -241,19 +240,18 @@ func (i *Inventory) ForgetNode(name string) {
 	i.memory.Forget(name)
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if before, ok := i.nodes[name]; ok {
-		delete(i.nodes, name)
-		if i.names[before.ProviderID] == name {
-			delete(i.names, before.ProviderID)
-		}
-	}
+	i.nodes.remove(name)
 }
 
 // learn records the memory of a node whose Machine is known. i.mu must be held.
 func (i *Inventory) learn(name string) {
-	n := i.nodes[name]
-	m, ok := i.machines[i.nodeClaims[n.ProviderID]]
-	if ok && m.Source != "" && m.ContentHash != "" {
+	n := i.nodes.objects[name]
+	nodeClaim, ok := i.machines.keys[n.ProviderID]
+	if !ok {
+		return
+	}
+	m := i.machines.objects[nodeClaim]
+	if m.Source != "" && m.ContentHash != "" {
 		i.memory.Observe(name, Revision{Source: m.Source, ContentHash: m.ContentHash}, n.Memory)
 	}
 }

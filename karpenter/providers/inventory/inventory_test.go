@@ -59,7 +59,7 @@ func TestNodesAndMachines(t *testing.T) {
 			}
 			i.ForgetNode("a")
 			i.ForgetMachine("1")
-			if n := len(i.machines) + len(i.nodeClaims) + len(i.nodes) + len(i.names); n != 0 {
+			if n := len(i.machines.objects) + len(i.machines.keys) + len(i.nodes.objects) + len(i.nodes.keys); n != 0 {
 				t.Errorf("%d entries are left", n)
 			}
 		})

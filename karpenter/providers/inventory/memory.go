@@ -35,6 +35,7 @@ type memory struct {
 	// used counts observations, to find the least recently seen revision.
 	used uint64
 
+	// sequence changes whenever a result of Of does.
 	sequence *atomic.Uint64
 }
 
@@ -105,9 +106,6 @@ func (m *memory) Forget(name string) {
 		m.remove(before)
 	}
 }
-
-// Sequence changes whenever a result of Of changes. It neither locks nor allocates.
-func (m *memory) Sequence() uint64 { return m.sequence.Load() }
 
 func (m *memory) remove(n node) {
 	known, ok := m.forms[n.form]

@@ -4,15 +4,10 @@ package inventory
 
 import (
 	"cmp"
-	"maps"
 	"math"
-	"slices"
 	"strconv"
-	"sync"
-	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -35,64 +30,6 @@ type Origin struct {
 // Compare orders origins by offering, source and price.
 func (f Origin) Compare(other Origin) int {
 	return cmp.Or(f.Key.Compare(other.Key), cmp.Compare(f.Source, other.Source), cmp.Compare(f.Price, other.Price))
-}
-
-// origins counts the machines of each origin. It is safe for concurrent use.
-type origins struct {
-	mu sync.Mutex
-	// machines by NodeClaim UID.
-	machines map[types.UID]Origin
-	counts   map[Origin]int
-
-	sequence *atomic.Uint64
-}
-
-func newOrigins(sequence *atomic.Uint64) *origins {
-	return &origins{machines: map[types.UID]Origin{}, counts: map[Origin]int{}, sequence: sequence}
-}
-
-// Observe records a NodeClaim's machine and its origin.
-func (o *origins) Observe(nodeClaim types.UID, origin Origin) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	before, ok := o.machines[nodeClaim]
-	if ok && before == origin {
-		return
-	}
-	o.machines[nodeClaim] = origin
-	if o.counts[origin]++; o.counts[origin] == 1 {
-		o.sequence.Add(1)
-	}
-	if ok {
-		o.remove(before)
-	}
-}
-
-// Forget records that a NodeClaim's machine is gone.
-func (o *origins) Forget(nodeClaim types.UID) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if before, ok := o.machines[nodeClaim]; ok {
-		delete(o.machines, nodeClaim)
-		o.remove(before)
-	}
-}
-
-// All returns the origins of all machines, in order.
-func (o *origins) All() []Origin {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(o.counts), Origin.Compare)
-}
-
-// Sequence changes whenever a result of All changes. It neither locks nor allocates.
-func (o *origins) Sequence() uint64 { return o.sequence.Load() }
-
-func (o *origins) remove(origin Origin) {
-	if o.counts[origin]--; o.counts[origin] <= 0 {
-		delete(o.counts, origin)
-		o.sequence.Add(1)
-	}
 }
 
 // OriginOf reads a Machine's origin.

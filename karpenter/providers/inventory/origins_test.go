@@ -3,12 +3,14 @@
 package inventory
 
 import (
-	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -21,26 +23,27 @@ func origin(instanceType string) Origin {
 }
 
 func TestOrigins(t *testing.T) {
-	machines := newOrigins(&atomic.Uint64{})
+	machines := New(Config{Clock: clocktesting.NewFakeClock(time.Now())})
+	observe := func(nodeClaim types.UID, o Origin) { machines.ObserveMachine(nodeClaim, Machine{Origin: o}) }
 	for _, step := range []struct {
 		name    string
 		do      func()
 		want    []Origin
 		changed bool
 	}{
-		{"When a machine comes, it should know its form", func() { machines.Observe("1", origin("c4")) }, []Origin{origin("c4")}, true},
-		{"When it is seen again, it should tell no change", func() { machines.Observe("1", origin("c4")) }, []Origin{origin("c4")}, false},
-		{"When another of the form comes, it should tell no change", func() { machines.Observe("2", origin("c4")) }, []Origin{origin("c4")}, false},
-		{"When one of another form comes, it should know both, in order", func() { machines.Observe("3", origin("c2")) }, []Origin{origin("c2"), origin("c4")}, true},
-		{"When one of two goes, it should still know the form", func() { machines.Forget("1") }, []Origin{origin("c2"), origin("c4")}, false},
-		{"When the last one goes, it should forget the form", func() { machines.Forget("2") }, []Origin{origin("c2")}, true},
-		{"When one goes that was never seen, it should tell no change", func() { machines.Forget("9") }, []Origin{origin("c2")}, false},
-		{"When one says something else by now, it should follow", func() { machines.Observe("3", origin("c8")) }, []Origin{origin("c8")}, true},
+		{"When a machine comes, it should know its form", func() { observe("1", origin("c4")) }, []Origin{origin("c4")}, true},
+		{"When it is seen again, it should tell no change", func() { observe("1", origin("c4")) }, []Origin{origin("c4")}, false},
+		{"When another of the form comes, it should tell no change", func() { observe("2", origin("c4")) }, []Origin{origin("c4")}, false},
+		{"When one of another form comes, it should know both, in order", func() { observe("3", origin("c2")) }, []Origin{origin("c2"), origin("c4")}, true},
+		{"When one of two goes, it should still know the form", func() { machines.ForgetMachine("1") }, []Origin{origin("c2"), origin("c4")}, false},
+		{"When the last one goes, it should forget the form", func() { machines.ForgetMachine("2") }, []Origin{origin("c2")}, true},
+		{"When one goes that was never seen, it should tell no change", func() { machines.ForgetMachine("9") }, []Origin{origin("c2")}, false},
+		{"When one says something else by now, it should follow", func() { observe("3", origin("c8")) }, []Origin{origin("c8")}, true},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			before := machines.Sequence()
 			step.do()
-			if diff := cmp.Diff(step.want, machines.All()); diff != "" {
+			if diff := cmp.Diff(step.want, machines.Origins()); diff != "" {
 				t.Errorf("origins (-want +got):\n%s", diff)
 			}
 			if changed := machines.Sequence() != before; changed != step.changed {
