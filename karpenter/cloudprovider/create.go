@@ -239,7 +239,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 			v1alpha1.ShapeHashAnnotation:            sh.ContentHash,
 			v1alpha1.BootstrapHashAnnotation:        sh.Bootstrap.Hash,
 			v1alpha1.ShapeSourceAnnotation:          sh.Source.Annotation(),
-			priceAnnotation:                         formatPrice(chosen.offering.Price),
+			v1alpha1.PriceAnnotation:                formatPrice(chosen.offering.Price),
 		},
 	}
 	for key, revision := range map[string]string{
@@ -269,9 +269,6 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 	}
 	return plan, nil
 }
-
-// priceAnnotation is a machine's price when it was chosen.
-const priceAnnotation = v1alpha1.PriceAnnotation
 
 // createError maps an error to Karpenter's error types. Karpenter retries with back-off.
 func createError(err error) error {

@@ -18,6 +18,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/message"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
@@ -194,18 +195,10 @@ func invalid(found *template.Found) []error {
 func summary(problems []error) string {
 	var texts []string
 	for _, problem := range problems[:min(len(problems), maxProblems)] {
-		texts = append(texts, shorten(problem.Error(), maxProblem)+advice(problem))
+		texts = append(texts, message.Cut(problem.Error(), maxProblem)+advice(problem))
 	}
 	if more := len(problems) - maxProblems; more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(texts, "; ")
-}
-
-// shorten truncates a text to a maximum of bytes, at a character boundary.
-func shorten(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
 }

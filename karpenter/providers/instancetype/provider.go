@@ -177,10 +177,7 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 func (p *Provider) check(e *entry, nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Found) *template.Found {
 	checked := make(map[string]error, len(found.Shapes))
 	result := found.Checked(func(sh *template.Template) error {
-		key := fmt.Sprintf("%s/%d %s@%s@%s %s", nodeClass.UID, nodeClass.Generation, sh.Source.Annotation(), sh.Source.UID, sh.Source.ResourceVersions, sh.Bootstrap.Hash)
-		if sh.Bootstrap.ConfigTemplate != nil {
-			key += "@" + sh.Bootstrap.ConfigTemplate.GetResourceVersion()
-		}
+		key := fmt.Sprintf("%s/%d%s", nodeClass.UID, nodeClass.Generation, read(sh))
 		err, known := e.checked[key]
 		if !known {
 			err = p.Check(nodeClass, sh)
@@ -339,17 +336,20 @@ func keyOf(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []template.Template, 
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s/%d|%q|%t|%t%q", nodeClass.UID, nodeClass.Generation, cluster.FailureDomains, cluster.Paused || cluster.Deleting, gaps.All, gaps.Sources)
 	for i := range shapes {
-		sh := &shapes[i]
-		for _, part := range []string{"|", sh.Source.Annotation(), "@", string(sh.Source.UID), "@", sh.Source.ResourceVersions, "+", sh.Bootstrap.Hash} {
-			b.WriteString(part)
-		}
-		if sh.Held {
+		b.WriteString(read(&shapes[i]))
+		if shapes[i].Held {
 			b.WriteString("!")
 		}
-		b.WriteString(sh.NodeVersion)
-		if sh.Bootstrap.ConfigTemplate != nil {
-			b.WriteString("@" + sh.Bootstrap.ConfigTemplate.GetResourceVersion())
-		}
+		b.WriteString(shapes[i].NodeVersion)
 	}
 	return b.String()
+}
+
+// read identifies what a template was read from: its source and its bootstrap, at their revisions.
+func read(sh *template.Template) string {
+	parts := []string{"|", sh.Source.Annotation(), "@", string(sh.Source.UID), "@", sh.Source.ResourceVersions, "+", sh.Bootstrap.Hash}
+	if sh.Bootstrap.ConfigTemplate != nil {
+		parts = append(parts, "@", sh.Bootstrap.ConfigTemplate.GetResourceVersion())
+	}
+	return strings.Join(parts, "")
 }

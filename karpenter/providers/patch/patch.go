@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/message"
 )
 
 // Limits of what Parse accepts and Apply renders.
@@ -365,11 +366,5 @@ func pointer(parts []string) string {
 	return "/" + strings.Join(escaped, "/")
 }
 
-// shorten keeps messages bounded.
-func shorten(text string) string {
-	const most = 120
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
-}
+// shorten bounds what messages repeat of a patch.
+func shorten(text string) string { return message.Cut(text, 120) }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -18,6 +17,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/karpenter/providers/message"
 	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
 
@@ -196,12 +196,8 @@ func (e *InvalidError) Error() string {
 	if e.Key == "" {
 		return prefix + e.Problem
 	}
-	value := e.Value
-	if len(value) > maxShown {
-		// What is wrong stands behind it, and messages are cut.
-		value = strings.ToValidUTF8(value[:maxShown], "") + "…"
-	}
-	return fmt.Sprintf("%s%s: %q %s", prefix, e.Key, value, e.Problem)
+	// The problem stands behind the value, and messages are cut.
+	return fmt.Sprintf("%s%s: %q %s", prefix, e.Key, message.Cut(e.Value, maxShown), e.Problem)
 }
 
 // Found is what a node class selects.
