@@ -76,7 +76,7 @@ The last results of each provider are kept, so that running one shows the other'
 				_, err = conformance.Scale(cmd.Context(), scale)
 				return err
 			}
-			for _, name := range []string{"json", "with-operator", "cluster-api"} {
+			for _, name := range []string{"json", "with-operator", "cluster-api", "profiles"} {
 				if cmd.Flags().Changed(name) {
 					return fmt.Errorf("--%s goes with measurements only: --scale, and --json with --budget too", name)
 				}
@@ -88,6 +88,7 @@ The last results of each provider are kept, so that running one shows the other'
 	cmd.Flags().StringSliceVar(&sizes, "scale", nil, "instead of a suite, measure how long so many pods take that need a node each, with both providers")
 	cmd.Flags().BoolVar(&budget, "budget", false, fmt.Sprintf("instead of a suite, count the requests of %d nodes, and fail when one costs too many", conformance.BudgetPods))
 	cmd.Flags().StringVar(&scale.JSON, "json", "", "with --scale or --budget: file for the results")
+	cmd.Flags().StringVar(&scale.Profiles, "profiles", "", "with --scale: folder for CPU profiles of Karpenter, Cluster API and the API servers, in slices of five seconds; they take time of their own")
 	cmd.Flags().StringSliceVar(&scale.ClusterAPI, "cluster-api", []string{world.ClusterAPITuned},
 		"with --scale: how Cluster API runs: tuned, defaults, which is as it ships, or both, separated by a comma")
 	cmd.Flags().BoolVar(&scale.Operator, "with-operator", false, "with --scale: let AutoNode's operator run its provider")
@@ -100,7 +101,7 @@ The last results of each provider are kept, so that running one shows the other'
 		cmd.MarkFlagsMutuallyExclusive("scale", other)
 		cmd.MarkFlagsMutuallyExclusive("budget", other)
 	}
-	for _, other := range []string{"scale", "provider", "with-operator", "cluster-api", "karpenter"} {
+	for _, other := range []string{"scale", "provider", "with-operator", "cluster-api", "karpenter", "profiles"} {
 		cmd.MarkFlagsMutuallyExclusive("budget", other)
 	}
 	return cmd

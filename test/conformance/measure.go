@@ -55,12 +55,14 @@ func (m *subject) measure(ctx context.Context, size int) (Measurement, error) {
 	}
 	burst, cancel := context.WithTimeout(ctx, scaleTimeout)
 	defer cancel()
+	profiled := m.profiler.during(ctx, fmt.Sprintf("%s-%d-up", m.Provider, size))
 	err = process.Poll(burst, "pods to run", nil, nil, func(context.Context) error {
 		if running := m.follower.running(); running < size {
 			return fmt.Errorf("%d of %d run", running, size)
 		}
 		return nil
 	})
+	profiled()
 	if err != nil {
 		astray := m.follower.astray()
 		err = fmt.Errorf("%w; %d machines haven't joined: %s", err, len(astray), few(astray))
@@ -113,6 +115,7 @@ func (m *subject) clear(ctx context.Context, deployment *appsv1.Deployment, resu
 	}
 	clearing, cancel := context.WithTimeout(ctx, scaleTimeout)
 	defer cancel()
+	profiled := m.profiler.during(ctx, fmt.Sprintf("%s-%d-down", m.Provider, result.Pods))
 	err = process.Poll(clearing, "nodes and machines to go", nil, nil, func(context.Context) error {
 		if count := m.follower.present(); count > 0 {
 			return fmt.Errorf("%d objects are left", count)
@@ -120,6 +123,7 @@ func (m *subject) clear(ctx context.Context, deployment *appsv1.Deployment, resu
 		return nil
 	})
 	result.Gone, result.Left = time.Since(started).Seconds(), m.follower.left()
+	profiled()
 	if err != nil {
 		err = fmt.Errorf("%w: %s", err, few(result.Left))
 	}

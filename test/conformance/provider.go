@@ -53,6 +53,8 @@ type runner struct {
 	provider   string
 	guest      string
 	kubeconfig string
+	// profiles is the address of Karpenter's profiles.
+	profiles string
 }
 
 // setup makes guests fit for the suite.
@@ -98,6 +100,7 @@ func (s setup) start(ctx context.Context, name string, p provider, guest string)
 		"FEATURE_GATES="+featureGates,
 		"LEADER_ELECTION_NAME=karpenter-leader-election",
 		"LOG_LEVEL=info",
+		"ENABLE_PROFILING=true",
 	)
 	karpenter, err := s.processes.Start(spec)
 	if err != nil {
@@ -108,7 +111,7 @@ func (s setup) start(ctx context.Context, name string, p provider, guest string)
 	if err := karpenter.Wait(ctx, process.Answers(nil, fmt.Sprintf("http://127.0.0.1:%d/readyz", health))); err != nil {
 		return runner{}, err
 	}
-	return runner{provider: name, guest: guest, kubeconfig: s.world.Kubeconfig(guest)}, nil
+	return runner{provider: name, guest: guest, kubeconfig: s.world.Kubeconfig(guest), profiles: fmt.Sprintf("127.0.0.1:%d", metrics)}, nil
 }
 
 // drive runs a program in a guest beside a spec; stop ends it.

@@ -35,6 +35,8 @@ type ScaleConfig struct {
 	ClusterAPI []string
 	// Karpenter is the path of our provider's program; with an Operator, the world builds it.
 	Karpenter string
+	// Profiles is the folder for CPU profiles of Karpenter, Cluster API and the API servers during each measurement, empty for none.
+	Profiles string
 	// JSON is the file for the results, empty for none.
 	JSON string
 	Out  io.Writer
@@ -93,9 +95,9 @@ func Scale(ctx context.Context, cfg ScaleConfig) (*ScaleReport, error) {
 			cfg: Config{Karpenter: cfg.Karpenter, Guests: 1, Providers: []string{c.Provider}, Out: cfg.Out},
 			bin: bin, printer: printer,
 		}
-		world := world.Config{WithoutOperator: !c.Operator, ClusterAPI: c.ClusterAPI, AuditAllBut: []string{benchUser}}
+		world := world.Config{WithoutOperator: !c.Operator, ClusterAPI: c.ClusterAPI, AuditAllBut: []string{benchUser}, Profiles: cfg.Profiles != ""}
 		if err := r.inWorld(ctx, world, func(ctx context.Context, s setup) error {
-			return r.scale(ctx, s, c, cfg.Sizes, report)
+			return r.scale(ctx, s, c, cfg, report)
 		}); err != nil {
 			failures = append(failures, fmt.Errorf("%s: %w", c, err))
 		}
@@ -141,18 +143,18 @@ func (c ScaleConfig) contestants() []Contestant {
 }
 
 // scale measures one provider, in a world that it has for itself.
-func (r *run) scale(ctx context.Context, s setup, c Contestant, sizes []int, report *ScaleReport) error {
+func (r *run) scale(ctx context.Context, s setup, c Contestant, cfg ScaleConfig, report *ScaleReport) error {
 	p, err := r.provider(c.Provider, s)
 	if err != nil {
 		return err
 	}
 	defer p.stop()
-	subject, err := newSubject(ctx, s, c, p)
+	subject, err := newSubject(ctx, s, c, p, cfg.Profiles)
 	if err != nil {
 		return err
 	}
 	defer subject.stop()
-	for _, size := range sizes {
+	for _, size := range cfg.Sizes {
 		m, err := subject.measure(ctx, size)
 		if err != nil {
 			m.Failure = err.Error()

@@ -39,9 +39,10 @@ type subject struct {
 	follower *follower
 	// The audit logs of both API servers.
 	managementLog, guestLog *audit.Tail
+	profiler                *profiler
 }
 
-func newSubject(ctx context.Context, s setup, c Contestant, p provider) (_ *subject, err error) {
+func newSubject(ctx context.Context, s setup, c Contestant, p provider, profiles string) (_ *subject, err error) {
 	guestName := c.Provider + "-1" // as run.guests names it
 	m := &subject{
 		Contestant: c, world: s.world,
@@ -66,12 +67,22 @@ func newSubject(ctx context.Context, s setup, c Contestant, p provider) (_ *subj
 	if m.guest, err = client.New(guestConfig, client.Options{Scheme: scheme}); err != nil {
 		return nil, fmt.Errorf("connecting to %s: %w", guestName, err)
 	}
+	karpenter := ""
 	if c.Operator {
 		if err := enable(ctx, management, m.guest, guestName); err != nil {
 			return nil, err
 		}
-	} else if _, err := s.start(ctx, c.Provider, p, guestName); err != nil {
-		return nil, err
+	} else {
+		runner, err := s.start(ctx, c.Provider, p, guestName)
+		if err != nil {
+			return nil, err
+		}
+		karpenter = runner.profiles
+	}
+	if profiles != "" {
+		if m.profiler, err = newProfiler(profiles, s.world, guestName, karpenter); err != nil {
+			return nil, err
+		}
 	}
 	for _, document := range p.defaults() {
 		object := &unstructured.Unstructured{}

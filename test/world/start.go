@@ -93,7 +93,7 @@ func (w *World) start(ctx context.Context, task *progress.Task) error {
 
 // plan says what needs what.
 func (w *World) plan(ctx context.Context, s *stages) error {
-	host := controlplane.Host{Programs: w.programs, Processes: w.processes, Ports: w.ports, Dir: w.dir.clusters()}
+	host := controlplane.Host{Programs: w.programs, Processes: w.processes, Ports: w.ports, Dir: w.dir.clusters(), Profiles: w.cfg.Profiles}
 	var built latch
 	if w.autonode != nil {
 		built = s.run(ctx, "AutoNode's programs", w.autonode.build)
@@ -151,6 +151,7 @@ func (w *World) plan(ctx context.Context, s *stages) error {
 	if err != nil {
 		return err
 	}
+	w.clusterAPI = clusterAPI
 	crdsReady := s.run(ctx, "CRDs", func(ctx context.Context) error {
 		crds, err := infrastructure.CRDs()
 		if err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/autonode-io/autonode/test/world/clusterapi"
 	"github.com/autonode-io/autonode/test/world/controlplane"
 	"github.com/autonode-io/autonode/test/world/hosting"
 	"github.com/autonode-io/autonode/test/world/nodeagent"
@@ -55,6 +56,8 @@ type Config struct {
 	Audit bool
 	// AuditAllBut lets them instead write down what everybody asks them for but these users: those who measure.
 	AuditAllBut []string
+	// Profiles lets API servers and Cluster API serve profiles of themselves; see World.ClusterAPIProfiles.
+	Profiles bool
 	// ClusterAPI is ClusterAPITuned or ClusterAPIDefaults. Default: ClusterAPITuned.
 	ClusterAPI string
 	// Source is the folder of AutoNode's source, which its programs are built from. Default: $AUTONODE_SOURCE, else the
@@ -75,6 +78,7 @@ type World struct {
 	management *controlplane.Cluster
 	guests     []*controlplane.Cluster
 	hosting    *hosting.Platform
+	clusterAPI *clusterapi.ClusterAPI
 	parts      parts
 
 	nodeAgent *nodeagent.Agent
@@ -228,6 +232,9 @@ func (w *World) Kubectl() string { return w.programs.Kubectl() }
 
 // Management is the management cluster.
 func (w *World) Management() *controlplane.Cluster { return w.management }
+
+// ClusterAPIProfiles is the address where Cluster API's core manager serves profiles of itself, if Config.Profiles.
+func (w *World) ClusterAPIProfiles() string { return w.clusterAPI.Profiles() }
 
 // Guests are the guest clusters.
 func (w *World) Guests() []*controlplane.Cluster { return slices.Clone(w.guests) }

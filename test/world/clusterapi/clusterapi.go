@@ -52,9 +52,13 @@ type provider struct {
 
 	webhookPort int
 	healthPort  int
+	profiles    string // address, empty for none
 	serving     pki.Pair
 	caBundle    []byte
 }
+
+// core is the name of Cluster API's own provider, which reconciles Machines.
+const core = "cluster-api"
 
 // Config of New.
 type Config struct {
@@ -77,7 +81,7 @@ type ClusterAPI struct {
 func New(cfg Config) (*ClusterAPI, error) {
 	a := &ClusterAPI{cfg: cfg, providers: []*provider{
 		{
-			name:      "cluster-api",
+			name:      core,
 			program:   cfg.Programs.ClusterAPI(),
 			manifests: cfg.Programs.ClusterAPIManifests(),
 			args:      []string{"--remote-connection-grace-period=50s"},
@@ -98,6 +102,14 @@ func New(cfg Config) (*ClusterAPI, error) {
 		if p.healthPort, err = cfg.Ports.Next(); err != nil {
 			return nil, err
 		}
+		if cfg.Profiles {
+			profilePort, err := cfg.Ports.Next()
+			if err != nil {
+				return nil, err
+			}
+			p.profiles = loopback + ":" + strconv.Itoa(profilePort)
+			p.args = append(p.args, "--profiler-address="+p.profiles)
+		}
 		if p.serving, err = cfg.Management.CA.Server(p.name, loopback); err != nil {
 			return nil, err
 		}
@@ -110,6 +122,9 @@ func New(cfg Config) (*ClusterAPI, error) {
 	}
 	return a, nil
 }
+
+// Profiles is the address where Cluster API's core manager serves profiles of itself, empty unless Host.Profiles is set.
+func (a *ClusterAPI) Profiles() string { return a.providers[0].profiles }
 
 // InstallCRDs installs the CRDs of Cluster API together with others. The management cluster must be ready.
 func (a *ClusterAPI) InstallCRDs(ctx context.Context, others ...*apiextensionsv1.CustomResourceDefinition) error {
@@ -193,14 +208,17 @@ func (p *provider) tuning() []string {
 	if p.shipped {
 		return nil
 	}
-	return []string{
+	flags := []string{
 		// As it ships: 100 and 200 in the management cluster, 20 and 30 in each guest.
 		"--kube-api-qps=500", "--kube-api-burst=1000",
 		"--clustercache-client-qps=500", "--clustercache-client-burst=1000",
-		// One reconcile per object and second protects big management clusters; here it would add four seconds to
-		// every machine's start.
-		"--feature-gates=ReconcilerRateLimiting=false",
 	}
+	if p.name == core {
+		// As it ships: 10. On two cores so many passes at once outrun the cache that each begins with, and conflict with the
+		// status that the last one wrote; see docs/upstream/machine-status-conflicts.md.
+		flags = append(flags, "--machine-concurrency=4")
+	}
+	return flags
 }
 
 func (p *provider) url(path string) string {

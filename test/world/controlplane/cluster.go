@@ -40,6 +40,8 @@ type Host struct {
 	Ports     *port.Claims
 	// Dir has a folder of keys and certificates for each cluster.
 	Dir string
+	// Profiles lets programs serve profiles of themselves, under /debug/pprof.
+	Profiles bool
 }
 
 // Config of one cluster.
@@ -195,7 +197,7 @@ func (c *Cluster) startAPIServer(ctx context.Context, version string) error {
 			"--service-account-signing-key-file=" + c.file("service-account.key"),
 			// A loopback address isn't allowed in the endpoints of the Service "kubernetes".
 			"--endpoint-reconciler-type=none",
-			"--profiling=false",
+			fmt.Sprintf("--profiling=%t", c.host.Profiles),
 		}, c.auditArgs()...),
 	})
 	if err != nil {
