@@ -102,7 +102,7 @@ func (t profileTarget) profile(ctx context.Context, file string) error {
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("asking for a profile: %s", response.Status)
 	}
-	if err := os.WriteFile(file, data, 0o644); err != nil { //nolint:gosec // for people
+	if err := os.WriteFile(file, data, 0o644); err != nil {
 		return fmt.Errorf("writing a profile: %w", err)
 	}
 	return nil

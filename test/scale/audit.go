@@ -95,15 +95,19 @@ func requestOf(r *audit.Record) request {
 }
 
 // auditLog reads on where it stopped.
-type auditLog struct{ tail audit.Tail }
+type auditLog struct {
+	tail audit.Tail
+	// aside selects requests that aren't counted; nil selects none.
+	aside func(*audit.Record) bool
+}
 
-func newAuditLog(path string) *auditLog { return &auditLog{audit.Tail{Path: path}} }
+func newAuditLog(path string) *auditLog { return &auditLog{tail: audit.Tail{Path: path}} }
 
 // next counts what was written since the last call.
 func (l *auditLog) next() (*counts, error) {
 	c := newCounts()
 	if err := l.tail.Each(func(r *audit.Record) {
-		if !answered(r) {
+		if !answered(r) || l.aside != nil && l.aside(r) {
 			return
 		}
 		request := requestOf(r)

@@ -68,7 +68,8 @@ type bench struct {
 	pprof      string
 	tenants    *tenants
 	sick       *sick
-	logs       []*auditLog // the management cluster's first
+	hostile    *hostileGuest // nil for none
+	logs       []*auditLog   // the management cluster's first
 	settling   [2]*counts
 
 	mu      sync.Mutex
@@ -97,21 +98,34 @@ func (b *bench) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	newCluster := func(name string) (*controlplane.Cluster, *auditLog, error) {
+		log := filepath.Join(b.cfg.Dir, name+"-audit.log")
+		cluster, err := controlplane.New(controlplane.Config{
+			Host: host, Name: name, Version: programs.KubernetesUpgradedVersion, Audit: controlplane.Audit{Users: []string{operatorUser}, File: log},
+		})
+		return cluster, newAuditLog(log), err
+	}
 	var clusters []*controlplane.Cluster
 	for i := range b.cfg.APIServers + 1 {
 		name := "management"
 		if i > 0 {
 			name = fmt.Sprintf("guests-%d", i)
 		}
-		log := filepath.Join(b.cfg.Dir, name+"-audit.log")
-		cluster, err := controlplane.New(controlplane.Config{
-			Host: host, Name: name, Version: programs.KubernetesUpgradedVersion, Audit: controlplane.Audit{Users: []string{operatorUser}, File: log},
-		})
+		cluster, log, err := newCluster(name)
 		if err != nil {
 			return err
 		}
 		clusters = append(clusters, cluster)
-		b.logs = append(b.logs, newAuditLog(log))
+		b.logs = append(b.logs, log)
+	}
+	b.management, b.guests = clusters[0], clusters[1:]
+	b.logs[0].aside = isHostile
+	if b.cfg.HostileNodes > 0 {
+		b.hostile = &hostileGuest{nodes: b.cfg.HostileNodes}
+		if b.hostile.cluster, b.hostile.log, err = newCluster(hostileName); err != nil {
+			return err
+		}
+		clusters = append(clusters, b.hostile.cluster)
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	for _, cluster := range clusters {
@@ -120,7 +134,6 @@ func (b *bench) start(ctx context.Context) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	b.management, b.guests = clusters[0], clusters[1:]
 
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{

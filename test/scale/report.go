@@ -13,14 +13,18 @@ import (
 
 // report is what was measured.
 type report struct {
-	cfg  Config
-	took []time.Duration // sorted
+	cfg     Config
+	took    []time.Duration // sorted
+	changed []time.Duration // sorted
 	// Requests: of the first guest on each API server, of all others until they had settled, and of all while nothing was to be done.
 	firstManagement, firstGuest    *counts
 	management, guests             *counts
 	steadyManagement, steadyGuests *counts
 	idle, settled                  process.Usage
 	enabling, steady               time.Duration // of CPU
+	// Of the hostile guest: what the operator asked it for while nothing was to be done for others, and its condition.
+	steadyHostile *counts
+	hostileSays   string
 }
 
 const mebibyte = 1 << 20
@@ -33,6 +37,8 @@ func (r *report) print(out io.Writer) error {
 	}
 	fmt.Fprintf(out, "\n\nAutoNode is on in half of them after %s, in all after %s; the operator used %s of CPU.\n",
 		seconds(r.took[n/2]), seconds(r.took[n-1]), seconds(r.enabling))
+	fmt.Fprintf(out, "A change of %d at once is observed in half of them after %s, in all after %s.\n",
+		len(r.changed), seconds(r.changed[len(r.changed)/2]), seconds(r.changed[len(r.changed)-1]))
 	fmt.Fprintf(out, "Memory: %.0f MiB with none, %.0f MiB at the end, so %.0f KiB each; %.0f MiB at most.\n",
 		float64(r.idle.Resident)/mebibyte, float64(r.settled.Resident)/mebibyte,
 		float64(r.settled.Resident-r.idle.Resident)/1024/float64(n+r.cfg.APIServers), float64(r.settled.Peak)/mebibyte)
@@ -40,6 +46,10 @@ func (r *report) print(out io.Writer) error {
 		r.cfg.Steady, r.steadyManagement.total(request.writes), r.steadyGuests.total(request.writes),
 		float64(r.steadyManagement.total(all)+r.steadyGuests.total(all))/r.cfg.Steady.Seconds(), 100*r.steady.Seconds()/r.cfg.Steady.Seconds())
 
+	if r.steadyHostile != nil {
+		fmt.Fprintf(out, "Hostile guest with %d Nodes, meanwhile: %.2f requests a second, of which %.2f writes.\n%s\n\n", r.cfg.HostileNodes,
+			float64(r.steadyHostile.total(all))/r.cfg.Steady.Seconds(), float64(r.steadyHostile.total(request.writes))/r.cfg.Steady.Seconds(), r.hostileSays)
+	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, part := range []struct {
 		title    string

@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -29,6 +30,8 @@ const (
 	startTimeout = 3 * time.Minute
 	// calm is how long the operator has to write nothing before the steady state begins.
 	calm = 15 * time.Second
+	// maxChanged is how many hosted clusters are changed at once, to see how long that takes beside sick guests.
+	maxChanged = 50
 )
 
 // Config of Run.
@@ -44,6 +47,8 @@ type Config struct {
 	// Silent and Slow are how many more hosted clusters get it at the same time whose guests accept connections and never answer, and
 	// whose guests take two seconds for each answer. They aren't waited for.
 	Silent, Slow int
+	// HostileNodes is how many Nodes a further guest has whose admin fills and changes it without a pause; 0 for no such guest.
+	HostileNodes int
 	// Steady is how long to count what the operator does when there is nothing to do.
 	Steady time.Duration
 	// Timeout bounds the time until AutoNode is on everywhere.
@@ -55,8 +60,8 @@ type Config struct {
 
 // Run measures and prints. It fails if the operator writes anything in the steady state.
 func Run(ctx context.Context, cfg Config) error {
-	if cfg.Clusters < 1 || cfg.APIServers < 1 || cfg.Silent < 0 || cfg.Slow < 0 {
-		return errors.New("there has to be one cluster and one API server at least")
+	if cfg.Clusters < 1 || cfg.APIServers < 1 || cfg.Silent < 0 || cfg.Slow < 0 || cfg.HostileNodes < 0 {
+		return errors.New("clusters and API servers have to be at least 1, other guests at least 0")
 	}
 	printer := progress.New(cfg.Out)
 	set, err := programs.Ensure(ctx, programs.Options{Progress: printer})
@@ -119,12 +124,20 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 
+	if b.hostile != nil {
+		if err := b.phase(ctx, fmt.Sprintf("Creating %d Nodes in a hostile guest", b.cfg.HostileNodes), b.cfg.Timeout, b.fillHostile); err != nil {
+			return err
+		}
+	}
 	silent, slow := names("silent", b.cfg.Silent), names("slow", b.cfg.Slow)
 	if err := b.phase(ctx, fmt.Sprintf("Creating %d hosted clusters", len(others)+len(silent)+len(slow)), b.cfg.Timeout, func(ctx context.Context) error {
 		group, ctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return b.createAll(ctx, others, b.guestKubeconfig) })
 		group.Go(func() error { return b.createAll(ctx, silent, b.silentKubeconfig) })
 		group.Go(func() error { return b.createAll(ctx, slow, b.slowKubeconfig) })
+		if b.hostile != nil {
+			group.Go(func() error { return b.createAll(ctx, []string{hostileName}, b.hostileKubeconfig) })
+		}
 		return group.Wait()
 	}); err != nil {
 		return err
@@ -136,11 +149,19 @@ func (b *bench) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	sickOnes := append(silent, slow...)
+	if b.hostile != nil {
+		sickOnes = append(sickOnes, hostileName)
+		attack, end := context.WithCancel(ctx)
+		var attacking sync.WaitGroup
+		attacking.Go(func() { b.hostile.attack(attack) })
+		b.onStop(func() { end(); attacking.Wait() })
+	}
 	if err := b.phase(ctx, "Turning AutoNode on", b.cfg.Timeout, func(ctx context.Context) error {
 		group, ctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return b.profile(ctx, "profile", "?seconds=10") })
 		group.Go(func() (err error) {
-			for _, sick := range append(silent, slow...) {
+			for _, sick := range sickOnes {
 				if err := b.enable(ctx, sick); err != nil {
 					return err
 				}
@@ -166,6 +187,21 @@ func (b *bench) run(ctx context.Context) error {
 			return err
 		}
 	}
+	some := others[:min(len(others), maxChanged)]
+	if err := b.phase(ctx, fmt.Sprintf("Changing %d hosted clusters", len(some)), b.cfg.Timeout, func(ctx context.Context) (err error) {
+		r.changed, err = b.changeAll(ctx, some)
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := b.phase(ctx, "Waiting until nothing is written", b.cfg.Timeout, b.settle); err != nil {
+		return err
+	}
+	if b.hostile != nil {
+		if _, err := b.hostile.log.next(); err != nil {
+			return err
+		}
+	}
 	if before, err = process.UsageOf(b.operator.PID); err != nil {
 		return err
 	}
@@ -176,6 +212,14 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	if r.steadyManagement, r.steadyGuests, err = b.count(); err != nil {
 		return err
+	}
+	if b.hostile != nil {
+		if r.steadyHostile, err = b.hostile.log.next(); err != nil {
+			return err
+		}
+		if r.hostileSays, err = b.reachable(ctx, hostileName); err != nil {
+			return err
+		}
 	}
 	if r.settled, err = process.UsageOf(b.operator.PID); err != nil {
 		return err

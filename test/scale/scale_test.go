@@ -67,6 +67,7 @@ func TestReport(t *testing.T) {
 	of := func(requests map[request]int) *counts { return &counts{of: requests} }
 	r := &report{
 		cfg: Config{APIServers: 2, Silent: 1, Slow: 3, Steady: time.Minute, Dir: "bin/bench"}, took: []time.Duration{time.Second, 2 * time.Second, 4 * time.Second},
+		changed: []time.Duration{time.Second, 3 * time.Second},
 		firstManagement: newCounts(), firstGuest: of(map[request]int{{"patch", "customresourcedefinitions"}: 8, {"get", "discovery"}: 6}),
 		management:       of(map[request]int{{"patch", "secrets"}: 6, {"get", "secrets"}: 3}),
 		guests:           of(map[request]int{{"create", "serviceaccounts/token"}: 3, {"create", "tokenreviews"}: 3, {"watch", "nodes"}: 3}),
@@ -86,6 +87,28 @@ func TestReport(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(cmp.Diff(string(golden), strings.Join(lines, "\n")+"\n")).To(BeEmpty())
 		g.Expect(r.verdict()).To(Succeed())
+	})
+
+	t.Run("When a guest was hostile, it should print what the operator asked it for and says of it", func(t *testing.T) {
+		g := NewWithT(t)
+		hostile := *r
+		hostile.cfg.HostileNodes = 10_000
+		hostile.steadyHostile = of(map[request]int{{"watch", "nodes"}: 6, {"patch", "clusterapinodeclasses"}: 30})
+		hostile.hostileSays = "GuestReachable=True (GuestOverBudget): it sends more bytes than one guest may"
+		out := &strings.Builder{}
+		g.Expect(hostile.print(out)).To(Succeed())
+		g.Expect(out.String()).To(ContainSubstring("Hostile guest with 10000 Nodes, meanwhile: 0.60 requests a second, of which 0.50 writes.\nGuestReachable=True (GuestOverBudget)"))
+	})
+
+	t.Run("When a request is about the hostile guest, it should set it aside", func(t *testing.T) {
+		g := NewWithT(t)
+		path := filepath.Join(t.TempDir(), "audit.log")
+		g.Expect(os.WriteFile(path, []byte(patched+strings.ReplaceAll(patched, "blue", hostileName)), 0o600)).To(Succeed())
+		log := newAuditLog(path)
+		log.aside = isHostile
+		counted, err := log.next()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(counted.of).To(Equal(map[request]int{{"patch", "hostedclusters/status"}: 1}))
 	})
 
 	t.Run("When something was written at rest, it should fail and say where to look", func(t *testing.T) {

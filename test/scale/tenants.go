@@ -38,11 +38,22 @@ const concurrency = 32
 type tenants struct {
 	mu sync.Mutex
 	on map[string]time.Time // since when
+	// observed is the generation that each one's condition is about, and since when.
+	observed map[string]observation
+}
+
+type observation struct {
+	generation int64
+	since      time.Time
 }
 
 func (t *tenants) sees(hostedCluster *v1beta1.HostedCluster) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if condition := meta.FindStatusCondition(hostedCluster.Status.Conditions, v1beta1.AutoNodeEnabled); condition != nil &&
+		condition.Status == metav1.ConditionTrue && condition.ObservedGeneration > t.observed[hostedCluster.Name].generation {
+		t.observed[hostedCluster.Name] = observation{condition.ObservedGeneration, time.Now()}
+	}
 	if _, known := t.on[hostedCluster.Name]; !known && meta.IsStatusConditionTrue(hostedCluster.Status.Conditions, v1beta1.AutoNodeEnabled) {
 		t.on[hostedCluster.Name] = time.Now()
 	}
@@ -57,7 +68,7 @@ func (t *tenants) since(name string) (time.Time, bool) {
 
 // watch follows HostedClusters, and does the Deployment controller's work: it says of each Deployment that it is rolled out.
 func (b *bench) watch(scheme *runtime.Scheme) error {
-	b.tenants = &tenants{on: map[string]time.Time{}}
+	b.tenants = &tenants{on: map[string]time.Time{}, observed: map[string]observation{}}
 	watched, err := cache.New(b.management.RESTConfig(), cache.Options{
 		Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
@@ -192,6 +203,56 @@ func (b *bench) enableAll(ctx context.Context, names []string) ([]time.Duration,
 		return nil
 	})
 	return slices.Sorted(maps.Values(took)), err
+}
+
+// changeAll changes hosted clusters all at once and returns how long each took until the operator had looked after its guest again, the
+// fastest first. Guests share objects, so what is changed is in the management cluster only.
+func (b *bench) changeAll(ctx context.Context, names []string) ([]time.Duration, error) {
+	began := time.Now()
+	wanted := map[string]int64{}
+	for _, name := range names {
+		hostedCluster := &v1beta1.HostedCluster{}
+		if err := b.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, hostedCluster); err != nil {
+			return nil, fmt.Errorf("reading HostedCluster %s: %w", name, err)
+		}
+		before := hostedCluster.DeepCopy()
+		hostedCluster.Spec.NodeDrain = &v1beta1.NodeDrain{Timeout: &metav1.Duration{Duration: time.Hour}}
+		if err := b.client.Patch(ctx, hostedCluster, client.MergeFrom(before)); err != nil {
+			return nil, fmt.Errorf("changing HostedCluster %s: %w", name, err)
+		}
+		wanted[name] = hostedCluster.Generation
+	}
+	took := map[string]time.Duration{}
+	err := process.Poll(ctx, "changes to be made", b.operator.Done(), func() error { return fmt.Errorf("the operator ended") }, func(context.Context) error {
+		for name, generation := range wanted {
+			observed := b.tenants.observation(name)
+			if observed.generation < generation {
+				return fmt.Errorf("that of %s is missing", name)
+			}
+			took[name] = observed.since.Sub(began)
+		}
+		return nil
+	})
+	return slices.Sorted(maps.Values(took)), err
+}
+
+func (t *tenants) observation(name string) observation {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.observed[name]
+}
+
+// reachable is what a hosted cluster says of its guest.
+func (b *bench) reachable(ctx context.Context, name string) (string, error) {
+	hostedCluster := &v1beta1.HostedCluster{}
+	if err := b.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, hostedCluster); err != nil {
+		return "", fmt.Errorf("reading HostedCluster %s: %w", name, err)
+	}
+	condition := meta.FindStatusCondition(hostedCluster.Status.Conditions, v1beta1.GuestReachable)
+	if condition == nil {
+		return "nothing", nil
+	}
+	return fmt.Sprintf("%s=%s (%s): %s", condition.Type, condition.Status, condition.Reason, condition.Message), nil
 }
 
 // enable turns AutoNode on in one.
