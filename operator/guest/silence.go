@@ -42,13 +42,14 @@ func (c *Connections) silent(ctx context.Context, key client.ObjectKey) (since t
 	health := c.clusters.GetHealthCheckingState(ctx, key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	now := c.clock.Now() // once: a rest that is over would never be followed by a look
 	known, ok := c.silences[key]
 	switch {
 	case ok && known.tried:
 		delete(c.silences, key) // and it has answered
 		ok = false
-	case ok && c.clock.Now().Before(known.until):
-		return known.since, known.until.Sub(c.clock.Now()), true
+	case ok && now.Before(known.until):
+		return known.since, known.until.Sub(now), true
 	case ok && health.ConsecutiveFailures > 0:
 		return known.since, recheck, true
 	}

@@ -81,6 +81,46 @@ func broken(how func(client.Client, runtime.Object) error) func(client.Client, r
 	}
 }
 
+func TestPhaseEnds(t *testing.T) {
+	ctx := t.Context()
+	for name, before := range map[string][]time.Duration{
+		"the time to drain":            nil,
+		"the time of the forced drain": {drainTimeout},
+	} {
+		t.Run("When "+name+" ends while the guest refuses a pass, it should come back", func(t *testing.T) {
+			g := NewWithT(t)
+			f := setUp(ctx, t, fmt.Sprintf("phase-ends-%d", len(before)))
+			f.claim(ctx, g, "a")
+			f.disable()
+			guest := refusing{Client: clusters.Guest.Client, deletes: denied}
+			f.Guest.Live = guest
+			f.reconcile(ctx, g)
+			for _, d := range before {
+				f.pass(d)
+				f.reconcile(ctx, g)
+			}
+			f.clock.SetTime(f.phaseEnd(g).Add(-time.Second / 2))
+			f.restart(g) // so that it doesn't back off
+			guest.deletes = func(c client.Client, object runtime.Object) error {
+				f.pass(time.Second)
+				return denied(c, object)
+			}
+			f.Guest.Live = guest
+			g.Expect(f.reconcile(ctx, g).RequeueAfter).To(BeNumerically(">", 0), "nothing else wakes it")
+		})
+	}
+}
+
+// phaseEnd is when nodes are forced, or what was forced is given up.
+func (f *fixture) phaseEnd(g Gomega) time.Time {
+	status := f.HostedCluster.Status.AutoNode
+	if status.DrainForcedTime != nil {
+		return status.DrainForcedTime.Add(5 * time.Minute)
+	}
+	g.Expect(status.DrainRequestedTime).NotTo(BeNil())
+	return status.DrainRequestedTime.Add(drainTimeout)
+}
+
 // The deadline of a drain counts from when it began, and ends it, whatever the guest does.
 func TestRefusals(t *testing.T) {
 	ctx := t.Context()

@@ -232,16 +232,16 @@ func (t *Teardown) answered(s *scope.Scope) drain {
 	return d
 }
 
-// within returns how long to wait for a watch: until the phase ends, or for that long.
+// within returns how long to wait for a watch: until the phase ends, or for that long. The phase may have ended since
+// d was read; nothing else triggers a reconcile then, so it is never zero or less.
 func (d drain) within(now time.Time, wait time.Duration) time.Duration {
 	switch d.phase {
 	case graceful:
-		return min(wait, d.deadline.Sub(now))
+		wait = min(wait, d.deadline.Sub(now))
 	case forced:
-		return min(wait, d.givenUp.Sub(now))
-	default:
-		return wait
+		wait = min(wait, d.givenUp.Sub(now))
 	}
+	return max(wait, time.Millisecond)
 }
 
 // gracePeriod is how long to wait for something that takes a moment if it works.
