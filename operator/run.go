@@ -43,6 +43,7 @@ import (
 	"github.com/autonode-io/autonode/operator/egress"
 	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/hostedcluster"
+	"github.com/autonode-io/autonode/operator/machines"
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/metrics"
 	"github.com/autonode-io/autonode/operator/nodeclass"
@@ -209,6 +210,9 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	if err := requests.SetUp(ctx, mgr, connections); err != nil {
 		return err
 	}
+	if err := machines.New(machines.Config{Management: management, Recorder: recorder}).SetUp(mgr); err != nil {
+		return err
+	}
 	registryAddresses, err := egress.NewPolicy(options.RegistryNetworks)
 	if err != nil {
 		return fmt.Errorf("networks of registries: %w", err)
@@ -300,7 +304,7 @@ func Scheme() (*runtime.Scheme, error) {
 // managementCache holds the HostedClusters that the operator is to look after, of the common kinds only what operators made, and of
 // Machines only what identifies nodes.
 func managementCache(selector labels.Selector) (cache.Options, error) {
-	machines, err := csr.MachineCache()
+	karpentersMachines, err := csr.MachineCache()
 	if err != nil {
 		return cache.Options{}, err
 	}
@@ -318,7 +322,7 @@ func managementCache(selector labels.Selector) (cache.Options, error) {
 			&policyv1.PodDisruptionBudget{}: ours,
 			&rbacv1.Role{}:                  ours,
 			&rbacv1.RoleBinding{}:           ours,
-			&clusterv1.Machine{}:            machines,
+			&clusterv1.Machine{}:            karpentersMachines,
 		},
 	}, nil
 }

@@ -174,6 +174,10 @@ const (
 	DrainForcedReason = "DrainForced"
 )
 
+// ClusterAPIBehindReason is of an event on a HostedCluster: Cluster API hasn't begun with Machines of a burst. If it runs, raise its rate
+// limits; the event names the page that says how.
+const ClusterAPIBehindReason = "ClusterAPIBehind"
+
 // Reasons for approving or denying kubelets' certificate requests: of the request's condition Approved or Denied in the guest. Those of
 // Denied are also events on the HostedCluster. They concern nodes that AutoNode made.
 const (

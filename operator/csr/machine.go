@@ -54,6 +54,7 @@ func shrinkMachine(object any) (any, error) {
 		},
 		Status: clusterv1.MachineStatus{
 			NodeRef:   machine.Status.NodeRef,
+			Phase:     machine.Status.Phase,
 			Addresses: machine.Status.Addresses,
 		},
 	}, nil

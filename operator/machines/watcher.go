@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package machines warns when Cluster API falls behind a burst of Machines, as it does with the rate limits that it
+// ships with.
+package machines
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/guest"
+)
+
+const (
+	// grace is how long a Machine may wait for its first status. Cluster API writes one at the beginning of its first
+	// reconciliation.
+	grace = 15 * time.Second
+	// enough Machines that wait longer are a warning: a single one may have a reason of its own.
+	enough = 10
+	// silence is the interval between two warnings about the same Cluster.
+	silence = time.Hour
+)
+
+// Config of a Watcher.
+type Config struct {
+	// Management reads HostedClusters and Machines.
+	Management client.Reader
+	// Recorder writes events on HostedClusters.
+	Recorder events.EventRecorder
+	// Clock is the real one if nil.
+	Clock clock.PassiveClock
+}
+
+// Watcher warns about Machines that Cluster API hasn't begun with. It writes events only.
+type Watcher struct {
+	Config
+	// warned is when each Cluster's last warning was.
+	warned map[client.ObjectKey]time.Time
+}
+
+// New returns a Watcher. SetUp starts it.
+func New(config Config) *Watcher {
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
+	}
+	return &Watcher{Config: config, warned: map[client.ObjectKey]time.Time{}}
+}
+
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch
+
+// SetUp adds the controller to the manager. A request names a Cluster; the Machines created within grace share one.
+func (w *Watcher) SetUp(mgr manager.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).Named("machines").
+		Watches(&clusterv1.Machine{}, handler.Funcs{
+			CreateFunc: func(_ context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				cluster := client.ObjectKey{Namespace: e.Object.GetNamespace(), Name: e.Object.GetLabels()[clusterv1.ClusterNameLabel]}
+				queue.AddAfter(reconcile.Request{NamespacedName: cluster}, grace)
+			},
+		}, builder.WithPredicates(predicate.NewPredicateFuncs(func(object client.Object) bool {
+			machine, ok := object.(*clusterv1.Machine)
+			return ok && v1alpha1.MadeForNodeClaim(machine) && machine.Status.Phase == ""
+		}))).
+		Complete(w)
+	if err != nil {
+		return fmt.Errorf("setting up the controller of Machines: %w", err)
+	}
+	return nil
+}
+
+// Reconcile counts the Machines of a Cluster that wait for Cluster API, and warns on its HostedCluster.
+func (w *Watcher) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	cluster, now := request.NamespacedName, w.Clock.Now()
+	for other, at := range w.warned {
+		if now.Sub(at) >= silence {
+			delete(w.warned, other)
+		}
+	}
+	if _, warned := w.warned[cluster]; warned {
+		return reconcile.Result{}, nil
+	}
+	list := &clusterv1.MachineList{}
+	if err := w.Management.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name},
+		client.HasLabels{v1alpha1.NodeClaimUIDLabel}, client.UnsafeDisableDeepCopy); err != nil {
+		return reconcile.Result{}, fmt.Errorf("listing the Machines of Cluster %s: %w", cluster, err)
+	}
+	waiting, young := 0, false
+	for i := range list.Items {
+		switch machine := &list.Items[i]; {
+		case machine.Status.Phase != "" || machine.DeletionTimestamp != nil:
+		case now.Sub(machine.CreationTimestamp.Time) < grace:
+			young = true
+		default:
+			waiting++
+		}
+	}
+	if waiting < enough {
+		if young {
+			return reconcile.Result{RequeueAfter: grace}, nil
+		}
+		return reconcile.Result{}, nil
+	}
+	hostedCluster, err := w.hostedCluster(ctx, cluster)
+	if err != nil || hostedCluster == nil {
+		return reconcile.Result{}, err
+	}
+	w.warned[cluster] = now
+	w.Recorder.Eventf(hostedCluster, nil, corev1.EventTypeWarning, v1beta1.ClusterAPIBehindReason, "ObserveMachines",
+		"Cluster API has not begun with %d of %d Machines of Cluster %s after %s: it is down, or its rate limits are too low for this burst; see --kube-api-qps in docs/scale.md",
+		waiting, len(list.Items), cluster, grace)
+	return reconcile.Result{}, nil
+}
+
+// hostedCluster is the one that stands for a Cluster and uses AutoNode, or nil.
+func (w *Watcher) hostedCluster(ctx context.Context, cluster client.ObjectKey) (*v1beta1.HostedCluster, error) {
+	list := &v1beta1.HostedClusterList{}
+	if err := w.Management.List(ctx, list); err != nil {
+		return nil, fmt.Errorf("listing HostedClusters: %w", err)
+	}
+	for i := range list.Items {
+		if key, ok := guest.ClusterKey(&list.Items[i]); ok && key == cluster && list.Items[i].Spec.AutoNode != nil {
+			return &list.Items[i], nil
+		}
+	}
+	return nil, nil
+}
