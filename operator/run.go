@@ -235,9 +235,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	operand := component.New(component.Config{
 		Management: management, Applier: applier, Recorder: recorder, PullSecrets: pullSecrets, Settings: options.Karpenter,
 	})
-	counts := status.New(status.Config{Versions: versions})
 	held := shard.New(shard.Config{Management: management, Live: live, Selector: mine.selector, Lease: mine.holder, Released: connections.Release})
-	policies := policy.New(policy.Config{Apply: applier})
 	if err := mgr.Add(metrics.New(metrics.Config{
 		Management: management, Holder: shard.Identity(mine.holder), Registry: options.MetricsRegistry,
 		DrainTimeout: cmp.Or(options.DrainTimeout, teardown.DefaultDrainTimeout),
@@ -253,27 +251,21 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 		Guests:   connections,
 		Applier:  applier,
 		Profiles: profiles,
-		Enabled: []hostedcluster.Step{
-			{Step: connections, Anyway: always}, // first, so that a payload that doesn't fit the guest is never taken
-			{Step: releases, Anyway: always},
-			{Step: policies},
-			{Step: crd.New(crd.Config{Apply: applier})},
-			{Step: tokens, Anyway: karpenterRuns}, // a token expires whatever else is waited for
-			{Step: nodeupgrade.New(nodeupgrade.Config{Management: management, Versions: versions})},
-			{Step: operand},
-			{Step: operand.AfterPause(), Anyway: karpenterRuns},
-			{Step: nodeclass.New(nodeclass.Config{Apply: applier})},
-			{Step: counts},
-		},
-		Disabled: []hostedcluster.Step{
-			{Step: connections},
+		Steps: []hostedcluster.Step{
+			{Step: connections, Modes: scope.On | scope.Draining, Anyway: always}, // first, so that a payload that doesn't fit the guest is never taken
+			{Step: releases, Modes: scope.On, Anyway: always},
+			{Step: policy.New(policy.Config{Apply: applier}), Modes: scope.On | scope.Upkeep},
+			{Step: crd.New(crd.Config{Apply: applier}), Modes: scope.On},
+			{Step: tokens, Modes: scope.On | scope.Upkeep, Anyway: karpenterRuns}, // a token expires whatever else is waited for
+			{Step: nodeupgrade.New(nodeupgrade.Config{Management: management, Versions: versions}), Modes: scope.On},
+			{Step: operand, Modes: scope.On | scope.Upkeep},
+			{Step: operand.Replicas(), Modes: scope.On | scope.Upkeep | scope.Paused, Anyway: karpenterRuns},
+			{Step: nodeclass.New(nodeclass.Config{Apply: applier}), Modes: scope.On},
 			{Step: teardown.New(teardown.Config{
 				Management: management, Live: live, Apply: applier, Recorder: recorder, DrainTimeout: options.DrainTimeout,
-				Operand: []scope.Step{policies.WhileDraining(), tokens, operand.WhileDraining()},
-			}), Anyway: always},
-			{Step: counts},
+			}), Modes: scope.Draining, Anyway: always},
+			{Step: status.New(status.Config{Versions: versions}), Modes: scope.On | scope.Draining},
 		},
-		Paused:  []hostedcluster.Step{{Step: operand.WhilePaused()}},
 		Sources: []source.Source{connections.Source(), pullSecrets.Source(), releases.Source(), held.Source()},
 
 		OwnNamespace: options.LeaderElectionNamespace,

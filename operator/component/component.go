@@ -92,8 +92,11 @@ func (c *Component) Name() string { return "component" }
 // grant, under this one name, what it doesn't hold takes these two verbs:
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles,resourceNames=karpenter,verbs=create;patch;escalate;bind
 
-// Reconcile implements scope.Step.
+// Reconcile implements scope.Step. While AutoNode is being removed it only reports.
 func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	if s.Mode == scope.Upkeep {
+		return scope.Result{}, c.Observe(ctx, s)
+	}
 	if s.Release == nil || s.Component == nil {
 		return scope.Result{Wait: true, Message: "the payload isn't resolved"}, c.Observe(ctx, s)
 	}

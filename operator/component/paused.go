@@ -18,28 +18,30 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// WhilePaused returns the step for a paused HostedCluster. It scales Karpenter to zero, the only way to stop it from
-// launching, disrupting and deleting, and changes nothing else.
-func (c *Component) WhilePaused() scope.Step { return scaleDown{c} }
+// Replicas is the step that scales Karpenter to zero for a pause, the only way to stop it from launching, disrupting
+// and deleting, and back. It changes nothing else and needs no payload, so a missing input doesn't prevent it. Run it
+// after the step that renews Karpenter's token, which has expired during the pause.
+type Replicas struct{ component *Component }
 
-// AfterPause returns the step that restores Karpenter's replicas. It needs no payload, so a missing input doesn't
-// prevent it. Run it after the step that renews Karpenter's token, which has expired during the pause.
-func (c *Component) AfterPause() scope.Step { return restoreReplicas{c} }
+var _ scope.Step = Replicas{}
 
-// WhileDraining returns the step for a Karpenter that only drains: it restores the replicas after a pause, and
-// reports on Karpenter.
-func (c *Component) WhileDraining() scope.Step { return draining{c} }
+// Replicas returns the step.
+func (c *Component) Replicas() Replicas { return Replicas{c} }
 
-type scaleDown struct{ *Component }
+// Name implements scope.Step.
+func (Replicas) Name() string { return "replicas" }
 
-// Reconcile implements scope.Step. Its message says what the pause means for Karpenter.
-func (f scaleDown) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
-	live, err := f.deployment(ctx, s)
+// Reconcile implements scope.Step. Its message says what a pause means for Karpenter.
+func (r Replicas) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	live, err := r.component.deployment(ctx, s)
 	if err != nil || live == nil {
 		return scope.Result{}, err
 	}
+	if s.Mode != scope.Paused {
+		return scope.Result{}, r.restore(ctx, s, live)
+	}
 	if ptr.Deref(live.Spec.Replicas, 1) != 0 {
-		if err := f.scale(ctx, live, 0); err != nil {
+		if err := r.component.scale(ctx, live, 0); err != nil {
 			return scope.Result{}, err
 		}
 		log.FromContext(ctx).Info("Scaled Karpenter to zero for a pause", "Deployment", klog.KObj(live))
@@ -48,38 +50,24 @@ func (f scaleDown) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	if live.Status.Replicas > 0 {
 		message = "Karpenter is being scaled to zero; nodes and pods go on running"
 	}
-	return scope.Result{Message: message}, f.applyStatus(ctx, s, func(component *v1beta1.ControlPlaneComponent) {
+	return scope.Result{Message: message}, r.component.applyStatus(ctx, s, func(component *v1beta1.ControlPlaneComponent) {
 		set(component, v1beta1.Available, metav1.ConditionFalse, v1beta1.PausedReason, message)
 	})
 }
 
-type restoreReplicas struct{ *Component }
-
-// Reconcile implements scope.Step.
-func (t restoreReplicas) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
-	live, err := t.deployment(ctx, s)
-	if err != nil || live == nil || ptr.Deref(live.Spec.Replicas, 1) != 0 {
-		return scope.Result{}, err
+func (r Replicas) restore(ctx context.Context, s *scope.Scope, live *appsv1.Deployment) error {
+	if ptr.Deref(live.Spec.Replicas, 1) != 0 {
+		return nil
 	}
 	asset, err := s.Profile.Deployment()
 	if err != nil {
-		return scope.Result{}, err
+		return err
 	}
-	if err := t.scale(ctx, live, ptr.Deref(asset.Spec.Replicas, 1)); err != nil {
-		return scope.Result{}, err
+	if err := r.component.scale(ctx, live, ptr.Deref(asset.Spec.Replicas, 1)); err != nil {
+		return err
 	}
 	log.FromContext(ctx).Info("Restored Karpenter's replicas", "Deployment", klog.KObj(live))
-	return scope.Result{}, nil
-}
-
-type draining struct{ *Component }
-
-// Reconcile implements scope.Step.
-func (d draining) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
-	if result, err := d.AfterPause().Reconcile(ctx, s); err != nil {
-		return result, err
-	}
-	return scope.Result{}, d.Observe(ctx, s)
+	return nil
 }
 
 // deployment returns the component's Deployment from the cache; nil if there is none.

@@ -47,7 +47,7 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 		if guest.Cached, err = newMetadataClient(guest.Cached, s.Profile); err != nil {
 			return scope.Result{}, err
 		}
-		if guest.Complete, err = c.watch(ctx, key, s, guest); err != nil && !enabled(s) {
+		if guest.Complete, err = c.watch(ctx, key, s, guest); err != nil && s.Draining() {
 			// A drain does without watches, and keeps a deadline that no kind which can't be listed may move.
 			log.FromContext(ctx).V(1).Info("The guest can't be watched", "error", err.Error())
 			if guest, err = c.connect(ctx, key); err == nil {
@@ -82,7 +82,7 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 
 // passed is the result of a guest that can't be used: the steps behind wait, but for the teardown, which says what that means.
 func (c *Connections) passed(s *scope.Scope, result scope.Result) scope.Result {
-	if !enabled(s) {
+	if s.Draining() {
 		return scope.Result{RequeueAfter: result.RequeueAfter, Resuming: result.Resuming}
 	}
 	return result
@@ -159,10 +159,6 @@ func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, mes
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s has stopped answering; last seen at %s",
 			config.Host, health.LastProbeSuccessTime.UTC().Format(time.RFC3339)), false
 	}
-}
-
-func enabled(s *scope.Scope) bool {
-	return s.HostedCluster.DeletionTimestamp.IsZero() && s.HostedCluster.Spec.AutoNode != nil
 }
 
 func setReachable(s *scope.Scope, status metav1.ConditionStatus, reason, message string) {

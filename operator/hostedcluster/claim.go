@@ -18,13 +18,12 @@ import (
 )
 
 // claim creates what everything else depends on: the finalizer, then the ControlPlaneComponent.
-func (r *Reconciler) claim(ctx context.Context, s *scope.Scope, before **v1beta1.HostedCluster) error {
+func (r *Reconciler) claim(ctx context.Context, s *scope.Scope) error {
 	hostedCluster := s.HostedCluster
 	if !holds(hostedCluster) {
 		if err := r.patchFinalizer(ctx, hostedCluster, controllerutil.AddFinalizer); err != nil {
 			return fmt.Errorf("adding the finalizer: %w", err)
 		}
-		(*before).ObjectMeta = *hostedCluster.ObjectMeta.DeepCopy()
 	}
 
 	component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{
@@ -54,7 +53,6 @@ func (r *Reconciler) claim(ctx context.Context, s *scope.Scope, before **v1beta1
 			if err := r.patchFinalizer(ctx, hostedCluster, controllerutil.RemoveFinalizer); err != nil {
 				return err
 			}
-			(*before).ObjectMeta = *hostedCluster.ObjectMeta.DeepCopy()
 			return fmt.Errorf("namespace %s was taken by HostedCluster %s in the meantime", s.ControlPlaneNamespace, ownerOf(component))
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -224,10 +223,6 @@ func onlyConflicts(errs []error) bool {
 	return len(errs) > 0 && !slices.ContainsFunc(errs, func(err error) bool { return !apierrors.IsConflict(err) })
 }
 
-func statusEqual(a, b *v1beta1.HostedCluster) bool {
-	return equality.Semantic.DeepEqual(a.Status, b.Status)
-}
-
 // calm are the reasons that need no action, whatever the condition's status.
 var calm = sets.New(
 	v1beta1.AsExpectedReason, v1beta1.PausedReason, v1beta1.GuestConnectingReason, v1beta1.FitUnknownReason,
@@ -237,9 +232,9 @@ var calm = sets.New(
 
 // record writes an event for each condition but Ready whose status or reason changed, with that reason, and for each update that started or
 // ended.
-func (r *Reconciler) record(before, after *v1beta1.HostedCluster) {
+func (r *Reconciler) record(before *v1beta1.HostedClusterStatus, after *v1beta1.HostedCluster) {
 	for _, condition := range after.Status.Conditions {
-		was := meta.FindStatusCondition(before.Status.Conditions, condition.Type)
+		was := meta.FindStatusCondition(before.Conditions, condition.Type)
 		if condition.Type == v1beta1.Ready || was != nil && was.Status == condition.Status && was.Reason == condition.Reason {
 			continue
 		}
@@ -253,7 +248,7 @@ func (r *Reconciler) record(before, after *v1beta1.HostedCluster) {
 		}
 		r.recorder.Eventf(after, nil, eventType, condition.Reason, condition.Type, "%s", message.Cut(note))
 	}
-	was, is := newest(before), newest(after)
+	was, is := newest(before.Version), newest(after.Status.Version)
 	if is == nil || was != nil && was.Image == is.Image && was.State == is.State && was.StartedTime.Equal(&is.StartedTime) {
 		return
 	}

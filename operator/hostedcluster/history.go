@@ -58,8 +58,8 @@ func prune(history []v1beta1.UpdateHistory) []v1beta1.UpdateHistory {
 	return history
 }
 
-func newest(hostedCluster *v1beta1.HostedCluster) *v1beta1.UpdateHistory {
-	if version := hostedCluster.Status.Version; version != nil && len(version.History) > 0 {
+func newest(version *v1beta1.VersionStatus) *v1beta1.UpdateHistory {
+	if version != nil && len(version.History) > 0 {
 		return &version.History[0]
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -35,6 +36,8 @@ const conflictRetry = 50 * time.Millisecond
 // Step is a step and when it runs.
 type Step struct {
 	scope.Step
+	// Modes in which it runs.
+	Modes scope.Mode
 	// Anyway reports whether the step runs although one before it waits or failed, given the Scope. Nil means never.
 	Anyway func(s *scope.Scope) bool
 }
@@ -61,14 +64,9 @@ type Config struct {
 	Shard *shard.Shard
 	// Applier writes the ControlPlaneComponent.
 	Applier *apply.Applier
-	// Enabled are the steps that run while AutoNode is on, in order.
-	Enabled []Step
-	// Disabled are the steps that run while AutoNode is being turned off or the HostedCluster deleted, in order. When
-	// none of them waits, everything is removed, and so is the finalizer.
-	Disabled []Step
-	// Paused are the steps that run while the HostedCluster is paused, in order. Their status writes are dropped;
-	// their messages describe the pause.
-	Paused []Step
+	// Steps run in this order, each in its modes. When none of mode Draining waits, everything is removed, and so is
+	// the finalizer.
+	Steps []Step
 	// Profiles are the cloud providers that HostedClusters may choose.
 	Profiles provider.Profiles
 	// Guests detects errors of unresponsive guests.
@@ -86,9 +84,7 @@ type Reconciler struct {
 	management client.Client
 	live       client.Reader
 	applier    *apply.Applier
-	enabled    []Step
-	disabled   []Step
-	paused     []Step
+	steps      []Step
 	profiles   provider.Profiles
 	recorder   events.EventRecorder
 	clock      clock.PassiveClock
@@ -119,8 +115,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, hostedCluster *v1beta1.Hoste
 		return reconcile.Result{}, err
 	}
 
-	before := hostedCluster.DeepCopy()
-	o := r.reconcile(ctx, s, conflicting, &before)
+	before := hostedCluster.Status.DeepCopy()
+	o := r.reconcile(ctx, s, conflicting)
 	if ctx.Err() != nil {
 		// Leadership was lost or the operator is shutting down: errors from that say nothing about the cluster.
 		return reconcile.Result{}, ctx.Err()
@@ -205,11 +201,11 @@ func (o *outcome) requeue(after time.Duration) {
 	}
 }
 
-// reconcile runs the steps. It replaces *before if it had to patch the object's metadata.
-func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, conflicting string, before **v1beta1.HostedCluster) *outcome {
+// reconcile chooses the mode and runs its steps.
+func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, conflicting string) *outcome {
 	hostedCluster := s.HostedCluster
 	owned := s.Component != nil || holds(hostedCluster) && conflicting == "" // another owner's objects aren't torn down
-	enabled := hostedCluster.Spec.AutoNode != nil && hostedCluster.DeletionTimestamp.IsZero()
+	enabled := !s.Draining()
 	if !enabled && !owned {
 		return &outcome{state: off}
 	}
@@ -241,7 +237,8 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, conflicting 
 	}
 	if !enabled {
 		o := &outcome{state: draining}
-		r.run(ctx, s, r.disabled, o)
+		s.Upkeep = func(ctx context.Context) error { return r.upkeep(ctx, s) }
+		r.run(ctx, s, scope.Draining, o)
 		if !o.blocked && len(o.errs) == 0 {
 			o.state = off
 		}
@@ -261,11 +258,11 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, conflicting 
 		if decision.fatal {
 			return o
 		}
-	} else if err := r.claim(ctx, s, before); err != nil {
+	} else if err := r.claim(ctx, s); err != nil {
 		o.errs, o.blocked = append(o.errs, err), true
 		return o
 	}
-	r.run(ctx, s, r.enabled, o)
+	r.run(ctx, s, scope.On, o)
 	return o
 }
 
@@ -274,7 +271,7 @@ func (r *Reconciler) keep(ctx context.Context, s *scope.Scope, p pause) *outcome
 	pausedScope := *s
 	pausedScope.HostedCluster = s.HostedCluster.DeepCopy()
 	o := &outcome{}
-	r.run(ctx, &pausedScope, r.paused, o)
+	r.run(ctx, &pausedScope, scope.Paused, o)
 	parts := []string{p.message}
 	if err := o.err(); err != nil {
 		parts = append(parts, "but Karpenter may still run: "+err.Error())
@@ -286,9 +283,13 @@ func (r *Reconciler) keep(ctx context.Context, s *scope.Scope, p pause) *outcome
 	return o
 }
 
-// run runs steps until one waits or fails. After that it runs only the Anyway steps, and the others' observations.
-func (r *Reconciler) run(ctx context.Context, s *scope.Scope, steps []Step, o *outcome) {
-	for _, step := range steps {
+// run runs a mode's steps until one waits or fails. After that it runs only the Anyway steps, and the others' observations.
+func (r *Reconciler) run(ctx context.Context, s *scope.Scope, mode scope.Mode, o *outcome) {
+	s.Mode = mode
+	for _, step := range r.steps {
+		if step.Modes&mode == 0 {
+			continue
+		}
 		logger := log.FromContext(ctx).WithValues("step", step.Name())
 		stepCtx := log.IntoContext(ctx, logger)
 		if o.blocked && (step.Anyway == nil || !step.Anyway(s)) {
@@ -319,9 +320,25 @@ func (r *Reconciler) run(ctx context.Context, s *scope.Scope, steps []Step, o *o
 	}
 }
 
+// upkeep runs the steps that keep Karpenter running during a drain, until one fails.
+func (r *Reconciler) upkeep(ctx context.Context, s *scope.Scope) error {
+	mode := s.Mode
+	s.Mode = scope.Upkeep
+	defer func() { s.Mode = mode }()
+	for _, step := range r.steps {
+		if step.Modes&scope.Upkeep == 0 {
+			continue
+		}
+		if _, err := step.Reconcile(ctx, s); err != nil {
+			return fmt.Errorf("%s: %w", step.Name(), err)
+		}
+	}
+	return nil
+}
+
 // applyStatus writes the status if it changed, and an event per changed condition.
-func (r *Reconciler) applyStatus(ctx context.Context, before, after *v1beta1.HostedCluster) error {
-	if statusEqual(before, after) {
+func (r *Reconciler) applyStatus(ctx context.Context, before *v1beta1.HostedClusterStatus, after *v1beta1.HostedCluster) error {
+	if equality.Semantic.DeepEqual(*before, after.Status) {
 		return nil
 	}
 	if err := apply.Status(ctx, r.management, after, ownStatus); err != nil {

@@ -47,8 +47,12 @@ func New(config Config) *Policies {
 func (p *Policies) Name() string { return "policy" }
 
 // Reconcile applies the policies. It runs before all other writes to the guest, because the policies have to exempt
-// the operator's current user. No policy can block writes of policies.
+// the operator's current user. No policy can block writes of policies. They stay until Karpenter's
+// ControlPlaneComponent is gone: the teardown removes them.
 func (p *Policies) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	if s.Guest == nil || s.Component == nil {
+		return scope.Result{}, nil
+	}
 	name, err := p.userOf(ctx, s.HostedCluster.UID, s.Guest)
 	if err != nil {
 		return scope.Result{}, err
@@ -61,19 +65,6 @@ func (p *Policies) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 		return scope.Result{}, fmt.Errorf("in the guest: %w", err)
 	}
 	return scope.Result{}, nil
-}
-
-// WhileDraining is the step while AutoNode is being removed: the policies stay until Karpenter's
-// ControlPlaneComponent is gone. The teardown removes them.
-func (p *Policies) WhileDraining() scope.Step { return draining{p} }
-
-type draining struct{ *Policies }
-
-func (d draining) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
-	if s.Guest == nil || s.Component == nil {
-		return scope.Result{}, nil
-	}
-	return d.Policies.Reconcile(ctx, s)
 }
 
 // userOf returns the operator's user in the guest, with one request per connection.

@@ -287,11 +287,10 @@ func (f *guest) followsPayload(t *testing.T) {
 func (f *guest) staysWhileDraining(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	admin := as(g, "alice")
-	draining := f.policies.WhileDraining()
 	scopes := *f.Scope
-	scopes.HostedCluster = f.HostedCluster.DeepCopy()
+	scopes.Mode, scopes.HostedCluster = scope.Upkeep, f.HostedCluster.DeepCopy()
 	scopes.HostedCluster.Spec.AutoNode, scopes.Release = nil, nil
-	_, err := draining.Reconcile(ctx, &scopes)
+	_, err := f.policies.Reconcile(ctx, &scopes)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func(g Gomega) {
 		g.Expect(class("default", func(c *v1alpha1.ClusterAPINodeClass) { c.Spec.Bootstrap.ConfigTemplateRef.Name = "other" })(ctx, admin)).To(Succeed())
@@ -303,10 +302,10 @@ func (f *guest) staysWhileDraining(t *testing.T) {
 	object := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "tokens.autonode.io"}}
 	g.Expect(admin.Delete(ctx, object)).To(Succeed())
 	scopes.Component = nil
-	_, err = draining.Reconcile(ctx, &scopes)
+	_, err = f.policies.Reconcile(ctx, &scopes)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(object), object))).To(BeTrue())
 	scopes.Guest = nil
-	_, err = draining.Reconcile(ctx, &scopes)
+	_, err = f.policies.Reconcile(ctx, &scopes)
 	g.Expect(err).NotTo(HaveOccurred())
 }

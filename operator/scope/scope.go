@@ -18,6 +18,20 @@ import (
 	"github.com/autonode-io/autonode/payload"
 )
 
+// Mode is why steps run. Modes are bits: a step may run in several.
+type Mode uint8
+
+const (
+	// On: AutoNode is on.
+	On Mode = 1 << iota
+	// Draining: AutoNode is turned off, or the HostedCluster is deleted.
+	Draining
+	// Paused: the HostedCluster or its Cluster is paused. Status writes are dropped; messages describe the pause.
+	Paused
+	// Upkeep: the teardown, which runs in Draining, needs Karpenter to run on. See Scope.Upkeep.
+	Upkeep
+)
+
 // Step is one job of the HostedCluster reconciler. It owns its conditions on the HostedCluster's status, which it sets in
 // memory: the reconciler patches once, when all steps have run. A step is idempotent, and never changes spec or metadata.
 type Step interface {
@@ -45,6 +59,12 @@ type Result struct {
 
 // Scope is what the steps know of one hosted cluster during one reconciliation. Earlier steps fill what later ones need.
 type Scope struct {
+	// Mode is why the step runs now.
+	Mode Mode
+	// Upkeep runs the steps of that mode until one fails. The teardown calls it, once it has seen what is left: a
+	// guest that answers reads and refuses writes mustn't look unreachable. Nil outside Draining.
+	Upkeep func(ctx context.Context) error
+
 	// HostedCluster is a copy of the object; steps write to its status only.
 	HostedCluster *v1beta1.HostedCluster
 	// ControlPlaneNamespace is the namespace of the control plane in the management cluster.

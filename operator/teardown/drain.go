@@ -40,7 +40,7 @@ func (t *Teardown) drain(ctx context.Context, s *scope.Scope, m *memory, claims 
 	if err := t.withholdMachines(ctx, s, m); err != nil {
 		return result, err
 	}
-	if err := r.take(refusal(t.operate(ctx, s))); err != nil {
+	if err := r.take(refusal(operate(ctx, s))); err != nil {
 		return result, err
 	}
 	if err := t.write(m, claims, r, func(claim *karpv1.NodeClaim) error { return t.request(ctx, s, claim, d) }); err != nil {

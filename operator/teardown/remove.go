@@ -58,7 +58,7 @@ func (t *Teardown) remove(ctx context.Context, s *scope.Scope, m *memory, d drai
 		}
 		if !r.hung {
 			// It may be our own policies that refuse, where the guest knows the operator by another name now.
-			if err := t.operate(ctx, s); err != nil {
+			if err := operate(ctx, s); err != nil {
 				log.FromContext(ctx).Error(err, "Couldn't see to what Karpenter needs in the guest")
 			}
 		}
@@ -136,7 +136,7 @@ func (t *Teardown) removeNodeClasses(ctx context.Context, s *scope.Scope, d drai
 		return scope.Result{}, err
 	}
 	if len(held) > 0 && kind.CleansUp {
-		if err := t.operate(ctx, s); err != nil {
+		if err := operate(ctx, s); err != nil {
 			return scope.Result{}, err
 		}
 	}

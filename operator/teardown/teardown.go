@@ -44,9 +44,6 @@ type Config struct {
 	Live       client.Reader
 	Apply      *apply.Applier
 	Recorder   events.EventRecorder
-	// Operand are the steps without which Karpenter couldn't drain: one keeps its token valid, which a long drain needs too, and one
-	// lets it run again after a pause. None where tests have no Karpenter.
-	Operand []scope.Step
 	// Clock defaults to the real one.
 	Clock clock.PassiveClock
 	// DrainTimeout is how long nodes of a HostedCluster may drain that doesn't say it itself; zero is DefaultDrainTimeout.

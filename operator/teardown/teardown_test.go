@@ -99,9 +99,17 @@ func setUpWithout(ctx context.Context, t *testing.T, name string) *fixture {
 	return f
 }
 
-func (f *fixture) newStep(operand ...scope.Step) *teardown.Teardown {
+func (f *fixture) newStep(upkeep ...scope.Step) *teardown.Teardown {
+	f.Upkeep = func(ctx context.Context) error {
+		for _, step := range upkeep {
+			if _, err := step.Reconcile(ctx, f.Scope); err != nil {
+				return fmt.Errorf("%s: %w", step.Name(), err)
+			}
+		}
+		return nil
+	}
 	return teardown.New(teardown.Config{
-		Management: clusters.Management.Client, Live: clusters.Management.Client, Apply: apply.New(), Operand: operand,
+		Management: clusters.Management.Client, Live: clusters.Management.Client, Apply: apply.New(),
 		Recorder: f.events, Clock: f.clock, DrainTimeout: drainTimeout,
 	})
 }

@@ -36,7 +36,7 @@ func (t *Teardown) stopLaunching(ctx context.Context, s *scope.Scope, m *memory,
 	if !m.withheld.IsZero() && m.generation == s.HostedCluster.Generation {
 		return now.Sub(m.withheld) >= settle, nil
 	}
-	if err := t.operate(ctx, s); err != nil {
+	if err := operate(ctx, s); err != nil {
 		return false, r.take(refusal(err))
 	}
 	m.withheld, m.generation = now, s.HostedCluster.Generation
@@ -75,16 +75,11 @@ func (t *Teardown) withholdMachines(ctx context.Context, s *scope.Scope, m *memo
 }
 
 // operate does what Karpenter needs to drain, for as long as that takes.
-func (t *Teardown) operate(ctx context.Context, s *scope.Scope) error {
-	if s.Component == nil {
+func operate(ctx context.Context, s *scope.Scope) error {
+	if s.Component == nil || s.Upkeep == nil {
 		return nil
 	}
-	for _, step := range t.Operand {
-		if _, err := step.Reconcile(ctx, s); err != nil {
-			return fmt.Errorf("%s: %w", step.Name(), err)
-		}
-	}
-	return nil
+	return s.Upkeep(ctx)
 }
 
 // recordUnattended writes down that machines may be left where the guest went away before its Karpenter had removed them.
