@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -49,78 +50,63 @@ type Input struct {
 	Settings Settings
 }
 
-// render returns everything that makes Karpenter up in the control-plane namespace, in the order in which it is applied.
-func render(ctx context.Context, in Input) ([]client.Object, error) {
-	var objects []client.Object
-	add := func(obj client.Object, err error) error {
-		if err != nil {
-			return err
-		}
-		obj.SetNamespace(in.Namespace)
-		labels := obj.GetLabels()
-		if labels == nil {
-			labels = map[string]string{}
-		}
-		for key, value := range in.Labels {
-			labels[key] = value
-		}
-		obj.SetLabels(labels)
-		objects = append(objects, obj)
-		return nil
-	}
-
-	if err := add(adapted(karpenter.ServiceAccount, in.adaptServiceAccount)); err != nil {
-		return nil, err
-	}
-	if in.Profile.Role != nil {
-		role, err := in.Profile.Role(ctx, in.Input)
-		if err := add(role, err); err != nil {
-			return nil, err
-		}
-		if err := add(adapted(karpenter.RoleBinding, in.adaptRoleBinding)); err != nil {
-			return nil, err
-		}
-	}
-	if in.copiesPullSecret() {
-		if err := add(in.pullSecret(), nil); err != nil {
-			return nil, err
-		}
-	}
-	if in.Profile.ReadsNodeImages {
-		images, err := in.nodeImages(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if images != nil {
-			if err := add(images, nil); err != nil {
-				return nil, err
-			}
-		}
-	}
-	if err := add(adapted(karpenter.PodDisruptionBudget, nil)); err != nil {
-		return nil, err
-	}
-	if err := add(adapted(karpenter.NetworkPolicy, in.adaptNetworkPolicy)); err != nil {
-		return nil, err
-	}
-	if err := add(adapted(in.Profile.Deployment, func(d *appsv1.Deployment) error { return in.adaptDeployment(ctx, d) })); err != nil {
-		return nil, err
-	}
-	if in.Monitoring {
-		if err := add(adapted(karpenter.PodMonitor, nil)); err != nil {
-			return nil, err
-		}
-	}
-	return objects, nil
+// object is one that Karpenter may need in the control-plane namespace.
+type object struct {
+	needed bool
+	render func() (client.Object, error)
 }
 
-// adapted loads an asset and changes what varies.
-func adapted[T client.Object](load func() (T, error), adapt func(T) error) (client.Object, error) {
-	obj, err := load()
-	if err == nil && adapt != nil {
-		err = adapt(obj)
+// of returns an object: its manifest, what adapts it, and whether it is needed. Adapt is nil where nothing varies.
+func of[T client.Object](manifest func() (T, error), adapt func(T) error, needed bool) object {
+	return object{needed: needed, render: func() (client.Object, error) {
+		obj, err := manifest()
+		if err == nil && adapt != nil {
+			err = adapt(obj)
+		}
+		return obj, err
+	}}
+}
+
+// objects are all that make Karpenter up, in the order in which they are applied.
+func (in Input) objects(ctx context.Context, nodeImages *corev1.ConfigMap) []object {
+	const always = true
+	role := func() (*rbacv1.Role, error) { return in.Profile.Role(ctx, in.Input) }
+	return []object{
+		of(karpenter.ServiceAccount, in.adaptServiceAccount, always),
+		of(role, nil, in.Profile.Role != nil),
+		of(karpenter.RoleBinding, in.adaptRoleBinding, in.Profile.Role != nil),
+		of(in.pullSecret, nil, in.copiesPullSecret()),
+		of(func() (*corev1.ConfigMap, error) { return nodeImages, nil }, nil, nodeImages != nil),
+		of(karpenter.PodDisruptionBudget, nil, always),
+		of(karpenter.NetworkPolicy, in.adaptNetworkPolicy, always),
+		of(in.Profile.Deployment, func(d *appsv1.Deployment) error { return in.adaptDeployment(ctx, d) }, always),
+		of(karpenter.PodMonitor, nil, in.Monitoring),
 	}
-	return obj, err
+}
+
+// render returns the objects that are needed.
+func render(ctx context.Context, in Input) ([]client.Object, error) {
+	nodeImages, err := in.nodeImages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var rendered []client.Object
+	for _, object := range in.objects(ctx, nodeImages) {
+		if !object.needed {
+			continue
+		}
+		obj, err := object.render()
+		if err != nil {
+			return nil, err
+		}
+		labels := map[string]string{}
+		maps.Copy(labels, obj.GetLabels())
+		maps.Copy(labels, in.Labels)
+		obj.SetLabels(labels)
+		obj.SetNamespace(in.Namespace)
+		rendered = append(rendered, obj)
+	}
+	return rendered, nil
 }
 
 // copiesPullSecret is false where pods can use the HostedCluster's own.
@@ -128,12 +114,12 @@ func (in Input) copiesPullSecret() bool {
 	return in.PullSecret != nil && in.PullSecret.Namespace != in.Namespace
 }
 
-func (in Input) pullSecret() *corev1.Secret {
+func (in Input) pullSecret() (*corev1.Secret, error) {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: PullSecretName},
 		Type:       corev1.SecretTypeDockerConfigJson,
 		Data:       map[string][]byte{corev1.DockerConfigJsonKey: in.PullSecret.Data[corev1.DockerConfigJsonKey]},
-	}
+	}, nil
 }
 
 func (in Input) imagePullSecrets() []corev1.LocalObjectReference {
