@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
+
+	"github.com/autonode-io/autonode/operator/guest"
 )
 
 const (
@@ -18,9 +20,6 @@ const (
 	// perGuest is the concurrency limit of one guest, so that neither an unresponsive guest nor one with thousands of
 	// requests delays the others.
 	perGuest = 5
-	// minBackoff is the back-off after a call that a guest didn't answer. It doubles up to maxBackoff.
-	minBackoff = 5 * time.Second
-	maxBackoff = 5 * time.Minute
 )
 
 // limiter limits the concurrent requests of each guest. A request above the limit is queued, takes no worker, and is
@@ -38,10 +37,8 @@ type guestLimiter struct {
 	running  int
 	queued   []Key // in order of arrival
 	isQueued sets.Set[Key]
-	// backoff is the current or last back-off; zero once the guest has answered. Until then only one request at a
-	// time is tried.
-	backoff time.Duration
-	until   time.Time
+	// breaker is half-open until the guest has answered: only one request at a time is tried.
+	breaker guest.Breaker
 	// probe is the half-open probe: the request that is retried when the back-off ends; nil for none.
 	probe *Key
 }
@@ -95,17 +92,13 @@ func (t *limiter) release(key Key, f finding, backoff time.Duration) (again time
 	g.running--
 	switch f {
 	case answers, gone:
-		g.backoff, g.until = 0, time.Time{}
+		g.breaker = guest.Breaker{}
 	case unresponsive:
 		switch {
 		case backoff > 0: // the connection's back-off applies
-			g.backoff = max(g.backoff, minBackoff)
-			if until := now.Add(backoff); until.After(g.until) {
-				g.until = until
-			}
-		case !now.Before(g.until): // else a concurrent request has already reported it
-			g.backoff = min(max(2*g.backoff, minBackoff), maxBackoff)
-			g.until = now.Add(g.backoff)
+			g.breaker.Hold(now, backoff)
+		case g.breaker.Left(now) == 0: // else a concurrent request has already reported it
+			g.breaker.Trip(now)
 		}
 		again = g.wait(key, now)
 	}
@@ -124,13 +117,13 @@ func (t *limiter) drop(hostedCluster types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if g, ok := t.guests[hostedCluster]; ok {
-		g.backoff, g.until = 0, time.Time{}
+		g.breaker = guest.Breaker{}
 		t.tidy(hostedCluster, g)
 	}
 }
 
 func (t *limiter) tidy(hostedCluster types.NamespacedName, g *guestLimiter) {
-	if g.running == 0 && len(g.queued) == 0 && g.probe == nil && g.backoff == 0 {
+	if g.running == 0 && len(g.queued) == 0 && g.probe == nil && g.breaker.Closed() {
 		delete(t.guests, hostedCluster)
 	}
 }
@@ -147,19 +140,19 @@ func (t *limiter) of(key Key) *guestLimiter {
 // limit is how many requests may be in progress now.
 func (g *guestLimiter) limit(now time.Time) int {
 	switch {
-	case now.Before(g.until):
-		return 0
-	case g.backoff > 0:
-		return 1
-	default:
+	case g.breaker.Closed():
 		return perGuest
+	case g.breaker.Left(now) > 0:
+		return 0
+	default:
+		return 1
 	}
 }
 
 // wait queues a request. During a back-off with no request in progress nothing would enqueue the queued ones, so the
 // first one is the probe, which the caller requeues after again.
 func (g *guestLimiter) wait(key Key, now time.Time) (again time.Duration) {
-	if left := g.until.Sub(now); left > 0 && (g.probe == nil || *g.probe == key) {
+	if left := g.breaker.Left(now); left > 0 && (g.probe == nil || *g.probe == key) {
 		g.probe = &key
 		return left
 	}

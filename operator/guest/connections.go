@@ -82,7 +82,7 @@ type Connections struct {
 	mu       sync.Mutex
 	queue    workqueue.TypedRateLimitingInterface[reconcile.Request] // clustercache's own; nil until it starts
 	watching map[client.ObjectKey]*watching                          // by the Cluster
-	silences map[client.ObjectKey]*silence                           // by the Cluster
+	outages  map[client.ObjectKey]*outage                            // by the Cluster
 	stale    map[client.ObjectKey]bool                               // Clusters whose connection is to be made anew
 }
 
@@ -93,7 +93,7 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 	mgr := config.Manager
 	c := &Connections{
 		management: mgr.GetClient(), watches: config.Watches, timeout: cmp.Or(config.Timeout, DefaultTimeout), clock: config.Clock, holder: config.Holder,
-		ended: config.Ended, watching: map[client.ObjectKey]*watching{}, silences: map[client.ObjectKey]*silence{}, stale: map[client.ObjectKey]bool{},
+		ended: config.Ended, watching: map[client.ObjectKey]*watching{}, outages: map[client.ObjectKey]*outage{}, stale: map[client.ObjectKey]bool{},
 	}
 	if c.clock == nil {
 		c.clock = clock.RealClock{}
@@ -224,8 +224,8 @@ func (c *Connections) Of(ctx context.Context, hostedCluster *v1beta1.HostedClust
 	if err != nil {
 		return nil, 0, err
 	}
-	if rest := c.resting(ctx, key); rest > 0 {
-		return nil, rest, nil
+	if backoff := c.backoff(ctx, key); backoff > 0 {
+		return nil, backoff, nil
 	}
 	return guest, 0, nil
 }
@@ -281,7 +281,7 @@ func (c *Connections) isStale(cluster types.NamespacedName) bool {
 	stale := c.stale[cluster]
 	if stale {
 		delete(c.stale, cluster)
-		delete(c.silences, cluster)
+		delete(c.outages, cluster)
 	}
 	return stale
 }
@@ -301,7 +301,7 @@ func (c *Connections) forget(cluster client.ObjectKey) {
 		connectionsLost.Of(w.hostedCluster).Inc()
 	}
 	delete(c.watching, cluster)
-	delete(c.silences, cluster)
+	delete(c.outages, cluster)
 }
 
 // Release drops the connection to the guest of a HostedCluster that the operator has let go of.
@@ -312,7 +312,7 @@ func (c *Connections) Release(hostedCluster *v1beta1.HostedCluster) {
 	}
 	c.mu.Lock()
 	delete(c.watching, key)
-	delete(c.silences, key)
+	delete(c.outages, key)
 	c.mu.Unlock()
 	c.access.forget(key)
 	c.look(key)

@@ -39,10 +39,10 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 	key := s.ClusterKey()
 	guest, err := c.connectTo(ctx, s)
 	if err == nil {
-		if since, rest, silent := c.silent(ctx, key); silent {
+		if since, again, unresponsive := c.unresponsive(ctx, key); unresponsive {
 			reason, message := c.unanswered(key, guest.Config.Host, since)
 			setReachable(s, metav1.ConditionFalse, reason, message)
-			return c.passed(s, scope.Result{Wait: true, Message: message, RequeueAfter: rest}), nil
+			return c.passed(s, scope.Result{Wait: true, Message: message, RequeueAfter: again}), nil
 		}
 		if guest.Cached, err = newMetadataClient(guest.Cached, s.Profile); err != nil {
 			return scope.Result{}, err
@@ -111,8 +111,8 @@ func (c *Connections) connect(ctx context.Context, key client.ObjectKey) (*scope
 	if err != nil {
 		return nil, err
 	}
-	patience := &patience{}
-	return &scope.Guest{Cached: patientClient{cached, patience}, Live: patientClient{live, patience}, Config: config}, nil
+	first := &failFast{}
+	return &scope.Guest{Cached: failFastClient{cached, first}, Live: failFastClient{live, first}, Config: config}, nil
 }
 
 // diagnose says why there is no connection, as far as the management cluster knows. Untried is a connection that nothing is wrong with but

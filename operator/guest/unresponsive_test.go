@@ -60,7 +60,7 @@ func TestResting(t *testing.T) {
 	management := newManagement(t)
 	setUp := func() (*Connections, *clocktesting.FakePassiveClock, func(g Gomega) time.Duration) {
 		clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
-		c := &Connections{management: management, clusters: connected{}, clock: clock, timeout: DefaultTimeout, access: &kubeconfigs{tunnel: &egress.Tunnel{}}, silences: map[client.ObjectKey]*silence{}}
+		c := &Connections{management: management, clusters: connected{}, clock: clock, timeout: DefaultTimeout, access: &kubeconfigs{tunnel: &egress.Tunnel{}}, outages: map[client.ObjectKey]*outage{}}
 		return c, clock, func(g Gomega) time.Duration {
 			guest, again, err := c.Of(t.Context(), blue)
 			g.Expect(err).NotTo(HaveOccurred())
@@ -85,8 +85,8 @@ func TestResting(t *testing.T) {
 		g.Expect(of(g)).To(Equal(recheck), "it isn't theirs to find out")
 		g.Expect(of(g)).To(Equal(recheck))
 
-		_, _, silent := c.silent(t.Context(), client.ObjectKey{Namespace: "clusters-blue", Name: "blue"})
-		g.Expect(silent).To(BeFalse())
+		_, _, unresponsive := c.unresponsive(t.Context(), client.ObjectKey{Namespace: "clusters-blue", Name: "blue"})
+		g.Expect(unresponsive).To(BeFalse())
 		g.Expect(of(g)).To(BeZero())
 		lose(g, c)
 		g.Expect(of(g)).To(Equal(4*recheck), "that others looked has changed nothing")
@@ -110,7 +110,7 @@ func TestQuoting(t *testing.T) {
 				return apierrors.NewBadRequest("\x1b[2J" + strings.Repeat("x", 1<<20))
 			},
 		})
-		err := patientClient{loud, &patience{}}.Get(t.Context(), client.ObjectKey{Name: "x"}, &corev1.Node{})
+		err := failFastClient{loud, &failFast{}}.Get(t.Context(), client.ObjectKey{Name: "x"}, &corev1.Node{})
 		g.Expect(apierrors.IsBadRequest(err)).To(BeTrue())
 		g.Expect(len(err.Error())).To(BeNumerically("<=", 210))
 		g.Expect(err.Error()).To(HavePrefix(`"\x1b[2Jxxx`))

@@ -22,34 +22,32 @@ const (
 	probesMissed = 2
 	// probeFailure is by when so many are missed: clustercache probes every ten seconds, for five seconds at most.
 	probeFailure = 25 * time.Second
-	// maxRest bounds how long a guest is left alone that accepts probes and answers nothing else. It doubles from recheck.
-	maxRest = 5 * time.Minute
 )
 
-// silence is what is known of a guest whose connection stands and that doesn't answer.
-type silence struct {
+// outage is what is known of a guest whose connection stands and that doesn't answer.
+type outage struct {
+	Breaker
 	since time.Time // when a call was first not answered
-	until time.Time // nothing is asked before
-	rest  time.Duration
-	// tried is true from when it is asked again until it doesn't answer that.
-	tried bool
+	// probing: a reconciliation asks the guest again.
+	probing bool
 	// transition is GuestReachable's.
 	transition metav1.Time
 }
 
-// silent says whether a guest with a connection is to be left alone, since when it doesn't answer, and when to look again.
-func (c *Connections) silent(ctx context.Context, key client.ObjectKey) (since time.Time, rest time.Duration, silent bool) {
+// unresponsive reports whether a guest with a connection has to be left alone, since when it doesn't answer, and when
+// to ask it again.
+func (c *Connections) unresponsive(ctx context.Context, key client.ObjectKey) (since time.Time, again time.Duration, unresponsive bool) {
 	health := c.clusters.GetHealthCheckingState(ctx, key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.clock.Now() // once: a rest that is over would never be followed by a look
-	known, ok := c.silences[key]
+	now := c.clock.Now() // once: what is zero or less triggers no reconcile
+	known, ok := c.outages[key]
 	switch {
-	case ok && known.tried:
-		delete(c.silences, key) // and it has answered
+	case ok && known.probing:
+		delete(c.outages, key) // and it has answered
 		ok = false
-	case ok && now.Before(known.until):
-		return known.since, known.until.Sub(now), true
+	case ok && known.Left(now) > 0:
+		return known.since, known.Left(now), true
 	case ok && health.ConsecutiveFailures > 0:
 		return known.since, recheck, true
 	}
@@ -57,29 +55,29 @@ func (c *Connections) silent(ctx context.Context, key client.ObjectKey) (since t
 		return health.LastProbeSuccessTime, recheck, true
 	}
 	if ok {
-		known.tried = true
+		known.probing = true
 	}
 	return time.Time{}, 0, false
 }
 
-// resting says how long other controllers are to leave a guest alone; zero for not at all. It is the reconciliation of the HostedCluster that
-// asks the guest again when its time has come.
-func (c *Connections) resting(ctx context.Context, key client.ObjectKey) time.Duration {
+// backoff returns how long other controllers leave a guest alone; zero for not at all. The HostedCluster's
+// reconciliation is the half-open probe.
+func (c *Connections) backoff(ctx context.Context, key client.ObjectKey) time.Duration {
 	health := c.clusters.GetHealthCheckingState(ctx, key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known, ok := c.silences[key]
+	known, ok := c.outages[key]
 	switch {
-	case ok && !known.tried:
-		return max(known.until.Sub(c.clock.Now()), recheck)
+	case ok && !known.probing:
+		return max(known.Left(c.clock.Now()), recheck)
 	case health.ConsecutiveFailures >= probesMissed:
 		return recheck
 	}
 	return 0
 }
 
-// Lost says whether an error of a step means that the guest doesn't answer. If so the error is dealt with: GuestReachable says so, the
-// guest is taken from the scope so that no step behind tries it, and it is left alone for a while, which gets longer while that goes on.
+// Lost reports whether an error of a step means that the guest doesn't answer. Then GuestReachable says so, no later
+// step gets the guest, and the breaker is tripped.
 func (c *Connections) Lost(s *scope.Scope, err error) (scope.Result, bool) {
 	if s.Guest == nil || !lostGuest(s.Guest, err) {
 		return scope.Result{}, false
@@ -93,14 +91,13 @@ func (c *Connections) lose(s *scope.Scope, host string) scope.Result {
 	key, now := s.ClusterKey(), c.clock.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known, again := c.silences[key]
-	if again {
-		known.rest, known.tried = min(2*known.rest, maxRest), false
-	} else {
-		known = &silence{since: now.Add(-c.timeout), rest: recheck}
-		c.silences[key] = known
+	known, again := c.outages[key]
+	if !again {
+		known = &outage{since: now.Add(-c.timeout)}
+		c.outages[key] = known
 	}
-	known.until = now.Add(known.rest)
+	known.probing = false
+	backoff := known.Trip(now)
 
 	reason, message := c.unanswered(key, host, known.since)
 	setReachable(s, metav1.ConditionFalse, reason, message)
@@ -109,7 +106,7 @@ func (c *Connections) lose(s *scope.Scope, host string) scope.Result {
 		condition.LastTransitionTime = known.transition
 	}
 	known.transition = condition.LastTransitionTime
-	return scope.Result{Wait: true, Message: message, RequeueAfter: known.rest}
+	return scope.Result{Wait: true, Message: message, RequeueAfter: backoff}
 }
 
 func (c *Connections) unanswered(key client.ObjectKey, host string, since time.Time) (reason, message string) {
