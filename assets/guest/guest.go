@@ -21,6 +21,8 @@ var (
 	clusterRole []byte
 	//go:embed clusterrolebinding.yaml
 	clusterRoleBinding []byte
+	//go:embed clusterrolebinding-renewals.yaml
+	renewalsBinding []byte
 	//go:embed role.yaml
 	role []byte
 	//go:embed rolebinding.yaml
@@ -67,6 +69,11 @@ func Roles() (*rbacv1.Role, *rbacv1.RoleBinding, error) {
 	role, roleErr := manifest.Decode(role, &rbacv1.Role{})
 	binding, bindingErr := manifest.Decode(roleBinding, &rbacv1.RoleBinding{})
 	return role, binding, errors.Join(roleErr, bindingErr)
+}
+
+// RenewalsBinding lets kube-controller-manager approve the renewals of nodes' client certificates.
+func RenewalsBinding() (*rbacv1.ClusterRoleBinding, error) {
+	return manifest.Decode(renewalsBinding, &rbacv1.ClusterRoleBinding{})
 }
 
 // BootstrapTokenPolicy is the name of the admission policy that bounds Karpenter's own bootstrap tokens.

@@ -53,9 +53,9 @@ func TestClaims(t *testing.T) {
 		})
 	}
 
-	t.Run("When a machine claims another's name, the victim's renewal should be approved, and the claimant be denied", func(t *testing.T) {
+	t.Run("When a machine claims another's name, the victim's request should be approved, and the claimant's be denied", func(t *testing.T) {
 		g := NewWithT(t)
-		s := stage(t, named(t, "renewal", renewal("web-1")), named(t, "claim", servingOf("claimant", "web-1")))
+		s := stage(t, named(t, "victim", servingOf("web-1", "web-1")), named(t, "claim", servingOf("claimant", "web-1")))
 		g.Expect(s.guest.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "web-1"}})).To(Succeed())
 		claimant := machineOf("claimant", "10.0.0.66", "web-1")
 		g.Expect(s.management.Create(t.Context(), &claimant)).To(Succeed())
@@ -63,7 +63,7 @@ func TestClaims(t *testing.T) {
 		claim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
 		g.Expect(s.guest.Create(t.Context(), claim)).To(Succeed())
 		for request, want := range map[string]certificatesv1.RequestConditionType{
-			"renewal": certificatesv1.CertificateApproved, "claim": certificatesv1.CertificateDenied,
+			"victim": certificatesv1.CertificateApproved, "claim": certificatesv1.CertificateDenied,
 		} {
 			s.reconcile(t, request)
 			read := &certificatesv1.CertificateSigningRequest{}

@@ -113,7 +113,7 @@ func validate(r request, e inputs, now time.Time) decision {
 // check returns why a request isn't approved; nil if it passes every rule.
 func check(r request, e inputs, now time.Time) *decision {
 	for _, rule := range []func(request, inputs) *decision{
-		wellFormed, fromRequester, forNode, forMachine, withUsages,
+		wellFormed, fromRequester, forNode, withUsages, firstOrServing, forMachine,
 	} {
 		if v := rule(r, e); v != nil {
 			return v
@@ -122,15 +122,10 @@ func check(r request, e inputs, now time.Time) *decision {
 	if age := now.Sub(r.CreationTimestamp.Time); age > maxAge {
 		return deny(v1beta1.RequestExpiredReason, "it was made %s ago; a kubelet has to retry after %s", age.Round(time.Second), maxAge)
 	}
-	var v *decision
-	switch {
-	case r.Spec.SignerName == certificatesv1.KubeletServingSignerName:
-		v = forAddresses(r, e)
-	case len(r.content.DNSNames)+len(r.content.IPAddresses) > 0:
-		return deny(v1beta1.AddressMismatchReason, "a client certificate has no subject alternative names, and it asks for %s", altNames(r))
-	case r.bootstraps():
+	if r.bootstraps() {
 		return firstOfMachine(r, e)
 	}
+	v := forAddresses(r, e)
 	if v == nil {
 		v = onlyLive(e, now)
 	}
@@ -209,7 +204,7 @@ func forMachine(r request, e inputs) *decision {
 	return nil
 }
 
-// withUsages checks the key usages. A kubelet leaves out key encipherment if its key isn't RSA.
+// withUsages checks what the certificate is for. A kubelet leaves out key encipherment if its key isn't RSA.
 func withUsages(r request, _ inputs) *decision {
 	wanted := sets.New(certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth)
 	if r.Spec.SignerName == certificatesv1.KubeletServingSignerName {
@@ -218,7 +213,19 @@ func withUsages(r request, _ inputs) *decision {
 	if !sets.New(r.Spec.Usages...).Delete(certificatesv1.UsageKeyEncipherment).Equal(wanted) {
 		return deny(v1beta1.UsageMismatchReason, "the key usages %s aren't those of signer %s: %q", message.Quoted(fmt.Sprint(r.Spec.Usages)), r.Spec.SignerName, sets.List(wanted))
 	}
+	if r.Spec.SignerName == certificatesv1.KubeAPIServerClientKubeletSignerName && len(r.content.DNSNames)+len(r.content.IPAddresses) > 0 {
+		return deny(v1beta1.AddressMismatchReason, "a client certificate has no subject alternative names, and it asks for %s", altNames(r))
+	}
 	return nil
+}
+
+// firstOrServing leaves a node's next client certificate to kube-controller-manager. The request proves the node's
+// identity by the certificate that it renews: see isSelfNodeClientCert in Kubernetes' pkg/controller/certificates/approver.
+func firstOrServing(r request, _ inputs) *decision {
+	if r.bootstraps() || r.Spec.SignerName == certificatesv1.KubeletServingSignerName {
+		return nil
+	}
+	return &decision{action: ignored, reason: "Renewal", message: "kube-controller-manager approves it"}
 }
 
 // firstOfMachine checks that a machine without a certificate requests its own.

@@ -38,7 +38,7 @@ func TestJudgeMachine(t *testing.T) {
 			want: denied, reason: v1beta1.MachineMissingReason,
 		},
 		"When the Machine is being deleted, its node should go on with a new certificate until it is drained": {
-			ask: renewal("web-1"), inputs: func() inputs {
+			ask: servingOf("web-1", "10.0.0.1"), inputs: func() inputs {
 				e := both()
 				e.subject.machines[0].DeletionTimestamp = &metav1.Time{Time: now}
 				return e
@@ -87,12 +87,12 @@ func TestJudgeReplay(t *testing.T) {
 func TestJudgeOtherRequests(t *testing.T) {
 	validateAll(t, map[string]validation{
 		"When a node has another request that is approved and not issued, it should wait": {
-			ask:    renewal("web-1").but(func(a *ask) { a.name = "b" }),
+			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.name = "b" }),
 			inputs: asked(other{name: "a", made: now.Add(-time.Minute), approved: true}),
 			want:   waiting, reason: "EarlierRequestLive", message: "certificate request a, which the node made before", again: liveFor - time.Minute,
 		},
 		"When the other request's certificate is issued, it should be approved": {
-			ask:    renewal("web-1").but(func(a *ask) { a.name = "b" }),
+			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.name = "b" }),
 			inputs: asked(other{name: "a", made: now.Add(-time.Minute), approved: true, issued: true}), want: approved,
 		},
 		"When the other request was approved so long ago that no kubelet waits for it, it should be approved": {
@@ -100,7 +100,7 @@ func TestJudgeOtherRequests(t *testing.T) {
 			inputs: asked(other{name: "a", made: now.Add(-liveFor), approved: true}), want: approved,
 		},
 		"When the other request is undecided and older, the later one should be approved": {
-			ask:    renewal("web-1").but(func(a *ask) { a.name = "b" }),
+			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.name = "b" }),
 			inputs: asked(other{name: "a", made: now.Add(-time.Minute)}), want: approved,
 		},
 		"When the node has asked again since, the older request should be denied": {
@@ -109,11 +109,11 @@ func TestJudgeOtherRequests(t *testing.T) {
 			want:   denied, reason: v1beta1.RequestSupersededReason, message: "by certificate request a",
 		},
 		"When the node has asked again since, and that is issued, the older request should be denied all the same": {
-			ask:    renewal("web-1").but(func(a *ask) { a.name, a.age = "b", time.Minute }),
+			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.name, a.age = "b", time.Minute }),
 			inputs: asked(other{name: "a", made: now, approved: true, issued: true}), want: denied, reason: v1beta1.RequestSupersededReason,
 		},
 		"When two were made in the same second, one should be the later": {
-			ask:    renewal("web-1").but(func(a *ask) { a.name = "a" }),
+			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.name = "a" }),
 			inputs: asked(other{name: "b", made: now}), want: denied, reason: v1beta1.RequestSupersededReason,
 		},
 		"When a request that waits for addresses was made before another one, it should be denied": {

@@ -212,9 +212,6 @@ func TestJudgeApproves(t *testing.T) {
 			ask:    first("web-1").but(func(a *ask) { a.usages = append(a.usages, certificatesv1.UsageKeyEncipherment) }),
 			inputs: only(), want: approved,
 		},
-		"When a node renews its certificate, it should be approved, though it has joined": {
-			ask: renewal("web-1"), inputs: both(), want: approved,
-		},
 		"When a node asks for a serving certificate for some of its addresses, it should be approved": {
 			ask: servingOf("web-1", "web-1", "IP-10-0-0-1.internal", "10.0.0.1", "fd00::1"), inputs: both(), want: approved,
 		},
@@ -235,6 +232,9 @@ func TestJudgeDecidesNothing(t *testing.T) {
 		},
 		"When a person asks for something that is no node, it should be left alone": {
 			ask: first("").but(func(a *ask) { a.user, a.subject.CommonName = "jane", "jane" }), want: ignored,
+		},
+		"When a node renews its client certificate, it should be left to kube-controller-manager": {
+			ask: renewal("web-1"), inputs: both(), want: ignored, reason: "Renewal",
 		},
 		"When the Machine's addresses aren't known yet, it should wait": {
 			ask: servingOf("web-1", "10.0.0.1"), inputs: inputs{requester: partyOf("web-1"), subject: partyOf("web-1")},

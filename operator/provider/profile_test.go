@@ -132,6 +132,9 @@ func TestProfile(t *testing.T) {
 					expectNoWildcards(g, object.Rules)
 				case *rbacv1.RoleBinding:
 					g.Expect(object.Subjects).To(ConsistOf(rbacv1.Subject{Kind: "ServiceAccount", Namespace: account.Namespace, Name: account.Name}))
+				case *rbacv1.ClusterRoleBinding:
+					g.Expect(object.RoleRef.Name).To(HaveSuffix(":selfnodeclient"), "it isn't Karpenter's")
+					g.Expect(object.Subjects).To(ConsistOf(rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:nodes"}))
 				default:
 					t.Errorf("%T is neither watched nor removed", object)
 				}

@@ -60,7 +60,8 @@ type Profile struct {
 
 	// ClusterRole returns what Karpenter may do in the guest, under the name that assets/guest binds.
 	ClusterRole func() (*rbacv1.ClusterRole, error)
-	// Roles returns the Roles and RoleBindings that it has in the guest besides; nil for none.
+	// Roles returns what else is bound in the guest: Roles and RoleBindings of Karpenter's, ClusterRoleBindings of nodes'.
+	// Nil for none.
 	Roles func() ([]client.Object, error)
 	// Tokens are those of Karpenter's ServiceAccount in the guest that it is given, the one for the guest's own API server first.
 	Tokens []Token

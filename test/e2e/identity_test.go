@@ -72,10 +72,10 @@ func TestNodeIdentity(t *testing.T) {
 	serving := csr{signer: servingSigner, as: asNode, name: one, ips: []net.IP{address(0)}}
 	renewal := csr{signer: clientSigner, as: asNode, name: one}
 
-	t.Run("When a node renews its certificates, they should be approved", func(t *testing.T) {
-		for _, request := range []csr{renewal, serving} {
+	t.Run("When a node renews its certificates, kube-controller-manager should approve the client's, and the operator the other", func(t *testing.T) {
+		for reason, request := range map[string]csr{"AutoApproved": renewal, v1beta1.NodeIdentityConfirmedReason: serving} {
 			got := c.verdict(t, c.send(t, request))
-			NewWithT(t).Expect(got.Reason).To(Equal(v1beta1.NodeIdentityConfirmedReason), got.Message)
+			NewWithT(t).Expect(got.Reason).To(Equal(reason), got.Message)
 		}
 	})
 
@@ -148,7 +148,7 @@ func TestNodeIdentity(t *testing.T) {
 		g := NewWithT(t)
 		theirs := c.send(t, csr{signer: clientSigner, as: asToken, name: "theirs"})
 		t.Cleanup(func() { g.Expect(c.guest.Delete(context.Background(), theirs)).To(Succeed()) })
-		c.verdict(t, c.send(t, renewal)) // came later, and its turn is over
+		c.verdict(t, c.send(t, serving)) // came later, and its turn is over
 		g.Expect(c.guest.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs)).To(Succeed())
 		g.Expect(theirs.Status.Conditions).To(BeEmpty())
 	})

@@ -63,7 +63,8 @@ func NewFor(apiGroups string) *provider.Profile {
 
 func roles() ([]client.Object, error) {
 	role, binding, err := guest.Roles()
-	return []client.Object{role, binding}, err
+	renewals, renewalsErr := guest.RenewalsBinding()
+	return []client.Object{role, binding, renewals}, errors.Join(err, renewalsErr)
 }
 
 func checkSpec(config *v1beta1.Karpenter) error {
