@@ -7,7 +7,6 @@ import (
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -99,87 +98,6 @@ type ClusterAPINodeClassSpec struct {
 	// something else replaces them. Karpenter always replaces nodes of infrastructure templates.
 	// +optional
 	DriftPolicy DriftPolicy `json:"driftPolicy,omitempty"`
-}
-
-// BootstrapPatches are for bootstrap configs of one kind.
-type BootstrapPatches struct {
-	// apiGroup of the bootstrap config, such as bootstrap.cluster.x-k8s.io.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	APIGroup string `json:"apiGroup"`
-	// kind of the bootstrap config, such as RKE2Config.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule="!self.endsWith('Template')",message="kind has to be that of the bootstrap config, such as RKE2Config, and not of its template"
-	Kind string `json:"kind"`
-	// patches are applied in order.
-	// +required
-	// +listType=atomic
-	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=32
-	Patches []JSONPatch `json:"patches"`
-}
-
-// JSONPatch changes one field of an object that a machine is made of, as the JSON patches of a ClusterClass do (RFC 6902).
-//
-// +kubebuilder:validation:XValidation:rule="self.op != 'remove' || !has(self.valueFrom)",message="a remove has no value"
-type JSONPatch struct {
-	// op is add, replace or remove. An add creates missing parents. A replace or a remove needs an existing field.
-	// +required
-	Op JSONPatchOperation `json:"op"`
-	// path is a JSON pointer (RFC 6901) such as /spec/agentConfig/nodeTaints. A last part of "-" appends to a list.
-	// +required
-	// +kubebuilder:validation:MinLength=7
-	// +kubebuilder:validation:MaxLength=512
-	// +kubebuilder:validation:XValidation:rule="self.startsWith('/spec/')",message="path must begin with /spec/"
-	Path string `json:"path"`
-	// value to set: any JSON. An add or a replace has either value or valueFrom.
-	// +optional
-	// +kubebuilder:validation:Schemaless
-	// +kubebuilder:pruning:PreserveUnknownFields
-	Value *apiextensionsv1.JSON `json:"value,omitempty"`
-	// valueFrom computes the value for each machine.
-	// +optional
-	ValueFrom *JSONPatchValue `json:"valueFrom,omitempty"`
-}
-
-// JSONPatchOperation is what a JSON patch does.
-//
-// +kubebuilder:validation:Enum=add;replace;remove
-type JSONPatchOperation string
-
-// Operations of a JSON patch.
-const (
-	// JSONPatchAdd sets a field, or inserts into a list.
-	JSONPatchAdd JSONPatchOperation = "add"
-	// JSONPatchReplace sets a field that exists.
-	JSONPatchReplace JSONPatchOperation = "replace"
-	// JSONPatchRemove removes a field that exists.
-	JSONPatchRemove JSONPatchOperation = "remove"
-)
-
-// JSONPatchValue is a union: exactly one member is set. A patch whose variable is empty, or whose template renders nothing, is skipped.
-//
-// +kubebuilder:validation:XValidation:rule="has(self.variable) != has(self.template)",message="exactly one of variable and template must be set"
-type JSONPatchValue struct {
-	// variable names the variable to set, with its type. Lists: taints (objects as in a Node), taintList (key=value:effect), labelList
-	// (key=value). Object: labels. Strings: taintFlag and labelFlag (those lists, joined by commas), kubeReservedFlag,
-	// systemReservedFlag and evictionHardFlag (in the format of the kubelet's flags), version (without a leading v), instanceType, zone,
-	// capacityType, failureDomain, nodeClaim. Number: maxPods. image.<infrastructure> is the image that the release payload names for the
-	// machine's architecture, and image.<infrastructure>.<region or format> one of several, such as image.aws.us-east-1.
-	// +optional
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^(taint(s|List|Flag)|label(s|List|Flag)|(kubeReserved|systemReserved|evictionHard)Flag|maxPods|version|instanceType|zone|capacityType|failureDomain|nodeClaim|image([.][a-zA-Z0-9_-]+)+)$')",message="unknown variable: the variables are taints, taintList, taintFlag, labels, labelList, labelFlag, kubeReservedFlag, systemReservedFlag, evictionHardFlag, maxPods, version, instanceType, zone, capacityType, failureDomain, nodeClaim and image.<infrastructure>[.<region or format>]"
-	Variable string `json:"variable,omitempty"`
-	// template is a Go template (text/template) that renders the value as YAML or JSON, such as 'max-pods={{ .maxPods }}'. It can refer to
-	// the variables by name, and to images by {{ image "aws" "us-east-1" }}.
-	// +optional
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=4096
-	Template string `json:"template,omitempty"`
 }
 
 // Deadlines bound the launch and registration of a machine.
@@ -371,78 +289,6 @@ type KubeletConfiguration struct {
 	EvictionHard map[string]EvictionThreshold `json:"evictionHard,omitempty"`
 }
 
-// Conditions of a ClusterAPINodeClass. Ready is computed from the others and has the message of the first that isn't True.
-const (
-	// ConditionSourcesFound: the selectors match at least one readable template or MachineDeployment.
-	ConditionSourcesFound = "SourcesFound"
-	// ConditionReferencesResolved: the references of at least one of them exist and are readable.
-	ConditionReferencesResolved = "ReferencesResolved"
-	// ConditionShapesReady: the capacity of at least one of them is known, so the class has a usable shape. While a condition
-	// above isn't True, this one has its reason.
-	ConditionShapesReady = "ShapesReady"
-	// ConditionBootstrapReady: the bootstrap template or Secret exists.
-	ConditionBootstrapReady = "BootstrapReady"
-	// ConditionVersionReady: the nodes' version is known and the API server supports it.
-	ConditionVersionReady = "VersionReady"
-	// ConditionLaunchAllowed: AutoNode isn't being turned off, and the Cluster isn't paused.
-	ConditionLaunchAllowed = "LaunchAllowed"
-)
-
-// Reasons of ClusterAPINodeClass conditions.
-const (
-	// NoSelectorReason: the node class has no selector, and no MachineDeployment has the default label. Set
-	// scalableResourceSelector or infrastructureTemplateSelectors.
-	NoSelectorReason = "NoSelector"
-	// InvalidSelectorReason: a label selector is invalid; the message says why.
-	InvalidSelectorReason = "InvalidSelector"
-	// NoShapesReason: no object matches the selectors. Label a template, or correct the selector.
-	NoShapesReason = "NoShapes"
-	// AllInvalidReason: all matching objects are malformed; the message names the first and its error.
-	AllInvalidReason = "AllInvalid"
-	// SomeInvalidReason: some matching objects are malformed and excluded; the others are in use.
-	SomeInvalidReason = "SomeInvalid"
-	// ReferenceNotFoundReason: a MachineDeployment refers to a template that doesn't exist. Create it, or correct the name.
-	ReferenceNotFoundReason = "ReferenceNotFound"
-	// PricesUnreadableReason: the price file (ConfigMap karpenter-prices beside Karpenter) is malformed; the message says where. The
-	// previous prices stay in use.
-	PricesUnreadableReason = "PricesUnreadable"
-	// SourceUnreadableReason: the management cluster doesn't serve a kind, or Karpenter may not read it. Name it in spec.autoNode of the
-	// HostedCluster, or install its provider.
-	SourceUnreadableReason = "SourceUnreadable"
-	// BootstrapMissingReason: a template has no bootstrap of its own. Set bootstrap on the node class.
-	BootstrapMissingReason = "BootstrapMissing"
-	// BootstrapNotFoundReason: the bootstrap template or Secret doesn't exist. Create it, or correct the name.
-	BootstrapNotFoundReason = "BootstrapNotFound"
-	// NodeImageMissingReason: bootstrapPatches name an image that the release payload doesn't have for a machine's architecture; correct the
-	// image's infrastructure, region or format, or choose a payload that names it.
-	NodeImageMissingReason = "NodeImageMissing"
-	// BootstrapNotAllowedReason: the platform doesn't allow this node class's Secret or bootstrap patches. Have them added to spec.autoNode
-	// of the HostedCluster.
-	BootstrapNotAllowedReason = "BootstrapNotAllowed"
-	// RegistrationUnknownReason: nodes of some shapes may register without the taint karpenter.sh/unregistered, so pods may land on them
-	// before Karpenter has set their taints. Set bootstrapPatches, or put the taint into the bootstrap data.
-	RegistrationUnknownReason = "RegistrationUnknown"
-	// VersionUnknownReason: the API server hasn't reported its version yet.
-	VersionUnknownReason = "VersionUnknown"
-	// VersionTooNewReason: spec.version exceeds the API server's, or the release payload's version of nodes. Lower it, or upgrade the control
-	// plane first.
-	VersionTooNewReason = "VersionTooNew"
-	// VersionTooOldReason: spec.version is more than three minor versions behind the API server's. Raise it.
-	VersionTooOldReason = "VersionTooOld"
-	// VersionMalformedReason: a field doesn't have a version such as 1.36.3; the message names the field.
-	VersionMalformedReason = "VersionMalformed"
-	// VersionHeldBackReason: the payload's version exceeds the API server's; nodes follow once that is upgraded.
-	VersionHeldBackReason = "HeldBack"
-	// DrainingReason: AutoNode is being turned off for this cluster.
-	DrainingReason = "Draining"
-	// ClusterPausedReason: the Cluster is paused in the management cluster; nothing is launched until it resumes.
-	ClusterPausedReason = "ClusterPaused"
-	// ClusterDeletingReason: the Cluster is being deleted in the management cluster; nothing more is launched.
-	ClusterDeletingReason = "ClusterDeleting"
-	// ClusterNotProvisionedReason: the infrastructure provider hasn't provisioned the Cluster yet, so its zones are unknown.
-	ClusterNotProvisionedReason = "ClusterNotProvisioned"
-)
-
 // ClusterAPINodeClassStatus reports the shapes that were found.
 type ClusterAPINodeClassStatus struct {
 	// conditions contains signals for health and readiness.
@@ -516,30 +362,3 @@ const (
 	// ShapeResting: every offering of the shape is in back-off. The next retry is minutes away, at most an hour.
 	ShapeResting = "Resting"
 )
-
-// ReadyConditions are those that Ready is computed from, the first cause first.
-func ReadyConditions() []string {
-	return []string{
-		ConditionLaunchAllowed,
-		ConditionVersionReady,
-		ConditionSourcesFound,
-		ConditionReferencesResolved,
-		ConditionShapesReady,
-		ConditionBootstrapReady,
-	}
-}
-
-// StatusConditions computes Ready from the other conditions.
-func (in *ClusterAPINodeClass) StatusConditions(opts ...status.ForOption) status.ConditionSet {
-	return status.NewReadyConditions(ReadyConditions()...).For(in, opts...)
-}
-
-// GetConditions returns status.conditions.
-func (in *ClusterAPINodeClass) GetConditions() []status.Condition {
-	return in.Status.Conditions
-}
-
-// SetConditions replaces status.conditions.
-func (in *ClusterAPINodeClass) SetConditions(conditions []status.Condition) {
-	in.Status.Conditions = conditions
-}

@@ -41,7 +41,7 @@ const (
 	draAnnotation      = capacityPrefix + "dra-driver"
 )
 
-// What holds where nobody says otherwise, as for the Cluster Autoscaler.
+// Defaults, which are the Cluster Autoscaler's.
 const (
 	DefaultMaxPods = 110
 	DefaultArch    = karpv1.ArchitectureAmd64
@@ -54,8 +54,6 @@ var (
 	everything = labels.Everything()
 
 	decimal = regexp.MustCompile(`^[0-9]{1,12}(\.[0-9]{1,12})?$`)
-	// quantity bounds what is parsed: a longer one, or a greater exponent, is nothing that a machine has.
-	quantity = regexp.MustCompile(`^[0-9.]{1,24}([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$`)
 )
 
 // layer is one of the objects that a shape is read from. Later layers override earlier ones.
@@ -368,101 +366,6 @@ func (s *Template) complete(arch string) *InvalidError {
 			Problem: fmt.Sprintf("is more than %s: %d", clusterv1.AutoscalerMaxSizeAnnotation, *s.MaxSize)}
 	}
 	return nil
-}
-
-// checkCapacityType makes sure that a machine is paid for as it is sold: nothing but a patch makes a template's machines spot and on demand.
-func (s *Template) checkCapacityType() *InvalidError {
-	patched := s.Patches.Refers(patch.CapacityType)
-	switch {
-	case s.CapacityType != "" && patched:
-		return &InvalidError{Source: s.Source, Key: "annotation " + v1alpha1.CapacityTypeAnnotation, Value: s.CapacityType,
-			Problem: "goes with a patch that writes the capacity type; remove one of them"}
-	case s.SpotPrice != nil && !patched && s.CapacityType != karpv1.CapacityTypeSpot:
-		return &InvalidError{Source: s.Source, Key: "annotation " + v1alpha1.SpotPriceAnnotation, Value: strconv.FormatFloat(*s.SpotPrice, 'f', -1, 64),
-			Problem: fmt.Sprintf("sells spot machines, and nothing makes them spot: write the variable capacityType into the machine by annotation %s, or, if the template itself makes spot machines, set annotation %s to spot",
-				v1alpha1.InfrastructurePatchesAnnotation, v1alpha1.CapacityTypeAnnotation)}
-	}
-	return nil
-}
-
-// ParseQuantity reads a quantity that isn't negative, or says what is wrong with it. resource.ParseQuantity accepts exponents that
-// take it minutes to compare.
-func ParseQuantity(value string) (q resource.Quantity, problem string) {
-	if !quantity.MatchString(value) {
-		return q, "is not a quantity"
-	}
-	q, err := resource.ParseQuantity(value)
-	switch {
-	case err != nil:
-		return q, "is not a quantity"
-	case q.AsApproximateFloat64() > 1e18:
-		return resource.Quantity{}, "is more than any machine has"
-	}
-	return q, ""
-}
-
-// parseLabels reads key=value,key=value.
-func parseLabels(value string) (set map[string]string, problem string) {
-	set = map[string]string{}
-	for part := range strings.SplitSeq(value, ",") {
-		part = strings.TrimSpace(part)
-		if part == "" {
-			continue
-		}
-		key, v, ok := strings.Cut(part, "=")
-		key, v = strings.TrimSpace(key), strings.TrimSpace(v)
-		if !ok || len(validation.IsQualifiedName(key)) > 0 || len(validation.IsValidLabelValue(v)) > 0 {
-			return nil, fmt.Sprintf("is not a list of labels, such as team=web,tier=front: %q is not a label", part)
-		}
-		set[key] = v
-	}
-	return set, ""
-}
-
-// parseTaints reads key=value:effect,key:effect.
-func parseTaints(value string) (taints []corev1.Taint, problem string) {
-	for part := range strings.SplitSeq(value, ",") {
-		part = strings.TrimSpace(part)
-		if part == "" {
-			continue
-		}
-		rest, effect, _ := strings.Cut(part, ":")
-		key, v, _ := strings.Cut(rest, "=")
-		taint := corev1.Taint{Key: key, Value: v, Effect: corev1.TaintEffect(effect)}
-		switch {
-		case taint.Effect != corev1.TaintEffectNoSchedule && taint.Effect != corev1.TaintEffectPreferNoSchedule && taint.Effect != corev1.TaintEffectNoExecute,
-			len(validation.IsQualifiedName(key)) > 0,
-			len(validation.IsValidLabelValue(v)) > 0:
-			return nil, fmt.Sprintf("is not a list of taints, such as dedicated=web:NoSchedule: %q is not a taint", part)
-		}
-		taints = append(taints, taint)
-	}
-	return taints, ""
-}
-
-// volumeLimitsProblem says what is wrong with driver=volumes,driver=volumes.
-func volumeLimitsProblem(value string) string {
-	for part := range strings.SplitSeq(value, ",") {
-		part = strings.TrimSpace(part)
-		if part == "" {
-			continue
-		}
-		driver, volumes, _ := strings.Cut(part, "=")
-		if n, err := strconv.ParseInt(volumes, 10, 32); err != nil || n < 0 || len(validation.IsDNS1123Subdomain(driver)) > 0 {
-			return fmt.Sprintf("is not a list of volume limits, such as ebs.csi.aws.com=25: %q is not a volume limit", part)
-		}
-	}
-	return ""
-}
-
-func labelValueProblem(value string) string {
-	switch msgs := validation.IsValidLabelValue(value); {
-	case value == "":
-		return "is empty"
-	case len(msgs) > 0:
-		return "is not the value of a label: " + msgs[0]
-	}
-	return ""
 }
 
 func labelsOf(object *unstructured.Unstructured) labels.Set { return object.GetLabels() }

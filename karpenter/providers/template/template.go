@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/karpenter/providers/message"
 	"github.com/autonode-io/autonode/karpenter/providers/patch"
@@ -133,18 +132,6 @@ func (s *Template) Revision() string {
 		revision += "/" + hash
 	}
 	return revision
-}
-
-// CapacityTypes that the source is sold in: all where a patch writes the chosen one into the machine, and otherwise the one that the template
-// makes. A spot price without such a patch is malformed unless the template makes spot machines.
-func (s *Template) CapacityTypes() []string {
-	switch {
-	case s.CapacityType != "":
-		return []string{s.CapacityType}
-	case s.SpotPrice != nil || s.Patches.Refers(patch.CapacityType):
-		return []string{karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot}
-	}
-	return []string{karpv1.CapacityTypeOnDemand}
 }
 
 func revisionOf(template *unstructured.Unstructured) string {

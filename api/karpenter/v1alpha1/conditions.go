@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"github.com/awslabs/operatorpkg/status"
+)
+
+// Conditions of a ClusterAPINodeClass. Ready is computed from the others and has the message of the first that isn't True.
+const (
+	// ConditionSourcesFound: the selectors match at least one readable template or MachineDeployment.
+	ConditionSourcesFound = "SourcesFound"
+	// ConditionReferencesResolved: the references of at least one of them exist and are readable.
+	ConditionReferencesResolved = "ReferencesResolved"
+	// ConditionShapesReady: the capacity of at least one of them is known, so the class has a usable shape. While a condition
+	// above isn't True, this one has its reason.
+	ConditionShapesReady = "ShapesReady"
+	// ConditionBootstrapReady: the bootstrap template or Secret exists.
+	ConditionBootstrapReady = "BootstrapReady"
+	// ConditionVersionReady: the nodes' version is known and the API server supports it.
+	ConditionVersionReady = "VersionReady"
+	// ConditionLaunchAllowed: AutoNode isn't being turned off, and the Cluster isn't paused.
+	ConditionLaunchAllowed = "LaunchAllowed"
+)
+
+// Reasons of ClusterAPINodeClass conditions.
+const (
+	// NoSelectorReason: the node class has no selector, and no MachineDeployment has the default label. Set
+	// scalableResourceSelector or infrastructureTemplateSelectors.
+	NoSelectorReason = "NoSelector"
+	// InvalidSelectorReason: a label selector is invalid; the message says why.
+	InvalidSelectorReason = "InvalidSelector"
+	// NoShapesReason: no object matches the selectors. Label a template, or correct the selector.
+	NoShapesReason = "NoShapes"
+	// AllInvalidReason: all matching objects are malformed; the message names the first and its error.
+	AllInvalidReason = "AllInvalid"
+	// SomeInvalidReason: some matching objects are malformed and excluded; the others are in use.
+	SomeInvalidReason = "SomeInvalid"
+	// ReferenceNotFoundReason: a MachineDeployment refers to a template that doesn't exist. Create it, or correct the name.
+	ReferenceNotFoundReason = "ReferenceNotFound"
+	// PricesUnreadableReason: the price file (ConfigMap karpenter-prices beside Karpenter) is malformed; the message says where. The
+	// previous prices stay in use.
+	PricesUnreadableReason = "PricesUnreadable"
+	// SourceUnreadableReason: the management cluster doesn't serve a kind, or Karpenter may not read it. Name it in spec.autoNode of the
+	// HostedCluster, or install its provider.
+	SourceUnreadableReason = "SourceUnreadable"
+	// BootstrapMissingReason: a template has no bootstrap of its own. Set bootstrap on the node class.
+	BootstrapMissingReason = "BootstrapMissing"
+	// BootstrapNotFoundReason: the bootstrap template or Secret doesn't exist. Create it, or correct the name.
+	BootstrapNotFoundReason = "BootstrapNotFound"
+	// NodeImageMissingReason: bootstrapPatches name an image that the release payload doesn't have for a machine's architecture; correct the
+	// image's infrastructure, region or format, or choose a payload that names it.
+	NodeImageMissingReason = "NodeImageMissing"
+	// BootstrapNotAllowedReason: the platform doesn't allow this node class's Secret or bootstrap patches. Have them added to spec.autoNode
+	// of the HostedCluster.
+	BootstrapNotAllowedReason = "BootstrapNotAllowed"
+	// RegistrationUnknownReason: nodes of some shapes may register without the taint karpenter.sh/unregistered, so pods may land on them
+	// before Karpenter has set their taints. Set bootstrapPatches, or put the taint into the bootstrap data.
+	RegistrationUnknownReason = "RegistrationUnknown"
+	// VersionUnknownReason: the API server hasn't reported its version yet.
+	VersionUnknownReason = "VersionUnknown"
+	// VersionTooNewReason: spec.version exceeds the API server's, or the release payload's version of nodes. Lower it, or upgrade the control
+	// plane first.
+	VersionTooNewReason = "VersionTooNew"
+	// VersionTooOldReason: spec.version is more than three minor versions behind the API server's. Raise it.
+	VersionTooOldReason = "VersionTooOld"
+	// VersionMalformedReason: a field doesn't have a version such as 1.36.3; the message names the field.
+	VersionMalformedReason = "VersionMalformed"
+	// VersionHeldBackReason: the payload's version exceeds the API server's; nodes follow once that is upgraded.
+	VersionHeldBackReason = "HeldBack"
+	// DrainingReason: AutoNode is being turned off for this cluster.
+	DrainingReason = "Draining"
+	// ClusterPausedReason: the Cluster is paused in the management cluster; nothing is launched until it resumes.
+	ClusterPausedReason = "ClusterPaused"
+	// ClusterDeletingReason: the Cluster is being deleted in the management cluster; nothing more is launched.
+	ClusterDeletingReason = "ClusterDeleting"
+	// ClusterNotProvisionedReason: the infrastructure provider hasn't provisioned the Cluster yet, so its zones are unknown.
+	ClusterNotProvisionedReason = "ClusterNotProvisioned"
+)
+
+// ReadyConditions are those that Ready is computed from, the first cause first.
+func ReadyConditions() []string {
+	return []string{
+		ConditionLaunchAllowed,
+		ConditionVersionReady,
+		ConditionSourcesFound,
+		ConditionReferencesResolved,
+		ConditionShapesReady,
+		ConditionBootstrapReady,
+	}
+}
+
+// StatusConditions computes Ready from the other conditions.
+func (in *ClusterAPINodeClass) StatusConditions(opts ...status.ForOption) status.ConditionSet {
+	return status.NewReadyConditions(ReadyConditions()...).For(in, opts...)
+}
+
+// GetConditions returns status.conditions.
+func (in *ClusterAPINodeClass) GetConditions() []status.Condition {
+	return in.Status.Conditions
+}
+
+// SetConditions replaces status.conditions.
+func (in *ClusterAPINodeClass) SetConditions(conditions []status.Condition) {
+	in.Status.Conditions = conditions
+}

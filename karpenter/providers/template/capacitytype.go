@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package template
+
+import (
+	"fmt"
+	"strconv"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/patch"
+)
+
+// CapacityTypes returns the capacity types of the template's offerings: both if a patch writes the chosen one into the
+// machine, otherwise the one of the template itself.
+func (s *Template) CapacityTypes() []string {
+	switch {
+	case s.CapacityType != "":
+		return []string{s.CapacityType}
+	case s.SpotPrice != nil || s.Patches.Refers(patch.CapacityType):
+		return []string{karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot}
+	}
+	return []string{karpv1.CapacityTypeOnDemand}
+}
+
+// checkCapacityType rejects a template that would offer spot machines and make on-demand ones: only a patch makes one
+// template's machines both.
+func (s *Template) checkCapacityType() *InvalidError {
+	patched := s.Patches.Refers(patch.CapacityType)
+	switch {
+	case s.CapacityType != "" && patched:
+		return &InvalidError{Source: s.Source, Key: "annotation " + v1alpha1.CapacityTypeAnnotation, Value: s.CapacityType,
+			Problem: "goes with a patch that writes the capacity type; remove one of them"}
+	case s.SpotPrice != nil && !patched && s.CapacityType != karpv1.CapacityTypeSpot:
+		return &InvalidError{Source: s.Source, Key: "annotation " + v1alpha1.SpotPriceAnnotation, Value: strconv.FormatFloat(*s.SpotPrice, 'f', -1, 64),
+			Problem: fmt.Sprintf("sells spot machines, and nothing makes them spot: write the variable capacityType into the machine by annotation %s, or, if the template itself makes spot machines, set annotation %s to spot",
+				v1alpha1.InfrastructurePatchesAnnotation, v1alpha1.CapacityTypeAnnotation)}
+	}
+	return nil
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package teardown
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	guestcluster "github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/scope"
+)
+
+// cleanUpTime is the timeout of one cleanup of a guest after its drain, with all its requests.
+const cleanUpTime = 30 * time.Second
+
+// cleanUp removes what is in the guest as far as the guest allows, and records the rest. Its errors are the
+// management cluster's.
+func (t *Teardown) cleanUp(ctx context.Context, s *scope.Scope, why string) error {
+	bounded, cancel := context.WithTimeout(ctx, cleanUpTime)
+	defer cancel()
+	left := &leftovers{ctx: bounded, guest: s.Guest}
+	claims, err := nodeClaims(bounded, s, live(s.Guest))
+	left.note("NodeClaims", err)
+	if len(claims) > 0 {
+		if err := t.record(ctx, s, why, findings{claims: describeClaims(claims)}); err != nil {
+			return err
+		}
+	}
+	for i := range claims {
+		if left.over() {
+			left.lines = append(left.lines, fmt.Sprintf("%d more NodeClaims, and their nodes", len(claims)-i))
+			break
+		}
+		left.note("NodeClaim "+claims[i].Name, release(bounded, s.Guest, &claims[i]))
+		left.note("Node "+oneLine(claims[i].Status.NodeName), releaseNode(bounded, s.Guest, claims[i].Status.NodeName))
+	}
+	// These objects were deleted by name before; the error names an object that stays.
+	deleted := !s.HostedCluster.DeletionTimestamp.IsZero()
+	goes, err := createdDefinition(bounded, s)
+	left.note("CustomResourceDefinition "+s.Profile.NodeClass.Definition(), err)
+	_, err = t.removeNodeClasses(bounded, s, t.drainOf(s), deleted && goes)
+	left.note("node classes", err)
+	left.note("node classes", releaseNodeClasses(bounded, s))
+	left.note("Karpenter's identity", removeIdentity(bounded, s))
+	left.note("Lease "+leaseName, removeLease(bounded, s))
+	if deleted {
+		_, err := t.removeDefinitions(bounded, s, t.drainOf(s))
+		left.note("CustomResourceDefinitions", err)
+	}
+	if len(left.lines) == 0 {
+		return nil
+	}
+	return t.record(ctx, s, why, findings{guest: left.lines})
+}
+
+// leftovers is what stays in a guest.
+type leftovers struct {
+	ctx   context.Context //nolint:containedctx // it is the bound of one look
+	guest *scope.Guest
+	lines []string
+	hung  bool
+}
+
+// over reports whether further requests are pointless.
+func (l *leftovers) over() bool { return l.hung || l.ctx.Err() != nil }
+
+// note records why something stays. Once the guest stops answering, all later requests fail for that reason.
+func (l *leftovers) note(what string, err error) {
+	if err == nil || l.hung {
+		return
+	}
+	l.hung = guestcluster.Unanswered(l.guest, err) || l.ctx.Err() != nil
+	for _, err := range flatten(err) {
+		l.lines = append(l.lines, what+": "+quoted(err))
+	}
+	if l.hung {
+		l.lines = append(l.lines, "and what is behind that, because the guest takes too long to answer")
+	}
+}
+
+// flatten returns the joined errors.
+func flatten(err error) []error {
+	switch err := err.(type) { //nolint:errorlint // what they are in is looked for level by level
+	case *refusedError:
+		return flatten(err.err)
+	case interface{ Unwrap() []error }:
+		var all []error
+		for _, one := range err.Unwrap() {
+			all = append(all, flatten(one)...)
+		}
+		return all
+	}
+	return []error{err}
+}
+
+// releaseNode does the same to a NodeClaim's node.
+func releaseNode(ctx context.Context, guest *scope.Guest, name string) error {
+	if len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return nil // no node has that name
+	}
+	node := &corev1.Node{}
+	switch err := guest.Live.Get(ctx, client.ObjectKey{Name: name}, node); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("reading node %s in the guest: %w", name, err)
+	}
+	return release(ctx, guest, node)
+}
+
+// release deletes an object in the guest and removes Karpenter's finalizer from it, even if the delete is refused.
+// Its Machine is already deleted.
+func release(ctx context.Context, guest *scope.Guest, object client.Object) error {
+	var errs []error
+	if object.GetDeletionTimestamp().IsZero() {
+		err := guest.Live.Delete(ctx, object)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("deleting %s in the guest: %w", object.GetName(), err))
+		}
+	}
+	before, ok := object.DeepCopyObject().(client.Object)
+	if !ok || !controllerutil.RemoveFinalizer(object, karpv1.TerminationFinalizer) {
+		return errors.Join(errs...)
+	}
+	switch err := guest.Live.Patch(ctx, object, client.MergeFrom(before)); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		errs = append(errs, fmt.Errorf("removing finalizer %s of %s in the guest: %w", karpv1.TerminationFinalizer, object.GetName(), err))
+	case controllerutil.ContainsFinalizer(object, karpv1.TerminationFinalizer):
+		errs = append(errs, fmt.Errorf("something in the guest keeps finalizer %s on %s", karpv1.TerminationFinalizer, object.GetName()))
+	default:
+		log.FromContext(ctx).Info("Removed Karpenter's finalizer", "object", klog.KObj(object))
+	}
+	return errors.Join(errs...)
+}
