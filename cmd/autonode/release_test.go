@@ -24,7 +24,7 @@ const someImage = "registry.example/karpenter-clusterapi@sha256:1111111111111111
 // release runs `autonode release` with the arguments.
 func release(t *testing.T, args ...string) (stdout string, err error) {
 	t.Helper()
-	// Nobody's own registry credentials.
+	// Hide the developer's own registry credentials.
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	var out bytes.Buffer
@@ -58,7 +58,17 @@ spec:
   - {name: v1beta1, served: false, storage: false, schema: {openAPIV3Schema: {type: object}}}
 `
 
-func TestRelease(t *testing.T) {
+// releases is a registry, and what `autonode release` needs to push a payload to it.
+type releases struct {
+	registry *registry.Registry
+	// dir holds config, the registry's credentials, and crds, a folder with a CustomResourceDefinition.
+	dir, config, crds string
+	// target is the image that payloads are pushed to.
+	target string
+}
+
+func startReleases(t *testing.T) releases {
+	t.Helper()
 	r, err := registry.Start(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -76,24 +86,30 @@ func TestRelease(t *testing.T) {
 	}
 	write(t, filepath.Join(crds, "nodepools.yaml"), nodePools)
 	write(t, filepath.Join(crds, "README.md"), "not a manifest")
-	target := r.Host() + "/autonode/release:1.36.3"
-	create := func(t *testing.T, extra ...string) (string, error) {
-		t.Helper()
-		return release(t, append([]string{"new", "--version", "v1.36.3", "--previous", "1.36.2,1.36.1",
-			"--component", "karpenter-clusterapi=" + someImage, "--component", "other=" + someImage,
-			"--component-version", "karpenter-clusterapi:kubernetes=v1.36.3", "--component-version", "karpenter-clusterapi:karpenter=1.14.1",
-			"--crds", "karpenter-clusterapi=" + crds, "--registry-config", config, target}, extra...)...)
-	}
+	return releases{registry: r, dir: dir, config: config, crds: crds, target: r.Host() + "/autonode/release:1.36.3"}
+}
+
+// create runs `autonode release new` with two components and their CRDs.
+func (r releases) create(t *testing.T, extra ...string) (stdout string, err error) {
+	t.Helper()
+	return release(t, append([]string{"new", "--version", "v1.36.3", "--previous", "1.36.2,1.36.1",
+		"--component", "karpenter-clusterapi=" + someImage, "--component", "other=" + someImage,
+		"--component-version", "karpenter-clusterapi:kubernetes=v1.36.3", "--component-version", "karpenter-clusterapi:karpenter=1.14.1",
+		"--crds", "karpenter-clusterapi=" + r.crds, "--registry-config", r.config, r.target}, extra...)...)
+}
+
+func TestRelease(t *testing.T) {
+	r := startReleases(t)
 
 	t.Run("When a payload is made, it should print it by digest, and inspect should show it in each form", func(t *testing.T) {
 		g := NewWithT(t)
-		out, err := create(t)
+		out, err := r.create(t)
 		g.Expect(err).NotTo(HaveOccurred())
 		ref := strings.TrimSpace(out)
-		g.Expect(ref).To(MatchRegexp("^" + r.Host() + "/autonode/release@sha256:[0-9a-f]{64}$"))
+		g.Expect(ref).To(MatchRegexp("^" + r.registry.Host() + "/autonode/release@sha256:[0-9a-f]{64}$"))
 		_, digest, _ := strings.Cut(ref, "@")
 
-		out, err = release(t, "inspect", target, "--registry-config", config)
+		out, err = release(t, "inspect", r.target, "--registry-config", r.config)
 		g.Expect(err).NotTo(HaveOccurred())
 		want := `Version:         1.36.3
 Image:           ` + ref + `
@@ -114,31 +130,31 @@ nodepools.karpenter.sh   v1, v1beta1   karpenter-clusterapi
 			"other": {Image: someImage},
 		}}
 		var got releaseView
-		out, err = release(t, "inspect", ref, "--registry-config", config, "-o", "json")
+		out, err = release(t, "inspect", ref, "--registry-config", r.config, "-o", "json")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(json.Unmarshal([]byte(out), &got)).To(Succeed())
 		g.Expect(cmp.Diff(view, got)).To(BeEmpty())
 		got = releaseView{}
-		out, err = release(t, "inspect", ref, "--registry-config", config, "-o", "yaml")
+		out, err = release(t, "inspect", ref, "--registry-config", r.config, "-o", "yaml")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(yaml.UnmarshalStrict([]byte(out), &got)).To(Succeed())
 		g.Expect(cmp.Diff(view, got)).To(BeEmpty())
 
-		g.Expect(release(t, "inspect", target, "--registry-config", config, "-o", "name")).To(Equal(ref + "\n"))
+		g.Expect(release(t, "inspect", r.target, "--registry-config", r.config, "-o", "name")).To(Equal(ref + "\n"))
 	})
 
 	t.Run("When a payload is made again, it should have the same digest", func(t *testing.T) {
 		g := NewWithT(t)
-		first, err := create(t)
+		first, err := r.create(t)
 		g.Expect(err).NotTo(HaveOccurred())
-		second, err := create(t)
+		second, err := r.create(t)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(second).To(Equal(first))
 	})
 
-	t.Run("When -o json is asked for, new should print what the payload holds", func(t *testing.T) {
+	t.Run("When new is run with -o json, it should print the payload's contents", func(t *testing.T) {
 		g := NewWithT(t)
-		out, err := create(t, "-o", "json")
+		out, err := r.create(t, "-o", "json")
 		g.Expect(err).NotTo(HaveOccurred())
 		var got releaseView
 		g.Expect(json.Unmarshal([]byte(out), &got)).To(Succeed())
@@ -147,17 +163,17 @@ nodepools.karpenter.sh   v1, v1beta1   karpenter-clusterapi
 
 	t.Run("When node images are given, inspect should show them", func(t *testing.T) {
 		g := NewWithT(t)
-		ref, err := create(t, "--node-image", "amd64/aws/us-east-1=ami-1", "--node-image", "amd64/aws/us-west-2=ami-2",
+		ref, err := r.create(t, "--node-image", "amd64/aws/us-east-1=ami-1", "--node-image", "amd64/aws/us-west-2=ami-2",
 			"--node-image", "arm64/kubevirt=quay.example/node:1")
 		g.Expect(err).NotTo(HaveOccurred())
-		out, err := release(t, "inspect", strings.TrimSpace(ref), "--registry-config", config)
+		out, err := release(t, "inspect", strings.TrimSpace(ref), "--registry-config", r.config)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(out).To(HaveSuffix(`
 NODE IMAGE   INFRASTRUCTURE   IMAGE
 amd64        aws              2, by region or format; see -o yaml
 arm64        kubevirt         quay.example/node:1
 `))
-		out, err = release(t, "inspect", strings.TrimSpace(ref), "--registry-config", config, "-o", "yaml")
+		out, err = release(t, "inspect", strings.TrimSpace(ref), "--registry-config", r.config, "-o", "yaml")
 		g.Expect(err).NotTo(HaveOccurred())
 		var got releaseView
 		g.Expect(yaml.UnmarshalStrict([]byte(out), &got)).To(Succeed())
@@ -168,13 +184,17 @@ arm64        kubevirt         quay.example/node:1
 
 	t.Run("When a component is given by tag, it should be pinned to its digest", func(t *testing.T) {
 		g := NewWithT(t)
-		ref, err := r.Push(t.Context(), "autonode/karpenter-clusterapi:dev", empty.Image)
+		ref, err := r.registry.Push(t.Context(), "autonode/karpenter-clusterapi:dev", empty.Image)
 		g.Expect(err).NotTo(HaveOccurred())
-		out, err := release(t, "new", "--version", "1.0.0", "--component", "a="+r.Host()+"/autonode/karpenter-clusterapi:dev", "--registry-config", config, target, "-o", "yaml")
+		out, err := release(t, "new", "--version", "1.0.0", "--component", "a="+r.registry.Host()+"/autonode/karpenter-clusterapi:dev", "--registry-config", r.config, r.target, "-o", "yaml")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(out).To(ContainSubstring("image: " + ref))
 	})
+}
 
+func TestReleaseErrors(t *testing.T) {
+	r := startReleases(t)
+	target, dir, config, crds := r.target, r.dir, r.config, r.crds
 	minimal := []string{"--version", "1.0.0", "--component", "a=" + someImage}
 	for name, c := range map[string]struct {
 		args []string
@@ -200,10 +220,10 @@ arm64        kubevirt         quay.example/node:1
 		"When the output has no such form, it should name those there are": {[]string{"inspect", target, "-o", "wide"}, `"wide" is none of table, json, yaml, name`},
 		"When new's output has no such form, it should say so":             {append([]string{"new", target, "-o", "table"}, minimal...), `"table" is neither json nor yaml`},
 		"When inspect has no image, it should say what that is":            {[]string{"inspect"}, "IMAGE is missing: the payload to show"},
-		"When there are no credentials, it should say how to get them":     {[]string{"inspect", target}, "docker login " + r.Host()},
+		"When there are no credentials, it should say how to get them":     {[]string{"inspect", target}, "docker login " + r.registry.Host()},
 		"When the registry config isn't there, it should name it":          {[]string{"inspect", target, "--registry-config", "/nowhere"}, "--registry-config: open /nowhere"},
 		"When the registry config lacks the registry, it should name both": {[]string{"inspect", target, "--registry-config", write(t, filepath.Join(dir, "empty.json"), `{"auths":{}}`)},
-			"add or correct the entry for " + r.Host() + " in " + filepath.Join(dir, "empty.json")},
+			"add or correct the entry for " + r.registry.Host() + " in " + filepath.Join(dir, "empty.json")},
 		"When the registry config is broken, it should name it": {[]string{"inspect", target, "--registry-config", write(t, filepath.Join(dir, "broken.json"), `{`)}, "broken.json: reading the docker config"},
 		"When the payload isn't there, it should say so":        {[]string{"inspect", target + "4", "--registry-config", config}, "404 Not Found"},
 		"When the timeout is none, it should say so":            {[]string{"inspect", target, "--timeout", "0s"}, "--timeout must be more than 0"},
@@ -213,7 +233,9 @@ arm64        kubevirt         quay.example/node:1
 			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(c.want)))
 		})
 	}
+}
 
+func TestReleaseHelp(t *testing.T) {
 	t.Run("When a command is asked for help, it should have an example", func(t *testing.T) {
 		g := NewWithT(t)
 		for _, cmd := range newReleaseCommand().Commands() {

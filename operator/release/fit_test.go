@@ -13,14 +13,20 @@ import (
 	"github.com/autonode-io/autonode/operator/skew"
 )
 
+// fitting returns a resolver that has resolved payload 1.36.2, which fits the guest.
+func fitting(t *testing.T) (source *origin, fit *guests, r *Resolver, s *scope.Scope, runs v1beta1.DesiredVersion) {
+	t.Helper()
+	source, fit = newOrigin(t), &guests{}
+	r = New(Config{PullSecrets: &secrets{}, Guests: fit})
+	s = scopeOf(source.push(t, "2", karpenter("1.36.2")))
+	s.Guest = &scope.Guest{}
+	return source, fit, r, s, resolve(t, r, s)
+}
+
 func TestFit(t *testing.T) {
 	t.Run("When a payload doesn't fit the guest, it should be refused as if it weren't there, and be taken once it fits", func(t *testing.T) {
-		g, source := NewWithT(t), newOrigin(t)
-		guests := &guests{}
-		r := New(Config{PullSecrets: &secrets{}, Guests: guests})
-		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
-		s.Guest = &scope.Guest{}
-		runs := resolve(t, r, s)
+		g := NewWithT(t)
+		source, guests, r, s, runs := fitting(t)
 
 		guests.misfit = &skew.Misfit{Reason: v1beta1.VersionSkewReason, Message: "too far ahead"}
 		s.HostedCluster.Spec.Release.Image = source.push(t, "3", karpenter("1.38.0"))
@@ -39,7 +45,7 @@ func TestFit(t *testing.T) {
 		s.Guest = nil
 		_, err := r.Reconcile(t.Context(), s)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(resolvedReason(s)).To(Equal("False/VersionSkewUnsupported"), "that nobody can be asked is no news")
+		g.Expect(resolvedReason(s)).To(Equal("False/VersionSkewUnsupported"), "an absent guest changes nothing")
 
 		s.Guest, guests.misfit = &scope.Guest{}, nil
 		result, err := r.Reconcile(t.Context(), s)
@@ -51,12 +57,8 @@ func TestFit(t *testing.T) {
 	})
 
 	t.Run("When the guest moves away from the payload that runs, it should say so and look after it all the same", func(t *testing.T) {
-		g, source := NewWithT(t), newOrigin(t)
-		guests := &guests{}
-		r := New(Config{PullSecrets: &secrets{}, Guests: guests})
-		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
-		s.Guest = &scope.Guest{}
-		resolve(t, r, s)
+		g := NewWithT(t)
+		_, guests, r, s, _ := fitting(t)
 		guests.misfit = &skew.Misfit{Reason: v1beta1.VersionSkewReason, Message: "too far behind"}
 		s.Release = nil
 		result, err := r.Reconcile(t.Context(), s)
@@ -76,12 +78,8 @@ func TestFit(t *testing.T) {
 	})
 
 	t.Run("When another build of the version that runs doesn't fit, it should be refused like any other", func(t *testing.T) {
-		g, source := NewWithT(t), newOrigin(t)
-		guests := &guests{}
-		r := New(Config{PullSecrets: &secrets{}, Guests: guests})
-		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
-		s.Guest = &scope.Guest{}
-		runs := resolve(t, r, s)
+		g := NewWithT(t)
+		source, guests, r, s, runs := fitting(t)
 		s.Component = installed(runs)
 
 		source.push(t, "2", karpenter("1.38.0")) // the tag moves
@@ -100,12 +98,8 @@ func TestFit(t *testing.T) {
 
 func TestFitUnknown(t *testing.T) {
 	t.Run("When another payload is wanted while the guest is away, it should wait for the guest, and take it only if it fits", func(t *testing.T) {
-		g, source := NewWithT(t), newOrigin(t)
-		guests := &guests{}
-		r := New(Config{PullSecrets: &secrets{}, Guests: guests})
-		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
-		s.Guest = &scope.Guest{}
-		runs := resolve(t, r, s)
+		g := NewWithT(t)
+		source, guests, r, s, runs := fitting(t)
 		s.Component = installed(runs)
 		looksAfter := func(want string) {
 			s.Release = nil

@@ -4,19 +4,13 @@ package hostile_test
 
 import (
 	"maps"
-	"os"
-	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -25,32 +19,12 @@ import (
 // The attacker is a Karpenter that its guest's admin has taken over. It may create Secrets in its control-plane namespace, for machines.
 func TestBootstrapSecrets(t *testing.T) {
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
-	manifest, err := os.ReadFile("../../manifests/policy/bootstrapsecrets.yaml")
-	g.Expect(err).NotTo(HaveOccurred())
-	for document := range strings.SplitSeq(string(manifest), "\n---\n") {
-		object := &unstructured.Unstructured{}
-		g.Expect(yaml.Unmarshal([]byte(document), &object.Object)).To(Succeed())
-		g.Expect(client.IgnoreAlreadyExists(management.Create(ctx, object))).To(Succeed())
-	}
+	createManifest(t, "../../manifests/policy/bootstrapsecrets.yaml")
 	const hostedNamespace, otherNamespace = "bootstrap-secrets", "bootstrap-secrets-elsewhere"
 	for _, name := range []string{hostedNamespace, otherNamespace} {
-		namespace(t, name)
-		g.Expect(management.Create(ctx, &rbacv1.RoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "karpenter"},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: name, Name: "karpenter"}},
-		})).To(Succeed())
+		bindKarpenter(t, name)
 	}
 	g.Expect(management.Create(ctx, &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: hostedNamespace, Name: v1beta1.KarpenterComponent}})).To(Succeed())
-	as := func(namespace, name string) client.Client {
-		config := rest.CopyConfig(clusters.Management.Config)
-		config.Impersonate = rest.ImpersonationConfig{
-			UserName: "system:serviceaccount:" + namespace + ":" + name, Groups: []string{"system:serviceaccounts", "system:authenticated"},
-		}
-		c, err := client.New(config, client.Options{Scheme: management.Scheme()})
-		g.Expect(err).NotTo(HaveOccurred())
-		return c
-	}
 	secret := func(namespace string, change func(*corev1.Secret)) *corev1.Secret {
 		s := &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{
@@ -63,7 +37,7 @@ func TestBootstrapSecrets(t *testing.T) {
 		change(s)
 		return s
 	}
-	karpenter := as(hostedNamespace, "karpenter")
+	karpenter := karpenterOf(t, hostedNamespace)
 	attacks := map[string]struct {
 		change func(*corev1.Secret)
 		want   string
@@ -88,7 +62,7 @@ func TestBootstrapSecrets(t *testing.T) {
 		t.Run("When Karpenter creates "+name+", it should be refused, and nobody else", func(t *testing.T) {
 			g := NewWithT(t)
 			g.Expect(karpenter.Create(ctx, secret(hostedNamespace, attack.change), client.DryRunAll)).To(MatchError(ContainSubstring(attack.want)))
-			for whose, other := range map[string]client.Client{"an admin": management, "another's Karpenter": as(otherNamespace, "karpenter")} {
+			for whose, other := range map[string]client.Client{"an admin": management, "another's Karpenter": karpenterOf(t, otherNamespace)} {
 				where := hostedNamespace
 				if whose != "an admin" {
 					where = otherNamespace

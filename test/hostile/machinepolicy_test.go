@@ -3,28 +3,23 @@
 package hostile_test
 
 import (
-	"os"
-	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
-	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
-// TestMachinePolicy is a Karpenter that its guest's admin has taken over. It creates Machines, and Cluster API reads or overwrites the Secrets that
-// those name.
+// TestMachinePolicy has a compromised Karpenter create Machines. Cluster API reads or overwrites the Secrets that they
+// name.
 func TestMachinePolicy(t *testing.T) {
 	const namespaceName = "machine-policy"
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
@@ -32,26 +27,10 @@ func TestMachinePolicy(t *testing.T) {
 		scopetest.Definition("bootstrap.cluster.x-k8s.io", "KubeadmConfig", "kubeadmconfigs", "v1beta2"),
 	}})
 	g.Expect(err).NotTo(HaveOccurred())
-	manifest, err := os.ReadFile("../../manifests/policy/machines.yaml")
-	g.Expect(err).NotTo(HaveOccurred())
-	for document := range strings.SplitSeq(string(manifest), "\n---\n") {
-		object := &unstructured.Unstructured{}
-		g.Expect(yaml.Unmarshal([]byte(document), &object.Object)).To(Succeed())
-		g.Expect(client.IgnoreAlreadyExists(management.Create(ctx, object))).To(Succeed())
-	}
-	namespace(t, namespaceName)
-	g.Expect(management.Create(ctx, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: "karpenter"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespaceName, Name: "karpenter"}},
-	})).To(Succeed())
+	createManifest(t, "../../manifests/policy/machines.yaml")
+	bindKarpenter(t, namespaceName)
 	g.Expect(management.Create(ctx, &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: v1beta1.KarpenterComponent}})).To(Succeed())
-	config := rest.CopyConfig(clusters.Management.Config)
-	config.Impersonate = rest.ImpersonationConfig{
-		UserName: "system:serviceaccount:" + namespaceName + ":karpenter", Groups: []string{"system:serviceaccounts", "system:authenticated"},
-	}
-	karpenter, err := client.New(config, client.Options{Scheme: management.Scheme()})
-	g.Expect(err).NotTo(HaveOccurred())
+	karpenter := karpenterOf(t, namespaceName)
 
 	machine := func(name, secret string) client.Object {
 		m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: name}, Spec: clusterv1.MachineSpec{ClusterName: "blue"}}

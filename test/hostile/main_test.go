@@ -20,9 +20,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
@@ -30,6 +32,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator"
@@ -93,6 +96,43 @@ func namespace(t *testing.T, name string) {
 	t.Helper()
 	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	NewWithT(t).Expect(client.IgnoreAlreadyExists(clusters.Management.Client.Create(t.Context(), object))).To(Succeed())
+}
+
+// createManifest creates the objects of a manifest in the management cluster.
+func createManifest(t *testing.T, path string) {
+	t.Helper()
+	g := NewWithT(t)
+	manifest, err := os.ReadFile(path)
+	g.Expect(err).NotTo(HaveOccurred())
+	for document := range strings.SplitSeq(string(manifest), "\n---\n") {
+		object := &unstructured.Unstructured{}
+		g.Expect(yaml.Unmarshal([]byte(document), &object.Object)).To(Succeed())
+		g.Expect(client.IgnoreAlreadyExists(clusters.Management.Client.Create(t.Context(), object))).To(Succeed())
+	}
+}
+
+// bindKarpenter gives the ServiceAccount karpenter of a namespace every permission there, so that only a policy can reject
+// its requests.
+func bindKarpenter(t *testing.T, namespaceName string) {
+	t.Helper()
+	namespace(t, namespaceName)
+	NewWithT(t).Expect(clusters.Management.Client.Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: "karpenter"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespaceName, Name: "karpenter"}},
+	})).To(Succeed())
+}
+
+// karpenterOf returns a client of the management cluster that impersonates the ServiceAccount karpenter of a namespace.
+func karpenterOf(t *testing.T, namespaceName string) client.Client {
+	t.Helper()
+	config := rest.CopyConfig(clusters.Management.Config)
+	config.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:" + namespaceName + ":karpenter", Groups: []string{"system:serviceaccounts", "system:authenticated"},
+	}
+	karpenter, err := client.New(config, client.Options{Scheme: clusters.Management.Client.Scheme()})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return karpenter
 }
 
 // controlPlane makes a Cluster whose infrastructure is provisioned, and its kubeconfig. It names a HostedCluster if that isn't empty.

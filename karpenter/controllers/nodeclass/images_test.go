@@ -4,7 +4,6 @@ package nodeclass_test
 
 import (
 	"os"
-	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -17,14 +16,8 @@ func TestNodeImages(t *testing.T) {
 	t.Run("When patches have an image, it should wait for a payload that names it, and tell when that changes", func(t *testing.T) {
 		f := start(t, "")
 		f.template("c2-small", sized("2", "4Gi", "0.021"))
-		kind := f.BootstrapTemplate.GroupVersionKind()
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
-			n.Spec.BootstrapPatches = []v1alpha1.BootstrapPatches{{
-				APIGroup: kind.Group, Kind: strings.TrimSuffix(kind.Kind, "Template"),
-				Patches: []v1alpha1.JSONPatch{{
-					Op: v1alpha1.JSONPatchAdd, Path: "/spec/image", ValueFrom: &v1alpha1.JSONPatchValue{Variable: "image.aws.us-east-1"},
-				}},
-			}}
+			n.Spec.BootstrapPatches = bootstrapPatch(f.bootstrapKind(), v1alpha1.JSONPatchAdd, "/spec/image", "image.aws.us-east-1")
 		})
 		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.NodeImageMissingReason)).To(
 			HavePrefix("the release payload names no image.aws.us-east-1 for amd64; correct the patch"))

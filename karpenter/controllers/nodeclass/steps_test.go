@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,6 +21,21 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 	"github.com/autonode-io/autonode/test/environment"
 )
+
+// bootstrapPatch returns the patches of one bootstrap kind: one that has a variable for its value.
+func bootstrapPatch(kind schema.GroupKind, op v1alpha1.JSONPatchOperation, path, variable string) []v1alpha1.BootstrapPatches {
+	return []v1alpha1.BootstrapPatches{{
+		APIGroup: kind.Group, Kind: kind.Kind,
+		Patches: []v1alpha1.JSONPatch{{Op: op, Path: path, ValueFrom: &v1alpha1.JSONPatchValue{Variable: variable}}},
+	}}
+}
+
+// bootstrapKind returns the kind of the bootstrap configs that machines get.
+func (f *fixture) bootstrapKind() schema.GroupKind {
+	kind := f.BootstrapTemplate.GroupVersionKind().GroupKind()
+	kind.Kind = strings.TrimSuffix(kind.Kind, "Template")
+	return kind
+}
 
 func TestBootstrap(t *testing.T) {
 	for _, tc := range []struct {
@@ -72,22 +88,15 @@ func TestBootstrap(t *testing.T) {
 		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.RegistrationUnknownReason)).To(
 			ContainSubstring("set spec.bootstrapPatches for TestMachine (infrastructure.cluster.x-k8s.io)"))
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
-			n.Spec.BootstrapPatches = []v1alpha1.BootstrapPatches{{
-				APIGroup: environment.TestMachine.Group, Kind: environment.TestMachine.Kind,
-				Patches: []v1alpha1.JSONPatch{{Op: v1alpha1.JSONPatchAdd, Path: "/spec/taints", ValueFrom: &v1alpha1.JSONPatchValue{Variable: "taints"}}},
-			}}
+			n.Spec.BootstrapPatches = bootstrapPatch(environment.TestMachine.GroupKind(), v1alpha1.JSONPatchAdd, "/spec/taints", "taints")
 		})
 		f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.ConditionBootstrapReady)
 	})
 	t.Run("When a bootstrap patch doesn't apply, it should launch nothing and name the patch until it does", func(t *testing.T) {
 		f := start(t, "")
 		f.template("c2-small", sized("2", "4Gi", "0.021"))
-		kind := f.BootstrapTemplate.GroupVersionKind()
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
-			n.Spec.BootstrapPatches = []v1alpha1.BootstrapPatches{{
-				APIGroup: kind.Group, Kind: strings.TrimSuffix(kind.Kind, "Template"),
-				Patches: []v1alpha1.JSONPatch{{Op: v1alpha1.JSONPatchReplace, Path: "/spec/missing", ValueFrom: &v1alpha1.JSONPatchValue{Variable: "zone"}}},
-			}}
+			n.Spec.BootstrapPatches = bootstrapPatch(f.bootstrapKind(), v1alpha1.JSONPatchReplace, "/spec/missing", "zone")
 		})
 		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.AllInvalidReason)).To(And(
 			ContainSubstring("c2-small"), ContainSubstring("spec.bootstrapPatches for"), ContainSubstring("patch 0 (replace /spec/missing): /spec/missing doesn't exist")))
@@ -131,11 +140,8 @@ func TestBootstrap(t *testing.T) {
 	})
 	t.Run("When the platform allows some patches, it should accept those and no others", func(t *testing.T) {
 		patches := func(variable string) []v1alpha1.BootstrapPatches {
-			return []v1alpha1.BootstrapPatches{{
-				APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "RKE2Config", Patches: []v1alpha1.JSONPatch{{
-					Op: v1alpha1.JSONPatchAdd, Path: "/spec/agentConfig/nodeTaints", ValueFrom: &v1alpha1.JSONPatchValue{Variable: variable},
-				}},
-			}}
+			rke2 := schema.GroupKind{Group: "bootstrap.cluster.x-k8s.io", Kind: "RKE2Config"}
+			return bootstrapPatch(rke2, v1alpha1.JSONPatchAdd, "/spec/agentConfig/nodeTaints", variable)
 		}
 		f := startWith(t, "", "", patches("taintList"))
 		f.template("c2-small", sized("2", "4Gi", "0.021"))
