@@ -19,7 +19,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/kubeadm"
 )
 
-// Registration is what a node is to register with.
+// Registration has the labels, taints and kubelet arguments that a node registers with.
 type Registration struct {
 	Taints []corev1.Taint
 	Labels map[string]string
@@ -53,7 +53,7 @@ func registration(plan Plan) Registration {
 	return Registration{Taints: taints, Labels: labels, KubeletArgs: args}
 }
 
-// setPairs writes a map as the kubelet's flags want it: sorted, so that the same plan always renders the same.
+// setPairs writes a map in the kubelet's format, sorted, so that one plan always renders the same.
 func setPairs[V ~string](args map[string]string, flag, operator string, values map[string]V) {
 	if len(values) == 0 {
 		return
@@ -65,13 +65,13 @@ func setPairs[V ~string](args map[string]string, flag, operator string, values m
 	args[flag] = strings.Join(pairs, ",")
 }
 
-// KnownBootstrap says whether the registration can be written into a bootstrap kind (or its template's kind).
+// KnownBootstrap reports whether the provider writes the registration into a bootstrap kind (or its template's kind).
 func KnownBootstrap(group, kind string) bool {
 	return group == kubeadm.Kind.Group && strings.TrimSuffix(kind, "Template") == kubeadm.Kind.Kind
 }
 
-// registerWith writes what a node is to register with into a bootstrap config: by itself where the kind is known, and by the node
-// class's patches. A node of any other kind has what its template says; package registration taints it as it appears.
+// registerWith writes the registration into a bootstrap config: by itself if it knows the kind, and by the node class's
+// patches. Nodes of other kinds register as their template says, and package registration taints them.
 func registerWith(config *unstructured.Unstructured, plan Plan) error {
 	registration := registration(plan)
 	if KnownBootstrap(config.GroupVersionKind().Group, config.GetKind()) {
@@ -82,8 +82,8 @@ func registerWith(config *unstructured.Unstructured, plan Plan) error {
 	return patchBootstrap(config, plan, registration)
 }
 
-// registerKubeadm keeps what the template says: its own taints stay, its own labels and kubelet arguments stay unless
-// the claim says otherwise.
+// registerKubeadm keeps the template's taints. It also keeps the template's labels and kubelet arguments that the claim
+// doesn't set.
 func registerKubeadm(config *unstructured.Unstructured, registration Registration) error {
 	path := []string{"spec", "joinConfiguration", "nodeRegistration"}
 	node, _, err := unstructured.NestedMap(config.Object, path...)
@@ -205,8 +205,9 @@ func mergeNodeLabels(flag string, labels map[string]string) string {
 	return strings.Join(pairs, ",")
 }
 
-// kubeletMaySet says whether a kubelet accepts a label in its node-labels flag and the NodeRestriction admission plugin lets
-// it register with it. Rule: k8s.io/kubelet/pkg/apis.IsKubeletLabel. The labels that every kubelet sets by itself are left out.
+// kubeletMaySet reports whether a kubelet accepts a label in its node-labels flag and the NodeRestriction admission
+// plugin admits it. Rule: k8s.io/kubelet/pkg/apis.IsKubeletLabel. The labels that every kubelet sets itself are left
+// out.
 func kubeletMaySet(key string) bool {
 	switch key {
 	case corev1.LabelInstanceTypeStable, corev1.LabelInstanceType,

@@ -26,11 +26,11 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
 
-// Plan is all that one NodeClaim's machine is made from. Building from it needs no API server.
+// Plan describes the machine of one NodeClaim. Build needs nothing else, and no API server.
 type Plan struct {
-	// NodeClaim that the machine is for. Its name and UID identify everything that is made.
+	// NodeClaim of the machine. Every object gets its name, and its UID as a label.
 	NodeClaim *karpv1.NodeClaim
-	// Cluster that the machine joins; it lives in the control-plane namespace, and so does everything that is made.
+	// Cluster that the machine joins. The objects are created in its namespace, the control-plane namespace.
 	Cluster *clusterv1.Cluster
 	// InfrastructureTemplate is cloned into the infrastructure machine.
 	InfrastructureTemplate *unstructured.Unstructured
@@ -42,29 +42,29 @@ type Plan struct {
 	Version string
 	// FailureDomain of the Cluster, empty for any.
 	FailureDomain string
-	// NodeLabels are what the node is to have: resolved requirements and the NodeClaim's own labels.
+	// NodeLabels are the node's labels: resolved requirements and the NodeClaim's own labels.
 	NodeLabels map[string]string
-	// Labels and Annotations are added to the Machine and its children.
+	// Labels and Annotations are added to the Machine, the infrastructure machine and the bootstrap config.
 	Labels, Annotations map[string]string
-	// Taints of the shape, beside those of the NodeClaim.
+	// Taints of the template, beside those of the NodeClaim.
 	Taints []corev1.Taint
 	// InfrastructurePatches of the source are applied to the infrastructure machine.
 	InfrastructurePatches patch.List
 	// BootstrapPatches of the node class; those for the bootstrap config's kind are applied.
 	BootstrapPatches []v1alpha1.BootstrapPatches
-	// Images are those that the payload names for the node's version and architecture, which patches can refer to.
+	// Images of the payload for the node's version and architecture. Patches can refer to them.
 	Images nodeimage.Images
-	// Kubelet settings that go into bootstrap kinds that are known or patched.
+	// Kubelet settings, for bootstrap kinds that are known or patched.
 	Kubelet *v1alpha1.KubeletConfiguration
-	// JoinWithin is how long the machine may take until its node registers: what its bootstrap token has to live. 0 for the default.
+	// JoinWithin is the node's registration deadline and so the lifetime of its bootstrap token. 0 means the default.
 	JoinWithin time.Duration
 	// MaxPods of the node, 0 to leave it to the bootstrap template.
 	MaxPods int32
 	// Deletion is passed on to the Machine.
 	Deletion clusterv1.MachineDeletionSpec
-	// MachineTaints are passed on to the Machine: a MachineDeployment's own, and none besides, because Cluster API's webhook
-	// refuses any where its feature gate MachineTaintPropagation is off. A MachineDeployment that has some proves that it was on; where it
-	// isn't any more, the Machine is created without.
+	// MachineTaints are passed on to the Machine: only a MachineDeployment's own. Cluster API's webhook rejects taints
+	// while its feature gate MachineTaintPropagation is off, and a MachineDeployment with taints proves that it was on.
+	// If it is off by now, the Machine is created without them.
 	MachineTaints []clusterv1.MachineTaint
 	// MinReadySeconds and ReadinessGates are passed on to the Machine: when it counts as available and as ready.
 	MinReadySeconds *int32
@@ -74,7 +74,7 @@ type Plan struct {
 	example bool
 }
 
-// Objects are what a Plan becomes. They are created in the order infrastructure, bootstrap, Machine.
+// Objects are the objects of a Plan. They are created in the order infrastructure, bootstrap, Machine.
 type Objects struct {
 	Infrastructure *unstructured.Unstructured
 	// Bootstrap is nil when the Machine names a Secret.
@@ -82,7 +82,7 @@ type Objects struct {
 	Machine   *clusterv1.Machine
 }
 
-// BuildError says why a plan can't be rendered. Trying again helps only when a template has changed.
+// BuildError says why a plan can't be rendered. A retry only helps after a template has changed.
 type BuildError struct{ err error }
 
 // Error names the object that can't be made.
@@ -91,8 +91,9 @@ func (e *BuildError) Error() string { return e.err.Error() }
 // Unwrap returns the cause.
 func (e *BuildError) Unwrap() error { return e.err }
 
-// reserved are the purposes of Cluster API's Secrets, which are called <cluster>-<purpose>. The kubeadm bootstrap provider stores a machine's
-// bootstrap data in a Secret with the machine's name and overwrites one that exists: NodeClaim blue-ca would replace the CA of Cluster blue.
+// reserved are the purposes of Cluster API's Secrets, which are named <cluster>-<purpose>. The kubeadm bootstrap
+// provider stores bootstrap data in a Secret with the machine's name and overwrites an existing one: NodeClaim blue-ca
+// would replace the CA of Cluster blue.
 var reserved = []secret.Purpose{
 	secret.Kubeconfig, secret.ClusterCA, secret.EtcdCA, secret.ServiceAccount, secret.FrontProxyCA, secret.APIServerEtcdClient,
 }
@@ -145,7 +146,7 @@ func build(plan Plan) (*Objects, error) {
 			return nil, fmt.Errorf("cloning %s %s: %w", plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(), err)
 		}
 		if version := versionWithV(plan.Version); version != "" {
-			// Patches may have written it into the config, where nothing else tells.
+			// A patch may have set it in the config, and only the config shows that.
 			own := objects.Bootstrap.GetAnnotations()
 			own[v1alpha1.NodeVersionAnnotation] = version
 			objects.Bootstrap.SetAnnotations(own)
@@ -164,7 +165,7 @@ func build(plan Plan) (*Objects, error) {
 			Labels:          labels,
 			Annotations:     annotations,
 			OwnerReferences: []metav1.OwnerReference{clusterOwner(plan.Cluster)},
-			// Cluster API would add it with a patch, and reconcile the Machine once more for that.
+			// Otherwise Cluster API adds it with a patch, and reconciles the Machine once more.
 			Finalizers: []string{clusterv1.MachineFinalizer},
 		},
 		Spec: clusterv1.MachineSpec{
@@ -182,7 +183,7 @@ func build(plan Plan) (*Objects, error) {
 	return objects, nil
 }
 
-// clone makes an object from a template, as Cluster API's MachineSet does.
+// clone creates an object from a template, as Cluster API's MachineSet does.
 func clone(plan Plan, template *unstructured.Unstructured, labels, annotations map[string]string) (*unstructured.Unstructured, error) {
 	if _, found, err := unstructured.NestedMap(template.Object, "spec", "template"); err != nil {
 		return nil, fmt.Errorf("reading spec.template: %w", err)
@@ -211,8 +212,8 @@ func clone(plan Plan, template *unstructured.Unstructured, labels, annotations m
 	return object, nil
 }
 
-// clusterOwner is the owner of everything until Cluster API makes the Machine the controller of its children, so that nothing
-// outlives the Cluster and clusterctl moves it along.
+// clusterOwner owns every object until Cluster API makes the Machine the controller of the others. So no object
+// outlives the Cluster, and clusterctl moves all of them.
 func clusterOwner(cluster *clusterv1.Cluster) metav1.OwnerReference {
 	return metav1.OwnerReference{
 		APIVersion: clusterv1.GroupVersion.String(),
@@ -222,7 +223,7 @@ func clusterOwner(cluster *clusterv1.Cluster) metav1.OwnerReference {
 	}
 }
 
-// machineLabelKeys are the node labels that a person looks for on a Machine.
+// machineLabelKeys are the node labels that the Machine gets too, for kubectl.
 var machineLabelKeys = []string{
 	karpv1.NodePoolLabelKey,
 	karpv1.CapacityTypeLabelKey,
@@ -248,7 +249,7 @@ func objectLabels(plan Plan) map[string]string {
 	return labels
 }
 
-// ownersLabel says whether a label makes Cluster API take a Machine for one of a MachineDeployment's or a MachineSet's own.
+// ownersLabel reports whether a label would make a Machine part of a MachineDeployment or a MachineSet.
 func ownersLabel(key string) bool {
 	switch key {
 	case clusterv1.MachineDeploymentNameLabel, clusterv1.MachineSetNameLabel, clusterv1.MachineDeploymentUniqueLabel, clusterv1.MachineControlPlaneLabel:

@@ -24,7 +24,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "update the golden files")
 
 const infrastructureTemplate = `
 apiVersion: infrastructure.cluster.x-k8s.io/v1beta1

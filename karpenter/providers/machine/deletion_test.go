@@ -98,7 +98,7 @@ func TestDeletion(t *testing.T) {
 		g.Expect(counted.Writes()).To(BeEquivalentTo(2), "one patch, one deletion")
 	})
 
-	t.Run("When a Machine is reaped, whose node nobody has drained, it should leave the draining to Cluster API", func(t *testing.T) {
+	t.Run("When a Machine is garbage-collected before its node was drained, it should leave the draining to Cluster API", func(t *testing.T) {
 		g := NewWithT(t)
 		s := environment.New(t)
 		machines := s.Machines(nil)

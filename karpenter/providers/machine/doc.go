@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package machine turns a NodeClaim into one Cluster API Machine with its infrastructure and bootstrap objects, finds it
-// again, and deletes it.
+// Package machine creates, finds and deletes the Cluster API Machine of a NodeClaim with its infrastructure machine and
+// bootstrap config.
 //
-// Everything that is made for a NodeClaim has the NodeClaim's name and carries its UID as a label, so that each step can be
-// repeated after a crash, and nothing that belongs to another cluster or to a person is ever mistaken for ours.
+// Every object has the NodeClaim's name and its UID as a label. So each step can be repeated after a crash, and the
+// provider never takes an object of another cluster or of a person for its own.
 package machine

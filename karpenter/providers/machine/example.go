@@ -15,7 +15,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// Chosen is what an example machine is made as.
+// Chosen has the choices for an example machine.
 type Chosen struct {
 	// ClusterName of the Cluster that the machine would join.
 	ClusterName string
@@ -28,8 +28,8 @@ type Chosen struct {
 
 const example = "example"
 
-// Example builds the machine of a NodeClaim "example", which has no labels or taints of its own. A patch may refer to any image: its value is
-// the reference. The error is a *BuildError.
+// Example builds the machine of a NodeClaim "example", which has no labels or taints of its own. A patch may refer to
+// any image: its value is the image's name. The error is a *BuildError.
 func Example(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template, chosen Chosen) (*Objects, error) {
 	plan := Plan{
 		NodeClaim:              &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: example, UID: example}},
@@ -62,8 +62,8 @@ func Example(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template, cho
 	return Build(plan)
 }
 
-// CheckPatches applies the patches of a node class and of a template to an example machine of each capacity type that the template is sold in. The error is a *PatchError,
-// or says why the template can't be cloned.
+// CheckPatches applies the patches of a node class and of a template to an example machine, once per capacity type of
+// the template. The error is a *PatchError, or says why the template can't be cloned.
 func CheckPatches(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) error {
 	bootstrap := sh.Bootstrap.ConfigTemplate
 	if sh.Patches.IsEmpty() && (bootstrap == nil || len(patchesFor(nodeClass.Spec.BootstrapPatches, bootstrap.GroupVersionKind().GroupKind())) == 0) {

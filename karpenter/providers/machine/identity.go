@@ -14,7 +14,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// ProviderIDPrefix opens the synthetic provider ID that a NodeClaim has until its infrastructure has a real one.
+// ProviderIDPrefix begins a synthetic provider ID, which a NodeClaim has until its infrastructure reports the real one.
 const ProviderIDPrefix = "capi://"
 
 // Indexes of Machines in the management cluster's cache.
@@ -23,8 +23,8 @@ const (
 	nodeClaimUIDIndex = "karpenter.nodeClaimUID"
 )
 
-// SyntheticProviderID is a NodeClaim's provider ID before its machine has one, capi://<namespace>/<machine>. Karpenter's
-// state stalls on an empty one.
+// SyntheticProviderID is a NodeClaim's provider ID before its machine has one: capi://<namespace>/<machine>.
+// Karpenter's state stalls on an empty one.
 func SyntheticProviderID(machine types.NamespacedName) string {
 	return ProviderIDPrefix + machine.Namespace + "/" + machine.Name
 }
@@ -54,7 +54,7 @@ func ProviderID(machine *clusterv1.Machine) string {
 func Index(ctx context.Context, indexer client.FieldIndexer) error {
 	if err := indexer.IndexField(ctx, &clusterv1.Machine{}, providerIDIndex, func(o client.Object) []string {
 		machine := o.(*clusterv1.Machine)
-		// Both stay valid: a Delete may still hold the synthetic one when the real one has just come.
+		// Both are indexed: a Delete may still use the synthetic one after the real one was set.
 		ids := []string{SyntheticProviderID(client.ObjectKeyFromObject(machine))}
 		if machine.Spec.ProviderID != "" {
 			ids = append(ids, machine.Spec.ProviderID)

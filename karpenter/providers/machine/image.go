@@ -14,12 +14,13 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// imagesHashRule begins the hash of images. It has to be raised, to "v2:", whenever ImagesHash gives another result for the same
-// images: hashes of different rules aren't compared. The first rule's is empty, because there are machines whose hashes have none.
+// imagesHashRule begins the hash of images. Raise it, to "v2:", whenever ImagesHash returns another result for the same
+// images: hashes of different rules aren't compared. The first rule's is empty, because existing machines have hashes
+// without one.
 const imagesHashRule = ""
 
-// ImagesHash is of the images that a template's own patches and a node class's patches for its bootstrap config refer to; empty if they refer
-// to none, or to one that isn't there, which missing names then.
+// ImagesHash hashes the images that a template's patches and the node class's patches for its bootstrap config refer
+// to. It is empty if they refer to none, or to an image that the payload lacks, which it returns as missing.
 func ImagesHash(patches []v1alpha1.BootstrapPatches, sh *template.Template, images nodeimage.Images) (hash, missing string) {
 	sum := sha256.New()
 	used := false
@@ -38,7 +39,8 @@ func ImagesHash(patches []v1alpha1.BootstrapPatches, sh *template.Template, imag
 	return imagesHashRule + hex.EncodeToString(sum.Sum(nil)[:8]), ""
 }
 
-// imagesOf is asked for every node whenever a pod changes: it parses only the patches that may refer to an image.
+// imagesOf parses only the patches that may refer to an image: drift detection calls it for every node whenever a pod
+// changes.
 func imagesOf(patches []v1alpha1.BootstrapPatches, sh *template.Template) []patch.Image {
 	images := sh.Patches.Images()
 	if sh.Bootstrap.ConfigTemplate == nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// Kinds finds which kinds a machine's children can have: those that node classes name, those of MachineDeployments that may be
-// selected, and those that Machines refer to.
+// Kinds finds the kinds of infrastructure machines and bootstrap configs: those that node classes name, those of
+// MachineDeployments that may be selected, and those that Machines refer to.
 type Kinds struct {
 	// Guest reads node classes from the cache.
 	Guest client.Reader
@@ -39,7 +39,7 @@ type ObjectLister interface {
 
 var machineDeployment = schema.GroupKind{Group: clusterv1.GroupVersion.Group, Kind: "MachineDeployment"}
 
-// List returns the kinds, in the version that the API server prefers. What can't be read is logged and left out.
+// List returns the kinds, in the version that the API server prefers. It logs and leaves out kinds that it can't read.
 func (k Kinds) List(ctx context.Context) []schema.GroupVersionKind {
 	groupKinds := sets.New[schema.GroupKind]()
 	cloned := func(group, kind string) {

@@ -17,9 +17,9 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
 
-// PatchError names the patch that can't be used, and where it is written.
+// PatchError names a patch that doesn't parse or apply, and its field or annotation.
 type PatchError struct {
-	// Where is a field of the node class or an annotation of the source.
+	// Where is the field of the node class or the annotation of the source.
 	Where string
 	err   error
 }
@@ -30,8 +30,8 @@ func (e *PatchError) Error() string { return e.Where + ": " + e.err.Error() }
 // Unwrap returns the cause.
 func (e *PatchError) Unwrap() error { return e.err }
 
-// Registers reports whether nodes of a node class whose bootstrap config is of that kind (or of its template's) register with the
-// unregistered taint: either the kind is known, or a patch writes the taints.
+// Registers reports whether nodes of a bootstrap kind (or its template's kind) register with the unregistered taint:
+// the kind is known, or a patch of the node class writes the taints.
 func Registers(nodeClass *v1alpha1.ClusterAPINodeClass, kind schema.GroupKind) bool {
 	if KnownBootstrap(kind.Group, kind.Kind) {
 		return true
@@ -40,8 +40,8 @@ func Registers(nodeClass *v1alpha1.ClusterAPINodeClass, kind schema.GroupKind) b
 	return err == nil && list.Refers(patch.Taints, patch.TaintList, patch.TaintFlag)
 }
 
-// Unallowed returns the first kind whose patches aren't among those that are allowed, as a message names it, or nothing. Nil allows any.
-// A patch can name a Secret that a bootstrap provider then hands to the machine.
+// Unallowed returns the first kind, as a message names it, with patches that the platform doesn't allow, or "". Nil
+// allows all patches. A patch can name a Secret that a bootstrap provider then hands to the machine.
 func Unallowed(patches, allowed []v1alpha1.BootstrapPatches) string {
 	if allowed == nil {
 		return ""
@@ -54,7 +54,7 @@ func Unallowed(patches, allowed []v1alpha1.BootstrapPatches) string {
 	return ""
 }
 
-// samePatches compares what the JSON means: API servers write a value in their own way.
+// samePatches compares values as JSON: API servers may format a value differently.
 func samePatches(a, b v1alpha1.BootstrapPatches) bool {
 	decoded := [2]any{}
 	for i, patches := range []v1alpha1.BootstrapPatches{a, b} {

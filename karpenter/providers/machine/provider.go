@@ -31,57 +31,57 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
 )
 
-// FieldOwner owns what the provider writes in the management cluster.
+// FieldOwner is the field owner of the provider's writes in the management cluster.
 const FieldOwner = client.FieldOwner("karpenter-clusterapi")
 
 var (
-	// ErrNotFound says that nothing is left of a NodeClaim's machine.
+	// ErrNotFound: a NodeClaim has no Machine and no other objects left.
 	ErrNotFound = errors.New("no Machine")
-	// ErrTaken says that an object of the NodeClaim's name exists and isn't ours.
-	ErrTaken = errors.New("an object of that name belongs to somebody else")
-	// ErrPaused says that the Cluster is paused, so that nothing may be written; trying again helps once it resumes.
+	// ErrTaken: another owner has an object with the NodeClaim's name.
+	ErrTaken = errors.New("an object of that name belongs to another owner")
+	// ErrPaused: the Cluster is paused, so the provider writes nothing. A retry succeeds once it resumes.
 	ErrPaused = errors.New("the Cluster is paused")
-	// ErrLeftover says that what an earlier attempt left is being removed first; trying again helps.
+	// ErrLeftover: the provider is deleting an object of an earlier attempt. A retry succeeds afterwards.
 	ErrLeftover = errors.New("an earlier attempt's object is being removed")
 )
 
-// Config says where the provider works.
+// Config of a Provider.
 type Config struct {
 	// Management reads from a cache that has this package's indexes; it holds the cluster's Machines.
 	Management client.Client
-	// Live reads past the cache, where it may lag behind our own writes.
+	// Live reads from the API server, where the cache may lag behind the provider's own writes.
 	Live client.Reader
 	// Namespace is the control-plane namespace.
 	Namespace string
-	// ClusterName is the CAPI Cluster's. Nothing of another cluster is ever read or written.
+	// ClusterName of the CAPI Cluster. The provider never reads or writes an object of another one.
 	ClusterName string
 	// Tokens mints the bootstrap tokens that machines join with.
 	Tokens bootstraptoken.Minter
-	// CACertHashes pin the guest's certificate authorities for machines that join it. Without them the bootstrap provider renders all bootstrap
-	// data.
+	// CACertHashes pin the guest's certificate authorities for machines that join it. Without them the bootstrap
+	// provider renders all bootstrap data.
 	CACertHashes []string
-	// ChildKinds returns the kinds that infrastructure machines and bootstrap configs can have. They are asked for what is
-	// left of a NodeClaim whose Machine never came.
+	// ChildKinds returns the kinds of infrastructure machines and bootstrap configs. Delete looks in each for objects
+	// of a NodeClaim that has no Machine.
 	ChildKinds func(ctx context.Context) []schema.GroupVersionKind
 }
 
-// lag is how long a Machine that was deleted isn't deleted again, although the cache doesn't show it yet.
+// lag is the time during which the provider doesn't delete a Machine a second time, although the cache still shows it.
 const lag = time.Minute
 
-// concurrentCreates bounds how many machines are created at a time: Karpenter launches all NodeClaims of a burst at once, and API servers that
-// get all their requests together time out.
+// concurrentCreates is the concurrency limit of Create. Karpenter launches all NodeClaims of a burst at once, and API
+// servers that get all their requests together time out.
 const concurrentCreates = 100
 
-// hiccup is how often, and when, a Create is tried again that met a passing fault. Karpenter itself tries again after a second or more, and the
-// whole cluster waits with launches meanwhile.
+// hiccup is the back-off of Create after a transient fault. Karpenter itself retries after a second or more, and delays
+// all other launches meanwhile.
 var hiccup = wait.Backoff{Steps: 3, Duration: 200 * time.Millisecond, Factor: 3, Jitter: 0.2}
 
 // Provider creates, finds and deletes the Machines of one cluster.
 type Provider struct {
 	Config
 	creates *semaphore.Weighted
-	// deleted remembers the UIDs of the Machines that the API server has accepted a deletion of. Karpenter asks every five
-	// seconds: behind an API server whose watches lag because it has too much to do, that would be two writes more each time.
+	// deleted has the UIDs of Machines whose deletion the API server has accepted. Karpenter calls Delete every five
+	// seconds; behind an API server with slow watches each call would be two more writes.
 	deleted *utilcache.Expiring
 }
 
@@ -90,8 +90,8 @@ func New(config Config) *Provider {
 	return &Provider{Config: config, creates: semaphore.NewWeighted(concurrentCreates), deleted: utilcache.NewExpiring()}
 }
 
-// Owns says whether an object was made by this provider for this cluster. One that somebody has made from a copy of ours has
-// our labels too, but another name than the NodeClaim's.
+// Owns reports whether this provider made an object for this cluster. A person's copy of one has the same labels, and
+// another name than the NodeClaim's.
 func (p *Provider) Owns(object client.Object) bool {
 	labels := object.GetLabels()
 	return object.GetNamespace() == p.Namespace &&
@@ -99,8 +99,8 @@ func (p *Provider) Owns(object client.Object) bool {
 		v1alpha1.MadeForNodeClaim(object)
 }
 
-// Paused says whether the Cluster is paused, by its spec or by the annotation: nothing is written then, because somebody may be moving its
-// objects away. A Cluster that doesn't exist isn't paused.
+// Paused reports whether the Cluster is paused, by its spec or by the annotation. The provider then writes nothing,
+// because clusterctl may be moving the objects. A Cluster that doesn't exist isn't paused.
 func (p *Provider) Paused(ctx context.Context) (bool, error) {
 	cluster := &clusterv1.Cluster{}
 	key := types.NamespacedName{Namespace: p.Namespace, Name: p.ClusterName}
@@ -114,8 +114,9 @@ func (p *Provider) ownsFor(object client.Object, uid types.UID) bool {
 	return p.Owns(object) && object.GetLabels()[v1alpha1.NodeClaimUIDLabel] == string(uid)
 }
 
-// Create makes what a plan describes and returns its Machine. It waits while as many others are being created as may be. Called again with the same NodeClaim, after a crash at any
-// step, it goes on where it was and the result is one Machine; what an earlier call decided wins over the plan.
+// Create creates the objects of a plan and returns the Machine. It waits at the concurrency limit. Called again for the
+// same NodeClaim, after a crash at any step, it continues and still creates one Machine; the decisions of an earlier
+// call win over the plan.
 func (p *Provider) Create(ctx context.Context, plan Plan) (machine *clusterv1.Machine, err error) {
 	if err := p.creates.Acquire(ctx, 1); err != nil {
 		return nil, fmt.Errorf("waiting for other machines to be created: %w", err)
@@ -128,7 +129,7 @@ func (p *Provider) Create(ctx context.Context, plan Plan) (machine *clusterv1.Ma
 	return machine, err
 }
 
-// passes reports whether a fault is likely to be over in a moment.
+// passes reports whether a fault is transient.
 func passes(err error) bool {
 	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
 		apierrors.IsInternalError(err) || utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err)
@@ -156,7 +157,8 @@ func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 	machine = objects.Machine
 	err = p.Management.Create(ctx, machine, FieldOwner)
 	if refusesTaints(err) && len(machine.Spec.Taints) > 0 {
-		// Its feature gate was turned off after the MachineDeployment had got them. The node registers with them all the same.
+		// The feature gate was turned off after the MachineDeployment had got its taints. The node registers with them
+		// all the same.
 		log.FromContext(ctx).Info("the management cluster refuses spec.taints; creating the Machine without", "Machine", klog.KObj(machine), "error", err.Error())
 		machine.Spec.Taints = nil
 		err = p.Management.Create(ctx, machine, FieldOwner)
@@ -170,8 +172,8 @@ func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 	return machine, nil
 }
 
-// createBootstrap makes what the machine is bootstrapped from: a Secret, or a config that the bootstrap provider makes one of. When the Machine is
-// there already, it returns that.
+// createBootstrap creates the machine's bootstrap Secret, or the config from which the bootstrap provider makes one. It
+// returns the Machine if that exists already.
 func (p *Provider) createBootstrap(ctx context.Context, plan Plan, objects *Objects, infrastructure *unstructured.Unstructured) (*clusterv1.Machine, error) {
 	rendered, err := p.renderBootstrap(ctx, plan, objects, infrastructure)
 	if err != nil || rendered {
@@ -188,7 +190,7 @@ func (p *Provider) createBootstrap(ctx context.Context, plan Plan, objects *Obje
 	return nil, nil //nolint:nilnil // it is made, and the Machine isn't yet
 }
 
-// refusesTaints tells whether a Machine was refused because of its spec.taints.
+// refusesTaints reports whether the API server rejected a Machine for its spec.taints.
 func refusesTaints(err error) bool {
 	var status apierrors.APIStatus
 	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {
@@ -199,8 +201,8 @@ func refusesTaints(err error) bool {
 	})
 }
 
-// createChild creates an infrastructure machine or a bootstrap config and returns it: what an earlier attempt made, if that is there already. When
-// the Machine is there as well, it returns that instead.
+// createChild creates an infrastructure machine or a bootstrap config and returns it, or the one of an earlier attempt.
+// If the Machine exists too, it returns that instead.
 func (p *Provider) createChild(ctx context.Context, child *unstructured.Unstructured, uid types.UID) (*unstructured.Unstructured, *clusterv1.Machine, error) {
 	made, machine, err := p.createOrFind(ctx, child, uid)
 	if err != nil {
@@ -218,7 +220,7 @@ func (p *Provider) createOrFind(ctx context.Context, child *unstructured.Unstruc
 	existing := &unstructured.Unstructured{}
 	existing.SetGroupVersionKind(child.GroupVersionKind())
 	if err := p.Live.Get(ctx, client.ObjectKeyFromObject(child), existing); err != nil {
-		return nil, nil, fmt.Errorf("reading what is there: %w", err)
+		return nil, nil, fmt.Errorf("reading existing objects: %w", err)
 	}
 	if !p.ownsFor(existing, uid) {
 		return nil, nil, ErrTaken
@@ -233,15 +235,15 @@ func (p *Provider) createOrFind(ctx context.Context, child *unstructured.Unstruc
 	if existing.GetDeletionTimestamp() == nil && sameForm(existing, child) {
 		return existing, nil, nil
 	}
-	// Templates or offerings have changed since an earlier attempt that got no further than this object.
+	// A template or an offering has changed since an earlier attempt, which created this object only.
 	if err := p.delete(ctx, existing); err != nil {
 		return nil, nil, err
 	}
 	return nil, nil, ErrLeftover
 }
 
-// sameForm says whether an object that is there was made from the same template, for the same offering, version and images, as the
-// one wanted.
+// sameForm reports whether an existing object was made from the wanted one's template, for the same offering, version
+// and images.
 func sameForm(existing, wanted *unstructured.Unstructured) bool {
 	for _, key := range machineLabelKeys {
 		if existing.GetLabels()[key] != wanted.GetLabels()[key] {
@@ -260,7 +262,8 @@ func sameForm(existing, wanted *unstructured.Unstructured) bool {
 	return true
 }
 
-// getLive reads a NodeClaim's Machine past the cache: ErrNotFound when there is none, ErrTaken when it isn't ours.
+// getLive reads a NodeClaim's Machine from the API server. It returns ErrNotFound if there is none, ErrTaken if another
+// owner has it.
 func (p *Provider) getLive(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*clusterv1.Machine, error) {
 	machine := &clusterv1.Machine{}
 	if err := p.Live.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: nodeClaim.Name}, machine); err != nil {
@@ -275,7 +278,7 @@ func (p *Provider) getLive(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*c
 	return machine, nil
 }
 
-// None tells whether a NodeClaim has no Machine, by what the API server says.
+// None reports whether a NodeClaim has no Machine, as the API server says.
 func (p *Provider) None(ctx context.Context, nodeClaim *karpv1.NodeClaim) (bool, error) {
 	_, err := p.getLive(ctx, nodeClaim)
 	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrTaken) {
@@ -330,8 +333,8 @@ func (p *Provider) List(ctx context.Context) ([]clusterv1.Machine, error) {
 	return slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !p.Owns(&m) }), nil
 }
 
-// Delete begins to remove a NodeClaim's machine, or what there is of one. It returns nil as long as something is left, and
-// ErrNotFound when nothing is. While the Cluster is paused it waits.
+// Delete deletes a NodeClaim's Machine, or the objects of an incomplete Create. It returns nil while any is left, and
+// ErrNotFound when none is. While the Cluster is paused it waits.
 func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
 	paused, err := p.Paused(ctx)
 	if err != nil {
@@ -339,7 +342,7 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 	}
 	machine, err := p.ForNodeClaim(ctx, nodeClaim.UID)
 	if errors.Is(err, ErrNotFound) {
-		// The cache may not have seen what a Create has just written.
+		// The cache may lag behind a Create.
 		machine, err = p.getLive(ctx, nodeClaim)
 	}
 	switch {
@@ -348,7 +351,7 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 	case err == nil:
 		return p.deleteMachine(ctx, machine)
 	case errors.Is(err, ErrNotFound), errors.Is(err, ErrTaken):
-		// A Machine of that name that isn't ours isn't this NodeClaim's either.
+		// Another owner's Machine of that name isn't this NodeClaim's.
 		left, err := p.deleteChildren(ctx, nodeClaim.Name, nodeClaim.UID, paused)
 		if err != nil || left {
 			return err
@@ -359,7 +362,7 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 	}
 }
 
-// Annotate sets annotations of a Machine that is shared with the cache. While the Cluster is paused it leaves it as it is.
+// Annotate sets annotations of a Machine that is shared with the cache. While the Cluster is paused it writes nothing.
 func (p *Provider) Annotate(ctx context.Context, machine *clusterv1.Machine, annotations map[string]string) error {
 	paused, err := p.Paused(ctx)
 	if err != nil || paused {
@@ -375,8 +378,8 @@ func (p *Provider) Annotate(ctx context.Context, machine *clusterv1.Machine, ann
 	return nil
 }
 
-// deleteMachine tells Cluster API not to drain, and deletes. Karpenter has drained by then, by its own rules. The annotations
-// are set only now, so that a Machine that a person deletes is drained.
+// deleteMachine tells Cluster API not to drain, and deletes the Machine. Karpenter has drained the node by then. The
+// annotations are set only now, so that Cluster API drains a Machine that a person deletes.
 func (p *Provider) deleteMachine(ctx context.Context, machine *clusterv1.Machine) error {
 	if _, ok := p.deleted.Get(machine.UID); ok {
 		return nil
@@ -401,8 +404,8 @@ func (p *Provider) deleteMachine(ctx context.Context, machine *clusterv1.Machine
 	return nil
 }
 
-// deleteChildren deletes what a Create left that never came to its Machine, unless the Cluster is paused. It says whether
-// anything is left.
+// deleteChildren deletes the objects of a Create that didn't get as far as the Machine, unless the Cluster is paused.
+// It reports whether any is left.
 func (p *Provider) deleteChildren(ctx context.Context, name string, uid types.UID, paused bool) (left bool, err error) {
 	if p.ChildKinds == nil {
 		return false, nil
@@ -431,15 +434,15 @@ func (p *Provider) deleteChildren(ctx context.Context, name string, uid types.UI
 	return left, nil
 }
 
-// Reap deletes an object of ours whose NodeClaim is gone. Nobody drains its node but Cluster API.
+// Reap deletes an object of a NodeClaim that no longer exists. Cluster API drains the node.
 func (p *Provider) Reap(ctx context.Context, object client.Object) error {
 	if !p.Owns(object) {
-		return fmt.Errorf("reaping %s: %w", klog.KObj(object), ErrTaken)
+		return fmt.Errorf("garbage-collecting %s: %w", klog.KObj(object), ErrTaken)
 	}
 	return p.delete(ctx, object)
 }
 
-// delete removes exactly the object that was looked at, and none that has taken its name since.
+// delete deletes this very object, by its UID, and no successor of the same name.
 func (p *Provider) delete(ctx context.Context, object client.Object) error {
 	uid := object.GetUID()
 	err := p.Management.Delete(ctx, object, client.Preconditions{UID: &uid})

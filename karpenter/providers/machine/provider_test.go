@@ -283,7 +283,7 @@ func TestDelete(t *testing.T) {
 	})
 
 	for failAt := int64(2); failAt <= 3; failAt++ {
-		t.Run(fmt.Sprintf("When Create got no further than write %d, it should delete what there is", failAt-1), func(t *testing.T) {
+		t.Run(fmt.Sprintf("When Create got no further than write %d, it should delete the existing objects", failAt-1), func(t *testing.T) {
 			g := NewWithT(t)
 			s := environment.New(t)
 			nodeClaim := s.NodeClaim(t.Context(), "half")
@@ -299,7 +299,7 @@ func TestDelete(t *testing.T) {
 		})
 	}
 
-	t.Run("When a Machine of the same name belongs to somebody else, it should leave it alone", func(t *testing.T) {
+	t.Run("When a Machine of the same name belongs to another owner, it should leave it alone", func(t *testing.T) {
 		g := NewWithT(t)
 		s := environment.New(t)
 		machines := s.Machines(nil)

@@ -21,12 +21,13 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/kubeadm"
 )
 
-// joinMargin is what a token lives longer than the machine that joins with it may take.
+// joinMargin is added to the machine's registration deadline for the lifetime of its token.
 const joinMargin = 5 * time.Minute
 
-// renderBootstrap makes the machine's bootstrap Secret and the token in it, and reports whether it could. The Machine then names the Secret and needs no
-// bootstrap config. Each attempt makes a token and a Secret of its own, named by the token, so that nothing has to be read back: Karpenter may
-// read no Secrets. The infrastructure machine owns the Secret, and what an earlier attempt left goes with it.
+// renderBootstrap creates the machine's bootstrap Secret with a token, and reports whether it did. The Machine then
+// names the Secret and needs no bootstrap config. Each attempt makes a new token and a Secret that is named by it, so
+// that Karpenter needs no permission to read Secrets. The infrastructure machine owns the Secret, so those of earlier
+// attempts are deleted with it.
 func (p *Provider) renderBootstrap(ctx context.Context, plan Plan, objects *Objects, infrastructure *unstructured.Unstructured) (bool, error) {
 	lifetime := plan.JoinWithin + joinMargin
 	if !plan.renders() || lifetime > bootstraptoken.MaxLifetime {
@@ -73,7 +74,7 @@ func (p *Provider) renderBootstrap(ctx context.Context, plan Plan, objects *Obje
 	return true, nil
 }
 
-// endpoint of a Cluster's API server, empty where it isn't known yet.
+// endpoint of a Cluster's API server, empty if it isn't known yet.
 func endpoint(cluster *clusterv1.Cluster) string {
 	if !cluster.Spec.ControlPlaneEndpoint.IsValid() {
 		return ""
@@ -81,12 +82,13 @@ func endpoint(cluster *clusterv1.Cluster) string {
 	return cluster.Spec.ControlPlaneEndpoint.String()
 }
 
-// renders reports whether the platform leaves it to Karpenter to render the bootstrap data.
+// renders reports whether the platform has Karpenter render the bootstrap data.
 func (p Plan) renders() bool {
 	return p.BootstrapTemplate.GetAnnotations()[v1alpha1.BootstrapDataAnnotation] != v1alpha1.BootstrapDataFromProvider
 }
 
-// checkBootstrapData returns what is wrong with the annotation that says who renders the bootstrap data.
+// checkBootstrapData returns an error if the annotation that selects the renderer of bootstrap data has an unknown
+// value.
 func checkBootstrapData(template *unstructured.Unstructured) error {
 	switch value := template.GetAnnotations()[v1alpha1.BootstrapDataAnnotation]; value {
 	case "", v1alpha1.BootstrapDataFromKarpenter, v1alpha1.BootstrapDataFromProvider:

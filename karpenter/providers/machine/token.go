@@ -14,7 +14,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
 )
 
-// discovery is where a KubeadmConfig says how its machine finds the cluster and authenticates for the first time.
+// discovery is the field of a KubeadmConfig with the machine's way to find the cluster and its first credential.
 var (
 	discovery         = []string{"spec", "joinConfiguration", "discovery"}
 	bootstrapToken    = append(discovery[:3:3], "bootstrapToken", "token")
@@ -22,9 +22,9 @@ var (
 	discoveryFile     = append(discovery[:3:3], "file")
 )
 
-// giveToken mints the bootstrap token that a machine joins with and writes it into its bootstrap config, unless the template says how the
-// machine joins, or the config is of a kind that takes no token. Cluster API's bootstrap provider leaves a token alone that is there, and makes
-// one otherwise: sometimes two, and only the second one is written down.
+// giveToken mints the machine's bootstrap token and writes it into the bootstrap config, unless the template sets
+// another way to join or the kind takes no token. Cluster API's bootstrap provider keeps an existing token. Otherwise
+// it makes one, sometimes two, and records only the second.
 func (p *Provider) giveToken(ctx context.Context, config *unstructured.Unstructured) error {
 	if config == nil || !KnownBootstrap(config.GroupVersionKind().Group, config.GetKind()) || joinsByItself(config) {
 		return nil
@@ -46,8 +46,8 @@ func joinsByItself(config *unstructured.Unstructured) bool {
 	return tokenOf(config) != ""
 }
 
-// tokenOf returns the bootstrap token that a machine authenticates with; empty where its config names none. As for kubeadm, the one for TLS
-// bootstrapping precedes.
+// tokenOf returns the machine's bootstrap token, or "" if its config has none. As in kubeadm, the token for TLS
+// bootstrapping comes first.
 func tokenOf(config *unstructured.Unstructured) string {
 	for _, path := range [][]string{tlsBootstrapToken, bootstrapToken} {
 		if token, found, err := unstructured.NestedString(config.Object, path...); err == nil && found && token != "" {
@@ -57,8 +57,8 @@ func tokenOf(config *unstructured.Unstructured) string {
 	return ""
 }
 
-// fixToken writes the public part of the token that a machine joins with on its Machine, before that is made: it is the only one that the
-// operator accepts from it.
+// fixToken records the public part of the bootstrap token on the Machine before its creation: the operator accepts no
+// other token from the machine.
 func fixToken(machine *clusterv1.Machine, token string) {
 	if id, ok := bootstraptoken.ID(token); ok {
 		annotations := maps.Clone(machine.Annotations)

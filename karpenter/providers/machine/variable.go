@@ -11,7 +11,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
 
-// variables are what patches can refer to.
+// variables of patches.
 func variables(plan Plan, registration Registration) (patch.Values, error) {
 	taints, err := encodeTaints(registration.Taints)
 	if err != nil {

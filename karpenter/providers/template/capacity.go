@@ -46,7 +46,7 @@ const (
 	DefaultMaxPods = 110
 	DefaultArch    = karpv1.ArchitectureAmd64
 	DefaultOS      = string(corev1.Linux)
-	// MaxDevices is what a ResourceSlice holds.
+	// MaxDevices is the capacity of a ResourceSlice.
 	MaxDevices = 128
 )
 
@@ -59,20 +59,20 @@ var (
 // layer is one of the objects that a shape is read from. Later layers override earlier ones.
 type layer struct {
 	object *unstructured.Unstructured
-	// status: the object is an infrastructure template, whose status tells its capacity.
+	// status: the object is an infrastructure template, whose status has its capacity.
 	status bool
 	labels map[string]string
 	taints []corev1.Taint
 }
 
-// read adds what the objects say. It returns what is wrong with the first malformed value.
+// read reads the layers, and returns the problem of the first malformed value.
 func (s *Template) read(layers ...layer) *InvalidError {
 	for _, l := range layers {
 		if invalid := s.readLayer(l); invalid != nil {
 			return invalid
 		}
 	}
-	// The template may tell the type of the GPUs, and the MachineDeployment their number.
+	// The template may have the type of the GPUs, and the MachineDeployment their number.
 	kind, _ := lastAnnotation(layers, gpuTypeAnnotation)
 	count, on := lastAnnotation(layers, gpuCountAnnotation)
 	if problem := s.readGPU(kind, count); problem != "" {
@@ -81,7 +81,7 @@ func (s *Template) read(layers ...layer) *InvalidError {
 	return nil
 }
 
-// lastAnnotation is what the last of the layers that has an annotation says, and that layer.
+// lastAnnotation returns the value of an annotation in the last layer that has it, and that layer.
 func lastAnnotation(layers []layer, key string) (value string, on layer) {
 	for _, l := range layers {
 		if v, ok := l.object.GetAnnotations()[key]; ok {
@@ -91,7 +91,7 @@ func lastAnnotation(layers []layer, key string) (value string, on layer) {
 	return value, on
 }
 
-// invalid says what is wrong with a value, and on which object.
+// invalid returns the problem of a value, with its object.
 func (s *Template) invalid(on layer, key, value, problem string) *InvalidError {
 	e := &InvalidError{Source: s.Source, Key: key, Value: value, Problem: problem}
 	if object := sourceOf(on.object); object.compare(s.Source) != 0 {
@@ -238,7 +238,7 @@ func (s *Template) readStatus(object *unstructured.Unstructured) (key, value, pr
 		return "status.capacity", "", "is not a map of quantities"
 	}
 	for _, name := range slices.Sorted(maps.Keys(capacity)) {
-		// A quantity may be written as a number too.
+		// A quantity may be a number too.
 		text := fmt.Sprint(capacity[name])
 		q, problem := ParseQuantity(text)
 		if problem != "" {
@@ -294,7 +294,7 @@ func (s *Template) readGPU(kind, count string) string {
 	return ""
 }
 
-// addLabels takes the labels that other fields hold out of the others.
+// addLabels sets the fields of well-known labels, and adds the other labels.
 func (s *Template) addLabels(set map[string]string) (key, value, problem string) {
 	for _, key := range slices.Sorted(maps.Keys(set)) {
 		value := set[key]
@@ -323,7 +323,8 @@ func (s *Template) addLabels(set map[string]string) (key, value, problem string)
 	return "", "", ""
 }
 
-// complete sets what nobody said, and says what is missing. Without an architecture given it is DefaultArch.
+// complete sets defaults and returns the first missing or contradictory value. The default architecture is arch, or
+// DefaultArch if that is empty.
 func (s *Template) complete(arch string) *InvalidError {
 	for _, needed := range []struct {
 		name       corev1.ResourceName
@@ -331,7 +332,7 @@ func (s *Template) complete(arch string) *InvalidError {
 	}{{corev1.ResourceCPU, cpuAnnotation}, {corev1.ResourceMemory, memoryAnnotation}} {
 		if q, ok := s.Capacity[needed.name]; !ok || q.Sign() <= 0 {
 			return &InvalidError{Source: s.Source, Problem: fmt.Sprintf(
-				"has no %s capacity: status.capacity doesn't tell it; set annotation %s", needed.name, needed.annotation)}
+				"has no %s capacity: status.capacity doesn't have it; set annotation %s", needed.name, needed.annotation)}
 		}
 	}
 	if q, ok := s.Capacity[corev1.ResourcePods]; !ok || q.Sign() <= 0 {
@@ -370,5 +371,5 @@ func (s *Template) complete(arch string) *InvalidError {
 
 func labelsOf(object *unstructured.Unstructured) labels.Set { return object.GetLabels() }
 
-// IsDevice tells an extended resource, such as nvidia.com/gpu, from what every machine has.
+// IsDevice reports whether a resource is an extended one, such as nvidia.com/gpu.
 func IsDevice(name corev1.ResourceName) bool { return strings.Contains(string(name), "/") }

@@ -149,7 +149,7 @@ func TestDefaultArchitecture(t *testing.T) {
 	}{
 		{"When the node class has a default architecture, it should be that of machines whose source doesn't tell theirs", template("c2-small", nil), "arm64", "arm64"},
 		{"When the source tells its architecture, it should be that", told, "arm64", "amd64"},
-		{"When nobody says anything, it should be amd64", template("c2-small", nil), "", "amd64"},
+		{"When no source sets an architecture, it should be amd64", template("c2-small", nil), "", "amd64"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, invalid := templates{}.read(tc.template, tc.arch)
@@ -175,7 +175,7 @@ func TestReadMalformedTemplate(t *testing.T) {
 		{"a negative quantity", annotated(map[string]string{diskAnnotation: "-1Gi"}), `annotation capacity.cluster-autoscaler.kubernetes.io/ephemeral-disk: "-1Gi" is not a quantity`},
 		{"an exponent that takes forever", annotated(map[string]string{cpuAnnotation: "1e1000000000"}), `"1e1000000000" is not a quantity`},
 		{"more than there is", annotated(map[string]string{memoryAnnotation: "9e99"}), `"9e99" is more than any machine has`},
-		{"no cpu at all", annotated(map[string]string{cpuAnnotation: "0"}), `has no cpu capacity: status.capacity doesn't tell it; set annotation capacity.cluster-autoscaler.kubernetes.io/cpu`},
+		{"no cpu at all", annotated(map[string]string{cpuAnnotation: "0"}), `has no cpu capacity: status.capacity doesn't have it; set annotation capacity.cluster-autoscaler.kubernetes.io/cpu`},
 		{"no status and no annotation", status(nil), `has no cpu capacity`},
 		{"pods", annotated(map[string]string{maxPodsAnnotation: "110.5"}), `annotation capacity.cluster-autoscaler.kubernetes.io/maxPods: "110.5" is not a positive number of pods`},
 		{"gpu count", annotated(map[string]string{gpuTypeAnnotation: "nvidia.com/gpu", gpuCountAnnotation: "many"}), `annotation capacity.cluster-autoscaler.kubernetes.io/gpu-count: "many" is not a quantity`},

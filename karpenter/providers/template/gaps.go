@@ -6,13 +6,13 @@ import "slices"
 
 // Gaps are what isn't known of a node class's shapes: what lacks because of them may be there all the same.
 type Gaps struct {
-	// All: a kind couldn't be read, or a selector parsed, so that any source may lack.
+	// All: a kind couldn't be read or a selector parsed, so any source may be missing.
 	All bool
-	// Sources that are there but can't be used, by Source.Annotation.
+	// Sources that exist but can't be used, by Source.Annotation.
 	Sources []string
 }
 
-// Gaps of what was found.
+// Gaps returns the sources that couldn't be read.
 func (f *Found) Gaps() Gaps {
 	gaps := Gaps{All: len(f.Unreadable) > 0 || len(f.SelectorErrs) > 0}
 	for _, invalid := range f.Invalid {
@@ -21,5 +21,5 @@ func (f *Found) Gaps() Gaps {
 	return gaps
 }
 
-// Has tells whether a source may be there although it lacks.
+// Has reports whether a missing source may exist.
 func (g Gaps) Has(source string) bool { return g.All || slices.Contains(g.Sources, source) }

@@ -91,7 +91,7 @@ func TestRevision(t *testing.T) {
 	}{
 		"When a template is as it was, it should have one revision":      {func(*unstructured.Unstructured) {}, "1/3"},
 		"When its content was changed, it should have another":           {func(u *unstructured.Unstructured) { u.SetGeneration(4) }, "1/4"},
-		"When it was made anew, it should have another":                  {func(u *unstructured.Unstructured) { u.SetUID("2") }, "2/3"},
+		"When it was recreated, it should have another":                  {func(u *unstructured.Unstructured) { u.SetUID("2") }, "2/3"},
 		"When its labels were changed, it should have the same revision": {func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"a": "b"}) }, "1/3"},
 		"When it has no generation, it should have no revision":          {func(u *unstructured.Unstructured) { u.SetGeneration(0) }, ""},
 	} {

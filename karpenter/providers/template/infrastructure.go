@@ -15,7 +15,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// templates are infrastructure machine templates, chosen by kind and labels.
+// templates finds infrastructure machine templates by kind and labels.
 type templates struct{ Config }
 
 func (t templates) find(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, found *Found) error {
@@ -53,7 +53,7 @@ func (t templates) read(template *unstructured.Unstructured, arch string) (Templ
 	return shape, shape.complete(arch)
 }
 
-// setTemplate says what machines are cloned from.
+// setTemplate sets the infrastructure template.
 func (s *Template) setTemplate(template *unstructured.Unstructured) *InvalidError {
 	hash, err := contentHash(template)
 	if err != nil {
@@ -63,8 +63,8 @@ func (s *Template) setTemplate(template *unstructured.Unstructured) *InvalidErro
 	return nil
 }
 
-// list returns the objects of a kind that belong to the Cluster or to none, and are not being deleted. That the kind can't be
-// read is noted in found.
+// list returns the objects of a kind that belong to the Cluster or to none, and aren't being deleted. It adds a kind
+// that can't be read to found.
 func (c Config) list(ctx context.Context, gk schema.GroupKind, found *Found) ([]*unstructured.Unstructured, error) {
 	objects, err := c.Objects.List(ctx, gk, everything)
 	switch {
@@ -84,7 +84,7 @@ func (c Config) list(ctx context.Context, gk schema.GroupKind, found *Found) ([]
 	return ours, nil
 }
 
-// belongs tells whether an object isn't another Cluster's.
+// belongs reports whether an object isn't another Cluster's.
 func (c Config) belongs(object *unstructured.Unstructured) bool {
 	if name, ok := object.GetLabels()[clusterv1.ClusterNameLabel]; ok && name != c.ClusterName {
 		return false

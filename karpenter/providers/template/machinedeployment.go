@@ -21,7 +21,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// MachineDeploymentSelector is what a node class chooses MachineDeployments by, or nil if it chooses none.
+// MachineDeploymentSelector returns a node class's selector of MachineDeployments, or nil if it selects none.
 func MachineDeploymentSelector(nodeClass *v1alpha1.ClusterAPINodeClass) *metav1.LabelSelector {
 	if nodeClass.Spec.ScalableResourceSelector == nil && len(nodeClass.Spec.InfrastructureTemplateSelectors) == 0 {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.MemberLabel: ""}}
@@ -29,7 +29,7 @@ func MachineDeploymentSelector(nodeClass *v1alpha1.ClusterAPINodeClass) *metav1.
 	return nodeClass.Spec.ScalableResourceSelector
 }
 
-// machineDeployments are read only: their replicas are nobody's business here.
+// machineDeployments finds MachineDeployments. The provider only reads them and never changes their replicas.
 type machineDeployments struct{ Config }
 
 func (m machineDeployments) find(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, found *Found) error {
@@ -102,7 +102,7 @@ func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstr
 	}
 	if invalid := shape.read(
 		layer{object: template, status: true},
-		// Cluster API copies some of a Machine's labels to its node, and the taints, where it does at all.
+		// Cluster API copies some of a Machine's labels to its node, and the taints only behind a feature gate.
 		layer{object: object, labels: clusterlabels.GetManagedLabels(maps.Clone(machine.Labels)), taints: taintsOf(machine.Spec.Taints)},
 	); invalid != nil {
 		found.add(Template{}, invalid)
@@ -112,7 +112,7 @@ func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstr
 	return nil
 }
 
-// bootstrap is the MachineDeployment's own, or none.
+// bootstrap returns the MachineDeployment's own bootstrap, or none.
 func (m machineDeployments) bootstrap(ctx context.Context, b clusterv1.Bootstrap) (Bootstrap, error) {
 	switch {
 	case b.ConfigRef.IsDefined():

@@ -29,8 +29,8 @@ import (
 // ErrNoBootstrap means that the node class says nothing about bootstrap, and a shape has none of its own.
 var ErrNoBootstrap = errors.New("spec.bootstrap isn't set, and infrastructure templates have no bootstrap of their own")
 
-// ErrNotProvisioned means that the Cluster's infrastructure isn't provisioned (yet, or again after the Cluster was moved to
-// another management cluster), so that its failure domains aren't known.
+// ErrNotProvisioned means that the Cluster's infrastructure isn't provisioned, so its failure domains are unknown: it
+// is new, or was moved to another management cluster.
 var ErrNotProvisioned = errors.New("the Cluster's infrastructure isn't provisioned yet")
 
 // Kinds of Cluster API that this package reads.
@@ -41,13 +41,13 @@ var (
 
 // Config of a Resolver.
 type Config struct {
-	// Objects reads the control-plane namespace of the management cluster. Its Versions have to name the version of
-	// cluster.x-k8s.io that this package understands: see Versions.
+	// Objects reads the control-plane namespace of the management cluster, and cluster.x-k8s.io in this package's
+	// version: see Versions.
 	Objects Objects
 	// ClusterName is the Cluster that machines are made for. What belongs to another one is never a shape.
 	ClusterName string
-	// Secrets reads, without a cache, the metadata of the Secret that a node class names as bootstrap data. A Secret that may not be
-	// read may not be used: a machine would hand its content to whoever may name it in a node class.
+	// Secrets reads the metadata of the node class's bootstrap Secret without a cache. A node class may only use a
+	// Secret that Karpenter may read, because a machine passes its content on to the node class's author.
 	Secrets client.Reader
 	// Namespace is the control-plane namespace.
 	Namespace string
@@ -72,8 +72,8 @@ type Resolver struct {
 
 // finder is one kind of shape source.
 type finder interface {
-	// find adds what the node class selects to found, without bootstrap where the source has none of its own. The error is
-	// that of ctx, and nothing else.
+	// find adds the selected sources to found, without bootstrap if the source has none of its own. The only error is
+	// that of ctx.
 	find(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, found *Found) error
 }
 
@@ -85,8 +85,8 @@ func NewResolver(config Config) *Resolver {
 	}}
 }
 
-// Resolve finds the shapes that a node class selects. A source that is malformed, and a kind that can't be read, is reported in
-// Found; the error is that of ctx, and nothing else.
+// Resolve finds the templates that a node class selects. Found reports malformed sources and kinds that can't be read.
+// The only error is that of ctx.
 func (r *Resolver) Resolve(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) (*Found, error) {
 	found := &Found{Existing: map[schema.GroupKind]int{}}
 	for _, f := range r.finders {
@@ -182,8 +182,8 @@ func secretBootstrap(name string) Bootstrap {
 	return Bootstrap{DataSecretName: name, Hash: hashOf([]byte("secret/" + name))}
 }
 
-// contentHash is of what a template's clones are made from, in JSON with ordered keys: status, labels and annotations of
-// the template itself don't count.
+// contentHash hashes spec.template, as JSON with ordered keys. Status, labels and annotations of the template itself
+// don't count.
 func contentHash(template *unstructured.Unstructured) (string, error) {
 	content, found, err := unstructured.NestedFieldNoCopy(template.Object, "spec", "template")
 	if err != nil || !found {
@@ -196,12 +196,12 @@ func contentHash(template *unstructured.Unstructured) (string, error) {
 	return hashOf(raw), nil
 }
 
-// hashRule begins every hash, so that hashes of different rules aren't compared: an upgrade of the provider drifts no fleet. It has
-// to be raised, to "v2:", whenever contentHash or secretBootstrap gives another result for the same content. The first rule's is
-// empty, because there are machines whose hashes have none.
+// hashRule begins every hash. Hashes of different rules aren't compared, so an upgrade of the provider drifts no fleet.
+// Raise it, to "v2:", whenever contentHash or secretBootstrap returns another result for the same content. The first
+// rule's is empty, because existing machines have hashes without one.
 const hashRule = ""
 
-// hashOf is the first half of a SHA-256 in hexadecimal: 32 characters, which a label can hold too.
+// hashOf returns the first half of a SHA-256 in hexadecimal: 32 characters, which fit a label.
 func hashOf(raw []byte) string {
 	sum := sha256.Sum256(raw)
 	return hashRule + hex.EncodeToString(sum[:16])

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package template reads what a node class selects in the control-plane namespace of the management cluster: infrastructure
-// machine templates and MachineDeployments, each of which is one form that a machine can have. Nothing here writes.
+// Package template reads the sources that a node class selects in the control-plane namespace of the management
+// cluster: infrastructure machine templates and MachineDeployments. It writes nothing.
 package template
 
 import (
@@ -54,18 +54,18 @@ type Bootstrap struct {
 	ConfigTemplate *unstructured.Unstructured
 	// DataSecretName names a Secret with ready bootstrap data in the control-plane namespace.
 	DataSecretName string
-	// Hash is of the template's spec.template, or of the Secret's name: what is in the Secret may rotate, and that is no
-	// reason to replace a node.
+	// Hash is of the template's spec.template, or of the Secret's name: a Secret's content may rotate without replacing
+	// nodes.
 	Hash string
 }
 
 // Revision of the bootstrap template: see Shape.Revision.
 func (b Bootstrap) Revision() string { return revisionOf(b.ConfigTemplate) }
 
-// IsDefined tells whether there is a way to join.
+// IsDefined reports whether a machine can join.
 func (b Bootstrap) IsDefined() bool { return b.ConfigTemplate != nil || b.DataSecretName != "" }
 
-// Template is one form of machine that a source offers. What its pointers point to is shared with the cache: never change it.
+// Template is a source as Karpenter offers it. Its pointers are shared with the cache: never change what they point to.
 type Template struct {
 	Source Source
 	// Template is the infrastructure machine template that machines are cloned from.
@@ -74,9 +74,10 @@ type Template struct {
 	ContentHash string
 	// Patches are applied to each infrastructure machine.
 	Patches patch.List
-	// CapacityType of the machines that the template itself makes, if the source says it. Otherwise they are on demand.
+	// CapacityType that the source declares for its machines. Empty means on-demand.
 	CapacityType string
-	// Bootstrap is the source's own, else the node class's. Without either it isn't defined, and nothing can be launched.
+	// Bootstrap is the source's own, otherwise the node class's. If neither has one it isn't defined, and nothing can
+	// be launched.
 	Bootstrap Bootstrap
 	// Machine is the MachineDeployment's machine template: its labels, annotations, version and timeouts. It is nil for any
 	// other source.
@@ -84,7 +85,7 @@ type Template struct {
 
 	// InstanceType is the name that the shape is offered as. Several shapes may share it.
 	InstanceType string
-	// Arch and OS are as the labels kubernetes.io/arch and kubernetes.io/os have them.
+	// Arch and OS are the values of the labels kubernetes.io/arch and kubernetes.io/os.
 	Arch, OS string
 	// Capacity holds at least cpu, memory and pods.
 	Capacity corev1.ResourceList
@@ -95,26 +96,26 @@ type Template struct {
 	Labels map[string]string
 	// Taints are what nodes of this shape have from the start.
 	Taints []corev1.Taint
-	// FailureDomains that the source is bound to, or the zone that it says its nodes are in. Empty: those of the Cluster.
+	// FailureDomains of the source, or the zone of its labels. Empty means the Cluster's.
 	FailureDomains []string
-	// Price and SpotPrice are in US dollars an hour; nil when the source doesn't say. Without SpotPrice there is no spot
+	// Price and SpotPrice are in US dollars per hour; nil if the source has none. Without SpotPrice there is no spot
 	// offering.
 	Price, SpotPrice *float64
 	// MinSize and MaxSize are the Cluster Autoscaler's limits for the number of machines; nil without one.
 	MinSize, MaxSize *int
-	// Replicas are the machines that the source keeps itself, or is about to: those of a MachineDeployment.
+	// Replicas of the MachineDeployment itself, desired or existing.
 	Replicas int
-	// Paused: nothing may be launched from this shape, and nothing written.
+	// Paused: the provider launches nothing from this template and writes nothing.
 	Paused bool
-	// NodeVersion is what nodes of this shape get where that isn't the node class's version: what Version allows. Whoever
-	// keeps the node class sets it.
+	// NodeVersion is the version of this template's nodes if it isn't the node class's: Version, as far as the API
+	// server supports it. The node class's controller sets it.
 	NodeVersion string
-	// Held: nothing may be launched from this shape, because its version isn't one that nodes may have, or because its
-	// source is malformed by now.
+	// Held: the provider launches nothing from this template, because its version isn't supported or its source is
+	// malformed.
 	Held bool
 }
 
-// Version is the Kubernetes version of the MachineDeployment, with a leading v or without; empty for any other source.
+// Version is the Kubernetes version of the MachineDeployment, with or without a leading v; empty for any other source.
 func (s *Template) Version() string {
 	if s.Machine == nil {
 		return ""
@@ -122,10 +123,10 @@ func (s *Template) Version() string {
 	return s.Machine.Spec.Version
 }
 
-// Revision is <UID>/<generation> of the infrastructure template, and behind it the hash of Patches where there are any: annotations change
-// no generation. It is empty if the template has no UID. As long as it is the same, nobody has
-// changed the template, even if it reads differently: an API server of another version may prefer another version of the kind,
-// or fill in other defaults.
+// Revision is <UID>/<generation> of the infrastructure template, followed by the hash of Patches if there are any,
+// because annotations don't change the generation. It is empty if the template has no UID. While it stays the same, the
+// template hasn't changed, even if it reads differently: another version of the API server may prefer another version
+// of the kind, or set other defaults.
 func (s *Template) Revision() string {
 	revision := revisionOf(s.Template)
 	if hash := s.Patches.Hash(); revision != "" && hash != "" {
@@ -141,8 +142,8 @@ func revisionOf(template *unstructured.Unstructured) string {
 	return string(template.GetUID()) + "/" + strconv.FormatInt(template.GetGeneration(), 10)
 }
 
-// Maximum is the number of machines that may be made from the shape, if there is one. What the source keeps itself counts: the
-// maximum is that of the Cluster Autoscaler's node group, which a MachineDeployment and its replicas are.
+// Maximum is the maximum number of machines of the template, if it has one. A MachineDeployment's own replicas count,
+// as in a node group of the Cluster Autoscaler.
 func (s *Template) Maximum() (limit int, limited bool) {
 	if s.MaxSize == nil {
 		return 0, false
@@ -150,7 +151,8 @@ func (s *Template) Maximum() (limit int, limited bool) {
 	return max(*s.MaxSize-s.Replicas, 0), true
 }
 
-// Minimum is the number of machines made from the shape that stay although nobody needs them. What the source keeps itself counts, as for Maximum.
+// Minimum is the number of machines of the template that consolidation keeps. A MachineDeployment's own replicas count,
+// as for Maximum.
 func (s *Template) Minimum() int {
 	if s.MinSize == nil {
 		return 0
@@ -158,23 +160,24 @@ func (s *Template) Minimum() int {
 	return max(*s.MinSize-s.Replicas, 0)
 }
 
-// InvalidError says why one source is left out. The others stay usable.
+// InvalidError says why one source is excluded. The others stay in use.
 type InvalidError struct {
 	Source Source
 	// On is the object that carries Key, if it isn't the source: a MachineDeployment's template.
 	On string
-	// Key is the annotation or field that is wrong, and Value what it holds; both empty where nothing single is.
+	// Key is the malformed annotation or field, and Value its value; both are empty if the problem isn't a single
+	// value.
 	Key, Value string
-	// Problem reads on from the value: "is not a quantity".
+	// Problem continues the sentence after the value: "is not a quantity".
 	Problem string
-	// Unresolved: it isn't the source that is wrong, but what it refers to doesn't exist.
+	// Unresolved: the source refers to an object that doesn't exist.
 	Unresolved bool
 }
 
-// maxShown is how many bytes of a value a message repeats.
+// maxShown is the length at which messages truncate a value, in bytes.
 const maxShown = 100
 
-// Error names the object, the key, the value and what is wrong with it.
+// Error names the object, the key, the value and the problem.
 func (e *InvalidError) Error() string {
 	prefix := e.Source.String() + ": "
 	if e.On != "" {
@@ -183,7 +186,7 @@ func (e *InvalidError) Error() string {
 	if e.Key == "" {
 		return prefix + e.Problem
 	}
-	// The problem stands behind the value, and messages are cut.
+	// The problem follows the value, and messages are truncated.
 	return fmt.Sprintf("%s%s: %q %s", prefix, e.Key, message.Cut(e.Value, maxShown), e.Problem)
 }
 
@@ -191,23 +194,24 @@ func (e *InvalidError) Error() string {
 type Found struct {
 	// SelectorErrs are the selectors that can't be parsed, each naming its field.
 	SelectorErrs []error
-	// Matching is everything that the selectors choose, whether it can be used or not.
+	// Matching counts all objects that the selectors match, usable or not.
 	Matching []Source
 	// Shapes that can be used, ordered by source.
 	Shapes []Template
-	// Invalid are the sources that match and can't be used.
+	// Invalid are the matching sources that are excluded.
 	Invalid []*InvalidError
-	// Unreadable are the kinds that couldn't be read, each an *informer.UnreadableError: what Shapes lacks because of them
-	// is unknown.
+	// Unreadable are the kinds that couldn't be read, each an *informer.UnreadableError. Their templates are missing
+	// here and may exist.
 	Unreadable []error
-	// Existing counts the objects that were looked at, whether they match or not, by kind.
+	// Existing counts the objects of each kind, whether they match or not.
 	Existing map[schema.GroupKind]int
-	// BootstrapErr says why the node class's own bootstrap can't be used, although some shapes need it: ErrNoBootstrap, a Forbidden, a
-	// NotFound, or an *informer.UnreadableError. Those shapes have no bootstrap: they exist, but nothing can be launched from them.
+	// BootstrapErr says why the node class's bootstrap can't be used although some templates need it: ErrNoBootstrap, a
+	// Forbidden, a NotFound, or an *informer.UnreadableError. Those templates have no bootstrap, and nothing can be
+	// launched from them.
 	BootstrapErr error
 }
 
-// Checked returns what was found, where templates that fail a check count as malformed sources.
+// Checked moves the templates that fail a check to Invalid.
 func (f *Found) Checked(check func(*Template) error) *Found {
 	checked := *f
 	checked.Shapes, checked.Invalid = nil, slices.Clone(f.Invalid)
@@ -230,7 +234,7 @@ func (f *Found) add(s Template, invalid *InvalidError) {
 	f.Shapes = append(f.Shapes, s)
 }
 
-// unreadable notes a kind that can't be read, once.
+// unreadable records a kind that can't be read, once.
 func (f *Found) unreadable(err error) {
 	if !slices.ContainsFunc(f.Unreadable, func(other error) bool { return other.Error() == err.Error() }) {
 		f.Unreadable = append(f.Unreadable, err)
@@ -242,6 +246,6 @@ type Cluster struct {
 	// FailureDomains by name, ordered.
 	FailureDomains []string
 	Paused         bool
-	// Deleting: nothing may be launched any more.
+	// Deleting: nothing is launched any more.
 	Deleting bool
 }
