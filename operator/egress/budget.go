@@ -13,13 +13,14 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Budget bounds what one client of a Tunnel receives. Its zero value is the default, which a cluster of 5,000 nodes keeps to: the first list takes
-// ten seconds longer, and a launch of all nodes within ten minutes sends a third of the rate.
+// Budget limits what one client of a Tunnel receives. Its zero value is the default. A cluster of 5,000 nodes stays
+// within it: the first list takes ten seconds longer, and a launch of all nodes within ten minutes sends a third of the
+// rate.
 type Budget struct {
 	// Bytes is the burst, PerSecond the rate after it.
 	Bytes, PerSecond int
-	// Patience is how long a server may exceed its budget without a pause. After it the tunnel closes the connections and accepts none for Rest:
-	// what the operator has read stays in memory.
+	// Patience is the time for which a server may exceed its budget without a pause. Then the tunnel closes the
+	// connections and accepts none for Rest. The operator's caches keep what they have read.
 	Patience, Rest time.Duration
 }
 
@@ -28,9 +29,9 @@ const (
 	defaultPerSecond = 4 << 20
 	defaultPatience  = time.Minute
 	defaultRest      = 5 * time.Minute
-	// pause without a delayed read ends a time beyond the budget.
+	// pause without a delayed read ends a period beyond the budget.
 	pause = 15 * time.Second
-	// chunk is the most that is read at once.
+	// chunk is the maximum size of one read.
 	chunk = 32 << 10
 )
 
@@ -41,21 +42,21 @@ func (b Budget) orDefault() Budget {
 	}
 }
 
-// State is how a client's use compares to its Budget.
+// State compares a client's use with its Budget.
 type State int
 
 const (
-	// Within is a client without a delay.
+	// Within: no read of the client is delayed.
 	Within State = iota
-	// Slowed is a client beyond its budget, which receives at the budget's rate.
+	// Slowed: the client is beyond its budget, and receives at the budget's rate.
 	Slowed
-	// Resting is a client that was beyond its budget for longer than Patience, and receives nothing.
+	// Resting: the client was beyond its budget for longer than Patience. It is in back-off and receives nothing.
 	Resting
 )
 
 var errResting = errors.New("the server used up its budget")
 
-// allowance is what one client has left of its budget. It outlives connections: a new one gets no new budget.
+// allowance is the rest of one client's budget. It outlives connections: a new connection gets no new budget.
 type allowance struct {
 	budget  Budget
 	limiter *rate.Limiter
@@ -70,7 +71,7 @@ func newAllowance(budget Budget, clk clock.Clock) *allowance {
 	return &allowance{budget: budget, limiter: rate.NewLimiter(rate.Limit(budget.PerSecond), budget.Bytes), clock: clk}
 }
 
-// take accounts for n bytes that were received. It returns how long to wait before more is read.
+// take accounts for n received bytes. It returns the delay of the next read.
 func (a *allowance) take(n int) (time.Duration, error) {
 	now := a.clock.Now()
 	wait := a.limiter.ReserveN(now, n).DelayFrom(now)
@@ -106,7 +107,7 @@ func (a *allowance) state() State {
 	return Within
 }
 
-// metered reads at the rate of an allowance.
+// metered reads at an allowance's rate.
 type metered struct {
 	ended     <-chan struct{}
 	r         io.Reader

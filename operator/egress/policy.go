@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package egress holds the operator to the addresses that the platform allows, where a tenant names the server: the API servers of guests,
-// and registries. Addresses are checked as they are dialed, so that neither a DNS name nor a redirect leads elsewhere.
+// Package egress restricts the operator's connections to addresses that the platform allows, where a tenant names the
+// server: API servers of guests, and registries. It checks addresses when they are dialed, so that neither a DNS name
+// nor a redirect leads elsewhere.
 package egress
 
 import (
@@ -16,13 +17,13 @@ import (
 	"time"
 )
 
-// Private are the networks that are private by themselves (RFC 1918, RFC 6598, RFC 4193).
+// Private are the private networks (RFC 1918, RFC 6598, RFC 4193).
 const Private = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10,fc00::/7"
 
-// dialTimeout is how long a server may take to accept a connection.
+// dialTimeout is the timeout of a TCP connection.
 const dialTimeout = 30 * time.Second
 
-// ErrForbidden is wrapped by the errors of addresses that the platform doesn't allow.
+// ErrForbidden is wrapped by errors for addresses that the platform doesn't allow.
 var ErrForbidden = errors.New("the platform doesn't allow the operator to connect to this address")
 
 // Policy decides which addresses may be dialed. The zero value allows public ones.
@@ -31,8 +32,8 @@ type Policy struct {
 	denied  []netip.AddrPort
 }
 
-// NewPolicy allows public addresses, and those of a comma-separated list of networks such as "10.0.0.0/8,fd00::/8". Where one of them is a
-// single address, that overrules Deny.
+// NewPolicy allows public addresses, and those of a comma-separated list of networks such as "10.0.0.0/8,fd00::/8". A
+// single address in the list overrides Deny.
 func NewPolicy(networks string) (*Policy, error) {
 	p := &Policy{}
 	for network := range strings.SplitSeq(networks, ",") {
@@ -51,7 +52,7 @@ func NewPolicy(networks string) (*Policy, error) {
 	return p, nil
 }
 
-// Deny adds a server that isn't to be connected to, such as "https://10.96.0.1:443". A host name is resolved now.
+// Deny forbids connections to a server, such as "https://10.96.0.1:443". It resolves a host name now.
 func (p *Policy) Deny(ctx context.Context, server string) error {
 	if !strings.Contains(server, "://") {
 		server = "https://" + server
@@ -82,8 +83,8 @@ func (p *Policy) Deny(ctx context.Context, server string) error {
 	return nil
 }
 
-// Check returns an error that wraps ErrForbidden where an address isn't to be dialed. It doesn't say why: whoever named the server
-// would learn what is there.
+// Check returns an error that wraps ErrForbidden if an address isn't allowed. The error doesn't say why: it would tell
+// the tenant who named the server which addresses exist.
 func (p *Policy) Check(address netip.AddrPort) error {
 	ip := address.Addr().Unmap().WithZone("")
 	var allowed, single bool
@@ -103,8 +104,8 @@ func (p *Policy) Check(address netip.AddrPort) error {
 	return ErrForbidden
 }
 
-// reserved are networks that no server on the internet has, beside those that netip knows of, and those that stand for IPv4 addresses,
-// which could be any.
+// reserved are networks without servers on the internet that netip doesn't report, and networks that stand for any IPv4
+// address.
 var reserved = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),      // this network, RFC 791
 	netip.MustParsePrefix("100.64.0.0/10"),  // shared with the provider's network, RFC 6598
@@ -131,7 +132,7 @@ func public(ip netip.Addr) bool {
 	return true
 }
 
-// DialContext dials as net.Dialer does, and checks each address that it tries.
+// DialContext dials as net.Dialer does, and checks each address that it dials.
 func (p *Policy) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout, Control: func(_, address string, _ syscall.RawConn) error {
 		resolved, err := netip.ParseAddrPort(address)

@@ -18,9 +18,9 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Tunnel is an HTTP proxy of this process alone, for clients whose dialer can't be chosen, such as Cluster API's. Each client has an URL
-// of its own, which leads to one server by CONNECT and nowhere else: what the server redirects to is refused, as is an address that the
-// policy doesn't allow. The bytes pass unseen; TLS is between the client and the server.
+// Tunnel is an HTTP proxy for clients of this process whose dialer can't be set, such as Cluster API's. Each client has
+// its own URL, which connects to one server by CONNECT. The tunnel refuses other servers, such as a redirect's, and
+// addresses that the policy doesn't allow. TLS is between the client and the server.
 type Tunnel struct {
 	policy   *Policy
 	budget   Budget
@@ -38,7 +38,7 @@ type target struct {
 	allowance       *allowance
 }
 
-// NewTunnel listens on loopback. It has to be started. Each client has the budget for itself.
+// NewTunnel listens on loopback. It has to be started. Each client has its own budget.
 func NewTunnel(policy *Policy, budget Budget) (*Tunnel, error) {
 	return newTunnel(policy, budget, clock.RealClock{})
 }
@@ -51,7 +51,7 @@ func newTunnel(policy *Policy, budget Budget, clk clock.Clock) (*Tunnel, error) 
 	return &Tunnel{policy: policy, budget: budget.orDefault(), clock: clk, listener: listener, ended: make(chan struct{}), targets: map[string]*target{}}, nil
 }
 
-// To returns the proxy URL by which a client reaches a server, as host:port. A client has one server at a time.
+// To returns the proxy URL for a client's connections to a server, as host:port. A client has one server at a time.
 func (t *Tunnel) To(client, address string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,14 +66,14 @@ func (t *Tunnel) To(client, address string) string {
 	return (&url.URL{Scheme: "http", User: url.UserPassword(client, known.secret), Host: t.listener.Addr().String()}).String()
 }
 
-// Forget ends what To began. Connections that stand stay.
+// Forget revokes a client's URL. Open connections stay.
 func (t *Tunnel) Forget(client string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.targets, client)
 }
 
-// Forbidden reports whether the policy refused the server's address when the client asked for it last.
+// Forbidden reports whether the policy refused the server's address at the client's last attempt.
 func (t *Tunnel) Forbidden(client string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -146,7 +146,7 @@ func (t *Tunnel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if waiting := buffered.Reader.Buffered(); waiting > 0 { // no client sends before it has the answer
 		return
 	}
-	// Whichever side ends first ends both: no HTTP client closes half a connection.
+	// The first side to close ends both: no HTTP client closes half a connection.
 	ended := make(chan struct{})
 	defer close(ended)
 	done := make(chan struct{}, 2)
@@ -164,7 +164,7 @@ func (t *Tunnel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// authenticate returns who asks, if that may be connected to what it asks for.
+// authenticate returns the client of a request, if it may connect to the requested server.
 func (t *Tunnel) authenticate(r *http.Request) (client string, allowance *allowance, ok bool) {
 	header := &http.Request{Header: http.Header{"Authorization": r.Header["Proxy-Authorization"]}}
 	client, secret, _ := header.BasicAuth()

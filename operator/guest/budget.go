@@ -19,19 +19,19 @@ import (
 )
 
 const (
-	// eventsAtOnce is the burst of a guest's events that wake its HostedCluster at once, eventsPerSecond the rate after it. A launch of 1,000 nodes
-	// causes about 10,000.
+	// eventsAtOnce is the burst of guest events that wake a HostedCluster without delay, eventsPerSecond the rate after
+	// it. A launch of 1,000 nodes causes about 10,000 events.
 	eventsAtOnce    = 30_000
 	eventsPerSecond = 50
-	// slowed is how long each further event waits; the queue merges those that wait into one reconciliation.
+	// slowed is the delay of each event beyond the budget. The queue merges delayed events into one reconciliation.
 	slowed = 10 * time.Second
-	// recheckBudget is how often a guest beyond its budget is checked again.
+	// recheckBudget is the interval at which a guest beyond its budget is checked.
 	recheckBudget = 30 * time.Second
-	// guestsKnown is how many guests have a limiter, the least recently used replaced first.
+	// guestsKnown is the number of guests with a limiter. The least recently used one is replaced first.
 	guestsKnown = 1 << 14
 )
 
-// rates bound how often guests wake their HostedClusters.
+// rates limit the rate at which guests wake their HostedClusters.
 type rates struct {
 	clock clock.PassiveClock
 
@@ -46,7 +46,7 @@ type wakes struct {
 
 func newRates(clk clock.PassiveClock) *rates { return &rates{clock: clk, guests: lru.New(guestsKnown)} }
 
-// delay accounts for an event of a guest, and returns how long the event waits.
+// delay accounts for an event of a guest, and returns the event's delay.
 func (r *rates) delay(hostedCluster types.NamespacedName) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,7 +77,7 @@ func (r *rates) of(hostedCluster types.NamespacedName) *wakes {
 	return g
 }
 
-// reached sets GuestReachable of a guest that answers; its reason reports whether the guest is within its budget.
+// reached sets GuestReachable for a guest that answers. Its reason says whether the guest is within its budget.
 func (c *Connections) reached(s *scope.Scope) scope.Result {
 	host := s.Guest.Config.Host
 	switch {

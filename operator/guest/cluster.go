@@ -8,7 +8,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-// ClusterKey names the Cluster of a HostedCluster; false where the spec names a namespace that isn't its own.
+// ClusterKey returns the Cluster of a HostedCluster; false if the spec names a namespace of another HostedCluster.
 func ClusterKey(hostedCluster *v1beta1.HostedCluster) (client.ObjectKey, bool) {
 	own := hostedCluster.Namespace + "-" + hostedCluster.Name
 	key := client.ObjectKey{Namespace: hostedCluster.Spec.ControlPlaneNamespace, Name: hostedCluster.Spec.InfraID}
@@ -33,7 +33,7 @@ func indexByCluster(object client.Object) []string {
 	return []string{key.String()}
 }
 
-// wantsGuest is true while AutoNode is on, and until everything of it is gone.
+// wantsGuest reports whether AutoNode is on, or not yet removed completely.
 func wantsGuest(hostedCluster *v1beta1.HostedCluster) bool {
 	if hostedCluster.Spec.AutoNode != nil && hostedCluster.DeletionTimestamp.IsZero() {
 		return true

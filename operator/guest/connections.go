@@ -33,40 +33,40 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// clusterIndex indexes HostedClusters by the Cluster that they stand for.
+// clusterIndex indexes HostedClusters by their Cluster.
 const clusterIndex = "autonode.io/cluster"
 
-// Config is what New needs.
+// Config of New.
 type Config struct {
-	// Manager of the management cluster. Its scheme has to hold the kinds of AddToScheme too: the guests' clients use it.
+	// Manager of the management cluster. Its scheme needs the kinds of AddToScheme: the guests' clients use it.
 	Manager manager.Manager
-	// ConnectRetry is how long to wait after a connection couldn't be made; zero is Cluster API's default of 30 seconds.
+	// ConnectRetry is the back-off after a failed connection attempt; zero is Cluster API's default of 30 seconds.
 	ConnectRetry time.Duration
-	// Timeout is how long a call to a guest may take; zero is DefaultTimeout.
+	// Timeout of a call to a guest; zero is DefaultTimeout.
 	Timeout time.Duration
-	// Holder is what the operator records in status.operator of the HostedClusters that it holds; empty where it doesn't.
+	// Holder is the operator's value of status.operator in the HostedClusters that it holds; empty if it records none.
 	Holder string
-	// Clock tells how long to leave a guest alone that doesn't answer; nil is the real one.
+	// Clock of the back-off for guests that don't answer; nil is the real one.
 	Clock clock.PassiveClock
-	// Watches are kinds in the guests that other controllers look at.
+	// Watches are the kinds in guests that other controllers watch.
 	Watches []Watch
 	// Egress decides which addresses a guest's API server may have; nil allows public ones.
 	Egress *egress.Policy
-	// Budget bounds what each guest may send; zero is its default.
+	// Budget limits what each guest may send; zero is the default.
 	Budget egress.Budget
-	// Ended is closed when the manager has ended; nil where the process ends with it.
+	// Ended is closed when the manager has ended; nil if the process ends with it.
 	Ended <-chan struct{}
 }
 
 const (
 	// DefaultTimeout of a call to a guest.
 	DefaultTimeout = 10 * time.Second
-	// connecting is how many guests are connected to or probed at a time. One that hangs takes five seconds of every thirty-five, so
-	// that this many workers can bear some hundred of those; all that they do is to wait.
+	// connecting is the concurrency limit of connection attempts and probes. A guest that hangs takes five seconds of
+	// every thirty-five, so this many workers handle some hundred of them; all they do is wait.
 	connecting = 100
 )
 
-// Connections is the step that reaches guest clusters.
+// Connections is the step that connects to guest clusters.
 type Connections struct {
 	management client.Client
 	secrets    cache.Cache
@@ -104,8 +104,8 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 		return nil, fmt.Errorf("indexing hosted clusters by cluster: %w", err)
 	}
 
-	// One watch for kubeconfigs and for our own guest access: both carry Cluster API's label. The content of every other
-	// Secret with that label, such as bootstrap data and private keys, never enters the operator's memory.
+	// One watch for kubeconfigs and for the operator's guest access: both have Cluster API's label. The content of
+	// other Secrets with that label, such as bootstrap data and private keys, never enters the operator's memory.
 	named, err := labels.NewRequirement(clusterv1.ClusterNameLabel, selection.Exists, nil)
 	if err != nil {
 		return nil, fmt.Errorf("selecting cluster secrets: %w", err)
@@ -156,7 +156,7 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 	if retry, ok := c.clusters.(interface{ SetConnectionCreationRetryInterval(time.Duration) }); ok && config.ConnectRetry > 0 {
 		retry.SetConnectionCreationRetryInterval(config.ConnectRetry)
 	}
-	// The connections would outlive the manager, which matters where an operator ends before its process does.
+	// Without this the connections outlive a manager that ends before its process.
 	if connections, ok := c.clusters.(interface{ Shutdown() }); ok {
 		if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 			<-ctx.Done()
@@ -169,8 +169,8 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 	return c, nil
 }
 
-// Source emits a HostedCluster whenever its guest is connected, lost or misses probes, and when something in the guest changed that a step
-// cares for. It belongs to exactly one controller.
+// Source emits a HostedCluster when its guest is connected, lost or misses probes, and when an object that a step reads
+// changes in the guest. Only one controller may use it.
 func (c *Connections) Source() source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		c.events.start(queue)
@@ -188,9 +188,9 @@ func (c *Connections) Source() source.Source {
 	})
 }
 
-// startConnected emits a HostedCluster whenever its guest is connected, lost or misses probes, until the manager has ended. The controller that
-// is woken may end before: clustercache waits for somebody to take its event (docs/upstream/clustercache-shutdown.md), and the manager
-// waits for clustercache.
+// startConnected emits a HostedCluster when its guest is connected, lost or misses probes, until the manager has ended.
+// It drains clustercache's events even after the controller has ended: clustercache blocks until each is received
+// (docs/upstream/clustercache-shutdown.md), and the manager waits for clustercache.
 func (c *Connections) startConnected(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	connected := c.clusters.GetClusterSource("hostedcluster", func(ctx context.Context, cluster client.Object) []reconcile.Request {
 		return c.requests(ctx, client.ObjectKeyFromObject(cluster))
@@ -203,12 +203,13 @@ func (c *Connections) startConnected(ctx context.Context, queue workqueue.TypedR
 	return connected.Start(ctx, queue)
 }
 
-// Secrets reads the Secrets of the management cluster that hold a guest's kubeconfig or Karpenter's guest access, from a
-// watch. No other Secret has content there.
+// Secrets reads the Secrets of the management cluster with a guest's kubeconfig or Karpenter's guest access, from a
+// watch. It has no content of other Secrets.
 func (c *Connections) Secrets() client.Reader { return c.secrets }
 
-// Of returns the guest of a HostedCluster for a controller of [Config.Watches]; nil while it isn't connected,
-// or another operator holds it. It is nil, too, while the guest doesn't answer: then again says when to ask for it again.
+// Of returns the guest of a HostedCluster for a controller of [Config.Watches]. It returns nil while the guest isn't
+// connected or another operator holds it. While the guest doesn't answer it returns nil too, and the time of the next
+// attempt.
 func (c *Connections) Of(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (guest *scope.Guest, again time.Duration, err error) {
 	key, ok := ClusterKey(hostedCluster)
 	if holder := hostedCluster.Status.Operator; !ok || c.holder != "" && holder != "" && holder != c.holder {
@@ -230,12 +231,13 @@ func (c *Connections) Of(ctx context.Context, hostedCluster *v1beta1.HostedClust
 	return guest, 0, nil
 }
 
-// Unanswered says whether an error of a guest that Of has returned means that the guest didn't answer. That a controller of
-// [Config.Watches] isn't answered is its own to deal with, and says nothing in GuestReachable: a webhook of the guest's admin may do that.
+// Unanswered reports whether an error of a guest from Of means that the guest didn't answer. A controller of
+// [Config.Watches] handles such errors itself, and GuestReachable doesn't report them: a webhook of the guest's admin
+// can cause them.
 func Unanswered(guest *scope.Guest, err error) bool { return lostGuest(guest, err) }
 
-// newQueue keeps clustercache's queue: a Cluster that its filter turned away is looked at again only when the Cluster
-// changes, but what the filter says depends on the HostedCluster.
+// newQueue keeps clustercache's queue. clustercache requeues a Cluster that its filter rejected only when the Cluster
+// changes, but the filter depends on the HostedCluster.
 func (c *Connections) newQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 	queue := workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name})
 	c.mu.Lock()
@@ -244,7 +246,7 @@ func (c *Connections) newQueue(name string, limiter workqueue.TypedRateLimiter[r
 	return queue
 }
 
-// look makes clustercache look at a Cluster again.
+// look has clustercache reconcile a Cluster.
 func (c *Connections) look(cluster types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -253,9 +255,9 @@ func (c *Connections) look(cluster types.NamespacedName) {
 	}
 }
 
-// reconnect has clustercache drop a connection and make it anew, if it was made with another kubeconfig: by itself it would notice
-// only after five failed probes, which take most of a minute. A kubeconfig that can't be used leaves what there is.
-// A token that was renewed reaches the connection by its file.
+// reconnect has clustercache replace a connection that was made with another kubeconfig. clustercache itself notices
+// only after five failed probes, almost a minute later. An invalid kubeconfig keeps the connection. A renewed token
+// reaches the connection by its file.
 func (c *Connections) reconnect(cluster types.NamespacedName, kubeconfig *corev1.Secret) {
 	c.mu.Lock()
 	w, connected := c.watching[cluster]
@@ -274,7 +276,7 @@ func (c *Connections) reconnect(cluster types.NamespacedName, kubeconfig *corev1
 	c.look(cluster)
 }
 
-// isStale is true once for each connection that is to be made anew.
+// isStale returns true once for each connection that has to be replaced.
 func (c *Connections) isStale(cluster types.NamespacedName) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -286,14 +288,14 @@ func (c *Connections) isStale(cluster types.NamespacedName) bool {
 	return stale
 }
 
-// sameAccess compares what a kubeconfig says of where an API server is, how to know it, and who asks.
+// sameAccess compares the servers, their certificate authorities and the credentials of two kubeconfigs.
 func sameAccess(a, b *rest.Config) bool {
 	return a.Host == b.Host && a.ServerName == b.ServerName && bytes.Equal(a.CAData, b.CAData) &&
 		bytes.Equal(a.CertData, b.CertData) && bytes.Equal(a.KeyData, b.KeyData) &&
 		a.BearerTokenFile == b.BearerTokenFile && (a.BearerTokenFile != "" || a.BearerToken == b.BearerToken)
 }
 
-// forget drops what is known of a connection that is no more.
+// forget drops the state of a connection that no longer exists.
 func (c *Connections) forget(cluster client.ObjectKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -304,7 +306,7 @@ func (c *Connections) forget(cluster client.ObjectKey) {
 	delete(c.outages, cluster)
 }
 
-// Release drops the connection to the guest of a HostedCluster that the operator has let go of.
+// Release closes the connection to the guest of a HostedCluster that the operator has released.
 func (c *Connections) Release(hostedCluster *v1beta1.HostedCluster) {
 	key, ok := ClusterKey(hostedCluster)
 	if !ok {
@@ -318,7 +320,7 @@ func (c *Connections) Release(hostedCluster *v1beta1.HostedCluster) {
 	c.look(key)
 }
 
-// wanted is true while a HostedCluster uses AutoNode on the Cluster, or has still to be cleaned up after.
+// wanted reports whether a HostedCluster uses AutoNode on the Cluster, or isn't cleaned up yet.
 func (c *Connections) wanted(ctx context.Context, cluster *clusterv1.Cluster) bool {
 	if key := client.ObjectKeyFromObject(cluster); c.isStale(key) {
 		c.look(key)
@@ -339,7 +341,7 @@ func (c *Connections) wanted(ctx context.Context, cluster *clusterv1.Cluster) bo
 	return false
 }
 
-// consents reports whether a Cluster may be connected to for a HostedCluster.
+// consents reports whether a Cluster allows a connection for a HostedCluster.
 func (c *Connections) consents(ctx context.Context, hostedCluster *v1beta1.HostedCluster, cluster client.ObjectKey) (bool, error) {
 	if hostedCluster.Spec.AutoNode == nil || !hostedCluster.DeletionTimestamp.IsZero() {
 		return consent.ToRemove(ctx, c.management, hostedCluster, cluster)

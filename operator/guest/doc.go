@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guest keeps one connection to each guest cluster that needs one, and turns what happens in the guest into
-// reconciliations of its HostedCluster.
+// Package guest keeps one connection to each guest cluster that needs one, and reconciles the HostedCluster when
+// objects in its guest change.
 //
-// The connections are Cluster API's (clustercache): they are health-probed, closed after five failed probes in a row and made
-// anew when the kubeconfig Secret changes. Only Clusters of a HostedCluster that uses AutoNode, or is getting rid of it, are connected.
+// The connections are Cluster API's (clustercache). clustercache probes them, closes them after five failed probes in a
+// row, and replaces them when the kubeconfig Secret changes. It connects only to Clusters of a HostedCluster that uses
+// AutoNode or is removing it.
 //
-// A guest that can't be reached is never a reason to remove anything: [Connections.Reconcile] leaves [scope.Scope.Guest] nil
-// and says so in GuestReachable, whose last transition time tells how long this has lasted.
+// The operator removes nothing because a guest is unreachable: [Connections.Reconcile] leaves [scope.Scope.Guest] nil
+// and sets GuestReachable, whose last transition time is when that began.
 package guest

@@ -22,7 +22,7 @@ import (
 	"github.com/autonode-io/autonode/operator/kubeconfig"
 )
 
-// burst is how long to wait for more events of the kinds that come in bursts: fifty nodes that join are one reconciliation or two.
+// burst is the delay of events of kinds that come in bursts: fifty joining nodes cause one or two reconciliations.
 const burst = 500 * time.Millisecond
 
 // events puts HostedClusters into the queue of the controller that reconciles them.
@@ -34,7 +34,7 @@ type events struct {
 
 func newEvents(clk clock.PassiveClock) *events { return &events{rates: newRates(clk)} }
 
-// wake is enqueue for an event from a guest's API server, within the guest's budget.
+// wake enqueues for an event from a guest's API server, within the guest's budget.
 func (e *events) wake(hostedCluster types.NamespacedName, after time.Duration) {
 	e.enqueue(hostedCluster, max(after, e.rates.delay(hostedCluster)))
 }
@@ -53,7 +53,7 @@ func (e *events) enqueue(hostedCluster types.NamespacedName, after time.Duration
 	}
 }
 
-// onSecret wakes the HostedCluster whose kubeconfig or guest access changed, and the connection when it was the kubeconfig.
+// onSecret wakes the HostedCluster whose kubeconfig or guest access changed, and for a kubeconfig the connection too.
 func (c *Connections) onSecret(ctx context.Context) toolscache.ResourceEventHandler {
 	changed := func(object any) {
 		if tombstone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
@@ -92,8 +92,8 @@ func (c *Connections) onSecret(ctx context.Context) toolscache.ResourceEventHand
 	}
 }
 
-// dropForeignSecrets keeps the content of the Secrets that this package is for, and of a kubeconfig no more than enough to see that it
-// is too large.
+// dropForeignSecrets removes the content of Secrets that this package doesn't read, and truncates a kubeconfig that is
+// too large.
 func dropForeignSecrets(object any) (any, error) {
 	s, ok := object.(*corev1.Secret)
 	if !ok {
@@ -114,8 +114,8 @@ func dropForeignSecrets(object any) (any, error) {
 	return object, nil
 }
 
-// isKubeconfig reports whether a Secret is the one by which Cluster API reaches a cluster: others have that label, and a name that ends
-// likewise, such as <cluster>-user-kubeconfig.
+// isKubeconfig reports whether a Secret is Cluster API's kubeconfig of a cluster. Others have the same label and a
+// similar name, such as <cluster>-user-kubeconfig.
 func isKubeconfig(s *corev1.Secret) bool {
 	cluster := s.Labels[clusterv1.ClusterNameLabel]
 	return cluster != "" && s.Name == secret.Name(cluster, secret.Kubeconfig)

@@ -167,7 +167,7 @@ func TestConnections(t *testing.T) {
 	t.Run("When another controller watches a kind, it should be told of it for the guests that it wants, and read it by its index", c.watches)
 	t.Run("When AutoNode is off, it should not connect, until it is turned on", c.turnsOn)
 	t.Run("When the kubeconfig leads nowhere, it should say so, and recover when it is corrected", c.recovers)
-	t.Run("When the kubeconfig is renewed, it should connect anew, and one that says the same should change nothing", c.renewsCertificate)
+	t.Run("When the kubeconfig is renewed, it should reconnect, and an equal one should change nothing", c.renewsCertificate)
 	t.Run("When a token is renewed, the connection that stands should use it, whatever other Secrets of the Cluster say", c.renewsToken)
 	t.Run("When a kubeconfig can't be parsed, it should say what is wrong with it", c.reportsMalformed)
 	t.Run("When a Secret isn't the operator's business, its content should not be kept", c.dropsSecrets)

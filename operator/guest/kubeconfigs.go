@@ -23,20 +23,21 @@ import (
 	"github.com/autonode-io/autonode/operator/kubeconfig"
 )
 
-// kubeconfigs gives clustercache its kubeconfig Secrets, each replaced by a copy of what the operator understands of it. A token goes into a
-// file, so that one that is renewed reaches the connection that stands: client-go reads the file every minute, and after a refusal.
+// kubeconfigs reads kubeconfig Secrets for clustercache, and returns a copy with the fields that the operator
+// understands. It writes a token into a file, so that a renewed token reaches the open connection: client-go reads the
+// file every minute, and after a 401.
 type kubeconfigs struct {
 	client.Reader
 	tunnel *egress.Tunnel
-	// tokens is a directory of this process; empty where it has none: then each new token takes a new connection.
+	// tokens is a directory of this process. Without one each new token replaces the connection.
 	tokens string
-	// environment returns the proxy that the platform demands for a server, nil for none.
+	// environment returns the platform's proxy for a server, nil for none.
 	environment func(*http.Request) (*url.URL, error)
 
 	mu sync.Mutex
 }
 
-// newKubeconfigs takes what reads Secrets as they are.
+// newKubeconfigs returns a reader on top of one that reads the Secrets themselves.
 func newKubeconfigs(secrets client.Reader, tunnel *egress.Tunnel) *kubeconfigs {
 	tokens, err := os.MkdirTemp("", "autonode-guests-")
 	if err != nil {
@@ -79,7 +80,7 @@ func (k *kubeconfigs) List(context.Context, client.ObjectList, ...client.ListOpt
 	return errors.New("kubeconfigs aren't listed")
 }
 
-// sanitize returns a kubeconfig that has no more than what kubeconfig.Parse takes from the Secret's.
+// sanitize returns a kubeconfig with the fields that kubeconfig.Parse accepts.
 func (k *kubeconfigs) sanitize(s *corev1.Secret) ([]byte, error) {
 	content, ok := s.Data[secret.KubeconfigDataName]
 	if !ok {
@@ -101,7 +102,7 @@ func (k *kubeconfigs) sanitize(s *corev1.Secret) ([]byte, error) {
 	return access.Config(tokenFile, proxy)
 }
 
-// config is what a connection is made with by what a Secret says.
+// config returns the client configuration of a Secret's connection.
 func (k *kubeconfigs) config(s *corev1.Secret) (*rest.Config, error) {
 	content, err := k.sanitize(s)
 	if err != nil {
@@ -110,8 +111,8 @@ func (k *kubeconfigs) config(s *corev1.Secret) (*rest.Config, error) {
 	return clientcmd.RESTConfigFromKubeConfig(content)
 }
 
-// demandsProxy reports whether the operator's environment names a proxy for a server. Then it is the proxy that resolves the server's name,
-// and that decides which addresses may be reached.
+// demandsProxy reports whether the operator's environment names a proxy for a server. That proxy then resolves the
+// server's name and decides which addresses are reachable.
 func (k *kubeconfigs) demandsProxy(server string) bool {
 	parsed, err := url.Parse(server)
 	if err != nil {
@@ -121,7 +122,8 @@ func (k *kubeconfigs) demandsProxy(server string) bool {
 	return err == nil && proxy != nil
 }
 
-// writeToken keeps a guest's token in a file, whose name it returns; empty where there is no token, or no place for one.
+// writeToken writes a guest's token into a file and returns the file's name, or "" if there is no token or no
+// directory.
 func (k *kubeconfigs) writeToken(cluster client.ObjectKey, token string) (string, error) {
 	if k.tokens == "" || token == "" {
 		return "", nil
@@ -142,12 +144,12 @@ func (k *kubeconfigs) writeToken(cluster client.ObjectKey, token string) (string
 	return path, nil
 }
 
-// tokenPath names a file by the Cluster: neither of its names has a "_" or a "/".
+// tokenPath names a file after the Cluster: its namespace and name contain no "_" or "/".
 func (k *kubeconfigs) tokenPath(cluster client.ObjectKey) string {
 	return filepath.Join(k.tokens, cluster.Namespace+"_"+cluster.Name)
 }
 
-// forget ends what sanitize began for a Cluster that isn't connected to any more.
+// forget removes the file and the proxy of a Cluster that is no longer connected.
 func (k *kubeconfigs) forget(cluster client.ObjectKey) {
 	k.tunnel.Forget(cluster.String())
 	if k.tokens == "" {

@@ -15,8 +15,8 @@ import (
 	"github.com/autonode-io/autonode/operator/provider"
 )
 
-// metadataClient reads the metadata of what is watched whole from that watch. Otherwise the cache would watch it again, for the metadata
-// alone: a watch costs some hundred kilobytes, and a guest has few objects.
+// metadataClient reads the metadata of fully watched kinds from that watch. Otherwise the cache would start a second
+// watch for the metadata: a watch costs some hundred kilobytes, and a guest has few objects.
 type metadataClient struct {
 	client.Client
 	whole map[schema.GroupVersionKind]client.Object

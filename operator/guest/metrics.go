@@ -9,7 +9,7 @@ import (
 	"github.com/autonode-io/autonode/operator/metrics"
 )
 
-// Which guest is reachable now is told by the package metrics.
+// Package metrics reports which guests are reachable.
 var (
 	connectionsMade = metrics.NewCounter(prometheus.CounterOpts{
 		Namespace: metrics.Namespace,
@@ -25,7 +25,7 @@ var (
 	})
 )
 
-// Counters are those that count for each HostedCluster.
+// Counters are the counters with a series per HostedCluster.
 func Counters() []*metrics.Counter { return []*metrics.Counter{connectionsMade, connectionsLost} }
 
 func init() { crmetrics.Registry.MustRegister(connectionsMade, connectionsLost) }

@@ -18,19 +18,19 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// Bounds of what the cache keeps of one object of a guest. The guest's admin makes objects as large as its API server takes.
+// Limits of a guest's object in the cache. The guest's admin creates objects as large as its API server accepts.
 const (
-	// maxMetadata bounds an object's labels and its annotations, each, in bytes; of larger ones only keptDomains stay.
+	// maxMetadata limits an object's labels and its annotations, each, in bytes. Of larger ones only keptDomains stay.
 	maxMetadata = 8 << 10
-	// maxOwners bounds owner references and finalizers, each.
+	// maxOwners limits owner references and finalizers, each.
 	maxOwners = 32
-	// maxBudgets is the bound in the CRD, which an admin can raise.
+	// maxBudgets is the limit in the CRD, which the guest's admin can raise.
 	maxBudgets = 50
-	// maxText bounds a text in a status that is counted or compared.
+	// maxText limits a text of a status that the operator counts or compares.
 	maxText = 512
 )
 
-// keptDomains are of the keys that the operator reads.
+// keptDomains are the domains of keys that the operator reads.
 var keptDomains = []string{"autonode.io", "app.kubernetes.io", "karpenter.sh", "karpenter.cluster.x-k8s.io", "karpenter.k8s.aws"}
 
 func dropSchemas(object any) (any, error) {
@@ -45,7 +45,7 @@ func dropSchemas(object any) (any, error) {
 	return object, nil
 }
 
-// shrinkNode keeps what is counted.
+// shrinkNode keeps the fields that the operator counts.
 func shrinkNode(object any) (any, error) {
 	if node, ok := object.(*corev1.Node); ok {
 		node.ManagedFields, node.Annotations, node.OwnerReferences, node.Finalizers = nil, nil, nil, nil
@@ -59,7 +59,8 @@ func shrinkNode(object any) (any, error) {
 	return object, nil
 }
 
-// shrink drops what the operator doesn't read of Karpenter's kinds, and of every kind metadata that is too large.
+// shrink drops the fields of Karpenter's kinds that the operator doesn't read, and of every kind metadata that is too
+// large.
 func shrink(object any) (any, error) {
 	switch o := object.(type) {
 	case *karpv1.NodeClaim:
@@ -84,7 +85,8 @@ func shrink(object any) (any, error) {
 	return object, nil
 }
 
-// bounded returns metadata of maxMetadata bytes at most as it is, of more only short values of keptDomains.
+// bounded returns metadata of up to maxMetadata bytes unchanged. Of larger metadata it keeps short values of
+// keptDomains.
 func bounded(metadata map[string]string) map[string]string {
 	size := 0
 	for key, value := range metadata {
@@ -101,7 +103,7 @@ func bounded(metadata map[string]string) map[string]string {
 	return kept
 }
 
-// start is the beginning of a text, without the memory of the rest.
+// start returns the beginning of a text, in memory of its own.
 func start(text string) string {
 	if len(text) <= maxText {
 		return text
@@ -113,7 +115,8 @@ func specDiffers(before, after client.Object) bool {
 	return before.GetGeneration() != after.GetGeneration() || !after.GetDeletionTimestamp().Equal(before.GetDeletionTimestamp())
 }
 
-// nodeClassDiffers ignores a node class's status but for the version that it gives to nodes: Karpenter writes it, and an admin may, in a loop.
+// nodeClassDiffers ignores a node class's status except for the nodes' version: Karpenter writes the status, and the
+// guest's admin may in a loop.
 func nodeClassDiffers(before, after client.Object) bool {
 	if specDiffers(before, after) || !maps.Equal(before.GetLabels(), after.GetLabels()) || !maps.Equal(before.GetAnnotations(), after.GetAnnotations()) ||
 		len(before.GetFinalizers()) != len(after.GetFinalizers()) {

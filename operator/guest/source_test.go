@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// emitting is a clustercache whose events the test sends, as clustercache sends its own: it waits until somebody takes them.
+// emitting is a clustercache whose events the test sends, as clustercache sends its own: it blocks until they are received.
 type emitting struct {
 	clustercache.ClusterCache
 	events chan event.GenericEvent

@@ -23,14 +23,14 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// recheck is how often a guest that isn't connected is looked at: a connection that can't be made causes no event.
+// recheck is the interval of attempts to connect: a failed connection causes no event.
 const recheck = 5 * time.Second
 
 // Name implements scope.Step.
 func (c *Connections) Name() string { return "guest" }
 
-// Reconcile fills s.Guest and owns GuestReachable. While AutoNode is on, a guest that can't be reached makes the steps behind
-// this one wait; while it is being removed they run, because the teardown has a deadline to keep.
+// Reconcile sets s.Guest and owns GuestReachable. While AutoNode is on, the later steps wait for an unreachable guest.
+// While AutoNode is being removed they run, because the teardown has a deadline.
 func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	if !wantsGuest(s.HostedCluster) {
 		meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, v1beta1.GuestReachable)
@@ -61,26 +61,27 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 		c.look(key)
 		reason, message, untried := c.diagnose(ctx, s)
 		if untried && meta.IsStatusConditionTrue(s.HostedCluster.Status.Conditions, v1beta1.GuestReachable) {
-			// An operator that took over, or a kubeconfig that was renewed, is no news of the guest.
+			// A new operator or a renewed kubeconfig isn't a change of the guest.
 			return c.passed(s, scope.Result{Wait: true, Message: message, RequeueAfter: recheck, Resuming: true}), nil
 		}
 		status := metav1.ConditionFalse
 		if reason == v1beta1.GuestConnectingReason {
-			status = metav1.ConditionUnknown // nothing was tried yet
+			status = metav1.ConditionUnknown // no attempt yet
 		}
 		setReachable(s, status, reason, message)
 		return c.passed(s, scope.Result{Wait: true, Message: message, RequeueAfter: recheck}), nil
 	case err != nil && guest != nil && lostGuest(guest, err):
 		return c.passed(s, c.lose(s, guest.Config.Host)), nil
 	case err != nil:
-		// The connection stands and one request failed on it. That says nothing about the guest yet.
+		// One request failed on an open connection. That isn't enough to call the guest unreachable.
 		return scope.Result{}, err
 	}
 	s.Guest = guest
 	return c.reached(s), nil
 }
 
-// passed is the result of a guest that can't be used: the steps behind wait, but for the teardown, which says what that means.
+// passed is the result for a guest that can't be used: later steps wait, except for the teardown, which reports what
+// that means.
 func (c *Connections) passed(s *scope.Scope, result scope.Result) scope.Result {
 	if s.Draining() {
 		return scope.Result{RequeueAfter: result.RequeueAfter, Resuming: result.Resuming}
@@ -88,8 +89,8 @@ func (c *Connections) passed(s *scope.Scope, result scope.Result) scope.Result {
 	return result
 }
 
-// connectTo is connect, without the connection that stands until the cluster cache notices that its Cluster is gone: closing it wakes nothing, so
-// the counts of a Cluster that was deleted would stay.
+// connectTo is connect, without the connection that stays open until the cluster cache notices that its Cluster is
+// gone: closing it wakes no HostedCluster, so the counts of a deleted Cluster would stay.
 func (c *Connections) connectTo(ctx context.Context, s *scope.Scope) (*scope.Guest, error) {
 	if s.Cluster == nil {
 		return nil, clustercache.ErrClusterNotConnected
@@ -97,7 +98,7 @@ func (c *Connections) connectTo(ctx context.Context, s *scope.Scope) (*scope.Gue
 	return c.connect(ctx, s.ClusterKey())
 }
 
-// connect returns a guest whose connection stands. It makes no request.
+// connect returns a guest with an open connection. It makes no request.
 func (c *Connections) connect(ctx context.Context, key client.ObjectKey) (*scope.Guest, error) {
 	cached, err := c.clusters.GetClient(ctx, key)
 	if err != nil {
@@ -115,8 +116,8 @@ func (c *Connections) connect(ctx context.Context, key client.ObjectKey) (*scope
 	return &scope.Guest{Cached: failFastClient{cached, first}, Live: failFastClient{live, first}, Config: config}, nil
 }
 
-// diagnose says why there is no connection, as far as the management cluster knows. Untried is a connection that nothing is wrong with but
-// that it hasn't been made yet.
+// diagnose says why there is no connection, as far as the management cluster knows. Untried means that there is no
+// problem and no attempt yet.
 func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, message string, untried bool) {
 	key := s.ClusterKey()
 	if s.Cluster == nil {

@@ -21,23 +21,24 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// Versions knows the versions of the guests' API servers. They change without any object changing, so they can't be watched.
+// Versions caches the versions of the guests' API servers. A version changes without any object changing, so it can't
+// be watched.
 type Versions struct {
 	clock clock.PassiveClock
 	ask   func(ctx context.Context, guest *rest.Config) (string, error)
 	known *lru.Cache // of serverVersion by the HostedCluster's UID
 }
 
-// maxVersion is the longest version that an API server may report, in bytes: it becomes part of messages.
+// maxVersion is the maximum length of a reported version, in bytes: it becomes part of messages.
 const maxVersion = 128
 
-// serverVersion is what an API server said about itself.
+// serverVersion is an API server's reported version.
 type serverVersion struct {
 	version string
 	asked   time.Time
 }
 
-// NewVersions returns one that knows nothing. A nil clock is the real one, and a nil ask asks by discovery.
+// NewVersions returns an empty cache. A nil clock is the real one, and a nil ask uses discovery.
 func NewVersions(clk clock.PassiveClock, ask func(ctx context.Context, guest *rest.Config) (string, error)) *Versions {
 	if clk == nil {
 		clk = clock.RealClock{}
@@ -48,8 +49,8 @@ func NewVersions(clk clock.PassiveClock, ask func(ctx context.Context, guest *re
 	return &Versions{clock: clk, ask: ask, known: lru.New(1 << 14)}
 }
 
-// Server returns the version of a guest's API server, plain. It is asked anew where stale says so of the version that is known and of
-// how long ago that was asked for.
+// Server returns the version of a guest's API server, without its build. It asks the API server again if stale returns
+// true for the cached version and its age.
 func (v *Versions) Server(ctx context.Context, s *scope.Scope, stale func(known string, age time.Duration) bool) (string, error) {
 	uid := s.HostedCluster.UID
 	if entry, ok := v.known.Get(uid); ok {
@@ -90,13 +91,13 @@ func discoverVersion(ctx context.Context, config *rest.Config) (string, error) {
 	return info.GitVersion, nil
 }
 
-// PlainVersion removes what builds differ in: v1.36.3+0a1b2c is 1.36.3.
+// PlainVersion removes the build: v1.36.3+0a1b2c is 1.36.3.
 func PlainVersion(v string) string {
 	v, _, _ = strings.Cut(strings.TrimPrefix(v, "v"), "+")
 	return v
 }
 
-// CompareVersions orders plain versions; what isn't a version comes before all that are.
+// CompareVersions orders plain versions. A malformed version precedes all others.
 func CompareVersions(a, b string) int {
 	x, errX := version.ParseSemantic(a)
 	y, errY := version.ParseSemantic(b)
@@ -115,11 +116,11 @@ func CompareVersions(a, b string) int {
 	return 0
 }
 
-// MaxBehind is how many minor versions a kubelet may be behind its API server.
+// MaxBehind is the number of minor versions by which a kubelet may be behind its API server.
 // https://kubernetes.io/releases/version-skew-policy/#kubelet
 const MaxBehind = 3
 
-// Unsupported says that an API server is too new for nodes of a version. What isn't known is supported.
+// Unsupported reports whether an API server is too new for nodes of a version. Unknown versions are supported.
 func Unsupported(node, server string) bool {
 	n, errN := version.ParseSemantic(node)
 	s, errS := version.ParseSemantic(server)

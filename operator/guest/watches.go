@@ -59,7 +59,7 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// cacheOptions keeps of a guest what the steps read, and nothing else.
+// cacheOptions limits the cache of a guest to the objects that the steps read.
 func cacheOptions(others []Watch) (clustercache.CacheOptions, error) {
 	ours := labels.SelectorFromSet(labels.Set{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator})
 	provisioned, err := labels.NewRequirement(karpv1.NodePoolLabelKey, selection.Exists, nil)
@@ -67,7 +67,7 @@ func cacheOptions(others []Watch) (clustercache.CacheOptions, error) {
 		return clustercache.CacheOptions{}, fmt.Errorf("selecting Karpenter's nodes: %w", err)
 	}
 	options := clustercache.CacheOptions{
-		// Karpenter's kinds can't be named in ByObject: no connection would be made before the guest serves them.
+		// Karpenter's kinds can't be in ByObject: no connection would succeed before the guest serves them.
 		DefaultTransform: shrink,
 		ByObject: map[client.Object]cache.ByObject{
 			&apiextensionsv1.CustomResourceDefinition{}:                 {Label: ours, Transform: dropSchemas},
@@ -87,24 +87,25 @@ func cacheOptions(others []Watch) (clustercache.CacheOptions, error) {
 	return options, nil
 }
 
-// uncached kinds are read where they are, rarely: a cache of a guest's Pods could be larger than everything else together.
+// uncached kinds are read from the API server, rarely. A cache of a guest's Pods could be larger than all others
+// together.
 func uncached() []client.Object {
 	return []client.Object{&corev1.Pod{}, &corev1.Secret{}, &policyv1.PodDisruptionBudget{}}
 }
 
-// Watch is a kind in the guests that another controller than the HostedCluster's looks at, by a queue of its own.
+// Watch is a kind in guests that another controller than the HostedCluster's watches, with its own queue.
 type Watch struct {
 	// Object of the kind, which every guest serves.
 	Object client.Object
-	// Transform drops what isn't looked at; nil keeps all.
+	// Transform drops fields that the controller doesn't read; nil keeps all.
 	Transform toolscache.TransformFunc
 	// Index is the name of an index of the cached objects by what Extract returns; empty for none.
 	Index   string
 	Extract client.IndexerFunc
-	// For says whether the guest of a HostedCluster is to be watched.
+	// For reports whether to watch the guest of a HostedCluster.
 	For func(*scope.Scope) bool
-	// Handle returns what is told of the objects in the guest of a HostedCluster. It is told of all of them for each connection, after
-	// the watches of Karpenter's kinds were started.
+	// Handle returns the event handler for the guest of a HostedCluster. Each connection sends it all objects, after
+	// the watches of Karpenter's kinds have started.
 	Handle func(hostedCluster types.NamespacedName) toolscache.ResourceEventHandler
 }
 
@@ -113,9 +114,9 @@ type watched struct {
 	object client.Object
 	// crd that has to be Established before the watch can start; empty for built-in kinds.
 	crd string
-	// delay gathers bursts.
+	// delay merges bursts.
 	delay time.Duration
-	// differs says whether an update matters; nil means that every one does.
+	// differs reports whether an update matters; nil means that every update does.
 	differs func(before, after client.Object) bool
 }
 
@@ -146,7 +147,7 @@ func watches(profile *provider.Profile) []watched {
 	return kinds
 }
 
-// watching is what is watched by one connection.
+// watching is the state of one connection's watches.
 type watching struct {
 	hostedCluster types.NamespacedName // the first that needed it
 	connection    *rest.Config         // one for each connection
@@ -155,8 +156,7 @@ type watching struct {
 	names sets.Set[string]
 }
 
-// watch starts the guest's watches as far as its kinds are served already. Those that were started before are left alone. It
-// returns whether all of them are there.
+// watch starts the guest's watches of the kinds that it serves already, and reports whether all have started.
 func (c *Connections) watch(ctx context.Context, key client.ObjectKey, s *scope.Scope, guest *scope.Guest) (bool, error) {
 	c.mu.Lock()
 	w, ok := c.watching[key]
@@ -208,8 +208,8 @@ func (c *Connections) watch(ctx context.Context, key client.ObjectKey, s *scope.
 	return true, nil
 }
 
-// isServed asks the API server for one object, because a kind is established before it is served: an informer that comes too early
-// backs off for seconds.
+// isServed requests one object from the API server, because a kind is Established before it is served: an informer that
+// starts too early backs off for seconds.
 func isServed(ctx context.Context, guest *scope.Guest, kind watched) (bool, error) {
 	if established, err := IsEstablished(ctx, guest.Cached, kind.crd); err != nil || !established {
 		return false, err // the definition's own watch brings us back
@@ -230,7 +230,7 @@ func isServed(ctx context.Context, guest *scope.Guest, kind watched) (bool, erro
 	return true, nil
 }
 
-// IsEstablished is true once a guest has accepted the definition of that name.
+// IsEstablished reports whether a guest has accepted the CRD of that name.
 func IsEstablished(ctx context.Context, guest client.Reader, name string) (bool, error) {
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	if err := guest.Get(ctx, client.ObjectKey{Name: name}, crd); err != nil {
@@ -247,7 +247,7 @@ func IsEstablished(ctx context.Context, guest client.Reader, name string) (bool,
 	return false, nil
 }
 
-// guestWatch turns the events of one kind into reconciliations of one HostedCluster, for as long as the connection lasts.
+// guestWatch enqueues one HostedCluster for the events of one kind, as long as the connection lasts.
 type guestWatch struct {
 	watched
 	hostedCluster types.NamespacedName
@@ -256,7 +256,8 @@ type guestWatch struct {
 
 var _ clustercache.Watcher = (*guestWatch)(nil)
 
-// Name is unique for the kind and the HostedCluster: one that was recreated under another name gets watches of its own.
+// Name is unique for the kind and the HostedCluster: a HostedCluster that is recreated under another name gets its own
+// watches.
 func (w *guestWatch) Name() string {
 	return fmt.Sprintf("%s/%T/%s", w.hostedCluster, w.object, w.object.GetObjectKind().GroupVersionKind().Kind)
 }
@@ -286,11 +287,11 @@ func (w *guestWatch) Watch(guest cache.Cache) error {
 	return err
 }
 
-// otherWatch tells another controller of the objects of one kind, for as long as the connection lasts.
+// otherWatch sends the events of one kind to another controller, as long as the connection lasts.
 type otherWatch struct {
 	kind          Watch
 	hostedCluster types.NamespacedName
-	// index says that the cache has no index yet.
+	// index: the cache has no index yet.
 	index bool
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package message bounds what the operator writes and logs. Much of it holds words of others, of a guest's API server or of a registry, who may
-// send as much as they like, as often as they like.
+// Package message limits the length of what the operator writes and logs. Much of it quotes a guest's API server or a
+// registry, which may send any amount at any rate.
 package message
 
 import (
@@ -14,20 +14,21 @@ import (
 )
 
 const (
-	// Limit of a condition's message and of a value in a log line, in bytes. It is an event's limit, too.
+	// Limit of a condition's message and of a value in a log line, in bytes. It is the API's limit of an event's note,
+	// too.
 	Limit = 1024
-	// QuoteLimit is how many bytes of others' words are quoted.
+	// QuoteLimit is the limit of quoted text, in bytes.
 	QuoteLimit = 200
 
 	ellipsis = "…"
 )
 
-// Cut returns text of at most Limit bytes that is one line.
+// Cut returns text on one line, truncated to Limit.
 func Cut(text string) string {
 	return cut(clean(strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ")), Limit) // which separate errors that were joined
 }
 
-// Quote returns others' words as they are where they are short and plain, else the first of them, quoted and escaped.
+// Quote returns quoted text unchanged if it is short and plain, otherwise truncated, in quotation marks and escaped.
 func Quote(text string) string {
 	if len(text) <= QuoteLimit && plain(text) {
 		return text
@@ -35,12 +36,12 @@ func Quote(text string) string {
 	return Quoted(text)
 }
 
-// Quoted returns others' words quoted and escaped, and of long ones the first.
+// Quoted returns text truncated, in quotation marks and escaped.
 func Quoted(text string) string {
 	return strconv.Quote(cut(strings.ToValidUTF8(text, "?"), QuoteLimit))
 }
 
-// Error returns an error that says no more than Quote does of what err says, and is err otherwise: errors.As finds what it wraps.
+// Error returns an error with the text of Quote. errors.As finds what err wraps.
 func Error(err error) error {
 	if err == nil {
 		return nil
@@ -60,7 +61,7 @@ type quotedError struct {
 func (e *quotedError) Error() string { return e.text }
 func (e *quotedError) Unwrap() error { return e.err }
 
-// clean makes one line of text.
+// clean returns text on one line.
 func clean(text string) string {
 	if plain(text) {
 		return text
@@ -88,7 +89,7 @@ func cut(text string, limit int) string {
 	return text[:end] + ellipsis
 }
 
-// Logger bounds each message and each value of text that is logged.
+// Logger limits each message and each text value of a log line.
 func Logger(logger logr.Logger) logr.Logger { return logr.New(sink{logger.GetSink()}) }
 
 type sink struct{ logr.LogSink }
@@ -110,7 +111,7 @@ func (s sink) WithValues(keysAndValues ...any) logr.LogSink {
 
 func (s sink) WithName(name string) logr.LogSink { return sink{s.LogSink.WithName(name)} }
 
-// boundedValues copies what is too large only: most lines have nothing that is.
+// boundedValues copies only if a value is too large, which is rare.
 func boundedValues(keysAndValues []any) []any {
 	var copied []any
 	for i, value := range keysAndValues {
@@ -137,5 +138,5 @@ func boundedValues(keysAndValues []any) []any {
 	return copied
 }
 
-// logged keeps line breaks, which encoders escape.
+// logged keeps line breaks, which the encoders escape.
 func logged(text string) string { return cut(text, Limit) }

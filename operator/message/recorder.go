@@ -17,15 +17,17 @@ import (
 )
 
 const (
-	// eventsAtOnce is the burst of one object, eventEvery the interval after it. An upgrade of a hosted cluster writes fewer than ten.
+	// eventsAtOnce is the burst of one object's events, eventEvery the interval after it. An upgrade of a hosted
+	// cluster publishes fewer than ten.
 	eventsAtOnce = 50
 	eventEvery   = 30 * time.Second
-	// recordedObjects is how many objects have a rate limiter, the least recently used replaced first.
+	// recordedObjects is the number of objects with a rate limiter. The least recently used one is replaced first.
 	recordedObjects = 1 << 14
 )
 
-// Recorder bounds the note of each event, and the rate of each object's events. client-go's recorder merges events with the same object, reason
-// and action into a series, whatever their notes; a tenant who makes a condition alternate between reasons gets past that.
+// Recorder limits the note of each event, and the rate of each object's events. client-go's recorder merges events with
+// the same object, reason and action into a series, whatever their notes. A tenant who makes a condition alternate
+// between reasons evades that.
 func Recorder(recorder events.EventRecorder, clk clock.PassiveClock) events.EventRecorder {
 	return &bounded{EventRecorder: recorder, clock: clk, limiters: lru.New(recordedObjects)}
 }

@@ -194,7 +194,7 @@ func (e *InvalidError) Error() string {
 type Found struct {
 	// SelectorErrs are the selectors that can't be parsed, each naming its field.
 	SelectorErrs []error
-	// Matching counts all objects that the selectors match, usable or not.
+	// Matching are the objects that the selectors match, usable or not.
 	Matching []Source
 	// Shapes that can be used, ordered by source.
 	Shapes []Template
