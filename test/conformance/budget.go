@@ -14,13 +14,13 @@ import (
 	"github.com/autonode-io/autonode/test/world/hosting"
 )
 
-// BudgetPods is the size of the burst that the budget is for.
+// BudgetPods is the size of the budget's burst.
 const BudgetPods = 100
 
-// budget is what a node may cost in requests to API servers, in a burst of BudgetPods.
+// budget limits a node's requests to API servers in a burst of BudgetPods.
 var budget = []struct {
 	what string
-	// limit may depend on what the kwok provider causes in a burst of that size.
+	// limit may depend on the kwok provider's requests in a burst of that size.
 	limit func(kwok Cost) float64
 	spent func(ours Cost) float64
 }{
@@ -51,8 +51,8 @@ func byKarpenter(r audit.Request) bool {
 	return strings.HasPrefix(r.User, "system:serviceaccount:"+hosting.Namespace+"-") && strings.HasSuffix(r.User, ":"+world.KarpenterServiceAccount)
 }
 
-// Budget measures the burst that the budget is for, with the operator and with the kwok provider, and fails when a node costs too much.
-// Of cfg it takes JSON and Out.
+// Budget measures the budget's burst, with the operator and with the kwok provider, and fails if a node exceeds it. It
+// reads JSON and Out of cfg.
 func Budget(ctx context.Context, cfg ScaleConfig) error {
 	cfg.Sizes, cfg.Providers, cfg.Operator, cfg.ClusterAPI = []int{BudgetPods}, []string{ClusterAPI, Kwok}, true, []string{world.ClusterAPITuned}
 	report, err := Scale(ctx, cfg)
@@ -69,7 +69,8 @@ func Budget(ctx context.Context, cfg ScaleConfig) error {
 	return nil
 }
 
-// checkBudget prints what a node costs beside what it may cost, and returns what is too much. Both measurements have to be in the report.
+// checkBudget prints a node's requests beside their limits, and returns the exceeded ones. The report needs both
+// measurements.
 func checkBudget(out io.Writer, report *ScaleReport) ([]string, error) {
 	ours, haveOurs := report.find(ClusterAPI)
 	kwok, haveKwok := report.find(Kwok)
@@ -90,7 +91,7 @@ func checkBudget(out io.Writer, report *ScaleReport) ([]string, error) {
 	return findings, table.Flush()
 }
 
-// find returns a provider's burst that the budget is for.
+// find returns a provider's measurement of the budget's burst.
 func (r *ScaleReport) find(provider string) (Measurement, bool) {
 	for _, m := range r.Measurements {
 		if m.Provider == provider && m.Pods == BudgetPods && m.Failure == "" {

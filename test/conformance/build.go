@@ -17,8 +17,8 @@ import (
 	"github.com/autonode-io/autonode/test/world/programs"
 )
 
-// The suite's dependencies aren't all ours, so it has a module file of its own. It pins the same versions as go.mod, so that
-// what both need is compiled once. To change Karpenter's version:
+// The suite has dependencies that AutoNode doesn't, so it has its own module file. It pins the versions of go.mod, so
+// that common packages are compiled once. To change Karpenter's version:
 //
 //	cp ../../go.mod suite.mod; cp ../../go.sum suite.sum
 //	go get -modfile=suite.mod -tool sigs.k8s.io/karpenter/kwok sigs.k8s.io/karpenter/dra-kwok-driver \
@@ -31,7 +31,7 @@ var (
 	suiteSum []byte
 )
 
-// binary is something that is built from Karpenter's own module, as it is.
+// binary is a program of Karpenter's module.
 type binary struct {
 	name string
 	test bool // a test binary
@@ -45,10 +45,10 @@ var (
 	kwokProgram     = binary{name: "karpenter-kwok", pkg: "sigs.k8s.io/karpenter/kwok"}
 )
 
-// draDefinitions is where Karpenter's module keeps the CustomResourceDefinition of draDriver's configuration.
+// draDefinitions is the path of the CustomResourceDefinition of draDriver's configuration in Karpenter's module.
 const draDefinitions = "dra-kwok-driver/pkg/apis/crds"
 
-// build builds binaries into a folder of the cache that is named after all that decides about them, and returns it.
+// build builds binaries into a cache folder that is named after all inputs of the build, and returns it.
 func build(ctx context.Context, binaries ...binary) (string, error) {
 	cache, err := programs.CacheDir()
 	if err != nil {
@@ -73,7 +73,7 @@ func build(ctx context.Context, binaries ...binary) (string, error) {
 	return dir, nil
 }
 
-// karpenterModule is the folder of Karpenter's module of the version that is built in dir.
+// karpenterModule is the folder of Karpenter's module in the version of dir.
 func karpenterModule(ctx context.Context, dir string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/karpenter")
 	cmd.Dir = dir
@@ -85,7 +85,7 @@ func karpenterModule(ctx context.Context, dir string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// environment is the caller's, with all that changes what is built set.
+// environment is the caller's, with every variable set that affects a build.
 func environment() []string {
 	return append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GO111MODULE=on")
 }
@@ -99,7 +99,7 @@ func (b binary) build(ctx context.Context, dir string) error {
 	if b.test {
 		args = []string{"test", "-c"}
 	}
-	// Under a name of its own first, so that an interrupted build, or another one, leaves nothing half-made.
+	// Under a temporary name first, so that an interrupted or concurrent build leaves no partial result.
 	unfinished := fmt.Sprintf("%s.%d", path, os.Getpid())
 	cmd := exec.CommandContext(ctx, "go", append(args, "-trimpath", "-o", unfinished, b.pkg)...)
 	cmd.Dir = dir

@@ -52,11 +52,11 @@ var (
 	templates []byte
 )
 
-// tokenLifetime is longer than the suite takes. In production tokens are short-lived and renewed; that has tests of its own.
+// tokenLifetime is longer than the suite. In production tokens are short-lived and renewed, which other tests cover.
 const tokenLifetime = 4 * time.Hour
 
-// clusterAPI is our provider. It runs with the rights that the operator gives it, in both clusters, and no others, apart from
-// those that the feature gate CapacityBuffer needs, which is off in production.
+// clusterAPI is AutoNode's provider. In both clusters it has the permissions that the operator grants, and those of the
+// feature gate CapacityBuffer, which is off in production.
 type clusterAPI struct {
 	program    string
 	management *controlplane.Cluster
@@ -101,7 +101,7 @@ func (p *clusterAPI) suiteArgs(s spec) []string {
 	return []string{"-default-nodeclass=" + p.files[class], "-default-nodepool=" + p.files[pool]}
 }
 
-// namespace is the control-plane namespace that the world's hosting platform makes for a guest.
+// namespace is the control-plane namespace of a guest in the world.
 func (p *clusterAPI) namespace(guest string) string { return "clusters-" + guest }
 
 func (p *clusterAPI) install(ctx context.Context, guest *controlplane.Cluster, c client.Client) (process.Spec, error) {
@@ -135,7 +135,7 @@ func (p *clusterAPI) install(ctx context.Context, guest *controlplane.Cluster, c
 	}, nil
 }
 
-// createTemplates makes the machines that specs need beside those of the world.
+// createTemplates creates the machine templates that specs need beside the world's.
 func (p *clusterAPI) createTemplates(ctx context.Context, guest string) error {
 	for document := range bytes.SplitSeq(templates, []byte("\n---\n")) {
 		template := &unstructured.Unstructured{}
@@ -166,7 +166,7 @@ func (p *clusterAPI) guestAccess(ctx context.Context, guest *controlplane.Cluste
 	return p.access(ctx, c, guest.RESTConfig(), account, guest.Name+".karpenter.kubeconfig", role, binding, tokens, tokensBinding)
 }
 
-// capacityBufferRules are what Karpenter core's chart grants for the feature gate CapacityBuffer.
+// capacityBufferRules are those of Karpenter's chart for the feature gate CapacityBuffer.
 var capacityBufferRules = []rbacv1.PolicyRule{
 	{APIGroups: []string{"autoscaling.x-k8s.io"}, Resources: []string{"capacitybuffers", "capacitybuffers/status"},
 		Verbs: []string{"get", "list", "watch", "update", "patch"}},
@@ -206,7 +206,7 @@ func (p *clusterAPI) managementAccess(ctx context.Context, guest string) (string
 	return p.access(ctx, p.client, p.management.RESTConfig(), account, guest+".management.kubeconfig", role, binding)
 }
 
-// access creates a ServiceAccount with its rights and writes a kubeconfig with a token of it.
+// access creates a ServiceAccount with its permissions and writes a kubeconfig with its token.
 func (p *clusterAPI) access(ctx context.Context, c client.Client, config *rest.Config, account *corev1.ServiceAccount, file string, rights ...client.Object) (string, error) {
 	for _, object := range append([]client.Object{account}, rights...) {
 		if err := c.Create(ctx, object); err != nil {
@@ -231,7 +231,7 @@ func (p *clusterAPI) access(ctx context.Context, c client.Client, config *rest.C
 	return writeFile(p.dir, file, data)
 }
 
-// machineKinds are what a node is made of in the management cluster.
+// machineKinds are the kinds of a node's objects in the management cluster.
 var machineKinds = []schema.GroupVersionKind{
 	clusterv1.GroupVersion.WithKind("Machine"),
 	infrav1.GroupVersion.WithKind("KwokMachine"),
@@ -253,9 +253,9 @@ func (p *clusterAPI) leftovers(ctx context.Context, guest string) ([]string, err
 	return names, nil
 }
 
-// accompany deletes a guest's NodePools, and so their NodeClaims, as soon as a node class is being deleted, until stop is called.
-// A node class stays until its NodeClaims have gone, but the DRA suite waits for its end before it deletes anything else:
-// Karpenter's own provider has no finalizer on node classes.
+// accompany deletes a guest's NodePools, and so their NodeClaims, when a node class is being deleted, until stop is
+// called. A node class stays until its NodeClaims are deleted, but the DRA suite waits for its end before it deletes
+// other objects: Karpenter's own provider has no finalizer on node classes.
 func (p *clusterAPI) accompany(ctx context.Context, s spec, guest *controlplane.Cluster) (stop func(), err error) {
 	if s.suite.name != DRA {
 		return func() {}, nil

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conformance runs Karpenter's own regression suite, as it is in Karpenter's module, against our provider and against
-// Karpenter's kwok provider, in a world of its own, and puts the results side by side.
+// Package conformance runs Karpenter's regression suite, unmodified from Karpenter's module, against AutoNode's
+// provider and against Karpenter's kwok provider, in a world of its own, and compares the results.
 //
-// The suite expects a cluster for itself, and mostly waits. So each spec is run by a process of its own, and several guests of
-// one world work on the list of specs at once.
+// The suite expects an exclusive cluster, and mostly waits. So each spec runs in its own process, and several guests of
+// one world run specs concurrently.
 package conformance
 
 import (
@@ -45,19 +45,19 @@ type Config struct {
 	Providers []string
 	// Suites to run: Regression, DRA or both.
 	Suites []string
-	// Guests is how many guests each provider gets.
+	// Guests is the number of guests per provider.
 	Guests int
-	// Focus chooses specs by a regular expression; empty means all.
+	// Focus selects specs by a regular expression; empty means all.
 	Focus string
-	// Karpenter is the path of our provider's program.
+	// Karpenter is the path of AutoNode's provider.
 	Karpenter string
 	// Results is the folder with the last results of each provider, and the logs.
 	Results string
 	Out     io.Writer
 }
 
-// Run runs the suite and prints the table. It returns an error when a spec fails with our provider, unless it failed
-// with Karpenter's own in the same run, or when something of a machine is left.
+// Run runs the suite and prints the table. It returns an error if a spec fails with AutoNode's provider, unless it also
+// failed with Karpenter's in the same run, or if an object of a machine is left.
 func Run(ctx context.Context, cfg Config) (err error) {
 	focus, err := regexp.Compile(cfg.Focus)
 	if err != nil {
@@ -102,7 +102,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	return r.verdict()
 }
 
-// suites lists what is run.
+// suites lists the suites to run.
 func suites(bin string) []*suite {
 	return []*suite{
 		{
@@ -135,7 +135,7 @@ type run struct {
 	claims  *claims
 	starts  *gate
 
-	// began is when this run did: what was finished before is of another.
+	// began is the start of this run: results that finished earlier are of another one.
 	began time.Time
 
 	mu        sync.Mutex
@@ -153,7 +153,7 @@ func (r *run) guests(provider string) []string {
 	return names
 }
 
-// run works through the specs.
+// run runs the specs.
 func (r *run) run(ctx context.Context) error {
 	return r.inWorld(ctx, world.Config{WithoutOperator: true}, func(ctx context.Context, s setup) error {
 		providers, ctx := errgroup.WithContext(ctx)
@@ -164,14 +164,14 @@ func (r *run) run(ctx context.Context) error {
 	})
 }
 
-// inWorld starts a world with the providers' guests, and ends it when do returns. The world's folder stays when something went
-// wrong.
+// inWorld starts a world with the providers' guests, and stops it when do returns. After a failure the world's folder
+// stays.
 func (r *run) inWorld(ctx context.Context, cfg world.Config, do func(context.Context, setup) error) (err error) {
 	dir, err := os.MkdirTemp("", "autonode-conformance-")
 	if err != nil {
 		return fmt.Errorf("making a folder for the world: %w", err)
 	}
-	// The pods' users have to reach what the node agent unpacks for them.
+	// The pods' users need access to the images that the node agent unpacks.
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return fmt.Errorf("opening the world's folder to its pods: %w", err)
 	}
@@ -242,7 +242,7 @@ func (r *run) provider(name string, s setup) (provider, error) {
 	}
 }
 
-// runProvider spreads the specs over a provider's guests.
+// runProvider distributes the specs over a provider's guests.
 func (r *run) runProvider(ctx context.Context, name string, s setup) error {
 	p, err := r.provider(name, s)
 	if err != nil {
@@ -279,7 +279,7 @@ func (r *run) runProvider(ctx context.Context, name string, s setup) error {
 	return group.Wait()
 }
 
-// work runs specs in one guest until there are no more.
+// work runs specs in one guest until none is left.
 func (r *run) work(ctx context.Context, s setup, on runner, specs *queue, p provider, logs string) error {
 	for ctx.Err() == nil {
 		next, done, ok := specs.take(ctx)
@@ -332,7 +332,7 @@ func (r *run) record(provider string, result Result) error {
 	return results.write(r.cfg.Results)
 }
 
-// lookForLeftovers waits until nothing of a machine is left: the suite sees Nodes only.
+// lookForLeftovers waits until no object of a machine is left: the suite sees Nodes only.
 func (r *run) lookForLeftovers(ctx context.Context, p provider, guest string) error {
 	ctx, cancel := context.WithTimeout(ctx, leftoversTimeout)
 	defer cancel()
@@ -353,7 +353,7 @@ func (r *run) lookForLeftovers(ctx context.Context, p provider, guest string) er
 	return nil
 }
 
-// print shows what ran and what is known from before.
+// print shows the results of this run and of earlier ones.
 func (r *run) print() error {
 	var table []Results
 	for _, name := range []string{ClusterAPI, Kwok} {
@@ -366,7 +366,8 @@ func (r *run) print() error {
 	return printTable(r.cfg.Out, r.all, table)
 }
 
-// resultOf is a provider's result of a spec in this run; nil if there is none. An earlier one, of other code, neither passes nor excuses anything.
+// resultOf returns a provider's result of a spec in this run, or nil. An earlier result is of other code: it neither
+// passes nor excuses a failure.
 func (r *run) resultOf(provider string, spec spec) *Result {
 	results := r.results[provider]
 	if results == nil {
@@ -378,7 +379,7 @@ func (r *run) resultOf(provider string, spec spec) *Result {
 	return nil
 }
 
-// verdict compares our provider with Karpenter's own.
+// verdict compares AutoNode's provider with Karpenter's.
 func (r *run) verdict() error {
 	var errs []error
 	for _, spec := range r.chosen {
@@ -394,7 +395,7 @@ func (r *run) verdict() error {
 	return errors.Join(errs...)
 }
 
-// firstLines is enough of a failure to recognize it.
+// firstLines returns enough of a failure to recognize it.
 func firstLines(text string) string {
 	const limit = 300
 	if len(text) > limit {

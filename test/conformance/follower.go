@@ -29,28 +29,28 @@ const (
 	kindMachine   = "Machine"
 )
 
-// guestKinds are what a node is made of in a guest.
+// guestKinds are the kinds of a node's objects in a guest.
 var guestKinds = []schema.GroupVersionKind{
 	{Group: apis.Group, Version: "v1", Kind: kindNodeClaim},
 	corev1.SchemeGroupVersion.WithKind("Node"),
 }
 
-// follower sees by watches, not by asking, when pods run, and everything that is made for them.
+// follower watches when pods run, and all objects of their nodes.
 type follower struct {
 	cancel   context.CancelFunc
 	watching sync.WaitGroup
 
 	mu sync.Mutex
-	// ready is when each pod was first seen to run.
+	// ready is the time at which each pod was first observed running.
 	ready map[types.UID]time.Time
 	pods  map[types.UID]bool // that there are
-	// ever and now are the objects of each kind, by UID: all since reset, and those that there are.
+	// ever and now are the objects of each kind by UID: all since reset, and the current ones.
 	ever, now map[string]map[types.UID]string
-	// joined are the Machines that have a Node.
+	// joined are the Machines with a Node.
 	joined map[types.UID]bool
 }
 
-// follow starts watching both clusters, and returns when it knows all objects.
+// follow starts the watches of both clusters, and returns when they have synced.
 func follow(ctx context.Context, scheme *runtime.Scheme, management, guest *rest.Config, namespace string) (*follower, error) {
 	running, cancel := context.WithCancel(context.Background())
 	f := &follower{cancel: cancel, now: map[string]map[types.UID]string{}, pods: map[types.UID]bool{}, joined: map[types.UID]bool{}}
@@ -127,7 +127,7 @@ func watch(ctx context.Context, in cache.Cache, object client.Object, see, lose 
 	return err
 }
 
-// reset forgets what has been. What there is stays known, and counts as having been there since.
+// reset forgets deleted objects. Current ones stay known, and count as created since.
 func (f *follower) reset() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -184,7 +184,7 @@ func (f *follower) losePod(uid types.UID) {
 	delete(f.pods, uid)
 }
 
-// running is how many of the pods that there are have run.
+// running is the number of current pods that have run.
 func (f *follower) running() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -197,7 +197,7 @@ func (f *follower) running() int {
 	return running
 }
 
-// readyTimes are when the pods that there are were seen to run, the first one first.
+// readyTimes returns the times at which current pods ran first, in order.
 func (f *follower) readyTimes() []time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -211,14 +211,14 @@ func (f *follower) readyTimes() []time.Time {
 	return times
 }
 
-// made is how many objects of a kind there have been since reset.
+// made is the number of objects of a kind since reset.
 func (f *follower) made(kind string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.ever[kind])
 }
 
-// astray names the Machines that there are and that have no Node.
+// astray returns the names of current Machines without a Node.
 func (f *follower) astray() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -232,7 +232,7 @@ func (f *follower) astray() []string {
 	return names
 }
 
-// present is how many objects of nodes there are.
+// present is the number of current objects of nodes.
 func (f *follower) present() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -243,7 +243,7 @@ func (f *follower) present() int {
 	return present
 }
 
-// left names what there is.
+// left returns the names of current objects.
 func (f *follower) left() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -13,21 +13,22 @@ import (
 )
 
 const (
-	// startInterval is between the starts of two specs. All guests' first ones at once keep a small machine so busy that pods are
-	// bound late, and some specs count on their being bound when they look at nodes.
+	// startInterval is the minimum interval between the starts of two specs. If all guests start at once, a small
+	// machine binds pods late, and some specs rely on bound pods when they list nodes.
 	startInterval = 3 * time.Second
-	// busy is the share, in percent, of the last ten seconds in which something waited for a CPU, from which on no spec begins. A spec with
-	// a hundred nodes takes all there is; with the next ones on top watches fall behind, writes conflict, and the retries take more.
+	// busy is a percentage of the last ten seconds in which a task waited for a CPU. No spec starts above it. A spec
+	// with a hundred nodes uses all CPUs; with more specs at once watches lag, writes conflict, and the retries use
+	// even more.
 	busy = 90
-	// patience is how long a spec waits for that at most.
+	// patience is the longest delay of a spec for that.
 	patience = time.Minute
 )
 
-// gate lets specs begin one after the other, when the machine has caught up with those that run.
+// gate starts specs one after the other, once the machine isn't busy with the running ones.
 type gate struct {
 	starts   *rate.Limiter
 	patience time.Duration
-	// waiting is that share now.
+	// waiting is the current percentage.
 	waiting func() (percent float64, err error)
 }
 
@@ -35,7 +36,7 @@ func newGate() *gate {
 	return &gate{starts: rate.NewLimiter(rate.Every(startInterval), 1), patience: patience, waiting: waitingForCPU}
 }
 
-// pass returns when a spec may begin. Where the kernel doesn't tell what waits, it looks at the starts alone.
+// pass returns when a spec may start. If the kernel doesn't report the percentage, only startInterval counts.
 func (g *gate) pass(ctx context.Context) error {
 	for began := time.Now(); ; {
 		if err := g.starts.Wait(ctx); err != nil {
@@ -47,7 +48,7 @@ func (g *gate) pass(ctx context.Context) error {
 	}
 }
 
-// waitingForCPU asks the kernel: https://docs.kernel.org/accounting/psi.html.
+// waitingForCPU reads the kernel's pressure stall information: https://docs.kernel.org/accounting/psi.html.
 func waitingForCPU() (percent float64, err error) {
 	proc, err := procfs.NewDefaultFS()
 	if err != nil {

@@ -32,8 +32,8 @@ var (
 	kwokNodePool []byte
 )
 
-// kwokProvider is Karpenter's own provider, which creates Nodes in the guest and nothing anywhere else. Their kubelets are the
-// same as those of our provider's nodes.
+// kwokProvider is Karpenter's own provider, which creates Nodes in the guest and no other objects. They get the same
+// kubelets as the nodes of AutoNode's provider.
 type kwokProvider struct {
 	program     string
 	kubeconfig  func(guest string) string
@@ -51,7 +51,7 @@ func newKwok(program string, kubeconfig func(guest string) string, logger logr.L
 	return p
 }
 
-// defaults say what those say that the suites have built in.
+// defaults are the objects that the suites have built in.
 func (p *kwokProvider) defaults() [][]byte { return [][]byte{kwokNodeClass, kwokNodePool} }
 
 // suiteArgs are none: the suites' defaults are this provider's.
@@ -83,7 +83,7 @@ func (p *kwokProvider) install(ctx context.Context, guest *controlplane.Cluster,
 	}, nil
 }
 
-// startKubelets gives every Node that the provider makes a kubelet, for as long as there is that Node.
+// startKubelets runs a kubelet for every Node of the provider, until the Node is deleted.
 func (p *kwokProvider) startKubelets(guest *controlplane.Cluster) error {
 	config := rest.CopyConfig(guest.RESTConfig())
 	config.QPS = -1
@@ -122,7 +122,7 @@ func (p *kwokProvider) startKubelets(guest *controlplane.Cluster) error {
 	return nil
 }
 
-// leftovers are none: there is nothing but Nodes, and the suite itself waits until those have gone.
+// leftovers are none: the provider creates only Nodes, and the suite itself waits for their deletion.
 func (p *kwokProvider) leftovers(context.Context, string) ([]string, error) { return nil, nil }
 
 func (p *kwokProvider) stop() {

@@ -23,18 +23,18 @@ import (
 )
 
 const (
-	// scaleTimeout bounds a burst, and what comes down again.
+	// scaleTimeout limits a burst, and its removal.
 	scaleTimeout = 15 * time.Minute
-	// joinPatience is how long after all pods run a machine may still be joining: there may be more of them than pods.
+	// joinPatience is the time for machines to join after all pods run: there may be more machines than pods.
 	joinPatience = time.Minute
 	// An API server is calm when its audit log has grown by so many bytes at most, about ten requests, in so long.
 	calmBytes    = 15 << 10
 	calmInterval = time.Second
-	// settlePatience is how long is waited for that.
+	// settlePatience is the timeout for that.
 	settlePatience = 30 * time.Second
 )
 
-// measure asks for pods, waits until they run, and clears up. What was measured is returned in any case.
+// measure creates pods, waits until they run, and cleans up. It always returns its measurements.
 func (m *subject) measure(ctx context.Context, size int) (Measurement, error) {
 	result := Measurement{Contestant: m.Contestant, Pods: size, Lost: []string{}, Left: []string{}}
 	if err := m.settle(ctx); err != nil { // and skips what was asked until now
@@ -98,7 +98,7 @@ func (m *subject) measure(ctx context.Context, size int) (Measurement, error) {
 	return result, nil
 }
 
-// clear removes the pods and their nodes, so that the next measurement starts from nothing, and measures that.
+// clear deletes the pods and their nodes, so that the next measurement starts with none, and measures that.
 func (m *subject) clear(ctx context.Context, deployment *appsv1.Deployment, result *Measurement) error {
 	spent, err := m.startUsage()
 	if err != nil {
@@ -135,7 +135,8 @@ func (m *subject) clear(ctx context.Context, deployment *appsv1.Deployment, resu
 	return err
 }
 
-// settle returns when both API servers have little to do, or after a while: what a node costs comes to an end some time after its pod runs.
+// settle waits until both API servers are calm, or for settlePatience: a node causes requests for some time after its
+// pod runs.
 func (m *subject) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settlePatience)
 	defer cancel()
@@ -165,7 +166,7 @@ func (m *subject) settle(ctx context.Context) error {
 	}
 }
 
-// traffic is what was asked of each API server since the last call.
+// traffic returns the requests to each API server since the last call.
 func (m *subject) traffic() (management, guest audit.Traffic, err error) {
 	management, guest = audit.Traffic{}, audit.Traffic{}
 	err = errors.Join(m.managementLog.Each(management.Add), m.guestLog.Each(guest.Add))
@@ -177,7 +178,7 @@ func (m *subject) trafficOf(nodes int) (management, guest Requests, err error) {
 	return newRequests(managementTraffic, nodes), newRequests(guestTraffic, nodes), err
 }
 
-// usage is what processes had used when a measurement began.
+// usage has the processes' use at the start of a measurement.
 type usage struct {
 	world  *world.World
 	before map[int]process.Usage
@@ -198,7 +199,7 @@ func (m *subject) startUsage() (*usage, error) {
 	return u, nil
 }
 
-// until says what each program has used meanwhile: its processes together, but of their peaks the highest.
+// until returns each program's use since then: the sum of its processes, but their highest peak.
 func (u *usage) until(into *[]ProcessUsage) error {
 	status, err := world.ReadStatus(u.world.Dir())
 	if err != nil {
@@ -221,7 +222,7 @@ func (u *usage) until(into *[]ProcessUsage) error {
 	return nil
 }
 
-// few is enough of a list of names.
+// few returns the start of a list of names.
 func few(names []string) string {
 	const enough = 5
 	if len(names) > enough {
@@ -230,7 +231,7 @@ func few(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// apart is a Deployment whose pods don't share a node.
+// apart is a Deployment whose pods run on different nodes.
 func apart(size int) *appsv1.Deployment {
 	replicas := int32(size)
 	return &appsv1.Deployment{

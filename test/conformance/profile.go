@@ -19,10 +19,10 @@ import (
 	"github.com/autonode-io/autonode/test/world/controlplane"
 )
 
-// profileSlice is how long one CPU profile is. A phase has as many as fit: 'go tool pprof' adds up the files that it is given.
+// profileSlice is the duration of one CPU profile. 'go tool pprof' adds up the profiles of a phase.
 const profileSlice = 5 * time.Second
 
-// profiler writes CPU profiles of what takes part in a measurement. A nil profiler writes none.
+// profiler writes CPU profiles of the measured processes. A nil profiler writes none.
 type profiler struct {
 	dir     string
 	targets []profileTarget
@@ -59,7 +59,7 @@ func newProfiler(dir string, w *world.World, guest, karpenter string) (*profiler
 	return p, nil
 }
 
-// during profiles a phase until stop is called. A slice that hasn't ended by then is dropped.
+// during profiles a phase until stop is called. It drops a slice that hasn't ended by then.
 func (p *profiler) during(ctx context.Context, phase string) (stop func()) {
 	if p == nil {
 		return func() {}

@@ -27,24 +27,24 @@ const (
 	Kwok       = "kwok"       // Karpenter's own, the measure
 )
 
-// featureGates are on for both providers; Karpenter's own continuous integration has the same on.
+// featureGates are on for both providers, as in Karpenter's own continuous integration.
 const featureGates = "NodeRepair=true,CapacityBuffer=true,StaticCapacity=true"
 
 const karpenterTimeout = time.Minute
 
-// provider is a Karpenter that nodes of a guest come from.
+// provider is a Karpenter that launches a guest's nodes.
 type provider interface {
-	// install puts into a guest what Karpenter needs there, and returns how to start it.
+	// install installs Karpenter's prerequisites in a guest, and returns how to start Karpenter.
 	install(ctx context.Context, guest *controlplane.Cluster, c client.Client) (process.Spec, error)
 	// defaults are the node class and the NodePool of the suites, in YAML.
 	defaults() [][]byte
-	// suiteArgs are what the suite is told about it.
+	// suiteArgs are the suite's arguments for the provider.
 	suiteArgs(s spec) []string
-	// accompany does what a spec needs beside it, until stop is called.
+	// accompany runs what a spec needs beside it, until stop is called.
 	accompany(ctx context.Context, s spec, guest *controlplane.Cluster) (stop func(), err error)
-	// leftovers names what there still is of the provider's machines, although every spec has cleaned up.
+	// leftovers returns the names of the provider's objects that remain after all specs have cleaned up.
 	leftovers(ctx context.Context, guest string) ([]string, error)
-	// stop ends what install started beside Karpenter.
+	// stop stops what install started beside Karpenter.
 	stop()
 }
 
@@ -57,12 +57,12 @@ type runner struct {
 	profiles string
 }
 
-// setup makes guests fit for the suite.
+// setup prepares guests for the suite.
 type setup struct {
 	world     *world.World
 	ports     *port.Claims
 	processes *process.Supervisor
-	// definitions are CustomResourceDefinitions that every guest gets, whatever its provider.
+	// definitions are CustomResourceDefinitions for every guest and provider.
 	definitions []*apiextensionsv1.CustomResourceDefinition
 }
 
@@ -135,7 +135,7 @@ func newScheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// writeFile writes a file for a process of ours.
+// writeFile writes a file for a child process.
 func writeFile(dir, name string, data []byte) (string, error) {
 	path := filepath.Join(dir, name)
 	if err := os.WriteFile(path, data, 0o600); err != nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// slow are words of specs that wait long, for the first run: later ones go by what the last took.
+// slow are words in the names of long specs, for the first run. Later runs use the durations of the last one.
 var slow = map[string]time.Duration{
 	"registration timeout": 16 * time.Minute,
 	"never registers":      12 * time.Minute,
@@ -26,8 +26,8 @@ var slow = map[string]time.Duration{
 	"Validation NodePool":  3 * time.Second,
 }
 
-// queue hands out specs, the longest first, so that all guests finish at about the same time. Only one of those that need the
-// same of this machine for themselves is out at a time, whatever the provider.
+// queue returns specs, the longest first, so that all guests finish at about the same time. Of specs that need the same
+// resource of this machine only one runs at a time, whatever the provider.
 type queue struct {
 	claims *claims
 
@@ -35,7 +35,7 @@ type queue struct {
 	specs []spec
 }
 
-// claims are what specs have for themselves right now. All providers' queues share them.
+// claims are the resources in use. All providers' queues share them.
 type claims struct {
 	mu    sync.Mutex
 	freed *sync.Cond
@@ -48,7 +48,7 @@ func newClaims() *claims {
 	return c
 }
 
-// claim takes what is needed, and returns whether it did; nothing is always free. It can wait for it.
+// claim acquires a resource, and reports whether it did; the empty resource is always free. It can wait for it.
 func (c *claims) claim(ctx context.Context, need string, wait bool) bool {
 	if need == "" {
 		return true
@@ -76,7 +76,7 @@ func (c *claims) release(need string) {
 func newQueue(specs []spec, last Results, claims *claims) *queue {
 	specs = slices.Clone(specs)
 	slices.SortStableFunc(specs, func(a, b spec) int {
-		// Those that can only run one after the other come first, or they would all be left for the end.
+		// Specs that can only run one after the other come first, otherwise they are all left at the end.
 		if first := cmp.Compare(len(b.needs()), len(a.needs())); first != 0 && (a.needs() == "" || b.needs() == "") {
 			return first
 		}
@@ -85,7 +85,7 @@ func newQueue(specs []spec, last Results, claims *claims) *queue {
 	return &queue{specs: specs, claims: claims}
 }
 
-// estimate is how long a spec may take.
+// estimate returns a spec's likely duration.
 func estimate(spec string, last Results) time.Duration {
 	if result, ok := last.find(spec); ok && result.Passed {
 		return time.Duration(result.Seconds * float64(time.Second))
@@ -102,8 +102,8 @@ func estimate(spec string, last Results) time.Duration {
 	return longest
 }
 
-// take returns the next spec, and what to call when it is done. Specs that need what is taken are passed over; when there are no
-// others left, it waits. It returns false when there is nothing left, or ctx is over.
+// take returns the next spec, and a function to call when it is done. It skips specs whose resource is in use, and
+// waits if only those are left. It returns false when no spec is left, or ctx is over.
 func (q *queue) take(ctx context.Context) (next spec, done func(), ok bool) {
 	q.mu.Lock()
 	i := slices.IndexFunc(q.specs, func(s spec) bool { return q.claims.claim(ctx, s.needs(), false) })

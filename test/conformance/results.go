@@ -17,38 +17,38 @@ import (
 	"github.com/autonode-io/autonode/test/world/progress"
 )
 
-// Result is what came of one spec.
+// Result of one spec.
 type Result struct {
 	Spec   string `json:"spec"`
 	Passed bool   `json:"passed"`
-	// Finished is when it was run.
+	// Finished is the end of its run.
 	Finished time.Time `json:"finished,omitzero"`
-	// Seconds that the spec took, with its cleaning up.
+	// Seconds of the spec, with its cleanup.
 	Seconds float64 `json:"seconds"`
-	// Failure says where it failed, and why.
+	// Failure is where and why it failed.
 	Failure string `json:"failure,omitempty"`
-	// Log has what the suite printed.
+	// Log is the file with the suite's output.
 	Log string `json:"log,omitempty"`
 }
 
-// Results are those of a provider's last run. Of a run with a focus only those in it are new.
+// Results of a provider's last run. A run with a focus only replaces those in focus.
 type Results struct {
 	Provider string `json:"provider"`
-	// Began is when that run did.
+	// Began is the start of that run.
 	Began    time.Time `json:"began,omitzero"`
 	Finished time.Time `json:"finished,omitzero"`
-	// Guests that the specs were spread over, and CPUs of the machine.
+	// Guests and CPUs of the run.
 	Guests int      `json:"guests"`
 	CPUs   int      `json:"cpus"`
 	Specs  []Result `json:"specs"`
 }
 
-// isOlder tells whether a result is of a run before the provider's last one, which began then.
+// isOlder reports whether a result is older than the provider's last run.
 func (r Results) isOlder(result Result) bool { return result.Finished.Before(r.Began) }
 
 func resultsFile(dir, provider string) string { return filepath.Join(dir, provider+".json") }
 
-// readResults returns a provider's last results; empty ones when there are none.
+// readResults returns a provider's last results, or empty ones.
 func readResults(dir, provider string) (Results, error) {
 	data, err := os.ReadFile(resultsFile(dir, provider))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -102,7 +102,7 @@ func (r *Results) record(order []string, result Result) {
 	r.Specs = specs
 }
 
-// passed counts those of specs that passed.
+// passed returns the number of specs that passed.
 func (r Results) passed(specs []string) int {
 	n := 0
 	for _, spec := range specs {
@@ -113,7 +113,7 @@ func (r Results) passed(specs []string) int {
 	return n
 }
 
-// printTable shows all providers' results side by side.
+// printTable prints all providers' results side by side.
 func printTable(out io.Writer, specs []string, all []Results) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprint(table, "\nSPEC")
@@ -150,7 +150,7 @@ func printTable(out io.Writer, specs []string, all []Results) error {
 	return nil
 }
 
-// older counts those of specs whose results are of earlier runs.
+// older returns the number of specs with results of earlier runs.
 func (r Results) older(specs []string) int {
 	n := 0
 	for _, spec := range specs {

@@ -17,23 +17,24 @@ import (
 	"github.com/autonode-io/autonode/test/world/progress"
 )
 
-// MaxScale is the largest size of Scale: the NodePool's limits allow no more.
+// MaxScale is the maximum size of Scale: the NodePool's limits.
 const MaxScale = 1000
 
-// benchUser measures. What it asks the API servers for isn't counted.
+// benchUser is the measurement's user. Its requests aren't counted.
 const benchUser = "autonode-bench"
 
 // ScaleConfig of Scale.
 type ScaleConfig struct {
-	// Sizes are how many pods are asked for at once, each of which needs a node of its own.
+	// Sizes are numbers of pods. Each pod needs its own node.
 	Sizes []int
 	// Providers to measure: ClusterAPI, Kwok or both.
 	Providers []string
-	// Operator lets AutoNode's operator run our provider, as an installation would. Otherwise the provider is run alone, as Karpenter's is.
+	// Operator runs AutoNode's provider by the operator, as an installation does. Otherwise the provider runs alone, as
+	// Karpenter's does.
 	Operator bool
-	// ClusterAPI says how Cluster API runs, as world.Config has it. Our provider is measured with each.
+	// ClusterAPI is Cluster API's configuration, as in world.Config. AutoNode's provider is measured with each.
 	ClusterAPI []string
-	// Karpenter is the path of our provider's program; with an Operator, the world builds it.
+	// Karpenter is the path of AutoNode's provider. With an Operator, the world builds it.
 	Karpenter string
 	// Profiles is the folder for CPU profiles of Karpenter, Cluster API and the API servers during each measurement, empty for none.
 	Profiles string
@@ -62,12 +63,12 @@ func (c ScaleConfig) validate() error {
 	return nil
 }
 
-// Scale measures how long it takes until pods run that need a node each, and what that costs, with our provider and with Karpenter's
-// kwok provider, and prints the ratio. Karpenter's provider creates Nodes and nothing else, so the ratio is what Cluster API costs.
-// Each provider has a world for itself, which ends before the next one's begins: what runs beside slows it down.
+// Scale measures the time until pods run that need a node each, and its cost, with AutoNode's provider and with
+// Karpenter's kwok provider, and prints the ratio. Karpenter's provider creates only Nodes, so the ratio is the cost of
+// Cluster API. The providers run one after the other, each in its own world, so that none slows the other down.
 //
-// Scale fails when a size wasn't completed, when a machine didn't join although all pods run, and when something of one is left.
-// The report has what was measured in any case.
+// Scale fails if a size isn't completed, if a machine doesn't join although all pods run, and if an object of a machine
+// is left. The report always has the measurements.
 func Scale(ctx context.Context, cfg ScaleConfig) (*ScaleReport, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -111,16 +112,16 @@ func Scale(ctx context.Context, cfg ScaleConfig) (*ScaleReport, error) {
 	return report, errors.Join(failures...)
 }
 
-// Contestant is what is measured in a world of its own.
+// Contestant is a provider that is measured in its own world.
 type Contestant struct {
 	Provider string `json:"provider"`
-	// Operator says that AutoNode's operator runs the provider.
+	// Operator: AutoNode's operator runs the provider.
 	Operator bool `json:"operator"`
-	// ClusterAPI is how Cluster API runs, empty where the provider has nothing to do with it.
+	// ClusterAPI is Cluster API's configuration, empty for a provider that doesn't use it.
 	ClusterAPI string `json:"clusterAPI,omitempty"`
 }
 
-// String is what tables call it.
+// String is the name in tables.
 func (c Contestant) String() string {
 	if c.ClusterAPI == world.ClusterAPIDefaults {
 		return c.Provider + ", defaults"
@@ -142,7 +143,7 @@ func (c ScaleConfig) contestants() []Contestant {
 	return all
 }
 
-// scale measures one provider, in a world that it has for itself.
+// scale measures one provider in its own world.
 func (r *run) scale(ctx context.Context, s setup, c Contestant, cfg ScaleConfig, report *ScaleReport) error {
 	p, err := r.provider(c.Provider, s)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/autonode-io/autonode/test/audit"
 )
 
-// ScaleReport is what Scale has measured.
+// ScaleReport is the result of Scale.
 type ScaleReport struct {
 	Started      time.Time     `json:"started"`
 	CPUs         int           `json:"cpus"`
@@ -26,37 +26,37 @@ type ScaleReport struct {
 type Measurement struct {
 	Contestant
 	Pods int `json:"pods"`
-	// First, Half and All are the seconds until so many pods ran; 0 for never.
+	// First, Half and All are the seconds until the first pod, half of them and all of them ran; 0 for never.
 	First float64 `json:"firstSeconds"`
 	Half  float64 `json:"halfSeconds"`
 	All   float64 `json:"allSeconds"`
-	// Gone are the seconds until all nodes, NodeClaims and machines had gone again.
+	// Gone is the number of seconds until all nodes, NodeClaims and machines were deleted.
 	Gone float64 `json:"goneSeconds"`
-	// NodeClaims and Machines are how many were ever made.
+	// NodeClaims and Machines are the numbers of created ones.
 	NodeClaims int `json:"nodeClaims"`
 	Machines   int `json:"machines"`
-	// Lost are machines that hadn't joined a minute after all pods ran, Left what was still there at the end.
+	// Lost are machines that hadn't joined a minute after all pods ran. Left are the objects that remained.
 	Lost []string `json:"lost"`
 	Left []string `json:"left"`
-	// Failure is why the measurement isn't whole, empty if it is.
+	// Failure is why the measurement is incomplete, or empty.
 	Failure string `json:"failure,omitempty"`
-	// Up is what the burst cost, Down what it cost to remove it.
+	// Up is the cost of the burst, Down that of its removal.
 	Up   Cost `json:"up"`
 	Down Cost `json:"down"`
 }
 
-// Cost is what API servers were asked for and what processes used.
+// Cost in requests to API servers and in processes' use.
 type Cost struct {
 	Management Requests       `json:"management"`
 	Guest      Requests       `json:"guest"`
 	Processes  []ProcessUsage `json:"processes"`
 }
 
-// Requests are those that an API server answered, but for watches, renewals of leases, what is about no object, and the
+// Requests are those that an API server answered, without watches, lease renewals, requests for no object, and the
 // measurement's own.
 type Requests struct {
 	PerNode float64 `json:"perNode"`
-	// ConflictsPerNode are those of them that were answered by 409.
+	// ConflictsPerNode are those with the answer 409.
 	ConflictsPerNode float64      `json:"conflictsPerNode"`
 	Kinds            []RequestRow `json:"kinds"`
 	traffic          audit.Traffic
@@ -69,7 +69,7 @@ type RequestRow struct {
 	PerNode float64 `json:"perNode"`
 }
 
-// ProcessUsage is what the processes of one program used.
+// ProcessUsage is the use of one program's processes.
 type ProcessUsage struct {
 	Name       string  `json:"name"`
 	CPUSeconds float64 `json:"cpuSeconds"`
@@ -86,12 +86,12 @@ func newRequests(traffic audit.Traffic, nodes int) Requests {
 	return r
 }
 
-// Of is how many requests of a kind there were for each node.
+// Of returns the number of requests of a kind per node.
 func (r Requests) Of(match func(audit.Request) bool) float64 {
 	return float64(r.traffic.Total(match)) / float64(r.nodes)
 }
 
-// CPUPerNode is the CPU time of all processes, in seconds.
+// CPUPerNode is the CPU time of all processes per node, in seconds.
 func (m Measurement) CPUPerNode() float64 {
 	total := 0.0
 	for _, p := range m.Up.Processes {
@@ -100,7 +100,7 @@ func (m Measurement) CPUPerNode() float64 {
 	return total / float64(m.Pods)
 }
 
-// karpenter is what Karpenter itself used.
+// karpenter returns Karpenter's own use.
 func (m Measurement) karpenter() ProcessUsage {
 	for _, p := range m.Up.Processes {
 		if strings.HasPrefix(p.Name, "karpenter-") {
@@ -121,7 +121,7 @@ func (m *Measurement) times(started time.Time, ready []time.Time) {
 	}
 }
 
-// measure is what the same size took with the kwok provider, if that was measured and is whole.
+// measure returns the measurement of the same size with the kwok provider, if it is complete.
 func (r *ScaleReport) measure(pods int) (Measurement, bool) {
 	for _, m := range r.Measurements {
 		if m.Provider == Kwok && m.Pods == pods && m.Failure == "" {
@@ -131,7 +131,7 @@ func (r *ScaleReport) measure(pods int) (Measurement, bool) {
 	return Measurement{}, false
 }
 
-// print shows a table with a line for each size and provider, what processes used, and what API servers were asked for.
+// print prints a table with a line per size and provider, the processes' use, and the requests to API servers.
 func (r *ScaleReport) print(out io.Writer) error {
 	slices.SortStableFunc(r.Measurements, func(a, b Measurement) int { return a.Pods - b.Pods })
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -172,7 +172,7 @@ func dashFor(ratio float64) string {
 	return fmt.Sprintf("%.2f", ratio)
 }
 
-// printProcesses shows what each process used until all pods ran: a row for each, a column for each measurement.
+// printProcesses prints each program's use until all pods ran: a row per program, a column per measurement.
 func (r *ScaleReport) printProcesses(out io.Writer) error {
 	names := map[string]bool{}
 	for _, m := range r.Measurements {
@@ -202,10 +202,10 @@ func (r *ScaleReport) printProcesses(out io.Writer) error {
 	return table.Flush()
 }
 
-// topRequests is how many kinds of requests are shown; the results in JSON have all.
+// topRequests is the number of kinds of requests in the table; the results in JSON have all.
 const topRequests = 25
 
-// printRequests shows what API servers were asked for in the largest burst of each provider.
+// printRequests prints the requests in the largest burst of each provider.
 func (r *ScaleReport) printRequests(out io.Writer) error {
 	largest := map[string]Measurement{}
 	for _, m := range r.Measurements {

@@ -17,23 +17,22 @@ import (
 	"time"
 )
 
-// specTimeout is longer than the slowest spec may take: it waits 17 minutes for a registration to time out.
+// specTimeout is longer than the slowest spec, which waits 17 minutes for a registration timeout.
 const specTimeout = 30 * time.Minute
 
 // suite is a compiled test suite.
 type suite struct {
 	name string
 	path string
-	// description is what Ginkgo puts before every spec's text.
+	// description is Ginkgo's prefix of every spec's text.
 	description string
-	// needs tells what of this machine a spec needs for itself, such as fixed ports: only one of those that need the same may run at a
-	// time. Empty: nothing.
+	// needs returns the resource of this machine that a spec needs exclusively, such as fixed ports, or "".
 	needs func(spec string) string
-	// driver is a program that has to run in the guest beside a spec; empty: none.
+	// driver is a program that has to run in the guest beside a spec, or "".
 	driver string
 }
 
-// spec is one of a suite's. Texts are unique over all suites.
+// spec of a suite. Texts are unique over all suites.
 type spec struct {
 	suite *suite
 	text  string
@@ -41,7 +40,7 @@ type spec struct {
 
 func (s spec) needs() string { return s.suite.needs(s.text) }
 
-// load reads what specs a suite has, from a dry run, which touches no cluster.
+// load reads a suite's specs from a dry run, which makes no request to a cluster.
 func (s *suite) load(ctx context.Context) ([]spec, error) {
 	file, err := os.CreateTemp("", "autonode-conformance-*.json")
 	if err != nil {
@@ -74,7 +73,7 @@ func (s *suite) load(ctx context.Context) ([]spec, error) {
 	return specs, nil
 }
 
-// report is what we read of Ginkgo's JSON report.
+// report is the part of Ginkgo's JSON report that this package reads.
 type report struct {
 	SuiteDescription string
 	SpecReports      []specReport
@@ -114,8 +113,8 @@ func readReport(path string) (report, error) {
 	return reports[0], nil
 }
 
-// run runs one spec in a process of its own. Everything that the suite prints is written to a file in logDir. An error means
-// that the spec couldn't be run: one that fails is a result.
+// run runs one spec in its own process, and writes the suite's output to a file in logDir. An error means that the spec
+// couldn't run: a failed spec is a result.
 func (s spec) run(ctx context.Context, args []string, kubeconfig, logDir string) (Result, error) {
 	name := filepath.Join(logDir, fileName(s.text))
 	log, err := os.Create(name + ".log")
@@ -168,7 +167,7 @@ func (s spec) run(ctx context.Context, args []string, kubeconfig, logDir string)
 
 var unfit = regexp.MustCompile(`[^A-Za-z0-9]+`)
 
-// fileName is a spec's text as the name of a file, without an extension. What is left out of it, or cut off, is in its end.
+// fileName turns a spec's text into a file name without extension. A hash at the end stands for omitted characters.
 func fileName(spec string) string {
 	name := strings.Trim(unfit.ReplaceAllString(spec, "-"), "-")
 	return fmt.Sprintf("%s-%x", name[:min(len(name), 180)], sha256.Sum256([]byte(spec)))[:min(len(name), 180)+9]

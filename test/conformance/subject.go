@@ -28,16 +28,16 @@ import (
 	"github.com/autonode-io/autonode/test/world/process"
 )
 
-// operatorTimeout bounds the time until AutoNode is on.
+// operatorTimeout is the timeout for AutoNode to be on.
 const operatorTimeout = 4 * time.Minute
 
-// subject is a guest with a Karpenter and a NodePool, which is measured.
+// subject is a measured guest, with a Karpenter and a NodePool.
 type subject struct {
 	Contestant
 	world    *world.World
 	guest    client.Client
 	follower *follower
-	// The audit logs of both API servers.
+	// Audit logs of both API servers.
 	managementLog, guestLog *audit.Tail
 	profiler                *profiler
 }
@@ -102,7 +102,7 @@ func newSubject(ctx context.Context, s setup, c Contestant, p provider, profiles
 
 func (m *subject) stop() { m.follower.stop() }
 
-// benchAccess is an administrator's whose requests don't count.
+// benchAccess is the access of an administrator whose requests don't count.
 func benchAccess(cluster *controlplane.Cluster) (*rest.Config, error) {
 	config, err := cluster.RESTConfigFor(benchUser, "system:masters")
 	if err != nil {
@@ -125,7 +125,8 @@ func newScaleScheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// enable turns AutoNode on, as a platform does, and waits until Karpenter runs and the default node class is ready.
+// enable turns AutoNode on, as a platform team does, and waits until Karpenter runs and the default node class is
+// ready.
 func enable(ctx context.Context, management, guest client.Client, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, operatorTimeout)
 	defer cancel()
@@ -172,10 +173,10 @@ func enable(ctx context.Context, management, guest client.Client, name string) e
 	})
 }
 
-// podLabels are those of the pods that need a node each.
+// podLabels are the labels of the pods that need a node each.
 var podLabels = map[string]string{"app": "apart"}
 
-// isReady says that a pod runs.
+// isReady reports whether a pod runs.
 func isReady(pod *corev1.Pod) bool {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodReady {
