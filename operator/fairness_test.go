@@ -177,7 +177,7 @@ func TestFairness(t *testing.T) {
 		case <-time.After(2 * time.Second):
 		}
 	})
-	// deciding hangs, once it is to, where it is asked for the NodeClaim that a request names.
+	// deciding hangs, if told to, at the read of a request's NodeClaim.
 	var hanging atomic.Bool
 	var refused atomic.Int64
 	deciding := sick(t, func(request *http.Request) {

@@ -27,7 +27,7 @@ const healedWithin = time.Minute
 // guestObject is something that the operator keeps in a guest.
 type guestObject struct {
 	object client.Object
-	// damage changes what is the operator's and adds what isn't, as somebody else.
+	// damage changes the operator's fields and adds others, as another client.
 	damage func(client.Object)
 	// whole says what else has to hold once it is healed, beside the label and others' metadata.
 	whole func(Gomega, client.Object)
@@ -150,7 +150,7 @@ func guestObjects() map[string]guestObject {
 // as the operator does.
 func healing(t *testing.T) {
 	ctx, guest := t.Context(), clusters.Guest.Client
-	others := client.FieldOwner("somebody-else")
+	others := client.FieldOwner("another-client")
 	for name, test := range guestObjects() {
 		read := func(g Gomega) client.Object {
 			object := test.object.DeepCopyObject().(client.Object)
@@ -178,7 +178,7 @@ func healing(t *testing.T) {
 		}{
 			{"edits", func(g Gomega) { write(g, test.damage) }},
 			{"relabels", func(g Gomega) {
-				write(g, func(o client.Object) { o.SetLabels(map[string]string{v1beta1.ManagedByLabel: "somebody-else"}) })
+				write(g, func(o client.Object) { o.SetLabels(map[string]string{v1beta1.ManagedByLabel: "another-client"}) })
 			}},
 			{"strips the managed fields of, and edits,", func(g Gomega) {
 				write(g, func(o client.Object) { o.SetManagedFields([]metav1.ManagedFieldsEntry{{}}) })
@@ -189,7 +189,7 @@ func healing(t *testing.T) {
 			}},
 		}
 		for _, c := range cases {
-			t.Run(fmt.Sprintf("When somebody %s %s, it should be healed at once, and what isn't the operator's stay", c.what, name), func(t *testing.T) {
+			t.Run(fmt.Sprintf("When a person %s %s, it should be healed at once, and what isn't the operator's stay", c.what, name), func(t *testing.T) {
 				g := NewWithT(t)
 				write(g, func(o client.Object) { annotate(o, "theirs", "1") })
 				c.do(g)
@@ -203,7 +203,7 @@ func healing(t *testing.T) {
 			// An API server may take minutes to finish a definition's deletion; that it comes back then operator/crd tests.
 			continue
 		}
-		t.Run(fmt.Sprintf("When somebody deletes %s, it should come back at once", name), func(t *testing.T) {
+		t.Run(fmt.Sprintf("When a person deletes %s, it should come back at once", name), func(t *testing.T) {
 			g := NewWithT(t)
 			before := read(g)
 			g.Expect(guest.Delete(ctx, before, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed())

@@ -34,7 +34,7 @@ func life(t *testing.T, host string) {
 	t.Run("When AutoNode is set, it should run the payload's Karpenter", enables)
 	t.Run("When AutoNode runs, its metrics should say so", servesMetrics)
 	t.Run("When nothing changes, it should write nothing", writesNothing)
-	t.Run("When somebody deletes the Role or the NetworkPolicy, or edits the Deployment, it should heal them", healsComponent)
+	t.Run("When a person deletes the Role or the NetworkPolicy, or edits the Deployment, it should heal them", healsComponent)
 	healing(t)
 	t.Run("When a pod has another image, the rollout should not be complete until it has ended", awaitsStrayPod)
 	t.Run("When an annotation overrides the image, it should run that and show it until the annotation goes", overridesImage)

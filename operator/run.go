@@ -138,7 +138,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	}
 	config = rest.CopyConfig(config)
 	config.UserAgent = v1beta1.ManagedByOperator
-	config.QPS = -1 // the number of workers bounds what is asked for at a time, and the API server's own fairness how much of it
+	config.QPS = -1 // the number of workers limits concurrent requests, and the API server's priority and fairness their rate
 
 	caches, err := managementCache(mine.selector)
 	if err != nil {

@@ -166,7 +166,7 @@ func consent(t *testing.T, namespace, hostedCluster string) {
 	NewWithT(t).Expect(client.IgnoreAlreadyExists(clusters.Management.Client.Create(t.Context(), object))).To(Succeed())
 }
 
-// get reads a HostedCluster anew.
+// get reads a HostedCluster from the API server.
 func get(g Gomega, ctx context.Context, name string) *v1beta1.HostedCluster {
 	hostedCluster := &v1beta1.HostedCluster{}
 	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: "clusters", Name: name}, hostedCluster)).To(Succeed())

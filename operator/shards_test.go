@@ -149,8 +149,8 @@ func (l *ledger) check(g Gomega, cluster string) (taken int) {
 			holds = append(holds, hold{taken: w})
 			continue
 		}
-		g.Expect(holder).NotTo(BeNil(), "%s was let go of by %s at %d, while nobody held it", cluster, w.operator, w.revision)
-		g.Expect(w.operator).To(Equal(holder.taken.operator), "%s was let go of at %d", cluster, w.revision)
+		g.Expect(holder).NotTo(BeNil(), "%s was released by %s at %d without a holder", cluster, w.operator, w.revision)
+		g.Expect(w.operator).To(Equal(holder.taken.operator), "%s was released at %d", cluster, w.revision)
 		holder.letGo = w
 	}
 	for _, w := range others {
@@ -211,7 +211,7 @@ func TestShards(t *testing.T) {
 		defer load.Wait()
 		defer stop()
 		for _, name := range names {
-			load.Go(func() { // what is deleted has to be made anew
+			load.Go(func() { // deleted objects have to be recreated
 				for loaded.Err() == nil {
 					_ = management.Delete(loaded, role(name))
 				}
@@ -233,7 +233,7 @@ func TestShards(t *testing.T) {
 				served(name)
 			}
 		}
-		for _, name := range names { // where nobody noticed a label that came and went, nothing has been shown yet
+		for _, name := range names { // a label that no operator noticed shows nothing
 			served(name)
 			patch(g, ctx, name, func(hostedCluster *v1beta1.HostedCluster) {
 				other := shards[0]

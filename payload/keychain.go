@@ -130,7 +130,7 @@ func splitPort(hostport string) (host, port string) {
 	return hostport, ""
 }
 
-// hasPathPrefix says whether prefix is whole, or the beginning of it at a slash.
+// hasPathPrefix reports whether prefix is whole, or the beginning of it at a slash.
 func hasPathPrefix(whole, prefix string) bool {
 	rest, ok := strings.CutPrefix(whole, prefix)
 	return ok && (prefix == "" || rest == "" || rest[0] == '/')

@@ -108,7 +108,7 @@ func TestLayers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			s := newServer(t, nil)
-			// Foreign layers aren't pushed unless that is asked for.
+			// Foreign layers aren't pushed by default.
 			ref, err := newTag(s.host + "/release:1")
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(remote.Write(ref, imageOf(t, c.layers...), remote.WithNondistributable)).To(Succeed())

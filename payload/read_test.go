@@ -59,7 +59,7 @@ func TestRead(t *testing.T) {
 		r, err := Read(t.Context(), ref, Options{Components: []string{component}})
 		g.Expect(err).NotTo(HaveOccurred())
 		_, err = r.Component("other")
-		expectError(t, err, ReasonComponentMissing, "was not asked for")
+		expectError(t, err, ReasonComponentMissing, "was not requested")
 	})
 
 	t.Run("When a component names no kubernetes version, it should say where that belongs", func(t *testing.T) {

@@ -55,7 +55,7 @@ func (r *Release) Component(name string) (Component, error) {
 	}
 	detail := fmt.Sprintf("release %s has no component %q; it has %s", r.Version, name, enumerate(r.Names, 10))
 	if slices.Contains(r.Names, name) {
-		detail = fmt.Sprintf("component %q of release %s was not asked for when the payload was read", name, r.Version)
+		detail = fmt.Sprintf("component %q of release %s was not requested when the payload was read", name, r.Version)
 	}
 	return Component{}, &Error{Reason: ReasonComponentMissing, Op: opReading, Ref: r.Image, Detail: detail}
 }

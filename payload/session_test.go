@@ -139,7 +139,7 @@ func TestMirrors(t *testing.T) {
 		g.Expect(lacks.count("")).NotTo(BeZero())
 	})
 
-	t.Run("When nobody has it, it should tell what each answered, with the reason that helps most", func(t *testing.T) {
+	t.Run("When no host has it, it should report each answer, with the reason that helps most", func(t *testing.T) {
 		g := NewWithT(t)
 		lacks, private := newServer(t, nil), newServer(t, &authn.Basic{Username: "a", Password: "b"})
 		_, err := Read(t.Context(), lacks.host+"/release:1", Options{ImageContentSources: []ImageContentSource{{Source: lacks.host + "/release",

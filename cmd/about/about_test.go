@@ -31,7 +31,7 @@ func TestDescribe(t *testing.T) {
 			build: debug.BuildInfo{Main: debug.Module{Version: "v0.0.9"}},
 			want:  Info{Version: "v0.0.9"},
 		}, {
-			name:  "When nobody recorded a version, it should report a development build",
+			name:  "When no version was recorded, it should report a development build",
 			build: debug.BuildInfo{Main: debug.Module{Version: "(devel)"}},
 			want:  Info{Version: "dev"},
 		}, {

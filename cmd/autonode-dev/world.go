@@ -378,7 +378,7 @@ func newWorldUpgradeCommand(dir *string) *cobra.Command {
 		Short: "Replace a guest's API server by one of another version",
 		Long: `Replace a guest's API server by one of another version, as the hosting platform would.
 
-The same happens when somebody changes spec.version of the guest's HostedControlPlane.`,
+The same happens when spec.version changes of the guest's HostedControlPlane.`,
 		Example: "  autonode-dev world upgrade blue --version " + programs.KubernetesUpgradedVersion,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -47,7 +47,7 @@ func TestName(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	want := about.Of("autonode", version)
-	t.Run("When it is asked for its version, the command and the flag should print the same", func(t *testing.T) {
+	t.Run("When its version is requested, the command and the flag should print the same", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(run(t, "autonode", "version")).To(Equal(want.String()))
 		g.Expect(run(t, "autonode", "--version")).To(Equal(want.String()))

@@ -236,7 +236,7 @@ func TestReleaseErrors(t *testing.T) {
 }
 
 func TestReleaseHelp(t *testing.T) {
-	t.Run("When a command is asked for help, it should have an example", func(t *testing.T) {
+	t.Run("When a command is run with --help, it should have an example", func(t *testing.T) {
 		g := NewWithT(t)
 		for _, cmd := range newReleaseCommand().Commands() {
 			g.Expect(cmd.Example).To(ContainSubstring("autonode release "+cmd.Name()), cmd.Name())

@@ -214,7 +214,7 @@ func TestCreate(t *testing.T) {
 		})
 	}
 
-	t.Run("When it is called again after prices have changed, it should return what there is and not what would be chosen now", func(t *testing.T) {
+	t.Run("When it is called again after prices have changed, it should return the existing Machine and not today's choice", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
 		nodeClaim := f.claim("replay", nil)
@@ -387,7 +387,7 @@ func TestCreateErrors(t *testing.T) {
 		}).Should(BeTrue())
 	})
 
-	t.Run("When somebody else's object has the name, it should leave it and say so", func(t *testing.T) {
+	t.Run("When another owner has an object of that name, it should leave it and say so", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
 		nodeClaim := f.claim("taken", nil)
@@ -408,7 +408,7 @@ func TestDeleteAndGet(t *testing.T) {
 	created, err := f.provider.Create(f.ctx, nodeClaim)
 	g.Expect(err).NotTo(HaveOccurred())
 
-	t.Run("When a machine is asked for by its synthetic provider ID, it should be found", func(t *testing.T) {
+	t.Run("When a machine is looked up by its synthetic provider ID, it should be found", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Eventually(func() error { _, err := f.provider.Get(f.ctx, created.Status.ProviderID); return err }).Should(Succeed())
 	})
@@ -574,7 +574,7 @@ func TestIsDrifted(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(reason).To(Equal(drift.ShapeDrifted))
 	})
-	t.Run("When the same template reads differently after an upgrade, it should say nothing and write the Machine anew, once", func(t *testing.T) {
+	t.Run("When the same template reads differently after an upgrade, it should report no drift and update the Machine once", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
 		nodeClaim := f.claim("renewed", nil)

@@ -148,7 +148,7 @@ func TestMaximum(t *testing.T) {
 		g.Expect(second.Labels).To(Equal(first.Labels))
 		g.Expect(counted.Count("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large")).To(Equal(1))
 	})
-	t.Run("When the provider starts anew, it should count the Machines that there are", func(t *testing.T) {
+	t.Run("When the provider restarts, it should count the existing Machines", func(t *testing.T) {
 		g := NewWithT(t)
 		f, _ := limited(t)
 		f.offer(most(2))

@@ -31,7 +31,7 @@ type offer struct {
 	gaps    template.Gaps
 }
 
-// restart makes the provider anew, which remembers nothing, and tells it what there is to offer by then.
+// restart creates a new provider without memory, and gives it the current templates.
 func (f *fixture) restart(o offer) {
 	f.t.Helper()
 	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.Default(), Inventory: f.watch()})

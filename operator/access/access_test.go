@@ -155,7 +155,7 @@ func TestAccess(t *testing.T) {
 		g.Expect(user(ctx, g, token(g))).NotTo(BeEmpty())
 	})
 
-	t.Run("When somebody widens the role or unbinds it, it should put both back", func(t *testing.T) {
+	t.Run("When a person widens the role or unbinds it, it should put both back", func(t *testing.T) {
 		g := NewWithT(t)
 		role := &rbacv1.ClusterRole{}
 		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "autonode:karpenter"}, role)).To(Succeed())
@@ -207,7 +207,7 @@ func TestOperatorAway(t *testing.T) {
 // Skew is simulated from the operator's side: a guest whose clock is behind is one whose operator's clock is ahead.
 func TestClockSkew(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{
-		"the guest's clock is two hours behind": 2 * time.Hour, "the guest's clock is two hours ahead": -2 * time.Hour, "nobody's clock is wrong": 0,
+		"the guest's clock is two hours behind": 2 * time.Hour, "the guest's clock is two hours ahead": -2 * time.Hour, "both clocks are right": 0,
 	} {
 		t.Run("When "+name+", it should renew the token after two thirds of its lifetime, and not before", func(t *testing.T) {
 			g, ctx := NewWithT(t), t.Context()
@@ -247,7 +247,7 @@ func TestClockSkew(t *testing.T) {
 	}
 
 	for name, set := range map[string]time.Duration{"back": -24 * time.Hour, "forward": 24 * time.Hour} {
-		t.Run("When the operator's clock is set "+name+" a day, it should measure anew, once", func(t *testing.T) {
+		t.Run("When the operator's clock is set "+name+" a day, it should measure again, once", func(t *testing.T) {
 			g, ctx := NewWithT(t), t.Context()
 			s, err := clusters.NewScope(ctx, "set-"+name)
 			g.Expect(err).NotTo(HaveOccurred())
@@ -386,7 +386,7 @@ func watching(g Gomega) client.WithWatch {
 	return guest
 }
 
-// user asks the guest whose token it is; nobody's is empty.
+// user returns the guest's user of a token, or "".
 func user(ctx context.Context, g Gomega, token string) string {
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
 	g.Expect(clusters.Guest.Client.Create(ctx, review)).To(Succeed())

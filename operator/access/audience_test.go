@@ -28,7 +28,7 @@ import (
 
 const awsToken = "aws-token"
 
-// TestAudience is about a provider that needs a token for somebody else beside the one for the guest.
+// TestAudience has a provider that needs a token for another audience than the guest.
 func TestAudience(t *testing.T) {
 	g := NewWithT(t)
 	ctx, management := t.Context(), clusters.Management.Client
@@ -104,7 +104,7 @@ func TestAudience(t *testing.T) {
 		})
 	}
 
-	t.Run("When somebody deletes the Role of the Lease, it should come back", func(t *testing.T) {
+	t.Run("When a person deletes the Role of the Lease, it should come back", func(t *testing.T) {
 		g := NewWithT(t)
 		role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "autonode:karpenter"}}
 		g.Expect(clusters.Guest.Client.Delete(ctx, role)).To(Succeed())

@@ -114,7 +114,7 @@ func TestObjects(t *testing.T) {
 		g.Expect(live(g).ResourceVersion).To(Equal(before))
 	})
 
-	t.Run("When somebody edits it, it should heal what is ours and leave the rest", func(t *testing.T) {
+	t.Run("When a person edits it, it should heal what is ours and leave the rest", func(t *testing.T) {
 		g := NewWithT(t)
 		object := live(g)
 		object.Data = map[string]string{"ours": "2", "theirs": "1"}

@@ -188,7 +188,7 @@ func TestStatus(t *testing.T) {
 		g.Expect(read.Status.Conditions).To(ContainElement(And(HaveField("Type", "Platform"), HaveField("Status", metav1.ConditionFalse))))
 	})
 
-	t.Run("When somebody has overwritten what is ours, it should take it back", func(t *testing.T) {
+	t.Run("When another client has overwritten our fields, it should restore them", func(t *testing.T) {
 		g := NewWithT(t)
 		ours := create(g, "overwritten")
 		ours.Status = full()
@@ -215,7 +215,7 @@ func TestStatus(t *testing.T) {
 		g.Expect(live(g, stale).ResourceVersion).To(Equal(newer.ResourceVersion))
 	})
 
-	t.Run("When the object is gone, it should say so and not make it anew", func(t *testing.T) {
+	t.Run("When the object is gone, it should report that and not recreate it", func(t *testing.T) {
 		g := NewWithT(t)
 		gone := create(g, "gone")
 		g.Expect(admin.Delete(ctx, gone)).To(Succeed())

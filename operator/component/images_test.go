@@ -32,7 +32,7 @@ func TestNodeImages(t *testing.T) {
 		"When the former payload comes back, it should be the first again":                         {version: "1.36.3", images: named("a"), before: "[" + entry("1.37.1", "b") + "," + entry("1.36.3", "a") + "]", want: "[" + entry("1.36.3", "a") + "," + entry("1.37.1", "b") + "]"},
 		"When another payload of the same version comes, its images should take the others' place": {version: "1.36.3", images: named("a2"), before: "[" + entry("1.36.3", "a") + "]", want: "[" + entry("1.36.3", "a2") + "]"},
 		"When a payload names none any more, the former one's should stay":                         {version: "1.37.1", before: "[" + entry("1.36.3", "a") + "]", want: "[" + entry("1.36.3", "a") + "]"},
-		"When somebody has broken it, it should be written anew":                                   {version: "1.36.3", images: named("a"), before: "{", want: "[" + entry("1.36.3", "a") + "]"},
+		"When its content is malformed, it should be replaced":                                     {version: "1.36.3", images: named("a"), before: "{", want: "[" + entry("1.36.3", "a") + "]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := input()

@@ -53,7 +53,7 @@ func TestOwnStatus(t *testing.T) {
 		status := reflect.TypeFor[v1beta1.ControlPlaneComponentStatus]()
 		for i := range status.NumField() {
 			if name, _, _ := strings.Cut(status.Field(i).Tag.Get("json"), ","); name != "conditions" && !slices.Contains(ownStatus.Names, name) {
-				t.Errorf("nobody writes %s", name)
+				t.Errorf("no code writes %s", name)
 			}
 		}
 	})
@@ -85,7 +85,7 @@ func TestSetRollout(t *testing.T) {
 			live:    deployment("new", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Env[0].Value = "other" }),
 			desired: deployment("new", nil), message: "the Deployment is being updated",
 		}, {
-			name: "When somebody else has added a variable, it should be complete",
+			name: "When another client has added a variable, it should be complete",
 			live: deployment("new", func(d *appsv1.Deployment) {
 				c := &d.Spec.Template.Spec.Containers[0]
 				c.Env = append(c.Env, corev1.EnvVar{Name: "HTTPS_PROXY", Value: "proxy.example"})

@@ -66,7 +66,7 @@ func TestDefinitions(t *testing.T) {
 		g.Expect(get(ctx, g, names[0]).ResourceVersion).To(Equal(before))
 	})
 
-	t.Run("When somebody edits a definition, it should put it back", func(t *testing.T) {
+	t.Run("When a person edits a definition, it should put it back", func(t *testing.T) {
 		g := NewWithT(t)
 		definition := get(ctx, g, names[3])
 		before := client.MergeFrom(definition.DeepCopy())
@@ -140,7 +140,7 @@ func TestDefinitions(t *testing.T) {
 			left := &apiextensionsv1.CustomResourceDefinition{}
 			err := clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(ours), left)
 			if err == nil {
-				g.Expect(left.UID).To(Equal(ours.UID), "nobody made it again")
+				g.Expect(left.UID).To(Equal(ours.UID), "the operator must not recreate it")
 			}
 			g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "it is still being deleted")
 		}).WithTimeout(3 * time.Minute).Should(Succeed())
@@ -181,7 +181,7 @@ func TestDefinitions(t *testing.T) {
 // testDowngrade has a payload's definition that knows v1beta1 and v1, in a guest that has stored v1.
 func testDeletion(t *testing.T, step *crd.Definitions, s *scope.Scope, settles func(Gomega)) {
 	ctx := t.Context()
-	t.Run("When somebody deletes a definition, it should come back", func(t *testing.T) {
+	t.Run("When a person deletes a definition, it should come back", func(t *testing.T) {
 		g := NewWithT(t)
 		before := get(ctx, g, names[2])
 		g.Expect(clusters.Guest.Client.Delete(ctx, before.DeepCopy())).To(Succeed())

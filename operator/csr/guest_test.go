@@ -42,7 +42,7 @@ type staged struct {
 	answer error
 	// rest is how long others leave the guest alone.
 	backoff time.Duration
-	// listed is called when Machines were read, before they are looked at.
+	// listed is called after Machines were read, before they are validated.
 	listed func()
 }
 
@@ -177,7 +177,7 @@ func TestSilence(t *testing.T) {
 }
 
 func TestWaking(t *testing.T) {
-	t.Run("When a Machine gets its address while a request is judged, the request should be judged again", func(t *testing.T) {
+	t.Run("When a Machine gets its address while a request is validated, the request should be validated again", func(t *testing.T) {
 		g := NewWithT(t)
 		s := stage(t, named(t, "one", servingOf("web-1", "10.0.0.1")))
 		handler := s.onMachine()
@@ -190,7 +190,7 @@ func TestWaking(t *testing.T) {
 		g.Expect(s.queue.Len()).To(Equal(1))
 	})
 
-	t.Run("When something is new about a Machine, only requests that name its node should be judged again", func(t *testing.T) {
+	t.Run("When something is new about a Machine, only requests that name its node should be validated again", func(t *testing.T) {
 		g := NewWithT(t)
 		s := stage(t, named(t, "one", servingOf("web-1", "10.0.0.1")), named(t, "theirs", first("theirs")), named(t, "also-theirs", first("others")))
 		for _, name := range []string{"one", "theirs", "also-theirs"} {

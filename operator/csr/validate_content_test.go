@@ -61,7 +61,7 @@ func TestJudgeMalformed(t *testing.T) {
 	}
 
 	validateAll(t, map[string]validation{
-		"When a name is of a kind that nobody looks at (extra SAN), it should be denied": {
+		"When a name is of an unchecked kind (extra SAN), it should be denied": {
 			ask: servingOf("web-1").but(extension(subjectAltName, otherName)), inputs: both(),
 			want: denied, reason: v1beta1.RequestMalformedReason, message: "unknown kind 8",
 		},

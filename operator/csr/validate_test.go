@@ -192,7 +192,7 @@ func TestJudgeApproves(t *testing.T) {
 			ask: first("web-1"), inputs: inputs{subject: web1().with("abcdef")},
 			want: approved, reason: v1beta1.NodeIdentityConfirmedReason, message: "NodeClaim web-1 and Machine clusters-blue/web-1",
 		},
-		"When nobody knows which token the machine got, a bootstrap token should do": {
+		"When the token of the machine is unknown, any bootstrap token should do": {
 			ask: first("web-1"), inputs: only(), want: approved,
 		},
 		"When HyperShift's bootstrap certificate asks, it should be approved": {

@@ -55,7 +55,7 @@ func TestAllowance(t *testing.T) {
 		g.Expect(a.state()).To(Equal(Within))
 	})
 
-	t.Run("When it exceeds the budget for longer than the patience, it should rest, and be read again afterwards", func(t *testing.T) {
+	t.Run("When it exceeds the budget for longer than Patience, it should back off, and be read again afterwards", func(t *testing.T) {
 		g := NewWithT(t)
 		a, clk := begin()
 		exhaust(g, a)
@@ -156,7 +156,7 @@ func TestMetered(t *testing.T) {
 		clk.Step(time.Second)
 		g.Expect(received.Load()).To(BeNumerically("<=", burst+(taken+1)*perSecond+chunk))
 	}
-	g.Eventually(ended).Should(BeClosed(), "beyond its patience the tunnel ends the connection")
+	g.Eventually(ended).Should(BeClosed(), "after Patience the tunnel ends the connection")
 	g.Expect(taken).To(BeNumerically(">=", 10))
 
 	status, _, _ = connect("hostile", endless)

@@ -80,7 +80,7 @@ func (p *parent) Reconcile(ctx context.Context, hostedCluster *v1beta1.HostedClu
 	return reconcile.Result{RequeueAfter: result.RequeueAfter}, err
 }
 
-// reachable returns the step's last verdict on a HostedCluster, and the guest that it gave.
+// reachable returns the step's GuestReachable of a HostedCluster, and the guest.
 func (p *parent) reachable(name string) (metav1.Condition, *scope.Guest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -56,7 +56,7 @@ func TestConcludeInputs(t *testing.T) {
 		},
 	})
 
-	t.Run("When a step fails, it should keep what it said before until the error lasts, and say one that comes later anew", func(t *testing.T) {
+	t.Run("When a step fails, it should keep what it said before until the error lasts, and report a later one again", func(t *testing.T) {
 		clock := clocktesting.NewFakePassiveClock(noon)
 		r := &Reconciler{clock: clock}
 		s := running("1.36.3")

@@ -28,7 +28,7 @@ func TestOwnStatus(t *testing.T) {
 		}
 		for i := range status.NumField() {
 			if name, _, _ := strings.Cut(status.Field(i).Tag.Get("json"), ","); !slices.Contains(written, name) {
-				t.Errorf("nobody writes %s", name)
+				t.Errorf("no code writes %s", name)
 			}
 		}
 	})

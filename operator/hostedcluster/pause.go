@@ -20,7 +20,7 @@ type pause struct {
 	resumesAfter time.Duration
 }
 
-// pause says whether nothing may be changed: because of spec.pausedUntil, or because Cluster API is paused.
+// pause reports whether nothing may be changed: because of spec.pausedUntil, or because Cluster API is paused.
 func (r *Reconciler) pause(s *scope.Scope) pause {
 	if until := ptr.Deref(s.HostedCluster.Spec.PausedUntil, ""); until != "" {
 		if p := parsePausedUntil(until, r.clock.Now()); p.paused {

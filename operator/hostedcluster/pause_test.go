@@ -14,7 +14,7 @@ func TestParsePausedUntil(t *testing.T) {
 		paused      bool
 		resumes     time.Duration
 	}{
-		{name: "When it is true, it should be paused until somebody ends it", until: "true", paused: true},
+		{name: "When it is true, it should be paused until the value changes", until: "true", paused: true},
 		{name: "When it is false, it should not be paused", until: "false"},
 		{name: "When the time is to come, it should be paused until then", until: "2026-05-01T12:30:00Z", paused: true, resumes: 30 * time.Minute},
 		{name: "When the time is in another zone, it should know that", until: "2026-05-01T15:00:00+02:00", paused: true, resumes: time.Hour},

@@ -175,7 +175,7 @@ func TestCollect(t *testing.T) {
 				"enabled": `{name="blue",namespace="clusters"} 0`, "state": "", "condition": "", "progressing_seconds": "", "component_info": "",
 			},
 		}, {
-			name: "When nobody has counted yet, it should not say that there is nothing",
+			name: "When nothing was counted yet, it should not report zero",
 			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
 				h.Status.AutoNode = &v1beta1.AutoNodeStatus{State: v1beta1.AutoNodeStateProgressing}
 			})},

@@ -44,7 +44,7 @@ func TestNodeClass(t *testing.T) {
 		g.Expect(class.Spec.Bootstrap.ConfigTemplateRef.Name).To(Equal("default"))
 	})
 
-	t.Run("When somebody edits what the HostedCluster says, it should put it back, and leave what it doesn't say", func(t *testing.T) {
+	t.Run("When a person edits what the HostedCluster says, it should put it back, and leave what it doesn't say", func(t *testing.T) {
 		g := NewWithT(t)
 		class := get(ctx, g, v1alpha1.DefaultNodeClass)
 		class.Spec.Version = "1.36.2"
@@ -71,7 +71,7 @@ func TestNodeClass(t *testing.T) {
 		g.Expect(get(ctx, g, v1alpha1.DefaultNodeClass).Spec.ScalableResourceSelector).To(BeNil())
 	})
 
-	t.Run("When somebody deletes it, it should come back", func(t *testing.T) {
+	t.Run("When a person deletes it, it should come back", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(clusters.Guest.Client.Delete(ctx, get(ctx, g, v1alpha1.DefaultNodeClass))).To(Succeed())
 		reconcile(g)

@@ -246,7 +246,7 @@ func TestCurrent(t *testing.T) {
 		}
 	}
 
-	t.Run("When there are no nodes yet, the first version should need nobody's leave", func(t *testing.T) {
+	t.Run("When there are no nodes yet, the first version should need no approval", func(t *testing.T) {
 		g, f := NewWithT(t), setUp(t, manual(), "")
 		f.reconcile(t)
 		f.gives("1.37.1")(g)
@@ -261,7 +261,7 @@ func TestCurrent(t *testing.T) {
 
 	t.Run("When the Deployment was lost, too, the newest node should tell", func(t *testing.T) {
 		g, f := NewWithT(t), setUp(t, manual(), "")
-		f.Guest.Cached = fake.NewClientBuilder().WithObjects(node("a", "v1.36.1"), node("b", "v1.36.2"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "somebody-elses"}}).Build()
+		f.Guest.Cached = fake.NewClientBuilder().WithObjects(node("a", "v1.36.1"), node("b", "v1.36.2"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "another-clients"}}).Build()
 		f.reconcile(t)
 		f.gives("1.36.2")(g)
 	})

@@ -24,7 +24,7 @@ import (
 	"github.com/autonode-io/autonode/operator/crd"
 )
 
-// attempt is what somebody tries in the guest, without changing it.
+// attempt is a request to the guest in dry-run mode.
 type attempt func(context.Context, client.Client) error
 
 // trial is an attempt of an admin's.

@@ -89,7 +89,7 @@ func TestDesired(t *testing.T) {
 	g.Expect(cmp.Diff(string(golden), rendered.String())).To(BeEmpty())
 }
 
-// as is a client of the guest's that is somebody else, with every right.
+// as returns a client of the guest with another user and every permission.
 func as(g Gomega, user string) client.Client {
 	config := rest.CopyConfig(clusters.Guest.Config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters", "system:authenticated"}}
@@ -195,9 +195,9 @@ func TestPolicies(t *testing.T) {
 	t.Run("When the guest's control plane cleans up, it should be let through", f.letsControlPlaneCleanUp)
 	t.Run("When nothing has changed, it should write nothing", f.writesNothing)
 	t.Run("When an admin turns a policy off by what apply leaves alone, it should turn it on again", f.turnsOnAgain)
-	t.Run("When the operator comes as somebody else, it should let that one through, and not who it was", f.followsOperator)
+	t.Run("When the operator gets another identity, it should admit that one and no longer the old one", f.followsOperator)
 	t.Run("When the payload has a newer version, nodes should be allowed that", f.followsPayload)
-	t.Run("When AutoNode is being removed, it should keep the policies while Karpenter is there, and not make them anew", f.staysWhileDraining)
+	t.Run("When AutoNode is being removed, it should keep the policies while Karpenter is there, and not recreate them", f.staysWhileDraining)
 }
 
 // versions are the resource versions of all policies and bindings.
@@ -294,7 +294,7 @@ func (f *guest) staysWhileDraining(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func(g Gomega) {
 		g.Expect(class("default", func(c *v1alpha1.ClusterAPINodeClass) { c.Spec.Bootstrap.ConfigTemplateRef.Name = "other" })(ctx, admin)).To(Succeed())
-	}).Should(Succeed(), "nobody decides it any more")
+	}).Should(Succeed(), "no policy decides it any more")
 	g.Expect(class("mine", func(c *v1alpha1.ClusterAPINodeClass) {
 		c.Annotations = map[string]string{v1alpha1.DrainingAnnotation: "true"}
 	})(ctx, admin)).NotTo(Succeed())

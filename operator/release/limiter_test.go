@@ -145,7 +145,7 @@ func TestAdmit(t *testing.T) {
 		g.Expect(s.taken).To(BeZero())
 	})
 
-	t.Run("When many registries couldn't be reached, half of the slots should be kept from them", func(t *testing.T) {
+	t.Run("When many registries couldn't be reached, half of the concurrency limit should be kept from them", func(t *testing.T) {
 		g, s := NewWithT(t), newLimiter()
 		for i := range 2 * pulls {
 			s.release(enter(s, fmt.Sprint(i)), true)

@@ -23,13 +23,13 @@ var (
 		Namespace: metrics.Namespace,
 		Subsystem: "payload",
 		Name:      "lookups_total",
-		Help:      "How often a HostedCluster's payload was asked for.",
+		Help:      "How often a HostedCluster's payload was requested.",
 	})
 	cacheHits = metrics.NewCounter(prometheus.CounterOpts{
 		Namespace: metrics.Namespace,
 		Subsystem: "payload",
 		Name:      "cache_hits_total",
-		Help:      "How often a HostedCluster's payload that was asked for was in memory.",
+		Help:      "How often a requested payload of a HostedCluster was in memory.",
 	})
 	// For all hosted clusters together: one pull serves several.
 	pullDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{

@@ -104,7 +104,7 @@ func TestPulls(t *testing.T) {
 		_, err = r.Reconcile(t.Context(), s)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(s.Release).NotTo(BeNil())
-		g.Expect(source.requests.Load()).To(BeZero(), "what it waited for isn't asked for again")
+		g.Expect(source.requests.Load()).To(BeZero(), "it must not repeat the request that it waited for")
 	})
 }
 

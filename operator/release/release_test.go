@@ -96,7 +96,7 @@ func (s *secrets) Get(context.Context, *v1beta1.HostedCluster) (*corev1.Secret, 
 	return s.secret, s.err
 }
 
-// guests are one verdict for all.
+// guests has one decision for all.
 type guests struct{ misfit *skew.Misfit }
 
 func (g *guests) Misfit(context.Context, *scope.Scope, *payload.Release, payload.Component) (*skew.Misfit, error) {

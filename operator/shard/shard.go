@@ -219,7 +219,7 @@ func (s *Shard) release(ctx context.Context, key client.ObjectKey) (reconcile.Re
 		if err := s.patch(ctx, live, before); apierrors.IsConflict(err) {
 			return reconcile.Result{RequeueAfter: lag}, nil
 		} else if client.IgnoreNotFound(err) != nil {
-			return reconcile.Result{}, fmt.Errorf("letting go of a HostedCluster: %w", err)
+			return reconcile.Result{}, fmt.Errorf("releasing a HostedCluster: %w", err)
 		}
 		log.FromContext(ctx).Info("Released a HostedCluster that the selector no longer matches")
 	}

@@ -135,7 +135,7 @@ func TestShard(t *testing.T) {
 	ctx, management := t.Context(), clusters.Management.Client
 	g.Expect(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
 
-	t.Run("When nobody holds a HostedCluster, it should take it, and go on without asking anew", func(t *testing.T) {
+	t.Run("When a HostedCluster has no holder, it should acquire it, and continue without another request", func(t *testing.T) {
 		g := NewWithT(t)
 		a := newWorker(g, "free-a", label+"=a")
 		create(ctx, g, "free", "a")
@@ -157,7 +157,7 @@ func TestShard(t *testing.T) {
 		g.Expect(get(ctx, g, "alone").Status.Operator).To(BeEmpty())
 	})
 
-	t.Run("When it is relabelled, the new operator should wait until the old one has let go, and the old one should do so once", func(t *testing.T) {
+	t.Run("When it is relabelled, the new operator should wait until the old one has released it, and the old one should release it once", func(t *testing.T) {
 		g := NewWithT(t)
 		a, b := newWorker(g, "moved-a", label+"=a"), newWorker(g, "moved-b", label+"=b")
 		lease(ctx, g, "moved-a")
@@ -253,7 +253,7 @@ func TestShard(t *testing.T) {
 		g.Expect(get(ctx, g, "dead").Status.Operator).To(Equal(namespace + "/dead-b"))
 	})
 
-	t.Run("When a HostedCluster left the selector while the operator was away, it should let go as it starts", func(t *testing.T) {
+	t.Run("When a HostedCluster left the selector while the operator was away, it should release it at its start", func(t *testing.T) {
 		g := NewWithT(t)
 		create(ctx, g, "away", "a")
 		newWorker(g, "away-a", label+"=a").handle(ctx, g, "away")

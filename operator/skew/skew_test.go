@@ -95,7 +95,7 @@ func TestMisfit(t *testing.T) {
 		g.Expect(check(g, newChecker(), "1.36.3", definition("v1", "v2"))).To(BeNil())
 	})
 
-	t.Run("When a payload fitted, it should be looked at again only after a while, and a failure then be no news", func(t *testing.T) {
+	t.Run("When a payload fitted, it should be checked again only after a while, and a failure then change nothing", func(t *testing.T) {
 		g := NewWithT(t)
 		server = "v1.36.3"
 		checker := newChecker()
@@ -114,7 +114,7 @@ func TestMisfit(t *testing.T) {
 		g.Expect(check(g, checker, "1.36.3")).To(BeNil(), "the control plane may have been upgraded")
 	})
 
-	t.Run("When nothing is known and the API server can't be asked, it should be an error and no verdict", func(t *testing.T) {
+	t.Run("When nothing is known and the API server can't be asked, it should be an error and no decision", func(t *testing.T) {
 		g := NewWithT(t)
 		down = errors.New("connection refused")
 		defer func() { down = nil }()

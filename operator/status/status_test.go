@@ -95,10 +95,10 @@ func TestStatus(t *testing.T) {
 			claim.Status.NodeName = node
 			g.Expect(clusters.Guest.Client.Status().Update(ctx, claim)).To(Succeed())
 		}
-		s.HostedCluster.Status.AutoNode.State, s.HostedCluster.Status.AutoNode.Message = v1beta1.AutoNodeStateEnabled, "somebody else's"
+		s.HostedCluster.Status.AutoNode.State, s.HostedCluster.Status.AutoNode.Message = v1beta1.AutoNodeStateEnabled, "another owner's"
 		reconcile(g)
 		g.Expect(*s.HostedCluster.Status.AutoNode).To(Equal(v1beta1.AutoNodeStatus{
-			State: v1beta1.AutoNodeStateEnabled, Message: "somebody else's",
+			State: v1beta1.AutoNodeStateEnabled, Message: "another owner's",
 			NodeCount: ptr.To[int32](1), NodeClaimCount: ptr.To[int32](2), VCPUs: ptr.To[int32](4), DriftedNodeCount: ptr.To[int32](0),
 			OutdatedNodeCount: ptr.To[int32](1), NodeVersions: []v1beta1.NodeVersion{{Version: "1.36.2", Count: 1}},
 		}))

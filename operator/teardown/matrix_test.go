@@ -20,7 +20,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// guestState is how a guest answers while it is looked at again and again.
+// guestState is a guest's answer to every request.
 type guestState string
 
 const (
@@ -115,7 +115,7 @@ func TestMatrix(t *testing.T) {
 
 			got, began := outcome{}, f.clock.Now()
 			var last scope.Result
-			// Looked at before the deadline, behind it, behind what is given up, and long after.
+			// Reconciled before the deadline, after it, after the operator gives up, and much later.
 			for round, minute := range []int{0, 10, 20, 29, 31, 34, 37, 60, 65} {
 				f.clock.SetTime(began.Add(time.Duration(minute) * time.Minute))
 				if e.guest == down || e.guest == flapping && round%2 == 1 {

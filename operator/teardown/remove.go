@@ -189,7 +189,7 @@ func releaseNodeClass(ctx context.Context, s *scope.Scope, class client.Object, 
 	return nil
 }
 
-// createdDefinition says whether the operator created the definition of node classes, so that each of them was made for AutoNode.
+// createdDefinition reports whether the operator created the definition of node classes, so that each of them was made for AutoNode.
 func createdDefinition(ctx context.Context, s *scope.Scope) (bool, error) {
 	definition, err := readDefinition(ctx, s.Guest, s.Profile.NodeClass.Definition())
 	return definition != nil && definition.Annotations[crd.CreatedAnnotation] != "", err

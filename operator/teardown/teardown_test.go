@@ -282,7 +282,7 @@ func (f *fixture) machineOf(ctx context.Context, g Gomega, name string) *cluster
 	return machine
 }
 
-// expectEquipment says whether Karpenter's identity and component are there.
+// expectEquipment reports whether Karpenter's identity and component are there.
 func (f *fixture) expectEquipment(ctx context.Context, g Gomega, there bool) {
 	for _, check := range []struct {
 		cluster client.Client
@@ -575,7 +575,7 @@ func TestLook(t *testing.T) {
 		f.pass(5 * time.Second)
 		g.Expect(f.reconcile(ctx, g).Message).To(ContainSubstring(held))
 
-		// What held the drain has gone, and nobody has looked what does now.
+		// The PodDisruptionBudget is gone, and the operator has not yet read what blocks the drain now.
 		f.claim(ctx, g, "c")
 		f.karpenterRemoves(ctx, g, "a")
 		f.Guest.Live = failing{f.Guest.Live}

@@ -86,7 +86,7 @@ func (f *fixture) ec2Removes(ctx context.Context, g Gomega, object client.Object
 	g.Expect(clusters.Guest.Client.Update(ctx, object)).To(Succeed())
 }
 
-// mayLaunch says whether Karpenter's role lets it create NodeClaims.
+// mayLaunch reports whether Karpenter's role lets it create NodeClaims.
 func mayLaunch(ctx context.Context, g Gomega) bool {
 	role := &rbacv1.ClusterRole{}
 	g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "autonode:karpenter"}, role)).To(Succeed())

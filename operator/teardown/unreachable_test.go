@@ -55,7 +55,7 @@ func TestUnreachable(t *testing.T) {
 		g.Expect(f.machineOf(ctx, g, "a").DeletionTimestamp.IsZero()).To(BeTrue())
 		f.pass(4 * time.Minute)
 		f.reachable()
-		f.reconcile(ctx, g) // one answer, and the patience starts anew
+		f.reconcile(ctx, g) // one answer restarts the timeout
 		f.unreachable()
 		f.pass(2 * time.Minute)
 		g.Expect(f.reconcile(ctx, g).Wait).To(BeTrue())

@@ -36,7 +36,7 @@ const Unread = 15 * time.Second
 // Undiscovered is for how long after it is ready an API server's admission may not know the kinds of CRDs. It looks every 30 seconds.
 const Undiscovered = 30*time.Second + Unread
 
-// starting tells whether an API server was started less than this long before a time, counted from when it was ready.
+// starting reports whether an API server was started less than this long before a time, counted from when it was ready.
 func (i Identity) starting(at time.Time, lately time.Duration) bool {
 	return slices.ContainsFunc(i.Starts, func(s Start) bool { return !at.Before(s.Begun.Truncate(time.Second)) && !at.After(s.Ready.Add(lately)) })
 }
@@ -50,7 +50,7 @@ type Grant struct {
 	Rules     []rbacv1.PolicyRule
 }
 
-// covers says whether the role allows what was asked for.
+// covers reports whether the role allows what was asked for.
 func (g Grant) covers(e Event) bool {
 	if g.Namespace != "" && g.Namespace != e.Namespace {
 		return false
@@ -81,7 +81,7 @@ func (p Permission) String() string {
 	return s
 }
 
-// Exception is a permission that is needed although no story uses it, or one that is asked for and has to be denied.
+// Exception is a permission that no story uses although it is needed, or one whose use has to be denied.
 type Exception struct {
 	// Identity is the Name of one.
 	Identity string
@@ -95,7 +95,7 @@ type Exception struct {
 	Reason string
 	// Sometimes says that it depends on timing whether a story uses it.
 	Sometimes bool
-	// Denied says that it is asked for and denied, and has to be.
+	// Denied: requests for it are made, and have to be denied.
 	Denied bool
 }
 
@@ -113,7 +113,7 @@ func Compare(identity Identity, exceptions []Exception) []string {
 		report("it is bound to no role; the comparison came too late")
 	}
 	if len(identity.Events) == 0 {
-		report("it asked for nothing; is there an audit log?")
+		report("it made no request; is there an audit log?")
 	}
 	granted := map[Permission]bool{} // and whether it was used
 	for _, grant := range identity.Grants {
@@ -166,7 +166,7 @@ func Compare(identity Identity, exceptions []Exception) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// Refused returns what an identity asked for and didn't get, sorted, but for what an exception says has to be denied.
+// Refused returns an identity's denied requests, sorted, without those that an exception expects.
 func Refused(identity Identity, exceptions []Exception) []string {
 	denied := map[Permission]bool{}
 	for _, exception := range exceptions {
@@ -185,7 +185,7 @@ func Refused(identity Identity, exceptions []Exception) []string {
 		case !event.Allowed && event.Code != forbidden:
 			// The authorizer was never asked: the API server was busy or going, or the client went.
 		case event.Allowed && identity.Declared && !slices.ContainsFunc(identity.Grants, func(g Grant) bool { return g.covers(event) }):
-			report("does %s, which nobody has written down; declare that, or don't do it", event)
+			report("does %s, which no grant declares; declare it, or stop it", event)
 		case !event.Allowed && identity.starting(event.Denied, Unread) && slices.ContainsFunc(identity.Grants, func(g Grant) bool { return g.covers(event) }):
 			// It will be allowed.
 		case !event.Allowed && denied[Permission{Group: event.Group, Resource: event.Resource, Name: event.Name, Verb: event.Verb}]:

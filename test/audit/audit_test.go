@@ -131,7 +131,7 @@ func TestCompareUse(t *testing.T) {
 			events: []Event{did("watch", "", "pods", "", 200)},
 		}, {
 			name: "When there is neither role nor event, it should not pass for the least there can be",
-			want: []string{"karpenter: it asked for nothing; is there an audit log?", "karpenter: it is bound to no role; the comparison came too late"},
+			want: []string{"karpenter: it is bound to no role; the comparison came too late", "karpenter: it made no request; is there an audit log?"},
 		},
 	})
 }
@@ -229,7 +229,7 @@ func TestRead(t *testing.T) {
 		wantErr   string
 	}{
 		{name: "When requests are the same, it should keep one", log: line + "\n" + line + "\n" + `{"verb":"get","requestURI":"/healthz","responseStatus":{"code":200}}` + "\n", want: []Event{event, health}},
-		{name: "When somebody spoke for another, it should be the other's", want: []Event{{User: "cluster-api", Verb: "get", Code: 200}},
+		{name: "When a user impersonates another, it should be the other's", want: []Event{{User: "cluster-api", Verb: "get", Code: 200}},
 			log: `{"verb":"get","user":{"username":"fault-proxy"},"impersonatedUser":{"username":"cluster-api"},"responseStatus":{"code":200}}` + "\n"},
 		{name: "When something was denied, it should say when", want: []Event{{Verb: "get", Resource: "pods", Code: 403, Denied: time.Date(2026, 1, 1, 12, 0, 1, 0, time.UTC)}},
 			log: `{"verb":"get","stageTimestamp":"2026-01-01T12:00:01.5Z","objectRef":{"resource":"pods"},"responseStatus":{"code":403},"annotations":{"authorization.k8s.io/decision":"forbid"}}` + "\n"},

@@ -59,12 +59,12 @@ func (e Event) String() string {
 	return s
 }
 
-// by says whether this role is what allowed the request. Where two do, the authorizer names one.
+// by reports whether this role is what allowed the request. Where two do, the authorizer names one.
 func (e Event) by(grant Grant) bool {
 	return e.Allowed && strings.Contains(e.Reason, fmt.Sprintf(" of %s %q to ", grant.Kind, grant.Name))
 }
 
-// uses says whether the request needs the permission. Some are asked for beside the one that the event is about, and that leaves no trace of its own.
+// uses reports whether the request needs the permission. Some are asked for beside the one that the event is about, and that leaves no trace of its own.
 func (e Event) uses(p Permission) bool {
 	if e.Group != p.Group || p.Name != "" && p.Name != e.Name && p.Verb != "bind" {
 		return false

@@ -21,7 +21,7 @@ type Record struct {
 	User           struct {
 		Username string `json:"username"`
 	} `json:"user"`
-	// ImpersonatedUser is whom the request was made as, if somebody may speak for others, such as a proxy.
+	// ImpersonatedUser is the user of the request if its sender, such as a proxy, impersonates.
 	ImpersonatedUser struct {
 		Username string `json:"username"`
 	} `json:"impersonatedUser"`

@@ -21,7 +21,7 @@ func TestTraffic(t *testing.T) {
 		began   = `{"stage":"ResponseStarted","verb":"watch","userAgent":"karpenter/v1 (linux/amd64)","objectRef":{"resource":"pods"},"responseStatus":{"code":200}}` + "\n"
 		watched = `{"stage":"ResponseComplete","verb":"watch","userAgent":"karpenter/v1 (linux/amd64)","objectRef":{"resource":"pods"},"responseStatus":{"code":200}}` + "\n"
 	)
-	t.Run("When objects are asked for, it should count what differs in more than the object's name", func(t *testing.T) {
+	t.Run("When objects are requested, it should count what differs in more than the object's name", func(t *testing.T) {
 		g := NewWithT(t)
 		path := filepath.Join(t.TempDir(), "audit.log")
 		tail, traffic := Tail{Path: path}, Traffic{}

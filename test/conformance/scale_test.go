@@ -108,7 +108,7 @@ func TestScaleReport(t *testing.T) {
 		))
 	})
 
-	t.Run("When fewer pods ran than were asked for, it should tell only the times that there are", func(t *testing.T) {
+	t.Run("When fewer pods ran than were created, it should show only the known times", func(t *testing.T) {
 		g := NewWithT(t)
 		m, started := Measurement{Pods: 3}, time.Now()
 		m.times(started, []time.Time{started.Add(time.Second), started.Add(2 * time.Second)})

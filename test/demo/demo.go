@@ -39,7 +39,7 @@ import (
 //go:embed manifests
 var manifests embed.FS
 
-// patience bounds every wait. The demo makes no claim by it: what it shows is how long things took.
+// patience is the timeout of every wait. The demo shows how long each step took.
 const patience = 4 * time.Minute
 
 // Config of Run.
@@ -258,7 +258,7 @@ func (d *demo) upgrade(ctx context.Context) error {
 	return d.showHosted(ctx)
 }
 
-// scaleDown shows that nodes go when nobody needs them.
+// scaleDown shows that nodes are removed when no pod needs them.
 func (d *demo) scaleDown(ctx context.Context) error {
 	d.heading("The workload goes, and its nodes with it")
 	if err := d.run(ctx, "--context", d.Guest, "scale", "deployment", "web", "--replicas=0"); err != nil {
@@ -378,7 +378,7 @@ func (d *demo) hostedCluster(ctx context.Context) (*v1beta1.HostedCluster, error
 
 // explain shows what a person would look at after a failure.
 func (d *demo) explain(ctx context.Context) {
-	d.heading("Something did not happen. What there is to see:")
+	d.heading("An expectation was not met. Current state:")
 	for _, args := range [][]string{
 		{"--context", world.Management, "-n", hosting.Namespace, "describe", "hostedcluster", d.Guest},
 		{"--context", world.Management, "-n", hosting.ControlPlaneNamespace(d.Guest), "get", "controlplanecomponents,pods,machines", "-o", "wide"},

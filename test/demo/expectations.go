@@ -49,7 +49,7 @@ func (d *demo) crdsEstablished(ctx context.Context) (bool, string, error) {
 	return true, "", nil
 }
 
-// rolledOut says whether the component runs the payload of that release image, whole.
+// rolledOut reports whether the component runs the payload of that release image, whole.
 func (d *demo) rolledOut(release string) func(context.Context) (bool, string, error) {
 	return func(ctx context.Context) (bool, string, error) {
 		hosted, err := d.hostedCluster(ctx)

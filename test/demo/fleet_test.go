@@ -70,7 +70,7 @@ func TestOneAtATime(t *testing.T) {
 		{name: "When nodes were disrupted one after the other, it should be true", replaced: []string{"a", "b"}, most: 1, ever: []string{"a", "b"}},
 		{name: "When two were disrupted at once, it should be false", replaced: []string{"a", "b"}, most: 2, ever: []string{"a", "b"}, want: "2 nodes were disrupted at once"},
 		{name: "When there were no nodes, it should be false", want: "no node to replace"},
-		{name: "When a node went and nobody saw it being disrupted, it should be false", replaced: []string{"a", "b"}, most: 1, ever: []string{"a"}, want: "node b went"},
+		{name: "When a node disappeared without a disruption, it should be false", replaced: []string{"a", "b"}, most: 1, ever: []string{"a"}, want: "node b went"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if err := oneAtATime(tc.replaced, tc.most, tc.ever); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {

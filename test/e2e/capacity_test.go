@@ -18,7 +18,7 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// respite is how long an offering rests after its first failure: see package karpenter/providers/offering.
+// respite is the back-off of an offering after its first failure: see package karpenter/providers/offering.
 const respite = 3 * time.Minute
 
 // Story 11: what can't be had, or never joins, costs time and nothing else. Karpenter takes the next cheapest, says why, and comes
@@ -48,7 +48,7 @@ func TestCapacity(t *testing.T) {
 		g.Expect(nodes[0].Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"))
 		g.Eventually(c.eventsOn).WithContext(t.Context()).WithArguments("NodeClaim", "InsufficientCapacity").WithTimeout(soon).WithPolling(interval).Should(
 			HaveEach(ContainSubstring("no capacity for spot c2-small in zone a: InsufficientInstanceCapacity")))
-		g.Expect(c.eventsOn(t.Context(), "NodeClaim", "InsufficientCapacity")).To(HaveLen(1), "an offering that has failed isn't asked for again")
+		g.Expect(c.eventsOn(t.Context(), "NodeClaim", "InsufficientCapacity")).To(HaveLen(1), "no machine is launched again of an offering that failed")
 	})
 
 	t.Run("When a node doesn't join within its node class's deadline, it should replace it", func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestCapacity(t *testing.T) {
 		}
 	})
 
-	t.Run("When the cheapest offering can be had again, it should come back to it", func(t *testing.T) {
+	t.Run("When the cheapest offering is available again, it should come back to it", func(t *testing.T) {
 		g := NewWithT(t)
 		c.fault(t, "c2-small", infrav1.FaultNoCapacity, "false")
 		// A pod that came before its time is over would get the next cheapest.

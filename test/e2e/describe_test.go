@@ -34,7 +34,7 @@ import (
 
 var karpenterGroupVersion = schema.GroupVersion{Group: apis.Group, Version: "v1"}
 
-// guestHasKarpenter says whether Karpenter's CRDs are in the guest.
+// guestHasKarpenter reports whether Karpenter's CRDs are in the guest.
 func (c *cluster) guestHasKarpenter(g Gomega, ctx context.Context) bool {
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	err := c.guest.Get(ctx, client.ObjectKey{Name: "nodeclaims." + apis.Group}, crd)

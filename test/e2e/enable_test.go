@@ -50,7 +50,7 @@ func TestEnable(t *testing.T) {
 		}
 	})
 
-	t.Run("When somebody takes the labels of Karpenter's component away, it should put them back", func(t *testing.T) {
+	t.Run("When a person removes the labels of Karpenter's component, it should put them back", func(t *testing.T) {
 		g := NewWithT(t)
 		component := &v1beta1.ControlPlaneComponent{}
 		key := client.ObjectKey{Namespace: c.namespace(), Name: v1beta1.KarpenterComponent}

@@ -242,7 +242,7 @@ func (f *faults) registryAway(t *testing.T) {
 		}
 	})
 
-	t.Run("When the operator is started anew meanwhile, it should say that the registry doesn't answer, and what runs should go on", func(t *testing.T) {
+	t.Run("When the operator restarts meanwhile, it should say that the registry doesn't answer, and what runs should go on", func(t *testing.T) {
 		g := NewWithT(t)
 		operator.Kill()
 		operator = f.startOperator(t)

@@ -38,7 +38,7 @@ var holders = []schema.GroupResource{{Resource: "secrets"}, {Group: "bootstrap.c
 func checkLeaks(ctx context.Context, world *localworld.World) ([]string, error) {
 	known, ok := secrets.Load(world)
 	if !ok {
-		return nil, errors.New("nobody has followed this world's Secrets")
+		return nil, errors.New("no watch of this world's Secrets")
 	}
 	finder := known.(*leak.Finder)
 	clusters := append(world.Guests(), world.Management())

@@ -67,7 +67,7 @@ func TestMachines(t *testing.T) {
 		g.Expect(c.machinesOf(g, t.Context(), "slow")).To(Equal(slow))
 	})
 
-	t.Run("When somebody deletes a Machine, Cluster API should drain it by the workload's rules, and another node should take its place", func(t *testing.T) {
+	t.Run("When a person deletes a Machine, Cluster API should drain it by the workload's rules, and another node should take its place", func(t *testing.T) {
 		g := NewWithT(t)
 		guard := &policyv1.PodDisruptionBudget{
 			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "web"},

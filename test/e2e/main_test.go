@@ -85,7 +85,7 @@ func openWorld(t *testing.T) *localworld.World {
 	return world
 }
 
-// interrupted ends when somebody interrupts the tests, of which the testing package doesn't know: worlds have to be stopped all the same.
+// interrupted ends when the tests are interrupted, of which the testing package doesn't know: worlds have to be stopped all the same.
 var interrupted context.Context
 
 // started are all worlds, stopped ones too.

@@ -25,7 +25,7 @@ func TestMinimum(t *testing.T) {
 	c.waitRunning(t, "web")
 	kept := HaveField("Annotations", HaveKeyWithValue(v1alpha1.KeptForMinimumAnnotation, HaveSuffix("/c4-large")))
 
-	t.Run("When nobody needs its nodes any more, it should keep as many as the minimum", func(t *testing.T) {
+	t.Run("When no pod needs its nodes any more, it should keep as many as the minimum", func(t *testing.T) {
 		g := NewWithT(t)
 		disrupted := c.watchDisruptions(t)
 		c.scale(t, "web", 0)
@@ -57,7 +57,7 @@ func TestMinimum(t *testing.T) {
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.waitRunning(t, "web")
 	})
-	t.Run("When the minimum goes, so should the node that nobody needs", func(t *testing.T) {
+	t.Run("When the minimum goes, so should the node without pods", func(t *testing.T) {
 		g := NewWithT(t)
 		c.scale(t, "web", 0)
 		c.fault(t, "c4-large", clusterv1.AutoscalerMinSizeAnnotation, "0")

@@ -68,10 +68,10 @@ var exceptions = []audit.Exception{
 		Reason: "the copy of a pull secret goes when the HostedCluster names none any more; all stories need theirs",
 	}, {
 		Identity: operatorIdentity, Group: v1beta1.GroupVersion.Group, Resources: []string{"controlplanecomponents/finalizers"}, Names: []string{v1beta1.KarpenterComponent},
-		Verbs: []string{"update"}, Reason: "asked for by admission (OwnerReferencesPermissionEnforcement), which leaves no trace; without it the stories fail",
+		Verbs: []string{"update"}, Reason: "requested by admission (OwnerReferencesPermissionEnforcement), which leaves no trace; without it the stories fail",
 	}, {
 		Identity: operatorIdentity, Group: "events.k8s.io", Resources: []string{"events"}, Verbs: []string{"patch"}, Sometimes: true,
-		Reason: "an event that happens again within minutes is counted instead of made anew",
+		Reason: "an event that happens again within minutes is counted instead of created again",
 	}, {
 		Identity: operatorIdentity, Resources: []string{"events"}, Verbs: []string{"patch"}, Sometimes: true,
 		Reason: "as above, about the Lease",
@@ -98,7 +98,7 @@ var exceptions = []audit.Exception{
 		Reason: "no story has a NodeOverlay",
 	}, {
 		Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodepools/finalizers", "nodeclaims/finalizers"}, Verbs: []string{"update"},
-		Reason: "asked for by admission (OwnerReferencesPermissionEnforcement), which leaves no trace; without it no node registers",
+		Reason: "requested by admission (OwnerReferencesPermissionEnforcement), which leaves no trace; without it no node registers",
 	}, {
 		Identity: karpenterGuestIdentity, Resources: []string{"namespaces", "persistentvolumes", "persistentvolumeclaims"}, Verbs: []string{"list", "watch"},
 		Reason: "read as soon as a pod has a volume, or an affinity across namespaces; the world has no storage",
@@ -149,7 +149,7 @@ func checkPermissions(ctx context.Context, world *localworld.World) ([]string, e
 func checkRefusals(ctx context.Context, world *localworld.World) ([]string, error) {
 	return compare(ctx, world, func(identity audit.Identity, exceptions []audit.Exception) []string {
 		if identity.Name == operatorIdentity && len(identity.Events) == 0 {
-			return []string{identity.Name + ": it asked for nothing; is there an audit log?"}
+			return []string{identity.Name + ": it made no request; is there an audit log?"}
 		}
 		return audit.Refused(identity, exceptions)
 	})
@@ -223,7 +223,7 @@ func eventsOf(world *localworld.World, cluster *controlplane.Cluster, of func(au
 	return slices.DeleteFunc(events, func(e audit.Event) bool { return !of(e) }), nil
 }
 
-// isBound tells whether a binding is to a ServiceAccount, or to a group that it is in. Kubernetes' own bindings to groups, such as that of everybody to
+// isBound reports whether a binding is to a ServiceAccount, or to a group that it is in. Kubernetes' own bindings to groups, such as that of everybody to
 // system:discovery, are Kubernetes' matter.
 func isBound(binding metav1.ObjectMeta, subjects []rbacv1.Subject, to rbacv1.Subject) bool {
 	groups := []string{"system:authenticated", "system:serviceaccounts", "system:serviceaccounts:" + to.Namespace}

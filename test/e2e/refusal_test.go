@@ -122,7 +122,7 @@ func TestRefusal(t *testing.T) {
 					return // the definitions have gone, and all NodeClaims with them
 				}
 				for _, claim := range c.nodeClaims(g, ctx) {
-					g.Expect(claim.Finalizers).To(BeEmpty(), "nobody is left who would remove it")
+					g.Expect(claim.Finalizers).To(BeEmpty(), "no controller is left that would remove it")
 					g.Expect(client.IgnoreNotFound(c.guest.Delete(ctx, &claim))).To(Succeed())
 				}
 				g.Expect(c.nodeClaims(g, ctx)).To(BeEmpty())

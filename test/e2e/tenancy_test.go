@@ -75,7 +75,7 @@ func TestTenancy(t *testing.T) {
 		}
 	})
 
-	t.Run("When somebody has Karpenter's token, it should open nothing of another's control plane", func(t *testing.T) {
+	t.Run("When an attacker has Karpenter's token, it should open nothing of another's control plane", func(t *testing.T) {
 		for _, pair := range [][2]*cluster{{left, right}, {right, left}} {
 			from, to := pair[0], pair[1]
 			asKarpenter := from.asKarpenter(t)
@@ -107,7 +107,7 @@ func TestTenancy(t *testing.T) {
 		g.Expect(findings).To(BeEmpty())
 	})
 
-	t.Run("When somebody has Karpenter's token for a guest, it should be none for the management cluster", func(t *testing.T) {
+	t.Run("When an attacker has Karpenter's token for a guest, it should open nothing in the management cluster", func(t *testing.T) {
 		g := NewWithT(t)
 		asKarpenter := right.inManagement(t, string(right.guestAccess(g, t.Context()).Data["token"]))
 		for verb, err := range attempts(t.Context(), asKarpenter.Resource(clusterv1.GroupVersion.WithResource("machines")).Namespace(right.namespace())) {

@@ -68,7 +68,7 @@ func TestUpgrade(t *testing.T) {
 		c.expectHeld(t, before, soon/2) // some of Karpenter's rounds
 	})
 
-	t.Run("When the guest's API server is upgraded but nobody has approved the version, it should replace no node and say how to approve", func(t *testing.T) {
+	t.Run("When the guest's API server is upgraded but the version is not approved, it should replace no node and say how to approve", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(world.UpgradeControlPlane(t.Context(), c.name, localworld.UpgradedKubernetes)).To(Succeed())
 		approve := v1beta1.ApproveNodeVersionAnnotation + "=" + strings.TrimPrefix(localworld.UpgradedKubernetes, "v")

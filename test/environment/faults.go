@@ -41,7 +41,7 @@ func (c *calling) call(do func() error) error {
 		return do()
 	}
 	if c.calls.Lost {
-		_ = do() // nobody hears what became of it
+		_ = do() // the caller gets no answer
 	}
 	return ErrFault
 }

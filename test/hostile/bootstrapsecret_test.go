@@ -59,7 +59,7 @@ func TestBootstrapSecrets(t *testing.T) {
 	}).Should(MatchError(ContainSubstring("begins with")), "the policy is in force a moment after it was made")
 
 	for name, attack := range attacks {
-		t.Run("When Karpenter creates "+name+", it should be refused, and nobody else", func(t *testing.T) {
+		t.Run("When Karpenter creates "+name+", it should be refused, and no other client", func(t *testing.T) {
 			g := NewWithT(t)
 			g.Expect(karpenter.Create(ctx, secret(hostedNamespace, attack.change), client.DryRunAll)).To(MatchError(ContainSubstring(attack.want)))
 			for whose, other := range map[string]client.Client{"an admin": management, "another's Karpenter": karpenterOf(t, otherNamespace)} {

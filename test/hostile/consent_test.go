@@ -17,7 +17,7 @@ import (
 	"github.com/autonode-io/autonode/operator/consent"
 )
 
-// TestConsent is an author of HostedClusters who names a control plane of somebody else.
+// TestConsent has a HostedCluster name another tenant's control plane.
 func TestConsent(t *testing.T) {
 	const label = "hostile-consent"
 	ctx, management := t.Context(), clusters.Management.Client
@@ -112,7 +112,7 @@ func TestConsent(t *testing.T) {
 		g.Eventually(condition(t, hostedCluster, v1beta1.ValidConfiguration)).Should(HavePrefix("False/ConsentMissing: "))
 	})
 
-	t.Run("When Karpenter ran there before consent was asked for, it should go on, and that should be written down", func(t *testing.T) {
+	t.Run("When Karpenter ran there before consent was required, it should go on, and that should be written down", func(t *testing.T) {
 		g := NewWithT(t)
 		controlPlane(t, client.ObjectKey{Namespace: "team-old", Name: "old"}, "", []byte("none"))
 		component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{

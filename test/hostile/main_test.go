@@ -250,7 +250,7 @@ func condition(t *testing.T, hostedCluster *v1beta1.HostedCluster, conditionType
 	}
 }
 
-// foreign is a server of an attacker's, or one that nobody is to reach.
+// foreign is an attacker's server, or one that no request may reach.
 type foreign struct {
 	*httptest.Server
 

@@ -71,7 +71,7 @@ func served(t *testing.T) programs {
 	return p
 }
 
-// has tells whether a program serves a metric of that name, or of which that is a part.
+// has reports whether a program serves a metric of that name, or of which that is a part.
 func (p programs) has(name string) bool {
 	base, ours := p.base(name)
 	return ours || p.registered(base)
@@ -136,7 +136,7 @@ func (p programs) check(t *testing.T, where, expression string) {
 					t.Errorf("%s: %s: %v", where, s.Name, err)
 				}
 			default:
-				t.Errorf("%s: nobody has said which values the label %s of %s has: values_test.go", where, matcher.Name, base)
+				t.Errorf("%s: no values for label %s of %s: values_test.go", where, matcher.Name, base)
 			}
 		}
 	}
@@ -376,7 +376,7 @@ func TestDocs(t *testing.T) {
 		g.Expect(reasons).NotTo(ContainElement(v1beta1.NodeUpgradeHeldReason), "that is one of another condition")
 	})
 
-	t.Run("When nobody serves a metric, it should be noticed", func(t *testing.T) {
+	t.Run("When no program serves a metric, it should be reported", func(t *testing.T) {
 		g := NewWithT(t)
 		p := served(t)
 		for name, want := range map[string]bool{

@@ -13,7 +13,7 @@ import (
 // request is one kind of request.
 type request struct{ verb, resource string }
 
-// writes says whether requests of this kind change something. Reviews are questions, and a Lease is held by renewing it.
+// writes reports whether requests of this kind change something. Reviews are questions, and a Lease is held by renewing it.
 func (r request) writes() bool {
 	switch r.verb {
 	case "create", "update", "patch", "delete", "deletecollection":

@@ -28,7 +28,7 @@ func (l layout) kubeconfig(cluster string) string {
 	return filepath.Join(string(l), cluster+".kubeconfig")
 }
 
-// transient is what a world writes and nobody wants when it has gone.
+// transient are the files of a world that are useless after its end.
 func (l layout) transient() ([]string, error) {
 	kubeconfigs, err := filepath.Glob(l.kubeconfig("*"))
 	if err != nil {

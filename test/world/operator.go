@@ -17,7 +17,7 @@ const operatorUser = "system:serviceaccount:" + OperatorNamespace + ":" + operat
 
 // OperatorConfig of StartOperator.
 type OperatorConfig struct {
-	// Name of the process, and of its log: one that is started anew appends to it.
+	// Name of the process, and of its log: a restarted process appends to it.
 	Name string
 	// Management is where to find the management cluster's API server, such as a proxy with a certificate of that cluster's
 	// authority. Empty: where it is.

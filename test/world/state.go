@@ -104,7 +104,7 @@ func (w *World) record() {
 	if err != nil {
 		return
 	}
-	// Renamed into place, so that nobody reads half of it.
+	// Renamed into place, so that no reader sees half of it.
 	unfinished := w.dir.state() + ".unfinished"
 	if err := os.WriteFile(unfinished, data, 0o644); err == nil {
 		_ = os.Rename(unfinished, w.dir.state())

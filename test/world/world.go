@@ -63,7 +63,7 @@ type Config struct {
 	// Source is the folder of AutoNode's source, which its programs are built from. Default: $AUTONODE_SOURCE, else the
 	// source tree that the working directory is in.
 	Source string
-	// Progress tells what is being waited for; nil keeps silent.
+	// Progress reports what is being waited for; nil reports nothing.
 	Progress *progress.Printer
 }
 

@@ -62,7 +62,7 @@ const (
 var collected = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Namespace: "karpenter",
 	Subsystem: "clusterapi",
-	Name:      "orphans_reaped_total",
+	Name:      "garbage_collected_objects_total",
 	Help:      "Objects in the management cluster that were removed because their NodeClaim is gone. Labeled by kind.",
 }, []string{"kind"})
 
@@ -279,7 +279,7 @@ func (p *collection) collect(ctx context.Context, kind string, object client.Obj
 	if now.Sub(since) < GracePeriod {
 		return nil
 	}
-	if err := p.Machines.Reap(ctx, object); err != nil {
+	if err := p.Machines.GarbageCollect(ctx, object); err != nil {
 		return err
 	}
 	delete(p.suspects, object.GetUID())

@@ -111,11 +111,11 @@ func TestMachines(t *testing.T) {
 		_, err = f.sweep.Reconcile(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Eventually(func() []string { return f.Objects(t.Context(), machineKind) }).Should(BeEmpty())
-		// A person's rules hold for draining what nobody has drained.
+		// Cluster API drains a node that Karpenter hasn't drained, by the person's rules.
 		g.Expect(m.Annotations).NotTo(HaveKey(clusterv1.ExcludeNodeDrainingAnnotation))
 	})
 
-	t.Run("When a NodeClaim of that name was made anew, it should remove the Machine of the first", func(t *testing.T) {
+	t.Run("When a NodeClaim of that name was recreated, it should remove the Machine of the first", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
 		first := f.NodeClaim(t.Context(), "again")
@@ -154,7 +154,7 @@ func TestMachines(t *testing.T) {
 			"no-claim-name": func(labels map[string]string) { delete(labels, v1alpha1.NodeClaimLabel) },
 			// A person's, made from a copy of one of ours.
 			"a-copy": func(labels map[string]string) { labels[v1alpha1.NodeClaimLabel] = "general-x7k2p" },
-			// A MachineDeployment's, whose template somebody made from one of ours.
+			// A MachineDeployment's, whose template is a copy of one of ours.
 			"owned-by-a-machineset": func(labels map[string]string) {
 				labels[v1alpha1.NodeClaimLabel] = "general-x7k2p"
 				labels[clusterv1.MachineSetNameLabel] = "theirs"
@@ -250,7 +250,7 @@ func TestChildren(t *testing.T) {
 		g.Expect(f.Objects(t.Context(), environment.TestMachine)).To(ConsistOf(nodeClaim.Name))
 	})
 
-	t.Run("When somebody takes a Machine's finalizer away, it should remove the children that stay", func(t *testing.T) {
+	t.Run("When a person removes a Machine's finalizer, it should delete the infrastructure and bootstrap objects that stay", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
 		nodeClaim := f.NodeClaim(t.Context(), "forced")

@@ -16,7 +16,7 @@ import (
 )
 
 func TestWrites(t *testing.T) {
-	t.Run("When somebody changes a node at the same time, it should look again instead of taking over what they did", func(t *testing.T) {
+	t.Run("When a person changes a node at the same time, it should look again instead of taking over what they did", func(t *testing.T) {
 		f := newFixture(t)
 		f.minimum(1)
 		f.node("a")

@@ -134,7 +134,7 @@ func TestIdentity(t *testing.T) {
 		g.Expect(again.ResourceVersion).To(Equal(after.ResourceVersion), "it was written again")
 	})
 
-	t.Run("When somebody else has written a provider ID, it should leave that to Karpenter's garbage collection", func(t *testing.T) {
+	t.Run("When another controller has written a provider ID, it should leave that to Karpenter's garbage collection", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t)
 		f.launched()
@@ -208,7 +208,7 @@ func TestRemoval(t *testing.T) {
 		g.Expect(f.recorder.Reasons()).To(BeEmpty())
 	})
 
-	t.Run("When somebody deletes the Machine, it should delete the NodeClaim", func(t *testing.T) {
+	t.Run("When a person deletes the Machine, it should delete the NodeClaim", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t)
 		f.launched()

@@ -31,7 +31,7 @@ func TestDeadlineStops(t *testing.T) {
 		g.Expect(r.recorder.Reasons()).To(Equal([]string{nodeclaim.LaunchTimeoutReason}))
 	})
 
-	t.Run("When the Machine is paused, it should wait, and count anew when it is resumed", func(t *testing.T) {
+	t.Run("When the Machine is paused, it should wait, and restart the count when it is resumed", func(t *testing.T) {
 		g := NewWithT(t)
 		r := newRace(t, minutes(2, 15))
 		pause := func(status metav1.ConditionStatus) func(*clusterv1.Machine) {

@@ -103,7 +103,7 @@ func TestExtendedDeadlines(t *testing.T) {
 		r := newRace(t, minutes(2, 15))
 		r.clock.Step(time.Hour)
 		core := r.extended(r.nodeClaim)
-		g.Expect(core()).To(BeFalse(), "nobody has asked the management cluster yet")
+		g.Expect(core()).To(BeFalse(), "no request to the management cluster yet")
 		_, err := r.reconcile()
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(r.recorder.Reasons()).To(Equal([]string{nodeclaim.LaunchTimeoutReason}))

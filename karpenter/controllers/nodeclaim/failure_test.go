@@ -51,7 +51,7 @@ func TestFailure(t *testing.T) {
 			infrastructure(metav1.ConditionFalse, "WaitingForBootstrapData", ""), "",
 		},
 		"When a longer word contains one that means no capacity, it should wait": {
-			infrastructure(metav1.ConditionFalse, "Waiting", "AllocationFailedRecently is being looked at"), "",
+			infrastructure(metav1.ConditionFalse, "Waiting", "AllocationFailedRecently is under investigation"), "",
 		},
 		"When the infrastructure isn't known to lack anything, it should wait": {
 			infrastructure(metav1.ConditionUnknown, "InsufficientInstanceCapacity", ""), "",

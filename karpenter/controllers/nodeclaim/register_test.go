@@ -46,7 +46,7 @@ func (f *fixture) run() {
 	f.Run(f.t.Context(), guest)
 }
 
-// deleting tells whether the NodeClaim is being deleted.
+// deleting reports whether the NodeClaim is being deleted.
 func (f *fixture) deleting(ctx context.Context) (bool, error) {
 	nodeClaim := &karpv1.NodeClaim{}
 	err := f.Admin.Get(ctx, client.ObjectKeyFromObject(f.nodeClaim), nodeClaim)

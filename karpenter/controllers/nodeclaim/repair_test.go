@@ -64,7 +64,7 @@ func TestRepair(t *testing.T) {
 		g.Expect(f.unavailable.Entries()).To(BeEmpty())
 	})
 
-	t.Run("When a health check fails and nobody asks for a remedy, it should wait", func(t *testing.T) {
+	t.Run("When a health check fails without requesting a remedy, it should wait", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t)
 		f.launched()
@@ -88,7 +88,7 @@ func TestRepair(t *testing.T) {
 		g.Expect(f.recorder.Reasons()).To(BeEmpty())
 	})
 
-	t.Run("When somebody marks a machine without a check, it should be replaced", func(t *testing.T) {
+	t.Run("When a machine without a health check is marked, it should be replaced", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t)
 		f.launched()

@@ -308,14 +308,14 @@ func (f *fixture) allow(user, name, group string, resources ...string) {
 	})).To(Succeed())
 }
 
-// available tells whether a machine of a type could be launched in zone b.
+// available reports whether a machine of a type could be launched in zone b.
 func (f *fixture) available(instanceType string) bool {
 	choice, ok, err := f.store.Resolve(f.name, instanceType, "b", "on-demand")
 	return err == nil && ok && choice.Offering.Available
 }
 
 func TestHashVersion(t *testing.T) {
-	t.Run("When the provider is upgraded to another rule, it should hash NodeClaims anew and let what has drifted be replaced", func(t *testing.T) {
+	t.Run("When the provider is upgraded to another rule, it should rehash NodeClaims and have drifted ones replaced", func(t *testing.T) {
 		f := start(t, "")
 		const version = v1alpha1.NodeClassHashVersionAnnotation
 		const hash = v1alpha1.NodeClassHashAnnotation

@@ -88,7 +88,7 @@ func (f *fixture) taints(node *corev1.Node) func() ([]corev1.Taint, error) {
 	}
 }
 
-// dealtWith waits until the controller has looked at whatever came before, by letting it taint another NodeClaim's node.
+// dealtWith waits until the controller has handled all earlier events, by letting it taint another NodeClaim's node.
 func (f *fixture) dealtWith() {
 	f.t.Helper()
 	other := f.NodeClaim(f.t.Context(), "other")
@@ -102,7 +102,7 @@ func (f *fixture) dealtWith() {
 }
 
 func TestConflict(t *testing.T) {
-	t.Run("When somebody else changes the node at the same time, it should add the taint all the same", func(t *testing.T) {
+	t.Run("When another client changes the node at the same time, it should add the taint all the same", func(t *testing.T) {
 		f := startWith(t, func(guest client.Client) client.Client { return &environment.Conflicting{Client: guest} })
 		f.provided()
 		f.Eventually(f.taints(f.node("joined", nil))).Should(ContainElement(karpv1.UnregisteredNoExecuteTaint))
@@ -139,7 +139,7 @@ func TestRegistration(t *testing.T) {
 		"When Karpenter has registered the node, it should leave it": func(f *fixture) *corev1.Node {
 			return f.node("registered", func(n *corev1.Node) { n.Labels = map[string]string{karpv1.NodeRegisteredLabelKey: "true"} })
 		},
-		"When somebody takes the label of a registered node away, it should leave it": func(f *fixture) *corev1.Node {
+		"When a person removes the label of a registered node, it should leave it": func(f *fixture) *corev1.Node {
 			f.nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
 			f.Expect(f.Admin.Status().Update(f.t.Context(), f.nodeClaim)).To(Succeed())
 			f.Eventually(func() (bool, error) {

@@ -166,7 +166,7 @@ func TestSurplus(t *testing.T) {
 			p.Spec.Template.Spec.NodeClassRef.Group = "karpenter.k8s.aws"
 		},
 		"it has no NodePool": func(_ *karpv1.NodePool, c *karpv1.NodeClaim) { delete(c.Labels, karpv1.NodePoolLabelKey) },
-		"somebody wants it not to be disrupted": func(_ *karpv1.NodePool, c *karpv1.NodeClaim) {
+		"an annotation forbids its disruption": func(_ *karpv1.NodePool, c *karpv1.NodeClaim) {
 			c.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}
 		},
 	} {

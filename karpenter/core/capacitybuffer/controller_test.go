@@ -25,7 +25,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/capacitybuffer"
 )
 
-// passes counts the scheduling passes that are asked for.
+// passes counts the requested scheduling passes.
 type passes int
 
 func (p *passes) Trigger(types.UID) { *p++ }

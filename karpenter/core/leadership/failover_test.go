@@ -23,7 +23,7 @@ import (
 )
 
 func TestFailover(t *testing.T) {
-	t.Run("When a leader freezes with the Lease in its hands, another should act in less than twenty seconds", func(t *testing.T) {
+	t.Run("When a leader hangs while it holds the Lease, another should act in less than twenty seconds", func(t *testing.T) {
 		// controller-runtime's, which it doesn't export. An elector sees the last renewal at one attempt and that it has expired at another.
 		const retryPeriod = 2 * time.Second
 		attempt := time.Duration(float64(retryPeriod) * (1 + leaderelection.JitterFactor))

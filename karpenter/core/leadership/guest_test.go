@@ -23,7 +23,7 @@ import (
 	"github.com/autonode-io/autonode/test/environment"
 )
 
-// repairing is a provider that is only asked for what doesn't change.
+// repairing is a provider of which only constant answers are used.
 type repairing struct{ cloudprovider.CloudProvider }
 
 func (repairing) GetSupportedNodeClasses() []status.Object {
@@ -84,7 +84,7 @@ func tempt(t *testing.T) *tempted {
 	return f
 }
 
-// there tells whether the NodeClaim is there, as it was.
+// there reports whether the NodeClaim is there, as it was.
 func (f *tempted) there() bool {
 	f.t.Helper()
 	nodeClaim := &karpv1.NodeClaim{}
@@ -116,7 +116,7 @@ func TestGuest(t *testing.T) {
 		})
 	}
 
-	t.Run("When somebody deletes a Node while the management cluster is away, it should let its NodeClaim go with it", func(t *testing.T) {
+	t.Run("When a person deletes a Node while the management cluster is away, it should let its NodeClaim go with it", func(t *testing.T) {
 		g := NewWithT(t)
 		f := tempt(t)
 		f.suspended = true

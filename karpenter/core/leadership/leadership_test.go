@@ -169,7 +169,7 @@ func TestKeeper(t *testing.T) {
 		g.Expect(e.lease(g, t.Context()).Spec.HolderIdentity).To(HaveValue(Equal("we")))
 	})
 
-	t.Run("When somebody else has taken the lease meanwhile, it should stay suspended and stop leading", func(t *testing.T) {
+	t.Run("When another candidate has acquired the Lease meanwhile, it should stay suspended and stop leading", func(t *testing.T) {
 		g := NewWithT(t)
 		e := elect(t)
 		e.outlast(g)
@@ -200,7 +200,7 @@ func TestKeeper(t *testing.T) {
 func TestLeaseDuration(t *testing.T) {
 	for name, tc := range map[string]struct{ asked, stored int32 }{
 		"When the elector asks others to wait longer than it may act, it should have them wait a second longer than that": {15, 11},
-		"When the elector gives the lease up, it should have nobody wait":                                                 {1, 1},
+		"When the elector gives the lease up, it should make no candidate wait":                                           {1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -226,7 +226,7 @@ func TestRelease(t *testing.T) {
 	}{
 		"When the pod's former container held the lease, it should make it free":     {"it", "a-1", "a-1", true},
 		"When another pod holds the lease, it should leave it":                       {"they", "a-2", "a-1", false},
-		"When nobody holds the lease, it should leave it":                            {"", "a-1", "a-1", false},
+		"When the Lease has no holder, it should leave it":                           {"", "a-1", "a-1", false},
 		"When the program doesn't know its pod, it should leave the lease to others": {"it", "", "", false},
 	} {
 		t.Run(name, func(t *testing.T) {

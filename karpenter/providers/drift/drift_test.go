@@ -227,7 +227,7 @@ func TestReason(t *testing.T) {
 			w.rollout, w.nodeClass.Annotations = "new", map[string]string{v1alpha1.RolloutAnnotation: "new"}
 			kubelet(w)
 		}, drift.NodeClassDrifted},
-		"When nobody says which rollout was complete, it should find drift": {func(w *world) {
+		"When no rollout is recorded as complete, it should find drift": {func(w *world) {
 			w.rollout = "new"
 			kubelet(w)
 		}, drift.NodeClassDrifted},
@@ -467,15 +467,15 @@ func TestRevisions(t *testing.T) {
 			func(w *world) { w.shapes[0].ContentHash, w.shapes[0].Bootstrap.Hash = "new", "new too" },
 			"", renewed(v1alpha1.ShapeHashAnnotation, "new", v1alpha1.BootstrapHashAnnotation, "new too"),
 		},
-		"When somebody changes the template, it should find it": {func(w *world) {
+		"When a person changes the template, it should find it": {func(w *world) {
 			w.shapes[0].Template.SetGeneration(2)
 			w.shapes[0].ContentHash = "new"
 		}, drift.ShapeDrifted, renewed()},
-		"When somebody changes the bootstrap template, it should find it": {func(w *world) {
+		"When a person changes the bootstrap template, it should find it": {func(w *world) {
 			w.shapes[0].Bootstrap.ConfigTemplate.SetGeneration(2)
 			w.shapes[0].Bootstrap.Hash = "new"
 		}, drift.BootstrapDrifted, renewed()},
-		"When a template was made anew with the same content, it should find no drift, and take the new revision": {
+		"When a template was recreated with the same content, it should find no drift, and record the new revision": {
 			func(w *world) { w.shapes[0].Template.SetUID("j") }, "", renewed(v1alpha1.ShapeRevisionAnnotation, "j/1"),
 		},
 		"When a machine says no revision yet, it should compare the content, and write the revision": {func(w *world) {

@@ -218,7 +218,7 @@ func TestSet(t *testing.T) {
 		})
 	})
 
-	t.Run("When a kind may not be read, it should say so at once and hold up nobody", func(t *testing.T) {
+	t.Run("When a kind may not be read, it should report that at once and block no other kind", func(t *testing.T) {
 		f := start(t, "nobody")
 		begin := time.Now()
 		_, err := f.names(t.Context(), templates)

@@ -337,7 +337,7 @@ func TestProvider(t *testing.T) {
 			return set(s, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, template.Cluster{FailureDomains: []string{"a", "b"}, Paused: true})
 		},
 	} {
-		t.Run("When this changes: "+name+", it should build anew", func(t *testing.T) {
+		t.Run("When this changes: "+name+", it should rebuild", func(t *testing.T) {
 			store, _, _ := newStore()
 			first := set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
 			told := 0
@@ -379,7 +379,7 @@ func TestProvider(t *testing.T) {
 		told := false
 		store.OnChange(func() { told = true })
 		if store.Delete("default"); !told {
-			t.Error("nobody was told")
+			t.Error("no subscriber was notified")
 		}
 		if _, err := store.Cached("default"); !errors.Is(err, ErrUnresolved) {
 			t.Errorf("error: %v", err)

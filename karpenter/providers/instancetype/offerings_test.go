@@ -57,13 +57,13 @@ func TestWhyUnavailable(t *testing.T) {
 		change func(*Input)
 		want   string
 	}{
-		"When a machine of the shape can be had, it should say nothing": {func(*Input) {}, ""},
-		"When the source is paused, it should say so":                   {func(in *Input) { in.Shapes[0].Paused = true }, v1alpha1.ShapePaused},
-		"When the Cluster is paused, it should say so":                  {func(in *Input) { in.Cluster.Paused = true }, v1alpha1.ShapePaused},
-		"When no machine could join, it should say so":                  {func(in *Input) { in.Shapes[0].Bootstrap = template.Bootstrap{} }, v1alpha1.ShapeNoBootstrap},
-		"When every offering failed, it should say that it rests":       {func(in *Input) { rest(in, both, []string{"on-demand", "spot"}) }, v1alpha1.ShapeResting},
-		"When one capacity type is left, it should say nothing":         {func(in *Input) { rest(in, both, []string{"spot"}) }, ""},
-		"When one zone is left, it should say nothing":                  {func(in *Input) { rest(in, []string{"a"}, []string{"on-demand", "spot"}) }, ""},
+		"When a machine of the shape is available, it should say nothing": {func(*Input) {}, ""},
+		"When the source is paused, it should say so":                     {func(in *Input) { in.Shapes[0].Paused = true }, v1alpha1.ShapePaused},
+		"When the Cluster is paused, it should say so":                    {func(in *Input) { in.Cluster.Paused = true }, v1alpha1.ShapePaused},
+		"When no machine could join, it should say so":                    {func(in *Input) { in.Shapes[0].Bootstrap = template.Bootstrap{} }, v1alpha1.ShapeNoBootstrap},
+		"When every offering failed, it should say that it rests":         {func(in *Input) { rest(in, both, []string{"on-demand", "spot"}) }, v1alpha1.ShapeResting},
+		"When one capacity type is left, it should say nothing":           {func(in *Input) { rest(in, both, []string{"spot"}) }, ""},
+		"When one zone is left, it should say nothing":                    {func(in *Input) { rest(in, []string{"a"}, []string{"on-demand", "spot"}) }, ""},
 		"When the source is paused besides, it should say what a person can change": {func(in *Input) {
 			in.Shapes[0].Paused = true
 			rest(in, both, []string{"on-demand", "spot"})

@@ -68,7 +68,7 @@ func TestPriceFile(t *testing.T) {
 			t.Error("spot is sold")
 		}
 	})
-	t.Run("When a template makes spot machines, it should sell no others, at an estimate where nobody says the price", func(t *testing.T) {
+	t.Run("When a template makes spot machines, it should sell no others, at an estimate if it has no price", func(t *testing.T) {
 		store := newProvider(Config{Pricing: pricing.Default()})
 		set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, func(s *template.Template) { s.Price, s.CapacityType = nil, "spot" })}, manyZones())
 		if _, _, found := resolve(t, store, "a", "on-demand"); found {

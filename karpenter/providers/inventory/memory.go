@@ -81,8 +81,8 @@ func (m *memory) Observe(name string, f Revision, bytes int64) {
 		return
 	}
 	m.nodes[name] = seen
-	known, learned := m.forms[f]
-	if !learned {
+	known, observed := m.forms[f]
+	if !observed {
 		m.makeRoom()
 		known = &form{nodes: map[int64]int{}}
 		m.forms[f] = known

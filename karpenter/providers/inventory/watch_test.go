@@ -101,7 +101,7 @@ func TestLearning(t *testing.T) {
 		f.Expect(f.Admin.Delete(t.Context(), b)).To(Succeed())
 		f.eventually(memory, "7900Mi")
 	})
-	t.Run("When it starts anew, it should learn from the nodes that there are", func(t *testing.T) {
+	t.Run("When it restarts, it should observe the existing nodes", func(t *testing.T) {
 		f := newFixture(t)
 		f.node("a", f.machine("a").Spec.ProviderID, "7900Mi")
 		f.eventually(f.start(), "7900Mi")
@@ -111,7 +111,7 @@ func TestLearning(t *testing.T) {
 		memory := f.start()
 		f.node("stranger", "test://stranger", "1Gi")
 		f.node("nameless", "", "1Gi")
-		// Whatever was first is looked at first.
+		// The first event is handled first.
 		f.node("ours", f.machine("ours").Spec.ProviderID, "7900Mi")
 		f.eventually(memory, "7900Mi")
 	})

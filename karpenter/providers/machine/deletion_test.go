@@ -102,17 +102,17 @@ func TestDeletion(t *testing.T) {
 		g := NewWithT(t)
 		s := environment.New(t)
 		machines := s.Machines(nil)
-		created, err := machines.Create(t.Context(), s.Plan(s.NodeClaim(t.Context(), "reaped")))
+		created, err := machines.Create(t.Context(), s.Plan(s.NodeClaim(t.Context(), "collected")))
 		g.Expect(err).NotTo(HaveOccurred())
 		held := created.DeepCopy()
 		held.Finalizers = []string{environment.HoldFinalizer}
 		g.Expect(s.Admin.Patch(t.Context(), held, client.MergeFrom(created))).To(Succeed())
-		g.Expect(machines.Reap(t.Context(), created)).To(Succeed())
+		g.Expect(machines.GarbageCollect(t.Context(), created)).To(Succeed())
 		after := &clusterv1.Machine{}
 		g.Expect(s.Admin.Get(t.Context(), client.ObjectKeyFromObject(created), after)).To(Succeed())
 		g.Expect(after.DeletionTimestamp).NotTo(BeNil())
 		g.Expect(after.Annotations).NotTo(HaveKey(clusterv1.ExcludeNodeDrainingAnnotation))
-		g.Expect(machines.Reap(t.Context(), &clusterv1.Machine{})).To(MatchError(machine.ErrTaken))
+		g.Expect(machines.GarbageCollect(t.Context(), &clusterv1.Machine{})).To(MatchError(machine.ErrTaken))
 	})
 }
 

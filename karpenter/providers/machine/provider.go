@@ -434,8 +434,8 @@ func (p *Provider) deleteChildren(ctx context.Context, name string, uid types.UI
 	return left, nil
 }
 
-// Reap deletes an object of a NodeClaim that no longer exists. Cluster API drains the node.
-func (p *Provider) Reap(ctx context.Context, object client.Object) error {
+// GarbageCollect deletes an object of a NodeClaim that no longer exists. Cluster API drains the node.
+func (p *Provider) GarbageCollect(ctx context.Context, object client.Object) error {
 	if !p.Owns(object) {
 		return fmt.Errorf("garbage-collecting %s: %w", klog.KObj(object), ErrTaken)
 	}

@@ -262,7 +262,7 @@ func TestDelete(t *testing.T) {
 		g.Expect(deleting.Annotations).To(HaveKey(clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation))
 		g.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed(), "still there")
 
-		// Cluster API removes the children, then lets go.
+		// Cluster API deletes the infrastructure and bootstrap objects, then removes its finalizer.
 		for _, kind := range environment.ChildKinds(t.Context()) {
 			child := &unstructured.Unstructured{}
 			child.SetGroupVersionKind(kind)

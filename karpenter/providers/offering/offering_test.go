@@ -66,7 +66,7 @@ func TestUnavailable(t *testing.T) {
 			}
 		}
 	})
-	t.Run("When an offering worked for long enough, it should begin anew", func(t *testing.T) {
+	t.Run("When an offering worked for long enough, it should start again", func(t *testing.T) {
 		clk := clocktesting.NewFakeClock(time.Now())
 		u := NewUnavailable(clk)
 		for range 3 {
@@ -123,7 +123,7 @@ func TestUnavailable(t *testing.T) {
 			t.Errorf("after one more, unavailable for %s, want %s", got, 2*BaseTTL)
 		}
 	})
-	t.Run("When a machine that was asked for afterwards works, it should forget the failures", func(t *testing.T) {
+	t.Run("When a machine that was created afterwards works, it should forget the failures", func(t *testing.T) {
 		clk := clocktesting.NewFakeClock(time.Now())
 		u := NewUnavailable(clk)
 		asked := clk.Now()
@@ -134,7 +134,7 @@ func TestUnavailable(t *testing.T) {
 		u.Works(key, asked)
 		clk.SetTime(u.CountFailure(key, "broken"))
 		if len(u.Entries()) != 0 || u.past[key].Failures != 1 {
-			t.Fatalf("a machine that was asked for earlier is no proof: %v", u.past)
+			t.Fatalf("an earlier machine proves nothing: %v", u.past)
 		}
 		clk.Step(time.Minute)
 		u.Works(key, clk.Now())

@@ -55,7 +55,7 @@ func TestFile(t *testing.T) {
 		{"When the file has a price for the zone, it should be that", "b", karpv1.CapacityTypeOnDemand, small, 0.025, true},
 		{"When the file has a spot price, it should be that in every zone", "b", karpv1.CapacityTypeSpot, small, 0.007, true},
 		{"When the file has no price, it should be the estimate", "a", karpv1.CapacityTypeOnDemand, sized("2", "4Gi", 0), 2*CPUPrice + 4*MemoryPrice, true},
-		{"When nobody has a spot price, it should not be known", "a", karpv1.CapacityTypeSpot, sized("2", "4Gi", 0), 0, false},
+		{"When no source has a spot price, it should be unknown", "a", karpv1.CapacityTypeSpot, sized("2", "4Gi", 0), 0, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, known := source.Price(tc.shape, tc.zone, tc.capacityType)

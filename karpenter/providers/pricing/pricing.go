@@ -89,7 +89,7 @@ const (
 	MinimumPrice = 0.001
 )
 
-// Estimate makes a bigger machine dearer where nobody says what machines cost. It knows spot machines of templates that
+// Estimate makes a bigger machine dearer if no source has a price. It knows spot machines of templates that
 // make no others: elsewhere a spot offering exists because of its price.
 type Estimate struct{ constant }
 

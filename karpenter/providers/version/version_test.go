@@ -69,7 +69,7 @@ func TestResolve(t *testing.T) {
 			payload: "1.36.3", current: "1.36.2", want: "1.36.2", outcome: Unknown},
 		{name: "When the API server hasn't told its version and there are no nodes, it should know nothing",
 			payload: "1.36.3", outcome: Unknown},
-		{name: "When nobody asks for anything, it should follow the API server",
+		{name: "When no version is requested, it should follow the API server",
 			current: "1.36.1", server: "1.36.2", want: "1.36.2", outcome: Desired},
 		{name: "When a distribution writes its build after the version, it should not take it for a pre-release",
 			payload: "1.36.2", server: "1.36.2-eks-abc123", want: "1.36.2", outcome: Desired},
@@ -134,12 +134,12 @@ func TestTracker(t *testing.T) {
 	}{
 		{name: "When the API server has never answered, it should know nothing", fault: refused},
 		{name: "When the API server answers for the first time, it should know its version at once", version: "v1.36.2", want: "1.36.2", reachable: true, changed: true},
-		{name: "When nothing has changed, it should tell nobody", version: "v1.36.2", want: "1.36.2", reachable: true},
+		{name: "When nothing has changed, it should notify no subscriber", version: "v1.36.2", want: "1.36.2", reachable: true},
 		{name: "When the API server is away, it should keep the version and mark it", fault: refused, want: "1.36.2", changed: true},
-		{name: "When the API server is still away, it should tell nobody again", fault: refused, want: "1.36.2"},
+		{name: "When the API server is still away, it should notify no subscriber again", fault: refused, want: "1.36.2"},
 		{name: "When the API server is back and upgraded, it should wait whether an old one is left", version: "v1.36.3+build", want: "1.36.2", reachable: true, changed: true, settling: true},
 		{name: "When an old one answers, it should know that the upgrade isn't over", after: Settling, version: "v1.36.2", want: "1.36.2", reachable: true},
-		{name: "When a new one answers again, it should begin to wait anew", version: "v1.36.3", want: "1.36.2", reachable: true, settling: true},
+		{name: "When a new one answers again, it should restart the wait", version: "v1.36.3", want: "1.36.2", reachable: true, settling: true},
 		{name: "When only new ones have answered, but not for long, it should wait", after: Settling - 1, version: "v1.36.3", want: "1.36.2", reachable: true, settling: true},
 		{name: "When one of a third version answers, it should wait for that one", after: 1, version: "v1.36.4", want: "1.36.2", reachable: true, settling: true},
 		{name: "When the version before it answers, it should wait for that one again", after: Settling, version: "v1.36.3", want: "1.36.2", reachable: true, settling: true},
@@ -239,7 +239,7 @@ func TestNewLeader(t *testing.T) {
 }
 
 func TestDiscovery(t *testing.T) {
-	t.Run("When the version is asked for again, it should be over another connection, so that another API server can answer", func(t *testing.T) {
+	t.Run("When the version is requested again, it should be over another connection, so that another API server can answer", func(t *testing.T) {
 		var mu sync.Mutex
 		connections := map[string]bool{}
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

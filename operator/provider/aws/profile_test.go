@@ -36,7 +36,7 @@ type infrastructure struct {
 func (i *infrastructure) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	if deployment, ok := into.(*appsv1.Deployment); ok {
 		if key != (client.ObjectKey{Namespace: "clusters-blue", Name: "karpenter"}) {
-			return errors.New("another Deployment was asked for")
+			return errors.New("unexpected Deployment")
 		}
 		if i.runs == nil {
 			return apierrors.NewNotFound(schema.GroupResource{Group: "apps", Resource: "deployments"}, key.Name)
@@ -48,7 +48,7 @@ func (i *infrastructure) Get(_ context.Context, key client.ObjectKey, into clien
 	object, ok := into.(*unstructured.Unstructured)
 	switch {
 	case !ok || key != client.ObjectKey{Namespace: "clusters-blue", Name: "blue-aws"}:
-		return errors.New("something else was asked for")
+		return errors.New("unexpected object")
 	case i.err != nil:
 		return i.err
 	case i.spec == nil:
@@ -240,7 +240,7 @@ func TestVariables(t *testing.T) {
 		g.Expect(variables(g, in)).To(HaveKeyWithValue("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/$$(AWS_REGION)"))
 	})
 
-	t.Run("When no node could join by what there is, it should be an error", func(t *testing.T) {
+	t.Run("When no node could join with the existing configuration, it should be an error", func(t *testing.T) {
 		g := NewWithT(t)
 		in := input(reader)
 		in.Endpoint = "10.0.0.1:6443"

@@ -270,7 +270,7 @@ func (c *Cluster) Version() string {
 	return c.version
 }
 
-// CanRun returns an error that wraps programs.ErrUnknownVersion unless the API server can be had in this version.
+// CanRun returns an error that wraps programs.ErrUnknownVersion if the API server has no build of this version.
 func (c *Cluster) CanRun(version string) error {
 	_, err := c.host.Programs.APIServer(version)
 	return err

@@ -103,7 +103,7 @@ func client(t *testing.T, trusted, issuer *pki.Authority) *http.Client {
 	return client
 }
 
-// patience bounds what has to happen by itself, on however slow a machine; what never happens mustn't hang the test.
+// patience is the timeout of what has to happen by itself, on any machine.
 const patience = 30 * time.Second
 
 func send(ctx context.Context, client *http.Client, method, url, body string) (int, error) {
@@ -289,7 +289,7 @@ func TestLastWrite(t *testing.T) {
 		l.answers(http.MethodPatch, configMaps+"c/status", `{"data":"up","lastTransitionTime":"2"}`)
 	})
 
-	t.Run("When a token is asked for, which is stored nowhere, it should be a step once", func(t *testing.T) {
+	t.Run("When a token is requested, which is stored nowhere, it should be a step once", func(t *testing.T) {
 		g, l := NewWithT(t), newLives(t)
 		const token = "/api/v1/namespaces/kube-system/serviceaccounts/karpenter/token"
 		l.begin()

@@ -136,7 +136,7 @@ func machineTemplates(namespace, guest string) []*infrav1.KwokMachineTemplate {
 	return templates
 }
 
-// kubeadmConfigTemplate makes nodes that ask for their serving certificates where somebody approves them.
+// kubeadmConfigTemplate makes nodes that request serving certificates if a controller approves them.
 func kubeadmConfigTemplate(namespace string, servingCertificates bool) *bootstrapv1.KubeadmConfigTemplate {
 	verbosity, rotate := "2", strconv.FormatBool(servingCertificates)
 	template := &bootstrapv1.KubeadmConfigTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: BootstrapTemplate}}

@@ -128,7 +128,7 @@ func TestBackOff(t *testing.T) {
 		g.Expect(a.asked).To(And(BeNumerically(">=", 20), BeNumerically("<=", 23)))
 	})
 
-	t.Run("When nobody decides, a kubelet should ask once and wait", func(t *testing.T) {
+	t.Run("When no one decides on its request, a kubelet should ask once and wait", func(t *testing.T) {
 		g := NewWithT(t)
 		a := newApprover(t)
 		r, own, clock := &machineReconciler{identities: newIdentities()}, a.kubelet(t), clocktesting.NewFakePassiveClock(time.Now())

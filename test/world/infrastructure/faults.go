@@ -21,7 +21,7 @@ type faults struct {
 	dies           span
 	deletionHangs  span
 
-	// asked says whether there was any fault annotation, understood or not.
+	// asked reports whether there was any fault annotation, understood or not.
 	asked bool
 	// problems are the annotations that could not be understood.
 	problems []string

@@ -18,8 +18,8 @@ func TestReadFaults(t *testing.T) {
 		machine, template, cluster map[string]string
 		want                       faults
 	}{
-		"When nothing is asked for, there should be none": {machine: map[string]string{"example.com/dies": "true"}},
-		"When each is asked for, each should be read": {
+		"When no fault is set, there should be none": {machine: map[string]string{"example.com/dies": "true"}},
+		"When each fault is set, each should be read": {
 			machine: map[string]string{
 				p + "no-capacity": "a, b/spot,*/reserved", p + "late-provider-id": "30s", p + "never-joins": "true",
 				p + "dies": "true", p + "deletion-hangs": "1m",

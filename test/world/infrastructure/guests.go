@@ -80,7 +80,7 @@ func (g *guests) known(cluster types.NamespacedName) *guest {
 	return g.cluster[cluster]
 }
 
-// refresh makes the connection to a guest, anew if the way to reach it has changed. Running kubelets move over.
+// refresh connects to a guest, and reconnects if its kubeconfig has changed. Running kubelets move over.
 func (g *guests) refresh(ctx context.Context, cluster types.NamespacedName) (*guest, error) {
 	config, err := kubeconfigSecret(ctx, g.management, cluster)
 	if err != nil {

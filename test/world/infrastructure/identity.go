@@ -72,7 +72,7 @@ type application struct {
 	backOff
 }
 
-// newKey makes a new machine of it: a kubelet whose request was refused begins anew.
+// newKey makes a new machine of it: a kubelet starts again after a denied request.
 func (d *identity) newKey() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -316,7 +316,7 @@ func (r *machineReconciler) askServing(ctx context.Context, i *instance, own *id
 	return nil
 }
 
-// serve takes the serving certificate of a machine that has joined. A Node does without, as a real one does until somebody wants its logs.
+// serve waits for the serving certificate of a joined machine. A Node works without one, as a real one does until its logs are requested.
 func (r *machineReconciler) serve(ctx context.Context, i *instance, guest *guest) reconcile.Result {
 	own := r.identities.get(i.UID)
 	if own == nil || own.served {
@@ -358,7 +358,7 @@ func (r *machineReconciler) serve(ctx context.Context, i *instance, guest *guest
 	return reconcile.Result{}
 }
 
-// unseenGrace is how long the watch may take to bring a certificate request before it is asked for.
+// unseenGrace is the time for the watch to deliver a certificate request before it is read from the API server.
 const unseenGrace = 10 * time.Second
 
 // look is when to ask for a request that the watch hasn't brought; 0 where it has, and brings what becomes of it too.

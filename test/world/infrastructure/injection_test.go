@@ -128,7 +128,7 @@ func TestMachineFaults(t *testing.T) {
 		eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonJoined)
 	})
 
-	t.Run("When somebody else says that its node isn't ready, that should stand until the kubelet's next status", func(t *testing.T) {
+	t.Run("When another client says that its node isn't ready, that should stand until the kubelet's next status", func(t *testing.T) {
 		g := NewWithT(t)
 		newMachine(t, ns, "slandered", machineOptions{})
 		node := eventuallyReady(t, "slandered")

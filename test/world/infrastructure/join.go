@@ -30,13 +30,13 @@ const (
 	guestRetry = time.Second
 	// refusalRetry is the time after which a refused Node, or bootstrap data that can't be read, is tried again.
 	refusalRetry = 10 * time.Second
-	// deathCheck is the time after which a Node's conditions are looked at again while its machine dies.
+	// deathCheck is the interval at which a Node's conditions are read while its machine dies.
 	deathCheck = 200 * time.Millisecond
 	// readyGrace is how long a machine that is to die may take to get ready first.
 	readyGrace = 10 * time.Second
 )
 
-// join lets a machine that runs join its guest, and dies where that is asked for.
+// join has a running machine join its guest, and die if that fault is set.
 func (r *machineReconciler) join(ctx context.Context, i *instance) (reconcile.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, guestTimeout)
 	defer cancel()
@@ -75,7 +75,7 @@ func (r *machineReconciler) register(ctx context.Context, i *instance) (joined b
 		return false, reconcile.Result{RequeueAfter: retry}, nil
 	}
 	if i.faults.neverJoins {
-		return not(infrav1.ReasonNeverJoins, "the fault never-joins is asked for", 0)
+		return not(infrav1.ReasonNeverJoins, "the fault never-joins is set", 0)
 	}
 	if wait := i.Status.StartTime.Add(delay(i.Spec.RegistrationDelay, r.registrationDelay)).Sub(i.now); wait > 0 {
 		return not(infrav1.ReasonBooting, "the machine is booting", wait)
@@ -147,7 +147,7 @@ func (r *machineReconciler) register(ctx context.Context, i *instance) (joined b
 	return true, result, nil
 }
 
-// unreachable reports that a guest didn't answer, and reads anew how it is reached: that may have changed.
+// unreachable reports that a guest didn't answer, and reads its kubeconfig again, which may have changed.
 func (r *machineReconciler) unreachable(ctx context.Context, i *instance, cause error) (bool, reconcile.Result, error) {
 	if _, err := r.guests.refresh(ctx, i.guest); err != nil {
 		cause = errors.Join(cause, err)
@@ -237,11 +237,11 @@ func (r *machineReconciler) die(ctx context.Context, i *instance, guest *guest) 
 		return reconcile.Result{RequeueAfter: deathCheck}, nil
 	case current == nil, ready == corev1.ConditionUnknown:
 		guest.fleet.Halt(name)
-		i.joined(metav1.ConditionFalse, infrav1.ReasonDead, "the fault dies is asked for")
+		i.joined(metav1.ConditionFalse, infrav1.ReasonDead, "the fault dies is set")
 		return reconcile.Result{}, nil
 	}
 	guest.fleet.Halt(name)
-	i.joined(metav1.ConditionFalse, infrav1.ReasonDead, "the fault dies is asked for")
+	i.joined(metav1.ConditionFalse, infrav1.ReasonDead, "the fault dies is set")
 	if err := markUnknown(ctx, i.now, guest, name); err != nil {
 		return reconcile.Result{RequeueAfter: guestRetry}, nil //nolint:nilerr // the guest's controller-manager will do it too
 	}

@@ -126,7 +126,7 @@ func TestMachine(t *testing.T) {
 func TestPlacement(t *testing.T) {
 	ns := newCluster(t)
 
-	t.Run("When no zone is asked for, it should be placed in one of the cluster's", func(t *testing.T) {
+	t.Run("When no zone is requested, it should be placed in one of the cluster's", func(t *testing.T) {
 		newMachine(t, ns, "anywhere", machineOptions{})
 		node := eventuallyReady(t, "anywhere")
 		NewWithT(t).Expect(node.Labels[corev1.LabelTopologyZone]).To(BeElementOf("a", "b", "c"))

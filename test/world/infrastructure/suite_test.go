@@ -61,7 +61,7 @@ var (
 	guest            client.Client
 	guestProxy       *proxy
 	kubeconfig       []byte
-	// guestNodes signs nodes' certificates: the authority that envtest makes can't be had.
+	// guestNodes signs nodes' certificates: envtest doesn't expose its own authority.
 	guestNodes *pki.Authority
 )
 

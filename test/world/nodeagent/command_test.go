@@ -97,7 +97,7 @@ func TestMayRun(t *testing.T) {
 		own     corev1.SecurityContext
 		wantErr string
 	}{
-		"When nobody forbids root, it should run":                   {},
+		"When root is allowed, it should run":                       {},
 		"When root is forbidden and the image is root, it fails":    {pod: corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true)}, wantErr: "image will run as root"},
 		"When root is forbidden and the image has a name, it fails": {image: "web", own: corev1.SecurityContext{RunAsNonRoot: ptr.To(true)}, wantErr: "non-numeric user (web)"},
 		"When root is forbidden and the image isn't, it should run": {image: "65532:65532", pod: corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true)}},

@@ -20,10 +20,10 @@ func TestLogs(t *testing.T) {
 		content, err := management.CoreV1().Pods(namespace).GetLogs(pod.Name, options).DoRaw(t.Context())
 		return string(content), err
 	}
-	t.Run("When the log is asked for through the API server, it should be the container's", func(t *testing.T) {
+	t.Run("When the log is requested through the API server, it should be the container's", func(t *testing.T) {
 		NewWithT(t).Expect(logs(&corev1.PodLogOptions{})).To(HavePrefix("testpod "))
 	})
-	t.Run("When part of it is asked for, it should be that part", func(t *testing.T) {
+	t.Run("When part of it is requested, it should be that part", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(logs(&corev1.PodLogOptions{LimitBytes: ptr.To[int64](4)})).To(Equal("test"))
 		g.Expect(logs(&corev1.PodLogOptions{TailLines: ptr.To[int64](0)})).To(BeEmpty())

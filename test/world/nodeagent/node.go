@@ -72,7 +72,7 @@ func (a *Agent) register(ctx context.Context) error {
 		}},
 		Status: corev1.NodeStatus{
 			Capacity: capacity, Allocatable: capacity,
-			// No host name: the API server would prefer it, and nobody resolves it.
+			// No host name: the API server would prefer it, and it does not resolve.
 			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: loopback}},
 			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: a.logPort}},
 			NodeInfo: corev1.NodeSystemInfo{

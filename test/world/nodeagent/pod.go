@@ -44,7 +44,7 @@ type worker struct {
 	cancel context.CancelFunc
 
 	wakeUp  chan struct{}
-	next    time.Time // when to look again even if nobody wakes
+	next    time.Time // the next reconciliation without a wake-up
 	started time.Time
 	objects *objects
 	volumes *volumes
@@ -165,7 +165,7 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// close lets go of everything but the logs.
+// close releases everything but the logs.
 func (w *worker) close() {
 	w.cancel()
 	w.pulls.Wait()

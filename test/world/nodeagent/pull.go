@@ -75,7 +75,7 @@ func (c *container) beginPull(ctx context.Context, pod *corev1.Pod, now time.Tim
 	})
 }
 
-// keychains are those of the pod's pull secrets, each to be tried, and where there is none that of nobody.
+// keychains are those of the pod's pull secrets, tried in order, or the anonymous one.
 func (c *container) keychains(ctx context.Context, pod *corev1.Pod) []authn.Keychain {
 	var keychains []authn.Keychain
 	for _, ref := range pod.Spec.ImagePullSecrets {

@@ -41,7 +41,7 @@ func New() *Claims {
 	return &Claims{dir: filepath.Join(os.TempDir(), "autonode-ports-"+strconv.Itoa(os.Getuid())), files: map[int]*os.File{}}
 }
 
-// Next claims a port that nobody listens on.
+// Next claims a port without a listener.
 func (c *Claims) Next() (int, error) {
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return 0, fmt.Errorf("claiming a port: %w", err)

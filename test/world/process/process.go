@@ -127,7 +127,7 @@ func (s *Supervisor) watch(p *Process) {
 	if !expected {
 		select {
 		case s.failure <- failure:
-		default: // one is enough, and nobody may be listening
+		default: // one is enough, and there may be no receiver
 		}
 	}
 }

@@ -171,7 +171,7 @@ func TestParentDeath(t *testing.T) {
 		g.Expect(parent.Process.Kill()).To(Succeed())
 		_ = parent.Wait()
 		g.Eventually(func() bool {
-			// An orphan may stay a zombie where nobody reaps: that is gone, too.
+			// An orphaned process may stay a zombie if no process reaps it: that counts as gone.
 			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 			return err != nil || strings.Contains(string(stat), ") Z ")
 		}, "10s", "10ms").Should(BeTrue())

@@ -139,7 +139,7 @@ func (s Set) EnvtestAssets() string { return filepath.Join(s.Dir, "envtest") }
 
 // Options for Ensure.
 type Options struct {
-	// Progress tells what is being built; nil keeps silent.
+	// Progress reports what is being built; nil reports nothing.
 	Progress *progress.Printer
 	// CacheDir is the folder that holds one folder per set. Default: $AUTONODE_CACHE/programs, else autonode/programs
 	// in the user's cache folder.

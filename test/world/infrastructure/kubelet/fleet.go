@@ -35,7 +35,7 @@ import (
 )
 
 const (
-	// resync is how often everything is looked at again: it heals what an outage of the guest's API server left undone.
+	// resync is the interval of full reconciliations. They complete what an outage of the guest's API server interrupted.
 	resync = 20 * time.Second
 	// leaseDuration is that of a kubelet; leases are renewed four times as often.
 	leaseDuration = 40 * time.Second
@@ -296,7 +296,7 @@ func (f *Fleet) work(queue workqueue.TypedInterface[string], do func(string)) {
 	}
 }
 
-// stripManagedFields saves the memory of what nobody here reads.
+// stripManagedFields saves memory: no code here reads them.
 func stripManagedFields(object any) (any, error) {
 	if accessor, err := meta.Accessor(object); err == nil {
 		accessor.SetManagedFields(nil)

@@ -18,9 +18,9 @@ const ProviderIDPrefix = "kwok://"
 const (
 	// ConditionReady sums up the others; Cluster API shows it as the Machine's InfrastructureReady.
 	ConditionReady = "Ready"
-	// ConditionProvisioned says whether the cloud has started the machine.
+	// ConditionProvisioned reports whether the cloud has started the machine.
 	ConditionProvisioned = "Provisioned"
-	// ConditionJoined says whether the machine's Node is in the guest and alive.
+	// ConditionJoined reports whether the machine's Node is in the guest and alive.
 	ConditionJoined = "Joined"
 	// ConditionServing is False when the guest refuses the kubelet a serving certificate. It is absent from what was never refused.
 	ConditionServing = "ServingCertificate"

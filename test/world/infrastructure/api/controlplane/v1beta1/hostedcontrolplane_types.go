@@ -7,7 +7,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// ConditionAvailable says whether the guest's API server answers. Cluster API shows it as the Cluster's
+// ConditionAvailable reports whether the guest's API server answers. Cluster API shows it as the Cluster's
 // ControlPlaneAvailable.
 const ConditionAvailable = "Available"
 
