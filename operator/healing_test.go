@@ -146,8 +146,8 @@ func guestObjects() map[string]guestObject {
 	}
 }
 
-// healing is what becomes of the guest's objects when somebody changes them. The policies let these tests through, because they come
-// as the operator does.
+// healing changes the guest's objects as another client. The policies admit these tests, because they have the
+// operator's user.
 func healing(t *testing.T) {
 	ctx, guest := t.Context(), clusters.Guest.Client
 	others := client.FieldOwner("another-client")

@@ -49,7 +49,8 @@ type write struct {
 	revision uint64
 }
 
-// takes and letsGo are about status.operator; the API server refuses them where somebody was faster, and changes nothing then.
+// takes and letsGo report whether a write acquires or releases a HostedCluster by status.operator. The API server
+// rejects such a write if another operator was faster.
 func (w *write) takes() bool {
 	return strings.Contains(w.body, fmt.Sprintf(`"operator":%q`, shardNamespace+"/"+w.operator))
 }
@@ -113,7 +114,7 @@ func revisionOf(response *http.Response) (uint64, error) {
 	return strconv.ParseUint(object.ResourceVersion, 10, 64)
 }
 
-// hold is the time from an operator's taking a cluster to its letting go, which is nil while it holds it.
+// hold is the time from an operator's acquisition of a cluster to its release, which is nil while it holds it.
 type hold struct{ taken, letGo *write }
 
 // covers is true for a write that began when its operator knew that it held the cluster, and ended before it began to let go. All of these

@@ -189,9 +189,9 @@ const (
 	RequestExpiredReason = "RequestExpired"
 	// RequesterMismatchReason: the requester isn't the machine that the certificate is for. Find the user in the message.
 	RequesterMismatchReason = "RequesterMismatch"
-	// SubjectMismatchReason: a node asked for a name or groups other than its own. Treat that node as compromised.
+	// SubjectMismatchReason: a node requested a name or groups other than its own. Treat that node as compromised.
 	SubjectMismatchReason = "SubjectMismatch"
-	// AddressMismatchReason: a node asked for addresses that aren't its Machine's. If they are its own, the infrastructure provider fails
+	// AddressMismatchReason: a node requested addresses that aren't its Machine's. If they are its own, the infrastructure provider fails
 	// to report them in the Machine's status.addresses. Otherwise treat the node as compromised.
 	AddressMismatchReason = "AddressMismatch"
 	// UsageMismatchReason: the key usages aren't a kubelet's. Find the requester.

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// decoded remembers what was decoded: it is asked for with every reconciliation of every cluster, and to parse YAML takes a hundred times
+// decoded caches decoded manifests: every reconciliation of every cluster reads them, and to parse YAML takes a hundred times
 // as long as to copy what came of it. There are only as many as are embedded.
 var decoded = struct {
 	sync.RWMutex

@@ -135,7 +135,7 @@ func TestDefinitions(t *testing.T) {
 		on.Profile, on.Karpenter = aws.New(), payload.Component{Name: "karpenter-aws", CRDs: []*apiextensionsv1.CustomResourceDefinition{scopetest.EC2NodeClasses()}}
 		g.Eventually(reconcile(ctx, step, &on)).Should(Equal(scope.Result{}), "of the same payload, so that nothing else differs")
 		g.Expect(established(get(ctx, g, "ec2nodeclasses.karpenter.k8s.aws"))).To(BeTrue())
-		// The API server takes its time, and longer where somebody applies meanwhile what is being deleted.
+		// The API server takes long, and longer if a client applies an object that is being deleted.
 		g.Eventually(func(g Gomega) {
 			left := &apiextensionsv1.CustomResourceDefinition{}
 			err := clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(ours), left)

@@ -83,7 +83,7 @@ func TestTransport(t *testing.T) {
 	})
 }
 
-// tunnel is a proxy that leads everywhere to one address, and says what it was asked for.
+// tunnel is a proxy that connects to one address for every request, and returns the requested one.
 func tunnel(t *testing.T, address string) (url string, asked *atomic.Value) {
 	t.Helper()
 	asked = &atomic.Value{}

@@ -59,8 +59,8 @@ type fixture struct {
 	events *events.FakeRecorder
 }
 
-// definitions are somebody else's in every test: an API server takes up to minutes to be done with one that was deleted, and to serve
-// it anew.
+// definitions belong to another owner in every test: an API server takes up to minutes to delete one, and to serve it
+// again.
 var definitions = sync.OnceValue(func() error { return clusters.InstallDefinitions() })
 
 // start is a little ahead of the API server's clock and at the beginning of a minute, so that messages name the minute that a test expects.

@@ -23,7 +23,8 @@ type Identity struct {
 	Events []Event
 	// Starts are when those API servers were started. One that has just started answers before it has read all roles.
 	Starts []Start
-	// Declared says that Grants are what somebody wrote down and no API server enforces: what goes beyond is a finding, and what isn't used is none.
+	// Declared: a person declared Grants, and no API server enforces them. An undeclared request is a finding, an
+	// unused grant isn't.
 	Declared bool
 }
 
@@ -50,7 +51,7 @@ type Grant struct {
 	Rules     []rbacv1.PolicyRule
 }
 
-// covers reports whether the role allows what was asked for.
+// covers reports whether the role allows the request.
 func (g Grant) covers(e Event) bool {
 	if g.Namespace != "" && g.Namespace != e.Namespace {
 		return false

@@ -123,7 +123,7 @@ func TestCompareUse(t *testing.T) {
 			events:   []Event{read, {Verb: "delete", Resource: "pods", Name: "web", Code: 200, Allowed: true}},
 			declared: true,
 			want: []string{
-				"karpenter: does delete pods web, which nobody has written down; declare that, or don't do it",
+				"karpenter: does delete pods web, which no grant declares; declare it, or stop it",
 			},
 		}, {
 			name:   "When an informer watches, it should count as its list",

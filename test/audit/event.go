@@ -64,7 +64,8 @@ func (e Event) by(grant Grant) bool {
 	return e.Allowed && strings.Contains(e.Reason, fmt.Sprintf(" of %s %q to ", grant.Kind, grant.Name))
 }
 
-// uses reports whether the request needs the permission. Some are asked for beside the one that the event is about, and that leaves no trace of its own.
+// uses reports whether the request needs the permission. Admission checks some permissions in addition to the request's
+// own, which leaves no trace.
 func (e Event) uses(p Permission) bool {
 	if e.Group != p.Group || p.Name != "" && p.Name != e.Name && p.Verb != "bind" {
 		return false

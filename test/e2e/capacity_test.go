@@ -21,8 +21,8 @@ import (
 // respite is the back-off of an offering after its first failure: see package karpenter/providers/offering.
 const respite = 3 * time.Minute
 
-// Story 11: what can't be had, or never joins, costs time and nothing else. Karpenter takes the next cheapest, says why, and comes
-// back to the cheapest when that can be had again.
+// Story 11: an offering without capacity, or whose machines never join, costs only time. Karpenter launches the next
+// cheapest, reports why, and returns to the cheapest when it has capacity again.
 func TestCapacity(t *testing.T) {
 	t.Parallel()
 	c := take(t, amber)

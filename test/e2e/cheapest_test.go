@@ -50,7 +50,7 @@ func TestCheapest(t *testing.T) {
 			want:    map[string]string{corev1.LabelInstanceTypeStable: "c8-xlarge"},
 		},
 	}
-	// Every case has a NodePool of its own, and all are asked for at once.
+	// Every case has its own NodePool, and all are created at once.
 	pools := map[string]string{}
 	for name, tc := range cases {
 		pool := fmt.Sprintf("pool-%d", len(pools))

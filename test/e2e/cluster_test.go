@@ -84,7 +84,8 @@ func newCluster(t *testing.T, world *localworld.World, name string) *cluster {
 	return &cluster{name: name, world: world, management: management, guest: guest}
 }
 
-// operatorInGuest is the user of Cluster API's kubeconfig, by which the operator comes into a guest. The stories come as somebody else.
+// operatorInGuest is the user of Cluster API's kubeconfig, which the operator has in a guest. The stories use another
+// one.
 const operatorInGuest = localworld.OperatorInGuest
 
 // guestAs is a client of the guest's that is another user, with every right.

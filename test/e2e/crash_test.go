@@ -79,8 +79,8 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// failover bounds how long nobody is active. A container that is started again gives up what the one before it held; should that
-// take long, another pod takes over after the Lease's eleven seconds, and at most nine in which it finds that out.
+// failover is the longest time without a leader. A restarted container releases the Lease of the one before. If the
+// restart takes long, another pod acquires the Lease, which expires after eleven seconds, within nine more.
 const failover = 20 * time.Second
 
 // lease is Karpenter's.

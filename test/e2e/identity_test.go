@@ -36,7 +36,7 @@ const (
 	servingSigner = certificatesv1.KubeletServingSignerName
 )
 
-// Story 14: nodes join by certificates that the operator has looked at, and nobody else gets one of theirs.
+// Story 14: nodes join by certificates that the operator has validated, and no other client gets one of theirs.
 func TestNodeIdentity(t *testing.T) {
 	t.Parallel()
 	c := take(t, amber)

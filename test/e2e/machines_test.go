@@ -18,8 +18,8 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// Story 16: what befalls one machine is that machine's affair. One that takes its time holds up no other node, and one that somebody
-// deletes by hand is drained by Cluster API's rules and replaced.
+// Story 16: a fault of one machine affects no other. A slow machine delays no other node, and Cluster API drains a
+// machine that a person deletes, by its own rules, before it is replaced.
 func TestMachines(t *testing.T) {
 	t.Parallel()
 	c := take(t, red)

@@ -143,7 +143,7 @@ func (c *cluster) claimOf(g Gomega, ctx context.Context, pool string) karpenterv
 	return claims[0]
 }
 
-// fleet names every node with what would tell that somebody wants it gone.
+// fleet names every node with all signs of a pending removal.
 func (c *cluster) fleet(g Gomega, ctx context.Context) []string {
 	var fleet []string
 	for _, claim := range c.nodeClaims(g, ctx) {

@@ -19,8 +19,8 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// Story 13: a pause freezes Karpenter and nothing else, and leaves no trace, whether somebody pauses the HostedCluster or Cluster API's Cluster. Where
-// only a source of machines is paused, pods get others.
+// Story 13: a pause stops Karpenter and nothing else, and leaves no trace, whether a person pauses the HostedCluster or
+// Cluster API's Cluster. If only a source of machines is paused, pods get others.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	c := take(t, amber)

@@ -59,7 +59,7 @@ var exceptions = []audit.Exception{
 		Verbs: []string{"create", "patch", "delete"}, Reason: "the world has no Prometheus operator",
 	}, {
 		Identity: operatorIdentity, Group: rbacv1.GroupName, Resources: []string{"rolebindings"}, Names: []string{v1beta1.KarpenterComponent}, Verbs: []string{"delete"},
-		Reason: "a binding that somebody replaced by one to another role can't be changed back; operator/apply tests it",
+		Reason: "a binding that was replaced by one to another role can't be changed back; operator/apply tests it",
 	}, {
 		Identity: operatorIdentity, Group: rbacv1.GroupName, Resources: []string{"roles"}, Names: []string{v1beta1.KarpenterComponent}, Verbs: []string{"get"}, Sometimes: true,
 		Reason: "read before the right to create Machines is taken out of it, where a guest refuses the mark on its node classes, or doesn't answer: TestRefusal, in a world of its own",
@@ -206,7 +206,7 @@ func add(ctx context.Context, identity *audit.Identity, world *localworld.World,
 	return err
 }
 
-// eventsOf reads what some asked for in a cluster.
+// eventsOf reads the requests of some users to a cluster.
 func eventsOf(world *localworld.World, cluster *controlplane.Cluster, of func(audit.Event) bool) ([]audit.Event, error) {
 	log, err := os.Open(world.AuditLog(cluster.Name))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -25,7 +25,8 @@ import (
 // storyPool is the NodePool of the stories that take an inventory.
 const storyPool = "general"
 
-// inventory is every object of a cluster and its guest that somebody has to remove again: "guest ClusterRole autonode:karpenter".
+// inventory has every object of a cluster and its guest that has to be removed again: "guest ClusterRole
+// autonode:karpenter".
 type inventory []string
 
 // takeInventory lists both clusters; of the management cluster, what belongs to this hosted cluster and what belongs to none.
@@ -190,9 +191,9 @@ func (c *cluster) waitSettledOff(t *testing.T, want inventory) {
 	}).WithContext(context.WithoutCancel(t.Context())).WithTimeout(eventually).WithPolling(time.Second).Should(Succeed())
 }
 
-// waitSettled waits for what has to hold after every fault, with AutoNode on: AutoNode is on, as the payload says, and nothing is
-// waited for; each NodeClaim has one Machine and one Node, and nobody else has one; and besides nodes there is what was there
-// before the fault, no more and no less.
+// waitSettled waits for what has to hold after every fault with AutoNode on: AutoNodeEnabled is True with the payload's
+// version; each NodeClaim has one Machine and one Node, and there are no others; and all other objects are the same as
+// before the fault.
 func (c *cluster) waitSettled(t *testing.T, release string, want inventory) {
 	t.Helper()
 	c.waitEnabled(t, release)

@@ -15,7 +15,8 @@ import (
 	"github.com/autonode-io/autonode/test/world/fault"
 )
 
-// takeoverTime bounds how long nobody works: the Lease's fifteen seconds, and what an operator takes to notice and to begin.
+// takeoverTime is the longest time without a leader: the Lease's fifteen seconds, and the time of an operator to notice
+// and to start.
 const takeoverTime = time.Minute
 
 // takeover has two operators, of which the active one hangs in the middle of a write: the other takes over and does something else,

@@ -23,8 +23,9 @@ import (
 	localworld "github.com/autonode-io/autonode/test/world"
 )
 
-// Story 4: a new payload rolls Karpenter, then the nodes, never ahead of the control plane, nor of the approval or the maintenance window that
-// is asked for; one that can't be resolved changes nothing. The guest is this story's own, because a control plane isn't downgraded.
+// Story 4: a new payload rolls out Karpenter, then the nodes, never ahead of the control plane, the approval or the
+// maintenance window. A payload that can't be resolved changes nothing. The guest is this story's own, because a
+// control plane isn't downgraded.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	c := take(t, red)

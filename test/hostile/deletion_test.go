@@ -63,7 +63,7 @@ func TestDeletion(t *testing.T) {
 
 	t.Run("When a pruned installation took the record of what was made, a HostedCluster should not go before its nodes", func(t *testing.T) {
 		g := NewWithT(t)
-		// Deleted while no operator runs; Karpenter ran there since before consent was asked for.
+		// Deleted while no operator runs; Karpenter ran there since before consent was required.
 		cluster := controlPlane(t, client.ObjectKey{Namespace: "pruned-blue", Name: "blue"}, "", []byte("none"))
 		machine := machineOf(t, "pruned-blue", "blue", "pruned-1")
 		orphan := hosted(t, "pruned", "blue", label, func(h *v1beta1.HostedCluster) { h.Finalizers = []string{v1beta1.HostedClusterFinalizer} })

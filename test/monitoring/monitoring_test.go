@@ -381,7 +381,7 @@ func TestDocs(t *testing.T) {
 		p := served(t)
 		for name, want := range map[string]bool{
 			"autonode_enabled": true, "autonode_payload_lookups_total": true, "autonode_payload_pull_duration_seconds_bucket": true,
-			"karpenter_clusterapi_suspended": true, "karpenter_clusterapi_orphans_reaped_total": true, "karpenter_nodeclaims_created_total": true,
+			"karpenter_clusterapi_suspended": true, "karpenter_clusterapi_garbage_collected_objects_total": true, "karpenter_nodeclaims_created_total": true,
 			"autonode_enable": false, "karpenter_nodeclaims_created": false, "leader_election_status": false,
 		} {
 			g.Expect(p.has(name)).To(Equal(want), name)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Mutants breaks the code in the ways that the patches beside it say, each in a copy of the repository, and runs the tests that each
-// names. They mostly wait for what never comes, so some run at a time. A mutant that no test fails for survives, and then the tests wouldn't notice somebody's mistake either: the program fails.
+// Mutants breaks the code as the patches beside it say, each in a copy of the repository, and runs the tests that each
+// names. They mostly wait for timeouts, so several run at once. A mutant survives if no test fails: then the tests
+// wouldn't find the same mistake of a person either, and the program fails.
 //
 //	make mutants
 //	make mutants ARGS='-run certificate'

@@ -26,8 +26,8 @@ type OperatorConfig struct {
 	Args []string
 }
 
-// StartOperator runs an operator as a process of this machine, beside the one in the management cluster or in its stead, with that
-// one's rights: a test can freeze it and kill it at any moment. Nothing starts it again when it ends.
+// StartOperator runs an operator as a process of this machine, beside the one in the management cluster or instead of
+// it, with the same permissions. A test can suspend and kill it at any moment. Nothing restarts it.
 func (w *World) StartOperator(cfg OperatorConfig) (*process.Process, error) {
 	if w.autonode == nil {
 		return nil, errors.New("this world has no operator: it has no source to make one from")

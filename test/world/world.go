@@ -213,8 +213,8 @@ func (w *World) Dir() string { return w.cfg.Dir }
 // LogDir is the folder of the logs.
 func (w *World) LogDir() string { return w.dir.logs() }
 
-// AuditLog is the file of what AutoNode's ServiceAccounts asked a cluster for, if Config.Audit: of Management the operator and Karpenter, of a guest Karpenter.
-// With Config.AuditAllBut it is what everybody else asked for.
+// AuditLog is the file with the requests of AutoNode's ServiceAccounts to a cluster, if Config.Audit: of the operator
+// and Karpenter in Management, of Karpenter in a guest. With Config.AuditAllBut it has the requests of all other users.
 func (w *World) AuditLog(cluster string) string { return w.dir.auditLog(cluster) }
 
 // PodLogDir is the folder of the logs of the management cluster's pods while the world runs: a folder for each pod, with one for each container.

@@ -149,7 +149,7 @@ func TestRegistration(t *testing.T) {
 			}).Should(BeTrue())
 			return f.node("stripped", nil)
 		},
-		"When the node is nobody's that we know, it should leave it": func(f *fixture) *corev1.Node {
+		"When the node has no known owner, it should leave it": func(f *fixture) *corev1.Node {
 			return f.node("foreign", func(n *corev1.Node) { n.Spec.ProviderID = "cloud://foreign" })
 		},
 		"When the Machine was made for an earlier NodeClaim of the name, it should leave the node": func(f *fixture) *corev1.Node {

@@ -305,7 +305,7 @@ func TestReferences(t *testing.T) {
 		}
 	})
 	for variable, want := range map[string]bool{patch.Zone: true, patch.CapacityType: true, patch.LabelFlag: true, patch.Taints: false, patch.Version: false} {
-		t.Run("When asked for "+variable+", it should know whether a patch refers to it", func(t *testing.T) {
+		t.Run("When the variable is "+variable+", it should know whether a patch refers to it", func(t *testing.T) {
 			if got := list.Refers(variable); got != want {
 				t.Errorf("got %t", got)
 			}

@@ -128,7 +128,7 @@ func TestProxy(t *testing.T) {
 		g.Expect(s.requests()).To(ConsistOf("PATCH " + configMaps + "a blue painters poets "))
 	})
 
-	t.Run("When a client has a token, it should reach the API server as it is, and one with nothing should be nobody", func(t *testing.T) {
+	t.Run("When a client has a token, it should reach the API server as it is, and one without any should have no user", func(t *testing.T) {
 		g := NewWithT(t)
 		s, proxy, authority, _ := start(t)
 		client, err := rest.HTTPClientFor(&rest.Config{BearerToken: "t0ken", TLSClientConfig: rest.TLSClientConfig{CAData: authority.Certificate}})

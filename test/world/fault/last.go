@@ -36,8 +36,8 @@ func (s Step) String() string {
 	return strings.TrimSpace(fmt.Sprintf("%s: %s %s %s", s.Cluster, s.Verb, s.Resource, s.Object))
 }
 
-// Steps are the writes that have been somebody's last already. They are shared by the LastWrites of one client's lives: a write that
-// repeats one is no new step, whatever it changes back and forth, so each life gets further than the one before.
+// Steps are the writes after which a client was killed. The LastWrites of one client's restarts share them: a repeated
+// write is no new step, so each restart gets further than the one before.
 type Steps struct {
 	mu   sync.Mutex
 	done sets.Set[[sha256.Size]byte]
@@ -112,7 +112,7 @@ type write struct {
 
 var requests = apirequest.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
 
-// unstored are reviews, which are questions in the form of an object, and events, which say what happened and are nobody's step.
+// unstored are reviews, which are requests in the form of an object, and events. Neither is a step.
 func unstored(resource string) bool {
 	return resource == "events" || strings.HasSuffix(resource, "reviews")
 }
@@ -151,7 +151,8 @@ func parseWrite(cluster string, request *http.Request) (*write, error) {
 	return w, nil
 }
 
-// forward sends the write and tells whether it changed the object. To ask for nothing, or to create, always does, if it isn't refused.
+// forward sends the write and reports whether it changed the object. An empty patch or a create always does, unless it
+// is rejected.
 func (w *write) forward(next http.RoundTripper) (response *http.Response, changed bool, err error) {
 	var before string
 	if w.object != "" {

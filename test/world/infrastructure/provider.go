@@ -4,7 +4,7 @@
 //
 // It runs inside the process that starts it, against the management cluster, and follows Cluster API's v1beta2
 // contract (see api/v1beta1). A KwokMachine becomes a Node of its guest, made from the Machine's bootstrap data as a
-// kubelet would make it, and stays alive by kwok. Faults can be asked for by annotation.
+// kubelet would make it, and stays alive by kwok. Annotations set faults.
 package infrastructure
 
 import (

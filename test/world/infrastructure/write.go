@@ -50,8 +50,8 @@ func (r *machineReconciler) write(ctx context.Context, i *instance, before *infr
 	if wait := i.memory.hold(&before.Status, &after.Status, i.now); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	// Nobody else writes the status, and before isn't older than what was written last: it needs no lock, which would fail whenever
-	// somebody has written anything else of the machine.
+	// The provider is the only writer of the status, and before isn't older than the last write. So the patch needs no
+	// lock, which would fail whenever another client has changed the machine.
 	if err := r.management.Status().Patch(ctx, after, client.MergeFrom(before)); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(fmt.Errorf("writing the status: %w", err))
 	}

@@ -7,7 +7,7 @@
 //
 // # Faults
 //
-// What can go wrong on a cloud can be asked for by annotation: on one KwokMachine, on a KwokMachineTemplate (for
+// Annotations set the faults of a cloud: on one KwokMachine, on a KwokMachineTemplate (for
 // every machine cloned from it) or on a KwokCluster (for all its machines). The most specific object that carries an
 // annotation wins, so `no-capacity: "false"` on a machine exempts it. Annotations are read all the time: adding
 // one to a running machine makes the fault happen, removing it ends the fault where that is possible. They are

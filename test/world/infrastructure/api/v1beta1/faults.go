@@ -29,7 +29,7 @@ const (
 
 	// FaultDies makes the machine stop without a word once its Node has joined: no more heartbeats, pods are
 	// neither started nor ended, and the Node's Ready condition becomes Unknown. That last step is what the guest's
-	// controller-manager does after its grace period; the provider does it at once so that nobody has to wait for
+	// controller-manager does after its grace period; the provider does it at once so that no test has to wait for
 	// that. When the fault ends, the machine comes back, as after a reboot.
 	//
 	// Value: "true", "false", or a duration that is counted from the joining, such as "30s".

@@ -58,11 +58,11 @@ const (
 	ReasonInvalidBootstrapData = "InvalidBootstrapData"
 	// ReasonGuestUnreachable: the guest's API server can't be reached, or its kubeconfig Secret isn't there or isn't valid.
 	ReasonGuestUnreachable = "GuestUnreachable"
-	// ReasonWaitingForCertificate: the kubelet has asked the guest for its client certificate, and nobody has approved or signed that
+	// ReasonWaitingForCertificate: the kubelet has asked the guest for its client certificate, and no controller has approved or signed that
 	// yet. Look at the certificate request that the message names, and at what approves them: AutoNode's operator, else the guest's
 	// controller manager.
 	ReasonWaitingForCertificate = "WaitingForCertificate"
-	// ReasonCertificateRefused: the kubelet's serving certificate was denied, and is asked for again; the message says why.
+	// ReasonCertificateRefused: the kubelet's serving certificate was denied, and is requested again; the message says why.
 	ReasonCertificateRefused = "CertificateRefused"
 	// ReasonRegistrationFailed: the guest's API server refused the Node, or the kubelet's client certificate was denied.
 	ReasonRegistrationFailed = "RegistrationFailed"
