@@ -126,7 +126,7 @@ func TestMachines(t *testing.T) {
 		g.Eventually(func() []string { return f.Objects(t.Context(), machineKind) }).Should(BeEmpty())
 	})
 
-	t.Run("When the NodeClaim is there, it should leave the Machine and its children", func(t *testing.T) {
+	t.Run("When the NodeClaim is there, it should leave the Machine with its infrastructure and bootstrap objects", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
 		m := f.create(t, f.NodeClaim(t.Context(), "there"))
@@ -216,7 +216,7 @@ func TestGuestUnsure(t *testing.T) {
 }
 
 func TestChildren(t *testing.T) {
-	t.Run("When the Machine never came and the NodeClaim is gone, it should remove the children", func(t *testing.T) {
+	t.Run("When the Machine was never created and the NodeClaim is gone, it should delete the infrastructure and bootstrap objects", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
 		nodeClaim := f.NodeClaim(t.Context(), "half")
@@ -233,7 +233,7 @@ func TestChildren(t *testing.T) {
 		}
 	})
 
-	t.Run("When the Machine refers to another child than the one that there is, it should remove that one", func(t *testing.T) {
+	t.Run("When the Machine refers to another bootstrap config than the existing one, it should delete the existing one", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
 		nodeClaim := f.NodeClaim(t.Context(), "strayed")

@@ -63,7 +63,7 @@ func TestMove(t *testing.T) {
 	patched := m.DeepCopy()
 	patched.Spec.ProviderID = "cloud://moves"
 	g.Expect(f.Admin.Patch(t.Context(), patched, client.MergeFrom(m))).To(Succeed())
-	// Cluster API makes the Machine the controller of its children.
+	// Cluster API makes the Machine the controller of its infrastructure and bootstrap objects.
 	controller := true
 	for _, kind := range environment.ChildKinds(t.Context()) {
 		child := f.child(kind, nodeClaim.Name)

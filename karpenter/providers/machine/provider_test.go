@@ -24,7 +24,7 @@ import (
 
 var machineKind = clusterv1.GroupVersion.WithKind("Machine")
 
-// expectOne expects exactly one Machine with its two children, all named as the NodeClaim.
+// expectOne expects exactly one Machine with its infrastructure and bootstrap objects, all named as the NodeClaim.
 func expectOne(t *testing.T, s *environment.Environment, nodeClaim *karpv1.NodeClaim) {
 	t.Helper()
 	for _, kind := range append(environment.ChildKinds(t.Context()), machineKind) {

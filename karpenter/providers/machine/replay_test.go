@@ -107,7 +107,7 @@ func testReplay(t *testing.T, s *environment.Environment, one map[string]int) {
 				g.Eventually(func() error {
 					err := s.Machines(nil).Delete(t.Context(), nodeClaim)
 					if objects == 3 {
-						// Cluster API's part: the children go with their Machine.
+						// Cluster API deletes the infrastructure and bootstrap objects with their Machine.
 						for _, kind := range environment.ChildKinds(t.Context()) {
 							child := &unstructured.Unstructured{}
 							child.SetGroupVersionKind(kind)
