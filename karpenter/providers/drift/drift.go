@@ -134,19 +134,19 @@ func isDeployed(machine *clusterv1.Machine) bool {
 // known to be gone. Templates are often replaced by others of another name: if the machine's own source is gone and
 // another one makes the same offering, that one counts.
 func (d *Detector) shape(nodeClass string, machine *clusterv1.Machine) (now *template.Template, gone bool) {
-	form := inventory.OriginOf(machine)
+	origin := inventory.OriginOf(machine)
 	snapshot, err := d.InstanceTypes.Cached(nodeClass)
-	if err != nil || form.Source == "" {
+	if err != nil || origin.Source == "" {
 		return nil, false
 	}
-	own, found := snapshot.Shape(form.Source)
-	if !found && !snapshot.Knows(form.Source) || form.InstanceType == "" || form.Zone == "" || form.CapacityType == "" {
+	own, found := snapshot.Shape(origin.Source)
+	if !found && !snapshot.Knows(origin.Source) || origin.InstanceType == "" || origin.Zone == "" || origin.CapacityType == "" {
 		return own, false
 	}
-	if snapshot.Gone(form.Source, form.Key) {
+	if snapshot.Gone(origin.Source, origin.Key) {
 		return own, true
 	}
-	if choice, offered := snapshot.Resolve(form.InstanceType, form.Zone, form.CapacityType); offered && !found {
+	if choice, offered := snapshot.Resolve(origin.InstanceType, origin.Zone, origin.CapacityType); offered && !found {
 		return choice.Shape, false
 	}
 	return own, false

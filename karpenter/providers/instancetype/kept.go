@@ -44,19 +44,19 @@ func (s *Snapshot) zoneless(key offering.Key) bool {
 // consolidate a node without a price. None of the added offerings is available.
 func (b builder) keep(s *Snapshot) {
 	kept, used := map[offering.Key]float64{}, sets.New[string]()
-	for _, form := range b.Inventory.Origins() {
-		if form.InstanceType == "" || form.Zone == "" || form.CapacityType == "" || s.Gone(form.Source, form.Key) {
+	for _, origin := range b.Inventory.Origins() {
+		if origin.InstanceType == "" || origin.Zone == "" || origin.CapacityType == "" || s.Gone(origin.Source, origin.Key) {
 			continue
 		}
-		used.Insert(form.InstanceType)
-		if _, offered := s.choices[form.Key]; offered {
+		used.Insert(origin.InstanceType)
+		if _, offered := s.choices[origin.Key]; offered {
 			continue
 		}
-		price := b.priceOf(s, form.Key, form.Price)
-		if other, ok := kept[form.Key]; ok {
+		price := b.priceOf(s, origin.Key, origin.Price)
+		if other, ok := kept[origin.Key]; ok {
 			price = min(price, other)
 		}
-		kept[form.Key] = price
+		kept[origin.Key] = price
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(kept), offering.Key.Compare) {
 		it, ok := s.find(key.InstanceType)

@@ -29,9 +29,9 @@ type Revision struct {
 // node's kernel and firmware use some of it: a pod that requests all of it would never fit. It is safe for concurrent
 // use.
 type memory struct {
-	mu    sync.Mutex
-	forms map[Revision]*form
-	nodes map[string]node
+	mu       sync.Mutex
+	observed map[Revision]*capacity
+	nodes    map[string]node
 	// used counts observations, to find the least recently seen revision.
 	used uint64
 
@@ -40,11 +40,11 @@ type memory struct {
 }
 
 type node struct {
-	form  Revision
-	bytes int64
+	revision Revision
+	bytes    int64
 }
 
-type form struct {
+type capacity struct {
 	// nodes counts the current nodes by their memory in bytes.
 	nodes map[int64]int
 	// least is their minimum, or the last node's memory.
@@ -53,7 +53,7 @@ type form struct {
 }
 
 func newMemory(sequence *atomic.Uint64) *memory {
-	return &memory{forms: map[Revision]*form{}, nodes: map[string]node{}, sequence: sequence}
+	return &memory{observed: map[Revision]*capacity{}, nodes: map[string]node{}, sequence: sequence}
 }
 
 // Of returns the least memory of a revision's nodes in bytes, rounded down to a MiB; false if none was observed.
@@ -61,7 +61,7 @@ func newMemory(sequence *atomic.Uint64) *memory {
 func (m *memory) Of(f Revision) (bytes int64, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if known, ok := m.forms[f]; ok {
+	if known, ok := m.observed[f]; ok {
 		return known.least, true
 	}
 	return 0, false
@@ -81,11 +81,11 @@ func (m *memory) Observe(name string, f Revision, bytes int64) {
 		return
 	}
 	m.nodes[name] = seen
-	known, observed := m.forms[f]
+	known, observed := m.observed[f]
 	if !observed {
 		m.makeRoom()
-		known = &form{nodes: map[int64]int{}}
-		m.forms[f] = known
+		known = &capacity{nodes: map[int64]int{}}
+		m.observed[f] = known
 	}
 	m.used++
 	known.used = m.used
@@ -108,7 +108,7 @@ func (m *memory) Forget(name string) {
 }
 
 func (m *memory) remove(n node) {
-	known, ok := m.forms[n.form]
+	known, ok := m.observed[n.revision]
 	if !ok {
 		return
 	}
@@ -119,7 +119,7 @@ func (m *memory) remove(n node) {
 }
 
 // settle recomputes the least memory. Without nodes, the last one's stays.
-func (m *memory) settle(known *form) {
+func (m *memory) settle(known *capacity) {
 	if len(known.nodes) == 0 {
 		return
 	}
@@ -131,13 +131,13 @@ func (m *memory) settle(known *form) {
 
 // makeRoom drops the least recently seen revision when there are too many, preferably one without nodes.
 func (m *memory) makeRoom() {
-	if len(m.forms) < MaxRevisions {
+	if len(m.observed) < MaxRevisions {
 		return
 	}
-	oldest := slices.MinFunc(slices.Collect(maps.Keys(m.forms)), func(a, b Revision) int {
-		x, y := m.forms[a], m.forms[b]
+	oldest := slices.MinFunc(slices.Collect(maps.Keys(m.observed)), func(a, b Revision) int {
+		x, y := m.observed[a], m.observed[b]
 		return cmp.Or(cmp.Compare(min(len(x.nodes), 1), min(len(y.nodes), 1)), cmp.Compare(x.used, y.used))
 	})
-	delete(m.forms, oldest)
+	delete(m.observed, oldest)
 	m.sequence.Add(1)
 }

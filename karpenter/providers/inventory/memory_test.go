@@ -19,7 +19,7 @@ func TestMemory(t *testing.T) {
 			t.Errorf("%v has %d, %t; want %d", f, got, known, want)
 		}
 	}
-	t.Run("When no node of a form was seen, it should not be known", func(t *testing.T) {
+	t.Run("When no node of a template was observed, it should not be known", func(t *testing.T) {
 		m := newMemory(&atomic.Uint64{})
 		m.Observe("a", largeRevision, 7*gib)
 		for _, other := range []Revision{{Source: largeRevision.Source, ContentHash: "2"}, {Source: "other", ContentHash: "1"}} {
@@ -28,7 +28,7 @@ func TestMemory(t *testing.T) {
 			}
 		}
 	})
-	t.Run("When nodes of a form differ, it should be the least of those there are, down to a MiB", func(t *testing.T) {
+	t.Run("When nodes of a template differ, it should be the least of those there are, down to a MiB", func(t *testing.T) {
 		m := newMemory(&atomic.Uint64{})
 		m.Observe("a", largeRevision, 7*gib+5)
 		expect(t, m, largeRevision, 7*gib)
@@ -53,7 +53,7 @@ func TestMemory(t *testing.T) {
 		m.Observe("a", largeRevision, 9*gib)
 		expect(t, m, largeRevision, 9*gib)
 	})
-	t.Run("When a node's name returns with another form, it should count for that alone", func(t *testing.T) {
+	t.Run("When a node's name returns with another template, it should count for that alone", func(t *testing.T) {
 		m := newMemory(&atomic.Uint64{})
 		small := Revision{Source: "small", ContentHash: "1"}
 		m.Observe("a", small, 3*gib)
@@ -93,14 +93,14 @@ func TestMemory(t *testing.T) {
 			t.Errorf("changed at %v", changes)
 		}
 	})
-	t.Run("When a template is edited again and again, it should forget the forms that no node has", func(t *testing.T) {
+	t.Run("When a template is edited again and again, it should forget the revisions that no node has", func(t *testing.T) {
 		m := newMemory(&atomic.Uint64{})
 		m.Observe("stays", largeRevision, 7*gib)
 		for i := range MaxRevisions + 100 {
 			m.Observe("changes", Revision{Source: "edited", ContentHash: fmt.Sprint(i)}, 8*gib)
 		}
-		if len(m.forms) > MaxRevisions || len(m.nodes) != 2 {
-			t.Errorf("%d forms and %d nodes are remembered", len(m.forms), len(m.nodes))
+		if len(m.observed) > MaxRevisions || len(m.nodes) != 2 {
+			t.Errorf("%d revisions and %d nodes are remembered", len(m.observed), len(m.nodes))
 		}
 		expect(t, m, largeRevision, 7*gib)
 		expect(t, m, Revision{Source: "edited", ContentHash: fmt.Sprint(MaxRevisions + 99)}, 8*gib)

@@ -31,12 +31,12 @@ func TestOrigins(t *testing.T) {
 		want    []Origin
 		changed bool
 	}{
-		{"When a machine comes, it should know its form", func() { observe("1", origin("c4")) }, []Origin{origin("c4")}, true},
+		{"When a machine comes, it should know its origin", func() { observe("1", origin("c4")) }, []Origin{origin("c4")}, true},
 		{"When it is seen again, it should tell no change", func() { observe("1", origin("c4")) }, []Origin{origin("c4")}, false},
-		{"When another of the form comes, it should tell no change", func() { observe("2", origin("c4")) }, []Origin{origin("c4")}, false},
-		{"When one of another form comes, it should know both, in order", func() { observe("3", origin("c2")) }, []Origin{origin("c2"), origin("c4")}, true},
-		{"When one of two goes, it should still know the form", func() { machines.ForgetMachine("1") }, []Origin{origin("c2"), origin("c4")}, false},
-		{"When the last one goes, it should forget the form", func() { machines.ForgetMachine("2") }, []Origin{origin("c2")}, true},
+		{"When another of the same origin comes, it should tell no change", func() { observe("2", origin("c4")) }, []Origin{origin("c4")}, false},
+		{"When one of another origin comes, it should know both, in order", func() { observe("3", origin("c2")) }, []Origin{origin("c2"), origin("c4")}, true},
+		{"When one of two goes, it should still know the origin", func() { machines.ForgetMachine("1") }, []Origin{origin("c2"), origin("c4")}, false},
+		{"When the last one goes, it should forget the origin", func() { machines.ForgetMachine("2") }, []Origin{origin("c2")}, true},
 		{"When one goes that was never seen, it should tell no change", func() { machines.ForgetMachine("9") }, []Origin{origin("c2")}, false},
 		{"When one says something else by now, it should follow", func() { observe("3", origin("c8")) }, []Origin{origin("c8")}, true},
 	} {
@@ -74,7 +74,7 @@ func TestOriginOf(t *testing.T) {
 			want := origin("c4")
 			want.Price = tc.want
 			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("form (-want +got):\n%s", diff)
+				t.Errorf("origins (-want +got):\n%s", diff)
 			}
 		})
 	}

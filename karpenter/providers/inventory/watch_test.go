@@ -49,7 +49,7 @@ func (f *fixture) start() *inventory.Inventory {
 func (f *fixture) machine(name string) *clusterv1.Machine {
 	f.t.Helper()
 	plan := f.Plan(f.NodeClaim(f.t.Context(), name))
-	plan.Annotations = map[string]string{v1alpha1.ShapeSourceAnnotation: form.Source, v1alpha1.ShapeHashAnnotation: form.ContentHash}
+	plan.Annotations = map[string]string{v1alpha1.ShapeSourceAnnotation: revision.Source, v1alpha1.ShapeHashAnnotation: revision.ContentHash}
 	m, err := f.machines.Create(f.t.Context(), plan)
 	f.Expect(err).NotTo(HaveOccurred())
 	patch := client.MergeFrom(m.DeepCopy())
@@ -81,16 +81,16 @@ func (f *fixture) setMemory(node *corev1.Node, memory string) {
 	f.Expect(f.Admin.Status().Update(f.t.Context(), node)).To(Succeed())
 }
 
-var form = inventory.Revision{Source: "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", ContentHash: "shape-1"}
+var revision = inventory.Revision{Source: "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", ContentHash: "shape-1"}
 
 func (f *fixture) eventually(memory *inventory.Inventory, want string) {
 	f.t.Helper()
 	q := resource.MustParse(want)
-	f.Eventually(func() int64 { bytes, _ := memory.Memory(form); return bytes }).Should(Equal(q.Value()))
+	f.Eventually(func() int64 { bytes, _ := memory.Memory(revision); return bytes }).Should(Equal(q.Value()))
 }
 
 func TestLearning(t *testing.T) {
-	t.Run("When nodes of a form come, change and go, it should know the least memory of those there are", func(t *testing.T) {
+	t.Run("When nodes of a template come, change and go, it should know the least memory of those there are", func(t *testing.T) {
 		f := newFixture(t)
 		memory := f.start()
 		f.node("a", f.machine("a").Spec.ProviderID, "7900Mi")
