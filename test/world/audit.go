@@ -14,13 +14,13 @@ const (
 	KarpenterServiceAccount = "karpenter"
 	// OperatorInGuest is the user of Cluster API's kubeconfig, by which the operator comes into a guest, and Cluster API too.
 	OperatorInGuest = "cluster-api"
-	// FaultProxy is who a proxy of package fault is to the API server behind it, where it speaks for its clients.
+	// FaultProxy is the user of a proxy of package fault, which impersonates its clients.
 	FaultProxy = "fault-proxy"
-	// GuestNamespace is where Karpenter's ServiceAccount is in a guest.
+	// GuestNamespace is the namespace of Karpenter's ServiceAccount in a guest.
 	GuestNamespace = "kube-system"
 )
 
-// audit says what a cluster's API server writes down.
+// audit returns the audit configuration of a cluster's API server.
 func (w *World) audit(cluster string) controlplane.Audit {
 	if len(w.cfg.AuditAllBut) > 0 {
 		return controlplane.Audit{Everybody: true, Except: w.cfg.AuditAllBut, File: w.dir.auditLog(cluster)}

@@ -30,7 +30,7 @@ import (
 )
 
 const (
-	// OperatorNamespace is where the operator runs.
+	// OperatorNamespace is the operator's namespace.
 	OperatorNamespace = "autonode-system"
 	// operatorDeployment is the operator's Deployment, and operatorImage its image's name in manifests/.
 	operatorDeployment = "autonode-operator"
@@ -42,7 +42,7 @@ const (
 	karpenterProgram = "karpenter-clusterapi"
 
 	operatorPullSecret = "registry-credentials"
-	// worldNetwork is where everything of a world listens.
+	// worldNetwork is the network of all listeners of a world.
 	worldNetwork = "127.0.0.0/8"
 )
 
@@ -55,7 +55,7 @@ const (
 	UpgradedRelease = "1.36.3"
 )
 
-// autonode is what the world makes from AutoNode's source.
+// autonode has the artifacts that the world builds from AutoNode's source.
 type autonode struct {
 	source string
 	// bin is a folder in the cache, so that a world in a new folder links nothing again; unlock lets others build there.

@@ -13,7 +13,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/process"
 )
 
-// downPatience is how long a world may take to stop before it is killed; the kernel then kills its processes.
+// downPatience is the timeout of a world's stop. Then it is killed, and the kernel kills its processes.
 const downPatience = time.Minute
 
 // Running reports whether a world runs in dir.

@@ -12,7 +12,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/process"
 )
 
-// operatorUser is who the operator's manifests give its rights to.
+// operatorUser is the user that the operator's manifests bind to its roles.
 const operatorUser = "system:serviceaccount:" + OperatorNamespace + ":" + operatorDeployment
 
 // OperatorConfig of StartOperator.

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// parts are what runs inside the world's own process.
+// parts run inside the world's own process.
 type parts struct {
 	mu    sync.Mutex
 	list  []part

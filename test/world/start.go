@@ -29,9 +29,9 @@ const (
 	// crashBackOff is shorter than a kubelet's, because people and tests wait for it.
 	crashBackOff    = time.Second
 	crashBackOffMax = 5 * time.Minute
-	// podGrace is what pods get when the world stops.
+	// podGrace is the pods' grace period when the world stops.
 	podGrace = 5 * time.Second
-	// operatorTimeout bounds the operator's first rollout.
+	// operatorTimeout is the timeout of the operator's first rollout.
 	operatorTimeout = 2 * time.Minute
 )
 
@@ -91,7 +91,7 @@ func (w *World) start(ctx context.Context, task *progress.Task) error {
 	return err
 }
 
-// plan says what needs what.
+// plan has the dependencies of the parts.
 func (w *World) plan(ctx context.Context, s *stages) error {
 	host := controlplane.Host{Programs: w.programs, Processes: w.processes, Ports: w.ports, Dir: w.dir.clusters(), Profiles: w.cfg.Profiles}
 	var built latch

@@ -15,7 +15,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/programs"
 )
 
-// Phase is how far a world has come.
+// Phase of a world's start.
 type Phase string
 
 const (
@@ -27,7 +27,7 @@ const (
 	PhaseStopping Phase = "Stopping"
 )
 
-// State is what a world tells other processes about itself, in its folder.
+// State of a world, in its folder, for other processes.
 type State struct {
 	// PID of the process that runs the world, and of its in-process parts.
 	PID     int       `json:"pid"`
@@ -46,12 +46,12 @@ type Component struct {
 	Name    string `json:"name"`
 	PID     int    `json:"pid"`
 	Address string `json:"address,omitempty"`
-	// About says what it is, for people.
+	// About describes it, for people.
 	About string `json:"about,omitempty"`
 	Log   string `json:"log,omitempty"`
 }
 
-// ErrNoWorld says that no world runs in a folder.
+// ErrNoWorld means that no world runs in a folder.
 var ErrNoWorld = errors.New("no world runs here")
 
 // ReadState reads the state of the world in dir. It wraps ErrNoWorld if there is none.
@@ -70,10 +70,10 @@ func ReadState(dir string) (State, error) {
 	return state, nil
 }
 
-// KubeconfigPath is where the world in dir writes the kubeconfig of a cluster.
+// KubeconfigPath is the path of a cluster's kubeconfig in the world in dir.
 func KubeconfigPath(dir, cluster string) string { return layout(dir).kubeconfig(cluster) }
 
-// LogDir is where the world in dir writes its logs.
+// LogDir is the folder of the logs of the world in dir.
 func LogDir(dir string) string { return layout(dir).logs() }
 
 func newState(cfg Config) State {

@@ -73,7 +73,7 @@ func ReadStatus(dir string) (Status, error) {
 // SummaryLine is one line for a person who has just started a world.
 type SummaryLine struct{ Name, Address, About string }
 
-// Summary tells what runs where: the clusters and what belongs to them.
+// Summary lists the clusters and their parts, with addresses.
 func (s State) Summary() []SummaryLine {
 	var lines []SummaryLine
 	var inManagement []string
@@ -119,7 +119,7 @@ func alive(pid int) bool {
 	return ok && state.state != "Z"
 }
 
-// stat is what /proc/<pid>/stat tells: "<pid> (<name>) <state> <parent> …"; the name may hold anything.
+// stat has the fields of /proc/<pid>/stat: "<pid> (<name>) <state> <parent> …"; the name may contain any character.
 type stat struct {
 	pid, parent int
 	name, state string

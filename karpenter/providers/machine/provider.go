@@ -35,13 +35,13 @@ import (
 const FieldOwner = client.FieldOwner("karpenter-clusterapi")
 
 var (
-	// ErrNotFound: a NodeClaim has no Machine and no other objects left.
+	// ErrNotFound means that a NodeClaim has no Machine and no other objects left.
 	ErrNotFound = errors.New("no Machine")
-	// ErrTaken: another owner has an object with the NodeClaim's name.
+	// ErrTaken means that another owner has an object with the NodeClaim's name.
 	ErrTaken = errors.New("an object of that name belongs to another owner")
-	// ErrPaused: the Cluster is paused, so the provider writes nothing. A retry succeeds once it resumes.
+	// ErrPaused means that the Cluster is paused, so the provider writes nothing. A retry succeeds once it resumes.
 	ErrPaused = errors.New("the Cluster is paused")
-	// ErrLeftover: the provider is deleting an object of an earlier attempt. A retry succeeds afterwards.
+	// ErrLeftover means that the provider is deleting an object of an earlier attempt. A retry succeeds afterwards.
 	ErrLeftover = errors.New("an earlier attempt's object is being removed")
 )
 

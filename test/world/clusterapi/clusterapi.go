@@ -47,7 +47,7 @@ type provider struct {
 	args      []string
 	// labels of its CRDs that tell which contract each of its versions follows.
 	labels map[string]string
-	// shipped says that the provider is as it ships.
+	// shipped: the provider runs with the flags that it ships with.
 	shipped bool
 
 	webhookPort int

@@ -8,9 +8,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Audit is what an API server writes down of who asks for what: no bodies, so no secrets.
+// Audit configures an API server's audit log. The log has no bodies, so no secrets.
 type Audit struct {
-	// Users are those whose requests are written down.
+	// Users are those whose requests are logged.
 	Users []string
 	// Everybody has all requests written down that cost an API server something, but for those of the users Except: no watches, no
 	// renewals of leases, which depend on time alone, and nothing that is no object.

@@ -29,11 +29,11 @@ const (
 	// watches that won't end.
 	stopGrace = 2 * time.Second
 
-	// adminGroup may do everything; no RBAC is asked.
+	// adminGroup has every permission, without RBAC.
 	adminGroup = "system:masters"
 )
 
-// Host is where processes run and files are kept.
+// Host runs the processes and keeps their files.
 type Host struct {
 	Programs  programs.Set
 	Processes *process.Supervisor
@@ -51,7 +51,7 @@ type Config struct {
 	Name string
 	// Version of the API server, such as v1.36.2.
 	Version string
-	// Audit says what the API server is to write down; by default nothing.
+	// Audit configures the API server's audit log; by default there is none.
 	Audit Audit
 }
 

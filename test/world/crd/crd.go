@@ -24,7 +24,7 @@ import (
 // concurrency of creation: an API server handles more, but builds a schema for each.
 const concurrency = 8
 
-// establishTimeout is how long CRDs may take to be served.
+// establishTimeout is the timeout for CRDs to be served.
 const establishTimeout = time.Minute
 
 // Read reads the CRDs in a folder, one per file.

@@ -42,7 +42,7 @@ const (
 	fieldOwner   = "autonode-world-hosting"
 	podRange     = "10.244.0.0/16"
 	serviceRange = "10.96.0.0/16"
-	// upgradeTimeout bounds one restart of an API server.
+	// upgradeTimeout is the timeout of one restart of an API server.
 	upgradeTimeout = 2 * time.Minute
 )
 

@@ -32,7 +32,7 @@ const (
 	reasonUpgradeFailed = "UpgradeFailed"
 )
 
-// concurrency is how many guests may be upgraded at once.
+// concurrency is the number of guests that are upgraded at once.
 const concurrency = 4
 
 // reconciler makes each guest's API server run the version that its HostedControlPlane asks for.

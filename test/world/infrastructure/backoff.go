@@ -13,7 +13,7 @@ import (
 // kubelet asks: 2, 4, 8 and 16 seconds, then 32 again and again.
 type backOff struct {
 	backoff wait.Backoff
-	// until is when the kubelet may ask again, and why it has to wait.
+	// until is the time of the kubelet's next request, and why it waits.
 	until time.Time
 	why   string
 }
@@ -29,5 +29,5 @@ func (b *backOff) refused(now time.Time, why string) time.Duration {
 	return delay
 }
 
-// left is how long the kubelet still has to wait.
+// left is the kubelet's remaining wait.
 func (b *backOff) left(now time.Time) time.Duration { return max(0, b.until.Sub(now)) }

@@ -13,7 +13,7 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// faults is what is to go wrong with a machine.
+// faults of a machine.
 type faults struct {
 	noCapacity     places
 	lateProviderID span
@@ -45,7 +45,7 @@ func (s span) left(start, now time.Time) time.Duration {
 	return max(0, start.Add(s.duration).Sub(now))
 }
 
-// place is where there is no capacity; empty fields stand for everywhere and every capacity type.
+// place has no capacity. Empty fields stand for every zone and every capacity type.
 type place struct{ zone, capacityType string }
 
 type places []place

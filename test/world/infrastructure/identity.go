@@ -44,7 +44,7 @@ const (
 	nodesGroup     = "system:nodes"
 )
 
-// identity is what a machine's kubelet keeps on its disk: the key and the certificate that it is its node by.
+// identity is the key and the certificate that a machine's kubelet keeps on its disk.
 type identity struct {
 	node   string
 	server string
@@ -58,7 +58,7 @@ type identity struct {
 	certificate []byte
 	// serving is the request for the serving certificate.
 	serving application
-	// served says that the serving certificate was issued, or that none is wanted.
+	// served: the serving certificate was issued, or none is needed.
 	served bool
 }
 
@@ -197,11 +197,11 @@ func dial(server string, ca []byte, certificate, key []byte, token string) (*con
 	return &connection{client, base.CloseIdleConnections}, nil
 }
 
-// obstacle is why a machine can't join now.
+// obstacle is the reason why a machine can't join now.
 type obstacle struct {
 	reason, message string
 	retry           time.Duration
-	// unreachable says that the guest didn't answer.
+	// unreachable: the guest didn't answer.
 	unreachable error
 }
 
@@ -209,7 +209,7 @@ func refused(format string, args ...any) *obstacle {
 	return &obstacle{reason: infrav1.ReasonRegistrationFailed, message: fmt.Sprintf(format, args...), retry: refusalRetry}
 }
 
-// refusal tells a refusal from an outage.
+// refusal reports whether an error is a rejection, and not an outage.
 func refusal(err error) bool {
 	return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }

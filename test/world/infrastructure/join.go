@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// guestTimeout bounds one request to a guest.
+	// guestTimeout is the timeout of one request to a guest.
 	guestTimeout = 10 * time.Second
 	// guestRetry is the time after which an unreachable guest is tried again.
 	guestRetry = time.Second
@@ -156,7 +156,7 @@ func (r *machineReconciler) unreachable(ctx context.Context, i *instance, cause 
 	return false, reconcile.Result{RequeueAfter: guestRetry}, nil
 }
 
-// malformedError says that bootstrap data can't make a node.
+// malformedError: the bootstrap data can't make a node.
 type malformedError struct{ cause error }
 
 func (e *malformedError) Error() string { return e.cause.Error() }

@@ -51,7 +51,7 @@ func (m *memory) latest(cached *infrav1.KwokMachine) *infrav1.KwokMachine {
 	return cached.DeepCopy()
 }
 
-// hold says how long a change of the status need not be written, because it tells only what will have passed soon.
+// hold returns for how long a change of the status need not be written, because it is about to change again.
 func (m *memory) hold(before, after *infrav1.KwokMachineStatus, now time.Time) time.Duration {
 	if !equality.Semantic.DeepEqual(lasting(before), lasting(after)) {
 		m.passing = nil
@@ -72,7 +72,7 @@ func lasting(status *infrav1.KwokMachineStatus) *infrav1.KwokMachineStatus {
 	return status
 }
 
-// memories are those of all machines.
+// memories of all machines.
 type memories struct {
 	mutex sync.Mutex
 	of    map[types.NamespacedName]*memory

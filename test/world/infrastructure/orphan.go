@@ -24,7 +24,7 @@ type orphanSweep struct {
 	guests     *guests
 	logger     logr.Logger
 	grace      time.Duration
-	// since is when a Node was first seen without its machine.
+	// since is the time at which a Node was first observed without its machine.
 	since map[types.UID]time.Time
 }
 

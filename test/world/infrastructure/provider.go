@@ -38,10 +38,10 @@ const (
 	DefaultOrphanGrace       = 30 * time.Second
 )
 
-// machineConcurrency is how many machines are reconciled at once.
+// machineConcurrency is the concurrency limit of machines' reconciliations.
 const machineConcurrency = 16
 
-// Config is what a Provider needs.
+// Config of a Provider.
 type Config struct {
 	// Management is the management cluster, with the rights of an administrator. Required. The CRDs of Cluster API core and
 	// of this package (CRDs) must be there.

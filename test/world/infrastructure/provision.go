@@ -99,7 +99,7 @@ func (i *instance) place() (problem string) {
 	return ""
 }
 
-// noCapacityMessage says it as EC2 does.
+// noCapacityMessage is EC2's.
 func (i *instance) noCapacityMessage() string {
 	what := i.instanceType() + " " + string(i.Spec.CapacityType)
 	return strings.TrimSpace(fmt.Sprintf("We currently do not have sufficient %s capacity in the zone you requested (%s). "+

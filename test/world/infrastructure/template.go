@@ -14,7 +14,7 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// templateReconciler tells what a template offers, so that it can be scaled from zero.
+// templateReconciler reports a template's capacity, for scaling from zero.
 type templateReconciler struct {
 	management client.Client
 }

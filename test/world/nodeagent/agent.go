@@ -38,15 +38,15 @@ type Config struct {
 	NodeName string
 	// Dir holds images, volumes and logs.
 	Dir string
-	// Ports are where pods listen.
+	// Ports of the pods.
 	Ports *port.Claims
 	// LogClientCA, PEM, has signed the client certificate that the API server shows when it asks for logs.
 	LogClientCA []byte
 	// BackOffBase is the first delay before a crashed container or a failed pull is retried; it doubles up to BackOffMax.
 	BackOffBase, BackOffMax time.Duration
-	// StopGrace is how long containers may take to end when the agent stops.
+	// StopGrace is the containers' grace period when the agent stops.
 	StopGrace time.Duration
-	// Logger says what changes: containers starting and ending, and what hinders them.
+	// Logger logs changes: containers that start and end, and what prevents that.
 	Logger logr.Logger
 }
 

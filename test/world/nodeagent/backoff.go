@@ -7,7 +7,7 @@ import "time"
 // backoff is the kubelet's: no delay at first, then the base, doubled up to the maximum; forgotten after a good run.
 type backoff struct {
 	base, maximum time.Duration
-	// reset is how long a run must last for the next failure to count as the first.
+	// reset is the duration of a run after which the next failure counts as the first.
 	reset time.Duration
 
 	next time.Duration

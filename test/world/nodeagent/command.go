@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// serviceAccountMount is where the API server's admission mounts a pod's service-account token.
+	// serviceAccountMount is the path at which the API server's admission mounts a pod's service-account token.
 	serviceAccountMount = "/var/run/secrets/kubernetes.io/serviceaccount"
 	defaultPath         = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )

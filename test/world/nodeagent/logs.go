@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// logDir is where a container's logs lie, one file per run: Dir/logs/<namespace>_<pod>_<uid>/<container>/<restart>.log.
+// logDir is the folder of a container's logs, one file per run:
+// Dir/logs/<namespace>_<pod>_<uid>/<container>/<restart>.log.
 func (a *Agent) logDir(pod types.NamespacedName, uid types.UID, container string) string {
 	return filepath.Join(a.Dir, "logs", fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, uid), container)
 }

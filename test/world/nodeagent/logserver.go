@@ -24,7 +24,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/process"
 )
 
-// followPeriod is how often a followed log is read.
+// followPeriod is the interval of reads of a followed log.
 const followPeriod = 200 * time.Millisecond
 
 // serveLogs answers what the API server asks a kubelet for kubectl logs, on a free port of loopback.

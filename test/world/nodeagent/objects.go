@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// objectTimeout is how long a pod waits for the first reading of an object that it refers to.
+// objectTimeout is the timeout of a pod's first read of an object that it refers to.
 const objectTimeout = 10 * time.Second
 
 // objects watches the Secrets and ConfigMaps that one pod refers to, each on its own as a kubelet does: a management

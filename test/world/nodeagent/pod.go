@@ -28,7 +28,7 @@ import (
 const (
 	// retryPeriod is the pause before a write to the API server, or a mount, is retried.
 	retryPeriod = time.Second
-	// orphanGrace is what containers get whose pod is gone from the API server.
+	// orphanGrace is the grace period of containers whose pod is gone from the API server.
 	orphanGrace = 2 * time.Second
 )
 
@@ -50,7 +50,7 @@ type worker struct {
 	volumes *volumes
 	ports   podPorts
 	pulls   sync.WaitGroup
-	// unsupported says why the pod never starts; empty where the agent has everything that it needs.
+	// unsupported is why the pod never starts; empty if the agent supports it.
 	unsupported string
 	container   *container
 
@@ -126,7 +126,7 @@ func (w *worker) observe(pod *corev1.Pod) {
 	w.wake()
 }
 
-// forget tells that the API server has the pod no longer.
+// forget: the API server no longer has the pod.
 func (w *worker) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -233,7 +233,7 @@ func (w *worker) mount(ctx context.Context, pod *corev1.Pod) bool {
 	return w.mounted // what was mounted once serves on
 }
 
-// deadline is when the container of an ending pod is killed.
+// deadline is the time at which the container of a terminating pod is killed.
 func (w *worker) deadline(pod *corev1.Pod, gone bool, draining *time.Time) time.Time {
 	now, grace := time.Now(), podGrace(pod)
 	if pod.DeletionTimestamp != nil {

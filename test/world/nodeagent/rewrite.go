@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// mount says which directory or file of this machine stands for a path inside a container.
+// mount maps a path inside a container to a directory or file of this machine.
 type mount struct {
 	containerPath string
 	hostPath      string

@@ -22,14 +22,14 @@ const (
 	reasonUnsupported        = "Unsupported"
 )
 
-// observation is what the agent knows of a pod, from which the status follows.
+// observation has the inputs of a pod's status.
 type observation struct {
 	started time.Time
 	// mounted is set once the pod's volumes exist.
 	mounted bool
 	// terminating is set once the pod is being deleted or has ended, so that its container doesn't come back.
 	terminating bool
-	// unsupported says why the pod never starts.
+	// unsupported is why the pod never starts.
 	unsupported string
 	container   corev1.ContainerStatus
 }

@@ -28,7 +28,7 @@ type tokens struct {
 	kept map[string]token
 }
 
-// renewAt is 80% of a token's life, and never later than a day, as the kubelet has it.
+// renewAt is 80% of a token's life, at most a day, as in the kubelet.
 func renewAt(issued, expires time.Time) time.Time {
 	return issued.Add(min(expires.Sub(issued)*8/10, 24*time.Hour))
 }

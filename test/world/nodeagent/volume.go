@@ -25,7 +25,7 @@ type volumes struct {
 	dir     string
 	objects *objects
 	tokens  *tokens
-	// written is what each volume shows.
+	// written is each volume's content.
 	written map[string]map[string]file
 }
 
@@ -159,7 +159,7 @@ func (v *volumes) projected(ctx context.Context, pod *corev1.Pod, files map[stri
 	return renew, nil
 }
 
-// mountsOf says where a container's mounts lie on this machine.
+// mountsOf returns the paths of a container's mounts on this machine.
 func (v *volumes) mountsOf(container *corev1.Container) []mount {
 	mounts := make([]mount, 0, len(container.VolumeMounts))
 	for _, wanted := range container.VolumeMounts {

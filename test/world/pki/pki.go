@@ -20,7 +20,7 @@ import (
 // validity of everything made here: a world is for an afternoon, but may be left running over a holiday.
 const validity = 365 * 24 * time.Hour
 
-// clockSkew is how far certificates reach back, for clients whose clock is behind.
+// clockSkew is the time by which certificates are valid before their creation, for clients whose clock is behind.
 const clockSkew = 5 * time.Minute
 
 // Pair is a certificate and its private key, both PEM.

@@ -67,7 +67,7 @@ type Child struct {
 	killer   *time.Timer
 }
 
-// Exit is how a process ended.
+// Exit is the end of a process.
 type Exit struct {
 	// Err is nil after exit code 0.
 	Err error

@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// pollInterval is how often Wait asks.
+	// pollInterval is the interval of Wait's checks.
 	pollInterval = 25 * time.Millisecond
-	// tailLines is how much of a log an error quotes.
+	// tailLines is the number of a log's lines that an error quotes.
 	tailLines = 20
 	tailBytes = 64 << 10
 )
 
-// Spec says what to run.
+// Spec of a process.
 type Spec struct {
 	// Name is unique among the running processes; the log file is named after it.
 	Name string
@@ -37,7 +37,7 @@ type Spec struct {
 	Env []string
 	// Address where the process serves, for people.
 	Address string
-	// Grace is how long the process may take to stop after SIGTERM before it is killed.
+	// Grace is the time between SIGTERM and SIGKILL.
 	Grace time.Duration
 }
 

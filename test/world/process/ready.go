@@ -9,7 +9,7 @@ import (
 	"net/http"
 )
 
-// Answers is what Wait asks of a program that serves HTTP: that a URL answers with 200. A nil client is http.DefaultClient.
+// Answers is Wait's check of a program that serves HTTP: a URL answers with 200. A nil client is http.DefaultClient.
 func Answers(client *http.Client, url string) func(context.Context) error {
 	if client == nil {
 		client = http.DefaultClient

@@ -13,7 +13,7 @@ import (
 // ticks of CPU time a second, in /proc: USER_HZ, which is 100 on every architecture that Go knows.
 const ticks = 100
 
-// Usage is what a process has used.
+// Usage of a process.
 type Usage struct {
 	// Resident and Peak memory, in bytes. Peak is that since the process began, or since ResetPeak.
 	Resident, Peak int64

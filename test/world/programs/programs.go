@@ -45,7 +45,7 @@ const (
 const (
 	apiServer = "k8s.io/kubernetes/cmd/kube-apiserver"
 
-	// completedMarker says that everything in a cache folder is there.
+	// completedMarker marks a complete cache folder.
 	completedMarker = "completed"
 )
 
@@ -97,7 +97,7 @@ func (s Set) bin(name string) string { return filepath.Join(s.Dir, "bin", name) 
 // Etcd is the path of etcd.
 func (s Set) Etcd() string { return s.bin("etcd") }
 
-// ErrUnknownVersion says that a version isn't among those that the world can run.
+// ErrUnknownVersion means that the world can't run this version.
 var ErrUnknownVersion = errors.New("unknown version")
 
 // APIServer is the path of the kube-apiserver that reports version, such as v1.36.2. It wraps ErrUnknownVersion for
@@ -211,7 +211,7 @@ func (s Set) complete() bool {
 	return err == nil
 }
 
-// toolchain is what of the go command decides about a binary.
+// toolchain has the settings of the go command that affect a binary.
 type toolchain struct {
 	GOVERSION, GOOS, GOARCH string
 }

@@ -133,5 +133,5 @@ func (l *programLayer) DiffID() (v1.Hash, error) { return l.digest, nil }
 // Size returns the archive's size in bytes.
 func (l *programLayer) Size() (int64, error) { return l.size, nil }
 
-// MediaType says that it isn't compressed.
+// MediaType is that of an uncompressed layer.
 func (l *programLayer) MediaType() (types.MediaType, error) { return types.OCIUncompressedLayer, nil }

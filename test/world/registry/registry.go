@@ -83,7 +83,7 @@ func (r *Registry) Close() error {
 // Host is the registry's name in image references: "127.0.0.1:41233".
 func (r *Registry) Host() string { return r.host }
 
-// Credentials are what the registry wants as basic authentication.
+// Credentials for the registry's basic authentication.
 func (r *Registry) Credentials() (username, password string) { return r.username, r.password }
 
 // DockerConfigJSON is the content of a pull secret (key .dockerconfigjson) for this registry.

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// JoinConfigurationPath is where Cluster API's kubeadm bootstrap provider puts kubeadm's configuration.
+// JoinConfigurationPath is the file of kubeadm's configuration in the data of Cluster API's kubeadm bootstrap provider.
 const JoinConfigurationPath = "/run/kubeadm/kubeadm-join-config.yaml"
 
 // Keys of a bootstrap data Secret, by Cluster API's contract for bootstrap providers.
@@ -28,7 +28,7 @@ const (
 	formatKey = "format"
 )
 
-// Instance is what the machine's metadata service tells it; bootstrap data may refer to it.
+// Instance is the machine's instance metadata, which bootstrap data may refer to.
 type Instance struct {
 	Hostname   string
 	ProviderID string
@@ -36,7 +36,7 @@ type Instance struct {
 	Region     string
 }
 
-// Kubelet is how the bootstrap data starts the kubelet.
+// Kubelet has the kubelet's settings in the bootstrap data.
 type Kubelet struct {
 	// NodeName is the name that the Node registers with.
 	NodeName string
@@ -45,13 +45,13 @@ type Kubelet struct {
 	Taints []corev1.Taint
 	// MaxPods is nil where the bootstrap data doesn't say.
 	MaxPods *int64
-	// Reserved is what is not allocatable: system-reserved, kube-reserved and the absolute thresholds of eviction-hard.
+	// Reserved is the sum of system-reserved, kube-reserved and the absolute thresholds of eviction-hard.
 	Reserved corev1.ResourceList
 	// EvictionShares are the thresholds of eviction-hard that are a share of the capacity, each from 0 to 1.
 	EvictionShares map[corev1.ResourceName]float64
 	// Discovery is nil where the bootstrap data hold no bootstrap token.
 	Discovery *Discovery
-	// ServingCertificate says that the kubelet asks the cluster for its serving certificate. Otherwise it makes its own.
+	// ServingCertificate: the kubelet requests its serving certificate from the cluster. Otherwise it signs its own.
 	ServingCertificate bool
 }
 

@@ -18,7 +18,7 @@ import (
 const (
 	jinjaHeader       = "## template: jinja"
 	cloudConfigHeader = "#cloud-config"
-	// maxFileSize bounds what a compressed file may grow to.
+	// maxFileSize is the maximum size of an uncompressed file.
 	maxFileSize = 4 << 20
 )
 

@@ -13,7 +13,7 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 )
 
-// Discovery is how a machine reaches its cluster for the first time.
+// Discovery is a machine's first way to reach its cluster.
 type Discovery struct {
 	// Server is the URL of the API server.
 	Server string
@@ -29,7 +29,7 @@ type discovery struct {
 		Token             string   `json:"token"`
 		APIServerEndpoint string   `json:"apiServerEndpoint"`
 		CACertHashes      []string `json:"caCertHashes"`
-		// UnsafeSkipCAVerification is what kubeadm demands where there are no hashes.
+		// UnsafeSkipCAVerification is required by kubeadm if there are no hashes.
 		UnsafeSkipCAVerification bool `json:"unsafeSkipCAVerification"`
 	} `json:"bootstrapToken"`
 	TLSBootstrapToken string `json:"tlsBootstrapToken"`

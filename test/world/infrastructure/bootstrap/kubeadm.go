@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// joinConfiguration is the part of kubeadm's JoinConfiguration that shapes a Node; v1beta3 and v1beta4.
+// joinConfiguration is the part of kubeadm's JoinConfiguration that affects a Node; v1beta3 and v1beta4.
 type joinConfiguration struct {
 	Discovery        discovery        `json:"discovery"`
 	NodeRegistration nodeRegistration `json:"nodeRegistration"`
@@ -57,7 +57,7 @@ func (a *extraArgs) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// kubeletConfiguration is the part of a KubeletConfiguration that shapes a Node.
+// kubeletConfiguration is the part of a KubeletConfiguration that affects a Node.
 type kubeletConfiguration struct {
 	MaxPods            *int64            `json:"maxPods,omitempty"`
 	SystemReserved     map[string]string `json:"systemReserved,omitempty"`

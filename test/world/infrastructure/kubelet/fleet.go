@@ -41,11 +41,11 @@ const (
 	leaseDuration = 40 * time.Second
 	parallelism   = 8
 	nodeNameIndex = "spec.nodeName"
-	// podCIDR is where podIPs takes addresses from.
+	// podCIDR is the network of podIPs.
 	podCIDR = "10.128.0.0/9"
 )
 
-// Config is what a Fleet needs.
+// Config of a Fleet.
 type Config struct {
 	// Guest reaches the guest cluster. Its rate limits should be off.
 	Guest kubernetes.Interface
