@@ -98,6 +98,10 @@ type Options struct {
 	RegistryCAFile string
 	// Karpenter is what the platform sets for every Karpenter.
 	Karpenter component.Settings
+	// PayloadSignatures is the policy for signatures of payloads: SignaturesOff, SignaturesWarn or SignaturesEnforce; empty is off.
+	PayloadSignatures string
+	// PayloadKeysFile holds the PEM public keys that sign payloads.
+	PayloadKeysFile string
 	// GuestConnectRetry is how long to wait after a guest couldn't be reached.
 	GuestConnectRetry time.Duration
 
@@ -224,9 +228,13 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	if err != nil {
 		return err
 	}
+	verifier, err := newVerifier(options.PayloadSignatures, options.PayloadKeysFile)
+	if err != nil {
+		return err
+	}
 	versions := guest.NewVersions(nil, nil)
 	releases := release.New(release.Config{
-		PullSecrets: pullSecrets, Guests: skew.New(skew.Config{Versions: versions}), Options: payload.Options{Transport: registries},
+		PullSecrets: pullSecrets, Guests: skew.New(skew.Config{Versions: versions}), Options: payload.Options{Transport: registries, Verifier: verifier},
 	})
 	tokens := access.New(access.Config{
 		Management: management, Live: live, Secrets: connections.Secrets(), Apply: applier,
@@ -234,6 +242,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	})
 	operand := component.New(component.Config{
 		Management: management, Applier: applier, Recorder: recorder, PullSecrets: pullSecrets, Settings: options.Karpenter,
+		SignedOnly: options.PayloadSignatures == SignaturesEnforce,
 	})
 	held := shard.New(shard.Config{Management: management, Live: live, Selector: mine.selector, Lease: mine.holder, Released: connections.Release})
 	if err := mgr.Add(metrics.New(metrics.Config{

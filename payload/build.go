@@ -197,11 +197,7 @@ func Push(ctx context.Context, ref string, img v1.Image, opts Options) (string, 
 	if err != nil {
 		return "", err
 	}
-	timeout := opts.Timeout
-	if timeout <= 0 {
-		timeout = DefaultTimeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, opts.timeout())
 	defer cancel()
 
 	fail := func(err error) error {

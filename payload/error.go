@@ -26,10 +26,13 @@ const (
 	ReasonPayloadTooLarge Reason = "PayloadTooLarge"
 	// ReasonComponentMissing: the payload is well formed but lacks a component; choose a payload built for this platform.
 	ReasonComponentMissing Reason = "ComponentMissing"
+	// ReasonPayloadUnsigned: the image has no signature by a key of Options.Verifier. Sign it, or choose a signed one.
+	ReasonPayloadUnsigned Reason = "PayloadUnsigned"
 )
 
 const (
 	opResolving = "resolving"
+	opVerifying = "verifying the signature of"
 	opPulling   = "pulling"
 	opPushing   = "pushing"
 	opReading   = "reading"

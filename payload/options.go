@@ -34,6 +34,8 @@ type Options struct {
 	// Discreet keeps responses of servers other than registries, and connection errors, out of errors: the author of
 	// the image reference, who reads the error, may not be allowed to reach that server.
 	Discreet bool
+	// Verifier verifies signatures of release images; nil skips that.
+	Verifier *Verifier
 	// UserAgent is what to call ourselves in registries' logs; empty means "autonode".
 	UserAgent string
 	// MaxBytes bounds the bytes pulled and, separately, the bytes unpacked; zero means DefaultMaxBytes.

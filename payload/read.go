@@ -61,9 +61,16 @@ func ReadDigest(ctx context.Context, ref string, opts Options) (*Release, error)
 	return read(ctx, reference, opts)
 }
 
+// read verifies the signature before it reads anything of the image.
 func read(ctx context.Context, reference name.Reference, opts Options) (*Release, error) {
+	ctx, cancel := context.WithTimeout(ctx, opts.timeout())
+	defer cancel()
+	reference, unverified, err := opts.verified(ctx, reference)
+	if err != nil {
+		return nil, err
+	}
 	var release *Release
-	err := opts.each(ctx, opPulling, reference, func(ctx context.Context, s *session) error {
+	err = opts.each(ctx, opPulling, reference, func(ctx context.Context, s *session) error {
 		digest, files, err := s.pull(ctx)
 		if err != nil {
 			return err
@@ -73,7 +80,7 @@ func read(ctx context.Context, reference name.Reference, opts Options) (*Release
 			return err
 		}
 		release.Digest = digest.String()
-		release.ServedBy = s.repository.Name()
+		release.ServedBy, release.Unverified = s.repository.Name(), unverified
 		return nil
 	})
 	if err != nil {
@@ -100,11 +107,7 @@ func parseReference(op, ref string) (name.Reference, error) {
 // each calls do for the mirrors of reference and then for its source, until one succeeds. An error's Reason decides
 // whether to try the next one.
 func (o Options) each(ctx context.Context, op string, reference name.Reference, do func(context.Context, *session) error) error {
-	timeout := o.Timeout
-	if timeout <= 0 {
-		timeout = DefaultTimeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, o.timeout())
 	defer cancel()
 
 	var failed []*Error
@@ -137,6 +140,13 @@ func (o Options) each(ctx context.Context, op string, reference name.Reference, 
 		}
 	}
 	return merge(failed, places)
+}
+
+func (o Options) timeout() time.Duration {
+	if o.Timeout <= 0 {
+		return DefaultTimeout
+	}
+	return o.Timeout
 }
 
 func share(ctx context.Context, among int) time.Duration {

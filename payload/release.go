@@ -26,6 +26,9 @@ type Release struct {
 	Digest string
 	// ServedBy is the repository that answered: the source's own, or one of its mirrors.
 	ServedBy string
+	// Unverified is the Reason why no signature was verified, if Options.Verifier doesn't enforce one: ReasonPayloadUnsigned, or that of the
+	// registry's error. It is empty for a signed image, and without a Verifier.
+	Unverified Reason
 	// Components holds the components that were asked for (all of them unless Options.Components names some), by name.
 	Components map[string]Component
 	// NodeImages name what machines boot from; empty if the payload doesn't say.

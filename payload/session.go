@@ -234,7 +234,7 @@ func merge(failed []*Error, places []place) *Error {
 	if len(failed) == 1 && len(places) == 1 {
 		return failed[0]
 	}
-	rank := []Reason{ReasonImagePullUnauthorized, ReasonImageNotFound, ReasonRegistryUnreachable, ReasonInvalidReference}
+	rank := []Reason{ReasonImagePullUnauthorized, ReasonImageNotFound, ReasonRegistryUnreachable, ReasonPayloadUnsigned, ReasonInvalidReference}
 	best := slices.MinFunc(failed, func(a, b *Error) int { return slices.Index(rank, a.Reason) - slices.Index(rank, b.Reason) })
 	merged := *best
 	details, causes := make([]string, 0, len(failed)), make([]error, 0, len(failed))

@@ -84,6 +84,12 @@ const (
 	PayloadMalformedReason = "PayloadMalformed"
 	// PayloadTooLargeReason: the image exceeds the operator's size limits. Ask its publisher.
 	PayloadTooLargeReason = "PayloadTooLarge"
+	// PayloadUnsignedReason: the payload has no signature by a key of the platform. Status False: sign it, or choose a signed payload.
+	// Status True: the platform only warns.
+	PayloadUnsignedReason = "PayloadUnsigned"
+	// SignatureUnknownReason: the platform only warns, and the registry doesn't answer for the payload's signatures. Check the registry and
+	// the pull secret. The operator retries.
+	SignatureUnknownReason = "SignatureUnknown"
 	// ComponentMissingReason: the payload has no Karpenter for this platform. Choose another payload.
 	ComponentMissingReason = "ComponentMissing"
 	// VersionSkewReason: the payload's node version is more than one minor version ahead of the guest's API server, or more than three

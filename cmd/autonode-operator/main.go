@@ -109,6 +109,9 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
 		"networks, beside public ones, that registries, mirrors, token servers and what they redirect to may be in, such as 10.0.0.0/8")
 	flags.StringVar(&options.RegistryCAFile, "registry-ca-file", "",
 		"PEM certificates of authorities to trust for registries beside the system's; the file is read again when it changes")
+	flags.StringVar(&options.PayloadSignatures, "payload-signatures", operator.SignaturesOff,
+		"policy for payloads without a signature by a key in --payload-keys-file: off, warn (the condition ReleaseResolved reports them) or enforce (rejects them)")
+	flags.StringVar(&options.PayloadKeysFile, "payload-keys-file", "", "PEM file of 1 to 16 public keys that sign payloads with \"cosign sign --key\"")
 	flags.StringVar(&logLevel, "log-level", "info", "least important log lines to write: debug, info or error")
 	flags.StringVar(&logFormat, "log-format", "auto", "log lines as json or text; auto is text on a terminal")
 	if kubeconfig := flag.Lookup("kubeconfig"); kubeconfig != nil {

@@ -52,6 +52,8 @@ type Config struct {
 	PullSecrets PullSecrets
 	// Settings of every Karpenter.
 	Settings Settings
+	// SignedOnly rejects images that a payload doesn't name, because only payloads are signed.
+	SignedOnly bool
 }
 
 // Component is the step that runs Karpenter.
@@ -113,7 +115,7 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 	if err != nil {
 		return scope.Result{}, err
 	}
-	image := overrideImage(s)
+	image := overrideImage(s, c.SignedOnly)
 	objects, err := render(ctx, Input{
 		Input: provider.Input{
 			Namespace:   s.ControlPlaneNamespace,

@@ -16,8 +16,9 @@ import (
 )
 
 // overrideImage returns the image that Karpenter has to run: the payload's, unless OverrideImageAnnotation names
-// another. The condition ImageOverridden reports an invalid annotation, which changes nothing.
-func overrideImage(s *scope.Scope) string {
+// another. The condition ImageOverridden reports an invalid annotation, which changes nothing. With signedOnly every
+// annotation is invalid: its image would bypass the payload's signature.
+func overrideImage(s *scope.Scope, signedOnly bool) string {
 	value, ok := s.HostedCluster.Annotations[v1beta1.OverrideImageAnnotation]
 	if !ok {
 		meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, v1beta1.ImageOverridden)
@@ -30,6 +31,9 @@ func overrideImage(s *scope.Scope) string {
 		})
 	}
 	image, err := parseOverride(value, s.Karpenter.Name)
+	if signedOnly {
+		err = errors.New("the platform enforces signatures of payloads, and this image has none")
+	}
 	if err != nil {
 		say(metav1.ConditionFalse, v1beta1.OverrideInvalidReason, "%v; the payload's image runs", err)
 		return s.Karpenter.Image

@@ -24,6 +24,7 @@ func TestOverrideImage(t *testing.T) {
 		image      string
 		want       string // the condition's status and reason
 		message    string
+		signedOnly bool
 	}{
 		{
 			name: "When it names an image by digest, it should run that and say so", annotation: "karpenter-clusterapi=" + theirs, image: theirs,
@@ -49,6 +50,9 @@ func TestOverrideImage(t *testing.T) {
 			name: "When it names two images, it should follow neither", annotation: "karpenter-clusterapi=" + theirs + ",karpenter-clusterapi=" + ours, image: ours,
 			want: "False/OverrideInvalid", message: key + "it names more than one image" + invalid,
 		}, {
+			name: "When the platform enforces signatures, it should run the payload's", annotation: "karpenter-clusterapi=" + theirs, image: ours, signedOnly: true,
+			want: "False/OverrideInvalid", message: key + "the platform enforces signatures of payloads, and this image has none" + invalid,
+		}, {
 			name: "When it is very long, it should not repeat it", annotation: "karpenter-clusterapi=" + strings.Repeat("x", 200<<10), image: ours,
 			want: "False/OverrideInvalid", message: key + "it is longer than 1024 bytes" + invalid,
 		},
@@ -61,7 +65,7 @@ func TestOverrideImage(t *testing.T) {
 				Release:   &payload.Release{Version: "1.36.3"},
 				Karpenter: payload.Component{Name: "karpenter-clusterapi", Image: ours},
 			}
-			if got := overrideImage(s); got != test.image {
+			if got := overrideImage(s, test.signedOnly); got != test.image {
 				t.Errorf("it runs %s", got)
 			}
 			c := meta.FindStatusCondition(s.HostedCluster.Status.Conditions, v1beta1.ImageOverridden)
@@ -70,7 +74,7 @@ func TestOverrideImage(t *testing.T) {
 			}
 
 			s.HostedCluster.Annotations = nil
-			if got := overrideImage(s); got != ours || len(s.HostedCluster.Status.Conditions) > 0 {
+			if got := overrideImage(s, test.signedOnly); got != ours || len(s.HostedCluster.Status.Conditions) > 0 {
 				t.Errorf("without the annotation it runs %s, and says %+v", got, s.HostedCluster.Status.Conditions)
 			}
 		})

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -106,6 +107,9 @@ func input() Input {
 	}
 }
 
+// imageLine is a container's image in YAML.
+var imageLine = regexp.MustCompile(`(?m)^\s+(?:- )?image: (\S+)$`)
+
 func TestRender(t *testing.T) {
 	for _, test := range []struct {
 		name, golden string
@@ -200,6 +204,15 @@ func TestRender(t *testing.T) {
 				documents = append(documents, string(data))
 			}
 			got := strings.Join(documents, "---\n")
+			images := imageLine.FindAllStringSubmatch(got, -1)
+			if len(images) == 0 {
+				t.Error("nothing runs")
+			}
+			for _, image := range images {
+				if err := payload.CheckPinned(image[1]); err != nil {
+					t.Error(err)
+				}
+			}
 			file := filepath.Join("testdata", test.golden+".yaml")
 			if *update {
 				if err := os.WriteFile(file, []byte(got), 0o600); err != nil {

@@ -230,6 +230,9 @@ var calm = sets.New(
 	v1beta1.NodesOutdatedReason, v1beta1.ControlPlaneOlderReason, v1beta1.NodeUpgradeHeldReason,
 )
 
+// warnings are the reasons that need an action although the condition is True.
+var warnings = sets.New(v1beta1.PayloadUnsignedReason, v1beta1.SignatureUnknownReason)
+
 // record writes an event for each condition but Ready whose status or reason changed, with that reason, and for each update that started or
 // ended.
 func (r *Reconciler) record(before *v1beta1.HostedClusterStatus, after *v1beta1.HostedCluster) {
@@ -239,7 +242,7 @@ func (r *Reconciler) record(before *v1beta1.HostedClusterStatus, after *v1beta1.
 			continue
 		}
 		eventType := corev1.EventTypeWarning
-		if condition.Status == metav1.ConditionTrue || calm.Has(condition.Reason) {
+		if condition.Status == metav1.ConditionTrue && !warnings.Has(condition.Reason) || calm.Has(condition.Reason) {
 			eventType = corev1.EventTypeNormal
 		}
 		note := fmt.Sprintf("%s is %s", condition.Type, condition.Status)

@@ -3,6 +3,7 @@
 package release
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -30,6 +31,9 @@ const (
 	// minBackoff doubles with each consecutive failure, up to maxBackoff.
 	minBackoff = 5 * time.Second
 	maxBackoff = 5 * time.Minute
+	// verifyInterval is how often an unverified payload is verified again, and unverified how many are remembered.
+	verifyInterval = 10 * time.Minute
+	unverified     = 1024
 )
 
 // request is one image to resolve and read.
@@ -59,6 +63,7 @@ type puller struct {
 	inFlight  map[pullKey]*inFlightPull
 	failed    *lru.Cache // of failure by pullKey
 	completed *lru.Cache // of *inFlightPull by pullKey, for the reconciliations that its end triggered
+	verified  *lru.Cache // of when the signature of an unverified payload was looked for last, by cacheKey
 	queue     workqueue.TypedRateLimitingInterface[reconcile.Request]
 }
 
@@ -81,7 +86,8 @@ type failure struct {
 func newPuller(clock clock.PassiveClock) *puller {
 	return &puller{
 		clock: clock, waitTimeout: defaultWaitTimeout,
-		limiter: newLimiter(), cache: newStore(), failed: lru.New(failures), completed: lru.New(awaitedPulls), inFlight: map[pullKey]*inFlightPull{},
+		limiter: newLimiter(), cache: newStore(), failed: lru.New(failures), completed: lru.New(awaitedPulls), verified: lru.New(unverified),
+		inFlight: map[pullKey]*inFlightPull{},
 	}
 }
 
@@ -234,7 +240,11 @@ func (p *puller) pull(ctx context.Context, r request) (*payload.Release, error) 
 		if err != nil {
 			return nil, err
 		}
-		return release, p.cache.add(cacheKey{digest, r.component}, r.namespace, release)
+		key := cacheKey{digest, r.component}
+		if release.Unverified != "" {
+			p.verified.Add(key, p.clock.Now())
+		}
+		return release, p.cache.add(key, r.namespace, release)
 	}
 	_, err, shared := p.byDigest.Do(digest+"/"+r.component, pull)
 	if err != nil && shared {
@@ -248,6 +258,45 @@ func (p *puller) pull(ctx context.Context, r request) (*payload.Release, error) 
 		return release, nil
 	}
 	return payload.ReadDigest(ctx, image, r.options) // pushed out of the cache in between
+}
+
+// dueAgain reports whether to verify an unverified payload again. After true it returns false for verifyInterval.
+func (p *puller) dueAgain(release *payload.Release, component string) bool {
+	key := cacheKey{release.Digest, component}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if last, ok := p.verified.Get(key); ok && p.clock.Since(last.(time.Time)) < verifyInterval {
+		return false
+	}
+	p.verified.Add(key, p.clock.Now())
+	return true
+}
+
+// verifyAgain looks for the signature of a cached payload in the background. If the result differs, it triggers who.
+func (p *puller) verifyAgain(ctx context.Context, who reconcile.Request, r request) {
+	ctx = context.WithoutCancel(ctx) // payload's own timeout ends it
+	go func() {
+		done := p.limiter.acquire(strings.Join(payload.Registries(r.image, r.options), ","))
+		err := payload.Verify(ctx, r.image, r.options)
+		reason := payload.ReasonFor(err)
+		if err != nil {
+			reason = cmp.Or(reason, payload.ReasonRegistryUnreachable)
+		}
+		done(reason == payload.ReasonRegistryUnreachable)
+		release := p.cached(r.image, r.component)
+		if release == nil || release.Unverified == reason {
+			return
+		}
+		release.Unverified = reason
+		if p.cache.add(cacheKey{release.Digest, r.component}, r.namespace, release) != nil {
+			return
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.queue != nil {
+			p.queue.Add(who)
+		}
+	}()
 }
 
 // withoutCause drops a registry's response from a remembered error: it may be megabytes.

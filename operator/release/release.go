@@ -139,8 +139,7 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 			Version: found.release.Version, NodeVersion: found.component.Versions[payload.KubernetesVersion],
 			Image: found.release.Image, Requested: wanted, ResolveRequest: asked,
 		}
-		set(hostedCluster, metav1.ConditionTrue, v1beta1.AsExpectedReason, fmt.Sprintf("payload %s is %s", found.release.Version, found.release.Image))
-		return scope.Result{}, nil
+		return report(hostedCluster, found.release), nil
 	}
 
 	result := scope.Result{Wait: true, Message: failed.message, RequeueAfter: failed.retryAfter}
@@ -164,6 +163,22 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	use(s, last)
 	result.Wait = false
 	return result, nil
+}
+
+// report sets ReleaseResolved for a payload that is used.
+func report(hostedCluster *v1beta1.HostedCluster, release *payload.Release) scope.Result {
+	message := fmt.Sprintf("payload %s is %s", release.Version, release.Image)
+	switch release.Unverified {
+	case "":
+		set(hostedCluster, metav1.ConditionTrue, v1beta1.AsExpectedReason, message)
+		return scope.Result{}
+	case payload.ReasonPayloadUnsigned:
+		set(hostedCluster, metav1.ConditionTrue, v1beta1.PayloadUnsignedReason, message+"; it has no signature by a key that the platform trusts; sign it")
+	default:
+		set(hostedCluster, metav1.ConditionTrue, v1beta1.SignatureUnknownReason, fmt.Sprintf(
+			"%s; the operator couldn't read its signatures (%s) and retries", message, reasons[release.Unverified]))
+	}
+	return scope.Result{RequeueAfter: verifyInterval}
 }
 
 // fits returns a *failedError for a payload that the guest can't use. While the guest is unreachable its version is
@@ -247,14 +262,9 @@ func (r *Resolver) resolve(ctx context.Context, s *scope.Scope, image string) (*
 	found := r.puller.cached(image, component)
 	if found != nil {
 		cacheHits.Of(key).Inc()
+		r.verifyAgain(ctx, hostedCluster, found, component)
 	} else {
-		secret, err := r.pullSecrets.Get(ctx, hostedCluster)
-		if invalid := pullsecret.IsInvalid(err); invalid != nil {
-			return nil, &failedError{reason: v1beta1.PullSecretInvalidReason, message: invalid.Message, retryAfter: maxBackoff}
-		} else if err != nil {
-			return nil, err
-		}
-		req, err := r.request(hostedCluster, secret, image, component)
+		req, err := r.request(ctx, hostedCluster, image, component)
 		if err != nil {
 			return nil, err
 		}
@@ -295,7 +305,26 @@ func defines(component payload.Component, name string) bool {
 	return slices.ContainsFunc(component.CRDs, func(crd *apiextensionsv1.CustomResourceDefinition) bool { return crd.Name == name })
 }
 
-func (r *Resolver) request(hostedCluster *v1beta1.HostedCluster, secret *corev1.Secret, image, component string) (request, error) {
+// verifyAgain verifies an unverified payload in the background: it may have been signed since.
+func (r *Resolver) verifyAgain(ctx context.Context, hostedCluster *v1beta1.HostedCluster, release *payload.Release, component string) {
+	if release.Unverified == "" || !r.puller.dueAgain(release, component) {
+		return
+	}
+	req, err := r.request(ctx, hostedCluster, release.Image, component)
+	if err != nil {
+		return // the payload is in use without its pull secret
+	}
+	r.puller.verifyAgain(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(hostedCluster)}, req)
+}
+
+// request returns a *failedError if the pull secret is invalid.
+func (r *Resolver) request(ctx context.Context, hostedCluster *v1beta1.HostedCluster, image, component string) (request, error) {
+	secret, err := r.pullSecrets.Get(ctx, hostedCluster)
+	if invalid := pullsecret.IsInvalid(err); invalid != nil {
+		return request{}, &failedError{reason: v1beta1.PullSecretInvalidReason, message: invalid.Message, retryAfter: maxBackoff}
+	} else if err != nil {
+		return request{}, err
+	}
 	options := r.options
 	options.Components = []string{component}
 	options.UserAgent = v1beta1.ManagedByOperator
@@ -333,6 +362,7 @@ var reasons = map[payload.Reason]string{
 	payload.ReasonPayloadMalformed:      v1beta1.PayloadMalformedReason,
 	payload.ReasonPayloadTooLarge:       v1beta1.PayloadTooLargeReason,
 	payload.ReasonComponentMissing:      v1beta1.ComponentMissingReason,
+	payload.ReasonPayloadUnsigned:       v1beta1.PayloadUnsignedReason,
 }
 
 // explain adds the remedy to an error.
