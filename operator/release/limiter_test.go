@@ -8,7 +8,9 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/client-go/util/workqueue"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -98,6 +100,85 @@ func TestSlots(t *testing.T) {
 	})
 }
 
+func TestNamespaces(t *testing.T) {
+	resolver := func() *Resolver {
+		r := New(Config{PullSecrets: &secrets{}, Clock: clocktesting.NewFakePassiveClock(time.Now())})
+		r.puller.waitTimeout = time.Millisecond
+		return r
+	}
+	begin := func(t *testing.T, r *Resolver, s *scope.Scope) {
+		t.Helper()
+		result, err := r.Reconcile(t.Context(), s)
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		NewWithT(t).Expect(result.Wait).To(BeTrue())
+	}
+
+	t.Run("When one namespace names more registries that hang than there are pulls, another's payload should be pulled at once", func(t *testing.T) {
+		g, alive, r := NewWithT(t), newOrigin(t), resolver()
+		tag := alive.push(t, "3", karpenter("1.36.3"))
+		for i := range 2 * pulls {
+			dead := newOrigin(t)
+			dead.hang(t)
+			s := tenant(fmt.Sprint("dead-", i), dead.host+"/release:3")
+			s.HostedCluster.Namespace = "hostile"
+			begin(t, r, s)
+		}
+		r.puller.waitTimeout = 20 * time.Second // a pull that hangs takes a minute
+		s := tenant("alive", tag)
+		_, err := r.Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(s.Release).NotTo(BeNil())
+	})
+
+	t.Run("When one HostedCluster changes in a loop, its pulls should be bounded, and the end of one should wake it", func(t *testing.T) {
+		g, dead, r := NewWithT(t), newOrigin(t), resolver()
+		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+		defer queue.ShutDown()
+		g.Expect(r.Source().Start(t.Context(), queue)).To(Succeed())
+		hold := make(chan struct{})
+		dead.hold.Store(&hold)
+		for i := range 2 * inFlightOf {
+			s := tenant("loop", dead.host+"/release:3")
+			s.HostedCluster.Annotations = map[string]string{v1beta1.ResolveReleaseAnnotation: fmt.Sprint(i)}
+			begin(t, r, s)
+		}
+		inFlight := func() int {
+			r.puller.mu.Lock()
+			defer r.puller.mu.Unlock()
+			return len(r.puller.inFlight)
+		}
+		g.Expect(inFlight()).To(Equal(inFlightOf))
+		close(hold)
+		g.Eventually(inFlight).Should(BeZero())
+		who, _ := queue.Get()
+		g.Expect(who.Name).To(Equal("loop"))
+	})
+
+	t.Run("When namespaces wait, the one with the fewest pulls should be next", func(t *testing.T) {
+		g, s := NewWithT(t), newLimiter()
+		enter := func(namespace string) *waiter {
+			w := &waiter{from: fmt.Sprint(namespace, len(s.waiting), s.taken), namespace: namespace, begin: make(chan struct{})}
+			s.waiting = append(s.waiting, w)
+			s.admit()
+			return w
+		}
+		var first []*waiter
+		for range pullsOf {
+			first = append(first, enter("a"))
+		}
+		enter("a")
+		g.Expect(s.of).To(Equal(map[string]int{"a": pullsOf}))
+		enter("b")
+		enter("b")
+		enter("b")
+		c := enter("c")
+		g.Expect(s.taken).To(Equal(pulls))
+		s.release(first[0], false)
+		g.Expect(c.begin).To(BeClosed())
+		g.Expect(s.of).To(Equal(map[string]int{"a": pullsOf - 1, "b": 2, "c": 1}))
+	})
+}
+
 func TestAdmit(t *testing.T) {
 	began := func(w *waiter) bool {
 		select {
@@ -107,8 +188,10 @@ func TestAdmit(t *testing.T) {
 			return false
 		}
 	}
+	tenants := 0
 	enter := func(s *limiter, from string) *waiter {
-		w := &waiter{from: from, begin: make(chan struct{})}
+		tenants++
+		w := &waiter{from: from, namespace: fmt.Sprint(tenants), begin: make(chan struct{})}
 		s.waiting = append(s.waiting, w)
 		s.admit()
 		return w

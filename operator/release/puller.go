@@ -26,6 +26,9 @@ const (
 	refusals     = 1024
 	// failures is how many failed pulls are remembered. A forgotten one is retried early.
 	failures = 1024
+	// inFlightOf is how many pulls of one namespace may be in progress or wait for the limiter: each change of mirrors, credentials or
+	// annotations is another pull.
+	inFlightOf = 64
 	// defaultWaitTimeout is how long a reconciliation waits for a pull; most take a fraction of it.
 	defaultWaitTimeout = 5 * time.Second
 	// minBackoff doubles with each consecutive failure, up to maxBackoff.
@@ -75,6 +78,8 @@ type inFlightPull struct {
 	image   string // of the release, by digest
 	err     error
 	until   time.Time // when it is too old to be believed of a tag
+	// namespace that started it.
+	namespace string
 }
 
 type failure struct {
@@ -130,13 +135,17 @@ func (p *puller) get(ctx context.Context, who reconcile.Request, r request) (rel
 	}
 	f, ok := p.inFlight[key]
 	if !ok {
+		if !p.room(r.namespace, who) {
+			p.mu.Unlock()
+			return nil, 0, nil
+		}
 		if known, ok := p.failed.Get(key); ok {
 			if left := known.(failure).until.Sub(p.clock.Now()); left > 0 {
 				p.mu.Unlock()
 				return nil, left, known.(failure).err
 			}
 		}
-		f = &inFlightPull{done: make(chan struct{}), waiters: sets.New[reconcile.Request]()}
+		f = &inFlightPull{done: make(chan struct{}), waiters: sets.New[reconcile.Request](), namespace: r.namespace}
 		p.inFlight[key] = f
 		// The pull serves others too, so it outlives this reconciliation. payload's own timeout ends it.
 		go p.run(context.WithoutCancel(ctx), key, f, r)
@@ -165,6 +174,22 @@ func (p *puller) get(ctx context.Context, who reconcile.Request, r request) (rel
 	return f.release, 0, nil
 }
 
+// room reports whether a namespace may start another pull. If not, the end of one of its pulls triggers who.
+func (p *puller) room(namespace string, who reconcile.Request) bool {
+	count := 0
+	var last *inFlightPull
+	for _, f := range p.inFlight {
+		if f.namespace == namespace {
+			count, last = count+1, f
+		}
+	}
+	if count < inFlightOf {
+		return true
+	}
+	last.waiters.Insert(who)
+	return false
+}
+
 // awaited returns the payload that who has waited for, once. Otherwise a tag whose lookup is slow would be looked up
 // forever.
 func (p *puller) awaited(key pullKey, who reconcile.Request) *payload.Release {
@@ -188,7 +213,7 @@ func (p *puller) retryAfter(key pullKey) time.Duration {
 }
 
 func (p *puller) run(ctx context.Context, key pullKey, f *inFlightPull, r request) {
-	done := p.limiter.acquire(strings.Join(payload.Registries(r.image, r.options), ","))
+	done := p.limiter.acquire(strings.Join(payload.Registries(r.image, r.options), ","), r.namespace)
 	began := p.clock.Now()
 	release, err := p.pull(ctx, r)
 	err = withoutCause(err)
@@ -276,7 +301,7 @@ func (p *puller) dueAgain(release *payload.Release, component string) bool {
 func (p *puller) verifyAgain(ctx context.Context, who reconcile.Request, r request) {
 	ctx = context.WithoutCancel(ctx) // payload's own timeout ends it
 	go func() {
-		done := p.limiter.acquire(strings.Join(payload.Registries(r.image, r.options), ","))
+		done := p.limiter.acquire(strings.Join(payload.Registries(r.image, r.options), ","), r.namespace)
 		err := payload.Verify(ctx, r.image, r.options)
 		reason := payload.ReasonFor(err)
 		if err != nil {
