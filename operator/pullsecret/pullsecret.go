@@ -29,8 +29,12 @@ import (
 // index indexes HostedClusters by the pull secret that they name, as <namespace>/<name>.
 const index = "autonode.io/pull-secret"
 
-// remembered bounds how many Secrets are kept, at a few kilobytes each; one more costs a request where it is read.
-const remembered = 256
+const (
+	// remembered is how many Secrets are kept; one more costs a request where it is read.
+	remembered = 256
+	// maxBytes limits each. Tenants write them, and the largest of OpenShift's has a few kilobytes.
+	maxBytes = 64 << 10
+)
 
 // Secrets reads pull secrets.
 type Secrets struct {
@@ -135,12 +139,30 @@ func (s *Secrets) Get(ctx context.Context, hostedCluster *v1beta1.HostedCluster)
 	case err != nil:
 		return nil, fmt.Errorf("reading pull secret %s: %w", key, err)
 	}
-	if len(secret.Data[corev1.DockerConfigJsonKey]) == 0 {
-		return nil, &InvalidError{Message: fmt.Sprintf("spec.pullSecret: Secret %s has no key %s; it has to be of type %s",
-			key, corev1.DockerConfigJsonKey, corev1.SecretTypeDockerConfigJson)}
+	secret, err = shrink(secret)
+	if err != nil {
+		return nil, err
 	}
 	s.read.Add(version{string(secret.UID), secret.ResourceVersion}, secret)
 	return secret, nil
+}
+
+// shrink keeps the credentials of a Secret.
+func shrink(secret *corev1.Secret) (*corev1.Secret, error) {
+	config := secret.Data[corev1.DockerConfigJsonKey]
+	switch {
+	case len(config) == 0:
+		return nil, &InvalidError{Message: fmt.Sprintf("spec.pullSecret: Secret %s has no key %s; it has to be of type %s",
+			client.ObjectKeyFromObject(secret), corev1.DockerConfigJsonKey, corev1.SecretTypeDockerConfigJson)}
+	case len(config) > maxBytes:
+		return nil, &InvalidError{Message: fmt.Sprintf("spec.pullSecret: key %s of Secret %s has %d bytes, more than %d; remove entries",
+			corev1.DockerConfigJsonKey, client.ObjectKeyFromObject(secret), len(config), maxBytes)}
+	}
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: secret.Namespace, Name: secret.Name, UID: secret.UID, ResourceVersion: secret.ResourceVersion},
+		Type:       secret.Type,
+		Data:       map[string][]byte{corev1.DockerConfigJsonKey: config},
+	}, nil
 }
 
 // IsInvalid returns the *InvalidError in err's tree, or nil.
