@@ -95,6 +95,8 @@ func TestRoles(t *testing.T) {
 		{"When it is the operator's, it should be refused", secretOf("karpenter-guest-access", map[string]string{allowed: "true", v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}, nil, ""), "is the operator's"},
 		{"When it belongs to a control plane, it should be refused", secretOf("cp", map[string]string{allowed: "true"}, owner("controlplane.cluster.x-k8s.io", "KubeadmControlPlane"), ""), "no bootstrap config"},
 		{"When it is a ServiceAccount's token, it should be refused", secretOf("sat", map[string]string{allowed: "true"}, nil, corev1.SecretTypeServiceAccountToken), "is of type"},
+		{"When it is the key of another Cluster's authority, which a bootstrap config owns, it should be refused", private(secretOf("b-ca", nil, owner("bootstrap.cluster.x-k8s.io", "KubeadmConfig"), "")), "has the key tls.key"},
+		{"When it is such a key and labelled, it should be refused", private(secretOf("c-ca", map[string]string{allowed: "true"}, nil, "")), "has the key tls.key"},
 		{"When who may write it has labelled it, it should be allowed", secretOf("join", map[string]string{allowed: "true"}, nil, ""), ""},
 		{"When it belongs to a bootstrap config, it should be allowed", secretOf("made", nil, owner("bootstrap.cluster.x-k8s.io", "KubeadmConfig"), ""), ""},
 	} {
@@ -125,6 +127,12 @@ func TestRoles(t *testing.T) {
 
 func secretOf(name string, labels map[string]string, owners []metav1.OwnerReference, kind corev1.SecretType) corev1.Secret {
 	return corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, Labels: labels, OwnerReferences: owners}, Type: kind}
+}
+
+// private adds a private key.
+func private(secret corev1.Secret) corev1.Secret {
+	secret.Data = map[string][]byte{"tls.crt": []byte("certificate"), "tls.key": []byte("key")}
+	return secret
 }
 
 // inputOf is what the profile knows of Cluster team-a/a, in a management cluster that has Argo Workflows.

@@ -56,12 +56,16 @@ func checkSecret(ctx context.Context, in provider.Input) (provider.Finding, erro
 		return refuse("doesn't exist, or isn't labelled %s=true", v1beta1.BootstrapDataLabel)
 	}
 	owners := found.GetOwnerReferences()
+	data, _, _ := unstructured.NestedMap(found.Object, "data")
 	kind, _, _ := unstructured.NestedString(found.Object, "type")
 	switch {
 	case found.GetLabels()[v1beta1.ManagedByLabel] == v1beta1.ManagedByOperator:
 		return refuse("is the operator's; name one with bootstrap data")
 	case kind == string(corev1.SecretTypeServiceAccountToken) || kind == string(corev1.SecretTypeDockerConfigJson):
 		return refuse("is of type %s; name one with bootstrap data", kind)
+	case data[secret.TLSKeyDataName] != nil:
+		// The kubeadm bootstrap provider owns the authorities of control planes that have no KubeadmControlPlane.
+		return refuse("has the key %s, a private key; name one with bootstrap data", secret.TLSKeyDataName)
 	case slices.ContainsFunc(owners, ofBootstrap):
 	case slices.ContainsFunc(owners, ofClusterAPI):
 		return refuse("belongs to an object of Cluster API that is no bootstrap config; name one with bootstrap data")
