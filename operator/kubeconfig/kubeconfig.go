@@ -7,6 +7,7 @@ package kubeconfig
 
 import (
 	"bytes"
+	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -28,6 +29,10 @@ const (
 	// maxServer and maxToken are in bytes.
 	maxServer = 1 << 10
 	maxToken  = 32 << 10
+	// maxKey is in bytes, and maxRSABits is the limit that crypto/tls has for servers: the work of parsing a key and of each handshake grows
+	// with the cube of its size, and a key of 100,000 bits fits into a kubeconfig.
+	maxKey     = 8 << 10
+	maxRSABits = 8192
 )
 
 // Access is all that the operator takes from a kubeconfig.
@@ -118,14 +123,28 @@ func (a *Access) validate() error {
 	certificate := len(a.Certificate) > 0 || len(a.Key) > 0
 	switch {
 	case certificate:
-		if _, err := tls.X509KeyPair(a.Certificate, a.Key); err != nil {
-			return errors.New("client-certificate-data and client-key-data are no certificate and its key in PEM form")
+		if err := a.validateKey(); err != nil {
+			return err
 		}
 	case a.Token == "":
 		return errors.New("it has neither a token nor client-certificate-data")
 	}
 	if len(a.Token) > maxToken || strings.ContainsFunc(a.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return fmt.Errorf("token has other characters than a header can have, or more than %d KiB", maxToken>>10)
+	}
+	return nil
+}
+
+func (a *Access) validateKey() error {
+	if len(a.Key) > maxKey {
+		return fmt.Errorf("client-key-data is larger than %d KiB", maxKey>>10)
+	}
+	pair, err := tls.X509KeyPair(a.Certificate, a.Key)
+	if err != nil {
+		return errors.New("client-certificate-data and client-key-data are no certificate and its key in PEM form")
+	}
+	if key, ok := pair.PrivateKey.(*rsa.PrivateKey); ok && key.N.BitLen() > maxRSABits {
+		return fmt.Errorf("client-key-data is an RSA key of %d bits, more than %d", key.N.BitLen(), maxRSABits)
 	}
 	return nil
 }

@@ -3,6 +3,15 @@
 package kubeconfig_test
 
 import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/asn1"
+	"encoding/pem"
+	"math/big"
 	"strings"
 	"testing"
 
@@ -39,6 +48,76 @@ func TestConfig(t *testing.T) {
 		g.Expect(again.Address()).To(Equal("api.example.com:443"))
 		again.CA, again.Certificate, again.Key = nil, nil, nil
 		g.Expect(again).To(Equal(access))
+	})
+}
+
+// certificateOf returns a client's certificate for a public key, and the private key in PEM form.
+func certificateOf(g Gomega, key crypto.Signer, private []byte) (certificate, pemKey []byte) {
+	authority, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	g.Expect(err).NotTo(HaveOccurred())
+	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), authority)
+	g.Expect(err).NotTo(HaveOccurred())
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: private})
+}
+
+// largeKey returns an RSA key whose factors aren't prime, which no parser checks: prime ones would take minutes.
+func largeKey(g Gomega, bits int) (*rsa.PrivateKey, []byte) {
+	one, e := big.NewInt(1), big.NewInt(65537)
+	for {
+		var factors [2]*big.Int
+		for i := range factors {
+			content := make([]byte, bits/16)
+			_, err := rand.Read(content)
+			g.Expect(err).NotTo(HaveOccurred())
+			content[0], content[len(content)-1] = content[0]|0xc0, content[len(content)-1]|1
+			factors[i] = new(big.Int).SetBytes(content)
+		}
+		p1, q1 := new(big.Int).Sub(factors[0], one), new(big.Int).Sub(factors[1], one)
+		lcm := new(big.Int).Div(new(big.Int).Mul(p1, q1), new(big.Int).GCD(nil, nil, p1, q1))
+		d, inverse := new(big.Int).ModInverse(e, lcm), new(big.Int).ModInverse(factors[1], factors[0])
+		if d == nil || inverse == nil {
+			continue
+		}
+		key := &rsa.PrivateKey{PublicKey: rsa.PublicKey{N: new(big.Int).Mul(factors[0], factors[1]), E: 65537}, D: d, Primes: factors[:]}
+		der, err := asn1.Marshal(struct {
+			Version                         int
+			N, E, D, P, Q, Dp, Dq, Quotient *big.Int
+		}{0, key.N, e, d, factors[0], factors[1], new(big.Int).Mod(d, p1), new(big.Int).Mod(d, q1), inverse})
+		g.Expect(err).NotTo(HaveOccurred())
+		return key, der
+	}
+}
+
+// The work of a handshake grows with the cube of a key's size, and no timeout ends it.
+func TestKeys(t *testing.T) {
+	parse := func(g Gomega, certificate, key []byte) error {
+		content, err := (&kubeconfig.Access{Server: "https://api.example.com", Certificate: certificate, Key: key}).Config("", "")
+		g.Expect(err).NotTo(HaveOccurred())
+		_, err = kubeconfig.Parse(content)
+		return err
+	}
+
+	t.Run("When a client's key is of the largest size in use, it should be accepted", func(t *testing.T) {
+		g := NewWithT(t)
+		key, err := rsa.GenerateKey(rand.Reader, 4096)
+		g.Expect(err).NotTo(HaveOccurred())
+		certificate, private := certificateOf(g, key, x509.MarshalPKCS1PrivateKey(key))
+		g.Expect(parse(g, certificate, private)).To(Succeed())
+	})
+
+	t.Run("When a client's key is larger than TLS allows servers, it should be rejected", func(t *testing.T) {
+		g := NewWithT(t)
+		key, der := largeKey(g, 9216)
+		certificate, private := certificateOf(g, key, der)
+		g.Expect(parse(g, certificate, private)).To(MatchError("client-key-data is an RSA key of 9216 bits, more than 8192"))
+	})
+
+	t.Run("When a client's key is larger still, it should be rejected unparsed", func(t *testing.T) {
+		g := NewWithT(t)
+		key, der := largeKey(g, 32768)
+		certificate, private := certificateOf(g, key, der)
+		g.Expect(parse(g, certificate, private)).To(MatchError("client-key-data is larger than 8 KiB"))
 	})
 }
 
