@@ -14,6 +14,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/payload"
 )
 
 // hang makes a registry answer nothing until the test ends.
@@ -126,6 +127,23 @@ func TestNamespaces(t *testing.T) {
 		r.puller.waitTimeout = 20 * time.Second // a pull that hangs takes a minute
 		s := tenant("alive", tag)
 		_, err := r.Reconcile(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(s.Release).NotTo(BeNil())
+	})
+
+	t.Run("When a namespace pulls a payload through a mirror that hangs, another's pull of the same payload should not wait for it", func(t *testing.T) {
+		g, alive, dead, r := NewWithT(t), newOrigin(t), newOrigin(t), resolver()
+		ref, err := payload.Resolve(t.Context(), alive.push(t, "3", karpenter("1.36.3")), payload.Options{})
+		g.Expect(err).NotTo(HaveOccurred())
+		dead.hang(t)
+		hostile := tenant("dead", ref)
+		hostile.HostedCluster.Namespace = "hostile"
+		hostile.HostedCluster.Spec.ImageContentSources = []v1beta1.ImageContentSource{{Source: alive.host, Mirrors: []string{dead.host}}}
+		begin(t, r, hostile)
+		g.Eventually(dead.requests.Load).Should(BeNumerically(">", 0))
+		r.puller.waitTimeout = 20 * time.Second
+		s := tenant("alive", ref)
+		_, err = r.Reconcile(t.Context(), s)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(s.Release).NotTo(BeNil())
 	})

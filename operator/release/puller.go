@@ -36,7 +36,7 @@ const (
 	maxBackoff = 5 * time.Minute
 	// verifyInterval is how often an unverified payload is verified again, and unverified how many are remembered.
 	verifyInterval = 10 * time.Minute
-	unverified     = 1024
+	unverified     = 1 << 14
 )
 
 // request is one image to resolve and read.
@@ -53,7 +53,7 @@ type request struct {
 
 type pullKey struct{ image, component, inputs string }
 
-// puller pulls payloads in the background, each digest once, and caches them.
+// puller pulls payloads in the background, each digest once for a namespace, and caches them for all.
 type puller struct {
 	clock       clock.PassiveClock
 	waitTimeout time.Duration
@@ -271,10 +271,12 @@ func (p *puller) pull(ctx context.Context, r request) (*payload.Release, error) 
 		}
 		return release, p.cache.add(key, r.namespace, release)
 	}
-	_, err, shared := p.byDigest.Do(digest+"/"+r.component, pull)
+	// Not across namespaces: another tenant's mirrors could keep the payload from this one.
+	flight := r.namespace + "/" + digest + "/" + r.component
+	_, err, shared := p.byDigest.Do(flight, pull)
 	if err != nil && shared {
 		// The other's credentials or mirrors may have caused the failure.
-		_, err, _ = p.byDigest.Do(digest+"/"+r.component, pull)
+		_, err, _ = p.byDigest.Do(flight, pull)
 	}
 	if err != nil {
 		return nil, err
