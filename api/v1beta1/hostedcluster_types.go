@@ -241,7 +241,7 @@ type Karpenter struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.scalableResourceSelector) || has(self.infrastructureTemplateSelectors)",message="one of scalableResourceSelector and infrastructureTemplateSelectors is required: without one there is nothing to launch"
 type ClusterAPI struct {
-	v1alpha1.ShapeSelectors `json:",inline"`
+	v1alpha1.TemplateSelectors `json:",inline"`
 
 	// bootstrap says how a machine joins the cluster. A MachineDeployment has its own.
 	// +optional

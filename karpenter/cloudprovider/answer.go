@@ -71,7 +71,7 @@ func (c *CloudProvider) answerExisting(ctx context.Context, nodeClaim *karpv1.No
 // made reports whether a Machine was made from what was chosen.
 func (l launch) made(m *clusterv1.Machine) bool {
 	origin := inventory.OriginOf(m)
-	return origin.Source == l.choice.Shape.Source.Annotation() && origin.InstanceType == l.instanceType.Name &&
+	return origin.Source == l.choice.Template.Source.Annotation() && origin.InstanceType == l.instanceType.Name &&
 		origin.Zone == l.offering.Zone() && origin.CapacityType == l.offering.CapacityType()
 }
 
@@ -79,7 +79,7 @@ func (l launch) made(m *clusterv1.Machine) bool {
 // offering.
 func nodeLabels(nodeClaim *karpv1.NodeClaim, chosen launch) map[string]string {
 	labels := map[string]string{}
-	maps.Copy(labels, chosen.choice.Shape.Labels)
+	maps.Copy(labels, chosen.choice.Template.Labels)
 	for _, requirements := range []scheduling.Requirements{chosen.instanceType.Requirements, chosen.offering.Requirements} {
 		for key, requirement := range requirements {
 			if requirement.Operator() == corev1.NodeSelectorOpIn && requirement.Len() == 1 {

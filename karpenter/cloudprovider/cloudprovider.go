@@ -60,9 +60,9 @@ type Config struct {
 	// Overlays are applied to the instance types before one is chosen, where the feature gate NodeOverlay is on.
 	Overlays *nodeoverlay.InstanceTypeStore
 	Drift    *drift.Detector
-	// Version resolves the version of a shape's nodes. It doesn't trust the node class's status, which the cluster
+	// Version resolves the version of a template's nodes. It doesn't trust the node class's status, which the cluster
 	// admin can write.
-	Version func(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) (result version.Result, reachable bool)
+	Version func(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (result version.Result, reachable bool)
 }
 
 // CloudProvider implements Karpenter's interface.

@@ -72,26 +72,26 @@ func newFixture(t *testing.T, management client.Client) *fixture {
 	return f
 }
 
-// resolved is what the payload says, or the MachineDeployment that a shape comes from.
-func resolved(_ *v1alpha1.ClusterAPINodeClass, sh *template.Template) (version.Result, bool) {
-	if sh != nil && sh.NodeVersion != "" {
-		return version.Result{Version: sh.NodeVersion, Outcome: version.Desired}, true
+// resolved returns the version of the payload, or of the MachineDeployment.
+func resolved(_ *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (version.Result, bool) {
+	if tmpl != nil && tmpl.NodeVersion != "" {
+		return version.Result{Version: tmpl.NodeVersion, Outcome: version.Desired}, true
 	}
 	return version.Result{Version: "1.36.2", Outcome: version.Desired}, true
 }
 
-func (f *fixture) offer(changes ...func(shapes []template.Template)) {
-	small, large := f.Shape("c2-small", 0.02), f.Shape("c4-large", 0.1)
+func (f *fixture) offer(changes ...func(templates []template.Template)) {
+	small, large := f.Template("c2-small", 0.02), f.Template("c4-large", 0.1)
 	small.Capacity = corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("4Gi"), corev1.ResourcePods: resource.MustParse("110"),
 	}
 	large.Source.Name = "c4-large-source"
 	large.SpotPrice = ptr.To(0.03)
-	shapes := []template.Template{small, large}
+	templates := []template.Template{small, large}
 	for _, change := range changes {
-		change(shapes)
+		change(templates)
 	}
-	f.selects(shapes, template.Cluster{FailureDomains: []string{"a", "b"}}, template.Gaps{})
+	f.selects(templates, template.Cluster{FailureDomains: []string{"a", "b"}}, template.Gaps{})
 }
 
 // selects says what the node class selects, and has that read.
@@ -136,10 +136,10 @@ func requirement(key string, values ...string) karpv1.NodeSelectorRequirementWit
 }
 
 func TestCreate(t *testing.T) {
-	t.Run("When a shape has a version of its own, it should make the machine with that and not the node class's", func(t *testing.T) {
+	t.Run("When a template has a version of its own, it should make the machine with that and not the node class's", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
-		f.offer(func(shapes []template.Template) { shapes[0].NodeVersion = "1.35.9" })
+		f.offer(func(templates []template.Template) { templates[0].NodeVersion = "1.35.9" })
 		nodeClaim := f.claim("versioned", nil)
 		_, err := f.provider.Create(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -170,7 +170,7 @@ func TestCreate(t *testing.T) {
 		g.Expect(m.Spec.Version).To(Equal("v1.36.2"))
 		g.Expect(m.Spec.FailureDomain).To(Equal(created.Labels[corev1.LabelTopologyZone]))
 		g.Expect(m.Annotations).To(And(
-			HaveKeyWithValue(v1alpha1.ShapeHashAnnotation, "shape-1"),
+			HaveKeyWithValue(v1alpha1.TemplateHashAnnotation, "template-1"),
 			HaveKeyWithValue(v1alpha1.BootstrapHashAnnotation, "bootstrap-1"),
 		))
 		config := &unstructured.Unstructured{}
@@ -220,8 +220,8 @@ func TestCreate(t *testing.T) {
 		nodeClaim := f.claim("replay", nil)
 		first, err := f.provider.Create(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
-		f.offer(func(shapes []template.Template) {
-			shapes[0].Price, shapes[0].Source.ResourceVersions = ptr.To(9.0), "2"
+		f.offer(func(templates []template.Template) {
+			templates[0].Price, templates[0].Source.ResourceVersions = ptr.To(9.0), "2"
 		})
 		second, err := f.provider.Create(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -237,7 +237,7 @@ func TestCreate(t *testing.T) {
 		nodeClaim := f.claim("vanished", nil)
 		_, err := f.provider.Create(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
-		f.selects([]template.Template{f.Shape("other", 1)}, template.Cluster{}, template.Gaps{})
+		f.selects([]template.Template{f.Template("other", 1)}, template.Cluster{}, template.Gaps{})
 		again, err := f.provider.Create(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(again.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))
@@ -290,7 +290,7 @@ func TestCreateErrors(t *testing.T) {
 		"When the node class isn't ready, it should say so": {
 			prepare: func(f *fixture) {
 				f.setReady(func(nc *v1alpha1.ClusterAPINodeClass) {
-					nc.StatusConditions().SetFalse(v1alpha1.ConditionShapesReady, v1alpha1.NoShapesReason, "none")
+					nc.StatusConditions().SetFalse(v1alpha1.ConditionTemplatesReady, v1alpha1.NoTemplatesReason, "none")
 				})
 			},
 			want: notReady,
@@ -308,10 +308,10 @@ func TestCreateErrors(t *testing.T) {
 		},
 		"When a template can't be cloned, it should say what is wrong with it": {
 			prepare: func(f *fixture) {
-				f.offer(func(shapes []template.Template) {
-					broken := shapes[0].Template.DeepCopy()
+				f.offer(func(templates []template.Template) {
+					broken := templates[0].Infrastructure.DeepCopy()
 					unstructured.RemoveNestedField(broken.Object, "spec")
-					shapes[0].Template, shapes[0].Source.ResourceVersions = broken, "2"
+					templates[0].Infrastructure, templates[0].Source.ResourceVersions = broken, "2"
 				})
 			},
 			want: retried(cloudprovider.MachineUnbuildableReason),
@@ -490,7 +490,7 @@ func TestInstanceTypes(t *testing.T) {
 		np.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: nodeClass}
 		return np
 	}
-	t.Run("When the node class has shapes, it should offer them, available or not", func(t *testing.T) {
+	t.Run("When the node class has templates, it should offer them, available or not", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
 		f.unavailable.Mark(offering.Key{InstanceType: "c2-small", Zone: "a", CapacityType: "on-demand"}, "test")
@@ -553,7 +553,7 @@ func TestInstanceTypes(t *testing.T) {
 }
 
 func TestIsDrifted(t *testing.T) {
-	t.Run("When the template's content changes after launch, it should say ShapeDrifted", func(t *testing.T) {
+	t.Run("When the template's content changes after launch, it should say TemplateDrifted", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
 		nodeClaim := f.claim("drifts", nil)
@@ -565,14 +565,14 @@ func TestIsDrifted(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(reason).To(BeEmpty())
 		}).Should(Succeed())
-		f.offer(func(shapes []template.Template) {
+		f.offer(func(templates []template.Template) {
 			changed := f.InfrastructureTemplate.DeepCopy()
 			changed.SetGeneration(2)
-			shapes[0].Template, shapes[0].ContentHash, shapes[0].Source.ResourceVersions = changed, "shape-2", "2"
+			templates[0].Infrastructure, templates[0].ContentHash, templates[0].Source.ResourceVersions = changed, "template-2", "2"
 		})
 		reason, err := f.provider.IsDrifted(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(reason).To(Equal(drift.ShapeDrifted))
+		g.Expect(reason).To(Equal(drift.TemplateDrifted))
 	})
 	t.Run("When the same template reads differently after an upgrade, it should report no drift and update the Machine once", func(t *testing.T) {
 		g := NewWithT(t)
@@ -583,22 +583,22 @@ func TestIsDrifted(t *testing.T) {
 		nodeClaim.Annotations = created.Annotations
 		made := f.machine(nodeClaim.Name)
 		g.Expect(made.Annotations).To(And(
-			HaveKeyWithValue(v1alpha1.ShapeRevisionAnnotation, string(f.InfrastructureTemplate.GetUID())+"/1"),
+			HaveKeyWithValue(v1alpha1.TemplateRevisionAnnotation, string(f.InfrastructureTemplate.GetUID())+"/1"),
 			HaveKeyWithValue(v1alpha1.BootstrapRevisionAnnotation, string(f.BootstrapTemplate.GetUID())+"/1"),
 		))
-		f.offer(func(shapes []template.Template) {
-			shapes[0].ContentHash, shapes[0].Source.ResourceVersions = "shape-2", "2"
+		f.offer(func(templates []template.Template) {
+			templates[0].ContentHash, templates[0].Source.ResourceVersions = "template-2", "2"
 		})
 		g.Eventually(func(g Gomega) {
 			reason, err := f.provider.IsDrifted(f.ctx, nodeClaim)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(reason).To(BeEmpty())
-			g.Expect(f.machine(nodeClaim.Name).Annotations).To(HaveKeyWithValue(v1alpha1.ShapeHashAnnotation, "shape-2"))
+			g.Expect(f.machine(nodeClaim.Name).Annotations).To(HaveKeyWithValue(v1alpha1.TemplateHashAnnotation, "template-2"))
 		}).Should(Succeed())
 		g.Eventually(func(g Gomega) {
 			cached, err := f.provider.Machines.ForNodeClaim(f.ctx, nodeClaim.UID)
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(cached.Annotations).To(HaveKeyWithValue(v1alpha1.ShapeHashAnnotation, "shape-2"))
+			g.Expect(cached.Annotations).To(HaveKeyWithValue(v1alpha1.TemplateHashAnnotation, "template-2"))
 		}).Should(Succeed())
 		before := f.machine(nodeClaim.Name).ResourceVersion
 		_, err = f.provider.IsDrifted(f.ctx, nodeClaim)

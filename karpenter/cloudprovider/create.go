@@ -45,7 +45,7 @@ const (
 	// MachineNotCreatedReason: the management cluster rejects the Machine or one of its infrastructure and bootstrap
 	// objects; the message says why.
 	MachineNotCreatedReason = "MachineNotCreated"
-	// MachinesUncountedReason: the shape source has a maximum size, and its machines haven't been counted since
+	// MachinesUncountedReason: the template source has a maximum size, and its machines haven't been counted since
 	// startup.
 	MachinesUncountedReason = "MachinesUncounted"
 	// MachineUnbuildableReason: a template can't be cloned; the message names its fault.
@@ -97,7 +97,7 @@ func (c *CloudProvider) create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		// An earlier attempt created it from another choice, and the cache hasn't seen it.
 		return c.answerExisting(ctx, nodeClaim, nodeClass, created)
 	}
-	log.FromContext(ctx).Info("created machine", "Machine", klog.KObj(created), "shape", chosen.choice.Shape.Source.Annotation(),
+	log.FromContext(ctx).Info("created machine", "Machine", klog.KObj(created), "template", chosen.choice.Template.Source.Annotation(),
 		"instanceType", chosen.instanceType.Name, "zone", chosen.offering.Zone(), "capacityType", chosen.offering.CapacityType(), "price", chosen.offering.Price)
 	return answer(nodeClaim, created, &chosen)
 }
@@ -157,7 +157,7 @@ func (c *CloudProvider) cheapest(ctx context.Context, nodeClaim *karpv1.NodeClai
 		if !ok {
 			continue
 		}
-		switch reserved, err := c.reserve(nodeClaim, choice.Shape); {
+		switch reserved, err := c.reserve(nodeClaim, choice.Template); {
 		case err != nil:
 			return launch{}, false, cloudprovider.NewCreateError(err, MachinesUncountedReason, err.Error())
 		case reserved:
@@ -174,12 +174,12 @@ func (c *CloudProvider) cheapest(ctx context.Context, nodeClaim *karpv1.NodeClai
 
 // reserve reserves one of a template's machines for the NodeClaim. It returns false if the template has reached its
 // maximum.
-func (c *CloudProvider) reserve(nodeClaim *karpv1.NodeClaim, sh *template.Template) (bool, error) {
-	most, limited := sh.Maximum()
+func (c *CloudProvider) reserve(nodeClaim *karpv1.NodeClaim, tmpl *template.Template) (bool, error) {
+	most, limited := tmpl.Maximum()
 	if !limited {
 		return true, nil
 	}
-	return c.Inventory.Acquire(nodeClaim.UID, sh.Source.Annotation(), most)
+	return c.Inventory.Acquire(nodeClaim.UID, tmpl.Source.Annotation(), most)
 }
 
 func (c *CloudProvider) overlaid(ctx context.Context, nodePool string, instanceTypes []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
@@ -208,8 +208,8 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		// The node class's status may lag, or a user may have overwritten it.
 		return machine.Plan{}, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("its Cluster %s is being deleted", key))
 	}
-	sh := chosen.choice.Shape
-	resolved, _ := c.Version(nodeClass, sh)
+	tmpl := chosen.choice.Template
+	resolved, _ := c.Version(nodeClass, tmpl)
 	switch {
 	case resolved.Outcome == version.Unknown:
 		err := errors.New(resolved.Message)
@@ -220,14 +220,14 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 	plan := machine.Plan{
 		NodeClaim:              nodeClaim,
 		Cluster:                cluster,
-		InfrastructureTemplate: sh.Template,
-		InfrastructurePatches:  sh.Patches,
-		BootstrapTemplate:      sh.Bootstrap.ConfigTemplate,
-		DataSecretName:         sh.Bootstrap.DataSecretName,
+		InfrastructureTemplate: tmpl.Infrastructure,
+		InfrastructurePatches:  tmpl.Patches,
+		BootstrapTemplate:      tmpl.Bootstrap.ConfigTemplate,
+		DataSecretName:         tmpl.Bootstrap.DataSecretName,
 		Version:                resolved.Version,
 		FailureDomain:          chosen.choice.FailureDomain,
 		NodeLabels:             nodeLabels(nodeClaim, chosen),
-		Taints:                 sh.Taints,
+		Taints:                 tmpl.Taints,
 		BootstrapPatches:       nodeClass.Spec.BootstrapPatches,
 		Kubelet:                nodeClass.Spec.Kubelet,
 		JoinWithin:             nodeClass.Spec.Deadlines.LaunchOrDefault() + nodeClass.Spec.Deadlines.RegistrationOrDefault(),
@@ -236,36 +236,36 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		Annotations: map[string]string{
 			v1alpha1.NodeClassHashAnnotation:        drift.Hash(nodeClass),
 			v1alpha1.NodeClassHashVersionAnnotation: drift.HashVersion,
-			v1alpha1.ShapeHashAnnotation:            sh.ContentHash,
-			v1alpha1.BootstrapHashAnnotation:        sh.Bootstrap.Hash,
-			v1alpha1.ShapeSourceAnnotation:          sh.Source.Annotation(),
+			v1alpha1.TemplateHashAnnotation:         tmpl.ContentHash,
+			v1alpha1.BootstrapHashAnnotation:        tmpl.Bootstrap.Hash,
+			v1alpha1.TemplateSourceAnnotation:       tmpl.Source.Annotation(),
 			v1alpha1.PriceAnnotation:                formatPrice(chosen.offering.Price),
 		},
 	}
 	for key, revision := range map[string]string{
-		v1alpha1.ShapeRevisionAnnotation: sh.Revision(), v1alpha1.BootstrapRevisionAnnotation: sh.Bootstrap.Revision(),
+		v1alpha1.TemplateRevisionAnnotation: tmpl.Revision(), v1alpha1.BootstrapRevisionAnnotation: tmpl.Bootstrap.Revision(),
 	} {
 		if revision != "" {
 			plan.Annotations[key] = revision
 		}
 	}
-	plan.Images = c.Images.For(plan.Version, sh.Arch)
-	if hash, _ := machine.ImagesHash(plan.BootstrapPatches, sh, plan.Images); hash != "" {
+	plan.Images = c.Images.For(plan.Version, tmpl.Arch)
+	if hash, _ := machine.ImagesHash(plan.BootstrapPatches, tmpl, plan.Images); hash != "" {
 		plan.Annotations[v1alpha1.NodeImagesHashAnnotation] = hash
 	}
-	if sh.Machine != nil {
+	if tmpl.Machine != nil {
 		// Our labels win: they define the Machine's owner.
-		plan.Labels = maps.Clone(sh.Machine.Labels)
-		merged := maps.Clone(sh.Machine.Annotations)
+		plan.Labels = maps.Clone(tmpl.Machine.Labels)
+		merged := maps.Clone(tmpl.Machine.Annotations)
 		if merged == nil {
 			merged = map[string]string{}
 		}
 		maps.Copy(merged, plan.Annotations)
 		plan.Annotations = merged
-		plan.Deletion = sh.Machine.Spec.Deletion
-		plan.MachineTaints = sh.Machine.Spec.Taints
-		plan.MinReadySeconds = sh.Machine.Spec.MinReadySeconds
-		plan.ReadinessGates = sh.Machine.Spec.ReadinessGates
+		plan.Deletion = tmpl.Machine.Spec.Deletion
+		plan.MachineTaints = tmpl.Machine.Spec.Taints
+		plan.MinReadySeconds = tmpl.Machine.Spec.MinReadySeconds
+		plan.ReadinessGates = tmpl.Machine.Spec.ReadinessGates
 	}
 	return plan, nil
 }

@@ -34,10 +34,10 @@ func manyInstanceTypes() (*cloudprovider.CloudProvider, *karpv1.NodePool) {
 		Unavailable: offering.NewUnavailable(clock.RealClock{}),
 		Inventory:   inventory.New(inventory.Config{Counted: func() bool { return true }, Clock: clock.RealClock{}}),
 	})
-	shapes := make([]template.Template, 700)
-	for i := range shapes {
+	offered := make([]template.Template, 700)
+	for i := range offered {
 		name := fmt.Sprintf("type-%03d", i)
-		shapes[i] = template.Template{
+		offered[i] = template.Template{
 			Source:       template.Source{GroupKind: schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "TestMachineTemplate"}, Name: name},
 			Bootstrap:    template.Bootstrap{DataSecretName: "join"},
 			InstanceType: name, Arch: "amd64", OS: "linux",
@@ -49,10 +49,10 @@ func manyInstanceTypes() (*cloudprovider.CloudProvider, *karpv1.NodePool) {
 			Price: ptr.To(0.01 * float64(i+1)), SpotPrice: ptr.To(0.003 * float64(i+1)),
 		}
 	}
-	shapes[0].MaxSize = ptr.To(10)
+	offered[0].MaxSize = ptr.To(10)
 	nodeClass := &v1alpha1.ClusterAPINodeClass{}
 	nodeClass.Name = "default"
-	templates.Offer(nodeClass.Name, shapes, template.Cluster{FailureDomains: []string{"a", "b", "c"}}, template.Gaps{})
+	templates.Offer(nodeClass.Name, offered, template.Cluster{FailureDomains: []string{"a", "b", "c"}}, template.Gaps{})
 	if _, err := store.List(context.Background(), nodeClass); err != nil {
 		panic(err) // what Offer said is never an error
 	}

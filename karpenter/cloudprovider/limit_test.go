@@ -70,7 +70,7 @@ func (f *fixture) createMany(n int) (created []*karpv1.NodeClaim, errs []error) 
 
 func TestMaximum(t *testing.T) {
 	most := func(n int) func([]template.Template) {
-		return func(shapes []template.Template) { shapes[0].MaxSize = &n }
+		return func(templates []template.Template) { templates[0].MaxSize = &n }
 	}
 	count := func(nodeClaims []*karpv1.NodeClaim) map[string]int {
 		counts := map[string]int{}
@@ -106,7 +106,7 @@ func TestMaximum(t *testing.T) {
 	t.Run("When nothing else is left, it should say that there is no capacity", func(t *testing.T) {
 		g := NewWithT(t)
 		f, _ := limited(t)
-		f.offer(func(shapes []template.Template) { shapes[0].MaxSize, shapes[1].MaxSize = ptr.To(1), ptr.To(1) })
+		f.offer(func(templates []template.Template) { templates[0].MaxSize, templates[1].MaxSize = ptr.To(1), ptr.To(1) })
 		created, errs := f.createMany(4)
 		g.Expect(count(created)).To(Equal(map[string]int{"c2-small": 1, "c4-large": 1}))
 		g.Expect(errs).To(HaveLen(2))
@@ -117,9 +117,9 @@ func TestMaximum(t *testing.T) {
 	t.Run("When two sources make the same offering and the cheaper one is full, it should take the other", func(t *testing.T) {
 		g := NewWithT(t)
 		f, _ := limited(t)
-		f.offer(func(shapes []template.Template) {
-			shapes[1].InstanceType, shapes[1].SpotPrice, shapes[1].Capacity = "c2-small", nil, shapes[0].Capacity
-			shapes[0].MaxSize = ptr.To(2)
+		f.offer(func(templates []template.Template) {
+			templates[1].InstanceType, templates[1].SpotPrice, templates[1].Capacity = "c2-small", nil, templates[0].Capacity
+			templates[0].MaxSize = ptr.To(2)
 		})
 		created, errs := f.createMany(6)
 		g.Expect(errs).To(BeEmpty())
@@ -129,7 +129,7 @@ func TestMaximum(t *testing.T) {
 		g.Expect(f.Admin.List(t.Context(), machines, client.InNamespace(f.Namespace))).To(Succeed())
 		sources := map[string]int{}
 		for i := range machines.Items {
-			sources[machines.Items[i].Annotations["karpenter.cluster.x-k8s.io/shape-source"]]++
+			sources[machines.Items[i].Annotations["karpenter.cluster.x-k8s.io/template-source"]]++
 		}
 		g.Expect(sources).To(Equal(map[string]int{
 			"TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large":        2,

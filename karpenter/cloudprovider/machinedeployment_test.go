@@ -23,10 +23,10 @@ import (
 
 const preTerminateHook = clusterv1.PreTerminateDeleteHookAnnotationPrefix + "/backup"
 
-// ofMachineDeployment makes a shape one of a MachineDeployment with hooks, timeouts and taints.
-func ofMachineDeployment(sh *template.Template) {
-	sh.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
-	sh.Machine = &clusterv1.MachineTemplateSpec{
+// ofMachineDeployment gives a template a MachineDeployment with hooks, timeouts and taints.
+func ofMachineDeployment(tmpl *template.Template) {
+	tmpl.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
+	tmpl.Machine = &clusterv1.MachineTemplateSpec{
 		ObjectMeta: clusterv1.ObjectMeta{Annotations: map[string]string{preTerminateHook: "velero"}, Labels: map[string]string{"team": "web"}},
 		Spec: clusterv1.MachineSpec{
 			Deletion: clusterv1.MachineDeletionSpec{
@@ -61,12 +61,12 @@ func TestMachineDeployment(t *testing.T) {
 		n.Spec.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
 		n.Spec.StartupTaints = []corev1.Taint{{Key: "cni", Effect: corev1.TaintEffectNoSchedule}}
 	}
-	t.Run("When a shape is a MachineDeployment's, it should pass on its deletion timeouts, its hooks, its labels and its taints", func(t *testing.T) {
+	t.Run("When a template is a MachineDeployment's, it should pass on its deletion timeouts, its hooks, its labels and its taints", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
-		f.offer(func(shapes []template.Template) {
-			ofMachineDeployment(&shapes[0])
-			shapes[0].Source.ResourceVersions = "2"
+		f.offer(func(templates []template.Template) {
+			ofMachineDeployment(&templates[0])
+			templates[0].Source.ResourceVersions = "2"
 		})
 		nodeClaim := f.claim("passed-on", tolerating)
 		_, err := f.provider.Create(f.ctx, nodeClaim)
@@ -86,9 +86,9 @@ func TestMachineDeployment(t *testing.T) {
 	t.Run("When the management cluster refuses taints of Machines, it should make the Machine without, and the node with them", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
-		f.offer(func(shapes []template.Template) {
-			ofMachineDeployment(&shapes[0])
-			shapes[0].Source.ResourceVersions = "2"
+		f.offer(func(templates []template.Template) {
+			ofMachineDeployment(&templates[0])
+			templates[0].Source.ResourceVersions = "2"
 		})
 		refusing := &withoutTaints{Client: f.Management.GetClient()}
 		config := f.provider.Config
@@ -105,12 +105,12 @@ func TestMachineDeployment(t *testing.T) {
 		taints, _, _ := unstructured.NestedSlice(bootstrap.Object, "spec", "joinConfiguration", "nodeRegistration", "taints")
 		g.Expect(taints).To(ContainElement(HaveKeyWithValue("key", "gpu")))
 	})
-	t.Run("When a shape is a template's, it should send no taints in the Machine, which the management cluster may refuse", func(t *testing.T) {
+	t.Run("When a template has no MachineDeployment, it should send no taints in the Machine, which the management cluster may refuse", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
-		f.offer(func(shapes []template.Template) {
-			shapes[0].Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
-			shapes[0].Source.ResourceVersions = "2"
+		f.offer(func(templates []template.Template) {
+			templates[0].Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
+			templates[0].Source.ResourceVersions = "2"
 		})
 		nodeClaim := f.claim("no-taints", tolerating)
 		_, err := f.provider.Create(f.ctx, nodeClaim)

@@ -26,16 +26,16 @@ import (
 
 // offer is what a node class offers at one time.
 type offer struct {
-	shapes  []template.Template
-	cluster template.Cluster
-	gaps    template.Gaps
+	templates []template.Template
+	cluster   template.Cluster
+	gaps      template.Gaps
 }
 
 // restart creates a new provider without memory, and gives it the current templates.
 func (f *fixture) restart(o offer) {
 	f.t.Helper()
 	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.Default(), Inventory: f.watch()})
-	f.selects(o.shapes, o.cluster, o.gaps)
+	f.selects(o.templates, o.cluster, o.gaps)
 	config := f.provider.Config
 	config.InstanceTypes = f.store
 	config.Drift = drift.New(drift.Config{InstanceTypes: f.store, Version: f.provider.Drift.Version})
@@ -56,16 +56,16 @@ func TestInstanceTypeNotFound(t *testing.T) {
 		},
 		"When the Cluster ceases to tell zones, it should keep the node": {after: func(o *offer) { o.cluster.FailureDomains = nil }},
 		"When the source is malformed at the start, it should keep the node": {after: func(o *offer) {
-			o.gaps.Sources = []string{o.shapes[0].Source.Annotation()}
-			o.shapes = nil
+			o.gaps.Sources = []string{o.templates[0].Source.Annotation()}
+			o.templates = nil
 		}},
 		"When a kind can't be read or a selector parsed at the start, it should keep the node": {after: func(o *offer) {
-			o.gaps.All, o.shapes = true, nil
+			o.gaps.All, o.templates = true, nil
 		}},
 		"When the template gets a taint that the NodePool doesn't have, it should keep the node": {after: func(o *offer) {
-			o.shapes[0].Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
+			o.templates[0].Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
 		}},
-		"When the source has gone, it should replace the node": {after: func(o *offer) { o.shapes = nil }, want: string(karpdrift.InstanceTypeNotFound)},
+		"When the source has gone, it should replace the node": {after: func(o *offer) { o.templates = nil }, want: string(karpdrift.InstanceTypeNotFound)},
 		"When the zone has gone, it should replace the node": {
 			after: func(o *offer) { o.cluster.FailureDomains = []string{"z"} }, want: string(karpdrift.InstanceTypeNotFound),
 		},
@@ -73,8 +73,8 @@ func TestInstanceTypeNotFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			f := newFixture(t, nil)
-			now := offer{shapes: []template.Template{f.Shape("c4-large", 0.1)}, cluster: template.Cluster{FailureDomains: []string{"a"}}}
-			before := offer{shapes: []template.Template{f.Shape("c4-large", 0.1)}, cluster: now.cluster}
+			now := offer{templates: []template.Template{f.Template("c4-large", 0.1)}, cluster: template.Cluster{FailureDomains: []string{"a"}}}
+			before := offer{templates: []template.Template{f.Template("c4-large", 0.1)}, cluster: now.cluster}
 			if tc.before != nil {
 				tc.before(&before)
 			}

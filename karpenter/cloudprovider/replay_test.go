@@ -35,8 +35,8 @@ func TestCreateReplay(t *testing.T) {
 			t.Run(fmt.Sprintf("When any call of an attempt %s and prices %s, it should end with one Machine, and tell Karpenter what that is", what, tc.name), func(t *testing.T) {
 				g := NewWithT(t)
 				price := func(i int) {
-					f.offer(func(shapes []template.Template) {
-						shapes[0].Price, shapes[0].Source.ResourceVersions = ptr.To(tc.prices[i%len(tc.prices)]), fmt.Sprintf("%s-%d", tc.name, i)
+					f.offer(func(templates []template.Template) {
+						templates[0].Price, templates[0].Source.ResourceVersions = ptr.To(tc.prices[i%len(tc.prices)]), fmt.Sprintf("%s-%d", tc.name, i)
 					})
 				}
 				for failAt := int64(1); ; failAt++ {

@@ -94,7 +94,7 @@ func input() Input {
 			ClusterName: "blue",
 			NodeVersion: "1.36.3",
 			Config: &v1beta1.Karpenter{Platform: v1beta1.PlatformClusterAPI, ClusterAPI: &v1beta1.ClusterAPI{
-				ShapeSelectors: v1alpha1.ShapeSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{
+				TemplateSelectors: v1alpha1.TemplateSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{
 					{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "KwokMachineTemplate"},
 				}},
 				Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
@@ -156,8 +156,8 @@ func TestRender(t *testing.T) {
 			name: "When a cluster selects MachineDeployments, it should grant the kinds of its own that are served", golden: "machinedeployments",
 			change: func(in *Input) {
 				in.Config.ClusterAPI = &v1beta1.ClusterAPI{
-					ShapeSelectors: v1alpha1.ShapeSelectors{ScalableResourceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}},
-					Bootstrap:      &v1alpha1.Bootstrap{DataSecretName: "join"},
+					TemplateSelectors: v1alpha1.TemplateSelectors{ScalableResourceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}},
+					Bootstrap:         &v1alpha1.Bootstrap{DataSecretName: "join"},
 					BootstrapPatches: []v1alpha1.BootstrapPatches{{
 						APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "RKE2Config",
 						Patches: []v1alpha1.JSONPatch{

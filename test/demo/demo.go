@@ -62,7 +62,7 @@ type demo struct {
 	*narrator
 	managementConfig  *rest.Config
 	management, guest client.WithWatch
-	shapes            []v1alpha1.ShapeStatus
+	templates         []v1alpha1.TemplateStatus
 }
 
 // Run plays the demo and returns an error that names the first thing that did not happen, after showing what a person
@@ -174,7 +174,7 @@ func (d *demo) provision(ctx context.Context) error {
 		return err
 	}
 	const podCPU = 500 // manifests/web.yaml
-	alone := cheapestAlone(int(replicas), podCPU, d.shapes)
+	alone := cheapestAlone(int(replicas), podCPU, d.templates)
 	d.say(fmt.Sprintf("%d of %d pods run after %s, for $%.3f/h; on a node each they would cost $%.3f/h",
 		replicas, replicas, progress.Duration(elapsed), fleet.price, alone))
 	if err := d.run(ctx, "--context", d.Guest, "get", "nodepools,nodeclaims"); err != nil {
@@ -290,8 +290,8 @@ func (d *demo) showFleet(ctx context.Context) (fleet, error) {
 	if err := d.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class); err != nil {
 		return fleet{}, fmt.Errorf("reading the node class: %w", err)
 	}
-	d.shapes = class.Status.Shapes
-	f, err := newFleet(nodes, pods.Items, d.shapes)
+	d.templates = class.Status.Templates
+	f, err := newFleet(nodes, pods.Items, d.templates)
 	if err != nil {
 		return fleet{}, err
 	}

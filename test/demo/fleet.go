@@ -33,10 +33,10 @@ type fleetNode struct {
 }
 
 // newFleet joins nodes, the pods on them and the prices of the node class. Pods of DaemonSets don't count.
-func newFleet(nodes []corev1.Node, pods []corev1.Pod, shapes []v1alpha1.ShapeStatus) (fleet, error) {
-	prices := map[string]v1alpha1.ShapeStatus{}
-	for _, shape := range shapes {
-		prices[shape.InstanceType] = shape
+func newFleet(nodes []corev1.Node, pods []corev1.Pod, templates []v1alpha1.TemplateStatus) (fleet, error) {
+	prices := map[string]v1alpha1.TemplateStatus{}
+	for _, tmpl := range templates {
+		prices[tmpl.InstanceType] = tmpl
 	}
 	var f fleet
 	for _, node := range nodes {
@@ -91,13 +91,13 @@ func bar(fraction float64) string {
 }
 
 // cheapestAlone is the price of pods that have a node each, of the cheapest type that holds cpu.
-func cheapestAlone(pods int, milliCPU int64, shapes []v1alpha1.ShapeStatus) float64 {
+func cheapestAlone(pods int, milliCPU int64, templates []v1alpha1.TemplateStatus) float64 {
 	best := 0.0
-	for _, shape := range shapes {
-		if shape.CPU.MilliValue() < milliCPU {
+	for _, tmpl := range templates {
+		if tmpl.CPU.MilliValue() < milliCPU {
 			continue
 		}
-		for _, text := range []string{shape.Price, shape.SpotPrice} {
+		for _, text := range []string{tmpl.Price, tmpl.SpotPrice} {
 			if price, err := strconv.ParseFloat(text, 64); err == nil && price > 0 && (best == 0 || price < best) {
 				best = price
 			}

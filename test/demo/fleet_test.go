@@ -17,7 +17,7 @@ import (
 )
 
 func TestFleet(t *testing.T) {
-	shapes := []v1alpha1.ShapeStatus{
+	templates := []v1alpha1.TemplateStatus{
 		{InstanceType: "c4-large", CPU: resource.MustParse("4"), Price: "0.139", SpotPrice: "0.041"},
 		{InstanceType: "c2-small", CPU: resource.MustParse("2"), Price: "0.070"},
 	}
@@ -39,7 +39,7 @@ func TestFleet(t *testing.T) {
 
 	t.Run("When nodes run pods, it should show price and utilization, by name", func(t *testing.T) {
 		g := NewWithT(t)
-		f, err := newFleet([]corev1.Node{node("b", "c2-small", "on-demand"), node("a", "c4-large", "spot")}, []corev1.Pod{pod("a"), pod("a"), pod("")}, shapes)
+		f, err := newFleet([]corev1.Node{node("b", "c2-small", "on-demand"), node("a", "c4-large", "spot")}, []corev1.Pod{pod("a"), pod("a"), pod("")}, templates)
 		g.Expect(err).NotTo(HaveOccurred())
 		want := "" +
 			"NODE  VERSION  TYPE      ZONE  CAPACITY   PRICE/H  CPU            PODS\n" +
@@ -50,12 +50,12 @@ func TestFleet(t *testing.T) {
 	})
 
 	t.Run("When a node's price is unknown, it should say whose", func(t *testing.T) {
-		_, err := newFleet([]corev1.Node{node("a", "c9-giant", "spot")}, nil, shapes)
+		_, err := newFleet([]corev1.Node{node("a", "c9-giant", "spot")}, nil, templates)
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("price of spot c9-giant")))
 	})
 
 	t.Run("When pods had a node each, it should take the cheapest that holds one", func(t *testing.T) {
-		NewWithT(t).Expect(cheapestAlone(10, 500, shapes)).To(BeNumerically("~", 0.41, 1e-9))
+		NewWithT(t).Expect(cheapestAlone(10, 500, templates)).To(BeNumerically("~", 0.41, 1e-9))
 	})
 }
 

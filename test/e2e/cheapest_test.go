@@ -19,7 +19,7 @@ import (
 func TestCheapest(t *testing.T) {
 	t.Parallel()
 	c := take(t, blue)
-	// The shapes and prices are the world's: see test/world/hosting.
+	// The instance types and prices are the world's: see test/world/hosting.
 	cases := map[string]struct {
 		options []poolOption
 		cpu     string

@@ -128,10 +128,10 @@ func autoNode() *v1beta1.AutoNode {
 		Karpenter: &v1beta1.Karpenter{
 			Platform: v1beta1.PlatformClusterAPI,
 			ClusterAPI: &v1beta1.ClusterAPI{
-				ShapeSelectors: v1alpha1.ShapeSelectors{
+				TemplateSelectors: v1alpha1.TemplateSelectors{
 					InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
 						APIGroup: infrav1.GroupVersion.Group, Kind: "KwokMachineTemplate",
-						Selector: metav1.LabelSelector{MatchLabels: map[string]string{hosting.ShapePoolLabel: hosting.ShapePool}},
+						Selector: metav1.LabelSelector{MatchLabels: map[string]string{hosting.TemplatePoolLabel: hosting.TemplatePool}},
 					}},
 				},
 				Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{

@@ -43,7 +43,7 @@ func TestDrift(t *testing.T) {
 		template     client.Object
 		field, value string
 	}{
-		{"When an infrastructure template's content changes, it should replace each node once, one after the other", "ShapeDrifted",
+		{"When an infrastructure template's content changes, it should replace each node once, one after the other", "TemplateDrifted",
 			&infrav1.KwokMachineTemplate{ObjectMeta: inNamespace("c2-small")}, "nodeLabels", `{"rack":"new"}`},
 		{"When the bootstrap template's content changes, it should replace each node once, one after the other", "BootstrapDrifted",
 			&bootstrapv1.KubeadmConfigTemplate{ObjectMeta: inNamespace(hosting.BootstrapTemplate)}, "preKubeadmCommands", `["true"]`},

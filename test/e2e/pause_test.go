@@ -97,7 +97,7 @@ func TestPause(t *testing.T) {
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			class := &v1alpha1.ClusterAPINodeClass{}
 			g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
-			g.Expect(class.Status.Shapes).To(ContainElement(And(HaveField("InstanceType", source.Name), HaveField("Unavailable", v1alpha1.ShapePaused))))
+			g.Expect(class.Status.Templates).To(ContainElement(And(HaveField("InstanceType", source.Name), HaveField("Unavailable", v1alpha1.TemplatePaused))))
 		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
 		c.nodePool(t, "bound", require(corev1.LabelInstanceTypeStable, source.Name))
 		c.workload(t, "bound", 1, "100m", onPool("bound"))

@@ -260,7 +260,7 @@ func (s *Environment) NodeClass(ctx context.Context) *v1alpha1.ClusterAPINodeCla
 	s.t.Helper()
 	nodeClass := &v1alpha1.ClusterAPINodeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: s.Namespace},
-		Spec: v1alpha1.ClusterAPINodeClassSpec{ShapeSelectors: v1alpha1.ShapeSelectors{
+		Spec: v1alpha1.ClusterAPINodeClassSpec{TemplateSelectors: v1alpha1.TemplateSelectors{
 			InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{APIGroup: TestMachine.Group, Kind: "TestMachineTemplate"}},
 		}},
 	}
@@ -305,8 +305,8 @@ func (s *Environment) NodeClaim(ctx context.Context, name string) *karpv1.NodeCl
 	return nodeClaim
 }
 
-// Shape is one with four cores and two prices, made from the sandbox's templates.
-func (s *Environment) Shape(instanceType string, price float64) template.Template {
+// Template returns a template with four cores and a price, of the environment's infrastructure and bootstrap templates.
+func (s *Environment) Template(instanceType string, price float64) template.Template {
 	return template.Template{
 		Source: template.Source{
 			GroupKind:        schema.GroupKind{Group: TestMachine.Group, Kind: "TestMachineTemplate"},
@@ -314,12 +314,12 @@ func (s *Environment) Shape(instanceType string, price float64) template.Templat
 			Name:             s.InfrastructureTemplate.GetName(),
 			ResourceVersions: instanceType,
 		},
-		Template:     s.InfrastructureTemplate,
-		ContentHash:  "shape-1",
-		Bootstrap:    template.Bootstrap{ConfigTemplate: s.BootstrapTemplate, Hash: "bootstrap-1"},
-		InstanceType: instanceType,
-		Arch:         "amd64",
-		OS:           "linux",
+		Infrastructure: s.InfrastructureTemplate,
+		ContentHash:    "template-1",
+		Bootstrap:      template.Bootstrap{ConfigTemplate: s.BootstrapTemplate, Hash: "bootstrap-1"},
+		InstanceType:   instanceType,
+		Arch:           "amd64",
+		OS:             "linux",
 		Capacity: corev1.ResourceList{
 			corev1.ResourceCPU:    resource.MustParse("4"),
 			corev1.ResourceMemory: resource.MustParse("8Gi"),
@@ -344,7 +344,7 @@ func (s *Environment) Plan(nodeClaim *karpv1.NodeClaim) machine.Plan {
 			corev1.LabelInstanceTypeStable: "c4-large",
 			corev1.LabelTopologyZone:       "a",
 		},
-		Annotations: map[string]string{v1alpha1.ShapeHashAnnotation: "shape-1"},
+		Annotations: map[string]string{v1alpha1.TemplateHashAnnotation: "template-1"},
 	}
 }
 

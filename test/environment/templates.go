@@ -29,7 +29,7 @@ type Templates struct {
 func (t *Templates) Offer(nodeClass string, templates []template.Template, cluster template.Cluster, gaps template.Gaps) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	found := &template.Found{Shapes: templates}
+	found := &template.Found{Templates: templates}
 	if gaps.All {
 		found.Unreadable = []error{ErrUnread}
 	}

@@ -69,7 +69,7 @@ func TestRoles(t *testing.T) {
 		deployment := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "a"}}
 		deployment.Spec.ClusterName = "a"
 		deployment.Spec.Template.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: "argoproj.io", Kind: "WorkflowTemplate", Name: "a"}
-		config := &v1beta1.Karpenter{ClusterAPI: &v1beta1.ClusterAPI{ShapeSelectors: v1alpha1.ShapeSelectors{ScalableResourceSelector: &metav1.LabelSelector{}}}}
+		config := &v1beta1.Karpenter{ClusterAPI: &v1beta1.ClusterAPI{TemplateSelectors: v1alpha1.TemplateSelectors{ScalableResourceSelector: &metav1.LabelSelector{}}}}
 		g.Expect(groupsOf(g, t, config, deployment)).NotTo(ContainElement("argoproj.io"))
 	})
 

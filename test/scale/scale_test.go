@@ -67,7 +67,7 @@ func TestReport(t *testing.T) {
 	of := func(requests map[request]int) *counts { return &counts{of: requests} }
 	r := &report{
 		cfg: Config{APIServers: 2, Silent: 1, Slow: 3, Steady: time.Minute, Dir: "bin/bench"}, took: []time.Duration{time.Second, 2 * time.Second, 4 * time.Second},
-		changed: []time.Duration{time.Second, 3 * time.Second},
+		changed:         []time.Duration{time.Second, 3 * time.Second},
 		firstManagement: newCounts(), firstGuest: of(map[request]int{{"patch", "customresourcedefinitions"}: 8, {"get", "discovery"}: 6}),
 		management:       of(map[request]int{{"patch", "secrets"}: 6, {"get", "secrets"}: 3}),
 		guests:           of(map[request]int{{"create", "serviceaccounts/token"}: 3, {"create", "tokenreviews"}: 3, {"watch", "nodes"}: 3}),

@@ -272,7 +272,7 @@ func autoNode() *v1beta1.AutoNode {
 		Karpenter: &v1beta1.Karpenter{
 			Platform: v1beta1.PlatformClusterAPI,
 			ClusterAPI: &v1beta1.ClusterAPI{
-				ShapeSelectors: v1alpha1.ShapeSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
+				TemplateSelectors: v1alpha1.TemplateSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
 					APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "KwokMachineTemplate",
 					Selector: metav1.LabelSelector{MatchLabels: map[string]string{"pool": "general"}},
 				}}},

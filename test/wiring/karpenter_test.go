@@ -86,7 +86,7 @@ func newWorld(t *testing.T) *world {
 	w.nodeClass = &v1alpha1.ClusterAPINodeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
 		Spec: v1alpha1.ClusterAPINodeClassSpec{
-			ShapeSelectors: v1alpha1.ShapeSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
+			TemplateSelectors: v1alpha1.TemplateSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
 				APIGroup: environment.TestMachine.Group, Kind: "TestMachineTemplate",
 			}}},
 			Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
@@ -271,7 +271,7 @@ func TestKarpenter(t *testing.T) {
 			g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(w.nodeClass), w.nodeClass)).To(Succeed())
 			g.Expect(w.nodeClass.StatusConditions().Root().IsTrue()).To(BeTrue(), "%v", w.nodeClass.Status.Conditions)
 			g.Expect(w.nodeClass.Status.Version).NotTo(BeEmpty())
-			g.Expect(w.nodeClass.Status.Shapes).NotTo(BeEmpty())
+			g.Expect(w.nodeClass.Status.Templates).NotTo(BeEmpty())
 		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(poll).Should(Succeed())
 	})
 

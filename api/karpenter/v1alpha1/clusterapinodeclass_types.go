@@ -18,7 +18,7 @@ import (
 // +kubebuilder:resource:path=clusterapinodeclasses,scope=Cluster,categories=karpenter,shortName={capinc,capincs}
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`
-// +kubebuilder:printcolumn:name="Shapes",type=integer,JSONPath=`.status.shapeCount`
+// +kubebuilder:printcolumn:name="Templates",type=integer,JSONPath=`.status.templateCount`
 // +kubebuilder:printcolumn:name="Cheapest",type=string,JSONPath=`.status.cheapest`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
@@ -46,15 +46,15 @@ type ClusterAPINodeClassList struct {
 
 // ClusterAPINodeClassSpec selects the templates and settings of nodes.
 type ClusterAPINodeClassSpec struct {
-	ShapeSelectors `json:",inline"`
+	TemplateSelectors `json:",inline"`
 
-	// bootstrap says how a machine joins the cluster. A MachineDeployment has its own; any other shape source
+	// bootstrap says how a machine joins the cluster. A MachineDeployment has its own; any other template
 	// requires it.
 	// +optional
 	Bootstrap *Bootstrap `json:"bootstrap,omitempty"`
 
 	// version is the Kubernetes version of the nodes, such as 1.36.3. It must not exceed the API server's, nor be
-	// more than three minor versions behind it. By default nodes have the version of the MachineDeployment of their shape,
+	// more than three minor versions behind it. By default nodes have the version of their MachineDeployment,
 	// otherwise that of the platform's release payload.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
@@ -93,7 +93,7 @@ type ClusterAPINodeClassSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	FailureReasons []FailureReason `json:"failureReasons,omitempty"`
 
-	// driftPolicy says who replaces the nodes of a MachineDeployment's shape when its templates or its version change. With
+	// driftPolicy says who replaces the nodes of a MachineDeployment when its templates or its version change. With
 	// Replace (the default) Karpenter does, within the NodePool's disruption budgets. With DeferToClusterAPI nodes stay until
 	// something else replaces them. Karpenter always replaces nodes of infrastructure templates.
 	// +optional
@@ -180,15 +180,15 @@ const (
 	DriftPolicyDefer DriftPolicy = "DeferToClusterAPI"
 )
 
-// ShapeSelectors select shape sources in the control-plane namespace of the management cluster.
-type ShapeSelectors struct {
-	// scalableResourceSelector selects MachineDeployments by their labels. Their template, bootstrap, labels and taints are a
-	// shape; the provider never changes their replicas. A node class without a selector selects those with the label
+// TemplateSelectors select template sources in the control-plane namespace of the management cluster.
+type TemplateSelectors struct {
+	// scalableResourceSelector selects MachineDeployments by their labels, with their template, bootstrap, labels and taints.
+	// The provider never changes their replicas. A node class without a selector selects those with the label
 	// node.cluster.x-k8s.io/karpenter-member.
 	// +optional
 	ScalableResourceSelector *metav1.LabelSelector `json:"scalableResourceSelector,omitempty"`
 
-	// infrastructureTemplateSelectors select infrastructure machine templates by kind and labels. Each template is a shape.
+	// infrastructureTemplateSelectors select infrastructure machine templates by kind and labels. Karpenter offers each.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -264,7 +264,7 @@ type EvictionThreshold string
 // KubeletConfiguration sets what a node's kubelet reserves and how many pods it runs. It reduces the capacity that Karpenter
 // expects of a node. The provider writes it into bootstrap configs of kinds that it knows.
 type KubeletConfiguration struct {
-	// maxPods is the maximum number of pods of a node. Defaults to the shape's own number, otherwise 110.
+	// maxPods is the maximum number of pods of a node. Defaults to the template's own number, otherwise 110.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2500
@@ -289,32 +289,33 @@ type KubeletConfiguration struct {
 	EvictionHard map[string]EvictionThreshold `json:"evictionHard,omitempty"`
 }
 
-// ClusterAPINodeClassStatus reports the shapes that were found.
+// ClusterAPINodeClassStatus reports the templates that were found.
 type ClusterAPINodeClassStatus struct {
 	// conditions contains signals for health and readiness.
 	// +optional
 	Conditions []status.Condition `json:"conditions,omitempty"`
-	// version of new nodes, without a leading v, unless their shape has its own.
+	// version of new nodes, without a leading v, unless their template has its own.
 	// +optional
 	Version string `json:"version,omitempty"`
-	// shapeCount is the number of usable shapes.
+	// templateCount is the number of usable templates.
 	// +optional
-	ShapeCount *int32 `json:"shapeCount,omitempty"`
+	TemplateCount *int32 `json:"templateCount,omitempty"`
 	// cheapest is the cheapest instance type and its price, such as "c2-small $0.021".
 	// +optional
 	Cheapest string `json:"cheapest,omitempty"`
-	// shapes are the kinds of machine that nodes of this class can have, cheapest first, at most one hundred.
+	// templates are the machine templates that this class selects, with what Karpenter offers of each, cheapest first, at most one
+	// hundred.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
-	Shapes []ShapeStatus `json:"shapes,omitempty"`
+	Templates []TemplateStatus `json:"templates,omitempty"`
 }
 
-// ShapeStatus is one kind of machine.
-type ShapeStatus struct {
-	// instanceType of the shape.
+// TemplateStatus is one machine template, and what Karpenter offers of it.
+type TemplateStatus struct {
+	// instanceType that the template is offered as.
 	InstanceType string `json:"instanceType"`
-	// source is the shape's object, as <kind>/<name>.
+	// source is the MachineDeployment or the infrastructure template, as <kind>/<name>.
 	Source string `json:"source"`
 	// architecture of the machine, such as amd64.
 	// +optional
@@ -325,13 +326,13 @@ type ShapeStatus struct {
 	// memory capacity.
 	// +optional
 	Memory resource.Quantity `json:"memory,omitempty"`
-	// pods is the maximum number of pods of a node: the node class's spec.kubelet.maxPods, otherwise the shape's.
+	// pods is the maximum number of pods of a node: the node class's spec.kubelet.maxPods, otherwise the template's.
 	// +optional
 	Pods int64 `json:"pods,omitempty"`
 	// gpu capacity by resource name.
 	// +optional
 	GPU corev1.ResourceList `json:"gpu,omitempty"`
-	// version of new nodes of this shape, if its MachineDeployment sets one.
+	// version of new nodes of this template, if its MachineDeployment sets one.
 	// +optional
 	Version string `json:"version,omitempty"`
 	// price of an on-demand machine in US dollars per hour, as a decimal.
@@ -340,25 +341,25 @@ type ShapeStatus struct {
 	// spotPrice of a spot machine in US dollars per hour, as a decimal; empty without a spot offering.
 	// +optional
 	SpotPrice string `json:"spotPrice,omitempty"`
-	// zones of the shape's offerings.
+	// zones of the template's offerings.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
 	Zones []string `json:"zones,omitempty"`
-	// unavailable says why the shape can't launch now: Paused (its source or the Cluster is paused), Full (its source is at its
-	// max size), NoBootstrap, or Resting (all its offerings are in back-off). Empty if it can launch.
+	// unavailable says why nothing launches from the template now: Paused (its source or the Cluster is paused), Full (its source is at its
+	// max size), NoBootstrap, or BackOff (all its offerings are in back-off). Empty if it can launch.
 	// +optional
 	Unavailable string `json:"unavailable,omitempty"`
 }
 
-// Values of a shape's unavailable.
+// Values of a template's unavailable.
 const (
-	// ShapePaused: the shape's source or the Cluster is paused; nothing launches until it resumes.
-	ShapePaused = "Paused"
-	// ShapeFull: the source has as many machines as its max-size annotation allows, including those that are launching.
-	ShapeFull = "Full"
-	// ShapeNoBootstrap: neither the source nor the node class has a bootstrap.
-	ShapeNoBootstrap = "NoBootstrap"
-	// ShapeResting: every offering of the shape is in back-off. The next retry is minutes away, at most an hour.
-	ShapeResting = "Resting"
+	// TemplatePaused: the template's source or the Cluster is paused; nothing launches until it resumes.
+	TemplatePaused = "Paused"
+	// TemplateFull: the source has as many machines as its max-size annotation allows, including those that are launching.
+	TemplateFull = "Full"
+	// TemplateNoBootstrap: neither the source nor the node class has a bootstrap.
+	TemplateNoBootstrap = "NoBootstrap"
+	// TemplateBackOff: every offering of the template is in back-off. The next retry is minutes away, at most an hour.
+	TemplateBackOff = "BackOff"
 )

@@ -12,9 +12,9 @@ const (
 	ConditionSourcesFound = "SourcesFound"
 	// ConditionReferencesResolved: the references of at least one of them exist and are readable.
 	ConditionReferencesResolved = "ReferencesResolved"
-	// ConditionShapesReady: the capacity of at least one of them is known, so the class has a usable shape. While a condition
+	// ConditionTemplatesReady: the capacity of at least one of them is known, so the class has a usable template. While a condition
 	// above isn't True, this one has its reason.
-	ConditionShapesReady = "ShapesReady"
+	ConditionTemplatesReady = "TemplatesReady"
 	// ConditionBootstrapReady: the bootstrap template or Secret exists.
 	ConditionBootstrapReady = "BootstrapReady"
 	// ConditionVersionReady: the nodes' version is known and the API server supports it.
@@ -30,8 +30,8 @@ const (
 	NoSelectorReason = "NoSelector"
 	// InvalidSelectorReason: a label selector is invalid; the message says why.
 	InvalidSelectorReason = "InvalidSelector"
-	// NoShapesReason: no object matches the selectors. Label a template, or correct the selector.
-	NoShapesReason = "NoShapes"
+	// NoTemplatesReason: no object matches the selectors. Label a template, or correct the selector.
+	NoTemplatesReason = "NoTemplates"
 	// AllInvalidReason: all matching objects are malformed; the message names the first and its error.
 	AllInvalidReason = "AllInvalid"
 	// SomeInvalidReason: some matching objects are malformed and excluded; the others are in use.
@@ -54,7 +54,7 @@ const (
 	// BootstrapNotAllowedReason: the platform doesn't allow this node class's Secret or bootstrap patches. Have them added to spec.autoNode
 	// of the HostedCluster.
 	BootstrapNotAllowedReason = "BootstrapNotAllowed"
-	// RegistrationUnknownReason: nodes of some shapes may register without the taint karpenter.sh/unregistered, so pods may land on them
+	// RegistrationUnknownReason: nodes of some templates may register without the taint karpenter.sh/unregistered, so pods may land on them
 	// before Karpenter has set their taints. Set bootstrapPatches, or put the taint into the bootstrap data.
 	RegistrationUnknownReason = "RegistrationUnknown"
 	// VersionUnknownReason: the API server hasn't reported its version yet.
@@ -85,7 +85,7 @@ func ReadyConditions() []string {
 		ConditionVersionReady,
 		ConditionSourcesFound,
 		ConditionReferencesResolved,
-		ConditionShapesReady,
+		ConditionTemplatesReady,
 		ConditionBootstrapReady,
 	}
 }

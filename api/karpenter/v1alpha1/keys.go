@@ -2,11 +2,11 @@
 
 package v1alpha1
 
-// Annotations that a platform team sets on a shape source: an infrastructure machine template or a MachineDeployment.
+// Annotations that a platform team sets on a template source: an infrastructure machine template or a MachineDeployment.
 const (
-	// PriceAnnotation is the price of one on-demand machine of this shape, in US dollars per hour, as a decimal.
+	// PriceAnnotation is the price of one on-demand machine of this template, in US dollars per hour, as a decimal.
 	PriceAnnotation = Group + "/price"
-	// SpotPriceAnnotation is the price of one spot machine of this shape. It needs a patch that writes the capacity type into the machine, or
+	// SpotPriceAnnotation is the price of one spot machine of this template. It needs a patch that writes the capacity type into the machine, or
 	// CapacityTypeAnnotation.
 	SpotPriceAnnotation = Group + "/spot-price"
 	// CapacityTypeAnnotation says how the machines that the template itself makes are paid for: on-demand (the default) or spot.
@@ -39,12 +39,12 @@ const (
 	// NodeClassHashVersionAnnotation is the version of the rule of NodeClassHashAnnotation. The provider never compares hashes of
 	// different versions, so an upgrade of the provider doesn't drift a fleet.
 	NodeClassHashVersionAnnotation = Group + "/nodeclass-hash-version"
-	// ShapeHashAnnotation is the hash of the content of a machine's infrastructure template. Like the other two, it begins with
+	// TemplateHashAnnotation is the hash of the content of a machine's infrastructure template. Like the other two, it begins with
 	// the version of its rule and a colon; the first rule's is the digest alone.
-	ShapeHashAnnotation = Group + "/shape-hash"
-	// ShapeRevisionAnnotation is the revision of that template, as <UID>/<generation>. The same revision has the same content,
+	TemplateHashAnnotation = Group + "/template-hash"
+	// TemplateRevisionAnnotation is the revision of that template, as <UID>/<generation>. The same revision has the same content,
 	// although an API server may serialize it differently after an upgrade of Cluster API or of a provider.
-	ShapeRevisionAnnotation = Group + "/shape-revision"
+	TemplateRevisionAnnotation = Group + "/template-revision"
 	// BootstrapHashAnnotation is the hash of the content of a machine's bootstrap template.
 	BootstrapHashAnnotation = Group + "/bootstrap-hash"
 	// BootstrapRevisionAnnotation is the revision of that template, as <UID>/<generation>.
@@ -54,8 +54,8 @@ const (
 	NodeImagesHashAnnotation = Group + "/node-images-hash"
 	// NodeVersionAnnotation is on a machine's bootstrap config: the Machine's Kubernetes version.
 	NodeVersionAnnotation = Group + "/node-version"
-	// ShapeSourceAnnotation names a machine's shape source, as <kind>.<group>/<name>.
-	ShapeSourceAnnotation = Group + "/shape-source"
+	// TemplateSourceAnnotation names a machine's template source, as <kind>.<group>/<name>.
+	TemplateSourceAnnotation = Group + "/template-source"
 	// BootstrapTokenIDAnnotation is on a Machine: the public part of the one bootstrap token that it may join the guest cluster with. The
 	// provider writes it when it creates the Machine and never changes it. Without it any bootstrap token outside BootstrapTokenGroup is valid.
 	BootstrapTokenIDAnnotation = Group + "/bootstrap-token-id"
@@ -85,7 +85,7 @@ const (
 	BootstrapTokenGroups = "system:bootstrappers:kubeadm:default-node-token," + BootstrapTokenGroup
 )
 
-// KeptForMinimumAnnotation is on a node that is kept for the min size of a shape source, which it names as ShapeSourceAnnotation does. It
+// KeptForMinimumAnnotation is on a node that is kept for the min size of a template source, which it names as TemplateSourceAnnotation does. It
 // distinguishes the provider's karpenter.sh/do-not-disrupt from a user's.
 const KeptForMinimumAnnotation = Group + "/kept-for-minimum"
 

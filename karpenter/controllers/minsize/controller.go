@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package minsize keeps Karpenter's consolidation from taking a shape source below its minimum size. The minimum has
+// Package minsize keeps Karpenter's consolidation from taking a template source below its minimum size. The minimum has
 // the Cluster Autoscaler's meaning: it launches nothing, drifted nodes are still replaced, and forced removals still
 // go ahead.
 //
@@ -61,7 +61,7 @@ type Config struct {
 	ManagementCache cache.Cache
 	// Machines returns the source that a node was made from.
 	Machines *machine.Provider
-	// InstanceTypes returns the shapes and their minimums.
+	// InstanceTypes returns the templates and their minimums.
 	InstanceTypes *instancetype.Provider
 	// Suspended reports whether nothing may act, because another process may hold the Lease.
 	Suspended func() bool
@@ -143,7 +143,7 @@ func (c *Controller) members(ctx context.Context, nodes map[string]*corev1.Node)
 	}
 	sources := make(map[string]string, len(machines))
 	for i := range machines {
-		sources[machines[i].Labels[v1alpha1.NodeClaimUIDLabel]] = machines[i].Annotations[v1alpha1.ShapeSourceAnnotation]
+		sources[machines[i].Labels[v1alpha1.NodeClaimUIDLabel]] = machines[i].Annotations[v1alpha1.TemplateSourceAnnotation]
 	}
 	nodeClaims := &karpv1.NodeClaimList{}
 	if err := c.Guest.List(ctx, nodeClaims, client.UnsafeDisableDeepCopy); err != nil {
@@ -183,7 +183,7 @@ func (c *Controller) keep(ctx context.Context, m member, source string) error {
 		return fmt.Errorf("keeping Node %s for the minimum size of %s: %w", node.Name, source, err)
 	}
 	if written {
-		log.FromContext(ctx).Info("keeping a node for the minimum size of its source", "Node", klog.KObj(node), "shape", source)
+		log.FromContext(ctx).Info("keeping a node for the minimum size of its source", "Node", klog.KObj(node), "template", source)
 	}
 	return nil
 }
@@ -200,7 +200,7 @@ func (c *Controller) release(ctx context.Context, m member, source string) error
 		return fmt.Errorf("releasing Node %s, which was kept for the minimum size of %s: %w", node.Name, source, err)
 	}
 	if written {
-		log.FromContext(ctx).Info("released a node that was kept for the minimum size of its source", "Node", klog.KObj(node), "shape", source, "drifted", m.drifted)
+		log.FromContext(ctx).Info("released a node that was kept for the minimum size of its source", "Node", klog.KObj(node), "template", source, "drifted", m.drifted)
 	}
 	return nil
 }
@@ -252,7 +252,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		}})).
 		// The instance type provider reports what they select.
 		Watches(&v1alpha1.ClusterAPINodeClass{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }})).
-		WatchesRawSource(source.Func(c.watchShapes)).
+		WatchesRawSource(source.Func(c.watchTemplates)).
 		WatchesRawSource(source.Kind(c.ManagementCache, &clusterv1.Machine{},
 			handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *clusterv1.Machine) []reconcile.Request {
 				if !c.Machines.Owns(m) {
@@ -260,15 +260,15 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 				}
 				return []reconcile.Request{everything}
 			}), predicate.TypedFuncs[*clusterv1.Machine]{UpdateFunc: func(e event.TypedUpdateEvent[*clusterv1.Machine]) bool {
-				return e.ObjectOld.Annotations[v1alpha1.ShapeSourceAnnotation] != e.ObjectNew.Annotations[v1alpha1.ShapeSourceAnnotation]
+				return e.ObjectOld.Annotations[v1alpha1.TemplateSourceAnnotation] != e.ObjectNew.Annotations[v1alpha1.TemplateSourceAnnotation]
 			}})).
 		Complete(c)
 }
 
-// watchShapes reconciles when a source's minimum may have changed.
-func (c *Controller) watchShapes(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+// watchTemplates reconciles when a source's minimum may have changed.
+func (c *Controller) watchTemplates(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	c.InstanceTypes.OnChange(func() { queue.Add(everything) })
-	// The shapes may have been resolved before this subscription.
+	// The templates may have been resolved before this subscription.
 	queue.Add(everything)
 	return nil
 }

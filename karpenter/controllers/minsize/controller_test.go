@@ -64,19 +64,19 @@ func (f *fixture) config(guest client.Client) minsize.Config {
 	}
 }
 
-// shape of the one source.
-func (f *fixture) shape(minimum int, changes ...func(*template.Template)) template.Template {
-	sh := f.Shape("c4-large", 0.1)
-	sh.MinSize = ptr.To(minimum)
+// template returns the template of the one source.
+func (f *fixture) template(minimum int, changes ...func(*template.Template)) template.Template {
+	tmpl := f.Template("c4-large", 0.1)
+	tmpl.MinSize = ptr.To(minimum)
 	for _, change := range changes {
-		change(&sh)
+		change(&tmpl)
 	}
-	sh.Source.ResourceVersions = fmt.Sprint(*sh.MinSize, sh.Replicas, sh.Held)
-	return sh
+	tmpl.Source.ResourceVersions = fmt.Sprint(*tmpl.MinSize, tmpl.Replicas, tmpl.Held)
+	return tmpl
 }
 
 func (f *fixture) minimum(size int, changes ...func(*template.Template)) {
-	f.offer(f.nodeClass, []template.Template{f.shape(size, changes...)}, template.Cluster{}, template.Gaps{})
+	f.offer(f.nodeClass, []template.Template{f.template(size, changes...)}, template.Cluster{}, template.Gaps{})
 }
 
 // offer says what a node class selects, and has that read.
@@ -87,7 +87,7 @@ func (f *fixture) offer(nodeClass *v1alpha1.ClusterAPINodeClass, templates []tem
 	f.Expect(err).NotTo(HaveOccurred())
 }
 
-func (f *fixture) source() string { return f.shape(0).Source.Annotation() }
+func (f *fixture) source() string { return f.template(0).Source.Annotation() }
 
 // node joins, with a Machine of the source, and Karpenter registers it.
 func (f *fixture) node(name string) {
@@ -102,7 +102,7 @@ func (f *fixture) nodeOf(name, source string) {
 	plan := f.Plan(nodeClaim)
 	plan.Annotations = map[string]string{}
 	if source != "" {
-		plan.Annotations[v1alpha1.ShapeSourceAnnotation] = source
+		plan.Annotations[v1alpha1.TemplateSourceAnnotation] = source
 	}
 	_, err := f.Machines(f.Admin).Create(ctx, plan)
 	f.Expect(err).NotTo(HaveOccurred())
@@ -225,7 +225,7 @@ func TestKept(t *testing.T) {
 		f.Expect(f.settle()).To(Equal("a b c"))
 		f.minimum(2)
 		f.Expect(f.settle()).To(Equal("a b"))
-		f.minimum(2, func(sh *template.Template) { sh.Replicas = 1 })
+		f.minimum(2, func(tmpl *template.Template) { tmpl.Replicas = 1 })
 		f.Expect(f.settle()).To(Equal("a"))
 		f.offer(f.nodeClass, nil, template.Cluster{}, template.Gaps{})
 		f.Expect(f.settle()).To(BeEmpty())
@@ -306,7 +306,7 @@ func TestKept(t *testing.T) {
 		f.Expect(f.settle()).To(Equal("a b"))
 		f.minimum(1)
 		f.Expect(f.settle()).To(Equal("a"))
-		f.offer(other, []template.Template{f.shape(1)}, template.Cluster{}, template.Gaps{})
+		f.offer(other, []template.Template{f.template(1)}, template.Cluster{}, template.Gaps{})
 		f.offer(f.nodeClass, nil, template.Cluster{}, template.Gaps{})
 		f.Expect(f.settle()).To(Equal("a"))
 		f.offer(other, nil, template.Cluster{}, template.Gaps{})
@@ -339,7 +339,7 @@ func TestUnknown(t *testing.T) {
 	})
 	t.Run("When the source can't be used by now, it should keep the minimum that it had", func(t *testing.T) {
 		f := start(t)
-		held := f.shape(2, func(sh *template.Template) { sh.Held = true })
+		held := f.template(2, func(tmpl *template.Template) { tmpl.Held = true })
 		f.offer(f.nodeClass, []template.Template{held}, template.Cluster{}, template.Gaps{Sources: []string{f.source()}})
 		f.drifted("a", true)
 		f.Expect(f.settle()).To(Equal("b c"))

@@ -40,11 +40,11 @@ func (c *Controller) minimums(ctx context.Context) (minimums, error) {
 			return minimums{}, err
 		}
 		found.snapshots = append(found.snapshots, snapshot)
-		for sh := range snapshot.Shapes() {
+		for tmpl := range snapshot.Templates() {
 			// Snapshots of different age may differ. A minimum that is too high is corrected when the other node
 			// class is resolved.
-			if size := sh.Minimum(); size > 0 {
-				found.sizes[sh.Source.Annotation()] = max(found.sizes[sh.Source.Annotation()], size)
+			if size := tmpl.Minimum(); size > 0 {
+				found.sizes[tmpl.Source.Annotation()] = max(found.sizes[tmpl.Source.Annotation()], size)
 			}
 		}
 	}
@@ -57,7 +57,7 @@ func (c *Controller) minimums(ctx context.Context) (minimums, error) {
 func (m minimums) of(source string) (size int, known bool) {
 	known = m.complete
 	for _, snapshot := range m.snapshots {
-		if _, found := snapshot.Shape(source); found {
+		if _, found := snapshot.Template(source); found {
 			return m.sizes[source], true
 		}
 		known = known && snapshot.Knows(source)

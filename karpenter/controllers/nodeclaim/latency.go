@@ -29,9 +29,9 @@ var launchDuration = opmetrics.NewPrometheusHistogram(crmetrics.Registry, promet
 	Namespace: metrics.Namespace,
 	Subsystem: "clusterapi",
 	Name:      "machine_launch_duration_seconds",
-	Help:      "Time from the creation of a Machine until it has reached a stage: provisioned (it has a provider ID) or ready (its node is initialized). Labeled by stage, instance type, and the shape source that it was made from, as the Machine's annotation names it.",
+	Help:      "Time from the creation of a Machine until it has reached a stage: provisioned (it has a provider ID) or ready (its node is initialized). Labeled by stage, instance type, and the template source that it was made from, as the Machine's annotation names it.",
 	Buckets:   []float64{1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 240, 300, 450, 600, 900, 1200, 1800, 2700, 3600},
-}, []string{"stage", "instance_type", "shape_source"})
+}, []string{"stage", "instance_type", "template_source"})
 
 // latency measures launch times, once per machine, and records that the offering works. It skips stages reached
 // before this process started.
@@ -65,7 +65,7 @@ func (l *latency) reconcile(_ context.Context, nodeClaim *karpv1.NodeClaim, m *c
 	}
 	observe := func(stage string, at time.Time) {
 		launchDuration.Observe(max(0, at.Sub(m.CreationTimestamp.Time).Seconds()), map[string]string{
-			"stage": stage, "instance_type": m.Labels[corev1.LabelInstanceTypeStable], "shape_source": m.Annotations[v1alpha1.ShapeSourceAnnotation],
+			"stage": stage, "instance_type": m.Labels[corev1.LabelInstanceTypeStable], "template_source": m.Annotations[v1alpha1.TemplateSourceAnnotation],
 		})
 	}
 	if now.provisioned && !before.provisioned {

@@ -17,7 +17,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
-// launches returns how many launches were measured up to a stage, and the sum of their seconds; sources leaves only those of these shapes.
+// launches returns how many launches were measured up to a stage, and the sum of their seconds; sources leaves only those of these templates.
 func launches(g Gomega, stage string, sources ...string) (count uint64, seconds float64) {
 	families, err := crmetrics.Registry.Gather()
 	g.Expect(err).NotTo(HaveOccurred())
@@ -30,7 +30,7 @@ func launches(g Gomega, stage string, sources ...string) (count uint64, seconds 
 			for _, label := range metric.GetLabel() {
 				labels[label.GetName()] = label.GetValue()
 			}
-			if labels["stage"] == stage && (len(sources) == 0 || slices.Contains(sources, labels["shape_source"])) {
+			if labels["stage"] == stage && (len(sources) == 0 || slices.Contains(sources, labels["template_source"])) {
 				count += metric.GetHistogram().GetSampleCount()
 				seconds += metric.GetHistogram().GetSampleSum()
 			}
@@ -72,11 +72,11 @@ func TestLatency(t *testing.T) {
 		g.Expect(count).To(Equal(readyBefore + 1))
 	})
 
-	t.Run("When shapes are of one instance type, it should tell their machines apart", func(t *testing.T) {
+	t.Run("When templates are of one instance type, it should tell their machines apart", func(t *testing.T) {
 		g := NewWithT(t)
 		for source, seconds := range map[string]float64{"TestMachineTemplate/ssd": 20, "TestMachineTemplate/disk": 50} {
 			f := newFixture(t)
-			f.say(func(m *clusterv1.Machine) { m.Annotations[v1alpha1.ShapeSourceAnnotation] = source })
+			f.say(func(m *clusterv1.Machine) { m.Annotations[v1alpha1.TemplateSourceAnnotation] = source })
 			f.launched()
 			f.clock.SetTime(f.machine.CreationTimestamp.Add(time.Duration(seconds) * time.Second))
 			f.say(provisioned("cloud://latency"))

@@ -82,7 +82,7 @@ func New(config Config) *Controller {
 		launchAllowed{config},
 		sourcesFound{config},
 		referencesResolved{config},
-		shapesReady{config},
+		templatesReady{config},
 		bootstrapReady{config},
 	}}
 }
@@ -144,7 +144,7 @@ func explain(conditions status.ConditionSet) {
 	}
 }
 
-// publishHash writes the hash of the shapes into an annotation. Karpenter checks for drift when a node class changes,
+// publishHash writes the hash of the templates into an annotation. Karpenter checks for drift when a node class changes,
 // else every five minutes. The annotation makes it check a changed template at once.
 func (c *Controller) publishHash(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
 	snapshot, err := c.InstanceTypes.Cached(nodeClass.Name)
@@ -154,28 +154,28 @@ func (c *Controller) publishHash(ctx context.Context, nodeClass *v1alpha1.Cluste
 	if err != nil {
 		return err
 	}
-	hash := shapesHash(snapshot, func(sh *template.Template) string {
-		hash, _ := c.images(nodeClass, sh)
+	hash := templatesHash(snapshot, func(tmpl *template.Template) string {
+		hash, _ := c.images(nodeClass, tmpl)
 		return hash
 	})
-	if nodeClass.Annotations[ShapesHashAnnotation] == hash {
+	if nodeClass.Annotations[TemplatesHashAnnotation] == hash {
 		return nil
 	}
 	stored := nodeClass.DeepCopy()
 	if nodeClass.Annotations == nil {
 		nodeClass.Annotations = map[string]string{}
 	}
-	nodeClass.Annotations[ShapesHashAnnotation] = hash
+	nodeClass.Annotations[TemplatesHashAnnotation] = hash
 	if err := c.Guest.Patch(ctx, nodeClass, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("writing the hash of the shapes into the node class: %w", err)
+		return fmt.Errorf("writing the hash of the templates into the node class: %w", err)
 	}
 	return nil
 }
 
-// images returns the hash of the images that a shape's nodes boot from, or the name of a variable that has no image.
-func (c Config) images(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) (hash, missing string) {
-	version := cmp.Or(sh.NodeVersion, nodeClass.Status.Version)
-	return machine.ImagesHash(nodeClass.Spec.BootstrapPatches, sh, c.Images.For(version, sh.Arch))
+// images returns the hash of the images that a template's nodes boot from, or the name of a variable that has no image.
+func (c Config) images(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (hash, missing string) {
+	version := cmp.Or(tmpl.NodeVersion, nodeClass.Status.Version)
+	return machine.ImagesHash(nodeClass.Spec.BootstrapPatches, tmpl, c.Images.For(version, tmpl.Arch))
 }
 
 // own sets the finalizer and the hash, before anything is made from the node class.

@@ -49,7 +49,7 @@ import (
 
 const (
 	capacity = "capacity.cluster-autoscaler.kubernetes.io/"
-	pool     = "autonode.io/shape-pool"
+	pool     = "autonode.io/template-pool"
 )
 
 // fixture is a running controller of one node class.
@@ -190,7 +190,7 @@ func (f *fixture) nodeClass(change func(*v1alpha1.ClusterAPINodeClass)) {
 	nodeClass := &v1alpha1.ClusterAPINodeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: f.name},
 		Spec: v1alpha1.ClusterAPINodeClassSpec{
-			ShapeSelectors: v1alpha1.ShapeSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{general()}},
+			TemplateSelectors: v1alpha1.TemplateSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{general()}},
 			Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
 				APIGroup: environment.KubeadmConfig.Group, Kind: "KubeadmConfigTemplate", Name: "default",
 			}},

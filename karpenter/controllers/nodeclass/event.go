@@ -27,7 +27,7 @@ func changes(before, after *v1alpha1.ClusterAPINodeClass) []events.Event {
 		fine := condition.IsTrue() && condition.Reason == condition.Type
 		switch {
 		case slices.Contains([]string{status.ConditionReady, v1alpha1.ConditionSourcesFound, v1alpha1.ConditionReferencesResolved}, condition.Type):
-			// Ready and ShapesReady repeat other conditions.
+			// Ready and TemplatesReady repeat other conditions.
 		case condition.IsUnknown(), condition.Status == old.Status && condition.Reason == old.Reason:
 		case fine && (old.IsUnknown() || old.Status == ""):
 		default:

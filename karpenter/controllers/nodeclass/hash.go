@@ -13,17 +13,17 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// ShapesHashAnnotation is on a node class: the hash of its shapes. It changes when a changed template may require new
+// TemplatesHashAnnotation is on a node class: the hash of its templates. It changes when a changed template may require new
 // nodes.
-const ShapesHashAnnotation = v1alpha1.Group + "/shapes-hash"
+const TemplatesHashAnnotation = v1alpha1.Group + "/templates-hash"
 
-// shapesHash hashes every shape's templates and node images, independent of their order.
-func shapesHash(snapshot *instancetype.Snapshot, images func(*template.Template) string) string {
+// templatesHash hashes the content, bootstrap and node images of every template, independent of their order.
+func templatesHash(snapshot *instancetype.Snapshot, images func(*template.Template) string) string {
 	content := map[string]string{}
-	for sh := range snapshot.Shapes() {
-		content[sh.Source.Annotation()] = sh.ContentHash + "/" + sh.Bootstrap.Hash
-		if hash := images(sh); hash != "" {
-			content[sh.Source.Annotation()] += "/" + hash
+	for tmpl := range snapshot.Templates() {
+		content[tmpl.Source.Annotation()] = tmpl.ContentHash + "/" + tmpl.Bootstrap.Hash
+		if hash := images(tmpl); hash != "" {
+			content[tmpl.Source.Annotation()] += "/" + hash
 		}
 	}
 	sum := sha256.New()

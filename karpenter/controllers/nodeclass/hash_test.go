@@ -14,27 +14,27 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-func TestShapesHash(t *testing.T) {
+func TestTemplatesHash(t *testing.T) {
 	// Both make the same offering, which is made from the cheaper one.
 	hash := func(change func(cheap, dear *template.Template)) string {
-		shapes := make([]template.Template, 2)
+		templates := make([]template.Template, 2)
 		for i, name := range []string{"cheap", "dear"} {
-			shapes[i] = template.Template{
+			templates[i] = template.Template{
 				Source: template.Source{Name: name}, ContentHash: name, InstanceType: "c4", Arch: "amd64", OS: "linux", Price: ptr.To(float64(i + 1)),
 				Bootstrap: template.Bootstrap{DataSecretName: "join", Hash: "join"},
 				Capacity:  corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi")},
 			}
 		}
-		change(&shapes[0], &shapes[1])
-		return shapesHash(instancetype.Build(instancetype.Input{Shapes: shapes, Pricing: pricing.Default()}), func(*template.Template) string { return "" })
+		change(&templates[0], &templates[1])
+		return templatesHash(instancetype.Build(instancetype.Input{Templates: templates, Pricing: pricing.Default()}), func(*template.Template) string { return "" })
 	}
 	base := hash(func(_, _ *template.Template) {})
-	t.Run("When another shape makes the offering because the cheaper one is unavailable, it should stay", func(t *testing.T) {
+	t.Run("When another template makes the offering because the cheaper one is unavailable, it should stay", func(t *testing.T) {
 		if got := hash(func(cheap, _ *template.Template) { cheap.Paused = true }); got != base {
 			t.Errorf("got %s, want %s", got, base)
 		}
 	})
-	t.Run("When the content of a shape changes that makes no offering now, it should change: there may be nodes of it", func(t *testing.T) {
+	t.Run("When the content of a template changes that makes no offering now, it should change: there may be nodes of it", func(t *testing.T) {
 		if got := hash(func(_, dear *template.Template) { dear.ContentHash = "2" }); got == base {
 			t.Errorf("it stays %s", got)
 		}

@@ -32,7 +32,7 @@ func TestNodeImages(t *testing.T) {
 			if err != nil {
 				return "", err
 			}
-			return nodeClass.Annotations[nodeclass.ShapesHashAnnotation], nil
+			return nodeClass.Annotations[nodeclass.TemplatesHashAnnotation], nil
 		}
 		names("ami-1")
 		f.ready()

@@ -24,22 +24,22 @@ func TestMachineDeployment(t *testing.T) {
 		f.machineDeployment("orphans", "gone", "blue")
 		f.machineDeployment("green-workers", "c4-large-sized", "green")
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
-			n.Spec = v1alpha1.ClusterAPINodeClassSpec{ShapeSelectors: v1alpha1.ShapeSelectors{
+			n.Spec = v1alpha1.ClusterAPINodeClassSpec{TemplateSelectors: v1alpha1.TemplateSelectors{
 				ScalableResourceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}}}
 		})
 		f.ready()
-		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.SomeInvalidReason)).To(Equal(fmt.Sprintf(
-			"MachineDeployment %s/orphans: TestMachineTemplate gone, which it refers to, doesn't exist; the other 1 shape is in use", f.Namespace)))
+		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason)).To(Equal(fmt.Sprintf(
+			"MachineDeployment %s/orphans: TestMachineTemplate gone, which it refers to, doesn't exist; the other 1 template is in use", f.Namespace)))
 		choice, ok, err := f.store.Resolve(f.name, "workers", "b", "on-demand")
 		f.Expect(err).NotTo(HaveOccurred())
 		f.Expect(ok).To(BeTrue())
-		sh := choice.Shape
-		f.Expect(sh.Template.GetName()).To(Equal("c4-large-sized"))
-		f.Expect(sh.Bootstrap.ConfigTemplate.GetName()).To(Equal("default"))
-		f.Expect(sh.Version()).To(Equal("v1.36.1"))
-		f.Expect(sh.Labels).To(Equal(map[string]string{"node.cluster.x-k8s.io/rack": "1"}))
-		f.Expect(sh.Taints).To(Equal([]corev1.Taint{{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule}}))
-		f.Expect(sh.Capacity.Memory().String()).To(Equal("6Gi"))
+		tmpl := choice.Template
+		f.Expect(tmpl.Infrastructure.GetName()).To(Equal("c4-large-sized"))
+		f.Expect(tmpl.Bootstrap.ConfigTemplate.GetName()).To(Equal("default"))
+		f.Expect(tmpl.Version()).To(Equal("v1.36.1"))
+		f.Expect(tmpl.Labels).To(Equal(map[string]string{"node.cluster.x-k8s.io/rack": "1"}))
+		f.Expect(tmpl.Taints).To(Equal([]corev1.Taint{{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule}}))
+		f.Expect(tmpl.Capacity.Memory().String()).To(Equal("6Gi"))
 		f.Expect(choice.Offering.Price).To(Equal(0.05))
 		f.Expect(choice.FailureDomain).To(Equal("b"))
 		f.Expect(f.instanceTypes()).To(Equal([]string{"workers"}))
@@ -56,13 +56,13 @@ func TestMachineDeployment(t *testing.T) {
 		f.Expect(err).NotTo(HaveOccurred())
 		f.Expect(nodeClass.Status.Version).To(Equal("1.36.2"))
 		versions := map[string]string{}
-		for _, s := range nodeClass.Status.Shapes {
+		for _, s := range nodeClass.Status.Templates {
 			versions[s.InstanceType] = s.Version
 		}
 		f.Expect(versions).To(Equal(map[string]string{"workers": "1.36.1", "c4-large-sized": ""}))
 		choice, _, err := f.store.Resolve(f.name, "workers", "b", "on-demand")
 		f.Expect(err).NotTo(HaveOccurred())
-		f.Expect(choice.Shape.NodeVersion).To(Equal("1.36.1"))
+		f.Expect(choice.Template.NodeVersion).To(Equal("1.36.1"))
 
 		version := func(v string) {
 			patch := client.MergeFrom(md.DeepCopy())
@@ -70,12 +70,12 @@ func TestMachineDeployment(t *testing.T) {
 			f.Expect(f.Admin.Patch(t.Context(), md, patch)).To(Succeed())
 		}
 		version("v1.32.9")
-		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.SomeInvalidReason)).To(Equal(fmt.Sprintf("MachineDeployment %s/workers: "+
-			"the MachineDeployment's version 1.32.9 is more than 3 minor versions behind the API server's version 1.36.2; raise it; the other 1 shape is in use", f.Namespace)))
+		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason)).To(Equal(fmt.Sprintf("MachineDeployment %s/workers: "+
+			"the MachineDeployment's version 1.32.9 is more than 3 minor versions behind the API server's version 1.36.2; raise it; the other 1 template is in use", f.Namespace)))
 		f.Expect(f.available("workers")).To(BeFalse())
 		f.Expect(f.available("c4-large-sized")).To(BeTrue())
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.36.0" })
-		f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.ConditionShapesReady)
+		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.ConditionTemplatesReady)
 		f.Expect(f.available("workers")).To(BeTrue())
 	})
 	t.Run("When a node class has no selector, as the upstream experiment's, it should choose the members, once there are some", func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestMachineDeployment(t *testing.T) {
 		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
 		md := f.machineDeployment("workers", "c4-large-sized", "blue")
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
-			n.Spec = v1alpha1.ClusterAPINodeClassSpec{ShapeSelectors: v1alpha1.ShapeSelectors{
+			n.Spec = v1alpha1.ClusterAPINodeClassSpec{TemplateSelectors: v1alpha1.TemplateSelectors{
 				ScalableResourceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}}}
 		})
 		f.ready()
@@ -106,14 +106,14 @@ func TestMachineDeployment(t *testing.T) {
 		sizes := func() []int {
 			choice, _, err := f.store.Resolve(f.name, "workers", "b", "on-demand")
 			f.Expect(err).NotTo(HaveOccurred())
-			limit, limited := choice.Shape.Maximum()
+			limit, limited := choice.Template.Maximum()
 			if !limited {
 				return nil
 			}
-			return []int{choice.Shape.Minimum(), limit}
+			return []int{choice.Template.Minimum(), limit}
 		}
 		f.Eventually(sizes).Should(Equal([]int{2, 3}))
-		f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.ConditionShapesReady)
+		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.ConditionTemplatesReady)
 	})
 	t.Run("When it is paused, it should offer nothing from it", func(t *testing.T) {
 		f := start(t, "")

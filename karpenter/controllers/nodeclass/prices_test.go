@@ -21,10 +21,10 @@ func TestPriceFile(t *testing.T) {
 		f.ready()
 		prices := func() (string, error) {
 			nodeClass, err := f.get()
-			if err != nil || len(nodeClass.Status.Shapes) != 1 {
+			if err != nil || len(nodeClass.Status.Templates) != 1 {
 				return "", err
 			}
-			return nodeClass.Status.Shapes[0].Price + " " + nodeClass.Status.Shapes[0].SpotPrice, nil
+			return nodeClass.Status.Templates[0].Price + " " + nodeClass.Status.Templates[0].SpotPrice, nil
 		}
 		f.Eventually(prices).Should(Equal("0.021 "))
 
@@ -36,12 +36,12 @@ func TestPriceFile(t *testing.T) {
 		f.Eventually(prices).Should(Equal("0.5 0.007"))
 
 		write("- {instanceType: c2-small-priced, price: much}")
-		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.PricesUnreadableReason)).To(And(
+		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.PricesUnreadableReason)).To(And(
 			HavePrefix("price file "+f.prices), HaveSuffix("the prices read before stay in use")))
 		f.Expect(prices()).To(Equal("0.5 0.007"))
 
 		f.Expect(os.Remove(f.prices)).To(Succeed())
-		f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.ConditionShapesReady)
+		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.ConditionTemplatesReady)
 		f.Eventually(prices).Should(Equal("0.021 "))
 	})
 }

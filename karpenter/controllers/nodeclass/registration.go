@@ -15,13 +15,13 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// unregistering names the shapes whose nodes may register without the unregistered taint, and the remedy.
-func unregistering(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []template.Template) string {
+// unregistering names the templates whose nodes may register without the unregistered taint, and the remedy.
+func unregistering(nodeClass *v1alpha1.ClusterAPINodeClass, templates []template.Template) string {
 	var remedies []string
 	affected := 0
-	for _, sh := range shapes {
+	for _, tmpl := range templates {
 		remedy := ""
-		switch b := sh.Bootstrap; {
+		switch b := tmpl.Bootstrap; {
 		case b.ConfigTemplate != nil:
 			kind := machine.ClonedKind(b.ConfigTemplate.GroupVersionKind()).GroupKind()
 			if machine.Registers(nodeClass, kind) {
@@ -43,5 +43,5 @@ func unregistering(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []template.Te
 	}
 	slices.Sort(remedies)
 	return fmt.Sprintf("nodes of %d of %s may register without the taint %s, and get it only as they appear; %s",
-		affected, english.Plural(len(shapes), "shape", "shapes"), karpv1.UnregisteredTaintKey, strings.Join(remedies[:min(len(remedies), maxProblems)], ", and "))
+		affected, english.Plural(len(templates), "template", "templates"), karpv1.UnregisteredTaintKey, strings.Join(remedies[:min(len(remedies), maxProblems)], ", and "))
 }

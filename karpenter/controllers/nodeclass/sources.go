@@ -56,7 +56,7 @@ func (s referencesResolved) reconcile(_ context.Context, nodeClass *v1alpha1.Clu
 	const condition = v1alpha1.ConditionReferencesResolved
 	unread := unreadOf(nodeClass, in.Found, false)
 	var missing []error
-	resolved := len(in.Found.Shapes)
+	resolved := len(in.Found.Templates)
 	for _, invalid := range in.Found.Invalid {
 		if invalid.Unresolved {
 			missing = append(missing, invalid)
@@ -125,7 +125,7 @@ func nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Fou
 	if selector := nodeClass.Spec.ScalableResourceSelector; selector != nil {
 		say(template.MachineDeploymentKind, "spec.scalableResourceSelector", selector)
 	}
-	return v1alpha1.NoShapesReason, strings.Join(parts, "; ")
+	return v1alpha1.NoTemplatesReason, strings.Join(parts, "; ")
 }
 
 // byKind counts sources: "2 KwokMachineTemplates, 1 MachineDeployment".

@@ -18,12 +18,12 @@ import (
 	"github.com/autonode-io/autonode/test/environment"
 )
 
-// TestConditions: each condition in the way from selectors to shapes tells its own failure, and Ready says the same.
+// TestConditions: each condition in the way from selectors to templates tells its own failure, and Ready says the same.
 func TestConditions(t *testing.T) {
 	const (
-		found    = v1alpha1.ConditionSourcesFound
-		resolved = v1alpha1.ConditionReferencesResolved
-		shapes   = v1alpha1.ConditionShapesReady
+		found     = v1alpha1.ConditionSourcesFound
+		resolved  = v1alpha1.ConditionReferencesResolved
+		templates = v1alpha1.ConditionTemplatesReady
 	)
 	deployments := func(n *v1alpha1.ClusterAPINodeClass) {
 		n.Spec.InfrastructureTemplateSelectors = nil
@@ -42,24 +42,24 @@ func TestConditions(t *testing.T) {
 			func(n *v1alpha1.ClusterAPINodeClass) {
 				n.Spec.InfrastructureTemplateSelectors[0].Selector.MatchLabels[pool] = "special"
 			},
-			[]string{found + " False NoShapes", resolved + " True ReferencesResolved", shapes + " False NoShapes"},
-			"matches spec.infrastructureTemplateSelectors[0] (autonode.io/shape-pool=special): 2 exist, and none has the labels",
+			[]string{found + " False NoTemplates", resolved + " True ReferencesResolved", templates + " False NoTemplates"},
+			"matches spec.infrastructureTemplateSelectors[0] (autonode.io/template-pool=special): 2 exist, and none has the labels",
 		},
 		{
 			"When it selects nothing, it should say that no source was found", func(*fixture) {},
 			func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.InfrastructureTemplateSelectors = nil },
-			[]string{found + " False NoSelector", resolved + " True ReferencesResolved", shapes + " False NoSelector"},
+			[]string{found + " False NoSelector", resolved + " True ReferencesResolved", templates + " False NoSelector"},
 			"set spec.infrastructureTemplateSelectors or spec.scalableResourceSelector",
 		},
 		{
 			"When a MachineDeployment's template is missing, it should say that its reference isn't resolved",
 			func(f *fixture) { f.machineDeployment("workers", "gone", "blue") }, deployments,
-			[]string{found + " True SourcesFound", resolved + " False ReferenceNotFound", shapes + " False AllInvalid"},
+			[]string{found + " True SourcesFound", resolved + " False ReferenceNotFound", templates + " False AllInvalid"},
 			"workers: TestMachineTemplate gone, which it refers to, doesn't exist",
 		},
 		{
-			"When the capacity isn't known, it should say that there is no shape", func(f *fixture) { f.template("c2-small", nil) }, nil,
-			[]string{found + " True SourcesFound", resolved + " True ReferencesResolved", shapes + " False AllInvalid"},
+			"When the capacity isn't known, it should say that there is no template", func(f *fixture) { f.template("c2-small", nil) }, nil,
+			[]string{found + " True SourcesFound", resolved + " True ReferencesResolved", templates + " False AllInvalid"},
 			"c2-small: has no cpu capacity",
 		},
 		{
@@ -71,7 +71,7 @@ func TestConditions(t *testing.T) {
 			func(n *v1alpha1.ClusterAPINodeClass) {
 				n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
 			},
-			[]string{found + " True SourcesFound", resolved + " True ReferenceNotFound", shapes + " True SomeInvalid"}, "",
+			[]string{found + " True SourcesFound", resolved + " True ReferenceNotFound", templates + " True SomeInvalid"}, "",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestConditions(t *testing.T) {
 			f.Expect(err).NotTo(HaveOccurred())
 			conditions := nodeClass.StatusConditions()
 			f.Expect(conditions.Get(status.ConditionReady).Message).To(ContainSubstring(tc.message))
-			f.Expect(conditions.Get(shapes).Message).To(ContainSubstring(tc.message))
+			f.Expect(conditions.Get(templates).Message).To(ContainSubstring(tc.message))
 		})
 	}
 
@@ -104,7 +104,7 @@ func TestConditions(t *testing.T) {
 		f.Expect(message).To(Equal(fmt.Sprintf("reading TestMachineTemplate.%[1]s in namespace %[2]s: testmachinetemplates.%[1]s is forbidden: User %[3]q cannot list resource "+
 			"%[4]q in API group %[1]q in the namespace %[2]q; name the kind in spec.autoNode of the HostedCluster, which allows it, or allow Karpenter to get, list and watch it by a Role of your own",
 			environment.TestMachine.Group, f.Namespace, user, "testmachinetemplates")))
-		f.Expect(f.lines()).To(Equal([]string{found + " True SourcesFound", resolved + " False SourceUnreadable", shapes + " False SourceUnreadable"}))
+		f.Expect(f.lines()).To(Equal([]string{found + " True SourcesFound", resolved + " False SourceUnreadable", templates + " False SourceUnreadable"}))
 
 		f.allow(user, "templates", environment.TestMachine.Group, "testmachinetemplates")
 		f.allow(user, "bootstrap", environment.KubeadmConfig.Group, "kubeadmconfigtemplates")
@@ -124,13 +124,13 @@ func TestConditions(t *testing.T) {
 		for _, column := range table.ColumnDefinitions {
 			columns = append(columns, column.Name)
 		}
-		f.Expect(columns).To(Equal([]string{"Name", "Ready", "Version", "Shapes", "Cheapest", "Age", "Message"}))
+		f.Expect(columns).To(Equal([]string{"Name", "Ready", "Version", "Templates", "Cheapest", "Age", "Message"}))
 		f.Expect(table.Rows).To(HaveLen(1))
 		f.Expect(table.Rows[0].Cells[1:5]).To(Equal([]any{"True", "1.36.2", float64(2), "c2-small $0.021"}))
 	})
 }
 
-// lines are the conditions between selectors and shapes, in that order.
+// lines are the conditions between selectors and templates, in that order.
 func (f *fixture) lines() []string {
 	nodeClass, err := f.get()
 	if err != nil {
@@ -138,7 +138,7 @@ func (f *fixture) lines() []string {
 	}
 	conditions := nodeClass.StatusConditions()
 	var lines []string
-	for _, name := range []string{v1alpha1.ConditionSourcesFound, v1alpha1.ConditionReferencesResolved, v1alpha1.ConditionShapesReady} {
+	for _, name := range []string{v1alpha1.ConditionSourcesFound, v1alpha1.ConditionReferencesResolved, v1alpha1.ConditionTemplatesReady} {
 		c := conditions.Get(name)
 		lines = append(lines, fmt.Sprintf("%s %s %s", c.Type, c.Status, c.Reason))
 	}

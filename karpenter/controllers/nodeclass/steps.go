@@ -60,8 +60,8 @@ type bootstrapReady struct{ Config }
 func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
 	const condition = v1alpha1.ConditionBootstrapReady
 	lacking := 0
-	for _, sh := range in.Found.Shapes {
-		if !sh.Bootstrap.IsDefined() {
+	for _, tmpl := range in.Found.Templates {
+		if !tmpl.Bootstrap.IsDefined() {
 			lacking++
 		}
 	}
@@ -72,18 +72,18 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 		return reconcile.Result{}, nil
 	}
 	err := in.Found.BootstrapErr
-	if imageless, without := s.imageless(nodeClass, in.Found.Shapes); err == nil && without > 0 {
+	if imageless, without := s.imageless(nodeClass, in.Found.Templates); err == nil && without > 0 {
 		message := fmt.Sprintf("the release payload names no %s; correct the patch that refers to it, or choose a payload that does", imageless)
-		if without == len(in.Found.Shapes) {
+		if without == len(in.Found.Templates) {
 			conditions.SetFalse(condition, v1alpha1.NodeImageMissingReason, message)
 		} else {
 			conditions.SetTrueWithReason(condition, v1alpha1.NodeImageMissingReason, fmt.Sprintf("%s; %d of %s can't be launched for that",
-				message, without, english.Plural(len(in.Found.Shapes), "shape", "shapes")))
+				message, without, english.Plural(len(in.Found.Templates), "template", "templates")))
 		}
 		return reconcile.Result{}, nil
 	}
 	if err == nil {
-		if doubt := unregistering(nodeClass, in.Found.Shapes); doubt != "" {
+		if doubt := unregistering(nodeClass, in.Found.Templates); doubt != "" {
 			conditions.SetTrueWithReason(condition, v1alpha1.RegistrationUnknownReason, doubt)
 		} else {
 			conditions.SetTrue(condition)
@@ -105,21 +105,21 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 		return unreadable(conditions, condition, []error{err})
 	}
 	result := reconcile.Result{RequeueAfter: retryInterval}
-	if lacking < len(in.Found.Shapes) {
-		conditions.SetTrueWithReason(condition, reason, fmt.Sprintf("%s; %d of %s can't be launched for that", message, lacking, english.Plural(len(in.Found.Shapes), "shape", "shapes")))
+	if lacking < len(in.Found.Templates) {
+		conditions.SetTrueWithReason(condition, reason, fmt.Sprintf("%s; %d of %s can't be launched for that", message, lacking, english.Plural(len(in.Found.Templates), "template", "templates")))
 		return result, nil
 	}
 	conditions.SetFalse(condition, reason, message)
 	return result, nil
 }
 
-// imageless counts the shapes whose nodes need an image that the payload lacks, and names the first.
-func (s bootstrapReady) imageless(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []template.Template) (first string, n int) {
-	for i := range shapes {
-		sh := &shapes[i]
-		if _, missing := s.images(nodeClass, sh); missing != "" {
+// imageless counts the templates whose nodes need an image that the payload lacks, and names the first.
+func (s bootstrapReady) imageless(nodeClass *v1alpha1.ClusterAPINodeClass, templates []template.Template) (first string, n int) {
+	for i := range templates {
+		tmpl := &templates[i]
+		if _, missing := s.images(nodeClass, tmpl); missing != "" {
 			if n++; n == 1 {
-				first = fmt.Sprintf("%s for %s", missing, sh.Arch)
+				first = fmt.Sprintf("%s for %s", missing, tmpl.Arch)
 			}
 		}
 	}

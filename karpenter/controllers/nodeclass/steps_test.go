@@ -60,7 +60,7 @@ func TestBootstrap(t *testing.T) {
 			f.template("c2-small", sized("2", "4Gi", "0.021"))
 			f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap = tc.bootstrap })
 			f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", tc.reason)).To(ContainSubstring(tc.message))
-			f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.ConditionShapesReady)
+			f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.ConditionTemplatesReady)
 			f.Expect(f.condition(status.ConditionReady, "False", tc.reason)).To(ContainSubstring(tc.message))
 			f.Expect(f.instanceTypes()).To(Equal([]string{"c2-small"}), "what nodes were made from still exists")
 			f.Expect(f.events.reasons()).To(Equal([]string{tc.reason}))
@@ -73,7 +73,7 @@ func TestBootstrap(t *testing.T) {
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: "join"} })
 		f.ready()
 		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.RegistrationUnknownReason)).To(And(
-			ContainSubstring("1 of 1 shape may register without the taint karpenter.sh/unregistered"), ContainSubstring("Secret join")))
+			ContainSubstring("1 of 1 template may register without the taint karpenter.sh/unregistered"), ContainSubstring("Secret join")))
 	})
 	t.Run("When the bootstrap kind isn't known, it should be ready and say which patches are missing, until they are there", func(t *testing.T) {
 		f := start(t, "")
@@ -98,7 +98,7 @@ func TestBootstrap(t *testing.T) {
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.BootstrapPatches = bootstrapPatch(f.bootstrapKind(), v1alpha1.JSONPatchReplace, "/spec/missing", "zone")
 		})
-		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.AllInvalidReason)).To(And(
+		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.AllInvalidReason)).To(And(
 			ContainSubstring("c2-small"), ContainSubstring("spec.bootstrapPatches for"), ContainSubstring("patch 0 (replace /spec/missing): /spec/missing doesn't exist")))
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.BootstrapPatches[0].Patches[0].Op = v1alpha1.JSONPatchAdd
@@ -116,10 +116,10 @@ func TestBootstrap(t *testing.T) {
 			f.template(name, annotations)
 		}
 		f.nodeClass(nil)
-		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.SomeInvalidReason)).To(And(
+		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason)).To(And(
 			ContainSubstring("inapplicable: annotation karpenter.cluster.x-k8s.io/infrastructure-patches: patch 0 (remove /spec/zone): /spec/zone doesn't exist"),
 			ContainSubstring("malformed: annotation karpenter.cluster.x-k8s.io/infrastructure-patches"), ContainSubstring("unclosed action"),
-			ContainSubstring(`unknown variable "region"`), HaveSuffix("the other 1 shape is in use")))
+			ContainSubstring(`unknown variable "region"`), HaveSuffix("the other 1 template is in use")))
 	})
 	t.Run("When Karpenter may not read the Secret, it should let no machine boot with it", func(t *testing.T) {
 		f := startWith(t, "", "nobody", nil)
@@ -135,7 +135,7 @@ func TestBootstrap(t *testing.T) {
 		f.Expect(err).NotTo(HaveOccurred())
 		for _, choice := range snapshot.Choices() {
 			f.Expect(choice.Offering.Available).To(BeFalse())
-			f.Expect(choice.Shape.Bootstrap.IsDefined()).To(BeFalse(), "whatever the condition says at that moment")
+			f.Expect(choice.Template.Bootstrap.IsDefined()).To(BeFalse(), "whatever the condition says at that moment")
 		}
 	})
 	t.Run("When the platform allows some patches, it should accept those and no others", func(t *testing.T) {

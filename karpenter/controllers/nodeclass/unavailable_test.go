@@ -23,20 +23,20 @@ func TestUnavailable(t *testing.T) {
 	f.template("c4-big", sized("4", "8Gi", "0.096"))
 	f.nodeClass(nil)
 	f.ready()
-	// seen is the status of the smaller shape, and the cheapest that can be had.
+	// seen returns why the smaller template is unavailable, and the cheapest available one.
 	seen := func() (string, error) {
 		nodeClass, err := f.get()
-		if err != nil || len(nodeClass.Status.Shapes) != 2 {
+		if err != nil || len(nodeClass.Status.Templates) != 2 {
 			return "", err
 		}
-		return nodeClass.Status.Shapes[0].Unavailable + " " + nodeClass.Status.Cheapest, nil
+		return nodeClass.Status.Templates[0].Unavailable + " " + nodeClass.Status.Cheapest, nil
 	}
 	const fine = " c2-small $0.021"
-	t.Run("When a shape can be had, it should say nothing of it but how many pods its nodes have", func(t *testing.T) {
+	t.Run("When a template is available, it should report the pods of its nodes only", func(t *testing.T) {
 		f.Eventually(seen).Should(Equal(fine))
 		nodeClass, err := f.get()
 		f.Expect(err).NotTo(HaveOccurred())
-		f.Expect(nodeClass.Status.Shapes[0].Pods).To(BeEquivalentTo(110))
+		f.Expect(nodeClass.Status.Templates[0].Pods).To(BeEquivalentTo(110))
 	})
 	t.Run("When a source has as many machines as it may, it should say that it is full, until one goes", func(t *testing.T) {
 		f.machines.ObserveMachine("1", inventory.Machine{Origin: inventory.Origin{Source: "TestMachineTemplate." + environment.TestMachine.Group + "/c2-small"}})
@@ -60,13 +60,13 @@ func TestUnavailable(t *testing.T) {
 		})
 		f.Eventually(func() (int64, error) {
 			nodeClass, err := f.get()
-			return nodeClass.Status.Shapes[0].Pods, err
+			return nodeClass.Status.Templates[0].Pods, err
 		}).Should(BeEquivalentTo(20))
 	})
-	t.Run("When every offering of a shape failed, it should say that it rests, and not before", func(t *testing.T) {
+	t.Run("When every offering of a template failed, it should report BackOff, and not before", func(t *testing.T) {
 		f.unavailable.Mark(offering.Key{InstanceType: "c2-small", Zone: "a", CapacityType: "on-demand"}, "NoHosts")
 		f.Consistently(seen, "200ms").Should(Equal(fine))
 		f.unavailable.Mark(offering.Key{InstanceType: "c2-small", Zone: "b", CapacityType: "on-demand"}, "NoHosts")
-		f.Eventually(seen).Should(Equal("Resting c4-big $0.096"))
+		f.Eventually(seen).Should(Equal("BackOff c4-big $0.096"))
 	})
 }

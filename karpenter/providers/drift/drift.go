@@ -27,25 +27,25 @@ const (
 	NodeClassDrifted cloudprovider.DriftReason = "NodeClassDrifted"
 	// OfferingGone: the node class no longer offers the machine's instance type, zone and capacity type.
 	OfferingGone cloudprovider.DriftReason = "OfferingGone"
-	// ShapeDrifted: the content of the infrastructure template has changed.
-	ShapeDrifted cloudprovider.DriftReason = "ShapeDrifted"
+	// TemplateDrifted: the content of the infrastructure template has changed.
+	TemplateDrifted cloudprovider.DriftReason = "TemplateDrifted"
 	// BootstrapDrifted: the content of the bootstrap template has changed, or the data Secret's name.
 	BootstrapDrifted cloudprovider.DriftReason = "BootstrapDrifted"
 	// NodeImageDrifted: the release payload names another image for the node class's bootstrap patches or the source's patches.
 	NodeImageDrifted cloudprovider.DriftReason = "NodeImageDrifted"
-	// VersionDrifted: nodes of this class and shape now get another Kubernetes version.
+	// VersionDrifted: nodes of this class and template now get another Kubernetes version.
 	VersionDrifted cloudprovider.DriftReason = "VersionDrifted"
 )
 
 // Config of a Detector.
 type Config struct {
-	// InstanceTypes returns the current shapes.
+	// InstanceTypes returns the current templates.
 	InstanceTypes *instancetype.Provider
 	// Images are the node images that the payload names; nil for none.
 	Images *nodeimage.File
-	// Version resolves the version of a shape's nodes, and reports whether the guest's API server answers. Without a
-	// shape it resolves that of the node class.
-	Version func(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) (result version.Result, reachable bool)
+	// Version resolves the version of a template's nodes, and reports whether the guest's API server answers. Without a
+	// template it resolves that of the node class.
+	Version func(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (result version.Result, reachable bool)
 	// Upgrades reports whether nodes may be replaced for the payload's version; nil for at any time.
 	Upgrades version.Upgrades
 	// Rollout is the Karpenter rollout that this process belongs to; empty for none. While a node class names another
@@ -75,9 +75,9 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 	if differs(nodeClass.Annotations[v1alpha1.RolloutAnnotation], d.Rollout) {
 		return ""
 	}
-	sh, gone := d.shape(nodeClass.Name, machine)
+	tmpl, gone := d.template(nodeClass.Name, machine)
 	// During a control plane upgrade nodes would be replaced twice.
-	resolved, reachable := d.Version(nodeClass, sh)
+	resolved, reachable := d.Version(nodeClass, tmpl)
 	if !reachable || resolved.Outcome != version.Desired {
 		return ""
 	}
@@ -89,20 +89,20 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 		return NodeClassDrifted
 	case gone:
 		return OfferingGone
-	case sh != nil && !deferred && shapeOf(sh).hasChanged(machine.Annotations):
-		return ShapeDrifted
-	case sh != nil && !deferred && bootstrapOf(sh).hasChanged(machine.Annotations):
+	case tmpl != nil && !deferred && templateOf(tmpl).hasChanged(machine.Annotations):
+		return TemplateDrifted
+	case tmpl != nil && !deferred && bootstrapOf(tmpl).hasChanged(machine.Annotations):
 		return BootstrapDrifted
-	case sh != nil && !deferred && d.mayUpgrade() && contentDiffers(machine.Annotations[v1alpha1.NodeImagesHashAnnotation], d.images(nodeClass, sh, resolved.Version)):
+	case tmpl != nil && !deferred && d.mayUpgrade() && contentDiffers(machine.Annotations[v1alpha1.NodeImagesHashAnnotation], d.images(nodeClass, tmpl, resolved.Version)):
 		return NodeImageDrifted
 	}
-	if nodeClass.Spec.Version == "" && deployed && (sh == nil || deferred && sh.Version() != "") {
+	if nodeClass.Spec.Version == "" && deployed && (tmpl == nil || deferred && tmpl.Version() != "") {
 		// The version is the MachineDeployment's, which is unknown or not followed.
 		return ""
 	}
 	if differs(strings.TrimPrefix(machine.Spec.Version, "v"), strings.TrimPrefix(resolved.Version, "v")) {
 		// The payload's upgrade window doesn't apply to a version set in the node class or the MachineDeployment.
-		followsPayload := nodeClass.Spec.Version == "" && (sh == nil || sh.Version() == "")
+		followsPayload := nodeClass.Spec.Version == "" && (tmpl == nil || tmpl.Version() == "")
 		if followsPayload && !d.mayUpgrade() {
 			return ""
 		}
@@ -114,9 +114,9 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 // mayUpgrade reports whether nodes may be replaced now for the payload.
 func (d *Detector) mayUpgrade() bool { return d.Upgrades == nil || d.Upgrades(d.Clock.Now()) }
 
-// images is the hash of the images that a shape's machine would boot from; empty if its patches refer to none.
-func (d *Detector) images(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template, version string) string {
-	hash, _ := provider.ImagesHash(nodeClass.Spec.BootstrapPatches, sh, d.Images.For(version, sh.Arch))
+// images is the hash of the images that a template's machine would boot from; empty if its patches refer to none.
+func (d *Detector) images(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, version string) string {
+	hash, _ := provider.ImagesHash(nodeClass.Spec.BootstrapPatches, tmpl, d.Images.For(version, tmpl.Arch))
 	return hash
 }
 
@@ -125,21 +125,21 @@ func differs(have, want string) bool {
 	return have != "" && want != "" && have != want
 }
 
-// isDeployed reports whether a machine's shape is from a MachineDeployment.
+// isDeployed reports whether a machine is from a MachineDeployment.
 func isDeployed(machine *clusterv1.Machine) bool {
-	return strings.HasPrefix(machine.Annotations[v1alpha1.ShapeSourceAnnotation], template.MachineDeploymentKind.String()+"/")
+	return strings.HasPrefix(machine.Annotations[v1alpha1.TemplateSourceAnnotation], template.MachineDeploymentKind.String()+"/")
 }
 
-// shape returns the shape that a machine would be launched from now, nil if unknown, and whether its offering is
+// template returns the template that a machine would be launched from now, nil if unknown, and whether its offering is
 // known to be gone. Templates are often replaced by others of another name: if the machine's own source is gone and
 // another one makes the same offering, that one counts.
-func (d *Detector) shape(nodeClass string, machine *clusterv1.Machine) (now *template.Template, gone bool) {
+func (d *Detector) template(nodeClass string, machine *clusterv1.Machine) (now *template.Template, gone bool) {
 	origin := inventory.OriginOf(machine)
 	snapshot, err := d.InstanceTypes.Cached(nodeClass)
 	if err != nil || origin.Source == "" {
 		return nil, false
 	}
-	own, found := snapshot.Shape(origin.Source)
+	own, found := snapshot.Template(origin.Source)
 	if !found && !snapshot.Knows(origin.Source) || origin.InstanceType == "" || origin.Zone == "" || origin.CapacityType == "" {
 		return own, false
 	}
@@ -147,7 +147,7 @@ func (d *Detector) shape(nodeClass string, machine *clusterv1.Machine) (now *tem
 		return own, true
 	}
 	if choice, offered := snapshot.Resolve(origin.InstanceType, origin.Zone, origin.CapacityType); offered && !found {
-		return choice.Shape, false
+		return choice.Template, false
 	}
 	return own, false
 }

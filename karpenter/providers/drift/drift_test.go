@@ -34,10 +34,10 @@ import (
 	"github.com/autonode-io/autonode/test/environment"
 )
 
-// world is what there is: a node class and its shapes now, and a node that was made from them.
+// world is a node class with its current templates, and a node that was made from them.
 type world struct {
 	nodeClass *v1alpha1.ClusterAPINodeClass
-	shapes    []template.Template
+	templates []template.Template
 	gaps      template.Gaps
 	cluster   template.Cluster
 	nodeClaim *karpv1.NodeClaim
@@ -57,21 +57,21 @@ type world struct {
 
 func settled() *world {
 	nodeClass := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
-	sh := template.Template{
-		Source:       template.Source{GroupKind: schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "TestMachineTemplate"}, Name: "c4"},
-		Template:     &unstructured.Unstructured{},
-		ContentHash:  "content",
-		Bootstrap:    template.Bootstrap{DataSecretName: "data", Hash: "bootstrap"},
-		InstanceType: "c4",
-		Arch:         "amd64",
-		OS:           "linux",
-		Capacity:     corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")},
-		Price:        ptr.To(0.1),
-		SpotPrice:    ptr.To(0.03),
+	tmpl := template.Template{
+		Source:         template.Source{GroupKind: schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "TestMachineTemplate"}, Name: "c4"},
+		Infrastructure: &unstructured.Unstructured{},
+		ContentHash:    "content",
+		Bootstrap:      template.Bootstrap{DataSecretName: "data", Hash: "bootstrap"},
+		InstanceType:   "c4",
+		Arch:           "amd64",
+		OS:             "linux",
+		Capacity:       corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")},
+		Price:          ptr.To(0.1),
+		SpotPrice:      ptr.To(0.03),
 	}
 	return &world{
 		nodeClass: nodeClass,
-		shapes:    []template.Template{sh},
+		templates: []template.Template{tmpl},
 		cluster:   template.Cluster{FailureDomains: []string{"a", "b"}},
 		nodeClaim: &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
 			v1alpha1.NodeClassHashAnnotation:        drift.Hash(nodeClass),
@@ -83,9 +83,9 @@ func settled() *world {
 					corev1.LabelInstanceTypeStable: "c4", corev1.LabelTopologyZone: "a", karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeSpot,
 				},
 				Annotations: map[string]string{
-					v1alpha1.ShapeSourceAnnotation:   sh.Source.Annotation(),
-					v1alpha1.ShapeHashAnnotation:     "content",
-					v1alpha1.BootstrapHashAnnotation: "bootstrap",
+					v1alpha1.TemplateSourceAnnotation: tmpl.Source.Annotation(),
+					v1alpha1.TemplateHashAnnotation:   "content",
+					v1alpha1.BootstrapHashAnnotation:  "bootstrap",
 				},
 			},
 			Spec: clusterv1.MachineSpec{Version: "v1.36.2"},
@@ -96,12 +96,12 @@ func settled() *world {
 	}
 }
 
-// deployed is a node whose shape a MachineDeployment brought, with a version of its own.
+// deployed gives the node a MachineDeployment, with a version of its own.
 func deployed() *world {
 	w := settled()
-	w.shapes[0].Source = template.Source{GroupKind: template.MachineDeploymentKind, Name: "workers"}
-	w.shapes[0].Machine = &clusterv1.MachineTemplateSpec{Spec: clusterv1.MachineSpec{Version: "v1.36.1"}}
-	w.machine.Annotations[v1alpha1.ShapeSourceAnnotation] = w.shapes[0].Source.Annotation()
+	w.templates[0].Source = template.Source{GroupKind: template.MachineDeploymentKind, Name: "workers"}
+	w.templates[0].Machine = &clusterv1.MachineTemplateSpec{Spec: clusterv1.MachineSpec{Version: "v1.36.1"}}
+	w.machine.Annotations[v1alpha1.TemplateSourceAnnotation] = w.templates[0].Source.Annotation()
 	w.machine.Spec.Version = "v1.36.1"
 	return w
 }
@@ -119,8 +119,8 @@ func (w *world) reason() cloudprovider.DriftReason {
 func (w *world) detector() *drift.Detector {
 	templates := &environment.Templates{}
 	store := instancetype.New(instancetype.Config{Templates: templates, Pricing: pricing.Default(), Unavailable: w.unavailable})
-	if w.shapes != nil {
-		templates.Offer(w.nodeClass.Name, w.shapes, w.cluster, w.gaps)
+	if w.templates != nil {
+		templates.Offer(w.nodeClass.Name, w.templates, w.cluster, w.gaps)
 		if _, err := store.Refresh(context.Background(), w.nodeClass); err != nil {
 			panic(err) // what Offer said is never an error
 		}
@@ -128,10 +128,10 @@ func (w *world) detector() *drift.Detector {
 	return drift.New(drift.Config{
 		InstanceTypes: store,
 		Images:        w.images,
-		Version: func(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) (version.Result, bool) {
+		Version: func(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (version.Result, bool) {
 			in := version.Input{Spec: nodeClass.Spec.Version, Payload: w.payload, Current: nodeClass.Status.Version}
-			if sh != nil {
-				in.Shape = sh.Version()
+			if tmpl != nil {
+				in.MachineDeployment = tmpl.Version()
 			}
 			if w.server != "" {
 				server := semver.MustParse(w.server)
@@ -170,26 +170,26 @@ func TestReason(t *testing.T) {
 		}, drift.VersionDrifted},
 		"When upgrades are held but something else has changed, it should find that": {func(w *world) {
 			w.machine.Spec.Version, w.upgrades = "v1.36.1", held
-			w.shapes[0].ContentHash = "other"
-		}, drift.ShapeDrifted},
+			w.templates[0].ContentHash = "other"
+		}, drift.TemplateDrifted},
 
 		"When the hash was made by another rule, it should not compare it": {func(w *world) {
 			kubelet(w)
 			w.nodeClaim.Annotations[v1alpha1.NodeClassHashVersionAnnotation] = "v0"
 		}, ""},
-		"When the template's content has changed, it should find it": {func(w *world) { w.shapes[0].ContentHash = "new" }, drift.ShapeDrifted},
+		"When the template's content has changed, it should find it": {func(w *world) { w.templates[0].ContentHash = "new" }, drift.TemplateDrifted},
 		"When the bootstrap template's content has changed, it should find it": {
-			func(w *world) { w.shapes[0].Bootstrap.Hash = "new" }, drift.BootstrapDrifted,
+			func(w *world) { w.templates[0].Bootstrap.Hash = "new" }, drift.BootstrapDrifted,
 		},
 		"When the template was replaced by another with the same content and instance type, it should find nothing": {
-			func(w *world) { w.shapes[0].Source.Name = "c4-v2" }, "",
+			func(w *world) { w.templates[0].Source.Name = "c4-v2" }, "",
 		},
 		"When the template was replaced by another of the same instance type with other content, it should find it": {func(w *world) {
-			w.shapes[0].Source.Name = "c4-v2"
-			w.shapes[0].ContentHash = "new"
-		}, drift.ShapeDrifted},
-		"When the shapes haven't been read yet, it should wait":               {func(w *world) { w.shapes = nil }, ""},
-		"When a machine says nothing of its shape, it should wait":            {func(w *world) { w.machine.Annotations = nil }, ""},
+			w.templates[0].Source.Name = "c4-v2"
+			w.templates[0].ContentHash = "new"
+		}, drift.TemplateDrifted},
+		"When the templates haven't been read yet, it should wait":            {func(w *world) { w.templates = nil }, ""},
+		"When a machine says nothing of its template, it should wait":         {func(w *world) { w.machine.Annotations = nil }, ""},
 		"When the machine follows its template's version, it should leave it": {func(w *world) { w.machine.Spec.Version = "" }, ""},
 
 		"When the payload and the API server are upgraded, it should find the node's version old": {
@@ -201,7 +201,7 @@ func TestReason(t *testing.T) {
 		"When the payload is newer than the API server, it should find nothing, whatever else has changed": {func(w *world) {
 			w.payload = "1.36.3"
 			kubelet(w)
-			w.shapes[0].ContentHash = "new"
+			w.templates[0].ContentHash = "new"
 		}, ""},
 		"When the node class asks for more than the API server has, it should find nothing": {func(w *world) {
 			w.nodeClass.Spec.Version = "1.37.0"
@@ -251,37 +251,37 @@ func TestReason(t *testing.T) {
 }
 
 func TestOfferingGone(t *testing.T) {
-	gone := func(w *world) { w.shapes = []template.Template{} }
+	gone := func(w *world) { w.templates = []template.Template{} }
 	for name, tc := range map[string]struct {
 		change func(*world)
 		want   cloudprovider.DriftReason
 	}{
 		"When the source was deleted or isn't selected any more, it should find its offering gone": {gone, drift.OfferingGone},
 		"When the source offers another instance type now, it should find its offering gone": {
-			func(w *world) { w.shapes[0].InstanceType = "c4-metal" }, drift.OfferingGone,
+			func(w *world) { w.templates[0].InstanceType = "c4-metal" }, drift.OfferingGone,
 		},
 		"When the zone has gone, it should find its offering gone": {
 			func(w *world) { w.cluster.FailureDomains = []string{"b"} }, drift.OfferingGone,
 		},
 		"When the source is bound to another zone now, it should find its offering gone": {
-			func(w *world) { w.shapes[0].FailureDomains = []string{"b"} }, drift.OfferingGone,
+			func(w *world) { w.templates[0].FailureDomains = []string{"b"} }, drift.OfferingGone,
 		},
 		"When the spot price was removed, it should find its offering gone": {
-			func(w *world) { w.shapes[0].SpotPrice = nil }, drift.OfferingGone,
+			func(w *world) { w.templates[0].SpotPrice = nil }, drift.OfferingGone,
 		},
 		"When another source offers the same, it should find nothing": {func(w *world) {
-			other := w.shapes[0]
+			other := w.templates[0]
 			other.Source.Name = "other"
-			w.shapes[0].SpotPrice = nil
-			w.shapes = append(w.shapes, other)
+			w.templates[0].SpotPrice = nil
+			w.templates = append(w.templates, other)
 		}, ""},
-		"When the shapes haven't been read yet, it should wait": {func(w *world) { w.shapes = nil }, ""},
+		"When the templates haven't been read yet, it should wait": {func(w *world) { w.templates = nil }, ""},
 		"When a kind can't be read, it should find nothing": {func(w *world) {
 			gone(w)
 			w.gaps.All = true
 		}, ""},
 		"When the source is malformed, it should find nothing": {func(w *world) {
-			w.gaps.Sources = []string{w.shapes[0].Source.Annotation()}
+			w.gaps.Sources = []string{w.templates[0].Source.Annotation()}
 			gone(w)
 		}, ""},
 		"When another source is malformed, it should find its offering gone all the same": {func(w *world) {
@@ -289,19 +289,19 @@ func TestOfferingGone(t *testing.T) {
 			gone(w)
 		}, drift.OfferingGone},
 		"When the source contradicts another of the same instance type, it should find nothing": {func(w *world) {
-			arm := w.shapes[0]
+			arm := w.templates[0]
 			arm.Source.Name, arm.Arch, arm.SpotPrice = "arm", "arm64", nil
-			w.shapes = []template.Template{arm, w.shapes[0]}
+			w.templates = []template.Template{arm, w.templates[0]}
 		}, ""},
 		"When the offering is unavailable, it should find nothing": {func(w *world) {
 			w.unavailable = offering.NewUnavailable(clock.RealClock{})
 			w.unavailable.Mark(offering.Key{InstanceType: "c4", Zone: "a", CapacityType: karpv1.CapacityTypeSpot}, "NoHosts")
 		}, ""},
-		"When the source is paused, it should find nothing":                    {func(w *world) { w.shapes[0].Paused = true }, ""},
+		"When the source is paused, it should find nothing":                    {func(w *world) { w.templates[0].Paused = true }, ""},
 		"When the Cluster is paused, it should find nothing":                   {func(w *world) { w.cluster.Paused = true }, ""},
-		"When nothing may be launched from the source, it should find nothing": {func(w *world) { w.shapes[0].Held = true }, ""},
+		"When nothing may be launched from the source, it should find nothing": {func(w *world) { w.templates[0].Held = true }, ""},
 		"When the source has no bootstrap any more, it should find nothing": {
-			func(w *world) { w.shapes[0].Bootstrap = template.Bootstrap{} }, "",
+			func(w *world) { w.templates[0].Bootstrap = template.Bootstrap{} }, "",
 		},
 		"When the Cluster tells no zones any more, it should find nothing": {func(w *world) { w.cluster.FailureDomains = nil }, ""},
 		"When the Cluster tells zones for the first time, it should find nothing": {
@@ -309,7 +309,7 @@ func TestOfferingGone(t *testing.T) {
 		},
 		"When there were no zones and the spot price was removed, it should find its offering gone": {func(w *world) {
 			w.machine.Labels[corev1.LabelTopologyZone] = instancetype.DefaultZone
-			w.shapes[0].SpotPrice = nil
+			w.templates[0].SpotPrice = nil
 		}, drift.OfferingGone},
 		"When the machine says nothing of its zone, it should find nothing": {func(w *world) {
 			gone(w)
@@ -337,38 +337,38 @@ func TestMachineDeployment(t *testing.T) {
 		want   cloudprovider.DriftReason
 	}{
 		"When nothing has changed, it should not take the payload's version for the MachineDeployment's": {deployed, func(*world) {}, ""},
-		"When its version has changed, it should find it":                                                {deployed, func(w *world) { w.shapes[0].Machine.Spec.Version = "v1.36.2" }, drift.VersionDrifted},
+		"When its version has changed, it should find it":                                                {deployed, func(w *world) { w.templates[0].Machine.Spec.Version = "v1.36.2" }, drift.VersionDrifted},
 		"When its version exceeds the API server's, it should find nothing, whatever else has changed": {deployed, func(w *world) {
-			w.shapes[0].Machine.Spec.Version = "v1.37.0"
-			w.shapes[0].ContentHash = "new"
+			w.templates[0].Machine.Spec.Version = "v1.37.0"
+			w.templates[0].ContentHash = "new"
 		}, ""},
 		"When the payload is ahead of the API server, it should look only at its own version": {deployed, func(w *world) {
 			w.payload = "1.37.0"
-			w.shapes[0].ContentHash = "new"
-		}, drift.ShapeDrifted},
+			w.templates[0].ContentHash = "new"
+		}, drift.TemplateDrifted},
 		"When the node class asks for a version, it should find that": {deployed, func(w *world) { w.nodeClass.Spec.Version = "1.36.2" }, drift.VersionDrifted},
-		"When it has none, it should follow the payload":              {deployed, func(w *world) { w.shapes[0].Machine.Spec.Version = "" }, drift.VersionDrifted},
+		"When it has none, it should follow the payload":              {deployed, func(w *world) { w.templates[0].Machine.Spec.Version = "" }, drift.VersionDrifted},
 		"When it can't be read, it should find nothing": {deployed, func(w *world) {
-			w.shapes = []template.Template{}
+			w.templates = []template.Template{}
 			w.gaps.All = true
 		}, ""},
-		"When its template has changed, it should find it": {deployed, func(w *world) { w.shapes[0].ContentHash = "new" }, drift.ShapeDrifted},
+		"When its template has changed, it should find it": {deployed, func(w *world) { w.templates[0].ContentHash = "new" }, drift.TemplateDrifted},
 
-		"When drift is deferred and its template has changed, it should find nothing":  {deferred, func(w *world) { w.shapes[0].ContentHash = "new" }, ""},
-		"When drift is deferred and its bootstrap has changed, it should find nothing": {deferred, func(w *world) { w.shapes[0].Bootstrap.Hash = "new" }, ""},
-		"When drift is deferred and its version has changed, it should find nothing":   {deferred, func(w *world) { w.shapes[0].Machine.Spec.Version = "v1.36.2" }, ""},
-		"When drift is deferred and it has no version, it should follow the payload":   {deferred, func(w *world) { w.shapes[0].Machine.Spec.Version = "" }, drift.VersionDrifted},
+		"When drift is deferred and its template has changed, it should find nothing":  {deferred, func(w *world) { w.templates[0].ContentHash = "new" }, ""},
+		"When drift is deferred and its bootstrap has changed, it should find nothing": {deferred, func(w *world) { w.templates[0].Bootstrap.Hash = "new" }, ""},
+		"When drift is deferred and its version has changed, it should find nothing":   {deferred, func(w *world) { w.templates[0].Machine.Spec.Version = "v1.36.2" }, ""},
+		"When drift is deferred and it has no version, it should follow the payload":   {deferred, func(w *world) { w.templates[0].Machine.Spec.Version = "" }, drift.VersionDrifted},
 		"When drift is deferred and the node class asks for a version, it should find that": {
 			deferred, func(w *world) { w.nodeClass.Spec.Version = "1.36.2" }, drift.VersionDrifted,
 		},
 		"When drift is deferred and the kubelet's settings have changed, it should find that": {deferred, kubelet, drift.NodeClassDrifted},
 		"When drift is deferred and it was deleted, it should find its offering gone": {
-			deferred, func(w *world) { w.shapes = []template.Template{} }, drift.OfferingGone,
+			deferred, func(w *world) { w.templates = []template.Template{} }, drift.OfferingGone,
 		},
 		"When drift is deferred, it should still find that an infrastructure template has changed": {settled, func(w *world) {
 			w.nodeClass.Spec.DriftPolicy = v1alpha1.DriftPolicyDefer
-			w.shapes[0].ContentHash = "new"
-		}, drift.ShapeDrifted},
+			w.templates[0].ContentHash = "new"
+		}, drift.TemplateDrifted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := tc.from()
@@ -391,9 +391,9 @@ func TestNodeImages(t *testing.T) {
 		w.nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation] = drift.Hash(w.nodeClass)
 		config := &unstructured.Unstructured{}
 		config.SetGroupVersionKind(kind)
-		w.shapes[0].Bootstrap = template.Bootstrap{ConfigTemplate: config, Hash: "bootstrap"}
+		w.templates[0].Bootstrap = template.Bootstrap{ConfigTemplate: config, Hash: "bootstrap"}
 		w.names(t, "ami-1")
-		if hash, _ := machine.ImagesHash(w.nodeClass.Spec.BootstrapPatches, &w.shapes[0], w.images.For("1.36.2", "amd64")); hash != "" {
+		if hash, _ := machine.ImagesHash(w.nodeClass.Spec.BootstrapPatches, &w.templates[0], w.images.For("1.36.2", "amd64")); hash != "" {
 			w.machine.Annotations[v1alpha1.NodeImagesHashAnnotation] = hash
 		}
 		return w
@@ -442,9 +442,9 @@ func revised() *world {
 	infrastructure.SetGeneration(1)
 	bootstrap.SetUID("b")
 	bootstrap.SetGeneration(1)
-	w.shapes[0].Template = infrastructure
-	w.shapes[0].Bootstrap = template.Bootstrap{ConfigTemplate: bootstrap, Hash: "bootstrap"}
-	w.machine.Annotations[v1alpha1.ShapeRevisionAnnotation] = "i/1"
+	w.templates[0].Infrastructure = infrastructure
+	w.templates[0].Bootstrap = template.Bootstrap{ConfigTemplate: bootstrap, Hash: "bootstrap"}
+	w.machine.Annotations[v1alpha1.TemplateRevisionAnnotation] = "i/1"
 	w.machine.Annotations[v1alpha1.BootstrapRevisionAnnotation] = "b/1"
 	return w
 }
@@ -464,39 +464,39 @@ func TestRevisions(t *testing.T) {
 	}{
 		"When nothing has changed, it should write nothing": {func(*world) {}, "", renewed()},
 		"When an upgrade of Cluster API makes the same templates read differently, it should find no drift, and take the new hashes": {
-			func(w *world) { w.shapes[0].ContentHash, w.shapes[0].Bootstrap.Hash = "new", "new too" },
-			"", renewed(v1alpha1.ShapeHashAnnotation, "new", v1alpha1.BootstrapHashAnnotation, "new too"),
+			func(w *world) { w.templates[0].ContentHash, w.templates[0].Bootstrap.Hash = "new", "new too" },
+			"", renewed(v1alpha1.TemplateHashAnnotation, "new", v1alpha1.BootstrapHashAnnotation, "new too"),
 		},
 		"When a person changes the template, it should find it": {func(w *world) {
-			w.shapes[0].Template.SetGeneration(2)
-			w.shapes[0].ContentHash = "new"
-		}, drift.ShapeDrifted, renewed()},
+			w.templates[0].Infrastructure.SetGeneration(2)
+			w.templates[0].ContentHash = "new"
+		}, drift.TemplateDrifted, renewed()},
 		"When a person changes the bootstrap template, it should find it": {func(w *world) {
-			w.shapes[0].Bootstrap.ConfigTemplate.SetGeneration(2)
-			w.shapes[0].Bootstrap.Hash = "new"
+			w.templates[0].Bootstrap.ConfigTemplate.SetGeneration(2)
+			w.templates[0].Bootstrap.Hash = "new"
 		}, drift.BootstrapDrifted, renewed()},
 		"When a template was recreated with the same content, it should find no drift, and record the new revision": {
-			func(w *world) { w.shapes[0].Template.SetUID("j") }, "", renewed(v1alpha1.ShapeRevisionAnnotation, "j/1"),
+			func(w *world) { w.templates[0].Infrastructure.SetUID("j") }, "", renewed(v1alpha1.TemplateRevisionAnnotation, "j/1"),
 		},
 		"When a machine says no revision yet, it should compare the content, and write the revision": {func(w *world) {
-			delete(w.machine.Annotations, v1alpha1.ShapeRevisionAnnotation)
+			delete(w.machine.Annotations, v1alpha1.TemplateRevisionAnnotation)
 			delete(w.machine.Annotations, v1alpha1.BootstrapRevisionAnnotation)
-		}, "", renewed(v1alpha1.ShapeRevisionAnnotation, "i/1", v1alpha1.BootstrapRevisionAnnotation, "b/1")},
+		}, "", renewed(v1alpha1.TemplateRevisionAnnotation, "i/1", v1alpha1.BootstrapRevisionAnnotation, "b/1")},
 		"When a machine says no revision and the content is another, it should find it": {func(w *world) {
-			delete(w.machine.Annotations, v1alpha1.ShapeRevisionAnnotation)
-			w.shapes[0].ContentHash = "new"
-		}, drift.ShapeDrifted, renewed()},
+			delete(w.machine.Annotations, v1alpha1.TemplateRevisionAnnotation)
+			w.templates[0].ContentHash = "new"
+		}, drift.TemplateDrifted, renewed()},
 		"When hashes follow another rule, it should not compare them, and take the new ones": {func(w *world) {
-			w.shapes[0].Template.SetGeneration(2)
-			w.shapes[0].ContentHash, w.shapes[0].Bootstrap.Hash = "v2:content", "v2:bootstrap"
-		}, "", renewed(v1alpha1.ShapeHashAnnotation, "v2:content", v1alpha1.ShapeRevisionAnnotation, "i/2", v1alpha1.BootstrapHashAnnotation, "v2:bootstrap")},
+			w.templates[0].Infrastructure.SetGeneration(2)
+			w.templates[0].ContentHash, w.templates[0].Bootstrap.Hash = "v2:content", "v2:bootstrap"
+		}, "", renewed(v1alpha1.TemplateHashAnnotation, "v2:content", v1alpha1.TemplateRevisionAnnotation, "i/2", v1alpha1.BootstrapHashAnnotation, "v2:bootstrap")},
 		"When hashes follow the same later rule, it should compare them": {func(w *world) {
-			w.machine.Annotations[v1alpha1.ShapeHashAnnotation] = "v2:content"
-			w.shapes[0].Template.SetGeneration(2)
-			w.shapes[0].ContentHash = "v2:new"
-		}, drift.ShapeDrifted, renewed()},
+			w.machine.Annotations[v1alpha1.TemplateHashAnnotation] = "v2:content"
+			w.templates[0].Infrastructure.SetGeneration(2)
+			w.templates[0].ContentHash = "v2:new"
+		}, drift.TemplateDrifted, renewed()},
 		"When a machine says nothing of its templates, it should not make something up": {func(w *world) {
-			w.machine.Annotations = map[string]string{v1alpha1.ShapeSourceAnnotation: w.shapes[0].Source.Annotation()}
+			w.machine.Annotations = map[string]string{v1alpha1.TemplateSourceAnnotation: w.templates[0].Source.Annotation()}
 		}, "", renewed()},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -510,9 +510,9 @@ func TestRevisions(t *testing.T) {
 			}
 		})
 	}
-	t.Run("When the shape isn't known, it should write nothing", func(t *testing.T) {
+	t.Run("When the template isn't known, it should write nothing", func(t *testing.T) {
 		w := revised()
-		w.shapes = nil
+		w.templates = nil
 		if got := w.detector().Renewed(w.nodeClass, w.machine); len(got) != 0 {
 			t.Errorf("renewed %v", got)
 		}
@@ -521,8 +521,8 @@ func TestRevisions(t *testing.T) {
 
 func TestReasonsAreStable(t *testing.T) {
 	t.Run("When people filter by a reason, it should still be called that", func(t *testing.T) {
-		got := []cloudprovider.DriftReason{drift.NodeClassDrifted, drift.OfferingGone, drift.ShapeDrifted, drift.BootstrapDrifted, drift.NodeImageDrifted, drift.VersionDrifted}
-		if diff := cmp.Diff([]cloudprovider.DriftReason{"NodeClassDrifted", "OfferingGone", "ShapeDrifted", "BootstrapDrifted", "NodeImageDrifted", "VersionDrifted"}, got); diff != "" {
+		got := []cloudprovider.DriftReason{drift.NodeClassDrifted, drift.OfferingGone, drift.TemplateDrifted, drift.BootstrapDrifted, drift.NodeImageDrifted, drift.VersionDrifted}
+		if diff := cmp.Diff([]cloudprovider.DriftReason{"NodeClassDrifted", "OfferingGone", "TemplateDrifted", "BootstrapDrifted", "NodeImageDrifted", "VersionDrifted"}, got); diff != "" {
 			t.Errorf("reasons (-want +got):\n%s", diff)
 		}
 	})
@@ -532,7 +532,7 @@ func TestReasonsAreStable(t *testing.T) {
 func BenchmarkReason(b *testing.B) {
 	w := settled()
 	templates := &environment.Templates{}
-	templates.Offer(w.nodeClass.Name, w.shapes, template.Cluster{FailureDomains: []string{"a", "b"}}, template.Gaps{})
+	templates.Offer(w.nodeClass.Name, w.templates, template.Cluster{FailureDomains: []string{"a", "b"}}, template.Gaps{})
 	store := instancetype.New(instancetype.Config{Templates: templates, Pricing: pricing.Default()})
 	if _, err := store.List(b.Context(), w.nodeClass); err != nil {
 		b.Fatal(err)

@@ -17,7 +17,7 @@ import (
 const HashVersion = "v1"
 
 // Hash hashes the node class fields whose change requires new nodes and that no other check covers: spec.kubelet and
-// spec.bootstrapPatches. Shape, bootstrap and version are compared with the machine's record of them, and a changed
+// spec.bootstrapPatches. Template, bootstrap and version are compared with the machine's record of them, and a changed
 // selector doesn't invalidate a node.
 func Hash(nodeClass *v1alpha1.ClusterAPINodeClass) string {
 	// Unset fields are left out, so a new optional field changes no hash. JSON orders the keys of maps.

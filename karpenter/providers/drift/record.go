@@ -17,12 +17,12 @@ type record struct {
 	hashKey, hash         string
 }
 
-func shapeOf(sh *template.Template) record {
-	return record{v1alpha1.ShapeRevisionAnnotation, sh.Revision(), v1alpha1.ShapeHashAnnotation, sh.ContentHash}
+func templateOf(tmpl *template.Template) record {
+	return record{v1alpha1.TemplateRevisionAnnotation, tmpl.Revision(), v1alpha1.TemplateHashAnnotation, tmpl.ContentHash}
 }
 
-func bootstrapOf(sh *template.Template) record {
-	return record{v1alpha1.BootstrapRevisionAnnotation, sh.Bootstrap.Revision(), v1alpha1.BootstrapHashAnnotation, sh.Bootstrap.Hash}
+func bootstrapOf(tmpl *template.Template) record {
+	return record{v1alpha1.BootstrapRevisionAnnotation, tmpl.Bootstrap.Revision(), v1alpha1.BootstrapHashAnnotation, tmpl.Bootstrap.Hash}
 }
 
 // hasChanged reports whether the template's content differs from what the machine was made from. The same revision
@@ -51,17 +51,17 @@ func (r record) renew(annotations, renewed map[string]string) {
 
 // Renewed returns the annotations to update on a machine that hasn't drifted, so that a later change of its templates
 // isn't confused with a change of their representation. It is almost always empty, and always for a machine whose
-// shape is unknown.
+// template is unknown.
 func (d *Detector) Renewed(nodeClass *v1alpha1.ClusterAPINodeClass, machine *clusterv1.Machine) map[string]string {
-	sh, gone := d.shape(nodeClass.Name, machine)
-	if sh == nil || gone {
+	tmpl, gone := d.template(nodeClass.Name, machine)
+	if tmpl == nil || gone {
 		return nil
 	}
 	renewed := map[string]string{}
-	shapeOf(sh).renew(machine.Annotations, renewed)
-	bootstrapOf(sh).renew(machine.Annotations, renewed)
-	if resolved, reachable := d.Version(nodeClass, sh); reachable {
-		have, want := machine.Annotations[v1alpha1.NodeImagesHashAnnotation], d.images(nodeClass, sh, resolved.Version)
+	templateOf(tmpl).renew(machine.Annotations, renewed)
+	bootstrapOf(tmpl).renew(machine.Annotations, renewed)
+	if resolved, reachable := d.Version(nodeClass, tmpl); reachable {
+		have, want := machine.Annotations[v1alpha1.NodeImagesHashAnnotation], d.images(nodeClass, tmpl, resolved.Version)
 		if have != "" && want != "" && ruleOf(have) != ruleOf(want) {
 			renewed[v1alpha1.NodeImagesHashAnnotation] = want
 		}

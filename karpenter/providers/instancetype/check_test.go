@@ -15,15 +15,15 @@ import (
 func TestCheck(t *testing.T) {
 	checks := 0
 	failing := ""
-	store := newProvider(Config{Pricing: pricing.Default(), Check: func(_ *v1alpha1.ClusterAPINodeClass, sh *template.Template) error {
+	store := newProvider(Config{Pricing: pricing.Default(), Check: func(_ *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) error {
 		checks++
-		if sh.Source.Name == failing {
+		if tmpl.Source.Name == failing {
 			return errors.New("patch 0 doesn't apply")
 		}
 		return nil
 	}})
 	version := func(resourceVersion string) []template.Template {
-		small, large := newShape("c2-small", 2, 0.02, nil), newShape("c4-large", 4, 0.1, nil)
+		small, large := newTemplate("c2-small", 2, 0.02, nil), newTemplate("c4-large", 4, 0.1, nil)
 		large.Source.ResourceVersions = resourceVersion
 		return []template.Template{small, large}
 	}

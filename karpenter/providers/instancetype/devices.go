@@ -20,19 +20,19 @@ const (
 	deviceTypeAttribute = resourcev1.QualifiedName("type")
 )
 
-// devicesOf returns the devices that all shapes have, as the Cluster Autoscaler models them: identical, in one pool.
+// devicesOf returns the devices that all templates have, as the Cluster Autoscaler models them: identical, in one pool.
 // Karpenter reads them unless it ignores resource claims of pods.
-func devicesOf(shapes []*template.Template) cloudprovider.DynamicResources {
-	driver, count := shapes[0].DeviceDriver, shapes[0].Devices
-	for _, sh := range shapes[1:] {
-		count = min(count, sh.Devices)
+func devicesOf(templates []*template.Template) cloudprovider.DynamicResources {
+	driver, count := templates[0].DeviceDriver, templates[0].Devices
+	for _, tmpl := range templates[1:] {
+		count = min(count, tmpl.Devices)
 	}
-	if count == 0 || slices.ContainsFunc(shapes, func(sh *template.Template) bool { return sh.DeviceDriver != driver }) {
+	if count == 0 || slices.ContainsFunc(templates, func(tmpl *template.Template) bool { return tmpl.DeviceDriver != driver }) {
 		return cloudprovider.DynamicResources{}
 	}
 	template := &cloudprovider.ResourceSliceTemplate{
 		Driver: unique.Make(driver),
-		Pool:   cloudprovider.ResourcePool{Name: unique.Make(shapes[0].InstanceType)},
+		Pool:   cloudprovider.ResourcePool{Name: unique.Make(templates[0].InstanceType)},
 	}
 	for i := range count {
 		template.Devices = append(template.Devices, cloudprovider.Device{

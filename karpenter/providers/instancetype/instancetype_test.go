@@ -36,9 +36,9 @@ import (
 
 var update = flag.Bool("update", false, "write what tests got into testdata")
 
-// newShape has as many GiB as cores twice over.
-func newShape(name string, cores int64, price float64, change func(*template.Template)) template.Template {
-	sh := template.Template{
+// newTemplate has as many GiB as cores twice over.
+func newTemplate(name string, cores int64, price float64, change func(*template.Template)) template.Template {
+	tmpl := template.Template{
 		Source: template.Source{
 			GroupKind: schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "TestMachineTemplate"},
 			Namespace: "clusters-blue", Name: name, ResourceVersions: "1",
@@ -54,13 +54,13 @@ func newShape(name string, cores int64, price float64, change func(*template.Tem
 		Price: &price,
 	}
 	if change != nil {
-		change(&sh)
+		change(&tmpl)
 	}
-	return sh
+	return tmpl
 }
 
-func input(shapes ...template.Template) Input {
-	return Input{Shapes: shapes, Cluster: template.Cluster{FailureDomains: []string{"a", "b"}}, Pricing: pricing.Default()}
+func input(templates ...template.Template) Input {
+	return Input{Templates: templates, Cluster: template.Cluster{FailureDomains: []string{"a", "b"}}, Pricing: pricing.Default()}
 }
 
 // render writes everything that Karpenter sees.
@@ -92,7 +92,7 @@ func render(s *Snapshot) string {
 		for _, o := range it.Offerings {
 			choice, ok := s.Resolve(it.Name, o.Zone(), o.CapacityType())
 			fmt.Fprintf(&b, "    %s %s $%g available=%t from %s failureDomain=%q found=%t\n",
-				o.Zone(), o.CapacityType(), o.Price, o.Available, choice.Shape.Source.Name, choice.FailureDomain, ok)
+				o.Zone(), o.CapacityType(), o.Price, o.Available, choice.Template.Source.Name, choice.FailureDomain, ok)
 		}
 	}
 	for _, problem := range s.Problems {
@@ -106,44 +106,44 @@ func TestBuildGolden(t *testing.T) {
 		name, file string
 		input      func() Input
 	}{
-		{"When shapes differ, it should make a type of each", "types", func() Input {
+		{"When templates differ, it should make a type of each", "types", func() Input {
 			return input(
-				newShape("c2-small", 2, 0.021, func(s *template.Template) { s.SpotPrice = ptr.To(0.007) }),
-				newShape("c4-arm", 4, 0.080, func(s *template.Template) {
+				newTemplate("c2-small", 2, 0.021, func(s *template.Template) { s.SpotPrice = ptr.To(0.007) }),
+				newTemplate("c4-arm", 4, 0.080, func(s *template.Template) {
 					s.Arch, s.FailureDomains = "arm64", []string{"c"}
 					s.Labels = map[string]string{"team": "web", corev1.LabelTopologyRegion: "eu"}
 				}),
 			)
 		}},
-		{"When shapes share a name, it should make one type that promises the least of them", "merged", func() Input {
+		{"When templates share a name, it should make one type that promises the least of them", "merged", func() Input {
 			return input(
-				newShape("c4-a", 4, 0.096, func(s *template.Template) {
+				newTemplate("c4-a", 4, 0.096, func(s *template.Template) {
 					s.InstanceType, s.FailureDomains = "c4", []string{"a"}
 					s.Labels = map[string]string{"team": "web", "rack": "1"}
 				}),
-				newShape("c4-b", 4, 0.090, func(s *template.Template) {
+				newTemplate("c4-b", 4, 0.090, func(s *template.Template) {
 					s.InstanceType, s.FailureDomains = "c4", []string{"b"}
 					s.Labels = map[string]string{"team": "web", "rack": "2"}
 					s.Capacity[corev1.ResourceMemory] = resource.MustParse("7Gi")
 					delete(s.Capacity, corev1.ResourceEphemeralStorage)
 				}),
-				newShape("c4-b-dear", 4, 0.5, func(s *template.Template) {
+				newTemplate("c4-b-dear", 4, 0.5, func(s *template.Template) {
 					s.InstanceType, s.FailureDomains, s.Labels = "c4", []string{"b", "c"}, map[string]string{"team": "web"}
 				}),
-				newShape("c4-b-paused", 4, 0.01, func(s *template.Template) {
+				newTemplate("c4-b-paused", 4, 0.01, func(s *template.Template) {
 					s.InstanceType, s.FailureDomains, s.Labels = "c4", []string{"b"}, map[string]string{"team": "web"}
 					s.Paused = true
 				}),
-				newShape("c4-arm", 4, 0.01, func(s *template.Template) { s.InstanceType, s.Arch = "c4", "arm64" }),
+				newTemplate("c4-arm", 4, 0.01, func(s *template.Template) { s.InstanceType, s.Arch = "c4", "arm64" }),
 			)
 		}},
 		{"When there are no failure domains, it should offer one zone that isn't a failure domain", "zoneless", func() Input {
-			in := input(newShape("c2-small", 2, 0.021, nil))
+			in := input(newTemplate("c2-small", 2, 0.021, nil))
 			in.Cluster = template.Cluster{}
 			return in
 		}},
 		{"When the node class sets the kubelet, it should lessen what pods can use", "kubelet", func() Input {
-			in := input(newShape("c2-small", 2, 0.021, nil))
+			in := input(newTemplate("c2-small", 2, 0.021, nil))
 			in.Kubelet = &v1alpha1.KubeletConfiguration{
 				MaxPods:        ptr.To[int32](30),
 				KubeReserved:   map[string]v1alpha1.ReservedQuantity{"cpu": "200m", "memory": "300Mi", "pid": "1000"},
@@ -152,11 +152,11 @@ func TestBuildGolden(t *testing.T) {
 			}
 			return in
 		}},
-		{"When real nodes have less memory than their shape declares, it should promise no more than that and keep the label", "learned", func() Input {
+		{"When real nodes have less memory than their template declares, it should promise no more than that and keep the label", "learned", func() Input {
 			in := input(
-				newShape("c2-small", 2, 0.021, nil),
-				newShape("c4-large", 4, 0.096, func(s *template.Template) { s.ContentHash = "1" }),
-				newShape("c8-huge", 8, 0.2, func(s *template.Template) { s.ContentHash = "2" }),
+				newTemplate("c2-small", 2, 0.021, nil),
+				newTemplate("c4-large", 4, 0.096, func(s *template.Template) { s.ContentHash = "1" }),
+				newTemplate("c8-huge", 8, 0.2, func(s *template.Template) { s.ContentHash = "2" }),
 			)
 			in.Inventory = newInventory()
 			for name, n := range map[string]struct {
@@ -169,19 +169,19 @@ func TestBuildGolden(t *testing.T) {
 				"d": {2, "2", 32 << 30},
 			} {
 				in.Inventory.ObserveMachine(types.UID(name), inventory.Machine{
-					Origin: inventory.Origin{Source: in.Shapes[n.template].Source.Annotation()}, ContentHash: n.hash, ProviderID: name,
+					Origin: inventory.Origin{Source: in.Templates[n.template].Source.Annotation()}, ContentHash: n.hash, ProviderID: name,
 				})
 				in.Inventory.ObserveNode(name, inventory.Node{ProviderID: name, Memory: n.memory})
 			}
 			return in
 		}},
 		{"When the Cluster is paused, it should offer nothing", "paused", func() Input {
-			in := input(newShape("c2-small", 2, 0.021, nil))
+			in := input(newTemplate("c2-small", 2, 0.021, nil))
 			in.Cluster.Paused = true
 			return in
 		}},
 		{"When something can't be used, it should say so and go on", "problems", func() Input {
-			in := input(newShape("c2-small", 2, 0.021, nil), newShape("c4-large", 4, 0.096, func(s *template.Template) { s.Bootstrap = template.Bootstrap{} }))
+			in := input(newTemplate("c2-small", 2, 0.021, nil), newTemplate("c4-large", 4, 0.096, func(s *template.Template) { s.Bootstrap = template.Bootstrap{} }))
 			in.Cluster.FailureDomains = append(in.Cluster.FailureDomains, "/subscriptions/1/zones/2")
 			in.Kubelet = &v1alpha1.KubeletConfiguration{
 				KubeReserved:   map[string]v1alpha1.ReservedQuantity{"cpu": "some", "memory": "1e1000000000"},
@@ -212,7 +212,7 @@ func TestBuildGolden(t *testing.T) {
 
 func TestEveryWellKnownLabelHasARequirement(t *testing.T) {
 	t.Run("When a type is built, it should say something for every well-known label but the NodePool's", func(t *testing.T) {
-		it := Build(input(newShape("c2-small", 2, 0.021, nil))).InstanceTypes[0]
+		it := Build(input(newTemplate("c2-small", 2, 0.021, nil))).InstanceTypes[0]
 		for label := range karpv1.WellKnownLabels {
 			if it.Requirements.Has(label) == (label == karpv1.NodePoolLabelKey) {
 				t.Errorf("%s: %v", label, it.Requirements.Has(label))
@@ -220,7 +220,7 @@ func TestEveryWellKnownLabelHasARequirement(t *testing.T) {
 		}
 	})
 	t.Run("When a NodePool asks for a size, it should be found by cores and memory", func(t *testing.T) {
-		it := Build(input(newShape("c4-large", 4, 0.096, nil))).InstanceTypes[0]
+		it := Build(input(newTemplate("c4-large", 4, 0.096, nil))).InstanceTypes[0]
 		for _, tc := range []struct {
 			key, operator, value string
 			want                 bool
@@ -244,9 +244,9 @@ func TestTolerating(t *testing.T) {
 	dedicated := corev1.Taint{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule}
 	prefer := corev1.Taint{Key: "spot", Effect: corev1.TaintEffectPreferNoSchedule}
 	snapshot := Build(input(
-		newShape("plain", 2, 0.02, nil),
-		newShape("tainted", 2, 0.01, func(s *template.Template) { s.Taints = []corev1.Taint{dedicated} }),
-		newShape("preferred", 2, 0.01, func(s *template.Template) { s.Taints = []corev1.Taint{prefer} }),
+		newTemplate("plain", 2, 0.02, nil),
+		newTemplate("tainted", 2, 0.01, func(s *template.Template) { s.Taints = []corev1.Taint{dedicated} }),
+		newTemplate("preferred", 2, 0.01, func(s *template.Template) { s.Taints = []corev1.Taint{prefer} }),
 	))
 	names := func(its []*cloudprovider.InstanceType) (names []string) {
 		for _, it := range its {
@@ -312,9 +312,9 @@ func TestProvider(t *testing.T) {
 	})
 	t.Run("When nothing has changed, it should hand out the same snapshot", func(t *testing.T) {
 		store, _, _ := newStore()
-		first := set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
+		first := set(store, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, nil)}, cluster)
 		store.OnChange(func() { t.Error("there is nothing to tell") })
-		second := set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
+		second := set(store, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, nil)}, cluster)
 		third, err := store.Cached("default")
 		if first != second || second != third || err != nil {
 			t.Errorf("%p %p %p %v", first, second, third, err)
@@ -322,24 +322,24 @@ func TestProvider(t *testing.T) {
 	})
 	for name, change := range map[string]func(store *Provider) *Snapshot{
 		"the node class": func(s *Provider) *Snapshot {
-			return set(s, nodeClass(2), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
+			return set(s, nodeClass(2), []template.Template{newTemplate("c2-small", 2, 0.021, nil)}, cluster)
 		},
 		"a source": func(s *Provider) *Snapshot {
-			return set(s, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, func(s *template.Template) { s.Source.ResourceVersions = "2" })}, cluster)
+			return set(s, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, func(s *template.Template) { s.Source.ResourceVersions = "2" })}, cluster)
 		},
 		"the bootstrap": func(s *Provider) *Snapshot {
-			return set(s, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, func(s *template.Template) { s.Bootstrap.Hash = "2" })}, cluster)
+			return set(s, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, func(s *template.Template) { s.Bootstrap.Hash = "2" })}, cluster)
 		},
 		"a failure domain": func(s *Provider) *Snapshot {
-			return set(s, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, template.Cluster{FailureDomains: []string{"a"}})
+			return set(s, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, nil)}, template.Cluster{FailureDomains: []string{"a"}})
 		},
 		"that the Cluster is paused": func(s *Provider) *Snapshot {
-			return set(s, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, template.Cluster{FailureDomains: []string{"a", "b"}, Paused: true})
+			return set(s, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, nil)}, template.Cluster{FailureDomains: []string{"a", "b"}, Paused: true})
 		},
 	} {
 		t.Run("When this changes: "+name+", it should rebuild", func(t *testing.T) {
 			store, _, _ := newStore()
-			first := set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
+			first := set(store, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, nil)}, cluster)
 			told := 0
 			store.OnChange(func() { told++ })
 			if second := change(store); first == second {
@@ -352,7 +352,7 @@ func TestProvider(t *testing.T) {
 	}
 	t.Run("When an offering fails, it should be unavailable until its time is over, and its neighbours not", func(t *testing.T) {
 		store, unavailable, clk := newStore()
-		set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, cluster)
+		set(store, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, nil)}, cluster)
 		available := func(zone string) bool {
 			choice, ok, err := store.Resolve("default", "c2-small", zone, "on-demand")
 			if !ok || err != nil {
@@ -387,13 +387,13 @@ func TestProvider(t *testing.T) {
 	})
 }
 
-// manyShapes are 700 types, as a large cloud has them.
-func manyShapes() []template.Template {
-	shapes := make([]template.Template, 700)
-	for i := range shapes {
-		shapes[i] = newShape(fmt.Sprintf("type-%03d", i), int64(i%64+1), 0.01*float64(i+1), func(s *template.Template) { s.SpotPrice = ptr.To(0.003 * float64(i+1)) })
+// manyTemplates are 700 types, as a large cloud has them.
+func manyTemplates() []template.Template {
+	templates := make([]template.Template, 700)
+	for i := range templates {
+		templates[i] = newTemplate(fmt.Sprintf("type-%03d", i), int64(i%64+1), 0.01*float64(i+1), func(s *template.Template) { s.SpotPrice = ptr.To(0.003 * float64(i+1)) })
 	}
-	return shapes
+	return templates
 }
 
 func manyZones() template.Cluster { return template.Cluster{FailureDomains: []string{"a", "b", "c"}} }
@@ -401,8 +401,8 @@ func manyZones() template.Cluster { return template.Cluster{FailureDomains: []st
 // manyMachines are one of each type in a zone, and one of each that no zone was known of.
 func manyMachines() *inventory.Inventory {
 	var origins []inventory.Origin
-	for _, sh := range manyShapes() {
-		origins = append(origins, madeFrom(sh, "a"), madeFrom(sh, DefaultZone))
+	for _, tmpl := range manyTemplates() {
+		origins = append(origins, madeFrom(tmpl, "a"), madeFrom(tmpl, DefaultZone))
 	}
 	return machinesOf(origins...)
 }
@@ -412,7 +412,7 @@ func TestSnapshotIsHandedOutWithoutAllocation(t *testing.T) {
 		store := newProvider(Config{
 			Pricing: pricing.Default(), Unavailable: offering.NewUnavailable(clocktesting.NewFakeClock(time.Now())), Inventory: manyMachines(),
 		})
-		set(store, nodeClass(1), manyShapes(), manyZones())
+		set(store, nodeClass(1), manyTemplates(), manyZones())
 		if n := testing.AllocsPerRun(100, func() { _, _ = store.InstanceTypes("default") }); n != 0 {
 			t.Errorf("%v allocations", n)
 		}
@@ -422,7 +422,7 @@ func TestSnapshotIsHandedOutWithoutAllocation(t *testing.T) {
 func BenchmarkInstanceTypes(b *testing.B) {
 	unavailable := offering.NewUnavailable(realClock{})
 	store := newProvider(Config{Pricing: pricing.Default(), Unavailable: unavailable, Inventory: manyMachines()})
-	set(store, nodeClass(1), manyShapes(), manyZones())
+	set(store, nodeClass(1), manyTemplates(), manyZones())
 	b.Run("warm", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
@@ -433,10 +433,10 @@ func BenchmarkInstanceTypes(b *testing.B) {
 	})
 	b.Run("one template changed", func(b *testing.B) {
 		b.ReportAllocs()
-		shapes := manyShapes()
+		templates := manyTemplates()
 		for i := 0; b.Loop(); i++ {
-			shapes[0].Source.ResourceVersions = fmt.Sprint(i)
-			set(store, nodeClass(1), shapes, manyZones())
+			templates[0].Source.ResourceVersions = fmt.Sprint(i)
+			set(store, nodeClass(1), templates, manyZones())
 		}
 	})
 }

@@ -21,9 +21,9 @@ func TestKeep(t *testing.T) {
 		object := &unstructured.Unstructured{}
 		object.SetGroupVersionKind(schema.GroupVersionKind{Group: "infrastructure.cluster.x-k8s.io", Version: "v1beta1", Kind: kind})
 		return template.Template{
-			Source:       template.Source{GroupKind: object.GroupVersionKind().GroupKind(), Name: name},
-			Template:     object,
-			InstanceType: name, Arch: "amd64", OS: "linux",
+			Source:         template.Source{GroupKind: object.GroupVersionKind().GroupKind(), Name: name},
+			Infrastructure: object,
+			InstanceType:   name, Arch: "amd64", OS: "linux",
 			Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")},
 		}
 	}
@@ -35,26 +35,26 @@ func TestKeep(t *testing.T) {
 		found *template.Found
 		want  []string
 	}{
-		{"When everything can be read, it should forget what is gone", &template.Found{Shapes: []template.Template{known("A", "a1")}}, []string{"a1"}},
+		{"When everything can be read, it should forget what is gone", &template.Found{Templates: []template.Template{known("A", "a1")}}, []string{"a1"}},
 		{"When a kind can't be read any more, it should keep what was known of it, and nothing else", &template.Found{
-			Shapes: []template.Template{known("A", "a1")}, Unreadable: []error{unreadable("B")}}, []string{"a1", "b1", "b2"}},
+			Templates: []template.Template{known("A", "a1")}, Unreadable: []error{unreadable("B")}}, []string{"a1", "b1", "b2"}},
 		{"When a source is malformed by now, it should keep what was known of it, and launch nothing from that", &template.Found{
-			Shapes: []template.Template{known("A", "a1"), known("B", "b1")}, Invalid: []*template.InvalidError{{Source: known("B", "b2").Source}}}, []string{"a1", "b1", "b2 held"}},
+			Templates: []template.Template{known("A", "a1"), known("B", "b1")}, Invalid: []*template.InvalidError{{Source: known("B", "b2").Source}}}, []string{"a1", "b1", "b2 held"}},
 		{"When a kind can't be read that was never known, it should keep nothing", &template.Found{
-			Shapes: []template.Template{known("A", "a1")}, Unreadable: []error{unreadable("C")}}, []string{"a1"}},
+			Templates: []template.Template{known("A", "a1")}, Unreadable: []error{unreadable("C")}}, []string{"a1"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := []template.Template{known("A", "a1"), known("A", "a2"), known("B", "b1"), known("B", "b2")}
 			var got []string
-			for _, sh := range keep(before, tc.found) {
-				name := sh.Source.Name
-				if sh.Held {
+			for _, tmpl := range keep(before, tc.found) {
+				name := tmpl.Source.Name
+				if tmpl.Held {
 					name += " held"
 				}
 				got = append(got, name)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("shapes (-want +got):\n%s", diff)
+				t.Errorf("templates (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -21,7 +21,7 @@ func (s *Snapshot) Gone(source string, key offering.Key) bool {
 	if source == "" {
 		return false
 	}
-	if _, found := s.shapes[source]; !found && !s.Knows(source) {
+	if _, found := s.templates[source]; !found && !s.Knows(source) {
 		return false
 	}
 	_, offered := s.choices[key]

@@ -36,11 +36,11 @@ func newInventory() *inventory.Inventory {
 	return inventory.New(inventory.Config{Counted: func() bool { return true }, Clock: realClock{}})
 }
 
-// madeFrom is a machine that cost $0.5 as spot, made from the source of a shape.
-func madeFrom(sh template.Template, zone string) inventory.Origin {
+// madeFrom is a machine that cost $0.5 as spot, made from the source of a template.
+func madeFrom(tmpl template.Template, zone string) inventory.Origin {
 	return inventory.Origin{
-		Source: sh.Source.Annotation(),
-		Key:    offering.Key{InstanceType: sh.InstanceType, Zone: zone, CapacityType: karpv1.CapacityTypeSpot},
+		Source: tmpl.Source.Annotation(),
+		Key:    offering.Key{InstanceType: tmpl.InstanceType, Zone: zone, CapacityType: karpv1.CapacityTypeSpot},
 		Price:  0.5,
 	}
 }
@@ -61,8 +61,8 @@ func offered(its []*cloudprovider.InstanceType) []string {
 }
 
 func TestKept(t *testing.T) {
-	c4 := newShape("c4", 4, 0.1, func(s *template.Template) { s.SpotPrice = ptr.To(0.03) })
-	c8 := newShape("c8", 8, 0.2, nil)
+	c4 := newTemplate("c4", 4, 0.1, func(s *template.Template) { s.SpotPrice = ptr.To(0.03) })
+	c8 := newTemplate("c8", 8, 0.2, nil)
 	now := []string{"c4: a on-demand $0.1", "c4: a spot $0.03", "c4: b on-demand $0.1", "c4: b spot $0.03"}
 	zoneless := []string{"c4: default on-demand $0.1", "c4: default spot $0.03"}
 	for name, tc := range map[string]struct {
@@ -87,7 +87,7 @@ func TestKept(t *testing.T) {
 			madeFrom(c8, "a"), func(in *Input) { in.Gaps.All = true }, append(slices.Clone(now), "c8: a spot $0.5 !"),
 		},
 		"When nothing at all could be read, it should keep the type": {
-			madeFrom(c8, "a"), func(in *Input) { in.Gaps.All, in.Shapes = true, nil }, []string{"c8: a spot $0.5 !"},
+			madeFrom(c8, "a"), func(in *Input) { in.Gaps.All, in.Templates = true, nil }, []string{"c8: a spot $0.5 !"},
 		},
 		"When the source is malformed and another offers the type in other zones, it should keep the machine's zone": {
 			inventory.Origin{Source: c8.Source.Annotation(), Key: offering.Key{InstanceType: "c4", Zone: "z", CapacityType: karpv1.CapacityTypeSpot}},
@@ -117,7 +117,7 @@ func TestKept(t *testing.T) {
 			if _, ok := snapshot.Resolve("c8", "a", karpv1.CapacityTypeSpot); ok || snapshot.Offers("c8", karpv1.CapacityTypeSpot) {
 				t.Error("it can be resolved")
 			}
-			if snapshot.Empty() != (in.Shapes == nil) {
+			if snapshot.Empty() != (in.Templates == nil) {
 				t.Error("what is kept counts as something that can be made")
 			}
 		})
@@ -141,11 +141,11 @@ func TestKept(t *testing.T) {
 }
 
 func TestToleratingInUse(t *testing.T) {
-	tainted := newShape("c4", 4, 0.1, func(s *template.Template) {
+	tainted := newTemplate("c4", 4, 0.1, func(s *template.Template) {
 		s.SpotPrice = ptr.To(0.03)
 		s.Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
 	})
-	other := newShape("c8", 8, 0.2, nil)
+	other := newTemplate("c8", 8, 0.2, nil)
 	closed := []string{"c4: a on-demand $0.1 !", "c4: a spot $0.03 !", "c4: b on-demand $0.1 !", "c4: b spot $0.03 !"}
 	rest := []string{"c8: a on-demand $0.2", "c8: b on-demand $0.2"}
 	in := input(tainted, other)
@@ -173,8 +173,8 @@ func TestStoreFollowsMachines(t *testing.T) {
 	counted := false
 	machines := inventory.New(inventory.Config{Counted: func() bool { return counted }, Clock: realClock{}})
 	store := newProvider(Config{Pricing: pricing.Default(), Inventory: machines})
-	gone := newShape("c8", 8, 0.2, nil)
-	setPartial(store, nodeClass(1), []template.Template{newShape("c4", 4, 0.1, nil)}, template.Cluster{}, template.Gaps{All: true})
+	gone := newTemplate("c8", 8, 0.2, nil)
+	setPartial(store, nodeClass(1), []template.Template{newTemplate("c4", 4, 0.1, nil)}, template.Cluster{}, template.Gaps{All: true})
 	t.Run("When the machines haven't been counted yet, it should tell nothing, because a type that lacks is one to be replaced", func(t *testing.T) {
 		if _, err := store.InstanceTypes("default"); !errors.Is(err, ErrUnresolved) {
 			t.Errorf("error: %v", err)

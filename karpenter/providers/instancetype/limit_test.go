@@ -31,7 +31,7 @@ func TestMaximumSize(t *testing.T) {
 		}
 		return n
 	}
-	source := newShape("c2-small", 2, 0.021, nil).Source.Annotation()
+	source := newTemplate("c2-small", 2, 0.021, nil).Source.Annotation()
 	for _, tc := range []struct {
 		name     string
 		change   func(*template.Template)
@@ -46,7 +46,7 @@ func TestMaximumSize(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			store, machines := newStore()
-			set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, tc.change)}, manyZones())
+			set(store, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, tc.change)}, manyZones())
 			for i := range tc.machines {
 				machines.ObserveMachine(types.UID(fmt.Sprint(i)), inventory.Machine{Origin: inventory.Origin{Source: source}})
 			}
@@ -57,7 +57,7 @@ func TestMaximumSize(t *testing.T) {
 	}
 	t.Run("When a machine of a full source goes, it should be available again at the next look", func(t *testing.T) {
 		store, machines := newStore()
-		set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, func(s *template.Template) { s.MaxSize = ptr.To(1) })}, manyZones())
+		set(store, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, func(s *template.Template) { s.MaxSize = ptr.To(1) })}, manyZones())
 		machines.ObserveMachine("1", inventory.Machine{Origin: inventory.Origin{Source: source}})
 		before := available(t, store)
 		machines.ForgetMachine("1")

@@ -23,12 +23,12 @@ func (p place) compare(other place) int {
 	return cmp.Or(cmp.Compare(p.zone, other.zone), cmp.Compare(p.capacityType, other.capacityType))
 }
 
-// choices returns the offerings of one instance type. If several shapes make the same offering, an available one
+// choices returns the offerings of one instance type. If several templates make the same offering, an available one
 // wins, then the cheaper one, then the first.
-func (b builder) choices(shapes []*template.Template, zones []string) map[place]*Choice {
+func (b builder) choices(templates []*template.Template, zones []string) map[place]*Choice {
 	choices := make(map[place]*Choice, 2*max(len(zones), 1))
-	for _, sh := range shapes {
-		b.eachChoice(sh, zones, func(p place, choice *Choice) {
+	for _, tmpl := range templates {
+		b.eachChoice(tmpl, zones, func(p place, choice *Choice) {
 			other, ok := choices[p]
 			if !ok ||
 				choice.Offering.Available && !other.Offering.Available ||
@@ -40,86 +40,86 @@ func (b builder) choices(shapes []*template.Template, zones []string) map[place]
 	return choices
 }
 
-// eachChoice builds the offerings of one shape.
-func (b builder) eachChoice(sh *template.Template, zones []string, yield func(place, *Choice)) {
+// eachChoice builds the offerings of one template.
+func (b builder) eachChoice(tmpl *template.Template, zones []string, yield func(place, *Choice)) {
 	domains := zones
-	if len(sh.FailureDomains) > 0 {
-		domains = sh.FailureDomains
+	if len(tmpl.FailureDomains) > 0 {
+		domains = tmpl.FailureDomains
 	}
-	obstacle := b.obstacle(sh)
+	obstacle := b.obstacle(tmpl)
 	known, available := false, false
 	add := func(p place, choice *Choice) {
 		known, available = true, available || choice.Offering.Available
 		yield(p, choice)
 	}
 	each := func(p place, domain string) {
-		price, priced := b.Pricing.Price(sh, p.zone, p.capacityType)
+		price, priced := b.Pricing.Price(tmpl, p.zone, p.capacityType)
 		if !priced && p.capacityType == karpv1.CapacityTypeSpot && !b.Pricing.Complete() {
 			// Whether the offering exists is unknown. Without it, Karpenter would replace its nodes.
-			price, _ = b.Pricing.Price(sh, p.zone, karpv1.CapacityTypeOnDemand)
-			yield(p, b.choice(sh, p, domain, price, false))
+			price, _ = b.Pricing.Price(tmpl, p.zone, karpv1.CapacityTypeOnDemand)
+			yield(p, b.choice(tmpl, p, domain, price, false))
 			return
 		}
 		if priced {
-			add(p, b.choice(sh, p, domain, price, obstacle == ""))
+			add(p, b.choice(tmpl, p, domain, price, obstacle == ""))
 		}
 	}
-	for _, capacityType := range sh.CapacityTypes() {
+	for _, capacityType := range tmpl.CapacityTypes() {
 		if len(domains) == 0 {
 			each(place{DefaultZone, capacityType}, "")
 		}
 		for _, domain := range domains {
-			each(place{domain, capacityType}, b.failureDomain(sh, domain))
+			each(place{domain, capacityType}, b.failureDomain(tmpl, domain))
 		}
 	}
 	if obstacle == "" && known && !available {
-		obstacle = v1alpha1.ShapeResting
+		obstacle = v1alpha1.TemplateBackOff
 	}
-	b.unavailable[sh.Source.Annotation()] = obstacle
+	b.unavailable[tmpl.Source.Annotation()] = obstacle
 }
 
-// failureDomain returns the failure domain for a shape's machine in a zone. A zone known only from a label is where
+// failureDomain returns the failure domain for a template's machine in a zone. A zone known only from a label is where
 // nodes say they are; the infrastructure provider may reject it as a failure domain.
-func (b builder) failureDomain(sh *template.Template, zone string) string {
-	if sh.Machine != nil && sh.Machine.Spec.FailureDomain == zone || slices.Contains(b.Cluster.FailureDomains, zone) {
+func (b builder) failureDomain(tmpl *template.Template, zone string) string {
+	if tmpl.Machine != nil && tmpl.Machine.Spec.FailureDomain == zone || slices.Contains(b.Cluster.FailureDomains, zone) {
 		return zone
 	}
-	if sh.Machine != nil {
-		return sh.Machine.Spec.FailureDomain
+	if tmpl.Machine != nil {
+		return tmpl.Machine.Spec.FailureDomain
 	}
 	return ""
 }
 
-// held is the obstacle of a shape that may not launch: its condition says why.
+// held is the obstacle of a template that may not launch: its condition says why.
 const held = "Held"
 
-// obstacle returns why nothing can be launched from a shape, or "".
-func (b builder) obstacle(sh *template.Template) string {
+// obstacle returns why nothing can be launched from a template, or "".
+func (b builder) obstacle(tmpl *template.Template) string {
 	full := false
-	if limit, limited := sh.Maximum(); limited {
+	if limit, limited := tmpl.Maximum(); limited {
 		// Call Full in any case: from then on the sequence changes with its result.
-		full = b.Inventory.Full(sh.Source.Annotation(), limit)
+		full = b.Inventory.Full(tmpl.Source.Annotation(), limit)
 	}
 	switch {
-	case sh.Held:
+	case tmpl.Held:
 		return held
-	case sh.Paused || b.Cluster.Paused || b.Cluster.Deleting:
-		return v1alpha1.ShapePaused
-	case !sh.Bootstrap.IsDefined():
-		return v1alpha1.ShapeNoBootstrap
+	case tmpl.Paused || b.Cluster.Paused || b.Cluster.Deleting:
+		return v1alpha1.TemplatePaused
+	case !tmpl.Bootstrap.IsDefined():
+		return v1alpha1.TemplateNoBootstrap
 	case full:
-		return v1alpha1.ShapeFull
+		return v1alpha1.TemplateFull
 	}
 	return ""
 }
 
-func (b builder) choice(sh *template.Template, p place, failureDomain string, price float64, launchable bool) *Choice {
+func (b builder) choice(tmpl *template.Template, p place, failureDomain string, price float64, launchable bool) *Choice {
 	available := launchable
 	if b.Unavailable != nil && available {
-		available = !b.Unavailable.Has(offering.Key{InstanceType: sh.InstanceType, Zone: p.zone, CapacityType: p.capacityType})
+		available = !b.Unavailable.Has(offering.Key{InstanceType: tmpl.InstanceType, Zone: p.zone, CapacityType: p.capacityType})
 	}
 	return &Choice{
-		Shape:         sh,
+		Template:      tmpl,
 		FailureDomain: failureDomain,
 		Offering:      &cloudprovider.Offering{Requirements: b.requirementsOf(p), Price: price, Available: available},
 	}

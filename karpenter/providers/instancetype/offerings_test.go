@@ -29,7 +29,7 @@ func TestFailureDomain(t *testing.T) {
 		"When a label tells a zone and the MachineDeployment has no failure domain, it should write none":           {deployed(""), "eu-1b", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			choice, ok := Build(input(newShape("c4", 4, 0.1, func(s *template.Template) {
+			choice, ok := Build(input(newTemplate("c4", 4, 0.1, func(s *template.Template) {
 				s.Machine, s.FailureDomains = tc.machine, []string{tc.zone}
 			}))).Resolve("c4", tc.zone, "on-demand")
 			if !ok || choice.Offering.Zone() != tc.zone {
@@ -57,26 +57,26 @@ func TestWhyUnavailable(t *testing.T) {
 		change func(*Input)
 		want   string
 	}{
-		"When a machine of the shape is available, it should say nothing": {func(*Input) {}, ""},
-		"When the source is paused, it should say so":                     {func(in *Input) { in.Shapes[0].Paused = true }, v1alpha1.ShapePaused},
-		"When the Cluster is paused, it should say so":                    {func(in *Input) { in.Cluster.Paused = true }, v1alpha1.ShapePaused},
-		"When no machine could join, it should say so":                    {func(in *Input) { in.Shapes[0].Bootstrap = template.Bootstrap{} }, v1alpha1.ShapeNoBootstrap},
-		"When every offering failed, it should say that it rests":         {func(in *Input) { rest(in, both, []string{"on-demand", "spot"}) }, v1alpha1.ShapeResting},
-		"When one capacity type is left, it should say nothing":           {func(in *Input) { rest(in, both, []string{"spot"}) }, ""},
-		"When one zone is left, it should say nothing":                    {func(in *Input) { rest(in, []string{"a"}, []string{"on-demand", "spot"}) }, ""},
+		"When a machine of the template is available, it should say nothing": {func(*Input) {}, ""},
+		"When the source is paused, it should say so":                        {func(in *Input) { in.Templates[0].Paused = true }, v1alpha1.TemplatePaused},
+		"When the Cluster is paused, it should say so":                       {func(in *Input) { in.Cluster.Paused = true }, v1alpha1.TemplatePaused},
+		"When no machine could join, it should say so":                       {func(in *Input) { in.Templates[0].Bootstrap = template.Bootstrap{} }, v1alpha1.TemplateNoBootstrap},
+		"When every offering failed, it should say BackOff":                  {func(in *Input) { rest(in, both, []string{"on-demand", "spot"}) }, v1alpha1.TemplateBackOff},
+		"When one capacity type is left, it should say nothing":              {func(in *Input) { rest(in, both, []string{"spot"}) }, ""},
+		"When one zone is left, it should say nothing":                       {func(in *Input) { rest(in, []string{"a"}, []string{"on-demand", "spot"}) }, ""},
 		"When the source is paused besides, it should say what a person can change": {func(in *Input) {
-			in.Shapes[0].Paused = true
+			in.Templates[0].Paused = true
 			rest(in, both, []string{"on-demand", "spot"})
-		}, v1alpha1.ShapePaused},
+		}, v1alpha1.TemplatePaused},
 		"When there are as many machines as may be, it should say so": {func(in *Input) {
-			in.Shapes[0].MaxSize = ptr.To(0)
+			in.Templates[0].MaxSize = ptr.To(0)
 			in.Inventory = newInventory()
-		}, v1alpha1.ShapeFull},
+		}, v1alpha1.TemplateFull},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in := input(newShape("c4", 4, 0.1, spot))
+			in := input(newTemplate("c4", 4, 0.1, spot))
 			tc.change(&in)
-			if got := Build(in).Unavailable(in.Shapes[0].Source.Annotation()); got != tc.want {
+			if got := Build(in).Unavailable(in.Templates[0].Source.Annotation()); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})

@@ -31,7 +31,7 @@ func TestPriceFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		store := newProvider(Config{Pricing: pricing.WithFile(pricing.NewFile(path))})
-		set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, func(s *template.Template) { s.Patches = spotPatches(t) })}, manyZones())
+		set(store, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, func(s *template.Template) { s.Patches = spotPatches(t) })}, manyZones())
 		return store
 	}
 	resolve := func(t *testing.T, store *Provider, zone, capacityType string) (price float64, available, found bool) {
@@ -63,14 +63,14 @@ func TestPriceFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		store := newProvider(Config{Pricing: pricing.WithFile(pricing.NewFile(path))})
-		set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, nil)}, manyZones())
+		set(store, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, nil)}, manyZones())
 		if _, _, found := resolve(t, store, "a", "spot"); found {
 			t.Error("spot is sold")
 		}
 	})
 	t.Run("When a template makes spot machines, it should sell no others, at an estimate if it has no price", func(t *testing.T) {
 		store := newProvider(Config{Pricing: pricing.Default()})
-		set(store, nodeClass(1), []template.Template{newShape("c2-small", 2, 0.021, func(s *template.Template) { s.Price, s.CapacityType = nil, "spot" })}, manyZones())
+		set(store, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, func(s *template.Template) { s.Price, s.CapacityType = nil, "spot" })}, manyZones())
 		if _, _, found := resolve(t, store, "a", "on-demand"); found {
 			t.Error("on-demand is sold")
 		}

@@ -156,7 +156,7 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 		e.key = key
 		e.input = Input{
 			Kubelet:     nodeClass.Spec.Kubelet.DeepCopy(),
-			Shapes:      l.Templates,
+			Templates:   l.Templates,
 			Gaps:        gaps,
 			Cluster:     l.Cluster,
 			Pricing:     p.Pricing,
@@ -175,12 +175,12 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 
 // check tries each template once, until it or the node class changes. It is called with e.resolving held.
 func (p *Provider) check(e *entry, nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Found) *template.Found {
-	checked := make(map[string]error, len(found.Shapes))
-	result := found.Checked(func(sh *template.Template) error {
-		key := fmt.Sprintf("%s/%d%s", nodeClass.UID, nodeClass.Generation, read(sh))
+	checked := make(map[string]error, len(found.Templates))
+	result := found.Checked(func(tmpl *template.Template) error {
+		key := fmt.Sprintf("%s/%d%s", nodeClass.UID, nodeClass.Generation, read(tmpl))
 		err, known := e.checked[key]
 		if !known {
-			err = p.Check(nodeClass, sh)
+			err = p.Check(nodeClass, tmpl)
 		}
 		checked[key] = err
 		return err
@@ -200,14 +200,14 @@ func keep(before []template.Template, found *template.Found) []template.Template
 			unread[unreadable.GroupKind] = true
 		}
 	}
-	templates := slices.Clone(found.Shapes)
+	templates := slices.Clone(found.Templates)
 	for _, old := range before {
 		source := old.Source.Annotation()
 		old.Held = slices.ContainsFunc(found.Invalid, func(invalid *template.InvalidError) bool { return invalid.Source.Annotation() == source })
 		depends := unread[old.Source.GroupKind] ||
-			old.Template != nil && unread[old.Template.GroupVersionKind().GroupKind()] ||
+			old.Infrastructure != nil && unread[old.Infrastructure.GroupVersionKind().GroupKind()] ||
 			old.Bootstrap.ConfigTemplate != nil && unread[old.Bootstrap.ConfigTemplate.GroupVersionKind().GroupKind()]
-		same := func(sh template.Template) bool { return sh.Source.Annotation() == source }
+		same := func(tmpl template.Template) bool { return tmpl.Source.Annotation() == source }
 		if (depends || old.Held) && !slices.ContainsFunc(templates, same) {
 			templates = append(templates, old)
 		}
@@ -222,16 +222,16 @@ func (p *Provider) setVersions(nodeClass *v1alpha1.ClusterAPINodeClass, template
 		return nil
 	}
 	for i := range templates {
-		sh := &templates[i]
-		sh.NodeVersion = ""
-		if nodeClass.Spec.Version != "" || sh.Version() == "" {
+		tmpl := &templates[i]
+		tmpl.NodeVersion = ""
+		if nodeClass.Spec.Version != "" || tmpl.Version() == "" {
 			continue
 		}
-		resolved, _ := p.Version(nodeClass, sh)
-		sh.NodeVersion = resolved.Version
+		resolved, _ := p.Version(nodeClass, tmpl)
+		tmpl.NodeVersion = resolved.Version
 		if !resolved.Ready() && resolved.Outcome != version.Unknown {
-			sh.Held = true
-			problems = append(problems, &template.InvalidError{Source: sh.Source, Problem: resolved.Message})
+			tmpl.Held = true
+			problems = append(problems, &template.InvalidError{Source: tmpl.Source, Problem: resolved.Message})
 		}
 	}
 	return problems
@@ -241,7 +241,7 @@ func (p *Provider) setVersions(nodeClass *v1alpha1.ClusterAPINodeClass, template
 func (e *entry) templates() []template.Template {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.input.Shapes
+	return e.input.Templates
 }
 
 // OnChange calls f whenever a node class's selection changes, or a node class is deleted. f must not block.
@@ -332,24 +332,24 @@ func (p *Provider) sequence() uint64 {
 }
 
 // keyOf differs whenever a snapshot may differ.
-func keyOf(nodeClass *v1alpha1.ClusterAPINodeClass, shapes []template.Template, cluster template.Cluster, gaps template.Gaps) string {
+func keyOf(nodeClass *v1alpha1.ClusterAPINodeClass, templates []template.Template, cluster template.Cluster, gaps template.Gaps) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s/%d|%q|%t|%t%q", nodeClass.UID, nodeClass.Generation, cluster.FailureDomains, cluster.Paused || cluster.Deleting, gaps.All, gaps.Sources)
-	for i := range shapes {
-		b.WriteString(read(&shapes[i]))
-		if shapes[i].Held {
+	for i := range templates {
+		b.WriteString(read(&templates[i]))
+		if templates[i].Held {
 			b.WriteString("!")
 		}
-		b.WriteString(shapes[i].NodeVersion)
+		b.WriteString(templates[i].NodeVersion)
 	}
 	return b.String()
 }
 
 // read identifies what a template was read from: its source and its bootstrap, at their revisions.
-func read(sh *template.Template) string {
-	parts := []string{"|", sh.Source.Annotation(), "@", string(sh.Source.UID), "@", sh.Source.ResourceVersions, "+", sh.Bootstrap.Hash}
-	if sh.Bootstrap.ConfigTemplate != nil {
-		parts = append(parts, "@", sh.Bootstrap.ConfigTemplate.GetResourceVersion())
+func read(tmpl *template.Template) string {
+	parts := []string{"|", tmpl.Source.Annotation(), "@", string(tmpl.Source.UID), "@", tmpl.Source.ResourceVersions, "+", tmpl.Bootstrap.Hash}
+	if tmpl.Bootstrap.ConfigTemplate != nil {
+		parts = append(parts, "@", tmpl.Bootstrap.ConfigTemplate.GetResourceVersion())
 	}
 	return strings.Join(parts, "")
 }

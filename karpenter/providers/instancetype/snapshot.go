@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package instancetype resolves shapes to Karpenter's instance types, and caches the result until an input changes.
+// Package instancetype resolves templates to Karpenter's instance types, and caches the result until an input changes.
 package instancetype
 
 import (
@@ -32,11 +32,11 @@ import (
 type Input struct {
 	// Kubelet is the node class's; nil for the kubelet's defaults.
 	Kubelet *v1alpha1.KubeletConfiguration
-	// Shapes in order of precedence: the first one wins a conflict.
-	Shapes []template.Template
-	// Gaps are the unknown parts of the shapes.
+	// Templates in order of precedence: the first one wins a conflict.
+	Templates []template.Template
+	// Gaps are the unknown parts of the templates.
 	Gaps template.Gaps
-	// Cluster's failure domains are the zones of every shape without its own. While the Cluster is paused nothing is
+	// Cluster's failure domains are the zones of every template without its own. While the Cluster is paused nothing is
 	// available.
 	Cluster template.Cluster
 	// Pricing has a price for every on-demand offering.
@@ -47,10 +47,10 @@ type Input struct {
 	Inventory *inventory.Inventory
 }
 
-// Choice is one offering and its shape.
+// Choice is one offering and its template.
 type Choice struct {
-	// Shape to launch the machine from. It is shared: don't modify it.
-	Shape *template.Template
+	// Template to launch the machine from. It is shared: don't modify it.
+	Template *template.Template
 	// InstanceType and Offering as Karpenter gets them. They are shared: don't modify them.
 	InstanceType *cloudprovider.InstanceType
 	Offering     *cloudprovider.Offering
@@ -62,21 +62,21 @@ type Choice struct {
 type Snapshot struct {
 	// InstanceTypes ordered by name, including unavailable offerings and those that only existing machines have.
 	InstanceTypes []*cloudprovider.InstanceType
-	// Problems are the errors of shapes and settings that the snapshot leaves out.
+	// Problems are the errors of templates and settings that the snapshot leaves out.
 	Problems []error
 
-	choices map[offering.Key]*Choice
-	shapes  map[string]*template.Template
-	gaps    template.Gaps
-	// taints by instance type, of those with at least one tainted shape.
+	choices   map[offering.Key]*Choice
+	templates map[string]*template.Template
+	gaps      template.Gaps
+	// taints by instance type, of those with at least one tainted template.
 	taints map[string][]corev1.Taint
-	// unavailable is why each shape's source is unavailable now.
+	// unavailable is why each template's source is unavailable now.
 	unavailable map[string]string
 	// closed holds the tainted types that machines have, without available offerings.
 	closed map[string]*cloudprovider.InstanceType
 }
 
-// Resolve returns an offering and its shape.
+// Resolve returns an offering and its template.
 func (s *Snapshot) Resolve(instanceType, zone, capacityType string) (Choice, bool) {
 	choice, ok := s.choices[offering.Key{InstanceType: instanceType, Zone: zone, CapacityType: capacityType}]
 	if !ok {
@@ -95,21 +95,21 @@ func (s *Snapshot) Offers(instanceType, capacityType string) bool {
 }
 
 // Empty reports whether the node class has no offering at all, available or not.
-func (s *Snapshot) Empty() bool { return len(s.shapes) == 0 }
+func (s *Snapshot) Empty() bool { return len(s.templates) == 0 }
 
-// Shape returns the shape of a source, by shape.Source's Annotation.
-func (s *Snapshot) Shape(source string) (*template.Template, bool) {
-	sh, ok := s.shapes[source]
-	return sh, ok
+// Template returns the template of a source, by template.Source's Annotation.
+func (s *Snapshot) Template(source string) (*template.Template, bool) {
+	tmpl, ok := s.templates[source]
+	return tmpl, ok
 }
 
-// Unavailable returns why a source's shape is unavailable, as in v1alpha1.ShapeStatus, or "".
+// Unavailable returns why a source's template is unavailable, as in v1alpha1.TemplateStatus, or "".
 func (s *Snapshot) Unavailable(source string) string { return s.unavailable[source] }
 
-// Shapes of all sources in any order, with or without offerings. They are shared: don't modify them.
-func (s *Snapshot) Shapes() iter.Seq[*template.Template] { return maps.Values(s.shapes) }
+// Templates of all sources in any order, with or without offerings. They are shared: don't modify them.
+func (s *Snapshot) Templates() iter.Seq[*template.Template] { return maps.Values(s.templates) }
 
-// Knows reports whether a source that Shape doesn't return is known to be gone. Otherwise it may be unreadable or
+// Knows reports whether a source that Template doesn't return is known to be gone. Otherwise it may be unreadable or
 // unusable.
 func (s *Snapshot) Knows(source string) bool {
 	return !s.gaps.Has(source) && !slices.ContainsFunc(s.Problems, func(problem error) bool {
@@ -118,7 +118,7 @@ func (s *Snapshot) Knows(source string) bool {
 	})
 }
 
-// Choices returns every offering with its shape, cheapest first.
+// Choices returns every offering with its template, cheapest first.
 func (s *Snapshot) Choices() []Choice {
 	keys := slices.SortedFunc(maps.Keys(s.choices), func(a, b offering.Key) int {
 		return cmp.Or(cmp.Compare(s.choices[a].Offering.Price, s.choices[b].Offering.Price), a.Compare(b))
@@ -132,7 +132,7 @@ func (s *Snapshot) Choices() []Choice {
 
 // Tolerating returns the instance types whose nodes have no taints beyond these. Karpenter's scheduler expects a node
 // to have the NodePool's taints only, so it would launch a type with more for pods that can't run there. A type that
-// machines have stays, without available offerings: a template's taints are no reason to replace nodes. If no shape
+// machines have stays, without available offerings: a template's taints are no reason to replace nodes. If no template
 // has taints, the common case, it returns InstanceTypes itself.
 func (s *Snapshot) Tolerating(taints ...[]corev1.Taint) []*cloudprovider.InstanceType {
 	if len(s.taints) == 0 {
@@ -154,14 +154,14 @@ func (s *Snapshot) Tolerating(taints ...[]corev1.Taint) []*cloudprovider.Instanc
 	return tolerating
 }
 
-// Build builds a snapshot. Shapes with the same instance type name become one type with all their offerings and the
+// Build builds a snapshot. Templates with the same instance type name become one type with all their offerings and the
 // least of their capacities. Of two identical offerings the cheaper one wins.
 //
 // Offerings and types share equal requirements: Karpenter never modifies those of an instance type.
 func Build(in Input) *Snapshot {
 	b := builder{
 		Input: in, offerings: map[place]scheduling.Requirements{}, without: map[string]*scheduling.Requirement{},
-		unavailable: make(map[string]string, len(in.Shapes)),
+		unavailable: make(map[string]string, len(in.Templates)),
 	}
 	for key := range karpv1.WellKnownLabels {
 		// A type has no NodePool, and DoesNotExist would exclude every NodePool.
@@ -184,27 +184,27 @@ type builder struct {
 
 func (b builder) build() *Snapshot {
 	s := &Snapshot{
-		choices: map[offering.Key]*Choice{}, shapes: map[string]*template.Template{}, gaps: b.Gaps, unavailable: b.unavailable,
+		choices: map[offering.Key]*Choice{}, templates: map[string]*template.Template{}, gaps: b.Gaps, unavailable: b.unavailable,
 		taints: map[string][]corev1.Taint{}, closed: map[string]*cloudprovider.InstanceType{},
 	}
 	reserved, problems := parseReserved(b.Kubelet)
 	s.Problems = append(s.Problems, problems...)
 	zones, problems := zonesOf(b.Cluster.FailureDomains)
 	s.Problems = append(s.Problems, problems...)
-	groups, problems := groupsOf(b.Shapes)
+	groups, problems := groupsOf(b.Templates)
 	s.Problems = append(s.Problems, problems...)
 
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
-		shapes := groups[name]
-		it := &cloudprovider.InstanceType{Name: name, Capacity: b.capacityOf(shapes)}
-		it.DynamicResources = devicesOf(shapes)
-		for _, sh := range shapes {
-			s.shapes[sh.Source.Annotation()] = sh
-			if len(sh.Taints) > 0 {
-				s.taints[name] = append(s.taints[name], sh.Taints...)
+		templates := groups[name]
+		it := &cloudprovider.InstanceType{Name: name, Capacity: b.capacityOf(templates)}
+		it.DynamicResources = devicesOf(templates)
+		for _, tmpl := range templates {
+			s.templates[tmpl.Source.Annotation()] = tmpl
+			if len(tmpl.Taints) > 0 {
+				s.taints[name] = append(s.taints[name], tmpl.Taints...)
 			}
 		}
-		choices := b.choices(shapes, zones)
+		choices := b.choices(templates, zones)
 		zoneNames, capacityTypes := sets.New[string](), sets.New[string]()
 		for _, p := range slices.SortedFunc(maps.Keys(choices), place.compare) {
 			choice := choices[p]
@@ -216,8 +216,8 @@ func (b builder) build() *Snapshot {
 		}
 		// The labels keep the declared memory: a NodePool that requires it would lose the type once a node has
 		// joined.
-		it.Requirements = b.requirements(it, shapes, zoneNames, capacityTypes)
-		b.learn(it.Capacity, shapes)
+		it.Requirements = b.requirements(it, templates, zoneNames, capacityTypes)
+		b.learn(it.Capacity, templates)
 		it.Overhead = reserved.overhead(it.Capacity)
 		s.InstanceTypes = append(s.InstanceTypes, it)
 	}
@@ -225,36 +225,36 @@ func (b builder) build() *Snapshot {
 	return s
 }
 
-// groupsOf groups shapes by instance type. One type has one architecture and one operating system.
-func groupsOf(shapes []template.Template) (groups map[string][]*template.Template, problems []error) {
-	groups = make(map[string][]*template.Template, len(shapes))
-	for i := range shapes {
-		sh := &shapes[i]
-		if group := groups[sh.InstanceType]; len(group) > 0 && (group[0].Arch != sh.Arch || group[0].OS != sh.OS) {
-			problems = append(problems, &template.InvalidError{Source: sh.Source, Problem: fmt.Sprintf(
+// groupsOf groups templates by instance type. One type has one architecture and one operating system.
+func groupsOf(templates []template.Template) (groups map[string][]*template.Template, problems []error) {
+	groups = make(map[string][]*template.Template, len(templates))
+	for i := range templates {
+		tmpl := &templates[i]
+		if group := groups[tmpl.InstanceType]; len(group) > 0 && (group[0].Arch != tmpl.Arch || group[0].OS != tmpl.OS) {
+			problems = append(problems, &template.InvalidError{Source: tmpl.Source, Problem: fmt.Sprintf(
 				"instance type %s is %s/%s already, by %s; this one is %s/%s and needs a name of its own, by annotation %s",
-				sh.InstanceType, group[0].OS, group[0].Arch, group[0].Source, sh.OS, sh.Arch, v1alpha1.InstanceTypeAnnotation)})
+				tmpl.InstanceType, group[0].OS, group[0].Arch, group[0].Source, tmpl.OS, tmpl.Arch, v1alpha1.InstanceTypeAnnotation)})
 			continue
 		}
-		groups[sh.InstanceType] = append(groups[sh.InstanceType], sh)
+		groups[tmpl.InstanceType] = append(groups[tmpl.InstanceType], tmpl)
 	}
 	return groups, problems
 }
 
 // requirements sets every well-known label: Karpenter takes a missing one as any value.
-func (b builder) requirements(it *cloudprovider.InstanceType, shapes []*template.Template, zones, capacityTypes sets.Set[string]) scheduling.Requirements {
+func (b builder) requirements(it *cloudprovider.InstanceType, templates []*template.Template, zones, capacityTypes sets.Set[string]) scheduling.Requirements {
 	reqs := scheduling.NewRequirements(
 		scheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, it.Name),
-		scheduling.NewRequirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, shapes[0].Arch),
-		scheduling.NewRequirement(corev1.LabelOSStable, corev1.NodeSelectorOpIn, shapes[0].OS),
+		scheduling.NewRequirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, templates[0].Arch),
+		scheduling.NewRequirement(corev1.LabelOSStable, corev1.NodeSelectorOpIn, templates[0].OS),
 		scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, sets.List(zones)...),
 		scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, sets.List(capacityTypes)...),
 		scheduling.NewRequirement(wellknown.InstanceCPULabel, corev1.NodeSelectorOpIn, strconv.FormatInt(it.Capacity.Cpu().MilliValue()/1000, 10)),
 		scheduling.NewRequirement(wellknown.InstanceMemoryLabel, corev1.NodeSelectorOpIn, strconv.FormatInt(it.Capacity.Memory().Value()>>20, 10)),
 	)
-	// Only labels that all shapes agree on are certain.
-	for key, value := range shapes[0].Labels {
-		if !reqs.Has(key) && !slices.ContainsFunc(shapes[1:], func(s *template.Template) bool {
+	// Only labels that all templates agree on are certain.
+	for key, value := range templates[0].Labels {
+		if !reqs.Has(key) && !slices.ContainsFunc(templates[1:], func(s *template.Template) bool {
 			other, ok := s.Labels[key]
 			return !ok || other != value
 		}) {
@@ -269,12 +269,12 @@ func (b builder) requirements(it *cloudprovider.InstanceType, shapes []*template
 	return reqs
 }
 
-// capacityOf is the least capacity of the shapes.
-func (b builder) capacityOf(shapes []*template.Template) corev1.ResourceList {
-	capacity := shapes[0].Capacity.DeepCopy()
-	for _, sh := range shapes[1:] {
+// capacityOf is the least capacity of the templates.
+func (b builder) capacityOf(templates []*template.Template) corev1.ResourceList {
+	capacity := templates[0].Capacity.DeepCopy()
+	for _, tmpl := range templates[1:] {
 		for name, quantity := range capacity {
-			other, ok := sh.Capacity[name]
+			other, ok := tmpl.Capacity[name]
 			switch {
 			case !ok:
 				delete(capacity, name)
@@ -290,9 +290,9 @@ func (b builder) capacityOf(shapes []*template.Template) corev1.ResourceList {
 }
 
 // learn lowers the memory to the observed capacity of nodes. It never raises it above the declared one.
-func (b builder) learn(capacity corev1.ResourceList, shapes []*template.Template) {
-	for _, sh := range shapes {
-		bytes, known := b.Inventory.Memory(inventory.Revision{Source: sh.Source.Annotation(), ContentHash: sh.ContentHash})
+func (b builder) learn(capacity corev1.ResourceList, templates []*template.Template) {
+	for _, tmpl := range templates {
+		bytes, known := b.Inventory.Memory(inventory.Revision{Source: tmpl.Source.Annotation(), ContentHash: tmpl.ContentHash})
 		if known && bytes < capacity.Memory().Value() {
 			capacity[corev1.ResourceMemory] = *resource.NewQuantity(bytes, resource.BinarySI)
 		}

@@ -19,7 +19,7 @@ const mebibyte = 1 << 20
 
 // Revision of a template. All its machines have the same memory.
 type Revision struct {
-	// Source is the shape source, as v1alpha1.ShapeSourceAnnotation names it.
+	// Source is the template source, as v1alpha1.TemplateSourceAnnotation names it.
 	Source string
 	// ContentHash is the hash of the infrastructure template's content: other content may mean other memory.
 	ContentHash string

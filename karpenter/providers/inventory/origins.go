@@ -18,7 +18,7 @@ import (
 // Origin is what a machine was launched from and as. Karpenter replaces a node whose instance type is missing from
 // GetInstanceTypes, so it stays there as long as a machine has it, even if it can't be launched or read any more.
 type Origin struct {
-	// Source is the shape source, as v1alpha1.ShapeSourceAnnotation names it; empty if the machine has no such
+	// Source is the template source, as v1alpha1.TemplateSourceAnnotation names it; empty if the machine has no such
 	// annotation.
 	Source string
 	// Key is the chosen offering.
@@ -40,7 +40,7 @@ func OriginOf(m *clusterv1.Machine) Origin {
 		price = 0
 	}
 	return Origin{
-		Source: m.Annotations[v1alpha1.ShapeSourceAnnotation],
+		Source: m.Annotations[v1alpha1.TemplateSourceAnnotation],
 		Key: offering.Key{
 			InstanceType: m.Labels[corev1.LabelInstanceTypeStable],
 			Zone:         m.Labels[corev1.LabelTopologyZone],

@@ -69,7 +69,7 @@ func TestOriginOf(t *testing.T) {
 				Labels: map[string]string{
 					corev1.LabelInstanceTypeStable: "c4", corev1.LabelTopologyZone: "a", karpv1.CapacityTypeLabelKey: "spot",
 				},
-				Annotations: map[string]string{v1alpha1.ShapeSourceAnnotation: "source", v1alpha1.PriceAnnotation: tc.price},
+				Annotations: map[string]string{v1alpha1.TemplateSourceAnnotation: "source", v1alpha1.PriceAnnotation: tc.price},
 			}})
 			want := origin("c4")
 			want.Price = tc.want

@@ -29,7 +29,7 @@ var (
 
 // reservations keep the number of a template's machines within its maximum under concurrent launches. They count the
 // Machines in the cache, and those reserved for a launch and not yet observed. Machines are counted by source, as
-// named by v1alpha1.ShapeSourceAnnotation, and NodeClaims are identified by UID. It is safe for concurrent use.
+// named by v1alpha1.TemplateSourceAnnotation, and NodeClaims are identified by UID. It is safe for concurrent use.
 type reservations struct {
 	clock clock.PassiveClock
 	// counted reports whether every Machine that existed at startup has been observed.
@@ -49,7 +49,7 @@ type reservations struct {
 	nextExpiry atomic.Int64 // of the promises, in nanoseconds since the epoch
 }
 
-// source is the state of one shape source.
+// source is the state of one template source.
 type source struct {
 	machines, promises int
 	// limit is the last maximum passed to Full; negative before the first call.

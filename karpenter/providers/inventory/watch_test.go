@@ -49,7 +49,7 @@ func (f *fixture) start() *inventory.Inventory {
 func (f *fixture) machine(name string) *clusterv1.Machine {
 	f.t.Helper()
 	plan := f.Plan(f.NodeClaim(f.t.Context(), name))
-	plan.Annotations = map[string]string{v1alpha1.ShapeSourceAnnotation: revision.Source, v1alpha1.ShapeHashAnnotation: revision.ContentHash}
+	plan.Annotations = map[string]string{v1alpha1.TemplateSourceAnnotation: revision.Source, v1alpha1.TemplateHashAnnotation: revision.ContentHash}
 	m, err := f.machines.Create(f.t.Context(), plan)
 	f.Expect(err).NotTo(HaveOccurred())
 	patch := client.MergeFrom(m.DeepCopy())
@@ -81,7 +81,7 @@ func (f *fixture) setMemory(node *corev1.Node, memory string) {
 	f.Expect(f.Admin.Status().Update(f.t.Context(), node)).To(Succeed())
 }
 
-var revision = inventory.Revision{Source: "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", ContentHash: "shape-1"}
+var revision = inventory.Revision{Source: "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", ContentHash: "template-1"}
 
 func (f *fixture) eventually(memory *inventory.Inventory, want string) {
 	f.t.Helper()

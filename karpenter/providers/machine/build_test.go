@@ -106,8 +106,8 @@ func plan(t *testing.T) machine.Plan {
 			clusterv1.ClusterTopologyOwnedLabel:  "",
 		},
 		Annotations: map[string]string{
-			v1alpha1.ShapeHashAnnotation:   "5ca1ab1e",
-			v1alpha1.ShapeSourceAnnotation: "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large",
+			v1alpha1.TemplateHashAnnotation:   "5ca1ab1e",
+			v1alpha1.TemplateSourceAnnotation: "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large",
 		},
 		Kubelet: &v1alpha1.KubeletConfiguration{
 			KubeReserved: map[string]v1alpha1.ReservedQuantity{"memory": "512Mi", "cpu": "100m"},

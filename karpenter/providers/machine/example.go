@@ -30,47 +30,47 @@ const example = "example"
 
 // Example builds the machine of a NodeClaim "example", which has no labels or taints of its own. A patch may refer to
 // any image: its value is the image's name. The error is a *BuildError.
-func Example(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template, chosen Chosen) (*Objects, error) {
+func Example(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, chosen Chosen) (*Objects, error) {
 	plan := Plan{
 		NodeClaim:              &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: example, UID: example}},
-		Cluster:                &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: sh.Source.Namespace, Name: cmp.Or(chosen.ClusterName, example)}},
-		InfrastructureTemplate: sh.Template,
-		InfrastructurePatches:  sh.Patches,
-		BootstrapTemplate:      sh.Bootstrap.ConfigTemplate,
-		DataSecretName:         sh.Bootstrap.DataSecretName,
+		Cluster:                &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: tmpl.Source.Namespace, Name: cmp.Or(chosen.ClusterName, example)}},
+		InfrastructureTemplate: tmpl.Infrastructure,
+		InfrastructurePatches:  tmpl.Patches,
+		BootstrapTemplate:      tmpl.Bootstrap.ConfigTemplate,
+		DataSecretName:         tmpl.Bootstrap.DataSecretName,
 		BootstrapPatches:       nodeClass.Spec.BootstrapPatches,
 		Version:                chosen.Version,
 		FailureDomain:          chosen.FailureDomain,
 		NodeLabels: map[string]string{
-			corev1.LabelInstanceTypeStable: sh.InstanceType,
+			corev1.LabelInstanceTypeStable: tmpl.InstanceType,
 			corev1.LabelTopologyZone:       chosen.Zone,
 			karpv1.CapacityTypeLabelKey:    chosen.CapacityType,
 		},
-		Taints:  sh.Taints,
+		Taints:  tmpl.Taints,
 		Kubelet: nodeClass.Spec.Kubelet,
-		MaxPods: int32(min(sh.Capacity.Pods().Value(), 1<<30)),
+		MaxPods: int32(min(tmpl.Capacity.Pods().Value(), 1<<30)),
 		example: true,
 	}
-	if !sh.Bootstrap.IsDefined() {
+	if !tmpl.Bootstrap.IsDefined() {
 		plan.DataSecretName = example
 	}
-	if sh.Machine != nil {
-		plan.Labels, plan.Annotations = sh.Machine.Labels, sh.Machine.Annotations
-		plan.Deletion, plan.MachineTaints = sh.Machine.Spec.Deletion, sh.Machine.Spec.Taints
-		plan.MinReadySeconds, plan.ReadinessGates = sh.Machine.Spec.MinReadySeconds, sh.Machine.Spec.ReadinessGates
+	if tmpl.Machine != nil {
+		plan.Labels, plan.Annotations = tmpl.Machine.Labels, tmpl.Machine.Annotations
+		plan.Deletion, plan.MachineTaints = tmpl.Machine.Spec.Deletion, tmpl.Machine.Spec.Taints
+		plan.MinReadySeconds, plan.ReadinessGates = tmpl.Machine.Spec.MinReadySeconds, tmpl.Machine.Spec.ReadinessGates
 	}
 	return Build(plan)
 }
 
 // CheckPatches applies the patches of a node class and of a template to an example machine, once per capacity type of
 // the template. The error is a *PatchError, or says why the template can't be cloned.
-func CheckPatches(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) error {
-	bootstrap := sh.Bootstrap.ConfigTemplate
-	if sh.Patches.IsEmpty() && (bootstrap == nil || len(patchesFor(nodeClass.Spec.BootstrapPatches, bootstrap.GroupVersionKind().GroupKind())) == 0) {
+func CheckPatches(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) error {
+	bootstrap := tmpl.Bootstrap.ConfigTemplate
+	if tmpl.Patches.IsEmpty() && (bootstrap == nil || len(patchesFor(nodeClass.Spec.BootstrapPatches, bootstrap.GroupVersionKind().GroupKind())) == 0) {
 		return nil
 	}
-	for _, capacityType := range sh.CapacityTypes() {
-		_, err := Example(nodeClass, sh, Chosen{Version: "1.36.3", Zone: example, FailureDomain: example, CapacityType: capacityType})
+	for _, capacityType := range tmpl.CapacityTypes() {
+		_, err := Example(nodeClass, tmpl, Chosen{Version: "1.36.3", Zone: example, FailureDomain: example, CapacityType: capacityType})
 		if err != nil {
 			return checkError(err)
 		}

@@ -21,10 +21,10 @@ const imagesHashRule = ""
 
 // ImagesHash hashes the images that a template's patches and the node class's patches for its bootstrap config refer
 // to. It is empty if they refer to none, or to an image that the payload lacks, which it returns as missing.
-func ImagesHash(patches []v1alpha1.BootstrapPatches, sh *template.Template, images nodeimage.Images) (hash, missing string) {
+func ImagesHash(patches []v1alpha1.BootstrapPatches, tmpl *template.Template, images nodeimage.Images) (hash, missing string) {
 	sum := sha256.New()
 	used := false
-	for _, image := range imagesOf(patches, sh) {
+	for _, image := range imagesOf(patches, tmpl) {
 		found, ok := images.Get(image.Infrastructure, image.Variant)
 		if !ok {
 			return "", image.String()
@@ -41,12 +41,12 @@ func ImagesHash(patches []v1alpha1.BootstrapPatches, sh *template.Template, imag
 
 // imagesOf parses only the patches that may refer to an image: drift detection calls it for every node whenever a pod
 // changes.
-func imagesOf(patches []v1alpha1.BootstrapPatches, sh *template.Template) []patch.Image {
-	images := sh.Patches.Images()
-	if sh.Bootstrap.ConfigTemplate == nil {
+func imagesOf(patches []v1alpha1.BootstrapPatches, tmpl *template.Template) []patch.Image {
+	images := tmpl.Patches.Images()
+	if tmpl.Bootstrap.ConfigTemplate == nil {
 		return images
 	}
-	for _, p := range patchesFor(patches, sh.Bootstrap.ConfigTemplate.GroupVersionKind().GroupKind()) {
+	for _, p := range patchesFor(patches, tmpl.Bootstrap.ConfigTemplate.GroupVersionKind().GroupKind()) {
 		if p.ValueFrom == nil || !strings.Contains(p.ValueFrom.Variable, "image") && !strings.Contains(p.ValueFrom.Template, "image") {
 			continue
 		}

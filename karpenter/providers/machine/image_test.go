@@ -51,9 +51,9 @@ func TestImagesHash(t *testing.T) {
 		patches := anyConfig(t, bootstrap)
 		another := anyConfig(t, `[{op: add, path: /spec/a, valueFrom: {variable: image.aws.eu-west-1}}]`)[0]
 		another.Kind = "Another"
-		sh := &template.Template{Patches: infrastructurePatches(t, infrastructure)}
-		sh.Bootstrap.ConfigTemplate = object(t, `{"apiVersion": "bootstrap.cluster.x-k8s.io/v1", "kind": "AnyConfigTemplate"}`)
-		return machine.ImagesHash(append(patches, another), sh, images)
+		tmpl := &template.Template{Patches: infrastructurePatches(t, infrastructure)}
+		tmpl.Bootstrap.ConfigTemplate = object(t, `{"apiVersion": "bootstrap.cluster.x-k8s.io/v1", "kind": "AnyConfigTemplate"}`)
+		return machine.ImagesHash(append(patches, another), tmpl, images)
 	}
 	is := func(bootstrap, infrastructure string, images nodeimage.Images) string {
 		sum, _ := hash(bootstrap, infrastructure, images)

@@ -221,12 +221,12 @@ func TestCheckPatches(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := plan(t)
 			nodeClass := &v1alpha1.ClusterAPINodeClass{Spec: v1alpha1.ClusterAPINodeClassSpec{BootstrapPatches: anyConfig(t, tc.bootstrap)}}
-			sh := &template.Template{
-				Source: template.Source{Namespace: "clusters-blue", Name: "c4"}, Template: p.InfrastructureTemplate, InstanceType: "c4", Patches: infrastructurePatches(t, tc.infrastructure),
+			tmpl := &template.Template{
+				Source: template.Source{Namespace: "clusters-blue", Name: "c4"}, Infrastructure: p.InfrastructureTemplate, InstanceType: "c4", Patches: infrastructurePatches(t, tc.infrastructure),
 				Bootstrap: template.Bootstrap{ConfigTemplate: object(t, `{"apiVersion": "bootstrap.cluster.x-k8s.io/v1", "kind": "AnyConfigTemplate",
 					"metadata": {"name": "any", "namespace": "clusters-blue"}, "spec": {"template": {"spec": {}}}}`)},
 			}
-			err := machine.CheckPatches(nodeClass, sh)
+			err := machine.CheckPatches(nodeClass, tmpl)
 			if (err == nil) != (tc.mention == "") || err != nil && !strings.Contains(err.Error(), tc.mention) {
 				t.Errorf("got %v", err)
 			}

@@ -251,7 +251,7 @@ func sameForm(existing, wanted *unstructured.Unstructured) bool {
 		}
 	}
 	for _, key := range []string{
-		v1alpha1.ShapeHashAnnotation, v1alpha1.BootstrapHashAnnotation, v1alpha1.NodeClassHashAnnotation,
+		v1alpha1.TemplateHashAnnotation, v1alpha1.BootstrapHashAnnotation, v1alpha1.NodeClassHashAnnotation,
 		v1alpha1.NodeVersionAnnotation, v1alpha1.NodeImagesHashAnnotation,
 		clusterv1.TemplateClonedFromNameAnnotation, clusterv1.TemplateClonedFromGroupKindAnnotation,
 	} {

@@ -144,7 +144,7 @@ func TestApply(t *testing.T) {
 
 // What a person copies from the documentation is what is tested.
 func TestDocumented(t *testing.T) {
-	for _, page := range []string{"patches.md", "shapes.md"} {
+	for _, page := range []string{"patches.md", "templates.md"} {
 		text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", page))
 		if err != nil {
 			t.Fatal(err)

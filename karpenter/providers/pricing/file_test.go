@@ -47,7 +47,7 @@ func TestFile(t *testing.T) {
 	source := WithFile(NewFile(path))
 	for _, tc := range []struct {
 		name, zone, capacityType string
-		shape                    *template.Template
+		tmpl                     *template.Template
 		want                     float64
 		known                    bool
 	}{
@@ -58,7 +58,7 @@ func TestFile(t *testing.T) {
 		{"When no source has a spot price, it should be unknown", "a", karpv1.CapacityTypeSpot, sized("2", "4Gi", 0), 0, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, known := source.Price(tc.shape, tc.zone, tc.capacityType)
+			got, known := source.Price(tc.tmpl, tc.zone, tc.capacityType)
 			if known != tc.known || got-tc.want > 1e-9 || tc.want-got > 1e-9 {
 				t.Errorf("got %v, %v; want %v, %v", got, known, tc.want, tc.known)
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// Source has the prices of some shapes.
+// Source has the prices of some templates.
 type Source interface {
 	// Price of one machine in a zone in US dollars an hour, or false if this source has none.
 	Price(s *template.Template, zone, capacityType string) (float64, bool)
@@ -26,9 +26,9 @@ type Source interface {
 type Sources []Source
 
 // Price implements Source.
-func (s Sources) Price(sh *template.Template, zone, capacityType string) (float64, bool) {
+func (s Sources) Price(tmpl *template.Template, zone, capacityType string) (float64, bool) {
 	for _, source := range s {
-		if price, ok := source.Price(sh, zone, capacityType); ok {
+		if price, ok := source.Price(tmpl, zone, capacityType); ok {
 			return price, true
 		}
 	}
@@ -48,13 +48,13 @@ func (s Sources) Complete() bool {
 	return !slices.ContainsFunc(s, func(source Source) bool { return !source.Complete() })
 }
 
-// Default reads the annotations on the shape source, else returns an estimate.
+// Default reads the annotations on the template source, else returns an estimate.
 func Default() Source { return Sources{Annotations{}, Estimate{}} }
 
 // WithFile reads a file, else the default.
 func WithFile(file *File) Source { return Sources{file, Annotations{}, Estimate{}} }
 
-// constant is a source that depends on the shape only.
+// constant is a source that depends on the template only.
 type constant struct{}
 
 // Sequence implements Source.
@@ -63,7 +63,7 @@ func (constant) Sequence() uint64 { return 0 }
 // Complete implements Source.
 func (constant) Complete() bool { return true }
 
-// Annotations reads prices from the shape source's annotations.
+// Annotations reads prices from the template source's annotations.
 type Annotations struct{ constant }
 
 // Price implements Source.

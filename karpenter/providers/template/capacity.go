@@ -56,7 +56,7 @@ var (
 	decimal = regexp.MustCompile(`^[0-9]{1,12}(\.[0-9]{1,12})?$`)
 )
 
-// layer is one of the objects that a shape is read from. Later layers override earlier ones.
+// layer is one of the objects that a template is read from. Later layers override earlier ones.
 type layer struct {
 	object *unstructured.Unstructured
 	// status: the object is an infrastructure template, whose status has its capacity.
@@ -315,7 +315,7 @@ func (s *Template) addLabels(set map[string]string) (key, value, problem string)
 		case corev1.LabelInstanceTypeStable:
 			s.InstanceType = value
 		case corev1.LabelHostname, karpv1.CapacityTypeLabelKey, karpv1.NodePoolLabelKey:
-			return key, value, "is not for a shape to say"
+			return key, value, "can't be set by a template"
 		default:
 			s.Labels[key] = value
 		}

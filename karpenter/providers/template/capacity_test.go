@@ -111,7 +111,7 @@ func TestReadTemplate(t *testing.T) {
 			want: Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), Devices: 2, DeviceDriver: "gpu.nvidia.com"},
 		},
 		{
-			name:     "When the template is paused, it should be a paused shape",
+			name:     "When the template is paused, it should be paused",
 			template: annotated(map[string]string{"cluster.x-k8s.io/paused": ""}),
 			want:     Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), Paused: true},
 		},
@@ -122,13 +122,13 @@ func TestReadTemplate(t *testing.T) {
 				t.Fatal(invalid)
 			}
 			tc.want.Source = sourceOf(tc.template)
-			tc.want.Template = tc.template
+			tc.want.Infrastructure = tc.template
 			tc.want.ContentHash = "8b55fcd0d9497e2d805006c3f9cd00e3"
 			if tc.want.Labels == nil {
 				tc.want.Labels = map[string]string{}
 			}
 			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(patch.List{})); diff != "" {
-				t.Errorf("shape (-want +got):\n%s", diff)
+				t.Errorf("template (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -182,7 +182,7 @@ func TestReadMalformedTemplate(t *testing.T) {
 		{"gpu count alone", annotated(map[string]string{gpuCountAnnotation: "1"}), `"1" needs annotation capacity.cluster-autoscaler.kubernetes.io/gpu-type beside it`},
 		{"gpu type", annotated(map[string]string{gpuTypeAnnotation: "a b", gpuCountAnnotation: "1"}), `"a b", which is not the name of a resource`},
 		{"labels", annotated(map[string]string{labelsAnnotation: "team=web,tier"}), `annotation capacity.cluster-autoscaler.kubernetes.io/labels: "team=web,tier" is not a list of labels, such as team=web,tier=front: "tier" is not a label`},
-		{"a label that isn't a shape's", annotated(map[string]string{labelsAnnotation: "karpenter.sh/capacity-type=spot"}), `has label karpenter.sh/capacity-type=spot, which is not for a shape to say`},
+		{"a label that a template can't set", annotated(map[string]string{labelsAnnotation: "karpenter.sh/capacity-type=spot"}), `has label karpenter.sh/capacity-type=spot, which can't be set by a template`},
 		{"an empty architecture", annotated(map[string]string{labelsAnnotation: "kubernetes.io/arch="}), `has label kubernetes.io/arch=, which is empty`},
 		{"taints", annotated(map[string]string{taintsAnnotation: "dedicated=web:Never"}), `"dedicated=web:Never" is not a taint`},
 		{"a taint without a key", annotated(map[string]string{taintsAnnotation: "=x:NoSchedule"}), `"=x:NoSchedule" is not a taint`},
@@ -256,7 +256,7 @@ func TestContentHash(t *testing.T) {
 	}
 }
 
-// FuzzAnnotations tries values in every annotation at once: whatever a person writes, nothing panics or hangs, and a shape
+// FuzzAnnotations tries values in every annotation at once: whatever a person writes, nothing panics or hangs, and a template
 // that is accepted can be used.
 func FuzzAnnotations(f *testing.F) {
 	for _, value := range []string{"", "4", "8Gi", "-1", "1e1000000000", "1e99", "NaN", "0x10", "a=b", "a=b:NoSchedule", "=", ":", ",", "a=,=b", "999999999999999999999", "nvidia.com/gpu", "\x00", "１", "1_000", "+1"} {
@@ -272,17 +272,17 @@ func FuzzAnnotations(f *testing.F) {
 		annotations[cpuAnnotation] = a
 		u := annotated(annotations)
 		u.Object["status"] = map[string]any{"capacity": map[string]any{"cpu": b, "memory": c}, "nodeInfo": map[string]any{"architecture": a}}
-		shape, invalid := templates{}.read(u, "")
+		tmpl, invalid := templates{}.read(u, "")
 		if invalid != nil {
 			if invalid.Error() == "" {
 				t.Error("an error says nothing")
 			}
 			return
 		}
-		if shape.InstanceType == "" || shape.Arch == "" || shape.OS == "" {
-			t.Errorf("an incomplete shape: %+v", shape)
+		if tmpl.InstanceType == "" || tmpl.Arch == "" || tmpl.OS == "" {
+			t.Errorf("an incomplete template: %+v", tmpl)
 		}
-		for name, quantity := range shape.Capacity {
+		for name, quantity := range tmpl.Capacity {
 			if quantity.Sign() < 0 || quantity.AsApproximateFloat64() > 1e18 {
 				t.Errorf("%s is %s", name, quantity.String())
 			}

@@ -4,7 +4,7 @@ package template
 
 import "slices"
 
-// Gaps are what isn't known of a node class's shapes: what lacks because of them may be there all the same.
+// Gaps are the sources of a node class that couldn't be read. A template that is missing because of them may still exist.
 type Gaps struct {
 	// All: a kind couldn't be read or a selector parsed, so any source may be missing.
 	All bool

@@ -33,7 +33,7 @@ func TestHashesAreStable(t *testing.T) {
 
 func TestPatchedTemplate(t *testing.T) {
 	read := func(patches string) Template {
-		sh, invalid := templates{}.read(template("c4", func(u *unstructured.Unstructured) {
+		tmpl, invalid := templates{}.read(template("c4", func(u *unstructured.Unstructured) {
 			u.SetGeneration(3)
 			if patches != "" {
 				u.SetAnnotations(map[string]string{v1alpha1.InfrastructurePatchesAnnotation: patches})
@@ -42,7 +42,7 @@ func TestPatchedTemplate(t *testing.T) {
 		if invalid != nil {
 			t.Fatal(invalid)
 		}
-		return sh
+		return tmpl
 	}
 	plain, patched := read(""), read(`[{op: add, path: /spec/market, valueFrom: {variable: capacityType}}]`)
 	t.Run("When a source has no patches or an empty list, its hash and revision should be those of the template", func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestPatchedTemplate(t *testing.T) {
 		}
 	})
 	for name, tc := range map[string]struct {
-		sh   Template
+		tmpl Template
 		want string
 	}{
 		"When a patch writes the capacity type, both should be sold":    {patched, "[on-demand spot]"},
@@ -77,7 +77,7 @@ func TestPatchedTemplate(t *testing.T) {
 		"When the template makes on-demand machines, that alone should": {Template{CapacityType: "on-demand"}, "[on-demand]"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := fmt.Sprint(tc.sh.CapacityTypes()); got != tc.want {
+			if got := fmt.Sprint(tc.tmpl.CapacityTypes()); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})
@@ -96,8 +96,8 @@ func TestRevision(t *testing.T) {
 		"When it has no generation, it should have no revision":          {func(u *unstructured.Unstructured) { u.SetGeneration(0) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sh := Template{Template: template("c4", func(u *unstructured.Unstructured) { u.SetGeneration(3); tc.change(u) })}
-			if got := sh.Revision(); got != tc.want {
+			tmpl := Template{Infrastructure: template("c4", func(u *unstructured.Unstructured) { u.SetGeneration(3); tc.change(u) })}
+			if got := tmpl.Revision(); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})

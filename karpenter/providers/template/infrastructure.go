@@ -35,22 +35,22 @@ func (t templates) find(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeC
 				continue
 			}
 			found.Matching = append(found.Matching, sourceOf(template))
-			shape, invalid := t.read(template, nodeClass.Spec.DefaultArchitecture)
-			found.add(shape, invalid)
+			tmpl, invalid := t.read(template, nodeClass.Spec.DefaultArchitecture)
+			found.add(tmpl, invalid)
 		}
 	}
 	return nil
 }
 
 func (t templates) read(template *unstructured.Unstructured, arch string) (Template, *InvalidError) {
-	shape := Template{Source: sourceOf(template), Paused: annotations.HasPaused(template)}
-	if invalid := shape.setTemplate(template); invalid != nil {
+	tmpl := Template{Source: sourceOf(template), Paused: annotations.HasPaused(template)}
+	if invalid := tmpl.setTemplate(template); invalid != nil {
 		return Template{}, invalid
 	}
-	if invalid := shape.read(layer{object: template, status: true}); invalid != nil {
+	if invalid := tmpl.read(layer{object: template, status: true}); invalid != nil {
 		return Template{}, invalid
 	}
-	return shape, shape.complete(arch)
+	return tmpl, tmpl.complete(arch)
 }
 
 // setTemplate sets the infrastructure template.
@@ -59,7 +59,7 @@ func (s *Template) setTemplate(template *unstructured.Unstructured) *InvalidErro
 	if err != nil {
 		return &InvalidError{Source: s.Source, Problem: err.Error()}
 	}
-	s.Template, s.ContentHash = template, hash
+	s.Infrastructure, s.ContentHash = template, hash
 	return nil
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 func TestGPUOfLayers(t *testing.T) {
-	// read makes a shape of a template and of a MachineDeployment that have these annotations.
+	// read reads an infrastructure template and a MachineDeployment that have these annotations.
 	read := func(template, deployment map[string]string) (*Template, *InvalidError) {
 		below := annotated(template)
 		above := &unstructured.Unstructured{}

@@ -57,7 +57,7 @@ func (m machineDeployments) find(ctx context.Context, nodeClass *v1alpha1.Cluste
 	return nil
 }
 
-// read adds one MachineDeployment's shape. The error is that of ctx, and nothing else.
+// read adds one MachineDeployment. The only error is that of ctx.
 func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstructured, arch string, found *Found) error {
 	source := sourceOf(object)
 	md := &clusterv1.MachineDeployment{}
@@ -72,17 +72,17 @@ func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstr
 	}
 	found.Matching = append(found.Matching, source)
 	machine := &md.Spec.Template
-	shape := Template{Source: source, Machine: machine, Replicas: int(max(ptr.Deref(md.Spec.Replicas, 0), ptr.Deref(md.Status.Replicas, 0)))}
+	tmpl := Template{Source: source, Machine: machine, Replicas: int(max(ptr.Deref(md.Spec.Replicas, 0), ptr.Deref(md.Status.Replicas, 0)))}
 	if machine.Spec.FailureDomain != "" {
-		shape.FailureDomains = []string{machine.Spec.FailureDomain}
+		tmpl.FailureDomains = []string{machine.Spec.FailureDomain}
 	}
 
 	ref := machine.Spec.InfrastructureRef
 	template, err := m.get(ctx, ref)
 	if err == nil {
-		shape.Source.ResourceVersions += "," + string(template.GetUID()) + "@" + template.GetResourceVersion()
-		shape.Paused = ptr.Deref(md.Spec.Paused, false) || annotations.HasPaused(object) || annotations.HasPaused(template)
-		shape.Bootstrap, err = m.bootstrap(ctx, machine.Spec.Bootstrap)
+		tmpl.Source.ResourceVersions += "," + string(template.GetUID()) + "@" + template.GetResourceVersion()
+		tmpl.Paused = ptr.Deref(md.Spec.Paused, false) || annotations.HasPaused(object) || annotations.HasPaused(template)
+		tmpl.Bootstrap, err = m.bootstrap(ctx, machine.Spec.Bootstrap)
 		ref = machine.Spec.Bootstrap.ConfigRef
 	}
 	switch {
@@ -96,11 +96,11 @@ func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstr
 		return nil
 	}
 
-	if invalid := shape.setTemplate(template); invalid != nil {
+	if invalid := tmpl.setTemplate(template); invalid != nil {
 		found.add(Template{}, invalid)
 		return nil
 	}
-	if invalid := shape.read(
+	if invalid := tmpl.read(
 		layer{object: template, status: true},
 		// Cluster API copies some of a Machine's labels to its node, and the taints only behind a feature gate.
 		layer{object: object, labels: clusterlabels.GetManagedLabels(maps.Clone(machine.Labels)), taints: taintsOf(machine.Spec.Taints)},
@@ -108,7 +108,7 @@ func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstr
 		found.add(Template{}, invalid)
 		return nil
 	}
-	found.add(shape, shape.complete(arch))
+	found.add(tmpl, tmpl.complete(arch))
 	return nil
 }
 

@@ -26,7 +26,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 )
 
-// ErrNoBootstrap means that the node class says nothing about bootstrap, and a shape has none of its own.
+// ErrNoBootstrap means that the node class sets no bootstrap, and a template has none of its own.
 var ErrNoBootstrap = errors.New("spec.bootstrap isn't set, and infrastructure templates have no bootstrap of their own")
 
 // ErrNotProvisioned means that the Cluster's infrastructure isn't provisioned, so its failure domains are unknown: it
@@ -44,7 +44,7 @@ type Config struct {
 	// Objects reads the control-plane namespace of the management cluster, and cluster.x-k8s.io in this package's
 	// version: see Versions.
 	Objects Objects
-	// ClusterName is the Cluster that machines are made for. What belongs to another one is never a shape.
+	// ClusterName is the Cluster that machines are made for. Objects of another one are never selected.
 	ClusterName string
 	// Secrets reads the metadata of the node class's bootstrap Secret without a cache. A node class may only use a
 	// Secret that Karpenter may read, because a machine passes its content on to the node class's author.
@@ -64,20 +64,20 @@ var _ Objects = (*informer.Set)(nil)
 // Versions of API groups that are read as Go types.
 var Versions = map[string]string{"cluster.x-k8s.io": "v1beta2"}
 
-// Resolver finds the shapes that a node class selects.
+// Resolver finds the templates that a node class selects.
 type Resolver struct {
 	Config
 	finders []finder
 }
 
-// finder is one kind of shape source.
+// finder is one kind of template source.
 type finder interface {
 	// find adds the selected sources to found, without bootstrap if the source has none of its own. The only error is
 	// that of ctx.
 	find(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, found *Found) error
 }
 
-// NewResolver returns a resolver of every kind of shape source.
+// NewResolver returns a resolver of every kind of template source.
 func NewResolver(config Config) *Resolver {
 	return &Resolver{Config: config, finders: []finder{
 		templates{config},
@@ -99,15 +99,15 @@ func (r *Resolver) Resolve(ctx context.Context, nodeClass *v1alpha1.ClusterAPINo
 	}
 	slices.SortFunc(found.Matching, Source.compare)
 	found.Matching = slices.CompactFunc(found.Matching, func(a, b Source) bool { return a.compare(b) == 0 })
-	slices.SortFunc(found.Shapes, func(a, b Template) int { return a.Source.compare(b.Source) })
-	// A source that two selectors choose is one shape.
-	found.Shapes = slices.CompactFunc(found.Shapes, func(a, b Template) bool { return a.Source.compare(b.Source) == 0 })
+	slices.SortFunc(found.Templates, func(a, b Template) int { return a.Source.compare(b.Source) })
+	// Two selectors may choose one source.
+	found.Templates = slices.CompactFunc(found.Templates, func(a, b Template) bool { return a.Source.compare(b.Source) == 0 })
 	slices.SortFunc(found.Invalid, func(a, b *InvalidError) int { return a.Source.compare(b.Source) })
 	found.Invalid = slices.CompactFunc(found.Invalid, func(a, b *InvalidError) bool { return a.Source.compare(b.Source) == 0 })
 	return found, nil
 }
 
-// Cluster reads what shapes need to know of the Cluster. The error is a NotFound, an *informer.UnreadableError,
+// Cluster reads the fields of the Cluster that templates need. The error is a NotFound, an *informer.UnreadableError,
 // ErrNotProvisioned, or that of ctx.
 func (r *Resolver) Cluster(ctx context.Context) (Cluster, error) {
 	u, err := r.Objects.Get(ctx, ClusterKind, r.ClusterName)
@@ -130,10 +130,10 @@ func (r *Resolver) Cluster(ctx context.Context) (Cluster, error) {
 	return c, nil
 }
 
-// bootstrap gives the node class's own bootstrap to the shapes that brought none.
+// bootstrap gives the node class's bootstrap to the templates without one.
 func (r *Resolver) bootstrap(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, found *Found) error {
 	lacking := func(s Template) bool { return !s.Bootstrap.IsDefined() }
-	if !slices.ContainsFunc(found.Shapes, lacking) {
+	if !slices.ContainsFunc(found.Templates, lacking) {
 		return nil
 	}
 	bootstrap, err := r.nodeClassBootstrap(ctx, nodeClass)
@@ -141,9 +141,9 @@ func (r *Resolver) bootstrap(ctx context.Context, nodeClass *v1alpha1.ClusterAPI
 		return ctx.Err()
 	}
 	found.BootstrapErr = err
-	for i := range found.Shapes {
-		if lacking(found.Shapes[i]) {
-			found.Shapes[i].Bootstrap = bootstrap
+	for i := range found.Templates {
+		if lacking(found.Templates[i]) {
+			found.Templates[i].Bootstrap = bootstrap
 		}
 	}
 	return nil

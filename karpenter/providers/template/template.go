@@ -20,13 +20,13 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
 
-// Source identifies the object that a shape was read from.
+// Source identifies the object that a template was read from.
 type Source struct {
 	GroupKind       schema.GroupKind
 	Namespace, Name string
 	UID             types.UID
-	// ResourceVersions are those of everything that the shape was read from: the source, and for a MachineDeployment its
-	// template too. They differ whenever the shape may.
+	// ResourceVersions are those of the source, and for a MachineDeployment of its infrastructure template too. They differ
+	// whenever the template may.
 	ResourceVersions string
 }
 
@@ -35,7 +35,7 @@ func (s Source) String() string {
 	return fmt.Sprintf("%s %s/%s", s.GroupKind.Kind, s.Namespace, s.Name)
 }
 
-// Annotation is <kind>.<group>/<name>, the value of v1alpha1.ShapeSourceAnnotation.
+// Annotation is <kind>.<group>/<name>, the value of v1alpha1.TemplateSourceAnnotation.
 func (s Source) Annotation() string { return s.GroupKind.String() + "/" + s.Name }
 
 func (s Source) compare(other Source) int {
@@ -47,7 +47,7 @@ func (s Source) compare(other Source) int {
 	)
 }
 
-// Bootstrap is how a machine of a shape joins: exactly one of ConfigTemplate and DataSecretName is set.
+// Bootstrap is how a machine joins: exactly one of ConfigTemplate and DataSecretName is set.
 type Bootstrap struct {
 	// ConfigTemplate is the bootstrap template to clone, such as a KubeadmConfigTemplate. It is shared with the cache: never
 	// change it.
@@ -59,7 +59,7 @@ type Bootstrap struct {
 	Hash string
 }
 
-// Revision of the bootstrap template: see Shape.Revision.
+// Revision of the bootstrap template: see Template.Revision.
 func (b Bootstrap) Revision() string { return revisionOf(b.ConfigTemplate) }
 
 // IsDefined reports whether a machine can join.
@@ -68,8 +68,8 @@ func (b Bootstrap) IsDefined() bool { return b.ConfigTemplate != nil || b.DataSe
 // Template is a source as Karpenter offers it. Its pointers are shared with the cache: never change what they point to.
 type Template struct {
 	Source Source
-	// Template is the infrastructure machine template that machines are cloned from.
-	Template *unstructured.Unstructured
+	// Infrastructure is the infrastructure machine template that machines are cloned from.
+	Infrastructure *unstructured.Unstructured
 	// ContentHash is of the template's spec.template, and of Patches where there are any.
 	ContentHash string
 	// Patches are applied to each infrastructure machine.
@@ -83,18 +83,18 @@ type Template struct {
 	// other source.
 	Machine *clusterv1.MachineTemplateSpec
 
-	// InstanceType is the name that the shape is offered as. Several shapes may share it.
+	// InstanceType is the name that the template is offered as. Several templates may share it.
 	InstanceType string
 	// Arch and OS are the values of the labels kubernetes.io/arch and kubernetes.io/os.
 	Arch, OS string
 	// Capacity holds at least cpu, memory and pods.
 	Capacity corev1.ResourceList
-	// Devices that the DRA driver DeviceDriver publishes for a node of this shape; none without a driver.
+	// Devices that the DRA driver DeviceDriver publishes for a node of this template; none without a driver.
 	Devices      int
 	DeviceDriver string
-	// Labels are what nodes of this shape have beside the well-known ones that other fields hold.
+	// Labels of the template's nodes, without the well-known ones that other fields hold.
 	Labels map[string]string
-	// Taints are what nodes of this shape have from the start.
+	// Taints of the template's nodes at registration.
 	Taints []corev1.Taint
 	// FailureDomains of the source, or the zone of its labels. Empty means the Cluster's.
 	FailureDomains []string
@@ -128,7 +128,7 @@ func (s *Template) Version() string {
 // template hasn't changed, even if it reads differently: another version of the API server may prefer another version
 // of the kind, or set other defaults.
 func (s *Template) Revision() string {
-	revision := revisionOf(s.Template)
+	revision := revisionOf(s.Infrastructure)
 	if hash := s.Patches.Hash(); revision != "" && hash != "" {
 		revision += "/" + hash
 	}
@@ -196,8 +196,8 @@ type Found struct {
 	SelectorErrs []error
 	// Matching are the objects that the selectors match, usable or not.
 	Matching []Source
-	// Shapes that can be used, ordered by source.
-	Shapes []Template
+	// Templates that can be used, ordered by source.
+	Templates []Template
 	// Invalid are the matching sources that are excluded.
 	Invalid []*InvalidError
 	// Unreadable are the kinds that couldn't be read, each an *informer.UnreadableError. Their templates are missing
@@ -214,13 +214,13 @@ type Found struct {
 // Checked moves the templates that fail a check to Invalid.
 func (f *Found) Checked(check func(*Template) error) *Found {
 	checked := *f
-	checked.Shapes, checked.Invalid = nil, slices.Clone(f.Invalid)
-	for i := range f.Shapes {
-		if err := check(&f.Shapes[i]); err != nil {
-			checked.Invalid = append(checked.Invalid, &InvalidError{Source: f.Shapes[i].Source, Problem: err.Error()})
+	checked.Templates, checked.Invalid = nil, slices.Clone(f.Invalid)
+	for i := range f.Templates {
+		if err := check(&f.Templates[i]); err != nil {
+			checked.Invalid = append(checked.Invalid, &InvalidError{Source: f.Templates[i].Source, Problem: err.Error()})
 			continue
 		}
-		checked.Shapes = append(checked.Shapes, f.Shapes[i])
+		checked.Templates = append(checked.Templates, f.Templates[i])
 	}
 	slices.SortFunc(checked.Invalid, func(a, b *InvalidError) int { return a.Source.compare(b.Source) })
 	return &checked
@@ -231,7 +231,7 @@ func (f *Found) add(s Template, invalid *InvalidError) {
 		f.Invalid = append(f.Invalid, invalid)
 		return
 	}
-	f.Shapes = append(f.Shapes, s)
+	f.Templates = append(f.Templates, s)
 }
 
 // unreadable records a kind that can't be read, once.
@@ -241,7 +241,7 @@ func (f *Found) unreadable(err error) {
 	}
 }
 
-// Cluster is what shapes need to know of the Cluster that they make machines for.
+// Cluster has the fields of the Cluster that templates need.
 type Cluster struct {
 	// FailureDomains by name, ordered.
 	FailureDomains []string

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package version resolves the Kubernetes version of nodes: the node class's, else that of the shape's
+// Package version resolves the Kubernetes version of nodes: the node class's, else that of the
 // MachineDeployment, else the release payload's, else the API server's. It never exceeds the version of the guest
 // cluster's API server.
 package version
@@ -37,10 +37,10 @@ const MaxSkew = 3
 
 // Input of Resolve. Versions may have a leading v.
 type Input struct {
-	// Spec is the node class's spec.version; empty to follow the shape.
+	// Spec is the node class's spec.version; empty to follow the MachineDeployment.
 	Spec string
-	// Shape is the version of the MachineDeployment that the shape comes from; empty to follow the payload.
-	Shape string
+	// MachineDeployment is the version of the MachineDeployment; empty to follow the payload.
+	MachineDeployment string
 	// Payload is the release payload's node version; empty without a payload: nodes follow the API server.
 	Payload string
 	// Current is the last resolved version: the node class's status.version, which the guest's admin can write.
@@ -66,7 +66,7 @@ func (r Result) Ready() bool { return r.Outcome == Desired || r.Outcome == HeldB
 func Resolve(in Input) Result {
 	asked, field := in.Spec, "spec.version"
 	if asked == "" {
-		asked, field = in.Shape, "the MachineDeployment's version"
+		asked, field = in.MachineDeployment, "the MachineDeployment's version"
 	}
 	// The author of a version gets an error about it. The payload's version is the platform's responsibility.
 	written := asked != ""

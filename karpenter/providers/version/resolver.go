@@ -14,12 +14,12 @@ type Resolver struct {
 	Payload string
 }
 
-// Resolve returns the version of a node class's nodes, or of one shape's nodes, and whether the API server answered
+// Resolve returns the version of a node class's nodes, or of one template's nodes, and whether the API server answered
 // the last request.
-func (r Resolver) Resolve(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template) (result Result, reachable bool) {
+func (r Resolver) Resolve(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (result Result, reachable bool) {
 	in := Input{Spec: nodeClass.Spec.Version, Payload: r.Payload, Current: nodeClass.Status.Version}
-	if sh != nil {
-		in.Shape = sh.Version()
+	if tmpl != nil {
+		in.MachineDeployment = tmpl.Version()
 	}
 	in.Server, reachable = r.Tracker.Server()
 	return Resolve(in), reachable

@@ -21,9 +21,9 @@ import (
 
 func TestResolve(t *testing.T) {
 	for _, tc := range []struct {
-		name                                                  string
-		spec, shape, payload, current, server, want, contains string
-		outcome                                               Outcome
+		name                                                       string
+		spec, deployment, payload, current, server, want, contains string
+		outcome                                                    Outcome
 	}{
 		{name: "When the payload's version is the API server's, it should be that",
 			payload: "1.36.2", server: "1.36.2", want: "1.36.2", outcome: Desired},
@@ -52,13 +52,13 @@ func TestResolve(t *testing.T) {
 		{name: "When the node class asks for what is beyond the skew, it should say so",
 			spec: "1.32.0", server: "1.36.2", want: "1.32.0", outcome: TooOld, contains: "more than 3 minor versions behind"},
 		{name: "When the MachineDeployment has a version, it should be that and not the payload's",
-			shape: "v1.36.1", payload: "1.36.2", server: "1.36.2", want: "1.36.1", outcome: Desired},
+			deployment: "v1.36.1", payload: "1.36.2", server: "1.36.2", want: "1.36.1", outcome: Desired},
 		{name: "When the node class asks for a version, it should be that and not the MachineDeployment's",
-			spec: "1.35.1", shape: "v1.36.1", payload: "1.36.2", server: "1.36.2", want: "1.35.1", outcome: Desired},
+			spec: "1.35.1", deployment: "v1.36.1", payload: "1.36.2", server: "1.36.2", want: "1.35.1", outcome: Desired},
 		{name: "When the MachineDeployment is ahead of the API server, it should keep what nodes have",
-			shape: "v1.37.0", payload: "1.36.2", current: "1.36.2", server: "1.36.2", want: "1.36.2", outcome: HeldBack, contains: "until the API server, now at 1.36.2, has been upgraded to 1.37.0"},
+			deployment: "v1.37.0", payload: "1.36.2", current: "1.36.2", server: "1.36.2", want: "1.36.2", outcome: HeldBack, contains: "until the API server, now at 1.36.2, has been upgraded to 1.37.0"},
 		{name: "When the MachineDeployment is beyond the skew, it should say so",
-			shape: "v1.32.0", payload: "1.36.2", server: "1.36.2", want: "1.32.0", outcome: TooOld, contains: "the MachineDeployment's version 1.32.0 is more than 3 minor versions behind"},
+			deployment: "v1.32.0", payload: "1.36.2", server: "1.36.2", want: "1.32.0", outcome: TooOld, contains: "the MachineDeployment's version 1.32.0 is more than 3 minor versions behind"},
 		{name: "When the payload is beyond the skew, it should still be that: the platform says what it supports",
 			payload: "1.32.0", server: "1.36.2", want: "1.32.0", outcome: Desired},
 		{name: "When the node class asks for another major version, it should say so",
@@ -81,7 +81,7 @@ func TestResolve(t *testing.T) {
 			payload: "1.36.3", current: "what", server: "1.36.2", want: "1.36.2", outcome: HeldBack},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			in := Input{Spec: tc.spec, Shape: tc.shape, Payload: tc.payload, Current: tc.current}
+			in := Input{Spec: tc.spec, MachineDeployment: tc.deployment, Payload: tc.payload, Current: tc.current}
 			if tc.server != "" {
 				v := semver.MustParse(tc.server)
 				in.Server = &v

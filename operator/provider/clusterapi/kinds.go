@@ -77,7 +77,7 @@ type naming struct {
 	bootstrap bool
 }
 
-// role adds the kinds that this cluster's shapes and bootstrap are of: templates are read, what is cloned from them is written.
+// role adds the kinds of this cluster's infrastructure and bootstrap: Karpenter reads the templates and writes their clones.
 func (g groups) role(ctx context.Context, in provider.Input) (*rbacv1.Role, error) {
 	role, err := karpenter.Role()
 	if err != nil {

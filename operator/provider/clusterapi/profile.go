@@ -117,10 +117,10 @@ func defaultNodeClass(config *v1beta1.Karpenter) client.Object {
 	return &v1alpha1.ClusterAPINodeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultNodeClass},
 		Spec: v1alpha1.ClusterAPINodeClassSpec{
-			ShapeSelectors:   settings.ShapeSelectors,
-			Bootstrap:        settings.Bootstrap,
-			Kubelet:          settings.Kubelet,
-			BootstrapPatches: settings.BootstrapPatches,
+			TemplateSelectors: settings.TemplateSelectors,
+			Bootstrap:         settings.Bootstrap,
+			Kubelet:           settings.Kubelet,
+			BootstrapPatches:  settings.BootstrapPatches,
 		},
 	}
 }

@@ -180,11 +180,11 @@ func AutoNode() *v1beta1.AutoNode {
 		Karpenter: &v1beta1.Karpenter{
 			Platform: v1beta1.PlatformClusterAPI,
 			ClusterAPI: &v1beta1.ClusterAPI{
-				ShapeSelectors: v1alpha1.ShapeSelectors{
+				TemplateSelectors: v1alpha1.TemplateSelectors{
 					InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
 						APIGroup: "infrastructure.cluster.x-k8s.io",
 						Kind:     "KwokMachineTemplate",
-						Selector: metav1.LabelSelector{MatchLabels: map[string]string{"autonode.io/shape-pool": "general"}},
+						Selector: metav1.LabelSelector{MatchLabels: map[string]string{"autonode.io/template-pool": "general"}},
 					}},
 				},
 				Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{

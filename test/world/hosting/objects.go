@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	// ShapePoolLabel selects the machine templates that the world makes, with ShapePool.
-	ShapePoolLabel = "autonode.io/shape-pool"
-	// ShapePool is that label's value.
-	ShapePool = "general"
+	// TemplatePoolLabel selects the machine templates that the world makes, with TemplatePool.
+	TemplatePoolLabel = "autonode.io/template-pool"
+	// TemplatePool is that label's value.
+	TemplatePool = "general"
 	// BootstrapTemplate is the name of the KubeadmConfigTemplate in every control-plane namespace.
 	BootstrapTemplate = "default"
 )
@@ -33,15 +33,15 @@ const (
 // Zones of every guest.
 var zones = []string{"a", "b", "c"}
 
-// shape is a machine that the world's cloud rents out. Prices are US dollars an hour.
-type shape struct {
+// instanceType is a machine of the world's cloud. Prices are in US dollars per hour.
+type instanceType struct {
 	name         string
 	architecture infrav1.Architecture
 	cpus, gibs   int64
 	price, spot  string
 }
 
-var shapes = []shape{
+var instanceTypes = []instanceType{
 	{"c2-small", infrav1.ArchitectureAmd64, 2, 4, "0.070", "0.021"},
 	{"c4-large", infrav1.ArchitectureAmd64, 4, 8, "0.139", "0.041"},
 	{"c8-xlarge", infrav1.ArchitectureAmd64, 8, 16, "0.277", "0.083"},
@@ -113,9 +113,9 @@ const machinePatches = `[{op: add, path: /spec/capacityType, valueFrom: {variabl
 
 func machineTemplates(namespace, guest string) []*infrav1.KwokMachineTemplate {
 	var templates []*infrav1.KwokMachineTemplate
-	for _, s := range shapes {
+	for _, s := range instanceTypes {
 		meta := objectMeta(namespace, s.name, guest)
-		meta.Labels[ShapePoolLabel] = ShapePool
+		meta.Labels[TemplatePoolLabel] = TemplatePool
 		meta.Annotations = map[string]string{
 			v1alpha1.PriceAnnotation: s.price, v1alpha1.SpotPriceAnnotation: s.spot, v1alpha1.InfrastructurePatchesAnnotation: machinePatches,
 		}

@@ -11,7 +11,7 @@
 // every machine cloned from it) or on a KwokCluster (for all its machines). The most specific object that carries an
 // annotation wins, so `no-capacity: "false"` on a machine exempts it. Annotations are read all the time: adding
 // one to a running machine makes the fault happen, removing it ends the fault where that is possible. They are
-// annotations and not fields because a fault is no part of a machine's shape: editing a template's spec would make
+// annotations and not fields because a fault is no part of a machine's spec: editing a template's spec would make
 // every node cloned from it drift.
 //
 // A value that can't be read is reported in the condition FaultsUnderstood of the machine, and that fault is ignored.

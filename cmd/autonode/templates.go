@@ -27,19 +27,19 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// newShapesCommand returns `autonode shapes`, which shows what the sources of a node class become.
-func newShapesCommand() *cobra.Command {
+// newTemplatesCommand returns `autonode templates`, which shows what the sources of a node class become.
+func newTemplatesCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "shapes",
+		Use:   "templates",
 		Short: "Look at the machines that a node class can make",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newShapesRenderCommand())
+	cmd.AddCommand(newTemplatesRenderCommand())
 	return cmd
 }
 
-func newShapesRenderCommand() *cobra.Command {
+func newTemplatesRenderCommand() *cobra.Command {
 	var files []string
 	var source string
 	chosen := machine.Chosen{}
@@ -54,8 +54,8 @@ prints the infrastructure machine, the bootstrap config and the Machine of a Nod
 of a NodePool are missing. An image of the release payload appears as its name, such as image.aws.us-east-1.
 
 A source that can't be used is an error, as in the node class's conditions. The others are printed.`,
-		Example: `  autonode shapes render -f nodeclass.yaml -f templates.yaml --capacity-type spot --zone a
-  kubectl -n clusters-blue get awsmachinetemplates,kubeadmconfigtemplates -o yaml | autonode shapes render -f nodeclass.yaml -f -`,
+		Example: `  autonode templates render -f nodeclass.yaml -f templates.yaml --capacity-type spot --zone a
+  kubectl -n clusters-blue get awsmachinetemplates,kubeadmconfigtemplates -o yaml | autonode templates render -f nodeclass.yaml -f -`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(files) == 0 {
@@ -68,7 +68,7 @@ A source that can't be used is an error, as in the node class's conditions. The 
 			if err != nil {
 				return err
 			}
-			return renderShapes(cmd.Context(), cmd.OutOrStdout(), objects, source, chosen)
+			return renderTemplates(cmd.Context(), cmd.OutOrStdout(), objects, source, chosen)
 		},
 	}
 	flags := cmd.Flags()
@@ -200,8 +200,8 @@ func (anySecret) Get(context.Context, client.ObjectKey, client.Object, ...client
 	return nil
 }
 
-// renderShapes prints the machines of one source, or of all. The error joins why others can't be used.
-func renderShapes(ctx context.Context, out io.Writer, objects objectFiles, source string, chosen machine.Chosen) error {
+// renderTemplates prints the machines of one source, or of all. The error joins why others can't be used.
+func renderTemplates(ctx context.Context, out io.Writer, objects objectFiles, source string, chosen machine.Chosen) error {
 	nodeClass, err := objects.nodeClass()
 	if err != nil {
 		return err
@@ -216,7 +216,7 @@ func renderShapes(ctx context.Context, out io.Writer, objects objectFiles, sourc
 	if err != nil {
 		return err
 	}
-	found = found.Checked(func(sh *template.Template) error { return machine.CheckPatches(nodeClass, sh) })
+	found = found.Checked(func(tmpl *template.Template) error { return machine.CheckPatches(nodeClass, tmpl) })
 	problems := append(found.SelectorErrs, found.BootstrapErr)
 	for _, invalid := range found.Invalid {
 		if source == "" || invalid.Source.Name == source {
@@ -224,13 +224,13 @@ func renderShapes(ctx context.Context, out io.Writer, objects objectFiles, sourc
 		}
 	}
 	printed := 0
-	for i := range found.Shapes {
-		sh := &found.Shapes[i]
-		if source != "" && sh.Source.Name != source || !sh.Bootstrap.IsDefined() {
+	for i := range found.Templates {
+		tmpl := &found.Templates[i]
+		if source != "" && tmpl.Source.Name != source || !tmpl.Bootstrap.IsDefined() {
 			continue
 		}
-		if err := renderShape(out, nodeClass, sh, chosen); err != nil {
-			problems = append(problems, fmt.Errorf("%s: %w", sh.Source, err))
+		if err := renderTemplate(out, nodeClass, tmpl, chosen); err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", tmpl.Source, err))
 			continue
 		}
 		printed++
@@ -241,19 +241,19 @@ func renderShapes(ctx context.Context, out io.Writer, objects objectFiles, sourc
 	return errors.New("the node class selects none of the objects in the files")
 }
 
-func renderShape(out io.Writer, nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template, chosen machine.Chosen) error {
+func renderTemplate(out io.Writer, nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, chosen machine.Chosen) error {
 	if nodeClass.Spec.Version != "" {
 		chosen.Version = nodeClass.Spec.Version
-	} else if sh.Version() != "" {
-		chosen.Version = sh.Version()
+	} else if tmpl.Version() != "" {
+		chosen.Version = tmpl.Version()
 	}
-	if chosen.Zone == "" && len(sh.FailureDomains) > 0 {
-		chosen.Zone = sh.FailureDomains[0]
+	if chosen.Zone == "" && len(tmpl.FailureDomains) > 0 {
+		chosen.Zone = tmpl.FailureDomains[0]
 	}
 	if chosen.FailureDomain == "" {
 		chosen.FailureDomain = chosen.Zone
 	}
-	made, err := machine.Example(nodeClass, sh, chosen)
+	made, err := machine.Example(nodeClass, tmpl, chosen)
 	if err != nil {
 		return err
 	}
@@ -261,7 +261,7 @@ func renderShape(out io.Writer, nodeClass *v1alpha1.ClusterAPINodeClass, sh *tem
 	if made.Bootstrap != nil {
 		rendered = []any{made.Infrastructure, made.Bootstrap, made.Machine}
 	}
-	fmt.Fprintf(out, "# %s as %s\n", sh.Source, sh.InstanceType)
+	fmt.Fprintf(out, "# %s as %s\n", tmpl.Source, tmpl.InstanceType)
 	for _, object := range rendered {
 		content, err := yaml.Marshal(object)
 		if err != nil {

@@ -25,22 +25,22 @@ import (
 
 // Limits of the API's lists.
 const (
-	maxShapes = 100
-	maxZones  = 64
+	maxTemplates = 100
+	maxZones     = 64
 )
 
-// shapesReady reports whether at least one shape is usable. It also fills the status's shapes.
-type shapesReady struct{ Config }
+// templatesReady reports whether at least one template is usable. It also fills the status's templates.
+type templatesReady struct{ Config }
 
-func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
-	const condition = v1alpha1.ConditionShapesReady
+func (s templatesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
+	const condition = v1alpha1.ConditionTemplatesReady
 	result := reconcile.Result{}
 	if slices.ContainsFunc(in.Found.Unreadable, isPermanent) {
 		// A kind that becomes served triggers no event.
 		result.RequeueAfter = retryInterval
 	}
 	if in.ClusterErr != nil {
-		// Keep the last known shapes.
+		// Keep the last known templates.
 		if _, err := s.InstanceTypes.Cached(nodeClass.Name); err == nil {
 			return result, nil
 		}
@@ -48,27 +48,27 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 	}
 
 	snapshot := in.Snapshot
-	shapes := slices.DeleteFunc(slices.Clone(in.Templates), func(sh template.Template) bool { return sh.Held })
-	s.describe(nodeClass, snapshot, shapes, in.Cluster)
+	templates := slices.DeleteFunc(slices.Clone(in.Templates), func(tmpl template.Template) bool { return tmpl.Held })
+	s.describe(nodeClass, snapshot, templates, in.Cluster)
 	if wait := s.untilAvailable(); wait > 0 && (result.RequeueAfter == 0 || wait < result.RequeueAfter) {
 		result.RequeueAfter = wait
 	}
 
 	problems := slices.Concat(in.Found.SelectorErrs, in.Found.Unreadable, invalid(in.Found), in.Unversioned, snapshot.Problems)
-	// notes are configuration problems of shapes that are in use nevertheless.
+	// notes are configuration problems of templates that are in use nevertheless.
 	var notes []error
 	if s.Prices != nil && s.Prices.Problem() != nil {
 		notes = []error{s.Prices.Problem()}
 	}
-	usable := len(shapes) > 0 && !snapshot.Empty()
+	usable := len(templates) > 0 && !snapshot.Empty()
 	switch {
 	case usable && len(problems) > 0:
 		conditions.SetTrueWithReason(condition, v1alpha1.SomeInvalidReason,
-			fmt.Sprintf("%s; the other %s in use", summary(append(problems, notes...)), english.Plural(len(shapes), "shape is", "shapes are")))
+			fmt.Sprintf("%s; the other %s in use", summary(append(problems, notes...)), english.Plural(len(templates), "template is", "templates are")))
 	case usable && len(notes) > 0:
 		conditions.SetTrueWithReason(condition, v1alpha1.PricesUnreadableReason, summary(notes))
 	case usable:
-		conditions.SetTrueWithReason(condition, condition, fmt.Sprintf("%s, the cheapest is %s", english.Plural(len(shapes), "shape", "shapes"), nodeClass.Status.Cheapest))
+		conditions.SetTrueWithReason(condition, condition, fmt.Sprintf("%s, the cheapest is %s", english.Plural(len(templates), "template", "templates"), nodeClass.Status.Cheapest))
 	case len(in.Found.SelectorErrs) > 0:
 		conditions.SetFalse(condition, v1alpha1.InvalidSelectorReason, summary(in.Found.SelectorErrs))
 	case len(in.Found.Unreadable) > 0:
@@ -83,7 +83,7 @@ func (s shapesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPI
 }
 
 // untilAvailable is the time until the first unavailable offering becomes available; 0 if there is none.
-func (s shapesReady) untilAvailable() time.Duration {
+func (s templatesReady) untilAvailable() time.Duration {
 	if s.InstanceTypes.Unavailable == nil {
 		return 0
 	}
@@ -95,8 +95,8 @@ func (s shapesReady) untilAvailable() time.Duration {
 }
 
 // describe fills the status from a snapshot.
-func (s shapesReady) describe(nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot, shapes []template.Template, cluster template.Cluster) {
-	nodeClass.Status.ShapeCount = ptr.To(int32(len(shapes)))
+func (s templatesReady) describe(nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot, templates []template.Template, cluster template.Cluster) {
+	nodeClass.Status.TemplateCount = ptr.To(int32(len(templates)))
 	nodeClass.Status.Cheapest = ""
 	if choices := snapshot.Choices(); len(choices) > 0 {
 		cheapest := choices[0]
@@ -106,38 +106,38 @@ func (s shapesReady) describe(nodeClass *v1alpha1.ClusterAPINodeClass, snapshot 
 		nodeClass.Status.Cheapest = fmt.Sprintf("%s $%s", cheapest.InstanceType.Name, decimal(cheapest.Offering.Price))
 	}
 
-	statuses := make([]v1alpha1.ShapeStatus, 0, len(shapes))
-	prices := make(map[string]float64, len(shapes))
-	for i := range shapes {
-		described, price := s.shapeStatus(nodeClass, &shapes[i], cluster)
-		described.Unavailable = snapshot.Unavailable(shapes[i].Source.Annotation())
+	statuses := make([]v1alpha1.TemplateStatus, 0, len(templates))
+	prices := make(map[string]float64, len(templates))
+	for i := range templates {
+		described, price := s.templateStatus(nodeClass, &templates[i], cluster)
+		described.Unavailable = snapshot.Unavailable(templates[i].Source.Annotation())
 		statuses = append(statuses, described)
 		prices[described.Source] = price
 	}
-	slices.SortStableFunc(statuses, func(a, b v1alpha1.ShapeStatus) int {
+	slices.SortStableFunc(statuses, func(a, b v1alpha1.TemplateStatus) int {
 		return cmp.Or(cmp.Compare(prices[a.Source], prices[b.Source]), cmp.Compare(a.InstanceType, b.InstanceType), cmp.Compare(a.Source, b.Source))
 	})
-	nodeClass.Status.Shapes = statuses[:min(len(statuses), maxShapes)]
+	nodeClass.Status.Templates = statuses[:min(len(statuses), maxTemplates)]
 	if len(statuses) == 0 {
 		// As the API server returns it.
-		nodeClass.Status.Shapes = nil
+		nodeClass.Status.Templates = nil
 	}
 }
 
-// shapeStatus describes one shape, and returns the price to sort it by.
-func (s shapesReady) shapeStatus(nodeClass *v1alpha1.ClusterAPINodeClass, sh *template.Template, cluster template.Cluster) (v1alpha1.ShapeStatus, float64) {
-	described := v1alpha1.ShapeStatus{
-		InstanceType: sh.InstanceType,
-		Source:       sh.Source.GroupKind.Kind + "/" + sh.Source.Name,
-		Architecture: sh.Arch,
-		CPU:          sh.Capacity.Cpu().DeepCopy(),
-		Memory:       sh.Capacity.Memory().DeepCopy(),
-		Pods:         sh.Capacity.Pods().Value(),
+// templateStatus describes one template, and returns the price to sort it by.
+func (s templatesReady) templateStatus(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, cluster template.Cluster) (v1alpha1.TemplateStatus, float64) {
+	described := v1alpha1.TemplateStatus{
+		InstanceType: tmpl.InstanceType,
+		Source:       tmpl.Source.GroupKind.Kind + "/" + tmpl.Source.Name,
+		Architecture: tmpl.Arch,
+		CPU:          tmpl.Capacity.Cpu().DeepCopy(),
+		Memory:       tmpl.Capacity.Memory().DeepCopy(),
+		Pods:         tmpl.Capacity.Pods().Value(),
 	}
 	if kubelet := nodeClass.Spec.Kubelet; kubelet != nil && kubelet.MaxPods != nil {
 		described.Pods = int64(*kubelet.MaxPods)
 	}
-	for name, quantity := range sh.Capacity {
+	for name, quantity := range tmpl.Capacity {
 		if template.IsDevice(name) {
 			if described.GPU == nil {
 				described.GPU = corev1.ResourceList{}
@@ -145,22 +145,22 @@ func (s shapesReady) shapeStatus(nodeClass *v1alpha1.ClusterAPINodeClass, sh *te
 			described.GPU[name] = quantity.DeepCopy()
 		}
 	}
-	if sh.NodeVersion != nodeClass.Status.Version {
-		described.Version = sh.NodeVersion
+	if tmpl.NodeVersion != nodeClass.Status.Version {
+		described.Version = tmpl.NodeVersion
 	}
 	zones := cluster.FailureDomains
-	if len(sh.FailureDomains) > 0 {
-		zones = sh.FailureDomains
+	if len(tmpl.FailureDomains) > 0 {
+		zones = tmpl.FailureDomains
 	}
 	if len(zones) > 0 {
 		described.Zones = slices.Clone(zones[:min(len(zones), maxZones)])
 	}
 	cheapest := math.Inf(1)
-	if price := s.price(sh, zones, karpv1.CapacityTypeOnDemand); !math.IsInf(price, 1) {
+	if price := s.price(tmpl, zones, karpv1.CapacityTypeOnDemand); !math.IsInf(price, 1) {
 		described.Price = decimal(price)
 		cheapest = min(cheapest, price)
 	}
-	if price := s.price(sh, zones, karpv1.CapacityTypeSpot); !math.IsInf(price, 1) {
+	if price := s.price(tmpl, zones, karpv1.CapacityTypeSpot); !math.IsInf(price, 1) {
 		described.SpotPrice = decimal(price)
 		cheapest = min(cheapest, price)
 	}
@@ -168,13 +168,13 @@ func (s shapesReady) shapeStatus(nodeClass *v1alpha1.ClusterAPINodeClass, sh *te
 }
 
 // price is the lowest price in the zones, infinite without any.
-func (s shapesReady) price(sh *template.Template, zones []string, capacityType string) float64 {
+func (s templatesReady) price(tmpl *template.Template, zones []string, capacityType string) float64 {
 	if len(zones) == 0 {
 		zones = []string{instancetype.DefaultZone}
 	}
 	cheapest := math.Inf(1)
 	for _, zone := range zones {
-		if price, ok := s.InstanceTypes.Pricing.Price(sh, zone, capacityType); ok {
+		if price, ok := s.InstanceTypes.Pricing.Price(tmpl, zone, capacityType); ok {
 			cheapest = min(cheapest, price)
 		}
 	}

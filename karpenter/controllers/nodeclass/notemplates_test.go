@@ -14,30 +14,30 @@ import (
 	"github.com/autonode-io/autonode/test/environment"
 )
 
-func TestNoShapes(t *testing.T) {
+func TestNoTemplates(t *testing.T) {
 	t.Run("When nothing matches, it should say what exists", func(t *testing.T) {
 		f := start(t, "")
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
 		})
-		message := f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.NoShapesReason)
+		message := f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.NoTemplatesReason)
 		f.Expect(message).To(Equal(fmt.Sprintf("no TestMachineTemplate in namespace %[1]s of the management cluster matches spec.infrastructureTemplateSelectors[0] "+
-			"(autonode.io/shape-pool=general): 1 exists, and it doesn't have the labels; no MachineDeployment in namespace %[1]s of the management cluster "+
+			"(autonode.io/template-pool=general): 1 exists, and it doesn't have the labels; no MachineDeployment in namespace %[1]s of the management cluster "+
 			"matches spec.scalableResourceSelector (team=web): none exists", f.Namespace)))
-		f.condition(status.ConditionReady, "False", v1alpha1.NoShapesReason)
+		f.condition(status.ConditionReady, "False", v1alpha1.NoTemplatesReason)
 	})
 
 	t.Run("When all that matches is malformed, it should say what is wrong", func(t *testing.T) {
 		f := start(t, "")
 		f.template("c2-small", nil)
 		f.nodeClass(nil)
-		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.AllInvalidReason)).To(ContainSubstring("c2-small: has no cpu capacity"))
+		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.AllInvalidReason)).To(ContainSubstring("c2-small: has no cpu capacity"))
 	})
 
 	t.Run("When it selects nothing, it should say what to set", func(t *testing.T) {
 		f := start(t, "")
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.InfrastructureTemplateSelectors = nil })
-		f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.NoSelectorReason)
+		f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.NoSelectorReason)
 	})
 }
 
@@ -48,9 +48,9 @@ func TestSomeUnusable(t *testing.T) {
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a b"}}
 		})
-		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.SomeInvalidReason)).To(ContainSubstring("spec.scalableResourceSelector: "))
+		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason)).To(ContainSubstring("spec.scalableResourceSelector: "))
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.InfrastructureTemplateSelectors = nil })
-		f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.InvalidSelectorReason)
+		f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.InvalidSelectorReason)
 	})
 
 	t.Run("When a kind isn't served, it should name it and use the others", func(t *testing.T) {
@@ -61,12 +61,12 @@ func TestSomeUnusable(t *testing.T) {
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.InfrastructureTemplateSelectors = append(n.Spec.InfrastructureTemplateSelectors, missing)
 		})
-		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.SomeInvalidReason)).To(ContainSubstring("NoSuchMachineTemplate"))
+		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason)).To(ContainSubstring("NoSuchMachineTemplate"))
 		f.ready()
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.InfrastructureTemplateSelectors = []v1alpha1.InfrastructureTemplateSelector{missing}
 		})
-		f.Expect(f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.SourceUnreadableReason)).To(ContainSubstring("NoSuchMachineTemplate"))
+		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.SourceUnreadableReason)).To(ContainSubstring("NoSuchMachineTemplate"))
 	})
 
 	t.Run("When a kind may not be read, it should say so, and follow once it may", func(t *testing.T) {
@@ -75,12 +75,12 @@ func TestSomeUnusable(t *testing.T) {
 		f.allow(user, "cluster", "cluster.x-k8s.io", "clusters")
 		f.template("c2-small", sized("2", "4Gi", "0.021"))
 		f.nodeClass(nil)
-		message := f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.SourceUnreadableReason)
+		message := f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.SourceUnreadableReason)
 		f.Expect(message).To(And(ContainSubstring("testmachinetemplates"), ContainSubstring("forbidden"), ContainSubstring(user)))
 		f.condition(v1alpha1.ConditionLaunchAllowed, "True", v1alpha1.ConditionLaunchAllowed)
 
 		f.allow(user, "templates", environment.TestMachine.Group, "testmachinetemplates")
-		f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.ConditionShapesReady)
+		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.ConditionTemplatesReady)
 		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.SourceUnreadableReason)).To(ContainSubstring("kubeadmconfigtemplates"))
 		f.allow(user, "bootstrap", environment.KubeadmConfig.Group, "kubeadmconfigtemplates")
 		f.ready()

@@ -11,7 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-const shapeNodeClass = `apiVersion: karpenter.cluster.x-k8s.io/v1alpha1
+const templateNodeClass = `apiVersion: karpenter.cluster.x-k8s.io/v1alpha1
 kind: ClusterAPINodeClass
 metadata: {name: default}
 spec:
@@ -45,7 +45,7 @@ spec: {template: {spec: {size: large, disks: [{size: 10}]}}}
 `
 }
 
-func TestShapesRender(t *testing.T) {
+func TestTemplatesRender(t *testing.T) {
 	const patches = `[{op: add, path: /spec/market, valueFrom: {variable: capacityType}}, {op: add, path: /spec/zone, valueFrom: {variable: zone}},
        {op: add, path: /spec/ami, valueFrom: {variable: image.cloud.mars-1}}]`
 	for name, tc := range map[string]struct {
@@ -54,7 +54,7 @@ func TestShapesRender(t *testing.T) {
 		mention     string
 	}{
 		"When the patches apply, it should print what would be made": {
-			files: []string{shapeNodeClass, cloudTemplate("c4-large", patches)}, args: []string{"--capacity-type", "spot", "--zone", "a", "--cluster-name", "blue"},
+			files: []string{templateNodeClass, cloudTemplate("c4-large", patches)}, args: []string{"--capacity-type", "spot", "--zone", "a", "--cluster-name", "blue"},
 			wants: []string{
 				"# CloudMachineTemplate default/c4-large as c4-large\n---\napiVersion: infrastructure.cluster.x-k8s.io/v1\nkind: CloudMachine\n",
 				"  ami: image.cloud.mars-1\n  disks:\n  - size: 10\n  market: spot\n  size: large\n  zone: a\n",
@@ -63,22 +63,22 @@ func TestShapesRender(t *testing.T) {
 			},
 		},
 		"When one source's patches don't apply, it should print the others and say which": {
-			files:   []string{shapeNodeClass, cloudTemplate("c4-large", patches) + "---\n" + cloudTemplate("bad", "[{op: remove, path: /spec/spot}]")},
+			files:   []string{templateNodeClass, cloudTemplate("c4-large", patches) + "---\n" + cloudTemplate("bad", "[{op: remove, path: /spec/spot}]")},
 			wants:   []string{"c4-large as c4-large", "market: on-demand"},
 			mention: "CloudMachineTemplate default/bad: annotation karpenter.cluster.x-k8s.io/infrastructure-patches: patch 0 (remove /spec/spot): /spec/spot doesn't exist",
 		},
 		"When one source is named, it should print that one alone": {
-			files: []string{shapeNodeClass, cloudTemplate("c4-large", patches) + "---\n" + cloudTemplate("bad", "[{op: remove, path: /spec/spot}]")}, args: []string{"--source", "c4-large"},
+			files: []string{templateNodeClass, cloudTemplate("c4-large", patches) + "---\n" + cloudTemplate("bad", "[{op: remove, path: /spec/spot}]")}, args: []string{"--source", "c4-large"},
 			wants: []string{"c4-large as c4-large"},
 		},
 		"When the bootstrap template is missing, it should say so": {
-			files: []string{strings.Split(shapeNodeClass, "---")[0], cloudTemplate("c4-large", patches)}, mention: `RKE2ConfigTemplate.bootstrap.cluster.x-k8s.io "default" not found`,
+			files: []string{strings.Split(templateNodeClass, "---")[0], cloudTemplate("c4-large", patches)}, mention: `RKE2ConfigTemplate.bootstrap.cluster.x-k8s.io "default" not found`,
 		},
-		"When nothing is selected, it should say so":                  {files: []string{shapeNodeClass}, mention: "selects none of the objects"},
+		"When nothing is selected, it should say so":                  {files: []string{templateNodeClass}, mention: "selects none of the objects"},
 		"When there is no node class, it should say so":               {files: []string{cloudTemplate("c4-large", patches)}, mention: "0 ClusterAPINodeClasses; want one"},
-		"When the node class has an unknown field, it should name it": {files: []string{strings.Replace(shapeNodeClass, "spec:\n", "spec:\n  patch: []\n", 1)}, mention: `"spec.patch"`},
+		"When the node class has an unknown field, it should name it": {files: []string{strings.Replace(templateNodeClass, "spec:\n", "spec:\n  patch: []\n", 1)}, mention: `"spec.patch"`},
 		"When a document isn't an object, it should say which":        {files: []string{"a: b\n"}, mention: "document 1 has no apiVersion"},
-		"When the capacity type is unknown, it should say so":         {files: []string{shapeNodeClass}, args: []string{"--capacity-type", "free"}, mention: "want on-demand or spot"},
+		"When the capacity type is unknown, it should say so":         {files: []string{templateNodeClass}, args: []string{"--capacity-type", "free"}, mention: "want on-demand or spot"},
 		"When there is no file, it should say so":                     {mention: "-f FILE"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestShapesRender(t *testing.T) {
 				args = append(args, "-f", write(t, filepath.Join(t.TempDir(), string(rune('a'+i))+".yaml"), content))
 			}
 			var out bytes.Buffer
-			cmd := newShapesCommand()
+			cmd := newTemplatesCommand()
 			cmd.SilenceErrors, cmd.SilenceUsage = true, true
 			cmd.SetArgs(args)
 			cmd.SetOut(&out)
@@ -106,7 +106,7 @@ func TestShapesRender(t *testing.T) {
 	t.Run("When objects come as a list from standard input, it should read its items", func(t *testing.T) {
 		g := NewWithT(t)
 		list := `{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "karpenter.cluster.x-k8s.io/v1alpha1", "kind": "ClusterAPINodeClass", "metadata": {"name": "default"}}]}`
-		cmd := newShapesCommand()
+		cmd := newTemplatesCommand()
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true
 		cmd.SetArgs([]string{"render", "-f", "-"})
 		cmd.SetIn(strings.NewReader(list))

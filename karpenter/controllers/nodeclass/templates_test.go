@@ -19,7 +19,7 @@ import (
 // spotPatches make spot machines where they are sold.
 const spotPatches = `[{op: add, path: /spec/market, valueFrom: {variable: capacityType}}]`
 
-func TestShapes(t *testing.T) {
+func TestTemplates(t *testing.T) {
 	t.Run("When templates match, it should be ready and list them, cheapest first", func(t *testing.T) {
 		f := start(t, "")
 		f.template("c4-arm", map[string]string{
@@ -36,10 +36,10 @@ func TestShapes(t *testing.T) {
 		f.Expect(nodeClass.Annotations).To(HaveKeyWithValue(v1alpha1.NodeClassHashAnnotation, drift.Hash(nodeClass)))
 		f.Expect(nodeClass.Annotations).To(HaveKeyWithValue(v1alpha1.NodeClassHashVersionAnnotation, drift.HashVersion))
 		f.Expect(nodeClass.Status.Version).To(Equal("1.36.2"))
-		f.Expect(nodeClass.Status.ShapeCount).To(HaveValue(BeEquivalentTo(2)))
+		f.Expect(nodeClass.Status.TemplateCount).To(HaveValue(BeEquivalentTo(2)))
 		f.Expect(nodeClass.Status.Cheapest).To(Equal("c4-arm $0.02"))
 		var lines []string
-		for _, s := range nodeClass.Status.Shapes {
+		for _, s := range nodeClass.Status.Templates {
 			gpu := s.GPU["nvidia.com/gpu"]
 			lines = append(lines, fmt.Sprint(s.InstanceType, " ", s.Source, " ", s.Architecture, " ", s.CPU.String(), " ", s.Memory.String(), " ", gpu.String(), " ", s.Price, " ", s.SpotPrice, " ", s.Zones))
 		}
@@ -52,14 +52,14 @@ func TestShapes(t *testing.T) {
 		f.Expect(err).NotTo(HaveOccurred())
 		f.Expect(ok).To(BeTrue())
 		f.Expect(choice.FailureDomain).To(Equal("b"))
-		f.Expect(choice.Shape.Bootstrap.ConfigTemplate.GetName()).To(Equal("default"))
+		f.Expect(choice.Template.Bootstrap.ConfigTemplate.GetName()).To(Equal("default"))
 		f.Expect(f.events.reasons()).To(BeEmpty(), "that all is well from the start is not an event")
 	})
 
 	t.Run("When templates come, change and go, it should follow them, and say each change once", func(t *testing.T) {
 		f := start(t, "")
 		f.nodeClass(nil)
-		f.condition(v1alpha1.ConditionShapesReady, "False", v1alpha1.NoShapesReason)
+		f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.NoTemplatesReason)
 		small := f.template("c2-small", sized("2", "4Gi", "0.021"))
 		f.ready()
 		f.template("c4-big", sized("4", "8Gi", "0.096"))
@@ -67,26 +67,26 @@ func TestShapes(t *testing.T) {
 
 		small.SetAnnotations(sized("four", "4Gi", "0.021"))
 		f.Expect(f.Admin.Update(t.Context(), small)).To(Succeed())
-		message := f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.SomeInvalidReason)
-		f.Expect(message).To(Equal(fmt.Sprintf("TestMachineTemplate %s/c2-small: annotation %scpu: %q is not a quantity; the other 1 shape is in use", f.Namespace, capacity, "four")))
+		message := f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason)
+		f.Expect(message).To(Equal(fmt.Sprintf("TestMachineTemplate %s/c2-small: annotation %scpu: %q is not a quantity; the other 1 template is in use", f.Namespace, capacity, "four")))
 		f.ready()
 		// Its nodes have a type that Karpenter still knows, so that they aren't replaced for a typing error.
 		f.Expect(f.instanceTypes()).To(Equal([]string{"c2-small", "c4-big"}))
 		f.Expect(f.available("c2-small")).To(BeFalse())
 		nodeClass, err := f.get()
 		f.Expect(err).NotTo(HaveOccurred())
-		f.Expect(nodeClass.Status.ShapeCount).To(HaveValue(BeEquivalentTo(1)))
+		f.Expect(nodeClass.Status.TemplateCount).To(HaveValue(BeEquivalentTo(1)))
 
 		small.SetAnnotations(sized("2", "4Gi", "0.3"))
 		f.Expect(f.Admin.Update(t.Context(), small)).To(Succeed())
-		f.condition(v1alpha1.ConditionShapesReady, "True", v1alpha1.ConditionShapesReady)
+		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.ConditionTemplatesReady)
 		f.Expect(f.available("c2-small")).To(BeTrue())
 		nodeClass, err = f.get()
 		f.Expect(err).NotTo(HaveOccurred())
 		f.Expect(nodeClass.Status.Cheapest).To(Equal("c4-big $0.096"))
 		f.Expect(f.Admin.Delete(t.Context(), small)).To(Succeed())
 		f.Eventually(f.instanceTypes).Should(Equal([]string{"c4-big"}))
-		f.Expect(f.events.reasons()).To(Equal([]string{v1alpha1.NoShapesReason, v1alpha1.ConditionShapesReady, v1alpha1.SomeInvalidReason, v1alpha1.ConditionShapesReady}))
+		f.Expect(f.events.reasons()).To(Equal([]string{v1alpha1.NoTemplatesReason, v1alpha1.ConditionTemplatesReady, v1alpha1.SomeInvalidReason, v1alpha1.ConditionTemplatesReady}))
 	})
 
 	t.Run("When a template's content changes, it should touch the node class, so that Karpenter looks for drift at once", func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestShapes(t *testing.T) {
 		f.ready()
 		hash := func() (string, error) {
 			nodeClass, err := f.get()
-			return nodeClass.Annotations[nodeclass.ShapesHashAnnotation], err
+			return nodeClass.Annotations[nodeclass.TemplatesHashAnnotation], err
 		}
 		f.Eventually(hash).ShouldNot(BeEmpty())
 		before, err := hash()
@@ -106,7 +106,7 @@ func TestShapes(t *testing.T) {
 		f.Eventually(hash).ShouldNot(Equal(before))
 	})
 
-	t.Run("When an object is another Cluster's, it should not be a shape", func(t *testing.T) {
+	t.Run("When an object is another Cluster's, it should not be a template", func(t *testing.T) {
 		f := start(t, "")
 		theirs := f.template("theirs", sized("2", "4Gi", "0.001"))
 		theirs.SetLabels(map[string]string{pool: "general", clusterv1.ClusterNameLabel: "green"})
