@@ -110,6 +110,20 @@ func input() Input {
 // imageLine is a container's image in YAML.
 var imageLine = regexp.MustCompile(`(?m)^\s+(?:- )?image: (\S+)$`)
 
+// expectPinned fails unless every image in a manifest is pinned by its digest.
+func expectPinned(t *testing.T, manifest string) {
+	t.Helper()
+	images := imageLine.FindAllStringSubmatch(manifest, -1)
+	if len(images) == 0 {
+		t.Error("nothing runs")
+	}
+	for _, image := range images {
+		if err := payload.CheckPinned(image[1]); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestRender(t *testing.T) {
 	for _, test := range []struct {
 		name, golden string
@@ -204,15 +218,7 @@ func TestRender(t *testing.T) {
 				documents = append(documents, string(data))
 			}
 			got := strings.Join(documents, "---\n")
-			images := imageLine.FindAllStringSubmatch(got, -1)
-			if len(images) == 0 {
-				t.Error("nothing runs")
-			}
-			for _, image := range images {
-				if err := payload.CheckPinned(image[1]); err != nil {
-					t.Error(err)
-				}
-			}
+			expectPinned(t, got)
 			file := filepath.Join("testdata", test.golden+".yaml")
 			if *update {
 				if err := os.WriteFile(file, []byte(got), 0o600); err != nil {

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
+// MinBackoff is how long a guest is left alone after a call that it didn't answer. It doubles up to MaxBackoff.
 const (
-	// MinBackoff is how long a guest is left alone after a call that it didn't answer. It doubles up to MaxBackoff.
 	MinBackoff = 5 * time.Second
 	MaxBackoff = 5 * time.Minute
 )

@@ -27,10 +27,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
+// What cosign writes: the media type of a layer, and the type in its statement.
 const (
-	// StatementMediaType and StatementType are what cosign writes.
 	StatementMediaType types.MediaType = "application/vnd.dev.cosign.simplesigning.v1+json"
-	StatementType                      = "cosign container image signature"
+	StatementType      string          = "cosign container image signature"
 )
 
 // Signature is one layer of an image of signatures.
