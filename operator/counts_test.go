@@ -257,7 +257,7 @@ func together(t *testing.T, from, to int, do func(i int) error) {
 func TestCounts(t *testing.T) {
 	provide(t)
 	host := serveRegistry(t)
-	sweep(t, countedLabel)
+	removeAll(t, countedLabel)
 	release := push(t, host, "1.36.2")
 	platform(t, counted)
 	c := &counting{}

@@ -164,7 +164,7 @@ func TestFairness(t *testing.T) {
 		each = 15
 		// No call to a guest that hangs ends before the test does, so that whoever has to wait for one waits for ever; anybody else may take
 		// as long as a loaded machine needs.
-		never, patience = time.Hour, 5 * time.Minute
+		never, timeout = time.Hour, 5 * time.Minute
 	)
 	provide(t)
 	image := push(t, serveRegistry(t), "1.36.2")
@@ -186,7 +186,7 @@ func TestFairness(t *testing.T) {
 			<-request.Context().Done()
 		}
 	})
-	sweep(t, label)
+	removeAll(t, label)
 	run(t, clusters.Management.Config, operator.Options{
 		LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label, HostedClusterSelector: label, GuestTimeout: never,
 	})
@@ -204,7 +204,7 @@ func TestFairness(t *testing.T) {
 			enable(fmt.Sprintf("beside-%d", i), clusters.Guest.Config)
 		}
 		for i := range 6 {
-			g.Eventually(func(g Gomega) { installed(g, ctx, fmt.Sprintf("beside-%d", i)) }, patience).Should(Succeed())
+			g.Eventually(func(g Gomega) { installed(g, ctx, fmt.Sprintf("beside-%d", i)) }, timeout).Should(Succeed())
 		}
 	})
 
@@ -214,7 +214,7 @@ func TestFairness(t *testing.T) {
 		// operator's connection sees all requests, and leaves alone those that name no Machine of its cluster.
 		hung := []string{enable("hung-0", deciding), enable("hung-1", deciding)}
 		for _, name := range hung {
-			g.Eventually(func(g Gomega) { installed(g, ctx, name) }, patience).Should(Succeed())
+			g.Eventually(func(g Gomega) { installed(g, ctx, name) }, timeout).Should(Succeed())
 			machine(t, name)
 		}
 		machine(t, "beside-0")
@@ -224,13 +224,13 @@ func TestFairness(t *testing.T) {
 				ask(t, name)
 			}
 		}
-		g.Eventually(refused.Load, patience).Should(BeNumerically(">=", len(hung)), "they are asked about")
+		g.Eventually(refused.Load, timeout).Should(BeNumerically(">=", len(hung)), "they are asked about")
 		request := ask(t, "beside-0")
 		g.Eventually(func(g Gomega) {
 			g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(request), request)).To(Succeed())
 			g.Expect(request.Status.Conditions).To(HaveLen(1))
 			g.Expect(request.Status.Conditions[0].Reason).To(Equal(v1beta1.RequesterMismatchReason))
-		}, patience).Should(Succeed())
+		}, timeout).Should(Succeed())
 	})
 
 	t.Run("When a guest answers slowly, it should be reached all the same", func(t *testing.T) {
@@ -239,7 +239,7 @@ func TestFairness(t *testing.T) {
 			g.Eventually(func(g Gomega) {
 				reason, _ := reachable(g, ctx, name)
 				g.Expect(reason).To(Equal("True/AsExpected"))
-			}, patience).Should(Succeed())
+			}, timeout).Should(Succeed())
 		}
 	})
 
@@ -247,7 +247,7 @@ func TestFairness(t *testing.T) {
 		g := NewWithT(t)
 		close(recovered)
 		for _, name := range names["stalled"] {
-			g.Eventually(func(g Gomega) { installed(g, ctx, name) }, patience).Should(Succeed())
+			g.Eventually(func(g Gomega) { installed(g, ctx, name) }, timeout).Should(Succeed())
 		}
 		withoutErrors(g, ctx, "silent", "stalled", "slow")
 	})
@@ -270,7 +270,7 @@ func TestUnreachable(t *testing.T) {
 	provide(t)
 	image := push(t, serveRegistry(t), "1.36.2")
 	mute, still := deaf(t), frozen(t, recovered)
-	sweep(t, label)
+	removeAll(t, label)
 	run(t, clusters.Management.Config, operator.Options{
 		LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label, HostedClusterSelector: label, GuestTimeout: 3 * time.Second,
 	})

@@ -22,7 +22,7 @@ func TestMachines(t *testing.T) {
 	const label, name = "machines.test", "behind"
 	provide(t)
 	host := serveRegistry(t)
-	sweep(t, label)
+	removeAll(t, label)
 	platform(t, name)
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
 	g.Expect(management.Create(ctx, &v1beta1.HostedCluster{

@@ -51,17 +51,17 @@ func takenName(t *testing.T, release string) {
 		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}, InfraID: "web", AutoNode: scopetest.AutoNode()},
 	}
 	g.Expect(management.Create(ctx, thief)).To(Succeed())
-	verdict := func(g Gomega) string {
+	decided := func(g Gomega) string {
 		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(thief), thief)).To(Succeed())
 		return reasonOf(thief, v1beta1.ValidConfiguration)
 	}
 	g.Eventually(func(g Gomega) {
-		g.Expect(verdict(g)).To(Equal("False/InvalidSpec"))
+		g.Expect(decided(g)).To(Equal("False/InvalidSpec"))
 		g.Expect(thief.Status.AutoNode.Message).To(ContainSubstring("HostedCluster team-red/web"))
 		g.Expect(thief.Finalizers).To(BeEmpty())
 	}).Should(Succeed())
 	g.Expect(management.Delete(ctx, victim)).To(Succeed())
-	g.Eventually(func(g Gomega) { g.Expect(verdict(g)).To(Equal("True/AsExpected")) }).Should(Succeed())
+	g.Eventually(func(g Gomega) { g.Expect(decided(g)).To(Equal("True/AsExpected")) }).Should(Succeed())
 }
 
 func sharedNamespace(t *testing.T, release string) {

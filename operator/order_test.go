@@ -76,7 +76,7 @@ func TestOrder(t *testing.T) {
 	const name, label = "order", "order"
 	g, ctx, management, guest := NewWithT(t), t.Context(), clusters.Management.Client, clusters.Guest.Client
 	provide(t)
-	sweep(t, label)
+	removeAll(t, label)
 
 	// One definition that the guest doesn't have yet, whatever ran there before.
 	extra := scopetest.Definition("order.test", "Widget", "widgets", "v1")

@@ -24,7 +24,7 @@ func TestRestart(t *testing.T) {
 	ctx, management := t.Context(), clusters.Management.Client
 	provide(t)
 	host := serveRegistry(t)
-	sweep(t, label)
+	removeAll(t, label)
 	options := operator.Options{HostedClusterSelector: label, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label}
 	component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "karpenter"}}
 	var slow atomic.Bool

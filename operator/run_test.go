@@ -70,9 +70,9 @@ func serveRegistry(t *testing.T) (host string) {
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
-// sweep removes the HostedClusters with a label when the test ends, after the operators that were started later: other tests have the same
+// removeAll removes the HostedClusters with a label when the test ends, after the operators that were started later: other tests have the same
 // two clusters.
-func sweep(t *testing.T, label string) {
+func removeAll(t *testing.T, label string) {
 	t.Helper()
 	t.Cleanup(func() {
 		g, ctx, management := NewWithT(t), context.Background(), clusters.Management.Client

@@ -168,7 +168,7 @@ func TestShards(t *testing.T) {
 	image := push(t, serveRegistry(t), "1.36.2")
 	g.Expect(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shardNamespace}})).To(Succeed())
 
-	sweep(t, shardLabel)
+	removeAll(t, shardLabel)
 	writes := &ledger{}
 	shards := []string{"a", "b"}
 	for _, shard := range shards {

@@ -11,7 +11,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 )
 
-// FuzzRequest looks for a request that panics, whose verdict floods a condition, or that is approved for another node than the one that a
+// FuzzRequest looks for a request that panics, whose decision floods a condition, or that is approved for another node than the one that a
 // Machine was made for.
 func FuzzRequest(f *testing.F) {
 	add := func(a ask) {

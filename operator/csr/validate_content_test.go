@@ -16,7 +16,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-func TestJudgeNames(t *testing.T) {
+func TestValidateNames(t *testing.T) {
 	validateAll(t, map[string]validation{
 		"When a serving certificate is for another machine's address, it should be denied": {
 			ask: servingOf("web-1", "10.0.0.1", "10.0.0.2"), inputs: both(),
@@ -47,7 +47,7 @@ func TestJudgeNames(t *testing.T) {
 	})
 }
 
-func TestJudgeMalformed(t *testing.T) {
+func TestValidateMalformed(t *testing.T) {
 	extension := func(id asn1.ObjectIdentifier, value []byte) func(*ask) {
 		return func(a *ask) { a.content.ExtraExtensions = []pkix.Extension{{Id: id, Value: value}} }
 	}
@@ -94,7 +94,7 @@ func TestJudgeMalformed(t *testing.T) {
 	})
 }
 
-func TestJudgeUsages(t *testing.T) {
+func TestValidateUsages(t *testing.T) {
 	validateAll(t, map[string]validation{
 		"When a client certificate is to serve as well (usages), it should be denied": {
 			ask:    first("web-1").but(func(a *ask) { a.usages = append(a.usages, certificatesv1.UsageServerAuth) }),

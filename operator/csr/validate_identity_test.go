@@ -11,7 +11,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-func TestJudgeSubject(t *testing.T) {
+func TestValidateSubject(t *testing.T) {
 	validateAll(t, map[string]validation{
 		"When a node of ours asks for another name (wrong CN), it should be denied": {
 			ask: renewal("web-1").but(func(a *ask) { a.subject = subjectOf("web-9") }), inputs: inputs{requester: web1()},
@@ -44,7 +44,7 @@ func TestJudgeSubject(t *testing.T) {
 	})
 }
 
-func TestJudgeRequester(t *testing.T) {
+func TestValidateRequester(t *testing.T) {
 	validateAll(t, map[string]validation{
 		"When another node asks for a certificate of ours, it should be denied": {
 			ask: renewal("theirs").but(func(a *ask) { a.subject = subjectOf("web-1") }), inputs: only(),

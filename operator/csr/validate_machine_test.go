@@ -11,7 +11,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-func TestJudgeMachine(t *testing.T) {
+func TestValidateMachine(t *testing.T) {
 	validateAll(t, map[string]validation{
 		"When a NodeClaim has no Machine, it should be denied": {
 			ask: first("web-1"), inputs: inputs{subject: party{claim: web1().claim}},
@@ -48,7 +48,7 @@ func TestJudgeMachine(t *testing.T) {
 	})
 }
 
-func TestJudgeReplay(t *testing.T) {
+func TestValidateReplay(t *testing.T) {
 	validateAll(t, map[string]validation{
 		"When a token is used again after its node has joined (replay), it should be denied": {
 			ask: first("web-1"), inputs: inputs{subject: web1(), joined: true},
@@ -84,7 +84,7 @@ func TestJudgeReplay(t *testing.T) {
 	})
 }
 
-func TestJudgeOtherRequests(t *testing.T) {
+func TestValidateOtherRequests(t *testing.T) {
 	validateAll(t, map[string]validation{
 		"When a node has another request that is approved and not issued, it should wait": {
 			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.name = "b" }),

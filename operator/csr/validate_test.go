@@ -182,7 +182,7 @@ func asked(others ...other) inputs {
 	return inputs{requester: web1(), subject: web1(), others: others}
 }
 
-func TestJudgeApproves(t *testing.T) {
+func TestValidateApproves(t *testing.T) {
 	validateAll(t, map[string]validation{
 		"When a machine asks with the token that Karpenter minted for it, it should be approved": {
 			ask:    first("web-1").but(func(a *ask) { a.groups = append([]string{v1alpha1.BootstrapTokenGroup}, tokenGroup...) }),
@@ -222,7 +222,7 @@ func TestJudgeApproves(t *testing.T) {
 	})
 }
 
-func TestJudgeDecidesNothing(t *testing.T) {
+func TestValidateDecidesNothing(t *testing.T) {
 	validateAll(t, map[string]validation{
 		"When neither name is ours, it should be left alone": {
 			ask: first("theirs"), want: ignored, reason: "NotOurs",
@@ -243,7 +243,7 @@ func TestJudgeDecidesNothing(t *testing.T) {
 	})
 }
 
-func TestJudgeMessage(t *testing.T) {
+func TestValidateMessage(t *testing.T) {
 	t.Run("When the requester's words are many, the message should not be", func(t *testing.T) {
 		g := NewWithT(t)
 		got := validate(newRequest(servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.content.EmailAddresses = []string{strings.Repeat("x", 5000)} }).object(t)), both(), now)

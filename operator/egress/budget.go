@@ -19,16 +19,16 @@ import (
 type Budget struct {
 	// Bytes is the burst, PerSecond the rate after it.
 	Bytes, PerSecond int
-	// Patience is the time for which a server may exceed its budget without a pause. Then the tunnel closes the
-	// connections and accepts none for Rest. The operator's caches keep what they have read.
-	Patience, Rest time.Duration
+	// Grace is the time for which a server may exceed its budget without a pause. Then the tunnel closes the
+	// connections and accepts none for Backoff. The operator's caches keep what they have read.
+	Grace, Backoff time.Duration
 }
 
 const (
 	defaultBytes     = 64 << 20
 	defaultPerSecond = 4 << 20
-	defaultPatience  = time.Minute
-	defaultRest      = 5 * time.Minute
+	defaultGrace     = time.Minute
+	defaultBackoff   = 5 * time.Minute
 	// pause without a delayed read ends a period beyond the budget.
 	pause = 15 * time.Second
 	// chunk is the maximum size of one read.
@@ -38,7 +38,7 @@ const (
 func (b Budget) orDefault() Budget {
 	return Budget{
 		Bytes: max(cmp.Or(b.Bytes, defaultBytes), chunk), PerSecond: cmp.Or(b.PerSecond, defaultPerSecond),
-		Patience: cmp.Or(b.Patience, defaultPatience), Rest: cmp.Or(b.Rest, defaultRest),
+		Grace: cmp.Or(b.Grace, defaultGrace), Backoff: cmp.Or(b.Backoff, defaultBackoff),
 	}
 }
 
@@ -50,11 +50,11 @@ const (
 	Within State = iota
 	// Slowed: the client is beyond its budget, and receives at the budget's rate.
 	Slowed
-	// Resting: the client was beyond its budget for longer than Patience. It is in back-off and receives nothing.
-	Resting
+	// BackOff: the client was beyond its budget for longer than Grace. It is in back-off and receives nothing.
+	BackOff
 )
 
-var errResting = errors.New("the server used up its budget")
+var errBackoff = errors.New("the server used up its budget")
 
 // allowance is the rest of one client's budget. It outlives connections: a new connection gets no new budget.
 type allowance struct {
@@ -64,7 +64,7 @@ type allowance struct {
 
 	mu           sync.Mutex
 	since, last  time.Time // the first delayed read without a pause, and the end of the last one's delay
-	restingUntil time.Time
+	backoffUntil time.Time
 }
 
 func newAllowance(budget Budget, clk clock.Clock) *allowance {
@@ -77,8 +77,8 @@ func (a *allowance) take(n int) (time.Duration, error) {
 	wait := a.limiter.ReserveN(now, n).DelayFrom(now)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if now.Before(a.restingUntil) {
-		return 0, errResting
+	if now.Before(a.backoffUntil) {
+		return 0, errBackoff
 	}
 	if wait == 0 {
 		return 0, nil
@@ -87,9 +87,9 @@ func (a *allowance) take(n int) (time.Duration, error) {
 		a.since = now
 	}
 	a.last = now.Add(wait)
-	if now.Sub(a.since) > a.budget.Patience {
-		a.restingUntil = now.Add(a.budget.Rest)
-		return 0, errResting
+	if now.Sub(a.since) > a.budget.Grace {
+		a.backoffUntil = now.Add(a.budget.Backoff)
+		return 0, errBackoff
 	}
 	return wait, nil
 }
@@ -99,8 +99,8 @@ func (a *allowance) state() State {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case now.Before(a.restingUntil):
-		return Resting
+	case now.Before(a.backoffUntil):
+		return BackOff
 	case !a.last.IsZero() && now.Sub(a.last) <= pause:
 		return Slowed
 	}

@@ -22,7 +22,7 @@ func TestAllowance(t *testing.T) {
 	start := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	begin := func() (*allowance, *clocktesting.FakeClock) {
 		clk := clocktesting.NewFakeClock(start)
-		return newAllowance(Budget{Bytes: 1 << 20, PerSecond: 1 << 10, Patience: time.Minute, Rest: time.Hour}.orDefault(), clk), clk
+		return newAllowance(Budget{Bytes: 1 << 20, PerSecond: 1 << 10, Grace: time.Minute, Backoff: time.Hour}.orDefault(), clk), clk
 	}
 	// exhaust takes the burst and one second's worth more.
 	exhaust := func(g Gomega, a *allowance) time.Duration {
@@ -55,7 +55,7 @@ func TestAllowance(t *testing.T) {
 		g.Expect(a.state()).To(Equal(Within))
 	})
 
-	t.Run("When it exceeds the budget for longer than Patience, it should back off, and be read again afterwards", func(t *testing.T) {
+	t.Run("When it exceeds the budget for longer than Grace, it should back off, and be read again afterwards", func(t *testing.T) {
 		g := NewWithT(t)
 		a, clk := begin()
 		exhaust(g, a)
@@ -64,11 +64,11 @@ func TestAllowance(t *testing.T) {
 			clk.SetTime(clk.Now().Add(time.Second))
 			_, err = a.take(1 << 10)
 		}
-		g.Expect(err).To(MatchError(errResting))
+		g.Expect(err).To(MatchError(errBackoff))
 		g.Expect(clk.Since(start)).To(BeNumerically("~", time.Minute, 2*time.Second))
-		g.Expect(a.state()).To(Equal(Resting))
+		g.Expect(a.state()).To(Equal(BackOff))
 		_, err = a.take(1)
-		g.Expect(err).To(MatchError(errResting))
+		g.Expect(err).To(MatchError(errBackoff))
 		clk.SetTime(clk.Now().Add(time.Hour))
 		g.Expect(a.state()).To(Equal(Within))
 		_, err = a.take(1)
@@ -83,7 +83,7 @@ func TestMetered(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC))
 	policy, err := NewPolicy("127.0.0.0/8")
 	g.Expect(err).NotTo(HaveOccurred())
-	tunnel, err := newTunnel(policy, Budget{Bytes: burst, PerSecond: perSecond, Patience: 10 * time.Second, Rest: time.Minute}, clk)
+	tunnel, err := newTunnel(policy, Budget{Bytes: burst, PerSecond: perSecond, Grace: 10 * time.Second, Backoff: time.Minute}, clk)
 	g.Expect(err).NotTo(HaveOccurred())
 	go func() { _ = tunnel.Start(t.Context()) }()
 
@@ -151,12 +151,12 @@ func TestMetered(t *testing.T) {
 	g.Expect(neighbour.Load()).To(BeNumerically("==", burst/2), "a neighbour has a budget of its own")
 
 	taken := 0
-	for ; taken < 60 && tunnel.State("hostile") != Resting; taken++ {
-		g.Eventually(func() bool { return clk.HasWaiters() || tunnel.State("hostile") == Resting }).Should(BeTrue())
+	for ; taken < 60 && tunnel.State("hostile") != BackOff; taken++ {
+		g.Eventually(func() bool { return clk.HasWaiters() || tunnel.State("hostile") == BackOff }).Should(BeTrue())
 		clk.Step(time.Second)
 		g.Expect(received.Load()).To(BeNumerically("<=", burst+(taken+1)*perSecond+chunk))
 	}
-	g.Eventually(ended).Should(BeClosed(), "after Patience the tunnel ends the connection")
+	g.Eventually(ended).Should(BeClosed(), "after Grace the tunnel ends the connection")
 	g.Expect(taken).To(BeNumerically(">=", 10))
 
 	status, _, _ = connect("hostile", endless)

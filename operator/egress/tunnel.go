@@ -114,7 +114,7 @@ func (t *Tunnel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !ok:
 		http.Error(w, "", http.StatusForbidden)
 		return
-	case allowance.state() == Resting:
+	case allowance.state() == BackOff:
 		http.Error(w, "", http.StatusServiceUnavailable)
 		return
 	}

@@ -146,7 +146,7 @@ func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, mes
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s of kubeconfig Secret %s/%s: %s; the platform team sets --guest-networks",
 			config.Host, key.Namespace, name, egress.ErrForbidden), false
 	}
-	if c.access.tunnel.State(key.String()) == egress.Resting {
+	if c.access.tunnel.State(key.String()) == egress.BackOff {
 		return v1beta1.GuestOverBudgetReason, overBudget(config.Host) + "; the operator disconnected, and connects again within five minutes", false
 	}
 	health := c.clusters.GetHealthCheckingState(ctx, key)

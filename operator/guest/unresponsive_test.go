@@ -55,7 +55,7 @@ func newManagement(t *testing.T) client.Client {
 	}}).Build()
 }
 
-func TestResting(t *testing.T) {
+func TestBackoff(t *testing.T) {
 	blue := &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue"}}
 	management := newManagement(t)
 	setUp := func() (*Connections, *clocktesting.FakePassiveClock, func(g Gomega) time.Duration) {

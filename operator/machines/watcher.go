@@ -34,8 +34,8 @@ const (
 	grace = 15 * time.Second
 	// enough Machines that wait longer are a warning: a single one may have a reason of its own.
 	enough = 10
-	// silence is the interval between two warnings about the same Cluster.
-	silence = time.Hour
+	// interval is the least time between two warnings about the same Cluster.
+	interval = time.Hour
 )
 
 // Config of a Watcher.
@@ -88,7 +88,7 @@ func (w *Watcher) SetUp(mgr manager.Manager) error {
 func (w *Watcher) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	cluster, now := request.NamespacedName, w.Clock.Now()
 	for other, at := range w.warned {
-		if now.Sub(at) >= silence {
+		if now.Sub(at) >= interval {
 			delete(w.warned, other)
 		}
 	}

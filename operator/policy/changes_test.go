@@ -39,11 +39,11 @@ func try(t *testing.T, trials map[string]trial) {
 	t.Helper()
 	ctx, admin := t.Context(), as(NewWithT(t), "alice")
 	for name, test := range trials {
-		verdict := "they should be let through"
+		outcome := "they should be let through"
 		if test.want != "" {
-			verdict = "they should be told whose it is, and the operator and Karpenter be let through"
+			outcome = "they should be told whose it is, and the operator and Karpenter be let through"
 		}
-		t.Run(fmt.Sprintf("When an admin changes %s, %s", name, verdict), func(t *testing.T) {
+		t.Run(fmt.Sprintf("When an admin changes %s, %s", name, outcome), func(t *testing.T) {
 			g := NewWithT(t)
 			err := test.do(ctx, admin)
 			if test.want == "" {

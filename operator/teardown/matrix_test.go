@@ -133,7 +133,7 @@ func TestMatrix(t *testing.T) {
 					acted = f.others(ctx, g, e)
 				}
 				if minute < 30 {
-					f.expectPatience(ctx, g)
+					f.expectNothingForced(ctx, g)
 				}
 				if got.done = !last.Wait; got.done {
 					break
@@ -153,7 +153,7 @@ func TestMatrix(t *testing.T) {
 				expectNoRecord(ctx, g, f)
 			}
 			if !got.done {
-				f.expectPatience(ctx, g) // for as long as it takes
+				f.expectNothingForced(ctx, g) // for as long as it takes
 			}
 			if got.stopped && e.budget && e.guest == up {
 				g.Expect(last.Message).To(ContainSubstring("PodDisruptionBudget default/cart"))
@@ -192,9 +192,9 @@ func (f *fixture) others(ctx context.Context, g Gomega, e ending) bool {
 	return true
 }
 
-// expectPatience says that nothing was forced and nothing given up: neither the pods, nor the Machine, which stays as long as its
+// expectNothingForced says that nothing was forced and nothing given up: neither the pods, nor the Machine, which stays as long as its
 // NodeClaim does.
-func (f *fixture) expectPatience(ctx context.Context, g Gomega) {
+func (f *fixture) expectNothingForced(ctx context.Context, g Gomega) {
 	claim := &karpv1.NodeClaim{}
 	switch err := clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "a"}, claim); {
 	case apierrors.IsNotFound(err):

@@ -81,12 +81,12 @@ func checkBudget(out io.Writer, report *ScaleReport) ([]string, error) {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "\nFor each of %d nodes\tbudget\tspent\t\n", BudgetPods)
 	for _, row := range budget {
-		limit, spent, verdict := row.limit(kwok.Up), row.spent(ours.Up), ""
+		limit, spent, outcome := row.limit(kwok.Up), row.spent(ours.Up), ""
 		if spent > limit {
-			verdict = "too much"
+			outcome = "too much"
 			findings = append(findings, fmt.Sprintf("%s: %.1f for each node, and %.1f are the budget", row.what, spent, limit))
 		}
-		fmt.Fprintf(table, "%s\t%.1f\t%.1f\t%s\n", row.what, limit, spent, verdict)
+		fmt.Fprintf(table, "%s\t%.1f\t%.1f\t%s\n", row.what, limit, spent, outcome)
 	}
 	return findings, table.Flush()
 }

@@ -99,7 +99,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err := errors.Join(failed, r.print()); err != nil {
 		return err
 	}
-	return r.verdict()
+	return r.check()
 }
 
 // suites lists the suites to run.
@@ -379,8 +379,8 @@ func (r *run) resultOf(provider string, spec spec) *Result {
 	return nil
 }
 
-// verdict compares AutoNode's provider with Karpenter's.
-func (r *run) verdict() error {
+// check compares AutoNode's provider with Karpenter's.
+func (r *run) check() error {
 	var errs []error
 	for _, spec := range r.chosen {
 		ours, measured := r.resultOf(ClusterAPI, spec), r.resultOf(Kwok, spec)

@@ -20,20 +20,20 @@ const (
 	// with a hundred nodes uses all CPUs; with more specs at once watches lag, writes conflict, and the retries use
 	// even more.
 	busy = 90
-	// patience is the longest delay of a spec for that.
-	patience = time.Minute
+	// timeout is the longest delay of a spec for that.
+	timeout = time.Minute
 )
 
 // gate starts specs one after the other, once the machine isn't busy with the running ones.
 type gate struct {
-	starts   *rate.Limiter
-	patience time.Duration
+	starts  *rate.Limiter
+	timeout time.Duration
 	// waiting is the current percentage.
 	waiting func() (percent float64, err error)
 }
 
 func newGate() *gate {
-	return &gate{starts: rate.NewLimiter(rate.Every(startInterval), 1), patience: patience, waiting: waitingForCPU}
+	return &gate{starts: rate.NewLimiter(rate.Every(startInterval), 1), timeout: timeout, waiting: waitingForCPU}
 }
 
 // pass returns when a spec may start. If the kernel doesn't report the percentage, only startInterval counts.
@@ -42,7 +42,7 @@ func (g *gate) pass(ctx context.Context) error {
 		if err := g.starts.Wait(ctx); err != nil {
 			return fmt.Errorf("waiting to begin: %w", err)
 		}
-		if percent, err := g.waiting(); err != nil || percent < busy || time.Since(began) >= g.patience {
+		if percent, err := g.waiting(); err != nil || percent < busy || time.Since(began) >= g.timeout {
 			return nil //nolint:nilerr // see above
 		}
 	}

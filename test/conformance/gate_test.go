@@ -14,9 +14,9 @@ import (
 
 func TestGate(t *testing.T) {
 	// asked has the machine be as busy as that, each time that is asked; the last is for ever.
-	asked := func(patience time.Duration, percents ...float64) (*gate, *int) {
+	asked := func(timeout time.Duration, percents ...float64) (*gate, *int) {
 		times := 0
-		return &gate{starts: rate.NewLimiter(rate.Inf, 1), patience: patience, waiting: func() (float64, error) {
+		return &gate{starts: rate.NewLimiter(rate.Inf, 1), timeout: timeout, waiting: func() (float64, error) {
 			percent := percents[min(times, len(percents)-1)]
 			times++
 			return percent, nil
@@ -44,7 +44,7 @@ func TestGate(t *testing.T) {
 	})
 	t.Run("When the kernel doesn't tell, it should let a spec begin", func(t *testing.T) {
 		g := NewWithT(t)
-		blind := &gate{starts: rate.NewLimiter(rate.Inf, 1), patience: time.Hour, waiting: func() (float64, error) { return 0, errors.New("no such file") }}
+		blind := &gate{starts: rate.NewLimiter(rate.Inf, 1), timeout: time.Hour, waiting: func() (float64, error) { return 0, errors.New("no such file") }}
 		g.Expect(blind.pass(t.Context())).To(Succeed())
 	})
 	t.Run("When the run ends meanwhile, it should say so", func(t *testing.T) {

@@ -25,13 +25,13 @@ import (
 const (
 	// scaleTimeout limits a burst, and its removal.
 	scaleTimeout = 15 * time.Minute
-	// joinPatience is the time for machines to join after all pods run: there may be more machines than pods.
-	joinPatience = time.Minute
+	// joinTimeout is the time for machines to join after all pods run: there may be more machines than pods.
+	joinTimeout = time.Minute
 	// An API server is calm when its audit log has grown by so many bytes at most, about ten requests, in so long.
 	calmBytes    = 15 << 10
 	calmInterval = time.Second
-	// settlePatience is the timeout for that.
-	settlePatience = 30 * time.Second
+	// settleTimeout is the timeout for that.
+	settleTimeout = 30 * time.Second
 )
 
 // measure creates pods, waits until they run, and cleans up. It always returns its measurements.
@@ -72,7 +72,7 @@ func (m *subject) measure(ctx context.Context, size int) (Measurement, error) {
 		return result, errors.Join(err, usageErr)
 	}
 	if err == nil {
-		joining, cancel := context.WithTimeout(ctx, joinPatience)
+		joining, cancel := context.WithTimeout(ctx, joinTimeout)
 		defer cancel()
 		if err := process.Poll(joining, "machines to join", nil, nil, func(context.Context) error {
 			if result.Lost = m.follower.astray(); len(result.Lost) > 0 {
@@ -135,10 +135,10 @@ func (m *subject) clear(ctx context.Context, deployment *appsv1.Deployment, resu
 	return err
 }
 
-// settle waits until both API servers are calm, or for settlePatience: a node causes requests for some time after its
+// settle waits until both API servers are calm, or for settleTimeout: a node causes requests for some time after its
 // pod runs.
 func (m *subject) settle(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, settlePatience)
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	ticker := time.NewTicker(calmInterval)
 	defer ticker.Stop()

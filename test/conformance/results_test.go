@@ -125,7 +125,7 @@ func TestVerdict(t *testing.T) {
 			if tc.kwok != nil {
 				r.results[Kwok] = tc.kwok
 			}
-			if err := r.verdict(); tc.want == "" {
+			if err := r.check(); tc.want == "" {
 				g.Expect(err).NotTo(HaveOccurred())
 			} else {
 				g.Expect(err).To(MatchError(tc.want))
@@ -136,7 +136,7 @@ func TestVerdict(t *testing.T) {
 	t.Run("When a machine is left, it should name it", func(t *testing.T) {
 		g := NewWithT(t)
 		r := &run{cfg: Config{Results: t.TempDir()}, leftovers: []string{"Machine clusters-a/x"}}
-		g.Expect(r.verdict()).To(MatchError("was left behind: Machine clusters-a/x"))
+		g.Expect(r.check()).To(MatchError("was left behind: Machine clusters-a/x"))
 	})
 }
 

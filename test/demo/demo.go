@@ -39,8 +39,8 @@ import (
 //go:embed manifests
 var manifests embed.FS
 
-// patience is the timeout of every wait. The demo shows how long each step took.
-const patience = 4 * time.Minute
+// timeout is the timeout of every wait. The demo shows how long each step took.
+const timeout = 4 * time.Minute
 
 // Config of Run.
 type Config struct {
@@ -135,7 +135,7 @@ func (d *demo) enable(ctx context.Context) error {
 		"--type", "merge", "--patch-file", "autonode.yaml"); err != nil {
 		return err
 	}
-	if _, err := d.await(ctx, "AutoNode starts", patience,
+	if _, err := d.await(ctx, "AutoNode starts", timeout,
 		d.conditionIs("payload resolved", v1beta1.ReleaseResolved, metav1.ConditionTrue),
 		expectation{"CRDs established in " + d.Guest, d.crdsEstablished},
 		expectation{"Karpenter rolled out", d.rolledOut(d.Initial)},
@@ -157,7 +157,7 @@ func (d *demo) provision(ctx context.Context) error {
 		return err
 	}
 	var replicas int32
-	elapsed, err := d.await(ctx, "pods become nodes", patience, expectation{"every pod runs", func(ctx context.Context) (bool, string, error) {
+	elapsed, err := d.await(ctx, "pods become nodes", timeout, expectation{"every pod runs", func(ctx context.Context) (bool, string, error) {
 		deployment := &appsv1.Deployment{}
 		err := d.guest.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: "web"}, deployment)
 		if err != nil {
@@ -225,7 +225,7 @@ func (d *demo) upgrade(ctx context.Context) error {
 		"--type", "merge", "-p", fmt.Sprintf(`{"spec":{"release":{"image":%q}}}`, d.Upgraded)); err != nil {
 		return err
 	}
-	if _, err := d.await(ctx, "Karpenter rolls", patience,
+	if _, err := d.await(ctx, "Karpenter rolls", timeout,
 		expectation{"Karpenter of the new payload", d.rolledOut(d.Upgraded)},
 		d.conditionIs("nodes wait for the control plane", v1beta1.NodesUpToDate, metav1.ConditionFalse),
 	); err != nil {
@@ -246,7 +246,7 @@ func (d *demo) upgrade(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if _, err := d.await(ctx, "the history is complete", patience,
+	if _, err := d.await(ctx, "the history is complete", timeout,
 		d.conditionIs("NodesUpToDate=True", v1beta1.NodesUpToDate, metav1.ConditionTrue),
 		expectation{"history says Completed", d.completed},
 	); err != nil {
@@ -264,7 +264,7 @@ func (d *demo) scaleDown(ctx context.Context) error {
 	if err := d.run(ctx, "--context", d.Guest, "scale", "deployment", "web", "--replicas=0"); err != nil {
 		return err
 	}
-	if _, err := d.await(ctx, "nodes go", patience,
+	if _, err := d.await(ctx, "nodes go", timeout,
 		expectation{"no node and no Machine left", d.nothingLeft},
 		expectation{"the HostedCluster counts none", d.countsNone},
 	); err != nil {
@@ -356,7 +356,7 @@ func (d *demo) awaitReplaced(ctx context.Context, before []corev1.Node, disrupte
 				return old <= left && asWanted >= len(nodes)-old, fmt.Sprintf("%d old nodes, %d new ones", old, asWanted), nil
 			}})
 	}
-	elapsed, err := d.await(ctx, "nodes are replaced", 2*patience, expectations...)
+	elapsed, err := d.await(ctx, "nodes are replaced", 2*timeout, expectations...)
 	if err != nil {
 		return err
 	}

@@ -71,9 +71,9 @@ type expectation struct {
 }
 
 // await waits for things that happen one after the other, and shows how long each took.
-func (n *narrator) await(ctx context.Context, title string, patience time.Duration, expectations ...expectation) (time.Duration, error) {
+func (n *narrator) await(ctx context.Context, title string, timeout time.Duration, expectations ...expectation) (time.Duration, error) {
 	task := n.printer.Task("   "+title, "")
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for _, e := range expectations {
 		var seen string
@@ -89,7 +89,7 @@ func (n *narrator) await(ctx context.Context, title string, patience time.Durati
 			if last != nil {
 				seen = last.Error()
 			}
-			return 0, fmt.Errorf("waiting for %q (%s): %w; last seen: %s", e.name, patience, err, seen)
+			return 0, fmt.Errorf("waiting for %q (%s): %w; last seen: %s", e.name, timeout, err, seen)
 		}
 	}
 	elapsed := task.Elapsed()

@@ -74,7 +74,7 @@ func TestNodeIdentity(t *testing.T) {
 
 	t.Run("When a node renews its certificates, kube-controller-manager should approve the client's, and the operator the other", func(t *testing.T) {
 		for reason, request := range map[string]csr{"AutoApproved": renewal, v1beta1.NodeIdentityConfirmedReason: serving} {
-			got := c.verdict(t, c.send(t, request))
+			got := c.decision(t, c.send(t, request))
 			NewWithT(t).Expect(got.Reason).To(Equal(reason), got.Message)
 		}
 	})
@@ -126,7 +126,7 @@ func TestNodeIdentity(t *testing.T) {
 				return
 			}
 			object := c.send(t, test.request)
-			got := c.verdict(t, object)
+			got := c.decision(t, object)
 			g.Expect(got.Type).To(Equal(certificatesv1.CertificateDenied))
 			g.Expect(got.Reason).To(Equal(test.reason), got.Message)
 			g.Expect(object.Status.Certificate).To(BeEmpty())
@@ -148,7 +148,7 @@ func TestNodeIdentity(t *testing.T) {
 		g := NewWithT(t)
 		theirs := c.send(t, csr{signer: clientSigner, as: asToken, name: "theirs"})
 		t.Cleanup(func() { g.Expect(c.guest.Delete(context.Background(), theirs)).To(Succeed()) })
-		c.verdict(t, c.send(t, serving)) // came later, and its turn is over
+		c.decision(t, c.send(t, serving)) // came later, and its turn is over
 		g.Expect(c.guest.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs)).To(Succeed())
 		g.Expect(theirs.Status.Conditions).To(BeEmpty())
 	})
@@ -202,8 +202,8 @@ func (c *cluster) send(t *testing.T, r csr) *certificatesv1.CertificateSigningRe
 	return object
 }
 
-// verdict waits for the decision on a request.
-func (c *cluster) verdict(t *testing.T, object *certificatesv1.CertificateSigningRequest) certificatesv1.CertificateSigningRequestCondition {
+// decision waits for the decision on a request.
+func (c *cluster) decision(t *testing.T, object *certificatesv1.CertificateSigningRequest) certificatesv1.CertificateSigningRequestCondition {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
 		g.Expect(c.guest.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
@@ -231,7 +231,7 @@ func (c *cluster) decided(t *testing.T, user, signer, node string) certificatesv
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
 		object = c.request(g, ctx, user, signer, node)
 	}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
-	return c.verdict(t, object)
+	return c.decision(t, object)
 }
 
 func (c *cluster) asUser(t *testing.T, user string, groups ...string) *rest.Config {

@@ -160,11 +160,11 @@ func afterwards(ctx context.Context, output io.Writer) (code int) {
 		if err != nil {
 			findings = append(findings, err.Error())
 		}
-		verdict := "PASS"
+		outcome := "PASS"
 		if len(findings) > 0 {
-			verdict, code = "FAIL", 1
+			outcome, code = "FAIL", 1
 		}
-		fmt.Fprintf(output, "--- %s: %s (%.2fs)\n", verdict, c.name, time.Since(began).Seconds())
+		fmt.Fprintf(output, "--- %s: %s (%.2fs)\n", outcome, c.name, time.Since(began).Seconds())
 		for _, finding := range findings {
 			fmt.Fprintln(output, "   ", finding)
 		}

@@ -101,8 +101,8 @@ func (a *audit) check(what, text string) {
 	}
 }
 
-// verdict prints what was seen, and returns the code for TestMain.
-func (a *audit) verdict(code int) int {
+// report prints what was seen, and returns the code for TestMain.
+func (a *audit) report(code int) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	fmt.Fprintf(os.Stderr, "audited %d kinds of conditions and %d of events\n", len(a.conditions), len(a.events))

@@ -31,7 +31,7 @@ func TestBudget(t *testing.T) {
 	)
 	g, ctx := NewWithT(t), t.Context()
 	serveUntil(t, ctx, clusters.Management.Config, label, func(options *operator.Options) {
-		options.GuestBudget = egress.Budget{Bytes: burst, PerSecond: 1, Patience: time.Hour, Rest: time.Hour}
+		options.GuestBudget = egress.Budget{Bytes: burst, PerSecond: 1, Grace: time.Hour, Backoff: time.Hour}
 		options.GuestTimeout = 2 * time.Second
 	})
 	honest := honestGuest(t)

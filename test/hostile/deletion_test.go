@@ -66,24 +66,24 @@ func TestDeletion(t *testing.T) {
 		// Deleted while no operator runs; Karpenter ran there since before consent was required.
 		cluster := controlPlane(t, client.ObjectKey{Namespace: "pruned-blue", Name: "blue"}, "", []byte("none"))
 		machine := machineOf(t, "pruned-blue", "blue", "pruned-1")
-		orphan := hosted(t, "pruned", "blue", label, func(h *v1beta1.HostedCluster) { h.Finalizers = []string{v1beta1.HostedClusterFinalizer} })
-		orphan.Status.AutoNode = &v1beta1.AutoNodeStatus{State: v1beta1.AutoNodeStateEnabled, NodeClaimCount: ptr.To[int32](1), NodeCount: ptr.To[int32](1)}
-		g.Expect(management.Status().Update(ctx, orphan)).To(Succeed())
-		g.Expect(management.Delete(ctx, orphan)).To(Succeed())
+		pruned := hosted(t, "pruned", "blue", label, func(h *v1beta1.HostedCluster) { h.Finalizers = []string{v1beta1.HostedClusterFinalizer} })
+		pruned.Status.AutoNode = &v1beta1.AutoNodeStatus{State: v1beta1.AutoNodeStateEnabled, NodeClaimCount: ptr.To[int32](1), NodeCount: ptr.To[int32](1)}
+		g.Expect(management.Status().Update(ctx, pruned)).To(Succeed())
+		g.Expect(management.Delete(ctx, pruned)).To(Succeed())
 
 		operator, stop := context.WithCancel(ctx)
 		defer stop()
 		serveUntil(t, operator, clusters.Management.Config, label)
-		g.Eventually(condition(t, orphan, v1beta1.AutoNodeEnabled)).Should(Equal("False/ConsentMissing: ControlPlaneComponent pruned-blue/karpenter is missing, and nodes remain (last count: 1): " +
+		g.Eventually(condition(t, pruned, v1beta1.AutoNodeEnabled)).Should(Equal("False/ConsentMissing: ControlPlaneComponent pruned-blue/karpenter is missing, and nodes remain (last count: 1): " +
 			"annotate Cluster pruned-blue/blue with autonode.io/consents-to=pruned/blue to drain them, or remove finalizer " + v1beta1.HostedClusterFinalizer + " to keep them running"))
-		g.Consistently(func() error { return management.Get(ctx, client.ObjectKeyFromObject(orphan), orphan) }, 2*time.Second).Should(Succeed())
+		g.Consistently(func() error { return management.Get(ctx, client.ObjectKeyFromObject(pruned), pruned) }, 2*time.Second).Should(Succeed())
 		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 		g.Expect(machine.DeletionTimestamp).To(BeNil(), "nothing was touched without consent")
 
 		before := cluster.DeepCopy()
 		metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, v1beta1.ConsentAnnotation, "pruned/blue")
 		g.Expect(management.Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
-		g.Eventually(condition(t, orphan, v1beta1.AutoNodeEnabled)).Should(And(HavePrefix("False/AutoNodeDraining: "), ContainSubstring("1 Machine")))
+		g.Eventually(condition(t, pruned, v1beta1.AutoNodeEnabled)).Should(And(HavePrefix("False/AutoNodeDraining: "), ContainSubstring("1 Machine")))
 	})
 
 	operator, stop := context.WithCancel(ctx)

@@ -42,7 +42,7 @@ import (
 
 var clusters scopetest.Clusters
 
-func TestMain(m *testing.M) { os.Exit(written.verdict(scopetest.Run(m, &clusters))) }
+func TestMain(m *testing.M) { os.Exit(written.report(scopetest.Run(m, &clusters))) }
 
 // serve runs an operator until the test ends. It looks after the HostedClusters that have the label.
 func serve(t *testing.T, label string) {

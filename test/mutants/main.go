@@ -166,7 +166,7 @@ func mutate(ctx context.Context, out io.Writer, choose string, list bool, parall
 		}
 		start(func(tree string) error {
 			began := time.Now()
-			verdict, err := m.try(ctx, tree)
+			outcome, err := m.try(ctx, tree)
 			if err != nil {
 				return err
 			}
@@ -175,14 +175,14 @@ func mutate(ctx context.Context, out io.Writer, choose string, list bool, parall
 				return context.Cause(ctx)
 			}
 			if without.err != nil {
-				verdict = "fails without it, too"
+				outcome = "fails without it, too"
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if verdict != dies {
+			if outcome != dies {
 				survivors = append(survivors, m.name)
 			}
-			fmt.Fprintf(out, "%-24s %-36s %-44s %s\n", verdict, m.name, key, time.Since(began).Round(time.Second))
+			fmt.Fprintf(out, "%-24s %-36s %-44s %s\n", outcome, m.name, key, time.Since(began).Round(time.Second))
 			return nil
 		})
 	}
@@ -199,7 +199,7 @@ func mutate(ctx context.Context, out io.Writer, choose string, list bool, parall
 const dies = "dies"
 
 // try applies a mutant, runs its tests, and takes it back.
-func (m mutant) try(ctx context.Context, tree string) (verdict string, err error) {
+func (m mutant) try(ctx context.Context, tree string) (outcome string, err error) {
 	if _, err := git(ctx, tree, "apply", m.patch); err != nil {
 		return "", fmt.Errorf("%s doesn't apply any more: %w", m.name, err)
 	}

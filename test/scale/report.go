@@ -81,8 +81,8 @@ func (r *report) print(out io.Writer) error {
 	return table.Flush()
 }
 
-// verdict is an error where something is written that nothing asked for.
-func (r *report) verdict() error {
+// check is an error where something is written that nothing asked for.
+func (r *report) check() error {
 	if writes := r.steadyManagement.total(request.writes) + r.steadyGuests.total(request.writes); writes > 0 {
 		return fmt.Errorf("the operator wrote %d times while there was nothing to do; the audit logs in %s say what", writes, r.cfg.Dir)
 	}

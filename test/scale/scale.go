@@ -228,7 +228,7 @@ func (b *bench) run(ctx context.Context) error {
 	if err := r.print(b.cfg.Out); err != nil {
 		return err
 	}
-	return r.verdict()
+	return r.check()
 }
 
 // phase shows what is being done and bounds it.

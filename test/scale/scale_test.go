@@ -86,7 +86,7 @@ func TestReport(t *testing.T) {
 		golden, err := os.ReadFile(filepath.Join("testdata", "report.txt"))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(cmp.Diff(string(golden), strings.Join(lines, "\n")+"\n")).To(BeEmpty())
-		g.Expect(r.verdict()).To(Succeed())
+		g.Expect(r.check()).To(Succeed())
 	})
 
 	t.Run("When a guest was hostile, it should print what the operator asked it for and says of it", func(t *testing.T) {
@@ -114,6 +114,6 @@ func TestReport(t *testing.T) {
 	t.Run("When something was written at rest, it should fail and say where to look", func(t *testing.T) {
 		g := NewWithT(t)
 		r.steadyGuests.of[request{"patch", "clusterroles"}] = 2
-		g.Expect(r.verdict()).To(MatchError(And(ContainSubstring("wrote 2 times"), ContainSubstring("bin/bench"))))
+		g.Expect(r.check()).To(MatchError(And(ContainSubstring("wrote 2 times"), ContainSubstring("bin/bench"))))
 	})
 }

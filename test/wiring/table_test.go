@@ -19,7 +19,7 @@ import (
 
 const root = "../.."
 
-// source is an expression as run.go has it, without what it is called with: orphan.New.
+// source is an expression as run.go has it, without what it is called with: garbagecollection.New.
 func source(expression ast.Expr) string {
 	switch e := expression.(type) {
 	case *ast.Ident:

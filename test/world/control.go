@@ -13,8 +13,8 @@ import (
 	"github.com/autonode-io/autonode/test/world/process"
 )
 
-// downPatience is the timeout of a world's stop. Then it is killed, and the kernel kills its processes.
-const downPatience = time.Minute
+// downTimeout is the timeout of a world's stop. Then it is killed, and the kernel kills its processes.
+const downTimeout = time.Minute
 
 // Running reports whether a world runs in dir.
 func Running(dir string) (bool, error) {
@@ -53,9 +53,9 @@ func Down(ctx context.Context, dir string) error {
 	if err := syscall.Kill(state.PID, syscall.SIGTERM); err != nil {
 		return fmt.Errorf("stopping the world (process %d): %w", state.PID, err)
 	}
-	patient, cancel := context.WithTimeout(ctx, downPatience)
+	bounded, cancel := context.WithTimeout(ctx, downTimeout)
 	defer cancel()
-	if err := waitGone(patient, dir, state); err == nil || ctx.Err() != nil {
+	if err := waitGone(bounded, dir, state); err == nil || ctx.Err() != nil {
 		return err
 	}
 	if err := syscall.Kill(state.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {

@@ -70,7 +70,7 @@ func (s *stages) run(ctx context.Context, name string, f func(context.Context) e
 }
 
 func (w *World) start(ctx context.Context, task *progress.Task) error {
-	// A process that ends while others wait for it would cost them their patience.
+	// A process that ends while others wait for it would cost them their timeout.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {

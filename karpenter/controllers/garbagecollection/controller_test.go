@@ -29,8 +29,8 @@ var machineKind = clusterv1.GroupVersion.WithKind("Machine")
 
 type fixture struct {
 	*environment.Environment
-	clock *clocktesting.FakeClock
-	sweep *garbagecollection.Controller
+	clock      *clocktesting.FakeClock
+	controller *garbagecollection.Controller
 }
 
 func newFixture(t *testing.T, guestLive func(client.Reader) client.Reader) *fixture {
@@ -41,7 +41,7 @@ func newFixture(t *testing.T, guestLive func(client.Reader) client.Reader) *fixt
 	if guestLive != nil {
 		live = guestLive(live)
 	}
-	return &fixture{Environment: s, clock: clk, sweep: garbagecollection.New(garbagecollection.Config{
+	return &fixture{Environment: s, clock: clk, controller: garbagecollection.New(garbagecollection.Config{
 		Guest:          s.Guest.GetClient(),
 		GuestLive:      live,
 		ManagementLive: s.Admin,
@@ -50,11 +50,11 @@ func newFixture(t *testing.T, guestLive func(client.Reader) client.Reader) *fixt
 	})}
 }
 
-// twice sweeps, lets the grace period pass, and sweeps again.
+// twice collects, lets the grace period pass, and collects again.
 func (f *fixture) twice(ctx context.Context) error {
-	_, first := f.sweep.Reconcile(ctx)
+	_, first := f.controller.Reconcile(ctx)
 	f.clock.Step(garbagecollection.GracePeriod)
-	_, second := f.sweep.Reconcile(ctx)
+	_, second := f.controller.Reconcile(ctx)
 	return errors.Join(first, second)
 }
 
@@ -101,14 +101,14 @@ func TestMachines(t *testing.T) {
 		m := f.create(t, nodeClaim)
 		f.remove(t, nodeClaim)
 
-		_, err := f.sweep.Reconcile(t.Context())
+		_, err := f.controller.Reconcile(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
 		f.clock.Step(garbagecollection.GracePeriod - time.Second)
-		_, err = f.sweep.Reconcile(t.Context())
+		_, err = f.controller.Reconcile(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(f.Objects(t.Context(), machineKind)).To(ConsistOf(m.Name))
 		f.clock.Step(time.Second)
-		_, err = f.sweep.Reconcile(t.Context())
+		_, err = f.controller.Reconcile(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Eventually(func() []string { return f.Objects(t.Context(), machineKind) }).Should(BeEmpty())
 		// Cluster API drains a node that Karpenter hasn't drained, by the person's rules.

@@ -18,30 +18,30 @@ import (
 )
 
 func TestNext(t *testing.T) {
-	t.Run("When nothing is orphaned, it should sweep again only after long", func(t *testing.T) {
+	t.Run("When everything has an owner, it should collect again only after long", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
 		f.create(t, f.NodeClaim(t.Context(), "there"))
-		result, err := f.sweep.Reconcile(t.Context())
+		result, err := f.controller.Reconcile(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(result.RequeueAfter).To(Equal(garbagecollection.Interval))
 	})
 
-	t.Run("When something looks orphaned, it should sweep again when its grace period is over", func(t *testing.T) {
+	t.Run("When something seems to have no owner, it should collect again when its grace period is over", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
 		nodeClaim := f.NodeClaim(t.Context(), "gone")
 		f.create(t, nodeClaim)
 		f.remove(t, nodeClaim)
-		result, err := f.sweep.Reconcile(t.Context())
+		result, err := f.controller.Reconcile(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(result.RequeueAfter).To(Equal(garbagecollection.GracePeriod))
 		f.clock.Step(garbagecollection.GracePeriod - 10*time.Second)
-		result, err = f.sweep.Reconcile(t.Context())
+		result, err = f.controller.Reconcile(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(result.RequeueAfter).To(Equal(10 * time.Second))
 		f.clock.Step(10 * time.Second)
-		result, err = f.sweep.Reconcile(t.Context())
+		result, err = f.controller.Reconcile(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Eventually(func() []string { return f.Objects(t.Context(), machineKind) }).Should(BeEmpty())
 		g.Expect(result.RequeueAfter).To(Equal(garbagecollection.Interval))
@@ -49,15 +49,15 @@ func TestNext(t *testing.T) {
 }
 
 func TestRegister(t *testing.T) {
-	t.Run("When nothing goes, it should not sweep; when a NodeClaim goes, or a Machine comes or goes, it should", func(t *testing.T) {
+	t.Run("When nothing goes, it should not collect; when a NodeClaim goes, or a Machine comes or goes, it should", func(t *testing.T) {
 		g := NewWithT(t)
 		g.SetDefaultEventuallyTimeout(20 * time.Second)
 		f := newFixture(t, nil)
 		guest := f.Manager()
-		var sweeps atomic.Int64
+		var collections atomic.Int64
 		machines := f.Machines(nil).Config
 		machines.ChildKinds = func(ctx context.Context) []schema.GroupVersionKind {
-			sweeps.Add(1)
+			collections.Add(1)
 			return environment.ChildKinds(ctx)
 		}
 		g.Expect(garbagecollection.New(garbagecollection.Config{
@@ -65,17 +65,17 @@ func TestRegister(t *testing.T) {
 			Machines: machine.New(machines), Clock: f.clock, Delay: time.Millisecond,
 		}).Register(t.Context(), guest)).To(Succeed())
 		f.Run(t.Context(), guest)
-		g.Eventually(sweeps.Load).Should(BeNumerically(">", 0), "it starts with one")
+		g.Eventually(collections.Load).Should(BeNumerically(">", 0), "it starts with one")
 
 		nodeClaim := f.NodeClaim(t.Context(), "comes")
-		g.Consistently(sweeps.Load).WithTimeout(500 * time.Millisecond).Should(BeEquivalentTo(1))
+		g.Consistently(collections.Load).WithTimeout(500 * time.Millisecond).Should(BeEquivalentTo(1))
 		for what, happens := range map[string]func(){
 			"a Machine comes":  func() { f.create(t, nodeClaim) },
 			"a NodeClaim goes": func() { g.Expect(f.Admin.Delete(t.Context(), f.NodeClaim(t.Context(), "goes"))).To(Succeed()) },
 		} {
-			before := sweeps.Load()
+			before := collections.Load()
 			happens()
-			g.Eventually(sweeps.Load).Should(BeNumerically(">", before), what)
+			g.Eventually(collections.Load).Should(BeNumerically(">", before), what)
 		}
 		f.remove(t, nodeClaim)
 		i := 0

@@ -352,7 +352,7 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 		return p.deleteMachine(ctx, machine)
 	case errors.Is(err, ErrNotFound), errors.Is(err, ErrTaken):
 		// Another owner's Machine of that name isn't this NodeClaim's.
-		left, err := p.deleteChildren(ctx, nodeClaim.Name, nodeClaim.UID, paused)
+		left, err := p.deleteObjects(ctx, nodeClaim.Name, nodeClaim.UID, paused)
 		if err != nil || left {
 			return err
 		}
@@ -404,9 +404,9 @@ func (p *Provider) deleteMachine(ctx context.Context, machine *clusterv1.Machine
 	return nil
 }
 
-// deleteChildren deletes the objects of a Create that didn't get as far as the Machine, unless the Cluster is paused.
+// deleteObjects deletes the objects of a Create that didn't get as far as the Machine, unless the Cluster is paused.
 // It reports whether any is left.
-func (p *Provider) deleteChildren(ctx context.Context, name string, uid types.UID, paused bool) (left bool, err error) {
+func (p *Provider) deleteObjects(ctx context.Context, name string, uid types.UID, paused bool) (left bool, err error) {
 	if p.ChildKinds == nil {
 		return false, nil
 	}

@@ -103,11 +103,11 @@ func client(t *testing.T, trusted, issuer *pki.Authority) *http.Client {
 	return client
 }
 
-// patience is the timeout of what has to happen by itself, on any machine.
-const patience = 30 * time.Second
+// timeout is the timeout of what has to happen by itself, on any machine.
+const timeout = 30 * time.Second
 
 func send(ctx context.Context, client *http.Client, method, url, body string) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
@@ -151,7 +151,7 @@ func TestProxy(t *testing.T) {
 		g.Eventually(func() error { // the first request may still be sent on a connection that is being closed
 			_, err := send(t.Context(), before, http.MethodGet, proxy.URL, "")
 			return err
-		}).WithTimeout(patience).Should(MatchError(ContainSubstring("x509")))
+		}).WithTimeout(timeout).Should(MatchError(ContainSubstring("x509")))
 		g.Expect(send(t.Context(), client(t, fresh, old), http.MethodGet, proxy.URL, "")).To(Equal(http.StatusNotFound))
 	})
 }
@@ -194,11 +194,11 @@ func TestFaults(t *testing.T) {
 			_, err := send(ctx, client, http.MethodPatch, proxy.URL+configMaps+"a", "late")
 			gone <- err
 		}()
-		g.Eventually(hold.Arrived()).WithTimeout(patience).Should(BeClosed())
+		g.Eventually(hold.Arrived()).WithTimeout(timeout).Should(BeClosed())
 		cancel()
-		g.Eventually(gone).WithTimeout(patience).Should(Receive(MatchError(context.Canceled)))
+		g.Eventually(gone).WithTimeout(timeout).Should(Receive(MatchError(context.Canceled)))
 		g.Expect(s.requests()).To(BeEmpty())
-		ctx, cancel = context.WithTimeout(t.Context(), patience)
+		ctx, cancel = context.WithTimeout(t.Context(), timeout)
 		defer cancel()
 		g.Expect(hold.Release(ctx)).To(Succeed())
 		g.Expect(s.content(configMaps + "a")).To(Equal("late"))
@@ -239,9 +239,9 @@ func (l *lives) stores(method, path, body string) string {
 		answered <- err
 	}()
 	var step fault.Step
-	g.Eventually(l.last.Stored()).WithTimeout(patience).Should(Receive(&step))
+	g.Eventually(l.last.Stored()).WithTimeout(timeout).Should(Receive(&step))
 	cancel()
-	g.Eventually(answered).WithTimeout(patience).Should(Receive(MatchError(context.Canceled)))
+	g.Eventually(answered).WithTimeout(timeout).Should(Receive(MatchError(context.Canceled)))
 	return step.String()
 }
 

@@ -35,7 +35,7 @@ import (
 const (
 	DefaultProvisioningDelay = 200 * time.Millisecond
 	DefaultRegistrationDelay = 300 * time.Millisecond
-	DefaultOrphanGrace       = 30 * time.Second
+	DefaultNodeGracePeriod   = 30 * time.Second
 )
 
 // machineConcurrency is the concurrency limit of machines' reconciliations.
@@ -55,9 +55,9 @@ type Config struct {
 	ProvisioningDelay time.Duration
 	RegistrationDelay time.Duration
 
-	// OrphanGrace is how long a Node may outlive its machine before the cloud deletes it; Cluster API and Karpenter come
-	// first. Default DefaultOrphanGrace.
-	OrphanGrace time.Duration
+	// NodeGracePeriod is how long a Node may outlive its machine before the cloud deletes it; Cluster API and Karpenter come
+	// first. Default DefaultNodeGracePeriod.
+	NodeGracePeriod time.Duration
 }
 
 // Provider is a running infrastructure provider.
@@ -154,8 +154,8 @@ func setup(manager ctrl.Manager, config Config, guests *guests) error {
 			return fmt.Errorf("setting up a controller: %w", err)
 		}
 	}
-	if err := manager.Add(&orphanSweep{management: management, guests: guests, logger: config.Logger, grace: config.OrphanGrace}); err != nil {
-		return fmt.Errorf("adding the sweep of orphaned nodes: %w", err)
+	if err := manager.Add(&nodeCollector{management: management, guests: guests, logger: config.Logger, grace: config.NodeGracePeriod}); err != nil {
+		return fmt.Errorf("adding the collector of nodes: %w", err)
 	}
 	return nil
 }
@@ -192,6 +192,6 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.ProvisioningDelay = max(0, cmp.Or(c.ProvisioningDelay, DefaultProvisioningDelay))
 	c.RegistrationDelay = max(0, cmp.Or(c.RegistrationDelay, DefaultRegistrationDelay))
-	c.OrphanGrace = cmp.Or(c.OrphanGrace, DefaultOrphanGrace)
+	c.NodeGracePeriod = cmp.Or(c.NodeGracePeriod, DefaultNodeGracePeriod)
 	return c, nil
 }

@@ -28,8 +28,8 @@ import (
 const (
 	// retryPeriod is the pause before a write to the API server, or a mount, is retried.
 	retryPeriod = time.Second
-	// orphanGrace is the grace period of containers whose pod is gone from the API server.
-	orphanGrace = 2 * time.Second
+	// nodeGracePeriod is the grace period of containers whose pod is gone from the API server.
+	nodeGracePeriod = 2 * time.Second
 )
 
 // worker runs one pod. Its goroutine compares, at every wake-up, what should be with what is, and takes the next steps;
@@ -240,7 +240,7 @@ func (w *worker) deadline(pod *corev1.Pod, gone bool, draining *time.Time) time.
 		grace = time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)) * time.Second
 	}
 	if gone {
-		grace = min(grace, orphanGrace)
+		grace = min(grace, nodeGracePeriod)
 	}
 	if by := now.Add(grace); w.stopBy.IsZero() || by.Before(w.stopBy) {
 		w.stopBy = by

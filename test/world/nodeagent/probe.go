@@ -164,7 +164,7 @@ type thresholds struct {
 }
 
 // add reports whether a result, with those before it, decides, and how.
-func (t *thresholds) add(good bool, probe *corev1.Probe) (decided, verdict bool) {
+func (t *thresholds) add(good bool, probe *corev1.Probe) (decided, result bool) {
 	if t.count == 0 || t.good != good {
 		t.good, t.count = good, 0
 	}

@@ -30,9 +30,9 @@ func TestThresholds(t *testing.T) {
 		results string // + and -
 		want    string // decisions: +, - or .
 	}{
-		"When failures reach the threshold, it should decide":         {corev1.Probe{FailureThreshold: 3}, "--+---", "..+..-"},
-		"When more successes are needed, it should wait for them":     {corev1.Probe{SuccessThreshold: 2, FailureThreshold: 1}, "+-++", ".-.+"},
-		"When a verdict holds, every further result should repeat it": {corev1.Probe{FailureThreshold: 1}, "++--", "++--"},
+		"When failures reach the threshold, it should decide":        {corev1.Probe{FailureThreshold: 3}, "--+---", "..+..-"},
+		"When more successes are needed, it should wait for them":    {corev1.Probe{SuccessThreshold: 2, FailureThreshold: 1}, "+-++", ".-.+"},
+		"When a result holds, every further result should repeat it": {corev1.Probe{FailureThreshold: 1}, "++--", "++--"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var count thresholds

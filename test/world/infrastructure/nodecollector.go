@@ -17,9 +17,9 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// orphanSweep deletes Nodes whose machine doesn't exist, as a cloud's controller-manager does. Cluster API deletes a Node
+// nodeCollector deletes Nodes whose machine doesn't exist, as a cloud's controller-manager does. Cluster API deletes a Node
 // with its Machine; this is for those that it doesn't know of, such as one that joined while its Machine was being deleted.
-type orphanSweep struct {
+type nodeCollector struct {
 	management client.Reader
 	guests     *guests
 	logger     logr.Logger
@@ -28,8 +28,8 @@ type orphanSweep struct {
 	since map[types.UID]time.Time
 }
 
-// Start sweeps until the context ends.
-func (s *orphanSweep) Start(ctx context.Context) error {
+// Start collects until the context ends.
+func (s *nodeCollector) Start(ctx context.Context) error {
 	ticker := time.NewTicker(s.grace / 3)
 	defer ticker.Stop()
 	for {
@@ -37,12 +37,12 @@ func (s *orphanSweep) Start(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-ticker.C:
-			s.sweep(ctx, now)
+			s.collect(ctx, now)
 		}
 	}
 }
 
-func (s *orphanSweep) sweep(ctx context.Context, now time.Time) {
+func (s *nodeCollector) collect(ctx context.Context, now time.Time) {
 	since := map[types.UID]time.Time{}
 	for _, guest := range s.guests.all() {
 		for _, node := range guest.fleet.Nodes() {
@@ -64,7 +64,7 @@ func (s *orphanSweep) sweep(ctx context.Context, now time.Time) {
 			}
 			options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &node.UID}}
 			if err := guest.client.CoreV1().Nodes().Delete(ctx, node.Name, options); client.IgnoreNotFound(err) != nil {
-				s.logger.Error(err, "Deleting an orphaned node", "Node", klog.KObj(node))
+				s.logger.Error(err, "Deleting a node whose machine doesn't exist", "Node", klog.KObj(node))
 				continue
 			}
 			s.logger.Info("Deleted a node whose machine doesn't exist", "Node", klog.KObj(node), "providerID", node.Spec.ProviderID)
