@@ -102,6 +102,10 @@ type Options struct {
 	PayloadSignatures string
 	// PayloadKeysFile holds the PEM public keys that sign payloads.
 	PayloadKeysFile string
+	// PayloadIdentitiesFile is a YAML list of identities that sign payloads keyless; it needs PayloadTrustedRootFile.
+	PayloadIdentitiesFile string
+	// PayloadTrustedRootFile is the Sigstore trusted root, in JSON, for PayloadIdentitiesFile.
+	PayloadTrustedRootFile string
 	// GuestConnectRetry is how long to wait after a guest couldn't be reached.
 	GuestConnectRetry time.Duration
 
@@ -228,7 +232,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	if err != nil {
 		return err
 	}
-	verifier, err := newVerifier(options.PayloadSignatures, options.PayloadKeysFile)
+	verifier, err := newVerifier(options)
 	if err != nil {
 		return err
 	}

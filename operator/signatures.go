@@ -3,6 +3,7 @@
 package operator
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -20,7 +21,8 @@ const (
 )
 
 // newVerifier returns nil if the policy is off.
-func newVerifier(policy, keysFile string) (*payload.Verifier, error) {
+func newVerifier(options Options) (*payload.Verifier, error) {
+	policy := options.PayloadSignatures
 	switch policy {
 	case "", SignaturesOff:
 		return nil, nil
@@ -28,16 +30,45 @@ func newVerifier(policy, keysFile string) (*payload.Verifier, error) {
 	default:
 		return nil, fmt.Errorf("payload signatures: %q isn't a policy; use %s, %s or %s", policy, SignaturesOff, SignaturesWarn, SignaturesEnforce)
 	}
-	if keysFile == "" {
-		return nil, fmt.Errorf("payload signatures: policy %s needs a file of public keys", policy)
-	}
-	keys, err := os.ReadFile(keysFile)
+	keyless, err := newKeyless(options.PayloadIdentitiesFile, options.PayloadTrustedRootFile)
 	if err != nil {
-		return nil, fmt.Errorf("payload signatures: reading the public keys: %w", err)
+		return nil, fmt.Errorf("payload signatures: %w", err)
 	}
-	verifier, err := payload.NewVerifier(keys, policy == SignaturesEnforce)
+	var keys []byte
+	switch {
+	case options.PayloadKeysFile == "" && keyless == nil:
+		return nil, fmt.Errorf("payload signatures: policy %s needs a file of public keys, or files of identities and of a trusted root", policy)
+	case options.PayloadKeysFile != "":
+		if keys, err = os.ReadFile(options.PayloadKeysFile); err != nil {
+			return nil, fmt.Errorf("payload signatures: reading the public keys: %w", err)
+		}
+	}
+	verifier, err := payload.NewVerifier(keys, keyless, policy == SignaturesEnforce)
 	if err != nil {
-		return nil, fmt.Errorf("payload signatures: file %s: %w", keysFile, err)
+		return nil, fmt.Errorf("payload signatures: file %s: %w", options.PayloadKeysFile, err)
 	}
 	return verifier, nil
+}
+
+// newKeyless returns nil without files.
+func newKeyless(identitiesFile, trustedRootFile string) (*payload.Keyless, error) {
+	if identitiesFile == "" && trustedRootFile == "" {
+		return nil, nil
+	}
+	if identitiesFile == "" || trustedRootFile == "" {
+		return nil, errors.New("keyless signatures need both a file of identities and one of a trusted root")
+	}
+	identities, err := os.ReadFile(identitiesFile)
+	if err != nil {
+		return nil, fmt.Errorf("reading the identities: %w", err)
+	}
+	trustedRoot, err := os.ReadFile(trustedRootFile)
+	if err != nil {
+		return nil, fmt.Errorf("reading the trusted root: %w", err)
+	}
+	keyless, err := payload.NewKeyless(identities, trustedRoot)
+	if err != nil {
+		return nil, fmt.Errorf("files %s and %s: %w", identitiesFile, trustedRootFile, err)
+	}
+	return keyless, nil
 }

@@ -282,7 +282,7 @@ func (t boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	left := limit
 	body := io.Reader(&budget{r: resp.Body, left: &left, limit: limit, what: "in one answer of the registry"})
-	if req.Method == http.MethodGet && strings.Contains(req.URL.Path, "/manifests/") {
+	if req.Method == http.MethodGet && (strings.Contains(req.URL.Path, "/manifests/") || strings.Contains(req.URL.Path, "/referrers/")) {
 		// The library decodes each manifest, for a field of it.
 		content, err := io.ReadAll(body)
 		if err == nil {

@@ -13,6 +13,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -44,16 +45,24 @@ const (
 // Verifier verifies signatures of release images.
 type Verifier struct {
 	keys    []signature.Verifier
+	bundles []bundleVerifier
 	enforce bool
 }
 
-// NewVerifier takes 1 to 16 public keys in PEM: ECDSA P-256, Ed25519, or RSA of 2048, 3072 or 4096 bits. With enforce,
-// Read rejects an image without a signature by one of them; otherwise Release.Unverified reports it.
-func NewVerifier(keys []byte, enforce bool) (*Verifier, error) {
+// NewVerifier takes 1 to 16 public keys in PEM (ECDSA P-256, Ed25519, or RSA of 2048, 3072 or 4096 bits), or keyless, or
+// both. With enforce, Read rejects an image without a signature that one of them accepts; otherwise Release.Unverified
+// reports it.
+func NewVerifier(keys []byte, keyless *Keyless, enforce bool) (*Verifier, error) {
+	v := &Verifier{enforce: enforce}
+	if keyless != nil {
+		v.bundles = append(v.bundles, keyless.bundleVerifier)
+		if keys == nil {
+			return v, nil
+		}
+	}
 	if len(keys) > maxKeysBytes {
 		return nil, fmt.Errorf("the public keys have more than %d bytes", maxKeysBytes)
 	}
-	v := &Verifier{enforce: enforce}
 	count := 0
 	for block, rest := pem.Decode(keys); block != nil; block, rest = pem.Decode(rest) {
 		if count++; count > maxKeys {
@@ -64,6 +73,13 @@ func NewVerifier(keys []byte, enforce bool) (*Verifier, error) {
 			return nil, fmt.Errorf("public key %d: %w", count, err)
 		}
 		v.keys = append(v.keys, loaded...)
+	}
+	for _, key := range v.keys {
+		bundles, err := newKeyVerifier(key)
+		if err != nil {
+			return nil, err
+		}
+		v.bundles = append(v.bundles, bundles)
 	}
 	// pem.Decode skips what it can't decode.
 	if begun := bytes.Count(keys, []byte("-----BEGIN ")); count != begun || count == 0 {
@@ -181,11 +197,29 @@ func (o Options) find(ctx context.Context, reference name.Digest) error {
 
 // verify looks for a signature in one repository.
 func (s *session) verify(ctx context.Context, verifier *Verifier, digest string) error {
+	tagged := unsigned(noSignature)
+	if len(verifier.keys) > 0 {
+		if tagged = s.verifyTag(ctx, verifier, digest); tagged == nil {
+			return nil
+		}
+	}
+	bundled := s.verifyBundles(ctx, verifier, digest)
+	// A registry that doesn't answer for one of both says nothing about signatures.
+	var none *Error
+	if bundled == nil || ReasonFor(tagged) == ReasonPayloadUnsigned &&
+		(ReasonFor(bundled) != ReasonPayloadUnsigned || errors.As(tagged, &none) && none.Detail == noSignature) {
+		return bundled
+	}
+	return tagged
+}
+
+// verifyTag looks for a signature in the image that a tag names after the digest.
+func (s *session) verifyTag(ctx context.Context, verifier *Verifier, digest string) error {
 	top, err := s.get(withBodyLimit(ctx, maxManifestBytes), s.repository.Tag(strings.ReplaceAll(digest, ":", "-")+".sig"))
 	switch reason := ReasonFor(err); {
 	case err == nil:
 	case reason == ReasonImageNotFound:
-		return unsigned("it has no signature")
+		return unsigned(noSignature)
 	case reason == ReasonPayloadTooLarge:
 		return unsigned("the manifest of its signatures is too large")
 	default:
@@ -213,7 +247,7 @@ func (s *session) verify(ctx context.Context, verifier *Verifier, digest string)
 		}
 		statement, ok := statements[layer.Digest]
 		if !ok {
-			if statement, err = s.statement(ctx, layer); err != nil {
+			if statement, err = s.blob(ctx, layer, maxStatementBytes, "as the statement of a signature"); err != nil {
 				if reason := ReasonFor(err); reason != ReasonImageNotFound && reason != ReasonPayloadTooLarge {
 					unread = err
 				}
@@ -228,19 +262,28 @@ func (s *session) verify(ctx context.Context, verifier *Verifier, digest string)
 	switch {
 	case unread != nil:
 		return unread
-	case len(manifest.Layers) > maxSignatures:
-		return unsigned("none of its first %d signatures, of %d, is by a key that the platform trusts", maxSignatures, len(manifest.Layers))
 	default:
-		return unsigned("none of its signatures is by a key that the platform trusts")
+		return untrusted(maxSignatures, len(manifest.Layers))
 	}
+}
+
+const noSignature = "it has no signature"
+
+// untrusted says that none of the signatures that were read, limit at most, is good.
+func untrusted(limit, count int) error {
+	if count > limit {
+		return unsigned("none of its first %d signatures, of %d, is by a key that the platform trusts", limit, count)
+	}
+	return unsigned("none of its signatures is by a key that the platform trusts")
 }
 
 func unsigned(format string, args ...any) error {
 	return &Error{Reason: ReasonPayloadUnsigned, Detail: fmt.Sprintf(format, args...)}
 }
 
-func (s *session) statement(ctx context.Context, layer v1.Descriptor) ([]byte, error) {
-	blob, err := s.puller.Layer(withBodyLimit(ctx, maxStatementBytes), s.repository.Digest(layer.Digest.String()))
+// blob reads a layer of at most limit bytes.
+func (s *session) blob(ctx context.Context, layer v1.Descriptor, limit int64, what string) ([]byte, error) {
+	blob, err := s.puller.Layer(withBodyLimit(ctx, limit), s.repository.Digest(layer.Digest.String()))
 	if err != nil {
 		return nil, s.explain(ctx, err)
 	}
@@ -249,8 +292,8 @@ func (s *session) statement(ctx context.Context, layer v1.Descriptor) ([]byte, e
 		return nil, s.explain(ctx, err)
 	}
 	defer body.Close()
-	left := int64(maxStatementBytes)
-	content, err := io.ReadAll(&budget{r: body, left: &left, limit: maxStatementBytes, what: "as the statement of a signature"})
+	left := limit
+	content, err := io.ReadAll(&budget{r: body, left: &left, limit: limit, what: what})
 	if err != nil {
 		return nil, s.explain(ctx, err)
 	}

@@ -45,7 +45,7 @@ func newSigners(t *testing.T) signers {
 
 func verifier(t *testing.T, enforce bool, keys ...crypto.Signer) *Verifier {
 	t.Helper()
-	v, err := NewVerifier(payloadtest.PublicPEM(t, keys...), enforce)
+	v, err := NewVerifier(payloadtest.PublicPEM(t, keys...), nil, enforce)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return v
 }
@@ -303,13 +303,13 @@ func TestVerifierKeys(t *testing.T) {
 		{"When they are too large, it should reject them", strings.Repeat("#", maxKeysBytes+1), "more than 65536 bytes"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := NewVerifier([]byte(test.content), true)
+			_, err := NewVerifier([]byte(test.content), nil, true)
 			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(test.message)))
 		})
 	}
 	t.Run("When there are several keys with comments, it should take each", func(t *testing.T) {
 		g := NewWithT(t)
-		v, err := NewVerifier(append([]byte("# 2026\n"), payloadtest.PublicPEM(t, keys.p256, keys.stranger, keys.ed25519)...), true)
+		v, err := NewVerifier(append([]byte("# 2026\n"), payloadtest.PublicPEM(t, keys.p256, keys.stranger, keys.ed25519)...), nil, true)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(v.keys).To(HaveLen(4), "Ed25519 has two schemes")
 	})

@@ -110,8 +110,12 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
 	flags.StringVar(&options.RegistryCAFile, "registry-ca-file", "",
 		"PEM certificates of authorities to trust for registries beside the system's; the file is read again when it changes")
 	flags.StringVar(&options.PayloadSignatures, "payload-signatures", operator.SignaturesOff,
-		"policy for payloads without a signature by a key in --payload-keys-file: off, warn (the condition ReleaseResolved reports them) or enforce (rejects them)")
+		"policy for payloads without a signature by a key in --payload-keys-file or an identity in --payload-identities-file: off, warn (the condition ReleaseResolved reports them) or enforce (rejects them)")
 	flags.StringVar(&options.PayloadKeysFile, "payload-keys-file", "", "PEM file of 1 to 16 public keys that sign payloads with \"cosign sign --key\"")
+	flags.StringVar(&options.PayloadIdentitiesFile, "payload-identities-file", "",
+		"YAML list of 1 to 16 identities, {issuer, subject} or {issuer, subjectRegExp}, that sign payloads with \"cosign sign\" without a key")
+	flags.StringVar(&options.PayloadTrustedRootFile, "payload-trusted-root-file", "",
+		"Sigstore trusted root in JSON, as \"cosign trusted-root create\" writes it, for --payload-identities-file")
 	flags.StringVar(&logLevel, "log-level", "info", "least important log lines to write: debug, info or error")
 	flags.StringVar(&logFormat, "log-format", "auto", "log lines as json or text; auto is text on a terminal")
 	if kubeconfig := flag.Lookup("kubeconfig"); kubeconfig != nil {

@@ -31,7 +31,7 @@ func TestUnsigned(t *testing.T) {
 	key := payloadtest.Key(t)
 	setup := func(t *testing.T, enforce bool) (*Resolver, *origin, *withoutSignatures, *clocktesting.FakePassiveClock) {
 		t.Helper()
-		verifier, err := payload.NewVerifier(payloadtest.PublicPEM(t, key), enforce)
+		verifier, err := payload.NewVerifier(payloadtest.PublicPEM(t, key), nil, enforce)
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		clock, transport := clocktesting.NewFakePassiveClock(time.Now()), &withoutSignatures{}
 		return New(Config{PullSecrets: &secrets{}, Clock: clock, Options: payload.Options{Verifier: verifier, Transport: transport}}), newOrigin(t), transport, clock
