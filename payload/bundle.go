@@ -140,7 +140,13 @@ func newKeyVerifier(key signature.Verifier) (bundleVerifier, error) {
 }
 
 // bundled reports whether a bundle is a signature, which the platform trusts, of the image with that digest.
-func (v *Verifier) bundled(content []byte, image v1.Hash) bool {
+func (v *Verifier) bundled(content []byte, image v1.Hash) (trusted bool) {
+	defer func() {
+		// The library decodes log entries before it verifies them, and dereferences fields that some lack.
+		if recover() != nil {
+			trusted = false
+		}
+	}()
 	var signed bundle.Bundle
 	if signed.UnmarshalJSON(content) != nil || signed.GetMediaType() != bundleMediaType {
 		return false

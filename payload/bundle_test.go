@@ -5,17 +5,22 @@ package payload
 import (
 	"bytes"
 	"crypto"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	. "github.com/onsi/gomega"
@@ -333,4 +338,74 @@ func TestNewKeyless(t *testing.T) {
 			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(test.message)))
 		})
 	}
+}
+
+// TestHostileBundles is about bundles that no client writes: none ends the process.
+func TestHostileBundles(t *testing.T) {
+	p := newPlatform(t)
+	v, image := p.verifier(t, p.p256, p.ed25519), v1.Hash{Algorithm: "sha256", Hex: strings.Repeat("0", 64)}
+	verify := func(b any) bool {
+		content, err := json.Marshal(b)
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		return v.bundled(content, image)
+	}
+	var whole map[string]any
+	NewWithT(t).Expect(json.Unmarshal(p.keyless(t, releaser, image.String()), &whole)).To(Succeed())
+	NewWithT(t).Expect(verify(whole)).To(BeTrue())
+	entry := whole["verificationMaterial"].(map[string]any)["tlogEntries"].([]any)[0].(map[string]any)
+	logged, err := base64.StdEncoding.DecodeString(entry["canonicalizedBody"].(string))
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+
+	t.Run("When a value of a bundle is missing or of another type, it should not panic", func(t *testing.T) {
+		NewWithT(t).Expect(disturb(whole, func() { verify(whole) })).To(BeNumerically(">", 20))
+	})
+
+	for name, body := range map[string]string{
+		"intoto 0.0.2":       string(logged),
+		"hashedrekord 0.0.1": `{"apiVersion":"0.0.1","kind":"hashedrekord","spec":{"data":{"hash":{"algorithm":"sha256","value":"00"}},"signature":{"content":"AAAA","publicKey":{"content":"AAAA"}}}}`,
+		"dsse 0.0.1":         `{"apiVersion":"0.0.1","kind":"dsse","spec":{"envelopeHash":{"algorithm":"sha256","value":"00"},"payloadHash":{"algorithm":"sha256","value":"00"},"signatures":[{"signature":"AAAA","verifier":"AAAA"}]}}`,
+		"hashedrekord 0.0.2": `{"apiVersion":"0.0.2","kind":"hashedrekord","spec":{"hashedRekordV002":{"data":{"algorithm":"SHA2_256","digest":"AAAA"},"signature":{"content":"AAAA","verifier":{"keyDetails":"PKIX_ECDSA_P256_SHA_256","publicKey":{"rawBytes":"AAAA"}}}}}}`,
+		"dsse 0.0.2":         `{"apiVersion":"0.0.2","kind":"dsse","spec":{"dsseV002":{"payloadHash":{"algorithm":"SHA2_256","digest":"AAAA"},"signatures":[{"content":"AAAA","verifier":{"keyDetails":"PKIX_ECDSA_P256_SHA_256","x509Certificate":{"rawBytes":"AAAA"}}}]}}}`,
+	} {
+		t.Run("When a value of a log entry of the kind "+name+" is missing or of another type, it should not panic", func(t *testing.T) {
+			g := NewWithT(t)
+			var decoded map[string]any
+			g.Expect(json.Unmarshal([]byte(body), &decoded)).To(Succeed())
+			kind, version, _ := strings.Cut(name, " ")
+			entry["kindVersion"] = map[string]any{"kind": kind, "version": version}
+			g.Expect(disturb(decoded, func() {
+				content, err := json.Marshal(decoded)
+				g.Expect(err).NotTo(HaveOccurred())
+				entry["canonicalizedBody"] = content
+				verify(whole)
+			})).To(BeNumerically(">", 6))
+		})
+	}
+}
+
+// disturb calls try with each value in a JSON document replaced by others, and without it. It returns how many values there are.
+func disturb(node any, try func()) int {
+	values := 0
+	each := func(old any, set func(value any)) {
+		for _, value := range []any{nil, map[string]any{}, []any{}, []any{nil}, "", "AAAA", -1, true} {
+			set(value)
+			try()
+		}
+		set(old)
+		values += 1 + disturb(old, try)
+	}
+	switch typed := node.(type) {
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(typed)) {
+			old := typed[key]
+			delete(typed, key)
+			try()
+			each(old, func(value any) { typed[key] = value })
+		}
+	case []any:
+		for i, old := range typed {
+			each(old, func(value any) { typed[i] = value })
+		}
+	}
+	return values
 }
