@@ -134,6 +134,11 @@ func (b *bench) start(ctx context.Context) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
+	for _, guest := range b.guests {
+		if err := shareRollout(ctx, guest); err != nil {
+			return err
+		}
+	}
 
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
