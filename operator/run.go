@@ -218,7 +218,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	if err := requests.SetUp(ctx, mgr, connections); err != nil {
 		return err
 	}
-	if err := machines.New(machines.Config{Management: management, Recorder: recorder}).SetUp(mgr); err != nil {
+	if err := machines.New(machines.Config{Management: management, HostedClusters: connections.HostedClusters, Recorder: recorder}).SetUp(mgr); err != nil {
 		return err
 	}
 	registryAddresses, err := egress.NewPolicy(options.RegistryNetworks)

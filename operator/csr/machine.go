@@ -22,8 +22,8 @@ import (
 // nodeNameIndex indexes Machines by their nodes' possible names.
 const nodeNameIndex = "autonode.io/node-name"
 
-// MachineCache keeps the fields of NodeClaims' Machines that validation reads: a large installation has tens of
-// thousands.
+// MachineCache keeps the fields of NodeClaims' Machines that validation reads, and the phase, for operator/machines: a
+// large installation has tens of thousands.
 func MachineCache() (cache.ByObject, error) {
 	ours, err := labels.NewRequirement(v1alpha1.NodeClaimUIDLabel, selection.Exists, nil)
 	if err != nil {

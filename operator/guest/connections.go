@@ -326,7 +326,7 @@ func (c *Connections) wanted(ctx context.Context, cluster *clusterv1.Cluster) bo
 		c.look(key)
 		return false // which ends the connection
 	}
-	hostedClusters, err := c.hostedClusters(ctx, client.ObjectKeyFromObject(cluster))
+	hostedClusters, err := c.HostedClusters(ctx, client.ObjectKeyFromObject(cluster))
 	if err != nil {
 		return true // never drop a connection for an error
 	}
@@ -349,7 +349,8 @@ func (c *Connections) consents(ctx context.Context, hostedCluster *v1beta1.Hoste
 	return consent.Given(ctx, c.management, hostedCluster, cluster)
 }
 
-func (c *Connections) hostedClusters(ctx context.Context, cluster client.ObjectKey) ([]v1beta1.HostedCluster, error) {
+// HostedClusters returns those that stand for a Cluster.
+func (c *Connections) HostedClusters(ctx context.Context, cluster client.ObjectKey) ([]v1beta1.HostedCluster, error) {
 	list := &v1beta1.HostedClusterList{}
 	if err := c.management.List(ctx, list, client.MatchingFields{clusterIndex: cluster.String()}); err != nil {
 		return nil, fmt.Errorf("listing the hosted clusters of %s: %w", cluster, err)
@@ -358,7 +359,7 @@ func (c *Connections) hostedClusters(ctx context.Context, cluster client.ObjectK
 }
 
 func (c *Connections) requests(ctx context.Context, cluster client.ObjectKey) []reconcile.Request {
-	hostedClusters, err := c.hostedClusters(ctx, cluster)
+	hostedClusters, err := c.HostedClusters(ctx, cluster)
 	if err != nil {
 		return nil // the cache is being stopped
 	}

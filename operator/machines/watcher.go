@@ -7,9 +7,11 @@ package machines
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -25,7 +27,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator/guest"
 )
 
 const (
@@ -40,19 +41,21 @@ const (
 
 // Config of a Watcher.
 type Config struct {
-	// Management reads HostedClusters and Machines.
+	// Management reads Machines.
 	Management client.Reader
+	// HostedClusters returns those that stand for a Cluster.
+	HostedClusters func(ctx context.Context, cluster client.ObjectKey) ([]v1beta1.HostedCluster, error)
 	// Recorder writes events on HostedClusters.
 	Recorder events.EventRecorder
 	// Clock is the real one if nil.
-	Clock clock.PassiveClock
+	Clock clock.Clock
 }
 
 // Watcher warns about Machines that Cluster API hasn't begun with. It writes events only.
 type Watcher struct {
 	Config
-	// warned is when each Cluster's last warning was.
-	warned map[client.ObjectKey]time.Time
+	// warned holds the Clusters of which it warned within interval.
+	warned *utilcache.Expiring
 }
 
 // New returns a Watcher. SetUp starts it.
@@ -60,7 +63,7 @@ func New(config Config) *Watcher {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	return &Watcher{Config: config, warned: map[client.ObjectKey]time.Time{}}
+	return &Watcher{Config: config, warned: utilcache.NewExpiringWithClock(config.Clock)}
 }
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch
@@ -87,12 +90,7 @@ func (w *Watcher) SetUp(mgr manager.Manager) error {
 // Reconcile counts the Machines of a Cluster that wait for Cluster API, and warns on its HostedCluster.
 func (w *Watcher) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	cluster, now := request.NamespacedName, w.Clock.Now()
-	for other, at := range w.warned {
-		if now.Sub(at) >= interval {
-			delete(w.warned, other)
-		}
-	}
-	if _, warned := w.warned[cluster]; warned {
+	if _, warned := w.warned.Get(cluster); warned {
 		return reconcile.Result{}, nil
 	}
 	list := &clusterv1.MachineList{}
@@ -116,27 +114,17 @@ func (w *Watcher) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		}
 		return reconcile.Result{}, nil
 	}
-	hostedCluster, err := w.hostedCluster(ctx, cluster)
-	if err != nil || hostedCluster == nil {
+	hostedClusters, err := w.HostedClusters(ctx, cluster)
+	if err != nil {
 		return reconcile.Result{}, err
 	}
-	w.warned[cluster] = now
-	w.Recorder.Eventf(hostedCluster, nil, corev1.EventTypeWarning, v1beta1.ClusterAPIBehindReason, "ObserveMachines",
+	i := slices.IndexFunc(hostedClusters, func(h v1beta1.HostedCluster) bool { return h.Spec.AutoNode != nil })
+	if i < 0 {
+		return reconcile.Result{}, nil
+	}
+	w.warned.Set(cluster, nil, interval)
+	w.Recorder.Eventf(&hostedClusters[i], nil, corev1.EventTypeWarning, v1beta1.ClusterAPIBehindReason, "ObserveMachines",
 		"Cluster API has not begun with %d of %d Machines of Cluster %s after %s: it is down, or its rate limits are too low for this burst; see --kube-api-qps in docs/scale.md",
 		waiting, len(list.Items), cluster, grace)
 	return reconcile.Result{}, nil
-}
-
-// hostedCluster is the one that stands for a Cluster and uses AutoNode, or nil.
-func (w *Watcher) hostedCluster(ctx context.Context, cluster client.ObjectKey) (*v1beta1.HostedCluster, error) {
-	list := &v1beta1.HostedClusterList{}
-	if err := w.Management.List(ctx, list); err != nil {
-		return nil, fmt.Errorf("listing HostedClusters: %w", err)
-	}
-	for i := range list.Items {
-		if key, ok := guest.ClusterKey(&list.Items[i]); ok && key == cluster && list.Items[i].Spec.AutoNode != nil {
-			return &list.Items[i], nil
-		}
-	}
-	return nil, nil
 }

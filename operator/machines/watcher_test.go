@@ -3,6 +3,7 @@
 package machines_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"testing"
@@ -43,9 +44,15 @@ func TestWatcher(t *testing.T) {
 		g.Expect(management.Create(ctx, machine)).To(Succeed())
 		waiting = append(waiting, machine)
 	}
-	clock := clocktesting.NewFakePassiveClock(waiting[0].CreationTimestamp.Time)
+	clock := clocktesting.NewFakeClock(waiting[0].CreationTimestamp.Time)
 	recorder := events.NewFakeRecorder(10)
-	watcher := machines.New(machines.Config{Management: management, Recorder: recorder, Clock: clock})
+	watcher := machines.New(machines.Config{
+		Management: management, Recorder: recorder, Clock: clock,
+		HostedClusters: func(_ context.Context, cluster client.ObjectKey) ([]v1beta1.HostedCluster, error) {
+			g.Expect(cluster).To(Equal(client.ObjectKeyFromObject(s.Cluster)))
+			return []v1beta1.HostedCluster{*s.HostedCluster}, nil
+		},
+	})
 	request := ctrl.Request{NamespacedName: client.ObjectKeyFromObject(s.Cluster)}
 	reconcile := func(g Gomega) ctrl.Result {
 		result, err := watcher.Reconcile(ctx, request)
