@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+)
+
+// lag is the time during which the provider doesn't delete a Machine a second time, although the cache still shows it.
+const lag = time.Minute
+
+// Delete deletes a NodeClaim's Machine, or the objects of an incomplete Create. It returns nil while any is left, and
+// ErrNotFound when none is. While the Cluster is paused it waits.
+func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
+	paused, err := p.Paused(ctx)
+	if err != nil {
+		return err
+	}
+	machine, err := p.ForNodeClaim(ctx, nodeClaim.UID)
+	if errors.Is(err, ErrNotFound) {
+		// The cache may lag behind a Create.
+		machine, err = p.getLive(ctx, nodeClaim)
+	}
+	switch {
+	case err == nil && paused:
+		return nil
+	case err == nil:
+		return p.deleteMachine(ctx, machine)
+	case errors.Is(err, ErrNotFound), errors.Is(err, ErrTaken):
+		// Another owner's Machine of that name isn't this NodeClaim's.
+		left, err := p.deleteObjects(ctx, nodeClaim.Name, nodeClaim.UID, paused)
+		if err != nil || left {
+			return err
+		}
+		return ErrNotFound
+	default:
+		return err
+	}
+}
+
+// deleteMachine tells Cluster API not to drain, and deletes the Machine. Karpenter has drained the node by then. The
+// annotations are set only now, so that Cluster API drains a Machine that a person deletes.
+func (p *Provider) deleteMachine(ctx context.Context, machine *clusterv1.Machine) error {
+	if _, ok := p.deleted.Get(machine.UID); ok {
+		return nil
+	}
+	patched := machine.DeepCopy()
+	for _, key := range []string{clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation} {
+		if _, ok := patched.Annotations[key]; !ok {
+			metav1.SetMetaDataAnnotation(&patched.ObjectMeta, key, "")
+		}
+	}
+	if len(patched.Annotations) != len(machine.Annotations) {
+		if err := p.Management.Patch(ctx, patched, client.MergeFrom(machine), FieldOwner); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("telling Cluster API not to drain Machine %s again: %w", klog.KObj(machine), err)
+		}
+	}
+	if machine.DeletionTimestamp == nil {
+		if err := p.delete(ctx, machine); err != nil {
+			return err
+		}
+	}
+	p.deleted.Set(machine.UID, nil, lag)
+	return nil
+}
+
+// deleteObjects deletes the objects of a Create that didn't get as far as the Machine, unless the Cluster is paused.
+// It reports whether any is left.
+func (p *Provider) deleteObjects(ctx context.Context, name string, uid types.UID, paused bool) (left bool, err error) {
+	if p.ChildKinds == nil {
+		return false, nil
+	}
+	for _, kind := range p.ChildKinds(ctx) {
+		child := &unstructured.Unstructured{}
+		child.SetGroupVersionKind(kind)
+		err := p.Live.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, child)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return left, fmt.Errorf("reading %s %s/%s: %w", kind.Kind, p.Namespace, name, err)
+		}
+		if !p.ownsFor(child, uid) {
+			continue
+		}
+		left = true
+		if child.GetDeletionTimestamp() != nil || paused {
+			continue
+		}
+		if err := p.delete(ctx, child); err != nil {
+			return left, err
+		}
+	}
+	return left, nil
+}
+
+// GarbageCollect deletes an object of a NodeClaim that no longer exists. Cluster API drains the node.
+func (p *Provider) GarbageCollect(ctx context.Context, object client.Object) error {
+	if !p.Owns(object) {
+		return fmt.Errorf("garbage-collecting %s: %w", klog.KObj(object), ErrTaken)
+	}
+	return p.delete(ctx, object)
+}
+
+// delete deletes this very object, by its UID, and no successor of the same name.
+func (p *Provider) delete(ctx context.Context, object client.Object) error {
+	uid := object.GetUID()
+	err := p.Management.Delete(ctx, object, client.Preconditions{UID: &uid})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("deleting %T %s: %w", object, klog.KObj(object), err)
+	}
+	log.FromContext(ctx).V(1).Info("deleting object", "kind", object.GetObjectKind().GroupVersionKind().Kind, "object", klog.KObj(object))
+	return nil
+}
