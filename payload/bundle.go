@@ -215,12 +215,12 @@ func (s *session) referrers(ctx context.Context, image name.Digest) ([]v1.Descri
 	if err != nil {
 		return nil, unsigned("the list of its signatures is malformed")
 	}
+	types := []string{bundleMediaType, emptyMediaType, ""}
 	candidates := slices.DeleteFunc(list.Manifests, func(d v1.Descriptor) bool {
-		return d.Digest == v1.Hash{} || d.ArtifactType != bundleMediaType && d.ArtifactType != emptyMediaType && d.ArtifactType != ""
+		return d.Digest == v1.Hash{} || !slices.Contains(types, d.ArtifactType)
 	})
 	slices.SortStableFunc(candidates, func(a, b v1.Descriptor) int {
-		rank := map[string]int{bundleMediaType: 0, emptyMediaType: 1, "": 2}
-		return cmp.Compare(rank[a.ArtifactType], rank[b.ArtifactType])
+		return cmp.Compare(slices.Index(types, a.ArtifactType), slices.Index(types, b.ArtifactType))
 	})
 	return candidates, nil
 }

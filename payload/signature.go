@@ -259,12 +259,10 @@ func (s *session) verifyTag(ctx context.Context, verifier *Verifier, digest stri
 			return nil
 		}
 	}
-	switch {
-	case unread != nil:
+	if unread != nil {
 		return unread
-	default:
-		return untrusted(maxSignatures, len(manifest.Layers))
 	}
+	return untrusted(maxSignatures, len(manifest.Layers))
 }
 
 const noSignature = "it has no signature"
