@@ -38,8 +38,8 @@ type faults struct {
 	on, off inventory
 }
 
-// This test isn't parallel, so it comes before those that are and has the machine to itself: two worlds at once are too much for two CPUs.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	own, remove, err := startWorld(t.Context(), os.Stdout, blue)
 	g.Expect(err).NotTo(HaveOccurred())

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
@@ -56,8 +55,7 @@ const (
 // runtimeObject shortens signatures of callbacks of apimachinery.
 type runtimeObject = runtime.Object
 
-// world is that of all stories but those that need one of their own. It starts with the first story that takes a guest of it, so that
-// the others, which come first, have the machine to themselves.
+// world is that of all stories but those that need one of their own. It starts with the first story that takes a guest of it.
 var (
 	world       *localworld.World
 	removeWorld func(failed bool)
@@ -67,17 +65,12 @@ var (
 	untouchedOnce sync.Once
 )
 
-// prepareWorld starts the world, if it isn't started yet.
-func prepareWorld() {
-	worldOnce.Do(func() {
-		world, removeWorld, errWorld = startWorld(interrupted, os.Stdout, blue, green, red, amber, violet, indigo)
-	})
-}
-
 // openWorld starts the world, or waits until it has started.
 func openWorld(t *testing.T) *localworld.World {
 	t.Helper()
-	prepareWorld()
+	worldOnce.Do(func() {
+		world, removeWorld, errWorld = startWorld(interrupted, os.Stdout, blue, green, red, amber, violet, indigo)
+	})
 	if errWorld != nil {
 		t.Fatalf("starting the world: %v", errWorld)
 	}
@@ -110,6 +103,17 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (code int) {
+	if err := redirectLogs(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() {
+		if code == 0 {
+			_ = os.Remove(logFile)
+		} else {
+			fmt.Fprintln(os.Stderr, "the libraries' logs, of all worlds, are in", logFile)
+		}
+	}()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	interrupted = ctx
@@ -207,15 +211,6 @@ func startWorld(ctx context.Context, output io.Writer, guests ...string) (w *loc
 			fmt.Fprintln(os.Stderr, "removing the world's folder:", err)
 		}
 	}
-	logs.Do(func() {
-		var log *os.File
-		if log, err = os.Create(filepath.Join(dir, "world.log")); err == nil {
-			localworld.RedirectLogs(log)
-		}
-	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("opening the world's log: %w", err)
-	}
 	w, err = localworld.Start(ctx, localworld.Config{Dir: dir, Guests: guests, Audit: true, Progress: progress.New(output)})
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w (its logs are in %s)", err, dir)
@@ -235,8 +230,18 @@ func startWorld(ctx context.Context, output io.Writer, guests ...string) (w *loc
 	}, nil
 }
 
-// logs of libraries are the process's, so they go to the first world's folder.
-var logs sync.Once
+// logFile has the logs of libraries, which are the process's and not a world's.
+var logFile string
+
+func redirectLogs() error {
+	file, err := os.CreateTemp("", "autonode-e2e-*.log")
+	if err != nil {
+		return fmt.Errorf("opening the libraries' log: %w", err)
+	}
+	logFile = file.Name()
+	localworld.RedirectLogs(file)
+	return nil
+}
 
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
