@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,6 +31,8 @@ const (
 	// An API server is calm when its audit log has grown by so many bytes at most, about ten requests, in so long.
 	calmBytes    = 15 << 10
 	calmInterval = time.Second
+	// concurrentDeletions of NodeClaims.
+	concurrentDeletions = 20
 	// settleTimeout is the timeout for that.
 	settleTimeout = 30 * time.Second
 )
@@ -108,9 +111,7 @@ func (m *subject) clear(ctx context.Context, deployment *appsv1.Deployment, resu
 	if err := m.guest.Delete(ctx, deployment, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
 		return fmt.Errorf("removing the pods: %w", err)
 	}
-	claims := &unstructured.Unstructured{}
-	claims.SetGroupVersionKind(guestKinds[0])
-	if err := m.guest.DeleteAllOf(ctx, claims); err != nil {
+	if err := m.deleteNodeClaims(ctx); err != nil {
 		return fmt.Errorf("removing the nodes: %w", err)
 	}
 	clearing, cancel := context.WithTimeout(ctx, scaleTimeout)
@@ -133,6 +134,22 @@ func (m *subject) clear(ctx context.Context, deployment *appsv1.Deployment, resu
 	}
 	result.Down.Management, result.Down.Guest, err = m.trafficOf(result.Pods)
 	return err
+}
+
+// deleteNodeClaims deletes all NodeClaims, some at a time. One request for all of them would delete one after the other,
+// and time out.
+func (m *subject) deleteNodeClaims(ctx context.Context) error {
+	claims := &unstructured.UnstructuredList{}
+	claims.SetGroupVersionKind(guestKinds[0])
+	if err := m.guest.List(ctx, claims); err != nil {
+		return err
+	}
+	deletions, ctx := errgroup.WithContext(ctx)
+	deletions.SetLimit(concurrentDeletions)
+	for i := range claims.Items {
+		deletions.Go(func() error { return client.IgnoreNotFound(m.guest.Delete(ctx, &claims.Items[i])) })
+	}
+	return deletions.Wait()
 }
 
 // settle waits until both API servers are calm, or for settleTimeout: a node causes requests for some time after its
