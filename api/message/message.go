@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package message bounds the words of others that conditions, events and logs repeat.
+// Package message truncates what messages of conditions, events and logs repeat of others.
 package message
 
 import "strings"
 
-// Cut truncates a text to a maximum of bytes, at a character boundary, and marks that with an ellipsis.
-func Cut(text string, most int) string {
-	if len(text) <= most {
+const ellipsis = "…"
+
+// Cut truncates a text to at most limit bytes, at a character boundary, and marks that with an ellipsis. limit is at
+// least that of the ellipsis, three.
+func Cut(text string, limit int) string {
+	if len(text) <= limit {
 		return text
 	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
+	return strings.ToValidUTF8(text[:limit-len(ellipsis)], "") + ellipsis
 }

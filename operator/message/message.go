@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-logr/logr"
+
+	"github.com/autonode-io/autonode/api/message"
 )
 
 const (
@@ -19,26 +21,29 @@ const (
 	Limit = 1024
 	// QuoteLimit is the limit of quoted text, in bytes.
 	QuoteLimit = 200
-
-	ellipsis = "…"
 )
 
 // Cut returns text on one line, truncated to Limit.
 func Cut(text string) string {
-	return cut(clean(strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ")), Limit) // which separate errors that were joined
+	return message.Cut(clean(strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ")), Limit) // which separate errors that were joined
 }
 
 // Quote returns quoted text unchanged if it is short and plain, otherwise truncated, in quotation marks and escaped.
-func Quote(text string) string {
-	if len(text) <= QuoteLimit && plain(text) {
+func Quote(text string) string { return QuoteUpTo(text, QuoteLimit) }
+
+// QuoteUpTo is Quote with another limit, in bytes.
+func QuoteUpTo(text string, limit int) string {
+	if len(text) <= limit && plain(text) {
 		return text
 	}
-	return Quoted(text)
+	return quoted(text, limit)
 }
 
 // Quoted returns text truncated, in quotation marks and escaped.
-func Quoted(text string) string {
-	return strconv.Quote(cut(strings.ToValidUTF8(text, "?"), QuoteLimit))
+func Quoted(text string) string { return quoted(text, QuoteLimit) }
+
+func quoted(text string, limit int) string {
+	return strconv.Quote(message.Cut(strings.ToValidUTF8(text, "?"), limit))
 }
 
 // Error returns an error with the text of Quote. errors.As finds what err wraps.
@@ -78,31 +83,20 @@ func plain(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-func cut(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	end := limit - len(ellipsis)
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + ellipsis
-}
-
 // Logger limits each message and each text value of a log line.
 func Logger(logger logr.Logger) logr.Logger { return logr.New(sink{logger.GetSink()}) }
 
 type sink struct{ logr.LogSink }
 
-func (s sink) Info(level int, message string, keysAndValues ...any) {
-	s.LogSink.Info(level, logged(message), boundedValues(keysAndValues)...)
+func (s sink) Info(level int, text string, keysAndValues ...any) {
+	s.LogSink.Info(level, logged(text), boundedValues(keysAndValues)...)
 }
 
-func (s sink) Error(err error, message string, keysAndValues ...any) {
+func (s sink) Error(err error, text string, keysAndValues ...any) {
 	if err != nil && len(err.Error()) > Limit {
 		err = &quotedError{text: logged(err.Error()), err: nil} // whose encoder may look behind it otherwise
 	}
-	s.LogSink.Error(err, logged(message), boundedValues(keysAndValues)...)
+	s.LogSink.Error(err, logged(text), boundedValues(keysAndValues)...)
 }
 
 func (s sink) WithValues(keysAndValues ...any) logr.LogSink {
@@ -139,4 +133,4 @@ func boundedValues(keysAndValues []any) []any {
 }
 
 // logged keeps line breaks, which the encoders escape.
-func logged(text string) string { return cut(text, Limit) }
+func logged(text string) string { return message.Cut(text, Limit) }

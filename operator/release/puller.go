@@ -6,12 +6,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
@@ -83,9 +85,9 @@ type inFlightPull struct {
 }
 
 type failure struct {
-	err   error
-	times int
-	until time.Time
+	err     error
+	backoff wait.Backoff
+	until   time.Time
 }
 
 func newPuller(clock clock.PassiveClock) *puller {
@@ -229,12 +231,12 @@ func (p *puller) run(ctx context.Context, key pullKey, f *inFlightPull, r reques
 	defer p.mu.Unlock()
 	f.release, f.err = release, err
 	if err != nil {
-		times := 0
+		backoff := wait.Backoff{Duration: minBackoff, Factor: 2, Cap: maxBackoff, Steps: math.MaxInt}
 		if known, ok := p.failed.Get(key); ok {
-			times = known.(failure).times
+			backoff = known.(failure).backoff
 		}
-		backoff := min(minBackoff<<min(times, 10), maxBackoff)
-		p.failed.Add(key, failure{err: err, times: times + 1, until: p.clock.Now().Add(backoff)})
+		until := p.clock.Now().Add(backoff.Step())
+		p.failed.Add(key, failure{err: err, backoff: backoff, until: until})
 	} else {
 		p.failed.Remove(key)
 		if f.until = p.clock.Now().Add(maxBackoff); f.waiters.Len() > 0 {

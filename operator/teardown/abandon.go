@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/dustin/go-humanize/english"
@@ -140,16 +139,6 @@ func (t *Teardown) end(ctx context.Context, s *scope.Scope, m *memory) (scope.Re
 		m.cleaned = true
 	}
 	return t.removeComponent(ctx, s)
-}
-
-// oneLine returns a name unchanged, and escapes and truncates anything else: the guest's admin controls a guest's
-// status.
-func oneLine(text string) string {
-	text = text[:min(len(text), 2*maxQuote)]
-	if escaped := strconv.Quote(text); escaped != `"`+text+`"` {
-		return escaped
-	}
-	return text
 }
 
 func names(machines []clusterv1.Machine, limit int) string {

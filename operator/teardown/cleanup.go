@@ -18,6 +18,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	guestcluster "github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -43,7 +44,7 @@ func (t *Teardown) cleanUp(ctx context.Context, s *scope.Scope, why string) erro
 			break
 		}
 		left.note("NodeClaim "+claims[i].Name, release(bounded, s.Guest, &claims[i]))
-		left.note("Node "+oneLine(claims[i].Status.NodeName), releaseNode(bounded, s.Guest, claims[i].Status.NodeName))
+		left.note("Node "+message.Quote(claims[i].Status.NodeName), releaseNode(bounded, s.Guest, claims[i].Status.NodeName))
 	}
 	// These objects were deleted by name before; the error names an object that stays.
 	deleted := !s.HostedCluster.DeletionTimestamp.IsZero()
@@ -82,7 +83,7 @@ func (l *leftovers) note(what string, err error) {
 	}
 	l.hung = guestcluster.Unanswered(l.guest, err) || l.ctx.Err() != nil
 	for _, err := range flatten(err) {
-		l.lines = append(l.lines, what+": "+quoted(err))
+		l.lines = append(l.lines, what+": "+message.Quoted(err.Error()))
 	}
 	if l.hung {
 		l.lines = append(l.lines, "and what is behind that, because the guest takes too long to answer")

@@ -21,6 +21,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -123,12 +124,16 @@ func union(text string, lines []string) string {
 	return b.String()
 }
 
+// recorded returns a name or a provider ID unchanged, and anything else quoted: the guest's admin controls a guest's
+// status. Provider IDs may be longer than what messages quote.
+func recorded(text string) string { return message.QuoteUpTo(text, 2*message.QuoteLimit) }
+
 // describeMachines returns a line per Machine: its name, its NodeClaim, its provider ID.
 func describeMachines(machines []clusterv1.Machine) []string {
 	lines := make([]string, 0, len(machines))
 	for i := range machines {
 		m := &machines[i]
-		lines = append(lines, fmt.Sprintf("%s nodeClaim=%s providerID=%s", m.Name, m.Labels[v1alpha1.NodeClaimLabel], oneLine(m.Spec.ProviderID)))
+		lines = append(lines, fmt.Sprintf("%s nodeClaim=%s providerID=%s", m.Name, m.Labels[v1alpha1.NodeClaimLabel], recorded(m.Spec.ProviderID)))
 	}
 	return lines
 }
@@ -136,9 +141,9 @@ func describeMachines(machines []clusterv1.Machine) []string {
 func describeClaims(claims []karpv1.NodeClaim) []string {
 	lines := make([]string, 0, len(claims))
 	for i := range claims {
-		line := fmt.Sprintf("%s node=%s", claims[i].Name, oneLine(claims[i].Status.NodeName))
+		line := fmt.Sprintf("%s node=%s", claims[i].Name, recorded(claims[i].Status.NodeName))
 		if id := claims[i].Status.ProviderID; id != "" {
-			line += " providerID=" + oneLine(id)
+			line += " providerID=" + recorded(id)
 		}
 		lines = append(lines, line)
 	}

@@ -5,9 +5,9 @@ package teardown
 import (
 	"errors"
 	"fmt"
-	"strconv"
 
 	guestcluster "github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -56,23 +56,11 @@ func (r *refusals) String() string {
 	if len(r.all) == 0 {
 		return ""
 	}
-	text := quoted(r.all[0])
+	text := message.Quoted(r.all[0].Error())
 	if more := len(r.all) - 1; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
-}
-
-// maxQuote limits a quote of the guest's errors, in bytes before escaping.
-const maxQuote = 200
-
-// quoted quotes a guest's error, escaped and truncated.
-func quoted(err error) string {
-	text := err.Error()
-	if len(text) > maxQuote {
-		text = text[:maxQuote] + "..."
-	}
-	return strconv.Quote(text)
 }
 
 // refuse backs off, and reports what the guest refuses and what happens next.

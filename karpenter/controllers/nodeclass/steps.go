@@ -15,10 +15,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
-	"github.com/autonode-io/autonode/karpenter/providers/message"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )

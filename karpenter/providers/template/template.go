@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	"github.com/autonode-io/autonode/karpenter/providers/message"
+	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
 
