@@ -108,7 +108,7 @@ func benchAccess(cluster *controlplane.Cluster) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.UserAgent = benchUser
+	config.UserAgent, config.QPS = benchUser, -1
 	return config, nil
 }
 
