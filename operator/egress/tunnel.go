@@ -26,10 +26,11 @@ type Tunnel struct {
 	budget   Budget
 	clock    clock.Clock
 	listener net.Listener
-	ended    chan struct{} // closed when Start returns
 
 	mu      sync.Mutex
 	targets map[string]*target // by the client's name
+	pairs   map[*pair]struct{}
+	ended   bool // Start has returned
 }
 
 type target struct {
@@ -48,7 +49,7 @@ func newTunnel(policy *Policy, budget Budget, clk clock.Clock) (*Tunnel, error) 
 	if err != nil {
 		return nil, fmt.Errorf("listening for the connections to guests: %w", err)
 	}
-	return &Tunnel{policy: policy, budget: budget.orDefault(), clock: clk, listener: listener, ended: make(chan struct{}), targets: map[string]*target{}}, nil
+	return &Tunnel{policy: policy, budget: budget.orDefault(), clock: clk, listener: listener, targets: map[string]*target{}, pairs: map[*pair]struct{}{}}, nil
 }
 
 // To returns the proxy URL for a client's connections to a server, as host:port. A client has one server at a time.
@@ -94,7 +95,7 @@ func (t *Tunnel) State(client string) State {
 
 // Start serves until ctx ends. It implements manager.Runnable.
 func (t *Tunnel) Start(ctx context.Context) error {
-	defer close(t.ended)
+	defer t.end()
 	server := &http.Server{Handler: t, ReadHeaderTimeout: dialTimeout, MaxHeaderBytes: 16 << 10}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
@@ -132,36 +133,23 @@ func (t *Tunnel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "", http.StatusBadGateway)
 		return
 	}
-	defer func() { _ = upstream.Close() }()
 	downstream, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
+		_ = upstream.Close()
 		http.Error(w, "", http.StatusInternalServerError)
 		return
 	}
-	defer func() { _ = downstream.Close() }()
+	p := &pair{downstream: downstream, upstream: upstream, ended: make(chan struct{})}
 	_ = downstream.SetDeadline(time.Time{})
 	if _, err := io.WriteString(downstream, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
+		p.close()
 		return
 	}
-	if waiting := buffered.Reader.Buffered(); waiting > 0 { // no client sends before it has the answer
+	if buffered.Reader.Buffered() > 0 { // no client sends before it has the answer
+		p.close()
 		return
 	}
-	// The first side to close ends both: no HTTP client closes half a connection.
-	ended := make(chan struct{})
-	defer close(ended)
-	done := make(chan struct{}, 2)
-	go func() {
-		_, _ = io.Copy(upstream, downstream)
-		done <- struct{}{}
-	}()
-	go func() {
-		_, _ = io.Copy(struct{ io.Writer }{downstream}, metered{ended, upstream, allowance}) // a connection that reads by itself isn't metered
-		done <- struct{}{}
-	}()
-	select {
-	case <-done:
-	case <-t.ended:
-	}
+	t.relay(p, allowance)
 }
 
 // authenticate returns the client of a request, if it may connect to the requested server.
