@@ -13,6 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -30,6 +32,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/consent"
 	"github.com/autonode-io/autonode/operator/egress"
+	"github.com/autonode-io/autonode/operator/guest/store"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -77,11 +80,15 @@ type Connections struct {
 	clock      clock.PassiveClock
 	holder     string
 	watches    []Watch
+	kinds      func(schema.GroupVersionKind) store.Kind
+	codecs     serializer.CodecFactory // of the guests' scheme; making one for each guest costs memory
 	ended      <-chan struct{}
 
 	mu       sync.Mutex
 	queue    workqueue.TypedRateLimitingInterface[reconcile.Request] // clustercache's own; nil until it starts
 	watching map[client.ObjectKey]*watching                          // by the Cluster
+	stores   map[client.ObjectKey]*opened                            // by the Cluster
+	shut     bool                                                    // the manager ends
 	outages  map[client.ObjectKey]*outage                            // by the Cluster
 	stale    map[client.ObjectKey]bool                               // Clusters whose connection is to be made anew
 }
@@ -93,7 +100,8 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 	mgr := config.Manager
 	c := &Connections{
 		management: mgr.GetClient(), watches: config.Watches, timeout: cmp.Or(config.Timeout, DefaultTimeout), clock: config.Clock, holder: config.Holder,
-		ended: config.Ended, watching: map[client.ObjectKey]*watching{}, outages: map[client.ObjectKey]*outage{}, stale: map[client.ObjectKey]bool{},
+		ended: config.Ended, codecs: serializer.NewCodecFactory(mgr.GetScheme()), stores: map[client.ObjectKey]*opened{},
+		watching: map[client.ObjectKey]*watching{}, outages: map[client.ObjectKey]*outage{}, stale: map[client.ObjectKey]bool{},
 	}
 	if c.clock == nil {
 		c.clock = clock.RealClock{}
@@ -136,19 +144,13 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 		}
 	}
 
-	options, err := cacheOptions(config.Watches)
-	if err != nil {
+	if c.kinds, err = kept(mgr.GetScheme(), config.Watches); err != nil {
 		return nil, err
 	}
 	c.clusters, err = clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
 		SecretClient:  c.access,
 		ClusterFilter: func(cluster *clusterv1.Cluster) bool { return c.wanted(ctx, cluster) },
-		Cache:         options,
-		Client: clustercache.ClientOptions{
-			UserAgent: v1beta1.ManagedByOperator,
-			Timeout:   c.timeout,
-			Cache:     clustercache.ClientCacheOptions{DisableFor: uncached()},
-		},
+		Client:        clustercache.ClientOptions{UserAgent: v1beta1.ManagedByOperator, Timeout: c.timeout},
 	}, controller.Options{MaxConcurrentReconciles: connecting, NewQueue: c.newQueue})
 	if err != nil {
 		return nil, fmt.Errorf("setting up cluster connections: %w", err)
@@ -156,15 +158,8 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 	if retry, ok := c.clusters.(interface{ SetConnectionCreationRetryInterval(time.Duration) }); ok && config.ConnectRetry > 0 {
 		retry.SetConnectionCreationRetryInterval(config.ConnectRetry)
 	}
-	// Without this the connections outlive a manager that ends before its process.
-	if connections, ok := c.clusters.(interface{ Shutdown() }); ok {
-		if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
-			<-ctx.Done()
-			connections.Shutdown()
-			return nil
-		})); err != nil {
-			return nil, fmt.Errorf("adding the end of cluster connections: %w", err)
-		}
+	if err := mgr.Add(manager.RunnableFunc(c.closeLost)); err != nil {
+		return nil, fmt.Errorf("adding the end of cluster connections: %w", err)
 	}
 	return c, nil
 }
@@ -304,6 +299,7 @@ func (c *Connections) forget(cluster client.ObjectKey) {
 	}
 	delete(c.watching, cluster)
 	delete(c.outages, cluster)
+	c.close(cluster)
 }
 
 // Release closes the connection to the guest of a HostedCluster that the operator has released.
@@ -315,6 +311,7 @@ func (c *Connections) Release(hostedCluster *v1beta1.HostedCluster) {
 	c.mu.Lock()
 	delete(c.watching, key)
 	delete(c.outages, key)
+	c.close(key)
 	c.mu.Unlock()
 	c.access.forget(key)
 	c.look(key)

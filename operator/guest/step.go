@@ -20,6 +20,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/egress"
+	"github.com/autonode-io/autonode/operator/guest/store"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -44,19 +45,14 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 			setReachable(s, metav1.ConditionFalse, reason, message)
 			return c.passed(s, scope.Result{Wait: true, Message: message, RequeueAfter: again}), nil
 		}
-		if guest.Cached, err = newMetadataClient(guest.Cached, s.Profile); err != nil {
-			return scope.Result{}, err
-		}
 		if guest.Complete, err = c.watch(ctx, key, s, guest); err != nil && s.Draining() {
 			// A drain does without watches, and keeps a deadline that no kind which can't be listed may move.
 			log.FromContext(ctx).V(1).Info("The guest can't be watched", "error", err.Error())
-			if guest, err = c.connect(ctx, key); err == nil {
-				guest.Cached, err = newMetadataClient(guest.Cached, s.Profile)
-			}
+			guest, err = c.connect(ctx, key)
 		}
 	}
 	switch {
-	case errors.Is(err, clustercache.ErrClusterNotConnected):
+	case errors.Is(err, clustercache.ErrClusterNotConnected), errors.Is(err, store.ErrClosed):
 		c.forget(key)
 		c.look(key)
 		reason, message, untried := c.diagnose(ctx, s)
@@ -100,10 +96,6 @@ func (c *Connections) connectTo(ctx context.Context, s *scope.Scope) (*scope.Gue
 
 // connect returns a guest with an open connection. It makes no request.
 func (c *Connections) connect(ctx context.Context, key client.ObjectKey) (*scope.Guest, error) {
-	cached, err := c.clusters.GetClient(ctx, key)
-	if err != nil {
-		return nil, err
-	}
 	live, err := c.clusters.GetUncachedClient(ctx, key)
 	if err != nil {
 		return nil, err
@@ -113,7 +105,7 @@ func (c *Connections) connect(ctx context.Context, key client.ObjectKey) (*scope
 		return nil, err
 	}
 	first := &failFast{}
-	return &scope.Guest{Cached: failFastClient{cached, first}, Live: failFastClient{live, first}, Config: config}, nil
+	return &scope.Guest{Cached: failFastClient{c.store(key, config, live), first}, Live: failFastClient{live, first}, Config: config}, nil
 }
 
 // diagnose says why there is no connection, as far as the management cluster knows. Untried means that there is no

@@ -34,7 +34,6 @@ type connected struct {
 	health clustercache.HealthCheckingState
 }
 
-func (connected) GetClient(context.Context, client.ObjectKey) (client.Client, error) { return nil, nil }
 func (connected) GetUncachedClient(context.Context, client.ObjectKey) (client.Client, error) {
 	return nil, nil
 }
@@ -60,7 +59,10 @@ func TestBackoff(t *testing.T) {
 	management := newManagement(t)
 	setUp := func() (*Connections, *clocktesting.FakePassiveClock, func(g Gomega) time.Duration) {
 		clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
-		c := &Connections{management: management, clusters: connected{}, clock: clock, timeout: DefaultTimeout, access: &kubeconfigs{tunnel: &egress.Tunnel{}}, outages: map[client.ObjectKey]*outage{}}
+		c := &Connections{
+			management: management, clusters: connected{}, clock: clock, timeout: DefaultTimeout, access: &kubeconfigs{tunnel: &egress.Tunnel{}},
+			outages: map[client.ObjectKey]*outage{}, stores: map[client.ObjectKey]*opened{},
+		}
 		return c, clock, func(g Gomega) time.Duration {
 			guest, again, err := c.Of(t.Context(), blue)
 			g.Expect(err).NotTo(HaveOccurred())

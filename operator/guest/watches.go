@@ -24,8 +24,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/cluster-api/controllers/clustercache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/karpenter/pkg/apis"
@@ -33,6 +31,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/guest/store"
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -59,38 +58,44 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// cacheOptions limits the cache of a guest to the objects that the steps read.
-func cacheOptions(others []Watch) (clustercache.CacheOptions, error) {
-	ours := labels.SelectorFromSet(labels.Set{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator})
+// kept limits the stores of guests to the objects that the steps read. A kind without a watch, such as Pod or Secret,
+// is read from the API server: a store of a guest's Pods could be larger than all others together.
+func kept(scheme *runtime.Scheme, others []Watch) (func(schema.GroupVersionKind) store.Kind, error) {
+	ours := store.Kind{Label: labels.SelectorFromSet(labels.Set{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}), Transform: shrink}
 	provisioned, err := labels.NewRequirement(karpv1.NodePoolLabelKey, selection.Exists, nil)
 	if err != nil {
-		return clustercache.CacheOptions{}, fmt.Errorf("selecting Karpenter's nodes: %w", err)
+		return nil, fmt.Errorf("selecting Karpenter's nodes: %w", err)
 	}
-	options := clustercache.CacheOptions{
-		// Karpenter's kinds can't be in ByObject: no connection would succeed before the guest serves them.
-		DefaultTransform: shrink,
-		ByObject: map[client.Object]cache.ByObject{
-			&apiextensionsv1.CustomResourceDefinition{}:                 {Label: ours, Transform: dropSchemas},
-			&corev1.ServiceAccount{}:                                    {Label: ours},
-			&rbacv1.ClusterRole{}:                                       {Label: ours},
-			&rbacv1.ClusterRoleBinding{}:                                {Label: ours},
-			&admissionregistrationv1.ValidatingAdmissionPolicy{}:        {Label: ours},
-			&admissionregistrationv1.ValidatingAdmissionPolicyBinding{}: {Label: ours},
-			&rbacv1.Role{}:        {Label: ours},
-			&rbacv1.RoleBinding{}: {Label: ours},
-			&corev1.Node{}:        {Label: labels.NewSelector().Add(*provisioned), Transform: shrinkNode},
-		},
+	objects := map[client.Object]store.Kind{
+		&apiextensionsv1.CustomResourceDefinition{}:                 {Label: ours.Label, Transform: dropSchemas},
+		&corev1.ServiceAccount{}:                                    ours,
+		&rbacv1.ClusterRole{}:                                       ours,
+		&rbacv1.ClusterRoleBinding{}:                                ours,
+		&admissionregistrationv1.ValidatingAdmissionPolicy{}:        ours,
+		&admissionregistrationv1.ValidatingAdmissionPolicyBinding{}: ours,
+		&rbacv1.Role{}:        ours,
+		&rbacv1.RoleBinding{}: ours,
+		&corev1.Node{}:        {Label: labels.NewSelector().Add(*provisioned), Transform: shrinkNode},
 	}
 	for _, other := range others {
-		options.ByObject[other.Object] = cache.ByObject{Transform: other.Transform}
+		if other.Transform != nil {
+			objects[other.Object] = store.Kind{Transform: other.Transform}
+		}
 	}
-	return options, nil
-}
-
-// uncached kinds are read from the API server, rarely. A cache of a guest's Pods could be larger than all others
-// together.
-func uncached() []client.Object {
-	return []client.Object{&corev1.Pod{}, &corev1.Secret{}, &policyv1.PodDisruptionBudget{}}
+	kinds := map[schema.GroupVersionKind]store.Kind{}
+	for object, kind := range objects {
+		gvk, err := apiutil.GVKForObject(object, scheme)
+		if err != nil {
+			return nil, fmt.Errorf("finding the kind of %T: %w", object, err)
+		}
+		kinds[gvk] = kind
+	}
+	return func(gvk schema.GroupVersionKind) store.Kind {
+		if kind, ok := kinds[gvk]; ok {
+			return kind
+		}
+		return store.Kind{Transform: shrink}
+	}, nil
 }
 
 // Watch is a kind in guests that another controller than the HostedCluster's watches, with its own queue.
@@ -105,7 +110,7 @@ type Watch struct {
 	// For reports whether to watch the guest of a HostedCluster.
 	For func(*scope.Scope) bool
 	// Handle returns the event handler for the guest of a HostedCluster. Each connection sends it all objects, after
-	// the watches of Karpenter's kinds have started.
+	// the watches of Karpenter's kinds have started. It must not block.
 	Handle func(hostedCluster types.NamespacedName) toolscache.ResourceEventHandler
 }
 
@@ -150,7 +155,8 @@ func watches(profile *provider.Profile) []watched {
 // watching is the state of one connection's watches.
 type watching struct {
 	hostedCluster types.NamespacedName // the first that needed it
-	connection    *rest.Config         // one for each connection
+	connection    *rest.Config
+	store         *store.Store // one for each connection
 
 	mu    sync.Mutex
 	names sets.Set[string]
@@ -159,9 +165,16 @@ type watching struct {
 // watch starts the guest's watches of the kinds that it serves already, and reports whether all have started.
 func (c *Connections) watch(ctx context.Context, key client.ObjectKey, s *scope.Scope, guest *scope.Guest) (bool, error) {
 	c.mu.Lock()
+	current, ok := c.stores[key]
+	if !ok || current.connection != guest.Config {
+		c.mu.Unlock()
+		return false, store.ErrClosed // since the reconciliation began
+	}
 	w, ok := c.watching[key]
-	if !ok || w.connection != guest.Config {
-		w = &watching{hostedCluster: client.ObjectKeyFromObject(s.HostedCluster), connection: guest.Config, names: sets.New[string]()}
+	if !ok || w.store != current.Store {
+		w = &watching{
+			hostedCluster: client.ObjectKeyFromObject(s.HostedCluster), connection: guest.Config, store: current.Store, names: sets.New[string](),
+		}
 		c.watching[key] = w
 		connectionsMade.Of(w.hostedCluster).Inc()
 	}
@@ -172,8 +185,9 @@ func (c *Connections) watch(ctx context.Context, key client.ObjectKey, s *scope.
 	complete := true
 	name := client.ObjectKeyFromObject(s.HostedCluster)
 	for _, kind := range watches(s.Profile) {
-		watch := &guestWatch{watched: kind, hostedCluster: name, events: c.events}
-		if w.names.Has(watch.Name()) {
+		// A HostedCluster that is recreated under another name gets its own handlers.
+		handled := fmt.Sprintf("%s/%T/%s", name, kind.object, kind.object.GetObjectKind().GroupVersionKind().Kind)
+		if w.names.Has(handled) {
 			continue
 		}
 		if kind.crd != "" {
@@ -185,25 +199,28 @@ func (c *Connections) watch(ctx context.Context, key client.ObjectKey, s *scope.
 				continue
 			}
 		}
-		if err := c.clusters.Watch(ctx, key, watch); err != nil {
+		if err := w.store.Handle(kind.object, c.events.handler(name, kind)); err != nil {
 			return false, fmt.Errorf("watching %T in the guest: %w", kind.object, message.Error(err))
 		}
-		w.names.Insert(watch.Name())
+		w.names.Insert(handled)
 	}
 	if !complete {
 		return false, nil
 	}
 	for _, other := range c.watches {
-		// Indexes among the cache's options would have every connection wait for a list.
-		indexed := fmt.Sprintf("%T/%s", other.Object, other.Index)
-		watch := &otherWatch{kind: other, hostedCluster: name, index: other.Index != "" && !w.names.Has(indexed)}
-		if w.names.Has(watch.Name()) || !other.For(s) {
+		handled := fmt.Sprintf("%s/%T/other", name, other.Object)
+		if w.names.Has(handled) || !other.For(s) {
 			continue
 		}
-		if err := c.clusters.Watch(ctx, key, watch); err != nil {
+		if other.Index != "" {
+			if err := w.store.Index(other.Object, other.Index, other.Extract); err != nil {
+				return false, fmt.Errorf("indexing %T of the guest: %w", other.Object, message.Error(err))
+			}
+		}
+		if err := w.store.Handle(other.Object, other.Handle(name)); err != nil {
 			return false, fmt.Errorf("watching %T in the guest: %w", other.Object, message.Error(err))
 		}
-		w.names.Insert(watch.Name(), indexed)
+		w.names.Insert(handled)
 	}
 	return true, nil
 }
@@ -247,30 +264,10 @@ func IsEstablished(ctx context.Context, guest client.Reader, name string) (bool,
 	return false, nil
 }
 
-// guestWatch enqueues one HostedCluster for the events of one kind, as long as the connection lasts.
-type guestWatch struct {
-	watched
-	hostedCluster types.NamespacedName
-	events        *events
-}
-
-var _ clustercache.Watcher = (*guestWatch)(nil)
-
-// Name is unique for the kind and the HostedCluster: a HostedCluster that is recreated under another name gets its own
-// watches.
-func (w *guestWatch) Name() string {
-	return fmt.Sprintf("%s/%T/%s", w.hostedCluster, w.object, w.object.GetObjectKind().GroupVersionKind().Kind)
-}
-
-func (w *guestWatch) Object() client.Object { return w.object }
-
-func (w *guestWatch) Watch(guest cache.Cache) error {
-	informer, err := guest.GetInformer(context.Background(), w.object, cache.BlockUntilSynced(false))
-	if err != nil {
-		return err
-	}
-	wake := func() { w.events.wake(w.hostedCluster, w.delay) }
-	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+// handler wakes a HostedCluster for the events of one kind.
+func (e *events) handler(hostedCluster types.NamespacedName, kind watched) toolscache.ResourceEventHandler {
+	wake := func() { e.wake(hostedCluster, kind.delay) }
+	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { wake() },
 		DeleteFunc: func(any) { wake() },
 		UpdateFunc: func(before, after any) {
@@ -279,39 +276,9 @@ func (w *guestWatch) Watch(guest cache.Cache) error {
 			}
 			a, ok := before.(client.Object)
 			b, ok2 := after.(client.Object)
-			if w.differs == nil || !ok || !ok2 || w.differs(a, b) {
+			if kind.differs == nil || !ok || !ok2 || kind.differs(a, b) {
 				wake()
 			}
 		},
-	})
-	return err
-}
-
-// otherWatch sends the events of one kind to another controller, as long as the connection lasts.
-type otherWatch struct {
-	kind          Watch
-	hostedCluster types.NamespacedName
-	// index: the cache has no index yet.
-	index bool
-}
-
-var _ clustercache.Watcher = (*otherWatch)(nil)
-
-// Name is unique for the kind and the HostedCluster.
-func (w *otherWatch) Name() string { return fmt.Sprintf("%s/%T/other", w.hostedCluster, w.kind.Object) }
-
-func (w *otherWatch) Object() client.Object { return w.kind.Object }
-
-func (w *otherWatch) Watch(guest cache.Cache) error {
-	informer, err := guest.GetInformer(context.Background(), w.kind.Object, cache.BlockUntilSynced(false))
-	if err != nil {
-		return err
 	}
-	if w.index {
-		if err := guest.IndexField(context.Background(), w.kind.Object, w.kind.Index, w.kind.Extract); err != nil {
-			return err
-		}
-	}
-	_, err = informer.AddEventHandler(w.kind.Handle(w.hostedCluster))
-	return err
 }

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package store keeps the objects of a guest that controllers read, by one watch per kind.
+//
+// It does for a guest what controller-runtime's cache does for the management cluster, in less memory: an informer has
+// thirteen goroutines and a buffer of 16 KiB per handler, and the operator watches a dozen kinds in each of a thousand
+// guests. Here a watch has four goroutines, and calls the handlers itself.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+)
+
+// ErrClosed is the error of a Store that was closed.
+var ErrClosed = errors.New("the connection to the guest is closed")
+
+// Kind limits the objects of a kind.
+type Kind struct {
+	// Label selects the objects that are kept; nil selects all.
+	Label labels.Selector
+	// Transform drops fields that no controller reads; nil keeps all. It has to be idempotent.
+	Transform toolscache.TransformFunc
+}
+
+// Config of New.
+type Config struct {
+	// Guest names the API server and the credentials. Its timeout doesn't apply to watches.
+	Guest *rest.Config
+	// Live reads kinds that have no watch, maps kinds to resources, and writes.
+	Live client.Client
+	// Codecs of Live's scheme. Stores share them.
+	Codecs serializer.CodecFactory
+	// Kinds limits the objects of each kind.
+	Kinds func(schema.GroupVersionKind) Kind
+	// Timeout is how long a read waits for the first list of its kind.
+	Timeout time.Duration
+}
+
+// Store is a client for one guest. It reads the kinds of Handle and Index from watches, and everything else from the
+// API server. It reads metadata from a watch of whole objects if there is one, so that no kind is watched twice.
+type Store struct {
+	client.Client
+	config Config
+	ctx    context.Context //nolint:containedctx // of the watches, which outlive the call that starts them
+	cancel context.CancelFunc
+
+	mu    sync.Mutex
+	http  *http.Client       // nil until the first watch starts
+	meta  metadata.Interface // likewise
+	kinds map[kindKey]*kind
+}
+
+// kindKey tells a watch of metadata from one of whole objects.
+type kindKey struct {
+	schema.GroupVersionKind
+	partial bool
+}
+
+// New returns a Store without watches. It makes no request.
+func New(config Config) *Store {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Store{Client: config.Live, config: config, ctx: ctx, cancel: cancel, kinds: map[kindKey]*kind{}}
+}
+
+// Close ends the watches. What they have read stays readable.
+func (s *Store) Close() { s.cancel() }
+
+// Handle starts the watch of an object's kind, unless there is one, and calls the handler for all objects there are
+// and for each change. The handler delays the watch, so it must not block.
+func (s *Store) Handle(object client.Object, handler toolscache.ResourceEventHandler) error {
+	k, err := s.watch(object)
+	if err != nil {
+		return err
+	}
+	k.handle(handler)
+	return nil
+}
+
+// Index starts the watch of an object's kind, unless there is one, and has List understand client.MatchingFields with
+// that field.
+func (s *Store) Index(object client.Object, field string, extract client.IndexerFunc) error {
+	k, err := s.watch(object)
+	if err != nil {
+		return err
+	}
+	return k.index(field, extract)
+}
+
+// watch returns the watch of an object's kind, and starts it if there is none.
+func (s *Store) watch(object client.Object) (*kind, error) {
+	key, err := s.keyOf(object)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return nil, ErrClosed
+	}
+	if k, ok := s.kinds[key]; ok {
+		return k, nil
+	}
+	mapping, err := s.RESTMapper().RESTMapping(key.GroupKind(), key.Version)
+	if err != nil {
+		return nil, fmt.Errorf("finding the resource of %s: %w", key.Kind, err)
+	}
+	k := newKind(key.GroupVersionKind, mapping.Scope.Name() == meta.RESTScopeNameNamespace, s.config.Kinds(key.GroupVersionKind).Transform)
+	requests, err := s.requests(key, mapping.Resource)
+	if err != nil {
+		return nil, err
+	}
+	s.kinds[key] = k
+	reflector := toolscache.NewReflectorWithOptions(requests, object, k, toolscache.ReflectorOptions{Name: "guest", TypeDescription: key.Kind})
+	go reflector.RunWithContext(s.ctx)
+	return k, nil
+}
+
+func (s *Store) keyOf(object client.Object) (kindKey, error) {
+	gvk, err := apiutil.GVKForObject(object, s.Scheme())
+	if err != nil {
+		return kindKey{}, fmt.Errorf("finding the kind of %T: %w", object, err)
+	}
+	_, partial := object.(*metav1.PartialObjectMetadata)
+	return kindKey{gvk, partial}, nil
+}
+
+// watched returns the watch to read from, nil if there is none.
+func (s *Store) watched(key kindKey) *kind {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k, ok := s.kinds[key]
+	if !ok && key.partial {
+		return s.kinds[kindKey{key.GroupVersionKind, false}]
+	}
+	return k
+}
+
+// listed waits for the first list of a kind.
+func (s *Store) listed(ctx context.Context, k *kind) error {
+	select {
+	case <-k.listed:
+		return nil
+	default:
+	}
+	timer := time.NewTimer(s.config.Timeout)
+	defer timer.Stop()
+	err := context.DeadlineExceeded
+	select {
+	case <-k.listed:
+		return nil
+	case <-s.ctx.Done():
+		return ErrClosed
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timer.C:
+	}
+	return fmt.Errorf("waiting for the first list of %s: %w", k.gvk.Kind, err)
+}
