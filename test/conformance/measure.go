@@ -58,7 +58,7 @@ func (m *subject) measure(ctx context.Context, size int) (Measurement, error) {
 	}
 	burst, cancel := context.WithTimeout(ctx, scaleTimeout)
 	defer cancel()
-	profiled := m.profiler.during(ctx, fmt.Sprintf("%s-%d-up", m.Provider, size))
+	profiled := m.profiler.during(ctx, fmt.Sprintf("%s-%d-up", m.file(), size))
 	err = process.Poll(burst, "pods to run", nil, nil, func(context.Context) error {
 		if running := m.follower.running(); running < size {
 			return fmt.Errorf("%d of %d run", running, size)
@@ -116,7 +116,7 @@ func (m *subject) clear(ctx context.Context, deployment *appsv1.Deployment, resu
 	}
 	clearing, cancel := context.WithTimeout(ctx, scaleTimeout)
 	defer cancel()
-	profiled := m.profiler.during(ctx, fmt.Sprintf("%s-%d-down", m.Provider, result.Pods))
+	profiled := m.profiler.during(ctx, fmt.Sprintf("%s-%d-down", m.file(), result.Pods))
 	err = process.Poll(clearing, "nodes and machines to go", nil, nil, func(context.Context) error {
 		if count := m.follower.present(); count > 0 {
 			return fmt.Errorf("%d objects are left", count)

@@ -5,22 +5,21 @@ package conformance
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/autonode-io/autonode/test/profile"
 	"github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/controlplane"
 )
 
-// profileSlice is the duration of one CPU profile. 'go tool pprof' adds up the profiles of a phase.
-const profileSlice = 5 * time.Second
+// cpuProfile is the path of a CPU profile of five seconds. 'go tool pprof' adds up the profiles of a phase.
+const cpuProfile = "/debug/pprof/profile?seconds=5"
 
 // profiler writes CPU profiles of the measured processes. A nil profiler writes none.
 type profiler struct {
@@ -42,7 +41,7 @@ func newProfiler(dir string, w *world.World, guest, karpenter string) (*profiler
 	}
 	for name, address := range map[string]string{"cluster-api": w.ClusterAPIProfiles(), "karpenter": karpenter} {
 		if address != "" {
-			p.targets = append(p.targets, profileTarget{name, http.DefaultClient, "http://" + address})
+			p.targets = append(p.targets, profileTarget{name, http.DefaultClient, "http://" + address + cpuProfile})
 		}
 	}
 	for _, cluster := range []*controlplane.Cluster{w.Management(), w.Guest(guest)} {
@@ -54,7 +53,7 @@ func newProfiler(dir string, w *world.World, guest, karpenter string) (*profiler
 		if err != nil {
 			return nil, fmt.Errorf("connecting to %s: %w", cluster.Name, err)
 		}
-		p.targets = append(p.targets, profileTarget{cluster.Name + "-kube-apiserver", client, config.Host})
+		p.targets = append(p.targets, profileTarget{cluster.Name + "-kube-apiserver", client, config.Host + cpuProfile})
 	}
 	return p, nil
 }
@@ -70,7 +69,7 @@ func (p *profiler) during(ctx context.Context, phase string) (stop func()) {
 		all.Go(func() {
 			for i := 1; ctx.Err() == nil; i++ {
 				file := filepath.Join(p.dir, fmt.Sprintf("%s-%s-%02d.pprof", phase, target.process, i))
-				if err := target.profile(ctx, file); err != nil {
+				if err := profile.Fetch(ctx, target.client, target.url, file); err != nil {
 					if ctx.Err() == nil {
 						ctrl.Log.Error(err, "Profiling", "process", target.process)
 					}
@@ -83,27 +82,4 @@ func (p *profiler) during(ctx context.Context, phase string) (stop func()) {
 		cancel()
 		all.Wait()
 	}
-}
-
-func (t profileTarget) profile(ctx context.Context, file string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", t.url, int(profileSlice/time.Second)), nil)
-	if err != nil {
-		return fmt.Errorf("asking for a profile: %w", err)
-	}
-	response, err := t.client.Do(request)
-	if err != nil {
-		return fmt.Errorf("asking for a profile: %w", err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	data, err := io.ReadAll(response.Body)
-	if err != nil {
-		return fmt.Errorf("reading a profile: %w", err)
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("asking for a profile: %s", response.Status)
-	}
-	if err := os.WriteFile(file, data, 0o644); err != nil {
-		return fmt.Errorf("writing a profile: %w", err)
-	}
-	return nil
 }

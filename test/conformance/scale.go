@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/autonode-io/autonode/test/world"
@@ -128,6 +129,9 @@ func (c Contestant) String() string {
 	}
 	return c.Provider
 }
+
+// file is the name in files: two contestants may have one provider.
+func (c Contestant) file() string { return strings.ReplaceAll(c.String(), ", ", "-") }
 
 func (c ScaleConfig) contestants() []Contestant {
 	var all []Contestant
