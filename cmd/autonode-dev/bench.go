@@ -21,7 +21,7 @@ func newBenchOperatorCommand() *cobra.Command {
 		Use:   "bench-operator",
 		Short: "Measure what many hosted clusters cost the operator",
 		Long: `Turn AutoNode on in many hosted clusters at once and print how long that takes, what the operator asks the API servers for meanwhile
-and afterwards, and how much memory it needs. It fails if the operator writes anything while there is nothing to do.
+and afterwards, and how much memory it needs. It fails if the operator writes anything while there is nothing to do, or needs more memory than its budget.
 
 The API servers are real, and shared by the guests. No pods run. Needs Linux, and to be run in AutoNode's source.`,
 		Example: `  # A thousand; about a quarter of an hour on two cores
@@ -50,6 +50,7 @@ The API servers are real, and shared by the guests. No pods run. Needs Linux, an
 	flags.IntVar(&cfg.Slow, "slow", 0, "more hosted clusters, whose guests take two seconds for each answer")
 	flags.IntVar(&cfg.HostileNodes, "hostile-nodes", 0, "Nodes of one more hosted cluster, whose admin fills its guest with the largest objects and changes them without a pause; 0 for none")
 	flags.DurationVar(&cfg.Steady, "steady", 5*time.Minute, "how long to count requests while there is nothing to do")
+	flags.Float64Var(&cfg.Budget, "budget", 2, "MiB of memory that a hosted cluster may cost the operator, with 50 or more of them; 0 for no limit")
 	flags.DurationVar(&cfg.Timeout, "timeout", 20*time.Minute, "how long to wait until AutoNode is on everywhere")
 	flags.StringVar(&cfg.Operator, "operator", "", "the operator's program; default the autonode-operator beside this program")
 	flags.StringVar(&cfg.Definitions, "definitions", filepath.Join("manifests", "crds"), "folder of the operator's CRDs")

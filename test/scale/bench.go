@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -27,6 +26,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/payload"
+	"github.com/autonode-io/autonode/test/profile"
 	"github.com/autonode-io/autonode/test/world/controlplane"
 	"github.com/autonode-io/autonode/test/world/crd"
 	"github.com/autonode-io/autonode/test/world/port"
@@ -266,26 +266,12 @@ func (b *bench) startOperator(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return b.rest(ctx, 5*time.Second)
+	return pause(ctx, 5*time.Second)
 }
 
 // profile writes a profile of the operator to a file of that name.
 func (b *bench) profile(ctx context.Context, name, query string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.pprof+"/debug/pprof/"+name+query, nil)
-	if err != nil {
-		return fmt.Errorf("profiling the operator: %w", err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return fmt.Errorf("profiling the operator: %w", err)
-	}
-	defer response.Body.Close()
-	file, err := os.Create(filepath.Join(b.cfg.Dir, name+".pprof"))
-	if err != nil {
-		return fmt.Errorf("profiling the operator: %w", err)
-	}
-	_, err = io.Copy(file, response.Body)
-	return errors.Join(err, file.Close())
+	return profile.Fetch(ctx, http.DefaultClient, "http://"+b.pprof+"/debug/pprof/"+name+query, filepath.Join(b.cfg.Dir, name+".pprof"))
 }
 
 // count counts what was asked since the last call, of the management cluster's API server and of the guests' together.

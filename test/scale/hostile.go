@@ -12,6 +12,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -20,9 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -62,13 +61,9 @@ func (b *bench) hostileKubeconfig(int) ([]byte, error) {
 
 // fillHostile creates Nodes, each with a kubelet version of its own, and certificate requests.
 func (b *bench) fillHostile(ctx context.Context) error {
-	scheme := runtime.NewScheme()
-	if err := clientgoscheme.AddToScheme(scheme); err != nil {
-		return fmt.Errorf("registering kinds: %w", err)
-	}
 	config := b.hostile.cluster.RESTConfig()
 	config.QPS = -1
-	c, err := client.New(config, client.Options{Scheme: scheme})
+	c, err := client.New(config, client.Options{})
 	if err != nil {
 		return fmt.Errorf("connecting to the hostile guest: %w", err)
 	}
@@ -131,16 +126,15 @@ func largeRequest() ([]byte, error) {
 
 // attack changes Nodes and the status of the node class, as fast as the API server answers, until the context ends.
 func (h *hostileGuest) attack(ctx context.Context) {
-	group := &errgroup.Group{}
+	var writers sync.WaitGroup
 	for writer := range hostileWriters {
-		group.Go(func() error {
+		writers.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
 				h.change(ctx, writer, i)
 			}
-			return nil
 		})
 	}
-	_ = group.Wait()
+	writers.Wait()
 }
 
 func (h *hostileGuest) change(ctx context.Context, writer, i int) {
@@ -157,11 +151,6 @@ func (h *hostileGuest) change(ctx context.Context, writer, i int) {
 	}
 	err := h.client.Status().Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(patch)))
 	if apierrors.IsNotFound(err) { // the operator hasn't created the node class yet
-		timer := time.NewTimer(time.Second)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
+		_ = pause(ctx, time.Second)
 	}
 }

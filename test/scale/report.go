@@ -7,8 +7,6 @@ import (
 	"io"
 	"text/tabwriter"
 	"time"
-
-	"github.com/autonode-io/autonode/test/world/process"
 )
 
 // report is what was measured.
@@ -20,7 +18,7 @@ type report struct {
 	firstManagement, firstGuest    *counts
 	management, guests             *counts
 	steadyManagement, steadyGuests *counts
-	idle, settled                  process.Usage
+	idle, settled                  memory
 	enabling, steady               time.Duration // of CPU
 	// Of the hostile guest: what the operator asked it for while nothing was to be done for others, and its condition.
 	steadyHostile *counts
@@ -39,9 +37,10 @@ func (r *report) print(out io.Writer) error {
 		seconds(r.took[n/2]), seconds(r.took[n-1]), seconds(r.enabling))
 	fmt.Fprintf(out, "A change of %d at once is observed in half of them after %s, in all after %s.\n",
 		len(r.changed), seconds(r.changed[len(r.changed)/2]), seconds(r.changed[len(r.changed)-1]))
-	fmt.Fprintf(out, "Memory: %.0f MiB with none, %.0f MiB at the end, so %.0f KiB each; %.0f MiB at most.\n",
-		float64(r.idle.Resident)/mebibyte, float64(r.settled.Resident)/mebibyte,
-		float64(r.settled.Resident-r.idle.Resident)/1024/float64(n+r.cfg.APIServers), float64(r.settled.Peak)/mebibyte)
+	fmt.Fprintf(out, "Memory: %.0f MiB with none, %.0f MiB at the end, %.0f MiB at most.\n",
+		float64(r.idle.Resident)/mebibyte, float64(r.settled.Resident)/mebibyte, float64(r.settled.Peak)/mebibyte)
+	fmt.Fprintf(out, "Each hosted cluster costs %.2f MiB, of which objects in use are %.2f MiB and stacks %.2f MiB.\n", r.each(resident),
+		r.each(func(m memory) int64 { return m.Heap }), r.each(func(m memory) int64 { return m.Stacks }))
 	fmt.Fprintf(out, "In %s of rest: %d writes in the management cluster, %d in guests; %.2f requests a second, %.1f %% of one core.\n\n",
 		r.cfg.Steady, r.steadyManagement.total(request.writes), r.steadyGuests.total(request.writes),
 		float64(r.steadyManagement.total(all)+r.steadyGuests.total(all))/r.cfg.Steady.Seconds(), 100*r.steady.Seconds()/r.cfg.Steady.Seconds())
@@ -81,12 +80,12 @@ func (r *report) print(out io.Writer) error {
 	return table.Flush()
 }
 
-// check is an error where something is written that nothing asked for.
+// check is an error where something is written that nothing asked for, or a hosted cluster costs more memory than its budget.
 func (r *report) check() error {
 	if writes := r.steadyManagement.total(request.writes) + r.steadyGuests.total(request.writes); writes > 0 {
 		return fmt.Errorf("the operator wrote %d times while there was nothing to do; the audit logs in %s say what", writes, r.cfg.Dir)
 	}
-	return nil
+	return r.checkMemory()
 }
 
 func all(request) bool { return true }

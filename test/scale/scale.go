@@ -51,6 +51,8 @@ type Config struct {
 	HostileNodes int
 	// Steady is how long to count what the operator does when there is nothing to do.
 	Steady time.Duration
+	// Budget is what a hosted cluster may cost of memory, in MiB; 0 for no limit. It applies to fifty hosted clusters or more.
+	Budget float64
 	// Timeout bounds the time until AutoNode is on everywhere.
 	Timeout time.Duration
 	// Dir has the logs, and profiles of the operator, afterwards.
@@ -58,10 +60,10 @@ type Config struct {
 	Out io.Writer
 }
 
-// Run measures and prints. It fails if the operator writes anything in the steady state.
+// Run measures and prints. It fails if the operator writes anything in the steady state, or needs more memory than its budget.
 func Run(ctx context.Context, cfg Config) error {
-	if cfg.Clusters < 1 || cfg.APIServers < 1 || cfg.Silent < 0 || cfg.Slow < 0 || cfg.HostileNodes < 0 {
-		return errors.New("clusters and API servers have to be at least 1, other guests at least 0")
+	if cfg.Clusters < 1 || cfg.APIServers < 1 || cfg.Silent < 0 || cfg.Slow < 0 || cfg.HostileNodes < 0 || cfg.Budget < 0 {
+		return errors.New("clusters and API servers have to be at least 1, other guests and the budget at least 0")
 	}
 	printer := progress.New(cfg.Out)
 	set, err := programs.Ensure(ctx, programs.Options{Progress: printer})
@@ -105,7 +107,7 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if r.idle, err = process.UsageOf(b.operator.PID); err != nil {
+	if r.idle, err = b.memory(ctx); err != nil {
 		return err
 	}
 
@@ -206,7 +208,7 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	if err := b.phase(ctx, fmt.Sprintf("Doing nothing for %s", b.cfg.Steady), b.cfg.Steady+time.Minute, func(ctx context.Context) error {
-		return b.rest(ctx, b.cfg.Steady)
+		return pause(ctx, b.cfg.Steady)
 	}); err != nil {
 		return err
 	}
@@ -221,7 +223,7 @@ func (b *bench) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if r.settled, err = process.UsageOf(b.operator.PID); err != nil {
+	if r.settled, err = b.memory(ctx); err != nil {
 		return err
 	}
 	r.steady = r.settled.CPU - before.CPU
@@ -257,13 +259,14 @@ func (b *bench) settle(ctx context.Context) error {
 		if last := later(b.settling[0].lastWrite, b.settling[1].lastWrite); time.Since(last) > calm {
 			return nil
 		}
-		if err := b.rest(ctx, time.Second); err != nil {
+		if err := pause(ctx, time.Second); err != nil {
 			return err
 		}
 	}
 }
 
-func (b *bench) rest(ctx context.Context, d time.Duration) error {
+// pause returns after a while, or when the context ends.
+func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -72,7 +72,8 @@ func TestReport(t *testing.T) {
 		management:       of(map[request]int{{"patch", "secrets"}: 6, {"get", "secrets"}: 3}),
 		guests:           of(map[request]int{{"create", "serviceaccounts/token"}: 3, {"create", "tokenreviews"}: 3, {"watch", "nodes"}: 3}),
 		steadyManagement: of(map[request]int{{"update", "leases"}: 30}), steadyGuests: of(map[request]int{{"get", "probe"}: 30}),
-		idle: process.Usage{Resident: 40 << 20}, settled: process.Usage{Resident: 50 << 20, Peak: 60 << 20}, enabling: 3 * time.Second, steady: 600 * time.Millisecond,
+		idle:    memory{Usage: process.Usage{Resident: 40 << 20}, Heap: 10 << 20, Stacks: 1 << 20},
+		settled: memory{Usage: process.Usage{Resident: 45 << 20, Peak: 60 << 20}, Heap: 13 << 20, Stacks: 4 << 20}, enabling: 3 * time.Second, steady: 600 * time.Millisecond,
 	}
 
 	t.Run("When all is measured, it should print figures for each hosted cluster", func(t *testing.T) {
@@ -109,6 +110,28 @@ func TestReport(t *testing.T) {
 		counted, err := log.next()
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(counted.of).To(Equal(map[request]int{{"patch", "hostedclusters/status"}: 1}))
+	})
+
+	t.Run("When a hosted cluster costs more than the budget, it should fail, unless there are too few to tell", func(t *testing.T) {
+		g := NewWithT(t)
+		dear := *r
+		dear.cfg.Clusters, dear.cfg.Budget = enough, 1
+		g.Expect(dear.check()).To(Succeed())
+		dear.cfg.Budget = 0.9
+		g.Expect(dear.check()).To(MatchError(And(ContainSubstring("costs 1.00 MiB"), ContainSubstring("budget is 0.90"))))
+		dear.cfg.Clusters--
+		g.Expect(dear.check()).To(Succeed())
+	})
+
+	t.Run("When the operator's profile is read, it should find what is in use, and say if it isn't there", func(t *testing.T) {
+		g := NewWithT(t)
+		m, err := readMemory(strings.NewReader("heap profile: 1: 2\n# runtime.MemStats\n# HeapAlloc = 3000\n# HeapSys = 4000\n# Stack = 500 / 600\n"))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(m).To(Equal(memory{Heap: 3000, Stacks: 500}))
+		for _, other := range []string{"", "# HeapAlloc = much\n"} {
+			_, err := readMemory(strings.NewReader(other))
+			g.Expect(err).To(HaveOccurred())
+		}
 	})
 
 	t.Run("When something was written at rest, it should fail and say where to look", func(t *testing.T) {

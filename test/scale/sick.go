@@ -80,7 +80,7 @@ func (b *bench) newSick() (*sick, error) {
 	server := &http.Server{
 		TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}, ErrorLog: proxy.ErrorLog, ReadHeaderTimeout: time.Minute,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
-			if b.rest(request.Context(), slowness) == nil {
+			if pause(request.Context(), slowness) == nil {
 				proxy.ServeHTTP(w, request)
 			}
 		}),

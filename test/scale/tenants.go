@@ -37,8 +37,7 @@ const concurrency = 32
 // tenants knows in which hosted clusters AutoNode is on.
 type tenants struct {
 	mu sync.Mutex
-	on map[string]time.Time // since when
-	// observed is the generation that each one's condition is about, and since when.
+	// observed is the generation that each one's condition is about, and since when; nothing where AutoNode wasn't on yet.
 	observed map[string]observation
 }
 
@@ -54,21 +53,11 @@ func (t *tenants) sees(hostedCluster *v1beta1.HostedCluster) {
 		condition.Status == metav1.ConditionTrue && condition.ObservedGeneration > t.observed[hostedCluster.Name].generation {
 		t.observed[hostedCluster.Name] = observation{condition.ObservedGeneration, time.Now()}
 	}
-	if _, known := t.on[hostedCluster.Name]; !known && meta.IsStatusConditionTrue(hostedCluster.Status.Conditions, v1beta1.AutoNodeEnabled) {
-		t.on[hostedCluster.Name] = time.Now()
-	}
-}
-
-func (t *tenants) since(name string) (time.Time, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	at, ok := t.on[name]
-	return at, ok
 }
 
 // watch follows HostedClusters, and does the Deployment controller's work: it says of each Deployment that it is rolled out.
 func (b *bench) watch(scheme *runtime.Scheme) error {
-	b.tenants = &tenants{on: map[string]time.Time{}, observed: map[string]observation{}}
+	b.tenants = &tenants{observed: map[string]observation{}}
 	watched, err := cache.New(b.management.RESTConfig(), cache.Options{
 		Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
@@ -190,12 +179,12 @@ func (b *bench) enableAll(ctx context.Context, names []string) ([]time.Duration,
 	err := process.Poll(ctx, "AutoNode to be on", b.operator.Done(), func() error { return fmt.Errorf("the operator ended") }, func(context.Context) error {
 		var missing []string
 		for _, name := range names {
-			at, on := b.tenants.since(name)
-			if !on {
+			observed := b.tenants.observation(name)
+			if observed.generation == 0 {
 				missing = append(missing, name)
 				continue
 			}
-			took[name] = at.Sub(began)
+			took[name] = observed.since.Sub(began)
 		}
 		if len(missing) > 0 {
 			return fmt.Errorf("it is missing in %d of %d, such as %s", len(missing), len(names), strings.Join(missing[:min(3, len(missing))], ", "))
