@@ -174,12 +174,9 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 		return nil, err
 	}
 	p.versions = version.Resolver{Tracker: version.NewTracker(discovery, guest.Clock, version.ResolvedOf(guest.GetClient())), Payload: opts.NodeVersion}
-	kinds := machine.Kinds{
-		Guest:      guest.GetClient(),
-		Management: management.GetClient(),
-		Objects:    management.objects,
-		Mapper:     management.GetRESTMapper(),
-		Namespace:  opts.Namespace,
+	kinds := machine.NewKinds(machine.KindsConfig{Guest: guest.GetClient(), Objects: management.objects, Mapper: management.GetRESTMapper()})
+	if err := kinds.Watch(ctx, management.GetCache()); err != nil {
+		return nil, fmt.Errorf("following Machines' kinds: %w", err)
 	}
 	caCertHashes, err := kubeadm.CACertHashes(guest.GetConfig())
 	if err != nil {
@@ -319,6 +316,7 @@ func newControllers(guest *operator.Operator, management *managementCluster, kee
 			ManagementLive:  management.GetAPIReader(),
 			ManagementCache: management.GetCache(),
 			Machines:        p.machines,
+			Infrastructure:  management.infrastructure,
 			Clock:           guest.Clock,
 		}),
 	}

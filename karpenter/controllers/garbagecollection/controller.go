@@ -4,9 +4,10 @@
 // gone, and infrastructure machines and bootstrap configs whose Machine was never created. Karpenter doesn't delete
 // those itself: a NodeClaim that has no provider ID yet is removed without a call of the cloud provider.
 //
-// A collection lists every kind of infrastructure and bootstrap object from the API server, so it runs only when
-// something may have been left: after a NodeClaim or a Machine is deleted, after a Machine is created, and at
-// startup.
+// A collection lists every Machine, and every kind of infrastructure and bootstrap object from the API server, so it
+// runs only when something may have been left: after a NodeClaim is deleted without its Machine, after a Machine is
+// deleted without its infrastructure, after a Machine is created without its NodeClaim, and at startup. An ordinary
+// launch or deletion is none of these; caches say so.
 package garbagecollection
 
 import (
@@ -24,6 +25,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -80,14 +82,23 @@ type Config struct {
 	// ManagementCache is watched for Machines.
 	ManagementCache cache.Cache
 	Machines        *machine.Provider
-	Clock           clock.Clock
+	// Infrastructure reads infrastructure machines from a cache. If nil, every deleted Machine triggers a collection.
+	Infrastructure Infrastructure
+	Clock          clock.Clock
 	// Delay takes the place of DefaultDelay if it isn't zero.
 	Delay time.Duration
+}
+
+// Infrastructure reads objects of kinds that are known only at run time. *informer.Set implements it.
+type Infrastructure interface {
+	Get(ctx context.Context, kind schema.GroupKind, name string) (*unstructured.Unstructured, error)
 }
 
 // Controller deletes objects whose NodeClaim is gone.
 type Controller struct {
 	Config
+	// schedule adds the request for a collection to the queue.
+	schedule func()
 	// suspects holds since when each object has been unowned.
 	suspects map[types.UID]time.Time
 }
@@ -106,32 +117,83 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named(c.Name()).
 		WatchesRawSource(singleton.Source()).
+		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			c.schedule = func() { queue.Add(everything) }
+			return nil
+		})).
 		WatchesRawSource(source.Kind(m.GetCache(), &karpv1.NodeClaim{}, handler.TypedFuncs[*karpv1.NodeClaim, reconcile.Request]{
 			UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*karpv1.NodeClaim], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 				c.replaced(e.ObjectOld, e.ObjectNew, queue)
 			},
-			DeleteFunc: func(_ context.Context, _ event.TypedDeleteEvent[*karpv1.NodeClaim], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-				c.soon(queue)
+			DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[*karpv1.NodeClaim], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				if !c.hasTakenAll(ctx, e.Object) {
+					c.soon(queue)
+				}
 			},
 		})).
 		WatchesRawSource(source.Kind(c.ManagementCache, &clusterv1.Machine{}, handler.TypedFuncs[*clusterv1.Machine, reconcile.Request]{
-			// A Machine may be created after its NodeClaim is gone, or instead of another one.
-			CreateFunc: func(_ context.Context, _ event.TypedCreateEvent[*clusterv1.Machine], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-				c.soon(queue)
+			// A Machine may be created after its NodeClaim is gone, or instead of another one, which is deleted.
+			CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[*clusterv1.Machine], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				if !c.isClaimed(ctx, e.Object) {
+					c.soon(queue)
+				}
 			},
 			UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*clusterv1.Machine], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 				c.replaced(e.ObjectOld, e.ObjectNew, queue)
 			},
-			DeleteFunc: func(_ context.Context, _ event.TypedDeleteEvent[*clusterv1.Machine], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-				c.soon(queue)
+			DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*clusterv1.Machine], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				queue.AddAfter(c.departed(e.Object), c.Delay)
 			},
 		})).
-		Complete(singleton.AsReconciler(c))
+		Complete(c.dispatch(singleton.AsReconciler(c)))
+}
+
+// everything is the request for a collection. Any other request names the infrastructure machine of a deleted Machine.
+var everything = reconcile.Request{}
+
+// departed is the request that checks what a deleted Machine has left, or that for a collection.
+func (c *Controller) departed(m *clusterv1.Machine) reconcile.Request {
+	ref := m.Spec.InfrastructureRef
+	if c.Infrastructure == nil || ref.Name == "" {
+		return everything
+	}
+	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: ref.GroupKind().String(), Name: ref.Name}}
+}
+
+// dispatch runs a collection, or checks one infrastructure machine. Cluster API deletes it before its Machine. If it is
+// left, a collection follows, one for all that are left.
+func (c *Controller) dispatch(collection reconcile.Reconciler) reconcile.Func {
+	return func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+		if request == everything {
+			return collection.Reconcile(ctx, request)
+		}
+		if _, err := c.Infrastructure.Get(ctx, schema.ParseGroupKind(request.Namespace), request.Name); !apierrors.IsNotFound(err) {
+			c.schedule()
+		}
+		return reconcile.Result{}, nil
+	}
+}
+
+// hasTakenAll reports whether a deleted NodeClaim has left no Machine. Karpenter has called the cloud provider's Delete
+// until it found nothing left, if the NodeClaim had a provider ID and no person has removed its finalizer.
+func (c *Controller) hasTakenAll(ctx context.Context, nodeClaim *karpv1.NodeClaim) bool {
+	if nodeClaim.Status.ProviderID == "" {
+		return false
+	}
+	m, err := c.Machines.ForNodeClaim(ctx, nodeClaim.UID)
+	return errors.Is(err, machine.ErrNotFound) || err == nil && m.DeletionTimestamp != nil
+}
+
+// isClaimed reports whether the cache has the NodeClaim that an object was made for.
+func (c *Controller) isClaimed(ctx context.Context, object client.Object) bool {
+	nodeClaim := &karpv1.NodeClaim{}
+	err := c.Guest.Get(ctx, types.NamespacedName{Name: object.GetName()}, nodeClaim, client.UnsafeDisableDeepCopy)
+	return err == nil && string(nodeClaim.UID) == object.GetLabels()[v1alpha1.NodeClaimUIDLabel]
 }
 
 // soon schedules the next collection after the delay, unless one is due earlier.
 func (c *Controller) soon(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-	queue.AddAfter(reconcile.Request{}, c.Delay)
+	queue.AddAfter(everything, c.Delay)
 }
 
 // replaced handles an object that was deleted and created again while the watch was disconnected.
@@ -293,8 +355,7 @@ func (p *collection) collect(ctx context.Context, kind string, object client.Obj
 // name.
 func (p *collection) nodeClaimGone(ctx context.Context, object client.Object) (bool, error) {
 	name, wanted := object.GetName(), object.GetLabels()[v1alpha1.NodeClaimUIDLabel]
-	cached := &karpv1.NodeClaim{}
-	if err := p.Guest.Get(ctx, types.NamespacedName{Name: name}, cached, client.UnsafeDisableDeepCopy); err == nil && string(cached.UID) == wanted {
+	if p.isClaimed(ctx, object) {
 		return false, nil
 	}
 	uid, known := p.nodeClaims[name]
