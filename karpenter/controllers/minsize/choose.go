@@ -56,6 +56,24 @@ type member struct {
 	mark    mark
 }
 
+// memberOf returns a NodeClaim's member, or false unless it and its Node are registered: Karpenter disrupts no node
+// before. The Node is nil if there is none.
+func memberOf(nodeClaim *karpv1.NodeClaim, node *corev1.Node, source string) (m member, registered bool) {
+	claimed := claimStateOf(nodeClaim)
+	if node == nil || !claimed.registered {
+		return member{}, false
+	}
+	joined := nodeStateOf(node)
+	if !joined.registered || joined.providerID != claimed.providerID {
+		return member{}, false
+	}
+	return member{
+		node: node, nodeClaim: nodeClaim.Name, created: nodeClaim.CreationTimestamp.Time,
+		leaving: claimed.leaving || joined.leaving, drifted: claimed.drifted,
+		mark: markOf(node, source),
+	}, true
+}
+
 // choose returns which of a source's nodes to mark and which to unmark, so that minimum of them stay: the oldest ones
 // that are neither leaving nor drifted. A node with a foreign mark stays anyway and counts.
 //

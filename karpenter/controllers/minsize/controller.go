@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,7 +51,8 @@ const (
 	suspendedInterval = 5 * time.Second
 )
 
-// everything is the only request: removing a node affects all others of its source.
+// everything is the request for all sources. Any other one names a source: removing a node affects all others of its
+// source, and no node of another one.
 var everything = reconcile.Request{}
 
 // Config of the controller.
@@ -73,6 +75,9 @@ type Controller struct {
 	// written holds the resource version that each Node had before the controller wrote it, by name. While the cache
 	// returns that version, it lacks the write, and a node that was just unmarked would count as marked.
 	written map[string]string
+	// marked holds the sources that have, or had, a marked node. Without one, and without a minimum, there is nothing
+	// to do for a source.
+	marked sync.Map
 }
 
 // New returns the controller.
@@ -83,7 +88,7 @@ func (c *Controller) Name() string { return "node.minsize" }
 
 // Reconcile marks as many nodes of each source as its minimum says. Once the cache has those marks, it unmarks the
 // others.
-func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+func (c *Controller) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
 	if c.Suspended() {
 		return reconcile.Result{RequeueAfter: suspendedInterval}, nil
@@ -92,58 +97,80 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	nodes := &corev1.NodeList{}
-	if err := c.Guest.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return reconcile.Result{}, fmt.Errorf("listing Nodes: %w", err)
+	if request != everything {
+		if minimum, known := minimums.of(request.Name); minimum == 0 && known && !c.hasMarks(request.Name) {
+			return reconcile.Result{}, nil
+		}
+		members, err := c.membersOf(ctx, request.Name)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		return again(c.choose(ctx, request.Name, members, minimums))
 	}
-	if len(minimums.sizes) == 0 && !slices.ContainsFunc(nodes.Items, isKept) {
-		return reconcile.Result{}, nil
-	}
-	byName := make(map[string]*corev1.Node, len(nodes.Items))
-	for i := range nodes.Items {
-		byName[nodes.Items[i].Name] = &nodes.Items[i]
-	}
-	maps.DeleteFunc(c.written, func(name, before string) bool {
-		node, found := byName[name]
-		return !found || node.ResourceVersion != before
-	})
-	members, err := c.members(ctx, byName)
+	members, err := c.members(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(members)) {
-		if slices.ContainsFunc(members[name], c.isUnseen) {
-			// The cache's update triggers a reconcile.
-			continue
-		}
-		minimum, known := minimums.of(name)
-		keep, release := choose(members[name], minimum, known)
-		for _, m := range keep {
-			errs = append(errs, c.keep(ctx, m, name))
-		}
-		for _, m := range release {
-			errs = append(errs, c.release(ctx, m, name))
-		}
+		errs = append(errs, c.choose(ctx, name, members[name], minimums)...)
 	}
 	return again(errs)
 }
 
+// choose marks and unmarks the nodes of one source.
+func (c *Controller) choose(ctx context.Context, source string, members []member, minimums minimums) (errs []error) {
+	if slices.ContainsFunc(members, c.isUnseen) {
+		// The cache's update triggers a reconcile.
+		return nil
+	}
+	minimum, known := minimums.of(source)
+	keep, release := choose(members, minimum, known)
+	if len(keep) > 0 || slices.ContainsFunc(members, func(m member) bool { return m.mark == ours || m.mark == damaged }) {
+		c.marked.Store(source, nil)
+	}
+	for _, m := range keep {
+		errs = append(errs, c.keep(ctx, m, source))
+	}
+	for _, m := range release {
+		errs = append(errs, c.release(ctx, m, source))
+	}
+	return errs
+}
+
+func (c *Controller) hasMarks(source string) bool {
+	_, ok := c.marked.Load(source)
+	return ok
+}
+
+// isUnseen reports whether the cache lacks the controller's last write of a node.
 func (c *Controller) isUnseen(m member) bool {
-	_, unseen := c.written[m.node.Name]
+	before, unseen := c.written[m.node.Name]
+	if unseen && m.node.ResourceVersion != before {
+		delete(c.written, m.node.Name)
+		return false
+	}
 	return unseen
 }
 
-// members returns the registered nodes of each source: Karpenter disrupts no node before it is registered. NodeClaims
-// whose source is unknown are left out.
-func (c *Controller) members(ctx context.Context, nodes map[string]*corev1.Node) (map[string][]member, error) {
+// members returns the members of every source. NodeClaims whose source is unknown are left out.
+func (c *Controller) members(ctx context.Context) (map[string][]member, error) {
+	nodes := &corev1.NodeList{}
+	if err := c.Guest.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing Nodes: %w", err)
+	}
+	byName := make(map[string]*corev1.Node, len(nodes.Items))
+	for i := range nodes.Items {
+		byName[nodes.Items[i].Name] = &nodes.Items[i]
+	}
+	maps.DeleteFunc(c.written, func(name, _ string) bool { return byName[name] == nil })
 	machines, err := c.Machines.List(ctx)
 	if err != nil {
 		return nil, err
 	}
 	sources := make(map[string]string, len(machines))
 	for i := range machines {
-		sources[machines[i].Labels[v1alpha1.NodeClaimUIDLabel]] = machines[i].Annotations[v1alpha1.TemplateSourceAnnotation]
+		sources[machines[i].Labels[v1alpha1.NodeClaimUIDLabel]] = machine.Source(&machines[i])
 	}
 	nodeClaims := &karpv1.NodeClaimList{}
 	if err := c.Guest.List(ctx, nodeClaims, client.UnsafeDisableDeepCopy); err != nil {
@@ -152,22 +179,48 @@ func (c *Controller) members(ctx context.Context, nodes map[string]*corev1.Node)
 	members := map[string][]member{}
 	for i := range nodeClaims.Items {
 		nodeClaim := &nodeClaims.Items[i]
-		name, claimed := sources[string(nodeClaim.UID)], claimStateOf(nodeClaim)
-		node, found := nodes[claimed.node]
-		if name == "" || !found || !claimed.registered {
+		source := sources[string(nodeClaim.UID)]
+		if source == "" {
 			continue
 		}
-		joined := nodeStateOf(node)
-		if !joined.registered || joined.providerID != claimed.providerID {
-			continue
+		if m, registered := memberOf(nodeClaim, byName[nodeClaim.Status.NodeName], source); registered {
+			members[source] = append(members[source], m)
 		}
-		members[name] = append(members[name], member{
-			node: node, nodeClaim: nodeClaim.Name, created: nodeClaim.CreationTimestamp.Time,
-			leaving: claimed.leaving || joined.leaving, drifted: claimed.drifted,
-			mark: markOf(node, name),
-		})
 	}
 	return members, nil
+}
+
+// membersOf returns the members of one source. It reads nothing else.
+func (c *Controller) membersOf(ctx context.Context, source string) (members []member, err error) {
+	machines, err := c.Machines.ForSource(ctx, source)
+	if err != nil {
+		return nil, err
+	}
+	for i := range machines {
+		nodeClaim, node := &karpv1.NodeClaim{}, &corev1.Node{}
+		switch found, err := c.get(ctx, machines[i].Name, nodeClaim); {
+		case err != nil:
+			return nil, fmt.Errorf("reading NodeClaim %s: %w", machines[i].Name, err)
+		case !found, string(nodeClaim.UID) != machines[i].Labels[v1alpha1.NodeClaimUIDLabel], nodeClaim.Status.NodeName == "":
+			continue
+		}
+		switch found, err := c.get(ctx, nodeClaim.Status.NodeName, node); {
+		case err != nil:
+			return nil, fmt.Errorf("reading Node %s: %w", nodeClaim.Status.NodeName, err)
+		case !found:
+			continue
+		}
+		if m, registered := memberOf(nodeClaim, node, source); registered {
+			members = append(members, m)
+		}
+	}
+	return members, nil
+}
+
+// get reads an object of the guest from the cache. The object is shared: don't modify it.
+func (c *Controller) get(ctx context.Context, name string, object client.Object) (found bool, err error) {
+	err = c.Guest.Get(ctx, types.NamespacedName{Name: name}, object, client.UnsafeDisableDeepCopy)
+	return err == nil, client.IgnoreNotFound(err)
 }
 
 // keep marks a node.
@@ -237,32 +290,62 @@ func again(errs []error) (reconcile.Result, error) {
 
 // Register adds the controller to the guest's manager.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
-	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{everything} })
 	return ctrl.NewControllerManagedBy(m).
 		Named(c.Name()).
-		Watches(&karpv1.NodeClaim{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		Watches(&karpv1.NodeClaim{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, nodeClaim client.Object) []reconcile.Request {
+			return c.sourceOf(c.Machines.ForNodeClaim(ctx, nodeClaim.GetUID()))
+		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 			before, okBefore := e.ObjectOld.(*karpv1.NodeClaim)
 			after, okAfter := e.ObjectNew.(*karpv1.NodeClaim)
 			return okBefore && okAfter && claimStateOf(before) != claimStateOf(after)
 		}})).
-		Watches(&corev1.Node{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
+			node, ok := object.(*corev1.Node)
+			if !ok {
+				return nil
+			}
+			// A registered Node's Machine has its provider ID.
+			requests := c.sourceOf(c.Machines.ForProviderID(ctx, node.Spec.ProviderID))
+			if isKept(*node) {
+				for _, request := range requests {
+					c.marked.Store(request.Name, nil)
+				}
+			}
+			return requests
+		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 			before, okBefore := e.ObjectOld.(*corev1.Node)
 			after, okAfter := e.ObjectNew.(*corev1.Node)
 			return okBefore && okAfter && nodeStateOf(before) != nodeStateOf(after)
 		}})).
 		// The instance type provider reports what they select.
-		Watches(&v1alpha1.ClusterAPINodeClass{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }})).
+		Watches(&v1alpha1.ClusterAPINodeClass{},
+			handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{everything} }),
+			builder.WithPredicates(predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }})).
 		WatchesRawSource(source.Func(c.watchTemplates)).
 		WatchesRawSource(source.Kind(c.ManagementCache, &clusterv1.Machine{},
 			handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *clusterv1.Machine) []reconcile.Request {
 				if !c.Machines.Owns(m) {
 					return nil
 				}
-				return []reconcile.Request{everything}
+				return c.sourceOf(m, nil)
 			}), predicate.TypedFuncs[*clusterv1.Machine]{UpdateFunc: func(e event.TypedUpdateEvent[*clusterv1.Machine]) bool {
-				return e.ObjectOld.Annotations[v1alpha1.TemplateSourceAnnotation] != e.ObjectNew.Annotations[v1alpha1.TemplateSourceAnnotation]
+				return machine.Source(e.ObjectOld) != machine.Source(e.ObjectNew)
 			}})).
 		Complete(c)
+}
+
+// sourceOf returns the request for a Machine's source. Without a Machine there is none: its own event follows, or was
+// before.
+func (c *Controller) sourceOf(m *clusterv1.Machine, err error) []reconcile.Request {
+	switch {
+	case errors.Is(err, machine.ErrNotFound):
+		return nil
+	case err != nil:
+		return []reconcile.Request{everything}
+	case machine.Source(m) == "":
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: machine.Source(m)}}}
 }
 
 // watchTemplates reconciles when a source's minimum may have changed.

@@ -104,13 +104,16 @@ func (f *fixture) nodeOf(name, source string) {
 	if source != "" {
 		plan.Annotations[v1alpha1.TemplateSourceAnnotation] = source
 	}
-	_, err := f.Machines(f.Admin).Create(ctx, plan)
+	created, err := f.Machines(f.Admin).Create(ctx, plan)
 	f.Expect(err).NotTo(HaveOccurred())
+	provisioned := created.DeepCopy()
+	provisioned.Spec.ProviderID = "cloud://" + nodeClaim.Name
+	f.Expect(f.Admin.Patch(ctx, provisioned, client.MergeFrom(created))).To(Succeed())
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: nodeClaim.Name, Labels: map[string]string{
 			karpv1.NodePoolLabelKey: "general", karpv1.NodeRegisteredLabelKey: "true", karpv1.NodeInitializedLabelKey: "true",
 		}},
-		Spec: corev1.NodeSpec{ProviderID: "cloud://" + nodeClaim.Name},
+		Spec: corev1.NodeSpec{ProviderID: provisioned.Spec.ProviderID},
 	}
 	f.Expect(f.Admin.Create(ctx, node)).To(Succeed())
 	f.t.Cleanup(func() { _ = f.Admin.Delete(context.WithoutCancel(ctx), node) })

@@ -16,20 +16,19 @@ import (
 // minimums holds the minimum size of each source. Several node classes may select one source, which still has one
 // minimum.
 type minimums struct {
-	sizes map[string]int
 	// snapshots of the node classes that have been read.
 	snapshots []*instancetype.Snapshot
 	// complete: snapshots has every node class.
 	complete bool
 }
 
-// minimums reads the minimums from the node classes' current selections.
+// minimums reads the node classes' current selections.
 func (c *Controller) minimums(ctx context.Context) (minimums, error) {
 	nodeClasses := &v1alpha1.ClusterAPINodeClassList{}
 	if err := c.Guest.List(ctx, nodeClasses, client.UnsafeDisableDeepCopy); err != nil {
 		return minimums{}, fmt.Errorf("listing node classes: %w", err)
 	}
-	found := minimums{sizes: map[string]int{}, complete: true}
+	found := minimums{complete: true}
 	for i := range nodeClasses.Items {
 		snapshot, err := c.InstanceTypes.Cached(nodeClasses.Items[i].Name)
 		if errors.Is(err, instancetype.ErrUnresolved) {
@@ -40,27 +39,22 @@ func (c *Controller) minimums(ctx context.Context) (minimums, error) {
 			return minimums{}, err
 		}
 		found.snapshots = append(found.snapshots, snapshot)
-		for tmpl := range snapshot.Templates() {
-			// Snapshots of different age may differ. A minimum that is too high is corrected when the other node
-			// class is resolved.
-			if size := tmpl.Minimum(); size > 0 {
-				found.sizes[tmpl.Source.Annotation()] = max(found.sizes[tmpl.Source.Annotation()], size)
-			}
-		}
 	}
 	return found, nil
 }
 
 // of returns a source's minimum size. A source that has become unreadable or unusable keeps its last minimum. If no
 // node class has the source, its minimum is unknown until all of them have been resolved and each can confirm that
-// the source is gone.
+// the source is gone. Snapshots of different age may differ: a minimum that is too high is corrected when the other
+// node class is resolved.
 func (m minimums) of(source string) (size int, known bool) {
-	known = m.complete
+	found, gone := false, m.complete
 	for _, snapshot := range m.snapshots {
-		if _, found := snapshot.Template(source); found {
-			return m.sizes[source], true
+		if tmpl, ok := snapshot.Template(source); ok {
+			found, size = true, max(size, tmpl.Minimum())
+		} else if !found {
+			gone = gone && snapshot.Knows(source)
 		}
-		known = known && snapshot.Knows(source)
 	}
-	return 0, known
+	return size, found || gone
 }

@@ -21,6 +21,7 @@ const ProviderIDPrefix = "capi://"
 const (
 	providerIDIndex   = "karpenter.providerID"
 	nodeClaimUIDIndex = "karpenter.nodeClaimUID"
+	sourceIndex       = "karpenter.source"
 )
 
 // SyntheticProviderID is a NodeClaim's provider ID before its machine has one: capi://<namespace>/<machine>.
@@ -50,6 +51,11 @@ func ProviderID(machine *clusterv1.Machine) string {
 	return SyntheticProviderID(client.ObjectKeyFromObject(machine))
 }
 
+// Source is the template source that a Machine was made from, empty if unknown.
+func Source(machine *clusterv1.Machine) string {
+	return machine.Annotations[v1alpha1.TemplateSourceAnnotation]
+}
+
 // Index adds the indexes by which Provider finds Machines. It is called once per cache, before the cache starts.
 func Index(ctx context.Context, indexer client.FieldIndexer) error {
 	if err := indexer.IndexField(ctx, &clusterv1.Machine{}, providerIDIndex, func(o client.Object) []string {
@@ -70,6 +76,14 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 		return nil
 	}); err != nil {
 		return fmt.Errorf("indexing Machines by NodeClaim: %w", err)
+	}
+	if err := indexer.IndexField(ctx, &clusterv1.Machine{}, sourceIndex, func(o client.Object) []string {
+		if source := Source(o.(*clusterv1.Machine)); source != "" {
+			return []string{source}
+		}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("indexing Machines by template source: %w", err)
 	}
 	return nil
 }

@@ -299,12 +299,10 @@ func (p *Provider) ForProviderID(ctx context.Context, providerID string) (*clust
 }
 
 func (p *Provider) find(ctx context.Context, index, value string) (*clusterv1.Machine, error) {
-	list := &clusterv1.MachineList{}
-	if err := p.Management.List(ctx, list, client.InNamespace(p.Namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("finding the Machine with %s %s: %w", index, value, err)
+	found, err := p.indexed(ctx, index, value)
+	if err != nil {
+		return nil, err
 	}
-	// The slice is ours, what its items point to isn't.
-	found := slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !p.Owns(&m) })
 	switch len(found) {
 	case 0:
 		return nil, ErrNotFound
@@ -313,6 +311,20 @@ func (p *Provider) find(ctx context.Context, index, value string) (*clusterv1.Ma
 	default:
 		return nil, fmt.Errorf("finding the Machine with %s %s: %d Machines have it", index, value, len(found))
 	}
+}
+
+// ForSource returns the Machines that were made from a template source, from the cache. They are shared with the cache.
+func (p *Provider) ForSource(ctx context.Context, source string) ([]clusterv1.Machine, error) {
+	return p.indexed(ctx, sourceIndex, source)
+}
+
+func (p *Provider) indexed(ctx context.Context, index, value string) ([]clusterv1.Machine, error) {
+	list := &clusterv1.MachineList{}
+	if err := p.Management.List(ctx, list, client.InNamespace(p.Namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("finding the Machine with %s %s: %w", index, value, err)
+	}
+	// The slice is ours, what its items point to isn't.
+	return slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !p.Owns(&m) }), nil
 }
 
 // List returns this cluster's Machines that were made for NodeClaims, from the cache. They are shared with the cache.
