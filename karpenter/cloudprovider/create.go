@@ -23,7 +23,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
-	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
@@ -151,7 +150,7 @@ func (c *CloudProvider) cheapest(ctx context.Context, nodeClaim *karpv1.NodeClai
 		return launch{}, false, cloudprovider.NewCreateError(err, NodeClassReadinessUnknownReason, err.Error())
 	}
 	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
-	for _, candidate := range offering.Cheapest(instanceTypes, requirements, nodeClaim.Spec.Resources.Requests, string(nodeClaim.UID)) {
+	for candidate := range snapshot.Cheapest(instanceTypes, requirements, nodeClaim.Spec.Resources.Requests, string(nodeClaim.UID)) {
 		key := candidate.Key()
 		choice, ok := snapshot.Resolve(key.InstanceType, key.Zone, key.CapacityType)
 		if !ok {

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
@@ -18,75 +17,71 @@ import (
 // Gone reports whether a source is known to have stopped offering what a machine was launched as. An unavailable
 // offering isn't gone, nor is one whose source is unreadable or unusable.
 func (s *Snapshot) Gone(source string, key offering.Key) bool {
+	r, ok := s.find(key.InstanceType)
+	if !ok {
+		r = &resolved{}
+	}
+	return s.gone(r, source, place{key.Zone, key.CapacityType})
+}
+
+func (k *known) gone(r *resolved, source string, p place) bool {
 	if source == "" {
 		return false
 	}
-	if _, found := s.templates[source]; !found && !s.Knows(source) {
+	if _, found := k.templates[source]; !found && !k.Knows(source) {
 		return false
 	}
-	_, offered := s.choices[key]
-	return !offered && !s.zoneless(key)
+	_, offered := r.choices[p]
+	return !offered && !r.zoneless(p)
 }
 
 // zoneless reports whether a zone can't be called gone, because there were no zones then or are none now: a node
 // stays valid when the infrastructure provider starts or stops reporting zones.
-func (s *Snapshot) zoneless(key offering.Key) bool {
-	if key.Zone == DefaultZone {
-		return s.Offers(key.InstanceType, key.CapacityType)
+func (r *resolved) zoneless(p place) bool {
+	if p.zone == DefaultZone {
+		return r.offers(p.capacityType)
 	}
-	key.Zone = DefaultZone
-	_, ok := s.choices[key]
+	_, ok := r.choices[place{DefaultZone, p.capacityType}]
 	return ok
 }
 
 // keep adds the offerings of existing machines that are neither offered any more nor gone. Karpenter replaces a node
 // whose instance type, zone and capacity type isn't in the list, without asking the cloud provider, and doesn't
 // consolidate a node without a price. None of the added offerings is available.
-func (b builder) keep(s *Snapshot) {
-	kept, used := map[offering.Key]float64{}, sets.New[string]()
-	for _, origin := range b.Inventory.Origins() {
-		if origin.InstanceType == "" || origin.Zone == "" || origin.CapacityType == "" || s.Gone(origin.Source, origin.Key) {
+func (b *builder) keep(r *resolved, name string) {
+	kept, used := map[place]float64{}, false
+	for _, origin := range b.Inventory.Origins(name) {
+		p := place{origin.Zone, origin.CapacityType}
+		if name == "" || p.zone == "" || p.capacityType == "" || b.gone(r, origin.Source, p) {
 			continue
 		}
-		used.Insert(origin.InstanceType)
-		if _, offered := s.choices[origin.Key]; offered {
+		used = true
+		if _, offered := r.choices[p]; offered {
 			continue
 		}
-		price := b.priceOf(s, origin.Key, origin.Price)
-		if other, ok := kept[origin.Key]; ok {
+		price := r.priceOf(p.capacityType, origin.Price)
+		if other, ok := kept[p]; ok {
 			price = min(price, other)
 		}
-		kept[origin.Key] = price
+		kept[p] = price
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(kept), offering.Key.Compare) {
-		it, ok := s.find(key.InstanceType)
-		if !ok {
-			it = b.unknown(key.InstanceType)
-			at, _ := slices.BinarySearchFunc(s.InstanceTypes, key.InstanceType, byName)
-			s.InstanceTypes = slices.Insert(s.InstanceTypes, at, it)
-		}
-		it.Offerings = append(it.Offerings, &cloudprovider.Offering{
-			Requirements: b.requirementsOf(place{key.Zone, key.CapacityType}),
-			Price:        kept[key],
-		})
+	if len(kept) > 0 && r.InstanceType == nil {
+		r.InstanceType = b.unknown(name)
 	}
-	for name := range s.taints {
-		if it, ok := s.find(name); ok && used.Has(name) {
-			s.closed[name] = closed(it)
-		}
+	for _, p := range slices.SortedFunc(maps.Keys(kept), place.compare) {
+		r.Offerings = append(r.Offerings, &cloudprovider.Offering{Requirements: b.requirementsOf(p), Price: kept[p]})
+	}
+	if used && len(r.taints) > 0 {
+		r.closed = closed(r.InstanceType)
 	}
 }
 
 // priceOf is a machine's current price in the cheapest of the zones, else the price that it was launched at.
-func (b builder) priceOf(s *Snapshot, key offering.Key, chosen float64) float64 {
-	price, found := chosen, false
-	it, ok := s.find(key.InstanceType)
-	if !ok {
-		return price
-	}
-	for _, o := range it.Offerings {
-		if o.CapacityType() == key.CapacityType && (!found || o.Price < price) {
-			price, found = o.Price, true
+func (r *resolved) priceOf(capacityType string, launched float64) float64 {
+	price, found := launched, false
+	for p, choice := range r.choices {
+		if p.capacityType == capacityType && (!found || choice.Offering.Price < price) {
+			price, found = choice.Offering.Price, true
 		}
 	}
 	return price
@@ -94,7 +89,7 @@ func (b builder) priceOf(s *Snapshot, key offering.Key, chosen float64) float64 
 
 // unknown is an instance type known only from its machines. No pod fits it, and it has no label that a NodePool could
 // require.
-func (b builder) unknown(name string) *cloudprovider.InstanceType {
+func (b *builder) unknown(name string) *cloudprovider.InstanceType {
 	it := &cloudprovider.InstanceType{
 		Name:         name,
 		Requirements: scheduling.NewRequirements(scheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, name)),
@@ -119,14 +114,6 @@ func closed(it *cloudprovider.InstanceType) *cloudprovider.InstanceType {
 		Name: it.Name, Requirements: it.Requirements, Offerings: offerings,
 		Capacity: it.Capacity, DynamicResources: it.DynamicResources, Overhead: it.Overhead,
 	}
-}
-
-func (s *Snapshot) find(instanceType string) (*cloudprovider.InstanceType, bool) {
-	at, ok := slices.BinarySearchFunc(s.InstanceTypes, instanceType, byName)
-	if !ok {
-		return nil, false
-	}
-	return s.InstanceTypes[at], true
 }
 
 func byName(it *cloudprovider.InstanceType, name string) int { return cmp.Compare(it.Name, name) }

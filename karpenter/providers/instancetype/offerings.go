@@ -19,16 +19,18 @@ import (
 // place is a zone and a capacity type.
 type place struct{ zone, capacityType string }
 
+func placeOf(o *cloudprovider.Offering) place { return place{o.Zone(), o.CapacityType()} }
+
 func (p place) compare(other place) int {
 	return cmp.Or(cmp.Compare(p.zone, other.zone), cmp.Compare(p.capacityType, other.capacityType))
 }
 
 // choices returns the offerings of one instance type. If several templates make the same offering, an available one
 // wins, then the cheaper one, then the first.
-func (b builder) choices(templates []*template.Template, zones []string) map[place]*Choice {
-	choices := make(map[place]*Choice, 2*max(len(zones), 1))
+func (b *builder) choices(r *resolved, templates []*template.Template) map[place]*Choice {
+	choices := make(map[place]*Choice, 2*max(len(b.zones), 1))
 	for _, tmpl := range templates {
-		b.eachChoice(tmpl, zones, func(p place, choice *Choice) {
+		r.unavailable[tmpl.Source.Annotation()] = b.eachChoice(tmpl, func(p place, choice *Choice) {
 			other, ok := choices[p]
 			if !ok ||
 				choice.Offering.Available && !other.Offering.Available ||
@@ -40,13 +42,13 @@ func (b builder) choices(templates []*template.Template, zones []string) map[pla
 	return choices
 }
 
-// eachChoice builds the offerings of one template.
-func (b builder) eachChoice(tmpl *template.Template, zones []string, yield func(place, *Choice)) {
-	domains := zones
+// eachChoice builds the offerings of one template. It returns why all of them are unavailable, or "".
+func (b *builder) eachChoice(tmpl *template.Template, yield func(place, *Choice)) (obstacle string) {
+	domains := b.zones
 	if len(tmpl.FailureDomains) > 0 {
 		domains = tmpl.FailureDomains
 	}
-	obstacle := b.obstacle(tmpl)
+	obstacle = b.obstacle(tmpl)
 	known, available := false, false
 	add := func(p place, choice *Choice) {
 		known, available = true, available || choice.Offering.Available
@@ -75,12 +77,12 @@ func (b builder) eachChoice(tmpl *template.Template, zones []string, yield func(
 	if obstacle == "" && known && !available {
 		obstacle = v1alpha1.TemplateBackOff
 	}
-	b.unavailable[tmpl.Source.Annotation()] = obstacle
+	return obstacle
 }
 
 // failureDomain returns the failure domain for a template's machine in a zone. A zone known only from a label is where
 // nodes say they are; the infrastructure provider may reject it as a failure domain.
-func (b builder) failureDomain(tmpl *template.Template, zone string) string {
+func (b *builder) failureDomain(tmpl *template.Template, zone string) string {
 	if tmpl.Machine != nil && tmpl.Machine.Spec.FailureDomain == zone || slices.Contains(b.Cluster.FailureDomains, zone) {
 		return zone
 	}
@@ -94,7 +96,7 @@ func (b builder) failureDomain(tmpl *template.Template, zone string) string {
 const held = "Held"
 
 // obstacle returns why nothing can be launched from a template, or "".
-func (b builder) obstacle(tmpl *template.Template) string {
+func (b *builder) obstacle(tmpl *template.Template) string {
 	full := false
 	if limit, limited := tmpl.Maximum(); limited {
 		// Call Full in any case: from then on the sequence changes with its result.
@@ -113,7 +115,7 @@ func (b builder) obstacle(tmpl *template.Template) string {
 	return ""
 }
 
-func (b builder) choice(tmpl *template.Template, p place, failureDomain string, price float64, launchable bool) *Choice {
+func (b *builder) choice(tmpl *template.Template, p place, failureDomain string, price float64, launchable bool) *Choice {
 	available := launchable
 	if b.Unavailable != nil && available {
 		available = !b.Unavailable.Has(offering.Key{InstanceType: tmpl.InstanceType, Zone: p.zone, CapacityType: p.capacityType})
@@ -126,7 +128,7 @@ func (b builder) choice(tmpl *template.Template, p place, failureDomain string, 
 }
 
 // requirementsOf returns a place's requirements, which its offerings share.
-func (b builder) requirementsOf(p place) scheduling.Requirements {
+func (b *builder) requirementsOf(p place) scheduling.Requirements {
 	requirements, ok := b.offerings[p]
 	if !ok {
 		requirements = scheduling.NewRequirements(

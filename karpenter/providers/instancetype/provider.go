@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -65,16 +66,19 @@ type entry struct {
 	// checked are the results of Check by what was checked, of the last refresh.
 	checked map[string]error
 
-	mu    sync.Mutex
-	key   string
-	input Input
-	built atomic.Pointer[built]
+	mu      sync.Mutex
+	key     string
+	builder *builder
+	built   atomic.Pointer[built]
 }
 
 type built struct {
-	sequence uint64
+	sequences
 	snapshot *Snapshot
 }
+
+// sequences change with every input outside of Refresh.
+type sequences struct{ pricing, unavailable, inventory uint64 }
 
 // Listing is what a node class selects and offers.
 type Listing struct {
@@ -154,7 +158,7 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 	changed := e.key != key
 	if changed {
 		e.key = key
-		e.input = Input{
+		e.builder = newBuilder(Input{
 			Kubelet:     nodeClass.Spec.Kubelet.DeepCopy(),
 			Templates:   l.Templates,
 			Gaps:        gaps,
@@ -162,8 +166,8 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 			Pricing:     p.Pricing,
 			Unavailable: p.Unavailable,
 			Inventory:   p.Inventory,
-		}
-		e.built.Store(p.build(e.input))
+		})
+		e.built.Store(p.build(e.builder))
 	}
 	e.mu.Unlock()
 	if changed {
@@ -241,7 +245,10 @@ func (p *Provider) setVersions(nodeClass *v1alpha1.ClusterAPINodeClass, template
 func (e *entry) templates() []template.Template {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.input.Templates
+	if e.builder == nil {
+		return nil
+	}
+	return e.builder.Templates
 }
 
 // OnChange calls f whenever a node class's selection changes, or a node class is deleted. f must not block.
@@ -298,37 +305,76 @@ func (p *Provider) Resolve(nodeClass, instanceType, zone, capacityType string) (
 	return choice, ok, nil
 }
 
-// current returns the snapshot, rebuilt if an input outside of Refresh has changed.
+// current returns the snapshot, updated if an input outside of Refresh has changed.
 func (p *Provider) current(e *entry) *Snapshot {
 	b := e.built.Load()
 	if b == nil {
 		return nil
 	}
-	if b.sequence == p.sequence() {
+	if b.sequences == p.sequences() {
 		return b.snapshot
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if b = e.built.Load(); b.sequence != p.sequence() {
-		b = p.build(e.input)
+	if b = e.built.Load(); b.sequences != p.sequences() {
+		b = p.update(e.builder, b)
 		e.built.Store(b)
 	}
 	return b.snapshot
 }
 
-// build reads the sequence first: a change during the build then causes one more build, never a stale snapshot.
-func (p *Provider) build(in Input) *built {
-	return &built{sequence: p.sequence(), snapshot: Build(in)}
+// build reads the sequences first: a change during the build then causes an update, never a stale snapshot.
+func (p *Provider) build(b *builder) *built {
+	return &built{sequences: p.sequences(), snapshot: b.build()}
 }
 
-// sequence changes with every input outside of Refresh. Each term only grows.
-func (p *Provider) sequence() uint64 {
-	sequence := p.Pricing.Sequence()
-	if p.Unavailable != nil {
-		sequence += p.Unavailable.Sequence()
+// update resolves the instance types that changes outside of Refresh concern. Prices change all at once.
+func (p *Provider) update(b *builder, before *built) *built {
+	now := p.sequences()
+	names, known := p.changed(b, before.sequences)
+	if now.pricing != before.pricing || !known {
+		return p.build(b)
 	}
-	sequence += p.Inventory.Sequence()
-	return sequence
+	if len(names) == 0 {
+		return &built{sequences: now, snapshot: before.snapshot}
+	}
+	return &built{sequences: now, snapshot: b.update(before.snapshot, names)}
+}
+
+// changed returns the instance types whose availability, machines or observed capacity have changed, or false if it
+// isn't known any more which those are.
+func (p *Provider) changed(b *builder, since sequences) (names sets.Set[string], known bool) {
+	names = sets.New[string]()
+	if p.Unavailable != nil {
+		keys, known := p.Unavailable.Since(since.unavailable)
+		if !known {
+			return nil, false
+		}
+		for _, key := range keys {
+			if len(b.groups[key.InstanceType]) > 0 {
+				names.Insert(key.InstanceType)
+			}
+		}
+	}
+	changes, known := p.Inventory.Since(since.inventory)
+	for _, change := range changes {
+		if change.InstanceType != "" {
+			names.Insert(change.InstanceType)
+		}
+		if tmpl, found := b.templates[change.Source]; found {
+			names.Insert(tmpl.InstanceType)
+		}
+	}
+	return names, known
+}
+
+// sequences neither locks nor allocates while nothing changes.
+func (p *Provider) sequences() sequences {
+	s := sequences{pricing: p.Pricing.Sequence(), inventory: p.Inventory.Sequence()}
+	if p.Unavailable != nil {
+		s.unavailable = p.Unavailable.Sequence()
+	}
+	return s
 }
 
 // keyOf differs whenever a snapshot may differ.

@@ -11,11 +11,13 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
@@ -62,23 +64,45 @@ type Choice struct {
 type Snapshot struct {
 	// InstanceTypes ordered by name, including unavailable offerings and those that only existing machines have.
 	InstanceTypes []*cloudprovider.InstanceType
+	known
+
+	// resolved are the InstanceTypes with what belongs to them, in the same order.
+	resolved []*resolved
+	// order of the InstanceTypes' offerings; nil until Cheapest needs it.
+	order atomic.Pointer[offering.Order]
+}
+
+// known is what a snapshot's templates say of themselves. Snapshots of the same templates share it.
+type known struct {
 	// Problems are the errors of templates and settings that the snapshot leaves out.
 	Problems []error
 
-	choices   map[offering.Key]*Choice
 	templates map[string]*template.Template
 	gaps      template.Gaps
-	// taints by instance type, of those with at least one tainted template.
-	taints map[string][]corev1.Taint
+	// tainted: at least one template has taints.
+	tainted bool
+}
+
+// resolved is one instance type.
+type resolved struct {
+	*cloudprovider.InstanceType
+	// choices are the offerings without those that only existing machines have.
+	choices map[place]*Choice
+	// taints of its templates.
+	taints []corev1.Taint
 	// unavailable is why each template's source is unavailable now.
 	unavailable map[string]string
-	// closed holds the tainted types that machines have, without available offerings.
-	closed map[string]*cloudprovider.InstanceType
+	// closed is the type without available offerings, if it is tainted and machines have it.
+	closed *cloudprovider.InstanceType
 }
 
 // Resolve returns an offering and its template.
 func (s *Snapshot) Resolve(instanceType, zone, capacityType string) (Choice, bool) {
-	choice, ok := s.choices[offering.Key{InstanceType: instanceType, Zone: zone, CapacityType: capacityType}]
+	r, ok := s.find(instanceType)
+	if !ok {
+		return Choice{}, false
+	}
+	choice, ok := r.choices[place{zone, capacityType}]
 	if !ok {
 		return Choice{}, false
 	}
@@ -87,11 +111,30 @@ func (s *Snapshot) Resolve(instanceType, zone, capacityType string) (Choice, boo
 
 // Offers reports whether the offering exists in any zone, available or not. Existing machines alone don't count.
 func (s *Snapshot) Offers(instanceType, capacityType string) bool {
-	it, ok := s.find(instanceType)
-	return ok && slices.ContainsFunc(it.Offerings, func(o *cloudprovider.Offering) bool {
-		_, offered := s.choices[offering.Key{InstanceType: instanceType, Zone: o.Zone(), CapacityType: capacityType}]
-		return offered && o.CapacityType() == capacityType
-	})
+	r, ok := s.find(instanceType)
+	return ok && r.offers(capacityType)
+}
+
+func (r *resolved) offers(capacityType string) bool {
+	for p := range r.choices {
+		if p.capacityType == capacityType {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Snapshot) find(instanceType string) (*resolved, bool) {
+	at, ok := s.at(instanceType)
+	if !ok {
+		return nil, false
+	}
+	return s.resolved[at], true
+}
+
+// at returns an instance type's position, or where it belongs.
+func (s *Snapshot) at(instanceType string) (int, bool) {
+	return slices.BinarySearchFunc(s.InstanceTypes, instanceType, byName)
 }
 
 // Empty reports whether the node class has no offering at all, available or not.
@@ -104,15 +147,25 @@ func (s *Snapshot) Template(source string) (*template.Template, bool) {
 }
 
 // Unavailable returns why a source's template is unavailable, as in v1alpha1.TemplateStatus, or "".
-func (s *Snapshot) Unavailable(source string) string { return s.unavailable[source] }
+func (s *Snapshot) Unavailable(source string) string {
+	tmpl, found := s.templates[source]
+	if !found {
+		return ""
+	}
+	r, found := s.find(tmpl.InstanceType)
+	if !found {
+		return ""
+	}
+	return r.unavailable[source]
+}
 
 // Templates of all sources in any order, with or without offerings. They are shared: don't modify them.
 func (s *Snapshot) Templates() iter.Seq[*template.Template] { return maps.Values(s.templates) }
 
 // Knows reports whether a source that Template doesn't return is known to be gone. Otherwise it may be unreadable or
 // unusable.
-func (s *Snapshot) Knows(source string) bool {
-	return !s.gaps.Has(source) && !slices.ContainsFunc(s.Problems, func(problem error) bool {
+func (k *known) Knows(source string) bool {
+	return !k.gaps.Has(source) && !slices.ContainsFunc(k.Problems, func(problem error) bool {
 		var invalid *template.InvalidError
 		return errors.As(problem, &invalid) && invalid.Source.Annotation() == source
 	})
@@ -120,14 +173,34 @@ func (s *Snapshot) Knows(source string) bool {
 
 // Choices returns every offering with its template, cheapest first.
 func (s *Snapshot) Choices() []Choice {
-	keys := slices.SortedFunc(maps.Keys(s.choices), func(a, b offering.Key) int {
-		return cmp.Or(cmp.Compare(s.choices[a].Offering.Price, s.choices[b].Offering.Price), a.Compare(b))
-	})
-	choices := make([]Choice, len(keys))
-	for i, key := range keys {
-		choices[i] = *s.choices[key]
+	var choices []Choice
+	for _, r := range s.resolved {
+		for _, choice := range r.choices {
+			choices = append(choices, *choice)
+		}
 	}
+	slices.SortFunc(choices, func(a, b Choice) int {
+		return cmp.Or(
+			cmp.Compare(a.Offering.Price, b.Offering.Price),
+			cmp.Compare(a.InstanceType.Name, b.InstanceType.Name),
+			placeOf(a.Offering).compare(placeOf(b.Offering)),
+		)
+	})
 	return choices
+}
+
+// Cheapest returns the offerings for a NodeClaim as offering.Order does. If the instance types are the snapshot's own,
+// neither tainted nor altered by a NodeOverlay, it costs no more among many than among few.
+func (s *Snapshot) Cheapest(instanceTypes []*cloudprovider.InstanceType, requirements scheduling.Requirements, requests corev1.ResourceList, seed string) iter.Seq[offering.Candidate] {
+	if len(instanceTypes) == 0 || len(instanceTypes) != len(s.InstanceTypes) || &instanceTypes[0] != &s.InstanceTypes[0] {
+		return offering.OrderOf(instanceTypes).Cheapest(instanceTypes, requirements, requests, seed)
+	}
+	order := s.order.Load()
+	if order == nil {
+		order = ptr.To(offering.OrderOf(instanceTypes))
+		s.order.Store(order)
+	}
+	return order.Cheapest(instanceTypes, requirements, requests, seed)
 }
 
 // Tolerating returns the instance types whose nodes have no taints beyond these. Karpenter's scheduler expects a node
@@ -135,17 +208,18 @@ func (s *Snapshot) Choices() []Choice {
 // machines have stays, without available offerings: a template's taints are no reason to replace nodes. If no template
 // has taints, the common case, it returns InstanceTypes itself.
 func (s *Snapshot) Tolerating(taints ...[]corev1.Taint) []*cloudprovider.InstanceType {
-	if len(s.taints) == 0 {
+	if !s.tainted {
 		return s.InstanceTypes
 	}
 	all := slices.Concat(taints...)
 	tolerating := make([]*cloudprovider.InstanceType, 0, len(s.InstanceTypes))
-	for _, it := range s.InstanceTypes {
-		if slices.ContainsFunc(s.taints[it.Name], func(taint corev1.Taint) bool {
+	for _, r := range s.resolved {
+		it := r.InstanceType
+		if slices.ContainsFunc(r.taints, func(taint corev1.Taint) bool {
 			return taint.Effect != corev1.TaintEffectPreferNoSchedule &&
 				!slices.ContainsFunc(all, func(t corev1.Taint) bool { return t.MatchTaint(&taint) && t.Value == taint.Value })
 		}) {
-			it = s.closed[it.Name]
+			it = r.closed
 		}
 		if it != nil {
 			tolerating = append(tolerating, it)
@@ -158,71 +232,126 @@ func (s *Snapshot) Tolerating(taints ...[]corev1.Taint) []*cloudprovider.Instanc
 // least of their capacities. Of two identical offerings the cheaper one wins.
 //
 // Offerings and types share equal requirements: Karpenter never modifies those of an instance type.
-func Build(in Input) *Snapshot {
-	b := builder{
-		Input: in, offerings: map[place]scheduling.Requirements{}, without: map[string]*scheduling.Requirement{},
-		unavailable: make(map[string]string, len(in.Templates)),
-	}
+func Build(in Input) *Snapshot { return newBuilder(in).build() }
+
+// builder builds snapshots of one Input, whose availability, prices and inventory change. It isn't safe for concurrent
+// use.
+type builder struct {
+	Input
+	known
+	reserved reserved
+	zones    []string
+	// groups are the templates by instance type.
+	groups map[string][]*template.Template
+	// offerings holds the requirements of every place.
+	offerings map[place]scheduling.Requirements
+	// without is the requirement that a type has no such well-known label.
+	without map[string]*scheduling.Requirement
+}
+
+func newBuilder(in Input) *builder {
+	b := &builder{Input: in, offerings: map[place]scheduling.Requirements{}, without: map[string]*scheduling.Requirement{}}
 	for key := range karpv1.WellKnownLabels {
 		// A type has no NodePool, and DoesNotExist would exclude every NodePool.
 		if key != karpv1.NodePoolLabelKey {
 			b.without[key] = scheduling.NewRequirement(key, corev1.NodeSelectorOpDoesNotExist)
 		}
 	}
-	return b.build()
-}
-
-type builder struct {
-	Input
-	// offerings holds the requirements of every place.
-	offerings map[place]scheduling.Requirements
-	// without is the requirement that a type has no such well-known label.
-	without map[string]*scheduling.Requirement
-	// unavailable is the snapshot's.
-	unavailable map[string]string
-}
-
-func (b builder) build() *Snapshot {
-	s := &Snapshot{
-		choices: map[offering.Key]*Choice{}, templates: map[string]*template.Template{}, gaps: b.Gaps, unavailable: b.unavailable,
-		taints: map[string][]corev1.Taint{}, closed: map[string]*cloudprovider.InstanceType{},
-	}
-	reserved, problems := parseReserved(b.Kubelet)
-	s.Problems = append(s.Problems, problems...)
-	zones, problems := zonesOf(b.Cluster.FailureDomains)
-	s.Problems = append(s.Problems, problems...)
-	groups, problems := groupsOf(b.Templates)
-	s.Problems = append(s.Problems, problems...)
-
-	for _, name := range slices.Sorted(maps.Keys(groups)) {
-		templates := groups[name]
-		it := &cloudprovider.InstanceType{Name: name, Capacity: b.capacityOf(templates)}
-		it.DynamicResources = devicesOf(templates)
+	var problems [3][]error
+	b.reserved, problems[0] = parseReserved(in.Kubelet)
+	b.zones, problems[1] = zonesOf(in.Cluster.FailureDomains)
+	b.groups, problems[2] = groupsOf(in.Templates)
+	b.known = known{Problems: slices.Concat(problems[:]...), templates: map[string]*template.Template{}, gaps: in.Gaps}
+	for _, templates := range b.groups {
 		for _, tmpl := range templates {
-			s.templates[tmpl.Source.Annotation()] = tmpl
-			if len(tmpl.Taints) > 0 {
-				s.taints[name] = append(s.taints[name], tmpl.Taints...)
-			}
+			b.templates[tmpl.Source.Annotation()] = tmpl
+			b.tainted = b.tainted || len(tmpl.Taints) > 0
 		}
-		choices := b.choices(templates, zones)
-		zoneNames, capacityTypes := sets.New[string](), sets.New[string]()
-		for _, p := range slices.SortedFunc(maps.Keys(choices), place.compare) {
-			choice := choices[p]
-			choice.InstanceType = it
-			it.Offerings = append(it.Offerings, choice.Offering)
-			s.choices[offering.Key{InstanceType: name, Zone: p.zone, CapacityType: p.capacityType}] = choice
-			zoneNames.Insert(p.zone)
-			capacityTypes.Insert(p.capacityType)
-		}
-		// The labels keep the declared memory: a NodePool that requires it would lose the type once a node has
-		// joined.
-		it.Requirements = b.requirements(it, templates, zoneNames, capacityTypes)
-		b.learn(it.Capacity, templates)
-		it.Overhead = reserved.overhead(it.Capacity)
-		s.InstanceTypes = append(s.InstanceTypes, it)
 	}
-	b.keep(s)
+	return b
+}
+
+// build resolves every instance type.
+func (b *builder) build() *Snapshot {
+	names := sets.New(b.Inventory.InstanceTypes()...)
+	for name := range b.groups {
+		names.Insert(name)
+	}
+	s := &Snapshot{known: b.known}
+	for _, name := range sets.List(names) {
+		if r := b.resolve(name); r != nil {
+			s.resolved, s.InstanceTypes = append(s.resolved, r), append(s.InstanceTypes, r.InstanceType)
+		}
+	}
 	return s
+}
+
+// update returns a snapshot with these instance types resolved again. It shares all others, and the order of the
+// offerings unless one comes, goes or changes its price.
+func (b *builder) update(before *Snapshot, names sets.Set[string]) *Snapshot {
+	s := &Snapshot{known: before.known, resolved: slices.Clone(before.resolved), InstanceTypes: slices.Clone(before.InstanceTypes)}
+	ordered := true
+	for name := range names {
+		at, found := s.at(name)
+		switch r := b.resolve(name); {
+		case r != nil && found:
+			ordered = ordered && sameOfferings(s.InstanceTypes[at], r.InstanceType)
+			s.resolved[at], s.InstanceTypes[at] = r, r.InstanceType
+		case r != nil:
+			ordered = false
+			s.resolved, s.InstanceTypes = slices.Insert(s.resolved, at, r), slices.Insert(s.InstanceTypes, at, r.InstanceType)
+		case found:
+			ordered = false
+			s.resolved, s.InstanceTypes = slices.Delete(s.resolved, at, at+1), slices.Delete(s.InstanceTypes, at, at+1)
+		}
+	}
+	if ordered {
+		s.order.Store(before.order.Load())
+	}
+	return s
+}
+
+// sameOfferings reports whether two instance types have the same offerings at the same prices, available or not.
+func sameOfferings(a, b *cloudprovider.InstanceType) bool {
+	return slices.EqualFunc(a.Offerings, b.Offerings, func(a, b *cloudprovider.Offering) bool {
+		return a.Price == b.Price && placeOf(a) == placeOf(b)
+	})
+}
+
+// resolve builds one instance type, from its templates and existing machines. It returns nil if there are none.
+func (b *builder) resolve(name string) *resolved {
+	r := &resolved{unavailable: map[string]string{}}
+	if templates := b.groups[name]; len(templates) > 0 {
+		b.offer(r, name, templates)
+	}
+	b.keep(r, name)
+	if r.InstanceType == nil {
+		return nil
+	}
+	return r
+}
+
+// offer builds an instance type from its templates.
+func (b *builder) offer(r *resolved, name string, templates []*template.Template) {
+	it := &cloudprovider.InstanceType{Name: name, Capacity: b.capacityOf(templates)}
+	it.DynamicResources = devicesOf(templates)
+	for _, tmpl := range templates {
+		r.taints = append(r.taints, tmpl.Taints...)
+	}
+	r.InstanceType, r.choices = it, b.choices(r, templates)
+	zoneNames, capacityTypes := sets.New[string](), sets.New[string]()
+	for _, p := range slices.SortedFunc(maps.Keys(r.choices), place.compare) {
+		choice := r.choices[p]
+		choice.InstanceType = it
+		it.Offerings = append(it.Offerings, choice.Offering)
+		zoneNames.Insert(p.zone)
+		capacityTypes.Insert(p.capacityType)
+	}
+	// The labels keep the declared memory: a NodePool that requires it would lose the type once a node has
+	// joined.
+	it.Requirements = b.requirements(it, templates, zoneNames, capacityTypes)
+	b.learn(it.Capacity, templates)
+	it.Overhead = b.reserved.overhead(it.Capacity)
 }
 
 // groupsOf groups templates by instance type. One type has one architecture and one operating system.
@@ -242,7 +371,7 @@ func groupsOf(templates []template.Template) (groups map[string][]*template.Temp
 }
 
 // requirements sets every well-known label: Karpenter takes a missing one as any value.
-func (b builder) requirements(it *cloudprovider.InstanceType, templates []*template.Template, zones, capacityTypes sets.Set[string]) scheduling.Requirements {
+func (b *builder) requirements(it *cloudprovider.InstanceType, templates []*template.Template, zones, capacityTypes sets.Set[string]) scheduling.Requirements {
 	reqs := scheduling.NewRequirements(
 		scheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, it.Name),
 		scheduling.NewRequirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, templates[0].Arch),
@@ -270,7 +399,7 @@ func (b builder) requirements(it *cloudprovider.InstanceType, templates []*templ
 }
 
 // capacityOf is the least capacity of the templates.
-func (b builder) capacityOf(templates []*template.Template) corev1.ResourceList {
+func (b *builder) capacityOf(templates []*template.Template) corev1.ResourceList {
 	capacity := templates[0].Capacity.DeepCopy()
 	for _, tmpl := range templates[1:] {
 		for name, quantity := range capacity {
@@ -290,7 +419,7 @@ func (b builder) capacityOf(templates []*template.Template) corev1.ResourceList 
 }
 
 // learn lowers the memory to the observed capacity of nodes. It never raises it above the declared one.
-func (b builder) learn(capacity corev1.ResourceList, templates []*template.Template) {
+func (b *builder) learn(capacity corev1.ResourceList, templates []*template.Template) {
 	for _, tmpl := range templates {
 		bytes, known := b.Inventory.Memory(inventory.Revision{Source: tmpl.Source.Annotation(), ContentHash: tmpl.ContentHash})
 		if known && bytes < capacity.Memory().Value() {

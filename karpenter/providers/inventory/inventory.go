@@ -19,6 +19,8 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/karpenter/providers/change"
 )
 
 // Config of an Inventory.
@@ -38,17 +40,21 @@ type Inventory struct {
 	complete atomic.Bool
 	done     <-chan struct{}
 
-	sequence     atomic.Uint64
+	changes      change.Log[Change]
 	reservations *reservations
 	memory       *memory
 
 	mu sync.Mutex
-	// machines by NodeClaim UID, and how many have each origin.
+	// machines by NodeClaim UID, and how many have each origin, by instance type.
 	machines index[types.UID, Machine]
-	origins  map[Origin]int
+	origins  map[string]map[Origin]int
 	// nodes by name.
 	nodes index[string, Node]
 }
+
+// Change names what results have changed for: those of Origins for an instance type, or those of Full and Memory for a
+// source.
+type Change struct{ InstanceType, Source string }
 
 // Machine holds the tracked fields of a Machine.
 type Machine struct {
@@ -71,8 +77,8 @@ func (n Node) providerID() string { return n.ProviderID }
 
 // New returns an empty inventory: see Watch.
 func New(config Config) *Inventory {
-	i := &Inventory{Config: config, machines: newIndex[types.UID, Machine](), origins: map[Origin]int{}, nodes: newIndex[string, Node]()}
-	i.reservations, i.memory = newReservations(config.Clock, i.IsCounted, &i.sequence), newMemory(&i.sequence)
+	i := &Inventory{Config: config, machines: newIndex[types.UID, Machine](), origins: map[string]map[Origin]int{}, nodes: newIndex[string, Node]()}
+	i.reservations, i.memory = newReservations(config.Clock, i.IsCounted, &i.changes), newMemory(&i.changes)
 	return i
 }
 
@@ -113,6 +119,14 @@ func (i *Inventory) Sequence() uint64 {
 		return 0
 	}
 	return i.reservations.Sequence()
+}
+
+// Since returns what has changed after a sequence, or false if it isn't known any more.
+func (i *Inventory) Since(sequence uint64) ([]Change, bool) {
+	if i == nil {
+		return nil, true
+	}
+	return i.changes.Since(sequence)
 }
 
 // OnChange calls f whenever a result of Full changes. f must neither block nor call the inventory.
@@ -159,14 +173,24 @@ func (i *Inventory) Full(source string, limit int) bool {
 // Count is the number of a source's machines, including those being launched.
 func (i *Inventory) Count(source string) int { return i.reservations.Count(source) }
 
-// Origins returns the origins of all machines, in order.
-func (i *Inventory) Origins() []Origin {
+// Origins returns the origins of all machines of an instance type, in order.
+func (i *Inventory) Origins(instanceType string) []Origin {
 	if i == nil {
 		return nil
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(i.origins), Origin.Compare)
+	return slices.SortedFunc(maps.Keys(i.origins[instanceType]), Origin.Compare)
+}
+
+// InstanceTypes returns the instance types of all machines, in any order.
+func (i *Inventory) InstanceTypes() []string {
+	if i == nil {
+		return nil
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Collect(maps.Keys(i.origins))
 }
 
 // Memory is the least memory of a revision's nodes in bytes, rounded down to a MiB; false if none was observed.
@@ -200,12 +224,20 @@ func (i *Inventory) ObserveMachine(nodeClaim types.UID, m Machine) {
 
 // countOrigin adds machines to an origin's number. i.mu must be held.
 func (i *Inventory) countOrigin(origin Origin, n int) {
-	before := i.origins[origin]
-	if i.origins[origin] = before + n; before+n == 0 {
-		delete(i.origins, origin)
+	counts := i.origins[origin.InstanceType]
+	if counts == nil {
+		counts = map[Origin]int{}
+		i.origins[origin.InstanceType] = counts
+	}
+	before := counts[origin]
+	if counts[origin] = before + n; before+n == 0 {
+		delete(counts, origin)
+	}
+	if len(counts) == 0 {
+		delete(i.origins, origin.InstanceType)
 	}
 	if before == 0 || before+n == 0 {
-		i.sequence.Add(1)
+		i.changes.Add(Change{InstanceType: origin.InstanceType})
 	}
 }
 

@@ -7,7 +7,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
+
+	"github.com/autonode-io/autonode/karpenter/providers/change"
 )
 
 // MaxRevisions limits the remembered revisions, and so the cost of a template that is edited often.
@@ -35,8 +36,8 @@ type memory struct {
 	// used counts observations, to find the least recently seen revision.
 	used uint64
 
-	// sequence changes whenever a result of Of does.
-	sequence *atomic.Uint64
+	// changes has the source whenever a result of Of changes.
+	changes *change.Log[Change]
 }
 
 type node struct {
@@ -52,8 +53,8 @@ type capacity struct {
 	used  uint64
 }
 
-func newMemory(sequence *atomic.Uint64) *memory {
-	return &memory{observed: map[Revision]*capacity{}, nodes: map[string]node{}, sequence: sequence}
+func newMemory(changes *change.Log[Change]) *memory {
+	return &memory{observed: map[Revision]*capacity{}, nodes: map[string]node{}, changes: changes}
 }
 
 // Of returns the least memory of a revision's nodes in bytes, rounded down to a MiB; false if none was observed.
@@ -94,7 +95,7 @@ func (m *memory) Observe(name string, f Revision, bytes int64) {
 	if ok {
 		m.remove(before)
 	}
-	m.settle(known)
+	m.settle(f, known)
 }
 
 // Forget records that a node is gone.
@@ -115,17 +116,17 @@ func (m *memory) remove(n node) {
 	if known.nodes[n.bytes]--; known.nodes[n.bytes] <= 0 {
 		delete(known.nodes, n.bytes)
 	}
-	m.settle(known)
+	m.settle(n.revision, known)
 }
 
 // settle recomputes the least memory. Without nodes, the last one's stays.
-func (m *memory) settle(known *capacity) {
+func (m *memory) settle(f Revision, known *capacity) {
 	if len(known.nodes) == 0 {
 		return
 	}
 	if least := slices.Min(slices.Collect(maps.Keys(known.nodes))); least != known.least {
 		known.least = least
-		m.sequence.Add(1)
+		m.changes.Add(Change{Source: f.Source})
 	}
 }
 
@@ -139,5 +140,5 @@ func (m *memory) makeRoom() {
 		return cmp.Or(cmp.Compare(min(len(x.nodes), 1), min(len(y.nodes), 1)), cmp.Compare(x.used, y.used))
 	})
 	delete(m.observed, oldest)
-	m.sequence.Add(1)
+	m.changes.Add(Change{Source: oldest.Source})
 }

@@ -4,8 +4,9 @@ package inventory
 
 import (
 	"fmt"
-	"sync/atomic"
 	"testing"
+
+	"github.com/autonode-io/autonode/karpenter/providers/change"
 )
 
 const gib = 1 << 30
@@ -20,7 +21,7 @@ func TestMemory(t *testing.T) {
 		}
 	}
 	t.Run("When no node of a template was observed, it should not be known", func(t *testing.T) {
-		m := newMemory(&atomic.Uint64{})
+		m := newMemory(&change.Log[Change]{})
 		m.Observe("a", largeRevision, 7*gib)
 		for _, other := range []Revision{{Source: largeRevision.Source, ContentHash: "2"}, {Source: "other", ContentHash: "1"}} {
 			if bytes, known := m.Of(other); known {
@@ -29,7 +30,7 @@ func TestMemory(t *testing.T) {
 		}
 	})
 	t.Run("When nodes of a template differ, it should be the least of those there are, down to a MiB", func(t *testing.T) {
-		m := newMemory(&atomic.Uint64{})
+		m := newMemory(&change.Log[Change]{})
 		m.Observe("a", largeRevision, 7*gib+5)
 		expect(t, m, largeRevision, 7*gib)
 		m.Observe("b", largeRevision, 6*gib)
@@ -40,7 +41,7 @@ func TestMemory(t *testing.T) {
 		expect(t, m, largeRevision, 7*gib)
 	})
 	t.Run("When the last node goes, it should stay known", func(t *testing.T) {
-		m := newMemory(&atomic.Uint64{})
+		m := newMemory(&change.Log[Change]{})
 		m.Observe("a", largeRevision, 7*gib)
 		m.Forget("a")
 		expect(t, m, largeRevision, 7*gib)
@@ -48,13 +49,13 @@ func TestMemory(t *testing.T) {
 		expect(t, m, largeRevision, 8*gib)
 	})
 	t.Run("When a node reports another memory, it should follow", func(t *testing.T) {
-		m := newMemory(&atomic.Uint64{})
+		m := newMemory(&change.Log[Change]{})
 		m.Observe("a", largeRevision, 7*gib)
 		m.Observe("a", largeRevision, 9*gib)
 		expect(t, m, largeRevision, 9*gib)
 	})
 	t.Run("When a node's name returns with another template, it should count for that alone", func(t *testing.T) {
-		m := newMemory(&atomic.Uint64{})
+		m := newMemory(&change.Log[Change]{})
 		small := Revision{Source: "small", ContentHash: "1"}
 		m.Observe("a", small, 3*gib)
 		m.Observe("b", largeRevision, 8*gib)
@@ -64,17 +65,17 @@ func TestMemory(t *testing.T) {
 		expect(t, m, small, 4*gib)
 	})
 	t.Run("When a node reports no memory yet, it should teach nothing", func(t *testing.T) {
-		m := newMemory(&atomic.Uint64{})
+		m := newMemory(&change.Log[Change]{})
 		m.Observe("a", largeRevision, 0)
 		if _, known := m.Of(largeRevision); known {
 			t.Error("known")
 		}
 	})
 	t.Run("When an answer changes, it should change the sequence, and otherwise not", func(t *testing.T) {
-		sequence := &atomic.Uint64{}
+		sequence := &change.Log[Change]{}
 		m := newMemory(sequence)
 		var changes []int
-		last := sequence.Load()
+		last := sequence.Sequence()
 		for i, do := range []func(){
 			func() { m.Observe("a", largeRevision, 7*gib) },
 			func() { m.Observe("a", largeRevision, 7*gib) },
@@ -85,7 +86,7 @@ func TestMemory(t *testing.T) {
 			func() { m.Forget("a") },
 		} {
 			do()
-			if now := sequence.Load(); now != last {
+			if now := sequence.Sequence(); now != last {
 				changes, last = append(changes, i), now
 			}
 		}
@@ -94,7 +95,7 @@ func TestMemory(t *testing.T) {
 		}
 	})
 	t.Run("When a template is edited again and again, it should forget the revisions that no node has", func(t *testing.T) {
-		m := newMemory(&atomic.Uint64{})
+		m := newMemory(&change.Log[Change]{})
 		m.Observe("stays", largeRevision, 7*gib)
 		for i := range MaxRevisions + 100 {
 			m.Observe("changes", Revision{Source: "edited", ContentHash: fmt.Sprint(i)}, 8*gib)

@@ -3,6 +3,7 @@
 package inventory
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -43,7 +44,7 @@ func TestOrigins(t *testing.T) {
 		t.Run(step.name, func(t *testing.T) {
 			before := machines.Sequence()
 			step.do()
-			if diff := cmp.Diff(step.want, machines.Origins()); diff != "" {
+			if diff := cmp.Diff(step.want, originsOf(machines)); diff != "" {
 				t.Errorf("origins (-want +got):\n%s", diff)
 			}
 			if changed := machines.Sequence() != before; changed != step.changed {
@@ -51,6 +52,14 @@ func TestOrigins(t *testing.T) {
 			}
 		})
 	}
+}
+
+// originsOf returns the origins of all machines, in order.
+func originsOf(machines *Inventory) (origins []Origin) {
+	for _, instanceType := range slices.Sorted(slices.Values(machines.InstanceTypes())) {
+		origins = append(origins, machines.Origins(instanceType)...)
+	}
+	return origins
 }
 
 func TestOriginOf(t *testing.T) {

@@ -45,7 +45,7 @@ type reservations struct {
 	// observers are notified when a source reaches its maximum or falls below it.
 	observers change.Notifier
 
-	sequence   *atomic.Uint64
+	changes    *change.Log[Change]
 	nextExpiry atomic.Int64 // of the promises, in nanoseconds since the epoch
 }
 
@@ -59,14 +59,14 @@ type source struct {
 
 // newReservations returns an empty set whose reservations expire by clk. It reserves nothing before counted returns
 // true. The sequence changes with the results of Full.
-func newReservations(clk clock.PassiveClock, counted func() bool, sequence *atomic.Uint64) *reservations {
+func newReservations(clk clock.PassiveClock, counted func() bool, changes *change.Log[Change]) *reservations {
 	l := &reservations{
 		clock:    clk,
 		counted:  counted,
 		machines: map[types.UID]string{},
 		promises: map[types.UID]map[string]time.Time{},
 		sources:  map[string]*source{},
-		sequence: sequence,
+		changes:  changes,
 	}
 	l.nextExpiry.Store(math.MaxInt64)
 	return l
@@ -175,7 +175,7 @@ func (l *reservations) Sequence() uint64 {
 		l.expire(now)
 		l.mu.Unlock()
 	}
-	return l.sequence.Load()
+	return l.changes.Sequence()
 }
 
 func (l *reservations) source(name string) *source {
@@ -199,7 +199,7 @@ func (l *reservations) settle(name string) {
 	}
 	if full := s.machines+s.promises >= s.limit; full != s.full {
 		s.full = full
-		l.sequence.Add(1)
+		l.changes.Add(Change{Source: name})
 		l.observers.Notify()
 	}
 }

@@ -13,6 +13,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/autonode-io/autonode/karpenter/providers/change"
 )
 
 const (
@@ -24,7 +26,7 @@ func counted() bool { return true }
 
 func newFakeReservations() (*reservations, *clocktesting.FakeClock) {
 	clk := clocktesting.NewFakeClock(time.Now())
-	return newReservations(clk, counted, &atomic.Uint64{}), clk
+	return newReservations(clk, counted, &change.Log[Change]{}), clk
 }
 
 func uid(i int) types.UID { return types.UID(fmt.Sprint("claim-", i)) }
@@ -125,7 +127,7 @@ func TestReserve(t *testing.T) {
 		}
 	})
 	t.Run("When the Machines haven't been counted, it should promise nothing", func(t *testing.T) {
-		l := newReservations(clocktesting.NewFakeClock(time.Now()), func() bool { return false }, &atomic.Uint64{})
+		l := newReservations(clocktesting.NewFakeClock(time.Now()), func() bool { return false }, &change.Log[Change]{})
 		if err := l.Reserve(uid(1), small, 1); !errors.Is(err, ErrNotCounted) {
 			t.Errorf("error: %v", err)
 		}

@@ -5,6 +5,7 @@ package offering
 import (
 	"cmp"
 	"hash/fnv"
+	"iter"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,44 +25,102 @@ func (c Candidate) Key() Key {
 	return Key{InstanceType: c.InstanceType.Name, Zone: c.Offering.Zone(), CapacityType: c.Offering.CapacityType()}
 }
 
-// Cheapest returns every available offering that meets the requirements and fits the requests, cheapest first. Among
-// equally cheap offerings of one instance type, the seed decides the order: the NodeClaim's UID makes a retried
-// launch choose the same one, and spreads many NodeClaims over the zones. Equally cheap instance types are ordered by
-// name.
-func Cheapest(instanceTypes []*cloudprovider.InstanceType, requirements scheduling.Requirements, requests corev1.ResourceList, seed string) []Candidate {
-	type ranked struct {
-		Candidate
-		rank uint64
-	}
-	var candidates []ranked
-	for _, it := range instanceTypes {
-		if it.Requirements.Intersects(requirements) != nil {
-			continue
+// Order is the offerings of instance types by price, available or not. It serves any instance types with the same
+// offerings at the same prices, whatever their availability.
+type Order []position
+
+// position of an offering, and its price.
+type position struct {
+	price                  float64
+	instanceType, offering int32
+}
+
+// OrderOf orders the offerings of instance types, which are ordered by name.
+func OrderOf(instanceTypes []*cloudprovider.InstanceType) Order {
+	var order Order
+	for i, it := range instanceTypes {
+		for j, o := range it.Offerings {
+			order = append(order, position{price: o.Price, instanceType: int32(i), offering: int32(j)})
 		}
-		for _, group := range it.AllocatableOfferingsList() {
-			if !resources.Fits(requests, group.Allocatable) {
-				continue
+	}
+	slices.SortFunc(order, func(a, b position) int {
+		return cmp.Or(cmp.Compare(a.price, b.price), cmp.Compare(a.instanceType, b.instanceType), cmp.Compare(a.offering, b.offering))
+	})
+	return order
+}
+
+// Cheapest returns every available offering that meets the requirements and fits the requests, cheapest first. It
+// checks no more of them than its caller reads. Among equally cheap offerings of one instance type, the seed decides the
+// order: the NodeClaim's UID makes a retried launch choose the same one, and spreads many NodeClaims over the zones.
+// Equally cheap instance types are ordered by name.
+func (order Order) Cheapest(instanceTypes []*cloudprovider.InstanceType, requirements scheduling.Requirements, requests corev1.ResourceList, seed string) iter.Seq[Candidate] {
+	return func(yield func(Candidate) bool) {
+		checked := check{requirements: requirements, requests: requests, seen: make([]compatibility, len(instanceTypes))}
+		for first := 0; first < len(order); {
+			end := first + 1
+			for end < len(order) && order[end].price == order[first].price && order[end].instanceType == order[first].instanceType {
+				end++
 			}
-			for _, o := range group.Offerings {
-				if requirements.IsCompatible(o.Requirements, scheduling.AllowUndefinedWellKnownLabels) {
-					candidates = append(candidates, ranked{Candidate{it, o}, rank(seed, o)})
+			index := order[first].instanceType
+			if it := instanceTypes[index]; checked.instanceType(index, it) {
+				for _, candidate := range checked.candidates(it, order[first:end], seed) {
+					if !yield(candidate) {
+						return
+					}
 				}
 			}
+			first = end
 		}
 	}
-	slices.SortFunc(candidates, func(a, b ranked) int {
-		return cmp.Or(
-			cmp.Compare(a.Offering.Price, b.Offering.Price),
-			cmp.Compare(a.InstanceType.Name, b.InstanceType.Name),
-			cmp.Compare(a.rank, b.rank),
-			a.Key().Compare(b.Key()),
-		)
-	})
-	result := make([]Candidate, len(candidates))
-	for i := range candidates {
-		result[i] = candidates[i].Candidate
+}
+
+type compatibility uint8
+
+const (
+	unchecked compatibility = iota
+	compatible
+	incompatible
+)
+
+// check compares instance types with a NodeClaim, each once.
+type check struct {
+	requirements scheduling.Requirements
+	requests     corev1.ResourceList
+	seen         []compatibility
+}
+
+// instanceType reports whether an instance type meets the requirements, and any of its offerings fits the requests.
+func (c *check) instanceType(index int32, it *cloudprovider.InstanceType) bool {
+	if c.seen[index] == unchecked {
+		c.seen[index] = incompatible
+		if it.Requirements.Intersects(c.requirements) == nil && slices.ContainsFunc(it.AllocatableOfferingsList(), c.fits) {
+			c.seen[index] = compatible
+		}
 	}
-	return result
+	return c.seen[index] == compatible
+}
+
+func (c *check) fits(group cloudprovider.AllocatableOfferings) bool {
+	return resources.Fits(c.requests, group.Allocatable)
+}
+
+// candidates returns the equally cheap offerings that meet the requirements, in the order of the seed.
+func (c *check) candidates(it *cloudprovider.InstanceType, positions []position, seed string) (candidates []Candidate) {
+	for _, p := range positions {
+		o := it.Offerings[p.offering]
+		if o.Available && c.requirements.IsCompatible(o.Requirements, scheduling.AllowUndefinedWellKnownLabels) &&
+			slices.ContainsFunc(it.AllocatableOfferingsList(), func(group cloudprovider.AllocatableOfferings) bool {
+				return slices.Contains(group.Offerings, o) && c.fits(group)
+			}) {
+			candidates = append(candidates, Candidate{it, o})
+		}
+	}
+	if len(candidates) > 1 {
+		slices.SortFunc(candidates, func(a, b Candidate) int {
+			return cmp.Or(cmp.Compare(rank(seed, a.Offering), rank(seed, b.Offering)), a.Key().Compare(b.Key()))
+		})
+	}
+	return candidates
 }
 
 func rank(seed string, o *cloudprovider.Offering) uint64 {

@@ -4,6 +4,7 @@ package offering
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -225,7 +226,7 @@ func TestCheapest(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := []string{}
-			for _, c := range Cheapest(types, scheduling.NewRequirements(tc.requirements...), corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(tc.cpu)}, "seed") {
+			for c := range OrderOf(types).Cheapest(types, scheduling.NewRequirements(tc.requirements...), corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(tc.cpu)}, "seed") {
 				k := c.Key()
 				got = append(got, k.InstanceType+"/"+k.Zone+"/"+k.CapacityType)
 			}
@@ -236,10 +237,13 @@ func TestCheapest(t *testing.T) {
 	}
 	t.Run("When many claims ask for the same, it should spread them over the zones, and answer each the same again", func(t *testing.T) {
 		zones := map[string]int{}
+		first := func(seed string) string {
+			return slices.Collect(OrderOf(types).Cheapest(types, scheduling.NewRequirements(), nil, seed))[0].Key().Zone
+		}
 		for i := range 100 {
 			seed := fmt.Sprintf("claim-%d", i)
-			zone := Cheapest(types, scheduling.NewRequirements(), nil, seed)[0].Key().Zone
-			if again := Cheapest(types, scheduling.NewRequirements(), nil, seed)[0].Key().Zone; again != zone {
+			zone := first(seed)
+			if again := first(seed); again != zone {
 				t.Fatalf("%s: zone %s, then %s", seed, zone, again)
 			}
 			zones[zone]++

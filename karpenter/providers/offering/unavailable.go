@@ -59,7 +59,8 @@ type Unavailable struct {
 	// observers are notified of each change.
 	observers change.Notifier
 
-	sequence atomic.Uint64
+	// changes are the keys of which the result of Has may have changed.
+	changes change.Log[Key]
 	// nextExpiry is in nanoseconds since the epoch, so that Sequence takes no lock while nothing changes.
 	nextExpiry atomic.Int64
 }
@@ -124,8 +125,10 @@ func (u *Unavailable) mark(key Key, reason string) time.Time {
 	}
 	failures := 1
 	if last, ok := u.past[key]; ok {
-		failures += last.Failures
 		delete(u.past, key)
+		if now.Sub(last.Until) <= MaxTTL {
+			failures += last.Failures
+		}
 	}
 	ttl := MaxTTL
 	if shift := failures - 1; shift < 16 {
@@ -133,7 +136,9 @@ func (u *Unavailable) mark(key Key, reason string) time.Time {
 	}
 	entry := Entry{Key: key, Reason: reason, Until: now.Add(ttl), Failures: failures}
 	u.entries[key] = entry
-	u.changed()
+	u.changes.Add(key)
+	u.nextExpiry.Store(min(u.nextExpiry.Load(), entry.Until.UnixNano()))
+	u.observers.Notify()
 	return entry.Until
 }
 
@@ -175,8 +180,12 @@ func (u *Unavailable) Sequence() uint64 {
 		u.expire(now)
 		u.mu.Unlock()
 	}
-	return u.sequence.Load()
+	return u.changes.Sequence()
 }
+
+// Since returns the offerings of which the result of Has may have changed after a sequence, or false if it isn't known
+// any more which those are.
+func (u *Unavailable) Since(sequence uint64) ([]Key, bool) { return u.changes.Since(sequence) }
 
 // Compare orders keys by instance type, zone and capacity type.
 func (k Key) Compare(other Key) int {
@@ -187,34 +196,29 @@ func (k Key) Compare(other Key) int {
 	)
 }
 
-// expire moves expired entries to past, and drops past entries that no longer count.
+// expire moves expired entries to past, and drops past entries that no longer count. It reads the entries only when one
+// of them has expired.
 func (u *Unavailable) expire(now time.Time) {
+	if now.UnixNano() < u.nextExpiry.Load() {
+		return
+	}
 	for key, entry := range u.past {
 		if now.Sub(entry.Until) > MaxTTL {
 			delete(u.past, key)
 		}
 	}
-	expired := false
-	for key, entry := range u.entries {
-		if !now.Before(entry.Until) {
-			delete(u.entries, key)
-			if now.Sub(entry.Until) <= MaxTTL {
-				u.past[key] = entry
-			}
-			expired = true
-		}
-	}
-	if expired {
-		u.changed()
-	}
-}
-
-func (u *Unavailable) changed() {
 	next := int64(math.MaxInt64)
-	for _, entry := range u.entries {
-		next = min(next, entry.Until.UnixNano())
+	for key, entry := range u.entries {
+		if now.Before(entry.Until) {
+			next = min(next, entry.Until.UnixNano())
+			continue
+		}
+		delete(u.entries, key)
+		if now.Sub(entry.Until) <= MaxTTL {
+			u.past[key] = entry
+		}
+		u.changes.Add(key)
 	}
 	u.nextExpiry.Store(next)
-	u.sequence.Add(1)
 	u.observers.Notify()
 }
