@@ -63,6 +63,8 @@ type Config struct {
 	Version  version.Resolver
 	Recorder events.Recorder
 	Clock    clock.Clock
+	// AvailabilityDelay takes the place of DefaultAvailabilityDelay if it isn't zero.
+	AvailabilityDelay time.Duration
 }
 
 // Controller of node classes.
@@ -78,6 +80,7 @@ type step interface {
 
 // New returns the controller.
 func New(config Config) *Controller {
+	config.AvailabilityDelay = cmp.Or(config.AvailabilityDelay, DefaultAvailabilityDelay)
 	return &Controller{Config: config, steps: []step{
 		launchAllowed{config},
 		sourcesFound{config},
@@ -209,7 +212,7 @@ func (c *Controller) finalize(ctx context.Context, nodeClass *v1alpha1.ClusterAP
 		return nil
 	}
 	nodeClaims := &karpv1.NodeClaimList{}
-	if err := c.Guest.List(ctx, nodeClaims); err != nil {
+	if err := c.Guest.List(ctx, nodeClaims, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing NodeClaims: %w", err)
 	}
 	var users []string
@@ -238,8 +241,8 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Named(c.Name()).
 		For(&v1alpha1.ClusterAPINodeClass{}).
 		Watches(&karpv1.NodeClaim{}, handler.Funcs{
-			DeleteFunc: func(_ context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-				if nodeClaim, ok := e.Object.(*karpv1.NodeClaim); ok && usedBy(nodeClaim) != "" {
+			DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				if nodeClaim, ok := e.Object.(*karpv1.NodeClaim); ok && c.isDeleting(ctx, usedBy(nodeClaim)) {
 					queue.Add(request(usedBy(nodeClaim)))
 				}
 			},
@@ -248,42 +251,65 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// watchOthers reconciles every node class after a change outside the guest. It merges simultaneous changes.
+// isDeleting reports whether a node class waits for its NodeClaims. No other reconcile depends on them.
+func (c *Controller) isDeleting(ctx context.Context, name string) bool {
+	if name == "" {
+		return false
+	}
+	nodeClass := &v1alpha1.ClusterAPINodeClass{}
+	err := c.Guest.Get(ctx, types.NamespacedName{Name: name}, nodeClass, client.UnsafeDisableDeepCopy)
+	return client.IgnoreNotFound(err) != nil || nodeClass.DeletionTimestamp != nil
+}
+
+// watchOthers reconciles every node class after a change outside the guest. It merges simultaneous changes, and those of
+// availability for longer.
 func (c *Controller) watchOthers(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	changed := make(chan struct{}, 1)
-	notify := func() {
-		select {
-		case changed <- struct{}{}:
-		default:
+	changed, available := make(chan struct{}, 1), make(chan struct{}, 1)
+	notify := func(channel chan struct{}) func() {
+		return func() {
+			select {
+			case channel <- struct{}{}:
+			default:
+			}
 		}
 	}
-	c.Objects.OnChange(func(schema.GroupKind) { notify() })
-	c.Version.Tracker.OnChange(notify)
-	c.InstanceTypes.OnAvailability(notify)
+	c.Objects.OnChange(func(schema.GroupKind) { notify(changed)() })
+	c.Version.Tracker.OnChange(notify(changed))
+	c.InstanceTypes.OnAvailability(notify(available))
 	if c.Prices != nil {
-		c.Prices.OnChange(notify)
+		c.Prices.OnChange(notify(changed))
 	}
 	if c.Images != nil {
-		c.Images.OnChange(notify)
+		c.Images.OnChange(notify(changed))
 	}
 	go func() {
+		availability := debounce{interval: c.AvailabilityDelay}
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-changed:
-			}
-			nodeClasses := &v1alpha1.ClusterAPINodeClassList{}
-			if err := c.Guest.List(ctx, nodeClasses); err != nil {
-				log.FromContext(ctx).Error(err, "listing node classes")
-				continue
-			}
-			for i := range nodeClasses.Items {
-				queue.Add(request(nodeClasses.Items[i].Name))
+				c.enqueueAll(ctx, queue, 0)
+			case <-available:
+				if delay, needed := availability.next(c.Clock.Now()); needed {
+					c.enqueueAll(ctx, queue, delay)
+				}
 			}
 		}
 	}()
 	return nil
+}
+
+// enqueueAll reconciles every node class after a delay.
+func (c *Controller) enqueueAll(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request], delay time.Duration) {
+	nodeClasses := &v1alpha1.ClusterAPINodeClassList{}
+	if err := c.Guest.List(ctx, nodeClasses, client.UnsafeDisableDeepCopy); err != nil {
+		log.FromContext(ctx).Error(err, "listing node classes")
+		return
+	}
+	for i := range nodeClasses.Items {
+		queue.AddAfter(request(nodeClasses.Items[i].Name), delay)
+	}
 }
 
 // usedBy returns the name of a NodeClaim's node class, or "" if it is of another kind.

@@ -161,6 +161,7 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	f.Expect(nodeclass.New(nodeclass.Config{
 		Guest: m.GetClient(), Namespace: f.Namespace, Objects: objects, AllowedPatches: allowed,
 		InstanceTypes: f.store, Prices: prices, Images: images, Version: versions, Recorder: f.events, Clock: clock.RealClock{},
+		AvailabilityDelay: time.Millisecond,
 	}).Register(t.Context(), m)).To(Succeed())
 
 	f.Run(t.Context(), m)

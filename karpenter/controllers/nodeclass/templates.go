@@ -91,7 +91,7 @@ func (s templatesReady) untilAvailable() time.Duration {
 	if !ok {
 		return 0
 	}
-	return max(next.Sub(s.Clock.Now()), time.Second)
+	return max(next.Sub(s.Clock.Now()), s.AvailabilityDelay)
 }
 
 // describe fills the status from a snapshot.
