@@ -3,14 +3,13 @@
 package world
 
 import (
-	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/prometheus/procfs"
 
 	"github.com/autonode-io/autonode/test/world/process"
 )
@@ -62,9 +61,9 @@ func ReadStatus(dir string) (Status, error) {
 		add(c)
 	}
 	// What is left are the processes of pods.
-	for _, child := range children(state.PID) {
-		if !known[child.pid] {
-			add(Component{Name: child.name, PID: child.pid, About: "process of a pod"})
+	for _, child := range descendants(state.PID) {
+		if !known[child.PID] {
+			add(Component{Name: programName(child), PID: child.PID, About: "process of a pod"})
 		}
 	}
 	return status, nil
@@ -111,74 +110,40 @@ func alive(pid int) bool {
 	if syscall.Kill(pid, 0) != nil {
 		return false
 	}
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	proc, err := procfs.NewProc(pid)
 	if err != nil {
 		return runtime.GOOS != "linux"
 	}
-	state, ok := parseStat(data)
-	return ok && state.state != "Z"
+	stat, err := proc.Stat()
+	return err == nil && stat.State != zombie
 }
 
-// stat has the fields of /proc/<pid>/stat: "<pid> (<name>) <state> <parent> …"; the name may contain any character.
-type stat struct {
-	pid, parent int
-	name, state string
-}
+const zombie = "Z"
 
-func parseStat(data []byte) (stat, bool) {
-	open, end := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
-	if open < 0 || end < open {
-		return stat{}, false
-	}
-	fields := strings.Fields(string(data[end+1:]))
-	if len(fields) < 2 {
-		return stat{}, false
-	}
-	pid, errPID := strconv.Atoi(strings.TrimSpace(string(data[:open])))
-	parent, errParent := strconv.Atoi(fields[1])
-	return stat{pid, parent, string(data[open+1 : end]), fields[0]}, errPID == nil && errParent == nil
-}
-
-type child struct {
-	pid  int
-	name string
-}
-
-// children returns the descendants of a process, on Linux.
-func children(parent int) []child {
-	paths, err := filepath.Glob("/proc/[0-9]*/stat")
+// descendants returns the children of a process, and theirs, on Linux.
+func descendants(parent int) []procfs.Proc {
+	all, err := procfs.AllProcs()
 	if err != nil {
 		return nil
 	}
-	byParent := map[int][]child{}
-	for _, path := range paths {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			continue // it has just ended
-		}
-		if s, ok := parseStat(data); ok && s.state != "Z" {
-			byParent[s.parent] = append(byParent[s.parent], child{s.pid, programName(path, s.name)})
+	children := map[int][]procfs.Proc{}
+	for _, proc := range all {
+		if stat, err := proc.Stat(); err == nil && stat.State != zombie { // else it has just ended
+			children[stat.PPID] = append(children[stat.PPID], proc)
 		}
 	}
-	var all []child
-	for queue := []int{parent}; len(queue) > 0; queue = queue[1:] {
-		for _, c := range byParent[queue[0]] {
-			all = append(all, c)
-			queue = append(queue, c.pid)
-		}
+	found := children[parent]
+	for i := 0; i < len(found); i++ {
+		found = append(found, children[found[i].PID]...)
 	}
-	return all
+	return found
 }
 
 // programName is the name of a process' program; the kernel's own name for it is cut after 15 bytes.
-func programName(stat, short string) string {
-	commandLine, err := os.ReadFile(filepath.Join(filepath.Dir(stat), "cmdline"))
-	if err != nil {
-		return short
+func programName(proc procfs.Proc) string {
+	if commandLine, err := proc.CmdLine(); err == nil && len(commandLine) > 0 && commandLine[0] != "" {
+		return filepath.Base(commandLine[0])
 	}
-	program, _, _ := strings.Cut(string(commandLine), "\x00")
-	if program == "" {
-		return short
-	}
-	return filepath.Base(program)
+	name, _ := proc.Comm() // empty where it has just ended
+	return name
 }

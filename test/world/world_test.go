@@ -4,7 +4,9 @@ package world
 
 import (
 	"context"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -166,19 +168,21 @@ func TestSummary(t *testing.T) {
 	})
 }
 
-func TestParseStat(t *testing.T) {
-	t.Run("When a process' name has blanks and brackets, it should be read as a whole", func(t *testing.T) {
+func TestProcesses(t *testing.T) {
+	t.Run("When a child's child runs, it should be found by its program's name", func(t *testing.T) {
 		g := NewWithT(t)
-		got, ok := parseStat([]byte("42 (a) b (c) S 7 42 42 0"))
-		g.Expect(ok).To(BeTrue())
-		g.Expect(got).To(Equal(stat{pid: 42, parent: 7, name: "a) b (c", state: "S"}))
-	})
-	t.Run("When a line isn't one of the kernel's, it should be refused", func(t *testing.T) {
-		g := NewWithT(t)
-		for _, line := range []string{"", "42", "42 (a", "x (a) S 7", "42 (a) S"} {
-			_, ok := parseStat([]byte(line))
-			g.Expect(ok).To(BeFalse(), line)
-		}
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", "cat; true")
+		input, err := cmd.StdinPipe()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(cmd.Start()).To(Succeed())
+		defer func() { g.Expect(errors.Join(input.Close(), cmd.Wait())).To(Succeed()) }()
+		g.Eventually(func() []string {
+			var names []string
+			for _, proc := range descendants(os.Getpid()) {
+				names = append(names, programName(proc))
+			}
+			return names
+		}).Should(ContainElements("sh", "cat"))
 	})
 	t.Run("When it is asked about itself, this process should be alive", func(t *testing.T) {
 		g := NewWithT(t)

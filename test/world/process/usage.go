@@ -5,13 +5,10 @@ package process
 import (
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"time"
-)
 
-// ticks of CPU time a second, in /proc: USER_HZ, which is 100 on every architecture that Go knows.
-const ticks = 100
+	"github.com/prometheus/procfs"
+)
 
 // Usage of a process.
 type Usage struct {
@@ -31,38 +28,20 @@ func ResetPeak(pid int) error {
 
 // UsageOf asks Linux about a process.
 func UsageOf(pid int) (Usage, error) {
-	u := Usage{}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	proc, err := procfs.NewProc(pid)
 	if err != nil {
-		return u, fmt.Errorf("reading the memory of process %d: %w", pid, err)
+		return Usage{}, fmt.Errorf("finding process %d: %w", pid, err)
 	}
-	for line := range strings.Lines(string(status)) {
-		name, value, _ := strings.Cut(line, ":")
-		target := map[string]*int64{"VmRSS": &u.Resident, "VmHWM": &u.Peak}[name]
-		if target == nil {
-			continue
-		}
-		kibibytes, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
-		if err != nil {
-			return u, fmt.Errorf("reading the memory of process %d: %w", pid, err)
-		}
-		*target = kibibytes << 10
-	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	status, err := proc.NewStatus()
 	if err != nil {
-		return u, fmt.Errorf("reading the CPU time of process %d: %w", pid, err)
+		return Usage{}, fmt.Errorf("reading the memory of process %d: %w", pid, err)
 	}
-	// The program's name is in parentheses and may hold anything. Behind it, user and system time are the twelfth and thirteenth.
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	if len(fields) < 13 {
-		return u, fmt.Errorf("reading the CPU time of process %d: %q", pid, stat)
+	stat, err := proc.Stat()
+	if err != nil {
+		return Usage{}, fmt.Errorf("reading the CPU time of process %d: %w", pid, err)
 	}
-	for _, field := range fields[11:13] {
-		spent, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			return u, fmt.Errorf("reading the CPU time of process %d: %w", pid, err)
-		}
-		u.CPU += time.Duration(spent) * time.Second / ticks
-	}
-	return u, nil
+	return Usage{
+		Resident: int64(status.VmRSS), Peak: int64(status.VmHWM),
+		CPU: time.Duration(stat.CPUTime() * float64(time.Second)),
+	}, nil
 }
