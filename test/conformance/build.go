@@ -9,10 +9,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 
 	"github.com/autonode-io/autonode/test/world/programs"
 )
@@ -75,19 +73,11 @@ func build(ctx context.Context, binaries ...binary) (string, error) {
 
 // karpenterModule is the folder of Karpenter's module in the version of dir.
 func karpenterModule(ctx context.Context, dir string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/karpenter")
-	cmd.Dir = dir
-	cmd.Env = environment()
-	out, err := cmd.Output()
+	module, err := programs.Go(ctx, dir, "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/karpenter")
 	if err != nil {
 		return "", fmt.Errorf("finding Karpenter's module: %w", err)
 	}
-	return strings.TrimSpace(string(out)), nil
-}
-
-// environment is the caller's, with every variable set that affects a build.
-func environment() []string {
-	return append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GO111MODULE=on")
+	return module, nil
 }
 
 func (b binary) build(ctx context.Context, dir string) error {
@@ -101,11 +91,8 @@ func (b binary) build(ctx context.Context, dir string) error {
 	}
 	// Under a temporary name first, so that an interrupted or concurrent build leaves no partial result.
 	unfinished := fmt.Sprintf("%s.%d", path, os.Getpid())
-	cmd := exec.CommandContext(ctx, "go", append(args, "-trimpath", "-o", unfinished, b.pkg)...)
-	cmd.Dir = dir
-	cmd.Env = environment()
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("building %s: %w\n%s", b.pkg, err, strings.TrimSpace(string(out)))
+	if _, err := programs.Go(ctx, dir, append(args, "-trimpath", "-o", unfinished, b.pkg)...); err != nil {
+		return fmt.Errorf("building %s: %w", b.pkg, err)
 	}
 	if err := os.Rename(unfinished, path); err != nil {
 		return fmt.Errorf("building %s: %w", b.pkg, err)

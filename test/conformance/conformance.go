@@ -204,7 +204,8 @@ func (r *run) inWorld(ctx context.Context, cfg world.Config, do func(context.Con
 	ports := port.New()
 	defer func() {
 		processes.Stop()
-		err = errors.Join(err, ports.Close(), w.Stop())
+		ports.Close()
+		err = errors.Join(err, w.Stop())
 		if err == nil {
 			err = os.RemoveAll(dir)
 		} else {

@@ -118,7 +118,7 @@ func newWorld(t *testing.T) *world {
 	guest := rest.CopyConfig(w.Guest.GetConfig())
 	g.Expect(rest.LoadTLSFiles(guest)).To(Succeed())
 	ports := port.New()
-	t.Cleanup(func() { NewWithT(t).Expect(ports.Close()).To(Succeed()) })
+	t.Cleanup(ports.Close)
 	for _, variable := range []string{"METRICS_PORT", "HEALTH_PROBE_PORT"} {
 		number, err := ports.Next()
 		g.Expect(err).NotTo(HaveOccurred())

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/autonode-io/autonode/assets/crds"
 	"github.com/autonode-io/autonode/payload"
+	"github.com/autonode-io/autonode/test/world/lock"
 	"github.com/autonode-io/autonode/test/world/process"
 	"github.com/autonode-io/autonode/test/world/programs"
 	"github.com/autonode-io/autonode/test/world/registry"
@@ -78,23 +78,13 @@ func (a *autonode) build(ctx context.Context) error {
 	if err := os.MkdirAll(a.bin, 0o755); err != nil {
 		return fmt.Errorf("making the cache folder: %w", err)
 	}
-	lock, err := os.OpenFile(filepath.Join(a.bin, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return fmt.Errorf("locking the cache folder: %w", err)
-	}
-	a.unlock = func() { _ = lock.Close() }
 	// Another world builds for some seconds at most, and then reads its programs: it may not have ours instead.
-	if err := process.Poll(ctx, "another world's build", nil, nil, func(context.Context) error {
-		return syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	}); err != nil {
+	if a.unlock, err = lock.Wait(ctx, filepath.Join(a.bin, "lock"), nil); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X main.version=world",
-		"-o", a.bin+string(filepath.Separator), "./cmd/"+operatorProgram, "./cmd/"+karpenterProgram)
-	cmd.Dir = a.source
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("building AutoNode from %s: %w\n%s", a.source, err, strings.TrimSpace(string(out)))
+	if _, err := programs.Go(ctx, a.source, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X main.version=world",
+		"-o", a.bin+string(filepath.Separator), "./cmd/"+operatorProgram, "./cmd/"+karpenterProgram); err != nil {
+		return fmt.Errorf("building AutoNode from %s: %w", a.source, err)
 	}
 	return nil
 }

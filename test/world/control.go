@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/autonode-io/autonode/test/world/lock"
 	"github.com/autonode-io/autonode/test/world/process"
 )
 
@@ -18,22 +19,19 @@ const downTimeout = time.Minute
 
 // Running reports whether a world runs in dir.
 func Running(dir string) (bool, error) {
-	lock, err := os.Open(layout(dir).lock())
-	if errors.Is(err, os.ErrNotExist) {
+	path := layout(dir).lock()
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return false, nil
+	}
+	release, err := lock.Try(path)
+	if errors.Is(err, lock.ErrHeld) {
+		return true, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("looking for a world: %w", err)
 	}
-	defer func() { _ = lock.Close() }()
-	switch err := syscall.Flock(int(lock.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); {
-	case err == nil:
-		return false, nil
-	case errors.Is(err, syscall.EWOULDBLOCK):
-		return true, nil
-	default:
-		return false, fmt.Errorf("looking for a world: %w", err)
-	}
+	release()
+	return false, nil
 }
 
 // Down stops the world that another process runs in dir, and returns when all its processes have gone. It wraps

@@ -8,7 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
+
+	"github.com/autonode-io/autonode/test/world/lock"
 )
 
 // layout is a world's folder.
@@ -42,20 +43,18 @@ func (l layout) prepare() (unlock func(), err error) {
 	if err := os.MkdirAll(string(l), 0o755); err != nil {
 		return nil, fmt.Errorf("making the world's folder: %w", err)
 	}
-	lock, err := os.OpenFile(l.lock(), os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("locking the world's folder: %w", err)
+	unlock, err = lock.Try(l.lock())
+	if errors.Is(err, lock.ErrHeld) {
+		return nil, fmt.Errorf("a world runs in %s already; stop it with 'autonode-dev world down', or choose another folder", string(l))
 	}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			err = fmt.Errorf("a world runs in %s already; stop it with 'autonode-dev world down', or choose another folder", string(l))
-		}
-		return nil, errors.Join(err, lock.Close())
+	if err != nil {
+		return nil, err
 	}
 	if err := errors.Join(l.clean(), os.RemoveAll(l.logs())); err != nil {
-		return nil, errors.Join(err, lock.Close())
+		unlock()
+		return nil, err
 	}
-	return func() { _ = lock.Close() }, nil
+	return unlock, nil
 }
 
 // clean removes everything but the logs.

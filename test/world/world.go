@@ -100,7 +100,7 @@ const apiServerSuffix = "-kube-apiserver"
 
 var guestName = regexp.MustCompile(`^[a-z]([-a-z0-9]{0,29}[a-z0-9])?$`)
 
-func (c *Config) complete() error {
+func (c *Config) complete(ctx context.Context) error {
 	if c.Progress == nil {
 		c.Progress = progress.New(nil)
 	}
@@ -130,7 +130,7 @@ func (c *Config) complete() error {
 		return fmt.Errorf("finding the world's folder: %w", err)
 	}
 	c.Dir = dir
-	if c.Source, err = findSource(c.Source); err != nil && !(c.WithoutOperator && errors.Is(err, errNoSource)) {
+	if c.Source, err = findSource(ctx, c.Source); err != nil && !(c.WithoutOperator && errors.Is(err, errNoSource)) {
 		return err
 	}
 	return nil
@@ -139,7 +139,7 @@ func (c *Config) complete() error {
 // Start builds what isn't built yet, starts a world and returns when it is ready. ctx bounds the start only; Stop must be
 // called. When Start returns an error, nothing runs any more.
 func Start(ctx context.Context, cfg Config) (*World, error) {
-	if err := cfg.complete(); err != nil {
+	if err := cfg.complete(ctx); err != nil {
 		return nil, err
 	}
 	w := &World{cfg: cfg, dir: layout(cfg.Dir), ports: port.New()}
@@ -197,7 +197,8 @@ func (w *World) Stop() error {
 		if w.autonode != nil {
 			w.autonode.release()
 		}
-		errs = append(errs, w.ports.Close(), w.dir.clean())
+		w.ports.Close()
+		errs = append(errs, w.dir.clean())
 		w.unlock()
 		w.stopErr = errors.Join(errs...)
 	})

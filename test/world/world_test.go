@@ -31,20 +31,20 @@ func TestConfig(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			cfg := Config{Dir: t.TempDir(), Guests: tc.guests, Source: source}
-			g.Expect(cfg.complete()).To(MatchError(ContainSubstring(tc.want)))
+			g.Expect(cfg.complete(t.Context())).To(MatchError(ContainSubstring(tc.want)))
 		})
 	}
 
 	t.Run("When it isn't known how Cluster API is to run, it should say what is allowed", func(t *testing.T) {
 		g := NewWithT(t)
 		cfg := Config{Dir: t.TempDir(), Source: source, ClusterAPI: "slow"}
-		g.Expect(cfg.complete()).To(MatchError(And(ContainSubstring("slow"), ContainSubstring("tuned and defaults are"))))
+		g.Expect(cfg.complete(t.Context())).To(MatchError(And(ContainSubstring("slow"), ContainSubstring("tuned and defaults are"))))
 	})
 
 	t.Run("When no guest is named, it should have one", func(t *testing.T) {
 		g := NewWithT(t)
 		cfg := Config{Dir: t.TempDir(), Source: source}
-		g.Expect(cfg.complete()).To(Succeed())
+		g.Expect(cfg.complete(t.Context())).To(Succeed())
 		g.Expect(cfg.Guests).To(Equal([]string{DefaultGuest}))
 		g.Expect(cfg.Source).To(Equal(source))
 	})
@@ -71,7 +71,7 @@ func TestFindSource(t *testing.T) {
 		below := filepath.Join(source, "test", "e2e")
 		g.Expect(os.MkdirAll(below, 0o755)).To(Succeed())
 		t.Chdir(below)
-		g.Expect(findSource("")).To(Equal(source))
+		g.Expect(findSource(t.Context(), "")).To(Equal(source))
 	})
 
 	t.Run("When the working directory is elsewhere, AUTONODE_SOURCE should tell", func(t *testing.T) {
@@ -79,25 +79,25 @@ func TestFindSource(t *testing.T) {
 		source := newSource(t)
 		t.Chdir(t.TempDir())
 		t.Setenv("AUTONODE_SOURCE", source)
-		g.Expect(findSource("")).To(Equal(source))
+		g.Expect(findSource(t.Context(), "")).To(Equal(source))
 	})
 
 	t.Run("When there is no source, it should say what to do, and a world without operator should start nevertheless", func(t *testing.T) {
 		g := NewWithT(t)
 		t.Chdir(t.TempDir())
-		_, err := findSource("")
+		_, err := findSource(t.Context(), "")
 		g.Expect(err).To(MatchError(errNoSource))
 		cfg := Config{Dir: t.TempDir(), WithoutOperator: true}
-		g.Expect(cfg.complete()).To(Succeed())
+		g.Expect(cfg.complete(t.Context())).To(Succeed())
 		cfg.WithoutOperator = false
-		g.Expect(cfg.complete()).To(MatchError(ContainSubstring("--without-operator")))
+		g.Expect(cfg.complete(t.Context())).To(MatchError(ContainSubstring("--without-operator")))
 	})
 
 	t.Run("When the folder named is another module's, it should be refused", func(t *testing.T) {
 		g := NewWithT(t)
 		dir := t.TempDir()
 		g.Expect(os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module example.com/other\n"), 0o600)).To(Succeed())
-		_, err := findSource(dir)
+		_, err := findSource(t.Context(), dir)
 		g.Expect(err).To(MatchError(ContainSubstring("isn't AutoNode's source")))
 	})
 }

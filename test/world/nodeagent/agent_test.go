@@ -94,7 +94,7 @@ func runTests(m *testing.M) int {
 	if err = makeLogClient(clientCertificate, clientKey); err != nil {
 		return fail("making the API server's client certificate", err)
 	}
-	defer func() { _ = ports.Close() }()
+	defer ports.Close()
 	ctrl.SetLogger(logr.Discard())                                                 // envtest's
 	environment := &envtest.Environment{ControlPlaneStartTimeout: 2 * time.Minute} // a loaded machine is slow
 	environment.ControlPlane.GetAPIServer().Configure().

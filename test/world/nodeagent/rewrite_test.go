@@ -70,7 +70,7 @@ func TestPodPorts(t *testing.T) {
 	container := &corev1.Container{Ports: []corev1.ContainerPort{{ContainerPort: 8080}}}
 	t.Run("When a port is declared, it should get one of this machine and keep it until it is released", func(t *testing.T) {
 		g, claims, ports := NewWithT(t), port.New(), podPorts{}
-		t.Cleanup(func() { g.Expect(claims.Close()).To(Succeed()) })
+		t.Cleanup(claims.Close)
 		g.Expect(ports.assign(claims, container)).To(Succeed())
 		got := ports.actual(8080)
 		g.Expect(got).NotTo(Equal(int32(8080)))

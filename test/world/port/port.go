@@ -19,7 +19,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-	"syscall"
+
+	"github.com/autonode-io/autonode/test/world/lock"
 )
 
 const (
@@ -32,13 +33,14 @@ const (
 type Claims struct {
 	dir string
 
-	mu    sync.Mutex
-	files map[int]*os.File
+	mu sync.Mutex
+	// releases give ports back.
+	releases map[int]func()
 }
 
 // New returns an empty set of claims.
 func New() *Claims {
-	return &Claims{dir: filepath.Join(os.TempDir(), "autonode-ports-"+strconv.Itoa(os.Getuid())), files: map[int]*os.File{}}
+	return &Claims{dir: filepath.Join(os.TempDir(), "autonode-ports-"+strconv.Itoa(os.Getuid())), releases: map[int]func(){}}
 }
 
 // Next claims a port without a listener.
@@ -60,28 +62,25 @@ func (c *Claims) Next() (int, error) {
 }
 
 func (c *Claims) claim(port int) (bool, error) {
-	file, err := os.OpenFile(filepath.Join(c.dir, strconv.Itoa(port)), os.O_CREATE|os.O_RDWR, 0o600)
+	release, err := lock.Try(filepath.Join(c.dir, strconv.Itoa(port)))
 	if err != nil {
-		return false, err
-	}
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		closeErr := file.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return false, closeErr
+		if errors.Is(err, lock.ErrHeld) {
+			err = nil
 		}
-		return false, errors.Join(err, closeErr)
+		return false, err
 	}
 	// All addresses, because some programs can't be told to listen on loopback only.
 	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", net.JoinHostPort("", strconv.Itoa(port)))
-	if err != nil {
-		return false, file.Close()
+	if err == nil {
+		err = listener.Close()
 	}
-	if err := listener.Close(); err != nil {
-		return false, errors.Join(err, file.Close())
+	if err != nil { // another program has it
+		release()
+		return false, nil //nolint:nilerr // there are other ports
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.files[port] = file
+	c.releases[port] = release
 	return true, nil
 }
 
@@ -89,20 +88,18 @@ func (c *Claims) claim(port int) (bool, error) {
 func (c *Claims) Release(port int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if file, ok := c.files[port]; ok {
-		_ = file.Close()
-		delete(c.files, port)
+	if release, ok := c.releases[port]; ok {
+		release()
+		delete(c.releases, port)
 	}
 }
 
 // Close gives all ports back.
-func (c *Claims) Close() error {
+func (c *Claims) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var errs []error
-	for _, file := range c.files {
-		errs = append(errs, file.Close())
+	for _, release := range c.releases {
+		release()
 	}
-	clear(c.files)
-	return errors.Join(errs...)
+	clear(c.releases)
 }

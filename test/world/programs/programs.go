@@ -27,6 +27,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/autonode-io/autonode/test/world/lock"
 	"github.com/autonode-io/autonode/test/world/progress"
 )
 
@@ -174,7 +175,9 @@ func Ensure(ctx context.Context, opts Options) (Set, error) {
 	if err := os.MkdirAll(set.Dir, 0o755); err != nil {
 		return Set{}, fmt.Errorf("making the cache folder: %w", err)
 	}
-	release, err := lock(ctx, filepath.Join(set.Dir, "lock"), opts.Progress)
+	release, err := lock.Wait(ctx, filepath.Join(set.Dir, "lock"), func() {
+		opts.Progress.Println("Waiting for another process that builds the control planes")
+	})
 	if err != nil {
 		return Set{}, err
 	}
@@ -217,15 +220,12 @@ type toolchain struct {
 }
 
 func readToolchain(ctx context.Context) (toolchain, error) {
-	cmd := exec.CommandContext(ctx, "go", "env", "-json", "GOVERSION", "GOOS", "GOARCH")
-	cmd.Env = environment()
-	cmd.Dir = os.TempDir()
-	out, err := output(cmd)
+	out, err := Go(ctx, os.TempDir(), "env", "-json", "GOVERSION", "GOOS", "GOARCH")
 	if err != nil {
 		return toolchain{}, fmt.Errorf("asking the go command for its version: %w", err)
 	}
 	var tc toolchain
-	if err := json.Unmarshal(out, &tc); err != nil {
+	if err := json.Unmarshal([]byte(out), &tc); err != nil {
 		return toolchain{}, fmt.Errorf("reading the go command's version: %w", err)
 	}
 	return tc, nil
@@ -247,10 +247,18 @@ func key(tc toolchain, list []program) (string, error) {
 
 var buildFlags = []string{"-trimpath"}
 
-// environment is the caller's, with all that changes what is built set: the compile cache is shared with every
-// other build that uses -trimpath and CGO_ENABLED=0.
-func environment() []string {
-	return append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GO111MODULE=on")
+// Go runs the go command in a folder and returns what it prints, and in an error what it complains about. Everything that changes
+// what is built is set: the compile cache is shared with every other build that uses -trimpath and CGO_ENABLED=0.
+func Go(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GO111MODULE=on")
+	out, err := cmd.Output()
+	var failed *exec.ExitError
+	if errors.As(err, &failed) {
+		err = fmt.Errorf("%w\n%s", err, bytes.TrimSpace(failed.Stderr))
+	}
+	return strings.TrimSpace(string(out)), err
 }
 
 func build(ctx context.Context, set Set, task *progress.Task) error {
@@ -298,10 +306,7 @@ func (p program) build(ctx context.Context, source, path string) error {
 	unfinished := path + ".unfinished"
 	args := append([]string{"build"}, buildFlags...)
 	args = append(args, "-ldflags", strings.TrimSpace("-s -w "+p.ldflags), "-o", unfinished, p.pkg)
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = source
-	cmd.Env = environment()
-	if _, err := output(cmd); err != nil {
+	if _, err := Go(ctx, source, args...); err != nil {
 		return fmt.Errorf("building %s: %w", p.name, err)
 	}
 	if err := os.Rename(unfinished, path); err != nil {
@@ -311,14 +316,10 @@ func (p program) build(ctx context.Context, source, path string) error {
 }
 
 func copyManifests(ctx context.Context, source string, set Set) error {
-	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api")
-	cmd.Dir = source
-	cmd.Env = environment()
-	out, err := output(cmd)
+	root, err := Go(ctx, source, "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api")
 	if err != nil {
 		return fmt.Errorf("finding Cluster API's module: %w", err)
 	}
-	root := strings.TrimSpace(string(out))
 	for from, to := range manifests {
 		from, to := filepath.Join(root, from), filepath.Join(set.Dir, "manifests", to)
 		err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
@@ -344,22 +345,4 @@ func copyManifests(ctx context.Context, source string, set Set) error {
 		}
 	}
 	return nil
-}
-
-// output runs cmd and returns what it printed; an error carries the end of what it complained about.
-func output(cmd *exec.Cmd) ([]byte, error) {
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		const most = 4000
-		complaint := strings.TrimSpace(stderr.String())
-		if len(complaint) > most {
-			complaint = "…" + complaint[len(complaint)-most:]
-		}
-		if complaint != "" {
-			return nil, fmt.Errorf("%w\n%s", err, complaint)
-		}
-		return nil, err
-	}
-	return stdout.Bytes(), nil
 }

@@ -3,15 +3,11 @@
 package programs
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
-
-	"github.com/autonode-io/autonode/test/world/progress"
 )
 
 func TestKey(t *testing.T) {
@@ -56,23 +52,6 @@ func TestEnsure(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(set.Dir).To(Equal(dir))
 		g.Expect(filepath.Join(dir, "bin")).NotTo(BeADirectory())
-	})
-
-	t.Run("When another process builds, it should wait until that is done or the caller gives up", func(t *testing.T) {
-		g := NewWithT(t)
-		path := filepath.Join(t.TempDir(), "lock")
-		release, err := lock(t.Context(), path, progress.New(nil))
-		g.Expect(err).NotTo(HaveOccurred())
-
-		impatient, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		defer cancel()
-		_, err = lock(impatient, path, progress.New(nil))
-		g.Expect(err).To(MatchError(context.DeadlineExceeded))
-
-		release()
-		release, err = lock(t.Context(), path, progress.New(nil))
-		g.Expect(err).NotTo(HaveOccurred())
-		release()
 	})
 }
 
