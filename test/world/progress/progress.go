@@ -95,15 +95,13 @@ type Task struct {
 	stopped sync.WaitGroup
 
 	mu    sync.Mutex
-	items []*Item
+	items []*item
 }
 
-// Item is one thing that a Task waits for.
-type Item struct {
-	task    *Task
+// item is one thing that a Task waits for.
+type item struct {
 	name    string
 	started time.Time
-	once    sync.Once
 }
 
 // Task begins a task. The note is told once, at the beginning. End or Fail must be called.
@@ -132,43 +130,20 @@ func (p *Printer) Task(title, note string) *Task {
 	return t
 }
 
-// Begin adds a running item.
-func (t *Task) Begin(name string) *Item {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	item := &Item{task: t, name: name, started: time.Now()}
-	t.items = append(t.items, item)
-	return item
-}
-
-// Done ends the item; later calls do nothing.
-func (i *Item) Done() {
-	i.once.Do(func() {
-		i.task.remove(i)
-		i.task.printer.Println(fmt.Sprintf("  %-30s ✓ %s", i.name, Duration(time.Since(i.started))))
-	})
-}
-
-// Drop ends the item without a line of its own: its error is told elsewhere.
-func (i *Item) Drop() {
-	i.once.Do(func() { i.task.remove(i) })
-}
-
-// Run runs f as an item of the task.
+// Run runs f as an item of the task. An error of f is told elsewhere.
 func (t *Task) Run(name string, f func() error) error {
-	item := t.Begin(name)
-	if err := f(); err != nil {
-		item.Drop()
-		return err
-	}
-	item.Done()
-	return nil
-}
-
-func (t *Task) remove(item *Item) {
+	running := &item{name: name, started: time.Now()}
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.items = slices.DeleteFunc(t.items, func(i *Item) bool { return i == item })
+	t.items = append(t.items, running)
+	t.mu.Unlock()
+	err := f()
+	t.mu.Lock()
+	t.items = slices.DeleteFunc(t.items, func(i *item) bool { return i == running })
+	t.mu.Unlock()
+	if err == nil {
+		t.printer.Println(fmt.Sprintf("  %-30s ✓ %s", name, Duration(time.Since(running.started))))
+	}
+	return err
 }
 
 // Elapsed is the time since the task began.

@@ -51,12 +51,13 @@ func TestPrinter(t *testing.T) {
 		g := NewWithT(t)
 		out := &buffer{}
 		task := progress.NewLive(out, 40).Task("Starting", "")
-		item := task.Begin(strings.Repeat("long", 20))
-		g.Eventually(out.String).Should(ContainSubstring("long"))
-		for _, drawn := range strings.Split(out.String(), "\r\x1b[K") {
-			g.Expect(len([]rune(drawn))).To(BeNumerically("<", 40))
-		}
-		item.Done()
+		g.Expect(task.Run(strings.Repeat("long", 20), func() error {
+			g.Eventually(out.String).Should(ContainSubstring("long"))
+			for _, drawn := range strings.Split(out.String(), "\r\x1b[K") {
+				g.Expect(len([]rune(drawn))).To(BeNumerically("<", 40))
+			}
+			return nil
+		})).To(Succeed())
 		task.End("ready")
 		g.Expect(out.String()).To(MatchRegexp(`Starting +ready\n$`))
 	})
