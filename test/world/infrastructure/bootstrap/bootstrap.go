@@ -4,10 +4,12 @@
 // cloud-config, kubeadm reads its JoinConfiguration from one of them, and the kubelet starts with what that says.
 //
 // What would stop one of those three on a real machine is an error here that names the place: malformed YAML, a file that
-// is missing, a label that a kubelet refuses.
+// is missing, a label that a kubelet refuses. So is what would change the Node and no machine here knows, such as kubeadm's
+// patches.
 package bootstrap
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
+	kubeadm "sigs.k8s.io/cluster-api/bootstrap/kubeadm/pkg/types/upstreamv1beta4"
 )
 
 // JoinConfigurationPath is the file of kubeadm's configuration in the data of Cluster API's kubeadm bootstrap provider.
@@ -64,135 +67,105 @@ func Read(data map[string][]byte, instance Instance) (*Kubelet, error) {
 	if format := string(data[formatKey]); format != "" && format != "cloud-config" {
 		return nil, fmt.Errorf("key %q is %q; only cloud-config is understood", formatKey, format)
 	}
-	files, err := readCloudConfig(value, instance)
+	content, err := readCloudConfig(value, JoinConfigurationPath, instance)
 	if err != nil {
 		return nil, err
 	}
-	content, ok := files[JoinConfigurationPath]
-	if !ok {
-		return nil, fmt.Errorf("write_files has no %s, so kubeadm can't join", JoinConfigurationPath)
-	}
-	join, config, err := readJoinConfiguration(content)
+	join, err := readJoinConfiguration(content)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", JoinConfigurationPath, err)
 	}
-	if join.Patches.Directory != "" {
-		if err := applyPatches(config, files, join.Patches.Directory); err != nil {
-			return nil, err
-		}
-	}
-	kubelet, err := newKubelet(join.NodeRegistration, *config, instance)
+	kubelet, err := newKubelet(join.NodeRegistration, instance)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", JoinConfigurationPath, err)
 	}
-	if kubelet.Discovery, err = join.Discovery.read(); err != nil {
+	if kubelet.Discovery, err = readDiscovery(join.Discovery); err != nil {
 		return nil, fmt.Errorf("%s: %w", JoinConfigurationPath, err)
 	}
 	return kubelet, nil
 }
 
-// newKubelet puts together what kubeadm hands to the kubelet: its configuration file, over which flags win.
-func newKubelet(registration nodeRegistration, config kubeletConfiguration, instance Instance) (*Kubelet, error) {
+// unknownFlags change what a Node registers as, and fields of a node registration can say the same.
+var unknownFlags = []string{"hostname-override", "register-node", "register-with-taints"}
+
+// newKubelet reads what kubeadm hands to the kubelet. Of a flag that is given twice, the last value counts.
+func newKubelet(registration kubeadm.NodeRegistrationOptions, instance Instance) (*Kubelet, error) {
 	const at = "nodeRegistration.kubeletExtraArgs"
-	args := registration.KubeletExtraArgs
+	args := map[string]string{}
+	for _, arg := range registration.KubeletExtraArgs {
+		if slices.Contains(unknownFlags, arg.Name) {
+			return nil, fmt.Errorf("%s: the world's machines don't know %s", at, arg.Name)
+		}
+		args[arg.Name] = arg.Value
+	}
 	kubelet := &Kubelet{
-		NodeName:       instance.Hostname,
-		Labels:         map[string]string{},
-		Taints:         config.RegisterWithTaints,
-		MaxPods:        config.MaxPods,
+		NodeName:       cmp.Or(registration.Name, instance.Hostname),
+		Taints:         registration.Taints,
 		Reserved:       corev1.ResourceList{},
 		EvictionShares: map[corev1.ResourceName]float64{},
-
-		ServingCertificate: config.ServerTLSBootstrap,
-	}
-	if registration.Name != "" {
-		kubelet.NodeName = registration.Name
-	}
-	if override, ok := args["hostname-override"]; ok {
-		kubelet.NodeName = override
 	}
 	if problems := validation.IsDNS1123Subdomain(kubelet.NodeName); len(problems) > 0 {
 		return nil, fmt.Errorf("nodeRegistration.name %q: %s", kubelet.NodeName, strings.Join(problems, "; "))
-	}
-	if id, ok := args["provider-id"]; ok && id != instance.ProviderID {
-		return nil, fmt.Errorf("%s: provider-id is %q, but the machine's is %q", at, id, instance.ProviderID)
-	}
-
-	// kubeadm turns a join configuration's taints into --register-with-taints; one given as an extra argument wins.
-	if registration.Taints != nil {
-		kubelet.Taints = registration.Taints
 	}
 	for i := range kubelet.Taints {
 		if err := validateTaint(kubelet.Taints[i]); err != nil {
 			return nil, fmt.Errorf("nodeRegistration.taints[%d]: %w", i, err)
 		}
 	}
-	if flag, ok := args["register-with-taints"]; ok {
-		taints, err := parseTaints(flag)
-		if err != nil {
-			return nil, fmt.Errorf("%s: register-with-taints: %w", at, err)
-		}
-		kubelet.Taints = taints
-	}
-	if args["register-node"] == "false" {
-		return nil, fmt.Errorf("%s: register-node is false, so no Node will appear", at)
-	}
-	if flag, ok := args["node-labels"]; ok {
-		labels, err := parseLabels(flag)
-		if err != nil {
-			return nil, fmt.Errorf("%s: node-labels: %w", at, err)
-		}
-		kubelet.Labels = labels
-	}
-	if flag, ok := args["rotate-server-certificates"]; ok {
-		on, err := strconv.ParseBool(flag)
-		if err != nil {
-			return nil, fmt.Errorf("%s: rotate-server-certificates: %q is neither true nor false", at, flag)
-		}
-		kubelet.ServingCertificate = on
-	}
-	if flag, ok := args["max-pods"]; ok {
-		maxPods, err := parseMaxPods(flag)
-		if err != nil {
-			return nil, fmt.Errorf("%s: max-pods: %w", at, err)
-		}
-		kubelet.MaxPods = &maxPods
-	}
-
-	for _, reserved := range []struct {
-		flag, field string
-		config      map[string]string
+	for _, flag := range []struct {
+		name string
+		read func(value string) error
 	}{
-		{"system-reserved", "systemReserved", config.SystemReserved},
-		{"kube-reserved", "kubeReserved", config.KubeReserved},
+		{"provider-id", instance.hasProviderID},
+		{"node-labels", kubelet.label},
+		{"rotate-server-certificates", kubelet.serve},
+		{"max-pods", kubelet.limitPods},
+		{"system-reserved", kubelet.reserve},
+		{"kube-reserved", kubelet.reserve},
+		{"eviction-hard", kubelet.evict},
 	} {
-		values, at := reserved.config, reserved.field
-		if flag, ok := args[reserved.flag]; ok {
-			at = reserved.flag
-			var err error
-			if values, err = parseMap(flag, "="); err != nil {
-				return nil, fmt.Errorf("%s: %w", at, err)
-			}
+		value, ok := args[flag.name]
+		if !ok {
+			continue
 		}
-		if err := kubelet.reserve(values); err != nil {
-			return nil, fmt.Errorf("%s: %w", at, err)
+		if err := flag.read(value); err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", at, flag.name, err)
 		}
-	}
-	eviction, at2 := config.EvictionHard, "evictionHard"
-	if flag, ok := args["eviction-hard"]; ok {
-		at2 = "eviction-hard"
-		var err error
-		if eviction, err = parseMap(flag, "<"); err != nil {
-			return nil, fmt.Errorf("%s: %w", at2, err)
-		}
-	}
-	if err := kubelet.evict(eviction); err != nil {
-		return nil, fmt.Errorf("%s: %w", at2, err)
 	}
 	return kubelet, nil
 }
 
-func (k *Kubelet) reserve(values map[string]string) error {
+func (i Instance) hasProviderID(flag string) error {
+	if flag != i.ProviderID {
+		return fmt.Errorf("it is %q, but the machine's is %q", flag, i.ProviderID)
+	}
+	return nil
+}
+
+func (k *Kubelet) serve(flag string) (err error) {
+	if k.ServingCertificate, err = strconv.ParseBool(flag); err != nil {
+		return fmt.Errorf("%q is neither true nor false", flag)
+	}
+	return nil
+}
+
+func (k *Kubelet) limitPods(flag string) error {
+	count, err := strconv.ParseInt(flag, 10, 32)
+	if err != nil {
+		return fmt.Errorf("%q is no number", flag)
+	}
+	if count < 0 {
+		return fmt.Errorf("%d is negative", count)
+	}
+	k.MaxPods = &count
+	return nil
+}
+
+func (k *Kubelet) reserve(flag string) error {
+	values, err := parseMap(flag, "=")
+	if err != nil {
+		return err
+	}
 	for _, name := range sortedKeys(values) {
 		switch corev1.ResourceName(name) {
 		case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
@@ -211,7 +184,11 @@ func (k *Kubelet) reserve(values map[string]string) error {
 }
 
 // evict accounts for eviction-hard: a kubelet takes its thresholds off what is allocatable.
-func (k *Kubelet) evict(values map[string]string) error {
+func (k *Kubelet) evict(flag string) error {
+	values, err := parseMap(flag, "<")
+	if err != nil {
+		return err
+	}
 	for _, signal := range sortedKeys(values) {
 		var name corev1.ResourceName
 		switch signal {

@@ -3,10 +3,7 @@
 package bootstrap_test
 
 import (
-	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,17 +21,12 @@ import (
 
 var instance = bootstrap.Instance{Hostname: "m-1", ProviderID: "kwok://ns/m-1", Zone: "a", Region: "here"}
 
-// cloudConfig wraps kubeadm's configuration, and more files, as Cluster API's kubeadm bootstrap provider does.
-func cloudConfig(join string, more ...string) string {
-	var b strings.Builder
-	b.WriteString("## template: jinja\n#cloud-config\n\nwrite_files:\n")
-	files := append([]string{bootstrap.JoinConfigurationPath, join}, more...)
-	for i := 0; i < len(files); i += 2 {
-		fmt.Fprintf(&b, "-   path: %s\n    owner: root:root\n    permissions: '0640'\n    content: |\n      %s\n", files[i],
-			strings.ReplaceAll(strings.TrimSpace(files[i+1]), "\n", "\n      "))
-	}
-	b.WriteString("runcmd:\n  - kubeadm join --config /run/kubeadm/kubeadm-join-config.yaml  && echo success\n")
-	return b.String()
+// cloudConfig wraps kubeadm's configuration as Cluster API's kubeadm bootstrap provider does.
+func cloudConfig(join string) string {
+	return fmt.Sprintf("## template: jinja\n#cloud-config\n\nwrite_files:\n"+
+		"-   path: %s\n    owner: root:root\n    permissions: '0640'\n    content: |\n      %s\n"+
+		"runcmd:\n  - kubeadm join --config /run/kubeadm/kubeadm-join-config.yaml  && echo success\n",
+		bootstrap.JoinConfigurationPath, strings.ReplaceAll(strings.TrimSpace(join), "\n", "\n      "))
 }
 
 // join is a JoinConfiguration with a node registration.
@@ -46,13 +38,6 @@ func join(registration string) string {
 func TestRead(t *testing.T) {
 	maxPods := func(n int64) *int64 { return &n }
 	quantity := resource.MustParse
-	compressed := func(text string) string {
-		var b bytes.Buffer
-		w := gzip.NewWriter(&b)
-		_, _ = w.Write([]byte(text))
-		_ = w.Close()
-		return base64.StdEncoding.EncodeToString(b.Bytes())
-	}
 	for name, test := range map[string]struct {
 		userData string
 		want     bootstrap.Kubelet
@@ -77,16 +62,16 @@ taints:
 				MaxPods: maxPods(31),
 			},
 		},
-		"When the arguments are a map, it should read them (v1beta3)": {
-			cloudConfig(strings.Replace(join(`
+		"When values refer to the instance's metadata, it should read them, and what is reserved": {
+			cloudConfig(join(`
 name: '{{ ds.meta_data.local_hostname }}'
 kubeletExtraArgs:
-  node-labels: topology.kubernetes.io/zone={{ v1.availability_zone }},team=web
-  provider-id: '{{ ds.meta_data["provider_id"] }}'
-  system-reserved: cpu=100m,memory=256Mi,pid=1000
-  kube-reserved: cpu=200m,ephemeral-storage=1Gi
-  eviction-hard: memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%
-taints: []`), "v1beta4", "v1beta3", 1)),
+- {name: node-labels, value: "topology.kubernetes.io/zone={{ v1.availability_zone }},team=web"}
+- {name: provider-id, value: '{{ ds.meta_data["provider_id"] }}'}
+- {name: system-reserved, value: "cpu=100m,memory=256Mi,pid=1000"}
+- {name: kube-reserved, value: "cpu=200m,ephemeral-storage=1Gi"}
+- {name: eviction-hard, value: "memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%"}
+taints: []`)),
 			bootstrap.Kubelet{
 				NodeName: "m-1",
 				Labels:   map[string]string{"topology.kubernetes.io/zone": "a", "team": "web"},
@@ -96,39 +81,12 @@ taints: []`), "v1beta4", "v1beta3", 1)),
 				EvictionShares: map[corev1.ResourceName]float64{"ephemeral-storage": 0.1},
 			},
 		},
-		"When taints are both a field and an argument, the argument should win": {
-			cloudConfig(join(`
-kubeletExtraArgs: [{name: register-with-taints, value: "a=b:NoSchedule,c:NoExecute"}]
-taints: [{key: d, effect: NoSchedule}]`)),
-			bootstrap.Kubelet{NodeName: "m-1", Taints: []corev1.Taint{
-				{Key: "a", Value: "b", Effect: "NoSchedule"}, {Key: "c", Effect: "NoExecute"},
-			}},
-		},
 		"When the name is given, the node should have it": {
 			cloudConfig(join(`name: other.example`)),
 			bootstrap.Kubelet{NodeName: "other.example"},
 		},
-		"When there is a KubeletConfiguration and a patch of it, flags should win over patch over document": {
-			cloudConfig(join(`
-kubeletExtraArgs: [{name: kube-reserved, value: "cpu=1"}]`)+"patches: {directory: /etc/kubernetes/patches/}\n"+`---
-apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-maxPods: 10
-kubeReserved: {cpu: "2"}
-systemReserved: {memory: 1Gi}
-registerWithTaints: [{key: e, effect: NoSchedule}]`,
-				"/etc/kubernetes/patches/kubeletconfiguration0+strategic.yaml", `maxPods: 20`,
-				"/etc/kubernetes/patches/kubeletconfiguration1.yaml", `{"systemReserved": {"cpu": "100m"}}`,
-				"/etc/kubernetes/patches/etcd.yaml", `not: ours`),
-			bootstrap.Kubelet{
-				NodeName: "m-1", MaxPods: maxPods(20),
-				Taints:   []corev1.Taint{{Key: "e", Effect: "NoSchedule"}},
-				Reserved: corev1.ResourceList{"cpu": quantity("1100m"), "memory": quantity("1Gi")},
-			},
-		},
-		"When the file is compressed, it should be unpacked": {
-			"#cloud-config\nwrite_files:\n- path: /run/kubeadm/kubeadm-join-config.yaml\n  encoding: gz+b64\n  content: " +
-				compressed(join("{}")) + "\n",
+		"When other files have an encoding, it should not matter": {
+			strings.Replace(cloudConfig(join("{}")), "write_files:\n", "write_files:\n- {path: /x, encoding: gz+b64, content: H4sI}\n", 1),
 			bootstrap.Kubelet{NodeName: "m-1"},
 		},
 	} {
@@ -197,15 +155,11 @@ func TestDiscovery(t *testing.T) {
 		}
 	})
 
-	t.Run("When the kubelet is told to ask for its serving certificate, by flag or configuration, it should", func(t *testing.T) {
-		for name, document := range map[string]string{
-			"flag":          join(`kubeletExtraArgs: [{name: rotate-server-certificates, value: "true"}]`),
-			"configuration": join("{}") + "---\napiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nserverTLSBootstrap: true",
-		} {
-			kubelet, err := bootstrap.Read(map[string][]byte{"value": []byte(cloudConfig(document))}, instance)
-			if err != nil || !kubelet.ServingCertificate {
-				t.Errorf("%s: %+v, %v", name, kubelet, err)
-			}
+	t.Run("When the kubelet is told to ask for its serving certificate, it should", func(t *testing.T) {
+		document := join(`kubeletExtraArgs: [{name: rotate-server-certificates, value: "true"}]`)
+		kubelet, err := bootstrap.Read(map[string][]byte{"value": []byte(cloudConfig(document))}, instance)
+		if err != nil || !kubelet.ServingCertificate {
+			t.Errorf("%+v, %v", kubelet, err)
 		}
 	})
 }
@@ -219,46 +173,37 @@ func TestReadMalformed(t *testing.T) {
 		userData string
 		want     string
 	}{
-		"nothing":                 {"", `not a cloud-config: it starts with "" instead of "#cloud-config"`},
-		"a shell script":          {"#!/bin/sh\nkubeadm join", `not a cloud-config: it starts with "#!/bin/sh"`},
-		"no YAML":                 {"#cloud-config\nwrite_files: [", "reading the cloud-config: "},
-		"files that are no list":  {"#cloud-config\nwrite_files: {a: b}", "reading the cloud-config: "},
-		"a file without path":     {"#cloud-config\nwrite_files: [{content: x}]", "write_files[0]: path is missing"},
-		"an unknown encoding":     {"#cloud-config\nwrite_files: [{path: /x, content: x, encoding: zip}]", `write_files[0] (/x): encoding "zip" is unknown`},
-		"a broken encoding":       {"#cloud-config\nwrite_files: [{path: /x, content: '%', encoding: b64}]", `write_files[0] (/x): decoding base64: `},
-		"an unknown jinja":        {"## template: jinja\n#cloud-config\n# {{ ds.meta_data.rack }}", "rendering the cloud-config: no such instance metadata: ds.meta_data.rack"},
-		"no join file":            {"#cloud-config\nwrite_files: []", "write_files has no /run/kubeadm/kubeadm-join-config.yaml"},
-		"an empty join file":      {cloudConfig("---"), file + "no JoinConfiguration"},
-		"an init file":            {cloudConfig("apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration"), file + "no JoinConfiguration"},
-		"two join documents":      {cloudConfig(join("{}") + join("{}")), file + "more than one JoinConfiguration"},
-		"another group":           {cloudConfig("apiVersion: example.com/v1\nkind: JoinConfiguration"), file + `JoinConfiguration has apiVersion "example.com/v1"`},
-		"arguments of a kind":     {cloudConfig(join("kubeletExtraArgs: 7")), file + "JoinConfiguration: "},
-		"an argument, no name":    {cloudConfig(join("kubeletExtraArgs: [{value: x}]")), "kubeletExtraArgs[0]: name and value are needed"},
-		"a bad node name":         {cloudConfig(join("name: Not_A_Name")), file + `nodeRegistration.name "Not_A_Name": `},
-		"another provider ID":     {args("provider-id", "aws:///i-1"), `provider-id is "aws:///i-1", but the machine's is "kwok://ns/m-1"`},
-		"no registration":         {args("register-node", "false"), "register-node is false"},
-		"labels without value":    {args("node-labels", "a,b=c"), `node-labels: "a": key=value is wanted`},
-		"a bad label key":         {args("node-labels", "a/b/c=d"), `node-labels: "a/b/c": `},
-		"a bad label value":       {args("node-labels", "a=b c"), `node-labels: a="b c": `},
-		"a label of Kubernetes":   {args("node-labels", "node-role.kubernetes.io/web="), `node-labels: "node-role.kubernetes.io/web": a kubelet refuses`},
-		"no token":                {cloudConfig(join("{}") + "discovery: {bootstrapToken: {apiServerEndpoint: 'a:1', unsafeSkipCAVerification: true}}"), "discovery.bootstrapToken.token is no bootstrap token"},
-		"a token without server":  {cloudConfig(join("{}") + "discovery: {bootstrapToken: {token: abcdef.0123456789abcdef}}"), "discovery.bootstrapToken.apiServerEndpoint is missing"},
-		"a token without a pin":   {cloudConfig(join("{}") + "discovery: {bootstrapToken: {apiServerEndpoint: 'a:1', token: abcdef.0123456789abcdef}}"), "neither caCertHashes nor"},
-		"a bad pin":               {cloudConfig(join("{}") + "discovery: {bootstrapToken: {apiServerEndpoint: 'a:1', token: abcdef.0123456789abcdef, caCertHashes: [md5:00]}}"), `"md5:00" is no sha256:<hash>`},
-		"a flag that isn't one":   {args("rotate-server-certificates", "maybe"), `rotate-server-certificates: "maybe" is neither true nor false`},
-		"a bad taint":             {args("register-with-taints", "a=b"), `register-with-taints: "a=b" has no effect`},
-		"a bad effect":            {args("register-with-taints", "a:Never"), `register-with-taints: effect "Never": `},
-		"a bad taint as field":    {cloudConfig(join("taints: [{key: a, effect: Never}]")), `nodeRegistration.taints[0]: effect "Never": `},
-		"max-pods in words":       {args("max-pods", "many"), `max-pods: "many" is no number`},
-		"negative max-pods":       {args("max-pods", "-1"), `max-pods: -1 is negative`},
-		"a bad reservation":       {args("kube-reserved", "cpu=four"), `kube-reserved: cpu: "four" is not a quantity`},
-		"a negative reservation":  {args("system-reserved", "memory=-1Gi"), `system-reserved: memory: "-1Gi" is negative`},
-		"an unknown reservation":  {args("kube-reserved", "gpu=1"), `kube-reserved: "gpu" can't be reserved`},
-		"an unknown signal":       {args("eviction-hard", "mood<1"), `eviction-hard: "mood" is no eviction signal`},
-		"a bad share":             {args("eviction-hard", "memory.available<200%"), `eviction-hard: memory.available: "200"% is not a percentage`},
-		"a JSON patch":            {cloudConfig(join("{}")+"patches: {directory: /p}", "/p/kubeletconfiguration+json.yaml", "[]"), `/p/kubeletconfiguration+json.yaml: patches of type "json" are not understood`},
-		"a patch that is no YAML": {cloudConfig(join("{}")+"patches: {directory: /p}", "/p/kubeletconfiguration.yaml", "{"), "/p/kubeletconfiguration.yaml: "},
-		"a patch of another type": {cloudConfig(join("{}")+"patches: {directory: /p}", "/p/kubeletconfiguration.yaml", "maxPods: many"), "reading the patched configuration of the kubelet: "},
+		"nothing":                {"", `not a cloud-config: it starts with "" instead of "#cloud-config"`},
+		"a shell script":         {"#!/bin/sh\nkubeadm join", `not a cloud-config: it starts with "#!/bin/sh"`},
+		"no YAML":                {"#cloud-config\nwrite_files: [", "reading the cloud-config: "},
+		"files that are no list": {"#cloud-config\nwrite_files: {a: b}", "reading the cloud-config: "},
+		"an unknown jinja":       {"## template: jinja\n#cloud-config\n# {{ ds.meta_data.rack }}", "rendering the cloud-config: no such instance metadata: ds.meta_data.rack"},
+		"no join file":           {"#cloud-config\nwrite_files: []", "write_files has no /run/kubeadm/kubeadm-join-config.yaml"},
+		"an encoded join file":   {"#cloud-config\nwrite_files: [{path: " + bootstrap.JoinConfigurationPath + ", content: H4sI, encoding: gz}]", `has the encoding "gz"; none is wanted`},
+		"an empty join file":     {cloudConfig("---"), file + `apiVersion "" and kind "": kubeadm.k8s.io/v1beta4, Kind=JoinConfiguration is wanted`},
+		"an init file":           {cloudConfig("apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration"), file + `apiVersion "kubeadm.k8s.io/v1beta4" and kind "InitConfiguration": `},
+		"another group":          {cloudConfig("apiVersion: example.com/v1\nkind: JoinConfiguration"), file + `apiVersion "example.com/v1" and kind "JoinConfiguration": `},
+		"patches":                {cloudConfig(join("{}") + "patches: {directory: /p}"), file + "patches: the world's machines don't apply"},
+		"another provider ID":    {args("provider-id", "aws:///i-1"), `provider-id: it is "aws:///i-1", but the machine's is "kwok://ns/m-1"`},
+		"no registration":        {args("register-node", "false"), "don't know register-node"},
+		"arguments of a kind":    {cloudConfig(join("kubeletExtraArgs: 7")), file + "JoinConfiguration: "},
+		"a bad node name":        {cloudConfig(join("name: Not_A_Name")), file + `nodeRegistration.name "Not_A_Name": `},
+		"labels without value":   {args("node-labels", "a,b=c"), `node-labels: "a": key=value is wanted`},
+		"a bad label key":        {args("node-labels", "a/b/c=d"), `node-labels: "a/b/c": `},
+		"a bad label value":      {args("node-labels", "a=b c"), `node-labels: a="b c": `},
+		"a label of Kubernetes":  {args("node-labels", "node-role.kubernetes.io/web="), `node-labels: "node-role.kubernetes.io/web": a kubelet refuses`},
+		"no token":               {cloudConfig(join("{}") + "discovery: {bootstrapToken: {apiServerEndpoint: 'a:1', unsafeSkipCAVerification: true}}"), "discovery.bootstrapToken.token is no bootstrap token"},
+		"a token without server": {cloudConfig(join("{}") + "discovery: {bootstrapToken: {token: abcdef.0123456789abcdef}}"), "discovery.bootstrapToken.apiServerEndpoint is missing"},
+		"a token without a pin":  {cloudConfig(join("{}") + "discovery: {bootstrapToken: {apiServerEndpoint: 'a:1', token: abcdef.0123456789abcdef}}"), "neither caCertHashes nor"},
+		"a flag that isn't one":  {args("rotate-server-certificates", "maybe"), `rotate-server-certificates: "maybe" is neither true nor false`},
+		"a bad taint as field":   {cloudConfig(join("taints: [{key: a, effect: Never}]")), `nodeRegistration.taints[0]: effect "Never": `},
+		"max-pods in words":      {args("max-pods", "many"), `max-pods: "many" is no number`},
+		"negative max-pods":      {args("max-pods", "-1"), `max-pods: -1 is negative`},
+		"a bad reservation":      {args("kube-reserved", "cpu=four"), `kube-reserved: cpu: "four" is not a quantity`},
+		"a negative reservation": {args("system-reserved", "memory=-1Gi"), `system-reserved: memory: "-1Gi" is negative`},
+		"an unknown reservation": {args("kube-reserved", "gpu=1"), `kube-reserved: "gpu" can't be reserved`},
+		"an unknown signal":      {args("eviction-hard", "mood<1"), `eviction-hard: "mood" is no eviction signal`},
+		"a bad share":            {args("eviction-hard", "memory.available<200%"), `eviction-hard: memory.available: "200"% is not a percentage`},
 	} {
 		t.Run("When the bootstrap data is "+name+", it should name that", func(t *testing.T) {
 			_, err := bootstrap.Read(map[string][]byte{"value": []byte(test.userData)}, instance)
@@ -285,7 +230,6 @@ func TestReadMalformed(t *testing.T) {
 
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(cloudConfig(join("taints: [{key: a, effect: NoSchedule}]"))))
-	f.Add([]byte("#cloud-config\nwrite_files: [{path: /x, content: x, encoding: gz}]"))
 	f.Fuzz(func(t *testing.T, userData []byte) {
 		kubelet, err := bootstrap.Read(map[string][]byte{"value": userData}, instance)
 		if (kubelet == nil) == (err == nil) {

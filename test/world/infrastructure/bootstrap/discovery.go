@@ -3,14 +3,16 @@
 package bootstrap
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 
 	certutil "k8s.io/client-go/util/cert"
+	bootstraputil "k8s.io/cluster-bootstrap/token/util"
+	kubeadm "sigs.k8s.io/cluster-api/bootstrap/kubeadm/pkg/types/upstreamv1beta4"
 )
 
 // Discovery is a machine's first way to reach its cluster.
@@ -23,41 +25,22 @@ type Discovery struct {
 	pins []string
 }
 
-// discovery is that of kubeadm's JoinConfiguration. A discovery file isn't among what a machine here can read.
-type discovery struct {
-	BootstrapToken *struct {
-		Token             string   `json:"token"`
-		APIServerEndpoint string   `json:"apiServerEndpoint"`
-		CACertHashes      []string `json:"caCertHashes"`
-		// UnsafeSkipCAVerification is required by kubeadm if there are no hashes.
-		UnsafeSkipCAVerification bool `json:"unsafeSkipCAVerification"`
-	} `json:"bootstrapToken"`
-	TLSBootstrapToken string `json:"tlsBootstrapToken"`
-}
-
-var tokenPattern = regexp.MustCompile(`^[a-z0-9]{6}\.[a-z0-9]{16}$`) // k8s.io/cluster-bootstrap/token/api
-
-// read returns nil where there is no bootstrap token.
-func (d discovery) read() (*Discovery, error) {
-	if d.BootstrapToken == nil {
+// readDiscovery returns nil where there is no bootstrap token. A discovery file isn't among what a machine here can read.
+func readDiscovery(discovery kubeadm.Discovery) (*Discovery, error) {
+	by := discovery.BootstrapToken
+	if by == nil {
 		return nil, nil
 	}
-	found := &Discovery{Server: "https://" + d.BootstrapToken.APIServerEndpoint, Token: d.TLSBootstrapToken, pins: d.BootstrapToken.CACertHashes}
-	if found.Token == "" {
-		found.Token = d.BootstrapToken.Token
+	found := &Discovery{
+		Server: "https://" + by.APIServerEndpoint, Token: cmp.Or(discovery.TLSBootstrapToken, by.Token), pins: by.CACertHashes,
 	}
 	switch {
-	case d.BootstrapToken.APIServerEndpoint == "":
+	case by.APIServerEndpoint == "":
 		return nil, errors.New("discovery.bootstrapToken.apiServerEndpoint is missing")
-	case !tokenPattern.MatchString(found.Token):
+	case !bootstraputil.IsValidBootstrapToken(found.Token):
 		return nil, errors.New("discovery.bootstrapToken.token is no bootstrap token")
-	case len(found.pins) == 0 && !d.BootstrapToken.UnsafeSkipCAVerification:
+	case len(found.pins) == 0 && !by.UnsafeSkipCAVerification: // kubeadm requires either
 		return nil, errors.New("discovery.bootstrapToken has neither caCertHashes nor unsafeSkipCAVerification")
-	}
-	for _, pin := range found.pins {
-		if algorithm, hash, _ := strings.Cut(pin, ":"); algorithm != "sha256" || len(hash) != hex.EncodedLen(sha256.Size) {
-			return nil, fmt.Errorf("discovery.bootstrapToken.caCertHashes: %q is no sha256:<hash>", pin)
-		}
 	}
 	return found, nil
 }

@@ -4,7 +4,6 @@ package bootstrap
 
 import (
 	"fmt"
-	"iter"
 	"strconv"
 	"strings"
 
@@ -30,24 +29,25 @@ var kubeletLabels = sets.New(
 	"beta.kubernetes.io/arch",
 )
 
-// parseLabels reads --node-labels and refuses what a kubelet refuses to start with.
-func parseLabels(flag string) (map[string]string, error) {
+// label reads --node-labels and refuses what a kubelet refuses to start with.
+func (k *Kubelet) label(flag string) error {
 	labels, err := parseMap(flag, "=")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, key := range sortedKeys(labels) {
 		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
-			return nil, fmt.Errorf("%q: %s", key, strings.Join(problems, "; "))
+			return fmt.Errorf("%q: %s", key, strings.Join(problems, "; "))
 		}
 		if problems := validation.IsValidLabelValue(labels[key]); len(problems) > 0 {
-			return nil, fmt.Errorf("%s=%q: %s", key, labels[key], strings.Join(problems, "; "))
+			return fmt.Errorf("%s=%q: %s", key, labels[key], strings.Join(problems, "; "))
 		}
 		if !kubeletMaySet(key) {
-			return nil, fmt.Errorf("%q: a kubelet refuses to start with this label of the kubernetes.io or k8s.io name space", key)
+			return fmt.Errorf("%q: a kubelet refuses to start with this label of the kubernetes.io or k8s.io name space", key)
 		}
 	}
-	return labels, nil
+	k.Labels = labels
+	return nil
 }
 
 func kubeletMaySet(label string) bool {
@@ -62,24 +62,6 @@ func kubeletMaySet(label string) bool {
 	return !within("kubernetes.io") && !within("k8s.io")
 }
 
-// parseTaints reads --register-with-taints: `key=value:Effect` or `key:Effect`, separated by commas.
-func parseTaints(flag string) ([]corev1.Taint, error) {
-	taints := []corev1.Taint{}
-	for item := range items(flag) {
-		rest, effect, found := strings.Cut(item, ":")
-		if !found {
-			return nil, fmt.Errorf("%q has no effect; key[=value]:effect is wanted", item)
-		}
-		key, value, _ := strings.Cut(rest, "=")
-		taint := corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffect(effect)}
-		if err := validateTaint(taint); err != nil {
-			return nil, err
-		}
-		taints = append(taints, taint)
-	}
-	return taints, nil
-}
-
 func validateTaint(taint corev1.Taint) error {
 	if problems := validation.IsQualifiedName(taint.Key); len(problems) > 0 {
 		return fmt.Errorf("key %q: %s", taint.Key, strings.Join(problems, "; "))
@@ -92,17 +74,6 @@ func validateTaint(taint corev1.Taint) error {
 		return nil
 	}
 	return fmt.Errorf("effect %q: NoSchedule, PreferNoSchedule or NoExecute is wanted", taint.Effect)
-}
-
-func parseMaxPods(flag string) (int64, error) {
-	count, err := strconv.ParseInt(flag, 10, 32)
-	if err != nil {
-		return 0, fmt.Errorf("%q is no number", flag)
-	}
-	if count < 0 {
-		return 0, fmt.Errorf("%d is negative", count)
-	}
-	return count, nil
 }
 
 func parseQuantity(text string) (resource.Quantity, error) {
@@ -124,10 +95,13 @@ func parsePercent(text string) (float64, error) {
 	return percent / 100, nil
 }
 
-// parseMap reads `key<separator>value` items.
+// parseMap reads `key<separator>value` items, separated by commas; empty ones count for nothing.
 func parseMap(flag, separator string) (map[string]string, error) {
 	values := map[string]string{}
-	for item := range items(flag) {
+	for item := range strings.SplitSeq(flag, ",") {
+		if item = strings.TrimSpace(item); item == "" {
+			continue
+		}
 		key, value, found := strings.Cut(item, separator)
 		if !found {
 			return nil, fmt.Errorf("%q: key%svalue is wanted", item, separator)
@@ -135,15 +109,4 @@ func parseMap(flag, separator string) (map[string]string, error) {
 		values[strings.TrimSpace(key)] = strings.TrimSpace(value)
 	}
 	return values, nil
-}
-
-// items yields the parts of a comma-separated list that aren't empty.
-func items(list string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for item := range strings.SplitSeq(list, ",") {
-			if item = strings.TrimSpace(item); item != "" && !yield(item) {
-				return
-			}
-		}
-	}
 }
