@@ -8,8 +8,9 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/annotations"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,21 +29,13 @@ type clusterReconciler struct {
 }
 
 func (r *clusterReconciler) setup(manager ctrl.Manager, options controller.Options) error {
+	ofCluster := util.ClusterToInfrastructureMapFunc(context.Background(), infrav1.GroupVersion.WithKind("KwokCluster"), r.management, &infrav1.KwokCluster{})
 	return builder.ControllerManagedBy(manager).
 		Named("kwokcluster").
 		For(&infrav1.KwokCluster{}).
-		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(clusterToKwokCluster),
-			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(ofCluster), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(options).
 		Complete(reconcile.AsReconciler(r.management, r))
-}
-
-func clusterToKwokCluster(_ context.Context, object client.Object) []reconcile.Request {
-	cluster := object.(*clusterv1.Cluster)
-	if ref := cluster.Spec.InfrastructureRef; ref.Kind == "KwokCluster" && ref.APIGroup == infrav1.GroupVersion.Group {
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: cluster.Namespace, Name: ref.Name}}}
-	}
-	return nil
 }
 
 // Reconcile brings one KwokCluster's status up to date.
@@ -58,10 +51,8 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, kwokCluster *infrav1.
 }
 
 func (r *clusterReconciler) reconcile(ctx context.Context, kwokCluster *infrav1.KwokCluster) error {
-	cluster := &clusterv1.Cluster{}
-	owner := ownerOf(kwokCluster, "Cluster")
-	err := r.management.Get(ctx, types.NamespacedName{Namespace: kwokCluster.Namespace, Name: owner}, cluster)
-	if owner == "" || apierrors.IsNotFound(err) {
+	cluster, err := util.GetOwnerCluster(ctx, r.management, kwokCluster.ObjectMeta)
+	if err == nil && cluster == nil || apierrors.IsNotFound(err) {
 		setCondition(kwokCluster, infrav1.ConditionReady, metav1.ConditionFalse, infrav1.ReasonWaitingForOwner,
 			"no Cluster owns this KwokCluster yet; one whose spec.infrastructureRef names it will")
 		return nil
@@ -69,7 +60,7 @@ func (r *clusterReconciler) reconcile(ctx context.Context, kwokCluster *infrav1.
 	if err != nil {
 		return fmt.Errorf("reading the owner: %w", err)
 	}
-	if paused(cluster, kwokCluster) {
+	if annotations.IsPaused(cluster, kwokCluster) {
 		setCondition(kwokCluster, infrav1.ConditionPaused, metav1.ConditionTrue, infrav1.ReasonPaused, "")
 		return nil
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -169,11 +170,7 @@ func (g *guests) drop(cluster types.NamespacedName) {
 func (g *guests) all() map[types.NamespacedName]*guest {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
-	all := make(map[types.NamespacedName]*guest, len(g.cluster))
-	for name, known := range g.cluster {
-		all[name] = known
-	}
-	return all
+	return maps.Clone(g.cluster)
 }
 
 // stop ends all connections; there will be no new ones.

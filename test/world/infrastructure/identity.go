@@ -8,30 +8,27 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"sync"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/transport"
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/certificate/csr"
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
@@ -162,7 +159,7 @@ func (d *identities) drop(machine types.UID, name types.NamespacedName) {
 	}
 }
 
-// connection is a client with credentials of its own. Nothing of it outlives close, unlike what client-go keeps for each certificate.
+// connection is a client with credentials of its own. No connection to the guest outlives close.
 type connection struct {
 	kubernetes.Interface
 	close func()
@@ -170,31 +167,19 @@ type connection struct {
 
 // dial returns a client that authenticates by a certificate or a token, whichever is given.
 func dial(server string, ca []byte, certificate, key []byte, token string) (*connection, error) {
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(ca) {
-		return nil, errors.New("reading the guest's CA: it holds no certificate")
+	config := &rest.Config{
+		Host: server, BearerToken: token, UserAgent: "kubelet", QPS: -1, Timeout: guestTimeout,
+		TLSClientConfig: rest.TLSClientConfig{CAData: ca, CertData: certificate, KeyData: key},
 	}
-	base := &http.Transport{
-		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots},
-		TLSHandshakeTimeout: guestTimeout,
-		ForceAttemptHTTP2:   true,
+	transport, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to %s: %w", server, err)
 	}
-	if certificate != nil {
-		pair, err := tls.X509KeyPair(certificate, key)
-		if err != nil {
-			return nil, fmt.Errorf("reading a certificate: %w", err)
-		}
-		base.TLSClientConfig.Certificates = []tls.Certificate{pair}
-	}
-	roundTripper := transport.NewUserAgentRoundTripper("kubelet", base)
-	if token != "" {
-		roundTripper = transport.NewBearerAuthRoundTripper(token, roundTripper)
-	}
-	client, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: server, QPS: -1}, &http.Client{Transport: roundTripper, Timeout: guestTimeout})
+	client, err := kubernetes.NewForConfigAndClient(config, transport)
 	if err != nil {
 		return nil, fmt.Errorf("building a client of %s: %w", server, err)
 	}
-	return &connection{client, base.CloseIdleConnections}, nil
+	return &connection{client, func() { utilnet.CloseIdleConnectionsFor(transport.Transport) }}, nil
 }
 
 // obstacle is the reason why a machine can't join now.
@@ -352,7 +337,7 @@ func (r *machineReconciler) serve(ctx context.Context, i *instance, guest *guest
 		return reconcile.Result{RequeueAfter: request.look(i.now)}
 	}
 	own.served = true
-	if meta.FindStatusCondition(i.Status.Conditions, infrav1.ConditionServing) != nil {
+	if conditions.Has(i, infrav1.ConditionServing) {
 		setCondition(i, infrav1.ConditionServing, metav1.ConditionTrue, infrav1.ReasonReady, "")
 	}
 	return reconcile.Result{}

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -230,7 +231,7 @@ func (r *machineReconciler) die(ctx context.Context, i *instance, guest *guest) 
 	name := i.Status.NodeName
 	current := guest.fleet.Node(name)
 	switch ready := readiness(current); {
-	case ready == corev1.ConditionFalse && !i.dead() && i.now.Before(i.Status.JoinTime.Add(readyGrace)):
+	case ready == corev1.ConditionFalse && conditions.GetReason(i, infrav1.ConditionJoined) != infrav1.ReasonDead && i.now.Before(i.Status.JoinTime.Add(readyGrace)):
 		// kwok is about to make it ready; dying in the middle of that, it would be revived by the write that is on its way.
 		guest.fleet.Run(name)
 		i.joined(metav1.ConditionTrue, infrav1.ReasonJoined, "")
@@ -246,15 +247,6 @@ func (r *machineReconciler) die(ctx context.Context, i *instance, guest *guest) 
 		return reconcile.Result{RequeueAfter: guestRetry}, nil //nolint:nilerr // the guest's controller-manager will do it too
 	}
 	return reconcile.Result{RequeueAfter: deathCheck}, nil // to see that it stayed so
-}
-
-func (i *instance) dead() bool {
-	for _, condition := range i.Status.Conditions {
-		if condition.Type == infrav1.ConditionJoined {
-			return condition.Reason == infrav1.ReasonDead
-		}
-	}
-	return false
 }
 
 // readiness returns the status of a Node's condition Ready, False where there is none.

@@ -10,12 +10,14 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -71,7 +73,7 @@ func (r *machineReconciler) Reconcile(ctx context.Context, request reconcile.Req
 	i.memory = memory
 	var result reconcile.Result
 	switch {
-	case i.cluster != nil && paused(i.cluster, kwokMachine):
+	case i.cluster != nil && annotations.IsPaused(i.cluster, kwokMachine):
 		setCondition(i, infrav1.ConditionPaused, metav1.ConditionTrue, infrav1.ReasonPaused, "")
 	case !kwokMachine.DeletionTimestamp.IsZero():
 		unpause(i)
@@ -90,53 +92,48 @@ func (r *machineReconciler) Reconcile(ctx context.Context, request reconcile.Req
 // load finds what belongs to a machine and reads what is to go wrong with it.
 func (r *machineReconciler) load(ctx context.Context, kwokMachine *infrav1.KwokMachine) (*instance, error) {
 	i := &instance{KwokMachine: kwokMachine, now: r.clock.Now()}
-	inNamespace := func(name string) types.NamespacedName {
-		return types.NamespacedName{Namespace: kwokMachine.Namespace, Name: name}
+	faulty := []metav1.Object{kwokMachine}
+	machine, err := util.GetOwnerMachine(ctx, r.management, kwokMachine.ObjectMeta)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading the owner: %w", err)
 	}
 	clusterName := kwokMachine.Labels[clusterv1.ClusterNameLabel]
-	if owner := ownerOf(kwokMachine, "Machine"); owner != "" {
-		machine := &clusterv1.Machine{}
-		switch err := r.management.Get(ctx, inNamespace(owner), machine); {
-		case err == nil:
-			i.machine = machine
-			clusterName = machine.Spec.ClusterName
-		case !apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("reading the owner: %w", err)
-		}
+	if err == nil && machine != nil {
+		i.machine, clusterName = machine, machine.Spec.ClusterName
 	}
-	i.guest = inNamespace(clusterName)
-	faulty := []metav1.Object{kwokMachine}
-	if name := clonedFrom(kwokMachine); name != "" {
-		template := &infrav1.KwokMachineTemplate{}
-		switch err := r.management.Get(ctx, inNamespace(name), template); {
-		case err == nil:
-			faulty = append(faulty, template)
-		case !apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("reading the template: %w", err)
-		}
+	i.guest = types.NamespacedName{Namespace: kwokMachine.Namespace, Name: clusterName}
+	template, cluster, kwokCluster := &infrav1.KwokMachineTemplate{}, &clusterv1.Cluster{}, &infrav1.KwokCluster{}
+	if found, err := r.find(ctx, kwokMachine.Namespace, clonedFrom(kwokMachine), template); err != nil {
+		return nil, err
+	} else if found {
+		faulty = append(faulty, template)
 	}
-	if clusterName != "" {
-		cluster := &clusterv1.Cluster{}
-		switch err := r.management.Get(ctx, i.guest, cluster); {
-		case err == nil:
-			i.cluster = cluster
-		case !apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("reading the Cluster: %w", err)
-		}
+	if found, err := r.find(ctx, kwokMachine.Namespace, clusterName, cluster); err != nil {
+		return nil, err
+	} else if found {
+		i.cluster = cluster
 	}
-	if i.cluster != nil {
-		kwokCluster := &infrav1.KwokCluster{}
-		switch err := r.management.Get(ctx, inNamespace(i.cluster.Spec.InfrastructureRef.Name), kwokCluster); {
-		case err == nil:
-			i.kwokCluster = kwokCluster
-			faulty = append(faulty, kwokCluster)
-		case !apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("reading the KwokCluster: %w", err)
-		}
+	if found, err := r.find(ctx, kwokMachine.Namespace, cluster.Spec.InfrastructureRef.Name, kwokCluster); err != nil {
+		return nil, err
+	} else if found {
+		i.kwokCluster = kwokCluster
+		faulty = append(faulty, kwokCluster)
 	}
 	i.faults = readFaults(faulty...)
 	i.reportFaults()
 	return i, nil
+}
+
+// find reads an object and reports whether there is one of that name.
+func (r *machineReconciler) find(ctx context.Context, namespace, name string, object client.Object) (bool, error) {
+	if name == "" {
+		return false, nil
+	}
+	err := r.management.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, object)
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("reading %T %s: %w", object, name, err)
+	}
+	return err == nil, nil
 }
 
 // clonedFrom returns the name of the template that a machine was cloned from, "" where it wasn't.
@@ -155,7 +152,7 @@ func (i *instance) reportFaults() {
 	case i.faults.asked:
 		setCondition(i, infrav1.ConditionFaultsUnderstood, metav1.ConditionTrue, infrav1.ReasonFaultsUnderstood, "")
 	default:
-		meta.RemoveStatusCondition(&i.Status.Conditions, infrav1.ConditionFaultsUnderstood)
+		conditions.Delete(i, infrav1.ConditionFaultsUnderstood)
 	}
 }
 
@@ -190,8 +187,8 @@ func (i *instance) joined(status metav1.ConditionStatus, reason, message string)
 // summarize computes Ready: the machine runs and its bootstrap data didn't fail. What a cloud can't know (a node that never
 // joins, or died) doesn't show here.
 func (i *instance) summarize() {
-	provisioned := meta.FindStatusCondition(i.Status.Conditions, infrav1.ConditionProvisioned)
-	joined := meta.FindStatusCondition(i.Status.Conditions, infrav1.ConditionJoined)
+	provisioned := conditions.Get(i, infrav1.ConditionProvisioned)
+	joined := conditions.Get(i, infrav1.ConditionJoined)
 	switch {
 	case provisioned.Status != metav1.ConditionTrue:
 		setCondition(i, infrav1.ConditionReady, metav1.ConditionFalse, provisioned.Reason, provisioned.Message)

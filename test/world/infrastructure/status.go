@@ -9,10 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -22,41 +20,15 @@ import (
 // conflictDelay is the time after which what failed for a stale read is tried again.
 const conflictDelay = 20 * time.Millisecond
 
-type conditioned interface {
-	client.Object
-	GetConditions() []metav1.Condition
-	SetConditions([]metav1.Condition)
-}
-
-func setCondition(object conditioned, kind string, status metav1.ConditionStatus, reason, message string) {
-	conditions := object.GetConditions()
-	meta.SetStatusCondition(&conditions, metav1.Condition{
-		Type: kind, Status: status, Reason: reason, Message: message, ObservedGeneration: object.GetGeneration(),
-	})
-	object.SetConditions(conditions)
+func setCondition(object conditions.Setter, kind string, status metav1.ConditionStatus, reason, message string) {
+	conditions.Set(object, metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message})
 }
 
 // unpause takes back the condition Paused where there is one.
-func unpause(object conditioned) {
-	if meta.FindStatusCondition(object.GetConditions(), infrav1.ConditionPaused) != nil {
+func unpause(object conditions.Setter) {
+	if conditions.Has(object, infrav1.ConditionPaused) {
 		setCondition(object, infrav1.ConditionPaused, metav1.ConditionFalse, infrav1.ReasonNotPaused, "")
 	}
-}
-
-func paused(cluster *clusterv1.Cluster, object client.Object) bool {
-	_, annotated := object.GetAnnotations()[clusterv1.PausedAnnotation]
-	return annotated || (cluster.Spec.Paused != nil && *cluster.Spec.Paused)
-}
-
-// ownerOf returns the name of the owner of a Cluster API core kind, "" where there is none.
-func ownerOf(object client.Object, kind string) string {
-	for _, owner := range object.GetOwnerReferences() {
-		if version, err := schema.ParseGroupVersion(owner.APIVersion); err == nil &&
-			owner.Kind == kind && version.Group == clusterv1.GroupVersion.Group {
-			return owner.Name
-		}
-	}
-	return ""
 }
 
 // writeStatus writes the difference between two statuses of an object, if there is one. It fails with a conflict when before

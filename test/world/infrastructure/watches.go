@@ -7,9 +7,8 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,11 +23,12 @@ import (
 )
 
 func (r *machineReconciler) setup(manager ctrl.Manager, options controller.Options) error {
+	ofMachine := util.MachineToInfrastructureMapFunc(infrav1.GroupVersion.WithKind("KwokMachine"))
 	return builder.ControllerManagedBy(manager).
 		Named("kwokmachine").
 		For(&infrav1.KwokMachine{}, builder.WithPredicates(notOnlyStatus)).
 		// Cluster API writes a Machine's status many times, and nothing of it is of interest here.
-		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(machineToKwokMachine), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(ofMachine), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.ofCluster),
 			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, infrastructureProvisioned))).
 		Watches(&infrav1.KwokCluster{}, handler.EnqueueRequestsFromMapFunc(r.ofKwokCluster),
@@ -57,38 +57,30 @@ var infrastructureProvisioned = predicate.Funcs{UpdateFunc: func(update event.Up
 	return !equality.Semantic.DeepEqual(was.Status.Initialization, is.Status.Initialization)
 }}
 
-func machineToKwokMachine(_ context.Context, object client.Object) []reconcile.Request {
-	machine := object.(*clusterv1.Machine)
-	if ref := machine.Spec.InfrastructureRef; ref.Kind == "KwokMachine" && ref.APIGroup == infrav1.GroupVersion.Group {
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: machine.Namespace, Name: ref.Name}}}
-	}
-	return nil
-}
-
 func (r *machineReconciler) ofCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
-	return r.machines(ctx, cluster.GetNamespace(), cluster.GetName(), func(*infrav1.KwokMachine) bool { return true })
+	return r.machines(ctx, cluster.GetNamespace(), func(kwokMachine *infrav1.KwokMachine) bool {
+		return kwokMachine.Labels[clusterv1.ClusterNameLabel] == cluster.GetName()
+	})
 }
 
 func (r *machineReconciler) ofKwokCluster(ctx context.Context, kwokCluster client.Object) []reconcile.Request {
-	return r.ofCluster(ctx, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
-		Namespace: kwokCluster.GetNamespace(), Name: ownerOf(kwokCluster, "Cluster"),
-	}})
+	cluster, err := util.GetOwnerCluster(ctx, r.management, kwokCluster.(*infrav1.KwokCluster).ObjectMeta)
+	if cluster == nil || err != nil { // its machines have none either then
+		return nil
+	}
+	return r.ofCluster(ctx, cluster)
 }
 
 func (r *machineReconciler) ofTemplate(ctx context.Context, template client.Object) []reconcile.Request {
-	return r.machines(ctx, template.GetNamespace(), "", func(kwokMachine *infrav1.KwokMachine) bool {
+	return r.machines(ctx, template.GetNamespace(), func(kwokMachine *infrav1.KwokMachine) bool {
 		return clonedFrom(kwokMachine) == template.GetName()
 	})
 }
 
-// machines returns the machines of a namespace that match, of one cluster if one is named.
-func (r *machineReconciler) machines(ctx context.Context, namespace, cluster string, match func(*infrav1.KwokMachine) bool) []reconcile.Request {
-	options := []client.ListOption{client.InNamespace(namespace)}
-	if cluster != "" {
-		options = append(options, client.MatchingLabels{clusterv1.ClusterNameLabel: cluster})
-	}
+// machines returns the machines of a namespace that match.
+func (r *machineReconciler) machines(ctx context.Context, namespace string, match func(*infrav1.KwokMachine) bool) []reconcile.Request {
 	list := &infrav1.KwokMachineList{}
-	if err := r.management.List(ctx, list, options...); err != nil {
+	if err := r.management.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Listing machines")
 		return nil
 	}

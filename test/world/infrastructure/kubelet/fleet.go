@@ -13,7 +13,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -174,30 +176,18 @@ func (f *Fleet) Halt(node string) {
 func (f *Fleet) Running() []string {
 	f.mutex.RLock()
 	defer f.mutex.RUnlock()
-	names := make([]string, 0, len(f.running))
-	for name := range f.running {
-		names = append(names, name)
-	}
-	return names
+	return slices.Collect(maps.Keys(f.running))
 }
 
 // Node returns a Node as the fleet sees it; nil where there is none. It must not be modified.
 func (f *Fleet) Node(name string) *corev1.Node {
-	object, exists, err := f.nodes.GetStore().GetByKey(name)
-	if err != nil || !exists {
-		return nil
-	}
-	return object.(*corev1.Node)
+	node, _ := getter[*corev1.Node]{f.nodes.GetStore()}.Get(name)
+	return node
 }
 
 // Nodes returns all Nodes of the guest as the fleet sees them. They must not be modified.
 func (f *Fleet) Nodes() []*corev1.Node {
-	objects := f.nodes.GetStore().List()
-	nodes := make([]*corev1.Node, 0, len(objects))
-	for _, object := range objects {
-		nodes = append(nodes, object.(*corev1.Node))
-	}
-	return nodes
+	return getter[*corev1.Node]{f.nodes.GetStore()}.List()
 }
 
 // EndTerminatingPods ends the Pods of a node that are being deleted, as a kubelet does before it shuts down.
@@ -229,11 +219,7 @@ func (f *Fleet) podsOn(node string) []*corev1.Pod {
 	if err != nil {
 		return nil
 	}
-	pods := make([]*corev1.Pod, 0, len(objects))
-	for _, object := range objects {
-		pods = append(pods, object.(*corev1.Pod))
-	}
-	return pods
+	return all[*corev1.Pod](objects)
 }
 
 // podIPs gives a pod its address: always the same one, so that neither a restart nor doing something twice changes it.

@@ -165,8 +165,9 @@ func (g getter[T]) GetWithNamespace(name, namespace string) (T, bool) {
 	return g.Get(namespace + "/" + name)
 }
 
-func (g getter[T]) List() []T {
-	objects := g.store.List()
+func (g getter[T]) List() []T { return all[T](g.store.List()) }
+
+func all[T any](objects []any) []T {
 	list := make([]T, 0, len(objects))
 	for _, object := range objects {
 		list = append(list, object.(T))
