@@ -20,12 +20,11 @@ import (
 	"golang.org/x/sync/errgroup"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	kubeyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/test/world/controlplane"
 	"github.com/autonode-io/autonode/test/world/crd"
@@ -158,15 +157,10 @@ func (a *ClusterAPI) start(ctx context.Context, p *provider) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("writing the keys of %s: %w", p.name, err)
-	}
-	for name, data := range map[string][]byte{
+	if err := controlplane.WriteKeys(dir, map[string][]byte{
 		"kubeconfig": kubeconfig, "tls.crt": p.serving.Certificate, "tls.key": p.serving.Key,
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			return fmt.Errorf("writing the keys of %s: %w", p.name, err)
-		}
+	}); err != nil {
+		return err
 	}
 	manager, err := a.cfg.Processes.Start(process.Spec{
 		Name:    p.name,
@@ -264,6 +258,11 @@ func (p *provider) webhooks() ([]client.Object, error) {
 	rewrite := func(c *admissionv1.WebhookClientConfig) {
 		c.URL, c.CABundle, c.Service = ptr.To(p.url(ptr.Deref(c.Service.Path, "/"))), p.caBundle, nil
 	}
+	scheme := runtime.NewScheme()
+	if err := admissionv1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("building a scheme: %w", err)
+	}
+	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 	var objects []client.Object
 	for documents := kubeyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data))); ; {
 		document, err := documents.Read()
@@ -273,33 +272,21 @@ func (p *provider) webhooks() ([]client.Object, error) {
 		if err != nil {
 			return nil, fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
 		}
-		var kind metav1.TypeMeta
-		if err := yaml.Unmarshal(document, &kind); err != nil {
+		decoded, _, err := decoder.Decode(document, nil, nil)
+		if err != nil {
 			return nil, fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
 		}
-		var object client.Object
-		switch kind.Kind {
-		case "MutatingWebhookConfiguration":
-			config := &admissionv1.MutatingWebhookConfiguration{}
-			if err := yaml.UnmarshalStrict(document, config); err != nil {
-				return nil, fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
-			}
+		switch config := decoded.(type) {
+		case *admissionv1.MutatingWebhookConfiguration:
 			for i := range config.Webhooks {
 				rewrite(&config.Webhooks[i].ClientConfig)
 			}
-			object = config
-		case "ValidatingWebhookConfiguration":
-			config := &admissionv1.ValidatingWebhookConfiguration{}
-			if err := yaml.UnmarshalStrict(document, config); err != nil {
-				return nil, fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
-			}
+		case *admissionv1.ValidatingWebhookConfiguration:
 			for i := range config.Webhooks {
 				rewrite(&config.Webhooks[i].ClientConfig)
 			}
-			object = config
-		default:
-			return nil, fmt.Errorf("reading the webhooks of %s: unexpected kind %q", p.name, kind.Kind)
 		}
+		object := decoded.(client.Object)
 		object.SetName(p.name + "-" + object.GetName())
 		objects = append(objects, object)
 	}

@@ -115,6 +115,6 @@ func TestProvider(t *testing.T) {
 	t.Run("When the webhooks' file holds another kind, it should be refused", func(t *testing.T) {
 		g := NewWithT(t)
 		_, err := newProvider(g, "apiVersion: v1\nkind: Secret\n").webhooks()
-		g.Expect(err).To(MatchError(ContainSubstring(`unexpected kind "Secret"`)))
+		g.Expect(err).To(MatchError(ContainSubstring(`no kind "Secret"`)))
 	})
 }

@@ -76,8 +76,8 @@ func (c *Cluster) SigningKey() ([]byte, error) {
 
 func (c *Cluster) file(name string) string { return filepath.Join(c.dir, name) }
 
-// writeFiles writes files that only their owner may read.
-func writeFiles(dir string, files map[string][]byte) error {
+// WriteKeys writes files that only their owner may read.
+func WriteKeys(dir string, files map[string][]byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("writing keys: %w", err)
 	}

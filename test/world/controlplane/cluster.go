@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/client-go/util/keyutil"
+
 	"github.com/autonode-io/autonode/test/world/pki"
 	"github.com/autonode-io/autonode/test/world/port"
 	"github.com/autonode-io/autonode/test/world/process"
@@ -121,7 +123,7 @@ func New(cfg Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	signing, verifying, err := pki.NewSigningKey()
+	signing, err := keyutil.MakeEllipticPrivateKeyPEM() // of service accounts' tokens
 	if err != nil {
 		return nil, err
 	}
@@ -137,12 +139,12 @@ func New(cfg Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := writeFiles(c.dir, map[string][]byte{
+	if err := WriteKeys(c.dir, map[string][]byte{
 		auditPolicyFile: policy,
 		"ca.crt":        authority.Certificate, "ca.key": authority.Key,
 		"apiserver.crt": serving.Certificate, "apiserver.key": serving.Key,
 		"kubelet-client.crt": kubelet.Certificate, "kubelet-client.key": kubelet.Key,
-		"service-account.key": signing, "service-account.pub": verifying,
+		"service-account.key":                signing,
 		"kube-controller-manager.kubeconfig": controllerManager,
 		"kube-scheduler.kubeconfig":          scheduler,
 	}); err != nil {
@@ -193,7 +195,7 @@ func (c *Cluster) startAPIServer(ctx context.Context, version string) error {
 			"--allow-privileged=true",
 			"--service-cluster-ip-range=" + serviceRange,
 			"--service-account-issuer=" + c.URL,
-			"--service-account-key-file=" + c.file("service-account.pub"),
+			"--service-account-key-file=" + c.file("service-account.key"),
 			"--service-account-signing-key-file=" + c.file("service-account.key"),
 			// A loopback address isn't allowed in the endpoints of the Service "kubernetes".
 			"--endpoint-reconciler-type=none",

@@ -4,12 +4,12 @@ package controlplane
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net/http"
 	"path/filepath"
 	"time"
+
+	"k8s.io/client-go/rest"
 
 	"github.com/autonode-io/autonode/test/world/pki"
 	"github.com/autonode-io/autonode/test/world/process"
@@ -39,7 +39,7 @@ func StartEtcd(ctx context.Context, host Host) (*Etcd, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := writeFiles(dir, map[string][]byte{
+	if err := WriteKeys(dir, map[string][]byte{
 		"ca.crt": authority.Certificate, "server.crt": serving.Certificate, "server.key": serving.Key,
 		"client.crt": client.Certificate, "client.key": client.Key,
 	}); err != nil {
@@ -103,17 +103,10 @@ func StartEtcd(ctx context.Context, host Host) (*Etcd, error) {
 	return e, nil
 }
 
+// probeClient authenticates with a certificate that the authority issued.
 func probeClient(authority *pki.Authority, pair pki.Pair) (*http.Client, error) {
-	certificate, err := tls.X509KeyPair(pair.Certificate, pair.Key)
-	if err != nil {
-		return nil, fmt.Errorf("reading a client certificate: %w", err)
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(authority.Certificate)
-	return &http.Client{
-		Timeout: 5 * time.Second,
-		Transport: &http.Transport{TLSClientConfig: &tls.Config{
-			RootCAs: roots, Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12,
-		}},
-	}, nil
+	return rest.HTTPClientFor(&rest.Config{
+		TLSClientConfig: rest.TLSClientConfig{CAData: authority.Certificate, CertData: pair.Certificate, KeyData: pair.Key},
+		Timeout:         5 * time.Second,
+	})
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -203,8 +204,10 @@ func (p *Platform) WaitReady(ctx context.Context) error {
 				clusterv1.ClusterInfrastructureReadyCondition, clusterv1.ClusterControlPlaneInitializedCondition,
 				clusterv1.ClusterRemoteConnectionProbeCondition,
 			} {
-				if err := isTrue(cluster.Status.Conditions, condition); err != nil {
-					return err
+				if c := meta.FindStatusCondition(cluster.Status.Conditions, condition); c == nil {
+					return fmt.Errorf("%s isn't reported", condition)
+				} else if c.Status != metav1.ConditionTrue {
+					return fmt.Errorf("%s=%s/%s: %s", c.Type, c.Status, c.Reason, c.Message)
 				}
 			}
 			return nil
@@ -213,18 +216,6 @@ func (p *Platform) WaitReady(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func isTrue(conditions []metav1.Condition, name string) error {
-	for _, c := range conditions {
-		if c.Type == name {
-			if c.Status == metav1.ConditionTrue {
-				return nil
-			}
-			return fmt.Errorf("%s=%s/%s: %s", c.Type, c.Status, c.Reason, c.Message)
-		}
-	}
-	return fmt.Errorf("%s isn't reported", name)
 }
 
 // CreateHostedClusters creates the pull secret and every guest's HostedCluster, with AutoNode off. The HostedCluster CRD
