@@ -83,6 +83,8 @@ type Process struct {
 	Ports map[int32]int32
 	// Log is the file that this run writes to.
 	Log string
+
+	child *process.Child
 }
 
 // Start registers the node and runs the pods bound to it until Stop is called; ctx bounds only the start. It returns
@@ -223,7 +225,7 @@ func (a *Agent) Processes() []Process {
 	defer a.mu.Unlock()
 	var all []Process
 	for _, w := range a.workers {
-		if running, _ := w.published(); running != nil {
+		if running := w.published(); running != nil {
 			all = append(all, *running)
 		}
 	}
@@ -233,28 +235,18 @@ func (a *Agent) Processes() []Process {
 
 // Kill sends SIGKILL to a pod's container, as a fault, and returns when the process has ended. The agent restarts it.
 func (a *Agent) Kill(ctx context.Context, pod types.NamespacedName, container string) error {
-	child := a.child(pod, container)
-	if child == nil {
+	all := a.Processes()
+	i := slices.IndexFunc(all, func(p Process) bool { return p.Pod == pod && p.Container == container && !p.child.Ended() })
+	if i < 0 {
 		return fmt.Errorf("container %s of pod %s isn't running", container, pod)
 	}
-	child.Kill()
+	all[i].child.Kill()
 	select {
-	case <-child.Done():
+	case <-all[i].child.Done():
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for container %s of pod %s to end: %w", container, pod, ctx.Err())
 	}
-}
-
-func (a *Agent) child(pod types.NamespacedName, container string) *process.Child {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, w := range a.workers {
-		if running, child := w.published(); running != nil && running.Pod == pod && running.Container == container && !child.Ended() {
-			return child
-		}
-	}
-	return nil
 }
 
 // LogPath is the log of a container's newest run, which may be over, as may the pod; empty if there is none.

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/test/world/process"
@@ -24,6 +25,12 @@ const (
 	reasonCompleted         = "Completed"
 	reasonError             = "Error"
 	reasonStartError        = "StartError"
+)
+
+// What a container's back-off delays.
+const (
+	runBackOff  = "run"
+	pullBackOff = "pull"
 )
 
 // exitNotStarted is the exit code of a container whose program couldn't be started.
@@ -42,8 +49,9 @@ type container struct {
 	// terminated is the newest ended run, previous the one before.
 	terminated, previous *corev1.ContainerStateTerminated
 	imageID              string
-	backoff              backoff
-	notBefore            time.Time
+	// finished is the end of the newest ended run, and backoff delays the next run and the next pull.
+	finished time.Time
+	backoff  *flowcontrol.Backoff
 	// reason and message say what a container that isn't running waits for; empty once it has ended for good.
 	reason, message string
 }
@@ -82,17 +90,15 @@ func (c *container) collect() {
 			terminated.Message, _ = process.Tail(c.worker.logFile(c.spec.Name, c.restarts), 80, 2048)
 		}
 	}
-	ran := exit.Finished.Sub(ended.Started)
 	c.worker.log.Info("Container ended", "container", c.spec.Name, "exitCode", terminated.ExitCode, "signal", terminated.Signal,
-		"ran", ran.Round(time.Millisecond).String())
-	c.ended(terminated, ran, exit.Finished)
+		"ran", exit.Finished.Sub(ended.Started).Round(time.Millisecond).String())
+	c.ended(terminated, exit.Finished)
 }
 
-// ended notes a run's end and when the next may begin.
-func (c *container) ended(terminated *corev1.ContainerStateTerminated, ran time.Duration, finished time.Time) {
-	c.previous, c.terminated = c.terminated, terminated
+// ended notes a run's end.
+func (c *container) ended(terminated *corev1.ContainerStateTerminated, finished time.Time) {
+	c.previous, c.terminated, c.finished = c.terminated, terminated, finished
 	c.reason, c.message = "", ""
-	c.notBefore = finished.Add(c.backoff.after(ran))
 	c.pull.img = nil // imagePullPolicy speaks of every run
 }
 
@@ -102,13 +108,13 @@ func (c *container) ensure(ctx context.Context, pod *corev1.Pod) {
 		c.check(pod)
 		return
 	}
-	if c.terminated != nil && time.Now().Before(c.notBefore) {
-		message := fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)",
-			c.notBefore.Sub(c.terminated.FinishedAt.Time).Round(time.Second), c.spec.Name, pod.Name, pod.Namespace, pod.UID)
+	if c.terminated != nil && c.backoff.IsInBackOffSince(runBackOff, c.finished) {
+		delay := c.backoff.Get(runBackOff)
+		message := fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)", delay, c.spec.Name, pod.Name, pod.Namespace, pod.UID)
 		if c.reason != reasonCrashLoopBackOff {
 			c.event(corev1.EventTypeWarning, "BackOff", "Back-off restarting failed container %s in pod %s_%s(%s)", c.spec.Name, pod.Name, pod.Namespace, pod.UID)
 		}
-		c.wait(reasonCrashLoopBackOff, message, c.notBefore)
+		c.wait(reasonCrashLoopBackOff, message, c.finished.Add(delay))
 		return
 	}
 	img := c.image(ctx, pod)
@@ -121,12 +127,15 @@ func (c *container) ensure(ctx context.Context, pod *corev1.Pod) {
 		c.wait(reasonConfigError, err.Error(), time.Time{})
 		return
 	}
+	if c.terminated != nil { // the first restart is at once
+		c.backoff.Next(runBackOff, c.finished)
+	}
 	if err := c.start(pod, img); err != nil {
 		c.failed(err)
 		now := metav1.Now().Rfc3339Copy()
-		c.ended(&corev1.ContainerStateTerminated{ExitCode: exitNotStarted, Reason: reasonStartError, Message: err.Error(), StartedAt: now, FinishedAt: now}, 0, now.Time)
+		c.ended(&corev1.ContainerStateTerminated{ExitCode: exitNotStarted, Reason: reasonStartError, Message: err.Error(), StartedAt: now, FinishedAt: now}, time.Now())
 		c.restarts, c.ranOnce = c.nextRestart(), true
-		c.wait(reasonCrashLoopBackOff, err.Error(), c.notBefore)
+		c.wait(reasonCrashLoopBackOff, err.Error(), c.finished.Add(c.backoff.Get(runBackOff)))
 		return
 	}
 	c.reason, c.message = "", ""

@@ -20,9 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/ptr"
-
-	"github.com/autonode-io/autonode/test/world/process"
 )
 
 const (
@@ -65,7 +64,6 @@ type worker struct {
 	gone     bool // from the API server
 	draining *time.Time
 	running  *Process
-	child    *process.Child
 }
 
 func newWorker(agent *Agent, pod *corev1.Pod, cancel context.CancelFunc) *worker {
@@ -83,16 +81,12 @@ func newWorker(agent *Agent, pod *corev1.Pod, cancel context.CancelFunc) *worker
 		dir: filepath.Join(w.dir, "volumes"), objects: w.objects, written: map[string]map[string]file{},
 		tokens: &tokens{client: agent.client, now: time.Now, kept: map[string]token{}},
 	}
-	w.container = &container{worker: w, spec: &pod.Spec.Containers[0], backoff: agent.backoff()}
+	w.container = &container{worker: w, spec: &pod.Spec.Containers[0], backoff: flowcontrol.NewBackOff(agent.BackOffBase, agent.BackOffMax)}
 	if w.unsupported != "" {
 		agent.recorder.Event(pod, corev1.EventTypeWarning, reasonUnsupported, w.unsupported)
 		w.log.Info("Pod can't run here", "cause", w.unsupported)
 	}
 	return w
-}
-
-func (a *Agent) backoff() backoff {
-	return backoff{base: a.BackOffBase, maximum: a.BackOffMax, reset: 2 * a.BackOffMax}
 }
 
 // wake makes the worker look again soon.
@@ -316,18 +310,18 @@ func (w *worker) publish(ctx context.Context, pod *corev1.Pod, terminating bool)
 func (w *worker) publishProcess() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.running, w.child = nil, nil
+	w.running = nil
 	if c := w.container; c.running != nil {
-		w.child = c.running.Child
 		w.running = &Process{
-			Pod: w.key, Container: c.spec.Name, PID: w.child.PID, Ports: maps.Clone(w.ports), Log: w.logFile(c.spec.Name, c.restarts),
+			Pod: w.key, Container: c.spec.Name, PID: c.running.PID, Ports: maps.Clone(w.ports), Log: w.logFile(c.spec.Name, c.restarts),
+			child: c.running.Child,
 		}
 	}
 }
 
 // published is the running process, nil where none runs.
-func (w *worker) published() (*Process, *process.Child) {
+func (w *worker) published() *Process {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.running, w.child
+	return w.running
 }

@@ -4,25 +4,11 @@ package nodeagent
 
 import (
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 )
-
-func TestBackoff(t *testing.T) {
-	b := backoff{base: 10 * time.Second, maximum: 5 * time.Minute, reset: 10 * time.Minute}
-	for i, step := range []struct{ ran, want time.Duration }{
-		{time.Second, 0}, {time.Second, 10 * time.Second}, {time.Second, 20 * time.Second}, {9 * time.Minute, 40 * time.Second},
-		{0, 80 * time.Second}, {0, 160 * time.Second}, {0, 5 * time.Minute}, {0, 5 * time.Minute},
-		{10 * time.Minute, 0}, {0, 10 * time.Second},
-	} {
-		if got := b.after(step.ran); got != step.want {
-			t.Errorf("step %d: after(%s) = %s, want %s", i, step.ran, got, step.want)
-		}
-	}
-}
 
 func TestThresholds(t *testing.T) {
 	for name, c := range map[string]struct {

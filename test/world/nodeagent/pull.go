@@ -21,7 +21,6 @@ type pull struct {
 
 	err       error
 	notBefore time.Time
-	backoff   backoff
 }
 
 type pullResult struct {
@@ -103,14 +102,11 @@ func (c *container) pulled(result pullResult, now time.Time) {
 	p.img, p.err = result.img, result.err
 	if p.err == nil {
 		c.event(corev1.EventTypeNormal, "Pulled", "Successfully pulled image %q in %s", c.spec.Image, now.Sub(p.began).Round(time.Millisecond))
-		p.backoff = backoff{}
+		c.backoff.DeleteEntry(pullBackOff)
 		return
 	}
-	if p.backoff.base == 0 {
-		p.backoff = c.worker.agent.backoff()
-		p.backoff.next = p.backoff.base // unlike a crash, already the first failure waits
-	}
-	p.notBefore = now.Add(p.backoff.after(0))
+	c.backoff.Next(pullBackOff, now)
+	p.notBefore = now.Add(c.backoff.Get(pullBackOff))
 	c.event(corev1.EventTypeWarning, "Failed", "%v", p.err)
 	c.worker.log.Info("Image can't be pulled", "container", c.spec.Name, "cause", p.err.Error())
 }
