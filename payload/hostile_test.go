@@ -351,7 +351,8 @@ func TestHostile(t *testing.T) {
 	} else if !*update {
 		t.Fatal(err)
 	}
-	for name, c := range specimens() {
+	all := specimens()
+	for name, c := range all {
 		t.Run("When it is "+name+", it should be read, or refused within the bounds", func(t *testing.T) {
 			g := NewWithT(t)
 			s := newServer(t, nil)
@@ -378,16 +379,16 @@ func TestHostile(t *testing.T) {
 		})
 	}
 	for name := range want {
-		if _, ok := specimens()[name]; !ok && !*update {
+		if _, ok := all[name]; !ok && !*update {
 			t.Errorf("%s has %q, which is no specimen", golden, name)
 		}
 	}
 	if *update {
-		var all strings.Builder
+		var lines strings.Builder
 		for _, name := range slices.Sorted(maps.Keys(got)) {
-			fmt.Fprintf(&all, "%s: %s\n", name, got[name])
+			fmt.Fprintf(&lines, "%s: %s\n", name, got[name])
 		}
-		if err := os.WriteFile(golden, []byte(all.String()), 0o644); err != nil {
+		if err := os.WriteFile(golden, []byte(lines.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

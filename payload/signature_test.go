@@ -14,8 +14,10 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"math/big"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -31,15 +33,20 @@ type signers struct {
 	ed25519        ed25519.PrivateKey
 }
 
+// theSigners are the same for all tests, because it takes long to make them. None changes them.
+var theSigners = sync.OnceValues(func() (s signers, err error) {
+	if s.rsa, err = rsa.GenerateKey(rand.Reader, 2048); err != nil {
+		return s, err
+	}
+	_, s.ed25519, err = ed25519.GenerateKey(rand.Reader)
+	return s, err
+})
+
 func newSigners(t *testing.T) signers {
 	t.Helper()
-	g := NewWithT(t)
-	s := signers{p256: payloadtest.Key(t), stranger: payloadtest.Key(t)}
-	var err error
-	s.rsa, err = rsa.GenerateKey(rand.Reader, 2048)
-	g.Expect(err).NotTo(HaveOccurred())
-	_, s.ed25519, err = ed25519.GenerateKey(rand.Reader)
-	g.Expect(err).NotTo(HaveOccurred())
+	s, err := theSigners()
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	s.p256, s.stranger = payloadtest.Key(t), payloadtest.Key(t)
 	return s
 }
 
@@ -286,7 +293,7 @@ func TestVerifierKeys(t *testing.T) {
 	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	good := payloadtest.PublicPEM(t, keys.p256)
-	weak, err := x509.MarshalPKIXPublicKey(&rsa.PublicKey{N: keys.rsa.N.Rsh(keys.rsa.N, 1024), E: 65537})
+	weak, err := x509.MarshalPKIXPublicKey(&rsa.PublicKey{N: new(big.Int).Rsh(keys.rsa.N, 1024), E: 65537})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	for _, test := range []struct {
 		name, content, message string
