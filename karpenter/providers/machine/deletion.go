@@ -19,12 +19,19 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// lag is the time during which the provider doesn't delete a Machine a second time, although the cache still shows it.
-const lag = time.Minute
+const (
+	// lag is the time during which the provider doesn't delete a Machine a second time, although the cache still shows it.
+	lag = time.Minute
+	// finished is the time during which the provider doesn't look again for objects of a deleted NodeClaim that had none.
+	finished = time.Minute
+)
 
 // Delete deletes a NodeClaim's Machine, or the objects of an incomplete Create. It returns nil while any is left, and
 // ErrNotFound when none is. While the Cluster is paused it waits.
 func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
+	if _, ok := p.gone.Get(nodeClaim.UID); ok {
+		return ErrNotFound
+	}
 	paused, err := p.Paused(ctx)
 	if err != nil {
 		return err
@@ -45,6 +52,7 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 		if err != nil || left {
 			return err
 		}
+		p.gone.Set(nodeClaim.UID, nil, finished)
 		return ErrNotFound
 	default:
 		return err

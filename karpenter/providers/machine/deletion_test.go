@@ -84,6 +84,22 @@ func TestDeletion(t *testing.T) {
 		g.Expect(counted.Writes()).To(BeZero())
 	})
 
+	t.Run("When Karpenter asks again after the last object has gone, it should answer without a request", func(t *testing.T) {
+		g := NewWithT(t)
+		s := environment.New(t)
+		calls := &environment.Calls{}
+		machines := failing(s, calls)
+		nodeClaim := s.NodeClaim(t.Context(), "gone")
+		_, err := machines.Create(t.Context(), s.Plan(nodeClaim))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Eventually(func() error { return machines.Delete(t.Context(), nodeClaim) }).Should(MatchError(machine.ErrNotFound))
+		before := calls.Count()
+		for range 3 {
+			g.Expect(machines.Delete(t.Context(), nodeClaim)).To(MatchError(machine.ErrNotFound))
+		}
+		g.Expect(calls.Count()).To(Equal(before))
+	})
+
 	t.Run("When the cache doesn't show yet that a Machine was deleted, it should not delete it again", func(t *testing.T) {
 		g := NewWithT(t)
 		s := environment.New(t)

@@ -80,11 +80,16 @@ type Provider struct {
 	// deleted has the UIDs of Machines whose deletion the API server has accepted. Karpenter calls Delete every five
 	// seconds; behind an API server with slow watches each call would be two more writes.
 	deleted *utilcache.Expiring
+	// gone has the UIDs of deleted NodeClaims that have no object left. Karpenter asks more than once, and each answer
+	// costs a request per kind.
+	gone *utilcache.Expiring
 }
 
 // New returns a provider.
 func New(config Config) *Provider {
-	return &Provider{Config: config, creates: semaphore.NewWeighted(concurrentCreates), deleted: utilcache.NewExpiring()}
+	return &Provider{
+		Config: config, creates: semaphore.NewWeighted(concurrentCreates), deleted: utilcache.NewExpiring(), gone: utilcache.NewExpiring(),
+	}
 }
 
 // Owns reports whether this provider made an object for this cluster. A person's copy of one has the same labels, and
