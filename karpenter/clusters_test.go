@@ -104,11 +104,13 @@ func TestOptions(t *testing.T) {
 		{"When the version is none, it should say so", []string{"--cluster-name=blue", "--namespace=n", "--node-version=latest"}, `--node-version "latest" isn't a version`},
 		{"When both kubeconfigs are the same file, it should say what to set instead",
 			[]string{"--cluster-name=blue", "--namespace=n", "--guest-kubeconfig=/k", "--management-kubeconfig=/k"}, "set KUBECONFIG instead"},
+		{"When a topology key can't be a CSI driver's, it should name it",
+			[]string{"--cluster-name=blue", "--namespace=n", "--zone-topology-keys=kubernetes.io/hostname"}, `--zone-topology-keys and --region-topology-keys: "kubernetes.io/hostname"`},
 		{"When there is an argument that is no flag, it should name it", []string{"--cluster-name=blue", "--namespace=n", "please"}, `unexpected argument "please"`},
 		{"When a flag isn't known, it should name it", []string{"--cluster-api-kubeconfig=/k"}, "cluster-api-kubeconfig"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			for _, name := range []string{"CLUSTER_NAME", "POD_NAMESPACE", "NODE_VERSION", "GUEST_KUBECONFIG", "MANAGEMENT_KUBECONFIG"} {
+			for _, name := range []string{"CLUSTER_NAME", "POD_NAMESPACE", "NODE_VERSION", "GUEST_KUBECONFIG", "MANAGEMENT_KUBECONFIG", "ZONE_TOPOLOGY_KEYS", "REGION_TOPOLOGY_KEYS"} {
 				t.Setenv(name, "")
 			}
 			if _, err := parseOptions(tc.args, io.Discard); err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -122,8 +124,13 @@ func TestOptions(t *testing.T) {
 		t.Setenv("NODE_VERSION", "v1.36.3")
 		t.Setenv("GUEST_KUBECONFIG", "/guest")
 		t.Setenv("MANAGEMENT_KUBECONFIG", "/management")
+		t.Setenv("ZONE_TOPOLOGY_KEYS", "csi.example.com/zone")
+		t.Setenv("REGION_TOPOLOGY_KEYS", "csi.example.com/region")
 		got, err := parseOptions(nil, io.Discard)
-		want := Options{GuestKubeconfig: "/guest", ManagementKubeconfig: "/management", ClusterName: "blue", Namespace: "clusters-blue", NodeVersion: "v1.36.3"}
+		want := Options{
+			GuestKubeconfig: "/guest", ManagementKubeconfig: "/management", ClusterName: "blue", Namespace: "clusters-blue", NodeVersion: "v1.36.3",
+			ZoneTopologyKeys: "csi.example.com/zone", RegionTopologyKeys: "csi.example.com/region",
+		}
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("options, %v (-want +got):\n%s", err, diff)
 		}

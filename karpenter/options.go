@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/env"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
@@ -47,6 +48,9 @@ type Options struct {
 	NodeImageFile string
 	// PriceFile holds prices of instance types; empty for none.
 	PriceFile string
+	// ZoneTopologyKeys and RegionTopologyKeys are CSI drivers' topology keys beside those that package wellknown has:
+	// labels separated by commas.
+	ZoneTopologyKeys, RegionTopologyKeys string
 }
 
 var _ options.Injectable = (*Options)(nil)
@@ -73,6 +77,10 @@ func (o *Options) AddFlags(fs *options.FlagSet) {
 		"JSON file of the images that machines boot from, a list of {version, images}, where images are by architecture, infrastructure and region or format, and for nodes of that version. It is read again when it changes, and it need not exist. Bootstrap patches have them as variables.")
 	fs.StringVar(&o.PriceFile, "price-file", env.WithDefaultString("PRICE_FILE", ""),
 		"YAML file of prices in US dollars an hour, a list of {instanceType, zone, capacityType, price}. It is read again when it changes, and it need not exist. A price in it takes the place of the annotations on templates and MachineDeployments.")
+	fs.StringVar(&o.ZoneTopologyKeys, "zone-topology-keys", env.WithDefaultString("ZONE_TOPOLOGY_KEYS", ""),
+		"Topology keys of CSI drivers, separated by commas, whose values are those of the label topology.kubernetes.io/zone, such as csi.example.com/zone. A pod whose volume is limited by one of them gets a node in that zone. The keys of widespread drivers are built in.")
+	fs.StringVar(&o.RegionTopologyKeys, "region-topology-keys", env.WithDefaultString("REGION_TOPOLOGY_KEYS", ""),
+		"The same for the label topology.kubernetes.io/region.")
 }
 
 // Parse implements options.Injectable.
@@ -106,6 +114,9 @@ func (o *Options) validate() error {
 	if _, err := version.ParseUpgrades(o.NodeUpgradeWindow); err != nil {
 		errs = append(errs, fmt.Errorf("--node-upgrade-window: %w", err))
 	}
+	if _, err := o.topologyKeys(); err != nil {
+		errs = append(errs, fmt.Errorf("--zone-topology-keys and --region-topology-keys: %w", err))
+	}
 	if o.NodeVersion != "" {
 		if _, err := semver.Parse(strings.TrimPrefix(o.NodeVersion, "v")); err != nil {
 			errs = append(errs, fmt.Errorf("--node-version %q isn't a version such as 1.36.3: %w", o.NodeVersion, err))
@@ -126,6 +137,10 @@ func (o *Options) allowedPatches() ([]v1alpha1.BootstrapPatches, error) {
 		return nil, fmt.Errorf("--allowed-bootstrap-patches isn't a list as spec.bootstrapPatches of a node class has it, in JSON: %w", err)
 	}
 	return allowed, nil
+}
+
+func (o *Options) topologyKeys() (wellknown.TopologyKeys, error) {
+	return wellknown.ParseTopologyKeys(o.ZoneTopologyKeys, o.RegionTopologyKeys)
 }
 
 // ToContext implements options.Injectable. Run passes these options explicitly, so the context doesn't hold them.

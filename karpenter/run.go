@@ -44,6 +44,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/capacitybuffer"
 	"github.com/autonode-io/autonode/karpenter/core/deadlines"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
+	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
@@ -69,6 +70,12 @@ func Run(ctx context.Context, programVersion string) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUsage, err)
 	}
+
+	topologyKeys, err := opts.topologyKeys()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUsage, err)
+	}
+	wellknown.Normalize(topologyKeys)
 
 	ended, end := context.WithCancelCause(ctx)
 	defer end(nil)

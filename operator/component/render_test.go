@@ -159,6 +159,7 @@ func TestRender(t *testing.T) {
 					FeatureGates:      map[string]bool{"SpotToSpotConsolidation": true, "NodeRepair": false},
 					KubeClientQPS:     500, KubeClientBurst: 1000,
 					BatchIdleDuration: metav1.Duration{Duration: 500 * time.Millisecond},
+					ZoneTopologyKeys:  []string{"csi.example.com/zone", "csi.example.org/rack"}, RegionTopologyKeys: []string{"csi.example.com/region"},
 				}
 			},
 		}, {

@@ -18,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 // Settings are what a platform sets for the Karpenter of every hosted cluster. They are no part of a HostedCluster: its author could take other
@@ -39,6 +41,10 @@ type Settings struct {
 	// BatchIdleDuration and BatchMaxDuration are Karpenter's batching windows; zero leaves Karpenter's own, 1s and 10s.
 	BatchIdleDuration metav1.Duration `json:"batchIdleDuration,omitempty"`
 	BatchMaxDuration  metav1.Duration `json:"batchMaxDuration,omitempty"`
+	// ZoneTopologyKeys and RegionTopologyKeys are CSI drivers' topology keys whose values are those of the labels topology.kubernetes.io/zone and
+	// region, beside those that karpenter-clusterapi knows. Karpenter's AWS provider has its own.
+	ZoneTopologyKeys   []string `json:"zoneTopologyKeys,omitempty"`
+	RegionTopologyKeys []string `json:"regionTopologyKeys,omitempty"`
 }
 
 const (
@@ -132,6 +138,9 @@ func (s Settings) validate() error {
 	if idle, most := s.BatchIdleDuration.Duration, s.BatchMaxDuration.Duration; most > 0 && idle > most {
 		report("batchIdleDuration: %s is longer than batchMaxDuration, %s", idle, most)
 	}
+	for _, problem := range v1alpha1.TopologyKeyProblems(s.ZoneTopologyKeys, s.RegionTopologyKeys) {
+		report("zoneTopologyKeys and regionTopologyKeys: %s", problem)
+	}
 	slices.SortFunc(problems, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
 	return errors.Join(problems...)
 }
@@ -190,6 +199,8 @@ func (s Settings) variables(container *corev1.Container) []corev1.EnvVar {
 	set("KUBE_CLIENT_BURST", strconv.Itoa(int(s.KubeClientBurst)), s.KubeClientBurst > 0)
 	set("BATCH_IDLE_DURATION", s.BatchIdleDuration.Duration.String(), s.BatchIdleDuration.Duration > 0)
 	set("BATCH_MAX_DURATION", s.BatchMaxDuration.Duration.String(), s.BatchMaxDuration.Duration > 0)
+	set("ZONE_TOPOLOGY_KEYS", strings.Join(s.ZoneTopologyKeys, ","), len(s.ZoneTopologyKeys) > 0)
+	set("REGION_TOPOLOGY_KEYS", strings.Join(s.RegionTopologyKeys, ","), len(s.RegionTopologyKeys) > 0)
 	// More workers where there is more CPU; not fewer, since a request isn't a limit.
 	cpu := s.Resources.Requests[corev1.ResourceCPU]
 	set("CPU_REQUESTS", strconv.FormatInt(cpu.MilliValue(), 10), cpu.MilliValue() > defaultCPURequests)

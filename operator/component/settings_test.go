@@ -37,6 +37,9 @@ func TestReadSettings(t *testing.T) {
 		"a burst is less than the rate":       {"{kubeClientQPS: 10, kubeClientBurst: 5}", "kubeClientBurst: 5 is less than kubeClientQPS, 10"},
 		"a window is long":                    {"batchMaxDuration: 1h", "batchMaxDuration: 1h0m0s is not between 0s and 5m0s"},
 		"a window is longer than the longest": {"{batchIdleDuration: 20s, batchMaxDuration: 10s}", "batchIdleDuration: 20s is longer than batchMaxDuration, 10s"},
+		"a topology key is none of a label":   {"zoneTopologyKeys: [a/b/c]", `zoneTopologyKeys and regionTopologyKeys: "a/b/c" is not the key of a label`},
+		"a topology key is Kubernetes' own":   {"regionTopologyKeys: [kubernetes.io/hostname]", `"kubernetes.io/hostname" is a label of Kubernetes or Karpenter`},
+		"a topology key is of both kinds":     {"{zoneTopologyKeys: [x.io/a], regionTopologyKeys: [x.io/a]}", `"x.io/a" is a key of zones and of regions`},
 		"the file is large":                   {"#" + strings.Repeat("x", maxSettings), "exceed the limit of 65536"},
 	} {
 		t.Run("When "+name+", it should say so", func(t *testing.T) {

@@ -214,6 +214,23 @@ func TestLaunchAllowed(t *testing.T) {
 		provisioned(true, clusterv1.FailureDomain{Name: "a"}, clusterv1.FailureDomain{Name: "b"})
 		f.ready()
 	})
+	t.Run("When the platform labels the Cluster with a region, its instance types should be in it", func(t *testing.T) {
+		label := func(region string) {
+			patch := client.MergeFrom(f.Cluster.DeepCopy())
+			f.Cluster.Labels = map[string]string{corev1.LabelTopologyRegion: region}
+			f.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
+		}
+		for _, region := range []string{"eu-central-1", "us-east-1"} {
+			label(region)
+			f.Eventually(func() (string, error) {
+				choice, _, err := f.store.Resolve(f.name, "c2-small", "a", "on-demand")
+				if err != nil {
+					return "", err
+				}
+				return choice.InstanceType.Requirements.Get(corev1.LabelTopologyRegion).String(), nil
+			}).Should(Equal(corev1.LabelTopologyRegion + " In [" + region + "]"))
+		}
+	})
 	t.Run("When nothing changes, it should write nothing", func(t *testing.T) {
 		before, err := f.get()
 		f.Expect(err).NotTo(HaveOccurred())

@@ -219,6 +219,18 @@ func TestEveryWellKnownLabelHasARequirement(t *testing.T) {
 			}
 		}
 	})
+	t.Run("When the platform tells a region, a type should be in it and in no other, and a template's own should win", func(t *testing.T) {
+		in := input(newTemplate("c2-small", 2, 0.021, nil), newTemplate("far", 2, 0.021, func(s *template.Template) {
+			s.Labels = map[string]string{corev1.LabelTopologyRegion: "us"}
+		}))
+		in.Cluster.Region = "eu"
+		for i, want := range []string{"eu", "us"} {
+			it := Build(in).InstanceTypes[i]
+			if got := it.Requirements.Get(corev1.LabelTopologyRegion); got.Len() != 1 || !got.Has(want) {
+				t.Errorf("%s: %s, want %s", it.Name, got, want)
+			}
+		}
+	})
 	t.Run("When a NodePool asks for a size, it should be found by cores and memory", func(t *testing.T) {
 		it := Build(input(newTemplate("c4-large", 4, 0.096, nil))).InstanceTypes[0]
 		for _, tc := range []struct {

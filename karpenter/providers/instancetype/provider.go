@@ -380,7 +380,7 @@ func (p *Provider) sequences() sequences {
 // keyOf differs whenever a snapshot may differ.
 func keyOf(nodeClass *v1alpha1.ClusterAPINodeClass, templates []template.Template, cluster template.Cluster, gaps template.Gaps) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s/%d|%q|%t|%t%q", nodeClass.UID, nodeClass.Generation, cluster.FailureDomains, cluster.Paused || cluster.Deleting, gaps.All, gaps.Sources)
+	fmt.Fprintf(&b, "%s/%d|%q|%q|%t|%t%q", nodeClass.UID, nodeClass.Generation, cluster.FailureDomains, cluster.Region, cluster.Paused || cluster.Deleting, gaps.All, gaps.Sources)
 	for i := range templates {
 		b.WriteString(read(&templates[i]))
 		if templates[i].Held {

@@ -390,12 +390,20 @@ func (b *builder) requirements(it *cloudprovider.InstanceType, templates []*temp
 			reqs.Add(scheduling.NewRequirement(key, corev1.NodeSelectorOpIn, value))
 		}
 	}
+	if region := b.Cluster.Region; region != "" && !slices.ContainsFunc(templates, tellsRegion) {
+		reqs.Add(scheduling.NewRequirement(corev1.LabelTopologyRegion, corev1.NodeSelectorOpIn, region))
+	}
 	for key, without := range b.without {
 		if !reqs.Has(key) {
 			reqs[key] = without
 		}
 	}
 	return reqs
+}
+
+func tellsRegion(tmpl *template.Template) bool {
+	_, tells := tmpl.Labels[corev1.LabelTopologyRegion]
+	return tells
 }
 
 // capacityOf is the least capacity of the templates.

@@ -20,6 +20,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	_ "github.com/autonode-io/autonode/karpenter/core/wellknown" // the topology keys of CSI drivers
 	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
 
@@ -298,6 +299,13 @@ func (s *Template) readGPU(kind, count string) string {
 func (s *Template) addLabels(set map[string]string) (key, value, problem string) {
 	for _, key := range slices.Sorted(maps.Keys(set)) {
 		value := set[key]
+		// A CSI driver's topology key, or an older name of a well-known label: Karpenter reads both as that label.
+		if known, ok := karpv1.NormalizedLabels[key]; ok {
+			if _, told := set[known]; told {
+				continue
+			}
+			key = known
+		}
 		// Where a field is set, an empty value would unset it.
 		switch key {
 		case corev1.LabelArchStable, corev1.LabelOSStable, corev1.LabelTopologyZone, corev1.LabelInstanceTypeStable:

@@ -96,6 +96,17 @@ func TestReadTemplate(t *testing.T) {
 				Price: ptr.To(0.096), SpotPrice: ptr.To(0.031), CapacityType: "spot", MinSize: ptr.To(1), MaxSize: ptr.To(10)},
 		},
 		{
+			name:     "When the zone and the region are told by a CSI driver's topology keys, it should believe them",
+			template: annotated(map[string]string{labelsAnnotation: "topology.ebs.csi.aws.com/zone=b,topology.csi.vmware.com/k8s-region=eu,beta.kubernetes.io/arch=arm64,team=web"}),
+			want: Template{InstanceType: "c2-small", Arch: "arm64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"),
+				Labels: map[string]string{"team": "web", corev1.LabelTopologyRegion: "eu"}, FailureDomains: []string{"b"}},
+		},
+		{
+			name:     "When the zone is told twice, it should believe the label of Kubernetes",
+			template: annotated(map[string]string{labelsAnnotation: "topology.ebs.csi.aws.com/zone=b,topology.kubernetes.io/zone=a"}),
+			want:     Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), FailureDomains: []string{"a"}},
+		},
+		{
 			name: "When there is no status, it should do with annotations alone",
 			template: template("metal", func(u *unstructured.Unstructured) {
 				delete(u.Object, "status")

@@ -121,7 +121,9 @@ func (r *Resolver) Cluster(ctx context.Context) (Cluster, error) {
 	if !ptr.Deref(cluster.Status.Initialization.InfrastructureProvisioned, false) {
 		return Cluster{}, ErrNotProvisioned
 	}
-	c := Cluster{Paused: annotations.IsPaused(cluster, cluster), Deleting: !cluster.DeletionTimestamp.IsZero()}
+	c := Cluster{
+		Region: cluster.Labels[corev1.LabelTopologyRegion], Paused: annotations.IsPaused(cluster, cluster), Deleting: !cluster.DeletionTimestamp.IsZero(),
+	}
 	for _, domain := range cluster.Status.FailureDomains {
 		c.FailureDomains = append(c.FailureDomains, domain.Name)
 	}

@@ -245,7 +245,9 @@ func (f *Found) unreadable(err error) {
 type Cluster struct {
 	// FailureDomains by name, ordered.
 	FailureDomains []string
-	Paused         bool
+	// Region of the machines whose template tells none: the Cluster's label topology.kubernetes.io/region. It may be empty.
+	Region string
+	Paused bool
 	// Deleting: nothing is launched any more.
 	Deleting bool
 }
