@@ -100,11 +100,8 @@ var exceptions = []audit.Exception{
 		Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodepools/finalizers", "nodeclaims/finalizers"}, Verbs: []string{"update"},
 		Reason: "requested by admission (OwnerReferencesPermissionEnforcement), which leaves no trace; without it no node registers",
 	}, {
-		Identity: karpenterGuestIdentity, Resources: []string{"namespaces", "persistentvolumes", "persistentvolumeclaims"}, Verbs: []string{"list", "watch"},
-		Reason: "read as soon as a pod has a volume, or an affinity across namespaces; the world has no storage",
-	}, {
-		Identity: karpenterGuestIdentity, Group: "storage.k8s.io", Resources: []string{"storageclasses"}, Verbs: []string{"list", "watch"},
-		Reason: "as above",
+		Identity: karpenterGuestIdentity, Resources: []string{"namespaces"}, Verbs: []string{"list", "watch"},
+		Reason: "read as soon as a pod has an affinity across namespaces; no story's has",
 	}, {
 		Identity: karpenterGuestIdentity, Resources: []string{"pods"}, Verbs: []string{"delete"}, Sometimes: true,
 		Reason: "a pod that outlives its NodeClaim's terminationGracePeriod; no story's does for sure",
