@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	cloudprovidermetrics "sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
@@ -43,6 +44,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core"
 	"github.com/autonode-io/autonode/karpenter/core/capacitybuffer"
 	"github.com/autonode-io/autonode/karpenter/core/deadlines"
+	"github.com/autonode-io/autonode/karpenter/core/declaredlabels"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
@@ -255,8 +257,8 @@ func newCore(ctx context.Context, guest *operator.Operator, management *manageme
 	undecorated := cloudprovidermetrics.Decorate(leadership.Gate(p.cloudProvider, keeper.Suspended))
 	decorated := overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)
 	k := &karpenterCore{cloudProvider: decorated, state: state.NewCluster(guest.Clock, guest.GetClient(), decorated)}
-	k.controllers = controllers.NewControllers(ctx, guest.Manager, guest.Clock, leadership.Guest(guest.GetClient(), keeper.Suspended), guest.EventRecorder,
-		decorated, undecorated, k.state, guest.InstanceTypeStore)
+	k.controllers = controllers.NewControllers(ctx, guest.Manager, guest.Clock, guestClient(guest.GetClient(), keeper.Suspended, p.instanceTypes.Declares),
+		guest.EventRecorder, decorated, undecorated, k.state, guest.InstanceTypeStore)
 	var err error
 	if k.provisioner, _, err = core.Find[*provisioning.Provisioner](k.controllers); err != nil {
 		return nil, err
@@ -280,6 +282,13 @@ func newCore(ctx context.Context, guest *operator.Operator, management *manageme
 	k.controllers = append(k.controllers,
 		capacitybuffer.New(capacitybuffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: k.state, Provisioner: k.provisioner}))
 	return k, nil
+}
+
+// guestClient is Karpenter core's client of the guest.
+func guestClient(guest client.Client, suspended func() bool, declares func(nodeClass, key string) bool) client.Client {
+	guest = leadership.Guest(guest, suspended)
+	guest = declaredlabels.Guest(guest, declares)
+	return guest
 }
 
 // newControllers lists our controllers.

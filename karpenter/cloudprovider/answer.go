@@ -20,6 +20,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 // answer returns a Machine as the NodeClaim that Create returns. made is the offering that it was launched as; nil if
@@ -51,10 +52,20 @@ func answer(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, made *launch) (*k
 // answerExisting returns the Machine of an earlier attempt, with the offering that it was launched as rather than the
 // current choice.
 func (c *CloudProvider) answerExisting(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) (*karpv1.NodeClaim, error) {
-	key := inventory.OriginOf(m).Key
-	choice, ok, err := c.InstanceTypes.Resolve(nodeClass.Name, key.InstanceType, key.Zone, key.CapacityType)
-	if err != nil || !ok {
+	origin := inventory.OriginOf(m)
+	key := origin.Key
+	snapshot, err := c.InstanceTypes.Cached(nodeClass.Name)
+	if err != nil {
 		return answer(nodeClaim, m, nil)
+	}
+	choice, ok := snapshot.Resolve(key.InstanceType, key.Zone, key.CapacityType)
+	if !ok {
+		return answer(nodeClaim, m, nil)
+	}
+	if own, ok := snapshot.Template(origin.Source); ok {
+		choice.Template = own
+	} else if origin.Source != choice.Template.Source.Annotation() {
+		choice.Template = &template.Template{} // its labels aren't known any more
 	}
 	made := &launch{instanceType: choice.InstanceType, offering: choice.Offering, choice: choice}
 	if overlaid, err := c.overlaid(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey], []*cloudprovider.InstanceType{choice.InstanceType}); err == nil && len(overlaid) == 1 {

@@ -137,7 +137,12 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.N
 			return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("getting instance types for NodePool %s: %w", nodePool.Name, err))
 		}
 	}
-	return snapshot.Tolerating(nodePool.Spec.Template.Spec.Taints, nodePool.Spec.Template.Spec.StartupTaints), nil
+	spec := &nodePool.Spec.Template.Spec
+	instanceTypes, differing := snapshot.Meeting(snapshot.Tolerating(spec.Taints, spec.StartupTaints), spec.Requirements)
+	for _, d := range differing {
+		c.Recorder.Publish(instanceTypeDiffers(nodePool, d))
+	}
+	return instanceTypes, nil
 }
 
 // IsDrifted returns why a NodeClaim's node has to be replaced, or "". It reads memory only. Its one write migrates

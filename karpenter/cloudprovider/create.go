@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -146,15 +147,25 @@ func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 // cheapest chooses from a snapshot. It reports a stale snapshot if it offers a template that has reached its maximum.
 func (c *CloudProvider) cheapest(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot) (chosen launch, stale bool, err error) {
 	instanceTypes := snapshot.Tolerating(nodeClaim.Spec.Taints, nodeClaim.Spec.StartupTaints)
+	if instanceTypes, err = c.meeting(ctx, nodeClaim, snapshot, instanceTypes); err != nil {
+		return launch{}, false, err
+	}
 	if instanceTypes, err = c.overlaid(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey], instanceTypes); err != nil {
 		return launch{}, false, cloudprovider.NewCreateError(err, NodeClassReadinessUnknownReason, err.Error())
 	}
 	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
 	for candidate := range snapshot.Cheapest(instanceTypes, requirements, nodeClaim.Spec.Resources.Requests, string(nodeClaim.UID)) {
 		key := candidate.Key()
-		choice, ok := snapshot.Resolve(key.InstanceType, key.Zone, key.CapacityType)
+		resolved, ok := snapshot.Resolve(key.InstanceType, key.Zone, key.CapacityType)
 		if !ok {
 			continue
+		}
+		choice, ok := snapshot.For(resolved, nodeClaim, requirements)
+		if !ok {
+			continue
+		}
+		if choice.Template != resolved.Template {
+			candidate.Offering = choice.Offering
 		}
 		switch reserved, err := c.reserve(nodeClaim, choice.Template); {
 		case err != nil:
@@ -169,6 +180,17 @@ func (c *CloudProvider) cheapest(ctx context.Context, nodeClaim *karpv1.NodeClai
 	return launch{}, false, cloudprovider.NewInsufficientCapacityError(fmt.Errorf(
 		"none of the %d instance types of node class %s has an available offering that meets the requirements of NodeClaim %s",
 		len(instanceTypes), nodeClass.Name, nodeClaim.Name))
+}
+
+// meeting leaves out the instance types that the NodeClaim's NodePool doesn't get, as GetInstanceTypes does.
+func (c *CloudProvider) meeting(ctx context.Context, nodeClaim *karpv1.NodeClaim, snapshot *instancetype.Snapshot, instanceTypes []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
+	nodePool := &karpv1.NodePool{}
+	err := c.Guest.Get(ctx, types.NamespacedName{Name: nodeClaim.Labels[karpv1.NodePoolLabelKey]}, nodePool)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading the NodePool of NodeClaim %s: %w", nodeClaim.Name, err)
+	}
+	meeting, _ := snapshot.Meeting(instanceTypes, nodePool.Spec.Template.Spec.Requirements)
+	return meeting, nil
 }
 
 // reserve reserves one of a template's machines for the NodeClaim. It returns false if the template has reached its

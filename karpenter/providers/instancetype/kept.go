@@ -71,7 +71,7 @@ func (b *builder) keep(r *resolved, name string) {
 	for _, p := range slices.SortedFunc(maps.Keys(kept), place.compare) {
 		r.Offerings = append(r.Offerings, &cloudprovider.Offering{Requirements: b.requirementsOf(p), Price: kept[p]})
 	}
-	if used && len(r.taints) > 0 {
+	if used && (len(r.taints) > 0 || b.lacksLabels(name)) {
 		r.closed = closed(r.InstanceType)
 	}
 }

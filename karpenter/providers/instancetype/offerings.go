@@ -32,10 +32,14 @@ func (b *builder) choices(r *resolved, templates []*template.Template) map[place
 	for _, tmpl := range templates {
 		r.unavailable[tmpl.Source.Annotation()] = b.eachChoice(tmpl, func(p place, choice *Choice) {
 			other, ok := choices[p]
-			if !ok ||
-				choice.Offering.Available && !other.Offering.Available ||
-				choice.Offering.Available == other.Offering.Available && choice.Offering.Price < other.Offering.Price {
+			switch {
+			case !ok:
 				choices[p] = choice
+			case choice.Offering.Available && !other.Offering.Available,
+				choice.Offering.Available == other.Offering.Available && choice.Offering.Price < other.Offering.Price:
+				choices[p] = choice.before(other)
+			default:
+				choices[p] = other.before(choice)
 			}
 		})
 	}

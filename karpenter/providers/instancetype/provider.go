@@ -305,6 +305,12 @@ func (p *Provider) Resolve(nodeClass, instanceType, zone, capacityType string) (
 	return choice, ok, nil
 }
 
+// Declares reports whether a template that a node class selects has a label of this key; false while that isn't known.
+func (p *Provider) Declares(nodeClass, key string) bool {
+	snapshot, err := p.Cached(nodeClass)
+	return err == nil && snapshot.Declares(key)
+}
+
 // current returns the snapshot, updated if an input outside of Refresh has changed.
 func (p *Provider) current(e *entry) *Snapshot {
 	b := e.built.Load()

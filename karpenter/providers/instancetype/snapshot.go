@@ -58,6 +58,9 @@ type Choice struct {
 	Offering     *cloudprovider.Offering
 	// FailureDomain of the Machine; empty without failure domains, although the offering has a zone.
 	FailureDomain string
+
+	// others are the same offering of templates with other labels, the cheapest first.
+	others []*Choice
 }
 
 // Snapshot is what one node class offers at one time. It is immutable.
@@ -79,8 +82,12 @@ type known struct {
 
 	templates map[string]*template.Template
 	gaps      template.Gaps
+	// groups are the templates by instance type.
+	groups map[string][]*template.Template
 	// tainted: at least one template has taints.
 	tainted bool
+	// declared are the keys of the templates' own labels.
+	declared sets.Set[string]
 }
 
 // resolved is one instance type.
@@ -92,7 +99,7 @@ type resolved struct {
 	taints []corev1.Taint
 	// unavailable is why each template's source is unavailable now.
 	unavailable map[string]string
-	// closed is the type without available offerings, if it is tainted and machines have it.
+	// closed is the type without available offerings, if it is tainted or lacks a declared label, and machines have it.
 	closed *cloudprovider.InstanceType
 }
 
@@ -241,8 +248,6 @@ type builder struct {
 	known
 	reserved reserved
 	zones    []string
-	// groups are the templates by instance type.
-	groups map[string][]*template.Template
 	// offerings holds the requirements of every place.
 	offerings map[place]scheduling.Requirements
 	// without is the requirement that a type has no such well-known label.
@@ -260,8 +265,11 @@ func newBuilder(in Input) *builder {
 	var problems [3][]error
 	b.reserved, problems[0] = parseReserved(in.Kubelet)
 	b.zones, problems[1] = zonesOf(in.Cluster.FailureDomains)
-	b.groups, problems[2] = groupsOf(in.Templates)
-	b.known = known{Problems: slices.Concat(problems[:]...), templates: map[string]*template.Template{}, gaps: in.Gaps}
+	groups, invalid := groupsOf(in.Templates)
+	problems[2] = invalid
+	b.known = known{
+		Problems: slices.Concat(problems[:]...), templates: map[string]*template.Template{}, gaps: in.Gaps, groups: groups, declared: declaredBy(groups),
+	}
 	for _, templates := range b.groups {
 		for _, tmpl := range templates {
 			b.templates[tmpl.Source.Annotation()] = tmpl
@@ -343,6 +351,9 @@ func (b *builder) offer(r *resolved, name string, templates []*template.Template
 	for _, p := range slices.SortedFunc(maps.Keys(r.choices), place.compare) {
 		choice := r.choices[p]
 		choice.InstanceType = it
+		for _, other := range choice.others {
+			other.InstanceType = it
+		}
 		it.Offerings = append(it.Offerings, choice.Offering)
 		zoneNames.Insert(p.zone)
 		capacityTypes.Insert(p.capacityType)

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+)
+
+// A label that templates declare is a fact of the machine, such as its kind of disk. Karpenter core knows instance types by it
+// only where a type has a requirement on it, and takes a type without one for a type that may have any value.
+
+// Differing is an instance type that a NodePool doesn't get because its templates differ in a label.
+type Differing struct {
+	InstanceType, Key string
+	// One and Other are templates of the type of which exactly one meets the NodePool's requirement.
+	One, Other template.Source
+}
+
+// declaredBy returns the keys of the templates' labels, but for those that every type has a requirement on.
+func declaredBy(groups map[string][]*template.Template) sets.Set[string] {
+	declared := sets.Set[string]{}
+	for _, templates := range groups {
+		for _, tmpl := range templates {
+			for key := range tmpl.Labels {
+				if !karpv1.WellKnownLabels.Has(key) {
+					declared.Insert(key)
+				}
+			}
+		}
+	}
+	return declared
+}
+
+// Declares reports whether a template of the node class has a label of this key.
+func (k *known) Declares(key string) bool { return k.declared.Has(key) }
+
+// lacksLabels reports whether a template of a type lacks a label that another template has, or the type's templates differ.
+func (k *known) lacksLabels(instanceType string) bool {
+	templates := k.groups[instanceType]
+	return slices.ContainsFunc(templates, func(tmpl *template.Template) bool {
+		for key := range k.declared {
+			value, ok := tmpl.Labels[key]
+			if first, has := templates[0].Labels[key]; !ok || !has || value != first {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// Meeting returns those of the instance types all of whose templates meet a NodePool's requirements on declared labels, and the
+// types that it leaves out because only some do. A type that machines have stays, without available offerings. Without such
+// requirements, the common case, it returns the instance types themselves.
+func (s *Snapshot) Meeting(instanceTypes []*cloudprovider.InstanceType, nodePool []karpv1.NodeSelectorRequirementWithMinValues) (meeting []*cloudprovider.InstanceType, differing []Differing) {
+	if !slices.ContainsFunc(nodePool, func(r karpv1.NodeSelectorRequirementWithMinValues) bool { return s.declared.Has(r.Key) }) {
+		return instanceTypes, nil
+	}
+	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(nodePool...)
+	meeting = make([]*cloudprovider.InstanceType, 0, len(instanceTypes))
+	for _, it := range instanceTypes {
+		fits, misfits := s.split(it.Name, requirements)
+		if r, ok := s.find(it.Name); ok && len(misfits) > 0 {
+			it = r.closed
+		}
+		if it != nil {
+			meeting = append(meeting, it)
+		}
+		if len(fits) > 0 && len(misfits) > 0 {
+			key, _ := s.unmet(misfits[0], requirements, nil)
+			differing = append(differing, Differing{InstanceType: misfits[0].InstanceType, Key: key, One: fits[0].Source, Other: misfits[0].Source})
+		}
+	}
+	return meeting, differing
+}
+
+// split returns the templates of a type that meet requirements on declared labels, and those that don't.
+func (k *known) split(instanceType string, requirements scheduling.Requirements) (fits, misfits []*template.Template) {
+	for _, tmpl := range k.groups[instanceType] {
+		if _, unmet := k.unmet(tmpl, requirements, nil); unmet {
+			misfits = append(misfits, tmpl)
+		} else {
+			fits = append(fits, tmpl)
+		}
+	}
+	return fits, misfits
+}
+
+// unmet returns the first requirement on a declared label that a template's machine wouldn't meet. own are the labels that its
+// node gets where the template has none.
+func (k *known) unmet(tmpl *template.Template, requirements scheduling.Requirements, own map[string]string) (key string, unmet bool) {
+	for _, key := range slices.Sorted(maps.Keys(requirements)) {
+		if !k.declared.Has(key) {
+			continue
+		}
+		value, has := tmpl.Labels[key]
+		if !has {
+			value, has = own[key]
+		}
+		requirement := requirements[key]
+		switch {
+		case has && !requirement.Has(value):
+			return key, true
+		case !has && demands(requirement):
+			return key, true
+		}
+	}
+	return "", false
+}
+
+// demands reports whether only a node with the label meets a requirement.
+func demands(requirement *scheduling.Requirement) bool {
+	operator := requirement.Operator() // Gt and Lt are Exists
+	return operator == corev1.NodeSelectorOpIn || operator == corev1.NodeSelectorOpExists
+}
+
+// For returns the choice if its template's labels meet a NodeClaim's requirements, otherwise the cheapest available one of the same
+// offering whose do.
+func (k *known) For(choice Choice, nodeClaim *karpv1.NodeClaim, requirements scheduling.Requirements) (Choice, bool) {
+	if _, unmet := k.unmet(choice.Template, requirements, nodeClaim.Labels); !unmet {
+		return choice, true
+	}
+	for _, other := range choice.others {
+		if _, unmet := k.unmet(other.Template, requirements, nodeClaim.Labels); !unmet && other.Offering.Available {
+			return *other, true
+		}
+	}
+	return Choice{}, false
+}
+
+// before keeps a choice that has lost behind the one that has won, if their templates' labels differ.
+func (c *Choice) before(lost *Choice) *Choice {
+	if !maps.Equal(c.Template.Labels, lost.Template.Labels) {
+		c.others = append(c.others, lost)
+	}
+	c.others = append(c.others, lost.others...)
+	lost.others = nil
+	slices.SortStableFunc(c.others, func(a, b *Choice) int { return cmp.Compare(a.Offering.Price, b.Offering.Price) })
+	return c
+}

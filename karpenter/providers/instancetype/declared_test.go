@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+)
+
+func TestMeeting(t *testing.T) {
+	const disk = "example.com/disk"
+	bare := newTemplate("bare", 2, 0.1, func(s *template.Template) { s.SpotPrice = ptr.To(0.05) })
+	ssd := newTemplate("ssd", 2, 0.2, func(s *template.Template) { s.Labels = map[string]string{disk: "ssd"} })
+	open := []karpv1.NodeSelectorRequirementWithMinValues{{Key: disk, Operator: corev1.NodeSelectorOpExists}}
+	has := []string{"ssd: a on-demand $0.2", "ssd: b on-demand $0.2"}
+	for name, tc := range map[string]struct {
+		machines []string
+		want     []string
+	}{
+		"When no machine has a type without the label, a NodePool that requires it should not get the type": {nil, has},
+		"When machines have it, the type should stay, so that they aren't replaced, and not be available": {
+			[]string{"a"}, append([]string{"bare: a on-demand $0.1 !", "bare: a spot $0.05 !", "bare: b on-demand $0.1 !", "bare: b spot $0.05 !"}, has...),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input(bare, ssd)
+			for _, zone := range tc.machines {
+				in.Inventory = machinesOf(madeFrom(bare, zone))
+			}
+			snapshot := Build(in)
+			meeting, differing := snapshot.Meeting(snapshot.InstanceTypes, open)
+			if diff := cmp.Diff(tc.want, offered(meeting)); diff != "" || len(differing) > 0 {
+				t.Errorf("offerings, %v (-want +got):\n%s", differing, diff)
+			}
+		})
+	}
+	t.Run("When a NodePool requires nothing that a template declares, it should get the types themselves", func(t *testing.T) {
+		snapshot := Build(input(bare, ssd))
+		meeting, _ := snapshot.Meeting(snapshot.InstanceTypes, []karpv1.NodeSelectorRequirementWithMinValues{{Key: "team", Operator: corev1.NodeSelectorOpExists}})
+		if &meeting[0] != &snapshot.InstanceTypes[0] {
+			t.Error("they were copied")
+		}
+	})
+}
