@@ -47,6 +47,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/declaredlabels"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
+	"github.com/autonode-io/autonode/karpenter/core/zones"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
@@ -288,6 +289,7 @@ func newCore(ctx context.Context, guest *operator.Operator, management *manageme
 func guestClient(guest client.Client, suspended func() bool, declares func(nodeClass, key string) bool) client.Client {
 	guest = leadership.Guest(guest, suspended)
 	guest = declaredlabels.Guest(guest, declares)
+	guest = zones.Guest(guest, offering.DefaultZone)
 	return guest
 }
 

@@ -202,8 +202,12 @@ func (c *CloudProvider) nodeClass(ctx context.Context, name string) (*v1alpha1.C
 // nodeClaimOf returns a Machine as a NodeClaim.
 func nodeClaimOf(m *clusterv1.Machine) *karpv1.NodeClaim {
 	labels := map[string]string{}
-	for _, key := range []string{karpv1.NodePoolLabelKey, karpv1.CapacityTypeLabelKey, corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone} {
-		if value := m.Labels[key]; value != "" {
+	offered := inventory.OriginOf(m)
+	for key, value := range map[string]string{
+		karpv1.NodePoolLabelKey: m.Labels[karpv1.NodePoolLabelKey], karpv1.CapacityTypeLabelKey: offered.CapacityType,
+		corev1.LabelInstanceTypeStable: offered.InstanceType, corev1.LabelTopologyZone: offered.Zone,
+	} {
+		if value != "" {
 			labels[key] = value
 		}
 	}

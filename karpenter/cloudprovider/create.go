@@ -9,6 +9,7 @@ import (
 	"maps"
 
 	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -230,6 +231,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		return machine.Plan{}, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("its Cluster %s is being deleted", key))
 	}
 	tmpl := chosen.choice.Template
+	labels := nodeLabels(nodeClaim, chosen)
 	resolved, _ := c.Version(nodeClass, tmpl)
 	switch {
 	case resolved.Outcome == version.Unknown:
@@ -247,7 +249,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		DataSecretName:         tmpl.Bootstrap.DataSecretName,
 		Version:                resolved.Version,
 		FailureDomain:          chosen.choice.FailureDomain,
-		NodeLabels:             nodeLabels(nodeClaim, chosen),
+		NodeLabels:             labels,
 		Taints:                 tmpl.Taints,
 		BootstrapPatches:       nodeClass.Spec.BootstrapPatches,
 		Kubelet:                nodeClass.Spec.Kubelet,
@@ -269,6 +271,11 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		if revision != "" {
 			plan.Annotations[key] = revision
 		}
+	}
+	if chosen.choice.Zoneless {
+		// Neither the machine nor its kubelet may claim a zone: a cloud controller manager tells the Node's.
+		delete(labels, corev1.LabelTopologyZone)
+		plan.Annotations[v1alpha1.OfferingZoneAnnotation] = chosen.offering.Zone()
 	}
 	plan.Images = c.Images.For(plan.Version, tmpl.Arch)
 	if hash, _ := machine.ImagesHash(plan.BootstrapPatches, tmpl, plan.Images); hash != "" {

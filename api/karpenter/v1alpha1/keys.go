@@ -56,6 +56,9 @@ const (
 	NodeVersionAnnotation = Group + "/node-version"
 	// TemplateSourceAnnotation names a machine's template source, as <kind>.<group>/<name>.
 	TemplateSourceAnnotation = Group + "/template-source"
+	// OfferingZoneAnnotation is on a Machine that was launched without a zone: the zone that its offering has nevertheless. Other
+	// Machines have the label topology.kubernetes.io/zone.
+	OfferingZoneAnnotation = Group + "/offering-zone"
 	// BootstrapTokenIDAnnotation is on a Machine: the public part of the one bootstrap token that it may join the guest cluster with. The
 	// provider writes it when it creates the Machine and never changes it. Without it any bootstrap token outside BootstrapTokenGroup is valid.
 	BootstrapTokenIDAnnotation = Group + "/bootstrap-token-id"

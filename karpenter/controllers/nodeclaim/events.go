@@ -12,6 +12,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
@@ -53,16 +54,12 @@ func warning(nodeClaim *karpv1.NodeClaim, reason, format string, args ...any) ev
 
 // offeringOf returns the offering that a Machine was launched as.
 func offeringOf(m *clusterv1.Machine) offering.Key {
-	return offering.Key{
-		InstanceType: m.Labels[corev1.LabelInstanceTypeStable],
-		Zone:         m.Labels[corev1.LabelTopologyZone],
-		CapacityType: m.Labels[karpv1.CapacityTypeLabelKey],
-	}
+	return inventory.OriginOf(m).Key
 }
 
 // described formats an offering for messages.
 func described(key offering.Key) string {
-	if key.Zone == "" {
+	if key.Zone == "" || key.Zone == offering.DefaultZone {
 		return key.CapacityType + " " + key.InstanceType
 	}
 	return key.CapacityType + " " + key.InstanceType + " in zone " + key.Zone

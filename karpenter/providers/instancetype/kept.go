@@ -56,14 +56,20 @@ func (b *builder) keep(r *resolved, name string) {
 			continue
 		}
 		used = true
-		if _, offered := r.choices[p]; offered {
-			continue
+		places := []place{p}
+		if origin.NodeZone != "" {
+			places = append(places, place{origin.NodeZone, origin.CapacityType})
 		}
-		price := r.priceOf(p.capacityType, origin.Price)
-		if other, ok := kept[p]; ok {
-			price = min(price, other)
+		for _, p := range places {
+			if _, offered := r.choices[p]; offered {
+				continue
+			}
+			price := r.priceOf(p.capacityType, origin.Price)
+			if other, ok := kept[p]; ok {
+				price = min(price, other)
+			}
+			kept[p] = price
 		}
-		kept[p] = price
 	}
 	if len(kept) > 0 && r.InstanceType == nil {
 		r.InstanceType = b.unknown(name)

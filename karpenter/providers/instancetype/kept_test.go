@@ -45,6 +45,12 @@ func madeFrom(tmpl template.Template, zone string) inventory.Origin {
 	}
 }
 
+// inNodeZone is a machine whose Node has another zone.
+func inNodeZone(o inventory.Origin, zone string) inventory.Origin {
+	o.NodeZone = zone
+	return o
+}
+
 // offered writes instance types as <type>: <zone> <capacity type> $<price>, with an exclamation mark for what isn't available.
 func offered(its []*cloudprovider.InstanceType) []string {
 	var lines []string
@@ -76,6 +82,12 @@ func TestKept(t *testing.T) {
 		},
 		"When the Cluster has ceased to tell zones, it should keep the machine's": {
 			madeFrom(c4, "a"), func(in *Input) { in.Cluster.FailureDomains = nil }, append(slices.Clone(zoneless), "c4: a spot $0.03 !"),
+		},
+		"When there are no zones and a cloud controller tells the Node's, that should have the machine's price": {
+			inNodeZone(madeFrom(c4, DefaultZone), "eu-1a"), func(in *Input) { in.Cluster.FailureDomains = nil }, append(slices.Clone(zoneless), "c4: eu-1a spot $0.03 !"),
+		},
+		"When the Cluster has begun to tell the zones that Nodes had already, it should keep none twice": {
+			inNodeZone(madeFrom(c4, DefaultZone), "a"), func(*Input) {}, append(slices.Clone(now), "c4: default spot $0.03 !"),
 		},
 		"When the zone has gone and others are told, it should not keep it": {
 			madeFrom(c4, "c"), func(*Input) {}, now,

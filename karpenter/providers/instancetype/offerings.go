@@ -16,6 +16,9 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
+// DefaultZone is offering.DefaultZone.
+const DefaultZone = offering.DefaultZone
+
 // place is a zone and a capacity type.
 type place struct{ zone, capacityType string }
 
@@ -58,16 +61,21 @@ func (b *builder) eachChoice(tmpl *template.Template, yield func(place, *Choice)
 		known, available = true, available || choice.Offering.Available
 		yield(p, choice)
 	}
+	choice := func(p place, domain string, price float64, launchable bool) *Choice {
+		c := b.choice(tmpl, p, domain, price, launchable)
+		c.Zoneless = len(domains) == 0
+		return c
+	}
 	each := func(p place, domain string) {
 		price, priced := b.Pricing.Price(tmpl, p.zone, p.capacityType)
 		if !priced && p.capacityType == karpv1.CapacityTypeSpot && !b.Pricing.Complete() {
 			// Whether the offering exists is unknown. Without it, Karpenter would replace its nodes.
 			price, _ = b.Pricing.Price(tmpl, p.zone, karpv1.CapacityTypeOnDemand)
-			yield(p, b.choice(tmpl, p, domain, price, false))
+			yield(p, choice(p, domain, price, false))
 			return
 		}
 		if priced {
-			add(p, b.choice(tmpl, p, domain, price, obstacle == ""))
+			add(p, choice(p, domain, price, obstacle == ""))
 		}
 	}
 	for _, capacityType := range tmpl.CapacityTypes() {

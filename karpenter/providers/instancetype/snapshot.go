@@ -58,6 +58,8 @@ type Choice struct {
 	Offering     *cloudprovider.Offering
 	// FailureDomain of the Machine; empty without failure domains, although the offering has a zone.
 	FailureDomain string
+	// Zoneless: the offering's zone is DefaultZone because none is known.
+	Zoneless bool
 
 	// others are the same offering of templates with other labels, the cheapest first.
 	others []*Choice

@@ -21,6 +21,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/karpenter/providers/change"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
 // Config of an Inventory.
@@ -71,6 +72,8 @@ type Node struct {
 	ProviderID string
 	// Memory in bytes.
 	Memory int64
+	// Zone is that of the Node's label; it may be empty.
+	Zone string
 }
 
 func (n Node) providerID() string { return n.ProviderID }
@@ -206,6 +209,7 @@ func (i *Inventory) ObserveMachine(nodeClaim types.UID, m Machine) {
 	i.reservations.Observe(nodeClaim, m.Source)
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	m.NodeZone = i.nodeZone(m)
 	_, known := i.machines.objects[nodeClaim]
 	before, changed := i.machines.set(nodeClaim, m)
 	if !changed {
@@ -275,7 +279,7 @@ func (i *Inventory) ForgetNode(name string) {
 	i.nodes.remove(name)
 }
 
-// learn records the memory of a node whose Machine is known. i.mu must be held.
+// learn records the memory and the zone of a node whose Machine is known. i.mu must be held.
 func (i *Inventory) learn(name string) {
 	n := i.nodes.objects[name]
 	nodeClaim, ok := i.machines.keys[n.ProviderID]
@@ -283,13 +287,32 @@ func (i *Inventory) learn(name string) {
 		return
 	}
 	m := i.machines.objects[nodeClaim]
+	if zone := i.nodeZone(m); zone != m.NodeZone {
+		before := m.Origin
+		m.NodeZone = zone
+		i.machines.objects[nodeClaim] = m
+		i.countOrigin(m.Origin, 1)
+		i.countOrigin(before, -1)
+	}
 	if m.Source != "" && m.ContentHash != "" {
 		i.memory.Observe(name, Revision{Source: m.Source, ContentHash: m.ContentHash}, n.Memory)
 	}
 }
 
+// nodeZone returns the zone of a machine's Node if the machine was launched without one; otherwise the node's is the machine's.
+// i.mu must be held.
+func (i *Inventory) nodeZone(m Machine) string {
+	name, ok := i.nodes.keys[m.ProviderID]
+	if zone := i.nodes.objects[name].Zone; ok && m.ProviderID != "" && m.Zone == offering.DefaultZone && zone != m.Zone {
+		return zone
+	}
+	return ""
+}
+
 // nodeOf returns the tracked fields of a Node, or false if Karpenter hasn't registered it. A registered Node's
 // Machine has its provider ID.
 func nodeOf(n *corev1.Node) (Node, bool) {
-	return Node{ProviderID: n.Spec.ProviderID, Memory: n.Status.Capacity.Memory().Value()}, n.Labels[karpv1.NodeRegisteredLabelKey] == "true"
+	return Node{
+		ProviderID: n.Spec.ProviderID, Memory: n.Status.Capacity.Memory().Value(), Zone: n.Labels[corev1.LabelTopologyZone],
+	}, n.Labels[karpv1.NodeRegisteredLabelKey] == "true"
 }

@@ -25,11 +25,14 @@ type Origin struct {
 	offering.Key
 	// Price in US dollars an hour at launch; 0 if the machine has none.
 	Price float64
+	// NodeZone is the zone of the machine's Node if that isn't the offering's: what a cloud controller manager has found out. Karpenter
+	// looks for the price of a node in the zone that the Node has.
+	NodeZone string
 }
 
-// Compare orders origins by offering, source and price.
+// Compare orders origins by offering, source, price and the zone of the Node.
 func (f Origin) Compare(other Origin) int {
-	return cmp.Or(f.Key.Compare(other.Key), cmp.Compare(f.Source, other.Source), cmp.Compare(f.Price, other.Price))
+	return cmp.Or(f.Key.Compare(other.Key), cmp.Compare(f.Source, other.Source), cmp.Compare(f.Price, other.Price), cmp.Compare(f.NodeZone, other.NodeZone))
 }
 
 // OriginOf reads a Machine's origin.
@@ -43,7 +46,8 @@ func OriginOf(m *clusterv1.Machine) Origin {
 		Source: m.Annotations[v1alpha1.TemplateSourceAnnotation],
 		Key: offering.Key{
 			InstanceType: m.Labels[corev1.LabelInstanceTypeStable],
-			Zone:         m.Labels[corev1.LabelTopologyZone],
+			// A machine that was launched without a zone has no label of one.
+			Zone:         cmp.Or(m.Labels[corev1.LabelTopologyZone], m.Annotations[v1alpha1.OfferingZoneAnnotation]),
 			CapacityType: m.Labels[karpv1.CapacityTypeLabelKey],
 		},
 		Price: price,

@@ -3,6 +3,7 @@
 package inventory
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -60,6 +61,49 @@ func originsOf(machines *Inventory) (origins []Origin) {
 		origins = append(origins, machines.Origins(instanceType)...)
 	}
 	return origins
+}
+
+func TestNodeZone(t *testing.T) {
+	zoneless := origin("c4")
+	zoneless.Zone = offering.DefaultZone
+	in := func(o Origin, zone string) Origin {
+		o.NodeZone = zone
+		return o
+	}
+	for name, tc := range map[string]struct {
+		machine Origin
+		zones   []string // of the Node, one after the other
+		want    Origin
+	}{
+		"When a machine without a zone has a Node without one, it should know none":                      {zoneless, []string{""}, zoneless},
+		"When the Node has the zone that stands for none, it should know none":                           {zoneless, []string{offering.DefaultZone}, zoneless},
+		"When a cloud controller tells the Node's zone, it should know it":                               {zoneless, []string{"", "eu-1a"}, in(zoneless, "eu-1a")},
+		"When the Node's zone changes, it should follow":                                                 {zoneless, []string{"eu-1a", "eu-1b"}, in(zoneless, "eu-1b")},
+		"When a machine was launched in a zone, it should believe that and not what its Node says of it": {origin("c4"), []string{"eu-1a"}, origin("c4")},
+	} {
+		for _, machineFirst := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s (machine first: %t)", name, machineFirst), func(t *testing.T) {
+				machines := New(Config{Clock: clocktesting.NewFakeClock(time.Now())})
+				observe := func() { machines.ObserveMachine("1", Machine{Origin: tc.machine, ProviderID: "one"}) }
+				if machineFirst {
+					observe()
+				}
+				for _, zone := range tc.zones {
+					machines.ObserveNode("one", Node{ProviderID: "one", Zone: zone})
+				}
+				if !machineFirst {
+					observe()
+				}
+				if diff := cmp.Diff([]Origin{tc.want}, originsOf(machines)); diff != "" {
+					t.Errorf("origins (-want +got):\n%s", diff)
+				}
+				machines.ForgetMachine("1")
+				if left := originsOf(machines); len(left) > 0 {
+					t.Errorf("origins of no machine: %v", left)
+				}
+			})
+		}
+	}
 }
 
 func TestOriginOf(t *testing.T) {

@@ -187,6 +187,11 @@ func (u *Unavailable) Sequence() uint64 {
 // any more which those are.
 func (u *Unavailable) Since(sequence uint64) ([]Key, bool) { return u.changes.Since(sequence) }
 
+// DefaultZone is the zone of every offering if neither the Cluster nor the source has a failure domain, because Karpenter expects an
+// offering to have exactly one. Such machines have no failure domain, and nothing outside of Karpenter is told this zone, but a
+// Node without another one.
+const DefaultZone = "default"
+
 // Compare orders keys by instance type, zone and capacity type.
 func (k Key) Compare(other Key) int {
 	return cmp.Or(
