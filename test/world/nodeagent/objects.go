@@ -5,6 +5,7 @@ package nodeagent
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,26 +36,34 @@ type objectWatch struct {
 	cancel context.CancelFunc
 }
 
-func (o *objects) secret(ctx context.Context, name string) (*corev1.Secret, error) {
-	object, err := o.get(ctx, "secrets", name, &corev1.Secret{})
+// The resources that a pod refers to.
+const (
+	secrets    = "secrets"
+	configMaps = "configmaps"
+)
+
+// data returns what a Secret or a ConfigMap holds.
+func (o *objects) data(ctx context.Context, resource, name string) (map[string][]byte, error) {
+	object, err := o.get(ctx, resource, name)
 	if err != nil {
 		return nil, err
 	}
-	return object.(*corev1.Secret), nil
-}
-
-func (o *objects) configMap(ctx context.Context, name string) (*corev1.ConfigMap, error) {
-	object, err := o.get(ctx, "configmaps", name, &corev1.ConfigMap{})
-	if err != nil {
-		return nil, err
+	if secret, ok := object.(*corev1.Secret); ok {
+		return secret.Data, nil
 	}
-	return object.(*corev1.ConfigMap), nil
+	configMap := object.(*corev1.ConfigMap)
+	data := map[string][]byte{}
+	maps.Copy(data, configMap.BinaryData)
+	for key, value := range configMap.Data {
+		data[key] = []byte(value)
+	}
+	return data, nil
 }
 
-func (o *objects) get(ctx context.Context, resource, name string, kind runtime.Object) (any, error) {
+func (o *objects) get(ctx context.Context, resource, name string) (any, error) {
 	watch, ok := o.watches[resource+"/"+name]
 	if !ok {
-		watch = o.watch(resource, name, kind)
+		watch = o.watch(resource, name)
 		o.watches[resource+"/"+name] = watch
 	}
 	ctx, cancel := context.WithTimeout(ctx, objectTimeout)
@@ -74,7 +83,11 @@ func (o *objects) get(ctx context.Context, resource, name string, kind runtime.O
 	return object, nil
 }
 
-func (o *objects) watch(resource, name string, kind runtime.Object) objectWatch {
+func (o *objects) watch(resource, name string) objectWatch {
+	var kind runtime.Object = &corev1.Secret{}
+	if resource == configMaps {
+		kind = &corev1.ConfigMap{}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.NewListWatchFromClient(o.client.CoreV1().RESTClient(), resource, o.namespace,

@@ -78,10 +78,10 @@ func (c *container) beginPull(ctx context.Context, pod *corev1.Pod, now time.Tim
 func (c *container) keychains(ctx context.Context, pod *corev1.Pod) []authn.Keychain {
 	var keychains []authn.Keychain
 	for _, ref := range pod.Spec.ImagePullSecrets {
-		secret, err := c.worker.objects.secret(ctx, ref.Name)
+		data, err := c.worker.objects.data(ctx, secrets, ref.Name)
 		var keychain authn.Keychain
 		if err == nil {
-			keychain, err = payload.KeychainFromDockerConfig(secret.Data[corev1.DockerConfigJsonKey])
+			keychain, err = payload.KeychainFromDockerConfig(data[corev1.DockerConfigJsonKey])
 		}
 		if err != nil {
 			// Perhaps the image needs none.

@@ -56,9 +56,9 @@ func (v *volumes) mountOne(ctx context.Context, pod *corev1.Pod, volume *corev1.
 	case source.EmptyDir != nil:
 		return renew, nil
 	case source.Secret != nil:
-		err = v.secret(ctx, files, source.Secret.SecretName, source.Secret.Items, source.Secret.Optional, source.Secret.DefaultMode)
+		err = v.project(ctx, files, secrets, source.Secret.SecretName, source.Secret.Items, source.Secret.Optional, source.Secret.DefaultMode)
 	case source.ConfigMap != nil:
-		err = v.configMap(ctx, files, source.ConfigMap.Name, source.ConfigMap.Items, source.ConfigMap.Optional, source.ConfigMap.DefaultMode)
+		err = v.project(ctx, files, configMaps, source.ConfigMap.Name, source.ConfigMap.Items, source.ConfigMap.Optional, source.ConfigMap.DefaultMode)
 	case source.Projected != nil:
 		renew, err = v.projected(ctx, pod, files, source.Projected)
 	}
@@ -74,37 +74,17 @@ func (v *volumes) mountOne(ctx context.Context, pod *corev1.Pod, volume *corev1.
 
 func same(a, b file) bool { return a.mode == b.mode && bytes.Equal(a.content, b.content) }
 
-func (v *volumes) secret(ctx context.Context, files map[string]file, name string, items []corev1.KeyToPath, optional *bool, defaultMode *int32) error {
-	secret, err := v.objects.secret(ctx, name)
+// project adds the keys of a Secret or a ConfigMap as files: all of them, or those that items name.
+func (v *volumes) project(
+	ctx context.Context, files map[string]file, resource, name string, items []corev1.KeyToPath, optional *bool, defaultMode *int32,
+) error {
+	data, err := v.objects.data(ctx, resource, name)
 	if apierrors.IsNotFound(err) && ptr.Deref(optional, false) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return project(files, secret.Data, items, optional, defaultMode)
-}
-
-func (v *volumes) configMap(ctx context.Context, files map[string]file, name string, items []corev1.KeyToPath, optional *bool, defaultMode *int32) error {
-	configMap, err := v.objects.configMap(ctx, name)
-	if apierrors.IsNotFound(err) && ptr.Deref(optional, false) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	data := maps.Clone(configMap.BinaryData)
-	if data == nil {
-		data = map[string][]byte{}
-	}
-	for key, value := range configMap.Data {
-		data[key] = []byte(value)
-	}
-	return project(files, data, items, optional, defaultMode)
-}
-
-// project adds keys as files: all of them, or those that items name.
-func project(files map[string]file, data map[string][]byte, items []corev1.KeyToPath, optional *bool, defaultMode *int32) error {
 	if len(items) == 0 {
 		for key, value := range data {
 			files[key] = file{value, fileMode(nil, defaultMode)}
@@ -135,9 +115,9 @@ func (v *volumes) projected(ctx context.Context, pod *corev1.Pod, files map[stri
 	for i := range projected.Sources {
 		switch source := &projected.Sources[i]; {
 		case source.Secret != nil:
-			err = v.secret(ctx, files, source.Secret.Name, source.Secret.Items, source.Secret.Optional, projected.DefaultMode)
+			err = v.project(ctx, files, secrets, source.Secret.Name, source.Secret.Items, source.Secret.Optional, projected.DefaultMode)
 		case source.ConfigMap != nil:
-			err = v.configMap(ctx, files, source.ConfigMap.Name, source.ConfigMap.Items, source.ConfigMap.Optional, projected.DefaultMode)
+			err = v.project(ctx, files, configMaps, source.ConfigMap.Name, source.ConfigMap.Items, source.ConfigMap.Optional, projected.DefaultMode)
 		case source.DownwardAPI != nil:
 			for _, item := range source.DownwardAPI.Items {
 				value, _ := podField(pod, item.FieldRef.FieldPath)
