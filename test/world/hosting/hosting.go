@@ -40,7 +40,6 @@ const (
 	// PullSecret is the name of the Secret that pulls payloads, beside the HostedClusters.
 	PullSecret = "pull-secret"
 
-	fieldOwner   = "autonode-world-hosting"
 	podRange     = "10.244.0.0/16"
 	serviceRange = "10.96.0.0/16"
 	// upgradeTimeout is the timeout of one restart of an API server.

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -70,30 +69,4 @@ func (r *clusterReconciler) reconcile(ctx context.Context, kwokCluster *infrav1.
 	kwokCluster.Status.FailureDomains = kwokCluster.Spec.FailureDomains
 	setCondition(kwokCluster, infrav1.ConditionReady, metav1.ConditionTrue, infrav1.ReasonReady, "")
 	return nil
-}
-
-// guestReconciler ends the connection to a guest when its Cluster has gone.
-type guestReconciler struct {
-	management client.Client
-	guests     *guests
-}
-
-func (r *guestReconciler) setup(manager ctrl.Manager, options controller.Options) error {
-	return builder.ControllerManagedBy(manager).
-		Named("guest").
-		For(&clusterv1.Cluster{}, builder.WithPredicates(predicate.Funcs{
-			CreateFunc: func(event.CreateEvent) bool { return false },
-		})).
-		WithOptions(options).
-		Complete(r)
-}
-
-// Reconcile drops the guest of a Cluster that isn't there any more.
-func (r *guestReconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	err := r.management.Get(ctx, request.NamespacedName, &clusterv1.Cluster{})
-	if apierrors.IsNotFound(err) {
-		r.guests.drop(request.NamespacedName)
-		return reconcile.Result{}, nil
-	}
-	return reconcile.Result{}, err
 }

@@ -156,13 +156,17 @@ func (g *guests) watchRequests(cluster types.NamespacedName, client kubernetes.I
 	}, nil
 }
 
-// drop ends the connection to a guest.
-func (g *guests) drop(cluster types.NamespacedName) {
+// drop ends the connection to the guest of a Cluster that has gone.
+func (g *guests) drop(cluster any) {
+	key, err := cache.DeletionHandlingObjectToName(cluster)
+	if err != nil {
+		return
+	}
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
-	if known := g.cluster[cluster]; known != nil {
+	if known := g.cluster[types.NamespacedName(key)]; known != nil {
 		known.stop()
-		delete(g.cluster, cluster)
+		delete(g.cluster, types.NamespacedName(key))
 	}
 }
 

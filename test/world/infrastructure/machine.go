@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,7 +32,7 @@ type machineReconciler struct {
 	management        client.Client
 	guests            *guests
 	identities        *identities
-	memories          *memories
+	memories          sync.Map // *memory, by the machine's namespace and name
 	recorder          events.EventRecorder
 	clock             clock.PassiveClock
 	provisioningDelay time.Duration
@@ -56,11 +57,11 @@ func (r *machineReconciler) Reconcile(ctx context.Context, request reconcile.Req
 	cached := &infrav1.KwokMachine{}
 	if err := r.management.Get(ctx, request.NamespacedName, cached); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.memories.drop(request.NamespacedName)
+			r.memories.Delete(request.NamespacedName)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	memory := r.memories.get(cached)
+	memory := r.memoryOf(cached)
 	kwokMachine := memory.latest(cached)
 	before := kwokMachine.DeepCopy()
 	if memory.passing != nil {

@@ -4,7 +4,6 @@ package infrastructure
 
 import (
 	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -72,28 +71,13 @@ func lasting(status *infrav1.KwokMachineStatus) *infrav1.KwokMachineStatus {
 	return status
 }
 
-// memories of all machines.
-type memories struct {
-	mutex sync.Mutex
-	of    map[types.NamespacedName]*memory
-}
-
-func newMemories() *memories { return &memories{of: map[types.NamespacedName]*memory{}} }
-
-// get returns the memory of a machine. Another one of that name is forgotten.
-func (m *memories) get(machine client.Object) *memory {
-	m.mutex.Lock()
-	defer m.mutex.Unlock()
+// memoryOf returns the memory of a machine. Another one of that name is forgotten.
+func (r *machineReconciler) memoryOf(machine client.Object) *memory {
 	key := client.ObjectKeyFromObject(machine)
-	if known := m.of[key]; known == nil || known.uid != machine.GetUID() {
-		m.of[key] = &memory{uid: machine.GetUID()}
+	if known, ok := r.memories.Load(key); ok && known.(*memory).uid == machine.GetUID() {
+		return known.(*memory)
 	}
-	return m.of[key]
-}
-
-// drop forgets a machine that has gone.
-func (m *memories) drop(machine types.NamespacedName) {
-	m.mutex.Lock()
-	defer m.mutex.Unlock()
-	delete(m.of, machine)
+	fresh := &memory{uid: machine.GetUID()}
+	r.memories.Store(key, fresh)
+	return fresh
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -132,13 +133,11 @@ func setup(manager ctrl.Manager, config Config, guests *guests) error {
 		setup       func(ctrl.Manager, controller.Options) error
 	}{
 		{1, (&clusterReconciler{management: management}).setup},
-		{1, (&guestReconciler{management: management, guests: guests}).setup},
 		{1, (&templateReconciler{management: management}).setup},
 		{machineConcurrency, (&machineReconciler{
 			management:        management,
 			guests:            guests,
 			identities:        guests.identities,
-			memories:          newMemories(),
 			clock:             clock.RealClock{},
 			recorder:          manager.GetEventRecorder("kwok-cloud"),
 			provisioningDelay: config.ProvisioningDelay,
@@ -153,6 +152,13 @@ func setup(manager ctrl.Manager, config Config, guests *guests) error {
 		}); err != nil {
 			return fmt.Errorf("setting up a controller: %w", err)
 		}
+	}
+	clusters, err := manager.GetCache().GetInformer(context.Background(), &clusterv1.Cluster{}) // it doesn't wait before the cache is started
+	if err != nil {
+		return fmt.Errorf("watching Clusters: %w", err)
+	}
+	if _, err := clusters.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: guests.drop}); err != nil {
+		return fmt.Errorf("watching Clusters: %w", err)
 	}
 	if err := manager.Add(&nodeCollector{management: management, guests: guests, logger: config.Logger, grace: config.NodeGracePeriod}); err != nil {
 		return fmt.Errorf("adding the collector of nodes: %w", err)

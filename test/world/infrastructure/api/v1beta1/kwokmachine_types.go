@@ -96,12 +96,10 @@ const (
 // +kubebuilder:validation:Enum=amd64;arm64;s390x;ppc64le
 type Architecture string
 
-// The architectures that Cluster API's contract knows.
+// The architectures of the world's templates.
 const (
-	ArchitectureAmd64   Architecture = "amd64"
-	ArchitectureArm64   Architecture = "arm64"
-	ArchitectureS390x   Architecture = "s390x"
-	ArchitecturePpc64le Architecture = "ppc64le"
+	ArchitectureAmd64 Architecture = "amd64"
+	ArchitectureArm64 Architecture = "arm64"
 )
 
 // CapacityType is how a machine is paid for.
