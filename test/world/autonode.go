@@ -3,6 +3,7 @@
 package world
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -15,16 +16,13 @@ import (
 	"runtime"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/assets/crds"
 	"github.com/autonode-io/autonode/payload"
 	"github.com/autonode-io/autonode/test/world/lock"
-	"github.com/autonode-io/autonode/test/world/process"
 	"github.com/autonode-io/autonode/test/world/programs"
 	"github.com/autonode-io/autonode/test/world/registry"
 )
@@ -208,58 +206,30 @@ func (a *autonode) install(ctx context.Context, w *World) error {
 			return fmt.Errorf("writing the operator's overlay: %w", err)
 		}
 	}
-	cmd := exec.CommandContext(ctx, w.programs.Kubectl(), "--kubeconfig", w.dir.kubeconfig(Management),
-		"apply", "--server-side", "--force-conflicts", "-k", overlay)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("installing the operator: %w\n%s", err, strings.TrimSpace(string(out)))
+	if _, err := w.kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", overlay); err != nil {
+		return fmt.Errorf("installing the operator: %w", err)
 	}
 	return nil
 }
 
 // waitAvailable returns when the operator's Deployment is rolled out.
 func (a *autonode) waitAvailable(ctx context.Context, w *World) error {
-	management, err := client.New(w.management.RESTConfig(), client.Options{})
+	_, err := w.kubectl(ctx, "-n", OperatorNamespace, "rollout", "status", "deployment/"+operatorDeployment, "--timeout="+operatorTimeout.String())
 	if err != nil {
-		return fmt.Errorf("connecting to %s: %w", Management, err)
+		pods, podsErr := w.kubectl(ctx, "-n", OperatorNamespace, "get", "pods", "-o", "custom-columns=POD:.metadata.name,STATE:.status.containerStatuses[*].state")
+		return errors.Join(fmt.Errorf("waiting for the operator: %w\n%s", err, pods), podsErr)
 	}
-	ctx, cancel := context.WithTimeout(ctx, operatorTimeout)
-	defer cancel()
-	return process.Poll(ctx, "the operator", nil, nil, func(ctx context.Context) error {
-		deployment := &appsv1.Deployment{}
-		if err := management.Get(ctx, client.ObjectKey{Namespace: OperatorNamespace, Name: operatorDeployment}, deployment); err != nil {
-			return err
-		}
-		wanted := int32(1)
-		if deployment.Spec.Replicas != nil {
-			wanted = *deployment.Spec.Replicas
-		}
-		status := deployment.Status
-		if status.ObservedGeneration >= deployment.Generation && status.UpdatedReplicas == wanted && status.AvailableReplicas == wanted {
-			return nil
-		}
-		pods := &corev1.PodList{}
-		if err := management.List(ctx, pods, client.InNamespace(OperatorNamespace)); err != nil {
-			return err
-		}
-		return fmt.Errorf("%d of %d replicas are available: %s", status.AvailableReplicas, wanted, describePods(pods.Items))
-	})
+	return nil
 }
 
-func describePods(pods []corev1.Pod) string {
-	var all []string
-	for _, pod := range pods {
-		state := string(pod.Status.Phase)
-		for _, container := range pod.Status.ContainerStatuses {
-			switch {
-			case container.State.Waiting != nil:
-				state = container.State.Waiting.Reason + " " + container.State.Waiting.Message
-			case container.State.Terminated != nil:
-				state = container.State.Terminated.Reason + " " + container.State.Terminated.Message
-			}
-		}
-		all = append(all, pod.Name+": "+strings.TrimSpace(state))
+// kubectl runs kubectl as an administrator of the management cluster, and returns what it prints.
+func (w *World) kubectl(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, w.programs.Kubectl(), append([]string{"--kubeconfig", w.dir.kubeconfig(Management)}, args...)...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w\n%s", err, bytes.TrimSpace(out))
 	}
-	return strings.Join(all, "; ")
+	return string(bytes.TrimSpace(out)), nil
 }
 
 func copyTree(from, to string) error {

@@ -18,7 +18,9 @@ func (w *World) logger(name string) logr.Logger {
 	if err != nil {
 		return logr.Discard() // no reason not to start
 	}
-	w.parts.keep(file)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.logFiles = append(w.logFiles, file)
 	return newLogger(file)
 }
 

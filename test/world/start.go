@@ -4,9 +4,11 @@ package world
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -205,8 +207,7 @@ func (w *World) startInfrastructure(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("starting the infrastructure provider: %w", err)
 	}
-	w.parts.add(Component{Name: "infrastructure provider", About: "cloud of kwok nodes", Log: w.dir.log("infrastructure")}, provider.Stop)
-	w.record()
+	w.addPart(Component{Name: "infrastructure provider", About: "cloud of kwok nodes", Log: w.dir.log("infrastructure")}, provider.Stop)
 	return nil
 }
 
@@ -217,8 +218,7 @@ func (w *World) startRegistry(ctx context.Context) error {
 		return err
 	}
 	w.registry = r
-	w.parts.add(Component{Name: "registry", Address: r.Host(), About: "payloads and images"}, r.Close)
-	w.record()
+	w.addPart(Component{Name: "registry", Address: r.Host(), About: "payloads and images"}, r.Close)
 	return nil
 }
 
@@ -238,11 +238,41 @@ func (w *World) startNodeAgent(ctx context.Context) error {
 		return fmt.Errorf("starting the node agent: %w", err)
 	}
 	w.nodeAgent = agent
-	w.parts.add(Component{Name: "node agent", About: "runs the pods of " + Management, Log: w.dir.log("node-agent")},
+	w.addPart(Component{Name: "node agent", About: "runs the pods of " + Management, Log: w.dir.log("node-agent")},
 		func() error {
 			agent.Stop()
 			return nil
 		})
-	w.record()
 	return nil
+}
+
+// part runs inside the world's own process.
+type part struct {
+	Component
+	stop func() error
+}
+
+func (w *World) addPart(component Component, stop func() error) {
+	component.PID = os.Getpid()
+	w.mu.Lock()
+	w.parts = append(w.parts, part{component, stop})
+	w.mu.Unlock()
+	w.record()
+}
+
+// stopParts stops all parts, the last started first.
+func (w *World) stopParts() error {
+	w.mu.Lock()
+	parts, logFiles := slices.Clone(w.parts), slices.Clone(w.logFiles)
+	w.mu.Unlock()
+	var errs []error
+	for _, part := range slices.Backward(parts) {
+		if err := part.stop(); err != nil {
+			errs = append(errs, fmt.Errorf("stopping the %s: %w", part.Name, err))
+		}
+	}
+	for _, file := range logFiles {
+		errs = append(errs, file.Close())
+	}
+	return errors.Join(errs...)
 }

@@ -99,7 +99,9 @@ func (w *World) record() {
 	for _, p := range w.processes.List() {
 		w.state.Components = append(w.state.Components, Component{Name: p.Name, PID: p.PID, Address: p.Address, About: about(p.Path), Log: p.LogFile})
 	}
-	w.state.Components = append(w.state.Components, w.parts.components()...)
+	for _, p := range w.parts {
+		w.state.Components = append(w.state.Components, p.Component)
+	}
 	data, err := json.MarshalIndent(w.state, "", "  ")
 	if err != nil {
 		return

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -79,7 +80,6 @@ type World struct {
 	guests     []*controlplane.Cluster
 	hosting    *hosting.Platform
 	clusterAPI *clusterapi.ClusterAPI
-	parts      parts
 
 	nodeAgent *nodeagent.Agent
 	registry  *registry.Registry
@@ -88,6 +88,9 @@ type World struct {
 
 	mu    sync.Mutex
 	state State
+	// parts run inside the world's own process, and logFiles are open until all have stopped.
+	parts    []part
+	logFiles []*os.File
 	// operatorLogs are of those that StartOperator started.
 	operatorLogs []string
 
@@ -178,7 +181,7 @@ func (w *World) Stop() error {
 		if w.hosting != nil {
 			errs = append(errs, w.hosting.Stop())
 		}
-		errs = append(errs, w.parts.stop())
+		errs = append(errs, w.stopParts())
 		var etcd, servers, clients []*process.Process
 		for _, p := range w.processes.List() {
 			switch {
