@@ -97,25 +97,21 @@ build: ## Build the programs into bin/, static.
 	@mkdir -p bin
 	go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(PROGRAMS))
 
+.PHONY: release
+release: ## Make release VERSION=v0.1.0 in dist/v0.1.0, without a container engine. PUSH=registry/folder pushes its images, KEY=cosign.key signs; docs/releasing.md.
+	go run ./cmd/autonode-dev release --version='$(VERSION)' $(if $(PUSH),--push='$(PUSH)') $(if $(KEY),--key='$(KEY)') $(ARGS)
+
 .PHONY: image
-image: build ## Build the container images with docker, podman or buildah.
+image: ## Build container images for this machine's architecture with docker, podman or buildah.
 	@test -n '$(CONTAINER_TOOL)' || { echo "none of docker, podman and buildah is installed"; exit 1; }
+	@mkdir -p bin/linux
+	GOOS=linux go build -ldflags '$(LDFLAGS)' -o bin/linux/ ./cmd/autonode-operator ./cmd/karpenter-clusterapi
 	for program in autonode-operator karpenter-clusterapi; do \
 		$(CONTAINER_TOOL) build --file Containerfile --target $$program --tag $(IMAGE_PREFIX)/$$program:$(VERSION) . || exit 1; done
 
-# Tools with a module of their own, which only these targets build.
-SECURITY_TOOL = go tool -modfile=tools/security/go.mod
-
-.PHONY: sbom
-sbom: build ## Write what the programs are made of into dist/, as SPDX. The first run builds syft, which takes minutes.
-	@mkdir -p dist
-	for program in autonode-operator karpenter-clusterapi; do \
-		SYFT_CHECK_FOR_APP_UPDATE=false $(SECURITY_TOOL) syft scan file:bin/$$program --quiet \
-			--source-name $$program --source-version $(VERSION) --output spdx-json=dist/$$program.spdx.json || exit 1; done
-
 .PHONY: vulncheck
 vulncheck: ## Look for known vulnerabilities in what the programs call. Needs vuln.go.dev, so it is no part of verify.
-	$(SECURITY_TOOL) govulncheck ./cmd/...
+	go tool -modfile=tools/security/go.mod govulncheck ./cmd/...
 
 .PHONY: clean
 clean: ## Remove what was built here. The world's programs stay in their cache; 'autonode-dev world build' names it.

@@ -3,6 +3,7 @@ module github.com/autonode-io/autonode
 go 1.26.6
 
 require (
+	github.com/CycloneDX/cyclonedx-go v0.10.0
 	github.com/awslabs/operatorpkg v0.0.0-20260708223819-4da4c353c5fa
 	github.com/blang/semver/v4 v4.0.0
 	github.com/coreos/stream-metadata-go v0.4.4
@@ -12,6 +13,7 @@ require (
 	github.com/go-logr/logr v1.4.4
 	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.20.7
+	github.com/in-toto/attestation v1.1.2
 	github.com/klauspost/compress v1.18.1
 	github.com/onsi/gomega v1.42.1
 	github.com/openshift/api v0.0.0-20260710095909-1cb630ce7109
@@ -118,7 +120,6 @@ require (
 	github.com/grafana/regexp v0.0.0-20250905093917-f7b3be9d1853 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.28.0 // indirect
 	github.com/huandu/xstrings v1.5.0 // indirect
-	github.com/in-toto/attestation v1.1.2 // indirect
 	github.com/in-toto/in-toto-golang v0.9.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/itchyny/gojq v0.12.19 // indirect

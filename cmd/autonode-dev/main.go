@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command autonode-dev runs the local world and what plays in it: the demo, Karpenter's own suite and the benchmarks. Users install
-// autonode instead.
+// Command autonode-dev runs the local world and what plays in it: the demo, Karpenter's own suite and the benchmarks. It makes
+// releases, too. Users install autonode instead.
 package main
 
 import (
@@ -26,13 +26,13 @@ func main() {
 	defer stop()
 	root := &cobra.Command{
 		Use:           "autonode-dev",
-		Short:         "Run AutoNode's local world, demo, conformance suite and benchmarks",
+		Short:         "Run AutoNode's local world, demo, conformance suite and benchmarks, and make its releases",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       about.Of("autonode-dev", version).String(),
 	}
 	root.SetVersionTemplate("{{.Version}}")
-	root.AddCommand(newBenchOperatorCommand(), newConformanceCommand(), newDemoCommand(), newWorldCommand())
+	root.AddCommand(newBenchOperatorCommand(), newConformanceCommand(), newDemoCommand(), newReleaseCommand(), newWorldCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		if errors.Is(err, world.ErrNoWorld) {
 			err = fmt.Errorf("%w\nstart one with `autonode-dev world up`, or name the folder of another with --dir", err)
