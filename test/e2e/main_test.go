@@ -65,12 +65,17 @@ var (
 	untouchedOnce sync.Once
 )
 
-// openWorld starts the world, or waits until it has started.
-func openWorld(t *testing.T) *localworld.World {
-	t.Helper()
+// prepareWorld starts the world, if it isn't started yet.
+func prepareWorld() {
 	worldOnce.Do(func() {
 		world, removeWorld, errWorld = startWorld(interrupted, os.Stdout, blue, green, red, amber, violet, indigo)
 	})
+}
+
+// openWorld starts the world, or waits until it has started.
+func openWorld(t *testing.T) *localworld.World {
+	t.Helper()
+	prepareWorld()
 	if errWorld != nil {
 		t.Fatalf("starting the world: %v", errWorld)
 	}

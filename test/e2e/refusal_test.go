@@ -26,7 +26,6 @@ const refusedDrain = time.Minute
 // that keeps Karpenter from launching. The drain ends all the same, at its deadline. The world is this story's own, because Karpenter is
 // denied what it asks for there.
 func TestRefusal(t *testing.T) {
-	t.Parallel()
 	g := NewWithT(t)
 	own, remove, err := startWorld(t.Context(), os.Stdout, blue, green)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -95,6 +94,9 @@ func TestRefusal(t *testing.T) {
 			machines := c.machineNames(g, t.Context())
 			began := time.Now()
 			end.do(t, c)
+			if allStories() {
+				go prepareWorld() // which the next stories need, while this one waits for its deadline
+			}
 			g.Eventually(func(g Gomega, ctx context.Context) {
 				g.Expect(c.condition(g, ctx, v1beta1.AutoNodeEnabled)).To(And(
 					HaveField("Reason", v1beta1.AutoNodeDrainingReason), HaveField("Message", ContainSubstring("ValidatingAdmissionPolicy 'mine'"))))

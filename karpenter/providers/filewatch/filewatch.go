@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
@@ -25,16 +24,13 @@ const pollInterval = time.Minute
 func Follow(ctx context.Context, path string, load func(context.Context)) error {
 	logger := log.FromContext(ctx).WithValues("file", path)
 	ctx = log.IntoContext(ctx, logger)
-	var changes <-chan fsnotify.Event
-	var failures <-chan error
+	var changes <-chan struct{}
 	var again <-chan time.Time
-	watcher, err := fsnotify.NewWatcher()
+	follower, err := process.follow(filepath.Dir(path))
 	if err == nil {
-		defer func() { _ = watcher.Close() }()
-		err = watcher.Add(filepath.Dir(path))
-		changes, failures = watcher.Events, watcher.Errors
-	}
-	if err != nil {
+		defer process.leave(follower)
+		changes = follower.changes
+	} else {
 		logger.Error(err, "watching the file; polling it instead")
 		ticker := time.NewTicker(pollInterval)
 		defer ticker.Stop()
@@ -46,9 +42,6 @@ func Follow(ctx context.Context, path string, load func(context.Context)) error 
 		case <-ctx.Done():
 			return nil
 		case <-changes:
-		case err := <-failures:
-			// Events were lost: the file may have changed.
-			logger.Error(err, "watching the file")
 		case <-again:
 		}
 		load(ctx)
