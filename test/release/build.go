@@ -21,10 +21,10 @@ type build struct {
 	folder string
 }
 
-// buildFlags are the Makefile's; nothing that the environment says counts beside them.
+// buildFlags are the Makefile's.
 const buildFlags = "-trimpath -buildvcs=false -mod=readonly"
 
-// environment decides what a build gives.
+// environment overrides variables that change what a build gives.
 func (b build) environment() []string {
 	return []string{
 		"CGO_ENABLED=0", "GOFLAGS=" + buildFlags, "GOWORK=off", "GOOS=" + b.platform.OS, "GOARCH=" + b.platform.Arch,

@@ -7,7 +7,6 @@ import (
 	"debug/buildinfo"
 	"fmt"
 	"runtime/debug"
-	"slices"
 	"strings"
 
 	cyclonedx "github.com/CycloneDX/cyclonedx-go"
@@ -44,9 +43,8 @@ func (b bom) encode(version string) ([]byte, *debug.BuildInfo, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	built := slices.DeleteFunc(slices.Clone(info.Settings), func(s debug.BuildSetting) bool { return s.Key == "-ldflags" })
 	properties := []cyclonedx.Property{{Name: "cdx:gomod:binary:name", Value: b.program}}
-	for _, setting := range built {
+	for _, setting := range info.Settings {
 		properties = append(properties, cyclonedx.Property{Name: "cdx:gomod:build:env:" + setting.Key, Value: setting.Value})
 	}
 	main := cyclonedx.Component{
