@@ -175,9 +175,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return fmt.Errorf("adding health checks: %w", err)
 	}
-	ended := make(chan struct{})
-	defer close(ended)
-	if err := controllers(ctx, mgr, options, mine, ended); err != nil {
+	if err := controllers(ctx, mgr, options, mine); err != nil {
 		return err
 	}
 	if err := mgr.Start(ctx); err != nil {
@@ -186,11 +184,9 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	return nil
 }
 
-// controllers adds everything that reconciles to the manager: one controller, whose steps do one job each, Cluster API's connections to
+// controllers adds everything that reconciles to the manager: one controller, whose steps do one job each, the connections to
 // the guests, which the guest step brings, and one controller for the certificate requests of all guests. Beside them, metrics only read.
-//
-// What has to outlive the manager goes on until ended is closed.
-func controllers(ctx context.Context, mgr manager.Manager, options Options, mine part, ended <-chan struct{}) error {
+func controllers(ctx context.Context, mgr manager.Manager, options Options, mine part) error {
 	management, live := mgr.GetClient(), mgr.GetAPIReader()
 	recorder := message.Recorder(mgr.GetEventRecorder(v1beta1.ManagedByOperator), clock.RealClock{})
 	applier := apply.New()
@@ -210,7 +206,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	requests := csr.New(csr.Config{Management: management, Live: live, Recorder: recorder, Profiles: profiles})
 	connections, err := guest.New(ctx, guest.Config{
 		Manager: mgr, ConnectRetry: options.GuestConnectRetry, Timeout: options.GuestTimeout, Watches: []guest.Watch{requests.Watch()},
-		Holder: shard.Identity(mine.holder), Egress: guestAddresses, Budget: options.GuestBudget, Ended: ended,
+		Holder: shard.Identity(mine.holder), Egress: guestAddresses, Budget: options.GuestBudget,
 	})
 	if err != nil {
 		return err

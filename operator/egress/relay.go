@@ -66,7 +66,7 @@ func transfer(to io.Writer, from io.Reader) {
 	for {
 		full, err := move(to, from, small)
 		if full && err == nil {
-			large := chunks.Get().(*[chunk]byte) //nolint:forcetypeassert // the pool has nothing else
+			large := chunks.Get().(*[chunk]byte) // the pool has nothing else
 			for full && err == nil {
 				full, err = move(to, from, large[:])
 			}

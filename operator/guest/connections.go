@@ -13,15 +13,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/secret"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -32,7 +31,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/consent"
 	"github.com/autonode-io/autonode/operator/egress"
-	"github.com/autonode-io/autonode/operator/guest/store"
+	"github.com/autonode-io/autonode/operator/guest/link"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -43,7 +42,7 @@ const clusterIndex = "autonode.io/cluster"
 type Config struct {
 	// Manager of the management cluster. Its scheme needs the kinds of AddToScheme: the guests' clients use it.
 	Manager manager.Manager
-	// ConnectRetry is the back-off after a failed connection attempt; zero is Cluster API's default of 30 seconds.
+	// ConnectRetry is the back-off after a failed connection attempt; zero is DefaultConnectRetry.
 	ConnectRetry time.Duration
 	// Timeout of a call to a guest; zero is DefaultTimeout.
 	Timeout time.Duration
@@ -57,13 +56,13 @@ type Config struct {
 	Egress *egress.Policy
 	// Budget limits what each guest may send; zero is the default.
 	Budget egress.Budget
-	// Ended is closed when the manager has ended; nil if the process ends with it.
-	Ended <-chan struct{}
 }
 
 const (
 	// DefaultTimeout of a call to a guest.
 	DefaultTimeout = 10 * time.Second
+	// DefaultConnectRetry is the back-off after a failed connection attempt, as in Cluster API.
+	DefaultConnectRetry = 30 * time.Second
 	// connecting is the concurrency limit of connection attempts and probes. A guest that hangs takes five seconds of
 	// every thirty-five, so this many workers handle some hundred of them; all they do is wait.
 	connecting = 100
@@ -74,33 +73,33 @@ type Connections struct {
 	management client.Client
 	secrets    cache.Cache
 	access     *kubeconfigs
-	clusters   clustercache.ClusterCache
+	links      links
 	events     *events
 	timeout    time.Duration
 	clock      clock.PassiveClock
 	holder     string
 	watches    []Watch
-	kinds      func(schema.GroupVersionKind) store.Kind
-	codecs     serializer.CodecFactory // of the guests' scheme; making one for each guest costs memory
-	ended      <-chan struct{}
 
 	mu       sync.Mutex
-	queue    workqueue.TypedRateLimitingInterface[reconcile.Request] // clustercache's own; nil until it starts
+	queue    workqueue.TypedRateLimitingInterface[reconcile.Request] // of the Clusters; nil until the controller starts
 	watching map[client.ObjectKey]*watching                          // by the Cluster
-	stores   map[client.ObjectKey]*opened                            // by the Cluster
-	shut     bool                                                    // the manager ends
 	outages  map[client.ObjectKey]*outage                            // by the Cluster
 	stale    map[client.ObjectKey]bool                               // Clusters whose connection is to be made anew
 }
 
 var _ scope.Step = (*Connections)(nil)
 
-// New adds Cluster API's clustercache, and a cache of the Secrets that it needs, to the manager.
+// links are the connections; see [link.Links].
+type links interface {
+	Of(cluster client.ObjectKey) (*link.Guest, error)
+	Health(cluster client.ObjectKey) link.Health
+}
+
+// New adds the connections, and a cache of the Secrets that they need, to the manager.
 func New(ctx context.Context, config Config) (*Connections, error) {
 	mgr := config.Manager
 	c := &Connections{
 		management: mgr.GetClient(), watches: config.Watches, timeout: cmp.Or(config.Timeout, DefaultTimeout), clock: config.Clock, holder: config.Holder,
-		ended: config.Ended, codecs: serializer.NewCodecFactory(mgr.GetScheme()), stores: map[client.ObjectKey]*opened{},
 		watching: map[client.ObjectKey]*watching{}, outages: map[client.ObjectKey]*outage{}, stale: map[client.ObjectKey]bool{},
 	}
 	if c.clock == nil {
@@ -137,29 +136,28 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.access = newKubeconfigs(c.secrets, tunnel)
+	c.access = newKubeconfigs(tunnel)
 	for _, runnable := range []manager.Runnable{tunnel, c.access} {
 		if err := mgr.Add(runnable); err != nil {
 			return nil, fmt.Errorf("adding the connections to guests: %w", err)
 		}
 	}
 
-	if c.kinds, err = kept(mgr.GetScheme(), config.Watches); err != nil {
+	kinds, err := kept(mgr.GetScheme(), config.Watches)
+	if err != nil {
 		return nil, err
 	}
-	c.clusters, err = clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
-		SecretClient:  c.access,
-		ClusterFilter: func(cluster *clusterv1.Cluster) bool { return c.wanted(ctx, cluster) },
-		Client:        clustercache.ClientOptions{UserAgent: v1beta1.ManagedByOperator, Timeout: c.timeout},
-	}, controller.Options{MaxConcurrentReconciles: connecting, NewQueue: c.newQueue})
-	if err != nil {
-		return nil, fmt.Errorf("setting up cluster connections: %w", err)
+	links := link.New(link.Config{
+		Management: c.management, Scheme: mgr.GetScheme(), Kinds: kinds, Wanted: c.wanted, Access: c.accessTo, Changed: c.changed,
+		Silence: probeFailure, Retry: cmp.Or(config.ConnectRetry, DefaultConnectRetry), Timeout: c.timeout, Clock: clock.RealClock{},
+	})
+	c.links = links
+	if err := mgr.Add(links); err != nil {
+		return nil, fmt.Errorf("adding the end of the connections to guests: %w", err)
 	}
-	if retry, ok := c.clusters.(interface{ SetConnectionCreationRetryInterval(time.Duration) }); ok && config.ConnectRetry > 0 {
-		retry.SetConnectionCreationRetryInterval(config.ConnectRetry)
-	}
-	if err := mgr.Add(manager.RunnableFunc(c.closeLost)); err != nil {
-		return nil, fmt.Errorf("adding the end of cluster connections: %w", err)
+	if err := builder.ControllerManagedBy(mgr).Named("guest").For(&clusterv1.Cluster{}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: connecting, NewQueue: c.newQueue}).Complete(links); err != nil {
+		return nil, fmt.Errorf("setting up the connections to guests: %w", err)
 	}
 	return c, nil
 }
@@ -169,9 +167,6 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 func (c *Connections) Source() source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		c.events.start(queue)
-		if err := c.startConnected(ctx, queue); err != nil {
-			return fmt.Errorf("watching guest connections: %w", err)
-		}
 		informer, err := c.secrets.GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("watching cluster secrets: %w", err)
@@ -183,19 +178,28 @@ func (c *Connections) Source() source.Source {
 	})
 }
 
-// startConnected emits a HostedCluster when its guest is connected, lost or misses probes, until the manager has ended.
-// It drains clustercache's events even after the controller has ended: clustercache blocks until each is received
-// (docs/upstream/clustercache-shutdown.md), and the manager waits for clustercache.
-func (c *Connections) startConnected(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	connected := c.clusters.GetClusterSource("hostedcluster", func(ctx context.Context, cluster client.Object) []reconcile.Request {
-		return c.requests(ctx, client.ObjectKeyFromObject(cluster))
-	}, clustercache.WatchForProbeFailure(probeFailure))
-	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	go func() {
-		<-c.ended
-		stop()
-	}()
-	return connected.Start(ctx, queue)
+// changed wakes the HostedClusters whose guest was connected or lost, or misses probes.
+func (c *Connections) changed(ctx context.Context, cluster client.ObjectKey) {
+	for _, request := range c.requests(ctx, cluster) {
+		c.events.enqueue(request.NamespacedName, 0)
+	}
+}
+
+// accessTo returns the client configuration of a Cluster's guest.
+func (c *Connections) accessTo(ctx context.Context, cluster client.ObjectKey) (*rest.Config, error) {
+	key := client.ObjectKey{Namespace: cluster.Namespace, Name: secret.Name(cluster.Name, secret.Kubeconfig)}
+	read := &corev1.Secret{}
+	if err := c.secrets.Get(ctx, key, read); err != nil {
+		return nil, fmt.Errorf("reading kubeconfig Secret %s: %w", key, err)
+	}
+	if !isKubeconfig(read) {
+		return nil, fmt.Errorf("%s holds no kubeconfig", key)
+	}
+	config, err := c.access.config(read)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig Secret %s: %w", key, err)
+	}
+	return config, nil
 }
 
 // Secrets reads the Secrets of the management cluster with a guest's kubeconfig or Karpenter's guest access, from a
@@ -213,14 +217,14 @@ func (c *Connections) Of(ctx context.Context, hostedCluster *v1beta1.HostedClust
 	if consents, err := c.consents(ctx, hostedCluster, key); err != nil || !consents {
 		return nil, 0, err // another HostedCluster's connection may stand
 	}
-	guest, err = c.connect(ctx, key)
-	if errors.Is(err, clustercache.ErrClusterNotConnected) {
+	guest, err = c.connect(key)
+	if errors.Is(err, link.ErrNotConnected) {
 		return nil, 0, nil
 	}
 	if err != nil {
 		return nil, 0, err
 	}
-	if backoff := c.backoff(ctx, key); backoff > 0 {
+	if backoff := c.backoff(key); backoff > 0 {
 		return nil, backoff, nil
 	}
 	return guest, 0, nil
@@ -231,8 +235,7 @@ func (c *Connections) Of(ctx context.Context, hostedCluster *v1beta1.HostedClust
 // can cause them.
 func Unanswered(guest *scope.Guest, err error) bool { return lostGuest(guest, err) }
 
-// newQueue keeps clustercache's queue. clustercache requeues a Cluster that its filter rejected only when the Cluster
-// changes, but the filter depends on the HostedCluster.
+// newQueue keeps the queue of the Clusters: whether to connect to one depends on its HostedCluster too.
 func (c *Connections) newQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 	queue := workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name})
 	c.mu.Lock()
@@ -241,7 +244,7 @@ func (c *Connections) newQueue(name string, limiter workqueue.TypedRateLimiter[r
 	return queue
 }
 
-// look has clustercache reconcile a Cluster.
+// look has a Cluster reconciled.
 func (c *Connections) look(cluster types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,9 +253,8 @@ func (c *Connections) look(cluster types.NamespacedName) {
 	}
 }
 
-// reconnect has clustercache replace a connection that was made with another kubeconfig. clustercache itself notices
-// only after five failed probes, almost a minute later. An invalid kubeconfig keeps the connection. A renewed token
-// reaches the connection by its file.
+// reconnect replaces a connection that was made with another kubeconfig. Probes would notice after almost a minute. An
+// invalid kubeconfig keeps the connection. A renewed token reaches the connection by its file.
 func (c *Connections) reconnect(cluster types.NamespacedName, kubeconfig *corev1.Secret) {
 	c.mu.Lock()
 	w, connected := c.watching[cluster]
@@ -299,7 +301,6 @@ func (c *Connections) forget(cluster client.ObjectKey) {
 	}
 	delete(c.watching, cluster)
 	delete(c.outages, cluster)
-	c.close(cluster)
 }
 
 // Release closes the connection to the guest of a HostedCluster that the operator has released.
@@ -311,7 +312,6 @@ func (c *Connections) Release(hostedCluster *v1beta1.HostedCluster) {
 	c.mu.Lock()
 	delete(c.watching, key)
 	delete(c.outages, key)
-	c.close(key)
 	c.mu.Unlock()
 	c.access.forget(key)
 	c.look(key)

@@ -3,9 +3,8 @@
 // Package guest keeps one connection to each guest cluster that needs one, and reconciles the HostedCluster when
 // objects in its guest change.
 //
-// The connections are Cluster API's (clustercache). clustercache probes them, closes them after five failed probes in a
-// row, and replaces them when the kubeconfig Secret changes. It connects only to Clusters of a HostedCluster that uses
-// AutoNode or is removing it. What the steps read comes from the watches of package store.
+// Package link makes, probes and closes the connections, package store has their watches. There are connections only to
+// Clusters of a HostedCluster that uses AutoNode or is removing it. A changed kubeconfig Secret replaces its connection.
 //
 // The operator removes nothing because a guest is unreachable: [Connections.Reconcile] leaves [scope.Scope.Guest] nil
 // and sets GuestReachable, whose last transition time is when that began.

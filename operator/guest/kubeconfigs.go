@@ -4,7 +4,6 @@ package guest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -23,11 +22,10 @@ import (
 	"github.com/autonode-io/autonode/operator/kubeconfig"
 )
 
-// kubeconfigs reads kubeconfig Secrets for clustercache, and returns a copy with the fields that the operator
-// understands. It writes a token into a file, so that a renewed token reaches the open connection: client-go reads the
-// file every minute, and after a 401.
+// kubeconfigs reads kubeconfigs, and returns a copy with the fields that the operator understands. It writes a token
+// into a file, so that a renewed token reaches the open connection: client-go reads the file every minute, and after a
+// 401.
 type kubeconfigs struct {
-	client.Reader
 	tunnel *egress.Tunnel
 	// tokens is a directory of this process. Without one each new token replaces the connection.
 	tokens string
@@ -37,13 +35,12 @@ type kubeconfigs struct {
 	mu sync.Mutex
 }
 
-// newKubeconfigs returns a reader on top of one that reads the Secrets themselves.
-func newKubeconfigs(secrets client.Reader, tunnel *egress.Tunnel) *kubeconfigs {
+func newKubeconfigs(tunnel *egress.Tunnel) *kubeconfigs {
 	tokens, err := os.MkdirTemp("", "autonode-guests-")
 	if err != nil {
 		tokens = "" // a read-only root without a volume for it
 	}
-	return &kubeconfigs{Reader: secrets, tunnel: tunnel, tokens: tokens, environment: http.ProxyFromEnvironment}
+	return &kubeconfigs{tunnel: tunnel, tokens: tokens, environment: http.ProxyFromEnvironment}
 }
 
 // Start removes the tokens when ctx ends.
@@ -57,28 +54,6 @@ func (k *kubeconfigs) Start(ctx context.Context) error {
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (k *kubeconfigs) NeedLeaderElection() bool { return false }
-
-// Get implements client.Reader.
-func (k *kubeconfigs) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-	if err := k.Reader.Get(ctx, key, obj, opts...); err != nil {
-		return err
-	}
-	s, ok := obj.(*corev1.Secret)
-	if !ok || !isKubeconfig(s) {
-		return fmt.Errorf("%s holds no kubeconfig", key)
-	}
-	content, err := k.sanitize(s)
-	if err != nil {
-		return fmt.Errorf("kubeconfig Secret %s: %w", key, err)
-	}
-	s.Data = map[string][]byte{secret.KubeconfigDataName: content}
-	return nil
-}
-
-// List implements client.Reader. Nothing lists kubeconfigs.
-func (k *kubeconfigs) List(context.Context, client.ObjectList, ...client.ListOption) error {
-	return errors.New("kubeconfigs aren't listed")
-}
 
 // sanitize returns a kubeconfig with the fields that kubeconfig.Parse accepts.
 func (k *kubeconfigs) sanitize(s *corev1.Secret) ([]byte, error) {

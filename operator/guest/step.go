@@ -13,13 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util/secret"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/egress"
+	"github.com/autonode-io/autonode/operator/guest/link"
 	"github.com/autonode-io/autonode/operator/guest/store"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -38,9 +38,9 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 		return scope.Result{}, nil
 	}
 	key := s.ClusterKey()
-	guest, err := c.connectTo(ctx, s)
+	guest, err := c.connectTo(s)
 	if err == nil {
-		if since, again, unresponsive := c.unresponsive(ctx, key); unresponsive {
+		if since, again, unresponsive := c.unresponsive(key); unresponsive {
 			reason, message := c.unanswered(key, guest.Config.Host, since)
 			setReachable(s, metav1.ConditionFalse, reason, message)
 			return c.passed(s, scope.Result{Wait: true, Message: message, RequeueAfter: again}), nil
@@ -48,11 +48,11 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 		if guest.Complete, err = c.watch(ctx, key, s, guest); err != nil && s.Draining() {
 			// A drain does without watches, and keeps a deadline that no kind which can't be listed may move.
 			log.FromContext(ctx).V(1).Info("The guest can't be watched", "error", err.Error())
-			guest, err = c.connect(ctx, key)
+			guest, err = c.connect(key)
 		}
 	}
 	switch {
-	case errors.Is(err, clustercache.ErrClusterNotConnected), errors.Is(err, store.ErrClosed):
+	case errors.Is(err, link.ErrNotConnected), errors.Is(err, store.ErrClosed):
 		c.forget(key)
 		c.look(key)
 		reason, message, untried := c.diagnose(ctx, s)
@@ -87,25 +87,21 @@ func (c *Connections) passed(s *scope.Scope, result scope.Result) scope.Result {
 
 // connectTo is connect, without the connection that stays open until the cluster cache notices that its Cluster is
 // gone: closing it wakes no HostedCluster, so the counts of a deleted Cluster would stay.
-func (c *Connections) connectTo(ctx context.Context, s *scope.Scope) (*scope.Guest, error) {
+func (c *Connections) connectTo(s *scope.Scope) (*scope.Guest, error) {
 	if s.Cluster == nil {
-		return nil, clustercache.ErrClusterNotConnected
+		return nil, link.ErrNotConnected
 	}
-	return c.connect(ctx, s.ClusterKey())
+	return c.connect(s.ClusterKey())
 }
 
 // connect returns a guest with an open connection. It makes no request.
-func (c *Connections) connect(ctx context.Context, key client.ObjectKey) (*scope.Guest, error) {
-	live, err := c.clusters.GetUncachedClient(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	config, err := c.clusters.GetRESTConfig(ctx, key)
+func (c *Connections) connect(key client.ObjectKey) (*scope.Guest, error) {
+	linked, err := c.links.Of(key)
 	if err != nil {
 		return nil, err
 	}
 	first := &failFast{}
-	return &scope.Guest{Cached: failFastClient{c.store(key, config, live), first}, Live: failFastClient{live, first}, Config: config}, nil
+	return &scope.Guest{Cached: failFastClient{linked.Store, first}, Live: failFastClient{linked.Live, first}, Config: linked.Config}, nil
 }
 
 // diagnose says why there is no connection, as far as the management cluster knows. Untried means that there is no
@@ -141,16 +137,16 @@ func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, mes
 	if c.access.tunnel.State(key.String()) == egress.BackOff {
 		return v1beta1.GuestOverBudgetReason, overBudget(config.Host) + "; the operator disconnected, and connects again within five minutes", false
 	}
-	health := c.clusters.GetHealthCheckingState(ctx, key)
+	health := c.links.Health(key)
 	switch {
-	case health.ConsecutiveFailures == 0:
+	case health.Failures == 0:
 		return v1beta1.GuestConnectingReason, fmt.Sprintf("connecting to %s", config.Host), true
-	case health.LastProbeSuccessTime.IsZero():
+	case health.LastSuccess.IsZero():
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s doesn't answer, or refuses the credentials of kubeconfig Secret %s/%s",
 			config.Host, key.Namespace, name), false
 	default:
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s has stopped answering; last seen at %s",
-			config.Host, health.LastProbeSuccessTime.UTC().Format(time.RFC3339)), false
+			config.Host, health.LastSuccess.UTC().Format(time.RFC3339)), false
 	}
 }
 

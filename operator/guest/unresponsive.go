@@ -3,7 +3,6 @@
 package guest
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -17,10 +16,10 @@ import (
 )
 
 const (
-	// probesMissed in a row mean that a guest doesn't answer; clustercache closes the connection after five. One is no more than an
+	// probesMissed in a row mean that a guest doesn't answer; the connection is closed after five. One is no more than an
 	// API server that restarts.
 	probesMissed = 2
-	// probeFailure is by when so many are missed: clustercache probes every ten seconds, for five seconds at most.
+	// probeFailure is by when so many are missed: a probe starts every ten seconds, and takes five seconds at most.
 	probeFailure = 25 * time.Second
 )
 
@@ -36,8 +35,8 @@ type outage struct {
 
 // unresponsive reports whether a guest with a connection has to be left alone, since when it doesn't answer, and when
 // to ask it again.
-func (c *Connections) unresponsive(ctx context.Context, key client.ObjectKey) (since time.Time, again time.Duration, unresponsive bool) {
-	health := c.clusters.GetHealthCheckingState(ctx, key)
+func (c *Connections) unresponsive(key client.ObjectKey) (since time.Time, again time.Duration, unresponsive bool) {
+	health := c.links.Health(key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.clock.Now() // once: what is zero or less triggers no reconcile
@@ -48,11 +47,11 @@ func (c *Connections) unresponsive(ctx context.Context, key client.ObjectKey) (s
 		ok = false
 	case ok && known.Left(now) > 0:
 		return known.since, known.Left(now), true
-	case ok && health.ConsecutiveFailures > 0:
+	case ok && health.Failures > 0:
 		return known.since, recheck, true
 	}
-	if health.ConsecutiveFailures >= probesMissed {
-		return health.LastProbeSuccessTime, recheck, true
+	if health.Failures >= probesMissed {
+		return health.LastSuccess, recheck, true
 	}
 	if ok {
 		known.probing = true
@@ -62,15 +61,15 @@ func (c *Connections) unresponsive(ctx context.Context, key client.ObjectKey) (s
 
 // backoff returns how long other controllers leave a guest alone; zero for not at all. The HostedCluster's
 // reconciliation is the half-open probe.
-func (c *Connections) backoff(ctx context.Context, key client.ObjectKey) time.Duration {
-	health := c.clusters.GetHealthCheckingState(ctx, key)
+func (c *Connections) backoff(key client.ObjectKey) time.Duration {
+	health := c.links.Health(key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	known, ok := c.outages[key]
 	switch {
 	case ok && !known.probing:
 		return max(known.Left(c.clock.Now()), recheck)
-	case health.ConsecutiveFailures >= probesMissed:
+	case health.Failures >= probesMissed:
 		return recheck
 	}
 	return 0

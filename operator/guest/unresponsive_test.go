@@ -18,31 +18,23 @@ import (
 	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/egress"
+	"github.com/autonode-io/autonode/operator/guest/link"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// connected is a clustercache whose connections stand; the test says how the probes went.
-type connected struct {
-	clustercache.ClusterCache
-	health clustercache.HealthCheckingState
-}
+// connected has connections that stand; the test says how the probes went.
+type connected struct{ health link.Health }
 
-func (connected) GetUncachedClient(context.Context, client.ObjectKey) (client.Client, error) {
-	return nil, nil
+func (connected) Of(client.ObjectKey) (*link.Guest, error) {
+	return &link.Guest{Config: &rest.Config{Host: "https://guest.example"}}, nil
 }
-func (connected) GetRESTConfig(context.Context, client.ObjectKey) (*rest.Config, error) {
-	return &rest.Config{Host: "https://guest.example"}, nil
-}
-func (c connected) GetHealthCheckingState(context.Context, client.ObjectKey) clustercache.HealthCheckingState {
-	return c.health
-}
+func (c connected) Health(client.ObjectKey) link.Health { return c.health }
 
 // newManagement has the Cluster of HostedCluster clusters/blue.
 func newManagement(t *testing.T) client.Client {
@@ -60,8 +52,8 @@ func TestBackoff(t *testing.T) {
 	setUp := func() (*Connections, *clocktesting.FakePassiveClock, func(g Gomega) time.Duration) {
 		clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
 		c := &Connections{
-			management: management, clusters: connected{}, clock: clock, timeout: DefaultTimeout, access: &kubeconfigs{tunnel: &egress.Tunnel{}},
-			outages: map[client.ObjectKey]*outage{}, stores: map[client.ObjectKey]*opened{},
+			management: management, links: connected{}, clock: clock, timeout: DefaultTimeout, access: &kubeconfigs{tunnel: &egress.Tunnel{}},
+			outages: map[client.ObjectKey]*outage{},
 		}
 		return c, clock, func(g Gomega) time.Duration {
 			guest, again, err := c.Of(t.Context(), blue)
@@ -87,7 +79,7 @@ func TestBackoff(t *testing.T) {
 		g.Expect(of(g)).To(Equal(recheck), "it isn't theirs to find out")
 		g.Expect(of(g)).To(Equal(recheck))
 
-		_, _, unresponsive := c.unresponsive(t.Context(), client.ObjectKey{Namespace: "clusters-blue", Name: "blue"})
+		_, _, unresponsive := c.unresponsive(client.ObjectKey{Namespace: "clusters-blue", Name: "blue"})
 		g.Expect(unresponsive).To(BeFalse())
 		g.Expect(of(g)).To(BeZero())
 		lose(g, c)
@@ -97,9 +89,9 @@ func TestBackoff(t *testing.T) {
 	t.Run("When a guest misses probes, other controllers should leave it alone", func(t *testing.T) {
 		g := NewWithT(t)
 		c, _, of := setUp()
-		c.clusters = connected{health: clustercache.HealthCheckingState{ConsecutiveFailures: probesMissed}}
+		c.links = connected{health: link.Health{Failures: probesMissed}}
 		g.Expect(of(g)).To(Equal(recheck))
-		c.clusters = connected{health: clustercache.HealthCheckingState{ConsecutiveFailures: probesMissed - 1}}
+		c.links = connected{health: link.Health{Failures: probesMissed - 1}}
 		g.Expect(of(g)).To(BeZero())
 	})
 }

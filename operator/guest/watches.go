@@ -31,6 +31,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/guest/link"
 	"github.com/autonode-io/autonode/operator/guest/store"
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/provider"
@@ -155,8 +156,7 @@ func watches(profile *provider.Profile) []watched {
 // watching is the state of one connection's watches.
 type watching struct {
 	hostedCluster types.NamespacedName // the first that needed it
-	connection    *rest.Config
-	store         *store.Store // one for each connection
+	connection    *rest.Config         // one for each connection
 
 	mu    sync.Mutex
 	names sets.Set[string]
@@ -164,17 +164,14 @@ type watching struct {
 
 // watch starts the guest's watches of the kinds that it serves already, and reports whether all have started.
 func (c *Connections) watch(ctx context.Context, key client.ObjectKey, s *scope.Scope, guest *scope.Guest) (bool, error) {
-	c.mu.Lock()
-	current, ok := c.stores[key]
-	if !ok || current.connection != guest.Config {
-		c.mu.Unlock()
-		return false, store.ErrClosed // since the reconciliation began
+	linked, err := c.links.Of(key)
+	if err != nil || linked.Config != guest.Config { // closed since the reconciliation began
+		return false, link.ErrNotConnected
 	}
+	c.mu.Lock()
 	w, ok := c.watching[key]
-	if !ok || w.store != current.Store {
-		w = &watching{
-			hostedCluster: client.ObjectKeyFromObject(s.HostedCluster), connection: guest.Config, store: current.Store, names: sets.New[string](),
-		}
+	if !ok || w.connection != linked.Config {
+		w = &watching{hostedCluster: client.ObjectKeyFromObject(s.HostedCluster), connection: linked.Config, names: sets.New[string]()}
 		c.watching[key] = w
 		connectionsMade.Of(w.hostedCluster).Inc()
 	}
@@ -199,7 +196,7 @@ func (c *Connections) watch(ctx context.Context, key client.ObjectKey, s *scope.
 				continue
 			}
 		}
-		if err := w.store.Handle(kind.object, c.events.handler(name, kind)); err != nil {
+		if err := linked.Store.Handle(kind.object, c.events.handler(name, kind)); err != nil {
 			return false, fmt.Errorf("watching %T in the guest: %w", kind.object, message.Error(err))
 		}
 		w.names.Insert(handled)
@@ -213,11 +210,11 @@ func (c *Connections) watch(ctx context.Context, key client.ObjectKey, s *scope.
 			continue
 		}
 		if other.Index != "" {
-			if err := w.store.Index(other.Object, other.Index, other.Extract); err != nil {
+			if err := linked.Store.Index(other.Object, other.Index, other.Extract); err != nil {
 				return false, fmt.Errorf("indexing %T of the guest: %w", other.Object, message.Error(err))
 			}
 		}
-		if err := w.store.Handle(other.Object, other.Handle(name)); err != nil {
+		if err := linked.Store.Handle(other.Object, other.Handle(name)); err != nil {
 			return false, fmt.Errorf("watching %T in the guest: %w", other.Object, message.Error(err))
 		}
 		w.names.Insert(handled)

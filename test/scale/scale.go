@@ -184,8 +184,8 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	r.management, r.guests = b.settling[0], b.settling[1]
-	for _, name := range []string{"heap", "goroutine"} {
-		if err := b.profile(ctx, name, ""); err != nil {
+	for name, query := range map[string]string{"heap": "?gc=1", "goroutine": ""} {
+		if err := b.profile(ctx, name, query); err != nil {
 			return err
 		}
 	}

@@ -34,7 +34,7 @@ func (s *Store) requests(key kindKey, resource schema.GroupVersionResource) (*to
 		}
 		start = objects.Watch
 	} else {
-		requests, err := apiutil.RESTClientForGVK(key.GroupVersionKind, false, false, s.untimed(), s.config.Codecs, s.http)
+		requests, err := apiutil.RESTClientForGVK(key.GroupVersionKind, false, false, s.untimed(), s.config.Codecs, s.config.HTTP)
 		if err != nil {
 			return nil, fmt.Errorf("connecting for %s: %w", key.Kind, err)
 		}
@@ -50,9 +50,9 @@ func (s *Store) requests(key kindKey, resource schema.GroupVersionResource) (*to
 			return requests.Get().Resource(resource.Resource).VersionedParams(&options, parameters).Watch(ctx)
 		}
 	}
-	selector := ""
-	if label := s.config.Kinds(key.GroupVersionKind).Label; label != nil {
-		selector = label.String()
+	limits, selector := s.config.Kinds(key.GroupVersionKind), ""
+	if limits.Label != nil {
+		selector = limits.Label.String()
 	}
 	return &toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -85,25 +85,20 @@ func (b bounded) Stop() {
 	b.cancel()
 }
 
-// connect makes the clients that all watches of the Store share: one connection for all.
+// connect makes the client of all watches of metadata.
 func (s *Store) connect() error {
-	if s.http != nil {
+	if s.meta != nil {
 		return nil
 	}
-	config := s.untimed()
-	connection, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return fmt.Errorf("connecting: %w", err)
-	}
-	objects, err := metadata.NewForConfigAndClient(config, connection)
+	objects, err := metadata.NewForConfigAndClient(s.untimed(), s.config.HTTP)
 	if err != nil {
 		return fmt.Errorf("connecting for metadata: %w", err)
 	}
-	s.http, s.meta = connection, objects
+	s.meta = objects
 	return nil
 }
 
-// untimed is the configuration without the timeout of calls. net/http would spend a goroutine on it for each watch.
+// untimed is the configuration without the timeout of calls.
 func (s *Store) untimed() *rest.Config {
 	config := rest.CopyConfig(s.config.Guest)
 	config.Timeout = 0

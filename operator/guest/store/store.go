@@ -40,8 +40,10 @@ type Kind struct {
 
 // Config of New.
 type Config struct {
-	// Guest names the API server and the credentials. Its timeout doesn't apply to watches.
+	// Guest names the API server and the credentials. Its timeout doesn't apply.
 	Guest *rest.Config
+	// HTTP is the connection, without a timeout: net/http would spend a goroutine on it for each watch.
+	HTTP *http.Client
 	// Live reads kinds that have no watch, maps kinds to resources, and writes.
 	Live client.Client
 	// Codecs of Live's scheme. Stores share them.
@@ -61,8 +63,7 @@ type Store struct {
 	cancel context.CancelFunc
 
 	mu    sync.Mutex
-	http  *http.Client       // nil until the first watch starts
-	meta  metadata.Interface // likewise
+	meta  metadata.Interface // nil until the first watch starts
 	kinds map[kindKey]*kind
 }
 
