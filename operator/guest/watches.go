@@ -68,7 +68,7 @@ func kept(scheme *runtime.Scheme, others []Watch) (func(schema.GroupVersionKind)
 		return nil, fmt.Errorf("selecting Karpenter's nodes: %w", err)
 	}
 	objects := map[client.Object]store.Kind{
-		&apiextensionsv1.CustomResourceDefinition{}:                 {Label: ours.Label, Transform: dropSchemas},
+		&apiextensionsv1.CustomResourceDefinition{}:                 {Label: ours.Label, Transform: dropSchemas, Large: true},
 		&corev1.ServiceAccount{}:                                    ours,
 		&rbacv1.ClusterRole{}:                                       ours,
 		&rbacv1.ClusterRoleBinding{}:                                ours,

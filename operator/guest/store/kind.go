@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -22,6 +23,7 @@ type kind struct {
 	transform  toolscache.TransformFunc
 	objects    toolscache.Indexer
 	listed     chan struct{} // closed after the first list
+	attempts   atomic.Int64  // to list, since the last list
 
 	mu       sync.Mutex // held while handlers are called, so that each sees the changes in their order
 	handlers []toolscache.ResourceEventHandler
@@ -149,6 +151,7 @@ func (k *kind) Replace(objects []any, _ string) error {
 	if first {
 		close(k.listed)
 	}
+	k.attempts.Store(0)
 	return nil
 }
 

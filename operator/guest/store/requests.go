@@ -10,18 +10,24 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
-// longest is the maximum duration of a list or a watch. client-go ends a watch after at most ten minutes.
-const longest = 11 * time.Minute
+const (
+	// longest is the maximum duration of a list or a watch. client-go ends a watch after at most ten minutes.
+	longest = 11 * time.Minute
+	// brief is the minimum duration of a watch that begins with a list of large objects, and half its maximum.
+	brief = 30 * time.Second
+)
 
 // requests lists and watches a kind.
-func (s *Store) requests(key kindKey, resource schema.GroupVersionResource) (*toolscache.ListWatch, error) {
+func (s *Store) requests(k *kind, key kindKey, resource schema.GroupVersionResource) (*toolscache.ListWatch, error) {
 	if err := s.connect(); err != nil {
 		return nil, err
 	}
@@ -64,6 +70,9 @@ func (s *Store) requests(key kindKey, resource schema.GroupVersionResource) (*to
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			ctx, cancel := context.WithTimeout(ctx, longest)
 			options.Watch, options.AllowWatchBookmarks, options.LabelSelector = true, true, selector
+			if ptr.Deref(options.SendInitialEvents, false) && limits.Large && k.attempts.Add(1) == 1 {
+				options.TimeoutSeconds = ptr.To(int64(wait.Jitter(brief, 1).Seconds()))
+			}
 			started, err := start(ctx, options)
 			if err != nil {
 				cancel()

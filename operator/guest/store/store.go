@@ -36,6 +36,9 @@ type Kind struct {
 	Label labels.Selector
 	// Transform drops fields that no controller reads; nil keeps all. It has to be idempotent.
 	Transform toolscache.TransformFunc
+	// Large objects leave large buffers behind in the watch that lists them. That watch ends within a minute, unless a
+	// list takes longer, and the next one continues it with small buffers.
+	Large bool
 }
 
 // Config of New.
@@ -122,7 +125,7 @@ func (s *Store) watch(object client.Object) (*kind, error) {
 		return nil, fmt.Errorf("finding the resource of %s: %w", key.Kind, err)
 	}
 	k := newKind(key.GroupVersionKind, mapping.Scope.Name() == meta.RESTScopeNameNamespace, s.config.Kinds(key.GroupVersionKind).Transform)
-	requests, err := s.requests(key, mapping.Resource)
+	requests, err := s.requests(k, key, mapping.Resource)
 	if err != nil {
 		return nil, err
 	}
