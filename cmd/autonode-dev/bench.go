@@ -50,7 +50,7 @@ The API servers are real, and shared by the guests. No pods run. Needs Linux, an
 	flags.IntVar(&cfg.Slow, "slow", 0, "more hosted clusters, whose guests take two seconds for each answer")
 	flags.IntVar(&cfg.HostileNodes, "hostile-nodes", 0, "Nodes of one more hosted cluster, whose admin fills its guest with the largest objects and changes them without a pause; 0 for none")
 	flags.DurationVar(&cfg.Steady, "steady", 5*time.Minute, "how long to count requests while there is nothing to do")
-	flags.Float64Var(&cfg.Budget, "budget", 2, "MiB of memory that a hosted cluster may cost the operator, with 50 or more of them; 0 for no limit")
+	flags.Float64Var(&cfg.Budget, "budget", 1.5, "MiB of memory that a hosted cluster may cost the operator, with 50 or more of them; 0 for no limit")
 	flags.DurationVar(&cfg.Timeout, "timeout", 20*time.Minute, "how long to wait until AutoNode is on everywhere")
 	flags.StringVar(&cfg.Operator, "operator", "", "the operator's program; default the autonode-operator beside this program")
 	flags.StringVar(&cfg.Definitions, "definitions", filepath.Join("manifests", "crds"), "folder of the operator's CRDs")
