@@ -299,6 +299,19 @@ func TestCreateErrors(t *testing.T) {
 			prepare: func(f *fixture) { f.setReady(func(nc *v1alpha1.ClusterAPINodeClass) { nc.Status.Conditions = nil }) },
 			want:    retried(cloudprovider.NodeClassReadinessUnknownReason),
 		},
+		"When the node class has changed since it was ready, it should be asked again": {
+			prepare: func(f *fixture) {
+				g := NewWithT(f.t)
+				f.nodeClass.Spec.Kubelet = &v1alpha1.KubeletConfiguration{MaxPods: ptr.To(int32(20))}
+				g.Expect(f.Admin.Update(f.t.Context(), f.nodeClass)).To(Succeed())
+				g.Eventually(func() int64 {
+					cached := &v1alpha1.ClusterAPINodeClass{}
+					_ = f.Guest.GetClient().Get(f.t.Context(), client.ObjectKeyFromObject(f.nodeClass), cached)
+					return cached.Generation
+				}).Should(Equal(f.nodeClass.Generation))
+			},
+			want: retried(cloudprovider.NodeClassReadinessUnknownReason),
+		},
 		"When the Cluster hasn't been read since the start, it should be asked again": {
 			prepare: func(f *fixture) {
 				f.store.Delete(f.nodeClass.Name)

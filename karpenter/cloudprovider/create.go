@@ -34,7 +34,7 @@ const NodePriceLabel = "eks-node-viewer/instance-price"
 
 // Reasons of the NodeClaim's condition Launched while Create is being retried.
 const (
-	// NodeClassReadinessUnknownReason: the node class hasn't been reconciled yet.
+	// NodeClassReadinessUnknownReason: the node class hasn't been reconciled yet, or not since its spec changed.
 	NodeClassReadinessUnknownReason = "NodeClassReadinessUnknown"
 	// ClusterUnreadableReason: the CAPI Cluster that the node joins can't be read.
 	ClusterUnreadableReason = "ClusterUnreadable"
@@ -120,6 +120,10 @@ func (c *CloudProvider) readyNodeClass(ctx context.Context, nodeClaim *karpv1.No
 		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s is being deleted", nodeClass.Name))
 	case nodeClass.Annotations[v1alpha1.DrainingAnnotation] == "true":
 		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: AutoNode is being turned off", nodeClass.Name))
+	case ready != nil && ready.ObservedGeneration != nodeClass.Generation:
+		// The templates, too, may be those that an earlier spec selected.
+		err := fmt.Errorf("node class %s has changed and isn't evaluated yet", nodeClass.Name)
+		return nil, cloudprovider.NewCreateError(err, NodeClassReadinessUnknownReason, err.Error())
 	case ready.IsFalse():
 		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: %s", nodeClass.Name, ready.Message))
 	case !ready.IsTrue():

@@ -32,6 +32,12 @@ var (
 		"QuotaExceeded", "QUOTA_EXCEEDED", "Quota exceeded", "LimitExceeded", "VcpuLimitExceeded", "InstanceLimitExceeded",
 		"MaxSpotInstanceCountExceeded",
 	}
+	// throttledWords say that an API limits the rate of requests. Some clouds call that a quota too, such as Google Cloud's "Quota exceeded
+	// for quota metric 'Queries' and limit 'Queries per minute'". The infrastructure provider retries.
+	throttledWords = []string{
+		"RequestLimitExceeded", "Throttling", "ThrottlingException", "Rate exceeded", "rateLimitExceeded", "RATE_LIMIT_EXCEEDED", "rate limit exceeded",
+		"userRateLimitExceeded", "per minute", "per second", "Too many requests", "TooManyRequests", "SubscriptionRequestsThrottled",
+	}
 )
 
 // terminalReasons are reasons after which no provider that uses them retries. The list is short on purpose:
@@ -94,7 +100,7 @@ func meaning(reasons []v1alpha1.FailureReason, exists bool, condition metav1.Con
 		return !ignored(word) && (strings.EqualFold(condition.Reason, word) || containsWord(condition.Message, word))
 	}
 	switch {
-	case !exists && slices.ContainsFunc(quotaWords, says):
+	case !exists && slices.ContainsFunc(quotaWords, says) && !slices.ContainsFunc(throttledWords, says):
 		return v1alpha1.FailureQuotaExceeded
 	case !exists && slices.ContainsFunc(capacityWords, says):
 		return v1alpha1.FailureInsufficientCapacity
