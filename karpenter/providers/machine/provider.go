@@ -145,19 +145,31 @@ func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 	if annotations.IsPaused(plan.Cluster, plan.Cluster) {
 		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(objects.Machine), ErrPaused)
 	}
-	uid := plan.NodeClaim.UID
-	infrastructure, machine, err := p.createChild(ctx, objects.Infrastructure, uid)
-	if err != nil || machine != nil {
-		return machine, err
+	infrastructure, machine, err := p.createChild(ctx, objects.Infrastructure, plan.NodeClaim.UID)
+	if err == nil && machine == nil && objects.Bootstrap != nil {
+		machine, err = p.createBootstrap(ctx, plan, objects, infrastructure)
 	}
-	if objects.Bootstrap != nil {
-		machine, err := p.createBootstrap(ctx, plan, objects, infrastructure)
-		if err != nil || machine != nil {
-			return machine, err
+	if err == nil && machine == nil {
+		machine, err = p.createMachine(ctx, plan, objects)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !sameOffering(machine, infrastructure) {
+		// A replica that has lost its Lease in the middle of a Create made this Machine, and this one the infrastructure
+		// machine. The node would be none of what either has chosen.
+		if err := p.delete(ctx, machine); err != nil {
+			return nil, err
 		}
+		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(machine), ErrLeftover)
 	}
-	machine = objects.Machine
-	err = p.Management.Create(ctx, machine, FieldOwner)
+	return machine, nil
+}
+
+// createMachine creates the Machine, or finds the one of another attempt.
+func (p *Provider) createMachine(ctx context.Context, plan Plan, objects *Objects) (*clusterv1.Machine, error) {
+	machine := objects.Machine
+	err := p.Management.Create(ctx, machine, FieldOwner)
 	if refusesTaints(err) && len(machine.Spec.Taints) > 0 {
 		// The feature gate was turned off after the MachineDeployment had got its taints. The node registers with them
 		// all the same.
@@ -204,7 +216,7 @@ func refusesTaints(err error) bool {
 }
 
 // createChild creates an infrastructure machine or a bootstrap config and returns it, or the one of an earlier attempt.
-// If the Machine exists too, it returns that instead.
+// If the Machine exists too, it returns that as well.
 func (p *Provider) createChild(ctx context.Context, child *unstructured.Unstructured, uid types.UID) (*unstructured.Unstructured, *clusterv1.Machine, error) {
 	made, machine, err := p.createOrFind(ctx, child, uid)
 	if err != nil {
@@ -230,7 +242,7 @@ func (p *Provider) createOrFind(ctx context.Context, child *unstructured.Unstruc
 	machine, err := p.getLive(ctx, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: child.GetName(), UID: uid}})
 	switch {
 	case err == nil:
-		return nil, machine, nil
+		return existing, machine, nil
 	case !errors.Is(err, ErrNotFound):
 		return nil, nil, err
 	}
@@ -242,6 +254,17 @@ func (p *Provider) createOrFind(ctx context.Context, child *unstructured.Unstruc
 		return nil, nil, err
 	}
 	return nil, nil, ErrLeftover
+}
+
+// sameOffering reports whether a Machine and its infrastructure machine were made from the same source for the same offering.
+// Nothing changes these labels and annotations later.
+func sameOffering(machine *clusterv1.Machine, infrastructure *unstructured.Unstructured) bool {
+	for _, key := range machineLabelKeys {
+		if machine.Labels[key] != infrastructure.GetLabels()[key] {
+			return false
+		}
+	}
+	return machine.Annotations[v1alpha1.TemplateSourceAnnotation] == infrastructure.GetAnnotations()[v1alpha1.TemplateSourceAnnotation]
 }
 
 // sameForm reports whether an existing object was made from the wanted one's template, for the same offering, version

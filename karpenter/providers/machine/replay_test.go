@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -126,6 +127,40 @@ func testReplay(t *testing.T, s *environment.Environment, one map[string]int) {
 			}
 		})
 	}
+}
+
+// TestTwoLeaders: a replica that has lost its Lease may end a Create that another one has begun anew.
+func TestTwoLeaders(t *testing.T) {
+	t.Run("When a Create spans a change of leader and the new one chooses another offering, it should end with a machine of one offering", func(t *testing.T) {
+		g := NewWithT(t)
+		s := environment.New(t)
+		nodeClaim := s.NodeClaim(t.Context(), "two")
+		stale, plan := s.Plan(nodeClaim), s.Plan(nodeClaim)
+		plan.NodeLabels[corev1.LabelInstanceTypeStable] = "c2-small"
+		half(t, s, nodeClaim, 2) // of the stale plan, by the old leader
+		machines := s.Machines(nil)
+		for range 2 { // its infrastructure machine, and its bootstrap config
+			_, err := machines.Create(t.Context(), plan)
+			g.Expect(err).To(MatchError(machine.ErrLeftover))
+		}
+		objects, err := machine.Build(stale)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(s.Admin.Create(t.Context(), objects.Machine)).To(Succeed())
+
+		_, err = machines.Create(t.Context(), plan)
+		g.Expect(err).To(MatchError(machine.ErrLeftover), "the old leader's Machine has the new one's infrastructure")
+		var created *clusterv1.Machine
+		g.Eventually(func() error {
+			created, err = machines.Create(t.Context(), plan)
+			return err
+		}).Should(Succeed())
+		infrastructure := &unstructured.Unstructured{}
+		infrastructure.SetGroupVersionKind(environment.TestMachine)
+		g.Expect(s.Admin.Get(t.Context(), client.ObjectKeyFromObject(created), infrastructure)).To(Succeed())
+		for _, object := range []client.Object{created, infrastructure} {
+			g.Expect(object.GetLabels()).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))
+		}
+	})
 }
 
 func TestPaused(t *testing.T) {
