@@ -270,7 +270,7 @@ func TestContainerfile(t *testing.T) {
 				t.Fatalf("it has the lines %q", lines)
 			}
 			user, isUser := strings.CutPrefix(lines[1], "USER ")
-			if lines[0] != "COPY bin/"+program+" /"+program || lines[2] != `ENTRYPOINT ["/`+program+`"]` || !isUser || !numericUser.MatchString(user) {
+			if lines[0] != "COPY bin/linux/"+program+" /"+program || lines[2] != `ENTRYPOINT ["/`+program+`"]` || !isUser || !numericUser.MatchString(user) {
 				t.Errorf("it has the lines %q", lines)
 			}
 		})
