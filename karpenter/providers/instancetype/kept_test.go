@@ -26,7 +26,9 @@ import (
 func machinesOf(origins ...inventory.Origin) *inventory.Inventory {
 	machines := newInventory()
 	for i, origin := range origins {
-		machines.ObserveMachine(types.UID(fmt.Sprint(i)), inventory.Machine{Origin: origin})
+		id := fmt.Sprint(i)
+		machines.ObserveNode(id, inventory.Node{ProviderID: id, Zone: origin.NodeZone})
+		machines.ObserveMachine(types.UID(id), inventory.Machine{Origin: origin, ProviderID: id})
 	}
 	return machines
 }
