@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package infrastructure
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"strings"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+//go:embed *.yaml
+var files embed.FS
+
+// Embedded returns the profiles of this package, one a file, by kind. They are shared: don't modify the map.
+var Embedded = sync.OnceValues(func() (Kinds, error) {
+	names, err := fs.Glob(files, "*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	profiles := Kinds{}
+	for _, name := range names {
+		raw, err := files.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		parsed, problems, err := Parse(raw)
+		if err := errors.Join(append(problems, err)...); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		for _, p := range parsed {
+			profiles[p.GroupKind()] = p
+		}
+	}
+	return profiles, nil
+})
+
+// Kinds are profiles by kind.
+type Kinds map[schema.GroupKind]*Profile
+
+// With returns the kinds with overlays, which add kinds or correct them.
+func (k Kinds) With(overlays []*Profile) Kinds {
+	kinds := maps.Clone(k)
+	for _, overlay := range overlays {
+		if known, ok := kinds[overlay.GroupKind()]; ok {
+			kinds[overlay.GroupKind()] = known.Corrected(overlay)
+		} else {
+			kinds[overlay.GroupKind()] = overlay
+		}
+	}
+	return kinds
+}
+
+// Of returns what is known of the kind of a machine, or of its template.
+func (k Kinds) Of(kind schema.GroupKind) Kind {
+	kind.Kind = strings.TrimSuffix(kind.Kind, templateSuffix)
+	return Kind{own: k[kind], every: k[schema.GroupKind{Group: Every, Kind: Every}]}
+}
+
+// Kind is what is known of one kind.
+type Kind struct{ own, every *Profile }
+
+// Known reports whether the kind has a profile of its own. Of others only Cluster API's contract is known.
+func (k Kind) Known() bool { return k.own != nil }
+
+// Read returns what a template says of its machines.
+func (k Kind) Read(template *unstructured.Unstructured) Facts {
+	if k.own == nil {
+		return Facts{}
+	}
+	return k.own.Read(template)
+}
+
+// Means returns what a condition of the machine means; false if no rule matches it.
+func (k Kind) Means(condition metav1.Condition, q Question) (Meaning, bool) {
+	for _, p := range []*Profile{k.own, k.every} {
+		if p == nil {
+			continue
+		}
+		if means, ok := p.Means(condition, q); ok {
+			return means, true
+		}
+	}
+	return Ignored, false
+}
+
+// States returns the known states of a machine as conditions, and what each means.
+func (k Kind) States(machine *unstructured.Unstructured) ([]metav1.Condition, []Meaning) {
+	if k.own == nil {
+		return nil, nil
+	}
+	return k.own.States(machine.Object)
+}
+
+// FromMachine reports whether software in the machine decides an address of this type, so that whoever is root there does.
+// Of a kind without a profile nothing is known, and it is false.
+func (k Kind) FromMachine(addressType string) bool {
+	return k.own != nil && k.own.FromMachine(addressType)
+}
+
+// ReportsAddresses reports whether software in the machine decides addresses of any type.
+func (k Kind) ReportsAddresses() bool { return k.own != nil && len(k.own.fromMachine) > 0 }
+
+// GroupKind of the machine; empty if the kind has no profile.
+func (k Kind) GroupKind() schema.GroupKind {
+	if k.own == nil {
+		return schema.GroupKind{}
+	}
+	return k.own.GroupKind()
+}
