@@ -35,6 +35,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/operator/access"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/component"
@@ -98,6 +99,8 @@ type Options struct {
 	RegistryCAFile string
 	// Karpenter is what the platform sets for every Karpenter.
 	Karpenter component.Settings
+	// Infrastructure are the profiles of infrastructure kinds, as ReadProfiles returns them; nil is the built-in ones.
+	Infrastructure infrastructure.Kinds
 	// PayloadSignatures is the policy for signatures of payloads: SignaturesOff, SignaturesWarn or SignaturesEnforce; empty is off.
 	PayloadSignatures string
 	// PayloadKeysFile holds the PEM public keys that sign payloads.
@@ -148,7 +151,12 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	config.UserAgent = v1beta1.ManagedByOperator
 	config.QPS = -1 // the number of workers limits concurrent requests, and the API server's priority and fairness their rate
 
-	caches, err := managementCache(mine.selector)
+	if options.Infrastructure == nil {
+		if options.Infrastructure, _, err = ReadProfiles(""); err != nil {
+			return err
+		}
+	}
+	caches, err := managementCache(mine.selector, options.Infrastructure)
 	if err != nil {
 		return err
 	}
@@ -203,7 +211,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 		return fmt.Errorf("finding the management cluster's own address: %w", err)
 	}
 	profiles := provider.NewProfiles(clusterapi.NewFor(cmp.Or(options.TemplateGroups, clusterapi.DefaultGroups)), aws.New())
-	requests := csr.New(csr.Config{Management: management, Live: live, Recorder: recorder, Profiles: profiles})
+	requests := csr.New(csr.Config{Management: management, Live: live, Recorder: recorder, Profiles: profiles, Infrastructure: options.Infrastructure})
 	connections, err := guest.New(ctx, guest.Config{
 		Manager: mgr, ConnectRetry: options.GuestConnectRetry, Timeout: options.GuestTimeout, Watches: []guest.Watch{requests.Watch()},
 		Holder: shard.Identity(mine.holder), Egress: guestAddresses, Budget: options.GuestBudget,
@@ -304,8 +312,8 @@ func Scheme() (*runtime.Scheme, error) {
 
 // managementCache holds the HostedClusters that the operator is to look after, of the common kinds only what operators made, and of
 // Machines only what identifies nodes.
-func managementCache(selector labels.Selector) (cache.Options, error) {
-	karpentersMachines, err := csr.MachineCache()
+func managementCache(selector labels.Selector, kinds infrastructure.Kinds) (cache.Options, error) {
+	karpentersMachines, err := csr.MachineCache(kinds)
 	if err != nil {
 		return cache.Options{}, err
 	}

@@ -50,7 +50,7 @@ func main() {
 
 func command() *cobra.Command {
 	options := operator.Options{}
-	var logLevel, logFormat, karpenterSettings string
+	var logLevel, logFormat, karpenterSettings, infrastructureProfiles string
 	cmd := &cobra.Command{
 		Use:   "autonode-operator",
 		Short: "Run Karpenter for hosted clusters",
@@ -79,6 +79,14 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
 					return fmt.Errorf("--karpenter-settings: %w", err)
 				}
 			}
+			kinds, problems, err := operator.ReadProfiles(infrastructureProfiles)
+			if err != nil {
+				return fmt.Errorf("--infrastructure-profiles: %w", err)
+			}
+			for _, problem := range problems {
+				ctrl.Log.Error(problem, "reading --infrastructure-profiles; the rest of it is in use")
+			}
+			options.Infrastructure = kinds
 			return run(cmd.Context(), options)
 		},
 	}
@@ -105,6 +113,8 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
 		"API groups that machine and bootstrap templates may be of; Karpenter gets a Role for the kinds that a HostedCluster names")
 	flags.StringVar(&karpenterSettings, "karpenter-settings", "",
 		"YAML file with resources, scheduling, feature gates and rate limits for the Karpenter of every hosted cluster; it is read at the start")
+	flags.StringVar(&infrastructureProfiles, "infrastructure-profiles", "",
+		"YAML file of profiles of infrastructure kinds, which say what addresses their machines decide themselves; it is read at the start")
 	flags.StringVar(&options.RegistryNetworks, "registry-networks", "",
 		"networks, beside public ones, that registries, mirrors, token servers and what they redirect to may be in, such as 10.0.0.0/8")
 	flags.StringVar(&options.RegistryCAFile, "registry-ca-file", "",

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -50,6 +51,8 @@ type Config struct {
 	Recorder events.EventRecorder
 	// Profiles select the providers whose nodes' requests are handled.
 	Profiles provider.Profiles
+	// Infrastructure says which addresses a kind's machines decide themselves. Without it none is known to.
+	Infrastructure infrastructure.Kinds
 	// Clock defaults to the real one.
 	Clock clock.PassiveClock
 }
@@ -85,7 +88,7 @@ func New(config Config) *Approver {
 // SetUp adds the controller to the manager.
 func (a *Approver) SetUp(ctx context.Context, mgr manager.Manager, guests Guests) error {
 	a.guests = guests
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &clusterv1.Machine{}, nodeNameIndex, nodeNames); err != nil {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &clusterv1.Machine{}, nodeNameIndex, nodeNames(a.Infrastructure)); err != nil {
 		return fmt.Errorf("indexing Machines by the names of their nodes: %w", err)
 	}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &clusterv1.Machine{}, addressIndex, addresses); err != nil {

@@ -68,7 +68,7 @@ func start(t *testing.T) {
 
 	scheme, err := scopetest.Scheme()
 	g.Expect(err).NotTo(HaveOccurred())
-	machines, err := MachineCache()
+	machines, err := MachineCache(nil)
 	g.Expect(err).NotTo(HaveOccurred())
 	mgr, err := manager.New(clusters.Management.Config, manager.Options{
 		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: ptr.To(true)},

@@ -132,8 +132,8 @@ func (a *Approver) holders(ctx context.Context, j *evaluation, machine *clusterv
 }
 
 // owned checks that a Machine's reported address is its own. The name of another Machine is that Machine's. If two
-// report the same address, either's root may have forged it: both requests wait, both machines keep their
-// certificates, and none is denied.
+// report the same address, it is of the one whose infrastructure decides it. If that holds for both or for neither,
+// either's root may have forged it: both requests wait, both machines keep their certificates, and none is denied.
 func (e inputs) owned(address string) *decision {
 	address = normal(address)
 	machine := &e.subject.machines[0]
@@ -145,6 +145,12 @@ func (e inputs) owned(address string) *decision {
 	case other == nil || address == strings.ToLower(machine.Name):
 		return nil // management gave the Machine its name
 	case address == strings.ToLower(other.Name):
+		return addressOf(address, "Machine "+other.Name)
+	}
+	switch mine, theirs := chose(e.kinds, machine, address), chose(e.kinds, other, address); {
+	case theirs && !mine:
+		return nil
+	case mine && !theirs:
 		return addressOf(address, "Machine "+other.Name)
 	}
 	return &decision{action: waiting, reason: "AddressShared", again: recheckClaims, message: fmt.Sprintf(

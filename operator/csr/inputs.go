@@ -19,7 +19,7 @@ import (
 
 // gather reads the inputs of a request's validation: from the caches, or fresh from the API servers.
 func (a *Approver) gather(ctx context.Context, j *evaluation, fresh bool) (inputs, error) {
-	var e inputs
+	e := inputs{kinds: a.Infrastructure}
 	requester, byNode := j.request.requester()
 	subject, isNode := j.request.subject()
 	var err error
@@ -147,7 +147,7 @@ func (a *Approver) freshMachines(ctx context.Context, cluster client.ObjectKey, 
 		case apierrors.IsNotFound(err):
 		case err != nil:
 			return nil, fmt.Errorf("reading Machine %s/%s: %w", cluster.Namespace, name, err)
-		case machine.Labels[clusterv1.ClusterNameLabel] == cluster.Name && slices.Contains(nodeNames(machine), node):
+		case machine.Labels[clusterv1.ClusterNameLabel] == cluster.Name && slices.Contains(nodeNames(a.Infrastructure)(machine), node):
 			machines = append(machines, *machine)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/assets/infrastructure"
 )
 
 // nodeNameIndex indexes Machines by their nodes' possible names.
@@ -24,19 +25,24 @@ const nodeNameIndex = "autonode.io/node-name"
 
 // MachineCache keeps the fields of NodeClaims' Machines that validation reads, and the phase, for operator/machines: a
 // large installation has tens of thousands.
-func MachineCache() (cache.ByObject, error) {
+func MachineCache(kinds infrastructure.Kinds) (cache.ByObject, error) {
 	ours, err := labels.NewRequirement(v1alpha1.NodeClaimUIDLabel, selection.Exists, nil)
 	if err != nil {
 		return cache.ByObject{}, fmt.Errorf("selecting Karpenter's Machines: %w", err)
 	}
-	return cache.ByObject{Label: labels.NewSelector().Add(*ours), Transform: shrinkMachine}, nil
+	return cache.ByObject{Label: labels.NewSelector().Add(*ours), Transform: shrinkMachine(kinds)}, nil
 }
 
-func shrinkMachine(object any) (any, error) {
-	machine, ok := object.(*clusterv1.Machine)
-	if !ok {
+func shrinkMachine(kinds infrastructure.Kinds) func(object any) (any, error) {
+	return func(object any) (any, error) {
+		if machine, ok := object.(*clusterv1.Machine); ok {
+			return shrunk(kinds, machine), nil
+		}
 		return object, nil
 	}
+}
+
+func shrunk(kinds infrastructure.Kinds, machine *clusterv1.Machine) *clusterv1.Machine {
 	kept := map[string]string{}
 	for _, key := range []string{clusterv1.ClusterNameLabel, v1alpha1.NodeClaimLabel, v1alpha1.NodeClaimUIDLabel} {
 		if value, ok := machine.Labels[key]; ok {
@@ -47,7 +53,13 @@ func shrinkMachine(object any) (any, error) {
 	if id, ok := machine.Annotations[v1alpha1.BootstrapTokenIDAnnotation]; ok {
 		annotations = map[string]string{v1alpha1.BootstrapTokenIDAnnotation: id}
 	}
+	var ref clusterv1.ContractVersionedObjectReference
+	if kind := kinds.Of(machine.Spec.InfrastructureRef.GroupKind()); kind.ReportsAddresses() {
+		// The strings of the profile are shared by all Machines of the kind.
+		ref.APIGroup, ref.Kind = kind.GroupKind().Group, kind.GroupKind().Kind
+	}
 	return &clusterv1.Machine{
+		Spec: clusterv1.MachineSpec{InfrastructureRef: ref},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: machine.Namespace, Name: machine.Name, UID: machine.UID, ResourceVersion: machine.ResourceVersion,
 			CreationTimestamp: machine.CreationTimestamp, DeletionTimestamp: machine.DeletionTimestamp, Labels: kept, Annotations: annotations,
@@ -57,26 +69,47 @@ func shrinkMachine(object any) (any, error) {
 			Phase:     machine.Status.Phase,
 			Addresses: machine.Status.Addresses,
 		},
-	}, nil
+	}
+}
+
+// chosen reports whether software in the machine decides this address of it, so that its root user does.
+func chosen(kinds infrastructure.Kinds, machine *clusterv1.Machine, address clusterv1.MachineAddress) bool {
+	return kinds.Of(machine.Spec.InfrastructureRef.GroupKind()).FromMachine(string(address.Type))
+}
+
+// chose reports whether a machine reports an address, and only where its software decides it.
+func chose(kinds infrastructure.Kinds, machine *clusterv1.Machine, wanted string) (only bool) {
+	for _, address := range machine.Status.Addresses {
+		if normal(address.Address) != wanted {
+			continue
+		}
+		if !chosen(kinds, machine, address) {
+			return false
+		}
+		only = true
+	}
+	return only
 }
 
 // nodeNames returns the possible names of a Machine's node: the Machine's own, as with most infrastructure providers,
-// or one that the provider reports.
-func nodeNames(object client.Object) []string {
-	machine, ok := object.(*clusterv1.Machine)
-	if !ok || !v1alpha1.MadeForNodeClaim(machine) {
-		return nil
-	}
-	names := sets.New(machine.Name)
-	for _, address := range machine.Status.Addresses {
-		switch address.Type {
-		case clusterv1.MachineHostName, clusterv1.MachineInternalDNS:
-			if net.ParseIP(address.Address) == nil {
-				names.Insert(strings.ToLower(address.Address))
+// or one that the provider reports. A name that the machine itself decides doesn't count: its root could take another's.
+func nodeNames(kinds infrastructure.Kinds) func(client.Object) []string {
+	return func(object client.Object) []string {
+		machine, ok := object.(*clusterv1.Machine)
+		if !ok || !v1alpha1.MadeForNodeClaim(machine) {
+			return nil
+		}
+		names := sets.New(machine.Name)
+		for _, address := range machine.Status.Addresses {
+			switch address.Type {
+			case clusterv1.MachineHostName, clusterv1.MachineInternalDNS:
+				if net.ParseIP(address.Address) == nil && !chosen(kinds, machine, address) {
+					names.Insert(strings.ToLower(address.Address))
+				}
 			}
 		}
+		return sets.List(names)
 	}
-	return sets.List(names)
 }
 
 // machines returns a Cluster's Machines whose node may have the name.

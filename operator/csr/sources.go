@@ -153,6 +153,7 @@ func metadataBytes(metadata map[string]string) (size int) {
 
 // onMachine enqueues the undecided requests that name the Machine's node when an input changes.
 func (a *Approver) onMachine() handler.TypedEventHandler[*clusterv1.Machine, Key] {
+	nodeNames := nodeNames(a.Infrastructure)
 	wake := func(machines ...*clusterv1.Machine) {
 		for _, machine := range machines {
 			if nodes := nodeNames(machine); len(nodes) > 0 {

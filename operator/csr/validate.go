@@ -18,6 +18,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/operator/message"
 )
 
@@ -76,6 +77,8 @@ type inputs struct {
 	// holders are other Machines that report a requested address, by address.
 	holders map[string]*clusterv1.Machine
 	network network
+	// kinds say which addresses machines decide themselves.
+	kinds infrastructure.Kinds
 }
 
 // other is another request of the same node to the same signer.
@@ -280,7 +283,7 @@ func forAddresses(r request, e inputs) *decision {
 	for _, address := range machine.Status.Addresses {
 		if ip := net.ParseIP(address.Address); ip != nil {
 			ips.Insert(ip.String())
-		} else {
+		} else if !chosen(e.kinds, machine, address) {
 			names.Insert(strings.ToLower(address.Address))
 		}
 	}

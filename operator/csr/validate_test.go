@@ -259,14 +259,14 @@ func TestNodeNames(t *testing.T) {
 		machine.Status.Addresses = append(machine.Status.Addresses,
 			clusterv1.MachineAddress{Type: clusterv1.MachineExternalDNS, Address: "public.example"},
 			clusterv1.MachineAddress{Type: clusterv1.MachineHostName, Address: "10.0.0.9"})
-		g.Expect(nodeNames(&machine)).To(Equal([]string{"ip-10-0-0-1.internal", "web-1"}))
-		shrunk, err := shrinkMachine(&machine)
+		g.Expect(nodeNames(nil)(&machine)).To(Equal([]string{"ip-10-0-0-1.internal", "web-1"}))
+		shrunk, err := shrinkMachine(nil)(&machine)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(nodeNames(shrunk.(*clusterv1.Machine))).To(Equal([]string{"ip-10-0-0-1.internal", "web-1"}))
+		g.Expect(nodeNames(nil)(shrunk.(*clusterv1.Machine))).To(Equal([]string{"ip-10-0-0-1.internal", "web-1"}))
 	})
 	t.Run("When a Machine is a copy of such a one, it should have none", func(t *testing.T) {
 		machine := machineOf("web-1")
 		machine.Name = "copy"
-		NewWithT(t).Expect(nodeNames(&machine)).To(BeEmpty())
+		NewWithT(t).Expect(nodeNames(nil)(&machine)).To(BeEmpty())
 	})
 }
