@@ -19,6 +19,8 @@ type faults struct {
 	lateProviderID span
 	neverJoins     bool
 	dies           span
+	interrupted    bool
+	terminated     span
 	deletionHangs  span
 
 	// asked reports whether there was any fault annotation, understood or not.
@@ -82,6 +84,10 @@ func readFaults(objects ...metav1.Object) faults {
 			f.neverJoins, err = parseSwitch(source.value)
 		case infrav1.FaultDies:
 			f.dies, err = parseSpan(source.value)
+		case infrav1.FaultInterrupted:
+			f.interrupted, err = parseSwitch(source.value)
+		case infrav1.FaultTerminated:
+			f.terminated, err = parseSpan(source.value)
 		case infrav1.FaultDeletionHangs:
 			f.deletionHangs, err = parseSpan(source.value)
 		default:

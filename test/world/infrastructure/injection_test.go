@@ -150,6 +150,38 @@ func TestMachineFaults(t *testing.T) {
 		eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonDead)
 	})
 
+	t.Run("When the cloud takes it back, it should say so and run on until then", func(t *testing.T) {
+		g := NewWithT(t)
+		machine := newMachine(t, ns, "reclaimed", machineOptions{})
+		eventuallyReady(t, "reclaimed")
+		annotate(t, get(t, machine), map[string]string{infrav1.FaultInterrupted: "true"})
+		g.Expect(eventuallyCondition(t, machine, infrav1.ConditionInterrupted, infrav1.ReasonInterrupted).Status).To(Equal(metav1.ConditionTrue))
+		eventuallyPhase(t, newPod(t, "reclaimed", nil), corev1.PodRunning)
+		annotate(t, get(t, machine), map[string]string{infrav1.FaultInterrupted: "false"})
+		g.Eventually(func() *metav1.Condition {
+			return meta.FindStatusCondition(get(t, machine).Status.Conditions, infrav1.ConditionInterrupted)
+		}, wait, poll).Should(BeNil())
+	})
+
+	t.Run("When the cloud terminates it, it should say so once, and its node should become unknown", func(t *testing.T) {
+		g := NewWithT(t)
+		machine := newMachine(t, ns, "terminated", machineOptions{})
+		eventuallyReady(t, "terminated")
+		eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonJoined)
+		annotate(t, get(t, machine), map[string]string{infrav1.FaultTerminated: "true"})
+		eventuallyCondition(t, machine, infrav1.ConditionReady, infrav1.ReasonInstanceTerminated)
+		eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonDead)
+		node := &corev1.Node{}
+		g.Eventually(func(g Gomega) {
+			g.Expect(guest.Get(t.Context(), types.NamespacedName{Name: "terminated"}, node)).To(Succeed())
+			g.Expect(readiness(node)).To(Equal(corev1.ConditionUnknown))
+		}, wait, poll).Should(Succeed())
+		since := meta.FindStatusCondition(get(t, machine).Status.Conditions, infrav1.ConditionProvisioned).LastTransitionTime
+		g.Consistently(func() metav1.Time {
+			return meta.FindStatusCondition(get(t, machine).Status.Conditions, infrav1.ConditionProvisioned).LastTransitionTime
+		}, "2s", poll).Should(Equal(since))
+	})
+
 	t.Run("When its deletion hangs, it should go on running until the fault ends", func(t *testing.T) {
 		g := NewWithT(t)
 		machine := newMachine(t, ns, "clingy", machineOptions{annotations: map[string]string{infrav1.FaultDeletionHangs: "true"}})

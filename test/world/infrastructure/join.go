@@ -55,15 +55,16 @@ func (r *machineReconciler) join(ctx context.Context, i *instance) (reconcile.Re
 		i.joined(metav1.ConditionUnknown, infrav1.ReasonGuestUnreachable, err.Error())
 		return reconcile.Result{RequeueAfter: guestRetry}, nil
 	}
-	dies := i.faults.dies
-	if dies.on && (dies.forever || dies.left(i.Status.JoinTime.Time, i.now) == 0) {
+	if i.past(i.faults.dies) || i.past(i.faults.terminated) {
 		return r.die(ctx, i, guest)
 	}
 	guest.fleet.Run(i.Status.NodeName)
 	i.joined(metav1.ConditionTrue, infrav1.ReasonJoined, "")
 	result := r.serve(ctx, i, guest)
-	if dies.on {
-		result = sooner(result, reconcile.Result{RequeueAfter: dies.left(i.Status.JoinTime.Time, i.now)})
+	for _, later := range []span{i.faults.dies, i.faults.terminated} {
+		if later.on {
+			result = sooner(result, reconcile.Result{RequeueAfter: later.left(i.Status.JoinTime.Time, i.now)})
+		}
 	}
 	return result, nil
 }
@@ -247,6 +248,11 @@ func (r *machineReconciler) die(ctx context.Context, i *instance, guest *guest) 
 		return reconcile.Result{RequeueAfter: guestRetry}, nil //nolint:nilerr // the guest's controller-manager will do it too
 	}
 	return reconcile.Result{RequeueAfter: deathCheck}, nil // to see that it stayed so
+}
+
+// past reports whether the time has come for a fault that is counted from the joining.
+func (i *instance) past(s span) bool {
+	return s.on && !i.Status.JoinTime.IsZero() && (s.forever || s.left(i.Status.JoinTime.Time, i.now) == 0)
 }
 
 // readiness returns the status of a Node's condition Ready, False where there is none.

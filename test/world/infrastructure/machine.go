@@ -122,6 +122,11 @@ func (r *machineReconciler) load(ctx context.Context, kwokMachine *infrav1.KwokM
 	}
 	i.faults = readFaults(faulty...)
 	i.reportFaults()
+	if i.faults.interrupted {
+		setCondition(i, infrav1.ConditionInterrupted, metav1.ConditionTrue, infrav1.ReasonInterrupted, "the fault interrupted is set")
+	} else {
+		conditions.Delete(i, infrav1.ConditionInterrupted)
+	}
 	return i, nil
 }
 

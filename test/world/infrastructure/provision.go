@@ -69,7 +69,11 @@ func (r *machineReconciler) provision(i *instance) (started bool, result reconci
 		{Type: clusterv1.MachineInternalIP, Address: node.Address(i.providerID())},
 		{Type: clusterv1.MachineHostName, Address: i.hostname()},
 	}
-	i.provisioned(metav1.ConditionTrue, infrav1.ReasonProvisioned, "")
+	if i.past(i.faults.terminated) {
+		not(infrav1.ReasonInstanceTerminated, "the fault terminated is set")
+	} else {
+		i.provisioned(metav1.ConditionTrue, infrav1.ReasonProvisioned, "")
+	}
 	return true, result
 }
 

@@ -35,6 +35,17 @@ const (
 	// Value: "true", "false", or a duration that is counted from the joining, such as "30s".
 	FaultDies = FaultPrefix + "dies"
 
+	// FaultInterrupted makes the cloud say that it will take the machine back, by the condition Interrupted. The machine runs on.
+	//
+	// Value: "true" or "false".
+	FaultInterrupted = FaultPrefix + "interrupted"
+
+	// FaultTerminated makes the cloud terminate the machine once its Node has joined: it stops as by FaultDies, and Provisioned and
+	// Ready become False with the reason InstanceTerminated.
+	//
+	// Value: "true", "false", or a duration that is counted from the joining, such as "30s".
+	FaultTerminated = FaultPrefix + "terminated"
+
 	// FaultDeletionHangs makes the deletion of the machine not end: the machine goes on running.
 	//
 	// Value: "true" (until the fault ends), "false", or a duration counted from the deletion, such as "30s".

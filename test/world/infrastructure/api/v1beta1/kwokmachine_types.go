@@ -26,6 +26,8 @@ const (
 	ConditionServing = "ServingCertificate"
 	// ConditionPaused is True while the Cluster or the object is paused. It is absent from what was never paused.
 	ConditionPaused = "Paused"
+	// ConditionInterrupted is True while the cloud is about to take the machine back. It is absent otherwise.
+	ConditionInterrupted = "Interrupted"
 	// ConditionFaultsUnderstood is False when a fault annotation can't be read. It is absent without such annotations.
 	ConditionFaultsUnderstood = "FaultsUnderstood"
 )
@@ -47,6 +49,10 @@ const (
 	ReasonInvalidFailureDomain = "InvalidFailureDomain"
 	// ReasonProviderIDPending: the fault late-provider-id.
 	ReasonProviderIDPending = "ProviderIDPending"
+	// ReasonInterrupted: the fault interrupted.
+	ReasonInterrupted = "Interrupted"
+	// ReasonInstanceTerminated: the fault terminated. The name is the one that AWS's provider uses.
+	ReasonInstanceTerminated = "InstanceTerminated"
 	// ReasonProvisioned: the machine runs.
 	ReasonProvisioned = "Provisioned"
 
