@@ -51,6 +51,8 @@ type Options struct {
 	// ZoneTopologyKeys and RegionTopologyKeys are CSI drivers' topology keys beside those that package wellknown has:
 	// labels separated by commas.
 	ZoneTopologyKeys, RegionTopologyKeys string
+	// ProfileFile holds the platform's profiles of infrastructure kinds; empty for none.
+	ProfileFile string
 }
 
 var _ options.Injectable = (*Options)(nil)
@@ -81,6 +83,8 @@ func (o *Options) AddFlags(fs *options.FlagSet) {
 		"Topology keys of CSI drivers, separated by commas, whose values are those of the label topology.kubernetes.io/zone, such as csi.example.com/zone. A pod whose volume is limited by one of them gets a node in that zone. The keys of widespread drivers are built in.")
 	fs.StringVar(&o.RegionTopologyKeys, "region-topology-keys", env.WithDefaultString("REGION_TOPOLOGY_KEYS", ""),
 		"The same for the label topology.kubernetes.io/region.")
+	fs.StringVar(&o.ProfileFile, "profile-file", env.WithDefaultString("PROFILE_FILE", ""),
+		"YAML file of profiles of infrastructure kinds, which add kinds or correct those that are built in. It is read again when it changes, and it need not exist.")
 }
 
 // Parse implements options.Injectable.

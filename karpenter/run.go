@@ -57,6 +57,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
@@ -165,6 +166,7 @@ type providers struct {
 	inventory      *inventory.Inventory
 	unavailable    *offering.Unavailable
 	priceFile      *pricing.File
+	profiles       *profile.Profiles
 	images         *nodeimage.File
 	instanceTypes  *instancetype.Provider
 	cloudProvider  *cloudprovider.CloudProvider
@@ -214,6 +216,12 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 			return nil, fmt.Errorf("following the prices: %w", err)
 		}
 	}
+	if p.profiles, err = profile.New(opts.ProfileFile); err != nil {
+		return nil, err
+	}
+	if err := guest.Add(p.profiles); err != nil {
+		return nil, fmt.Errorf("following the profiles: %w", err)
+	}
 	if opts.NodeImageFile != "" {
 		p.images = nodeimage.NewFile(opts.NodeImageFile)
 		if err := guest.Add(p.images); err != nil {
@@ -223,6 +231,7 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 	p.instanceTypes = instancetype.New(instancetype.Config{
 		Templates: template.NewResolver(template.Config{
 			Objects: management.objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Secrets: management.GetAPIReader(),
+			Profiles: p.profiles,
 		}),
 		Check: machine.CheckPatches, Version: p.versions.Resolve, Pricing: prices, Unavailable: p.unavailable, Inventory: p.inventory,
 	})
@@ -274,6 +283,7 @@ func newCore(ctx context.Context, guest *operator.Operator, management *manageme
 		CloudProvider:   decorated,
 		Machines:        p.machines,
 		Infrastructure:  management.infrastructure,
+		Profiles:        p.profiles,
 		Unavailable:     p.unavailable,
 		Suspended:       keeper.Suspended,
 		Recorder:        guest.EventRecorder,
@@ -306,6 +316,7 @@ func newControllers(guest *operator.Operator, management *managementCluster, kee
 			InstanceTypes:  p.instanceTypes,
 			Prices:         p.priceFile,
 			Images:         p.images,
+			Profiles:       p.profiles,
 			Version:        p.versions,
 			Recorder:       guest.EventRecorder,
 			Clock:          guest.Clock,

@@ -89,7 +89,8 @@ func (c *CloudProvider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	return nil
 }
 
-// Get finds a machine by its real or synthetic provider ID.
+// Get finds a machine by its real or synthetic provider ID. A machine whose instance is gone isn't found: Karpenter then
+// removes its node without a drain, and deletes the machine with the NodeClaim.
 func (c *CloudProvider) Get(ctx context.Context, providerID string) (*karpv1.NodeClaim, error) {
 	found, err := c.Machines.ForProviderID(ctx, providerID)
 	if errors.Is(err, machine.ErrNotFound) {
@@ -97,6 +98,9 @@ func (c *CloudProvider) Get(ctx context.Context, providerID string) (*karpv1.Nod
 	}
 	if err != nil {
 		return nil, err
+	}
+	if machine.InstanceGone(found) {
+		return nil, cloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("the instance of Machine %s is gone: %s", klog.KObj(found), found.Annotations[v1alpha1.InstanceGoneAnnotation]))
 	}
 	return nodeClaimOf(found), nil
 }

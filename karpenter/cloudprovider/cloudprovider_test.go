@@ -4,6 +4,7 @@ package cloudprovider_test
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -460,6 +461,23 @@ func TestDeleteAndGet(t *testing.T) {
 		g.Expect(f.Admin.Create(t.Context(), bare)).To(Succeed())
 		g.Eventually(func() ([]*karpv1.NodeClaim, error) { return f.provider.List(f.ctx) }).Should(HaveLen(2))
 		g.Expect(f.Admin.Delete(t.Context(), bare)).To(Succeed())
+	})
+	t.Run("When the instance of a machine is gone, it should not be found, so that nothing is drained, and be listed until it is deleted", func(t *testing.T) {
+		g := NewWithT(t)
+		annotate := func(value any) {
+			m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: nodeClaim.Name}}
+			raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.InstanceGoneAnnotation: value}}})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(f.Admin.Patch(t.Context(), m, client.RawPatch(types.MergePatchType, raw))).To(Succeed())
+		}
+		annotate("InstanceTerminated")
+		g.Eventually(func() error { _, err := f.provider.Get(f.ctx, "cloud://life"); return err }).Should(
+			And(MatchError(ContainSubstring("is gone: InstanceTerminated")), Satisfy(karpcloudprovider.IsNodeClaimNotFoundError)))
+		listed, err := f.provider.List(f.ctx)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(listed).To(ContainElement(HaveField("Status.ProviderID", "cloud://life")))
+		annotate(nil)
+		g.Eventually(func() error { _, err := f.provider.Get(f.ctx, "cloud://life"); return err }).Should(Succeed())
 	})
 	t.Run("When a machine is deleted, it should say nothing until it is gone, and then that it is", func(t *testing.T) {
 		g := NewWithT(t)

@@ -350,7 +350,14 @@ type TemplateStatus struct {
 	// max size), NoBootstrap, or BackOff (all its offerings are in back-off). Empty if it can launch.
 	// +optional
 	Unavailable string `json:"unavailable,omitempty"`
+	// profile is Missing if AutoNode has no profile of the template's kind: it reads status.capacity and annotations only, takes the machines
+	// for on-demand ones unless an annotation says otherwise, and knows only common words of their conditions. Empty if it has one.
+	// +optional
+	Profile string `json:"profile,omitempty"`
 }
+
+// ProfileMissing is the value of a template's profile if its kind has none. Write one into the ConfigMap karpenter-profiles.
+const ProfileMissing = "Missing"
 
 // Values of a template's unavailable.
 const (

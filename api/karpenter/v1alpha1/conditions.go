@@ -41,6 +41,9 @@ const (
 	// PricesUnreadableReason: the price file (ConfigMap karpenter-prices beside Karpenter) is malformed; the message says where. The
 	// previous prices stay in use.
 	PricesUnreadableReason = "PricesUnreadable"
+	// ProfileInvalidReason: a field of the profile file (ConfigMap karpenter-profiles beside Karpenter), or one that a profile
+	// reads of a template, can't be understood; the message names each. Everything else stays in use.
+	ProfileInvalidReason = "ProfileInvalid"
 	// SourceUnreadableReason: the management cluster doesn't serve a kind, or Karpenter may not read it. Name it in spec.autoNode of the
 	// HostedCluster, or install its provider.
 	SourceUnreadableReason = "SourceUnreadable"

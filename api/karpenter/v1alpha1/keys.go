@@ -54,6 +54,9 @@ const (
 	NodeImagesHashAnnotation = Group + "/node-images-hash"
 	// NodeVersionAnnotation is on a machine's bootstrap config: the Machine's Kubernetes version.
 	NodeVersionAnnotation = Group + "/node-version"
+	// InstanceGoneAnnotation is on a Machine whose instance the infrastructure has terminated although its node had joined: what the
+	// infrastructure said. Karpenter then drains nothing.
+	InstanceGoneAnnotation = Group + "/instance-gone"
 	// TemplateSourceAnnotation names a machine's template source, as <kind>.<group>/<name>.
 	TemplateSourceAnnotation = Group + "/template-source"
 	// OfferingZoneAnnotation is on a Machine that was launched without a zone: the zone that its offering has nevertheless. Other

@@ -43,6 +43,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 )
 
 // concurrency is limited by the load on the guest's API server. A reconcile mostly reads memory.
@@ -62,7 +63,9 @@ type Config struct {
 	// Infrastructure reads infrastructure machines from a cache of their own. If nil, only the Machine's conditions
 	// count.
 	Infrastructure Infrastructure
-	Unavailable    *offering.Unavailable
+	// Profiles say what conditions of infrastructure machines mean; nil for the embedded ones.
+	Profiles    *profile.Profiles
+	Unavailable *offering.Unavailable
 	// Suspended reports whether nothing may act, because the management cluster doesn't answer and cached Machines
 	// may be out of date.
 	Suspended func() bool
@@ -104,6 +107,7 @@ func New(config Config) *Controller {
 	repair, latency, deadline := newRepair(config), newLatency(config), &deadline{Config: config}
 	return &Controller{Config: config, departure: departure{config}, repair: repair, latency: latency, deadline: deadline, steps: []step{
 		&removal{config, repair},
+		&instance{config},
 		repair,
 		&failure{config},
 		&identity{config},

@@ -27,6 +27,9 @@ const (
 	// MachineFailedReason: the machine failed for a reason other than capacity, which the message has. Karpenter
 	// launches a replacement; after three failures in a row the offering is unavailable for a while.
 	MachineFailedReason = "MachineFailed"
+	// MisconfiguredReason: the infrastructure rejects what the template or its patches ask for, and would again; the message
+	// says what. The offering is unavailable for a while.
+	MisconfiguredReason = "Misconfigured"
 	// LaunchTimeoutReason: the infrastructure provided no machine within the node class's deadlines.launch.
 	LaunchTimeoutReason = "LaunchTimeout"
 	// RegistrationTimeoutReason: the machine exists, but its node hasn't joined within the node class's
@@ -35,6 +38,12 @@ const (
 	// MachineDeletedReason: a user or another controller deletes the Machine in the management cluster. Cluster API
 	// drains its node, and Karpenter launches a replacement at once.
 	MachineDeletedReason = "MachineDeleted"
+	// InterruptedReason: the infrastructure is about to take the machine back, as with spot capacity. Karpenter launches a
+	// replacement while the node drains; a spot offering is unavailable for a while.
+	InterruptedReason = "Interrupted"
+	// InstanceTerminatedReason: the instance was terminated or stopped outside of Karpenter. Karpenter launches a replacement
+	// at once.
+	InstanceTerminatedReason = "InstanceTerminated"
 	// MachineUnhealthyReason: a MachineHealthCheck has marked the Machine; its node is drained and replaced.
 	MachineUnhealthyReason = "MachineUnhealthy"
 	// RepairHeldReason: a MachineHealthCheck has marked too many Machines of the NodePool at once; none is replaced

@@ -8,12 +8,12 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/assets/infrastructure"
 )
 
 // failure deletes a NodeClaim whose infrastructure has no capacity or has failed, and makes its offering unavailable
@@ -29,7 +29,7 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 	if err != nil {
 		return outcome{}, err
 	}
-	found, ok := interpret(nodeClass.Spec.FailureReasons, m.Spec.ProviderID != "", f.conditions(ctx, m), otherConditions(m))
+	found, ok := interpret(f.inputs(ctx, nodeClass, m), infrastructure.NoQuota, infrastructure.NoCapacity, infrastructure.Misconfigured, infrastructure.Terminated, infrastructure.Failed)
 	if !ok {
 		return outcome{}, nil
 	}
@@ -37,10 +37,12 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 	var until time.Time
 	reason, disrupted := MachineFailedReason, "machine_failed"
 	switch found.means {
-	case v1alpha1.FailureQuotaExceeded:
+	case infrastructure.NoQuota:
 		reason, disrupted = QuotaExceededReason, "insufficient_capacity"
-	case v1alpha1.FailureInsufficientCapacity:
+	case infrastructure.NoCapacity:
 		reason, disrupted = InsufficientCapacityReason, "insufficient_capacity"
+	case infrastructure.Misconfigured:
+		reason = MisconfiguredReason
 	}
 	if reason != MachineFailedReason {
 		// Mark it first: the replacement must not get the same offering.
@@ -50,9 +52,12 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 		return outcome{done: true}, err
 	}
 	message := "no capacity for %s: %s%s"
-	if reason == MachineFailedReason {
+	switch reason {
+	case MachineFailedReason:
 		until = f.Unavailable.CountFailure(key, reason)
 		message = "Machine failed (%s): %s; launching a replacement%s"
+	case MisconfiguredReason:
+		message = "the infrastructure rejects the configuration of %s: %s; correct its template or patches%s"
 	}
 	log.FromContext(ctx).Info("machine failed", "instanceType", key.InstanceType, "zone", key.Zone, "capacityType", key.CapacityType,
 		"means", found.means, "reason", found.condition.Reason, "message", found.condition.Message, "unavailableUntil", until)
@@ -60,25 +65,30 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 	return outcome{done: true}, nil
 }
 
-// conditions returns the infrastructure machine's conditions, which are more precise, and then those in which the
-// Machine repeats them.
-func (f *failure) conditions(ctx context.Context, m *clusterv1.Machine) []metav1.Condition {
-	conditions := conditionsOfMachine(m)
-	if f.Infrastructure == nil || conditions[0].Status == metav1.ConditionTrue {
-		return conditions
+// inputs returns what tells how a machine fares: the infrastructure machine's conditions, which are more precise, before those
+// in which the Machine repeats them.
+func (c Config) inputs(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) inputs {
+	in := inputs{
+		reasons: nodeClass.Spec.FailureReasons, kind: c.Profiles.Of(m.Spec.InfrastructureRef.GroupKind()), exists: m.Spec.ProviderID != "",
+		infrastructure: conditionsOfMachine(m), others: otherConditions(m),
 	}
-	infrastructure, err := f.Infrastructure.Get(ctx, m.Spec.InfrastructureRef.GroupKind(), m.Spec.InfrastructureRef.Name)
+	if c.Infrastructure == nil {
+		return in
+	}
+	object, err := c.Infrastructure.Get(ctx, m.Spec.InfrastructureRef.GroupKind(), m.Spec.InfrastructureRef.Name)
 	if err != nil {
 		// Fall back to the Machine's own conditions.
 		if !apierrors.IsNotFound(err) {
 			log.FromContext(ctx).V(1).Info("can't read infrastructure machine", "error", err.Error())
 		}
-		return conditions
+		return in
 	}
-	if uid := infrastructure.GetLabels()[v1alpha1.NodeClaimUIDLabel]; uid != m.Labels[v1alpha1.NodeClaimUIDLabel] {
-		return conditions
+	if object.GetLabels()[v1alpha1.NodeClaimUIDLabel] != m.Labels[v1alpha1.NodeClaimUIDLabel] {
+		return in
 	}
-	return append(conditionsOfInfrastructure(infrastructure), conditions...)
+	in.machine = object
+	in.infrastructure = append(conditionsOfInfrastructure(object), in.infrastructure...)
+	return in
 }
 
 // nodeClass returns a NodeClaim's node class, shared with the cache; an empty one if it is gone.

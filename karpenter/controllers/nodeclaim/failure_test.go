@@ -47,15 +47,8 @@ func TestFailure(t *testing.T) {
 		"When the account's quota is used up, it should say so": {
 			infrastructure(metav1.ConditionFalse, "VMProvisionFailed", "Code=\"QuotaExceeded\": raise it"), nodeclaim.QuotaExceededReason,
 		},
-		"When the cloud limits the rate of requests and calls that a quota, it should wait": {
-			infrastructure(metav1.ConditionFalse, "InstanceProvisionFailed", "googleapi: Error 403: Quota exceeded for quota metric 'Queries' and limit "+
-				"'Queries per minute' of service 'compute.googleapis.com' for consumer 'project_number:4'., rateLimitExceeded"), "",
-		},
-		"When an API refuses a request for its rate limit, it should wait": {
-			infrastructure(metav1.ConditionFalse, "LimitExceeded", "429: too many requests"), "",
-		},
-		"When the cloud limits the rate of requests and has no capacity either, it should give the offering up": {
-			infrastructure(metav1.ConditionFalse, "InstanceProvisionFailed", "RequestLimitExceeded; before that: InsufficientInstanceCapacity"), nodeclaim.InsufficientCapacityReason,
+		"When an API limits the rate of requests and calls that a quota, it should wait": {
+			infrastructure(metav1.ConditionFalse, "Failed", "Quota exceeded for quota metric 'Queries' and limit 'Queries per minute'"), "",
 		},
 		"When the infrastructure isn't ready for another reason, it should wait": {
 			infrastructure(metav1.ConditionFalse, "WaitingForBootstrapData", ""), "",
@@ -236,7 +229,7 @@ func TestTerminalFailure(t *testing.T) {
 		f := newFixture(t)
 		f.nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
 		f.launched()
-		f.say(infrastructure(metav1.ConditionFalse, "InstanceTerminated", "spot"))
+		f.say(infrastructure(metav1.ConditionFalse, "InstanceStateError", "it may still run"))
 		after, err := f.reconcile()
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(after.DeletionTimestamp).To(BeNil())
@@ -257,38 +250,39 @@ func TestTerminalFailure(t *testing.T) {
 	})
 }
 
+// withInfrastructure lets the controller read infrastructure machines, of which this one then says what is given.
+func (f *fixture) withInfrastructure(status map[string]any) {
+	f.t.Helper()
+	g := NewWithT(f.t)
+	management, err := dynamic.NewForConfig(f.Management.GetConfig())
+	g.Expect(err).NotTo(HaveOccurred())
+	set := informer.New(informer.Config{Management: management, Mapper: f.Management.GetRESTMapper(), Namespace: f.Namespace})
+	ctx, stop := context.WithCancel(context.WithoutCancel(f.t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- set.Start(ctx) }()
+	f.t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			f.t.Error(err)
+		}
+	})
+	f.config.Infrastructure = set
+	f.controller = nodeclaim.New(f.config)
+	_, err = set.Get(f.t.Context(), environment.TestMachine.GroupKind(), f.machine.Name)
+	g.Expect(err).NotTo(HaveOccurred())
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(environment.TestMachine)
+	g.Expect(f.Admin.Get(f.t.Context(), client.ObjectKeyFromObject(f.machine), u)).To(Succeed())
+	u.Object["status"] = status
+	g.Expect(f.Admin.Status().Update(f.t.Context(), u)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		cached, err := set.Get(f.t.Context(), environment.TestMachine.GroupKind(), f.machine.Name)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(cached.GetResourceVersion()).To(Equal(u.GetResourceVersion()))
+	}).WithTimeout(time.Minute).Should(Succeed())
+}
+
 func TestInfrastructureConditions(t *testing.T) {
-	// with lets the controller read infrastructure machines, of which this one then says what is given.
-	with := func(f *fixture, status map[string]any) {
-		f.t.Helper()
-		g := NewWithT(f.t)
-		management, err := dynamic.NewForConfig(f.Management.GetConfig())
-		g.Expect(err).NotTo(HaveOccurred())
-		set := informer.New(informer.Config{Management: management, Mapper: f.Management.GetRESTMapper(), Namespace: f.Namespace})
-		ctx, stop := context.WithCancel(context.WithoutCancel(f.t.Context()))
-		done := make(chan error, 1)
-		go func() { done <- set.Start(ctx) }()
-		f.t.Cleanup(func() {
-			stop()
-			if err := <-done; err != nil {
-				f.t.Error(err)
-			}
-		})
-		f.config.Infrastructure = set
-		f.controller = nodeclaim.New(f.config)
-		_, err = set.Get(f.t.Context(), environment.TestMachine.GroupKind(), f.machine.Name)
-		g.Expect(err).NotTo(HaveOccurred())
-		u := &unstructured.Unstructured{}
-		u.SetGroupVersionKind(environment.TestMachine)
-		g.Expect(f.Admin.Get(f.t.Context(), client.ObjectKeyFromObject(f.machine), u)).To(Succeed())
-		u.Object["status"] = status
-		g.Expect(f.Admin.Status().Update(f.t.Context(), u)).To(Succeed())
-		g.Eventually(func(g Gomega) {
-			cached, err := set.Get(f.t.Context(), environment.TestMachine.GroupKind(), f.machine.Name)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(cached.GetResourceVersion()).To(Equal(u.GetResourceVersion()))
-		}).WithTimeout(time.Minute).Should(Succeed())
-	}
 	list := func(kind, status, reason, message string) map[string]any {
 		return map[string]any{"conditions": []any{
 			map[string]any{"type": "Ready", "status": "False", "reason": "NotReady", "message": "* " + kind + ": " + message},
@@ -317,7 +311,7 @@ func TestInfrastructureConditions(t *testing.T) {
 			f := newFixture(t)
 			f.launched()
 			f.say(infrastructure(metav1.ConditionFalse, "NotReady", "* InstanceReady: see there"))
-			with(f, tc.status)
+			f.withInfrastructure(tc.status)
 			after, err := f.reconcile()
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(after.DeletionTimestamp != nil).To(Equal(len(tc.want) > 0))
@@ -333,6 +327,7 @@ func TestDocs(t *testing.T) {
 	for _, reason := range []string{
 		nodeclaim.InsufficientCapacityReason, nodeclaim.QuotaExceededReason, nodeclaim.LaunchTimeoutReason, nodeclaim.RegistrationTimeoutReason,
 		nodeclaim.MachineFailedReason, nodeclaim.MachineDeletedReason, nodeclaim.MachineUnhealthyReason, nodeclaim.RepairHeldReason,
+		nodeclaim.MisconfiguredReason, nodeclaim.InterruptedReason, nodeclaim.InstanceTerminatedReason,
 	} {
 		t.Run("When an event says "+reason+", docs/failures.md should say what to do", func(t *testing.T) {
 			NewWithT(t).Expect(string(docs)).To(ContainSubstring("\n| `" + reason + "` |"))

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-	"unicode"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -14,67 +13,58 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
-// capacityWords are reasons of insufficient capacity, and quotaWords of an exceeded quota. Each is matched against
-// the reason, and as a whole word against the message. From the API references of AWS, Azure, Google Cloud,
-// OpenStack, Oracle, vSphere, KubeVirt and Metal3.
-var (
-	capacityWords = []string{
-		"InsufficientCapacity", "InsufficientInstanceCapacity", "InsufficientHostCapacity", "UnfulfillableCapacity", "ReservationCapacityExceeded",
-		"SkuNotAvailable", "AllocationFailed", "ZonalAllocationFailed", "OverconstrainedAllocationRequest", "OverconstrainedZonalAllocationRequest",
-		"ZONE_RESOURCE_POOL_EXHAUSTED", "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "stockout",
-		"No valid host was found", "Out of host capacity", "InsufficientResources", "insufficient resources", "NoCompatibleHost",
-		"Insufficient cpu", "Insufficient memory", "No available host found",
-	}
-	quotaWords = []string{
-		"QuotaExceeded", "QUOTA_EXCEEDED", "Quota exceeded", "LimitExceeded", "VcpuLimitExceeded", "InstanceLimitExceeded",
-		"MaxSpotInstanceCountExceeded",
-	}
-	// throttledWords say that an API limits the rate of requests. Some clouds call that a quota too, such as Google Cloud's "Quota exceeded
-	// for quota metric 'Queries' and limit 'Queries per minute'". The infrastructure provider retries.
-	throttledWords = []string{
-		"RequestLimitExceeded", "Throttling", "ThrottlingException", "Rate exceeded", "rateLimitExceeded", "RATE_LIMIT_EXCEEDED", "rate limit exceeded",
-		"userRateLimitExceeded", "per minute", "per second", "Too many requests", "TooManyRequests", "SubscriptionRequestsThrottled",
-	}
-)
-
-// terminalReasons are reasons after which no provider that uses them retries. The list is short on purpose:
-// BootstrapFailed, for example, is final on Azure and transient elsewhere, and AWS retries InstanceProvisionFailed. A
-// node class can add more.
-var terminalReasons = []string{
-	clusterv1.MachineInfrastructureDeletedReason, // Cluster API: the infrastructure machine was deleted
-	"InstanceTerminated",                         // AWS, Hetzner, IBM and others: the instance is gone
-	"InstanceDeleted",                            // OpenStack: likewise
-	"InstanceStateError",                         // OpenStack: the instance is in state ERROR, and isn't reconciled any more
-}
-
 // finding is a condition and what it means for the machine.
 type finding struct {
-	means     v1alpha1.FailureMeaning
+	means     infrastructure.Meaning
 	condition metav1.Condition
 }
 
 // rank orders findings: those about the offering come first.
-var rank = []v1alpha1.FailureMeaning{v1alpha1.FailureQuotaExceeded, v1alpha1.FailureInsufficientCapacity, v1alpha1.FailureTerminal}
+var rank = []infrastructure.Meaning{
+	infrastructure.NoQuota, infrastructure.NoCapacity, infrastructure.Misconfigured, infrastructure.Terminated, infrastructure.Interrupted, infrastructure.Failed,
+}
 
-// interpret returns the highest-ranked finding. Conditions about the infrastructure match the node class's reasons
-// and the built-in ones; other conditions match the node class's only. Of equal rank the first wins. For a machine
-// that exists only a final failure counts: capacity and quota messages no longer concern its launch.
-func interpret(reasons []v1alpha1.FailureReason, exists bool, infrastructure, others []metav1.Condition) (finding, bool) {
+// inputs are what tells how a machine fares.
+type inputs struct {
+	// reasons of the node class come first.
+	reasons []v1alpha1.FailureReason
+	// kind of the infrastructure machine.
+	kind infrastructure.Kind
+	// exists: the machine has a provider ID.
+	exists bool
+	// infrastructure are the conditions about the infrastructure, and others the Machine's other ones, which match the node
+	// class's reasons only.
+	infrastructure, others []metav1.Condition
+	// machine is the infrastructure machine; nil if it can't be read.
+	machine *unstructured.Unstructured
+}
+
+// interpret returns the highest-ranked finding among the given meanings; of equal rank the first. For a machine that exists
+// messages about capacity, quota and configuration no longer concern its launch.
+func interpret(in inputs, among ...infrastructure.Meaning) (finding, bool) {
 	var findings []finding
-	add := func(means v1alpha1.FailureMeaning, condition metav1.Condition) {
-		if means == v1alpha1.FailureTerminal || means != v1alpha1.FailureIgnored && !exists {
+	add := func(means infrastructure.Meaning, condition metav1.Condition) {
+		if slices.Contains(among, means) {
 			findings = append(findings, finding{means, condition})
 		}
 	}
-	for _, condition := range infrastructure {
-		add(meaning(reasons, exists, condition), condition)
+	for _, condition := range in.infrastructure {
+		add(in.meaning(condition), condition)
 	}
-	for _, condition := range others {
-		means, _ := told(reasons, condition)
-		add(means, condition)
+	if in.machine != nil {
+		states, means := in.kind.States(in.machine)
+		for i := range states {
+			add(means[i], states[i])
+		}
+	}
+	for _, condition := range in.others {
+		if means, ok := told(in.reasons, condition); ok && (!in.exists || means == infrastructure.Failed) {
+			add(means, condition)
+		}
 	}
 	if len(findings) == 0 {
 		return finding{}, false
@@ -87,45 +77,40 @@ func interpret(reasons []v1alpha1.FailureReason, exists bool, infrastructure, ot
 // meaning returns what one condition means; Ignored if it is no failure. The node class's reasons come first. The
 // message of a final reason may contain a capacity word, as AWS's for an instance that it reclaimed: for a machine
 // that exists the reason counts.
-func meaning(reasons []v1alpha1.FailureReason, exists bool, condition metav1.Condition) v1alpha1.FailureMeaning {
-	means, ok := told(reasons, condition)
-	final := means == v1alpha1.FailureTerminal || means == v1alpha1.FailureIgnored
-	if condition.Status != metav1.ConditionFalse || ok && (final || !exists) {
+func (in inputs) meaning(condition metav1.Condition) infrastructure.Meaning {
+	means, ok := told(in.reasons, condition)
+	if ok && (means == infrastructure.Failed || means == infrastructure.Ignored || !in.exists) {
 		return means
 	}
-	ignored := func(word string) bool {
-		return slices.ContainsFunc(reasons, func(r v1alpha1.FailureReason) bool { return strings.EqualFold(r.Reason, word) })
+	question := infrastructure.Question{Exists: in.exists}
+	if !in.exists {
+		question.Without = func(word string) bool {
+			return slices.ContainsFunc(in.reasons, func(r v1alpha1.FailureReason) bool { return strings.EqualFold(r.Reason, word) })
+		}
 	}
-	says := func(word string) bool {
-		return !ignored(word) && (strings.EqualFold(condition.Reason, word) || containsWord(condition.Message, word))
+	means, _ = in.kind.Means(condition, question)
+	if condition.Type == failureReason && !slices.Contains(rank, means) {
+		return infrastructure.Failed
 	}
-	switch {
-	case !exists && slices.ContainsFunc(quotaWords, says) && !slices.ContainsFunc(throttledWords, says):
-		return v1alpha1.FailureQuotaExceeded
-	case !exists && slices.ContainsFunc(capacityWords, says):
-		return v1alpha1.FailureInsufficientCapacity
-	case condition.Type == failureReason, slices.Contains(terminalReasons, condition.Reason):
-		return v1alpha1.FailureTerminal
-	}
-	return v1alpha1.FailureIgnored
+	return means
 }
 
 // told returns the meaning that a node class assigns to a condition, if any.
-func told(reasons []v1alpha1.FailureReason, condition metav1.Condition) (v1alpha1.FailureMeaning, bool) {
+func told(reasons []v1alpha1.FailureReason, condition metav1.Condition) (infrastructure.Meaning, bool) {
 	if condition.Status != metav1.ConditionFalse {
-		return v1alpha1.FailureIgnored, false
+		return infrastructure.Ignored, false
 	}
 	for _, reason := range reasons {
 		if strings.EqualFold(condition.Reason, reason.Reason) {
-			return reason.Means, true
+			return infrastructure.Meaning(reason.Means), true
 		}
 	}
 	for _, reason := range reasons {
-		if reason.Means != v1alpha1.FailureIgnored && containsWord(condition.Message, reason.Reason) {
-			return reason.Means, true
+		if reason.Means != v1alpha1.FailureIgnored && infrastructure.ContainsWord(condition.Message, reason.Reason) {
+			return infrastructure.Meaning(reason.Means), true
 		}
 	}
-	return v1alpha1.FailureIgnored, false
+	return infrastructure.Ignored, false
 }
 
 // failureReason is the type of a condition built from status.failureReason of an infrastructure machine of Cluster
@@ -165,12 +150,12 @@ func finalFailure(m *clusterv1.Machine) (reason, message string) {
 
 // conditionsOfInfrastructure returns an infrastructure machine's own conditions, wherever its contract version keeps
 // them. A Machine repeats only Ready, whose reason may not be the underlying one.
-func conditionsOfInfrastructure(infrastructure *unstructured.Unstructured) []metav1.Condition {
+func conditionsOfInfrastructure(object *unstructured.Unstructured) []metav1.Condition {
 	var conditions []metav1.Condition
 	for _, path := range [][]string{
 		{"status", "conditions"}, {"status", "v1beta2", "conditions"}, {"status", "deprecated", "v1beta1", "conditions"},
 	} {
-		items, _, _ := unstructured.NestedFieldNoCopy(infrastructure.Object, path...)
+		items, _, _ := unstructured.NestedFieldNoCopy(object.Object, path...)
 		list, _ := items.([]any)
 		for _, item := range list {
 			fields, _ := item.(map[string]any)
@@ -181,34 +166,4 @@ func conditionsOfInfrastructure(infrastructure *unstructured.Unstructured) []met
 		}
 	}
 	return conditions
-}
-
-// containsWord reports whether text has the word or phrase, not as part of a longer word and in any case.
-func containsWord(text, word string) bool {
-	text, word = strings.ToLower(text), strings.ToLower(word)
-	for from := 0; ; {
-		at := strings.Index(text[from:], word)
-		if at < 0 {
-			return false
-		}
-		start, end := from+at, from+at+len(word)
-		if !endsInWord(text[:start]) && !startsWithWord(text[end:]) {
-			return true
-		}
-		from = start + 1
-	}
-}
-
-func inWord(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
-
-func endsInWord(text string) bool {
-	runes := []rune(text)
-	return len(runes) > 0 && inWord(runes[len(runes)-1])
-}
-
-func startsWithWord(text string) bool {
-	for _, r := range text {
-		return inWord(r)
-	}
-	return false
 }

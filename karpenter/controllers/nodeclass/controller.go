@@ -35,6 +35,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
@@ -59,6 +60,8 @@ type Config struct {
 	Images *nodeimage.File
 	// Prices are read from a file; nil without one.
 	Prices *pricing.File
+	// Profiles of infrastructure kinds; nil for the embedded ones.
+	Profiles *profile.Profiles
 	// Version resolves the nodes' version; its tracker is watched.
 	Version  version.Resolver
 	Recorder events.Recorder
@@ -279,6 +282,7 @@ func (c *Controller) watchOthers(ctx context.Context, queue workqueue.TypedRateL
 	if c.Prices != nil {
 		c.Prices.OnChange(notify(changed))
 	}
+	c.Profiles.OnChange(notify(changed))
 	if c.Images != nil {
 		c.Images.OnChange(notify(changed))
 	}

@@ -42,6 +42,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 	"github.com/autonode-io/autonode/test/environment"
@@ -65,10 +66,10 @@ type fixture struct {
 	// unavailable and machines say which offerings of the store are unavailable.
 	unavailable *offering.Unavailable
 	machines    *inventory.Inventory
-	// prices and images are the paths of the files of prices and of node images, which don't exist.
-	prices, images string
-	events         *recorder
-	name           string
+	// prices, images and profiles are the paths of the files of prices, of node images and of profiles, which don't exist.
+	prices, images, profiles string
+	events                   *recorder
+	name                     string
 }
 
 // server is the guest's API server as far as its version goes: the real one has only one.
@@ -146,6 +147,10 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	f.images = filepath.Join(t.TempDir(), "images.json")
 	images := nodeimage.NewFile(f.images)
 	f.Expect(m.Add(images)).To(Succeed())
+	f.profiles = filepath.Join(t.TempDir(), "profiles.yaml")
+	profiles, err := profile.New(f.profiles)
+	f.Expect(err).NotTo(HaveOccurred())
+	f.Expect(m.Add(profiles)).To(Succeed())
 	f.unavailable = offering.NewUnavailable(clock.RealClock{})
 	f.machines = inventory.New(inventory.Config{Counted: func() bool { return true }, Clock: clock.RealClock{}})
 	f.tracker = version.NewTracker(f.server, f.clock, version.ResolvedOf(f.Guest.GetAPIReader()))
@@ -154,13 +159,13 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	f.Expect(m.Add(objects)).To(Succeed())
 	versions := version.Resolver{Tracker: f.tracker, Payload: "1.36.2"}
 	f.store = instancetype.New(instancetype.Config{
-		Templates: template.NewResolver(template.Config{Objects: objects, ClusterName: f.Cluster.Name, Secrets: secrets, Namespace: f.Namespace}),
+		Templates: template.NewResolver(template.Config{Objects: objects, ClusterName: f.Cluster.Name, Secrets: secrets, Namespace: f.Namespace, Profiles: profiles}),
 		Check:     machine.CheckPatches,
 		Version:   versions.Resolve, Pricing: pricing.WithFile(prices), Unavailable: f.unavailable, Inventory: f.machines,
 	})
 	f.Expect(nodeclass.New(nodeclass.Config{
 		Guest: m.GetClient(), Namespace: f.Namespace, Objects: objects, AllowedPatches: allowed,
-		InstanceTypes: f.store, Prices: prices, Images: images, Version: versions, Recorder: f.events, Clock: clock.RealClock{},
+		InstanceTypes: f.store, Prices: prices, Images: images, Profiles: profiles, Version: versions, Recorder: f.events, Clock: clock.RealClock{},
 		AvailabilityDelay: time.Millisecond,
 	}).Register(t.Context(), m)).To(Succeed())
 

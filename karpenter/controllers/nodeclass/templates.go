@@ -57,8 +57,15 @@ func (s templatesReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 	problems := slices.Concat(in.Found.SelectorErrs, in.Found.Unreadable, invalid(in.Found), in.Unversioned, snapshot.Problems)
 	// notes are configuration problems of templates that are in use nevertheless.
 	var notes []error
+	noteReason := v1alpha1.PricesUnreadableReason
 	if s.Prices != nil && s.Prices.Problem() != nil {
 		notes = []error{s.Prices.Problem()}
+	}
+	if more := s.profileNotes(templates); len(more) > 0 {
+		if len(notes) == 0 {
+			noteReason = v1alpha1.ProfileInvalidReason
+		}
+		notes = append(notes, more...)
 	}
 	usable := len(templates) > 0 && !snapshot.Empty()
 	switch {
@@ -66,7 +73,7 @@ func (s templatesReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 		conditions.SetTrueWithReason(condition, v1alpha1.SomeInvalidReason,
 			fmt.Sprintf("%s; the other %s in use", summary(append(problems, notes...)), english.Plural(len(templates), "template is", "templates are")))
 	case usable && len(notes) > 0:
-		conditions.SetTrueWithReason(condition, v1alpha1.PricesUnreadableReason, summary(notes))
+		conditions.SetTrueWithReason(condition, noteReason, summary(notes))
 	case usable:
 		conditions.SetTrueWithReason(condition, condition, fmt.Sprintf("%s, the cheapest is %s", english.Plural(len(templates), "template", "templates"), nodeClass.Status.Cheapest))
 	case len(in.Found.SelectorErrs) > 0:
@@ -80,6 +87,21 @@ func (s templatesReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 		conditions.SetFalse(condition, reason, message)
 	}
 	return result, nil
+}
+
+// profileNotes are what can't be understood of the profile file, and of templates by their kinds' profiles.
+func (s templatesReady) profileNotes(templates []template.Template) (notes []error) {
+	if problem := s.Profiles.Problem(); problem != nil {
+		notes = append(notes, problem)
+	}
+	for i := range templates {
+		for _, note := range templates[i].Notes {
+			if !note.Unknown {
+				notes = append(notes, note)
+			}
+		}
+	}
+	return notes
 }
 
 // untilAvailable is the time until the first unavailable offering becomes available; 0 if there is none.
@@ -144,6 +166,9 @@ func (s templatesReady) templateStatus(nodeClass *v1alpha1.ClusterAPINodeClass, 
 			}
 			described.GPU[name] = quantity.DeepCopy()
 		}
+	}
+	if slices.ContainsFunc(tmpl.Notes, func(note template.Note) bool { return note.Unknown }) {
+		described.Profile = v1alpha1.ProfileMissing
 	}
 	if tmpl.NodeVersion != nodeClass.Status.Version {
 		described.Version = tmpl.NodeVersion

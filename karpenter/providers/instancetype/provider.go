@@ -153,7 +153,7 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 	l.Templates = keep(e.templates(), l.Found)
 	l.Unversioned = p.setVersions(nodeClass, l.Templates)
 	gaps := l.Found.Gaps()
-	key := keyOf(nodeClass, l.Templates, l.Cluster, gaps)
+	key := fmt.Sprintf("%d|%s", l.Found.ProfileSequence, keyOf(nodeClass, l.Templates, l.Cluster, gaps))
 	e.mu.Lock()
 	changed := e.key != key
 	if changed {

@@ -5,6 +5,8 @@ package machine
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 // Unhealthy reports whether a MachineHealthCheck requests the replacement of a Machine. It reads two conditions, as
@@ -13,6 +15,12 @@ import (
 func Unhealthy(m *clusterv1.Machine) bool {
 	return Condition(m, clusterv1.MachineOwnerRemediatedCondition).Status == metav1.ConditionFalse &&
 		Condition(m, clusterv1.MachineHealthCheckSucceededCondition).Status != metav1.ConditionTrue
+}
+
+// InstanceGone reports whether the infrastructure has terminated the instance of a Machine whose node had joined.
+func InstanceGone(m *clusterv1.Machine) bool {
+	_, gone := m.Annotations[v1alpha1.InstanceGoneAnnotation]
+	return gone
 }
 
 // Repairable is the number of a NodePool's machines that may be unhealthy at once and still be replaced: 20 %, rounded

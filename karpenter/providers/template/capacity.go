@@ -20,6 +20,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/assets/infrastructure"
 	_ "github.com/autonode-io/autonode/karpenter/core/wellknown" // the topology keys of CSI drivers
 	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
@@ -60,8 +61,8 @@ var (
 // layer is one of the objects that a template is read from. Later layers override earlier ones.
 type layer struct {
 	object *unstructured.Unstructured
-	// status: the object is an infrastructure template, whose status has its capacity.
-	status bool
+	// kind of an infrastructure template, whose status has its capacity; nil for any other object.
+	kind   *infrastructure.Kind
 	labels map[string]string
 	taints []corev1.Taint
 }
@@ -106,7 +107,8 @@ func (s *Template) readLayer(l layer) *InvalidError {
 	if s.Capacity == nil {
 		s.Capacity, s.Labels = corev1.ResourceList{}, map[string]string{}
 	}
-	if l.status {
+	if l.kind != nil {
+		s.readKind(l)
 		if key, value, problem := s.readStatus(l.object); problem != "" {
 			return invalid(key, value, problem)
 		}

@@ -134,11 +134,12 @@ func TestReadTemplate(t *testing.T) {
 			}
 			tc.want.Source = sourceOf(tc.template)
 			tc.want.Infrastructure = tc.template
+			tc.want.Notes = got.Notes // TestReadKind
 			tc.want.ContentHash = "8b55fcd0d9497e2d805006c3f9cd00e3"
 			if tc.want.Labels == nil {
 				tc.want.Labels = map[string]string{}
 			}
-			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(patch.List{})); diff != "" {
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(patch.List{}, Template{})); diff != "" {
 				t.Errorf("template (-want +got):\n%s", diff)
 			}
 		})

@@ -24,18 +24,37 @@ func (s *Template) CapacityTypes() []string {
 	return []string{karpv1.CapacityTypeOnDemand}
 }
 
-// checkCapacityType rejects a template that would offer spot machines and make on-demand ones: only a patch makes one
-// template's machines both.
+// checkCapacityType rejects a template that would offer spot machines and make on-demand ones, or the reverse: only a patch
+// makes one template's machines both. Without a patch, CapacityType becomes what the kind's own fields say.
 func (s *Template) checkCapacityType() *InvalidError {
 	patched := s.Patches.Refers(patch.CapacityType)
+	annotated := s.CapacityType
+	if annotated == "" && !patched {
+		s.CapacityType = s.kindCapacityType
+	}
 	switch {
-	case s.CapacityType != "" && patched:
-		return &InvalidError{Source: s.Source, Key: "annotation " + v1alpha1.CapacityTypeAnnotation, Value: s.CapacityType,
+	case annotated != "" && patched:
+		return &InvalidError{Source: s.Source, Key: "annotation " + v1alpha1.CapacityTypeAnnotation, Value: annotated,
 			Problem: "goes with a patch that writes the capacity type; remove one of them"}
+	case annotated != "" && s.kindCapacityType != "" && annotated != s.kindCapacityType:
+		return &InvalidError{Source: s.Source, Key: "annotation " + v1alpha1.CapacityTypeAnnotation, Value: annotated,
+			Problem: fmt.Sprintf("contradicts the template, which makes %s machines%s; change one of them", s.kindCapacityType, s.kindSays())}
 	case s.SpotPrice != nil && !patched && s.CapacityType != karpv1.CapacityTypeSpot:
+		remedy := fmt.Sprintf("if the template itself makes spot machines, set annotation %s to spot", v1alpha1.CapacityTypeAnnotation)
+		if s.kindCapacityType != "" {
+			remedy = fmt.Sprintf("make the template spot, which makes %s machines%s", s.kindCapacityType, s.kindSays())
+		}
 		return &InvalidError{Source: s.Source, Key: "annotation " + v1alpha1.SpotPriceAnnotation, Value: strconv.FormatFloat(*s.SpotPrice, 'f', -1, 64),
-			Problem: fmt.Sprintf("sells spot machines, and nothing makes them spot: write the variable capacityType into the machine by annotation %s, or, if the template itself makes spot machines, set annotation %s to spot",
-				v1alpha1.InfrastructurePatchesAnnotation, v1alpha1.CapacityTypeAnnotation)}
+			Problem: fmt.Sprintf("sells spot machines, and nothing makes them spot: write the variable capacityType into the machine by annotation %s, or, %s",
+				v1alpha1.InfrastructurePatchesAnnotation, remedy)}
 	}
 	return nil
+}
+
+// kindSays names the field that says the capacity type.
+func (s *Template) kindSays() string {
+	if s.kindCapacityField == "" {
+		return ""
+	}
+	return " by " + s.kindCapacityField
 }

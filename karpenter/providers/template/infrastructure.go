@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/annotations"
 
@@ -47,10 +48,15 @@ func (t templates) read(template *unstructured.Unstructured, arch string) (Templ
 	if invalid := tmpl.setTemplate(template); invalid != nil {
 		return Template{}, invalid
 	}
-	if invalid := tmpl.read(layer{object: template, status: true}); invalid != nil {
+	if invalid := tmpl.read(t.infrastructure(template)); invalid != nil {
 		return Template{}, invalid
 	}
 	return tmpl, tmpl.complete(arch)
+}
+
+// infrastructure returns the layer of an infrastructure template.
+func (c Config) infrastructure(template *unstructured.Unstructured) layer {
+	return layer{object: template, kind: ptr.To(c.Profiles.Of(template.GroupVersionKind().GroupKind()))}
 }
 
 // setTemplate sets the infrastructure template.

@@ -19,7 +19,7 @@ func TestGPUOfLayers(t *testing.T) {
 		above.SetName("workers")
 		above.SetAnnotations(deployment)
 		s := &Template{Source: sourceOf(above)}
-		return s, s.read(layer{object: below, status: true}, layer{object: above})
+		return s, s.read(Config{}.infrastructure(below), layer{object: above})
 	}
 	for name, tc := range map[string]struct {
 		template, deployment map[string]string

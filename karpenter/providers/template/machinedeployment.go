@@ -101,7 +101,7 @@ func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstr
 		return nil
 	}
 	if invalid := tmpl.read(
-		layer{object: template, status: true},
+		m.infrastructure(template),
 		// Cluster API copies some of a Machine's labels to its node, and the taints only behind a feature gate.
 		layer{object: object, labels: clusterlabels.GetManagedLabels(maps.Clone(machine.Labels)), taints: taintsOf(machine.Spec.Taints)},
 	); invalid != nil {

@@ -24,6 +24,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 )
 
 // ErrNoBootstrap means that the node class sets no bootstrap, and a template has none of its own.
@@ -51,6 +52,8 @@ type Config struct {
 	Secrets client.Reader
 	// Namespace is the control-plane namespace.
 	Namespace string
+	// Profiles of infrastructure kinds; nil for the embedded ones.
+	Profiles *profile.Profiles
 }
 
 // Objects reads one namespace. *informer.Set does, and its errors are what Found.Unreadable takes.
@@ -88,7 +91,7 @@ func NewResolver(config Config) *Resolver {
 // Resolve finds the templates that a node class selects. Found reports malformed sources and kinds that can't be read.
 // The only error is that of ctx.
 func (r *Resolver) Resolve(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) (*Found, error) {
-	found := &Found{Existing: map[schema.GroupKind]int{}}
+	found := &Found{Existing: map[schema.GroupKind]int{}, ProfileSequence: r.Profiles.Sequence()}
 	for _, f := range r.finders {
 		if err := f.find(ctx, nodeClass, found); err != nil {
 			return nil, err

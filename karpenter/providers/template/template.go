@@ -110,9 +110,15 @@ type Template struct {
 	// NodeVersion is the version of this template's nodes if it isn't the node class's: Version, as far as the API
 	// server supports it. The node class's controller sets it.
 	NodeVersion string
+	// Notes are what isn't known of the template's kind, or can't be understood of its fields. It is in use nevertheless.
+	Notes []Note
 	// Held: the provider launches nothing from this template, because its version isn't supported or its source is
 	// malformed.
 	Held bool
+
+	// kindCapacityType is what the kind's own fields say of the machines that the template itself makes, and
+	// kindCapacityField the field that says so; empty where the kind can't say.
+	kindCapacityType, kindCapacityField string
 }
 
 // Version is the Kubernetes version of the MachineDeployment, with or without a leading v; empty for any other source.
@@ -159,6 +165,18 @@ func (s *Template) Minimum() int {
 	}
 	return max(*s.MinSize-s.Replicas, 0)
 }
+
+// Note is what isn't known of a template that is in use.
+type Note struct {
+	// On is the source, or for what holds for all templates of a kind, the kind.
+	On string
+	// Unknown: the kind has no profile.
+	Unknown bool
+	Text    string
+}
+
+// Error names the object or the kind first.
+func (n Note) Error() string { return n.On + ": " + n.Text }
 
 // InvalidError says why one source is excluded. The others stay in use.
 type InvalidError struct {
@@ -209,6 +227,8 @@ type Found struct {
 	// Forbidden, a NotFound, or an *informer.UnreadableError. Those templates have no bootstrap, and nothing can be
 	// launched from them.
 	BootstrapErr error
+	// ProfileSequence is that of the profiles that templates were read with.
+	ProfileSequence uint64
 }
 
 // Checked moves the templates that fail a check to Invalid.

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package profile knows what differs between the kinds of infrastructure machines: the embedded profiles, and those with which
+// a platform adds kinds or corrects them.
+package profile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/autonode-io/autonode/assets/infrastructure"
+	"github.com/autonode-io/autonode/karpenter/providers/change"
+	"github.com/autonode-io/autonode/karpenter/providers/filewatch"
+)
+
+// Profiles of infrastructure kinds. It is a manager.Runnable that follows the platform's file, a YAML list of profiles. What
+// can't be understood in the file is a problem, and the rest of it is in use; of a file that is no list at all, the profiles
+// read before stay. A nil *Profiles has the embedded ones.
+type Profiles struct {
+	path     string
+	embedded infrastructure.Kinds
+
+	state    atomic.Pointer[contents]
+	sequence atomic.Uint64
+
+	observers change.Notifier
+
+	mu sync.Mutex
+	// raw is the file's content if it was a list of profiles when it was last read.
+	raw  []byte
+	read bool
+}
+
+type contents struct {
+	kinds   infrastructure.Kinds
+	problem error
+}
+
+// New returns the embedded profiles, and those of a file if path isn't empty. It reads the file for the first time: Problem
+// returns its errors. Its own error is that of an embedded profile.
+func New(path string) (*Profiles, error) {
+	embedded, err := infrastructure.Embedded()
+	if err != nil {
+		return nil, fmt.Errorf("reading the profiles of infrastructure kinds: %w", err)
+	}
+	p := &Profiles{embedded: embedded}
+	p.state.Store(&contents{kinds: embedded})
+	if path != "" {
+		p.path = filepath.Clean(path)
+		p.load(context.Background())
+	}
+	return p, nil
+}
+
+// Of returns what is known of the kind of a machine, or of its template.
+func (p *Profiles) Of(kind schema.GroupKind) infrastructure.Kind {
+	if p == nil {
+		embedded, _ := infrastructure.Embedded()
+		return embedded.Of(kind)
+	}
+	return p.state.Load().kinds.Of(kind)
+}
+
+// Problem returns what isn't understood of the file, or nil.
+func (p *Profiles) Problem() error {
+	if p == nil {
+		return nil
+	}
+	return p.state.Load().problem
+}
+
+// Sequence changes with the profiles.
+func (p *Profiles) Sequence() uint64 {
+	if p == nil {
+		return 0
+	}
+	return p.sequence.Load()
+}
+
+// OnChange calls do whenever the profiles or Problem change. do must not block.
+func (p *Profiles) OnChange(do func()) {
+	if p != nil {
+		p.observers.Add(do)
+	}
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable: a standby reads the profiles too.
+func (p *Profiles) NeedLeaderElection() bool { return false }
+
+// Start follows the file until ctx ends.
+func (p *Profiles) Start(ctx context.Context) error {
+	if p.path == "" {
+		<-ctx.Done()
+		return nil
+	}
+	return filewatch.Follow(ctx, p.path, p.load)
+}
+
+// load reads the file if it has changed.
+func (p *Profiles) load(ctx context.Context) {
+	raw, err := filewatch.Read(p.path, infrastructure.MaxFileSize)
+	p.mu.Lock()
+	before := p.state.Load()
+	if err == nil && p.read && bytes.Equal(raw, p.raw) {
+		p.mu.Unlock()
+		return
+	}
+	now := &contents{kinds: before.kinds}
+	var overlays []*infrastructure.Profile
+	var problems []error
+	if err == nil {
+		overlays, problems, err = infrastructure.Parse(raw)
+	}
+	p.raw, p.read = raw, err == nil
+	if err != nil {
+		now.problem = fmt.Errorf("profile file %s: %w; the profiles read before stay in use", p.path, err)
+	} else {
+		now.kinds, now.problem = p.embedded.With(overlays), problemOf(p.path, problems)
+	}
+	if err != nil && before.problem != nil && before.problem.Error() == now.problem.Error() {
+		p.mu.Unlock()
+		return
+	}
+	p.state.Store(now)
+	p.sequence.Add(1)
+	p.mu.Unlock()
+	if now.problem != nil {
+		log.FromContext(ctx).Error(now.problem, "reading profiles of infrastructure kinds")
+	} else {
+		log.FromContext(ctx).Info("profiles of infrastructure kinds read", "profiles", len(overlays))
+	}
+	p.observers.Notify()
+}
+
+// maxProblems is how many problems a message names.
+const maxProblems = 10
+
+func problemOf(path string, problems []error) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	named := problems[:min(len(problems), maxProblems)]
+	texts := make([]string, 0, len(named))
+	for _, problem := range named {
+		texts = append(texts, problem.Error())
+	}
+	text := strings.Join(texts, "; ")
+	if more := len(problems) - len(named); more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	return errors.New("profile file " + path + ": " + text + "; the rest of it is in use")
+}

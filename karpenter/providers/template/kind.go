@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package template
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/autonode-io/autonode/api/message"
+)
+
+// readKind reads what the template's kind says of its machines. Whatever is read later overrides it. A field that can't be
+// understood is a note, and doesn't count.
+func (s *Template) readKind(l layer) {
+	if !l.kind.Known() {
+		s.Notes = append(s.Notes, Note{On: l.object.GroupVersionKind().GroupKind().String(), Unknown: true, Text: "has no profile: what its " +
+			"machines have is read from status.capacity and annotations only, and of its conditions only common words are known"})
+		return
+	}
+	facts := l.kind.Read(l.object)
+	for _, problem := range facts.Problems {
+		s.note(problem)
+	}
+	for _, name := range slices.Sorted(maps.Keys(facts.Capacity)) {
+		q, problem := ParseQuantity(facts.Capacity[name])
+		if problem != "" {
+			s.note(fmt.Sprintf("%s: %q %s", name, message.Cut(facts.Capacity[name], maxShown), problem))
+			continue
+		}
+		s.Capacity[name] = q
+	}
+	label := func(field, value string, set func(string)) {
+		switch problem := labelValueProblem(value); {
+		case value == "":
+		case problem != "":
+			s.note(fmt.Sprintf("%s: %q %s", field, message.Cut(value, maxShown), problem))
+		default:
+			set(value)
+		}
+	}
+	label("instanceType", facts.InstanceType, func(value string) { s.InstanceType = value })
+	label("zone", facts.Zone, func(value string) {
+		if len(s.FailureDomains) == 0 {
+			s.FailureDomains = []string{value}
+		}
+	})
+	label("architecture", facts.Architecture, func(value string) { s.Arch = value })
+	label("operatingSystem", facts.OperatingSystem, func(value string) { s.OS = value })
+	s.kindCapacityType, s.kindCapacityField = facts.CapacityType, facts.CapacityTypeField
+}
+
+// note records what a profile can't understand of the template.
+func (s *Template) note(text string) {
+	s.Notes = append(s.Notes, Note{On: s.Source.String(), Text: text + "; this field isn't in use"})
+}
