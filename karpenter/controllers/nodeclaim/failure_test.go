@@ -47,8 +47,15 @@ func TestFailure(t *testing.T) {
 		"When the account's quota is used up, it should say so": {
 			infrastructure(metav1.ConditionFalse, "VMProvisionFailed", "Code=\"QuotaExceeded\": raise it"), nodeclaim.QuotaExceededReason,
 		},
-		"When an API limits the rate of requests and calls that a quota, it should wait": {
-			infrastructure(metav1.ConditionFalse, "Failed", "Quota exceeded for quota metric 'Queries' and limit 'Queries per minute'"), "",
+		"When the cloud limits the rate of requests and calls that a quota, it should wait": {
+			infrastructure(metav1.ConditionFalse, "InstanceProvisionFailed", "googleapi: Error 403: Quota exceeded for quota metric 'Queries' and limit "+
+				"'Queries per minute' of service 'compute.googleapis.com' for consumer 'project_number:4'., rateLimitExceeded"), "",
+		},
+		"When an API refuses a request for its rate limit, it should wait": {
+			infrastructure(metav1.ConditionFalse, "LimitExceeded", "429: too many requests"), "",
+		},
+		"When the cloud limits the rate of requests and has no capacity either, it should give the offering up": {
+			infrastructure(metav1.ConditionFalse, "InstanceProvisionFailed", "RequestLimitExceeded; before that: InsufficientInstanceCapacity"), nodeclaim.InsufficientCapacityReason,
 		},
 		"When the infrastructure isn't ready for another reason, it should wait": {
 			infrastructure(metav1.ConditionFalse, "WaitingForBootstrapData", ""), "",
