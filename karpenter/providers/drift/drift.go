@@ -25,7 +25,7 @@ import (
 const (
 	// NodeClassDrifted: node class fields that affect a node have changed: see Hash.
 	NodeClassDrifted cloudprovider.DriftReason = "NodeClassDrifted"
-	// OfferingGone: the node class no longer offers the machine's instance type, zone and capacity type.
+	// OfferingGone: the machine's source makes another instance type, zone or capacity type now.
 	OfferingGone cloudprovider.DriftReason = "OfferingGone"
 	// TemplateDrifted: the content of the infrastructure template has changed.
 	TemplateDrifted cloudprovider.DriftReason = "TemplateDrifted"
@@ -130,8 +130,8 @@ func isDeployed(machine *clusterv1.Machine) bool {
 	return strings.HasPrefix(machine.Annotations[v1alpha1.TemplateSourceAnnotation], template.MachineDeploymentKind.String()+"/")
 }
 
-// template returns the template that a machine would be launched from now, nil if unknown, and whether its offering is
-// known to be gone. Templates are often replaced by others of another name: if the machine's own source is gone and
+// template returns the template that a machine would be launched from now, nil if unknown, and whether its source makes
+// something else now. Templates are often replaced by others of another name: if the machine's own source is gone and
 // another one makes the same offering, that one counts.
 func (d *Detector) template(nodeClass string, machine *clusterv1.Machine) (now *template.Template, gone bool) {
 	origin := inventory.OriginOf(machine)

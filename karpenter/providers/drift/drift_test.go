@@ -256,19 +256,18 @@ func TestOfferingGone(t *testing.T) {
 		change func(*world)
 		want   cloudprovider.DriftReason
 	}{
-		"When the source was deleted or isn't selected any more, it should find its offering gone": {gone, drift.OfferingGone},
+		"When the source was deleted or isn't selected any more, it should find nothing": {gone, ""},
 		"When the source offers another instance type now, it should find its offering gone": {
 			func(w *world) { w.templates[0].InstanceType = "c4-metal" }, drift.OfferingGone,
 		},
-		"When the zone has gone, it should find its offering gone": {
-			func(w *world) { w.cluster.FailureDomains = []string{"b"} }, drift.OfferingGone,
-		},
+		"When the zone has gone, it should find nothing": {func(w *world) { w.cluster.FailureDomains = []string{"b"} }, ""},
 		"When the source is bound to another zone now, it should find its offering gone": {
 			func(w *world) { w.templates[0].FailureDomains = []string{"b"} }, drift.OfferingGone,
 		},
-		"When the spot price was removed, it should find its offering gone": {
-			func(w *world) { w.templates[0].SpotPrice = nil }, drift.OfferingGone,
+		"When the source makes another capacity type now, it should find its offering gone": {
+			func(w *world) { w.templates[0].CapacityType = karpv1.CapacityTypeOnDemand }, drift.OfferingGone,
 		},
+		"When the spot price was removed, it should find nothing": {func(w *world) { w.templates[0].SpotPrice = nil }, ""},
 		"When another source offers the same, it should find nothing": {func(w *world) {
 			other := w.templates[0]
 			other.Source.Name = "other"
@@ -284,10 +283,12 @@ func TestOfferingGone(t *testing.T) {
 			w.gaps.Sources = []string{w.templates[0].Source.Annotation()}
 			gone(w)
 		}, ""},
-		"When another source is malformed, it should find its offering gone all the same": {func(w *world) {
-			w.gaps.Sources = []string{"other"}
-			gone(w)
-		}, drift.OfferingGone},
+		"When the source was made anew with the same content, it should find nothing": {func(w *world) {
+			w.templates[0].Source.UID, w.templates[0].Source.ResourceVersions = "another", "another"
+		}, ""},
+		"When the source was made anew with other content, it should find that": {func(w *world) {
+			w.templates[0].Source.UID, w.templates[0].ContentHash = "another", "new"
+		}, drift.TemplateDrifted},
 		"When the source contradicts another of the same instance type, it should find nothing": {func(w *world) {
 			arm := w.templates[0]
 			arm.Source.Name, arm.Arch, arm.SpotPrice = "arm", "arm64", nil
@@ -307,10 +308,14 @@ func TestOfferingGone(t *testing.T) {
 		"When the Cluster tells zones for the first time, it should find nothing": {
 			func(w *world) { w.machine.Labels[corev1.LabelTopologyZone] = instancetype.DefaultZone }, "",
 		},
-		"When there were no zones and the spot price was removed, it should find its offering gone": {func(w *world) {
+		"When there were no zones and the spot price was removed, it should find nothing": {func(w *world) {
 			w.machine.Labels[corev1.LabelTopologyZone] = instancetype.DefaultZone
 			w.templates[0].SpotPrice = nil
-		}, drift.OfferingGone},
+		}, ""},
+		"When there were no zones and the source is bound to one now, it should find nothing": {func(w *world) {
+			w.machine.Labels[corev1.LabelTopologyZone] = instancetype.DefaultZone
+			w.templates[0].FailureDomains = []string{"b"}
+		}, ""},
 		"When the machine says nothing of its zone, it should find nothing": {func(w *world) {
 			gone(w)
 			delete(w.machine.Labels, corev1.LabelTopologyZone)
@@ -362,8 +367,9 @@ func TestMachineDeployment(t *testing.T) {
 			deferred, func(w *world) { w.nodeClass.Spec.Version = "1.36.2" }, drift.VersionDrifted,
 		},
 		"When drift is deferred and the kubelet's settings have changed, it should find that": {deferred, kubelet, drift.NodeClassDrifted},
-		"When drift is deferred and it was deleted, it should find its offering gone": {
-			deferred, func(w *world) { w.templates = []template.Template{} }, drift.OfferingGone,
+		"When it was deleted, it should find nothing":                                         {deployed, func(w *world) { w.templates = []template.Template{} }, ""},
+		"When drift is deferred and it was deleted, it should find nothing": {
+			deferred, func(w *world) { w.templates = []template.Template{} }, "",
 		},
 		"When drift is deferred, it should still find that an infrastructure template has changed": {settled, func(w *world) {
 			w.nodeClass.Spec.DriftPolicy = v1alpha1.DriftPolicyDefer

@@ -14,35 +14,30 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
-// Gone reports whether a source is known to have stopped offering what a machine was launched as. An unavailable
-// offering isn't gone, nor is one whose source is unreadable or unusable.
+// Gone reports whether a source's template has changed so that it no longer makes what a machine was launched as: its
+// instance type, its own zone or its own capacity type is another. A source, a zone or a price that is absent closes
+// offerings, and is no reason to replace nodes: it may come back.
 func (s *Snapshot) Gone(source string, key offering.Key) bool {
 	r, ok := s.find(key.InstanceType)
 	if !ok {
 		r = &resolved{}
 	}
-	return s.gone(r, source, place{key.Zone, key.CapacityType})
+	return s.gone(r, source, key)
 }
 
-func (k *known) gone(r *resolved, source string, p place) bool {
-	if source == "" {
+func (k *known) gone(r *resolved, source string, key offering.Key) bool {
+	tmpl, found := k.templates[source]
+	if !found {
 		return false
 	}
-	if _, found := k.templates[source]; !found && !k.Knows(source) {
+	if _, offered := r.choices[place{key.Zone, key.CapacityType}]; offered {
+		// Another template may make the same offering.
 		return false
 	}
-	_, offered := r.choices[p]
-	return !offered && !r.zoneless(p)
-}
-
-// zoneless reports whether a zone can't be called gone, because there were no zones then or are none now: a node
-// stays valid when the infrastructure provider starts or stops reporting zones.
-func (r *resolved) zoneless(p place) bool {
-	if p.zone == DefaultZone {
-		return r.offers(p.capacityType)
-	}
-	_, ok := r.choices[place{DefaultZone, p.capacityType}]
-	return ok
+	return tmpl.InstanceType != key.InstanceType ||
+		tmpl.CapacityType != "" && tmpl.CapacityType != key.CapacityType ||
+		// There were no zones when a machine in the default zone was launched.
+		key.Zone != DefaultZone && len(tmpl.FailureDomains) > 0 && !slices.Contains(tmpl.FailureDomains, key.Zone)
 }
 
 // keep adds the offerings of existing machines that are neither offered any more nor gone. Karpenter replaces a node
@@ -52,7 +47,7 @@ func (b *builder) keep(r *resolved, name string) {
 	kept, used := map[place]float64{}, false
 	for _, origin := range b.Inventory.Origins(name) {
 		p := place{origin.Zone, origin.CapacityType}
-		if name == "" || p.zone == "" || p.capacityType == "" || b.gone(r, origin.Source, p) {
+		if name == "" || p.zone == "" || p.capacityType == "" || b.gone(r, origin.Source, origin.Key) {
 			continue
 		}
 		used = true
@@ -86,7 +81,7 @@ func (b *builder) keep(r *resolved, name string) {
 func (r *resolved) priceOf(capacityType string, launched float64) float64 {
 	price, found := launched, false
 	for p, choice := range r.choices {
-		if p.capacityType == capacityType && (!found || choice.Offering.Price < price) {
+		if p.capacityType == capacityType && choice.priced && (!found || choice.Offering.Price < price) {
 			price, found = choice.Offering.Price, true
 		}
 	}

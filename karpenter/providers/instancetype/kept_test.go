@@ -91,8 +91,8 @@ func TestKept(t *testing.T) {
 		"When the Cluster has begun to tell the zones that Nodes had already, it should keep none twice": {
 			inNodeZone(madeFrom(c4, DefaultZone), "a"), func(*Input) {}, append(slices.Clone(now), "c4: default spot $0.03 !"),
 		},
-		"When the zone has gone and others are told, it should not keep it": {
-			madeFrom(c4, "c"), func(*Input) {}, now,
+		"When the zone has gone and others are told, it should keep it": {
+			madeFrom(c4, "c"), func(*Input) {}, append(slices.Clone(now), "c4: c spot $0.03 !"),
 		},
 		"When the source is malformed and wasn't read before, it should keep the type, at what it was chosen for": {
 			madeFrom(c8, "a"), func(in *Input) { in.Gaps.Sources = []string{c8.Source.Annotation()} }, append(slices.Clone(now), "c8: a spot $0.5 !"),
@@ -107,9 +107,9 @@ func TestKept(t *testing.T) {
 			inventory.Origin{Source: c8.Source.Annotation(), Key: offering.Key{InstanceType: "c4", Zone: "z", CapacityType: karpv1.CapacityTypeSpot}},
 			func(in *Input) { in.Gaps.Sources = []string{c8.Source.Annotation()} }, append(slices.Clone(now), "c4: z spot $0.03 !"),
 		},
-		"When the source has gone, it should not keep the type": {madeFrom(c8, "a"), func(*Input) {}, now},
-		"When another source is malformed, it should not keep the type": {
-			madeFrom(c8, "a"), func(in *Input) { in.Gaps.Sources = []string{"other"} }, now,
+		"When the source has gone, it should keep the type": {madeFrom(c8, "a"), func(*Input) {}, append(slices.Clone(now), "c8: a spot $0.5 !")},
+		"When the source makes another type now, it should not keep the former": {
+			inventory.Origin{Source: c4.Source.Annotation(), Key: madeFrom(c8, "a").Key}, func(*Input) {}, now,
 		},
 		"When a machine says nothing of its source, it should keep the type": {
 			inventory.Origin{Key: madeFrom(c8, "a").Key}, func(*Input) {}, append(slices.Clone(now), "c8: a spot $0 !"),
@@ -176,7 +176,9 @@ func TestToleratingInUse(t *testing.T) {
 		}
 	})
 	t.Run("When no machine of it runs, it should not be told to those that don't tolerate it", func(t *testing.T) {
-		in.Inventory = machinesOf(madeFrom(other, "a"))
+		running := madeFrom(other, "a")
+		running.CapacityType = karpv1.CapacityTypeOnDemand
+		in.Inventory = machinesOf(running)
 		if diff := cmp.Diff(rest, offered(Build(in).Tolerating())); diff != "" {
 			t.Errorf("offerings (-want +got):\n%s", diff)
 		}

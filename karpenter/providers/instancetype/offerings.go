@@ -57,26 +57,15 @@ func (b *builder) eachChoice(tmpl *template.Template, yield func(place, *Choice)
 	}
 	obstacle = b.obstacle(tmpl)
 	known, available := false, false
-	add := func(p place, choice *Choice) {
-		known, available = true, available || choice.Offering.Available
-		yield(p, choice)
-	}
-	choice := func(p place, domain string, price float64, launchable bool) *Choice {
-		c := b.choice(tmpl, p, domain, price, launchable)
-		c.Zoneless = len(domains) == 0
-		return c
-	}
 	each := func(p place, domain string) {
 		price, priced := b.Pricing.Price(tmpl, p.zone, p.capacityType)
-		if !priced && p.capacityType == karpv1.CapacityTypeSpot && !b.Pricing.Complete() {
-			// Whether the offering exists is unknown. Without it, Karpenter would replace its nodes.
-			price, _ = b.Pricing.Price(tmpl, p.zone, karpv1.CapacityTypeOnDemand)
-			yield(p, choice(p, domain, price, false))
-			return
+		if !priced {
+			price = b.unpriced(tmpl, p)
 		}
-		if priced {
-			add(p, choice(p, domain, price, obstacle == ""))
-		}
+		choice := b.choice(tmpl, p, domain, price, priced && obstacle == "")
+		choice.Zoneless, choice.priced = len(domains) == 0, priced
+		known, available = known || priced, available || choice.Offering.Available
+		yield(p, choice)
 	}
 	for _, capacityType := range tmpl.CapacityTypes() {
 		if len(domains) == 0 {
@@ -90,6 +79,21 @@ func (b *builder) eachChoice(tmpl *template.Template, yield func(place, *Choice)
 		obstacle = v1alpha1.TemplateBackOff
 	}
 	return obstacle
+}
+
+// unpriced is the price of an offering without a price, for existing machines only: the one at which the cheapest of them
+// was launched, else that of an on-demand machine. A price that is deleted makes no node look dear.
+func (b *builder) unpriced(tmpl *template.Template, p place) float64 {
+	price, known := 0.0, false
+	for _, origin := range b.Inventory.Origins(tmpl.InstanceType) {
+		if origin.Zone == p.zone && origin.CapacityType == p.capacityType && origin.Price > 0 && (!known || origin.Price < price) {
+			price, known = origin.Price, true
+		}
+	}
+	if !known {
+		price, _ = b.Pricing.Price(tmpl, p.zone, karpv1.CapacityTypeOnDemand)
+	}
+	return price
 }
 
 // failureDomain returns the failure domain for a template's machine in a zone. A zone known only from a label is where

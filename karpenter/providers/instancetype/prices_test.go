@@ -45,14 +45,14 @@ func TestPriceFile(t *testing.T) {
 		}
 		return choice.Offering.Price, choice.Offering.Available, true
 	}
-	t.Run("When a price file has prices, it should offer at those, by zone, and spot too", func(t *testing.T) {
+	t.Run("When a price file has prices, it should offer at those, by zone, and close what has none", func(t *testing.T) {
 		store := newStore(t, "- {instanceType: c2-small, zone: b, price: 0.5}\n- {instanceType: c2-small, zone: a, capacityType: spot, price: 0.007}")
 		for _, tc := range []struct {
 			zone, capacityType string
 			want               float64
-			found              bool
-		}{{"a", "on-demand", 0.021, true}, {"b", "on-demand", 0.5, true}, {"a", "spot", 0.007, true}, {"b", "spot", 0, false}} {
-			if price, available, found := resolve(t, store, tc.zone, tc.capacityType); price != tc.want || available != tc.found || found != tc.found {
+			priced             bool
+		}{{"a", "on-demand", 0.021, true}, {"b", "on-demand", 0.5, true}, {"a", "spot", 0.007, true}, {"b", "spot", 0.5, false}} {
+			if price, available, found := resolve(t, store, tc.zone, tc.capacityType); price != tc.want || available != tc.priced || !found {
 				t.Errorf("%s in %s: $%v, %t, %t", tc.capacityType, tc.zone, price, available, found)
 			}
 		}

@@ -63,6 +63,8 @@ type Choice struct {
 
 	// others are the same offering of templates with other labels, the cheapest first.
 	others []*Choice
+	// priced: a source has a price. Nothing is launched without one.
+	priced bool
 }
 
 // Snapshot is what one node class offers at one time. It is immutable.
@@ -120,14 +122,11 @@ func (s *Snapshot) Resolve(instanceType, zone, capacityType string) (Choice, boo
 
 // Offers reports whether the offering exists in any zone, available or not. Existing machines alone don't count.
 func (s *Snapshot) Offers(instanceType, capacityType string) bool {
-	r, ok := s.find(instanceType)
-	return ok && r.offers(capacityType)
-}
-
-func (r *resolved) offers(capacityType string) bool {
-	for p := range r.choices {
-		if p.capacityType == capacityType {
-			return true
+	if r, ok := s.find(instanceType); ok {
+		for p := range r.choices {
+			if p.capacityType == capacityType {
+				return true
+			}
 		}
 	}
 	return false

@@ -85,9 +85,6 @@ func (f *File) Price(s *template.Template, zone, capacityType string) (float64, 
 // Sequence implements Source.
 func (f *File) Sequence() uint64 { return f.sequence.Load() }
 
-// Complete implements Source: a file that has never been valid may contain any price.
-func (f *File) Complete() bool { return f.state.Load().read }
-
 // Problem returns why the file's prices aren't in use, or nil.
 func (f *File) Problem() error { return f.state.Load().problem }
 

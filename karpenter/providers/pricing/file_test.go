@@ -88,7 +88,7 @@ func TestFileProblems(t *testing.T) {
 			if f.Problem() == nil || !strings.Contains(f.Problem().Error(), tc.want) || !strings.HasPrefix(f.Problem().Error(), "price file "+path) {
 				t.Errorf("got %v, want %s", f.Problem(), tc.want)
 			}
-			if f.Complete() || len(f.state.Load().prices) > 0 {
+			if f.state.Load().read || len(f.state.Load().prices) > 0 {
 				t.Error("it is taken to be complete")
 			}
 		})
@@ -97,13 +97,13 @@ func TestFileProblems(t *testing.T) {
 		t.Run("When the file "+name+", it should know no price and say nothing", func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "prices.yaml")
 			write(t, path, text)
-			if f := NewFile(path); f.Problem() != nil || !f.Complete() {
+			if f := NewFile(path); f.Problem() != nil || !f.state.Load().read {
 				t.Errorf("problem: %v", f.Problem())
 			}
 		})
 	}
 	t.Run("When the file doesn't exist, it should know no price and say nothing", func(t *testing.T) {
-		if f := NewFile(filepath.Join(t.TempDir(), "none", "prices.yaml")); f.Problem() != nil || !f.Complete() {
+		if f := NewFile(filepath.Join(t.TempDir(), "none", "prices.yaml")); f.Problem() != nil || !f.state.Load().read {
 			t.Errorf("problem: %v", f.Problem())
 		}
 	})
@@ -145,7 +145,7 @@ func TestFollow(t *testing.T) {
 		write(t, path, "- {instanceType: c2-small, price: nothing}")
 		g.Eventually(f.Problem).Should(gomega.MatchError(gomega.ContainSubstring("the prices read before stay in use")))
 		g.Expect(price()).To(gomega.Equal(0.021))
-		g.Expect(f.Complete()).To(gomega.BeTrue())
+		g.Expect(f.state.Load().read).To(gomega.BeTrue())
 
 		write(t, path, "- {instanceType: c2-small, price: 0.5}")
 		g.Eventually(price).Should(gomega.Equal(0.5))

@@ -5,8 +5,6 @@
 package pricing
 
 import (
-	"slices"
-
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -18,8 +16,6 @@ type Source interface {
 	Price(s *template.Template, zone, capacityType string) (float64, bool)
 	// Sequence changes whenever a result may have.
 	Sequence() uint64
-	// Complete is false while an input of the source is unreadable: a missing price is then unknown.
-	Complete() bool
 }
 
 // Sources are tried in order; the first price wins.
@@ -43,11 +39,6 @@ func (s Sources) Sequence() (sequence uint64) {
 	return sequence
 }
 
-// Complete implements Source.
-func (s Sources) Complete() bool {
-	return !slices.ContainsFunc(s, func(source Source) bool { return !source.Complete() })
-}
-
 // Default reads the annotations on the template source, else returns an estimate.
 func Default() Source { return Sources{Annotations{}, Estimate{}} }
 
@@ -59,9 +50,6 @@ type constant struct{}
 
 // Sequence implements Source.
 func (constant) Sequence() uint64 { return 0 }
-
-// Complete implements Source.
-func (constant) Complete() bool { return true }
 
 // Annotations reads prices from the template source's annotations.
 type Annotations struct{ constant }
