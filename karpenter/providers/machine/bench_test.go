@@ -35,6 +35,19 @@ func (d deployments) List(context.Context, schema.GroupKind, labels.Selector) ([
 
 func (deployments) OnObject(func(schema.GroupKind, *unstructured.Unstructured)) {}
 
+// deployment is a MachineDeployment whose machines have infrastructure of a kind.
+func deployment(name, kind string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{"name": name},
+		"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
+			"infrastructureRef": map[string]any{"apiGroup": environment.TestMachine.Group, "kind": kind + "Template", "name": "c4"},
+			"bootstrap": map[string]any{"configRef": map[string]any{
+				"apiGroup": environment.KubeadmConfig.Group, "kind": environment.KubeadmConfig.Kind + "Template", "name": "default",
+			}},
+		}}},
+	}}
+}
+
 // deleting is a provider in a fleet with as many MachineDeployments as it has sources.
 func deleting(tb testing.TB, f *environment.Fleet) *machine.Provider {
 	tb.Helper()
@@ -44,15 +57,7 @@ func deleting(tb testing.TB, f *environment.Fleet) *machine.Provider {
 	}
 	var objects deployments
 	for i := range f.Sources {
-		objects = append(objects, &unstructured.Unstructured{Object: map[string]any{
-			"metadata": map[string]any{"name": fmt.Sprintf("d-%d", i)},
-			"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
-				"infrastructureRef": map[string]any{"apiGroup": environment.TestMachine.Group, "kind": environment.TestMachine.Kind + "Template", "name": "c4"},
-				"bootstrap": map[string]any{"configRef": map[string]any{
-					"apiGroup": environment.KubeadmConfig.Group, "kind": environment.KubeadmConfig.Kind + "Template", "name": "default",
-				}},
-			}}},
-		}})
+		objects = append(objects, deployment(fmt.Sprintf("d-%d", i), environment.TestMachine.Kind))
 	}
 	kinds := machine.NewKinds(machine.KindsConfig{Guest: f.Guest, Objects: objects, Mapper: mapper})
 	if err := kinds.Watch(tb.Context(), f.ManagementCache); err != nil {

@@ -3,15 +3,74 @@
 package machine_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/test/environment"
 )
+
+// following reads MachineDeployments unless it fails, and reports new ones.
+type following struct {
+	deployments
+	err     error
+	observe func(schema.GroupKind, *unstructured.Unstructured)
+}
+
+func (f *following) List(ctx context.Context, kind schema.GroupKind, selector labels.Selector) ([]*unstructured.Unstructured, error) {
+	if f.err != nil {
+		return nil, f.err
+	}
+	return f.deployments.List(ctx, kind, selector)
+}
+
+func (f *following) OnObject(observe func(schema.GroupKind, *unstructured.Unstructured)) {
+	f.observe = observe
+}
+
+func TestKinds(t *testing.T) {
+	fleet := environment.NewFleet(t, 0, 1)
+	first, second := environment.TestMachine, environment.TestMachine
+	first.Kind, second.Kind = "FirstMachine", "SecondMachine"
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{environment.TestMachine.GroupVersion()})
+	for _, kind := range []schema.GroupVersionKind{first, second} {
+		mapper.Add(kind, meta.RESTScopeNamespace)
+	}
+	objects := &following{deployments: deployments{deployment("one", first.Kind)}, err: errors.New("forbidden")}
+	kinds := machine.NewKinds(machine.KindsConfig{Guest: fleet.Guest, Objects: objects, Mapper: mapper})
+	if err := kinds.Watch(t.Context(), fleet.ManagementCache); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		name string
+		do   func()
+		want []schema.GroupVersionKind
+	}{
+		{"When nothing can be read, it should find nothing", func() {}, nil},
+		{"When MachineDeployments can be read, it should find the kinds of their machines", func() { objects.err = nil }, []schema.GroupVersionKind{first}},
+		{"When another one comes, it should find its kind too", func() {
+			objects.observe(schema.GroupKind{Group: clusterv1.GroupVersion.Group, Kind: "MachineDeployment"}, deployment("two", second.Kind))
+		}, []schema.GroupVersionKind{first, second}},
+		{"When one refers to a kind that isn't served, it should leave that out", func() {
+			objects.observe(schema.GroupKind{Group: clusterv1.GroupVersion.Group, Kind: "MachineDeployment"}, deployment("three", "Unserved"))
+		}, []schema.GroupVersionKind{first, second}},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			step.do()
+			if diff := cmp.Diff(step.want, kinds.List(t.Context())); diff != "" {
+				t.Errorf("kinds (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
 
 func TestDeletionInFleet(t *testing.T) {
 	read := map[int]int64{}
