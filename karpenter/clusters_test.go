@@ -102,6 +102,7 @@ func TestOptions(t *testing.T) {
 		{"When the Cluster's name can't be one, it should say so", []string{"--cluster-name=Blue", "--namespace=n"}, `--cluster-name "Blue"`},
 		{"When the namespace's name can't be one, it should say so", []string{"--cluster-name=blue", "--namespace=a.b"}, `--namespace "a.b"`},
 		{"When the version is none, it should say so", []string{"--cluster-name=blue", "--namespace=n", "--node-version=latest"}, `--node-version "latest" isn't a version`},
+		{"When the memory overhead is no percentage, it should say so", []string{"--cluster-name=blue", "--namespace=n", "--vm-memory-overhead=0.075"}, `--vm-memory-overhead "0.075" is not a percentage below 100%`},
 		{"When both kubeconfigs are the same file, it should say what to set instead",
 			[]string{"--cluster-name=blue", "--namespace=n", "--guest-kubeconfig=/k", "--management-kubeconfig=/k"}, "set KUBECONFIG instead"},
 		{"When a topology key can't be a CSI driver's, it should name it",
@@ -126,10 +127,11 @@ func TestOptions(t *testing.T) {
 		t.Setenv("MANAGEMENT_KUBECONFIG", "/management")
 		t.Setenv("ZONE_TOPOLOGY_KEYS", "csi.example.com/zone")
 		t.Setenv("REGION_TOPOLOGY_KEYS", "csi.example.com/region")
+		t.Setenv("VM_MEMORY_OVERHEAD", "5%")
 		got, err := parseOptions(nil, io.Discard)
 		want := Options{
 			GuestKubeconfig: "/guest", ManagementKubeconfig: "/management", ClusterName: "blue", Namespace: "clusters-blue", NodeVersion: "v1.36.3",
-			ZoneTopologyKeys: "csi.example.com/zone", RegionTopologyKeys: "csi.example.com/region",
+			ZoneTopologyKeys: "csi.example.com/zone", RegionTopologyKeys: "csi.example.com/region", MemoryOverhead: "5%",
 		}
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("options, %v (-want +got):\n%s", err, diff)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
@@ -53,6 +54,8 @@ type Options struct {
 	ZoneTopologyKeys, RegionTopologyKeys string
 	// ProfileFile holds the platform's profiles of infrastructure kinds; empty for none.
 	ProfileFile string
+	// MemoryOverhead is the percentage of a machine's nominal memory that its node is assumed to lack, such as 7.5%.
+	MemoryOverhead string
 }
 
 var _ options.Injectable = (*Options)(nil)
@@ -85,6 +88,8 @@ func (o *Options) AddFlags(fs *options.FlagSet) {
 		"The same for the label topology.kubernetes.io/region.")
 	fs.StringVar(&o.ProfileFile, "profile-file", env.WithDefaultString("PROFILE_FILE", ""),
 		"YAML file of profiles of infrastructure kinds, which add kinds or correct those that are built in. It is read again when it changes, and it need not exist.")
+	fs.StringVar(&o.MemoryOverhead, "vm-memory-overhead", env.WithDefaultString("VM_MEMORY_OVERHEAD", "7.5%"),
+		"How much of the memory that an infrastructure template's status declares its nodes are assumed to lack, because a hypervisor and a kernel keep it, as a percentage. It counts until nodes of the template have reported. Memory that an annotation declares is taken as it is.")
 }
 
 // Parse implements options.Injectable.
@@ -120,6 +125,9 @@ func (o *Options) validate() error {
 	}
 	if _, err := o.topologyKeys(); err != nil {
 		errs = append(errs, fmt.Errorf("--zone-topology-keys and --region-topology-keys: %w", err))
+	}
+	if _, err := template.ParsePercentage(o.MemoryOverhead); err != nil {
+		errs = append(errs, fmt.Errorf("--vm-memory-overhead %q %w", o.MemoryOverhead, err))
 	}
 	if o.NodeVersion != "" {
 		if _, err := semver.Parse(strings.TrimPrefix(o.NodeVersion, "v")); err != nil {

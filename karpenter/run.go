@@ -181,6 +181,10 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 	if err != nil {
 		return nil, fmt.Errorf("reading --node-upgrade-window: %w", err)
 	}
+	memoryOverhead, err := template.ParsePercentage(opts.MemoryOverhead)
+	if err != nil {
+		return nil, fmt.Errorf("--vm-memory-overhead %q %w", opts.MemoryOverhead, err)
+	}
 	discovery, err := version.NewDiscovery(guest.GetConfig())
 	if err != nil {
 		return nil, err
@@ -234,6 +238,7 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 			Profiles: p.profiles,
 		}),
 		Check: machine.CheckPatches, Version: p.versions.Resolve, Pricing: prices, Unavailable: p.unavailable, Inventory: p.inventory,
+		NodeClassHash: drift.Hash, MemoryOverhead: memoryOverhead,
 	})
 	p.cloudProvider = cloudprovider.New(cloudprovider.Config{
 		Guest:          guest.GetClient(),

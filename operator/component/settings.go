@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,6 +46,8 @@ type Settings struct {
 	// region, beside those that karpenter-clusterapi knows. Karpenter's AWS provider has its own.
 	ZoneTopologyKeys   []string `json:"zoneTopologyKeys,omitempty"`
 	RegionTopologyKeys []string `json:"regionTopologyKeys,omitempty"`
+	// VMMemoryOverhead is the percentage of nominal memory that nodes are assumed to lack, such as 5%; empty leaves Karpenter's own, 7.5%.
+	VMMemoryOverhead string `json:"vmMemoryOverhead,omitempty"`
 }
 
 const (
@@ -62,6 +65,7 @@ var (
 	logLevels = []string{"debug", "info", "error"}
 	// featureGates may be set. CapacityBuffer isn't among them: it needs a CRD and rights that AutoNode doesn't install.
 	featureGates = []string{"NodeOverlay", "NodeRepair", "ReservedCapacity", "SpotToSpotConsolidation", "StaticCapacity"}
+	percentage   = regexp.MustCompile(`^[0-9]{1,2}(\.[0-9]{1,12})?%$`)
 	resources    = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceEphemeralStorage, corev1.ResourceMemory}
 )
 
@@ -141,6 +145,9 @@ func (s Settings) validate() error {
 	for _, problem := range v1alpha1.TopologyKeyProblems(s.ZoneTopologyKeys, s.RegionTopologyKeys) {
 		report("zoneTopologyKeys and regionTopologyKeys: %s", problem)
 	}
+	if s.VMMemoryOverhead != "" && !percentage.MatchString(s.VMMemoryOverhead) {
+		report("vmMemoryOverhead: %q is not a percentage below 100%%, such as 7.5%%", s.VMMemoryOverhead)
+	}
 	slices.SortFunc(problems, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
 	return errors.Join(problems...)
 }
@@ -201,6 +208,7 @@ func (s Settings) variables(container *corev1.Container) []corev1.EnvVar {
 	set("BATCH_MAX_DURATION", s.BatchMaxDuration.Duration.String(), s.BatchMaxDuration.Duration > 0)
 	set("ZONE_TOPOLOGY_KEYS", strings.Join(s.ZoneTopologyKeys, ","), len(s.ZoneTopologyKeys) > 0)
 	set("REGION_TOPOLOGY_KEYS", strings.Join(s.RegionTopologyKeys, ","), len(s.RegionTopologyKeys) > 0)
+	set("VM_MEMORY_OVERHEAD", s.VMMemoryOverhead, s.VMMemoryOverhead != "")
 	// More workers where there is more CPU; not fewer, since a request isn't a limit.
 	cpu := s.Resources.Requests[corev1.ResourceCPU]
 	set("CPU_REQUESTS", strconv.FormatInt(cpu.MilliValue(), 10), cpu.MilliValue() > defaultCPURequests)

@@ -19,6 +19,9 @@ const (
 	ConditionBootstrapReady = "BootstrapReady"
 	// ConditionVersionReady: the nodes' version is known and the API server supports it.
 	ConditionVersionReady = "VersionReady"
+	// ConditionAllocatableKnown: what the nodes' kubelets reserve is known from their bootstrap templates, or nodes have
+	// reported it. Ready doesn't depend on it.
+	ConditionAllocatableKnown = "AllocatableKnown"
 	// ConditionLaunchAllowed: AutoNode isn't being turned off, and the Cluster isn't paused.
 	ConditionLaunchAllowed = "LaunchAllowed"
 )
@@ -60,6 +63,12 @@ const (
 	// RegistrationUnknownReason: nodes of some templates may register without the taint karpenter.sh/unregistered, so pods may land on them
 	// before Karpenter has set their taints. Set bootstrapPatches, or put the taint into the bootstrap data.
 	RegistrationUnknownReason = "RegistrationUnknown"
+	// KubeletSettingsUnknownReason: the provider can't read what the kubelets of some templates reserve, so their first nodes may allocate
+	// less than planned. The message names each place. Set kubelet on the node class, or use fields that can be read.
+	KubeletSettingsUnknownReason = "KubeletSettingsUnknown"
+	// EphemeralStorageUnknownReason: some templates declare no ephemeral storage, so pods that request it get no node of them. Set the
+	// annotation capacity.cluster-autoscaler.kubernetes.io/ephemeral-disk.
+	EphemeralStorageUnknownReason = "EphemeralStorageUnknown"
 	// VersionUnknownReason: the API server hasn't reported its version yet.
 	VersionUnknownReason = "VersionUnknown"
 	// VersionTooNewReason: spec.version exceeds the API server's, or the release payload's version of nodes. Lower it, or upgrade the control

@@ -11,6 +11,9 @@ const (
 	SpotPriceAnnotation = Group + "/spot-price"
 	// CapacityTypeAnnotation says how the machines that the template itself makes are paid for: on-demand (the default) or spot.
 	CapacityTypeAnnotation = Group + "/capacity-type"
+	// MemoryOverheadAnnotation is the percentage of the declared memory that the source's nodes lack, such as 5%, before one has reported.
+	// Without it the platform's applies to memory that a template's status declares, and none to memory that an annotation declares.
+	MemoryOverheadAnnotation = Group + "/memory-overhead"
 	// InstanceTypeAnnotation names the instance type. Without it the source's own name is the instance type's.
 	InstanceTypeAnnotation = Group + "/instance-type"
 	// InfrastructurePatchesAnnotation is a list of JSONPatches, in YAML or JSON, that are applied to each infrastructure machine cloned from

@@ -112,6 +112,7 @@ func New(config Config) *Controller {
 		&failure{config},
 		&identity{config},
 		latency,
+		&shortfall{config},
 		deadline,
 	}}
 }

@@ -46,6 +46,9 @@ const (
 	InstanceTerminatedReason = "InstanceTerminated"
 	// MachineUnhealthyReason: a MachineHealthCheck has marked the Machine; its node is drained and replaced.
 	MachineUnhealthyReason = "MachineUnhealthy"
+	// AllocatableShortfallReason: the node can allocate less than Karpenter planned with, and pods that were planned on it may
+	// not fit. Correct the template's capacity, or what its bootstrap reserves.
+	AllocatableShortfallReason = "AllocatableShortfall"
 	// RepairHeldReason: a MachineHealthCheck has marked too many Machines of the NodePool at once; none is replaced
 	// until fewer are unhealthy. Look for a common cause: a zone, a network, the API server.
 	RepairHeldReason = "RepairHeld"

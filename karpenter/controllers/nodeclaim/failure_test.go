@@ -335,6 +335,7 @@ func TestDocs(t *testing.T) {
 		nodeclaim.InsufficientCapacityReason, nodeclaim.QuotaExceededReason, nodeclaim.LaunchTimeoutReason, nodeclaim.RegistrationTimeoutReason,
 		nodeclaim.MachineFailedReason, nodeclaim.MachineDeletedReason, nodeclaim.MachineUnhealthyReason, nodeclaim.RepairHeldReason,
 		nodeclaim.MisconfiguredReason, nodeclaim.InterruptedReason, nodeclaim.InstanceTerminatedReason,
+		nodeclaim.AllocatableShortfallReason,
 	} {
 		t.Run("When an event says "+reason+", docs/failures.md should say what to do", func(t *testing.T) {
 			NewWithT(t).Expect(string(docs)).To(ContainSubstring("\n| `" + reason + "` |"))

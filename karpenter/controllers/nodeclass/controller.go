@@ -90,6 +90,7 @@ func New(config Config) *Controller {
 		referencesResolved{config},
 		templatesReady{config},
 		bootstrapReady{config},
+		allocatableKnown{config},
 	}}
 }
 

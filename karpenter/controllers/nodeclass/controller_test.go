@@ -187,7 +187,7 @@ func (f *fixture) template(name string, annotations map[string]string) *unstruct
 }
 
 func sized(cpu, memory, price string) map[string]string {
-	return map[string]string{capacity + "cpu": cpu, capacity + "memory": memory, v1alpha1.PriceAnnotation: price}
+	return map[string]string{capacity + "cpu": cpu, capacity + "memory": memory, capacity + "ephemeral-disk": "100Gi", v1alpha1.PriceAnnotation: price}
 }
 
 // nodeClass makes one that selects the pool general and joins by the default template.

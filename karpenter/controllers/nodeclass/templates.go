@@ -154,10 +154,7 @@ func (s templatesReady) templateStatus(nodeClass *v1alpha1.ClusterAPINodeClass, 
 		Architecture: tmpl.Arch,
 		CPU:          tmpl.Capacity.Cpu().DeepCopy(),
 		Memory:       tmpl.Capacity.Memory().DeepCopy(),
-		Pods:         tmpl.Capacity.Pods().Value(),
-	}
-	if kubelet := nodeClass.Spec.Kubelet; kubelet != nil && kubelet.MaxPods != nil {
-		described.Pods = int64(*kubelet.MaxPods)
+		Pods:         instancetype.Pods(tmpl, nodeClass.Spec.Kubelet),
 	}
 	for name, quantity := range tmpl.Capacity {
 		if template.IsDevice(name) {

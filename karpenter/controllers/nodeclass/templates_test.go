@@ -23,7 +23,7 @@ func TestTemplates(t *testing.T) {
 	t.Run("When templates match, it should be ready and list them, cheapest first", func(t *testing.T) {
 		f := start(t, "")
 		f.template("c4-arm", map[string]string{
-			capacity + "cpu": "4", capacity + "memory": "8Gi", capacity + "labels": "kubernetes.io/arch=arm64",
+			capacity + "cpu": "4", capacity + "memory": "8Gi", capacity + "ephemeral-disk": "100Gi", capacity + "labels": "kubernetes.io/arch=arm64",
 			capacity + "gpu-type": "nvidia.com/gpu", capacity + "gpu-count": "1",
 			v1alpha1.PriceAnnotation: "0.080", v1alpha1.SpotPriceAnnotation: "0.02", v1alpha1.InfrastructurePatchesAnnotation: spotPatches,
 		})

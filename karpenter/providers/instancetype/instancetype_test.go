@@ -171,7 +171,7 @@ func TestBuildGolden(t *testing.T) {
 				in.Inventory.ObserveMachine(types.UID(name), inventory.Machine{
 					Origin: inventory.Origin{Source: in.Templates[n.template].Source.Annotation()}, ContentHash: n.hash, ProviderID: name,
 				})
-				in.Inventory.ObserveNode(name, inventory.Node{ProviderID: name, Memory: n.memory})
+				in.Inventory.ObserveNode(name, inventory.Node{ProviderID: name, Capacity: inventory.Amounts{Memory: n.memory}})
 			}
 			return in
 		}},

@@ -39,6 +39,11 @@ type Config struct {
 	Check       func(*v1alpha1.ClusterAPINodeClass, *template.Template) error
 	Pricing     pricing.Source
 	Unavailable *offering.Unavailable
+	// NodeClassHash hashes the node class's fields that its nodes depend on; drift.Hash does. If nil, nothing is learned of
+	// what their kubelets reserve.
+	NodeClassHash func(*v1alpha1.ClusterAPINodeClass) string
+	// MemoryOverhead is the fraction of nominal memory that nodes are assumed to lack before one has reported; see Input.
+	MemoryOverhead float64
 	// Inventory may be nil. Otherwise instance types are returned only once it has counted the machines.
 	Inventory *inventory.Inventory
 }
@@ -159,13 +164,15 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 	if changed {
 		e.key = key
 		e.builder = newBuilder(Input{
-			Kubelet:     nodeClass.Spec.Kubelet.DeepCopy(),
-			Templates:   l.Templates,
-			Gaps:        gaps,
-			Cluster:     l.Cluster,
-			Pricing:     p.Pricing,
-			Unavailable: p.Unavailable,
-			Inventory:   p.Inventory,
+			Kubelet:        nodeClass.Spec.Kubelet.DeepCopy(),
+			NodeClassHash:  p.hash(nodeClass),
+			MemoryOverhead: p.MemoryOverhead,
+			Templates:      l.Templates,
+			Gaps:           gaps,
+			Cluster:        l.Cluster,
+			Pricing:        p.Pricing,
+			Unavailable:    p.Unavailable,
+			Inventory:      p.Inventory,
 		})
 		e.built.Store(p.build(e.builder))
 	}
@@ -175,6 +182,19 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 	}
 	l.Snapshot = p.current(e)
 	return l, nil
+}
+
+func (p *Provider) hash(nodeClass *v1alpha1.ClusterAPINodeClass) string {
+	if p.NodeClassHash == nil {
+		return ""
+	}
+	return p.NodeClassHash(nodeClass)
+}
+
+// Reported reports whether nodes of a node class and template have reported what they can allocate.
+func (p *Provider) Reported(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) bool {
+	report, known := p.Inventory.Allocatable(Revision(tmpl, p.hash(nodeClass)))
+	return known && !report.Unconfirmed
 }
 
 // check tries each template once, until it or the node class changes. It is called with e.resolving held.

@@ -11,9 +11,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -42,18 +45,29 @@ type reserved struct {
 	eviction     map[corev1.ResourceName]threshold
 }
 
-// parseReserved parses a node class's kubelet settings. It reports and skips a malformed value that passed admission.
-func parseReserved(kubelet *v1alpha1.KubeletConfiguration) (r reserved, problems []error) {
-	evictionHard := defaultEvictionHard
-	if kubelet != nil {
-		var errs []error
-		r.kube, errs = parseQuantities("spec.kubelet.kubeReserved", kubelet.KubeReserved)
-		problems = append(problems, errs...)
-		r.system, errs = parseQuantities("spec.kubelet.systemReserved", kubelet.SystemReserved)
-		problems = append(problems, errs...)
-		if len(kubelet.EvictionHard) > 0 {
-			evictionHard = kubelet.EvictionHard
+// parseReserved parses the settings of a template's kubelets, over which those of the node class win. It reports and skips
+// a malformed value that passed admission. Values of the template are reported as those of place.
+func parseReserved(nodeClass *v1alpha1.KubeletConfiguration, template kubelet.Settings, place string) (r reserved, problems []error) {
+	settings := template.Over(nodeClass)
+	own := ptr.Deref(nodeClass, v1alpha1.KubeletConfiguration{})
+	field := func(name string, ofNodeClass bool) string {
+		if ofNodeClass {
+			return "spec.kubelet." + name
 		}
+		return place + ": " + name
+	}
+	var errs []error
+	r.kube, errs = parseQuantities(field("kubeReserved", len(own.KubeReserved) > 0), settings.KubeReserved)
+	problems = append(problems, errs...)
+	r.system, errs = parseQuantities(field("systemReserved", len(own.SystemReserved) > 0), settings.SystemReserved)
+	problems = append(problems, errs...)
+	if settings.ReservedCPUs != nil {
+		delete(r.kube, corev1.ResourceCPU)
+		r.system[corev1.ResourceCPU] = *resource.NewQuantity(*settings.ReservedCPUs, resource.DecimalSI)
+	}
+	evictionHard := defaultEvictionHard
+	if len(settings.EvictionHard) > 0 {
+		evictionHard = settings.EvictionHard
 	}
 	r.eviction = map[corev1.ResourceName]threshold{}
 	for _, signal := range slices.Sorted(maps.Keys(evictionHard)) {
@@ -63,7 +77,7 @@ func parseReserved(kubelet *v1alpha1.KubeletConfiguration) (r reserved, problems
 		}
 		t, err := parseThreshold(string(evictionHard[signal]))
 		if err != nil {
-			problems = append(problems, fmt.Errorf("spec.kubelet.evictionHard[%s]: %w", signal, err))
+			problems = append(problems, fmt.Errorf("%s[%s]: %w", field("evictionHard", len(own.EvictionHard) > 0), signal, err))
 			// A too small allocatable is safer than a too large one.
 			if t, err = parseThreshold(string(defaultEvictionHard[signal])); err != nil {
 				continue
@@ -72,6 +86,15 @@ func parseReserved(kubelet *v1alpha1.KubeletConfiguration) (r reserved, problems
 		r.eviction[name] = t
 	}
 	return r, problems
+}
+
+// most returns the element-wise maximum: what templates of one instance type reserve at most.
+func most(a, b *cloudprovider.InstanceTypeOverhead) *cloudprovider.InstanceTypeOverhead {
+	return &cloudprovider.InstanceTypeOverhead{
+		KubeReserved:      resources.MaxResources(a.KubeReserved, b.KubeReserved),
+		SystemReserved:    resources.MaxResources(a.SystemReserved, b.SystemReserved),
+		EvictionThreshold: resources.MaxResources(a.EvictionThreshold, b.EvictionThreshold),
+	}
 }
 
 // overhead returns the overhead of a machine with this capacity. The part that doesn't depend on it is shared.

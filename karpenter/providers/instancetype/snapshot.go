@@ -21,6 +21,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
@@ -32,8 +33,13 @@ import (
 
 // Input is all inputs of a snapshot.
 type Input struct {
-	// Kubelet is the node class's; nil for the kubelet's defaults.
+	// Kubelet is the node class's; nil for what the templates' bootstraps say.
 	Kubelet *v1alpha1.KubeletConfiguration
+	// NodeClassHash is in the annotation of the node class's machines.
+	NodeClassHash string
+	// MemoryOverhead is the fraction of a machine's nominal memory that is assumed to be missing on its node, until nodes of
+	// its template have reported.
+	MemoryOverhead float64
 	// Templates in order of precedence: the first one wins a conflict.
 	Templates []template.Template
 	// Gaps are the unknown parts of the templates.
@@ -247,7 +253,8 @@ func Build(in Input) *Snapshot { return newBuilder(in).build() }
 type builder struct {
 	Input
 	known
-	reserved reserved
+	// reserved is what kubelets reserve, by the hash of their bootstrap.
+	reserved map[string]reserved
 	zones    []string
 	// offerings holds the requirements of every place.
 	offerings map[place]scheduling.Requirements
@@ -264,7 +271,7 @@ func newBuilder(in Input) *builder {
 		}
 	}
 	var problems [3][]error
-	b.reserved, problems[0] = parseReserved(in.Kubelet)
+	b.reserved, problems[0] = reservedOf(in)
 	b.zones, problems[1] = zonesOf(in.Cluster.FailureDomains)
 	groups, invalid := groupsOf(in.Templates)
 	problems[2] = invalid
@@ -274,7 +281,7 @@ func newBuilder(in Input) *builder {
 	for _, templates := range b.groups {
 		for _, tmpl := range templates {
 			b.templates[tmpl.Source.Annotation()] = tmpl
-			b.tainted = b.tainted || len(tmpl.Taints) > 0
+			b.tainted = b.tainted || len(taintsOf(tmpl)) > 0
 		}
 	}
 	return b
@@ -345,7 +352,7 @@ func (b *builder) offer(r *resolved, name string, templates []*template.Template
 	it := &cloudprovider.InstanceType{Name: name, Capacity: b.capacityOf(templates)}
 	it.DynamicResources = devicesOf(templates)
 	for _, tmpl := range templates {
-		r.taints = append(r.taints, tmpl.Taints...)
+		r.taints = append(r.taints, taintsOf(tmpl)...)
 	}
 	r.InstanceType, r.choices = it, b.choices(r, templates)
 	zoneNames, capacityTypes := sets.New[string](), sets.New[string]()
@@ -362,8 +369,8 @@ func (b *builder) offer(r *resolved, name string, templates []*template.Template
 	// The labels keep the declared memory: a NodePool that requires it would lose the type once a node has
 	// joined.
 	it.Requirements = b.requirements(it, templates, zoneNames, capacityTypes)
-	b.learn(it.Capacity, templates)
-	it.Overhead = b.reserved.overhead(it.Capacity)
+	b.expectMemory(it.Capacity, templates)
+	it.Overhead = b.overheadOf(it.Capacity, templates)
 }
 
 // groupsOf groups templates by instance type. One type has one architecture and one operating system.
@@ -418,7 +425,7 @@ func tellsRegion(tmpl *template.Template) bool {
 	return tells
 }
 
-// capacityOf is the least capacity of the templates.
+// capacityOf is the least capacity of the templates, as they declare it.
 func (b *builder) capacityOf(templates []*template.Template) corev1.ResourceList {
 	capacity := templates[0].Capacity.DeepCopy()
 	for _, tmpl := range templates[1:] {
@@ -432,20 +439,131 @@ func (b *builder) capacityOf(templates []*template.Template) corev1.ResourceList
 			}
 		}
 	}
-	if b.Kubelet != nil && b.Kubelet.MaxPods != nil {
-		capacity[corev1.ResourcePods] = *resource.NewQuantity(int64(*b.Kubelet.MaxPods), resource.DecimalSI)
+	pods := Pods(templates[0], b.Kubelet)
+	for _, tmpl := range templates[1:] {
+		pods = min(pods, Pods(tmpl, b.Kubelet))
 	}
+	capacity[corev1.ResourcePods] = *resource.NewQuantity(pods, resource.DecimalSI)
 	return capacity
 }
 
-// learn lowers the memory to the observed capacity of nodes. It never raises it above the declared one.
-func (b *builder) learn(capacity corev1.ResourceList, templates []*template.Template) {
+// Pods returns the maximum number of pods of a template's nodes.
+func Pods(tmpl *template.Template, nodeClass *v1alpha1.KubeletConfiguration) int64 {
+	declared := tmpl.Capacity.Pods().Value()
+	if tmpl.DefaultPods {
+		declared = 0
+	}
+	return tmpl.Bootstrap.Kubelet.Pods(nodeClass, declared, tmpl.Capacity.Cpu().MilliValue()/1000)
+}
+
+// taintsOf returns the taints that a template's nodes keep: its own, and those of its bootstrap that nothing removes.
+func taintsOf(tmpl *template.Template) []corev1.Taint {
+	taints := tmpl.Taints
+	for i := range tmpl.Bootstrap.Kubelet.Taints {
+		if taint := &tmpl.Bootstrap.Kubelet.Taints[i]; !scheduling.IsKnownEphemeralTaint(taint) {
+			taints = append(slices.Clip(taints), *taint)
+		}
+	}
+	return taints
+}
+
+// Revision returns the revision of a template's nodes. nodeClassHash is in the annotation of the node class's machines.
+func Revision(tmpl *template.Template, nodeClassHash string) inventory.Revision {
+	return inventory.Revision{
+		Source: tmpl.Source.Annotation(), ContentHash: tmpl.ContentHash, BootstrapHash: tmpl.Bootstrap.Hash, NodeClassHash: nodeClassHash,
+	}
+}
+
+// expectMemory lowers the memory to what nodes have reported, and before that a nominal one to what nodes are assumed to
+// have. It never raises it above the declared one.
+func (b *builder) expectMemory(capacity corev1.ResourceList, templates []*template.Template) {
 	for _, tmpl := range templates {
-		bytes, known := b.Inventory.Memory(inventory.Revision{Source: tmpl.Source.Annotation(), ContentHash: tmpl.ContentHash})
-		if known && bytes < capacity.Memory().Value() {
+		bytes := tmpl.Capacity.Memory().Value()
+		if overhead := b.memoryOverhead(tmpl); overhead > 0 {
+			bytes = int64(float64(bytes)*(1-overhead)) >> 20 << 20
+		}
+		if report, known := b.Inventory.Capacity(Revision(tmpl, b.NodeClassHash)); known && !(report.Unconfirmed && report.Memory < bytes) {
+			bytes = report.Memory
+		}
+		if bytes < capacity.Memory().Value() {
 			capacity[corev1.ResourceMemory] = *resource.NewQuantity(bytes, resource.BinarySI)
 		}
 	}
+}
+
+// memoryOverhead is the fraction of a template's declared memory that its nodes are assumed to lack.
+func (b *builder) memoryOverhead(tmpl *template.Template) float64 {
+	switch {
+	case tmpl.MemoryOverhead != nil:
+		return *tmpl.MemoryOverhead
+	case tmpl.NominalMemory:
+		return b.MemoryOverhead
+	}
+	return 0
+}
+
+// reservedOf reads what the kubelets of each bootstrap reserve.
+func reservedOf(in Input) (result map[string]reserved, problems []error) {
+	result = map[string]reserved{}
+	for i := range in.Templates {
+		bootstrap := &in.Templates[i].Bootstrap
+		if _, ok := result[bootstrap.Hash]; ok {
+			continue
+		}
+		place := ""
+		if bootstrap.ConfigTemplate != nil {
+			place = bootstrap.ConfigTemplate.GetKind() + " " + bootstrap.ConfigTemplate.GetName()
+		}
+		var errs []error
+		result[bootstrap.Hash], errs = parseReserved(in.Kubelet, bootstrap.Kubelet, place)
+		for _, err := range errs {
+			// The node class's values are wrong with every bootstrap.
+			if !slices.ContainsFunc(problems, func(other error) bool { return other.Error() == err.Error() }) {
+				problems = append(problems, err)
+			}
+		}
+	}
+	return result, problems
+}
+
+// overheadOf is the most that the templates' kubelets reserve, and as much more as nodes have reported less than that leaves.
+func (b *builder) overheadOf(capacity corev1.ResourceList, templates []*template.Template) *cloudprovider.InstanceTypeOverhead {
+	var overhead *cloudprovider.InstanceTypeOverhead
+	seen := ""
+	for _, tmpl := range templates {
+		switch own := b.reserved[tmpl.Bootstrap.Hash].overhead; {
+		case overhead == nil:
+			overhead = own(capacity)
+		case tmpl.Bootstrap.Hash != seen:
+			overhead = most(overhead, own(capacity))
+		}
+		seen = tmpl.Bootstrap.Hash
+	}
+	missing := corev1.ResourceList{}
+	total := overhead.Total()
+	for _, tmpl := range templates {
+		report, known := b.Inventory.Allocatable(Revision(tmpl, b.NodeClassHash))
+		if !known || report.Unconfirmed {
+			continue
+		}
+		for name, reported := range report.Quantities() {
+			less, ok := capacity[name]
+			if !ok {
+				continue
+			}
+			less.Sub(total[name])
+			less.Sub(reported)
+			if other := missing[name]; less.Cmp(other) > 0 {
+				missing[name] = less
+			}
+		}
+	}
+	if len(missing) > 0 {
+		overhead = &cloudprovider.InstanceTypeOverhead{
+			KubeReserved: overhead.KubeReserved, SystemReserved: resources.Merge(overhead.SystemReserved, missing), EvictionThreshold: overhead.EvictionThreshold,
+		}
+	}
+	return overhead
 }
 
 // zonesOf returns the failure domains that are valid label values.

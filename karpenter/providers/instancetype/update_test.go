@@ -111,7 +111,9 @@ func TestUpdateEqualsBuild(t *testing.T) {
 				case 4:
 					machines.ForgetMachine(nodeClaim)
 				case 5:
-					machines.ObserveNode(string(nodeClaim), inventory.Node{ProviderID: string(nodeClaim), Memory: random.Int64N(4 << 30)})
+					machines.ObserveNode(string(nodeClaim), inventory.Node{
+						ProviderID: string(nodeClaim), Capacity: inventory.Amounts{Memory: random.Int64N(4 << 30)}, Allocatable: inventory.Amounts{Memory: random.Int64N(4 << 30)},
+					})
 				}
 				if random.IntN(3) > 0 {
 					continue

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package inventory watches the Machines of the management cluster and the Nodes of the guest. It counts a template's
-// machines and enforces its maximum size, and tracks what machines were launched from and as, and their nodes'
-// memory.
+// machines and enforces its maximum size, and tracks what machines were launched from and as, and what their nodes
+// report.
 package inventory
 
 import (
@@ -43,7 +43,7 @@ type Inventory struct {
 
 	changes      change.Log[Change]
 	reservations *reservations
-	memory       *memory
+	observed     *observed
 
 	mu sync.Mutex
 	// machines by NodeClaim UID, and how many have each origin, by instance type.
@@ -53,16 +53,16 @@ type Inventory struct {
 	nodes index[string, Node]
 }
 
-// Change names what results have changed for: those of Origins for an instance type, or those of Full and Memory for a
-// source.
+// Change names what results have changed for: those of Origins for an instance type, or those of Full, Capacity
+// and Allocatable for a source.
 type Change struct{ InstanceType, Source string }
 
 // Machine holds the tracked fields of a Machine.
 type Machine struct {
 	Origin
-	// ContentHash is the hash of the template that it was made from.
-	ContentHash string
-	ProviderID  string
+	// ContentHash, BootstrapHash and NodeClassHash are the hashes of what it was made from.
+	ContentHash, BootstrapHash, NodeClassHash string
+	ProviderID                                string
 }
 
 func (m Machine) providerID() string { return m.ProviderID }
@@ -70,8 +70,8 @@ func (m Machine) providerID() string { return m.ProviderID }
 // Node holds the tracked fields of a registered Node.
 type Node struct {
 	ProviderID string
-	// Memory in bytes.
-	Memory int64
+	// Capacity and Allocatable as the kubelet reports them.
+	Capacity, Allocatable Amounts
 	// Zone is that of the Node's label; it may be empty.
 	Zone string
 }
@@ -81,7 +81,7 @@ func (n Node) providerID() string { return n.ProviderID }
 // New returns an empty inventory: see Watch.
 func New(config Config) *Inventory {
 	i := &Inventory{Config: config, machines: newIndex[types.UID, Machine](), origins: map[string]map[Origin]int{}, nodes: newIndex[string, Node]()}
-	i.reservations, i.memory = newReservations(config.Clock, i.IsCounted, &i.changes), newMemory(&i.changes)
+	i.reservations, i.observed = newReservations(config.Clock, i.IsCounted, &i.changes), newObserved(config.Clock, &i.changes)
 	return i
 }
 
@@ -115,12 +115,13 @@ func (i *Inventory) Wait(ctx context.Context, timeout time.Duration) error {
 	}
 }
 
-// Sequence changes whenever a result of Full, Origins or Memory changes. It neither locks nor allocates while nothing
-// changes.
+// Sequence changes whenever a result of Full, Origins, Capacity or Allocatable changes. It neither locks nor allocates
+// while nothing changes.
 func (i *Inventory) Sequence() uint64 {
 	if i == nil {
 		return 0
 	}
+	i.observed.expire()
 	return i.reservations.Sequence()
 }
 
@@ -132,10 +133,12 @@ func (i *Inventory) Since(sequence uint64) ([]Change, bool) {
 	return i.changes.Since(sequence)
 }
 
-// OnChange calls f whenever a result of Full changes. f must neither block nor call the inventory.
+// OnChange calls f whenever a result of Full changes, and when the first node of a revision reports. f must neither
+// block nor call the inventory.
 func (i *Inventory) OnChange(f func()) {
 	if i != nil {
 		i.reservations.OnChange(f)
+		i.observed.observers.Add(f)
 	}
 }
 
@@ -196,12 +199,20 @@ func (i *Inventory) InstanceTypes() []string {
 	return slices.Collect(maps.Keys(i.origins))
 }
 
-// Memory is the least memory of a revision's nodes in bytes, rounded down to a MiB; false if none was observed.
-func (i *Inventory) Memory(r Revision) (bytes int64, known bool) {
+// Capacity is what machines of a revision have, of which only the memory is tracked; false if no node was observed.
+func (i *Inventory) Capacity(r Revision) (Report, bool) {
 	if i == nil {
-		return 0, false
+		return Report{}, false
 	}
-	return i.memory.Of(r)
+	return i.observed.Capacity(r)
+}
+
+// Allocatable is what nodes of a revision can allocate; false if none was observed.
+func (i *Inventory) Allocatable(r Revision) (Report, bool) {
+	if i == nil {
+		return Report{}, false
+	}
+	return i.observed.Allocatable(r)
 }
 
 // ObserveMachine records a NodeClaim's Machine.
@@ -273,13 +284,13 @@ func (i *Inventory) ObserveNode(name string, n Node) {
 
 // ForgetNode records that a Node is gone.
 func (i *Inventory) ForgetNode(name string) {
-	i.memory.Forget(name)
+	i.observed.Forget(name)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.nodes.remove(name)
 }
 
-// learn records the memory and the zone of a node whose Machine is known. i.mu must be held.
+// learn records what a node reports, and its zone, whose Machine is known. i.mu must be held.
 func (i *Inventory) learn(name string) {
 	n := i.nodes.objects[name]
 	nodeClaim, ok := i.machines.keys[n.ProviderID]
@@ -295,7 +306,7 @@ func (i *Inventory) learn(name string) {
 		i.countOrigin(before, -1)
 	}
 	if m.Source != "" && m.ContentHash != "" {
-		i.memory.Observe(name, Revision{Source: m.Source, ContentHash: m.ContentHash}, n.Memory)
+		i.observed.Observe(name, Revision{m.Source, m.ContentHash, m.BootstrapHash, m.NodeClassHash}, n.Capacity, n.Allocatable)
 	}
 }
 
@@ -313,6 +324,13 @@ func (i *Inventory) nodeZone(m Machine) string {
 // Machine has its provider ID.
 func nodeOf(n *corev1.Node) (Node, bool) {
 	return Node{
-		ProviderID: n.Spec.ProviderID, Memory: n.Status.Capacity.Memory().Value(), Zone: n.Labels[corev1.LabelTopologyZone],
+		ProviderID: n.Spec.ProviderID, Capacity: amountsOf(n.Status.Capacity), Allocatable: amountsOf(n.Status.Allocatable),
+		Zone: n.Labels[corev1.LabelTopologyZone],
 	}, n.Labels[karpv1.NodeRegisteredLabelKey] == "true"
+}
+
+func amountsOf(list corev1.ResourceList) Amounts {
+	return Amounts{
+		MilliCPU: list.Cpu().MilliValue(), Memory: list.Memory().Value(), EphemeralStorage: list.StorageEphemeral().Value(), Pods: list.Pods().Value(),
+	}
 }

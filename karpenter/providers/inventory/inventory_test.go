@@ -29,9 +29,9 @@ func TestCounted(t *testing.T) {
 }
 
 func TestNodesAndMachines(t *testing.T) {
-	revision := Revision{Source: "source", ContentHash: "1"}
-	machine := Machine{Origin: origin("c4"), ContentHash: "1", ProviderID: "cloud://1"}
-	node := Node{ProviderID: "cloud://1", Memory: 7 * gib}
+	revision := Revision{Source: "source", ContentHash: "1", BootstrapHash: "2", NodeClassHash: "3"}
+	machine := Machine{Origin: origin("c4"), ContentHash: "1", BootstrapHash: "2", NodeClassHash: "3", ProviderID: "cloud://1"}
+	node := Node{ProviderID: "cloud://1", Capacity: Amounts{Memory: 7 * gib}, Allocatable: Amounts{Memory: 6 * gib, Pods: 58}}
 	for name, observe := range map[string]func(*Inventory){
 		"When the Machine is seen first, it should learn from its node": func(i *Inventory) {
 			i.ObserveMachine("1", machine)
@@ -42,7 +42,7 @@ func TestNodesAndMachines(t *testing.T) {
 			i.ObserveMachine("1", machine)
 		},
 		"When the Machine gets its provider ID last, it should learn from the node then": func(i *Inventory) {
-			i.ObserveMachine("1", Machine{Origin: origin("c4"), ContentHash: "1"})
+			i.ObserveMachine("1", Machine{Origin: origin("c4"), ContentHash: "1", BootstrapHash: "2", NodeClassHash: "3"})
 			i.ObserveNode("a", node)
 			i.ObserveMachine("1", machine)
 		},
@@ -51,8 +51,11 @@ func TestNodesAndMachines(t *testing.T) {
 			i := New(Config{Clock: clocktesting.NewFakeClock(time.Now())})
 			before := i.Sequence()
 			observe(i)
-			if bytes, known := i.Memory(revision); !known || bytes != 7*gib {
-				t.Errorf("%d, %t", bytes, known)
+			if report, known := i.Capacity(revision); !known || report.Memory != 7*gib {
+				t.Errorf("capacity: %v, %t", report, known)
+			}
+			if report, known := i.Allocatable(revision); !known || report.Amounts != node.Allocatable {
+				t.Errorf("allocatable: %v, %t", report, known)
 			}
 			if i.Sequence() == before {
 				t.Error("the sequence is the same")

@@ -34,7 +34,10 @@ func (i *Inventory) Watch(ctx context.Context, management, guest cache.Cache, ow
 		case gone:
 			i.ForgetMachine(nodeClaim)
 		default:
-			i.ObserveMachine(nodeClaim, Machine{Origin: OriginOf(m), ContentHash: m.Annotations[v1alpha1.TemplateHashAnnotation], ProviderID: m.Spec.ProviderID})
+			i.ObserveMachine(nodeClaim, Machine{
+				Origin: OriginOf(m), ContentHash: m.Annotations[v1alpha1.TemplateHashAnnotation], BootstrapHash: m.Annotations[v1alpha1.BootstrapHashAnnotation],
+				NodeClassHash: m.Annotations[v1alpha1.NodeClassHashAnnotation], ProviderID: m.Spec.ProviderID,
+			})
 		}
 	}))
 	if err != nil {

@@ -49,7 +49,8 @@ func (f *fixture) start() *inventory.Inventory {
 func (f *fixture) machine(name string) *clusterv1.Machine {
 	f.t.Helper()
 	plan := f.Plan(f.NodeClaim(f.t.Context(), name))
-	plan.Annotations = map[string]string{v1alpha1.TemplateSourceAnnotation: revision.Source, v1alpha1.TemplateHashAnnotation: revision.ContentHash}
+	plan.Annotations = map[string]string{v1alpha1.TemplateSourceAnnotation: revision.Source, v1alpha1.TemplateHashAnnotation: revision.ContentHash,
+		v1alpha1.BootstrapHashAnnotation: revision.BootstrapHash, v1alpha1.NodeClassHashAnnotation: revision.NodeClassHash}
 	m, err := f.machines.Create(f.t.Context(), plan)
 	f.Expect(err).NotTo(HaveOccurred())
 	patch := client.MergeFrom(m.DeepCopy())
@@ -78,28 +79,32 @@ func (f *fixture) node(name, providerID, memory string) *corev1.Node {
 func (f *fixture) setMemory(node *corev1.Node, memory string) {
 	f.t.Helper()
 	node.Status.Capacity = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
+	allocatable := resource.MustParse(memory)
+	allocatable.Sub(resource.MustParse("100Mi"))
+	node.Status.Allocatable = corev1.ResourceList{corev1.ResourceMemory: allocatable, corev1.ResourcePods: resource.MustParse("58")}
 	f.Expect(f.Admin.Status().Update(f.t.Context(), node)).To(Succeed())
 }
 
-var revision = inventory.Revision{Source: "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", ContentHash: "template-1"}
+var revision = inventory.Revision{Source: "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", ContentHash: "template-1", BootstrapHash: "bootstrap-1", NodeClassHash: "class-1"}
 
 func (f *fixture) eventually(memory *inventory.Inventory, want string) {
 	f.t.Helper()
 	q := resource.MustParse(want)
-	f.Eventually(func() int64 { bytes, _ := memory.Memory(revision); return bytes }).Should(Equal(q.Value()))
+	f.Eventually(func() int64 { report, _ := memory.Capacity(revision); return report.Memory }).Should(Equal(q.Value()))
+	allocatable, _ := memory.Allocatable(revision)
+	f.Expect(allocatable.Amounts).To(Equal(inventory.Amounts{Memory: q.Value() - 100<<20, Pods: 58}))
 }
 
 func TestLearning(t *testing.T) {
-	t.Run("When nodes of a template come, change and go, it should know the least memory of those there are", func(t *testing.T) {
+	t.Run("When nodes of a template come and change, it should know what all but the least of them report", func(t *testing.T) {
 		f := newFixture(t)
 		memory := f.start()
 		f.node("a", f.machine("a").Spec.ProviderID, "7900Mi")
 		f.eventually(memory, "7900Mi")
 		b := f.node("b", f.machine("b").Spec.ProviderID, "7950Mi")
-		f.setMemory(b, "7800Mi")
-		f.eventually(memory, "7800Mi")
-		f.Expect(f.Admin.Delete(t.Context(), b)).To(Succeed())
-		f.eventually(memory, "7900Mi")
+		f.eventually(memory, "7950Mi")
+		f.setMemory(b, "7920Mi")
+		f.eventually(memory, "7920Mi")
 	})
 	t.Run("When it restarts, it should observe the existing nodes", func(t *testing.T) {
 		f := newFixture(t)

@@ -3,7 +3,6 @@
 package machine
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/karpenter/providers/kubeadm"
+	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
 )
 
 // Registration has the labels, taints and kubelet arguments that a node registers with.
@@ -45,10 +45,10 @@ func registration(plan Plan) Registration {
 	if plan.MaxPods > 0 {
 		args["max-pods"] = strconv.Itoa(int(plan.MaxPods))
 	}
-	if kubelet := plan.Kubelet; kubelet != nil {
-		setPairs(args, "kube-reserved", "=", kubelet.KubeReserved)
-		setPairs(args, "system-reserved", "=", kubelet.SystemReserved)
-		setPairs(args, "eviction-hard", "<", kubelet.EvictionHard)
+	if own := plan.Kubelet; own != nil {
+		setPairs(args, "kube-reserved", "=", own.KubeReserved)
+		setPairs(args, "system-reserved", "=", own.SystemReserved)
+		setPairs(args, "eviction-hard", "<", own.EvictionHard)
 	}
 	return Registration{Taints: taints, Labels: labels, KubeletArgs: args}
 }
@@ -94,7 +94,7 @@ func registerKubeadm(config *unstructured.Unstructured, registration Registratio
 		node = map[string]any{}
 	}
 
-	taints, err := decodeTaints(node["taints"])
+	taints, err := kubelet.Taints(node["taints"])
 	if err != nil {
 		return fmt.Errorf("spec.joinConfiguration.nodeRegistration.taints: %w", err)
 	}
@@ -103,7 +103,7 @@ func registerKubeadm(config *unstructured.Unstructured, registration Registratio
 		return err
 	}
 
-	args, err := decodeArgs(node["kubeletExtraArgs"])
+	args, err := kubelet.Args(node["kubeletExtraArgs"])
 	if err != nil {
 		return fmt.Errorf("spec.joinConfiguration.nodeRegistration.kubeletExtraArgs: %w", err)
 	}
@@ -118,18 +118,6 @@ func registerKubeadm(config *unstructured.Unstructured, registration Registratio
 	return unstructured.SetNestedMap(config.Object, node, path...)
 }
 
-func decodeTaints(value any) ([]corev1.Taint, error) {
-	if value == nil {
-		return nil, nil
-	}
-	raw, err := json.Marshal(value)
-	if err != nil {
-		return nil, err
-	}
-	var taints []corev1.Taint
-	return taints, json.Unmarshal(raw, &taints)
-}
-
 func encodeTaints(taints []corev1.Taint) ([]any, error) {
 	encoded := make([]any, 0, len(taints))
 	for i := range taints {
@@ -140,38 +128,6 @@ func encodeTaints(taints []corev1.Taint) ([]any, error) {
 		encoded = append(encoded, taint)
 	}
 	return encoded, nil
-}
-
-// decodeArgs reads both forms of kubeletExtraArgs: v1beta2's list of names and values, and v1beta1's map.
-func decodeArgs(value any) (map[string]string, error) {
-	args := map[string]string{}
-	switch typed := value.(type) {
-	case nil:
-	case map[string]any:
-		for name, value := range typed {
-			text, ok := value.(string)
-			if !ok {
-				return nil, fmt.Errorf("%s isn't a string", name)
-			}
-			args[name] = text
-		}
-	case []any:
-		for i, item := range typed {
-			arg, ok := item.(map[string]any)
-			if !ok {
-				return nil, fmt.Errorf("item %d isn't an object", i)
-			}
-			name, _ := arg["name"].(string)
-			value, _ := arg["value"].(string)
-			if name == "" {
-				return nil, fmt.Errorf("item %d has no name", i)
-			}
-			args[name] = value
-		}
-	default:
-		return nil, fmt.Errorf("neither a list nor a map")
-	}
-	return args, nil
 }
 
 func encodeArgs(args map[string]string, asMap bool) any {

@@ -22,6 +22,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	_ "github.com/autonode-io/autonode/karpenter/core/wellknown" // the topology keys of CSI drivers
+	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
 	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
 
@@ -45,9 +46,8 @@ const (
 
 // Defaults, which are the Cluster Autoscaler's.
 const (
-	DefaultMaxPods = 110
-	DefaultArch    = karpv1.ArchitectureAmd64
-	DefaultOS      = string(corev1.Linux)
+	DefaultArch = karpv1.ArchitectureAmd64
+	DefaultOS   = string(corev1.Linux)
 	// MaxDevices is the capacity of a ResourceSlice.
 	MaxDevices = 128
 )
@@ -137,7 +137,10 @@ var annotationReaders = []struct {
 	read func(s *Template, value string) (problem string)
 }{
 	{cpuAnnotation, capacityReader(corev1.ResourceCPU)},
-	{memoryAnnotation, capacityReader(corev1.ResourceMemory)},
+	{memoryAnnotation, func(s *Template, value string) string {
+		s.NominalMemory = false
+		return capacityReader(corev1.ResourceMemory)(s, value)
+	}},
 	{diskAnnotation, capacityReader(corev1.ResourceEphemeralStorage)},
 	{maxPodsAnnotation, func(s *Template, value string) string {
 		pods, err := strconv.ParseInt(value, 10, 32)
@@ -181,6 +184,14 @@ var annotationReaders = []struct {
 			return "is neither on-demand nor spot"
 		}
 		s.CapacityType = value
+		return ""
+	}},
+	{v1alpha1.MemoryOverheadAnnotation, func(s *Template, value string) string {
+		fraction, err := ParsePercentage(value)
+		if err != nil {
+			return err.Error()
+		}
+		s.MemoryOverhead = &fraction
 		return ""
 	}},
 	{v1alpha1.InfrastructurePatchesAnnotation, (*Template).readPatches},
@@ -248,6 +259,9 @@ func (s *Template) readStatus(object *unstructured.Unstructured) (key, value, pr
 			return "status.capacity." + name, text, problem
 		}
 		s.Capacity[corev1.ResourceName(name)] = q
+		if corev1.ResourceName(name) == corev1.ResourceMemory {
+			s.NominalMemory = true
+		}
 	}
 	for field, target := range map[string]*string{"architecture": &s.Arch, "operatingSystem": &s.OS} {
 		text, found, err := unstructured.NestedString(object.Object, "status", "nodeInfo", field)
@@ -346,7 +360,8 @@ func (s *Template) complete(arch string) *InvalidError {
 		}
 	}
 	if q, ok := s.Capacity[corev1.ResourcePods]; !ok || q.Sign() <= 0 {
-		s.Capacity[corev1.ResourcePods] = *resource.NewQuantity(DefaultMaxPods, resource.DecimalSI)
+		s.Capacity[corev1.ResourcePods] = *resource.NewQuantity(kubelet.DefaultMaxPods, resource.DecimalSI)
+		s.DefaultPods = true
 	}
 	if hash := s.Patches.Hash(); hash != "" {
 		s.ContentHash = hashOf([]byte(s.ContentHash + "/" + hash))

@@ -52,7 +52,7 @@ func TestReadTemplate(t *testing.T) {
 		{
 			name:     "When the status tells the capacity, it should fill in the defaults for the rest",
 			template: template("c2-small", nil),
-			want:     Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110")},
+			want:     Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), DefaultPods: true, NominalMemory: true},
 		},
 		{
 			name: "When the status tells more, it should take it all",
@@ -63,7 +63,7 @@ func TestReadTemplate(t *testing.T) {
 				}
 			}),
 			want: Template{InstanceType: "g1", Arch: "arm64", OS: "windows",
-				Capacity: list("cpu", "8", "memory", "16Gi", "pods", "30", "ephemeral-storage", "100Gi", "example.com/gpu", "2")},
+				Capacity: list("cpu", "8", "memory", "16Gi", "pods", "30", "ephemeral-storage", "100Gi", "example.com/gpu", "2"), NominalMemory: true},
 		},
 		{
 			name: "When annotations contradict the status, it should believe the annotations",
@@ -80,7 +80,7 @@ func TestReadTemplate(t *testing.T) {
 					v1alpha1.PriceAnnotation:        "0.096",
 					v1alpha1.SpotPriceAnnotation:    "0.031",
 					v1alpha1.CapacityTypeAnnotation: "spot",
-					v1alpha1.InstanceTypeAnnotation: "c4-large",
+					v1alpha1.InstanceTypeAnnotation: "c4-large", v1alpha1.MemoryOverheadAnnotation: "2.5%",
 					"cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size": "1",
 					"cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size": "10",
 				})
@@ -93,18 +93,18 @@ func TestReadTemplate(t *testing.T) {
 					{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule},
 					{Key: "spot", Effect: corev1.TaintEffectPreferNoSchedule},
 				},
-				Price: ptr.To(0.096), SpotPrice: ptr.To(0.031), CapacityType: "spot", MinSize: ptr.To(1), MaxSize: ptr.To(10)},
+				Price: ptr.To(0.096), SpotPrice: ptr.To(0.031), CapacityType: "spot", MemoryOverhead: ptr.To(0.025), MinSize: ptr.To(1), MaxSize: ptr.To(10)},
 		},
 		{
 			name:     "When the zone and the region are told by a CSI driver's topology keys, it should believe them",
 			template: annotated(map[string]string{labelsAnnotation: "topology.ebs.csi.aws.com/zone=b,topology.csi.vmware.com/k8s-region=eu,beta.kubernetes.io/arch=arm64,team=web"}),
-			want: Template{InstanceType: "c2-small", Arch: "arm64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"),
+			want: Template{InstanceType: "c2-small", Arch: "arm64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), DefaultPods: true, NominalMemory: true,
 				Labels: map[string]string{"team": "web", corev1.LabelTopologyRegion: "eu"}, FailureDomains: []string{"b"}},
 		},
 		{
 			name:     "When the zone is told twice, it should believe the label of Kubernetes",
 			template: annotated(map[string]string{labelsAnnotation: "topology.ebs.csi.aws.com/zone=b,topology.kubernetes.io/zone=a"}),
-			want:     Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), FailureDomains: []string{"a"}},
+			want:     Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), DefaultPods: true, NominalMemory: true, FailureDomains: []string{"a"}},
 		},
 		{
 			name: "When there is no status, it should do with annotations alone",
@@ -112,19 +112,19 @@ func TestReadTemplate(t *testing.T) {
 				delete(u.Object, "status")
 				u.SetAnnotations(map[string]string{cpuAnnotation: "500m", memoryAnnotation: "512Mi", gpuCountAnnotation: "0"})
 			}),
-			want: Template{InstanceType: "metal", Arch: "amd64", OS: "linux", Capacity: list("cpu", "500m", "memory", "512Mi", "pods", "110")},
+			want: Template{InstanceType: "metal", Arch: "amd64", OS: "linux", Capacity: list("cpu", "500m", "memory", "512Mi", "pods", "110"), DefaultPods: true},
 		},
 		{
 			name: "When a DRA driver is named, it should publish the devices, and be no resource",
 			template: annotated(map[string]string{
 				draAnnotation: "gpu.nvidia.com", gpuCountAnnotation: "2", csiAnnotation: "ebs.csi.aws.com=25, efs.csi.aws.com=0",
 			}),
-			want: Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), Devices: 2, DeviceDriver: "gpu.nvidia.com"},
+			want: Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), DefaultPods: true, NominalMemory: true, Devices: 2, DeviceDriver: "gpu.nvidia.com"},
 		},
 		{
 			name:     "When the template is paused, it should be paused",
 			template: annotated(map[string]string{"cluster.x-k8s.io/paused": ""}),
-			want:     Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), Paused: true},
+			want:     Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), DefaultPods: true, NominalMemory: true, Paused: true},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -209,6 +209,8 @@ func TestReadMalformedTemplate(t *testing.T) {
 		{"spot price with a patch of something else", annotated(map[string]string{
 			v1alpha1.SpotPriceAnnotation: "0.03", v1alpha1.InfrastructurePatchesAnnotation: `[{op: add, path: /spec/zone, valueFrom: {variable: zone}}]`,
 		}), `annotation karpenter.cluster.x-k8s.io/spot-price: "0.03" sells spot machines, and nothing makes them spot`},
+		{"memory overhead without its sign", annotated(map[string]string{v1alpha1.MemoryOverheadAnnotation: "0.075"}), `annotation karpenter.cluster.x-k8s.io/memory-overhead: "0.075" is not a percentage below 100%, such as 7.5%`},
+		{"all memory as overhead", annotated(map[string]string{v1alpha1.MemoryOverheadAnnotation: "100%"}), `"100%" is not a percentage below 100%`},
 		{"capacity type", annotated(map[string]string{v1alpha1.CapacityTypeAnnotation: "reserved"}), `annotation karpenter.cluster.x-k8s.io/capacity-type: "reserved" is neither on-demand nor spot`},
 		{"capacity type beside a patch", annotated(map[string]string{
 			v1alpha1.CapacityTypeAnnotation: "spot", v1alpha1.InfrastructurePatchesAnnotation: `[{op: add, path: /spec/market, valueFrom: {variable: capacityType}}]`,

@@ -3,6 +3,7 @@
 package template
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -30,6 +31,17 @@ func ParseQuantity(value string) (q resource.Quantity, problem string) {
 		return resource.Quantity{}, "is more than any machine has"
 	}
 	return q, ""
+}
+
+// ParsePercentage reads a percentage below 100, such as 7.5%, as a fraction. A number without its sign is refused: it could
+// be meant as either.
+func ParsePercentage(value string) (fraction float64, err error) {
+	number, ok := strings.CutSuffix(value, "%")
+	percent, err := strconv.ParseFloat(number, 64)
+	if !ok || err != nil || !decimal.MatchString(number) || percent >= 100 {
+		return 0, errors.New("is not a percentage below 100%, such as 7.5%")
+	}
+	return percent / 100, nil
 }
 
 // parseLabels reads key=value,key=value.

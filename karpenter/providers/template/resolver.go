@@ -24,6 +24,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
+	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
 )
 
@@ -180,11 +181,13 @@ func templateBootstrap(ctx context.Context, objects Objects, gk schema.GroupKind
 	if err != nil {
 		return Bootstrap{}, err
 	}
-	return Bootstrap{ConfigTemplate: template, Hash: hash}, nil
+	return Bootstrap{ConfigTemplate: template, Hash: hash, Kubelet: kubelet.Read(template)}, nil
 }
 
 func secretBootstrap(name string) Bootstrap {
-	return Bootstrap{DataSecretName: name, Hash: hashOf([]byte("secret/" + name))}
+	return Bootstrap{
+		DataSecretName: name, Hash: hashOf([]byte("secret/" + name)), Kubelet: kubelet.Unknown("Secret "+name, "its bootstrap data isn't read"),
+	}
 }
 
 // contentHash hashes spec.template, as JSON with ordered keys. Status, labels and annotations of the template itself

@@ -17,6 +17,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
 	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
 
@@ -57,6 +58,8 @@ type Bootstrap struct {
 	// Hash is of the template's spec.template, or of the Secret's name: a Secret's content may rotate without replacing
 	// nodes.
 	Hash string
+	// Kubelet are the settings in the template.
+	Kubelet kubelet.Settings
 }
 
 // Revision of the bootstrap template: see Template.Revision.
@@ -89,6 +92,13 @@ type Template struct {
 	Arch, OS string
 	// Capacity holds at least cpu, memory and pods.
 	Capacity corev1.ResourceList
+	// DefaultPods: the pods of Capacity are the default, because the source says nothing.
+	DefaultPods bool
+	// NominalMemory: the memory of Capacity is what the infrastructure provider calls the machine's, from the template's
+	// status. A node has less. An annotation says what a node has.
+	NominalMemory bool
+	// MemoryOverhead is the fraction of the declared memory that nodes lack; nil if the source doesn't say.
+	MemoryOverhead *float64
 	// Devices that the DRA driver DeviceDriver publishes for a node of this template; none without a driver.
 	Devices      int
 	DeviceDriver string

@@ -118,6 +118,8 @@ func machineTemplates(namespace, guest string) []*infrav1.KwokMachineTemplate {
 		meta.Labels[TemplatePoolLabel] = TemplatePool
 		meta.Annotations = map[string]string{
 			v1alpha1.PriceAnnotation: s.price, v1alpha1.SpotPriceAnnotation: s.spot, v1alpha1.InfrastructurePatchesAnnotation: machinePatches,
+			// Its machines have all the memory that they are called to have.
+			v1alpha1.MemoryOverheadAnnotation: "0%",
 		}
 		templates = append(templates, &infrav1.KwokMachineTemplate{
 			ObjectMeta: meta,
@@ -126,6 +128,8 @@ func machineTemplates(namespace, guest string) []*infrav1.KwokMachineTemplate {
 					Capacity: corev1.ResourceList{
 						corev1.ResourceCPU:    *resource.NewQuantity(s.cpus, resource.DecimalSI),
 						corev1.ResourceMemory: *resource.NewQuantity(s.gibs<<30, resource.BinarySI),
+						// As much disk for each type.
+						corev1.ResourceEphemeralStorage: *resource.NewQuantity(100<<30, resource.BinarySI),
 					},
 					Architecture:    s.architecture,
 					OperatingSystem: "linux",

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeclass_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
+)
+
+func TestAllocatable(t *testing.T) {
+	t.Run("When all is known, it should say so", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(nil)
+		f.ready()
+		f.condition(v1alpha1.ConditionAllocatableKnown, "True", v1alpha1.ConditionAllocatableKnown)
+	})
+	t.Run("When a template has no ephemeral storage, it should be ready, name the template and say what to set", func(t *testing.T) {
+		f := start(t, "")
+		diskless := sized("2", "4Gi", "0.021")
+		delete(diskless, capacity+"ephemeral-disk")
+		f.template("c2-small", diskless)
+		f.template("c8-huge", sized("4", "8Gi", "0.042"))
+		f.nodeClass(nil)
+		f.ready()
+		f.Expect(f.condition(v1alpha1.ConditionAllocatableKnown, "False", v1alpha1.EphemeralStorageUnknownReason)).To(And(
+			ContainSubstring("c2-small"), ContainSubstring("set annotation capacity.cluster-autoscaler.kubernetes.io/ephemeral-disk"), Not(ContainSubstring("c8-huge"))))
+		f.Expect(f.events.reasons()).To(Equal([]string{v1alpha1.EphemeralStorageUnknownReason}))
+	})
+	t.Run("When the bootstrap data are a Secret's, it should say that its settings can't be read until a node has reported", func(t *testing.T) {
+		f := start(t, "")
+		f.Expect(f.Admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "join"}})).To(Succeed())
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: "join"} })
+		f.ready()
+		f.Expect(f.condition(v1alpha1.ConditionAllocatableKnown, "False", v1alpha1.KubeletSettingsUnknownReason)).To(And(
+			ContainSubstring("nodes of 1 of 1 template may allocate less"), ContainSubstring("Secret join: its bootstrap data isn't read")))
+
+		snapshot, err := f.store.Cached(f.name)
+		f.Expect(err).NotTo(HaveOccurred())
+		for tmpl := range snapshot.Templates() {
+			f.machines.ObserveMachine("1", inventory.Machine{
+				Origin: inventory.Origin{Source: tmpl.Source.Annotation()}, ContentHash: tmpl.ContentHash, BootstrapHash: tmpl.Bootstrap.Hash, ProviderID: "cloud://1",
+			})
+		}
+		f.machines.ObserveNode("a", inventory.Node{
+			ProviderID: "cloud://1", Capacity: inventory.Amounts{Memory: 4 << 30}, Allocatable: inventory.Amounts{MilliCPU: 1900, Memory: 3 << 30},
+		})
+		f.condition(v1alpha1.ConditionAllocatableKnown, "True", v1alpha1.ConditionAllocatableKnown)
+	})
+}

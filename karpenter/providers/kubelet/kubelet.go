@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kubelet reads the kubelet settings in bootstrap templates that decide what a node can allocate and which taints it
+// registers with. Precedence is the kubelet's own: a flag replaces what a file says.
+package kubelet
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/cpuset"
+	"k8s.io/utils/ptr"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+// Group and TemplateKind of the bootstrap templates that Read reads.
+const (
+	Group        = "bootstrap.cluster.x-k8s.io"
+	TemplateKind = "KubeadmConfigTemplate"
+)
+
+// Settings of a template's kubelets. What isn't set has the kubelet's default.
+type Settings struct {
+	// KubeletConfiguration as the template has it. Its quantities aren't validated.
+	v1alpha1.KubeletConfiguration
+	// PodsPerCore limits the number of pods beside MaxPods; 0 for none.
+	PodsPerCore int64
+	// ReservedCPUs is the number of cores of reserved-cpus, which replaces the CPU of kubeReserved and systemReserved; nil if
+	// it isn't set.
+	ReservedCPUs *int64
+	// Taints that the template's nodes register with.
+	Taints []corev1.Taint
+	// Unread names what can't be read, each as "<place>: <why>". Nodes may allocate less than the settings imply.
+	Unread []string
+}
+
+// cpuList bounds the numbers: cpuset.Parse makes an entry of each.
+var cpuList = regexp.MustCompile(`^[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*$`)
+
+// Unknown are the settings of bootstrap data that can't be read.
+func Unknown(place, why string) Settings { return Settings{Unread: []string{place + ": " + why}} }
+
+// Over returns the settings of a node whose node class sets some itself: the provider writes those as flags.
+func (s Settings) Over(nodeClass *v1alpha1.KubeletConfiguration) Settings {
+	if nodeClass == nil {
+		return s
+	}
+	if nodeClass.MaxPods != nil {
+		s.MaxPods = nodeClass.MaxPods
+	}
+	if len(nodeClass.KubeReserved) > 0 {
+		s.KubeReserved = nodeClass.KubeReserved
+	}
+	if len(nodeClass.SystemReserved) > 0 {
+		s.SystemReserved = nodeClass.SystemReserved
+	}
+	if len(nodeClass.EvictionHard) > 0 {
+		s.EvictionHard = nodeClass.EvictionHard
+	}
+	return s
+}
+
+// Pods returns the number of pods of a node with so many cores. declared is the source's own maximum; 0 if it has none. Of
+// two maximums the smaller one counts, except that a node class's replaces both.
+func (s Settings) Pods(nodeClass *v1alpha1.KubeletConfiguration, declared, cores int64) int64 {
+	pods := declared
+	if s.MaxPods != nil && (pods == 0 || int64(*s.MaxPods) < pods) {
+		pods = int64(*s.MaxPods)
+	}
+	if pods == 0 {
+		pods = DefaultMaxPods
+	}
+	if nodeClass != nil && nodeClass.MaxPods != nil {
+		pods = int64(*nodeClass.MaxPods)
+	}
+	if s.PodsPerCore > 0 {
+		pods = min(pods, s.PodsPerCore*max(cores, 1))
+	}
+	return pods
+}
+
+// DefaultMaxPods is the kubelet's default, and the Cluster Autoscaler's.
+const DefaultMaxPods = 110
+
+// Read returns the settings of a bootstrap template's kubelets.
+func Read(template *unstructured.Unstructured) Settings {
+	gk := template.GroupVersionKind().GroupKind()
+	place := gk.Kind + " " + template.GetName()
+	if gk.Group != Group || gk.Kind != TemplateKind {
+		return Unknown(place, "the kubelet settings of this kind aren't known")
+	}
+	r := reader{place: place}
+	content, _, err := unstructured.NestedFieldNoCopy(template.Object, "spec", "template", "spec")
+	if err != nil {
+		return Unknown(place, err.Error())
+	}
+	raw, err := json.Marshal(content)
+	if err != nil {
+		return Unknown(place, err.Error())
+	}
+	if err := json.Unmarshal(raw, &r.config); err != nil {
+		return Unknown(place, err.Error())
+	}
+	return r.read()
+}
+
+// Taints decodes the taints of a bootstrap config.
+func Taints(value any) ([]corev1.Taint, error) {
+	if value == nil {
+		return nil, nil
+	}
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	var taints []corev1.Taint
+	return taints, json.Unmarshal(raw, &taints)
+}
+
+// Args decodes both forms of kubeletExtraArgs: v1beta2's list of names and values, and v1beta1's map.
+func Args(value any) (map[string]string, error) {
+	args := map[string]string{}
+	switch typed := value.(type) {
+	case nil:
+	case map[string]any:
+		for name, value := range typed {
+			text, ok := value.(string)
+			if !ok {
+				return nil, fmt.Errorf("%s isn't a string", name)
+			}
+			args[name] = text
+		}
+	case []any:
+		for i, item := range typed {
+			arg, ok := item.(map[string]any)
+			if !ok {
+				return nil, fmt.Errorf("item %d isn't an object", i)
+			}
+			name, _ := arg["name"].(string)
+			value, _ := arg["value"].(string)
+			if name == "" {
+				return nil, fmt.Errorf("item %d has no name", i)
+			}
+			args[name] = value
+		}
+	default:
+		return nil, fmt.Errorf("neither a list nor a map")
+	}
+	return args, nil
+}
+
+// setFlags lets the flags of a kubelet replace what its configuration says.
+func (r *reader) setFlags(args map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(args)) {
+		value := args[name]
+		problem := ""
+		switch name {
+		case "max-pods":
+			if n, err := strconv.ParseInt(value, 10, 32); err != nil || n <= 0 {
+				problem = "is not a number of pods"
+			} else {
+				r.settings.MaxPods = ptr.To(int32(n))
+			}
+		case "pods-per-core":
+			if n, err := strconv.ParseInt(value, 10, 32); err != nil || n < 0 {
+				problem = "is not a number of pods"
+			} else {
+				r.settings.PodsPerCore = n
+			}
+		case "kube-reserved":
+			r.settings.KubeReserved, problem = pairs[v1alpha1.ReservedQuantity](value, "=")
+		case "system-reserved":
+			r.settings.SystemReserved, problem = pairs[v1alpha1.ReservedQuantity](value, "=")
+		case "eviction-hard":
+			r.settings.EvictionHard, problem = pairs[v1alpha1.EvictionThreshold](value, "<")
+		case "reserved-cpus":
+			problem = r.reserveCPUs(value)
+		case "register-with-taints":
+			problem = r.registerWith(value)
+		}
+		if problem != "" {
+			r.unread(fmt.Sprintf("kubeletExtraArgs %s", name), fmt.Sprintf("%q %s", value, problem))
+		}
+	}
+}
+
+// reserveCPUs reads a list of CPUs, such as 0-1,4.
+func (r *reader) reserveCPUs(value string) (problem string) {
+	if value == "" {
+		return ""
+	}
+	if !cpuList.MatchString(value) {
+		return "is not a list of CPUs, such as 0-1"
+	}
+	cpus, err := cpuset.Parse(value)
+	if err != nil {
+		return "is not a list of CPUs, such as 0-1"
+	}
+	r.settings.ReservedCPUs = ptr.To(int64(cpus.Size()))
+	return ""
+}
+
+// registerWith reads taints as the kubelet's flag has them: key=value:effect,key:effect.
+func (r *reader) registerWith(value string) (problem string) {
+	var taints []corev1.Taint
+	for part := range strings.SplitSeq(value, ",") {
+		if part = strings.TrimSpace(part); part == "" {
+			continue
+		}
+		rest, effect, ok := strings.Cut(part, ":")
+		key, v, _ := strings.Cut(rest, "=")
+		if !ok || key == "" {
+			return "is not a list of taints, such as dedicated=web:NoSchedule"
+		}
+		taints = append(taints, corev1.Taint{Key: key, Value: v, Effect: corev1.TaintEffect(effect)})
+	}
+	r.settings.Taints = taints
+	return ""
+}
+
+func pairs[V ~string](value, operator string) (result map[string]V, problem string) {
+	result = map[string]V{}
+	for part := range strings.SplitSeq(value, ",") {
+		if part = strings.TrimSpace(part); part == "" {
+			continue
+		}
+		key, v, ok := strings.Cut(part, operator)
+		if key = strings.TrimSpace(key); !ok || key == "" {
+			return nil, "is not a list of <name>" + operator + "<quantity>"
+		}
+		result[key] = V(strings.TrimSpace(v))
+	}
+	return result, ""
+}

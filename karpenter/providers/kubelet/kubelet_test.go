@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
+)
+
+// template is a KubeadmConfigTemplate with the spec of its configs in YAML.
+func template(t *testing.T, spec string) *unstructured.Unstructured {
+	t.Helper()
+	u := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "kind": "KubeadmConfigTemplate", "metadata": map[string]any{"name": "web"},
+	}}
+	var parsed map[string]any
+	if err := yaml.Unmarshal([]byte(spec), &parsed); err != nil {
+		t.Fatal(err)
+	}
+	if err := unstructured.SetNestedMap(u.Object, parsed, "spec", "template", "spec"); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func reserved(pairs ...string) map[string]v1alpha1.ReservedQuantity {
+	result := map[string]v1alpha1.ReservedQuantity{}
+	for i := 0; i < len(pairs); i += 2 {
+		result[pairs[i]] = v1alpha1.ReservedQuantity(pairs[i+1])
+	}
+	return result
+}
+
+func maxPods(n int32) kubelet.Settings {
+	return kubelet.Settings{KubeletConfiguration: v1alpha1.KubeletConfiguration{MaxPods: ptr.To(n)}}
+}
+
+func TestRead(t *testing.T) {
+	dedicated := []corev1.Taint{{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule}}
+	for name, tc := range map[string]struct {
+		spec string
+		want kubelet.Settings
+	}{
+		"the template says nothing": {`{}`, kubelet.Settings{}},
+		"the flags are a list": {`
+joinConfiguration:
+  nodeRegistration:
+    kubeletExtraArgs:
+      - {name: max-pods, value: "58"}
+      - {name: kube-reserved, value: "cpu=100m, memory=1Gi"}
+      - {name: system-reserved, value: "memory=200Mi"}
+      - {name: eviction-hard, value: "memory.available<5%,nodefs.available<2Gi"}
+      - {name: reserved-cpus, value: "0-1,4"}
+      - {name: pods-per-core, value: "10"}
+    taints: [{key: dedicated, value: web, effect: NoSchedule}]`,
+			kubelet.Settings{
+				KubeletConfiguration: v1alpha1.KubeletConfiguration{
+					MaxPods: ptr.To(int32(58)), KubeReserved: reserved("cpu", "100m", "memory", "1Gi"), SystemReserved: reserved("memory", "200Mi"),
+					EvictionHard: map[string]v1alpha1.EvictionThreshold{"memory.available": "5%", "nodefs.available": "2Gi"},
+				},
+				ReservedCPUs: ptr.To(int64(3)), PodsPerCore: 10, Taints: dedicated,
+			}},
+		"the flags are a map":             {`{joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {max-pods: "58"}}}}`, maxPods(58)},
+		"a flag has the taints":           {`{joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {register-with-taints: "dedicated=web:NoSchedule"}}}}`, kubelet.Settings{Taints: dedicated}},
+		"a KubeletConfiguration is there": {`{files: [{path: /etc/kubelet.yaml, content: "kind: KubeletConfiguration\nmaxPods: 58\nregisterWithTaints: [{key: dedicated, value: web, effect: NoSchedule}]"}]}`, kubelet.Settings{KubeletConfiguration: maxPods(58).KubeletConfiguration, Taints: dedicated}},
+		"it is packed":                    {`{files: [{path: /etc/kubelet.yaml, encoding: base64, content: "a2luZDogS3ViZWxldENvbmZpZ3VyYXRpb24KbWF4UG9kczogNTgK"}]}`, maxPods(58)},
+		"kubeadm patches the configuration": {`
+joinConfiguration: {patches: {directory: /etc/kubeadm/patches}}
+files:
+  - {path: /etc/kubeadm/patches/kubeletconfiguration1+merge.json, content: '{"kubeReserved": {"memory": "2Gi"}, "maxPods": null}'}
+  - {path: /etc/kubeadm/patches/kubeletconfiguration0+strategic.yaml, content: "maxPods: 58\nkubeReserved: {cpu: 100m, memory: 1Gi}"}
+  - {path: /etc/kubeadm/patches/etcd.yaml, content: "spec: {}"}`,
+			kubelet.Settings{KubeletConfiguration: v1alpha1.KubeletConfiguration{KubeReserved: reserved("cpu", "100m", "memory", "2Gi")}}},
+		"a flag replaces what a file says": {`
+joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {kube-reserved: "cpu=1", config-dir: /etc/kubelet.d}}}
+files:
+  - {path: /etc/kubelet.d/10-limits.conf, content: "maxPods: 58\n"}
+  - {path: /etc/kubelet.d/20-limits.conf, append: true, content: "kubeReserved: {memory: 1Gi}\n"}`,
+			kubelet.Settings{KubeletConfiguration: v1alpha1.KubeletConfiguration{MaxPods: ptr.To(int32(58)), KubeReserved: reserved("cpu", "1")}}},
+		"a flag names the file": {`
+joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {config: /etc/mine.yaml}}}
+files:
+  - {path: /etc/other.yaml, content: "kind: KubeletConfiguration\nmaxPods: 10"}
+  - {path: /etc/mine.yaml, content: "kind: KubeletConfiguration\npodsPerCore: 4"}`,
+			kubelet.Settings{PodsPerCore: 4, Unread: []string{"KubeadmConfigTemplate web, file /etc/other.yaml: it mentions maxPods"}}},
+	} {
+		t.Run("When "+name+", it should read that", func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, kubelet.Read(template(t, tc.spec))); diff != "" {
+				t.Errorf("settings (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestUnread(t *testing.T) {
+	for name, tc := range map[string]struct{ spec, want string }{
+		"a flag is no number":          {`{joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {max-pods: many}}}}`, `kubeletExtraArgs max-pods: "many" is not a number of pods`},
+		"a reservation is no list":     {`{joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {kube-reserved: "1Gi"}}}}`, `kubeletExtraArgs kube-reserved: "1Gi" is not a list of <name>=<quantity>`},
+		"a threshold is no list":       {`{joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {eviction-hard: "memory.available=1Gi"}}}}`, "is not a list of <name><<quantity>"},
+		"CPUs are too many":            {`{joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {reserved-cpus: "0-99999999999"}}}}`, "is not a list of CPUs"},
+		"a taint is none":              {`{joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {register-with-taints: dedicated}}}}`, "is not a list of taints"},
+		"the flags are of no form":     {`{joinConfiguration: {nodeRegistration: {kubeletExtraArgs: 7}}}`, "kubeletExtraArgs: neither a list nor a map"},
+		"the taints are of no form":    {`{joinConfiguration: {nodeRegistration: {taints: 7}}}`, "web, taints: "},
+		"a patch is in a Secret":       {`{joinConfiguration: {patches: {directory: /p}}, files: [{path: /p/kubeletconfiguration.yaml, contentFrom: {secret: {name: x, key: y}}}]}`, "file /p/kubeletconfiguration.yaml: its content is in a Secret"},
+		"a kubelet file is a template": {`{files: [{path: /etc/default/kubelet, content: "{{ .x }}", contentFormat: go-template}]}`, "file /etc/default/kubelet: its content is a template"},
+		"a patch is a JSON patch":      {`{joinConfiguration: {patches: {directory: /p}}, files: [{path: /p/kubeletconfiguration+json.json, content: "[]"}]}`, "JSON patches of the kubelet's configuration aren't read"},
+		"a patch is no YAML":           {`{joinConfiguration: {patches: {directory: /p}}, files: [{path: /p/kubeletconfiguration.yaml, content: "a: [b"}]}`, "file /p/kubeletconfiguration.yaml: "},
+		"a field has another type":     {`{files: [{path: /k, content: "kind: KubeletConfiguration\nmaxPods: many"}]}`, "KubeletConfiguration: "},
+		"a file isn't packed":          {`{files: [{path: /etc/kubelet.yaml, content: "%", encoding: gzip+base64}]}`, "its content isn't base64"},
+		"a command edits it":           {`{preKubeadmCommands: [hostname], postKubeadmCommands: ["sed -i s/maxPods:.*/maxPods:58/ /var/lib/kubelet/config.yaml"]}`, "postKubeadmCommands[0]: it mentions maxPods"},
+		"an environment file has it":   {`{files: [{path: /etc/default/kubelet, content: "KUBELET_EXTRA_ARGS=--max-pods=58"}]}`, "file /etc/default/kubelet: it mentions max-pods"},
+		"the spec has another form":    {`{files: 7}`, "KubeadmConfigTemplate web: "},
+	} {
+		t.Run("When "+name+", it should name the place", func(t *testing.T) {
+			NewWithT(t).Expect(kubelet.Read(template(t, tc.spec)).Unread).To(ConsistOf(And(HavePrefix("KubeadmConfigTemplate web"), ContainSubstring(tc.want))))
+		})
+	}
+	t.Run("When the template is of another kind, it should say so", func(t *testing.T) {
+		other := template(t, `{}`)
+		other.SetKind("RKE2ConfigTemplate")
+		NewWithT(t).Expect(kubelet.Read(other).Unread).To(ConsistOf("RKE2ConfigTemplate web: the kubelet settings of this kind aren't known"))
+	})
+	t.Run("When a Secret holds a file that isn't the kubelet's, it should not mind", func(t *testing.T) {
+		spec := `{files: [{path: /etc/kubernetes/azure.json, contentFrom: {secret: {name: x, key: y}}}], preKubeadmCommands: ["hostnamectl set-hostname x"]}`
+		NewWithT(t).Expect(kubelet.Read(template(t, spec)).Unread).To(BeEmpty())
+	})
+	t.Run("When a file unpacks to more than a MiB, it should not read it", func(t *testing.T) {
+		content := strings.Repeat("#", 1<<20+1)
+		NewWithT(t).Expect(kubelet.Read(template(t, `{files: [{path: /etc/kubelet.yaml, content: "`+content+`"}]}`)).Unread).
+			To(ConsistOf(ContainSubstring("it is larger than")))
+	})
+}
+
+func TestPods(t *testing.T) {
+	own := func(n int32) *v1alpha1.KubeletConfiguration {
+		return &v1alpha1.KubeletConfiguration{MaxPods: ptr.To(n)}
+	}
+	for name, tc := range map[string]struct {
+		settings  kubelet.Settings
+		nodeClass *v1alpha1.KubeletConfiguration
+		declared  int64
+		want      int64
+	}{
+		"nothing says it":                        {want: 110},
+		"the source says it":                     {declared: 250, want: 250},
+		"the bootstrap says it":                  {settings: maxPods(250), want: 250},
+		"both say it and the bootstrap less":     {settings: maxPods(58), declared: 110, want: 58},
+		"both say it and the source less":        {settings: maxPods(110), declared: 58, want: 58},
+		"the node class says it":                 {settings: maxPods(58), nodeClass: own(200), declared: 110, want: 200},
+		"the bootstrap limits the pods of cores": {settings: kubelet.Settings{PodsPerCore: 10}, nodeClass: own(200), want: 40},
+	} {
+		t.Run("When "+name+", it should be that", func(t *testing.T) {
+			NewWithT(t).Expect(tc.settings.Pods(tc.nodeClass, tc.declared, 4)).To(Equal(tc.want))
+		})
+	}
+}
