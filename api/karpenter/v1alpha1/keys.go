@@ -48,6 +48,11 @@ const (
 	// TemplateRevisionAnnotation is the revision of that template, as <UID>/<generation>. The same revision has the same content,
 	// although an API server may serialize it differently after an upgrade of Cluster API or of a provider.
 	TemplateRevisionAnnotation = Group + "/template-revision"
+	// TemplateOwnedHashAnnotation is TemplateHashAnnotation without the fields that only admission webhooks have set. A template whose
+	// webhook has learned a new default hasn't changed.
+	TemplateOwnedHashAnnotation = Group + "/template-owned-hash"
+	// BootstrapOwnedHashAnnotation is the same of a machine's bootstrap template.
+	BootstrapOwnedHashAnnotation = Group + "/bootstrap-owned-hash"
 	// BootstrapHashAnnotation is the hash of the content of a machine's bootstrap template.
 	BootstrapHashAnnotation = Group + "/bootstrap-hash"
 	// BootstrapRevisionAnnotation is the revision of that template, as <UID>/<generation>.

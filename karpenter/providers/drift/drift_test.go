@@ -481,6 +481,30 @@ func TestRevisions(t *testing.T) {
 			w.templates[0].Bootstrap.ConfigTemplate.SetGeneration(2)
 			w.templates[0].Bootstrap.Hash = "new"
 		}, drift.BootstrapDrifted, renewed()},
+		"When only a webhook has added defaults to the templates, it should find no drift, and record what they are now": {
+			func(w *world) {
+				w.machine.Annotations[v1alpha1.TemplateOwnedHashAnnotation], w.machine.Annotations[v1alpha1.BootstrapOwnedHashAnnotation] = "owned", "owned too"
+				w.templates[0].OwnedHash, w.templates[0].Bootstrap.OwnedHash = "owned", "owned too"
+				w.templates[0].Infrastructure.SetGeneration(2)
+				w.templates[0].Bootstrap.ConfigTemplate.SetGeneration(2)
+				w.templates[0].ContentHash, w.templates[0].Bootstrap.Hash = "new", "new too"
+			},
+			"", renewed(v1alpha1.TemplateHashAnnotation, "new", v1alpha1.BootstrapHashAnnotation, "new too",
+				v1alpha1.TemplateRevisionAnnotation, "i/2", v1alpha1.BootstrapRevisionAnnotation, "b/2"),
+		},
+		"When a person changes a template whose webhook adds defaults, it should find it": {func(w *world) {
+			w.machine.Annotations[v1alpha1.TemplateOwnedHashAnnotation] = "owned"
+			w.templates[0].OwnedHash = "owned otherwise"
+			w.templates[0].Infrastructure.SetGeneration(2)
+			w.templates[0].ContentHash = "new"
+		}, drift.TemplateDrifted, renewed()},
+		"When the record of who wrote a template is lost, as by a restore, it should compare the content": {func(w *world) {
+			w.machine.Annotations[v1alpha1.TemplateOwnedHashAnnotation] = "owned"
+			w.templates[0].Infrastructure.SetUID("j")
+		}, "", renewed(v1alpha1.TemplateRevisionAnnotation, "j/1")},
+		"When a machine says nothing of who wrote its template yet, it should write that": {
+			func(w *world) { w.templates[0].OwnedHash = "owned" }, "", renewed(v1alpha1.TemplateOwnedHashAnnotation, "owned"),
+		},
 		"When a template was recreated with the same content, it should find no drift, and record the new revision": {
 			func(w *world) { w.templates[0].Infrastructure.SetUID("j") }, "", renewed(v1alpha1.TemplateRevisionAnnotation, "j/1"),
 		},

@@ -15,20 +15,25 @@ import (
 type record struct {
 	revisionKey, revision string
 	hashKey, hash         string
+	ownedKey, owned       string
 }
 
 func templateOf(tmpl *template.Template) record {
-	return record{v1alpha1.TemplateRevisionAnnotation, tmpl.Revision(), v1alpha1.TemplateHashAnnotation, tmpl.ContentHash}
+	return record{v1alpha1.TemplateRevisionAnnotation, tmpl.Revision(), v1alpha1.TemplateHashAnnotation, tmpl.ContentHash, v1alpha1.TemplateOwnedHashAnnotation, tmpl.OwnedHash}
 }
 
 func bootstrapOf(tmpl *template.Template) record {
-	return record{v1alpha1.BootstrapRevisionAnnotation, tmpl.Bootstrap.Revision(), v1alpha1.BootstrapHashAnnotation, tmpl.Bootstrap.Hash}
+	return record{v1alpha1.BootstrapRevisionAnnotation, tmpl.Bootstrap.Revision(), v1alpha1.BootstrapHashAnnotation, tmpl.Bootstrap.Hash, v1alpha1.BootstrapOwnedHashAnnotation, tmpl.Bootstrap.OwnedHash}
 }
 
 // hasChanged reports whether the template's content differs from what the machine was made from. The same revision
-// has the same content, however the API server returns it: an upgrade may change its preferred version or defaults.
+// has the same content, however the API server returns it: an upgrade may change its preferred version or defaults. So has
+// another revision in which only webhooks have set other defaults.
 func (r record) hasChanged(annotations map[string]string) bool {
 	if r.revision != "" && annotations[r.revisionKey] == r.revision {
+		return false
+	}
+	if r.owned != "" && annotations[r.ownedKey] == r.owned {
 		return false
 	}
 	return contentDiffers(annotations[r.hashKey], r.hash)
@@ -46,6 +51,9 @@ func (r record) renew(annotations, renewed map[string]string) {
 	}
 	if r.revision != "" && annotations[r.revisionKey] != r.revision {
 		renewed[r.revisionKey] = r.revision
+	}
+	if r.owned != "" && annotations[r.ownedKey] != r.owned {
+		renewed[r.ownedKey] = r.owned
 	}
 }
 

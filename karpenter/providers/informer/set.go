@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
 // SyncTimeout is how long the first read of a kind waits for its list.
@@ -342,8 +343,9 @@ func permanent(err error) bool {
 	return err != nil && (meta.IsNoMatchError(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err))
 }
 
+// withoutManagedFields drops them, except from templates: they tell what a person has written from a webhook's defaults.
 func withoutManagedFields(o any) (any, error) {
-	if u, ok := o.(*unstructured.Unstructured); ok {
+	if u, ok := o.(*unstructured.Unstructured); ok && !strings.HasSuffix(u.GetKind(), clusterv1.TemplateSuffix) {
 		u.SetManagedFields(nil)
 	}
 	return o, nil

@@ -365,6 +365,9 @@ func (s *Template) complete(arch string) *InvalidError {
 	}
 	if hash := s.Patches.Hash(); hash != "" {
 		s.ContentHash = hashOf([]byte(s.ContentHash + "/" + hash))
+		if s.OwnedHash != "" {
+			s.OwnedHash = hashOf([]byte(s.OwnedHash + "/" + hash))
+		}
 	}
 	if invalid := s.checkCapacityType(); invalid != nil {
 		return invalid

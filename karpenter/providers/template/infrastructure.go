@@ -65,7 +65,7 @@ func (s *Template) setTemplate(template *unstructured.Unstructured) *InvalidErro
 	if err != nil {
 		return &InvalidError{Source: s.Source, Problem: err.Error()}
 	}
-	s.Infrastructure, s.ContentHash = template, hash
+	s.Infrastructure, s.ContentHash, s.OwnedHash = template, hash, ownedHash(template)
 	return nil
 }
 

@@ -181,7 +181,7 @@ func templateBootstrap(ctx context.Context, objects Objects, gk schema.GroupKind
 	if err != nil {
 		return Bootstrap{}, err
 	}
-	return Bootstrap{ConfigTemplate: template, Hash: hash, Kubelet: kubelet.Read(template)}, nil
+	return Bootstrap{ConfigTemplate: template, Hash: hash, OwnedHash: ownedHash(template), Kubelet: kubelet.Read(template)}, nil
 }
 
 func secretBootstrap(name string) Bootstrap {

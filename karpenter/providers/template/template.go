@@ -58,6 +58,8 @@ type Bootstrap struct {
 	// Hash is of the template's spec.template, or of the Secret's name: a Secret's content may rotate without replacing
 	// nodes.
 	Hash string
+	// OwnedHash is as Template's; empty for a Secret.
+	OwnedHash string
 	// Kubelet are the settings in the template.
 	Kubelet kubelet.Settings
 }
@@ -75,6 +77,8 @@ type Template struct {
 	Infrastructure *unstructured.Unstructured
 	// ContentHash is of the template's spec.template, and of Patches where there are any.
 	ContentHash string
+	// OwnedHash is ContentHash without the fields that only webhooks have set; empty if that isn't known.
+	OwnedHash string
 	// Patches are applied to each infrastructure machine.
 	Patches patch.List
 	// CapacityType that the source declares for its machines. Empty means on-demand.
