@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/autonode-io/autonode/api/message"
 )
 
@@ -29,6 +31,7 @@ func (s *Template) readKind(l layer) {
 			continue
 		}
 		s.Capacity[name] = q
+		s.NominalMemory = s.NominalMemory || name == corev1.ResourceMemory
 	}
 	label := func(field, value string, set func(string)) {
 		switch problem := labelValueProblem(value); {

@@ -36,6 +36,9 @@ func TestReadKind(t *testing.T) {
 		if diff := cmp.Diff(list("cpu", "4", "memory", "16Gi", "ephemeral-storage", "40Gi", "pods", "110"), got.Capacity); diff != "" || len(got.Notes) > 0 {
 			t.Errorf("notes %v, capacity (-want +got):\n%s", got.Notes, diff)
 		}
+		if !got.NominalMemory {
+			t.Error("what a hypervisor keeps of it isn't allowed for")
+		}
 	})
 	t.Run("When an annotation says otherwise, it should override the kind's fields", func(t *testing.T) {
 		got, invalid := templates{}.read(ofKind("AWSMachineTemplate", map[string]any{"instanceType": "m5.large"}, map[string]string{
