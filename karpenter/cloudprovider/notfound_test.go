@@ -65,9 +65,10 @@ func TestInstanceTypeNotFound(t *testing.T) {
 		"When the template gets a taint that the NodePool doesn't have, it should keep the node": {after: func(o *offer) {
 			o.templates[0].Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
 		}},
-		"When the source has gone, it should replace the node": {after: func(o *offer) { o.templates = nil }, want: string(karpdrift.InstanceTypeNotFound)},
-		"When the zone has gone, it should replace the node": {
-			after: func(o *offer) { o.cluster.FailureDomains = []string{"z"} }, want: string(karpdrift.InstanceTypeNotFound),
+		"When the source has gone, it should keep the node": {after: func(o *offer) { o.templates = nil }},
+		"When the zone has gone, it should keep the node":   {after: func(o *offer) { o.cluster.FailureDomains = []string{"z"} }},
+		"When the source makes another instance type now, it should replace the node": {
+			after: func(o *offer) { o.templates[0].InstanceType = "c5-large" }, want: string(karpdrift.InstanceTypeNotFound),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -54,9 +54,6 @@ func TestFailure(t *testing.T) {
 		"When an API refuses a request for its rate limit, it should wait": {
 			infrastructure(metav1.ConditionFalse, "LimitExceeded", "429: too many requests"), "",
 		},
-		"When the cloud limits the rate of requests and has no capacity either, it should give the offering up": {
-			infrastructure(metav1.ConditionFalse, "InstanceProvisionFailed", "RequestLimitExceeded; before that: InsufficientInstanceCapacity"), nodeclaim.InsufficientCapacityReason,
-		},
 		"When the infrastructure isn't ready for another reason, it should wait": {
 			infrastructure(metav1.ConditionFalse, "WaitingForBootstrapData", ""), "",
 		},
