@@ -257,21 +257,23 @@ func TestCreate(t *testing.T) {
 	})
 }
 
+// retried expects an error after which Karpenter calls Create again.
+func retried(reason string) func(g Gomega, err error) {
+	return func(g Gomega, err error) {
+		var createErr *karpcloudprovider.CreateError
+		g.Expect(err).To(BeAssignableToTypeOf(createErr))
+		createErr = err.(*karpcloudprovider.CreateError) //nolint:errorlint // It is the outermost one.
+		g.Expect(createErr.ConditionReason).To(Equal(reason))
+		g.Expect(createErr.ConditionMessage).NotTo(BeEmpty())
+	}
+}
+
 func TestCreateErrors(t *testing.T) {
 	insufficient := func(g Gomega, err error) {
 		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
 	}
 	notReady := func(g Gomega, err error) {
 		g.Expect(karpcloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue(), "%v", err)
-	}
-	retried := func(reason string) func(g Gomega, err error) {
-		return func(g Gomega, err error) {
-			var createErr *karpcloudprovider.CreateError
-			g.Expect(err).To(BeAssignableToTypeOf(createErr))
-			createErr = err.(*karpcloudprovider.CreateError) //nolint:errorlint // It is the outermost one.
-			g.Expect(createErr.ConditionReason).To(Equal(reason))
-			g.Expect(createErr.ConditionMessage).NotTo(BeEmpty())
-		}
 	}
 	for name, tc := range map[string]struct {
 		prepare func(f *fixture)
@@ -388,7 +390,9 @@ func TestCreateErrors(t *testing.T) {
 		err = f.Admin.Get(t.Context(), client.ObjectKey{Namespace: f.Namespace, Name: nodeClaim.Name}, &clusterv1.Machine{})
 		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%v", err)
 	})
+}
 
+func TestCreateRefusals(t *testing.T) {
 	t.Run("When AutoNode is being turned off, it should launch nothing", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)

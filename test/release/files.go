@@ -300,8 +300,8 @@ func (r *release) sign(to *repository, image v1.Hash, predicateType string, pred
 }
 
 // attachBundle attaches a bundle with the annotations that cosign writes.
-func (to *repository) attachBundle(image v1.Hash, bundle []byte, predicateType string) error {
-	return to.attach(image, emptyMediaType, types.MediaType(bundleMediaType), bundle, map[string]string{
+func (repo *repository) attachBundle(image v1.Hash, bundle []byte, predicateType string) error {
+	return repo.attach(image, emptyMediaType, types.MediaType(bundleMediaType), bundle, map[string]string{
 		"dev.sigstore.bundle.content": "dsse-envelope", "dev.sigstore.bundle.predicateType": predicateType,
 	})
 }

@@ -190,12 +190,12 @@ type artifact struct {
 
 // attach adds something that refers to an image of the repository. A config of artifactType says what it is to registries without
 // referrers, too.
-func (to *repository) attach(image v1.Hash, config, artifactType types.MediaType, content []byte, annotations map[string]string) error {
+func (repo *repository) attach(image v1.Hash, config, artifactType types.MediaType, content []byte, annotations map[string]string) error {
 	var target *v1.Descriptor
-	for _, t := range to.tagged {
+	for _, t := range repo.tagged {
 		descriptor, err := partial.Descriptor(t.taggable().(partial.Describable))
 		if err != nil {
-			return fmt.Errorf("describing %s:%s: %w", to.name, t.tag, err)
+			return fmt.Errorf("describing %s:%s: %w", repo.name, t.tag, err)
 		}
 		if descriptor.Digest == image {
 			target = descriptor
@@ -205,7 +205,7 @@ func (to *repository) attach(image v1.Hash, config, artifactType types.MediaType
 		}
 		manifest, err := t.index.IndexManifest()
 		if err != nil {
-			return fmt.Errorf("describing %s:%s: %w", to.name, t.tag, err)
+			return fmt.Errorf("describing %s:%s: %w", repo.name, t.tag, err)
 		}
 		for _, child := range manifest.Manifests {
 			if child.Digest == image {
@@ -214,7 +214,7 @@ func (to *repository) attach(image v1.Hash, config, artifactType types.MediaType
 		}
 	}
 	if target == nil {
-		return fmt.Errorf("%s has no image %s to attach a %s to", to.name, image, artifactType)
+		return fmt.Errorf("%s has no image %s to attach a %s to", repo.name, image, artifactType)
 	}
 	made := attachment{config: static.NewLayer([]byte("{}"), config), content: static.NewLayer(content, artifactType)}
 	described, err := partial.Descriptor(made.config)
@@ -237,31 +237,31 @@ func (to *repository) attach(image v1.Hash, config, artifactType types.MediaType
 		return fmt.Errorf("attaching a %s: %w", artifactType, err)
 	}
 	for _, blob := range []v1.Layer{made.config, made.content} {
-		if err := to.writeLayer(blob); err != nil {
+		if err := repo.writeLayer(blob); err != nil {
 			return err
 		}
 	}
-	if err := to.layout.WriteBlob(made.descriptor.Digest, io.NopCloser(bytes.NewReader(made.manifest))); err != nil {
+	if err := repo.layout.WriteBlob(made.descriptor.Digest, io.NopCloser(bytes.NewReader(made.manifest))); err != nil {
 		return fmt.Errorf("attaching a %s: %w", artifactType, err)
 	}
-	if err := to.layout.AppendDescriptor(made.descriptor); err != nil {
+	if err := repo.layout.AppendDescriptor(made.descriptor); err != nil {
 		return fmt.Errorf("attaching a %s: %w", artifactType, err)
 	}
-	to.attached = append(to.attached, made)
+	repo.attached = append(repo.attached, made)
 	return nil
 }
 
-func (to *repository) writeLayer(blob v1.Layer) error {
+func (repo *repository) writeLayer(blob v1.Layer) error {
 	digest, err := blob.Digest()
 	if err != nil {
-		return fmt.Errorf("digesting an attachment of %s: %w", to.name, err)
+		return fmt.Errorf("digesting an attachment of %s: %w", repo.name, err)
 	}
 	content, err := blob.Uncompressed()
 	if err != nil {
-		return fmt.Errorf("reading an attachment of %s: %w", to.name, err)
+		return fmt.Errorf("reading an attachment of %s: %w", repo.name, err)
 	}
-	if err := to.layout.WriteBlob(digest, content); err != nil {
-		return fmt.Errorf("writing an attachment of %s: %w", to.name, err)
+	if err := repo.layout.WriteBlob(digest, content); err != nil {
+		return fmt.Errorf("writing an attachment of %s: %w", repo.name, err)
 	}
 	return nil
 }
@@ -296,8 +296,8 @@ func (r *release) push(ctx context.Context) error {
 }
 
 // unclaimed fails if one of the tags already is another image: what was released stays.
-func (from *repository) unclaimed(to name.Repository, options []remote.Option) error {
-	for _, t := range from.tagged {
+func (repo *repository) unclaimed(to name.Repository, options []remote.Option) error {
+	for _, t := range repo.tagged {
 		there, err := remote.Head(to.Tag(t.tag), options...)
 		var answer *transport.Error
 		switch {
@@ -311,8 +311,8 @@ func (from *repository) unclaimed(to name.Repository, options []remote.Option) e
 	return nil
 }
 
-func (from *repository) push(to name.Repository, options []remote.Option) error {
-	for _, t := range from.tagged {
+func (repo *repository) push(to name.Repository, options []remote.Option) error {
+	for _, t := range repo.tagged {
 		ref := to.Digest(t.digest.String())
 		var err error
 		if t.index != nil {
@@ -324,7 +324,7 @@ func (from *repository) push(to name.Repository, options []remote.Option) error 
 			return fmt.Errorf("pushing %s: %w", t.tag, err)
 		}
 	}
-	for _, a := range from.attached {
+	for _, a := range repo.attached {
 		if err := cmp.Or(remote.WriteLayer(to, a.config, options...), remote.WriteLayer(to, a.content, options...)); err != nil {
 			return fmt.Errorf("pushing what refers to an image: %w", err)
 		}

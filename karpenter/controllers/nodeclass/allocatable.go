@@ -24,8 +24,7 @@ type allocatableKnown struct{ Config }
 func (s allocatableKnown) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
 	const condition = v1alpha1.ConditionAllocatableKnown
 	if in.ClusterErr != nil {
-		// Keep the last known state.
-		return reconcile.Result{}, nil
+		return reconcile.Result{}, nil //nolint:nilerr // The last known state stays.
 	}
 	var unread []error
 	var diskless []string

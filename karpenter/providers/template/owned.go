@@ -19,7 +19,7 @@ func ownedHash(template *unstructured.Unstructured) string {
 			continue
 		}
 		fields := map[string]any{}
-		if err := json.Unmarshal(entry.FieldsV1.Raw, &fields); err != nil {
+		if err := json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields); err != nil {
 			return ""
 		}
 		merge(owned, fields)

@@ -21,7 +21,7 @@ func TestOwnedHash(t *testing.T) {
 		return template("c2-small", func(u *unstructured.Unstructured) {
 			u.Object["spec"] = map[string]any{"template": map[string]any{"spec": content}}
 			field := func(fields, subresource string) metav1.ManagedFieldsEntry {
-				return metav1.ManagedFieldsEntry{Manager: "someone", Subresource: subresource, FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}
+				return metav1.ManagedFieldsEntry{Manager: "someone", Subresource: subresource, FieldsV1: metav1.NewFieldsV1(fields)}
 			}
 			u.SetManagedFields([]metav1.ManagedFieldsEntry{
 				field(`{"f:spec":{"f:template":{"f:spec":{".":{},"f:size":{},"f:tags":{".":{},"f:team":{}}}}}}`, ""),
@@ -56,7 +56,7 @@ func TestOwnedHash(t *testing.T) {
 	})
 	t.Run("When the record can't be read, it should say nothing", func(t *testing.T) {
 		u := template("c2-small", func(u *unstructured.Unstructured) {
-			u.SetManagedFields([]metav1.ManagedFieldsEntry{{FieldsV1: &metav1.FieldsV1{Raw: []byte(`[`)}}})
+			u.SetManagedFields([]metav1.ManagedFieldsEntry{{FieldsV1: metav1.NewFieldsV1(`[`)}})
 		})
 		if got := ownedHash(u); got != "" {
 			t.Errorf("got %q", got)

@@ -74,9 +74,9 @@ func (c *Claims) claim(port int) (bool, error) {
 	if err == nil {
 		err = listener.Close()
 	}
-	if err != nil { // another program has it
+	if err != nil { // another program has it, and there are other ports
 		release()
-		return false, nil //nolint:nilerr // there are other ports
+		return false, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
