@@ -89,7 +89,7 @@ func (o *Options) AddFlags(fs *options.FlagSet) {
 	fs.StringVar(&o.ProfileFile, "profile-file", env.WithDefaultString("PROFILE_FILE", ""),
 		"YAML file of profiles of infrastructure kinds, which add kinds or correct those that are built in. It is read again when it changes, and it need not exist.")
 	fs.StringVar(&o.MemoryOverhead, "vm-memory-overhead", env.WithDefaultString("VM_MEMORY_OVERHEAD", "7.5%"),
-		"How much of the memory that an infrastructure template's status declares its nodes are assumed to lack, because a hypervisor and a kernel keep it, as a percentage. It counts until nodes of the template have reported. Memory that an annotation declares is taken as it is.")
+		"How much of the memory that an infrastructure template's status or spec declares its nodes are assumed to lack, because a hypervisor and a kernel keep it, as a percentage. It counts until nodes of the template have reported. Memory that an annotation declares is taken as it is.")
 }
 
 // Parse implements options.Injectable.

@@ -99,7 +99,7 @@ type Template struct {
 	// DefaultPods: the pods of Capacity are the default, because the source says nothing.
 	DefaultPods bool
 	// NominalMemory: the memory of Capacity is what the infrastructure provider calls the machine's, from the template's
-	// status. A node has less. An annotation says what a node has.
+	// status or spec. A node has less. An annotation says what a node has.
 	NominalMemory bool
 	// MemoryOverhead is the fraction of the declared memory that nodes lack; nil if the source doesn't say.
 	MemoryOverhead *float64
