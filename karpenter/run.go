@@ -26,6 +26,7 @@ import (
 	cloudprovidermetrics "sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
 	"sigs.k8s.io/karpenter/pkg/controllers"
+	nodetermination "sigs.k8s.io/karpenter/pkg/controllers/node/termination"
 	nodeclaimlifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
@@ -46,6 +47,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/deadlines"
 	"github.com/autonode-io/autonode/karpenter/core/declaredlabels"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
+	"github.com/autonode-io/autonode/karpenter/core/termination"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/core/zones"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
@@ -206,8 +208,12 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 		Tokens:      bootstraptoken.Minter{Guest: guest.GetClient(), Clock: guest.Clock},
 		ChildKinds:  kinds.List,
 
-		CACertHashes: caCertHashes,
+		CACertHashes:   caCertHashes,
+		Infrastructure: management.infrastructure,
 	})
+	if err := p.machines.Watch(ctx, management.GetCache()); err != nil {
+		return nil, err
+	}
 	p.inventory = inventory.New(inventory.Config{None: p.machines.None, Clock: guest.Clock})
 	if err := p.inventory.Watch(ctx, management.GetCache(), guest.GetCache(), p.machines.Owns); err != nil {
 		return nil, fmt.Errorf("following Machines and Nodes: %w", err)
@@ -295,8 +301,13 @@ func newCore(ctx context.Context, guest *operator.Operator, management *manageme
 		Clock:           guest.Clock,
 	}
 	k.controllers[lifecycle] = deadlines.Extend(k.controllers[lifecycle], nodeclaim.Deadlines(k.nodeClaims))
+	terminations, _, err := core.Find[*nodetermination.Controller](k.controllers)
+	if err != nil {
+		return nil, err
+	}
 	k.controllers = append(k.controllers,
-		capacitybuffer.New(capacitybuffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: k.state, Provisioner: k.provisioner}))
+		capacitybuffer.New(capacitybuffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: k.state, Provisioner: k.provisioner}),
+		termination.New(termination.Config{Guest: guest.GetClient(), Core: terminations, ManagementCache: management.GetCache(), Owns: p.machines.Owns}))
 	return k, nil
 }
 

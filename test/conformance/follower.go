@@ -43,7 +43,8 @@ type follower struct {
 	mu sync.Mutex
 	// ready is the time at which each pod was first observed running.
 	ready map[types.UID]time.Time
-	pods  map[types.UID]bool // that there are
+	// pods are the current ones that aren't terminating.
+	pods map[types.UID]bool
 	// ever and now are the objects of each kind by UID: all since reset, and the current ones.
 	ever, now map[string]map[types.UID]string
 	// joined are the Machines with a Node.
@@ -170,6 +171,10 @@ func (f *follower) lose(kind string) func(client.Object) {
 func (f *follower) seePod(object client.Object) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if object.GetDeletionTimestamp() != nil {
+		delete(f.pods, object.GetUID())
+		return
+	}
 	f.pods[object.GetUID()] = true
 	if pod, ok := object.(*corev1.Pod); ok && isReady(pod) {
 		if _, known := f.ready[pod.UID]; !known {
@@ -195,6 +200,13 @@ func (f *follower) running() int {
 		}
 	}
 	return running
+}
+
+// remaining is the number of pods that aren't terminating.
+func (f *follower) remaining() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.pods)
 }
 
 // readyTimes returns the times at which current pods ran first, in order.

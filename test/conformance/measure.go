@@ -111,11 +111,20 @@ func (m *subject) clear(ctx context.Context, deployment *appsv1.Deployment, resu
 	if err := m.guest.Delete(ctx, deployment, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
 		return fmt.Errorf("removing the pods: %w", err)
 	}
+	clearing, cancel := context.WithTimeout(ctx, scaleTimeout)
+	defer cancel()
+	// Karpenter replaces nodes that are deleted under pods that stay.
+	if err := process.Poll(clearing, "pods to terminate", nil, nil, func(context.Context) error {
+		if count := m.follower.remaining(); count > 0 {
+			return fmt.Errorf("%d are left", count)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
 	if err := m.deleteNodeClaims(ctx); err != nil {
 		return fmt.Errorf("removing the nodes: %w", err)
 	}
-	clearing, cancel := context.WithTimeout(ctx, scaleTimeout)
-	defer cancel()
 	profiled := m.profiler.during(ctx, fmt.Sprintf("%s-%d-down", m.file(), result.Pods))
 	err = process.Poll(clearing, "nodes and machines to go", nil, nil, func(context.Context) error {
 		if count := m.follower.present(); count > 0 {

@@ -57,10 +57,10 @@ type member struct {
 }
 
 // memberOf returns a NodeClaim's member, or false unless it and its Node are registered: Karpenter disrupts no node
-// before. The Node is nil if there is none.
+// before.
 func memberOf(nodeClaim *karpv1.NodeClaim, node *corev1.Node, source string) (m member, registered bool) {
 	claimed := claimStateOf(nodeClaim)
-	if node == nil || !claimed.registered {
+	if !claimed.registered {
 		return member{}, false
 	}
 	joined := nodeStateOf(node)

@@ -101,19 +101,20 @@ func (c *Controller) Reconcile(ctx context.Context, request reconcile.Request) (
 		if minimum, known := minimums.of(request.Name); minimum == 0 && known && !c.hasMarks(request.Name) {
 			return reconcile.Result{}, nil
 		}
-		members, err := c.membersOf(ctx, request.Name)
-		if err != nil {
-			return reconcile.Result{}, err
-		}
-		return again(c.choose(ctx, request.Name, members, minimums))
+	} else if err := c.forgetDeleted(ctx); err != nil {
+		return reconcile.Result{}, err
 	}
-	members, err := c.members(ctx)
+	machines, err := c.machines(ctx, request)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(members)) {
-		errs = append(errs, c.choose(ctx, name, members[name], minimums)...)
+	for _, source := range slices.Sorted(maps.Keys(machines)) {
+		members, err := c.members(ctx, source, machines[source])
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		errs = append(errs, c.choose(ctx, source, members, minimums)...)
 	}
 	return again(errs)
 }
@@ -153,49 +154,40 @@ func (c *Controller) isUnseen(m member) bool {
 	return unseen
 }
 
-// members returns the members of every source. NodeClaims whose source is unknown are left out.
-func (c *Controller) members(ctx context.Context) (map[string][]member, error) {
-	nodes := &corev1.NodeList{}
-	if err := c.Guest.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("listing Nodes: %w", err)
-	}
-	byName := make(map[string]*corev1.Node, len(nodes.Items))
-	for i := range nodes.Items {
-		byName[nodes.Items[i].Name] = &nodes.Items[i]
-	}
-	maps.DeleteFunc(c.written, func(name, _ string) bool { return byName[name] == nil })
-	machines, err := c.Machines.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	sources := make(map[string]string, len(machines))
-	for i := range machines {
-		sources[machines[i].Labels[v1alpha1.NodeClaimUIDLabel]] = machine.Source(&machines[i])
-	}
-	nodeClaims := &karpv1.NodeClaimList{}
-	if err := c.Guest.List(ctx, nodeClaims, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("listing NodeClaims: %w", err)
-	}
-	members := map[string][]member{}
-	for i := range nodeClaims.Items {
-		nodeClaim := &nodeClaims.Items[i]
-		source := sources[string(nodeClaim.UID)]
-		if source == "" {
-			continue
-		}
-		if m, registered := memberOf(nodeClaim, byName[nodeClaim.Status.NodeName], source); registered {
-			members[source] = append(members[source], m)
+// forgetDeleted forgets the writes of Nodes that are gone.
+func (c *Controller) forgetDeleted(ctx context.Context) error {
+	for name := range c.written {
+		switch found, err := c.get(ctx, name, &corev1.Node{}); {
+		case err != nil:
+			return fmt.Errorf("reading Node %s: %w", name, err)
+		case !found:
+			delete(c.written, name)
 		}
 	}
-	return members, nil
+	return nil
 }
 
-// membersOf returns the members of one source. It reads nothing else.
-func (c *Controller) membersOf(ctx context.Context, source string) (members []member, err error) {
-	machines, err := c.Machines.ForSource(ctx, source)
+// machines returns the Machines of the requested sources, by source. Machines whose source is unknown are left out.
+func (c *Controller) machines(ctx context.Context, request reconcile.Request) (map[string][]clusterv1.Machine, error) {
+	if request != everything {
+		machines, err := c.Machines.ForSource(ctx, request.Name)
+		return map[string][]clusterv1.Machine{request.Name: machines}, err
+	}
+	all, err := c.Machines.List(ctx)
 	if err != nil {
 		return nil, err
 	}
+	machines := map[string][]clusterv1.Machine{}
+	for i := range all {
+		if source := machine.Source(&all[i]); source != "" {
+			machines[source] = append(machines[source], all[i])
+		}
+	}
+	return machines, nil
+}
+
+// members returns the members of a source with these Machines.
+func (c *Controller) members(ctx context.Context, source string, machines []clusterv1.Machine) (members []member, err error) {
 	for i := range machines {
 		nodeClaim, node := &karpv1.NodeClaim{}, &corev1.Node{}
 		switch found, err := c.get(ctx, machines[i].Name, nodeClaim); {

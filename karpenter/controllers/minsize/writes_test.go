@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -75,10 +76,15 @@ func (l *lagging) stop(t *testing.T) {
 	l.nodes = nodes
 }
 
-func (l *lagging) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	if nodes, ok := list.(*corev1.NodeList); ok && l.nodes != nil {
-		l.nodes.DeepCopyInto(nodes)
-		return nil
+func (l *lagging) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+	if node, ok := object.(*corev1.Node); ok && l.nodes != nil {
+		for i := range l.nodes.Items {
+			if l.nodes.Items[i].Name == key.Name {
+				l.nodes.Items[i].DeepCopyInto(node)
+				return nil
+			}
+		}
+		return apierrors.NewNotFound(corev1.Resource("nodes"), key.Name)
 	}
-	return l.Client.List(ctx, list, opts...)
+	return l.Client.Get(ctx, key, object, opts...)
 }

@@ -164,7 +164,7 @@ func build(plan Plan) (*Objects, error) {
 			Name:            plan.NodeClaim.Name,
 			Labels:          labels,
 			Annotations:     annotations,
-			OwnerReferences: []metav1.OwnerReference{clusterOwner(plan.Cluster)},
+			OwnerReferences: []metav1.OwnerReference{machineOwner(plan.Cluster)},
 			// Otherwise Cluster API adds it with a patch, and reconciles the Machine once more.
 			Finalizers: []string{clusterv1.MachineFinalizer},
 		},
@@ -221,6 +221,14 @@ func clusterOwner(cluster *clusterv1.Cluster) metav1.OwnerReference {
 		Name:       cluster.Name,
 		UID:        cluster.UID,
 	}
+}
+
+// machineOwner makes the Cluster the controller of a Machine. Cluster API patches the Node of a Machine that has no
+// controller in each of its reconciliations (docs/upstream/node-patches.md).
+func machineOwner(cluster *clusterv1.Cluster) metav1.OwnerReference {
+	owner := clusterOwner(cluster)
+	owner.Controller = ptr.To(true)
+	return owner
 }
 
 // machineLabelKeys are the node labels that the Machine gets too, for kubectl.

@@ -38,6 +38,10 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 	}
 	machine, err := p.ForNodeClaim(ctx, nodeClaim.UID)
 	if errors.Is(err, ErrNotFound) {
+		if p.isCompleted(ctx, nodeClaim.UID) {
+			p.gone.Set(nodeClaim.UID, nil, finished)
+			return ErrNotFound
+		}
 		// The cache may lag behind a Create.
 		machine, err = p.getLive(ctx, nodeClaim)
 	}

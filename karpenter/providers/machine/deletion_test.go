@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -100,6 +102,30 @@ func TestDeletion(t *testing.T) {
 		g.Expect(calls.Count()).To(Equal(before))
 	})
 
+	t.Run("When a watch has reported that the Machine is gone, it should ask only while the infrastructure machine is there", func(t *testing.T) {
+		g := NewWithT(t)
+		s := environment.New(t)
+		live := &environment.Calls{}
+		machines := s.Machines(nil)
+		machines.Live, machines.Infrastructure = live.Client(s.Admin), infrastructure{s}
+		g.Expect(machines.Watch(t.Context(), s.Management.GetCache())).To(Succeed())
+		nodeClaim := s.NodeClaim(t.Context(), "watched")
+		created, err := machines.Create(t.Context(), s.Plan(nodeClaim))
+		g.Expect(err).NotTo(HaveOccurred())
+		before := live.Count()
+		g.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed())
+		g.Eventually(func() error {
+			return s.Management.GetClient().Get(t.Context(), client.ObjectKeyFromObject(created), &clusterv1.Machine{})
+		}).ShouldNot(Succeed())
+		g.Expect(live.Count()).To(Equal(before))
+		g.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed(), "a person has removed the Machine's finalizer")
+		g.Expect(live.Count()).To(BeNumerically(">", before))
+		g.Eventually(func() []string { return s.Objects(t.Context(), environment.TestMachine) }).Should(BeEmpty())
+		before = live.Count()
+		g.Expect(machines.Delete(t.Context(), nodeClaim)).To(MatchError(machine.ErrNotFound))
+		g.Expect(live.Count()).To(Equal(before))
+	})
+
 	t.Run("When the cache doesn't show yet that a Machine was deleted, it should not delete it again", func(t *testing.T) {
 		g := NewWithT(t)
 		s := environment.New(t)
@@ -145,4 +171,13 @@ func (c laggingCache) List(_ context.Context, list client.ObjectList, _ ...clien
 	}
 	machines.Items = []clusterv1.Machine{*c.machine.DeepCopy()}
 	return nil
+}
+
+// infrastructure reads infrastructure machines from the API server.
+type infrastructure struct{ *environment.Environment }
+
+func (i infrastructure) Get(ctx context.Context, kind schema.GroupKind, name string) (*unstructured.Unstructured, error) {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(kind.WithVersion(environment.TestMachine.Version))
+	return object, i.Admin.Get(ctx, client.ObjectKey{Namespace: i.Namespace, Name: name}, object)
 }

@@ -63,6 +63,17 @@ func TestCreateHiccup(t *testing.T) {
 		g.Expect(management.tries).To(Equal(3))
 	})
 
+	for _, ended := range []error{context.Canceled, context.DeadlineExceeded} {
+		t.Run("When Karpenter ends during a request, it should say so: "+ended.Error(), func(t *testing.T) {
+			g := NewWithT(t)
+			s := environment.New(t)
+			management := &stumbling{Client: s.Management.GetClient(), errs: []error{ended}}
+			created, err := s.Machines(management).Create(t.Context(), s.Plan(s.NodeClaim(t.Context(), "ends")))
+			g.Expect(err).To(MatchError(ended))
+			g.Expect(created).To(BeNil())
+		})
+	}
+
 	t.Run("When the API server refuses the object, it should not try again", func(t *testing.T) {
 		g := NewWithT(t)
 		s := environment.New(t)

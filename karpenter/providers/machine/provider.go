@@ -63,6 +63,8 @@ type Config struct {
 	// ChildKinds returns the kinds of infrastructure machines and bootstrap configs. Delete looks in each for objects
 	// of a NodeClaim that has no Machine.
 	ChildKinds func(ctx context.Context) []schema.GroupVersionKind
+	// Infrastructure reads infrastructure machines from a cache. If nil, only the API server's answers count.
+	Infrastructure Infrastructure
 }
 
 // concurrentCreates is the concurrency limit of Create. Karpenter launches all NodeClaims of a burst at once, and API
@@ -83,12 +85,15 @@ type Provider struct {
 	// gone has the UIDs of deleted NodeClaims that have no object left. Karpenter asks more than once, and each answer
 	// costs a request per kind.
 	gone *utilcache.Expiring
+	// completed has the infrastructure references of deleted Machines by the UID of their NodeClaim.
+	completed *utilcache.Expiring
 }
 
 // New returns a provider.
 func New(config Config) *Provider {
 	return &Provider{
-		Config: config, creates: semaphore.NewWeighted(concurrentCreates), deleted: utilcache.NewExpiring(), gone: utilcache.NewExpiring(),
+		Config: config, creates: semaphore.NewWeighted(concurrentCreates),
+		deleted: utilcache.NewExpiring(), gone: utilcache.NewExpiring(), completed: utilcache.NewExpiring(),
 	}
 }
 
@@ -124,7 +129,8 @@ func (p *Provider) Create(ctx context.Context, plan Plan) (machine *clusterv1.Ma
 		return nil, fmt.Errorf("waiting for other machines to be created: %w", err)
 	}
 	defer p.creates.Release(1)
-	err = retry.OnError(hiccup, passes, func() error {
+	// What OnError returns isn't used: it is nil if the attempt's error is that the context has ended.
+	_ = retry.OnError(hiccup, passes, func() error {
 		machine, err = p.create(ctx, plan)
 		return err
 	})
