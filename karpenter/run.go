@@ -181,6 +181,10 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 	if err != nil {
 		return nil, fmt.Errorf("reading --node-upgrade-window: %w", err)
 	}
+	repairPolicies, err := v1alpha1.ParseRepairPolicies(opts.RepairPolicies)
+	if err != nil {
+		return nil, fmt.Errorf("%w: --repair-policies: %w", ErrUsage, err)
+	}
 	memoryOverhead, err := template.ParsePercentage(opts.MemoryOverhead)
 	if err != nil {
 		return nil, fmt.Errorf("--vm-memory-overhead %q %w", opts.MemoryOverhead, err)
@@ -250,6 +254,7 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 		InstanceTypes:  p.instanceTypes,
 		Inventory:      p.inventory,
 		Overlays:       guest.InstanceTypeStore,
+		RepairPolicies: repairPolicies,
 		Version:        p.versions.Resolve,
 		Drift: drift.New(drift.Config{
 			InstanceTypes: p.instanceTypes, Images: p.images, Version: p.versions.Resolve, Upgrades: upgrades, Rollout: opts.RolloutID, Clock: guest.Clock,
