@@ -92,6 +92,8 @@ type known struct {
 
 	templates map[string]*template.Template
 	gaps      template.Gaps
+	// region is the Cluster's.
+	region string
 	// groups are the templates by instance type.
 	groups map[string][]*template.Template
 	// tainted: at least one template has taints.
@@ -270,13 +272,13 @@ func newBuilder(in Input) *builder {
 			b.without[key] = scheduling.NewRequirement(key, corev1.NodeSelectorOpDoesNotExist)
 		}
 	}
-	var problems [3][]error
+	var problems [4][]error
 	b.reserved, problems[0] = reservedOf(in)
 	b.zones, problems[1] = zonesOf(in.Cluster.FailureDomains)
 	groups, invalid := groupsOf(in.Templates)
-	problems[2] = invalid
+	problems[2], problems[3] = invalid, regionProblems(in)
 	b.known = known{
-		Problems: slices.Concat(problems[:]...), templates: map[string]*template.Template{}, gaps: in.Gaps, groups: groups, declared: declaredBy(groups),
+		Problems: slices.Concat(problems[:]...), templates: map[string]*template.Template{}, gaps: in.Gaps, region: in.Cluster.Region, groups: groups, declared: declaredBy(groups),
 	}
 	for _, templates := range b.groups {
 		for _, tmpl := range templates {
@@ -564,6 +566,26 @@ func (b *builder) overheadOf(capacity corev1.ResourceList, templates []*template
 		}
 	}
 	return overhead
+}
+
+// regionProblems names the kinds of templates whose nodes have the region in their zone, where nothing tells it.
+func regionProblems(in Input) (problems []error) {
+	kinds := sets.New[string]()
+	for i := range in.Templates {
+		tmpl := &in.Templates[i]
+		domains := tmpl.FailureDomains
+		if len(domains) == 0 {
+			domains = in.Cluster.FailureDomains
+		}
+		if slices.ContainsFunc(domains, func(domain string) bool { _, known := tmpl.Zone(domain, in.Cluster.Region); return !known }) {
+			kinds.Insert(tmpl.Infrastructure.GetKind())
+		}
+	}
+	for _, kind := range sets.List(kinds) {
+		problems = append(problems, fmt.Errorf("nodes of a %s have the region in the name of their zone, and nothing tells it; "+
+			"until the Cluster has the label %s, failure domains are taken for zones", kind, corev1.LabelTopologyRegion))
+	}
+	return problems
 }
 
 // zonesOf returns the failure domains that are valid label values.
