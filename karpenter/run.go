@@ -241,7 +241,7 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 			Objects: management.objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Secrets: management.GetAPIReader(),
 			Profiles: p.profiles,
 		}),
-		Check: machine.CheckPatches, Version: p.versions.Resolve, Pricing: prices, Unavailable: p.unavailable, Inventory: p.inventory,
+		Check: machine.CheckPatches, Kubelet: machine.PatchedKubelet, Version: p.versions.Resolve, Pricing: prices, Unavailable: p.unavailable, Inventory: p.inventory,
 		NodeClassHash: drift.Hash, MemoryOverhead: memoryOverhead,
 	})
 	p.cloudProvider = cloudprovider.New(cloudprovider.Config{

@@ -255,7 +255,7 @@ func Build(in Input) *Snapshot { return newBuilder(in).build() }
 type builder struct {
 	Input
 	known
-	// reserved is what kubelets reserve, by the hash of their bootstrap.
+	// reserved is what kubelets reserve, by kubeletsOf.
 	reserved map[string]reserved
 	zones    []string
 	// offerings holds the requirements of every place.
@@ -504,12 +504,22 @@ func (b *builder) memoryOverhead(tmpl *template.Template) float64 {
 	return 0
 }
 
+// kubeletsOf names the kubelets with a template's settings: those of its bootstrap, unless a node class's patches depend on
+// the template.
+func kubeletsOf(tmpl *template.Template) string {
+	if tmpl.Bootstrap.Patched {
+		return tmpl.Bootstrap.Hash + "/" + tmpl.Source.Annotation()
+	}
+	return tmpl.Bootstrap.Hash
+}
+
 // reservedOf reads what the kubelets of each bootstrap reserve.
 func reservedOf(in Input) (result map[string]reserved, problems []error) {
 	result = map[string]reserved{}
 	for i := range in.Templates {
 		bootstrap := &in.Templates[i].Bootstrap
-		if _, ok := result[bootstrap.Hash]; ok {
+		key := kubeletsOf(&in.Templates[i])
+		if _, ok := result[key]; ok {
 			continue
 		}
 		place := ""
@@ -517,7 +527,7 @@ func reservedOf(in Input) (result map[string]reserved, problems []error) {
 			place = bootstrap.ConfigTemplate.GetKind() + " " + bootstrap.ConfigTemplate.GetName()
 		}
 		var errs []error
-		result[bootstrap.Hash], errs = parseReserved(in.Kubelet, bootstrap.Kubelet, place)
+		result[key], errs = parseReserved(in.Kubelet, bootstrap.Kubelet, place)
 		for _, err := range errs {
 			// The node class's values are wrong with every bootstrap.
 			if !slices.ContainsFunc(problems, func(other error) bool { return other.Error() == err.Error() }) {
@@ -533,13 +543,14 @@ func (b *builder) overheadOf(capacity corev1.ResourceList, templates []*template
 	var overhead *cloudprovider.InstanceTypeOverhead
 	seen := ""
 	for _, tmpl := range templates {
-		switch own := b.reserved[tmpl.Bootstrap.Hash].overhead; {
+		key := kubeletsOf(tmpl)
+		switch own := b.reserved[key].overhead; {
 		case overhead == nil:
 			overhead = own(capacity)
-		case tmpl.Bootstrap.Hash != seen:
+		case key != seen:
 			overhead = most(overhead, own(capacity))
 		}
-		seen = tmpl.Bootstrap.Hash
+		seen = key
 	}
 	missing := corev1.ResourceList{}
 	total := overhead.Total()

@@ -61,8 +61,9 @@ type Bootstrap struct {
 	Hash string
 	// OwnedHash is as Template's; empty for a Secret.
 	OwnedHash string
-	// Kubelet are the settings in the template.
+	// Kubelet are the settings in the template, and Patched says that they have those of a node class's patches in them.
 	Kubelet kubelet.Settings
+	Patched bool
 }
 
 // Revision of the bootstrap template: see Template.Revision.
