@@ -15,8 +15,8 @@ LDFLAGS = -s -w -X main.version=$(VERSION)
 CONTAINER_TOOL ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool)),$(tool))))
 IMAGE_PREFIX ?= autonode
 
-# Every package but the stories, which need a world. Computed, so that no test is forgotten; test/targets checks it.
-PACKAGES = $(filter-out %/test/e2e,$(shell go list ./...))
+# Every package but the stories, which need a world, and one of them more than that. Computed, so that no test is forgotten; test/targets checks it.
+PACKAGES = $(filter-out %/test/e2e %/test/real,$(shell go list ./...))
 # The linter vets; go test would do it again, for the race detector's build of every dependency.
 NO_VET = -vet=off
 TESTFLAGS ?=
@@ -71,6 +71,12 @@ bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics.
 e2e: build ## Run the stories in test/e2e against a world of their own. TESTFLAGS='-run Upgrade' chooses.
 	$(DEV) world build
 	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=45m -parallel=16 -v $(TESTFLAGS) ./test/e2e/...
+
+# No part of `make test`: it needs more than Go.
+.PHONY: e2e-real
+e2e-real: build ## Run the story of a real machine, in a world of its own. Needs root on Linux; apt-get install runc containerd containernetworking-plugins iproute2 iptables conntrack.
+	$(DEV) world build
+	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=20m -v $(TESTFLAGS) ./test/real/...
 
 .PHONY: bench-scale
 bench-scale: build ## Measure pods that need a node each, with our provider and with Karpenter's kwok provider. SIZES=3,50 chooses how many; ARGS='--json FILE'.

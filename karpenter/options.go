@@ -56,6 +56,8 @@ type Options struct {
 	ProfileFile string
 	// MemoryOverhead is the percentage of a machine's nominal memory that its node is assumed to lack, such as 7.5%.
 	MemoryOverhead string
+	// RepairPolicies are node conditions for which nodes are replaced, beside the built-in ones, as JSON: see v1alpha1.RepairPolicy.
+	RepairPolicies string
 }
 
 var _ options.Injectable = (*Options)(nil)
@@ -90,6 +92,8 @@ func (o *Options) AddFlags(fs *options.FlagSet) {
 		"YAML file of profiles of infrastructure kinds, which add kinds or correct those that are built in. It is read again when it changes, and it need not exist.")
 	fs.StringVar(&o.MemoryOverhead, "vm-memory-overhead", env.WithDefaultString("VM_MEMORY_OVERHEAD", "7.5%"),
 		"How much of the memory that an infrastructure template's status or spec declares its nodes are assumed to lack, because a hypervisor and a kernel keep it, as a percentage. It counts until nodes of the template have reported. Memory that an annotation declares is taken as it is.")
+	fs.StringVar(&o.RepairPolicies, "repair-policies", env.WithDefaultString("REPAIR_POLICIES", ""),
+		`Node conditions for which nodes are replaced, beside those that are built in, in JSON, such as [{"conditionType":"GPUHealthy","conditionStatus":"False","tolerationDuration":"10m"}]. An entry for a condition and status that is built in replaces it. Without the feature gate NodeRepair it has no effect.`)
 }
 
 // Parse implements options.Injectable.
@@ -128,6 +132,9 @@ func (o *Options) validate() error {
 	}
 	if _, err := template.ParsePercentage(o.MemoryOverhead); err != nil {
 		errs = append(errs, fmt.Errorf("--vm-memory-overhead %q %w", o.MemoryOverhead, err))
+	}
+	if _, err := v1alpha1.ParseRepairPolicies(o.RepairPolicies); err != nil {
+		errs = append(errs, fmt.Errorf("--repair-policies: %w", err))
 	}
 	if o.NodeVersion != "" {
 		if _, err := semver.Parse(strings.TrimPrefix(o.NodeVersion, "v")); err != nil {

@@ -183,6 +183,10 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 	if err != nil {
 		return nil, fmt.Errorf("reading --node-upgrade-window: %w", err)
 	}
+	repairPolicies, err := v1alpha1.ParseRepairPolicies(opts.RepairPolicies)
+	if err != nil {
+		return nil, fmt.Errorf("%w: --repair-policies: %w", ErrUsage, err)
+	}
 	memoryOverhead, err := template.ParsePercentage(opts.MemoryOverhead)
 	if err != nil {
 		return nil, fmt.Errorf("--vm-memory-overhead %q %w", opts.MemoryOverhead, err)
@@ -243,7 +247,7 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 			Objects: management.objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Secrets: management.GetAPIReader(),
 			Profiles: p.profiles,
 		}),
-		Check: machine.CheckPatches, Version: p.versions.Resolve, Pricing: prices, Unavailable: p.unavailable, Inventory: p.inventory,
+		Check: machine.CheckPatches, Kubelet: machine.PatchedKubelet, Version: p.versions.Resolve, Pricing: prices, Unavailable: p.unavailable, Inventory: p.inventory,
 		NodeClassHash: drift.Hash, MemoryOverhead: memoryOverhead,
 	})
 	p.cloudProvider = cloudprovider.New(cloudprovider.Config{
@@ -256,6 +260,7 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 		InstanceTypes:  p.instanceTypes,
 		Inventory:      p.inventory,
 		Overlays:       guest.InstanceTypeStore,
+		RepairPolicies: repairPolicies,
 		Version:        p.versions.Resolve,
 		Drift: drift.New(drift.Config{
 			InstanceTypes: p.instanceTypes, Images: p.images, Version: p.versions.Resolve, Upgrades: upgrades, Rollout: opts.RolloutID, Clock: guest.Clock,

@@ -164,6 +164,7 @@ func (d *decoder) profile(at string, item any) *Profile {
 		"kind":     func(at string, value any) { p.Kind = d.text(at, value) },
 		"sources":  func(at string, value any) { p.Sources = d.texts(at, value) },
 		"template": func(at string, value any) { d.template(at, value, p) },
+		"nodeZone": func(at string, value any) { p.nodeZone = d.nodeZone(at, value) },
 		"conditions": func(at string, value any) {
 			d.each(at, value, func(at string, value any) {
 				if r, ok := d.rule(at, value); ok {

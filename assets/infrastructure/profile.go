@@ -57,6 +57,7 @@ type Profile struct {
 	fields     map[string][]value
 	conditions []rule
 	states     []state
+	nodeZone   nodeZone
 	// fromMachine are the types of addresses that software in the machine reports; nil if unknown.
 	fromMachine []string
 }
@@ -86,8 +87,8 @@ func (p *Profile) addField(field string, v value) {
 	p.fields[field] = append(p.fields[field], v)
 }
 
-// Corrected returns the profile with an overlay. What the overlay says of a field of the template, or of addresses,
-// replaces what the profile says; its conditions and states come first.
+// Corrected returns the profile with an overlay. What the overlay says of a field of the template, of zones, or of
+// addresses, replaces what the profile says; its conditions and states come first.
 func (p *Profile) Corrected(overlay *Profile) *Profile {
 	corrected := *p
 	corrected.Sources = slices.Concat(overlay.Sources, p.Sources)
@@ -100,6 +101,9 @@ func (p *Profile) Corrected(overlay *Profile) *Profile {
 	}
 	corrected.conditions = slices.Concat(overlay.conditions, p.conditions)
 	corrected.states = slices.Concat(overlay.states, p.states)
+	if !overlay.nodeZone.isZero() {
+		corrected.nodeZone = overlay.nodeZone
+	}
 	if overlay.fromMachine != nil {
 		corrected.fromMachine = overlay.fromMachine
 	}

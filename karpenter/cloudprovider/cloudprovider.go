@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
@@ -36,10 +35,6 @@ var _ cloudprovider.CloudProvider = (*CloudProvider)(nil)
 // Name of the provider in metrics and logs.
 const Name = "clusterapi"
 
-// RepairToleration is how long a node may be not ready or unresponsive before it is replaced. Bare-metal machines
-// take that long to reboot.
-const RepairToleration = 30 * time.Minute
-
 // Config of a CloudProvider.
 type Config struct {
 	// Guest reads NodeClasses and NodeClaims from the cache.
@@ -63,16 +58,19 @@ type Config struct {
 	// Version resolves the version of a template's nodes. It doesn't trust the node class's status, which the cluster
 	// admin can write.
 	Version func(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (result version.Result, reachable bool)
+	// RepairPolicies are the platform's, beside RepairPolicies' own. One for the same condition and status replaces it.
+	RepairPolicies []v1alpha1.RepairPolicy
 }
 
 // CloudProvider implements Karpenter's interface.
 type CloudProvider struct {
 	Config
+	repairPolicies []cloudprovider.RepairPolicy
 }
 
 // New returns a provider.
 func New(config Config) *CloudProvider {
-	return &CloudProvider{Config: config}
+	return &CloudProvider{Config: config, repairPolicies: repairPolicies(config.RepairPolicies)}
 }
 
 // Delete starts the removal of a NodeClaim's machine, whether its provider ID is synthetic or real. It returns a
@@ -177,14 +175,6 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, nodeClaim *karpv1.NodeCla
 		}
 	}
 	return reason, nil
-}
-
-// RepairPolicies are the node conditions for which a node is replaced, where the feature gate NodeRepair is on.
-func (c *CloudProvider) RepairPolicies() []cloudprovider.RepairPolicy {
-	return []cloudprovider.RepairPolicy{
-		{ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionFalse, TolerationDuration: RepairToleration},
-		{ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionUnknown, TolerationDuration: RepairToleration},
-	}
 }
 
 // Name implements cloudprovider.CloudProvider.

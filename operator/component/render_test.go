@@ -160,6 +160,9 @@ func TestRender(t *testing.T) {
 					KubeClientQPS:     500, KubeClientBurst: 1000,
 					BatchIdleDuration: metav1.Duration{Duration: 500 * time.Millisecond},
 					ZoneTopologyKeys:  []string{"csi.example.com/zone", "csi.example.org/rack"}, RegionTopologyKeys: []string{"csi.example.com/region"},
+					RepairPolicies: []v1alpha1.RepairPolicy{{
+						ConditionType: "GPUHealthy", ConditionStatus: corev1.ConditionFalse, TolerationDuration: metav1.Duration{Duration: 10 * time.Minute},
+					}},
 				}
 			},
 		}, {

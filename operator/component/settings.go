@@ -4,6 +4,7 @@ package component
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -48,6 +49,9 @@ type Settings struct {
 	RegionTopologyKeys []string `json:"regionTopologyKeys,omitempty"`
 	// VMMemoryOverhead is the percentage of nominal memory that nodes are assumed to lack, such as 5%; empty leaves Karpenter's own, 7.5%.
 	VMMemoryOverhead string `json:"vmMemoryOverhead,omitempty"`
+	// RepairPolicies are node conditions for which nodes are replaced, beside those that karpenter-clusterapi knows. Karpenter's AWS provider has its
+	// own.
+	RepairPolicies []v1alpha1.RepairPolicy `json:"repairPolicies,omitempty"`
 }
 
 const (
@@ -148,6 +152,9 @@ func (s Settings) validate() error {
 	if s.VMMemoryOverhead != "" && !percentage.MatchString(s.VMMemoryOverhead) {
 		report("vmMemoryOverhead: %q is not a percentage below 100%%, such as 7.5%%", s.VMMemoryOverhead)
 	}
+	for _, problem := range v1alpha1.RepairPolicyProblems(s.RepairPolicies) {
+		report("repairPolicies%s", problem)
+	}
 	slices.SortFunc(problems, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
 	return errors.Join(problems...)
 }
@@ -208,6 +215,8 @@ func (s Settings) variables(container *corev1.Container) []corev1.EnvVar {
 	set("BATCH_MAX_DURATION", s.BatchMaxDuration.Duration.String(), s.BatchMaxDuration.Duration > 0)
 	set("ZONE_TOPOLOGY_KEYS", strings.Join(s.ZoneTopologyKeys, ","), len(s.ZoneTopologyKeys) > 0)
 	set("REGION_TOPOLOGY_KEYS", strings.Join(s.RegionTopologyKeys, ","), len(s.RegionTopologyKeys) > 0)
+	policies, err := json.Marshal(s.RepairPolicies)
+	set("REPAIR_POLICIES", string(policies), err == nil && len(s.RepairPolicies) > 0) // strings only: it can't fail
 	set("VM_MEMORY_OVERHEAD", s.VMMemoryOverhead, s.VMMemoryOverhead != "")
 	// More workers where there is more CPU; not fewer, since a request isn't a limit.
 	cpu := s.Resources.Requests[corev1.ResourceCPU]

@@ -41,6 +41,8 @@ func TestReadSettings(t *testing.T) {
 		"a topology key is Kubernetes' own":   {"regionTopologyKeys: [kubernetes.io/hostname]", `"kubernetes.io/hostname" is a label of Kubernetes or Karpenter`},
 		"a topology key is of both kinds":     {"{zoneTopologyKeys: [x.io/a], regionTopologyKeys: [x.io/a]}", `"x.io/a" is a key of zones and of regions`},
 		"an overhead is no percentage":        {"vmMemoryOverhead: 0.075", `vmMemoryOverhead: "0.075" is not a percentage`},
+		"a repair policy makes no sense":      {"repairPolicies: [{conditionType: A, conditionStatus: Bad, tolerationDuration: 10m}]", `repairPolicies[0].conditionStatus: "Bad" is not one of`},
+		"a repair policy has another field":   {"repairPolicies: [{type: A}]", `unknown field "repairPolicies[0].type"`},
 		"the file is large":                   {"#" + strings.Repeat("x", maxSettings), "exceed the limit of 65536"},
 	} {
 		t.Run("When "+name+", it should say so", func(t *testing.T) {

@@ -109,6 +109,7 @@ func (w *World) plan(ctx context.Context, s *stages) error {
 	newCluster := func(name string) (*controlplane.Cluster, error) {
 		cluster, err := controlplane.New(controlplane.Config{
 			Host: host, Name: name, Version: programs.KubernetesVersion, Audit: w.audit(name),
+			Discoverable: w.cfg.Hypervisor != nil && name != Management,
 		})
 		if err != nil {
 			return nil, err
@@ -145,7 +146,10 @@ func (w *World) plan(ctx context.Context, s *stages) error {
 	var guestsReady []latch
 	for _, guest := range w.guests {
 		guestsReady = append(guestsReady, s.run(ctx, "", func(ctx context.Context) error {
-			return hosting.AdmitNodes(ctx, guest, w.cfg.WithoutOperator)
+			if err := hosting.AdmitNodes(ctx, guest, w.cfg.WithoutOperator); err != nil || w.cfg.Hypervisor == nil {
+				return err
+			}
+			return hosting.AdmitKubeadm(ctx, guest)
 		}, startCluster(guest)))
 	}
 
@@ -203,6 +207,7 @@ func (w *World) startInfrastructure(ctx context.Context) error {
 	provider, err := infrastructure.Start(ctx, infrastructure.Config{
 		Management: w.management.RESTConfig(),
 		Logger:     w.logger("infrastructure"),
+		Hypervisor: w.cfg.Hypervisor,
 	})
 	if err != nil {
 		return fmt.Errorf("starting the infrastructure provider: %w", err)

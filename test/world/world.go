@@ -22,6 +22,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/clusterapi"
 	"github.com/autonode-io/autonode/test/world/controlplane"
 	"github.com/autonode-io/autonode/test/world/hosting"
+	"github.com/autonode-io/autonode/test/world/infrastructure"
 	"github.com/autonode-io/autonode/test/world/nodeagent"
 	"github.com/autonode-io/autonode/test/world/port"
 	"github.com/autonode-io/autonode/test/world/process"
@@ -66,6 +67,8 @@ type Config struct {
 	Source string
 	// Progress reports what is being waited for; nil reports nothing.
 	Progress *progress.Printer
+	// Hypervisor runs the cloud's machines for real, and guests then have what `kubeadm join` reads. Default: machines are kwok nodes.
+	Hypervisor infrastructure.Hypervisor
 }
 
 // World is a running world.

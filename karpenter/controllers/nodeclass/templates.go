@@ -170,9 +170,12 @@ func (s templatesReady) templateStatus(nodeClass *v1alpha1.ClusterAPINodeClass, 
 	if tmpl.NodeVersion != nodeClass.Status.Version {
 		described.Version = tmpl.NodeVersion
 	}
-	zones := cluster.FailureDomains
+	zones := slices.Clone(cluster.FailureDomains)
 	if len(tmpl.FailureDomains) > 0 {
-		zones = tmpl.FailureDomains
+		zones = slices.Clone(tmpl.FailureDomains)
+	}
+	for i := range zones {
+		zones[i], _ = tmpl.Zone(zones[i], cluster.Region)
 	}
 	if len(zones) > 0 {
 		described.Zones = slices.Clone(zones[:min(len(zones), maxZones)])

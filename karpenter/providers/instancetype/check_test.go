@@ -7,7 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
@@ -68,4 +72,63 @@ func TestCheck(t *testing.T) {
 			t.Errorf("available %t after %d checks", free, checks)
 		}
 	})
+}
+
+func TestPatchedKubelet(t *testing.T) {
+	reads := 0
+	store := newProvider(Config{Pricing: pricing.Default(), Kubelet: func(class *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (kubelet.Settings, bool) {
+		reads++
+		return kubelet.Settings{
+			KubeletConfiguration: v1alpha1.KubeletConfiguration{
+				MaxPods: ptr.To(int32(class.Generation)), SystemReserved: map[string]v1alpha1.ReservedQuantity{"cpu": "1"},
+			},
+			Patched: kubelet.Patched{MaxPods: true, SystemReserved: true},
+		}, tmpl.Source.Name == "c4-large"
+	}})
+	class := func(generation int64) *v1alpha1.ClusterAPINodeClass {
+		nodeClass := nodeClass(generation)
+		nodeClass.Spec.BootstrapPatches = []v1alpha1.BootstrapPatches{{APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfig"}}
+		return nodeClass
+	}
+	templates := []template.Template{newTemplate("c2-small", 2, 0.02, nil), newTemplate("c4-large", 4, 0.1, nil)}
+	has := func(t *testing.T, instanceType string, pods, cpu int64) {
+		t.Helper()
+		for _, it := range mustTypes(t, store) {
+			if allocatable := it.Allocatable(); it.Name == instanceType && (allocatable.Pods().Value() != pods || allocatable.Cpu().Value() != cpu) {
+				t.Errorf("%s has %d pods and %d CPUs, want %d and %d", it.Name, allocatable.Pods().Value(), allocatable.Cpu().Value(), pods, cpu)
+			}
+		}
+	}
+	t.Run("When patches change what kubelets reserve, it should count for the templates that they apply to", func(t *testing.T) {
+		set(store, class(7), templates, manyZones())
+		has(t, "c4-large", 7, 3)
+		has(t, "c2-small", 110, 2)
+	})
+	t.Run("When nothing has changed, it should not read them again", func(t *testing.T) {
+		set(store, class(7), templates, manyZones())
+		if reads != 2 {
+			t.Errorf("%d reads of 2 templates", reads)
+		}
+		has(t, "c4-large", 7, 3)
+	})
+	t.Run("When the node class changes, it should", func(t *testing.T) {
+		set(store, class(8), templates, manyZones())
+		has(t, "c4-large", 8, 3)
+	})
+	t.Run("When it has no patches any more, templates should have their own settings", func(t *testing.T) {
+		set(store, nodeClass(9), templates, manyZones())
+		has(t, "c4-large", 110, 4)
+	})
+}
+
+func mustTypes(t *testing.T, store *Provider) []*cloudprovider.InstanceType {
+	t.Helper()
+	types, err := store.InstanceTypes("default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(types) != 2 {
+		t.Fatalf("%d instance types", len(types))
+	}
+	return types
 }

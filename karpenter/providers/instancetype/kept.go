@@ -37,7 +37,10 @@ func (k *known) gone(r *resolved, source string, key offering.Key) bool {
 	return tmpl.InstanceType != key.InstanceType ||
 		tmpl.CapacityType != "" && tmpl.CapacityType != key.CapacityType ||
 		// There were no zones when a machine in the default zone was launched.
-		key.Zone != DefaultZone && len(tmpl.FailureDomains) > 0 && !slices.Contains(tmpl.FailureDomains, key.Zone)
+		key.Zone != DefaultZone && len(tmpl.FailureDomains) > 0 && !slices.ContainsFunc(tmpl.FailureDomains, func(domain string) bool {
+			// A machine of a time when nothing told the region has the failure domain as its zone.
+			return domain == key.Zone || k.zone(tmpl, domain) == key.Zone
+		})
 }
 
 // keep adds the offerings of existing machines that are neither offered any more nor gone. Karpenter replaces a node

@@ -72,7 +72,7 @@ func (b *builder) eachChoice(tmpl *template.Template, yield func(place, *Choice)
 			each(place{DefaultZone, capacityType}, "")
 		}
 		for _, domain := range domains {
-			each(place{domain, capacityType}, b.failureDomain(tmpl, domain))
+			each(place{b.zone(tmpl, domain), capacityType}, b.failureDomain(tmpl, domain))
 		}
 	}
 	if obstacle == "" && known && !available {
@@ -96,16 +96,28 @@ func (b *builder) unpriced(tmpl *template.Template, p place) float64 {
 	return price
 }
 
-// failureDomain returns the failure domain for a template's machine in a zone. A zone known only from a label is where
-// nodes say they are; the infrastructure provider may reject it as a failure domain.
-func (b *builder) failureDomain(tmpl *template.Template, zone string) string {
-	if tmpl.Machine != nil && tmpl.Machine.Spec.FailureDomain == zone || slices.Contains(b.Cluster.FailureDomains, zone) {
-		return zone
-	}
+// zone returns what nodes of a template in a failure domain call their zone.
+func (k *known) zone(tmpl *template.Template, failureDomain string) string {
+	zone, _ := tmpl.Zone(failureDomain, k.region)
+	return zone
+}
+
+// failureDomain returns the failure domain for a template's machine in a failure domain, or in a zone. A zone known only
+// from a label is where nodes say they are; the infrastructure provider may reject it as a failure domain.
+func (b *builder) failureDomain(tmpl *template.Template, domain string) string {
+	zone := b.zone(tmpl, domain)
+	is := func(other string) bool { return other != "" && (other == domain || b.zone(tmpl, other) == zone) }
+	own := ""
 	if tmpl.Machine != nil {
-		return tmpl.Machine.Spec.FailureDomain
+		own = tmpl.Machine.Spec.FailureDomain
 	}
-	return ""
+	if is(own) {
+		return own
+	}
+	if i := slices.IndexFunc(b.Cluster.FailureDomains, is); i >= 0 {
+		return b.Cluster.FailureDomains[i]
+	}
+	return own
 }
 
 // held is the obstacle of a template that may not launch: its condition says why.

@@ -5,10 +5,15 @@ package instancetype
 import (
 	"testing"
 
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
@@ -40,6 +45,64 @@ func TestFailureDomain(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestNodeZone(t *testing.T) {
+	embedded, err := infrastructure.Embedded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	azure := func(s *template.Template) {
+		s.Kind = embedded.Of(schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "AzureMachineTemplate"})
+		s.Infrastructure = &unstructured.Unstructured{Object: map[string]any{"kind": "AzureMachineTemplate"}}
+	}
+	in := func(region string, changes ...func(*template.Template)) Input {
+		in := input(newTemplate("d2", 2, 0.1, func(s *template.Template) {
+			azure(s)
+			for _, change := range changes {
+				change(s)
+			}
+		}))
+		in.Cluster = template.Cluster{FailureDomains: []string{"1", "2"}, Region: region}
+		return in
+	}
+	labelled := func(zone string) func(*template.Template) {
+		return func(s *template.Template) { s.FailureDomains = []string{zone} }
+	}
+	for name, tc := range map[string]struct {
+		in                  Input
+		zone, failureDomain string
+	}{
+		"When nodes have the region in their zone, the offering should, and the machine have the failure domain": {in("eastus"), "eastus-2", "2"},
+		"When a template's label names a zone, its machine should have the failure domain":                       {in("eastus", labelled("eastus-1")), "eastus-1", "1"},
+		"When a template's label names a failure domain, the offering should be in its zone":                     {in("eastus", labelled("1")), "eastus-1", "1"},
+		"When a template has a region of its own, it should count": {in("eastus", func(s *template.Template) {
+			s.Labels = map[string]string{corev1.LabelTopologyRegion: "westeurope"}
+		}), "westeurope-2", "2"},
+		"When nothing tells the region, the failure domain should be the zone": {in(""), "2", "2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			snapshot := Build(tc.in)
+			choice, ok := snapshot.Resolve("d2", tc.zone, "on-demand")
+			g.Expect(ok).To(BeTrue(), "zone %s is offered", tc.zone)
+			g.Expect(choice.FailureDomain).To(Equal(tc.failureDomain))
+			if tc.in.Cluster.Region == "" {
+				g.Expect(snapshot.Problems).To(ConsistOf(MatchError(And(ContainSubstring("AzureMachineTemplate"), ContainSubstring("topology.kubernetes.io/region")))))
+			} else {
+				g.Expect(snapshot.Problems).To(BeEmpty())
+			}
+		})
+	}
+
+	t.Run("When the region becomes known, a machine in the failure domain should not be gone, nor one in its zone", func(t *testing.T) {
+		g := NewWithT(t)
+		bound := in("eastus", labelled("1"))
+		source := bound.Templates[0].Source.Annotation()
+		for zone, gone := range map[string]bool{"1": false, "eastus-1": false, "eastus-2": true, "2": true} {
+			g.Expect(Build(bound).Gone(source, offering.Key{InstanceType: "d2", Zone: zone, CapacityType: "on-demand"})).To(Equal(gone), zone)
+		}
+	})
 }
 
 func TestWhyUnavailable(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/change"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
+	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -36,7 +37,10 @@ type Config struct {
 	// Version resolves the version of a template's nodes. Defaults to the template's NodeVersion.
 	Version func(*v1alpha1.ClusterAPINodeClass, *template.Template) (result version.Result, reachable bool)
 	// Check returns why no machine can be created from a template, such as a patch that doesn't apply; nil checks nothing.
-	Check       func(*v1alpha1.ClusterAPINodeClass, *template.Template) error
+	Check func(*v1alpha1.ClusterAPINodeClass, *template.Template) error
+	// Kubelet returns the kubelet settings of a template with the node class's patches, and false where none applies; nil
+	// applies none.
+	Kubelet     func(*v1alpha1.ClusterAPINodeClass, *template.Template) (kubelet.Settings, bool)
 	Pricing     pricing.Source
 	Unavailable *offering.Unavailable
 	// NodeClassHash hashes the node class's fields that its nodes depend on; drift.Hash does. If nil, nothing is learned of
@@ -68,13 +72,19 @@ type Provider struct {
 type entry struct {
 	// resolving is held while templates are read.
 	resolving sync.Mutex
-	// checked are the results of Check by what was checked, of the last refresh.
+	// checked are the results of Check by what was checked, of the last refresh, and patched those of Kubelet.
 	checked map[string]error
+	patched map[string]patchedKubelet
 
 	mu      sync.Mutex
 	key     string
 	builder *builder
 	built   atomic.Pointer[built]
+}
+
+type patchedKubelet struct {
+	settings kubelet.Settings
+	patched  bool
 }
 
 type built struct {
@@ -155,6 +165,9 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 		l.Snapshot = p.current(e)
 		return l, nil //nolint:nilerr // The listing carries it.
 	}
+	if p.Kubelet != nil {
+		l.Found = p.patch(e, nodeClass, l.Found)
+	}
 	l.Templates = keep(e.templates(), l.Found)
 	l.Unversioned = p.setVersions(nodeClass, l.Templates)
 	gaps := l.Found.Gaps()
@@ -211,6 +224,32 @@ func (p *Provider) check(e *entry, nodeClass *v1alpha1.ClusterAPINodeClass, foun
 	})
 	e.checked = checked
 	return result
+}
+
+// patch gives each template the kubelet settings that the node class's patches make of its own. They are read once, until
+// the template or the node class changes. It is called with e.resolving held.
+func (p *Provider) patch(e *entry, nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Found) *template.Found {
+	if len(nodeClass.Spec.BootstrapPatches) == 0 {
+		e.patched = nil
+		return found
+	}
+	patched := make(map[string]patchedKubelet, len(found.Templates))
+	result := *found
+	result.Templates = slices.Clone(found.Templates)
+	for i := range result.Templates {
+		tmpl := &result.Templates[i]
+		key := fmt.Sprintf("%s/%d%s", nodeClass.UID, nodeClass.Generation, read(tmpl))
+		known, ok := e.patched[key]
+		if !ok {
+			known.settings, known.patched = p.Kubelet(nodeClass, tmpl)
+		}
+		patched[key] = known
+		if known.patched {
+			tmpl.Bootstrap.Kubelet, tmpl.Bootstrap.Patched = known.settings, true
+		}
+	}
+	e.patched = patched
+	return &result
 }
 
 // keep adds the templates that were known before and lack only because a kind can't be read now, or because their source is

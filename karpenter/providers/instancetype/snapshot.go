@@ -92,6 +92,8 @@ type known struct {
 
 	templates map[string]*template.Template
 	gaps      template.Gaps
+	// region is the Cluster's.
+	region string
 	// groups are the templates by instance type.
 	groups map[string][]*template.Template
 	// tainted: at least one template has taints.
@@ -253,7 +255,7 @@ func Build(in Input) *Snapshot { return newBuilder(in).build() }
 type builder struct {
 	Input
 	known
-	// reserved is what kubelets reserve, by the hash of their bootstrap.
+	// reserved is what kubelets reserve, by kubeletsOf.
 	reserved map[string]reserved
 	zones    []string
 	// offerings holds the requirements of every place.
@@ -270,13 +272,13 @@ func newBuilder(in Input) *builder {
 			b.without[key] = scheduling.NewRequirement(key, corev1.NodeSelectorOpDoesNotExist)
 		}
 	}
-	var problems [3][]error
+	var problems [4][]error
 	b.reserved, problems[0] = reservedOf(in)
 	b.zones, problems[1] = zonesOf(in.Cluster.FailureDomains)
 	groups, invalid := groupsOf(in.Templates)
-	problems[2] = invalid
+	problems[2], problems[3] = invalid, regionProblems(in)
 	b.known = known{
-		Problems: slices.Concat(problems[:]...), templates: map[string]*template.Template{}, gaps: in.Gaps, groups: groups, declared: declaredBy(groups),
+		Problems: slices.Concat(problems[:]...), templates: map[string]*template.Template{}, gaps: in.Gaps, region: in.Cluster.Region, groups: groups, declared: declaredBy(groups),
 	}
 	for _, templates := range b.groups {
 		for _, tmpl := range templates {
@@ -502,12 +504,22 @@ func (b *builder) memoryOverhead(tmpl *template.Template) float64 {
 	return 0
 }
 
+// kubeletsOf names the kubelets with a template's settings: those of its bootstrap, unless a node class's patches depend on
+// the template.
+func kubeletsOf(tmpl *template.Template) string {
+	if tmpl.Bootstrap.Patched {
+		return tmpl.Bootstrap.Hash + "/" + tmpl.Source.Annotation()
+	}
+	return tmpl.Bootstrap.Hash
+}
+
 // reservedOf reads what the kubelets of each bootstrap reserve.
 func reservedOf(in Input) (result map[string]reserved, problems []error) {
 	result = map[string]reserved{}
 	for i := range in.Templates {
 		bootstrap := &in.Templates[i].Bootstrap
-		if _, ok := result[bootstrap.Hash]; ok {
+		key := kubeletsOf(&in.Templates[i])
+		if _, ok := result[key]; ok {
 			continue
 		}
 		place := ""
@@ -515,7 +527,7 @@ func reservedOf(in Input) (result map[string]reserved, problems []error) {
 			place = bootstrap.ConfigTemplate.GetKind() + " " + bootstrap.ConfigTemplate.GetName()
 		}
 		var errs []error
-		result[bootstrap.Hash], errs = parseReserved(in.Kubelet, bootstrap.Kubelet, place)
+		result[key], errs = parseReserved(in.Kubelet, bootstrap.Kubelet, place)
 		for _, err := range errs {
 			// The node class's values are wrong with every bootstrap.
 			if !slices.ContainsFunc(problems, func(other error) bool { return other.Error() == err.Error() }) {
@@ -531,13 +543,14 @@ func (b *builder) overheadOf(capacity corev1.ResourceList, templates []*template
 	var overhead *cloudprovider.InstanceTypeOverhead
 	seen := ""
 	for _, tmpl := range templates {
-		switch own := b.reserved[tmpl.Bootstrap.Hash].overhead; {
+		key := kubeletsOf(tmpl)
+		switch own := b.reserved[key].overhead; {
 		case overhead == nil:
 			overhead = own(capacity)
-		case tmpl.Bootstrap.Hash != seen:
+		case key != seen:
 			overhead = most(overhead, own(capacity))
 		}
-		seen = tmpl.Bootstrap.Hash
+		seen = key
 	}
 	missing := corev1.ResourceList{}
 	total := overhead.Total()
@@ -564,6 +577,26 @@ func (b *builder) overheadOf(capacity corev1.ResourceList, templates []*template
 		}
 	}
 	return overhead
+}
+
+// regionProblems names the kinds of templates whose nodes have the region in their zone, where nothing tells it.
+func regionProblems(in Input) (problems []error) {
+	kinds := sets.New[string]()
+	for i := range in.Templates {
+		tmpl := &in.Templates[i]
+		domains := tmpl.FailureDomains
+		if len(domains) == 0 {
+			domains = in.Cluster.FailureDomains
+		}
+		if slices.ContainsFunc(domains, func(domain string) bool { _, known := tmpl.Zone(domain, in.Cluster.Region); return !known }) {
+			kinds.Insert(tmpl.Infrastructure.GetKind())
+		}
+	}
+	for _, kind := range sets.List(kinds) {
+		problems = append(problems, fmt.Errorf("nodes of a %s have the region in the name of their zone, and nothing tells it; "+
+			"until the Cluster has the label %s, failure domains are taken for zones", kind, corev1.LabelTopologyRegion))
+	}
+	return problems
 }
 
 // zonesOf returns the failure domains that are valid label values.

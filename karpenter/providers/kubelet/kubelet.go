@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/cpuset"
 	"k8s.io/utils/ptr"
@@ -40,7 +41,13 @@ type Settings struct {
 	Taints []corev1.Taint
 	// Unread names what can't be read, each as "<place>: <why>". Nodes may allocate less than the settings imply.
 	Unread []string
+	// Patched are the settings that a node class's patches decide. They win over those of its spec.kubelet, because patches
+	// are applied last.
+	Patched Patched
 }
+
+// Patched names settings.
+type Patched struct{ MaxPods, KubeReserved, SystemReserved, EvictionHard bool }
 
 // cpuList bounds the numbers: cpuset.Parse makes an entry of each.
 var cpuList = regexp.MustCompile(`^[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*$`)
@@ -48,28 +55,29 @@ var cpuList = regexp.MustCompile(`^[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1
 // Unknown are the settings of bootstrap data that can't be read.
 func Unknown(place, why string) Settings { return Settings{Unread: []string{place + ": " + why}} }
 
-// Over returns the settings of a node whose node class sets some itself: the provider writes those as flags.
+// Over returns the settings of a node whose node class sets some itself: the provider writes those as flags, before it applies
+// patches.
 func (s Settings) Over(nodeClass *v1alpha1.KubeletConfiguration) Settings {
 	if nodeClass == nil {
 		return s
 	}
-	if nodeClass.MaxPods != nil {
+	if nodeClass.MaxPods != nil && !s.Patched.MaxPods {
 		s.MaxPods = nodeClass.MaxPods
 	}
-	if len(nodeClass.KubeReserved) > 0 {
+	if len(nodeClass.KubeReserved) > 0 && !s.Patched.KubeReserved {
 		s.KubeReserved = nodeClass.KubeReserved
 	}
-	if len(nodeClass.SystemReserved) > 0 {
+	if len(nodeClass.SystemReserved) > 0 && !s.Patched.SystemReserved {
 		s.SystemReserved = nodeClass.SystemReserved
 	}
-	if len(nodeClass.EvictionHard) > 0 {
+	if len(nodeClass.EvictionHard) > 0 && !s.Patched.EvictionHard {
 		s.EvictionHard = nodeClass.EvictionHard
 	}
 	return s
 }
 
 // Pods returns the number of pods of a node with so many cores. declared is the source's own maximum; 0 if it has none. Of
-// two maximums the smaller one counts, except that a node class's replaces both.
+// two maximums the smaller one counts, except that a node class's replaces both, and that of a patch all of them.
 func (s Settings) Pods(nodeClass *v1alpha1.KubeletConfiguration, declared, cores int64) int64 {
 	pods := declared
 	if s.MaxPods != nil && (pods == 0 || int64(*s.MaxPods) < pods) {
@@ -80,6 +88,9 @@ func (s Settings) Pods(nodeClass *v1alpha1.KubeletConfiguration, declared, cores
 	}
 	if nodeClass != nil && nodeClass.MaxPods != nil {
 		pods = int64(*nodeClass.MaxPods)
+	}
+	if s.Patched.MaxPods {
+		pods = int64(ptr.Deref(s.MaxPods, DefaultMaxPods))
 	}
 	if s.PodsPerCore > 0 {
 		pods = min(pods, s.PodsPerCore*max(cores, 1))
@@ -97,8 +108,12 @@ func Read(template *unstructured.Unstructured) Settings {
 	if gk.Group != Group || gk.Kind != TemplateKind {
 		return Unknown(place, "the kubelet settings of this kind aren't known")
 	}
+	return read(place, template, "spec", "template", "spec")
+}
+
+func read(place string, object *unstructured.Unstructured, path ...string) Settings {
 	r := reader{place: place}
-	content, _, err := unstructured.NestedFieldNoCopy(template.Object, "spec", "template", "spec")
+	content, _, err := unstructured.NestedFieldNoCopy(object.Object, path...)
 	if err != nil {
 		return Unknown(place, err.Error())
 	}
@@ -110,6 +125,60 @@ func Read(template *unstructured.Unstructured) Settings {
 		return Unknown(place, err.Error())
 	}
 	return r.read()
+}
+
+// Patch returns a template's settings with what patches change. without and with are bootstrap configs that were made
+// from it, the second one patched: whatever differs between them comes from the patches.
+func Patch(template, without, with *unstructured.Unstructured) Settings {
+	settings := Read(template)
+	if gk := template.GroupVersionKind().GroupKind(); gk.Group != Group || gk.Kind != TemplateKind {
+		return settings
+	}
+	place := template.GetKind() + " " + template.GetName()
+	before, after := read(place, without, "spec"), read(place, with, "spec")
+	if !equality.Semantic.DeepEqual(before.MaxPods, after.MaxPods) {
+		settings.MaxPods, settings.Patched.MaxPods = after.MaxPods, true
+	}
+	if !maps.Equal(before.KubeReserved, after.KubeReserved) {
+		settings.KubeReserved, settings.Patched.KubeReserved = after.KubeReserved, true
+	}
+	if !maps.Equal(before.SystemReserved, after.SystemReserved) {
+		settings.SystemReserved, settings.Patched.SystemReserved = after.SystemReserved, true
+	}
+	if !maps.Equal(before.EvictionHard, after.EvictionHard) {
+		settings.EvictionHard, settings.Patched.EvictionHard = after.EvictionHard, true
+	}
+	settings.PodsPerCore, settings.ReservedCPUs = after.PodsPerCore, after.ReservedCPUs
+	settings.Taints = patchTaints(settings.Taints, before.Taints, after.Taints)
+	settings.Unread = nil
+	for _, unread := range after.Unread {
+		if !slices.Contains(before.Unread, unread) {
+			unread = "spec.bootstrapPatches of the node class, " + unread
+		}
+		settings.Unread = append(settings.Unread, unread)
+	}
+	return settings
+}
+
+// patchTaints returns a template's taints without those that patches remove, and with those that they add.
+func patchTaints(own, before, after []corev1.Taint) []corev1.Taint {
+	has := func(taints []corev1.Taint, taint corev1.Taint) bool {
+		return slices.ContainsFunc(taints, func(other corev1.Taint) bool {
+			return other.Key == taint.Key && other.Value == taint.Value && other.Effect == taint.Effect
+		})
+	}
+	var taints []corev1.Taint
+	for _, taint := range own {
+		if !has(before, taint) || has(after, taint) {
+			taints = append(taints, taint)
+		}
+	}
+	for _, taint := range after {
+		if !has(before, taint) {
+			taints = append(taints, taint)
+		}
+	}
+	return taints
 }
 
 // Taints decodes the taints of a bootstrap config.

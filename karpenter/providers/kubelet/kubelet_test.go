@@ -141,6 +141,22 @@ func TestUnread(t *testing.T) {
 	})
 }
 
+func TestOver(t *testing.T) {
+	class := &v1alpha1.KubeletConfiguration{
+		MaxPods: ptr.To(int32(50)), KubeReserved: reserved("cpu", "1"), SystemReserved: reserved("cpu", "2"),
+		EvictionHard: map[string]v1alpha1.EvictionThreshold{"memory.available": "1Gi"},
+	}
+	t.Run("When a node class sets something, it should win over the template, and a patch over both", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(maxPods(20).Over(class).KubeletConfiguration).To(Equal(*class))
+		patched := kubelet.Settings{
+			KubeletConfiguration: v1alpha1.KubeletConfiguration{MaxPods: ptr.To(int32(20)), KubeReserved: reserved("cpu", "3")},
+			Patched:              kubelet.Patched{MaxPods: true, KubeReserved: true, SystemReserved: true, EvictionHard: true},
+		}
+		g.Expect(patched.Over(class)).To(Equal(patched))
+	})
+}
+
 func TestPods(t *testing.T) {
 	own := func(n int32) *v1alpha1.KubeletConfiguration {
 		return &v1alpha1.KubeletConfiguration{MaxPods: ptr.To(n)}
@@ -151,12 +167,17 @@ func TestPods(t *testing.T) {
 		declared  int64
 		want      int64
 	}{
-		"nothing says it":                        {want: 110},
-		"the source says it":                     {declared: 250, want: 250},
-		"the bootstrap says it":                  {settings: maxPods(250), want: 250},
-		"both say it and the bootstrap less":     {settings: maxPods(58), declared: 110, want: 58},
-		"both say it and the source less":        {settings: maxPods(110), declared: 58, want: 58},
-		"the node class says it":                 {settings: maxPods(58), nodeClass: own(200), declared: 110, want: 200},
+		"nothing says it":                    {want: 110},
+		"the source says it":                 {declared: 250, want: 250},
+		"the bootstrap says it":              {settings: maxPods(250), want: 250},
+		"both say it and the bootstrap less": {settings: maxPods(58), declared: 110, want: 58},
+		"both say it and the source less":    {settings: maxPods(110), declared: 58, want: 58},
+		"the node class says it":             {settings: maxPods(58), nodeClass: own(200), declared: 110, want: 200},
+		"a patch says it": {
+			settings:  kubelet.Settings{KubeletConfiguration: maxPods(20).KubeletConfiguration, Patched: kubelet.Patched{MaxPods: true}},
+			nodeClass: own(200), declared: 10, want: 20,
+		},
+		"a patch removes it":                     {settings: kubelet.Settings{Patched: kubelet.Patched{MaxPods: true}}, nodeClass: own(200), declared: 10, want: 110},
 		"the bootstrap limits the pods of cores": {settings: kubelet.Settings{PodsPerCore: 10}, nodeClass: own(200), want: 40},
 	} {
 		t.Run("When "+name+", it should be that", func(t *testing.T) {

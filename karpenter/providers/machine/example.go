@@ -7,11 +7,13 @@ import (
 	"errors"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -60,6 +62,48 @@ func Example(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, c
 		plan.MinReadySeconds, plan.ReadinessGates = tmpl.Machine.Spec.MinReadySeconds, tmpl.Machine.Spec.ReadinessGates
 	}
 	return Build(plan)
+}
+
+// PatchedKubelet returns the kubelet settings of a template's machines where patches of the node class change its bootstrap,
+// and false where none applies. Settings that depend on what is chosen for a machine are unread.
+func PatchedKubelet(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (kubelet.Settings, bool) {
+	bootstrap := tmpl.Bootstrap.ConfigTemplate
+	if bootstrap == nil || len(patchesFor(nodeClass.Spec.BootstrapPatches, bootstrap.GroupVersionKind().GroupKind())) == 0 {
+		return kubelet.Settings{}, false
+	}
+	plain := nodeClass.DeepCopy()
+	plain.Spec.BootstrapPatches = nil
+	var settings kubelet.Settings
+	for i, chosen := range examples(tmpl) {
+		without, err := Example(plain, tmpl, chosen)
+		if err != nil {
+			return kubelet.Settings{}, false // CheckPatches reports it
+		}
+		with, err := Example(nodeClass, tmpl, chosen)
+		if err != nil {
+			return kubelet.Settings{}, false
+		}
+		own := kubelet.Patch(bootstrap, without.Bootstrap, with.Bootstrap)
+		switch {
+		case i == 0:
+			settings = own
+		case !equality.Semantic.DeepEqual(settings, own):
+			settings.Unread = append(settings.Unread, whereBootstrap(bootstrap.GroupVersionKind().GroupKind())+
+				": the kubelet's settings depend on the zone or capacity type that is chosen")
+			return settings, true
+		}
+	}
+	return settings, true
+}
+
+// examples are choices that differ in every value that a patch may refer to and that a template leaves open.
+func examples(tmpl *template.Template) (all []Chosen) {
+	for _, capacityType := range tmpl.CapacityTypes() {
+		for _, zone := range []string{example, example + "-2"} {
+			all = append(all, Chosen{Version: "1.36.3", Zone: zone, FailureDomain: zone, CapacityType: capacityType})
+		}
+	}
+	return all
 }
 
 // CheckPatches applies the patches of a node class and of a template to an example machine, once per capacity type of

@@ -11,11 +11,16 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -232,6 +237,79 @@ func TestCheckPatches(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestPatchedKubelet(t *testing.T) {
+	const extraArgs = "/spec/joinConfiguration/nodeRegistration/kubeletExtraArgs/-"
+	tmpl := func(spec string) *template.Template {
+		p := plan(t)
+		return &template.Template{
+			Source: template.Source{Namespace: "clusters-blue", Name: "c4"}, Infrastructure: p.InfrastructureTemplate, InstanceType: "c4",
+			Capacity:  corev1.ResourceList{corev1.ResourcePods: resource.MustParse("110")},
+			SpotPrice: ptr.To(0.1), Price: ptr.To(0.2),
+			Bootstrap: template.Bootstrap{ConfigTemplate: object(t, `{"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "kind": "KubeadmConfigTemplate",
+				"metadata": {"name": "web", "namespace": "clusters-blue"}, "spec": {"template": {"spec": `+spec+`}}}`)},
+		}
+	}
+	class := func(patches string) *v1alpha1.ClusterAPINodeClass {
+		parsed := anyConfig(t, patches)
+		parsed[0].APIGroup, parsed[0].Kind = bootstrapGroup, "KubeadmConfig"
+		nodeClass := &v1alpha1.ClusterAPINodeClass{Spec: v1alpha1.ClusterAPINodeClassSpec{BootstrapPatches: parsed}}
+		nodeClass.Spec.Kubelet = &v1alpha1.KubeletConfiguration{
+			MaxPods: ptr.To(int32(80)), KubeReserved: map[string]v1alpha1.ReservedQuantity{"cpu": "200m"},
+		}
+		return nodeClass
+	}
+	settings := func(own v1alpha1.KubeletConfiguration, patched kubelet.Patched) kubelet.Settings {
+		return kubelet.Settings{KubeletConfiguration: own, Patched: patched}
+	}
+	dedicated := corev1.Taint{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule}
+	const tainted = `{"joinConfiguration": {"nodeRegistration": {"taints": [{"key": "dedicated", "value": "web", "effect": "NoSchedule"}]}}}`
+	for name, tc := range map[string]struct {
+		spec, patches string
+		want          kubelet.Settings
+	}{
+		"a patch has nothing to do with the kubelet": {`{}`, `[{op: add, path: /spec/ntp, value: {enabled: true}}]`, kubelet.Settings{}},
+		"a patch writes what the machine has anyhow": {`{}`, `[{op: add, path: ` + extraArgs + `, value: {name: max-pods, value: "80"}}]`, kubelet.Settings{}},
+		"a patch sets the number of pods": {`{}`, `[{op: add, path: ` + extraArgs + `, value: {name: max-pods, value: "20"}}]`,
+			settings(v1alpha1.KubeletConfiguration{MaxPods: ptr.To(int32(20))}, kubelet.Patched{MaxPods: true})},
+		"a patch adds a reservation": {`{}`, `[{op: add, path: ` + extraArgs + `, value: {name: system-reserved, value: "memory=2Gi"}}]`,
+			settings(v1alpha1.KubeletConfiguration{SystemReserved: map[string]v1alpha1.ReservedQuantity{"memory": "2Gi"}}, kubelet.Patched{SystemReserved: true})},
+		"a patch sets another one than the node class": {`{}`, `[{op: add, path: ` + extraArgs + `, value: {name: kube-reserved, value: "cpu=1"}}]`,
+			settings(v1alpha1.KubeletConfiguration{KubeReserved: map[string]v1alpha1.ReservedQuantity{"cpu": "1"}}, kubelet.Patched{KubeReserved: true})},
+		"a patch brings a KubeletConfiguration": {`{}`, `[{op: add, path: /spec/files, value: [{path: /etc/kubelet.yaml, content: "kind: KubeletConfiguration\nevictionHard: {memory.available: 1Gi}"}]}]`,
+			settings(v1alpha1.KubeletConfiguration{EvictionHard: map[string]v1alpha1.EvictionThreshold{"memory.available": "1Gi"}}, kubelet.Patched{EvictionHard: true})},
+		"a patch adds a command that edits it": {`{}`, `[{op: add, path: /spec/preKubeadmCommands, value: ["sed -i s/maxPods/x/ /k"]}]`,
+			kubelet.Settings{Unread: []string{"spec.bootstrapPatches of the node class, KubeadmConfigTemplate web, preKubeadmCommands[0]: it mentions maxPods"}}},
+		"a patch removes the command that edits it": {`{"preKubeadmCommands": ["sed -i s/maxPods/x/ /k"]}`, `[{op: remove, path: /spec/preKubeadmCommands}]`, kubelet.Settings{}},
+		"a patch removes a taint":                   {tainted, `[{op: replace, path: /spec/joinConfiguration/nodeRegistration/taints, value: []}]`, kubelet.Settings{}},
+		"a patch keeps a taint":                     {tainted, `[{op: add, path: /spec/ntp, value: {enabled: true}}]`, kubelet.Settings{Taints: []corev1.Taint{dedicated}}},
+		"a patch adds a taint": {`{}`, `[{op: add, path: /spec/joinConfiguration/nodeRegistration/taints/-, value: {key: dedicated, value: web, effect: NoSchedule}}]`,
+			kubelet.Settings{Taints: []corev1.Taint{dedicated}}},
+	} {
+		t.Run("When "+name+", it should count in what nodes allocate", func(t *testing.T) {
+			got, patched := machine.PatchedKubelet(class(tc.patches), tmpl(tc.spec))
+			if !patched {
+				t.Fatal("no patch applies")
+			}
+			if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("settings (-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("When the kubelet's settings depend on what is chosen, it should say that they aren't known", func(t *testing.T) {
+		got, _ := machine.PatchedKubelet(class(`[{op: add, path: `+extraArgs+`, value: {name: max-pods}},
+			{op: add, path: /spec/files, valueFrom: {template: '[{"path": "/etc/kubelet.yaml", "content": "kind: KubeletConfiguration\npodsPerCore: {{ if eq .capacityType "spot" }}1{{ else }}2{{ end }}"}]'}}]`), tmpl(`{}`))
+		if len(got.Unread) == 0 || !strings.HasPrefix(got.Unread[len(got.Unread)-1], "spec.bootstrapPatches for KubeadmConfig: the kubelet's settings depend on") {
+			t.Errorf("got %q", got.Unread)
+		}
+	})
+	t.Run("When no patch is for the kind, the template's own settings should stay", func(t *testing.T) {
+		nodeClass := &v1alpha1.ClusterAPINodeClass{Spec: v1alpha1.ClusterAPINodeClassSpec{BootstrapPatches: anyConfig(t, "[{op: add, path: /spec/a, value: b}]")}}
+		if _, patched := machine.PatchedKubelet(nodeClass, tmpl(`{}`)); patched {
+			t.Error("a patch for another kind applies")
+		}
+	})
 }
 
 func TestUnallowed(t *testing.T) {

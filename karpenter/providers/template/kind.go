@@ -15,6 +15,7 @@ import (
 // readKind reads what the template's kind says of its machines. Whatever is read later overrides it. A field that can't be
 // understood is a note, and doesn't count.
 func (s *Template) readKind(l layer) {
+	s.Kind = *l.kind
 	if !l.kind.Known() {
 		s.Notes = append(s.Notes, Note{On: l.object.GroupVersionKind().GroupKind().String(), Unknown: true, Text: "has no profile: what its " +
 			"machines have is read from status.capacity and annotations only, and of its conditions only common words are known"})

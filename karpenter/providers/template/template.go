@@ -17,6 +17,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
 	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
@@ -60,8 +61,9 @@ type Bootstrap struct {
 	Hash string
 	// OwnedHash is as Template's; empty for a Secret.
 	OwnedHash string
-	// Kubelet are the settings in the template.
+	// Kubelet are the settings in the template, and Patched says that they have those of a node class's patches in them.
 	Kubelet kubelet.Settings
+	Patched bool
 }
 
 // Revision of the bootstrap template: see Template.Revision.
@@ -75,6 +77,8 @@ type Template struct {
 	Source Source
 	// Infrastructure is the infrastructure machine template that machines are cloned from.
 	Infrastructure *unstructured.Unstructured
+	// Kind is what is known of the infrastructure's kind.
+	Kind infrastructure.Kind
 	// ContentHash is of the template's spec.template, and of Patches where there are any.
 	ContentHash string
 	// OwnedHash is ContentHash without the fields that only webhooks have set; empty if that isn't known.
@@ -133,6 +137,12 @@ type Template struct {
 	// kindCapacityType is what the kind's own fields say of the machines that the template itself makes, and
 	// kindCapacityField the field that says so; empty where the kind can't say.
 	kindCapacityType, kindCapacityField string
+}
+
+// Zone returns the value of the zone label of the template's nodes in a failure domain, or for such a value itself. region
+// is the Cluster's. It is unknown, and the failure domain itself, if only the region is missing.
+func (s *Template) Zone(failureDomain, region string) (zone string, known bool) {
+	return s.Kind.NodeZone(failureDomain, cmp.Or(s.Labels[corev1.LabelTopologyRegion], region))
 }
 
 // Version is the Kubernetes version of the MachineDeployment, with or without a leading v; empty for any other source.

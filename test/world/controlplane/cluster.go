@@ -55,6 +55,8 @@ type Config struct {
 	Version string
 	// Audit configures the API server's audit log; by default there is none.
 	Audit Audit
+	// Discoverable lets anonymous clients read cluster-info, with which `kubeadm join` begins, and nothing else.
+	Discoverable bool
 }
 
 // Cluster is a running control plane.
@@ -73,6 +75,8 @@ type Cluster struct {
 	dir   string
 	admin pki.Pair
 	audit Audit
+	// discoverable is Config.Discoverable.
+	discoverable bool
 
 	mu        sync.Mutex
 	version   string
@@ -110,6 +114,8 @@ func New(cfg Config) (*Cluster, error) {
 		dir:     filepath.Join(cfg.Dir, cfg.Name),
 		version: cfg.Version,
 		audit:   cfg.Audit,
+
+		discoverable: cfg.Discoverable,
 	}
 	if c.admin, err = authority.Client("admin", adminGroup); err != nil {
 		return nil, err
@@ -140,8 +146,8 @@ func New(cfg Config) (*Cluster, error) {
 		return nil, err
 	}
 	if err := WriteKeys(c.dir, map[string][]byte{
-		auditPolicyFile: policy,
-		"ca.crt":        authority.Certificate, "ca.key": authority.Key,
+		auditPolicyFile: policy, authenticationFile: []byte(authentication),
+		"ca.crt": authority.Certificate, "ca.key": authority.Key,
 		"apiserver.crt": serving.Certificate, "apiserver.key": serving.Key,
 		"kubelet-client.crt": kubelet.Certificate, "kubelet-client.key": kubelet.Key,
 		"service-account.key":                signing,
@@ -187,7 +193,6 @@ func (c *Cluster) startAPIServer(ctx context.Context, version string) error {
 			"--kubelet-client-certificate=" + c.file("kubelet-client.crt"),
 			"--kubelet-client-key=" + c.file("kubelet-client.key"),
 			"--kubelet-preferred-address-types=InternalIP",
-			"--anonymous-auth=false",
 			"--enable-bootstrap-token-auth=true",
 			"--authorization-mode=Node,RBAC",
 			// The second as on OpenShift: whoever names an owner that can't go before it may say when that goes.
@@ -200,7 +205,7 @@ func (c *Cluster) startAPIServer(ctx context.Context, version string) error {
 			// A loopback address isn't allowed in the endpoints of the Service "kubernetes".
 			"--endpoint-reconciler-type=none",
 			fmt.Sprintf("--profiling=%t", c.host.Profiles),
-		}, c.auditArgs()...),
+		}, append(c.auditArgs(), c.anonymousArg())...),
 	})
 	if err != nil {
 		return err
@@ -216,6 +221,23 @@ func (c *Cluster) startAPIServer(ctx context.Context, version string) error {
 	}
 	c.starts = append(c.starts, Start{Begun: begun, Ready: time.Now()})
 	return nil
+}
+
+const (
+	authenticationFile = "authentication.yaml"
+	authentication     = `apiVersion: apiserver.config.k8s.io/v1
+kind: AuthenticationConfiguration
+anonymous:
+  enabled: true
+  conditions: [{path: /api/v1/namespaces/kube-public/configmaps/cluster-info}]
+`
+)
+
+func (c *Cluster) anonymousArg() string {
+	if c.discoverable {
+		return "--authentication-config=" + c.file(authenticationFile)
+	}
+	return "--anonymous-auth=false"
 }
 
 // StartControllers starts the controller manager and the scheduler. It doesn't wait: what they do tells.

@@ -45,6 +45,9 @@ func (r *machineReconciler) join(ctx context.Context, i *instance) (reconcile.Re
 		i.joined(metav1.ConditionUnknown, infrav1.ReasonWaitingForCluster, fmt.Sprintf("Cluster %s doesn't exist", i.guest.Name))
 		return reconcile.Result{}, nil
 	}
+	if r.hypervisor != nil {
+		return r.boot(ctx, i)
+	}
 	if i.Status.JoinTime.IsZero() {
 		if joined, result, err := r.register(ctx, i); !joined || err != nil {
 			return result, err
@@ -60,13 +63,17 @@ func (r *machineReconciler) join(ctx context.Context, i *instance) (reconcile.Re
 	}
 	guest.fleet.Run(i.Status.NodeName)
 	i.joined(metav1.ConditionTrue, infrav1.ReasonJoined, "")
-	result := r.serve(ctx, i, guest)
+	return sooner(r.serve(ctx, i, guest), i.nextFault()), nil
+}
+
+// nextFault is when the next fault of a joined machine is due.
+func (i *instance) nextFault() (result reconcile.Result) {
 	for _, later := range []span{i.faults.dies, i.faults.terminated} {
 		if later.on {
 			result = sooner(result, reconcile.Result{RequeueAfter: later.left(i.Status.JoinTime.Time, i.now)})
 		}
 	}
-	return result, nil
+	return result
 }
 
 // register makes the Node that the machine's bootstrap data describes: as that node, by a certificate that it has asked for with its
@@ -169,23 +176,13 @@ func (r *machineReconciler) readBootstrapData(ctx context.Context, i *instance) 
 	if i.memory.kubelet != nil {
 		return i.memory.kubelet, nil
 	}
-	if i.machine.Spec.Bootstrap.DataSecretName == nil {
-		return nil, &malformedError{fmt.Errorf("spec.bootstrap.dataSecretName of Machine %s has gone", i.machine.Name)}
-	}
-	name := *i.machine.Spec.Bootstrap.DataSecretName
-	secret := &corev1.Secret{}
-	if err := r.management.Get(ctx, types.NamespacedName{Namespace: i.Namespace, Name: name}, secret); err != nil {
-		err = fmt.Errorf("reading bootstrap Secret %s: %w", name, err)
-		if apierrors.IsNotFound(err) {
-			return nil, &malformedError{err}
-		}
+	secret, err := r.bootstrapSecret(ctx, i)
+	if err != nil {
 		return nil, err
 	}
-	kubelet, err := bootstrap.Read(secret.Data, bootstrap.Instance{
-		Hostname: i.hostname(), ProviderID: i.providerID(), Zone: i.Status.FailureDomain, Region: i.region(),
-	})
+	kubelet, err := bootstrap.Read(secret.Data, i.metadata())
 	if err != nil {
-		return nil, &malformedError{fmt.Errorf("bootstrap Secret %s: %w", name, err)}
+		return nil, &malformedError{fmt.Errorf("bootstrap Secret %s: %w", secret.Name, err)}
 	}
 	i.memory.kubelet = kubelet
 	return kubelet, nil

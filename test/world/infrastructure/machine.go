@@ -29,8 +29,10 @@ import (
 
 // machineReconciler is the cloud: it starts machines, lets them join their guests, and stops them.
 type machineReconciler struct {
-	management        client.Client
-	guests            *guests
+	management client.Client
+	guests     *guests
+	// hypervisor is nil where machines are kwok nodes.
+	hypervisor        Hypervisor
 	identities        *identities
 	memories          sync.Map // *memory, by the machine's namespace and name
 	recorder          events.EventRecorder
@@ -165,9 +167,9 @@ func (i *instance) reportFaults() {
 // run starts the machine and lets it join. The result says when there is more to do.
 func (r *machineReconciler) run(ctx context.Context, i *instance) (reconcile.Result, error) {
 	began := i.Status.StartTime.IsZero()
-	started, result := r.provision(i)
-	var err error
+	started, result, err := r.provision(ctx, i)
 	switch {
+	case err != nil:
 	case !started:
 		i.joined(metav1.ConditionFalse, infrav1.ReasonWaitingForInstance, "no machine runs yet")
 	case began: // the finalizer has to be there before anything that it is for
@@ -223,6 +225,11 @@ func (r *machineReconciler) delete(ctx context.Context, i *instance) (reconcile.
 			ctrl.LoggerFrom(ctx).Info("Pods were left on the machine", "reason", err.Error())
 		}
 		guest.fleet.Halt(i.Status.NodeName)
+	}
+	if r.hypervisor != nil {
+		if err := r.hypervisor.PowerOff(ctx, string(i.UID)); err != nil {
+			return reconcile.Result{}, err
+		}
 	}
 	r.identities.drop(i.UID, types.NamespacedName{Namespace: i.Namespace, Name: i.Name})
 	controllerutil.RemoveFinalizer(i.KwokMachine, infrav1.MachineFinalizer)

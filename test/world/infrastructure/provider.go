@@ -59,6 +59,9 @@ type Config struct {
 	// NodeGracePeriod is how long a Node may outlive its machine before the cloud deletes it; Cluster API and Karpenter come
 	// first. Default DefaultNodeGracePeriod.
 	NodeGracePeriod time.Duration
+
+	// Hypervisor runs the machines for real. Default: they are kwok nodes.
+	Hypervisor Hypervisor
 }
 
 // Provider is a running infrastructure provider.
@@ -137,6 +140,7 @@ func setup(manager ctrl.Manager, config Config, guests *guests) error {
 		{machineConcurrency, (&machineReconciler{
 			management:        management,
 			guests:            guests,
+			hypervisor:        config.Hypervisor,
 			identities:        guests.identities,
 			clock:             clock.RealClock{},
 			recorder:          manager.GetEventRecorder("kwok-cloud"),

@@ -3,6 +3,7 @@
 package infrastructure
 
 import (
+	"context"
 	"fmt"
 	"hash/fnv"
 	"slices"
@@ -16,11 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
-	"github.com/autonode-io/autonode/test/world/infrastructure/node"
 )
 
 // provision brings the machine to run and tells Cluster API of it.
-func (r *machineReconciler) provision(i *instance) (started bool, result reconcile.Result) {
+func (r *machineReconciler) provision(ctx context.Context, i *instance) (started bool, result reconcile.Result, err error) {
 	not := func(reason, format string, args ...any) {
 		i.provisioned(metav1.ConditionFalse, reason, fmt.Sprintf(format, args...))
 	}
@@ -28,30 +28,30 @@ func (r *machineReconciler) provision(i *instance) (started bool, result reconci
 		switch {
 		case i.machine == nil:
 			not(infrav1.ReasonWaitingForMachine, "no Machine owns this KwokMachine yet; one whose spec.infrastructureRef names it will")
-			return false, result
+			return false, result, nil
 		case i.cluster == nil || i.cluster.Status.Initialization.InfrastructureProvisioned == nil ||
 			!*i.cluster.Status.Initialization.InfrastructureProvisioned:
 			not(infrav1.ReasonWaitingForCluster, "the infrastructure of Cluster %s isn't provisioned", i.guest.Name)
-			return false, result
+			return false, result, nil
 		case i.machine.Spec.Bootstrap.DataSecretName == nil:
 			not(infrav1.ReasonWaitingForBootstrapData, "Machine %s has no spec.bootstrap.dataSecretName yet", i.machine.Name)
-			return false, result
+			return false, result, nil
 		}
 		if problem := i.place(); problem != "" {
 			not(infrav1.ReasonInvalidFailureDomain, "%s", problem)
-			return false, result
+			return false, result, nil
 		}
 		if i.faults.noCapacity.include(i.Status.FailureDomain, string(i.Spec.CapacityType)) {
 			i.Status.RequestTime = metav1.MicroTime{}
 			not(infrav1.ReasonInsufficientCapacity, "%s", i.noCapacityMessage())
-			return false, result
+			return false, result, nil
 		}
 		if i.Status.RequestTime.IsZero() {
 			i.Status.RequestTime = metav1.NewMicroTime(i.now)
 		}
 		if wait := i.Status.RequestTime.Add(delay(i.Spec.ProvisioningDelay, r.provisioningDelay)).Sub(i.now); wait > 0 {
 			not(infrav1.ReasonProvisioning, "the machine is starting")
-			return false, reconcile.Result{RequeueAfter: wait}
+			return false, reconcile.Result{RequeueAfter: wait}, nil
 		}
 		i.Status.StartTime = metav1.NewMicroTime(i.now)
 	}
@@ -59,14 +59,18 @@ func (r *machineReconciler) provision(i *instance) (started bool, result reconci
 	if i.Status.Initialization.Provisioned == nil {
 		if left := i.faults.lateProviderID.left(i.Status.StartTime.Time, i.now); left != 0 {
 			not(infrav1.ReasonProviderIDPending, "the machine runs, but its provider ID isn't known yet")
-			return true, reconcile.Result{RequeueAfter: max(0, left)}
+			return true, reconcile.Result{RequeueAfter: max(0, left)}, nil
 		}
 		provisioned := true
 		i.Status.Initialization.Provisioned = &provisioned
 	}
+	address, err := r.address(ctx, i)
+	if err != nil {
+		return true, result, fmt.Errorf("giving the machine an address: %w", err)
+	}
 	i.Spec.ProviderID = i.providerID()
 	i.Status.Addresses = clusterv1.MachineAddresses{
-		{Type: clusterv1.MachineInternalIP, Address: node.Address(i.providerID())},
+		{Type: clusterv1.MachineInternalIP, Address: address},
 		{Type: clusterv1.MachineHostName, Address: i.hostname()},
 	}
 	if i.past(i.faults.terminated) {
@@ -74,7 +78,7 @@ func (r *machineReconciler) provision(i *instance) (started bool, result reconci
 	} else {
 		i.provisioned(metav1.ConditionTrue, infrav1.ReasonProvisioned, "")
 	}
-	return true, result
+	return true, result, nil
 }
 
 // place chooses the zone: the one that the Machine or, failing that, a label asks for, else any.

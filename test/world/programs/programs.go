@@ -69,6 +69,12 @@ var list = []program{
 	{name: "cluster-api-bootstrap-kubeadm", pkg: "sigs.k8s.io/cluster-api/bootstrap/kubeadm", ldflags: clusterAPIStamp},
 }
 
+// nodeList are the programs of a real machine, which most worlds don't need.
+var nodeList = []program{
+	{name: "kubelet", pkg: "k8s.io/kubernetes/cmd/kubelet", ldflags: kubernetesStamp(KubernetesVersion)},
+	{name: "kubeadm", pkg: "k8s.io/kubernetes/cmd/kubeadm", ldflags: kubernetesStamp(KubernetesVersion)},
+}
+
 const clusterAPIStamp = "-X sigs.k8s.io/cluster-api/version.gitVersion=" + ClusterAPIVersion +
 	" -X sigs.k8s.io/cluster-api/version.gitMajor=1 -X sigs.k8s.io/cluster-api/version.gitMinor=14"
 
@@ -138,7 +144,21 @@ func (s Set) KubeadmBootstrapManifests() string {
 // EnvtestAssets is a folder for KUBEBUILDER_ASSETS: etcd, kube-apiserver and kubectl.
 func (s Set) EnvtestAssets() string { return filepath.Join(s.Dir, "envtest") }
 
-// Options for Ensure.
+// Node is a folder with the programs of real machines, of version KubernetesVersion.
+type Node struct {
+	// Dir is the folder in the cache.
+	Dir string
+	// Version of Kubernetes, such as v1.36.2.
+	Version string
+}
+
+// Kubelet is the path of the kubelet.
+func (n Node) Kubelet() string { return Set{Dir: n.Dir}.bin("kubelet") }
+
+// Kubeadm is the path of kubeadm.
+func (n Node) Kubeadm() string { return Set{Dir: n.Dir}.bin("kubeadm") }
+
+// Options for Ensure and EnsureNode.
 type Options struct {
 	// Progress reports what is being built; nil reports nothing.
 	Progress *progress.Printer
@@ -150,6 +170,25 @@ type Options struct {
 // Ensure builds what isn't in the cache yet and returns the set. It needs the go command, always: the platform and
 // the Go version are part of the set's key. Two processes that call it at once build once.
 func Ensure(ctx context.Context, opts Options) (Set, error) {
+	return ensure(ctx, opts, list, "Building control planes", "first time only, about 10 min on 2 cores", func(source string, set Set) error {
+		if err := copyManifests(ctx, source, set); err != nil {
+			return err
+		}
+		return set.linkEnvtest()
+	})
+}
+
+// EnsureNode does the same for the programs of real machines.
+func EnsureNode(ctx context.Context, opts Options) (Node, error) {
+	set, err := ensure(ctx, opts, nodeList, "Building kubelet and kubeadm", "first time only, about 3 min on 2 cores", nil)
+	if err != nil {
+		return Node{}, err
+	}
+	return Node{Dir: set.Dir, Version: KubernetesVersion}, nil
+}
+
+// ensure builds a list of programs, and then does what else makes the set complete.
+func ensure(ctx context.Context, opts Options, list []program, title, about string, complete func(source string, set Set) error) (Set, error) {
 	if opts.CacheDir == "" {
 		cache, err := CacheDir()
 		if err != nil {
@@ -176,7 +215,7 @@ func Ensure(ctx context.Context, opts Options) (Set, error) {
 		return Set{}, fmt.Errorf("making the cache folder: %w", err)
 	}
 	release, err := lock.Wait(ctx, filepath.Join(set.Dir, "lock"), func() {
-		opts.Progress.Println("Waiting for another process that builds the control planes")
+		opts.Progress.Println("Waiting for another process that builds the same programs")
 	})
 	if err != nil {
 		return Set{}, err
@@ -185,8 +224,15 @@ func Ensure(ctx context.Context, opts Options) (Set, error) {
 	if set.complete() {
 		return set, nil
 	}
-	task := opts.Progress.Task("Building control planes", "first time only, about 10 min on 2 cores; cached in "+set.Dir)
-	if err := build(ctx, set, task); err != nil {
+	task := opts.Progress.Task(title, about+"; cached in "+set.Dir)
+	source, err := build(ctx, set, list, task)
+	if err == nil && complete != nil {
+		err = complete(source, set)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(set.Dir, completedMarker), nil, 0o644)
+	}
+	if err != nil {
 		task.Fail()
 		return Set{}, err
 	}
@@ -261,20 +307,21 @@ func Go(ctx context.Context, dir string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-func build(ctx context.Context, set Set, task *progress.Task) error {
-	source := filepath.Join(set.Dir, "module")
-	for _, dir := range []string{source, filepath.Join(set.Dir, "bin"), filepath.Join(set.Dir, "manifests"), set.EnvtestAssets()} {
+// build builds a list of programs, and returns the folder of the module that they are built from.
+func build(ctx context.Context, set Set, list []program, task *progress.Task) (source string, err error) {
+	source = filepath.Join(set.Dir, "module")
+	for _, dir := range []string{source, filepath.Join(set.Dir, "bin")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("making the cache folder: %w", err)
+			return "", fmt.Errorf("making the cache folder: %w", err)
 		}
 	}
 	for from, to := range map[string]string{"programs.mod": "go.mod", "programs.sum": "go.sum"} {
 		data, err := module.ReadFile(from)
 		if err != nil {
-			return fmt.Errorf("reading %s: %w", from, err)
+			return "", fmt.Errorf("reading %s: %w", from, err)
 		}
 		if err := os.WriteFile(filepath.Join(source, to), data, 0o644); err != nil {
-			return fmt.Errorf("writing the module of programs: %w", err)
+			return "", fmt.Errorf("writing the module of programs: %w", err)
 		}
 	}
 	for _, p := range list {
@@ -282,23 +329,28 @@ func build(ctx context.Context, set Set, task *progress.Task) error {
 			continue
 		}
 		if err := task.Run(p.name, func() error { return p.build(ctx, source, set.bin(p.name)) }); err != nil {
-			return err
+			return "", err
 		}
 	}
-	if err := copyManifests(ctx, source, set); err != nil {
-		return err
+	return source, nil
+}
+
+// linkEnvtest makes the folder that envtest finds its programs in.
+func (s Set) linkEnvtest() error {
+	if err := os.MkdirAll(s.EnvtestAssets(), 0o755); err != nil {
+		return fmt.Errorf("making the cache folder: %w", err)
 	}
 	for link, target := range map[string]string{
 		"etcd":           "etcd",
 		"kube-apiserver": apiServerName(KubernetesUpgradedVersion),
 		"kubectl":        "kubectl",
 	} {
-		path := filepath.Join(set.EnvtestAssets(), link)
+		path := filepath.Join(s.EnvtestAssets(), link)
 		if err := os.Symlink(filepath.Join("..", "bin", target), path); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("linking %s: %w", link, err)
 		}
 	}
-	return os.WriteFile(filepath.Join(set.Dir, completedMarker), nil, 0o644)
+	return nil
 }
 
 // build builds the program under another name first, so that an interrupted build leaves nothing half-made.

@@ -237,3 +237,38 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+func TestReadScript(t *testing.T) {
+	t.Run("When bootstrap data have files and commands, it should read both, rendered", func(t *testing.T) {
+		script, err := bootstrap.ReadScript([]byte(`## template: jinja
+#cloud-config
+write_files:
+- {path: /etc/a, owner: "root:root", permissions: '0640', content: "{{ ds.meta_data.provider_id }}", append: true}
+runcmd:
+- kubeadm join
+- [echo, 1, "a b"]
+`), instance)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := &bootstrap.Script{
+			Files:    []bootstrap.File{{Path: "/etc/a", Owner: "root:root", Permissions: "0640", Content: "kwok://ns/m-1", Append: true}},
+			Commands: [][]string{{"kubeadm join"}, {"echo", "1", "a b"}},
+		}
+		if diff := cmp.Diff(want, script); diff != "" {
+			t.Errorf("script (-want +got):\n%s", diff)
+		}
+	})
+	for name, test := range map[string]struct{ data, want string }{
+		"data are of another format":          {"{ignition: {}}", "not a cloud-config"},
+		"data ask for another module":         {"#cloud-config\nusers: [{name: a}]\n", `unknown field "users"`},
+		"a command is neither line nor words": {"#cloud-config\nruncmd: [{a: b}]\n", "runcmd[0] is neither a line nor a list of words"},
+		"metadata are unknown":                {"## template: jinja\n#cloud-config\nruncmd: ['{{ ds.meta_data.color }}']\n", "no such instance metadata"},
+	} {
+		t.Run("When "+name+", it should say so", func(t *testing.T) {
+			if _, err := bootstrap.ReadScript([]byte(test.data), instance); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}

@@ -17,15 +17,59 @@ const (
 )
 
 type cloudConfig struct {
-	WriteFiles []struct {
-		Path     string `json:"path"`
-		Content  string `json:"content"`
-		Encoding string `json:"encoding"`
-	} `json:"write_files"`
+	WriteFiles []File `json:"write_files"`
 }
 
-// readCloudConfig returns the content of a file that cloud-init would write. Of two by that path the last one counts.
-func readCloudConfig(data []byte, path string, instance Instance) (string, error) {
+// File is one that cloud-init writes.
+type File struct {
+	Path        string `json:"path"`
+	Content     string `json:"content"`
+	Encoding    string `json:"encoding,omitempty"`
+	Owner       string `json:"owner,omitempty"`
+	Permissions string `json:"permissions,omitempty"`
+	Append      bool   `json:"append,omitempty"`
+}
+
+// Script is what a machine does with its bootstrap data: it writes the files and then runs the commands, in their order.
+type Script struct {
+	Files []File
+	// Commands are words, or one line for a shell.
+	Commands [][]string
+}
+
+// ReadScript returns what bootstrap data ask of a machine. A module of cloud-init other than write_files and runcmd is an error.
+func ReadScript(data []byte, instance Instance) (*Script, error) {
+	text, err := renderCloudConfig(data, instance)
+	if err != nil {
+		return nil, err
+	}
+	config := struct {
+		WriteFiles []File `json:"write_files"`
+		RunCmd     []any  `json:"runcmd"`
+	}{}
+	if err := yaml.UnmarshalStrict([]byte(text), &config); err != nil {
+		return nil, fmt.Errorf("reading the cloud-config: %w", err)
+	}
+	script := &Script{Files: config.WriteFiles}
+	for i, command := range config.RunCmd {
+		switch command := command.(type) {
+		case string:
+			script.Commands = append(script.Commands, []string{command})
+		case []any:
+			var words []string
+			for _, word := range command {
+				words = append(words, fmt.Sprint(word))
+			}
+			script.Commands = append(script.Commands, words)
+		default:
+			return nil, fmt.Errorf("runcmd[%d] is neither a line nor a list of words", i)
+		}
+	}
+	return script, nil
+}
+
+// renderCloudConfig returns the YAML of a cloud-config.
+func renderCloudConfig(data []byte, instance Instance) (string, error) {
 	text := string(data)
 	if rest, ok := strings.CutPrefix(text, jinjaHeader); ok {
 		var err error
@@ -36,6 +80,15 @@ func readCloudConfig(data []byte, path string, instance Instance) (string, error
 	if !strings.HasPrefix(text, cloudConfigHeader) {
 		first, _, _ := strings.Cut(text, "\n")
 		return "", fmt.Errorf("not a cloud-config: it starts with %.60q instead of %q", first, cloudConfigHeader)
+	}
+	return text, nil
+}
+
+// readCloudConfig returns the content of a file that cloud-init would write. Of two by that path the last one counts.
+func readCloudConfig(data []byte, path string, instance Instance) (string, error) {
+	text, err := renderCloudConfig(data, instance)
+	if err != nil {
+		return "", err
 	}
 	config := cloudConfig{}
 	if err := yaml.Unmarshal([]byte(text), &config); err != nil {
