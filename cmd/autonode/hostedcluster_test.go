@@ -148,14 +148,14 @@ func create(t *testing.T, args ...string) (out, warnings string, err error) {
 	return stdout.String(), stderr.String(), err
 }
 
-const release = "registry.example/release:1.36.3"
+const payloadImage = "registry.example/release:1.36.3"
 
 func TestHostedClusterCreate(t *testing.T) {
 	admin := managementCluster.admin
 	t.Run("When a plain Cluster is ready, it should write the HostedCluster and the consent, without a warning", func(t *testing.T) {
 		g := NewWithT(t)
 		cluster := makeCluster(t, "team-a", "blue")
-		out, warnings, err := create(t, "--cluster", "team-a/blue", "--release", release)
+		out, warnings, err := create(t, "--cluster", "team-a/blue", "--release", payloadImage)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(warnings).To(BeEmpty())
 		g.Expect(out).To(HavePrefix("cluster.cluster.x-k8s.io/blue annotated\nhostedcluster.autonode.io/blue created\n"))
@@ -164,7 +164,7 @@ func TestHostedClusterCreate(t *testing.T) {
 		hostedCluster := &v1beta1.HostedCluster{}
 		g.Expect(admin.Get(t.Context(), client.ObjectKeyFromObject(cluster), hostedCluster)).To(Succeed())
 		g.Expect(hostedCluster.Spec.ControlPlaneNamespace).To(Equal("team-a"))
-		g.Expect(hostedCluster.Spec.Release.Image).To(Equal(release))
+		g.Expect(hostedCluster.Spec.Release.Image).To(Equal(payloadImage))
 		g.Expect(hostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter.ClusterAPI.ScalableResourceSelector.MatchLabels).
 			To(Equal(map[string]string{clusterv1.ClusterNameLabel: "blue"}))
 
@@ -190,7 +190,7 @@ func TestHostedClusterCreate(t *testing.T) {
 		template.SetName("small")
 		template.SetLabels(map[string]string{"pool": "general"})
 		g.Expect(admin.Create(t.Context(), template)).To(Succeed())
-		_, warnings, err := create(t, "--cluster", "clusters-violet/violet", "-n", "clusters", "--release", release, "--pull-secret", "pull",
+		_, warnings, err := create(t, "--cluster", "clusters-violet/violet", "-n", "clusters", "--release", payloadImage, "--pull-secret", "pull",
 			"--templates", "TestMachineTemplate", "-l", "pool=general", "--bootstrap", "TestMachineTemplate.infrastructure.cluster.x-k8s.io/small")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(warnings).To(BeEmpty())
@@ -206,7 +206,7 @@ func TestHostedClusterCreate(t *testing.T) {
 		g := NewWithT(t)
 		cluster := makeCluster(t, "team-c", "red")
 		for _, dryRun := range []string{"client", "server"} {
-			out, _, err := create(t, "--cluster", "team-c/red", "--release", release, "--dry-run", dryRun, "-o", "yaml")
+			out, _, err := create(t, "--cluster", "team-c/red", "--release", payloadImage, "--dry-run", dryRun, "-o", "yaml")
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(out).To(ContainSubstring("controlPlaneNamespace: team-c"))
 			g.Expect(out).To(ContainSubstring("kubectl -n team-c annotate cluster red autonode.io/consents-to=team-c/red"))
@@ -215,7 +215,7 @@ func TestHostedClusterCreate(t *testing.T) {
 			g.Expect(cluster.Annotations).To(BeEmpty())
 			g.Expect(admin.Get(t.Context(), client.ObjectKeyFromObject(cluster), &v1beta1.HostedCluster{})).To(MatchError(ContainSubstring("not found")))
 		}
-		out, _, err := create(t, "--cluster", "team-c/red", "--release", release, "--dry-run=client")
+		out, _, err := create(t, "--cluster", "team-c/red", "--release", payloadImage, "--dry-run=client")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(out).To(ContainSubstring("hostedcluster.autonode.io/red created (dry run)"))
 	})
@@ -232,7 +232,7 @@ func TestHostedClusterCreateMissing(t *testing.T) {
 		g.Expect(admin.Update(t.Context(), cluster)).To(Succeed())
 		g.Expect(admin.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace("team-d"))).To(Succeed())
 		g.Expect(admin.DeleteAllOf(t.Context(), &clusterv1.MachineDeployment{}, client.InNamespace("team-d"))).To(Succeed())
-		_, warnings, err := create(t, "--cluster", "team-d/amber", "--release", release)
+		_, warnings, err := create(t, "--cluster", "team-d/amber", "--release", payloadImage)
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, want := range []string{
 			"isn't initialized", "is paused", "there is no Secret team-d/amber-kubeconfig", "no MachineDeployment in namespace team-d matches",
@@ -249,7 +249,7 @@ func TestHostedClusterCreateMissing(t *testing.T) {
 		secret.Labels = nil
 		secret.Data["value"] = []byte(strings.ReplaceAll(guestKubeconfig, "token: secret", "exec: {command: aws}"))
 		g.Expect(admin.Update(t.Context(), secret)).To(Succeed())
-		_, warnings, err := create(t, "--cluster", "team-e/pink", "--release", release, "--dry-run=client")
+		_, warnings, err := create(t, "--cluster", "team-e/pink", "--release", payloadImage, "--dry-run=client")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(warnings).To(And(ContainSubstring("rejects the kubeconfig"), ContainSubstring("exec"), ContainSubstring("lacks the label")))
 	})
@@ -260,20 +260,20 @@ func TestHostedClusterCreateMissing(t *testing.T) {
 			args []string
 			want string
 		}{
-			"no such Cluster":        {[]string{"--cluster", "team-f/white", "--release", release}, "there is no Cluster team-f/white"},
-			"no namespace":           {[]string{"--cluster", "grey", "--release", release}, "want NAMESPACE/NAME"},
-			"another namespace":      {[]string{"--cluster", "team-f/grey", "-n", "clusters", "--release", release}, "means a Cluster in clusters or in clusters-grey"},
+			"no such Cluster":        {[]string{"--cluster", "team-f/white", "--release", payloadImage}, "there is no Cluster team-f/white"},
+			"no namespace":           {[]string{"--cluster", "grey", "--release", payloadImage}, "want NAMESPACE/NAME"},
+			"another namespace":      {[]string{"--cluster", "team-f/grey", "-n", "clusters", "--release", payloadImage}, "means a Cluster in clusters or in clusters-grey"},
 			"no release":             {[]string{"--cluster", "team-f/grey"}, "name the release payload with --release"},
-			"no such kind":           {[]string{"--cluster", "team-f/grey", "--release", release, "--templates", "NoTemplate", "--bootstrap", "A/b"}, "serves no NoTemplate"},
-			"templates alone":        {[]string{"--cluster", "team-f/grey", "--release", release, "--templates", "TestMachineTemplate"}, "needs --bootstrap"},
-			"a bootstrap alone":      {[]string{"--cluster", "team-f/grey", "--release", release, "--bootstrap", "A/b"}, "--templates"},
-			"a malformed bootstrap":  {[]string{"--cluster", "team-f/grey", "--release", release, "--templates", "TestMachineTemplate", "--bootstrap", "b"}, "want KIND/NAME"},
-			"a malformed selector":   {[]string{"--cluster", "team-f/grey", "--release", release, "-l", "a in"}, "--selector"},
-			"a form that isn't":      {[]string{"--cluster", "team-f/grey", "--release", release, "-o", "wide"}, "want yaml or name"},
-			"a dry run that isn't":   {[]string{"--cluster", "team-f/grey", "--release", release, "--dry-run=yes"}, "want none, client or server"},
+			"no such kind":           {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--templates", "NoTemplate", "--bootstrap", "A/b"}, "serves no NoTemplate"},
+			"templates alone":        {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--templates", "TestMachineTemplate"}, "needs --bootstrap"},
+			"a bootstrap alone":      {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--bootstrap", "A/b"}, "--templates"},
+			"a malformed bootstrap":  {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--templates", "TestMachineTemplate", "--bootstrap", "b"}, "want KIND/NAME"},
+			"a malformed selector":   {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "-l", "a in"}, "--selector"},
+			"a form that isn't":      {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "-o", "wide"}, "want yaml or name"},
+			"a dry run that isn't":   {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--dry-run=yes"}, "want none, client or server"},
 			"an invalid release":     {[]string{"--cluster", "team-f/grey", "--release", "a b"}, "image has to be an image reference"},
-			"no management cluster":  {[]string{"--cluster", "team-f/grey", "--release", release, "--context", "nowhere"}, "nowhere"},
-			"no Cluster in the flag": {[]string{"--release", release}, `required flag(s) "cluster" not set`},
+			"no management cluster":  {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--context", "nowhere"}, "nowhere"},
+			"no Cluster in the flag": {[]string{"--release", payloadImage}, `required flag(s) "cluster" not set`},
 		} {
 			t.Run("When there is "+name+", it should say so", func(t *testing.T) {
 				g := NewWithT(t)

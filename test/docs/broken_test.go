@@ -44,7 +44,7 @@ func TestBroken(t *testing.T) {
 		"When a file of settings has an unknown field, it should name the field": {
 			"<!-- file: karpenter settings -->\n" + yamlBlock("resource: {}"), `unknown field "resource"`},
 		"When a file of prices has a wrong price, it should name the entry": {
-			"<!-- file: prices -->\n" + yamlBlock("- {instanceType: a, price: free}"), "entry 1"},
+			"<!-- file: prices -->\n" + yamlBlock("- {instanceType: a, price: -1}"), "entry 1"},
 		"When a marker is misspelled, it should say which there are": {
 			"<!-- parts of: NodePool -->\n" + yamlBlock("spec: {}"), "is neither"},
 		"When an overlay sets a flag that the operator lacks, it should name the flag": {
@@ -94,8 +94,8 @@ func TestUnbroken(t *testing.T) {
 	}
 	t.Run("When a page links to what isn't there, it should name the file and the heading", func(t *testing.T) {
 		g := NewWithT(t)
-		p := parse("docs/page.md", "# A heading\n\n[a](#a-heading), [b](#b), [c](nothing.md), `[d](code)`, [e](cli.md)\n")
+		p := parse("docs/cli.md", "# A heading\n\n[a](#a-heading), [b](#b), [c](nothing.md), `[d](code)`, [e](cli.md)\n")
 		g.Expect(errors.Join(p.links(map[string]page{p.path: p})...)).To(MatchError(And(
-			ContainSubstring("docs/page.md has no heading #b"), ContainSubstring("there is no docs/nothing.md"), Not(ContainSubstring("code")))))
+			ContainSubstring("docs/cli.md has no heading #b"), ContainSubstring("there is no docs/nothing.md"), Not(ContainSubstring("code")))))
 	})
 }

@@ -16,12 +16,13 @@ import (
 // tools are other programs that blocks of commands call. Nothing is known of their arguments.
 var tools = []string{
 	"cd", "clusterctl", "cosign", "exec", "export", "git", "go", "helm", "install", "jq", "openssl", "sha256sum", "source", "ssh-keygen", "tar",
-	"base64", "grep", "head", "tail", "tee", "cut", "test",
+	"base64", "cut", "date", "grep", "head", "ln", "tail", "tee",
 }
 
 var (
 	placeholder = regexp.MustCompile(`<[a-z][a-z -]*>`)
 	assignment  = regexp.MustCompile(`^[A-Z_]+=`)
+	metric      = regexp.MustCompile(`^(karpenter|autonode)_[a-z_]+\{`)
 	// nested are commands within a word.
 	nested = regexp.MustCompile(`[<$]\(([^()]*)\)`)
 )
@@ -36,6 +37,7 @@ type command struct {
 // without any of the repository's programs, kubectl or make isn't about commands.
 func (b block) commands() (found []command, problems []error) {
 	lines := strings.Split(strings.TrimSuffix(b.text, "\n"), "\n")
+	known := false
 	transcript := slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(strings.TrimSpace(line), "$ ") })
 	for i := 0; i < len(lines); i++ {
 		line, at := strings.TrimSpace(lines[i]), i
@@ -48,6 +50,7 @@ func (b block) commands() (found []command, problems []error) {
 			i++
 			line = strings.TrimSuffix(line, "\\") + " " + strings.TrimSpace(lines[i])
 		}
+		known = known || isKnown(strings.Fields(line))
 		lists, err := split(placeholder.ReplaceAllString(elided.Replace(line), "placeholder"))
 		if err != nil {
 			problems = append(problems, b.errorf("line %d of the block: %w", at+1, err))
@@ -57,7 +60,7 @@ func (b block) commands() (found []command, problems []error) {
 			found = append(found, command{line: b.line + at, words: words})
 		}
 	}
-	if !transcript && b.language == "" && !slices.ContainsFunc(found, func(c command) bool { return isKnown(c.words) }) {
+	if !transcript && !known && b.language == "" {
 		return nil, nil
 	}
 	return found, problems
@@ -171,6 +174,7 @@ func (s shell) check(ctx context.Context, words []string) error {
 				}
 			}
 		}
+	case metric.MatchString(name): // of Prometheus' language
 	case !slices.Contains(tools, name):
 		return fmt.Errorf("%s is no program that the documentation is known to use; see tools in commands_test.go", name)
 	}

@@ -96,6 +96,9 @@ func checkTemplate(ctx context.Context, object *unstructured.Unstructured) error
 	bootstrap := &unstructured.Unstructured{}
 	bootstrap.SetGroupVersionKind(schema.GroupVersionKind{Group: "bootstrap.cluster.x-k8s.io", Version: "v1beta2", Kind: "KubeadmConfigTemplate"})
 	bootstrap.SetName("specimen")
+	if err := unstructured.SetNestedMap(bootstrap.Object, map[string]any{}, "spec", "template", "spec"); err != nil {
+		return err
+	}
 	gvk := object.GroupVersionKind()
 	templates, err := shown{object, bootstrap}.resolve(ctx, "specimen", v1alpha1.ClusterAPINodeClassSpec{
 		TemplateSelectors: v1alpha1.TemplateSelectors{
