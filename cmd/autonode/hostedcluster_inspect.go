@@ -45,7 +45,7 @@ func (i *inspection) inspect(ctx context.Context, key client.ObjectKey) error {
 	i.cluster = &clusterv1.Cluster{}
 	if err := i.management.Get(ctx, key, i.cluster); err != nil {
 		if meta.IsNoMatchError(err) {
-			return fmt.Errorf("Cluster API v1.14 or newer isn't installed in this cluster: %w; is it the management cluster?", err) //nolint:staticcheck // a name
+			return fmt.Errorf("this cluster serves no Cluster API v1.14 or newer: %w; is it the management cluster?", err)
 		}
 		if apierrors.IsNotFound(err) {
 			return fmt.Errorf("there is no Cluster %s; list them with `kubectl get clusters.cluster.x-k8s.io -A`", key)
@@ -53,7 +53,7 @@ func (i *inspection) inspect(ctx context.Context, key client.ObjectKey) error {
 		return fmt.Errorf("reading Cluster %s: %w", key, err)
 	}
 	if !i.cluster.DeletionTimestamp.IsZero() {
-		return fmt.Errorf("Cluster %s is being deleted", key) //nolint:staticcheck // a kind's name
+		return fmt.Errorf("the Cluster %s is being deleted", key)
 	}
 	for _, check := range []func(context.Context) error{i.others, i.consent, i.controlPlane, i.kubeconfig, i.sources} {
 		if err := check(ctx); err != nil {
@@ -68,7 +68,7 @@ func (i *inspection) others(ctx context.Context) error {
 	list := &v1beta1.HostedClusterList{}
 	if err := i.management.List(ctx, list); err != nil {
 		if notInstalled(err) {
-			return fmt.Errorf("AutoNode isn't installed in this cluster: %w; see docs/install.md", err) //nolint:staticcheck // a name
+			return fmt.Errorf("AutoNode isn't installed in this cluster: %w; see docs/install.md", err)
 		}
 		return fmt.Errorf("listing HostedClusters: %w", err)
 	}
@@ -77,7 +77,7 @@ func (i *inspection) others(ctx context.Context) error {
 		other := &list.Items[n]
 		releases[other.Spec.Release.Image] = true
 		if client.ObjectKeyFromObject(other) == client.ObjectKeyFromObject(i.hostedCluster) {
-			return fmt.Errorf("HostedCluster %s exists; change it with `kubectl -n %s edit hostedclusters.autonode.io %s`", //nolint:staticcheck // a kind's name
+			return fmt.Errorf("HostedCluster %s exists; change it with `kubectl -n %s edit hostedclusters.autonode.io %s`",
 				client.ObjectKeyFromObject(other), other.Namespace, other.Name)
 		}
 		if namespace := controlPlaneNamespaceOf(other); namespace == i.cluster.Namespace {
@@ -101,7 +101,7 @@ func (i *inspection) consent(context.Context) error {
 	if named == "" || named == client.ObjectKeyFromObject(i.hostedCluster).String() {
 		return nil
 	}
-	return fmt.Errorf("Cluster %s consents to HostedCluster %s; remove its annotation %s first", //nolint:staticcheck // a kind's name
+	return fmt.Errorf("the Cluster %s consents to HostedCluster %s; remove its annotation %s first",
 		client.ObjectKeyFromObject(i.cluster), named, v1beta1.ConsentAnnotation)
 }
 

@@ -23,7 +23,7 @@ import (
 )
 
 // languages that a block may be in. Blocks in a language that isn't named here can't be checked.
-var languages = []string{"", "go", "json", "promql", "sh", "text", "yaml"}
+var languages = []string{"", "go", "goat", "json", "promql", "sh", "text", "yaml"}
 
 // played are pages whose commands are run one after the other, with the objects that the page shows.
 const played = "docs/getting-started/"

@@ -109,7 +109,7 @@ func checkTemplate(ctx context.Context, object *unstructured.Unstructured) error
 		}},
 	})
 	if err == nil && len(templates) != 1 {
-		err = errors.New("Karpenter doesn't find it")
+		err = errors.New("it isn't found among the templates")
 	}
 	return err
 }
@@ -216,7 +216,7 @@ func (s shown) hosts(ctx context.Context, object *unstructured.Unstructured) err
 		return err
 	}
 	if len(templates) == 0 {
-		return errors.New("Karpenter finds no template among the page's objects")
+		return errors.New("there is no template among the page's objects that Karpenter would use")
 	}
 	for i := range templates {
 		if !templates[i].Bootstrap.IsDefined() {
