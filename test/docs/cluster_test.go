@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -212,9 +211,4 @@ func foreignDefinitions() (definitions []*apiextensionsv1.CustomResourceDefiniti
 		definitions = append(definitions, d)
 	}
 	return definitions
-}
-
-// isForeign reports whether nothing but a profile knows the kind.
-func isForeign(group, kind string) bool {
-	return slices.ContainsFunc(foreign, func(f struct{ group, version, kind, why string }) bool { return f.group == group && f.kind == kind })
 }
