@@ -94,6 +94,24 @@ kind: VSphereMachineTemplate
 metadata: {name: specimen, namespace: default}
 spec: {template: {spec: {template: image, network: {devices: [{networkName: nodes, dhcp4: true}]}, numCPUs: 4, memoryMiB: 8192, diskGiB: 40}}}
 `,
+	"KubevirtMachineTemplate": `
+apiVersion: infrastructure.cluster.x-k8s.io/v1alpha1
+kind: KubevirtMachineTemplate
+metadata: {name: specimen, namespace: default}
+spec: {template: {spec: {}}}
+`,
+	"OpenStackMachineTemplate": `
+apiVersion: infrastructure.cluster.x-k8s.io/v1beta1
+kind: OpenStackMachineTemplate
+metadata: {name: specimen, namespace: default}
+spec: {template: {spec: {image: {filter: {name: image}}}}}
+`,
+	"Metal3MachineTemplate": `
+apiVersion: infrastructure.cluster.x-k8s.io/v1beta1
+kind: Metal3MachineTemplate
+metadata: {name: specimen, namespace: default}
+spec: {template: {spec: {image: {url: "https://images.example/image.raw", checksum: "https://images.example/image.raw.sha256"}}}}
+`,
 	"Kustomization": `
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
