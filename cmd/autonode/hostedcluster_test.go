@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -119,6 +120,7 @@ func makeCluster(t *testing.T, namespace, name string) *clusterv1.Cluster {
 	deployment.Namespace, deployment.Name = namespace, name+"-workers"
 	deployment.Labels = map[string]string{clusterv1.ClusterNameLabel: name}
 	deployment.Spec.ClusterName = name
+	deployment.Spec.Selector.MatchLabels = deployment.Labels
 	deployment.Spec.Template.Spec.ClusterName = name
 	deployment.Spec.Template.Spec.Bootstrap.DataSecretName = ptr.To("data")
 	deployment.Spec.Template.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{
@@ -127,10 +129,9 @@ func makeCluster(t *testing.T, namespace, name string) *clusterv1.Cluster {
 	g.Expect(admin.Create(t.Context(), deployment)).To(Succeed())
 	t.Cleanup(func() {
 		hostedClusters := &v1beta1.HostedClusterList{}
-		if err := admin.List(t.Context(), hostedClusters); err == nil {
-			for i := range hostedClusters.Items {
-				admin.Delete(t.Context(), &hostedClusters.Items[i])
-			}
+		g.Expect(admin.List(context.Background(), hostedClusters)).To(Succeed())
+		for i := range hostedClusters.Items {
+			g.Expect(admin.Delete(context.Background(), &hostedClusters.Items[i])).To(Succeed())
 		}
 	})
 	return cluster
