@@ -46,7 +46,9 @@ func TestBroken(t *testing.T) {
 		"When a file of prices has a wrong price, it should name the entry": {
 			"<!-- file: prices -->\n" + yamlBlock("- {instanceType: a, price: -1}"), "entry 1"},
 		"When a marker is misspelled, it should say which there are": {
-			"<!-- parts of: NodePool -->\n" + yamlBlock("spec: {}"), "is neither"},
+			"<!-- parts of: NodePool -->\n" + yamlBlock("spec: {}"), "is none of"},
+		"When another program's file isn't YAML, it should say so": {
+			"<!-- other: clusterctl's configuration -->\n" + yamlBlock("a: b: c"), "mapping values are not allowed"},
 		"When an overlay sets a flag that the operator lacks, it should name the flag": {
 			"<!-- part of: Kustomization -->\n" + yamlBlock("patches:\n- target: {kind: Deployment}\n  patch: |\n    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --gust-networks=10.0.0.0/8}"), "unknown flag: --gust-networks"},
 		"When an overlay patches what isn't there, it should say so": {

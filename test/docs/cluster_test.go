@@ -38,6 +38,9 @@ var upstream = []struct {
 		"config/crd/bases/infrastructure.cluster.x-k8s.io_awsclusters.yaml",
 		"config/crd/bases/infrastructure.cluster.x-k8s.io_awsmachinetemplates.yaml",
 	}},
+	{"sigs.k8s.io/cluster-api-operator@v0.29.0", "h1:i8j3auZqWlbiTiMnHqzyFlppHAfzZuqYYlBLDD3cNe4=", []string{
+		"config/crd/bases/operator.cluster.x-k8s.io_addonproviders.yaml",
+	}},
 	{"github.com/aws/karpenter-provider-aws@v1.14.1", "h1:WGtIQTQcxpElYMdWfWuPwaF2+9muR+hYhPZsTtoY8Gs=", []string{
 		"pkg/apis/crds/karpenter.k8s.aws_ec2nodeclasses.yaml",
 	}},

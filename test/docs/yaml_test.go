@@ -34,11 +34,13 @@ import (
 //	<!-- part of: HostedCluster -->                 the block is merged into the specimen of that kind
 //	<!-- part of: HostedCluster, at: spec.x.y -->   likewise, into that field of it
 //	<!-- file: prices -->                           the block is a file that one of our programs reads: see files
+//	<!-- other: clusterctl's configuration -->      the block is a file of another program's: it has to be YAML
 //
 // A block with a kind and no apiVersion is a part of that kind without a marker.
 var (
 	partOf   = regexp.MustCompile(`^part of: (\w+)(?:, at: ([\w.]+))?$`)
 	fileMark = regexp.MustCompile(`^file: (\w[\w -]*)$`)
+	other    = regexp.MustCompile(`^other: \w+`)
 )
 
 // specimens are the rest of what a part is a part of.
@@ -160,9 +162,16 @@ func (b block) yaml(ctx context.Context, dir string) (objects []*unstructured.Un
 		}
 		return nil, problems
 	}
+	if other.MatchString(b.marker) {
+		var content any
+		if err := yaml.UnmarshalStrict([]byte(text), &content); err != nil {
+			problems = append(problems, b.errorf("%w", err))
+		}
+		return nil, problems
+	}
 	part := partOf.FindStringSubmatch(b.marker)
 	if b.marker != "" && part == nil {
-		return nil, []error{b.errorf("marker %q is neither \"part of: KIND\" nor \"file: NAME\"", b.marker)}
+		return nil, []error{b.errorf("marker %q is none of \"part of: KIND\", \"file: NAME\" and \"other: WHAT\"", b.marker)}
 	}
 	for _, document := range strings.Split("\n"+text, "\n---\n") {
 		var content map[string]any
