@@ -115,6 +115,10 @@ image: ## Build container images for this machine's architecture with docker, po
 	for program in autonode-operator karpenter-clusterapi; do \
 		$(CONTAINER_TOOL) build --file Containerfile --target $$program --tag $(IMAGE_PREFIX)/$$program:$(VERSION) . || exit 1; done
 
+.PHONY: site
+site: ## Build the documentation's site into dist/site. It fails for a link to a page that isn't there, and for a page that the menu lacks.
+	go tool -modfile=tools/site/go.mod hugo --source site --destination ../dist/site --cleanDestinationDir --noBuildLock --panicOnWarning
+
 .PHONY: vulncheck
 vulncheck: ## Look for known vulnerabilities in what the programs call. Needs vuln.go.dev, so it is no part of verify.
 	go tool -modfile=tools/security/go.mod govulncheck ./cmd/...

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+)
+
+// startTimeout is how long an API server may take to start, and CRDs to be served: a loaded machine is slow.
+const startTimeout = 2 * time.Minute
+
+// managementCluster is an API server with AutoNode's and Cluster API's kinds, and without controllers.
+var managementCluster struct {
+	kubeconfig string
+	admin      client.Client
+}
+
+func TestMain(m *testing.M) {
+	code, err := runTests(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "running the API server for tests:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func runTests(m *testing.M) (code int, err error) {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api").Output()
+	if err != nil {
+		return 0, fmt.Errorf("finding Cluster API's module: %w", err)
+	}
+	bases := filepath.Join(strings.TrimSpace(string(out)), "core/config/crd/bases")
+	environment := &envtest.Environment{
+		ControlPlaneStartTimeout: startTimeout,
+		CRDDirectoryPaths: []string{
+			"../../manifests/crds", "../../test/environment/crds.yaml",
+			filepath.Join(bases, "cluster.x-k8s.io_clusters.yaml"), filepath.Join(bases, "cluster.x-k8s.io_machinedeployments.yaml"),
+		},
+		ErrorIfCRDPathMissing: true,
+		CRDInstallOptions:     envtest.CRDInstallOptions{MaxTime: startTimeout},
+	}
+	if _, err := environment.Start(); err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, environment.Stop()) }()
+	user, err := environment.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, nil)
+	if err != nil {
+		return 0, err
+	}
+	raw, err := user.KubeConfig()
+	if err != nil {
+		return 0, err
+	}
+	dir, err := os.MkdirTemp("", "autonode")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	managementCluster.kubeconfig = filepath.Join(dir, "kubeconfig")
+	if err := os.WriteFile(managementCluster.kubeconfig, raw, 0o600); err != nil {
+		return 0, err
+	}
+	flags := managementFlags{kubeconfig: managementCluster.kubeconfig}
+	if managementCluster.admin, err = flags.client(); err != nil {
+		return 0, err
+	}
+	return m.Run(), nil
+}
+
+// guestKubeconfig is one that the operator accepts.
+const guestKubeconfig = `
+apiVersion: v1
+kind: Config
+current-context: a
+contexts: [{name: a, context: {cluster: a, user: a}}]
+clusters: [{name: a, cluster: {server: "https://10.0.0.1:6443"}}]
+users: [{name: a, user: {token: secret}}]
+`
+
+// makeCluster makes a Cluster with all that AutoNode needs, in a namespace of its own.
+func makeCluster(t *testing.T, namespace, name string) *clusterv1.Cluster {
+	t.Helper()
+	g := NewWithT(t)
+	admin := managementCluster.admin
+	space := &corev1.Namespace{}
+	space.Name = namespace
+	g.Expect(client.IgnoreAlreadyExists(admin.Create(t.Context(), space))).To(Succeed())
+	cluster := &clusterv1.Cluster{}
+	cluster.Namespace, cluster.Name = namespace, name
+	cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.1", Port: 6443}
+	g.Expect(admin.Create(t.Context(), cluster)).To(Succeed())
+	cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
+	g.Expect(admin.Status().Update(t.Context(), cluster)).To(Succeed())
+	secret := &corev1.Secret{}
+	secret.Namespace, secret.Name = namespace, name+"-kubeconfig"
+	secret.Labels = map[string]string{clusterv1.ClusterNameLabel: name}
+	secret.StringData = map[string]string{"value": guestKubeconfig}
+	g.Expect(admin.Create(t.Context(), secret)).To(Succeed())
+	deployment := &clusterv1.MachineDeployment{}
+	deployment.Namespace, deployment.Name = namespace, name+"-workers"
+	deployment.Labels = map[string]string{clusterv1.ClusterNameLabel: name}
+	deployment.Spec.ClusterName = name
+	deployment.Spec.Selector.MatchLabels = deployment.Labels
+	deployment.Spec.Template.Spec.ClusterName = name
+	deployment.Spec.Template.Spec.Bootstrap.DataSecretName = ptr.To("data")
+	deployment.Spec.Template.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{
+		APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "TestMachineTemplate", Name: "small",
+	}
+	g.Expect(admin.Create(t.Context(), deployment)).To(Succeed())
+	t.Cleanup(func() {
+		hostedClusters := &v1beta1.HostedClusterList{}
+		g.Expect(admin.List(context.Background(), hostedClusters)).To(Succeed())
+		for i := range hostedClusters.Items {
+			g.Expect(admin.Delete(context.Background(), &hostedClusters.Items[i])).To(Succeed())
+		}
+	})
+	return cluster
+}
+
+// create calls the command, and returns what it prints and warns.
+func create(t *testing.T, args ...string) (out, warnings string, err error) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := newCommand("autonode")
+	cmd.SetArgs(append([]string{"hosted-cluster", "create", "--kubeconfig", managementCluster.kubeconfig}, args...))
+	cmd.SetOut(&stdout)
+	cmd.SetErr(&stderr)
+	err = cmd.ExecuteContext(t.Context())
+	return stdout.String(), stderr.String(), err
+}
+
+const payloadImage = "registry.example/release:1.36.3"
+
+func TestHostedClusterCreate(t *testing.T) {
+	admin := managementCluster.admin
+	t.Run("When a plain Cluster is ready, it should write the HostedCluster and the consent, without a warning", func(t *testing.T) {
+		g := NewWithT(t)
+		cluster := makeCluster(t, "team-a", "blue")
+		out, warnings, err := create(t, "--cluster", "team-a/blue", "--release", payloadImage)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(warnings).To(BeEmpty())
+		g.Expect(out).To(HavePrefix("cluster.cluster.x-k8s.io/blue annotated\nhostedcluster.autonode.io/blue created\n"))
+		g.Expect(admin.Get(t.Context(), client.ObjectKeyFromObject(cluster), cluster)).To(Succeed())
+		g.Expect(cluster.Annotations).To(HaveKeyWithValue(v1beta1.ConsentAnnotation, "team-a/blue"))
+		hostedCluster := &v1beta1.HostedCluster{}
+		g.Expect(admin.Get(t.Context(), client.ObjectKeyFromObject(cluster), hostedCluster)).To(Succeed())
+		g.Expect(hostedCluster.Spec.ControlPlaneNamespace).To(Equal("team-a"))
+		g.Expect(hostedCluster.Spec.Release.Image).To(Equal(payloadImage))
+		g.Expect(hostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter.ClusterAPI.ScalableResourceSelector.MatchLabels).
+			To(Equal(map[string]string{clusterv1.ClusterNameLabel: "blue"}))
+
+		_, _, err = create(t, "--cluster", "team-a/blue")
+		g.Expect(err).To(MatchError(ContainSubstring("HostedCluster team-a/blue exists")))
+		makeCluster(t, "team-a", "green")
+		_, _, err = create(t, "--cluster", "team-a/green")
+		g.Expect(err).To(MatchError(ContainSubstring("namespace team-a belongs to HostedCluster team-a/blue")))
+		makeCluster(t, "team-b", "blue")
+		_, _, err = create(t, "--cluster", "team-b/blue")
+		g.Expect(err).NotTo(HaveOccurred(), "without --release it takes the one that all name")
+	})
+
+	t.Run("When the control-plane namespace is of its own, it should put the HostedCluster where it is asked to", func(t *testing.T) {
+		g := NewWithT(t)
+		makeCluster(t, "clusters-violet", "violet")
+		space := &corev1.Namespace{}
+		space.Name = "clusters"
+		g.Expect(admin.Create(t.Context(), space)).To(Succeed())
+		template := &unstructured.Unstructured{}
+		template.SetGroupVersionKind(schema.GroupVersionKind{Group: "infrastructure.cluster.x-k8s.io", Version: "v1beta1", Kind: "TestMachineTemplate"})
+		template.SetNamespace("clusters-violet")
+		template.SetName("small")
+		template.SetLabels(map[string]string{"pool": "general"})
+		g.Expect(admin.Create(t.Context(), template)).To(Succeed())
+		_, warnings, err := create(t, "--cluster", "clusters-violet/violet", "-n", "clusters", "--release", payloadImage, "--pull-secret", "pull",
+			"--templates", "TestMachineTemplate", "-l", "pool=general", "--bootstrap", "TestMachineTemplate.infrastructure.cluster.x-k8s.io/small")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(warnings).To(BeEmpty())
+		hostedCluster := &v1beta1.HostedCluster{}
+		g.Expect(admin.Get(t.Context(), client.ObjectKey{Namespace: "clusters", Name: "violet"}, hostedCluster)).To(Succeed())
+		g.Expect(hostedCluster.Spec.ControlPlaneNamespace).To(BeEmpty())
+		g.Expect(hostedCluster.Spec.PullSecret.Name).To(Equal("pull"))
+		g.Expect(hostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter.ClusterAPI.InfrastructureTemplateSelectors[0].Selector.MatchLabels).
+			To(Equal(map[string]string{"pool": "general"}))
+	})
+
+	t.Run("When it is a dry run, it should print and write nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		cluster := makeCluster(t, "team-c", "red")
+		for _, dryRun := range []string{"client", "server"} {
+			out, _, err := create(t, "--cluster", "team-c/red", "--release", payloadImage, "--dry-run", dryRun, "-o", "yaml")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(out).To(ContainSubstring("controlPlaneNamespace: team-c"))
+			g.Expect(out).To(ContainSubstring("kubectl -n team-c annotate cluster red autonode.io/consents-to=team-c/red"))
+			g.Expect(out).NotTo(ContainSubstring("status"))
+			g.Expect(admin.Get(t.Context(), client.ObjectKeyFromObject(cluster), cluster)).To(Succeed())
+			g.Expect(cluster.Annotations).To(BeEmpty())
+			g.Expect(admin.Get(t.Context(), client.ObjectKeyFromObject(cluster), &v1beta1.HostedCluster{})).To(MatchError(ContainSubstring("not found")))
+		}
+		out, _, err := create(t, "--cluster", "team-c/red", "--release", payloadImage, "--dry-run=client")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(ContainSubstring("hostedcluster.autonode.io/red created (dry run)"))
+	})
+}
+
+func TestHostedClusterCreateMissing(t *testing.T) {
+	admin := managementCluster.admin
+	t.Run("When something is missing, it should say each and write nevertheless", func(t *testing.T) {
+		g := NewWithT(t)
+		cluster := makeCluster(t, "team-d", "amber")
+		cluster.Status.Initialization.ControlPlaneInitialized = nil
+		g.Expect(admin.Status().Update(t.Context(), cluster)).To(Succeed())
+		cluster.Spec.Paused = ptr.To(true)
+		g.Expect(admin.Update(t.Context(), cluster)).To(Succeed())
+		g.Expect(admin.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace("team-d"))).To(Succeed())
+		g.Expect(admin.DeleteAllOf(t.Context(), &clusterv1.MachineDeployment{}, client.InNamespace("team-d"))).To(Succeed())
+		_, warnings, err := create(t, "--cluster", "team-d/amber", "--release", payloadImage)
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, want := range []string{
+			"isn't initialized", "is paused", "there is no Secret team-d/amber-kubeconfig", "no MachineDeployment in namespace team-d matches",
+		} {
+			g.Expect(warnings).To(ContainSubstring(want))
+		}
+	})
+
+	t.Run("When the operator would reject the kubeconfig, it should say which field", func(t *testing.T) {
+		g := NewWithT(t)
+		makeCluster(t, "team-e", "pink")
+		secret := &corev1.Secret{}
+		g.Expect(admin.Get(t.Context(), client.ObjectKey{Namespace: "team-e", Name: "pink-kubeconfig"}, secret)).To(Succeed())
+		secret.Labels = nil
+		secret.Data["value"] = []byte(strings.ReplaceAll(guestKubeconfig, "token: secret", "exec: {command: aws}"))
+		g.Expect(admin.Update(t.Context(), secret)).To(Succeed())
+		_, warnings, err := create(t, "--cluster", "team-e/pink", "--release", payloadImage, "--dry-run=client")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(warnings).To(And(ContainSubstring("rejects the kubeconfig"), ContainSubstring("exec"), ContainSubstring("lacks the label")))
+	})
+
+	t.Run("When it can't work, it should say why and write nothing", func(t *testing.T) {
+		cluster := makeCluster(t, "team-f", "grey")
+		for name, test := range map[string]struct {
+			args []string
+			want string
+		}{
+			"no such Cluster":        {[]string{"--cluster", "team-f/white", "--release", payloadImage}, "there is no Cluster team-f/white"},
+			"no namespace":           {[]string{"--cluster", "grey", "--release", payloadImage}, "want NAMESPACE/NAME"},
+			"another namespace":      {[]string{"--cluster", "team-f/grey", "-n", "clusters", "--release", payloadImage}, "means a Cluster in clusters or in clusters-grey"},
+			"no release":             {[]string{"--cluster", "team-f/grey"}, "name the release payload with --release"},
+			"no such kind":           {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--templates", "NoTemplate", "--bootstrap", "A/b"}, "serves no NoTemplate"},
+			"templates alone":        {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--templates", "TestMachineTemplate"}, "needs --bootstrap"},
+			"a bootstrap alone":      {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--bootstrap", "A/b"}, "--templates"},
+			"a malformed bootstrap":  {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--templates", "TestMachineTemplate", "--bootstrap", "b"}, "want KIND/NAME"},
+			"a malformed selector":   {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "-l", "a in"}, "--selector"},
+			"a form that isn't":      {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "-o", "wide"}, "want yaml or name"},
+			"a dry run that isn't":   {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--dry-run=yes"}, "want none, client or server"},
+			"an invalid release":     {[]string{"--cluster", "team-f/grey", "--release", "a b"}, "image has to be an image reference"},
+			"no management cluster":  {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--context", "nowhere"}, "nowhere"},
+			"no Cluster in the flag": {[]string{"--release", payloadImage}, `required flag(s) "cluster" not set`},
+		} {
+			t.Run("When there is "+name+", it should say so", func(t *testing.T) {
+				g := NewWithT(t)
+				_, _, err := create(t, test.args...)
+				g.Expect(err).To(MatchError(ContainSubstring(test.want)))
+				g.Expect(admin.Get(t.Context(), client.ObjectKeyFromObject(cluster), &v1beta1.HostedCluster{})).To(MatchError(ContainSubstring("not found")))
+			})
+		}
+	})
+}

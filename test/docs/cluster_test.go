@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package docs_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/autonode-io/autonode/assets/crds"
+)
+
+// startTimeout is how long an API server may take to start, and CRDs to be served: a loaded machine is slow.
+const startTimeout = 2 * time.Minute
+
+// upstream are modules of other projects with the definitions of what the documentation shows. Each is downloaded as it was seen once.
+var upstream = []struct {
+	module, sum string
+	files       []string
+}{
+	{"sigs.k8s.io/cluster-api-provider-aws/v2@v2.13.0", "h1:yQz7GBrIkPLuEJ5MXNuZ/6eUssTJK8reUnZ6t5QIPnU=", []string{
+		"config/crd/bases/infrastructure.cluster.x-k8s.io_awsclusters.yaml",
+		"config/crd/bases/infrastructure.cluster.x-k8s.io_awsmachinetemplates.yaml",
+	}},
+	{"sigs.k8s.io/cluster-api-operator@v0.29.0", "h1:i8j3auZqWlbiTiMnHqzyFlppHAfzZuqYYlBLDD3cNe4=", []string{
+		"config/crd/bases/operator.cluster.x-k8s.io_addonproviders.yaml",
+	}},
+	{"github.com/aws/karpenter-provider-aws@v1.14.1", "h1:WGtIQTQcxpElYMdWfWuPwaF2+9muR+hYhPZsTtoY8Gs=", []string{
+		"pkg/apis/crds/karpenter.k8s.aws_ec2nodeclasses.yaml",
+	}},
+}
+
+// foreign are kinds whose definitions are in no module that the proxy has, and why they are shown. The API server accepts any content of
+// theirs. A machine template is read by the profile of its kind instead, and its fields must be ones that the profile's sources have.
+var foreign = []struct{ group, version, kind, why string }{
+	{"infrastructure.cluster.x-k8s.io", "v1beta1", "VSphereCluster", "getting started on vSphere"},
+	{"infrastructure.cluster.x-k8s.io", "v1beta1", "VSphereMachineTemplate", "getting started on vSphere"},
+	{"infrastructure.cluster.x-k8s.io", "v1alpha1", "KubevirtCluster", "getting started on KubeVirt"},
+	{"infrastructure.cluster.x-k8s.io", "v1alpha1", "KubevirtMachineTemplate", "getting started on KubeVirt"},
+	{"infrastructure.cluster.x-k8s.io", "v1beta1", "OpenStackCluster", "getting started on OpenStack"},
+	{"infrastructure.cluster.x-k8s.io", "v1beta1", "OpenStackMachineTemplate", "getting started on OpenStack"},
+	{"infrastructure.cluster.x-k8s.io", "v1beta1", "Metal3Cluster", "getting started on bare metal"},
+	{"infrastructure.cluster.x-k8s.io", "v1beta1", "Metal3MachineTemplate", "getting started on bare metal"},
+	{"infrastructure.cluster.x-k8s.io", "v1beta1", "Metal3DataTemplate", "getting started on bare metal"},
+	{"metal3.io", "v1alpha1", "BareMetalHost", "getting started on bare metal"},
+	{"controlplane.cluster.x-k8s.io", "v1alpha1", "KamajiControlPlane", "a hosted control plane"},
+	{"controlplane.cluster.x-k8s.io", "v1beta1", "K0smotronControlPlane", "a hosted control plane"},
+}
+
+// cluster is a real API server with every kind that the documentation shows, and without controllers.
+var cluster struct {
+	// admin rejects fields that a kind doesn't have.
+	admin client.Client
+	// kubectl is its path, and kubeconfig a file whose contexts all mean this API server.
+	kubectl, kubeconfig string
+	// programs are the repository's own, by name.
+	programs map[string]string
+}
+
+// programs that the documentation shows.
+var programs = []string{"autonode", "autonode-dev", "autonode-operator", "karpenter-clusterapi"}
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "preparing to test the documentation:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	dir, err := os.MkdirTemp("", "docs")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := buildPrograms(dir); err != nil {
+		return 0, err
+	}
+	definitions, err := crds.Embedded()
+	if err != nil {
+		return 0, err
+	}
+	folders, err := definitionFolders()
+	if err != nil {
+		return 0, err
+	}
+	environment := &envtest.Environment{
+		ControlPlaneStartTimeout: startTimeout,
+		CRDs:                     append(definitions, foreignDefinitions()...),
+		CRDDirectoryPaths:        folders,
+		ErrorIfCRDPathMissing:    true,
+		CRDInstallOptions:        envtest.CRDInstallOptions{MaxTime: startTimeout},
+	}
+	config, err := environment.Start()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, environment.Stop()) }()
+	config.QPS = -1
+	admin, err := client.New(config, client.Options{})
+	if err != nil {
+		return 0, err
+	}
+	cluster.admin = client.WithFieldValidation(admin, metav1.FieldValidationStrict)
+	user, err := environment.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, nil)
+	if err != nil {
+		return 0, err
+	}
+	raw, err := user.KubeConfig()
+	if err != nil {
+		return 0, err
+	}
+	cluster.kubectl = filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kubectl")
+	cluster.kubeconfig = filepath.Join(dir, "kubeconfig")
+	if err := writeKubeconfig(cluster.kubeconfig, raw); err != nil {
+		return 0, err
+	}
+	return m.Run(), nil
+}
+
+// buildPrograms builds the repository's programs with the flags of `make build`, so that what it has compiled is used.
+func buildPrograms(dir string) error {
+	cluster.programs = map[string]string{}
+	args := []string{"build", "-trimpath", "-buildvcs=false", "-o", dir + "/"}
+	for _, name := range programs {
+		cluster.programs[name] = filepath.Join(dir, name)
+		args = append(args, "./cmd/"+name)
+	}
+	cmd := exec.Command("go", args...)
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building the programs: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// writeKubeconfig gives the only context the names that the documentation uses.
+func writeKubeconfig(path string, raw []byte) error {
+	config, err := clientcmd.Load(raw)
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"management", "blue", "green"} {
+		config.Contexts[name] = &api.Context{
+			Cluster: config.Contexts[config.CurrentContext].Cluster, AuthInfo: config.Contexts[config.CurrentContext].AuthInfo,
+		}
+	}
+	return clientcmd.WriteToFile(*config, path)
+}
+
+// definitionFolders are folders and files of CustomResourceDefinitions: ours, Cluster API's and those of other projects.
+func definitionFolders() ([]string, error) {
+	folders := []string{filepath.Join(root, "manifests/crds"), filepath.Join(root, "test/world/infrastructure/crds")}
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api").Output()
+	if err != nil {
+		return nil, fmt.Errorf("finding Cluster API's module: %w", err)
+	}
+	for _, folder := range []string{"core/config/crd/bases", "bootstrap/kubeadm/config/crd/bases", "controlplane/kubeadm/config/crd/bases"} {
+		folders = append(folders, filepath.Join(strings.TrimSpace(string(out)), folder))
+	}
+	for _, source := range upstream {
+		var module struct{ Dir, Sum, Error string }
+		out, err := exec.Command("go", "mod", "download", "-json", source.module).Output()
+		if err == nil {
+			err = json.Unmarshal(out, &module)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("downloading %s: %w\n%s", source.module, err, out)
+		}
+		if module.Sum != source.sum {
+			return nil, fmt.Errorf("%s has the checksum %s instead of %s", source.module, module.Sum, source.sum)
+		}
+		for _, file := range source.files {
+			folders = append(folders, filepath.Join(module.Dir, file))
+		}
+	}
+	return folders, nil
+}
+
+// foreignDefinitions accept any content.
+func foreignDefinitions() (definitions []*apiextensionsv1.CustomResourceDefinition) {
+	for _, f := range foreign {
+		anything := &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)}
+		singular := strings.ToLower(f.kind)
+		d := &apiextensionsv1.CustomResourceDefinition{}
+		d.Name = singular + "s." + f.group
+		d.Spec = apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: f.group,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: f.kind, ListKind: f.kind + "List", Singular: singular, Plural: singular + "s"},
+			Scope: apiextensionsv1.NamespaceScoped,
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: f.version, Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: anything},
+			}},
+		}
+		definitions = append(definitions, d)
+	}
+	return definitions
+}
