@@ -26,7 +26,6 @@ import (
 	cloudprovidermetrics "sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
 	"sigs.k8s.io/karpenter/pkg/controllers"
-	nodetermination "sigs.k8s.io/karpenter/pkg/controllers/node/termination"
 	nodeclaimlifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
@@ -47,7 +46,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/deadlines"
 	"github.com/autonode-io/autonode/karpenter/core/declaredlabels"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
-	"github.com/autonode-io/autonode/karpenter/core/termination"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/core/zones"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
@@ -306,13 +304,8 @@ func newCore(ctx context.Context, guest *operator.Operator, management *manageme
 		Clock:           guest.Clock,
 	}
 	k.controllers[lifecycle] = deadlines.Extend(k.controllers[lifecycle], nodeclaim.Deadlines(k.nodeClaims))
-	terminations, _, err := core.Find[*nodetermination.Controller](k.controllers)
-	if err != nil {
-		return nil, err
-	}
 	k.controllers = append(k.controllers,
-		capacitybuffer.New(capacitybuffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: k.state, Provisioner: k.provisioner}),
-		termination.New(termination.Config{Guest: guest.GetClient(), Core: terminations, ManagementCache: management.GetCache(), Owns: p.machines.Owns}))
+		capacitybuffer.New(capacitybuffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: k.state, Provisioner: k.provisioner}))
 	return k, nil
 }
 

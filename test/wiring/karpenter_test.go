@@ -230,7 +230,6 @@ var (
 		"versions.Tracker": "guest.version", "nodeclass.New": "nodeclass", "status.NewController": "operatorpkg.clusterapinodeclass.status",
 		"nodeclaim.New": "nodeclaim.machine", "registration.New": "node.registration", "minsize.New": "node.minsize",
 		"unneeded.New": "nodeclaim.unneeded", "garbagecollection.New": "machine.garbagecollection", "capacitybuffer.New": "capacitybuffer.count",
-		"termination.New": "node.termination.machine",
 	}
 )
 
