@@ -3,8 +3,10 @@
 package ec2
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -23,7 +25,9 @@ type Launch struct {
 	CapacityReservation, Preference string
 	InstanceProfile, KeyName        string
 	// UserData is as it was sent, in base64.
-	UserData                               string
+	UserData string
+	// RootGiB is the size of the root volume; 0 for that of the image.
+	RootGiB                                int
 	Tags, NetworkInterfaceTags, VolumeTags Tags
 }
 
@@ -85,6 +89,15 @@ func readLaunch(p Params) (Launch, error) {
 		Preference:          p.Get("CapacityReservationSpecification.CapacityReservationPreference"),
 		CapacityReservation: p.Get("CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"),
 	}
+	for _, device := range p.Structs("BlockDeviceMapping") {
+		size, err := device.Int("Ebs.VolumeSize", 0)
+		if err != nil {
+			return launch, err
+		}
+		if device.Get("DeviceName") == rootDevice {
+			launch.RootGiB = size
+		}
+	}
 	interfaces := p.Structs("NetworkInterface")
 	switch {
 	case len(interfaces) > 1, len(interfaces) == 1 && interfaces[0].Get("NetworkInterfaceId") != "":
@@ -132,7 +145,7 @@ func (s *Server) remember(p Params, ids []string) {
 // undo takes back what a launch that fails as a whole has made so far.
 func (s *Server) undo(ids []string) {
 	for _, id := range ids {
-		s.instances[id].stop()
+		s.instances[id].stop(nil)
 		delete(s.instances, id)
 	}
 }
@@ -194,6 +207,7 @@ func (s *Server) launch(action, reservation string, l Launch) (string, error) {
 		NetworkInterface: newID("eni"), SecurityGroups: slices.Clone(l.SecurityGroups),
 		Spot: l.Spot, MaxPrice: l.MaxPrice, CapacityReservation: capacity,
 		InstanceProfile: l.InstanceProfile, KeyName: l.KeyName, UserData: userData,
+		ImageName: image.Name, VCPUs: t.VCPUs, MemoryMiB: t.MemoryMiB, RootGiB: cmp.Or(l.RootGiB, image.SnapshotGiB),
 		Tags: own(l.Tags), NetworkInterfaceTags: own(l.NetworkInterfaceTags), VolumeTags: own(l.VolumeTags),
 		State: Pending, Launched: time.Now().UTC(),
 	}}
@@ -257,7 +271,7 @@ func (s *Server) reserve(t InstanceType, zone string, l Launch) (string, error) 
 
 // start runs an instance: pending, then running with its software.
 func (s *Server) start(i *instance) {
-	ctx, stop := context.WithCancel(s.ctx)
+	ctx, stop := context.WithCancelCause(s.ctx)
 	i.stop = stop
 	s.machines.Go(func() {
 		if !wait(ctx, s.config.PendingDelay) {
@@ -294,7 +308,7 @@ func (s *Server) end(i *instance, code, message string) {
 		return
 	}
 	i.State, i.ReasonCode, i.ReasonMessage = ShuttingDown, code, message
-	i.stop()
+	i.stop(errors.New(message))
 	s.machines.Go(func() {
 		if !wait(s.ctx, s.config.StopDelay) {
 			return

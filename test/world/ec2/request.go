@@ -134,9 +134,10 @@ func (s *Server) authenticate(r *http.Request) error {
 		return &Error{Code: "MissingAuthenticationToken", Message: "Request is missing Authentication Token", Status: http.StatusForbidden}
 	case !s.accessKeys[match[1]]:
 		return &Error{Code: "AuthFailure", Message: "AWS was not able to validate the provided access credentials", Status: http.StatusUnauthorized}
-	case match[2] != s.config.Region || match[3] != "ec2":
-		return &Error{Code: "AuthFailure", Status: http.StatusUnauthorized,
-			Message: fmt.Sprintf("Credential should be scoped to a valid region and service, not %s and %s.", match[2], match[3])}
+	case match[3] != "ec2":
+		return unimplemented("InvalidAction", "The service %s isn't served here.", match[3])
+	case match[2] != s.config.Region:
+		return unimplemented("AuthFailure", "Credential should be scoped to a valid region, not %s.", match[2])
 	}
 	return nil
 }

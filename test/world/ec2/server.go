@@ -50,9 +50,13 @@ type Config struct {
 	// negative value none.
 	PendingDelay, StopDelay time.Duration
 
-	// Boot runs the software of an instance, from when it is running until ctx ends with it. Nil runs nothing.
+	// Boot runs the software of an instance, from when it is running until ctx ends with it; the cause of that says why. Nil runs
+	// nothing.
 	Boot func(ctx context.Context, instance Instance)
 }
+
+// RegionName is the region's name, where Region doesn't say it either.
+func (c Config) RegionName() string { return cmp.Or(c.Region, DefaultRegion) }
 
 // Server is a running stand-in.
 type Server struct {
@@ -88,7 +92,7 @@ type Call struct {
 
 // Start starts a stand-in on a free port of 127.0.0.1. It runs until Close is called; ctx only bounds the start.
 func Start(ctx context.Context, config Config) (*Server, error) {
-	config.Region = cmp.Or(config.Region, DefaultRegion)
+	config.Region = config.RegionName()
 	config.Account = cmp.Or(config.Account, "123456789012")
 	config.PendingDelay = max(0, cmp.Or(config.PendingDelay, DefaultPendingDelay))
 	config.StopDelay = max(0, cmp.Or(config.StopDelay, DefaultStopDelay))

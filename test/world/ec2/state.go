@@ -116,6 +116,11 @@ type Instance struct {
 	// UserData is what the machine reads, without base64.
 	UserData []byte
 	Tags     Tags
+	// ImageName, VCPUs, MemoryMiB and RootGiB are what its image and its type say, and the size of its root volume.
+	ImageName string
+	VCPUs     int
+	MemoryMiB int64
+	RootGiB   int
 	// NetworkInterfaceTags are those of its network interface, VolumeTags those of its volumes.
 	NetworkInterfaceTags, VolumeTags Tags
 
@@ -152,7 +157,7 @@ type state struct {
 type instance struct {
 	Instance
 	number int
-	stop   func()
+	stop   func(cause error)
 }
 
 // launched is what a client token stands for.

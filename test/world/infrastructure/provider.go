@@ -87,7 +87,7 @@ func Start(ctx context.Context, config Config) (*Provider, error) {
 	}
 	p := &Provider{
 		guests: &guests{
-			management: manager.GetClient(), logger: config.Logger, identities: newIdentities(), cluster: map[types.NamespacedName]*guest{},
+			access: kubeconfigSecret(manager.GetClient()), logger: config.Logger, identities: newIdentities(), cluster: map[types.NamespacedName]*guest{},
 		},
 		done: make(chan struct{}),
 	}
