@@ -16,7 +16,7 @@ CONTAINER_TOOL ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell 
 IMAGE_PREFIX ?= autonode
 
 # Every package but the stories, which need a world. Computed, so that no test is forgotten; test/targets checks it.
-PACKAGES = $(filter-out %/test/e2e,$(shell go list ./...))
+PACKAGES = $(filter-out %/test/e2e %/test/aws,$(shell go list ./...))
 # The linter vets; go test would do it again, for the race detector's build of every dependency.
 NO_VET = -vet=off
 TESTFLAGS ?=
@@ -71,6 +71,10 @@ bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics.
 e2e: build ## Run the stories in test/e2e against a world of their own. TESTFLAGS='-run Upgrade' chooses.
 	$(DEV) world build
 	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=45m -parallel=16 -v $(TESTFLAGS) ./test/e2e/...
+
+.PHONY: e2e-aws
+e2e-aws: build ## Run the stories in test/aws: Cluster API Provider AWS against the EC2 API of a world of their own. It isn't part of make test.
+	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=30m -parallel=16 -v $(TESTFLAGS) ./test/aws/...
 
 .PHONY: bench-scale
 bench-scale: build ## Measure pods that need a node each, with our provider and with Karpenter's kwok provider. SIZES=3,50 chooses how many; ARGS='--json FILE'.

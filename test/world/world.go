@@ -70,9 +70,10 @@ type Config struct {
 	Profiles bool
 	// ClusterAPI is ClusterAPITuned or ClusterAPIDefaults. Default: ClusterAPITuned.
 	ClusterAPI string
-	// AWS is a region of the world's own, with the EC2 API on loopback; see World.EC2. Nil: there is none.
+	// AWS is a region of the world's own, with the EC2 API on loopback; see World.EC2. Nil: there is none, but ec2.Sample with
+	// InfrastructureAWS.
 	AWS *ec2.Config
-	// Infrastructure is InfrastructureKwok or InfrastructureAWS, which needs AWS. Default: InfrastructureKwok.
+	// Infrastructure is InfrastructureKwok or InfrastructureAWS. Default: InfrastructureKwok.
 	Infrastructure string
 	// Source is the folder of AutoNode's source, which its programs are built from. Default: $AUTONODE_SOURCE, else the
 	// source tree that the working directory is in.
@@ -147,7 +148,8 @@ func (c *Config) complete(ctx context.Context) error {
 	case c.Infrastructure != InfrastructureKwok && c.Infrastructure != InfrastructureAWS:
 		return fmt.Errorf("%q is no infrastructure; %s and %s are", c.Infrastructure, InfrastructureKwok, InfrastructureAWS)
 	case c.Infrastructure == InfrastructureAWS && c.AWS == nil:
-		return errors.New("a world whose infrastructure is AWS needs a region of it")
+		region := ec2.Sample("v"+InitialRelease, "v"+UpgradedRelease)
+		c.AWS = &region
 	}
 	if c.Dir == "" {
 		return errors.New("a world needs a folder")
