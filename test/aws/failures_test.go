@@ -21,11 +21,11 @@ func TestFailures(t *testing.T) {
 
 	t.Run("When a zone has no capacity of a type, it should launch the next cheapest at once and say why", func(t *testing.T) {
 		g := NewWithT(t)
-		clear := world.EC2().Inject(ec2.Fault{InstanceType: "c5.large", Zone: zoneC, Error: ec2.InsufficientInstanceCapacity("c5.large", zoneC)})
+		end := world.EC2().Inject(ec2.Fault{InstanceType: "c5.large", Zone: zoneC, Error: ec2.InsufficientInstanceCapacity("c5.large", zoneC)})
 		c.nodePool(t, "scarce", map[string][]string{karpenterv1.CapacityTypeLabelKey: spot, corev1.LabelTopologyZone: {zoneC}})
 		c.workload(t, "scarce", 1, onPool("scarce"))
 		c.waitRunning(t, "scarce")
-		g.Expect(clear()).To(BeNumerically(">", 0), "EC2 has refused it")
+		g.Expect(end()).To(BeNumerically(">", 0), "EC2 has refused it")
 		g.Expect(c.instances("scarce")).To(HaveExactElements(And(HaveField("Type", "m5.large"), HaveField("Spot", true), HaveField("Zone", zoneC))))
 		g.Eventually(c.eventsOn).WithContext(t.Context()).WithArguments("scarce", "InsufficientCapacity").WithTimeout(soon).WithPolling(interval).
 			Should(ConsistOf(ContainSubstring("no capacity for spot c5.large in zone " + zoneC)))
@@ -57,11 +57,11 @@ func TestFailures(t *testing.T) {
 
 	t.Run("When EC2 throttles, it should be the same machine in the end, and no failure", func(t *testing.T) {
 		g := NewWithT(t)
-		clear := world.EC2().Inject(ec2.Fault{Error: ec2.RequestLimitExceeded(), Times: 7})
+		end := world.EC2().Inject(ec2.Fault{Error: ec2.RequestLimitExceeded(), Times: 7})
 		c.nodePool(t, "slow", map[string][]string{karpenterv1.CapacityTypeLabelKey: spot, corev1.LabelTopologyZone: {zoneA}})
 		c.workload(t, "slow", 1, onPool("slow"))
 		c.waitRunning(t, "slow")
-		g.Expect(clear()).To(Equal(7))
+		g.Expect(end()).To(Equal(7))
 		g.Expect(c.instances("slow")).To(HaveLen(1))
 		for _, reason := range []string{"InsufficientCapacity", "QuotaExceeded", "MachineFailed", "LaunchTimeout"} {
 			g.Expect(c.eventsOn(t.Context(), "slow", reason)).To(BeEmpty())

@@ -24,7 +24,7 @@ type Fault struct {
 }
 
 // Inject adds a fault. The function that it returns clears it and says how often it has happened.
-func (s *Server) Inject(fault Fault) (clear func() (happened int)) {
+func (s *Server) Inject(fault Fault) (end func() (happened int)) {
 	f := &fault
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -257,12 +257,12 @@ func TestRefusals(t *testing.T) {
 	t.Run("When a fault is for a number of times, it should be over then", func(t *testing.T) {
 		g := NewWithT(t)
 		s, client := start(t, nil)
-		clear := s.Inject(Fault{Error: RequestLimitExceeded(), Times: 1})
+		end := s.Inject(Fault{Error: RequestLimitExceeded(), Times: 1})
 		_, err := run(t.Context(), client, nil)
 		g.Expect(code(err)).To(Equal("RequestLimitExceeded"))
 		_, err = run(t.Context(), client, nil)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(clear()).To(Equal(1))
+		g.Expect(end()).To(Equal(1))
 	})
 
 	t.Run("When something isn't implemented, it should be an error that is remembered", func(t *testing.T) {
