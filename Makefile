@@ -74,7 +74,7 @@ e2e: build ## Run the stories in test/e2e against a world of their own. TESTFLAG
 
 .PHONY: e2e-aws
 e2e-aws: build ## Run the stories in test/aws: Cluster API Provider AWS against the EC2 API of a world of their own. It isn't part of make test.
-	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=30m -parallel=16 -v $(TESTFLAGS) ./test/aws/...
+	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=30m -v $(TESTFLAGS) ./test/aws/...
 
 .PHONY: bench-scale
 bench-scale: build ## Measure pods that need a node each, with our provider and with Karpenter's kwok provider. SIZES=3,50 chooses how many; ARGS='--json FILE'.

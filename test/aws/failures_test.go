@@ -15,7 +15,6 @@ import (
 
 // What EC2 refuses, or takes away, ends as docs/failures.md says.
 func TestFailures(t *testing.T) {
-	t.Parallel()
 	c := take(t, green)
 	spot := []string{karpenterv1.CapacityTypeSpot}
 

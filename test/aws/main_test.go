@@ -26,7 +26,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/progress"
 )
 
-// The guests: a story has one for itself, and stories of different guests are told at the same time.
+// The guests: a story has one for itself. Stories are told one after the other, because quotas and faults are the account's.
 const (
 	blue  = "blue"
 	green = "green"

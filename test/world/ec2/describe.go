@@ -101,6 +101,10 @@ type metadataXML struct {
 	Tags     string `xml:"instanceMetadataTags"`
 }
 
+func newMetadataXML(m MetadataOptions) metadataXML {
+	return metadataXML{"applied", m.Tokens, m.HopLimit, m.Endpoint, m.Tags}
+}
+
 type deviceXML struct {
 	Name   string `xml:"deviceName"`
 	Volume string `xml:"ebs>volumeId"`
@@ -135,7 +139,7 @@ func (s *Server) instanceXML(i *instance) instanceXML {
 		Zone: i.Zone, Tenancy: "default", Monitoring: "disabled", SourceDestCheck: true, Architecture: i.Architecture,
 		RootType: "ebs", RootName: rootDevice, Virtualization: "hvm", SpotRequest: i.SpotRequest, Tags: tagsXML(i.Tags), Hypervisor: "xen",
 		ENASupport: true, Reservation: i.CapacityReservation,
-		Metadata: metadataXML{"applied", "optional", 1, "enabled", "disabled"},
+		Metadata: newMetadataXML(i.Metadata),
 	}
 	if i.Spot {
 		x.Lifecycle = "spot"
@@ -240,6 +244,63 @@ func (s *Server) describeAvailabilityZones(p Params) (any, error) {
 		}
 	}
 	return answer, nil
+}
+
+// dhcpOptions is the ID of every VPC's DHCP options, which are the region's own.
+const dhcpOptions = "dopt-0region"
+
+func (s *Server) describeVpcs(p Params) (any, error) {
+	if err := known(p, "VpcId", s.vpcs, "InvalidVpcID.NotFound", "The vpc ID '%s' does not exist"); err != nil {
+		return nil, err
+	}
+	type vpc struct {
+		ID      string   `xml:"vpcId"`
+		Owner   string   `xml:"ownerId"`
+		State   string   `xml:"state"`
+		CIDR    string   `xml:"cidrBlock"`
+		DHCP    string   `xml:"dhcpOptionsId"`
+		Tenancy string   `xml:"instanceTenancy"`
+		Default bool     `xml:"isDefault"`
+		Tags    []tagXML `xml:"tagSet>item"`
+	}
+	answer := struct {
+		VPCs []vpc `xml:"vpcSet>item"`
+	}{}
+	for _, v := range byID(s.vpcs) {
+		passes, err := matches(p, fields{"vpc-id": one(v.ID), "state": one("available"), "cidr": one(v.CIDR.String()), "owner-id": one(s.config.Account)}.tagged(v.Tags))
+		if err != nil {
+			return nil, err
+		}
+		if passes && wanted(p, "VpcId", v.ID) {
+			answer.VPCs = append(answer.VPCs, vpc{v.ID, s.config.Account, "available", v.CIDR.String(), dhcpOptions, "default", false, tagsXML(v.Tags)})
+		}
+	}
+	return answer, nil
+}
+
+func (s *Server) describeDhcpOptions(p Params) (any, error) {
+	if err := known(p, "DhcpOptionsId", map[string]bool{dhcpOptions: true}, "InvalidDhcpOptionID.NotFound", "The dhcpOption ID '%s' does not exist"); err != nil {
+		return nil, err
+	}
+	type option struct {
+		Key    string   `xml:"key"`
+		Values []string `xml:"valueSet>item>value"`
+	}
+	type options struct {
+		ID      string   `xml:"dhcpOptionsId"`
+		Options []option `xml:"dhcpConfigurationSet>item"`
+	}
+	return struct {
+		Options []options `xml:"dhcpOptionsSet>item"`
+	}{[]options{{dhcpOptions, []option{{"domain-name", one(s.domain())}, {"domain-name-servers", one("AmazonProvidedDNS")}}}}}, nil
+}
+
+// domain is that of the names by address that EC2 gives instances.
+func (s *Server) domain() string {
+	if s.config.Region == "us-east-1" {
+		return "ec2.internal"
+	}
+	return s.config.Region + ".compute.internal"
 }
 
 func (s *Server) describeSubnets(p Params) (any, error) {

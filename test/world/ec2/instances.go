@@ -28,6 +28,7 @@ type Launch struct {
 	UserData string
 	// RootGiB is the size of the root volume; 0 for that of the image.
 	RootGiB                                int
+	Metadata                               MetadataOptions
 	Tags, NetworkInterfaceTags, VolumeTags Tags
 }
 
@@ -89,6 +90,10 @@ func readLaunch(p Params) (Launch, error) {
 		Preference:          p.Get("CapacityReservationSpecification.CapacityReservationPreference"),
 		CapacityReservation: p.Get("CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"),
 	}
+	var err error
+	if launch.Metadata, err = (MetadataOptions{"optional", "enabled", "disabled", 1}).with(p.Struct("MetadataOptions")); err != nil {
+		return launch, err
+	}
 	for _, device := range p.Structs("BlockDeviceMapping") {
 		size, err := device.Int("Ebs.VolumeSize", 0)
 		if err != nil {
@@ -120,6 +125,30 @@ func readLaunch(p Params) (Launch, error) {
 		return launch, unimplemented("InvalidParameterValue", "The market type %s isn't supported.", market)
 	}
 	return launch, nil
+}
+
+// with returns the options with those that a request has.
+func (m MetadataOptions) with(p Params) (MetadataOptions, error) {
+	var err error
+	m.Tokens, m.Endpoint, m.Tags = cmp.Or(p.Get("HttpTokens"), m.Tokens), cmp.Or(p.Get("HttpEndpoint"), m.Endpoint), cmp.Or(p.Get("InstanceMetadataTags"), m.Tags)
+	m.HopLimit, err = p.Int("HttpPutResponseHopLimit", m.HopLimit)
+	return m, err
+}
+
+func (s *Server) modifyInstanceMetadataOptions(p Params) (any, error) {
+	id := p.Get("InstanceId")
+	if err := s.mustExist([]string{id}); err != nil {
+		return nil, err
+	}
+	i := s.instances[id]
+	var err error
+	if i.Metadata, err = i.Metadata.with(p); err != nil {
+		return nil, err
+	}
+	return struct {
+		ID      string      `xml:"instanceId"`
+		Options metadataXML `xml:"instanceMetadataOptions"`
+	}{i.ID, newMetadataXML(i.Metadata)}, nil
 }
 
 // Repeated returns the instances that an earlier request with the same client token launched, nil where there was none.
@@ -203,12 +232,13 @@ func (s *Server) launch(action, reservation string, l Launch) (string, error) {
 	}
 	i := &instance{number: len(s.instances), Instance: Instance{
 		ID: newID("i"), Reservation: reservation, Type: t.Name, Image: image.ID, Architecture: image.Architecture,
-		Subnet: subnet.ID, VPC: subnet.VPC, Zone: subnet.Zone, PrivateIP: address.String(), PrivateDNSName: privateDNSName(address, s.config.Region),
+		Subnet: subnet.ID, VPC: subnet.VPC, Zone: subnet.Zone, PrivateIP: address.String(), PrivateDNSName: privateDNSName(address, s.domain()),
 		NetworkInterface: newID("eni"), SecurityGroups: slices.Clone(l.SecurityGroups),
 		Spot: l.Spot, MaxPrice: l.MaxPrice, CapacityReservation: capacity,
 		InstanceProfile: l.InstanceProfile, KeyName: l.KeyName, UserData: userData,
 		ImageName: image.Name, VCPUs: t.VCPUs, MemoryMiB: t.MemoryMiB, RootGiB: cmp.Or(l.RootGiB, image.SnapshotGiB),
-		Tags: own(l.Tags), NetworkInterfaceTags: own(l.NetworkInterfaceTags), VolumeTags: own(l.VolumeTags),
+		Metadata: l.Metadata,
+		Tags:     own(l.Tags), NetworkInterfaceTags: own(l.NetworkInterfaceTags), VolumeTags: own(l.VolumeTags),
 		State: Pending, Launched: time.Now().UTC(),
 	}}
 	if l.Spot {

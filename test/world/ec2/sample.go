@@ -16,6 +16,7 @@ func Sample(versions ...string) Config {
 	const vpc = "vpc-0a1b2c3d4e5f60718"
 	config := Config{
 		Zones: []Zone{{"us-east-1a", "use1-az1"}, {"us-east-1b", "use1-az2"}, {"us-east-1c", "use1-az3"}},
+		VPCs:  []VPC{{ID: vpc, CIDR: netip.MustParsePrefix("10.60.0.0/16")}},
 		Subnets: []Subnet{
 			{ID: "subnet-0a", VPC: vpc, Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.60.0.0/20")},
 			{ID: "subnet-0b", VPC: vpc, Zone: "us-east-1b", CIDR: netip.MustParsePrefix("10.60.16.0/20")},

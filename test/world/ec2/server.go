@@ -42,6 +42,7 @@ type Config struct {
 	Zones          []Zone
 	Types          []InstanceType
 	Images         []Image
+	VPCs           []VPC
 	Subnets        []Subnet
 	SecurityGroups []SecurityGroup
 	Reservations   []CapacityReservation

@@ -34,6 +34,7 @@ func start(t *testing.T, change func(*Config)) (*Server, *ec2.Client) {
 			{ID: "ami-1", Name: "capa-ami-ubuntu-24.04-v1.36.3-1", Created: time.Unix(1, 0)},
 			{ID: "ami-2", Name: "arm", Architecture: "arm64", Owner: "999999999999"},
 		},
+		VPCs: []VPC{{ID: "vpc-1", CIDR: netip.MustParsePrefix("10.0.0.0/16")}},
 		Subnets: []Subnet{
 			{ID: "subnet-a", VPC: "vpc-1", Zone: zoneA, CIDR: netip.MustParsePrefix("10.0.0.0/24"), Tags: Tags{"tier": "nodes"}},
 			{ID: "subnet-b", VPC: "vpc-1", Zone: zoneB, CIDR: netip.MustParsePrefix("10.0.1.0/29")},
@@ -338,10 +339,31 @@ func TestDescribe(t *testing.T) {
 		groups, err := client.DescribeSecurityGroups(t.Context(), &ec2.DescribeSecurityGroupsInput{GroupIds: []string{"sg-1"}})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(groups.SecurityGroups).To(HaveLen(1))
+		vpcs, err := client.DescribeVpcs(t.Context(), &ec2.DescribeVpcsInput{VpcIds: []string{"vpc-1"}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(vpcs.Vpcs).To(HaveExactElements(HaveField("CidrBlock", aws.String("10.0.0.0/16"))))
+		options, err := client.DescribeDhcpOptions(t.Context(), &ec2.DescribeDhcpOptionsInput{DhcpOptionsIds: []string{*vpcs.Vpcs[0].DhcpOptionsId}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(*options.DhcpOptions[0].DhcpConfigurations[0].Values[0].Value).To(Equal("ec2.internal"))
 		s.SetSpotPrice("m5.large", zoneB, 0)
 		prices, err := client.DescribeSpotPriceHistory(t.Context(), &ec2.DescribeSpotPriceHistoryInput{InstanceTypes: []types.InstanceType{"m5.large"}})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(prices.SpotPriceHistory).To(HaveExactElements(HaveField("AvailabilityZone", aws.String(zoneA))))
+	})
+
+	t.Run("When metadata options are given and changed, they should be those", func(t *testing.T) {
+		g := NewWithT(t)
+		s, client := start(t, nil)
+		instance, err := run(t.Context(), client, func(input *ec2.RunInstancesInput) {
+			input.MetadataOptions = &types.InstanceMetadataOptionsRequest{HttpTokens: types.HttpTokensStateRequired}
+		})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(instance.MetadataOptions.HttpTokens).To(Equal(types.HttpTokensStateRequired))
+		_, err = client.ModifyInstanceMetadataOptions(t.Context(), &ec2.ModifyInstanceMetadataOptionsInput{
+			InstanceId: instance.InstanceId, HttpPutResponseHopLimit: aws.Int32(2), InstanceMetadataTags: types.InstanceMetadataTagsStateEnabled,
+		})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(s.Instances()[0].Metadata).To(Equal(MetadataOptions{Tokens: "required", Endpoint: "enabled", Tags: "enabled", HopLimit: 2}))
 	})
 
 	t.Run("When tags and security groups are changed, they should be", func(t *testing.T) {

@@ -53,6 +53,13 @@ type Image struct {
 	Tags        Tags
 }
 
+// VPC is a network.
+type VPC struct {
+	ID   string
+	CIDR netip.Prefix
+	Tags Tags
+}
+
 // Subnet of a VPC.
 type Subnet struct {
 	ID, VPC, Zone string
@@ -77,6 +84,13 @@ type CapacityReservation struct {
 	// Targeted: only instances that name it use it.
 	Targeted bool
 	Tags     Tags
+}
+
+// MetadataOptions are those of an instance's metadata service.
+type MetadataOptions struct {
+	// Tokens is optional or required, Endpoint and Tags are enabled or disabled.
+	Tokens, Endpoint, Tags string
+	HopLimit               int
 }
 
 // State is that of an instance.
@@ -121,6 +135,7 @@ type Instance struct {
 	VCPUs     int
 	MemoryMiB int64
 	RootGiB   int
+	Metadata  MetadataOptions
 	// NetworkInterfaceTags are those of its network interface, VolumeTags those of its volumes.
 	NetworkInterfaceTags, VolumeTags Tags
 
@@ -143,6 +158,7 @@ func (i *Instance) clone() Instance {
 type state struct {
 	types     map[string]InstanceType
 	images    map[string]Image
+	vpcs      map[string]VPC
 	subnets   map[string]Subnet
 	groups    map[string]SecurityGroup
 	capacity  map[string]CapacityReservation
@@ -168,7 +184,7 @@ type launched struct {
 
 func newState(config Config) (state, error) {
 	s := state{
-		types: map[string]InstanceType{}, images: map[string]Image{}, subnets: map[string]Subnet{}, groups: map[string]SecurityGroup{},
+		types: map[string]InstanceType{}, images: map[string]Image{}, vpcs: map[string]VPC{}, subnets: map[string]Subnet{}, groups: map[string]SecurityGroup{},
 		capacity: map[string]CapacityReservation{}, instances: map[string]*instance{}, quotas: map[bool]int{}, tokens: map[string]launched{},
 	}
 	zones := map[string]bool{}
@@ -194,7 +210,14 @@ func newState(config Config) (state, error) {
 		image.Tags = own(image.Tags)
 		s.images[image.ID] = image
 	}
+	for _, vpc := range config.VPCs {
+		vpc.Tags = own(vpc.Tags)
+		s.vpcs[vpc.ID] = vpc
+	}
 	for _, subnet := range config.Subnets {
+		if _, ok := s.vpcs[subnet.VPC]; !ok {
+			return s, fmt.Errorf("subnet %s is in VPC %q, which doesn't exist", subnet.ID, subnet.VPC)
+		}
 		if !zones[subnet.Zone] {
 			return s, fmt.Errorf("subnet %s is in zone %q, which doesn't exist", subnet.ID, subnet.Zone)
 		}
@@ -281,10 +304,6 @@ func (s *state) free(subnet Subnet) int {
 }
 
 // privateDNSName is the name by address that EC2 gives instances.
-func privateDNSName(address netip.Addr, region string) string {
-	domain := region + ".compute.internal"
-	if region == "us-east-1" {
-		domain = "ec2.internal"
-	}
+func privateDNSName(address netip.Addr, domain string) string {
 	return "ip-" + strings.ReplaceAll(address.String(), ".", "-") + "." + domain
 }

@@ -23,6 +23,9 @@ func (s *Server) tagsOf(id string) (Tags, error) {
 	if image, ok := s.images[id]; ok {
 		return image.Tags, nil
 	}
+	if vpc, ok := s.vpcs[id]; ok {
+		return vpc.Tags, nil
+	}
 	if subnet, ok := s.subnets[id]; ok {
 		return subnet.Tags, nil
 	}
