@@ -8,8 +8,10 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/test/world/ec2"
 )
 
@@ -28,6 +30,25 @@ func TestFailures(t *testing.T) {
 		g.Expect(c.instances("scarce")).To(HaveExactElements(And(HaveField("Type", "m5.large"), HaveField("Spot", true), HaveField("Zone", zoneC))))
 		g.Eventually(c.eventsOn).WithContext(t.Context()).WithArguments("scarce", "InsufficientCapacity").WithTimeout(soon).WithPolling(interval).
 			Should(ConsistOf(ContainSubstring("no capacity for spot c5.large in zone " + zoneC)))
+	})
+
+	t.Run("When a type isn't sold in a zone, it should launch the next cheapest that is", func(t *testing.T) {
+		g := NewWithT(t)
+		c.template(t, "m6g.large", "m6g.large", nil)
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			class := &v1alpha1.ClusterAPINodeClass{}
+			g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+			g.Expect(class.Status.Templates).To(ContainElement(HaveField("Source", "AWSMachineTemplate/m6g.large")))
+		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+		c.nodePool(t, "unsold", map[string][]string{
+			karpenterv1.CapacityTypeLabelKey: {karpenterv1.CapacityTypeOnDemand}, corev1.LabelTopologyZone: {zoneC},
+			corev1.LabelInstanceTypeStable: {"m6g.large", "m5.large"},
+		})
+		c.workload(t, "unsold", 1, onPool("unsold"))
+		c.waitRunning(t, "unsold")
+		g.Expect(c.instances("unsold")).To(HaveExactElements(And(HaveField("Type", "m5.large"), HaveField("Zone", zoneC))))
+		g.Eventually(c.eventsOn).WithContext(t.Context()).WithArguments("unsold", "InsufficientCapacity").WithTimeout(soon).WithPolling(interval).
+			Should(ConsistOf(ContainSubstring("Unsupported: ")))
 	})
 
 	t.Run("When the account's quota is exhausted, it should say so and use what the quota doesn't count", func(t *testing.T) {

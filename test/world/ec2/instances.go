@@ -61,7 +61,7 @@ func (s *Server) runInstances(p Params) (any, error) {
 		return nil, err
 	}
 	var ids []string
-	if ids, err = s.Repeated(p); err == nil && ids == nil {
+	if ids, err = s.repeated(p); err == nil && ids == nil {
 		reservation := newID("r")
 		for len(ids) < count {
 			id, launchErr := s.launch("RunInstances", reservation, launch)
@@ -151,8 +151,8 @@ func (s *Server) modifyInstanceMetadataOptions(p Params) (any, error) {
 	}{i.ID, newMetadataXML(i.Metadata)}, nil
 }
 
-// Repeated returns the instances that an earlier request with the same client token launched, nil where there was none.
-func (s *Server) Repeated(p Params) ([]string, error) {
+// repeated returns the instances that an earlier request with the same client token launched, nil where there was none.
+func (s *Server) repeated(p Params) ([]string, error) {
 	token := p.Get("ClientToken")
 	known, ok := s.tokens[token]
 	if token == "" || !ok {
