@@ -8,6 +8,11 @@ type action func(*Server, Params) (any, error)
 
 // actions is the list of all that is answered.
 var actions = map[string]action{
+	"CreateFleet":                       (*Server).createFleet,
+	"CreateLaunchTemplate":              (*Server).createLaunchTemplate,
+	"DeleteLaunchTemplate":              (*Server).deleteLaunchTemplate,
+	"DescribeInstanceStatus":            (*Server).describeInstanceStatus,
+	"DescribeLaunchTemplates":           (*Server).describeLaunchTemplates,
 	"CreateTags":                        (*Server).createTags,
 	"DeleteTags":                        (*Server).deleteTags,
 	"DescribeAvailabilityZones":         (*Server).describeAvailabilityZones,

@@ -80,6 +80,7 @@ type instanceXML struct {
 	EBSOptimized    bool          `xml:"ebsOptimized"`
 	ENASupport      bool          `xml:"enaSupport"`
 	Reservation     string        `xml:"capacityReservationId,omitempty"`
+	Preference      string        `xml:"capacityReservationSpecification>capacityReservationPreference"`
 	Metadata        metadataXML   `xml:"metadataOptions"`
 }
 
@@ -138,7 +139,7 @@ func (s *Server) instanceXML(i *instance) instanceXML {
 		ID: i.ID, Image: i.Image, State: newStateXML(i.State), KeyName: i.KeyName, Type: i.Type, Launched: i.Launched.Format(timeFormat),
 		Zone: i.Zone, Tenancy: "default", Monitoring: "disabled", SourceDestCheck: true, Architecture: i.Architecture,
 		RootType: "ebs", RootName: rootDevice, Virtualization: "hvm", SpotRequest: i.SpotRequest, Tags: tagsXML(i.Tags), Hypervisor: "xen",
-		ENASupport: true, Reservation: i.CapacityReservation,
+		ENASupport: true, Reservation: i.CapacityReservation, Preference: i.CapacityPreference,
 		Metadata: newMetadataXML(i.Metadata),
 	}
 	if i.Spot {

@@ -234,7 +234,7 @@ func (s *Server) launch(action, reservation string, l Launch) (string, error) {
 		ID: newID("i"), Reservation: reservation, Type: t.Name, Image: image.ID, Architecture: image.Architecture,
 		Subnet: subnet.ID, VPC: subnet.VPC, Zone: subnet.Zone, PrivateIP: address.String(), PrivateDNSName: privateDNSName(address, s.domain()),
 		NetworkInterface: newID("eni"), SecurityGroups: slices.Clone(l.SecurityGroups),
-		Spot: l.Spot, MaxPrice: l.MaxPrice, CapacityReservation: capacity,
+		Spot: l.Spot, MaxPrice: l.MaxPrice, CapacityReservation: capacity, CapacityPreference: cmp.Or(l.Preference, "open"),
 		InstanceProfile: l.InstanceProfile, KeyName: l.KeyName, UserData: userData,
 		ImageName: image.Name, VCPUs: t.VCPUs, MemoryMiB: t.MemoryMiB, RootGiB: cmp.Or(l.RootGiB, image.SnapshotGiB),
 		Metadata: l.Metadata,

@@ -80,6 +80,8 @@ type Server struct {
 	calls      []Call
 	unanswered []string
 	accessKeys map[string]bool
+	// profileExists is nil where all instance profiles do.
+	profileExists func(name string) bool
 }
 
 // Call is a request that was answered, with an error or without.

@@ -123,10 +123,11 @@ type Instance struct {
 	Spot        bool
 	MaxPrice    string
 	SpotRequest string
-	// CapacityReservation is the one that it uses; "" if none.
-	CapacityReservation string
-	InstanceProfile     string
-	KeyName             string
+	// CapacityReservation is the one that it uses; "" if none. CapacityPreference is what it was launched with: open, none or
+	// capacity-reservations-only.
+	CapacityReservation, CapacityPreference string
+	InstanceProfile                         string
+	KeyName                                 string
 	// UserData is what the machine reads, without base64.
 	UserData []byte
 	Tags     Tags
@@ -167,6 +168,13 @@ type state struct {
 	quotas map[bool]int
 	// tokens are the client tokens of requests that launched instances.
 	tokens map[string]launched
+	// templates are launch templates by their names.
+	templates map[string]*LaunchTemplate
+	// fleets are those that were answered, and fleetTokens the answers by their client tokens.
+	fleets      []*Fleet
+	fleetTokens map[string]*fleetXML
+	// events are those that are scheduled for an instance.
+	events map[string][]Event
 }
 
 // instance with what only the server knows.
@@ -186,6 +194,7 @@ func newState(config Config) (state, error) {
 	s := state{
 		types: map[string]InstanceType{}, images: map[string]Image{}, vpcs: map[string]VPC{}, subnets: map[string]Subnet{}, groups: map[string]SecurityGroup{},
 		capacity: map[string]CapacityReservation{}, instances: map[string]*instance{}, quotas: map[bool]int{}, tokens: map[string]launched{},
+		templates: map[string]*LaunchTemplate{}, fleetTokens: map[string]*fleetXML{}, events: map[string][]Event{},
 	}
 	zones := map[string]bool{}
 	for _, zone := range config.Zones {
