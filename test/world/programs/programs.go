@@ -32,7 +32,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/progress"
 )
 
-//go:embed programs.mod programs.sum aws.mod aws.sum
+//go:embed *.mod *.sum
 var modules embed.FS
 
 // Versions of what is built. Both Kubernetes versions are made from one source and differ in the version that they
