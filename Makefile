@@ -73,7 +73,7 @@ e2e: build ## Run the stories in test/e2e against a world of their own. TESTFLAG
 	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=45m -parallel=16 -v $(TESTFLAGS) ./test/e2e/...
 
 .PHONY: e2e-aws
-e2e-aws: build ## Run the stories in test/aws: Cluster API Provider AWS against the EC2 API of a world of their own. It isn't part of make test.
+e2e-aws: build ## Run the stories in test/aws: Cluster API Provider AWS and Karpenter's AWS provider against AWS's APIs in a world of their own. It isn't part of make test.
 	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=30m -v $(TESTFLAGS) ./test/aws/...
 
 .PHONY: bench-scale

@@ -23,6 +23,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	localworld "github.com/autonode-io/autonode/test/world"
+	"github.com/autonode-io/autonode/test/world/ec2"
 	"github.com/autonode-io/autonode/test/world/progress"
 )
 
@@ -30,7 +31,11 @@ import (
 const (
 	blue  = "blue"
 	green = "green"
+	red   = "red" // with platform AWS
 )
+
+// reservation is the capacity reservation of the guest with platform AWS.
+const reservation = "cr-0red"
 
 // world is that of all stories.
 var world *localworld.World
@@ -65,8 +70,10 @@ func run(m *testing.M) (code int) {
 		}
 		_ = os.Remove(libraries.Name())
 	}()
+	region := ec2.Sample("v"+localworld.InitialRelease, "v"+localworld.UpgradedRelease)
+	region.Reservations = append(region.Reservations, ec2.CapacityReservation{ID: reservation, Type: "m5.xlarge", Zone: zoneB, Total: 1, Targeted: true})
 	world, err = localworld.Start(ctx, localworld.Config{
-		Dir: dir, Guests: []string{blue, green}, Infrastructure: localworld.InfrastructureAWS, Progress: progress.New(os.Stdout),
+		Dir: dir, Guests: []string{blue, green, red}, AWS: &region, Audit: true, Infrastructure: localworld.InfrastructureAWS, Progress: progress.New(os.Stdout),
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "starting the world:", err)
