@@ -15,8 +15,8 @@ LDFLAGS = -s -w -X main.version=$(VERSION)
 CONTAINER_TOOL ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool)),$(tool))))
 IMAGE_PREFIX ?= autonode
 
-# Every package but the stories, which need a world, and one of them more than that. Computed, so that no test is forgotten; test/targets checks it.
-PACKAGES = $(filter-out %/test/e2e %/test/real,$(shell go list ./...))
+# Every package but the stories, which need a world. Computed, so that no test is forgotten; test/targets checks it.
+PACKAGES = $(filter-out %/test/e2e %/test/aws %/test/real,$(shell go list ./...))
 # The linter vets; go test would do it again, for the race detector's build of every dependency.
 NO_VET = -vet=off
 TESTFLAGS ?=
@@ -77,6 +77,10 @@ e2e: build ## Run the stories in test/e2e against a world of their own. TESTFLAG
 e2e-real: build ## Run the story of a real machine, in a world of its own. Needs root on Linux; apt-get install runc containerd containernetworking-plugins iproute2 iptables conntrack.
 	$(DEV) world build
 	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=20m -v $(TESTFLAGS) ./test/real/...
+
+.PHONY: e2e-aws
+e2e-aws: build ## Run the stories in test/aws: Cluster API Provider AWS and Karpenter's AWS provider against AWS's APIs in a world of their own. It isn't part of make test.
+	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=30m -v $(TESTFLAGS) ./test/aws/...
 
 .PHONY: bench-scale
 bench-scale: build ## Measure pods that need a node each, with our provider and with Karpenter's kwok provider. SIZES=3,50 chooses how many; ARGS='--json FILE'.

@@ -85,6 +85,7 @@ planes, which takes about ten minutes on two cores; later ones use the cache.`,
 
   # Cluster API as it ships, with its rate limits
   autonode-dev world up --cluster-api defaults
+  autonode-dev world up --infrastructure aws
 
   # Without AutoNode's operator, to try another Karpenter or a program in a debugger
   autonode-dev world up --without-operator`,
@@ -103,6 +104,8 @@ planes, which takes about ten minutes on two cores; later ones use the cache.`,
 		"folder of AutoNode's source, which its programs are built from; default $AUTONODE_SOURCE, else the one around the working directory")
 	cmd.Flags().StringVar(&cfg.ClusterAPI, "cluster-api", world.ClusterAPITuned,
 		"how Cluster API runs: tuned, or defaults, which is as it ships")
+	cmd.Flags().StringVar(&cfg.Infrastructure, "infrastructure", world.InfrastructureKwok,
+		"what makes machines: kwok, or aws, which is Cluster API Provider AWS with an EC2 API of the world's own")
 	cmd.Flags().BoolVar(&detach, "detach", false, "return when the world is ready, and leave it running")
 	return cmd
 }
@@ -197,7 +200,8 @@ func upDetached(ctx context.Context, out io.Writer, cfg world.Config) error {
 	if live, columns := progress.New(out).Live(); live {
 		width = columns
 	}
-	args := []string{"world", "up", "--dir=" + cfg.Dir, "--guests=" + strings.Join(cfg.Guests, ","), "--source=" + cfg.Source, "--cluster-api=" + cfg.ClusterAPI}
+	args := []string{"world", "up", "--dir=" + cfg.Dir, "--guests=" + strings.Join(cfg.Guests, ","), "--source=" + cfg.Source, "--cluster-api=" + cfg.ClusterAPI,
+		"--infrastructure=" + cfg.Infrastructure}
 	if cfg.WithoutOperator {
 		args = append(args, "--without-operator")
 	}

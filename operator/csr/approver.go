@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -238,7 +239,7 @@ func (a *Approver) decide(ctx context.Context, key Key, j *evaluation) (again ti
 		return 0, err
 	}
 	if decision.action == approved {
-		if conflicting := a.grant(key, j); conflicting != "" {
+		if conflicting := a.grant(key, j, decision.machine); conflicting != "" {
 			// The cache lacks an approval of a moment ago.
 			if decision = *alreadyRequested(conflicting); !j.request.bootstraps() {
 				decision = *laterRequest(conflicting, liveFor)
@@ -263,11 +264,11 @@ func (a *Approver) decide(ctx context.Context, key Key, j *evaluation) (again ti
 }
 
 // grant reserves what only one request at a time may have. It returns the name of the request that has it already.
-func (a *Approver) grant(key Key, j *evaluation) (conflicting string) {
+func (a *Approver) grant(key Key, j *evaluation, machine types.UID) (conflicting string) {
 	node, _ := j.request.subject()
 	index := ownRequest(j.request.Spec.SignerName, node)
-	if j.request.bootstraps() {
-		index = firstCertificate(node)
+	if j.request.bootstraps() { // an earlier machine may have had the name
+		index = firstCertificate(node) + "/" + string(machine)
 	}
 	return a.ledger.grant(grantKey{key.HostedCluster, index}, key.Name, j.request.UID, a.Clock.Now())
 }

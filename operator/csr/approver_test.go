@@ -309,6 +309,22 @@ func TestApprover(t *testing.T) {
 		expect(t, one, no, v1beta1.RequestSupersededReason)
 	})
 
+	t.Run("When an earlier machine's node had the name, the next one should get its own first certificate, once", func(t *testing.T) {
+		g := NewWithT(t)
+		name := clusterv1.MachineAddress{Type: clusterv1.MachineInternalDNS, Address: "ip-10-0-0-11.internal"}
+		claim := newClaim(t, "web-11")
+		machine := newMachine(t, claim, "abcdef", name)
+		expect(t, send(t, "web-11-first", first(name.Address)), yes, v1beta1.NodeIdentityConfirmedReason)
+		g.Expect(clusters.Management.Client.Delete(t.Context(), machine)).To(Succeed())
+		g.Expect(clusters.Guest.Client.Delete(t.Context(), claim)).To(Succeed())
+
+		newMachine(t, newClaim(t, "web-12"), "fedcba", name)
+		next := first(name.Address).but(func(a *ask) { a.user = bootstrapTokenPrefix + "fedcba" })
+		expect(t, send(t, "web-12-first", next), yes, v1beta1.NodeIdentityConfirmedReason)
+		expect(t, send(t, "web-12-again", next), no, v1beta1.AlreadyRequestedReason)
+		expect(t, send(t, "web-12-forged", first(name.Address)), no, v1beta1.RequesterMismatchReason)
+	})
+
 	t.Run("When another signer is asked, the request should be left alone", func(t *testing.T) {
 		undecided(t, send(t, "web-1-other", renewal("web-1").but(func(a *ask) { a.signer = "example.com/signer" })))
 	})

@@ -15,6 +15,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 // gather reads the inputs of a request's validation: from the caches, or fresh from the API servers.
@@ -70,9 +72,18 @@ func (a *Approver) gatherFirst(ctx context.Context, j *evaluation, name string, 
 		return err
 	}
 	for i := range existing {
-		e.conflicting = existing[i].Name
+		if mayBeOf(&e.subject.machines[0], &existing[i]) {
+			e.conflicting = existing[i].Name
+		}
 	}
 	return nil
+}
+
+// mayBeOf reports whether a request for a Machine's node may have been the Machine's own. Where nodes are named after addresses, an
+// earlier machine may have had the name; a Machine that was made with a token requests with that token only.
+func mayBeOf(machine *clusterv1.Machine, r *certificatesv1.CertificateSigningRequest) bool {
+	token, fixed := machine.Annotations[v1alpha1.BootstrapTokenIDAnnotation]
+	return !fixed || r.Spec.Username == bootstrapTokenPrefix+token
 }
 
 // others returns the node's other requests to the same signer.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -48,6 +49,8 @@ const (
 type decision struct {
 	action
 	reason, message string
+	// machine is the UID of the Machine that a request is approved for.
+	machine types.UID
 	// again is the requeue interval, if only time can change the decision; otherwise zero.
 	again time.Duration
 }
@@ -109,7 +112,7 @@ func validate(r request, e inputs, now time.Time) decision {
 		return *v
 	}
 	machine := &e.subject.machines[0]
-	return decision{action: approved, reason: v1beta1.NodeIdentityConfirmedReason,
+	return decision{action: approved, reason: v1beta1.NodeIdentityConfirmedReason, machine: machine.UID,
 		message: fmt.Sprintf("the request matches NodeClaim %s and Machine %s", e.subject.claim.Name, client.ObjectKeyFromObject(machine))}
 }
 

@@ -48,9 +48,9 @@ func folders(t *testing.T, target string) []string {
 }
 
 func TestTargets(t *testing.T) {
-	t.Run("When a folder has tests, make unit, make e2e or make e2e-real should run them", func(t *testing.T) {
+	t.Run("When a folder has tests, one of make unit, e2e, e2e-aws and e2e-real should run them", func(t *testing.T) {
 		g := NewWithT(t)
-		unit, stories := folders(t, "unit"), slices.Concat(folders(t, "e2e"), folders(t, "e2e-real"))
+		targets := slices.Concat(folders(t, "unit"), folders(t, "e2e"), folders(t, "e2e-aws"), folders(t, "e2e-real"))
 		tested := 0
 		g.Expect(filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 			if err != nil {
@@ -67,7 +67,7 @@ func TestTargets(t *testing.T) {
 				return err
 			}
 			tested++
-			if !slices.Contains(unit, folder) && !slices.Contains(stories, folder) {
+			if !slices.Contains(targets, folder) {
 				t.Errorf("no target runs %s", path)
 			}
 			return nil

@@ -153,7 +153,14 @@ func (w *World) plan(ctx context.Context, s *stages) error {
 		}, startCluster(guest)))
 	}
 
-	clusterAPI, err := clusterapi.New(clusterapi.Config{Host: host, Management: w.management, Shipped: w.cfg.ClusterAPI == ClusterAPIDefaults})
+	if w.cfg.AWS != nil {
+		if err := w.startAWS(ctx); err != nil {
+			return err
+		}
+	}
+	clusterAPI, err := clusterapi.New(clusterapi.Config{
+		Host: host, Management: w.management, Shipped: w.cfg.ClusterAPI == ClusterAPIDefaults, Others: w.otherProviders(),
+	})
 	if err != nil {
 		return err
 	}
@@ -180,6 +187,7 @@ func (w *World) plan(ctx context.Context, s *stages) error {
 
 	w.hosting = hosting.New(hosting.Config{
 		Management: w.management, Guests: w.guests, SelfApproving: w.cfg.WithoutOperator, Logger: w.logger("hosting"),
+		Infrastructure: w.infrastructure(),
 	})
 	hosted := s.run(ctx, "", w.hosting.Start, clusterAPIReady)
 	s.run(ctx, "guests in Cluster API", w.hosting.WaitReady, append(guestsReady, hosted)...)

@@ -119,6 +119,8 @@ func about(program string) string {
 		return "etcd " + programs.EtcdVersion
 	case "cluster-api-core", "cluster-api-bootstrap-kubeadm":
 		return "Cluster API " + programs.ClusterAPIVersion
+	case "cluster-api-provider-aws":
+		return "Cluster API Provider AWS " + programs.ClusterAPIProviderAWSVersion
 	case "kube-controller-manager", "kube-scheduler":
 		return "Kubernetes " + programs.KubernetesUpgradedVersion
 	default:

@@ -21,6 +21,7 @@ import (
 
 	"github.com/autonode-io/autonode/test/world/clusterapi"
 	"github.com/autonode-io/autonode/test/world/controlplane"
+	"github.com/autonode-io/autonode/test/world/ec2"
 	"github.com/autonode-io/autonode/test/world/hosting"
 	"github.com/autonode-io/autonode/test/world/infrastructure"
 	"github.com/autonode-io/autonode/test/world/nodeagent"
@@ -45,6 +46,14 @@ const (
 	ClusterAPIDefaults = "defaults"
 )
 
+// What machines are made on, by Cluster API.
+const (
+	// InfrastructureKwok is the world's own infrastructure provider.
+	InfrastructureKwok = "kwok"
+	// InfrastructureAWS is Cluster API Provider AWS, in the region of Config.AWS.
+	InfrastructureAWS = "aws"
+)
+
 // Config of Start.
 type Config struct {
 	// Dir is the world's folder. What an earlier world left there is replaced.
@@ -62,13 +71,18 @@ type Config struct {
 	Profiles bool
 	// ClusterAPI is ClusterAPITuned or ClusterAPIDefaults. Default: ClusterAPITuned.
 	ClusterAPI string
+	// AWS is a region of the world's own, with the EC2 API on loopback; see World.EC2. Nil: there is none, but ec2.Sample with
+	// InfrastructureAWS.
+	AWS *ec2.Config
+	// Infrastructure is InfrastructureKwok or InfrastructureAWS. Default: InfrastructureKwok.
+	Infrastructure string
 	// Source is the folder of AutoNode's source, which its programs are built from. Default: $AUTONODE_SOURCE, else the
 	// source tree that the working directory is in.
 	Source string
 	// Progress reports what is being waited for; nil reports nothing.
 	Progress *progress.Printer
 	// Hypervisor runs the cloud's machines for real, and guests then have what `kubeadm join` reads. Default: machines are kwok nodes.
-	Hypervisor infrastructure.Hypervisor
+	Hypervisor infrastructure.RealMachines
 }
 
 // World is a running world.
@@ -83,6 +97,10 @@ type World struct {
 	guests     []*controlplane.Cluster
 	hosting    *hosting.Platform
 	clusterAPI *clusterapi.ClusterAPI
+
+	// awsPrograms are there with InfrastructureAWS, ec2 with Config.AWS.
+	awsPrograms programs.AWS
+	ec2         *ec2.Server
 
 	nodeAgent *nodeagent.Agent
 	registry  *registry.Registry
@@ -128,6 +146,14 @@ func (c *Config) complete(ctx context.Context) error {
 	if c.ClusterAPI != ClusterAPITuned && c.ClusterAPI != ClusterAPIDefaults {
 		return fmt.Errorf("%q is no way to run Cluster API; %s and %s are", c.ClusterAPI, ClusterAPITuned, ClusterAPIDefaults)
 	}
+	c.Infrastructure = cmp.Or(c.Infrastructure, InfrastructureKwok)
+	switch {
+	case c.Infrastructure != InfrastructureKwok && c.Infrastructure != InfrastructureAWS:
+		return fmt.Errorf("%q is no infrastructure; %s and %s are", c.Infrastructure, InfrastructureKwok, InfrastructureAWS)
+	case c.Infrastructure == InfrastructureAWS && c.AWS == nil:
+		region := ec2.Sample("v"+InitialRelease, "v"+UpgradedRelease)
+		c.AWS = &region
+	}
 	if c.Dir == "" {
 		return errors.New("a world needs a folder")
 	}
@@ -156,6 +182,12 @@ func Start(ctx context.Context, cfg Config) (*World, error) {
 	if w.programs, err = programs.Ensure(ctx, programs.Options{Progress: cfg.Progress}); err != nil {
 		w.unlock()
 		return nil, err
+	}
+	if cfg.Infrastructure == InfrastructureAWS {
+		if w.awsPrograms, err = programs.EnsureAWS(ctx, programs.Options{Progress: cfg.Progress}); err != nil {
+			w.unlock()
+			return nil, err
+		}
 	}
 	if cfg.Source != "" {
 		w.autonode = &autonode{source: cfg.Source}
@@ -245,6 +277,9 @@ func (w *World) ClusterAPIProfiles() string { return w.clusterAPI.Profiles() }
 
 // Guests are the guest clusters.
 func (w *World) Guests() []*controlplane.Cluster { return slices.Clone(w.guests) }
+
+// EC2 is the API of the world's region of AWS, nil without Config.AWS.
+func (w *World) EC2() *ec2.Server { return w.ec2 }
 
 // Agent runs the management cluster's pods.
 func (w *World) Agent() *nodeagent.Agent { return w.nodeAgent }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterapi installs Cluster API's core and its kubeadm bootstrap provider in the management cluster: the real
+// Package clusterapi installs Cluster API's core, its kubeadm bootstrap provider, and others in the management cluster: the real
 // managers, with their real webhooks.
 package clusterapi
 
@@ -37,17 +37,24 @@ const (
 	stopGrace = 3 * time.Second
 )
 
-// provider is one of Cluster API's managers.
+// Provider is one of Cluster API's managers.
+type Provider struct {
+	// Name as clusterctl knows it, also the prefix of its webhook configurations.
+	Name string
+	// Program is its path, Manifests a folder with its crds/ and webhooks.yaml.
+	Program   string
+	Manifests string
+	// Args and Env are beside those that every provider gets: a kubeconfig, and the addresses of its webhooks and its health.
+	Args, Env []string
+	// Labels of its CRDs that tell which contract each of its versions follows.
+	Labels map[string]string
+}
+
+// provider is a Provider with what the world chose for it.
 type provider struct {
-	// name as clusterctl knows it, also the prefix of its webhook configurations.
-	name      string
-	program   string
-	manifests string
-	args      []string
-	// labels of its CRDs that tell which contract each of its versions follows.
-	labels map[string]string
-	// shipped: the provider runs with the flags that it ships with.
-	shipped bool
+	Provider
+	// tunable: it has the flags of Cluster API's own managers. shipped: it runs with the values of those that it ships with.
+	tunable, shipped bool
 
 	webhookPort int
 	healthPort  int
@@ -66,6 +73,8 @@ type Config struct {
 	// Shipped runs Cluster API as it ships. Otherwise it may ask API servers for more, reconciles an object as often as it changes, and
 	// serves only the versions of its kinds that are stored.
 	Shipped bool
+	// Others are run beside Cluster API's own, as they ship.
+	Others []Provider
 }
 
 // ClusterAPI is Cluster API in the management cluster.
@@ -79,19 +88,22 @@ type ClusterAPI struct {
 // New chooses ports, makes certificates and reads the manifests. Nothing runs yet.
 func New(cfg Config) (*ClusterAPI, error) {
 	a := &ClusterAPI{cfg: cfg, providers: []*provider{
-		{
-			name:      core,
-			program:   cfg.Programs.ClusterAPI(),
-			manifests: cfg.Programs.ClusterAPIManifests(),
-			args:      []string{"--remote-connection-grace-period=50s"},
-		},
-		{
-			name:      "bootstrap-kubeadm",
-			program:   cfg.Programs.KubeadmBootstrap(),
-			manifests: cfg.Programs.KubeadmBootstrapManifests(),
-			labels:    map[string]string{"cluster.x-k8s.io/v1beta1": "v1beta1", "cluster.x-k8s.io/v1beta2": "v1beta2"},
-		},
+		{tunable: true, Provider: Provider{
+			Name:      core,
+			Program:   cfg.Programs.ClusterAPI(),
+			Manifests: cfg.Programs.ClusterAPIManifests(),
+			Args:      []string{"--remote-connection-grace-period=50s"},
+		}},
+		{tunable: true, Provider: Provider{
+			Name:      "bootstrap-kubeadm",
+			Program:   cfg.Programs.KubeadmBootstrap(),
+			Manifests: cfg.Programs.KubeadmBootstrapManifests(),
+			Labels:    map[string]string{"cluster.x-k8s.io/v1beta1": "v1beta1", "cluster.x-k8s.io/v1beta2": "v1beta2"},
+		}},
 	}}
+	for _, other := range cfg.Others {
+		a.providers = append(a.providers, &provider{Provider: other})
+	}
 	for _, p := range a.providers {
 		p.shipped = cfg.Shipped
 		var err error
@@ -107,9 +119,9 @@ func New(cfg Config) (*ClusterAPI, error) {
 				return nil, err
 			}
 			p.profiles = loopback + ":" + strconv.Itoa(profilePort)
-			p.args = append(p.args, "--profiler-address="+p.profiles)
+			p.Args = append(slices.Clone(p.Args), "--profiler-address="+p.profiles)
 		}
-		if p.serving, err = cfg.Management.CA.Server(p.name, loopback); err != nil {
+		if p.serving, err = cfg.Management.CA.Server(p.Name, loopback); err != nil {
 			return nil, err
 		}
 		p.caBundle = cfg.Management.CA.Certificate
@@ -152,8 +164,8 @@ func (a *ClusterAPI) Start(ctx context.Context) error {
 }
 
 func (a *ClusterAPI) start(ctx context.Context, p *provider) error {
-	dir := filepath.Join(a.cfg.Dir, p.name)
-	kubeconfig, err := a.cfg.Management.Kubeconfig(p.name, "system:masters")
+	dir := filepath.Join(a.cfg.Dir, p.Name)
+	kubeconfig, err := a.cfg.Management.Kubeconfig(p.Name, "system:masters")
 	if err != nil {
 		return err
 	}
@@ -163,9 +175,9 @@ func (a *ClusterAPI) start(ctx context.Context, p *provider) error {
 		return err
 	}
 	manager, err := a.cfg.Processes.Start(process.Spec{
-		Name:    p.name,
-		Path:    p.program,
-		Env:     []string{"KUBECONFIG=" + filepath.Join(dir, "kubeconfig")},
+		Name:    p.Name,
+		Path:    p.Program,
+		Env:     append([]string{"KUBECONFIG=" + filepath.Join(dir, "kubeconfig")}, p.Env...),
 		Address: p.url(""),
 		Grace:   stopGrace,
 		Args: append([]string{
@@ -173,9 +185,7 @@ func (a *ClusterAPI) start(ctx context.Context, p *provider) error {
 			"--webhook-port=" + strconv.Itoa(p.webhookPort),
 			"--health-addr=" + loopback + ":" + strconv.Itoa(p.healthPort),
 			"--diagnostics-address=0", "--insecure-diagnostics",
-			// The CRDs are new: there is nothing to migrate.
-			"--skip-crd-migration-phases=StorageVersionMigration,CleanupManagedFields",
-		}, slices.Concat(p.args, p.tuning())...),
+		}, slices.Concat(p.Args, p.tuning())...),
 	})
 	if err != nil {
 		return err
@@ -191,7 +201,7 @@ func (a *ClusterAPI) start(ctx context.Context, p *provider) error {
 	}
 	for _, webhook := range webhooks {
 		if err := a.client.Create(ctx, webhook); err != nil {
-			return fmt.Errorf("creating the webhooks of %s: %w", p.name, err)
+			return fmt.Errorf("creating the webhooks of %s: %w", p.Name, err)
 		}
 	}
 	return nil
@@ -199,15 +209,20 @@ func (a *ClusterAPI) start(ctx context.Context, p *provider) error {
 
 // tuning is what the world sets differently from what the provider ships with.
 func (p *provider) tuning() []string {
-	if p.shipped {
+	if !p.tunable {
 		return nil
 	}
-	flags := []string{
+	// The CRDs are new: there is nothing to migrate.
+	flags := []string{"--skip-crd-migration-phases=StorageVersionMigration,CleanupManagedFields"}
+	if p.shipped {
+		return flags
+	}
+	flags = append(flags,
 		// As it ships: 100 and 200 in the management cluster, 20 and 30 in each guest.
 		"--kube-api-qps=500", "--kube-api-burst=1000",
 		"--clustercache-client-qps=500", "--clustercache-client-burst=1000",
-	}
-	if p.name == core {
+	)
+	if p.Name == core {
 		// As it ships: 10. On two cores so many passes at once outrun the cache that each begins with, and conflict with the
 		// status that the last one wrote; see docs/upstream/machine-status-conflicts.md.
 		flags = append(flags, "--machine-concurrency=4")
@@ -223,7 +238,7 @@ func (p *provider) url(path string) string {
 // served: an API server keeps a watch cache of each that is, and has the manager convert every change of every object for it. Nothing
 // here reads the older ones.
 func (p *provider) crds() ([]*apiextensionsv1.CustomResourceDefinition, error) {
-	crds, err := crd.Read(filepath.Join(p.manifests, "crds"))
+	crds, err := crd.Read(filepath.Join(p.Manifests, "crds"))
 	if err != nil {
 		return nil, err
 	}
@@ -231,8 +246,8 @@ func (p *provider) crds() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 		if c.Labels == nil {
 			c.Labels = map[string]string{}
 		}
-		c.Labels["cluster.x-k8s.io/provider"] = p.name
-		for key, value := range p.labels {
+		c.Labels["cluster.x-k8s.io/provider"] = p.Name
+		for key, value := range p.Labels {
 			c.Labels[key] = value
 		}
 		for i := range c.Spec.Versions {
@@ -251,9 +266,9 @@ func (p *provider) crds() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 
 // webhooks reads the provider's webhook configurations and puts its address in place of a Service.
 func (p *provider) webhooks() ([]client.Object, error) {
-	data, err := os.ReadFile(filepath.Join(p.manifests, "webhooks.yaml"))
+	data, err := os.ReadFile(filepath.Join(p.Manifests, "webhooks.yaml"))
 	if err != nil {
-		return nil, fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
+		return nil, fmt.Errorf("reading the webhooks of %s: %w", p.Name, err)
 	}
 	rewrite := func(c *admissionv1.WebhookClientConfig) {
 		c.URL, c.CABundle, c.Service = ptr.To(p.url(ptr.Deref(c.Service.Path, "/"))), p.caBundle, nil
@@ -270,11 +285,11 @@ func (p *provider) webhooks() ([]client.Object, error) {
 			return objects, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
+			return nil, fmt.Errorf("reading the webhooks of %s: %w", p.Name, err)
 		}
 		decoded, _, err := decoder.Decode(document, nil, nil)
 		if err != nil {
-			return nil, fmt.Errorf("reading the webhooks of %s: %w", p.name, err)
+			return nil, fmt.Errorf("reading the webhooks of %s: %w", p.Name, err)
 		}
 		switch config := decoded.(type) {
 		case *admissionv1.MutatingWebhookConfiguration:
@@ -287,7 +302,7 @@ func (p *provider) webhooks() ([]client.Object, error) {
 			}
 		}
 		object := decoded.(client.Object)
-		object.SetName(p.name + "-" + object.GetName())
+		object.SetName(p.Name + "-" + object.GetName())
 		objects = append(objects, object)
 	}
 }

@@ -53,8 +53,8 @@ func TestProvider(t *testing.T) {
 		g.Expect(os.WriteFile(filepath.Join(dir, "crds", "machines.yaml"), []byte(machineCRD), 0o600)).To(Succeed())
 		g.Expect(os.WriteFile(filepath.Join(dir, "webhooks.yaml"), []byte(webhooks), 0o600)).To(Succeed())
 		return &provider{
-			name: "cluster-api", manifests: dir, webhookPort: 4321, caBundle: []byte("ca"),
-			labels: map[string]string{"cluster.x-k8s.io/v1beta2": "v1beta2"},
+			Provider: Provider{Name: "cluster-api", Manifests: dir, Labels: map[string]string{"cluster.x-k8s.io/v1beta2": "v1beta2"}},
+			tunable:  true, webhookPort: 4321, caBundle: []byte("ca"),
 		}
 	}
 
@@ -88,12 +88,19 @@ func TestProvider(t *testing.T) {
 		p := newProvider(g, machineWebhooks)
 		g.Expect(p.tuning()).To(ContainElement("--clustercache-client-qps=500"))
 		p.shipped = true
-		g.Expect(p.tuning()).To(BeEmpty())
+		g.Expect(p.tuning()).NotTo(ContainElement(ContainSubstring("qps")))
 		crds, err := p.crds()
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, version := range crds[0].Spec.Versions {
 			g.Expect(version.Served).To(BeTrue(), version.Name)
 		}
+	})
+
+	t.Run("When a provider isn't Cluster API's own, it should get none of its flags", func(t *testing.T) {
+		g := NewWithT(t)
+		p := newProvider(g, machineWebhooks)
+		p.tunable = false
+		g.Expect(p.tuning()).To(BeEmpty())
 	})
 
 	t.Run("When webhooks are read, they should be at the manager's address under a name of the provider's", func(t *testing.T) {

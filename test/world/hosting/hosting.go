@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
@@ -55,8 +56,35 @@ type Config struct {
 	Guests     []*controlplane.Cluster
 	// SelfApproving guests approve the client certificates of their nodes by themselves; see AdmitNodes.
 	SelfApproving bool
+	// Infrastructure is that of a guest's Cluster. Default: a KwokCluster, with its machine templates.
+	Infrastructure func(namespace string, guest *controlplane.Cluster) Infrastructure
 	// Logger gets the controller's logs.
 	Logger logr.Logger
+}
+
+// Infrastructure of a guest.
+type Infrastructure struct {
+	// Cluster is what the Cluster's infrastructureRef names. Where it has a status, the platform writes that too: it is what the
+	// contract calls externally managed.
+	Cluster *unstructured.Unstructured
+	// Templates are made after it.
+	Templates []client.Object
+}
+
+// kwok is the infrastructure of the world's own cloud.
+func kwok(namespace string, guest *controlplane.Cluster) (Infrastructure, error) {
+	cluster := kwokCluster(namespace, guest.Name)
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(cluster)
+	if err != nil {
+		return Infrastructure{}, fmt.Errorf("encoding KwokCluster %s: %w", cluster.Name, err)
+	}
+	infrastructure := Infrastructure{Cluster: &unstructured.Unstructured{Object: content}}
+	infrastructure.Cluster.SetGroupVersionKind(infrav1.GroupVersion.WithKind("KwokCluster"))
+	unstructured.RemoveNestedField(infrastructure.Cluster.Object, "status")
+	for _, template := range machineTemplates(namespace, guest.Name) {
+		infrastructure.Templates = append(infrastructure.Templates, template)
+	}
+	return infrastructure, nil
 }
 
 // Platform is the running stand-in.
@@ -155,15 +183,26 @@ func (p *Platform) host(ctx context.Context, guest *controlplane.Cluster) error 
 	if err := p.ensureNamespace(ctx, namespace, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}); err != nil {
 		return err
 	}
-	controlPlane := hostedControlPlane(namespace, guest)
-	objects := []client.Object{controlPlane, kwokCluster(namespace, guest.Name)}
-	templates := machineTemplates(namespace, guest.Name)
-	for _, template := range templates {
-		objects = append(objects, template)
+	var infrastructure Infrastructure
+	if p.config.Infrastructure != nil {
+		infrastructure = p.config.Infrastructure(namespace, guest)
+	} else {
+		var err error
+		if infrastructure, err = kwok(namespace, guest); err != nil {
+			return err
+		}
 	}
+	controlPlane, status := hostedControlPlane(namespace, guest), infrastructure.Cluster.DeepCopy()
+	objects := append([]client.Object{controlPlane, infrastructure.Cluster}, infrastructure.Templates...)
 	for _, object := range append(objects, kubeadmConfigTemplate(namespace, !p.config.SelfApproving)) {
 		if err := p.management.Create(ctx, object); err != nil {
 			return fmt.Errorf("creating %T %s: %w", object, object.GetName(), err)
+		}
+	}
+	if written, ok := status.Object["status"]; ok {
+		infrastructure.Cluster.Object["status"] = written
+		if err := p.management.Status().Update(ctx, infrastructure.Cluster); err != nil {
+			return fmt.Errorf("writing the status of %s %s: %w", status.GetKind(), status.GetName(), err)
 		}
 	}
 	secrets, err := clusterSecrets(controlPlane, guest)
@@ -175,7 +214,7 @@ func (p *Platform) host(ctx context.Context, guest *controlplane.Cluster) error 
 			return fmt.Errorf("creating Secret %s: %w", secret.Name, err)
 		}
 	}
-	if err := p.management.Create(ctx, capiCluster(namespace, guest)); err != nil {
+	if err := p.management.Create(ctx, capiCluster(namespace, guest, infrastructure.Cluster)); err != nil {
 		return fmt.Errorf("creating Cluster %s: %w", guest.Name, err)
 	}
 	return nil

@@ -65,7 +65,7 @@ func objectMeta(namespace, name, cluster string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: cluster}}
 }
 
-func capiCluster(namespace string, guest *controlplane.Cluster) *clusterv1.Cluster {
+func capiCluster(namespace string, guest *controlplane.Cluster, infrastructure client.Object) *clusterv1.Cluster {
 	return &clusterv1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: guest.Name, Annotations: map[string]string{autonodev1beta1.ConsentAnnotation: Namespace + "/" + guest.Name},
@@ -80,7 +80,8 @@ func capiCluster(namespace string, guest *controlplane.Cluster) *clusterv1.Clust
 				APIGroup: controlplanev1.GroupVersion.Group, Kind: "HostedControlPlane", Name: guest.Name,
 			},
 			InfrastructureRef: clusterv1.ContractVersionedObjectReference{
-				APIGroup: infrav1.GroupVersion.Group, Kind: "KwokCluster", Name: guest.Name,
+				APIGroup: infrastructure.GetObjectKind().GroupVersionKind().Group, Kind: infrastructure.GetObjectKind().GroupVersionKind().Kind,
+				Name: infrastructure.GetName(),
 			},
 		},
 	}

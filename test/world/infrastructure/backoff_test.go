@@ -108,7 +108,7 @@ func TestBackOff(t *testing.T) {
 		a.decision = certificatesv1.CertificateDenied
 		r, own, clock := &machineReconciler{identities: newIdentities()}, a.kubelet(t), clocktesting.NewFakePassiveClock(time.Now())
 		passTime(clock, func(i *instance) {
-			problem := r.certify(t.Context(), i, a.guest, own, "abcdef.0123456789abcdef")
+			problem := own.certify(t.Context(), r.errand(i, a.guest), "abcdef.0123456789abcdef")
 			g.Expect(problem.reason).To(Equal(infrav1.ReasonRegistrationFailed))
 			g.Expect(problem.message).To(ContainSubstring("the test says so"))
 			g.Expect(problem.retry).To(BeNumerically(">", 0))
@@ -133,7 +133,7 @@ func TestBackOff(t *testing.T) {
 		a := newApprover(t)
 		r, own, clock := &machineReconciler{identities: newIdentities()}, a.kubelet(t), clocktesting.NewFakePassiveClock(time.Now())
 		passTime(clock, func(i *instance) {
-			g.Expect(r.certify(t.Context(), i, a.guest, own, "abcdef.0123456789abcdef").reason).To(Equal(infrav1.ReasonWaitingForCertificate))
+			g.Expect(own.certify(t.Context(), r.errand(i, a.guest), "abcdef.0123456789abcdef").reason).To(Equal(infrav1.ReasonWaitingForCertificate))
 		})
 		g.Expect(a.asked).To(Equal(1))
 		g.Expect(a.read).To(BeZero())
@@ -145,7 +145,7 @@ func TestBackOff(t *testing.T) {
 		r, own := &machineReconciler{identities: newIdentities()}, a.kubelet(t)
 		now := time.Now()
 		certify := func() *obstacle {
-			return r.certify(t.Context(), &instance{KwokMachine: &infrav1.KwokMachine{}, now: now}, a.guest, own, "abcdef.0123456789abcdef")
+			return own.certify(t.Context(), r.errand(&instance{KwokMachine: &infrav1.KwokMachine{}, now: now}, a.guest), "abcdef.0123456789abcdef")
 		}
 		g.Expect(certify().reason).To(Equal(infrav1.ReasonWaitingForCertificate))
 		g.Expect(a.guest.requests.GetStore().Replace(nil, "")).To(Succeed())

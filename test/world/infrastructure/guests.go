@@ -25,16 +25,18 @@ import (
 )
 
 // kubeconfigSecret reads the admin kubeconfig that Cluster API's contract has control plane providers write.
-func kubeconfigSecret(ctx context.Context, management client.Reader, cluster types.NamespacedName) (*rest.Config, error) {
-	kubeconfig, err := clusterkubeconfig.FromSecret(ctx, management, cluster)
-	if err != nil {
-		return nil, fmt.Errorf("reading the guest's kubeconfig: %w", err)
+func kubeconfigSecret(management client.Reader) func(context.Context, types.NamespacedName) (*rest.Config, error) {
+	return func(ctx context.Context, cluster types.NamespacedName) (*rest.Config, error) {
+		kubeconfig, err := clusterkubeconfig.FromSecret(ctx, management, cluster)
+		if err != nil {
+			return nil, fmt.Errorf("reading the guest's kubeconfig: %w", err)
+		}
+		config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+		if err != nil {
+			return nil, fmt.Errorf("reading the guest's kubeconfig: %w", err)
+		}
+		return config, nil
 	}
-	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("reading the guest's kubeconfig: %w", err)
-	}
-	return config, nil
 }
 
 // guest is the connection to one guest cluster and the kubelets in it.
@@ -55,7 +57,8 @@ func (g *guest) stop() {
 
 // guests holds one connection per guest, made when it is first needed.
 type guests struct {
-	management client.Reader
+	// access finds how a guest is reached now, as an administrator.
+	access     func(ctx context.Context, cluster types.NamespacedName) (*rest.Config, error)
 	logger     logr.Logger
 	identities *identities
 
@@ -83,7 +86,7 @@ func (g *guests) known(cluster types.NamespacedName) *guest {
 
 // refresh connects to a guest, and reconnects if its kubeconfig has changed. Running kubelets move over.
 func (g *guests) refresh(ctx context.Context, cluster types.NamespacedName) (*guest, error) {
-	config, err := kubeconfigSecret(ctx, g.management, cluster)
+	config, err := g.access(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}

@@ -3,120 +3,289 @@
 package infrastructure
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/url"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"k8s.io/client-go/rest"
 
-	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 	"github.com/autonode-io/autonode/test/world/infrastructure/bootstrap"
 	"github.com/autonode-io/autonode/test/world/infrastructure/node"
 )
 
-// Hypervisor runs machines for real: they join their guests by themselves. Calls may be repeated.
-type Hypervisor interface {
-	// Address reserves the IP address of a machine and returns it.
-	Address(ctx context.Context, id string) (string, error)
-	// Boot starts a machine, unless it runs.
-	Boot(ctx context.Context, machine Boot) error
-	// PowerOff ends a machine, and leaves nothing of it.
-	PowerOff(ctx context.Context, id string) error
+const (
+	// visit is the interval at which a machine does what is next on its way into its guest.
+	visit = 100 * time.Millisecond
+	// lastVisit is the timeout of what a machine leaves behind when it ends.
+	lastVisit = 15 * time.Second
+	// maxUserData is the size of user data when it is unpacked.
+	maxUserData = 1 << 20
+)
+
+// Hypervisor boots machines of clouds that have an API of their own. A machine is known by its user data alone, as on a real cloud: what
+// they say decides which guest it joins, and as which node.
+type Hypervisor struct {
+	guests *guests
+	hosts  map[types.NamespacedName]*rest.Config
+	logger logr.Logger
+
+	mutex   sync.Mutex
+	quit    chan struct{} // closed when there are to be no machines any more
+	running sync.WaitGroup
 }
 
-// Boot is what a machine starts with.
-type Boot struct {
-	// ID is unique, and can be a file's name.
-	ID string
-	// Version of Kubernetes that the machine's image has, such as v1.36.2.
-	Version string
-	// Instance is the machine's instance metadata.
-	bootstrap.Instance
-	// UserData is the content of the machine's bootstrap Secret.
+// HypervisorConfig of NewHypervisor.
+type HypervisorConfig struct {
+	// Guests are those that machines may join, by name, with the rights of an administrator. The kubelets use those rights where a
+	// test would have to wait for timeouts otherwise; machines join with what their user data have.
+	Guests map[string]*rest.Config
+	// Logger gets a line for each machine that joins, that can't, and that ends.
+	Logger logr.Logger
+}
+
+// NewHypervisor returns a Hypervisor without machines. It connects to no guest yet.
+func NewHypervisor(config HypervisorConfig) *Hypervisor {
+	h := &Hypervisor{hosts: map[types.NamespacedName]*rest.Config{}, logger: config.Logger, quit: make(chan struct{})}
+	for name, guest := range config.Guests {
+		h.hosts[types.NamespacedName{Name: name}] = guest
+	}
+	h.guests = &guests{
+		logger: config.Logger, identities: newIdentities(), cluster: map[types.NamespacedName]*guest{},
+		access: func(_ context.Context, cluster types.NamespacedName) (*rest.Config, error) {
+			return h.hosts[cluster], nil
+		},
+	}
+	return h
+}
+
+// Stop ends all machines, which leave their nodes as they are, and the connections to the guests.
+func (h *Hypervisor) Stop() {
+	h.mutex.Lock()
+	close(h.quit)
+	h.mutex.Unlock()
+	h.running.Wait()
+	h.guests.stop()
+}
+
+// enter reports whether a machine may run.
+func (h *Hypervisor) enter() bool {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	select {
+	case <-h.quit:
+		return false
+	default:
+		h.running.Add(1)
+		return true
+	}
+}
+
+// Machine is what a Hypervisor boots.
+type Machine struct {
+	// Instance is the hardware, and what its cloud knows of it. A machine without a KubeletVersion has its guest's version.
+	node.Instance
+	// Metadata is what user data may refer to.
+	Metadata bootstrap.Instance
+	// UserData is a cloud-config with kubeadm's JoinConfiguration, gzipped or not.
 	UserData []byte
 }
 
-// hypervisorRetry is the time after which a machine that didn't start is tried again.
-const hypervisorRetry = 5 * time.Second
-
-// address is the machine's IP address. It keeps the one that it has.
-func (r *machineReconciler) address(ctx context.Context, i *instance) (string, error) {
-	if r.hypervisor == nil {
-		return node.Address(i.providerID()), nil
+// Run boots a machine and returns when ctx has ended and what the machine leaves behind is done: its node is silent.
+func (h *Hypervisor) Run(ctx context.Context, machine Machine) {
+	if !h.enter() {
+		return
 	}
-	for _, address := range i.Status.Addresses {
-		if address.Type == clusterv1.MachineInternalIP {
-			return address.Address, nil
+	defer h.running.Done()
+	logger := h.logger.WithValues("machine", machine.ID)
+	b := &boot{Hypervisor: h, machine: machine}
+	ticker := time.NewTicker(visit)
+	defer ticker.Stop()
+	for said := ""; ; {
+		problem := ""
+		if err := b.advance(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			problem = err.Error()
+		}
+		if problem != said && problem != "" {
+			logger.Info("A machine hasn't joined", "reason", problem)
+		}
+		said = problem
+		select {
+		case <-h.quit:
+			return
+		case <-ctx.Done():
+			if b.joined {
+				logger.Info("A machine ends", "Node", b.kubelet.NodeName, "reason", context.Cause(ctx).Error())
+				b.end()
+			}
+			return
+		case <-ticker.C:
 		}
 	}
-	return r.hypervisor.Address(ctx, string(i.UID))
 }
 
-// boot starts a real machine, or ends it if that fault is set. Whether it joins is its own business.
-func (r *machineReconciler) boot(ctx context.Context, i *instance) (reconcile.Result, error) {
-	not := func(reason, message string, retry time.Duration) (reconcile.Result, error) {
-		i.joined(metav1.ConditionFalse, reason, message)
-		return reconcile.Result{RequeueAfter: retry}, nil
-	}
-	switch {
-	case i.faults.neverJoins:
-		return not(infrav1.ReasonNeverJoins, "the fault never-joins is set", 0)
-	case i.past(i.faults.dies), i.past(i.faults.terminated):
-		if err := r.hypervisor.PowerOff(ctx, string(i.UID)); err != nil {
-			return not(infrav1.ReasonDead, err.Error(), hypervisorRetry)
+// boot is the way of a machine into its guest.
+type boot struct {
+	*Hypervisor
+	machine Machine
+	kubelet *bootstrap.Kubelet
+	cluster types.NamespacedName
+	guest   *guest
+	own     *identity
+	joined  bool
+}
+
+// advance does what is next, and returns why the machine hasn't joined.
+func (b *boot) advance(ctx context.Context, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, guestTimeout)
+	defer cancel()
+	if b.kubelet == nil {
+		if err := b.read(ctx); err != nil {
+			return err
 		}
-		return not(infrav1.ReasonDead, "the fault dies is set", 0)
-	case !i.Status.JoinTime.IsZero():
-		return i.nextFault(), nil
-	case i.machine == nil:
-		return not(infrav1.ReasonWaitingForMachine, "the Machine that owned this KwokMachine has gone", 0)
 	}
-	secret, err := r.bootstrapSecret(ctx, i)
-	var malformed *malformedError
-	switch {
-	case errors.As(err, &malformed):
-		return not(infrav1.ReasonInvalidBootstrapData, err.Error(), refusalRetry)
-	case err != nil:
-		return reconcile.Result{}, err
-	}
-	if err := r.hypervisor.Boot(ctx, Boot{
-		ID: string(i.UID), Version: "v" + strings.TrimPrefix(i.machine.Spec.Version, "v"), Instance: i.metadata(), UserData: secret.Data["value"],
-	}); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Starting a machine")
-		return not(infrav1.ReasonBooting, err.Error(), hypervisorRetry)
-	}
-	i.Status.NodeName = i.hostname()
-	i.Status.JoinTime = metav1.NewMicroTime(i.now)
-	i.joined(metav1.ConditionTrue, infrav1.ReasonJoined, "the machine runs, and joins by itself")
-	return i.nextFault(), nil
-}
-
-// metadata is the machine's instance metadata.
-func (i *instance) metadata() bootstrap.Instance {
-	return bootstrap.Instance{Hostname: i.hostname(), ProviderID: i.providerID(), Zone: i.Status.FailureDomain, Region: i.region()}
-}
-
-// bootstrapSecret reads the machine's bootstrap data. The error is a *malformedError if there is none.
-func (r *machineReconciler) bootstrapSecret(ctx context.Context, i *instance) (*corev1.Secret, error) {
-	if i.machine.Spec.Bootstrap.DataSecretName == nil {
-		return nil, &malformedError{fmt.Errorf("spec.bootstrap.dataSecretName of Machine %s has gone", i.machine.Name)}
-	}
-	name := *i.machine.Spec.Bootstrap.DataSecretName
-	secret := &corev1.Secret{}
-	if err := r.management.Get(ctx, types.NamespacedName{Namespace: i.Namespace, Name: name}, secret); err != nil {
-		err = fmt.Errorf("reading bootstrap Secret %s: %w", name, err)
-		if apierrors.IsNotFound(err) {
-			return nil, &malformedError{err}
+	e := errand{now, b.guest, func(string) {}}
+	if b.joined {
+		if !b.own.served {
+			if why, _ := b.own.serve(ctx, e, b.machine.Address); why != "" {
+				b.logger.Info("A kubelet asks again for its serving certificate", "machine", b.machine.ID, "reason", why)
+			}
 		}
-		return nil, err
+		return nil
 	}
-	return secret, nil
+	self, problem := b.own.connect(ctx, e, b.kubelet.Discovery.Token)
+	if problem != nil {
+		return problem.cause()
+	}
+	defer self.close()
+	if b.machine.KubeletVersion == "" {
+		info, err := b.guest.client.Discovery().ServerVersion()
+		if err != nil {
+			return fmt.Errorf("asking for the guest's version: %w", err)
+		}
+		b.machine.KubeletVersion = info.GitVersion
+	}
+	if problem := create(ctx, b.guest, self, node.New(b.machine.Instance, b.kubelet)); problem != nil {
+		return problem.cause()
+	}
+	b.joined = true
+	b.guest.fleet.Run(b.kubelet.NodeName)
+	b.logger.Info("A machine has joined", "machine", b.machine.ID, "Node", b.kubelet.NodeName, "guest", b.cluster.Name)
+	return nil
+}
+
+// cause returns the obstacle as an error.
+func (o *obstacle) cause() error {
+	if o.unreachable != nil {
+		return o.unreachable
+	}
+	return errors.New(o.message)
+}
+
+// read reads the user data, once they can be, and finds the guest that they name.
+func (b *boot) read(ctx context.Context) error {
+	userData, err := unpack(b.machine.UserData)
+	if err != nil {
+		return err
+	}
+	kubelet, err := bootstrap.Read(map[string][]byte{"value": userData}, b.machine.Metadata)
+	if err != nil {
+		return err
+	}
+	if kubelet.Discovery == nil {
+		return errors.New("the user data have no bootstrap token, by which the machine could reach its guest")
+	}
+	for cluster, config := range b.hosts {
+		if !sameHost(config.Host, kubelet.Discovery.Server) {
+			continue
+		}
+		if b.guest, err = b.guests.get(ctx, cluster); err != nil {
+			return err
+		}
+		var problem *obstacle
+		if b.own, problem = newIdentity(b.guest, kubelet); problem != nil {
+			return problem.cause()
+		}
+		b.cluster, b.kubelet = cluster, kubelet
+		return nil
+	}
+	return fmt.Errorf("no guest is at %s", kubelet.Discovery.Server)
+}
+
+func sameHost(a, b string) bool {
+	one, err := url.Parse(a)
+	if err != nil {
+		return false
+	}
+	other, err := url.Parse(b)
+	return err == nil && one.Host == other.Host
+}
+
+// unpack returns user data without gzip.
+func unpack(userData []byte) ([]byte, error) {
+	if !bytes.HasPrefix(userData, []byte{0x1f, 0x8b}) {
+		return userData, nil
+	}
+	reader, err := gzip.NewReader(bytes.NewReader(userData))
+	if err != nil {
+		return nil, fmt.Errorf("unpacking the user data: %w", err)
+	}
+	unpacked, err := io.ReadAll(io.LimitReader(reader, maxUserData))
+	if err != nil {
+		return nil, fmt.Errorf("unpacking the user data: %w", err)
+	}
+	return unpacked, nil
+}
+
+// end stops the kubelet: the pods that are being deleted end with it, and then the node is silent. It writes what the guest's
+// controller-manager would write after its grace period, until kwok has ended what it was about to do.
+func (b *boot) end() {
+	ctx, cancel := context.WithTimeout(context.Background(), lastVisit)
+	defer cancel()
+	name := b.kubelet.NodeName
+	if err := b.guest.fleet.EndTerminatingPods(ctx, name); err != nil {
+		b.logger.Info("Pods were left on the machine", "machine", b.machine.ID, "reason", err.Error())
+	}
+	b.guest.fleet.Halt(name)
+	ticker := time.NewTicker(deathCheck)
+	defer ticker.Stop()
+	for silent := 0; silent < 2; {
+		switch current := b.guest.fleet.Node(name); {
+		case current == nil:
+			return
+		case readiness(current) == corev1.ConditionUnknown:
+			silent++
+		default:
+			silent = 0
+			if err := markUnknown(ctx, time.Now(), b.guest, name); err != nil {
+				b.logger.Info("A node isn't marked as silent", "Node", name, "reason", err.Error())
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.quit:
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// Version returns the Kubernetes version in the name of an image, such as 1.36.3 in capa-ami-ubuntu-24.04-v1.36.3-1; "" where there is none.
+func Version(image string) string {
+	for part := range strings.SplitSeq(image, "-") {
+		if strings.HasPrefix(part, "v") && strings.Count(part, ".") == 2 {
+			return part
+		}
+	}
+	return ""
 }

@@ -199,27 +199,55 @@ func refusal(err error) bool {
 	return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
 
+// errand is one visit of a machine to its guest.
+type errand struct {
+	now   time.Time
+	guest *guest
+	// await has the machine come again when something becomes of a certificate request.
+	await func(request string)
+}
+
+func (r *machineReconciler) errand(i *instance, guest *guest) errand {
+	return errand{i.now, guest, func(request string) {
+		r.identities.await(i.guest, request, types.NamespacedName{Namespace: i.Namespace, Name: i.Name})
+	}}
+}
+
 // authenticate returns a connection as the machine's node. Until there is a certificate for that, it says what is waited for; what
 // becomes of the request brings the machine here again.
 func (r *machineReconciler) authenticate(ctx context.Context, i *instance, guest *guest, kubelet *bootstrap.Kubelet) (*connection, *obstacle) {
 	own := r.identities.get(i.UID)
 	if own == nil {
-		if err := kubelet.Discovery.Trusts(guest.config.CAData); err != nil {
-			return nil, refused("%v", err)
-		}
-		own = &identity{node: kubelet.NodeName, server: kubelet.Discovery.Server, ca: guest.config.CAData, served: !kubelet.ServingCertificate,
-			client: application{backOff: newBackOff()}, serving: application{backOff: newBackOff()}}
-		if err := own.newKey(); err != nil {
-			return nil, refused("%v", err)
+		var problem *obstacle
+		if own, problem = newIdentity(guest, kubelet); problem != nil {
+			return nil, problem
 		}
 		r.identities.set(i.UID, own)
 	}
-	if own.certificate == nil {
-		if problem := r.certify(ctx, i, guest, own, kubelet.Discovery.Token); problem != nil {
+	return own.connect(ctx, r.errand(i, guest), kubelet.Discovery.Token)
+}
+
+// newIdentity makes the key of a machine that has discovered its guest.
+func newIdentity(guest *guest, kubelet *bootstrap.Kubelet) (*identity, *obstacle) {
+	if err := kubelet.Discovery.Trusts(guest.config.CAData); err != nil {
+		return nil, refused("%v", err)
+	}
+	own := &identity{node: kubelet.NodeName, server: kubelet.Discovery.Server, ca: guest.config.CAData, served: !kubelet.ServingCertificate,
+		client: application{backOff: newBackOff()}, serving: application{backOff: newBackOff()}}
+	if err := own.newKey(); err != nil {
+		return nil, refused("%v", err)
+	}
+	return own, nil
+}
+
+// connect returns a connection as the machine's node, or says what is waited for.
+func (d *identity) connect(ctx context.Context, e errand, token string) (*connection, *obstacle) {
+	if d.certificate == nil {
+		if problem := d.certify(ctx, e, token); problem != nil {
 			return nil, problem
 		}
 	}
-	connected, err := dial(own.server, own.ca, own.certificate, own.keyPEM, "")
+	connected, err := dial(d.server, d.ca, d.certificate, d.keyPEM, "")
 	if err != nil {
 		return nil, refused("%v", err)
 	}
@@ -228,24 +256,24 @@ func (r *machineReconciler) authenticate(ctx context.Context, i *instance, guest
 
 // certify asks for the client certificate with the bootstrap token, once, and takes it when it was issued. A kubelet that was refused
 // waits, longer each time, whatever happens meanwhile.
-func (r *machineReconciler) certify(ctx context.Context, i *instance, guest *guest, own *identity, token string) *obstacle {
-	request := &own.client
+func (d *identity) certify(ctx context.Context, e errand, token string) *obstacle {
+	request := &d.client
 	refuse := func(why string) *obstacle {
 		request.name = ""
-		return &obstacle{reason: infrav1.ReasonRegistrationFailed, message: why, retry: request.refused(i.now, why)}
+		return &obstacle{reason: infrav1.ReasonRegistrationFailed, message: why, retry: request.refused(e.now, why)}
 	}
 	if request.name == "" {
-		if left := request.left(i.now); left > 0 {
+		if left := request.left(e.now); left > 0 {
 			return &obstacle{reason: infrav1.ReasonRegistrationFailed, message: request.why, retry: left}
 		}
-		bootstrapper, err := dial(own.server, own.ca, nil, nil, token)
+		bootstrapper, err := dial(d.server, d.ca, nil, nil, token)
 		if err != nil {
 			return refuse(err.Error())
 		}
 		defer bootstrapper.close()
-		name := "node-csr-" + own.digest // the same each time, as a kubelet's
-		r.identities.await(i.guest, name, types.NamespacedName{Namespace: i.Namespace, Name: i.Name})
-		if err := own.ask(ctx, i.now, bootstrapper, request, name, certificatesv1.KubeAPIServerClientKubeletSignerName,
+		name := "node-csr-" + d.digest // the same each time, as a kubelet's
+		e.await(name)
+		if err := d.ask(ctx, e.now, bootstrapper, request, name, certificatesv1.KubeAPIServerClientKubeletSignerName,
 			certificatesv1.UsageClientAuth, nil, nil); err != nil {
 			const doing = "asking for the kubelet's client certificate by its bootstrap token"
 			if refusal(err) {
@@ -254,7 +282,7 @@ func (r *machineReconciler) certify(ctx context.Context, i *instance, guest *gue
 			return &obstacle{unreachable: fmt.Errorf("%s: %w", doing, err)}
 		}
 	}
-	certificate, denied, err := guest.certificate(ctx, i.now, request)
+	certificate, denied, err := e.guest.certificate(ctx, e.now, request)
 	switch {
 	case apierrors.IsNotFound(err): // deleted; a kubelet asks again
 		return refuse(fmt.Sprintf("certificate request %s was deleted", request.name))
@@ -262,15 +290,15 @@ func (r *machineReconciler) certify(ctx context.Context, i *instance, guest *gue
 		return &obstacle{unreachable: fmt.Errorf("reading certificate request %s: %w", request.name, err)}
 	case denied != "":
 		why := fmt.Sprintf("certificate request %s: %s", request.name, denied)
-		if err := own.newKey(); err != nil {
+		if err := d.newKey(); err != nil {
 			why = err.Error()
 		}
 		return refuse(why)
 	case certificate == nil:
-		return &obstacle{reason: infrav1.ReasonWaitingForCertificate, retry: request.look(i.now),
+		return &obstacle{reason: infrav1.ReasonWaitingForCertificate, retry: request.look(e.now),
 			message: fmt.Sprintf("certificate request %s of the kubelet isn't approved and signed yet", request.name)}
 	}
-	own.certificate = certificate
+	d.certificate = certificate
 	return nil
 }
 
@@ -292,12 +320,12 @@ func (d *identity) ask(
 }
 
 // askServing asks for the serving certificate, for the addresses that the Node has.
-func (r *machineReconciler) askServing(ctx context.Context, i *instance, own *identity, as kubernetes.Interface) error {
-	if err := own.ask(ctx, i.now, as, &own.serving, "", certificatesv1.KubeletServingSignerName, certificatesv1.UsageServerAuth,
-		[]string{own.node}, []net.IP{net.ParseIP(node.Address(i.providerID()))}); err != nil {
+func (d *identity) askServing(ctx context.Context, e errand, as kubernetes.Interface, address string) error {
+	if err := d.ask(ctx, e.now, as, &d.serving, "", certificatesv1.KubeletServingSignerName, certificatesv1.UsageServerAuth,
+		[]string{d.node}, []net.IP{net.ParseIP(address)}); err != nil {
 		return err
 	}
-	r.identities.await(i.guest, own.serving.name, types.NamespacedName{Namespace: i.Namespace, Name: i.Name})
+	e.await(d.serving.name)
 	return nil
 }
 
@@ -307,40 +335,48 @@ func (r *machineReconciler) serve(ctx context.Context, i *instance, guest *guest
 	if own == nil || own.served {
 		return reconcile.Result{}
 	}
-	request := &own.serving
-	notServed := func(format string, args ...any) reconcile.Result {
+	why, retry := own.serve(ctx, r.errand(i, guest), node.Address(i.providerID()))
+	switch {
+	case why != "":
+		setCondition(i, infrav1.ConditionServing, metav1.ConditionFalse, infrav1.ReasonCertificateRefused, why)
+	case own.served && conditions.Has(i, infrav1.ConditionServing):
+		setCondition(i, infrav1.ConditionServing, metav1.ConditionTrue, infrav1.ReasonReady, "")
+	}
+	return reconcile.Result{RequeueAfter: retry}
+}
+
+// serve brings the request for the serving certificate further. It returns why the kubelet was refused just now, and when it asks again.
+func (d *identity) serve(ctx context.Context, e errand, address string) (why string, retry time.Duration) {
+	request := &d.serving
+	notServed := func(format string, args ...any) (string, time.Duration) {
 		why := fmt.Sprintf(format, args...)
 		request.name = ""
-		setCondition(i, infrav1.ConditionServing, metav1.ConditionFalse, infrav1.ReasonCertificateRefused, why)
-		return reconcile.Result{RequeueAfter: request.refused(i.now, why)}
+		return why, request.refused(e.now, why)
 	}
 	if request.name == "" {
-		if left := request.left(i.now); left > 0 {
-			return reconcile.Result{RequeueAfter: left}
+		if left := request.left(e.now); left > 0 {
+			return "", left
 		}
-		self, err := dial(own.server, own.ca, own.certificate, own.keyPEM, "")
+		self, err := dial(d.server, d.ca, d.certificate, d.keyPEM, "")
 		if err != nil {
 			return notServed("%v", err)
 		}
 		defer self.close()
-		if err := r.askServing(ctx, i, own, self); err != nil {
+		if err := d.askServing(ctx, e, self, address); err != nil {
 			return notServed("asking for the kubelet's serving certificate: %v", err)
 		}
 	}
-	certificate, denied, err := guest.certificate(ctx, i.now, request)
+	certificate, denied, err := e.guest.certificate(ctx, e.now, request)
 	switch {
 	case err != nil:
 		return notServed("reading certificate request %s: %v", request.name, err)
 	case denied != "":
 		return notServed("certificate request %s: %s", request.name, denied)
 	case certificate == nil:
-		return reconcile.Result{RequeueAfter: request.look(i.now)}
+		return "", request.look(e.now)
 	}
-	own.served = true
-	if conditions.Has(i, infrav1.ConditionServing) {
-		setCondition(i, infrav1.ConditionServing, metav1.ConditionTrue, infrav1.ReasonReady, "")
-	}
-	return reconcile.Result{}
+	d.served = true
+	return "", 0
 }
 
 // unseenGrace is the time for the watch to deliver a certificate request before it is read from the API server.

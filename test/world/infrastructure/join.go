@@ -125,28 +125,18 @@ func (r *machineReconciler) register(ctx context.Context, i *instance) (joined b
 		}
 	}
 	wanted := node.New(i.describe(version), kubelet)
-	if _, err := self.CoreV1().Nodes().Create(ctx, wanted, metav1.CreateOptions{}); err != nil {
-		switch {
-		case apierrors.IsAlreadyExists(err):
-			existing, err := guest.client.CoreV1().Nodes().Get(ctx, wanted.Name, metav1.GetOptions{})
-			if err != nil {
-				return r.unreachable(ctx, i, fmt.Errorf("reading Node %s: %w", wanted.Name, err))
-			}
-			if existing.Spec.ProviderID != wanted.Spec.ProviderID {
-				return not(infrav1.ReasonRegistrationFailed,
-					fmt.Sprintf("another Node has the name %s; its provider ID is %q", wanted.Name, existing.Spec.ProviderID), refusalRetry)
-			}
-		case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err):
-			return not(infrav1.ReasonRegistrationFailed, fmt.Sprintf("creating Node %s: %v", wanted.Name, err), refusalRetry)
-		default:
-			return r.unreachable(ctx, i, fmt.Errorf("creating Node %s: %w", wanted.Name, err))
-		}
+	switch problem := create(ctx, guest, self, wanted); {
+	case problem == nil:
+	case problem.unreachable != nil:
+		return r.unreachable(ctx, i, problem.unreachable)
+	default:
+		return not(problem.reason, problem.message, problem.retry)
 	}
 	if err := i.label(ctx, guest, wanted.Name); err != nil {
 		return r.unreachable(ctx, i, err)
 	}
 	if own := r.identities.get(i.UID); own != nil && !own.served && own.serving.name == "" {
-		if err := r.askServing(ctx, i, own, self); err != nil {
+		if err := own.askServing(ctx, r.errand(i, guest), self, node.Address(i.providerID())); err != nil {
 			own.serving.refused(i.now, err.Error())
 			ctrl.LoggerFrom(ctx).Info("A kubelet asks again for its serving certificate", "reason", err.Error())
 		}
@@ -154,6 +144,28 @@ func (r *machineReconciler) register(ctx context.Context, i *instance) (joined b
 	i.Status.NodeName = wanted.Name
 	i.Status.JoinTime = metav1.NewMicroTime(i.now)
 	return true, result, nil
+}
+
+// create makes a machine's Node as that node, unless it is there.
+func create(ctx context.Context, guest *guest, self *connection, wanted *corev1.Node) *obstacle {
+	_, err := self.CoreV1().Nodes().Create(ctx, wanted, metav1.CreateOptions{})
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsAlreadyExists(err):
+		existing, err := guest.client.CoreV1().Nodes().Get(ctx, wanted.Name, metav1.GetOptions{})
+		if err != nil {
+			return &obstacle{unreachable: fmt.Errorf("reading Node %s: %w", wanted.Name, err)}
+		}
+		if existing.Spec.ProviderID != wanted.Spec.ProviderID {
+			return refused("another Node has the name %s; its provider ID is %q", wanted.Name, existing.Spec.ProviderID)
+		}
+		return nil
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err):
+		return refused("creating Node %s: %v", wanted.Name, err)
+	default:
+		return &obstacle{unreachable: fmt.Errorf("creating Node %s: %w", wanted.Name, err)}
+	}
 }
 
 // unreachable reports that a guest didn't answer, and reads its kubeconfig again, which may have changed.

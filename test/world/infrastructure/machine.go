@@ -32,7 +32,7 @@ type machineReconciler struct {
 	management client.Client
 	guests     *guests
 	// hypervisor is nil where machines are kwok nodes.
-	hypervisor        Hypervisor
+	hypervisor        RealMachines
 	identities        *identities
 	memories          sync.Map // *memory, by the machine's namespace and name
 	recorder          events.EventRecorder

@@ -61,7 +61,7 @@ type Config struct {
 	NodeGracePeriod time.Duration
 
 	// Hypervisor runs the machines for real. Default: they are kwok nodes.
-	Hypervisor Hypervisor
+	Hypervisor RealMachines
 }
 
 // Provider is a running infrastructure provider.
@@ -90,7 +90,7 @@ func Start(ctx context.Context, config Config) (*Provider, error) {
 	}
 	p := &Provider{
 		guests: &guests{
-			management: manager.GetClient(), logger: config.Logger, identities: newIdentities(), cluster: map[types.NamespacedName]*guest{},
+			access: kubeconfigSecret(manager.GetClient()), logger: config.Logger, identities: newIdentities(), cluster: map[types.NamespacedName]*guest{},
 		},
 		done: make(chan struct{}),
 	}

@@ -3,12 +3,13 @@
 // Package programs builds the programs that the local world runs, from pinned Go modules, into a cache folder.
 //
 // The versions are pinned by programs.mod and programs.sum, a module file of their own because Kubernetes needs
-// replace directives. They are embedded, so that an installed autonode needs no source tree. To change a version:
+// replace directives, and by aws.mod and aws.sum for what only a world with AWS runs: it is built with the versions that it ships
+// with. They are embedded, so that an installed autonode needs no source tree. To change a version:
 //
 //	cd test/world/programs
 //	go get -modfile=programs.mod -tool k8s.io/kubernetes/cmd/kube-apiserver@v1.36.4
 //
-// and change the versions in this file and the replace directives to match; `autonode-dev world build` then proves it.
+// and change the versions in this folder and the replace directives to match; `autonode-dev world build` then proves it.
 package programs
 
 import (
@@ -31,8 +32,8 @@ import (
 	"github.com/autonode-io/autonode/test/world/progress"
 )
 
-//go:embed programs.mod programs.sum
-var module embed.FS
+//go:embed *.mod *.sum
+var modules embed.FS
 
 // Versions of what is built. Both Kubernetes versions are made from one source and differ in the version that they
 // report: that is all an upgrade in the world needs, and it costs one more link instead of one more build.
@@ -48,6 +49,9 @@ const (
 
 	// completedMarker marks a complete cache folder.
 	completedMarker = "completed"
+
+	// The folders in a cache folder.
+	binFolder, manifestsFolder, envtestFolder = "bin", "manifests", "envtest"
 )
 
 // program is one binary in the cache.
@@ -57,7 +61,28 @@ type program struct {
 	ldflags string
 }
 
-// list is in the order of building: what is built first compiles most of what the next ones share.
+// collection is what is built from one module.
+type collection struct {
+	// title and about tell people what is being built.
+	title, about string
+	// module is the name of the files that pin it, without .mod and .sum.
+	module string
+	// list is in the order of building: what is built first compiles most of what the next ones share.
+	list []program
+	// manifests are copied out of the module source, so that a later cleaning of the module cache does no harm.
+	source    string
+	manifests map[string]string
+	// links are the programs in the folder EnvtestAssets.
+	links map[string]string
+}
+
+// world is what every world runs.
+var world = collection{
+	title: "Building control planes", about: "first time only, about 10 min on 2 cores",
+	module: "programs", list: list, source: "sigs.k8s.io/cluster-api", manifests: manifests,
+	links: map[string]string{"etcd": "etcd", "kube-apiserver": apiServerName(KubernetesUpgradedVersion), "kubectl": "kubectl"},
+}
+
 var list = []program{
 	{name: "etcd", pkg: "go.etcd.io/etcd/server/v3"},
 	{name: apiServerName(KubernetesUpgradedVersion), pkg: apiServer, ldflags: kubernetesStamp(KubernetesUpgradedVersion)},
@@ -67,12 +92,6 @@ var list = []program{
 	{name: "kubectl", pkg: "k8s.io/kubernetes/cmd/kubectl", ldflags: kubernetesStamp(KubernetesUpgradedVersion)},
 	{name: "cluster-api-core", pkg: "sigs.k8s.io/cluster-api/core", ldflags: clusterAPIStamp},
 	{name: "cluster-api-bootstrap-kubeadm", pkg: "sigs.k8s.io/cluster-api/bootstrap/kubeadm", ldflags: clusterAPIStamp},
-}
-
-// nodeList are the programs of a real machine, which most worlds don't need.
-var nodeList = []program{
-	{name: "kubelet", pkg: "k8s.io/kubernetes/cmd/kubelet", ldflags: kubernetesStamp(KubernetesVersion)},
-	{name: "kubeadm", pkg: "k8s.io/kubernetes/cmd/kubeadm", ldflags: kubernetesStamp(KubernetesVersion)},
 }
 
 const clusterAPIStamp = "-X sigs.k8s.io/cluster-api/version.gitVersion=" + ClusterAPIVersion +
@@ -85,7 +104,6 @@ func kubernetesStamp(version string) string {
 
 func apiServerName(version string) string { return "kube-apiserver-" + version }
 
-// manifests are copied out of Cluster API's module, so that a later cleaning of the module cache does no harm.
 var manifests = map[string]string{
 	"core/config/crd/bases":                           "core/crds",
 	"core/config/webhook/manifests.yaml":              "core/webhooks.yaml",
@@ -99,7 +117,7 @@ type Set struct {
 	Dir string
 }
 
-func (s Set) bin(name string) string { return filepath.Join(s.Dir, "bin", name) }
+func (s Set) bin(name string) string { return filepath.Join(s.Dir, binFolder, name) }
 
 // Etcd is the path of etcd.
 func (s Set) Etcd() string { return s.bin("etcd") }
@@ -134,31 +152,17 @@ func (s Set) ClusterAPI() string { return s.bin("cluster-api-core") }
 func (s Set) KubeadmBootstrap() string { return s.bin("cluster-api-bootstrap-kubeadm") }
 
 // ClusterAPIManifests is a folder with crds/ and webhooks.yaml of Cluster API's core.
-func (s Set) ClusterAPIManifests() string { return filepath.Join(s.Dir, "manifests", "core") }
+func (s Set) ClusterAPIManifests() string { return filepath.Join(s.Dir, manifestsFolder, "core") }
 
 // KubeadmBootstrapManifests is a folder with crds/ and webhooks.yaml of the kubeadm bootstrap provider.
 func (s Set) KubeadmBootstrapManifests() string {
-	return filepath.Join(s.Dir, "manifests", "bootstrap-kubeadm")
+	return filepath.Join(s.Dir, manifestsFolder, "bootstrap-kubeadm")
 }
 
 // EnvtestAssets is a folder for KUBEBUILDER_ASSETS: etcd, kube-apiserver and kubectl.
-func (s Set) EnvtestAssets() string { return filepath.Join(s.Dir, "envtest") }
+func (s Set) EnvtestAssets() string { return filepath.Join(s.Dir, envtestFolder) }
 
-// Node is a folder with the programs of real machines, of version KubernetesVersion.
-type Node struct {
-	// Dir is the folder in the cache.
-	Dir string
-	// Version of Kubernetes, such as v1.36.2.
-	Version string
-}
-
-// Kubelet is the path of the kubelet.
-func (n Node) Kubelet() string { return Set{Dir: n.Dir}.bin("kubelet") }
-
-// Kubeadm is the path of kubeadm.
-func (n Node) Kubeadm() string { return Set{Dir: n.Dir}.bin("kubeadm") }
-
-// Options for Ensure and EnsureNode.
+// Options for Ensure.
 type Options struct {
 	// Progress reports what is being built; nil reports nothing.
 	Progress *progress.Printer
@@ -170,29 +174,16 @@ type Options struct {
 // Ensure builds what isn't in the cache yet and returns the set. It needs the go command, always: the platform and
 // the Go version are part of the set's key. Two processes that call it at once build once.
 func Ensure(ctx context.Context, opts Options) (Set, error) {
-	return ensure(ctx, opts, list, "Building control planes", "first time only, about 10 min on 2 cores", func(source string, set Set) error {
-		if err := copyManifests(ctx, source, set); err != nil {
-			return err
-		}
-		return set.linkEnvtest()
-	})
+	dir, err := world.ensure(ctx, opts)
+	return Set{Dir: dir}, err
 }
 
-// EnsureNode does the same for the programs of real machines.
-func EnsureNode(ctx context.Context, opts Options) (Node, error) {
-	set, err := ensure(ctx, opts, nodeList, "Building kubelet and kubeadm", "first time only, about 3 min on 2 cores", nil)
-	if err != nil {
-		return Node{}, err
-	}
-	return Node{Dir: set.Dir, Version: KubernetesVersion}, nil
-}
-
-// ensure builds a list of programs, and then does what else makes the set complete.
-func ensure(ctx context.Context, opts Options, list []program, title, about string, complete func(source string, set Set) error) (Set, error) {
+// ensure returns the folder of a collection, complete.
+func (c collection) ensure(ctx context.Context, opts Options) (dir string, err error) {
 	if opts.CacheDir == "" {
 		cache, err := CacheDir()
 		if err != nil {
-			return Set{}, err
+			return "", err
 		}
 		opts.CacheDir = filepath.Join(cache, "programs")
 	}
@@ -201,43 +192,36 @@ func ensure(ctx context.Context, opts Options, list []program, title, about stri
 	}
 	toolchain, err := readToolchain(ctx)
 	if err != nil {
-		return Set{}, err
+		return "", err
 	}
-	key, err := key(toolchain, list)
+	key, err := c.key(toolchain)
 	if err != nil {
-		return Set{}, err
+		return "", err
 	}
-	set := Set{Dir: filepath.Join(opts.CacheDir, key)}
-	if set.complete() {
-		return set, nil
+	dir = filepath.Join(opts.CacheDir, key)
+	if complete(dir) {
+		return dir, nil
 	}
-	if err := os.MkdirAll(set.Dir, 0o755); err != nil {
-		return Set{}, fmt.Errorf("making the cache folder: %w", err)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("making the cache folder: %w", err)
 	}
-	release, err := lock.Wait(ctx, filepath.Join(set.Dir, "lock"), func() {
-		opts.Progress.Println("Waiting for another process that builds the same programs")
+	release, err := lock.Wait(ctx, filepath.Join(dir, "lock"), func() {
+		opts.Progress.Println("Waiting for another process: " + c.title)
 	})
 	if err != nil {
-		return Set{}, err
+		return "", err
 	}
 	defer release()
-	if set.complete() {
-		return set, nil
+	if complete(dir) {
+		return dir, nil
 	}
-	task := opts.Progress.Task(title, about+"; cached in "+set.Dir)
-	source, err := build(ctx, set, list, task)
-	if err == nil && complete != nil {
-		err = complete(source, set)
-	}
-	if err == nil {
-		err = os.WriteFile(filepath.Join(set.Dir, completedMarker), nil, 0o644)
-	}
-	if err != nil {
+	task := opts.Progress.Task(c.title, c.about+"; cached in "+dir)
+	if err := c.build(ctx, dir, task); err != nil {
 		task.Fail()
-		return Set{}, err
+		return "", err
 	}
 	task.End("built in " + progress.Duration(task.Elapsed()))
-	return set, nil
+	return dir, nil
 }
 
 // CacheDir is autonode's cache folder: $AUTONODE_CACHE, else autonode in $XDG_CACHE_HOME or ~/.cache.
@@ -255,8 +239,8 @@ func CacheDir() (string, error) {
 	return filepath.Join(home, ".cache", "autonode"), nil
 }
 
-func (s Set) complete() bool {
-	_, err := os.Stat(filepath.Join(s.Dir, completedMarker))
+func complete(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, completedMarker))
 	return err == nil
 }
 
@@ -278,16 +262,16 @@ func readToolchain(ctx context.Context) (toolchain, error) {
 }
 
 // key names a set after everything that decides about its content.
-func key(tc toolchain, list []program) (string, error) {
+func (c collection) key(tc toolchain) (string, error) {
 	h := sha256.New()
-	for _, name := range []string{"programs.mod", "programs.sum"} {
-		data, err := module.ReadFile(name)
+	for _, name := range []string{c.module + ".mod", c.module + ".sum"} {
+		data, err := modules.ReadFile(name)
 		if err != nil {
 			return "", fmt.Errorf("reading %s: %w", name, err)
 		}
 		fmt.Fprintf(h, "%s %d\n%s", name, len(data), data)
 	}
-	fmt.Fprintf(h, "%+v\n%+v\n%v\n%v", tc, list, manifests, buildFlags)
+	fmt.Fprintf(h, "%+v\n%+v\n%v\n%v", tc, c.list, c.manifests, buildFlags)
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
@@ -307,50 +291,40 @@ func Go(ctx context.Context, dir string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// build builds a list of programs, and returns the folder of the module that they are built from.
-func build(ctx context.Context, set Set, list []program, task *progress.Task) (source string, err error) {
-	source = filepath.Join(set.Dir, "module")
-	for _, dir := range []string{source, filepath.Join(set.Dir, "bin")} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return "", fmt.Errorf("making the cache folder: %w", err)
+func (c collection) build(ctx context.Context, dir string, task *progress.Task) error {
+	source, envtest := filepath.Join(dir, "module"), filepath.Join(dir, envtestFolder)
+	for _, folder := range []string{source, filepath.Join(dir, binFolder), filepath.Join(dir, manifestsFolder), envtest} {
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			return fmt.Errorf("making the cache folder: %w", err)
 		}
 	}
-	for from, to := range map[string]string{"programs.mod": "go.mod", "programs.sum": "go.sum"} {
-		data, err := module.ReadFile(from)
+	for from, to := range map[string]string{c.module + ".mod": "go.mod", c.module + ".sum": "go.sum"} {
+		data, err := modules.ReadFile(from)
 		if err != nil {
-			return "", fmt.Errorf("reading %s: %w", from, err)
+			return fmt.Errorf("reading %s: %w", from, err)
 		}
 		if err := os.WriteFile(filepath.Join(source, to), data, 0o644); err != nil {
-			return "", fmt.Errorf("writing the module of programs: %w", err)
+			return fmt.Errorf("writing the module of programs: %w", err)
 		}
 	}
-	for _, p := range list {
-		if _, err := os.Stat(set.bin(p.name)); err == nil {
+	for _, p := range c.list {
+		path := filepath.Join(dir, binFolder, p.name)
+		if _, err := os.Stat(path); err == nil {
 			continue
 		}
-		if err := task.Run(p.name, func() error { return p.build(ctx, source, set.bin(p.name)) }); err != nil {
-			return "", err
+		if err := task.Run(p.name, func() error { return p.build(ctx, source, path) }); err != nil {
+			return err
 		}
 	}
-	return source, nil
-}
-
-// linkEnvtest makes the folder that envtest finds its programs in.
-func (s Set) linkEnvtest() error {
-	if err := os.MkdirAll(s.EnvtestAssets(), 0o755); err != nil {
-		return fmt.Errorf("making the cache folder: %w", err)
+	if err := c.copyManifests(ctx, source, filepath.Join(dir, manifestsFolder)); err != nil {
+		return err
 	}
-	for link, target := range map[string]string{
-		"etcd":           "etcd",
-		"kube-apiserver": apiServerName(KubernetesUpgradedVersion),
-		"kubectl":        "kubectl",
-	} {
-		path := filepath.Join(s.EnvtestAssets(), link)
-		if err := os.Symlink(filepath.Join("..", "bin", target), path); err != nil && !errors.Is(err, fs.ErrExist) {
+	for link, target := range c.links {
+		if err := os.Symlink(filepath.Join("..", binFolder, target), filepath.Join(envtest, link)); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("linking %s: %w", link, err)
 		}
 	}
-	return nil
+	return os.WriteFile(filepath.Join(dir, completedMarker), nil, 0o644)
 }
 
 // build builds the program under another name first, so that an interrupted build leaves nothing half-made.
@@ -367,13 +341,13 @@ func (p program) build(ctx context.Context, source, path string) error {
 	return nil
 }
 
-func copyManifests(ctx context.Context, source string, set Set) error {
-	root, err := Go(ctx, source, "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api")
+func (c collection) copyManifests(ctx context.Context, source, dir string) error {
+	root, err := Go(ctx, source, "list", "-m", "-f", "{{.Dir}}", c.source)
 	if err != nil {
-		return fmt.Errorf("finding Cluster API's module: %w", err)
+		return fmt.Errorf("finding the module %s: %w", c.source, err)
 	}
-	for from, to := range manifests {
-		from, to := filepath.Join(root, from), filepath.Join(set.Dir, "manifests", to)
+	for from, to := range c.manifests {
+		from, to := filepath.Join(root, from), filepath.Join(dir, to)
 		err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() {
 				return err
@@ -393,7 +367,7 @@ func copyManifests(ctx context.Context, source string, set Set) error {
 			return os.WriteFile(target, data, 0o644)
 		})
 		if err != nil {
-			return fmt.Errorf("copying Cluster API's manifests: %w", err)
+			return fmt.Errorf("copying the manifests of %s: %w", c.source, err)
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ package programs
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -12,14 +13,14 @@ import (
 
 func TestKey(t *testing.T) {
 	tc := toolchain{GOVERSION: "go1.26.8", GOOS: "linux", GOARCH: "amd64"}
-	before, err := key(tc, list)
+	before, err := world.key(tc)
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	t.Run("When nothing changes, it should stay the same", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Expect(key(tc, list)).To(Equal(before))
+		g.Expect(world.key(tc)).To(Equal(before))
 	})
 	for name, change := range map[string]func(*toolchain, []program){
 		"the Go version":     func(tc *toolchain, _ []program) { tc.GOVERSION = "go1.27.0" },
@@ -29,11 +30,25 @@ func TestKey(t *testing.T) {
 	} {
 		t.Run("When "+name+" changes, it should change", func(t *testing.T) {
 			g := NewWithT(t)
-			changed, programs := tc, append([]program(nil), list...)
-			change(&changed, programs)
-			g.Expect(key(changed, programs)).NotTo(Equal(before))
+			changed, programs := tc, world
+			programs.list = slices.Clone(world.list)
+			change(&changed, programs.list)
+			g.Expect(programs.key(changed)).NotTo(Equal(before))
 		})
 	}
+}
+
+func TestCollections(t *testing.T) {
+	t.Run("When a program is only for a world with AWS, it should be in a set of its own", func(t *testing.T) {
+		g := NewWithT(t)
+		tc := toolchain{GOVERSION: "go1.26.8", GOOS: "linux", GOARCH: "amd64"}
+		of, err := aws.key(tc)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(world.key(tc)).NotTo(Equal(of))
+		pinned, err := modules.ReadFile(aws.module + ".mod")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(string(pinned)).To(ContainSubstring("sigs.k8s.io/cluster-api-provider-aws/v2 " + ClusterAPIProviderAWSVersion))
+	})
 }
 
 func TestEnsure(t *testing.T) {
@@ -42,7 +57,7 @@ func TestEnsure(t *testing.T) {
 		cache := t.TempDir()
 		tc, err := readToolchain(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
-		name, err := key(tc, list)
+		name, err := world.key(tc)
 		g.Expect(err).NotTo(HaveOccurred())
 		dir := filepath.Join(cache, name)
 		g.Expect(os.MkdirAll(dir, 0o755)).To(Succeed())

@@ -59,7 +59,7 @@ type Hypervisor struct {
 	closed   bool
 }
 
-var _ infrastructure.Hypervisor = (*Hypervisor)(nil)
+var _ infrastructure.RealMachines = (*Hypervisor)(nil)
 
 // machine is one that runs or is about to.
 type machine struct {
@@ -129,7 +129,7 @@ func (h *Hypervisor) Machines() []string {
 	return ids
 }
 
-// Address implements infrastructure.Hypervisor.
+// Address implements infrastructure.RealMachines.
 func (h *Hypervisor) Address(ctx context.Context, id string) (string, error) {
 	m, err := h.machine(ctx, id)
 	if err != nil {
@@ -157,7 +157,7 @@ func (h *Hypervisor) machine(ctx context.Context, id string) (*machine, error) {
 	return m, nil
 }
 
-// Boot implements infrastructure.Hypervisor.
+// Boot implements infrastructure.RealMachines.
 func (h *Hypervisor) Boot(ctx context.Context, boot infrastructure.Boot) error {
 	m, err := h.machine(ctx, boot.ID)
 	if err != nil {
@@ -251,7 +251,7 @@ func (h *Hypervisor) start(ctx context.Context, m *machine, boot infrastructure.
 	return err
 }
 
-// PowerOff implements infrastructure.Hypervisor.
+// PowerOff implements infrastructure.RealMachines.
 func (h *Hypervisor) PowerOff(_ context.Context, id string) error {
 	h.mutex.Lock()
 	m := h.machines[id]

@@ -33,6 +33,8 @@ const (
 
 // Instance is the machine's instance metadata, which bootstrap data may refer to.
 type Instance struct {
+	// ID is the cloud's, for an instance that has one other than its host name.
+	ID         string
 	Hostname   string
 	ProviderID string
 	Zone       string

@@ -3,6 +3,7 @@
 package bootstrap
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -123,10 +124,10 @@ func render(text string, instance Instance) (string, error) {
 		case "provider_id", "providerID":
 			return instance.ProviderID
 		case "instance_id", "instance-id":
-			return instance.Hostname
-		case "availability_zone", "failure_domain", "zone":
+			return cmp.Or(instance.ID, instance.Hostname)
+		case "availability_zone", "placement.availability_zone", "failure_domain", "zone":
 			return instance.Zone
-		case "region":
+		case "region", "placement.region":
 			return instance.Region
 		}
 		unknown = append(unknown, name)

@@ -4,6 +4,7 @@
 package node
 
 import (
+	"cmp"
 	"hash/fnv"
 	"maps"
 	"math"
@@ -39,6 +40,8 @@ type Instance struct {
 	Capacity        corev1.ResourceList
 	// KubeletVersion has its v.
 	KubeletVersion string
+	// Address is its internal IP address. Default: Address of its provider ID.
+	Address string
 }
 
 // New returns the Node that registers when the kubelet starts on the instance. It isn't ready.
@@ -58,7 +61,7 @@ func New(instance Instance, kubelet *bootstrap.Kubelet) *corev1.Node {
 			Capacity:    capacity,
 			Allocatable: allocatable(capacity, kubelet),
 			Addresses: []corev1.NodeAddress{
-				{Type: corev1.NodeInternalIP, Address: Address(instance.ProviderID)},
+				{Type: corev1.NodeInternalIP, Address: cmp.Or(instance.Address, Address(instance.ProviderID))},
 				{Type: corev1.NodeHostName, Address: kubelet.NodeName},
 			},
 			Conditions: []corev1.NodeCondition{{
