@@ -30,7 +30,7 @@ func (k *known) gone(r *resolved, source string, key offering.Key) bool {
 	if !found {
 		return false
 	}
-	if _, offered := r.choices[place{key.Zone, key.CapacityType}]; offered {
+	if _, offered := r.choices[placeAt(key)]; offered {
 		// Another template may make the same offering.
 		return false
 	}
@@ -46,14 +46,14 @@ func (k *known) gone(r *resolved, source string, key offering.Key) bool {
 func (b *builder) keep(r *resolved, name string) {
 	kept, used := map[place]float64{}, false
 	for _, origin := range b.Inventory.Origins(name) {
-		p := place{origin.Zone, origin.CapacityType}
+		p := placeAt(origin.Key)
 		if name == "" || p.zone == "" || p.capacityType == "" || b.gone(r, origin.Source, origin.Key) {
 			continue
 		}
 		used = true
 		places := []place{p}
 		if origin.NodeZone != "" {
-			places = append(places, place{origin.NodeZone, origin.CapacityType})
+			places = append(places, place{origin.NodeZone, origin.CapacityType, origin.Reservation})
 		}
 		for _, p := range places {
 			if _, offered := r.choices[p]; offered {
