@@ -48,6 +48,9 @@ type Settings struct {
 	RegionTopologyKeys []string `json:"regionTopologyKeys,omitempty"`
 	// VMMemoryOverhead is the percentage of nominal memory that nodes are assumed to lack, such as 5%; empty leaves Karpenter's own, 7.5%.
 	VMMemoryOverhead string `json:"vmMemoryOverhead,omitempty"`
+	// SharedCatalogNamespace is the namespace of the InstanceTypeCatalogs that every hosted cluster may use; empty for none. Whoever sets it
+	// grants Karpenter's ServiceAccounts read access to catalogs there, as manifests/catalogs does.
+	SharedCatalogNamespace string `json:"sharedCatalogNamespace,omitempty"`
 }
 
 const (
@@ -148,6 +151,11 @@ func (s Settings) validate() error {
 	if s.VMMemoryOverhead != "" && !percentage.MatchString(s.VMMemoryOverhead) {
 		report("vmMemoryOverhead: %q is not a percentage below 100%%, such as 7.5%%", s.VMMemoryOverhead)
 	}
+	if s.SharedCatalogNamespace != "" {
+		for _, problem := range validation.IsDNS1123Label(s.SharedCatalogNamespace) {
+			report("sharedCatalogNamespace: %q: %s", s.SharedCatalogNamespace, problem)
+		}
+	}
 	slices.SortFunc(problems, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
 	return errors.Join(problems...)
 }
@@ -209,6 +217,7 @@ func (s Settings) variables(container *corev1.Container) []corev1.EnvVar {
 	set("ZONE_TOPOLOGY_KEYS", strings.Join(s.ZoneTopologyKeys, ","), len(s.ZoneTopologyKeys) > 0)
 	set("REGION_TOPOLOGY_KEYS", strings.Join(s.RegionTopologyKeys, ","), len(s.RegionTopologyKeys) > 0)
 	set("VM_MEMORY_OVERHEAD", s.VMMemoryOverhead, s.VMMemoryOverhead != "")
+	set("SHARED_CATALOG_NAMESPACE", s.SharedCatalogNamespace, s.SharedCatalogNamespace != "")
 	// More workers where there is more CPU; not fewer, since a request isn't a limit.
 	cpu := s.Resources.Requests[corev1.ResourceCPU]
 	set("CPU_REQUESTS", strconv.FormatInt(cpu.MilliValue(), 10), cpu.MilliValue() > defaultCPURequests)
