@@ -9,9 +9,11 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -41,6 +43,11 @@ func TestCatalogs(t *testing.T) {
 	removeAll(t, label)
 	platform(t, name)
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
+	_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
+		scopetest.Definition("infrastructure.cluster.x-k8s.io", "TestMachine", "testmachines", "v1beta1"),
+		scopetest.Definition("infrastructure.cluster.x-k8s.io", "TestMachineTemplate", "testmachinetemplates", "v1beta1"),
+	}})
+	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shared}})).To(Succeed())
 	g.Expect(management.Create(ctx, catalogOf("clusters-"+name, "sound", "t-1", "t-2"))).To(Succeed())
 	g.Expect(management.Create(ctx, catalogOf("clusters-"+name, "doubtful", "t-1", "t-1", "not a label"))).To(Succeed())

@@ -4,11 +4,8 @@ package benchmark_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -20,14 +17,14 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	kwok "sigs.k8s.io/karpenter/kwok/cloudprovider"
-	kwokoptions "sigs.k8s.io/karpenter/kwok/options"
+	kwokv1alpha1 "sigs.k8s.io/karpenter/kwok/apis/v1alpha1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/events"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
@@ -59,41 +56,37 @@ func catalogTypes(tb testing.TB, n int) []*cloudprovider.InstanceType {
 	return listing.Snapshot.InstanceTypes
 }
 
-// kwokTypes are our instance types as Karpenter's kwok provider reads them from its file.
-func kwokTypes(tb testing.TB, ours []*cloudprovider.InstanceType) []*cloudprovider.InstanceType {
-	tb.Helper()
-	type requirement struct {
-		Key      string                      `json:"key"`
-		Operator corev1.NodeSelectorOperator `json:"operator"`
-		Values   []string                    `json:"values,omitempty"`
+// kwokTypes are our instance types as Karpenter's kwok provider has them: it reads a file at its start, and returns them as they are. Its
+// package isn't linked, because it would bring a dependency of its own.
+// https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/kwok/cloudprovider/helpers.go
+func kwokTypes(ours []*cloudprovider.InstanceType) (theirs []*cloudprovider.InstanceType) {
+	in := func(key string, values ...string) *karpscheduling.Requirement {
+		return karpscheduling.NewRequirement(key, corev1.NodeSelectorOpIn, values...)
 	}
-	var file []map[string]any
 	for _, it := range ours {
-		var offerings []map[string]any
-		for _, o := range it.Offerings {
-			requirements := []requirement{
-				{corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, []string{o.Zone()}}, {karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, []string{o.CapacityType()}},
-			}
-			if o.ReservationCapacity > 0 {
-				requirements = append(requirements, requirement{v1alpha1.ReservationIDLabel, corev1.NodeSelectorOpIn, []string{o.ReservationID()}})
-			}
-			offerings = append(offerings, map[string]any{"Price": o.Price, "ReservationCapacity": o.ReservationCapacity, "Requirements": requirements})
+		cpu, memory := it.Capacity.Cpu().String(), it.Capacity.Memory().String()
+		their := &cloudprovider.InstanceType{
+			Name: it.Name, Capacity: it.Capacity.DeepCopy(),
+			Requirements: karpscheduling.NewRequirements(
+				in(corev1.LabelInstanceTypeStable, it.Name), in(corev1.LabelArchStable, "amd64"), in(corev1.LabelOSStable, "linux"),
+				in(corev1.LabelTopologyZone, "a", "b", "c"), in(karpv1.CapacityTypeLabelKey, "on-demand", "reserved", "spot"),
+				in(kwokv1alpha1.InstanceSizeLabelKey, cpu), in(kwokv1alpha1.InstanceFamilyLabelKey, "t"),
+				in(kwokv1alpha1.InstanceCPULabelKey, cpu), in(kwokv1alpha1.InstanceMemoryLabelKey, memory),
+			),
+			Overhead: &cloudprovider.InstanceTypeOverhead{KubeReserved: corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("10Mi"),
+			}},
 		}
-		file = append(file, map[string]any{
-			"name": it.Name, "architecture": "amd64", "operatingSystems": []string{"linux"}, "resources": it.Capacity, "offerings": offerings,
-		})
-	}
-	raw, err := json.Marshal(file)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	path := filepath.Join(tb.TempDir(), "types.json")
-	if err := os.WriteFile(path, raw, 0o600); err != nil {
-		tb.Fatal(err)
-	}
-	theirs, err := kwok.ConstructInstanceTypes((&kwokoptions.Options{InstanceTypesFilePath: path}).ToContext(context.Background()))
-	if err != nil {
-		tb.Fatal(err)
+		for _, o := range it.Offerings {
+			requirements := karpscheduling.NewRequirements(in(corev1.LabelTopologyZone, o.Zone()), in(karpv1.CapacityTypeLabelKey, o.CapacityType()))
+			if o.CapacityType() == karpv1.CapacityTypeReserved {
+				requirements.Add(in(v1alpha1.ReservationIDLabel, o.ReservationID()))
+			}
+			their.Offerings = append(their.Offerings, &cloudprovider.Offering{
+				Requirements: requirements, Price: o.Price, Available: true, ReservationCapacity: o.ReservationCapacity,
+			})
+		}
+		theirs = append(theirs, their)
 	}
 	return theirs
 }
@@ -141,7 +134,7 @@ func podsOf(n int) (pods []*corev1.Pod) {
 // them, by turns. ratio is ours to theirs.
 func BenchmarkRound(b *testing.B) {
 	ours := catalogTypes(b, 1_000)
-	theirs := kwokTypes(b, ours)
+	theirs := kwokTypes(ours)
 	pods := podsOf(1_000)
 	measure := func(instanceTypes []*cloudprovider.InstanceType) time.Duration {
 		round := roundOf(b, instanceTypes, pods)
