@@ -41,6 +41,7 @@ func TestReadSettings(t *testing.T) {
 		"a topology key is Kubernetes' own":   {"regionTopologyKeys: [kubernetes.io/hostname]", `"kubernetes.io/hostname" is a label of Kubernetes or Karpenter`},
 		"a topology key is of both kinds":     {"{zoneTopologyKeys: [x.io/a], regionTopologyKeys: [x.io/a]}", `"x.io/a" is a key of zones and of regions`},
 		"an overhead is no percentage":        {"vmMemoryOverhead: 0.075", `vmMemoryOverhead: "0.075" is not a percentage`},
+		"a namespace is none":                 {"sharedCatalogNamespace: a/b", `sharedCatalogNamespace: "a/b"`},
 		"the file is large":                   {"#" + strings.Repeat("x", maxSettings), "exceed the limit of 65536"},
 	} {
 		t.Run("When "+name+", it should say so", func(t *testing.T) {

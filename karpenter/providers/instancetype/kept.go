@@ -5,6 +5,7 @@ package instancetype
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -70,12 +71,16 @@ func (b *builder) keep(r *resolved, name string) {
 		r.InstanceType = b.unknown(name)
 	}
 	for _, p := range slices.SortedFunc(maps.Keys(kept), place.compare) {
-		r.Offerings = append(r.Offerings, &cloudprovider.Offering{Requirements: b.requirementsOf(p), Price: kept[p]})
+		r.Offerings = append(r.Offerings, &cloudprovider.Offering{Requirements: b.requirementsOf(p), Price: kept[p], ReservationCapacity: unlimited})
 	}
 	if used && (len(r.taints) > 0 || b.lacksLabels(name)) {
 		r.closed = closed(r.InstanceType)
 	}
 }
+
+// unlimited is the reservation capacity of an offering that isn't available: of several offerings of one reservation, Karpenter's reservation
+// manager takes the least, available or not.
+const unlimited = math.MaxInt32
 
 // priceOf is a machine's current price in the cheapest of the zones, else the price that it was launched at.
 func (r *resolved) priceOf(capacityType string, launched float64) float64 {
@@ -109,7 +114,7 @@ func (b *builder) unknown(name string) *cloudprovider.InstanceType {
 func closed(it *cloudprovider.InstanceType) *cloudprovider.InstanceType {
 	offerings := make(cloudprovider.Offerings, len(it.Offerings))
 	for i, o := range it.Offerings {
-		offerings[i] = &cloudprovider.Offering{Requirements: o.Requirements, Price: o.Price}
+		offerings[i] = &cloudprovider.Offering{Requirements: o.Requirements, Price: o.Price, ReservationCapacity: unlimited}
 	}
 	return &cloudprovider.InstanceType{
 		Name: it.Name, Requirements: it.Requirements, Offerings: offerings,
