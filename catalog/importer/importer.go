@@ -63,12 +63,12 @@ func templateOf(group, kind string) v1alpha1.InfrastructureTemplateReference {
 	return v1alpha1.InfrastructureTemplateReference{APIGroup: group, Kind: kind}
 }
 
-func variable(op, path, name string) v1alpha1.CatalogPatch {
-	return v1alpha1.CatalogPatch{Op: op, Path: path, ValueFrom: &v1alpha1.CatalogPatchValue{Variable: name}}
+func variable(path, name string) v1alpha1.CatalogPatch {
+	return v1alpha1.CatalogPatch{Op: "add", Path: path, ValueFrom: &v1alpha1.CatalogPatchValue{Variable: name}}
 }
 
-func rendered(op, path, template string) v1alpha1.CatalogPatch {
-	return v1alpha1.CatalogPatch{Op: op, Path: path, ValueFrom: &v1alpha1.CatalogPatchValue{Template: template}}
+func rendered(path, template string) v1alpha1.CatalogPatch {
+	return v1alpha1.CatalogPatch{Op: "add", Path: path, ValueFrom: &v1alpha1.CatalogPatchValue{Template: template}}
 }
 
 // Formats are all that can be imported.
@@ -76,32 +76,32 @@ var Formats = []Format{
 	{
 		Name: "aws", Input: "aws ec2 describe-instance-types", Template: templateOf(infrastructureGroup, "AWSMachineTemplate"), Read: readAWS,
 		Patches: []v1alpha1.CatalogPatch{
-			variable("add", "/spec/instanceType", "instanceType"),
-			rendered("add", "/spec/spotMarketOptions", `{{ if eq .capacityType "spot" }}{}{{ end }}`),
-			variable("add", "/spec/capacityReservationId", "reservationID"),
+			variable("/spec/instanceType", "instanceType"),
+			rendered("/spec/spotMarketOptions", `{{ if eq .capacityType "spot" }}{}{{ end }}`),
+			variable("/spec/capacityReservationId", "reservationID"),
 		},
 	},
 	{
 		Name: "azure", Input: "az vm list-skus", Template: templateOf(infrastructureGroup, "AzureMachineTemplate"), Read: readAzure,
 		Patches: []v1alpha1.CatalogPatch{
-			variable("add", "/spec/vmSize", "instanceType"),
-			rendered("add", "/spec/spotVMOptions", `{{ if eq .capacityType "spot" }}{}{{ end }}`),
+			variable("/spec/vmSize", "instanceType"),
+			rendered("/spec/spotVMOptions", `{{ if eq .capacityType "spot" }}{}{{ end }}`),
 		},
 	},
 	{
 		Name: "gcp", Input: "gcloud compute machine-types list --format=json", Template: templateOf(infrastructureGroup, "GCPMachineTemplate"), Read: readGCP,
 		Patches: []v1alpha1.CatalogPatch{
-			variable("add", "/spec/instanceType", "instanceType"),
-			rendered("add", "/spec/provisioningModel", `{{ if eq .capacityType "spot" }}Spot{{ else }}Standard{{ end }}`),
+			variable("/spec/instanceType", "instanceType"),
+			rendered("/spec/provisioningModel", `{{ if eq .capacityType "spot" }}Spot{{ else }}Standard{{ end }}`),
 		},
 	},
 	{
 		Name: "openstack", Input: "openstack flavor list --long -f json", Template: templateOf(infrastructureGroup, "OpenStackMachineTemplate"), Read: readOpenStack,
-		Patches: []v1alpha1.CatalogPatch{variable("add", "/spec/flavor", "instanceType")},
+		Patches: []v1alpha1.CatalogPatch{variable("/spec/flavor", "instanceType")},
 	},
 	{
 		Name: "vsphere", Input: "kubectl get virtualmachineclasses -o yaml", Template: templateOf("vmware.infrastructure.cluster.x-k8s.io", "VSphereMachineTemplate"), Read: readVSphere,
-		Patches: []v1alpha1.CatalogPatch{variable("add", "/spec/className", "instanceType")},
+		Patches: []v1alpha1.CatalogPatch{variable("/spec/className", "instanceType")},
 	},
 	{Name: "csv", Input: "a table with a header", Read: readCSV},
 }
@@ -168,7 +168,7 @@ func (c *collector) keep(where string, entry v1alpha1.CatalogInstanceType) {
 	// Alone, and without the patches, whose absence isn't the entry's fault.
 	read := catalog.Read(&v1alpha1.InstanceTypeCatalogSpec{
 		InstanceTypes: []v1alpha1.CatalogInstanceType{entry},
-		Patches:       []v1alpha1.CatalogPatch{variable("add", "/spec/reservation", "reservationID")},
+		Patches:       []v1alpha1.CatalogPatch{variable("/spec/reservation", "reservationID")},
 	})
 	for _, p := range read.Problems {
 		c.problem(where, "%s", p.Message)

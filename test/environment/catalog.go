@@ -41,7 +41,7 @@ func (o Objects) Get(_ context.Context, kind schema.GroupKind, name string) (*un
 	return o[i], nil
 }
 
-// FleetCatalogNames of a FleetCatalog and of its template.
+// FleetCatalogName is the name of a FleetCatalog and of its template.
 const FleetCatalogName = "general"
 
 // FleetCatalog returns a Cluster, a template and a catalog of that many instance types, each in three zones and three capacity types.

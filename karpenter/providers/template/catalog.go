@@ -47,8 +47,6 @@ type catalogs struct {
 type catalogCache struct {
 	mu    sync.Mutex
 	known map[catalogKey]*expanded
-	// read counts the catalogs that had to be read, for tests.
-	read int
 }
 
 // catalogKey identifies what one catalog becomes.
@@ -161,7 +159,6 @@ func (c catalogs) expand(object *unstructured.Unstructured, source Source, templ
 	if known, ok := c.known[key]; ok && cacheable {
 		return known
 	}
-	c.read++
 	all := c.readCatalog(object, source, template, arch)
 	if !cacheable {
 		return all
