@@ -38,6 +38,8 @@ generate: ## Regenerate deepcopy, CRDs, RBAC and the API reference.
 	$(TOOL) controller-gen object paths=./api/... paths=./test/world/infrastructure/api/...
 	$(TOOL) controller-gen crd paths=./api/v1beta1/... output:crd:dir=manifests/crds
 	$(TOOL) controller-gen crd paths=./api/karpenter/... output:crd:dir=assets/crds
+# Catalogs are in management only.
+	mv assets/crds/karpenter.cluster.x-k8s.io_instancetypecatalogs.yaml manifests/crds/
 	$(TOOL) controller-gen crd paths=./test/world/infrastructure/api/... output:crd:dir=test/world/infrastructure/crds
 	$(TOOL) controller-gen rbac:roleName=autonode-operator paths=./operator/... output:rbac:dir=manifests/rbac
 	$(TOOL) crd-ref-docs --source-path=api --config=docs/crd-ref-docs.yaml --renderer=markdown --output-path=docs/api-reference.md --log-level=ERROR

@@ -103,6 +103,8 @@ type managementCluster struct {
 	cluster.Cluster
 	// objects caches what node classes name: templates and MachineDeployments.
 	objects *informer.Set
+	// sharedCatalogs caches the catalogs that the platform shares with all clusters; nil if it shares none.
+	sharedCatalogs *informer.Set
 	// infrastructure caches this provider's infrastructure machines. They change often during launches, so template
 	// watches exclude them.
 	infrastructure *informer.Set
@@ -138,7 +140,7 @@ func newManagement(config *rest.Config, opts Options) (*managementCluster, error
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the management cluster: %w", err)
 	}
-	return &managementCluster{
+	m := &managementCluster{
 		Cluster: management,
 		objects: informer.New(informer.Config{
 			Management: dynamicClient, Mapper: management.GetRESTMapper(), Namespace: opts.Namespace, Versions: template.Versions,
@@ -146,7 +148,21 @@ func newManagement(config *rest.Config, opts Options) (*managementCluster, error
 		infrastructure: informer.New(informer.Config{
 			Management: dynamicClient, Mapper: management.GetRESTMapper(), Namespace: opts.Namespace, Selector: ours,
 		}),
-	}, nil
+	}
+	if opts.SharedCatalogNamespace != "" {
+		m.sharedCatalogs = informer.New(informer.Config{
+			Management: dynamicClient, Mapper: management.GetRESTMapper(), Namespace: opts.SharedCatalogNamespace, Versions: template.Versions,
+		})
+	}
+	return m, nil
+}
+
+// catalogs reads the shared catalogs; it is nil if the platform shares none.
+func (m *managementCluster) catalogs() template.Objects {
+	if m.sharedCatalogs == nil {
+		return nil // a nil *informer.Set in an interface isn't nil
+	}
+	return m.sharedCatalogs
 }
 
 // addTo starts the caches with the guest's manager, which is ready once they have synced.
@@ -160,6 +176,11 @@ func (m *managementCluster) addTo(ctx context.Context, guest *operator.Operator)
 	}
 	if err := errors.Join(guest.Add(m.Cluster), guest.Add(m.objects), guest.Add(m.infrastructure)); err != nil {
 		return fmt.Errorf("adding the management cluster: %w", err)
+	}
+	if m.sharedCatalogs != nil {
+		if err := guest.Add(m.sharedCatalogs); err != nil {
+			return fmt.Errorf("adding the shared catalogs: %w", err)
+		}
 	}
 	if err := guest.AddReadyzCheck("management", func(req *http.Request) error {
 		if !m.GetCache().WaitForCacheSync(req.Context()) {

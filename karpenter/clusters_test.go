@@ -128,10 +128,12 @@ func TestOptions(t *testing.T) {
 		t.Setenv("ZONE_TOPOLOGY_KEYS", "csi.example.com/zone")
 		t.Setenv("REGION_TOPOLOGY_KEYS", "csi.example.com/region")
 		t.Setenv("VM_MEMORY_OVERHEAD", "5%")
+		t.Setenv("SHARED_CATALOG_NAMESPACE", "autonode-catalogs")
 		got, err := parseOptions(nil, io.Discard)
 		want := Options{
 			GuestKubeconfig: "/guest", ManagementKubeconfig: "/management", ClusterName: "blue", Namespace: "clusters-blue", NodeVersion: "v1.36.3",
 			ZoneTopologyKeys: "csi.example.com/zone", RegionTopologyKeys: "csi.example.com/region", MemoryOverhead: "5%",
+			SharedCatalogNamespace: "autonode-catalogs",
 		}
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("options, %v (-want +got):\n%s", err, diff)

@@ -54,6 +54,8 @@ type Options struct {
 	ZoneTopologyKeys, RegionTopologyKeys string
 	// ProfileFile holds the platform's profiles of infrastructure kinds; empty for none.
 	ProfileFile string
+	// SharedCatalogNamespace is the namespace of the InstanceTypeCatalogs that the platform shares with all clusters; empty for none.
+	SharedCatalogNamespace string
 	// MemoryOverhead is the percentage of a machine's nominal memory that its node is assumed to lack, such as 7.5%.
 	MemoryOverhead string
 	// RepairPolicies are node conditions for which nodes are replaced, beside the built-in ones, as JSON: see v1alpha1.RepairPolicy.
@@ -71,7 +73,7 @@ func (o *Options) AddFlags(fs *options.FlagSet) {
 	fs.StringVar(&o.ClusterName, "cluster-name", env.WithDefaultString("CLUSTER_NAME", ""),
 		"Name of the Cluster API Cluster that nodes join.")
 	fs.StringVar(&o.Namespace, "namespace", env.WithDefaultString("POD_NAMESPACE", ""),
-		"Namespace of that Cluster in the management cluster. Nothing outside it is read or written.")
+		"Namespace of that Cluster in the management cluster. Nothing outside it is read or written, but for the catalogs of --shared-catalog-namespace.")
 	fs.StringVar(&o.AllowedBootstrapPatches, "allowed-bootstrap-patches", env.WithDefaultString("ALLOWED_BOOTSTRAP_PATCHES", ""),
 		"The bootstrap patches that node classes may have, in JSON as spec.bootstrapPatches of a node class has them; [] allows none. Without it any are allowed: whoever may write a node class can then make a machine read what the bootstrap provider may, such as Secrets of the namespace.")
 	fs.StringVar(&o.NodeVersion, "node-version", env.WithDefaultString("NODE_VERSION", ""),
@@ -90,6 +92,8 @@ func (o *Options) AddFlags(fs *options.FlagSet) {
 		"The same for the label topology.kubernetes.io/region.")
 	fs.StringVar(&o.ProfileFile, "profile-file", env.WithDefaultString("PROFILE_FILE", ""),
 		"YAML file of profiles of infrastructure kinds, which add kinds or correct those that are built in. It is read again when it changes, and it need not exist.")
+	fs.StringVar(&o.SharedCatalogNamespace, "shared-catalog-namespace", env.WithDefaultString("SHARED_CATALOG_NAMESPACE", ""),
+		"Namespace of the management cluster whose InstanceTypeCatalogs node classes may select with scope Shared. Without it only catalogs beside the Cluster can be selected.")
 	fs.StringVar(&o.MemoryOverhead, "vm-memory-overhead", env.WithDefaultString("VM_MEMORY_OVERHEAD", "7.5%"),
 		"How much of the memory that an infrastructure template's status or spec declares its nodes are assumed to lack, because a hypervisor and a kernel keep it, as a percentage. It counts until nodes of the template have reported. Memory that an annotation declares is taken as it is.")
 	fs.StringVar(&o.RepairPolicies, "repair-policies", env.WithDefaultString("REPAIR_POLICIES", ""),
@@ -117,6 +121,9 @@ func (o *Options) validate() error {
 		errs = append(errs, errors.New("--namespace (POD_NAMESPACE) is needed: the namespace of the Cluster"))
 	} else if msgs := validation.IsDNS1123Label(o.Namespace); len(msgs) > 0 {
 		errs = append(errs, fmt.Errorf("--namespace %q: %s", o.Namespace, strings.Join(msgs, "; ")))
+	}
+	if msgs := validation.IsDNS1123Label(o.SharedCatalogNamespace); o.SharedCatalogNamespace != "" && len(msgs) > 0 {
+		errs = append(errs, fmt.Errorf("--shared-catalog-namespace %q: %s", o.SharedCatalogNamespace, strings.Join(msgs, "; ")))
 	}
 	if o.GuestKubeconfig != "" && o.GuestKubeconfig == o.ManagementKubeconfig {
 		errs = append(errs, fmt.Errorf("--guest-kubeconfig and --management-kubeconfig are both %q; for a cluster that is both, set KUBECONFIG instead", o.GuestKubeconfig))

@@ -243,7 +243,7 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 	p.instanceTypes = instancetype.New(instancetype.Config{
 		Templates: template.NewResolver(template.Config{
 			Objects: management.objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Secrets: management.GetAPIReader(),
-			Profiles: p.profiles,
+			Profiles: p.profiles, SharedCatalogs: management.catalogs(),
 		}),
 		Check: machine.CheckPatches, Kubelet: machine.PatchedKubelet, Version: p.versions.Resolve, Pricing: prices, Unavailable: p.unavailable, Inventory: p.inventory,
 		NodeClassHash: drift.Hash, MemoryOverhead: memoryOverhead,
@@ -327,6 +327,7 @@ func newControllers(guest *operator.Operator, management *managementCluster, kee
 			Namespace:      opts.Namespace,
 			AllowedPatches: p.allowedPatches,
 			Objects:        management.objects,
+			SharedCatalogs: management.sharedCatalogs,
 			InstanceTypes:  p.instanceTypes,
 			Prices:         p.priceFile,
 			Images:         p.images,

@@ -34,10 +34,12 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/operator/access"
 	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/catalogs"
 	"github.com/autonode-io/autonode/operator/component"
 	"github.com/autonode-io/autonode/operator/crd"
 	"github.com/autonode-io/autonode/operator/csr"
@@ -193,7 +195,8 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 }
 
 // controllers adds everything that reconciles to the manager: one controller, whose steps do one job each, the connections to
-// the guests, which the guest step brings, and one controller for the certificate requests of all guests. Beside them, metrics only read.
+// the guests, which the guest step brings, one controller for the certificate requests of all guests, and one for catalogs. Beside them,
+// metrics only read.
 func controllers(ctx context.Context, mgr manager.Manager, options Options, mine part) error {
 	management, live := mgr.GetClient(), mgr.GetAPIReader()
 	recorder := message.Recorder(mgr.GetEventRecorder(v1beta1.ManagedByOperator), clock.RealClock{})
@@ -234,6 +237,9 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	}
 	registries, err := release.NewTransport(options.RegistryCAFile, registryAddresses)
 	if err != nil {
+		return err
+	}
+	if err := catalogs.New(catalogs.Config{Management: management, Live: live, Recorder: recorder}).SetUp(mgr); err != nil {
 		return err
 	}
 	verifier, err := newVerifier(options)
@@ -285,7 +291,8 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 		},
 		Sources: []source.Source{connections.Source(), pullSecrets.Source(), releases.Source(), held.Source()},
 
-		OwnNamespace: options.LeaderElectionNamespace,
+		OwnNamespace:           options.LeaderElectionNamespace,
+		SharedCatalogNamespace: options.Karpenter.SharedCatalogNamespace,
 	})
 	return err
 }
@@ -332,6 +339,7 @@ func managementCache(selector labels.Selector, kinds infrastructure.Kinds) (cach
 			&rbacv1.Role{}:                  ours,
 			&rbacv1.RoleBinding{}:           ours,
 			&clusterv1.Machine{}:            karpentersMachines,
+			&v1alpha1.InstanceTypeCatalog{}: catalogs.Cache(),
 		},
 	}, nil
 }

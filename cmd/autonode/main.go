@@ -56,7 +56,7 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())
 	})
-	root.AddCommand(newHostedClusterCommand(), newReleaseCommand(), newTemplatesCommand(), newVersionCommand())
+	root.AddCommand(newCatalogCommand(), newHostedClusterCommand(), newReleaseCommand(), newTemplatesCommand(), newVersionCommand())
 	nameExamples(root, shown)
 	return root
 }

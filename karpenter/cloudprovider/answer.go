@@ -20,6 +20,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -58,7 +59,7 @@ func (c *CloudProvider) answerExisting(ctx context.Context, nodeClaim *karpv1.No
 	if err != nil {
 		return answer(nodeClaim, m, nil)
 	}
-	choice, ok := snapshot.Resolve(key.InstanceType, key.Zone, key.CapacityType)
+	choice, ok := snapshot.ResolveKey(key)
 	if !ok {
 		return answer(nodeClaim, m, nil)
 	}
@@ -71,7 +72,7 @@ func (c *CloudProvider) answerExisting(ctx context.Context, nodeClaim *karpv1.No
 	if overlaid, err := c.overlaid(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey], []*cloudprovider.InstanceType{choice.InstanceType}); err == nil && len(overlaid) == 1 {
 		made.instanceType = overlaid[0]
 		for _, o := range overlaid[0].Offerings {
-			if o.Zone() == key.Zone && o.CapacityType() == key.CapacityType {
+			if offering.KeyOf(key.InstanceType, o) == key {
 				made.offering = o
 			}
 		}
@@ -82,8 +83,7 @@ func (c *CloudProvider) answerExisting(ctx context.Context, nodeClaim *karpv1.No
 // made reports whether a Machine was made from what was chosen.
 func (l launch) made(m *clusterv1.Machine) bool {
 	origin := inventory.OriginOf(m)
-	return origin.Source == l.choice.Template.Source.Annotation() && origin.InstanceType == l.instanceType.Name &&
-		origin.Zone == l.offering.Zone() && origin.CapacityType == l.offering.CapacityType()
+	return origin.Source == l.choice.Template.Source.Annotation() && origin.Key == offering.KeyOf(l.instanceType.Name, l.offering)
 }
 
 // nodeLabels are the node's labels: the NodeClaim's override the template's, which override those of the chosen
@@ -93,10 +93,13 @@ func nodeLabels(nodeClaim *karpv1.NodeClaim, chosen launch) map[string]string {
 	maps.Copy(labels, chosen.choice.Template.Labels)
 	for _, requirements := range []scheduling.Requirements{chosen.instanceType.Requirements, chosen.offering.Requirements} {
 		for key, requirement := range requirements {
-			if requirement.Operator() == corev1.NodeSelectorOpIn && requirement.Len() == 1 {
+			if requirement.Operator() == corev1.NodeSelectorOpIn && requirement.Len() == 1 && key != v1alpha1.ReservationIDLabel {
 				labels[key] = requirement.Any()
 			}
 		}
+	}
+	if reservation := offering.ReservationOf(chosen.offering); reservation != "" {
+		labels[v1alpha1.ReservationIDLabel] = reservation
 	}
 	labels[NodePriceLabel] = formatPrice(chosen.offering.Price)
 	maps.Copy(labels, nodeClaim.Labels)

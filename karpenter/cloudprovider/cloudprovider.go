@@ -199,7 +199,7 @@ func nodeClaimOf(m *clusterv1.Machine) *karpv1.NodeClaim {
 	offered := inventory.OriginOf(m)
 	for key, value := range map[string]string{
 		karpv1.NodePoolLabelKey: m.Labels[karpv1.NodePoolLabelKey], karpv1.CapacityTypeLabelKey: offered.CapacityType,
-		corev1.LabelInstanceTypeStable: offered.InstanceType, corev1.LabelTopologyZone: offered.Zone,
+		corev1.LabelInstanceTypeStable: offered.InstanceType, corev1.LabelTopologyZone: offered.Zone, v1alpha1.ReservationIDLabel: offered.Reservation,
 	} {
 		if value != "" {
 			labels[key] = value

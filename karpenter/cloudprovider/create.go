@@ -25,7 +25,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
-	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
@@ -161,7 +160,7 @@ func (c *CloudProvider) cheapest(ctx context.Context, nodeClaim *karpv1.NodeClai
 	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
 	for candidate := range snapshot.Cheapest(instanceTypes, requirements, nodeClaim.Spec.Resources.Requests, string(nodeClaim.UID)) {
 		key := candidate.Key()
-		resolved, ok := snapshot.Resolve(key.InstanceType, key.Zone, key.CapacityType)
+		resolved, ok := snapshot.ResolveKey(key)
 		if !ok {
 			continue
 		}
@@ -172,7 +171,7 @@ func (c *CloudProvider) cheapest(ctx context.Context, nodeClaim *karpv1.NodeClai
 		if choice.Template != resolved.Template {
 			candidate.Offering = choice.Offering
 		}
-		switch reserved, err := c.reserve(nodeClaim, choice.Template); {
+		switch reserved, err := c.reserve(nodeClaim, choice); {
 		case err != nil:
 			return launch{}, false, cloudprovider.NewCreateError(err, MachinesUncountedReason, err.Error())
 		case reserved:
@@ -198,9 +197,15 @@ func (c *CloudProvider) meeting(ctx context.Context, nodeClaim *karpv1.NodeClaim
 	return meeting, nil
 }
 
-// reserve reserves one of a template's machines for the NodeClaim. It returns false if the template has reached its
-// maximum.
-func (c *CloudProvider) reserve(nodeClaim *karpv1.NodeClaim, tmpl *template.Template) (bool, error) {
+// reserve reserves one of a template's machines, and one of a reservation's, for the NodeClaim. It returns false if the template has
+// reached its maximum or the reservation is used up.
+func (c *CloudProvider) reserve(nodeClaim *karpv1.NodeClaim, choice instancetype.Choice) (bool, error) {
+	if choice.Reservation != "" {
+		if acquired, err := c.Inventory.AcquireReserved(nodeClaim.UID, choice.Reservation, choice.ReservationCount); !acquired || err != nil {
+			return false, err
+		}
+	}
+	tmpl := choice.Template
 	most, limited := tmpl.Maximum()
 	if !limited {
 		return true, nil
@@ -249,6 +254,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		Cluster:                cluster,
 		InfrastructureTemplate: tmpl.Infrastructure,
 		InfrastructurePatches:  tmpl.Patches,
+		PatchesFrom:            tmpl.PatchesFrom(),
 		BootstrapTemplate:      tmpl.Bootstrap.ConfigTemplate,
 		DataSecretName:         tmpl.Bootstrap.DataSecretName,
 		Version:                resolved.Version,
@@ -256,7 +262,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		NodeLabels:             labels,
 		Taints:                 tmpl.Taints,
 		BootstrapPatches:       nodeClass.Spec.BootstrapPatches,
-		Kubelet:                nodeClass.Spec.Kubelet,
+		Kubelet:                tmpl.Kubelet(nodeClass.Spec.Kubelet),
 		JoinWithin:             nodeClass.Spec.Deadlines.LaunchOrDefault() + nodeClass.Spec.Deadlines.RegistrationOrDefault(),
 		MaxPods:                int32(min(chosen.choice.InstanceType.Capacity.Pods().Value(), 1<<30)),
 		Labels:                 map[string]string{},

@@ -128,6 +128,8 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 			CA:          s.Guest.Config.CAData,
 			Reader:      c.Management,
 			Mapper:      c.Management.RESTMapper(),
+
+			SharedCatalogNamespace: c.Settings.SharedCatalogNamespace,
 		},
 		Profile:        s.Profile,
 		Labels:         labelsFor(s.HostedCluster),

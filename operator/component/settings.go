@@ -52,6 +52,9 @@ type Settings struct {
 	// RepairPolicies are node conditions for which nodes are replaced, beside those that karpenter-clusterapi knows. Karpenter's AWS provider has its
 	// own.
 	RepairPolicies []v1alpha1.RepairPolicy `json:"repairPolicies,omitempty"`
+	// SharedCatalogNamespace is the namespace of the InstanceTypeCatalogs that every hosted cluster may use; empty for none. Whoever sets it
+	// grants Karpenter's ServiceAccounts read access to catalogs there, as manifests/catalogs does.
+	SharedCatalogNamespace string `json:"sharedCatalogNamespace,omitempty"`
 }
 
 const (
@@ -155,6 +158,11 @@ func (s Settings) validate() error {
 	for _, problem := range v1alpha1.RepairPolicyProblems(s.RepairPolicies) {
 		report("repairPolicies%s", problem)
 	}
+	if s.SharedCatalogNamespace != "" {
+		for _, problem := range validation.IsDNS1123Label(s.SharedCatalogNamespace) {
+			report("sharedCatalogNamespace: %q: %s", s.SharedCatalogNamespace, problem)
+		}
+	}
 	slices.SortFunc(problems, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
 	return errors.Join(problems...)
 }
@@ -218,6 +226,7 @@ func (s Settings) variables(container *corev1.Container) []corev1.EnvVar {
 	policies, err := json.Marshal(s.RepairPolicies)
 	set("REPAIR_POLICIES", string(policies), err == nil && len(s.RepairPolicies) > 0) // strings only: it can't fail
 	set("VM_MEMORY_OVERHEAD", s.VMMemoryOverhead, s.VMMemoryOverhead != "")
+	set("SHARED_CATALOG_NAMESPACE", s.SharedCatalogNamespace, s.SharedCatalogNamespace != "")
 	// More workers where there is more CPU; not fewer, since a request isn't a limit.
 	cpu := s.Resources.Requests[corev1.ResourceCPU]
 	set("CPU_REQUESTS", strconv.FormatInt(cpu.MilliValue(), 10), cpu.MilliValue() > defaultCPURequests)

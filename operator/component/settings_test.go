@@ -43,6 +43,7 @@ func TestReadSettings(t *testing.T) {
 		"an overhead is no percentage":        {"vmMemoryOverhead: 0.075", `vmMemoryOverhead: "0.075" is not a percentage`},
 		"a repair policy makes no sense":      {"repairPolicies: [{conditionType: A, conditionStatus: Bad, tolerationDuration: 10m}]", `repairPolicies[0].conditionStatus: "Bad" is not one of`},
 		"a repair policy has another field":   {"repairPolicies: [{type: A}]", `unknown field "repairPolicies[0].type"`},
+		"a namespace is none":                 {"sharedCatalogNamespace: a/b", `sharedCatalogNamespace: "a/b"`},
 		"the file is large":                   {"#" + strings.Repeat("x", maxSettings), "exceed the limit of 65536"},
 	} {
 		t.Run("When "+name+", it should say so", func(t *testing.T) {

@@ -77,6 +77,8 @@ type Config struct {
 	Clock clock.PassiveClock
 	// OwnNamespace is the operator's namespace, which can't be a control plane's.
 	OwnNamespace string
+	// SharedCatalogNamespace is the namespace of the catalogs that every hosted cluster may use; empty for none.
+	SharedCatalogNamespace string
 }
 
 // Reconciler reconciles HostedClusters.

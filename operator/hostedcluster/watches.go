@@ -5,6 +5,7 @@ package hostedcluster
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -25,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/component"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -67,6 +69,13 @@ func New(ctx context.Context, config Config) (*Reconciler, error) {
 	return r, nil
 }
 
+// anotherTemplate is a catalog that comes, goes, or names another template. Its prices change often, and concern nobody here.
+var anotherTemplate = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, okBefore := e.ObjectOld.(*v1alpha1.InstanceTypeCatalog)
+	after, okAfter := e.ObjectNew.(*v1alpha1.InstanceTypeCatalog)
+	return !okBefore || !okAfter || before.Spec.TemplateRef != after.Spec.TemplateRef || !maps.Equal(before.Labels, after.Labels)
+}}
+
 func indexControlPlaneNamespace(obj client.Object) []string {
 	hostedCluster, ok := obj.(*v1beta1.HostedCluster)
 	if !ok {
@@ -95,6 +104,13 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 		Watches(&clusterv1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), builder.WithPredicates(predicate.Or(
 			predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{},
 		))).
+		// So it does for catalogs.
+		Watches(&v1alpha1.InstanceTypeCatalog{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
+			if object.GetNamespace() == config.SharedCatalogNamespace {
+				return r.all(ctx, object)
+			}
+			return r.byNamespace(ctx, object)
+		}), builder.WithPredicates(anotherTemplate)).
 		// The last one's deletion ends a drain.
 		Watches(&clusterv1.Machine{}, handler.Funcs{DeleteFunc: r.machineGone}).
 		Watches(&v1beta1.ControlPlaneComponent{}, ours, changed).

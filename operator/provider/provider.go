@@ -163,6 +163,8 @@ type Input struct {
 	Reader client.Reader
 	// Mapper knows the management cluster's kinds.
 	Mapper meta.RESTMapper
+	// SharedCatalogNamespace is the namespace of the InstanceTypeCatalogs that every hosted cluster may use; empty for none.
+	SharedCatalogNamespace string
 }
 
 // Upgrades is when nodes may be replaced for their version. The zero value is at any time.

@@ -53,7 +53,7 @@ func listed(t *testing.T, program string) []string {
 				}
 			case name == "mgr.Add":
 				found[source(n.Args[0])] = true
-			case slices.Contains([]string{"leadership.Gate", "leadership.Guest", "declaredlabels.Guest", "zones.Guest", "deadlines.Extend", "requests.SetUp", "machines.New"}, name):
+			case slices.Contains([]string{"leadership.Gate", "leadership.Guest", "declaredlabels.Guest", "zones.Guest", "deadlines.Extend", "requests.SetUp", "machines.New", "catalogs.New"}, name):
 				found[name] = true
 			}
 		case *ast.CompositeLit:

@@ -194,7 +194,39 @@ type TemplateSelectors struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	InfrastructureTemplateSelectors []InfrastructureTemplateSelector `json:"infrastructureTemplateSelectors,omitempty"`
+
+	// catalogSelectors select InstanceTypeCatalogs by their labels. Karpenter offers each of their instance types. Of two catalogs with an
+	// instance type of the same name, the cheaper offering of each zone and capacity type wins.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	CatalogSelectors []CatalogSelector `json:"catalogSelectors,omitempty"`
 }
+
+// CatalogSelector selects InstanceTypeCatalogs.
+type CatalogSelector struct {
+	// scope is where the catalogs are: Cluster (the default) is the control-plane namespace, and Shared is the one namespace that the platform
+	// shares with all clusters. Other namespaces are out of reach.
+	// +optional
+	Scope CatalogScope `json:"scope,omitempty"`
+	// selector selects by labels. An empty one selects every catalog of the scope.
+	// +optional
+	Selector metav1.LabelSelector `json:"selector,omitempty"`
+}
+
+// CatalogScope is where catalogs are.
+//
+// +kubebuilder:validation:Enum=Cluster;Shared
+type CatalogScope string
+
+// Scopes of catalogs.
+const (
+	// CatalogScopeCluster: the control-plane namespace. An empty scope is this one.
+	CatalogScopeCluster CatalogScope = "Cluster"
+	// CatalogScopeShared: the namespace that the platform shares with all clusters, if it does.
+	CatalogScopeShared CatalogScope = "Shared"
+)
 
 // InfrastructureTemplateSelector selects infrastructure machine templates of one kind.
 type InfrastructureTemplateSelector struct {
@@ -347,7 +379,7 @@ type TemplateStatus struct {
 	// +kubebuilder:validation:MaxItems=64
 	Zones []string `json:"zones,omitempty"`
 	// unavailable says why nothing launches from the template now: Paused (its source or the Cluster is paused), Full (its source is at its
-	// max size), NoBootstrap, or BackOff (all its offerings are in back-off). Empty if it can launch.
+	// max size), NoBootstrap, BackOff (all its offerings are in back-off), NoPrice or NoZone (of a catalog). Empty if it can launch.
 	// +optional
 	Unavailable string `json:"unavailable,omitempty"`
 	// profile is Missing if AutoNode has no profile of the template's kind: it reads status.capacity and annotations only, takes the machines
@@ -367,6 +399,11 @@ const (
 	TemplateFull = "Full"
 	// TemplateNoBootstrap: neither the source nor the node class has a bootstrap.
 	TemplateNoBootstrap = "NoBootstrap"
-	// TemplateBackOff: every offering of the template is in back-off. The next retry is minutes away, at most an hour.
+	// TemplateBackOff: every offering of the template is in back-off. The next retry is minutes away, at most an hour. Or its
+	// reservations are used up.
 	TemplateBackOff = "BackOff"
+	// TemplateNoPrice: no offering of the catalog's instance type has a price, or all are sold as something that no patch writes.
+	TemplateNoPrice = "NoPrice"
+	// TemplateNoZone: no zone of the catalog's instance type is a failure domain of the Cluster, and no patch writes the variable zone.
+	TemplateNoZone = "NoZone"
 )

@@ -35,6 +35,9 @@ const (
 	LeaderPodLabel = Group + "/leader-pod"
 )
 
+// ReservationIDLabel is on a reserved node and its Machine: the ID of the reservation that it uses up.
+const ReservationIDLabel = Group + "/reservation-id"
+
 // Annotations of NodeClaims, Machines and ClusterAPINodeClasses that the provider writes.
 const (
 	// NodeClassHashAnnotation is the hash of the node class's fields that cause drift.
@@ -65,7 +68,8 @@ const (
 	// InstanceGoneAnnotation is on a Machine whose instance the infrastructure has terminated although its node had joined: what the
 	// infrastructure said. Karpenter then drains nothing.
 	InstanceGoneAnnotation = Group + "/instance-gone"
-	// TemplateSourceAnnotation names a machine's template source, as <kind>.<group>/<name>.
+	// TemplateSourceAnnotation names a machine's template source, as <kind>.<group>/<name>, or an InstanceTypeCatalog's as
+	// <kind>.<group>/<name>/<instance type>, where the name of a shared one begins with <namespace>:.
 	TemplateSourceAnnotation = Group + "/template-source"
 	// OfferingZoneAnnotation is on a Machine that was launched without a zone: the zone that its offering has nevertheless. Other
 	// Machines have the label topology.kubernetes.io/zone.

@@ -54,6 +54,8 @@ type Config struct {
 	Namespace string
 	// Objects are watched for changes of what InstanceTypes reads.
 	Objects *informer.Set
+	// SharedCatalogs are watched likewise; nil if the platform shares none.
+	SharedCatalogs *informer.Set
 	// InstanceTypes of every node class.
 	InstanceTypes *instancetype.Provider
 	// Images are the node images that the payload names; nil for none.
@@ -278,6 +280,9 @@ func (c *Controller) watchOthers(ctx context.Context, queue workqueue.TypedRateL
 		}
 	}
 	c.Objects.OnChange(func(schema.GroupKind) { notify(changed)() })
+	if c.SharedCatalogs != nil {
+		c.SharedCatalogs.OnChange(func(schema.GroupKind) { notify(changed)() })
+	}
 	c.Version.Tracker.OnChange(notify(changed))
 	c.InstanceTypes.OnAvailability(notify(available))
 	if c.Prices != nil {

@@ -90,6 +90,7 @@ func unreadOf(nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Found, se
 	for _, selector := range nodeClass.Spec.InfrastructureTemplateSelectors {
 		kinds[schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind}] = true
 	}
+	kinds[template.CatalogKind] = len(nodeClass.Spec.CatalogSelectors) > 0
 	var errs []error
 	for _, err := range found.Unreadable {
 		var unreadable *informer.UnreadableError
@@ -102,13 +103,13 @@ func unreadOf(nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Found, se
 
 // nothingMatches reports for each selector how many objects exist that it could match.
 func nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Found, namespace string) (reason, message string) {
-	if nodeClass.Spec.ScalableResourceSelector == nil && len(nodeClass.Spec.InfrastructureTemplateSelectors) == 0 {
+	if nodeClass.Spec.ScalableResourceSelector == nil && len(nodeClass.Spec.InfrastructureTemplateSelectors)+len(nodeClass.Spec.CatalogSelectors) == 0 {
 		return v1alpha1.NoSelectorReason, fmt.Sprintf(
-			"the node class has no selector, and no MachineDeployment in namespace %s of the management cluster has the label %s; set spec.infrastructureTemplateSelectors or spec.scalableResourceSelector",
+			"the node class has no selector, and no MachineDeployment in namespace %s of the management cluster has the label %s; set spec.infrastructureTemplateSelectors or spec.scalableResourceSelector, or spec.catalogSelectors",
 			namespace, v1alpha1.MemberLabel)
 	}
 	var parts []string
-	say := func(gk schema.GroupKind, field string, selector *metav1.LabelSelector) {
+	say := func(gk schema.GroupKind, where, field string, selector *metav1.LabelSelector) {
 		text := metav1.FormatLabelSelector(selector)
 		if text == "<none>" {
 			text = "everything"
@@ -117,13 +118,21 @@ func nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Fou
 		if n := found.Existing[gk]; n > 0 {
 			existing = english.Plural(n, "exists, and it doesn't have the labels", "exist, and none has the labels")
 		}
-		parts = append(parts, fmt.Sprintf("no %s in namespace %s of the management cluster matches %s (%s): %s", gk.Kind, namespace, field, text, existing))
+		parts = append(parts, fmt.Sprintf("no %s in %s of the management cluster matches %s (%s): %s", gk.Kind, where, field, text, existing))
+	}
+	own := "namespace " + namespace
+	for i, selector := range nodeClass.Spec.CatalogSelectors {
+		where := own
+		if selector.Scope == v1alpha1.CatalogScopeShared {
+			where = "the namespace of shared catalogs"
+		}
+		say(template.CatalogKind, where, fmt.Sprintf("spec.catalogSelectors[%d]", i), &selector.Selector)
 	}
 	for i, selector := range nodeClass.Spec.InfrastructureTemplateSelectors {
-		say(schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind}, fmt.Sprintf("spec.infrastructureTemplateSelectors[%d]", i), &selector.Selector)
+		say(schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind}, own, fmt.Sprintf("spec.infrastructureTemplateSelectors[%d]", i), &selector.Selector)
 	}
 	if selector := nodeClass.Spec.ScalableResourceSelector; selector != nil {
-		say(template.MachineDeploymentKind, "spec.scalableResourceSelector", selector)
+		say(template.MachineDeploymentKind, own, "spec.scalableResourceSelector", selector)
 	}
 	return v1alpha1.NoTemplatesReason, strings.Join(parts, "; ")
 }

@@ -9,11 +9,13 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -54,7 +56,7 @@ func (s templatesReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 		result.RequeueAfter = wait
 	}
 
-	problems := slices.Concat(in.Found.SelectorErrs, in.Found.Unreadable, invalid(in.Found), in.Unversioned, snapshot.Problems)
+	problems := slices.Concat(in.Found.SelectorErrs, in.Found.Unreadable, invalid(in.Found), in.Unversioned, snapshot.Problems, in.Found.Closed)
 	// notes are configuration problems of templates that are in use nevertheless.
 	var notes []error
 	noteReason := v1alpha1.PricesUnreadableReason
@@ -150,7 +152,7 @@ func (s templatesReady) describe(nodeClass *v1alpha1.ClusterAPINodeClass, snapsh
 func (s templatesReady) templateStatus(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, cluster template.Cluster) (v1alpha1.TemplateStatus, float64) {
 	described := v1alpha1.TemplateStatus{
 		InstanceType: tmpl.InstanceType,
-		Source:       tmpl.Source.GroupKind.Kind + "/" + tmpl.Source.Name,
+		Source:       strings.Replace(tmpl.Source.Annotation(), tmpl.Source.GroupKind.String(), tmpl.Source.GroupKind.Kind, 1),
 		Architecture: tmpl.Arch,
 		CPU:          tmpl.Capacity.Cpu().DeepCopy(),
 		Memory:       tmpl.Capacity.Memory().DeepCopy(),
@@ -170,13 +172,7 @@ func (s templatesReady) templateStatus(nodeClass *v1alpha1.ClusterAPINodeClass, 
 	if tmpl.NodeVersion != nodeClass.Status.Version {
 		described.Version = tmpl.NodeVersion
 	}
-	zones := slices.Clone(cluster.FailureDomains)
-	if len(tmpl.FailureDomains) > 0 {
-		zones = slices.Clone(tmpl.FailureDomains)
-	}
-	for i := range zones {
-		zones[i], _ = tmpl.Zone(zones[i], cluster.Region)
-	}
+	zones := zonesOf(tmpl, cluster)
 	if len(zones) > 0 {
 		described.Zones = slices.Clone(zones[:min(len(zones), maxZones)])
 	}
@@ -190,6 +186,28 @@ func (s templatesReady) templateStatus(nodeClass *v1alpha1.ClusterAPINodeClass, 
 		cheapest = min(cheapest, price)
 	}
 	return described, cheapest
+}
+
+// zonesOf returns the zones of a template's offerings.
+func zonesOf(tmpl *template.Template, cluster template.Cluster) []string {
+	domains := cluster.FailureDomains
+	switch {
+	case tmpl.IsCatalogs():
+		zones := sets.New[string]()
+		for i := range tmpl.Offerings {
+			zones.Insert(tmpl.Offerings[i].Zone)
+		}
+		if !zones.Has("") {
+			return sets.List(zones)
+		}
+	case len(tmpl.FailureDomains) > 0:
+		domains = tmpl.FailureDomains
+	}
+	zones := make([]string, len(domains))
+	for i, domain := range domains {
+		zones[i], _ = tmpl.Zone(domain, cluster.Region)
+	}
+	return zones
 }
 
 // price is the lowest price in the zones, infinite without any.

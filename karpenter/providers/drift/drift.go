@@ -146,7 +146,7 @@ func (d *Detector) template(nodeClass string, machine *clusterv1.Machine) (now *
 	if snapshot.Gone(origin.Source, origin.Key) {
 		return own, true
 	}
-	if choice, offered := snapshot.Resolve(origin.InstanceType, origin.Zone, origin.CapacityType); offered && !found {
+	if choice, offered := snapshot.ResolveKey(origin.Key); offered && !found {
 		return choice.Template, false
 	}
 	return own, false

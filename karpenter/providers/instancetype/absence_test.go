@@ -11,9 +11,9 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
+	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
-	"github.com/autonode-io/autonode/karpenter/providers/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
@@ -32,6 +32,8 @@ func (f *priceFile) Price(_ *template.Template, _, capacityType string) (float64
 }
 
 func (f *priceFile) Sequence() uint64 { return f.sequence }
+
+func (f *priceFile) Since(sequence uint64) ([]string, bool) { return nil, sequence == f.sequence }
 
 // seen is what Karpenter makes of a spot node in zone a.
 type seen struct {

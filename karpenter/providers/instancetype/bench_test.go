@@ -111,3 +111,39 @@ func BenchmarkAvailability(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkCatalog reads the instance types of a catalog: while nothing changes, and after one change.
+func BenchmarkCatalog(b *testing.B) {
+	for _, size := range []int{100, 1_000} {
+		m := newMarket(b, size, nil)
+		m.refresh()
+		b.Run(fmt.Sprintf("nothing changed/types=%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if its, err := m.InstanceTypes(m.class.Name); err != nil || len(its) != size {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("an offering failed/types=%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				m.unavailable.Mark(spotIn(fmt.Sprintf("t-%d", i%size), "a"), "NoHosts")
+				m.cached()
+				m.clock.Step(3 * time.Hour)
+				m.cached()
+			}
+		})
+		b.Run(fmt.Sprintf("a catalog's price changed, the whole catalog read again/types=%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				b.StopTimer()
+				m.objects.ChangeCatalog(i%size, func(entry map[string]any) {
+					entry["offerings"].([]any)[0].(map[string]any)["price"] = fmt.Sprintf("%d.5", i%100)
+				})
+				b.StartTimer()
+				m.refresh()
+			}
+		})
+	}
+}

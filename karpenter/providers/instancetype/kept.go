@@ -5,6 +5,7 @@ package instancetype
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,7 +31,7 @@ func (k *known) gone(r *resolved, source string, key offering.Key) bool {
 	if !found {
 		return false
 	}
-	if _, offered := r.choices[place{key.Zone, key.CapacityType}]; offered {
+	if _, offered := r.choices[placeAt(key)]; offered {
 		// Another template may make the same offering.
 		return false
 	}
@@ -49,14 +50,14 @@ func (k *known) gone(r *resolved, source string, key offering.Key) bool {
 func (b *builder) keep(r *resolved, name string) {
 	kept, used := map[place]float64{}, false
 	for _, origin := range b.Inventory.Origins(name) {
-		p := place{origin.Zone, origin.CapacityType}
+		p := placeAt(origin.Key)
 		if name == "" || p.zone == "" || p.capacityType == "" || b.gone(r, origin.Source, origin.Key) {
 			continue
 		}
 		used = true
 		places := []place{p}
 		if origin.NodeZone != "" {
-			places = append(places, place{origin.NodeZone, origin.CapacityType})
+			places = append(places, place{origin.NodeZone, origin.CapacityType, origin.Reservation})
 		}
 		for _, p := range places {
 			if _, offered := r.choices[p]; offered {
@@ -73,12 +74,16 @@ func (b *builder) keep(r *resolved, name string) {
 		r.InstanceType = b.unknown(name)
 	}
 	for _, p := range slices.SortedFunc(maps.Keys(kept), place.compare) {
-		r.Offerings = append(r.Offerings, &cloudprovider.Offering{Requirements: b.requirementsOf(p), Price: kept[p]})
+		r.Offerings = append(r.Offerings, &cloudprovider.Offering{Requirements: b.requirementsOf(p), Price: kept[p], ReservationCapacity: unlimited})
 	}
 	if used && (len(r.taints) > 0 || b.lacksLabels(name)) {
 		r.closed = closed(r.InstanceType)
 	}
 }
+
+// unlimited is the reservation capacity of an offering that isn't available: of several offerings of one reservation, Karpenter's reservation
+// manager takes the least, available or not.
+const unlimited = math.MaxInt32
 
 // priceOf is a machine's current price in the cheapest of the zones, else the price that it was launched at.
 func (r *resolved) priceOf(capacityType string, launched float64) float64 {
@@ -112,7 +117,7 @@ func (b *builder) unknown(name string) *cloudprovider.InstanceType {
 func closed(it *cloudprovider.InstanceType) *cloudprovider.InstanceType {
 	offerings := make(cloudprovider.Offerings, len(it.Offerings))
 	for i, o := range it.Offerings {
-		offerings[i] = &cloudprovider.Offering{Requirements: o.Requirements, Price: o.Price}
+		offerings[i] = &cloudprovider.Offering{Requirements: o.Requirements, Price: o.Price, ReservationCapacity: unlimited}
 	}
 	return &cloudprovider.InstanceType{
 		Name: it.Name, Requirements: it.Requirements, Offerings: offerings,

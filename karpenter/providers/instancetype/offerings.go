@@ -12,6 +12,8 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/catalog"
+	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
@@ -19,13 +21,21 @@ import (
 // DefaultZone is offering.DefaultZone.
 const DefaultZone = offering.DefaultZone
 
-// place is a zone and a capacity type.
-type place struct{ zone, capacityType string }
+// place is a zone and a capacity type, and of a reserved offering its reservation.
+type place struct{ zone, capacityType, reservation string }
 
-func placeOf(o *cloudprovider.Offering) place { return place{o.Zone(), o.CapacityType()} }
+func placeOf(o *cloudprovider.Offering) place {
+	return place{o.Zone(), o.CapacityType(), offering.ReservationOf(o)}
+}
+
+func (p place) key(instanceType string) offering.Key {
+	return offering.Key{InstanceType: instanceType, Zone: p.zone, CapacityType: p.capacityType, Reservation: p.reservation}
+}
+
+func placeAt(key offering.Key) place { return place{key.Zone, key.CapacityType, key.Reservation} }
 
 func (p place) compare(other place) int {
-	return cmp.Or(cmp.Compare(p.zone, other.zone), cmp.Compare(p.capacityType, other.capacityType))
+	return cmp.Or(cmp.Compare(p.zone, other.zone), cmp.Compare(p.capacityType, other.capacityType), cmp.Compare(p.reservation, other.reservation))
 }
 
 // choices returns the offerings of one instance type. If several templates make the same offering, an available one
@@ -56,6 +66,9 @@ func (b *builder) eachChoice(tmpl *template.Template, yield func(place, *Choice)
 		domains = tmpl.FailureDomains
 	}
 	obstacle = b.obstacle(tmpl)
+	if tmpl.IsCatalogs() {
+		return b.eachSold(tmpl, obstacle, yield)
+	}
 	known, available := false, false
 	each := func(p place, domain string) {
 		price, priced := b.Pricing.Price(tmpl, p.zone, p.capacityType)
@@ -69,10 +82,10 @@ func (b *builder) eachChoice(tmpl *template.Template, yield func(place, *Choice)
 	}
 	for _, capacityType := range tmpl.CapacityTypes() {
 		if len(domains) == 0 {
-			each(place{DefaultZone, capacityType}, "")
+			each(place{zone: DefaultZone, capacityType: capacityType}, "")
 		}
 		for _, domain := range domains {
-			each(place{b.zone(tmpl, domain), capacityType}, b.failureDomain(tmpl, domain))
+			each(place{zone: b.zone(tmpl, domain), capacityType: capacityType}, b.failureDomain(tmpl, domain))
 		}
 	}
 	if obstacle == "" && known && !available {
@@ -81,12 +94,70 @@ func (b *builder) eachChoice(tmpl *template.Template, yield func(place, *Choice)
 	return obstacle
 }
 
+// eachSold builds the offerings of a catalog's instance type, as eachChoice does.
+func (b *builder) eachSold(tmpl *template.Template, obstacle string, yield func(place, *Choice)) string {
+	priced, reachable, available := false, false, false
+	each := func(o *catalog.Offering, zone string) {
+		p := place{zone, o.CapacityType, o.Reservation}
+		price, known := o.Price, o.Priced
+		if o.Reservation == "" {
+			price, known = b.Pricing.Price(tmpl, zone, o.CapacityType)
+		}
+		if !known {
+			price = b.unpriced(tmpl, p)
+		}
+		reaches := b.reaches(tmpl, zone)
+		choice := b.choice(tmpl, p, b.failureDomain(tmpl, zone), price, known && reaches && obstacle == "")
+		choice.Zoneless, choice.priced = zone == DefaultZone && o.Zone == "", known
+		if o.Reservation != "" {
+			choice.reserve(o, b.Inventory.ReservationLeft(o.Reservation, o.Count))
+		}
+		priced, reachable, available = priced || known, reachable || reaches, available || choice.Offering.Available
+		yield(p, choice)
+	}
+	for i := range tmpl.Offerings {
+		switch o := &tmpl.Offerings[i]; {
+		case o.Zone != "":
+			each(o, o.Zone)
+		case len(b.zones) == 0:
+			each(o, DefaultZone)
+		default:
+			for _, zone := range b.zones {
+				each(o, zone)
+			}
+		}
+	}
+	switch {
+	case obstacle != "" || available:
+	case len(tmpl.Offerings) == 0 || !priced:
+		obstacle = v1alpha1.TemplateNoPrice
+	case !reachable:
+		obstacle = v1alpha1.TemplateNoZone
+	default:
+		obstacle = v1alpha1.TemplateBackOff
+	}
+	return obstacle
+}
+
+// reaches reports whether the machine of a catalog's offering is made in its zone: as a failure domain of the Cluster, or by a patch. A
+// catalog may be shared by Clusters in other zones.
+func (b *builder) reaches(tmpl *template.Template, zone string) bool {
+	return zone == DefaultZone || slices.Contains(b.Cluster.FailureDomains, zone) || tmpl.Patches.Refers(patch.Zone)
+}
+
+// reserve limits the offering to what is left of its reservation.
+func (c *Choice) reserve(o *catalog.Offering, left int) {
+	c.Reservation, c.ReservationCount = o.Reservation, o.Count
+	c.Offering.ReservationCapacity = left
+	c.Offering.Available = c.Offering.Available && left > 0
+}
+
 // unpriced is the price of an offering without a price, for existing machines only: the one at which the cheapest of them
 // was launched, else that of an on-demand machine. A price that is deleted makes no node look dear.
 func (b *builder) unpriced(tmpl *template.Template, p place) float64 {
 	price, known := 0.0, false
 	for _, origin := range b.Inventory.Origins(tmpl.InstanceType) {
-		if origin.Zone == p.zone && origin.CapacityType == p.capacityType && origin.Price > 0 && (!known || origin.Price < price) {
+		if origin.Zone == p.zone && origin.CapacityType == p.capacityType && origin.Reservation == p.reservation && origin.Price > 0 && (!known || origin.Price < price) {
 			price, known = origin.Price, true
 		}
 	}
@@ -146,7 +217,7 @@ func (b *builder) obstacle(tmpl *template.Template) string {
 func (b *builder) choice(tmpl *template.Template, p place, failureDomain string, price float64, launchable bool) *Choice {
 	available := launchable
 	if b.Unavailable != nil && available {
-		available = !b.Unavailable.Has(offering.Key{InstanceType: tmpl.InstanceType, Zone: p.zone, CapacityType: p.capacityType})
+		available = !b.Unavailable.Has(p.key(tmpl.InstanceType))
 	}
 	return &Choice{
 		Template:      tmpl,
@@ -163,6 +234,9 @@ func (b *builder) requirementsOf(p place) scheduling.Requirements {
 			scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, p.zone),
 			scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, p.capacityType),
 		)
+		if p.reservation != "" {
+			requirements.Add(scheduling.NewRequirement(v1alpha1.ReservationIDLabel, corev1.NodeSelectorOpIn, p.reservation))
+		}
 		b.offerings[p] = requirements
 	}
 	return requirements

@@ -76,10 +76,11 @@ type entry struct {
 	checked map[string]error
 	patched map[string]patchedKubelet
 
-	mu      sync.Mutex
-	key     string
-	builder *builder
-	built   atomic.Pointer[built]
+	mu sync.Mutex
+	// key is of everything that the snapshot depends on, and rest of all but the templates.
+	key, rest string
+	builder   *builder
+	built     atomic.Pointer[built]
 }
 
 type patchedKubelet struct {
@@ -171,12 +172,17 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 	l.Templates = keep(e.templates(), l.Found)
 	l.Unversioned = p.setVersions(nodeClass, l.Templates)
 	gaps := l.Found.Gaps()
-	key := fmt.Sprintf("%d|%s", l.Found.ProfileSequence, keyOf(nodeClass, l.Templates, l.Cluster, gaps))
+	rest := fmt.Sprintf("%d|%s", l.Found.ProfileSequence, restOf(nodeClass, l.Cluster, gaps))
+	key := keyOf(rest, l.Templates)
 	e.mu.Lock()
 	changed := e.key != key
 	if changed {
-		e.key = key
-		e.builder = newBuilder(Input{
+		var before *builder
+		if e.rest == rest {
+			before = e.builder
+		}
+		e.key, e.rest = key, rest
+		e.builder = newBuilderAfter(Input{
 			Kubelet:        nodeClass.Spec.Kubelet.DeepCopy(),
 			NodeClassHash:  p.hash(nodeClass),
 			MemoryOverhead: p.MemoryOverhead,
@@ -186,8 +192,8 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 			Pricing:        p.Pricing,
 			Unavailable:    p.Unavailable,
 			Inventory:      p.Inventory,
-		})
-		e.built.Store(p.build(e.builder))
+		}, before)
+		e.built.Store(p.rebuild(e.builder, before, e.built.Load()))
 	}
 	e.mu.Unlock()
 	if changed {
@@ -266,7 +272,7 @@ func keep(before []template.Template, found *template.Found) []template.Template
 	templates := slices.Clone(found.Templates)
 	for _, old := range before {
 		source := old.Source.Annotation()
-		old.Held = slices.ContainsFunc(found.Invalid, func(invalid *template.InvalidError) bool { return invalid.Source.Annotation() == source })
+		old.Held = slices.ContainsFunc(found.Invalid, func(invalid *template.InvalidError) bool { return invalid.Source.Covers(source) })
 		depends := unread[old.Source.GroupKind] ||
 			old.Infrastructure != nil && unread[old.Infrastructure.GroupVersionKind().GroupKind()] ||
 			old.Bootstrap.ConfigTemplate != nil && unread[old.Bootstrap.ConfigTemplate.GroupVersionKind().GroupKind()]
@@ -393,11 +399,26 @@ func (p *Provider) build(b *builder) *built {
 	return &built{sequences: p.sequences(), snapshot: b.build()}
 }
 
-// update resolves the instance types that changes outside of Refresh concern. Prices change all at once.
+// rebuild resolves the instance types whose templates have changed, and those that changes outside of Refresh concern. before is nil if
+// more than templates has changed.
+func (p *Provider) rebuild(b, before *builder, last *built) *built {
+	if before == nil || last == nil {
+		return p.build(b)
+	}
+	now := p.sequences()
+	templates, same := b.changedFrom(before)
+	names, known := p.changed(b, last.sequences)
+	if !same || !known || 2*len(templates) > len(b.groups) {
+		return p.build(b)
+	}
+	return &built{sequences: now, snapshot: b.update(last.snapshot, templates.Union(names))}
+}
+
+// update resolves the instance types that changes outside of Refresh concern.
 func (p *Provider) update(b *builder, before *built) *built {
 	now := p.sequences()
 	names, known := p.changed(b, before.sequences)
-	if now.pricing != before.pricing || !known {
+	if !known {
 		return p.build(b)
 	}
 	if len(names) == 0 {
@@ -406,10 +427,19 @@ func (p *Provider) update(b *builder, before *built) *built {
 	return &built{sequences: now, snapshot: b.update(before.snapshot, names)}
 }
 
-// changed returns the instance types whose availability, machines or observed capacity have changed, or false if it
+// changed returns the instance types whose availability, prices, machines or observed capacity have changed, or false if it
 // isn't known any more which those are.
 func (p *Provider) changed(b *builder, since sequences) (names sets.Set[string], known bool) {
 	names = sets.New[string]()
+	priced, known := p.Pricing.Since(since.pricing)
+	if !known {
+		return nil, false
+	}
+	for _, name := range priced {
+		if len(b.groups[name]) > 0 {
+			names.Insert(name)
+		}
+	}
 	if p.Unavailable != nil {
 		keys, known := p.Unavailable.Since(since.unavailable)
 		if !known {
@@ -426,6 +456,7 @@ func (p *Provider) changed(b *builder, since sequences) (names sets.Set[string],
 		if change.InstanceType != "" {
 			names.Insert(change.InstanceType)
 		}
+		names.Insert(b.reservations[change.Reservation]...)
 		if tmpl, found := b.templates[change.Source]; found {
 			names.Insert(tmpl.InstanceType)
 		}
@@ -442,18 +473,30 @@ func (p *Provider) sequences() sequences {
 	return s
 }
 
-// keyOf differs whenever a snapshot may differ.
-func keyOf(nodeClass *v1alpha1.ClusterAPINodeClass, templates []template.Template, cluster template.Cluster, gaps template.Gaps) string {
+// keyOf differs whenever a snapshot may differ. rest is of everything but the templates.
+func keyOf(rest string, templates []template.Template) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s/%d|%q|%q|%t|%t%q", nodeClass.UID, nodeClass.Generation, cluster.FailureDomains, cluster.Region, cluster.Paused || cluster.Deleting, gaps.All, gaps.Sources)
+	b.WriteString(rest)
 	for i := range templates {
-		b.WriteString(read(&templates[i]))
-		if templates[i].Held {
-			b.WriteString("!")
-		}
-		b.WriteString(templates[i].NodeVersion)
+		b.WriteString(identity(&templates[i]))
 	}
 	return b.String()
+}
+
+func restOf(nodeClass *v1alpha1.ClusterAPINodeClass, cluster template.Cluster, gaps template.Gaps) string {
+	return fmt.Sprintf("%s/%d|%q|%q|%t|%t%q", nodeClass.UID, nodeClass.Generation, cluster.FailureDomains, cluster.Region, cluster.Paused || cluster.Deleting, gaps.All, gaps.Sources)
+}
+
+// identity of a template: the same one offers the same.
+func identity(tmpl *template.Template) string {
+	id := read(tmpl)
+	if tmpl.Held {
+		id += "!"
+	}
+	if tmpl.Paused && tmpl.IsCatalogs() {
+		id += "~" // the annotation of a catalog isn't in the revision of its entries
+	}
+	return id + tmpl.NodeVersion
 }
 
 // read identifies what a template was read from: its source and its bootstrap, at their revisions.

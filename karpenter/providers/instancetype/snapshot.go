@@ -66,6 +66,9 @@ type Choice struct {
 	FailureDomain string
 	// Zoneless: the offering's zone is DefaultZone because none is known.
 	Zoneless bool
+	// Reservation that a reserved offering uses up, and the number of machines that the cluster may have in it; empty and 0 for any other.
+	Reservation      string
+	ReservationCount int
 
 	// others are the same offering of templates with other labels, the cheapest first.
 	others []*Choice
@@ -96,6 +99,8 @@ type known struct {
 	region string
 	// groups are the templates by instance type.
 	groups map[string][]*template.Template
+	// reservations are the instance types that each reservation of the infrastructure is offered as.
+	reservations map[string][]string
 	// tainted: at least one template has taints.
 	tainted bool
 	// declared are the keys of the templates' own labels.
@@ -115,13 +120,18 @@ type resolved struct {
 	closed *cloudprovider.InstanceType
 }
 
-// Resolve returns an offering and its template.
+// Resolve returns an offering that isn't reserved and its template.
 func (s *Snapshot) Resolve(instanceType, zone, capacityType string) (Choice, bool) {
-	r, ok := s.find(instanceType)
+	return s.ResolveKey(offering.Key{InstanceType: instanceType, Zone: zone, CapacityType: capacityType})
+}
+
+// ResolveKey returns an offering and its template.
+func (s *Snapshot) ResolveKey(key offering.Key) (Choice, bool) {
+	r, ok := s.find(key.InstanceType)
 	if !ok {
 		return Choice{}, false
 	}
-	choice, ok := r.choices[place{zone, capacityType}]
+	choice, ok := r.choices[placeAt(key)]
 	if !ok {
 		return Choice{}, false
 	}
@@ -183,7 +193,7 @@ func (s *Snapshot) Templates() iter.Seq[*template.Template] { return maps.Values
 func (k *known) Knows(source string) bool {
 	return !k.gaps.Has(source) && !slices.ContainsFunc(k.Problems, func(problem error) bool {
 		var invalid *template.InvalidError
-		return errors.As(problem, &invalid) && invalid.Source.Annotation() == source
+		return errors.As(problem, &invalid) && invalid.Source.Covers(source)
 	})
 }
 
@@ -255,38 +265,92 @@ func Build(in Input) *Snapshot { return newBuilder(in).build() }
 type builder struct {
 	Input
 	known
-	// reserved is what kubelets reserve, by kubeletsOf.
+	// reserved is what kubelets reserve, by kubeletOf.
 	reserved map[string]reserved
 	zones    []string
 	// offerings holds the requirements of every place.
 	offerings map[place]scheduling.Requirements
 	// without is the requirement that a type has no such well-known label.
 	without map[string]*scheduling.Requirement
+	// resolutions counts the instance types that were resolved, for tests.
+	resolutions int
 }
 
-func newBuilder(in Input) *builder {
+func newBuilder(in Input) *builder { return newBuilderAfter(in, nil) }
+
+// newBuilderAfter shares what hasn't changed with an earlier builder: the templates that kept reports, and requirements. It may be nil.
+func newBuilderAfter(in Input, before *builder) *builder {
 	b := &builder{Input: in, offerings: map[place]scheduling.Requirements{}, without: map[string]*scheduling.Requirement{}}
+	if before != nil {
+		b.offerings, b.without, b.resolutions = before.offerings, before.without, before.resolutions
+	}
 	for key := range karpv1.WellKnownLabels {
 		// A type has no NodePool, and DoesNotExist would exclude every NodePool.
-		if key != karpv1.NodePoolLabelKey {
+		if _, known := b.without[key]; key != karpv1.NodePoolLabelKey && !known {
 			b.without[key] = scheduling.NewRequirement(key, corev1.NodeSelectorOpDoesNotExist)
 		}
 	}
 	var problems [4][]error
 	b.reserved, problems[0] = reservedOf(in)
 	b.zones, problems[1] = zonesOf(in.Cluster.FailureDomains)
-	groups, invalid := groupsOf(in.Templates)
+	groups, invalid := groupsOf(pointers(in.Templates, before))
 	problems[2], problems[3] = invalid, regionProblems(in)
 	b.known = known{
 		Problems: slices.Concat(problems[:]...), templates: map[string]*template.Template{}, gaps: in.Gaps, region: in.Cluster.Region, groups: groups, declared: declaredBy(groups),
+		reservations: map[string][]string{},
 	}
-	for _, templates := range b.groups {
+	for name, templates := range b.groups {
 		for _, tmpl := range templates {
 			b.templates[tmpl.Source.Annotation()] = tmpl
 			b.tainted = b.tainted || len(taintsOf(tmpl)) > 0
+			for i := range tmpl.Offerings {
+				id := tmpl.Offerings[i].Reservation
+				if id != "" && !slices.Contains(b.reservations[id], name) {
+					b.reservations[id] = append(b.reservations[id], name)
+				}
+			}
 		}
 	}
 	return b
+}
+
+// pointers returns each template by itself, so that a snapshot which shares one with another doesn't keep all of that one's. Those that
+// haven't changed are the earlier builder's.
+func pointers(templates []template.Template, before *builder) []*template.Template {
+	result := make([]*template.Template, len(templates))
+	for i := range templates {
+		if before != nil {
+			if old, ok := before.templates[templates[i].Source.Annotation()]; ok && identity(old) == identity(&templates[i]) {
+				result[i] = old
+				continue
+			}
+		}
+		tmpl := templates[i]
+		result[i] = &tmpl
+	}
+	return result
+}
+
+// changedFrom returns the instance types of templates that come, go or change between two builders, or false if so much else has changed
+// that all of them have to be resolved.
+func (b *builder) changedFrom(before *builder) (names sets.Set[string], known bool) {
+	if b.tainted != before.tainted || !b.declared.Equal(before.declared) {
+		return nil, false
+	}
+	names = sets.New[string]()
+	for source, tmpl := range b.templates {
+		if old, ok := before.templates[source]; ok && old != tmpl {
+			names.Insert(old.InstanceType, tmpl.InstanceType)
+		} else if !ok {
+			names.Insert(tmpl.InstanceType)
+		}
+	}
+	for source, old := range before.templates {
+		if _, ok := b.templates[source]; !ok {
+			names.Insert(old.InstanceType)
+		}
+	}
+	return names, true
 }
 
 // build resolves every instance type.
@@ -304,16 +368,25 @@ func (b *builder) build() *Snapshot {
 	return s
 }
 
-// update returns a snapshot with these instance types resolved again. It shares all others, and the order of the
-// offerings unless one comes, goes or changes its price.
+// update returns a snapshot with these instance types resolved again. It shares all others, and what it can of the order of the
+// offerings.
 func (b *builder) update(before *Snapshot, names sets.Set[string]) *Snapshot {
-	s := &Snapshot{known: before.known, resolved: slices.Clone(before.resolved), InstanceTypes: slices.Clone(before.InstanceTypes)}
-	ordered := true
+	s := &Snapshot{known: b.known, resolved: slices.Clone(before.resolved), InstanceTypes: slices.Clone(before.InstanceTypes)}
+	order := before.order.Load()
+	ordered, reordered := true, 0
 	for name := range names {
 		at, found := s.at(name)
 		switch r := b.resolve(name); {
 		case r != nil && found:
-			ordered = ordered && sameOfferings(s.InstanceTypes[at], r.InstanceType)
+			if !sameOfferings(s.InstanceTypes[at], r.InstanceType) && order != nil {
+				// A few changes are merged; many are cheaper to sort.
+				if reordered++; reordered > maxMerged {
+					ordered = false
+				}
+				if ordered {
+					order = ptr.To(order.With(int32(at), r.InstanceType))
+				}
+			}
 			s.resolved[at], s.InstanceTypes[at] = r, r.InstanceType
 		case r != nil:
 			ordered = false
@@ -324,10 +397,13 @@ func (b *builder) update(before *Snapshot, names sets.Set[string]) *Snapshot {
 		}
 	}
 	if ordered {
-		s.order.Store(before.order.Load())
+		s.order.Store(order)
 	}
 	return s
 }
+
+// maxMerged is how many instance types' changes are merged into an order.
+const maxMerged = 8
 
 // sameOfferings reports whether two instance types have the same offerings at the same prices, available or not.
 func sameOfferings(a, b *cloudprovider.InstanceType) bool {
@@ -338,6 +414,7 @@ func sameOfferings(a, b *cloudprovider.InstanceType) bool {
 
 // resolve builds one instance type, from its templates and existing machines. It returns nil if there are none.
 func (b *builder) resolve(name string) *resolved {
+	b.resolutions++
 	r := &resolved{unavailable: map[string]string{}}
 	if templates := b.groups[name]; len(templates) > 0 {
 		b.offer(r, name, templates)
@@ -357,7 +434,7 @@ func (b *builder) offer(r *resolved, name string, templates []*template.Template
 		r.taints = append(r.taints, taintsOf(tmpl)...)
 	}
 	r.InstanceType, r.choices = it, b.choices(r, templates)
-	zoneNames, capacityTypes := sets.New[string](), sets.New[string]()
+	zoneNames, capacityTypes, reservations := sets.New[string](), sets.New[string](), sets.New[string]()
 	for _, p := range slices.SortedFunc(maps.Keys(r.choices), place.compare) {
 		choice := r.choices[p]
 		choice.InstanceType = it
@@ -367,19 +444,37 @@ func (b *builder) offer(r *resolved, name string, templates []*template.Template
 		it.Offerings = append(it.Offerings, choice.Offering)
 		zoneNames.Insert(p.zone)
 		capacityTypes.Insert(p.capacityType)
+		if p.reservation != "" {
+			reservations.Insert(p.reservation)
+		}
+	}
+	if len(reservations) > 0 {
+		b.setApart(it.Offerings)
 	}
 	// The labels keep the declared memory: a NodePool that requires it would lose the type once a node has
 	// joined.
 	it.Requirements = b.requirements(it, templates, zoneNames, capacityTypes)
+	if len(reservations) > 0 {
+		it.Requirements[v1alpha1.ReservationIDLabel] = scheduling.NewRequirement(v1alpha1.ReservationIDLabel, corev1.NodeSelectorOpIn, sets.List(reservations)...)
+	}
 	b.expectMemory(it.Capacity, templates)
 	it.Overhead = b.overheadOf(it.Capacity, templates)
 }
 
+// setApart makes the offerings that aren't reserved say so. Elsewhere the instance type does.
+func (b *builder) setApart(offerings cloudprovider.Offerings) {
+	for _, o := range offerings {
+		if _, reserved := o.Requirements[v1alpha1.ReservationIDLabel]; !reserved {
+			o.Requirements = maps.Clone(o.Requirements)
+			o.Requirements[v1alpha1.ReservationIDLabel] = b.without[v1alpha1.ReservationIDLabel]
+		}
+	}
+}
+
 // groupsOf groups templates by instance type. One type has one architecture and one operating system.
-func groupsOf(templates []template.Template) (groups map[string][]*template.Template, problems []error) {
+func groupsOf(templates []*template.Template) (groups map[string][]*template.Template, problems []error) {
 	groups = make(map[string][]*template.Template, len(templates))
-	for i := range templates {
-		tmpl := &templates[i]
+	for _, tmpl := range templates {
 		if group := groups[tmpl.InstanceType]; len(group) > 0 && (group[0].Arch != tmpl.Arch || group[0].OS != tmpl.OS) {
 			problems = append(problems, &template.InvalidError{Source: tmpl.Source, Problem: fmt.Sprintf(
 				"instance type %s is %s/%s already, by %s; this one is %s/%s and needs a name of its own, by annotation %s",
@@ -504,22 +599,12 @@ func (b *builder) memoryOverhead(tmpl *template.Template) float64 {
 	return 0
 }
 
-// kubeletsOf names the kubelets with a template's settings: those of its bootstrap, unless a node class's patches depend on
-// the template.
-func kubeletsOf(tmpl *template.Template) string {
-	if tmpl.Bootstrap.Patched {
-		return tmpl.Bootstrap.Hash + "/" + tmpl.Source.Annotation()
-	}
-	return tmpl.Bootstrap.Hash
-}
-
 // reservedOf reads what the kubelets of each bootstrap reserve.
 func reservedOf(in Input) (result map[string]reserved, problems []error) {
 	result = map[string]reserved{}
 	for i := range in.Templates {
-		bootstrap := &in.Templates[i].Bootstrap
-		key := kubeletsOf(&in.Templates[i])
-		if _, ok := result[key]; ok {
+		bootstrap, kubelet := &in.Templates[i].Bootstrap, kubeletOf(&in.Templates[i])
+		if _, ok := result[kubelet]; ok {
 			continue
 		}
 		place := ""
@@ -527,7 +612,7 @@ func reservedOf(in Input) (result map[string]reserved, problems []error) {
 			place = bootstrap.ConfigTemplate.GetKind() + " " + bootstrap.ConfigTemplate.GetName()
 		}
 		var errs []error
-		result[key], errs = parseReserved(in.Kubelet, bootstrap.Kubelet, place)
+		result[kubelet], errs = parseReserved(in.Kubelet, bootstrap.Kubelet, place)
 		for _, err := range errs {
 			// The node class's values are wrong with every bootstrap.
 			if !slices.ContainsFunc(problems, func(other error) bool { return other.Error() == err.Error() }) {
@@ -538,19 +623,28 @@ func reservedOf(in Input) (result map[string]reserved, problems []error) {
 	return result, problems
 }
 
+// kubeletOf identifies the settings of a template's kubelets: those of its bootstrap and of its instance type, unless a
+// node class's patches depend on the template.
+func kubeletOf(tmpl *template.Template) string {
+	if tmpl.Bootstrap.Patched {
+		return tmpl.Bootstrap.Hash + tmpl.OverheadHash + "/" + tmpl.Source.Annotation()
+	}
+	return tmpl.Bootstrap.Hash + tmpl.OverheadHash
+}
+
 // overheadOf is the most that the templates' kubelets reserve, and as much more as nodes have reported less than that leaves.
 func (b *builder) overheadOf(capacity corev1.ResourceList, templates []*template.Template) *cloudprovider.InstanceTypeOverhead {
 	var overhead *cloudprovider.InstanceTypeOverhead
 	seen := ""
 	for _, tmpl := range templates {
-		key := kubeletsOf(tmpl)
-		switch own := b.reserved[key].overhead; {
+		kubelet := kubeletOf(tmpl)
+		switch own := b.reserved[kubelet].overhead; {
 		case overhead == nil:
 			overhead = own(capacity)
-		case key != seen:
+		case kubelet != seen:
 			overhead = most(overhead, own(capacity))
 		}
-		seen = key
+		seen = kubelet
 	}
 	missing := corev1.ResourceList{}
 	total := overhead.Total()

@@ -5,6 +5,7 @@ package instancetype
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -62,7 +63,7 @@ func TestUpdateIsShared(t *testing.T) {
 		"When a machine comes as what is no longer offered, it should resolve its instance type only": {
 			func(_ *offering.Unavailable, i *inventory.Inventory) {
 				i.ObserveMachine("old", inventory.Machine{Origin: madeFrom(environment.FleetTemplate(7), DefaultZone)})
-			}, 1, false,
+			}, 1, true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,8 +83,12 @@ func TestUpdateIsShared(t *testing.T) {
 			if resolved != tc.resolved || len(after.InstanceTypes) != templates {
 				t.Errorf("%d of %d instance types resolved again, want %d", resolved, len(after.InstanceTypes), tc.resolved)
 			}
-			if ordered := after.order.Load() != nil; ordered != tc.ordered {
-				t.Errorf("the order stays: %t", ordered)
+			order := after.order.Load()
+			if ordered := order != nil; ordered != tc.ordered {
+				t.Fatalf("the order stays: %t", ordered)
+			}
+			if !slices.Equal(*order, offering.OrderOf(after.InstanceTypes)) {
+				t.Error("the order is another than that of the offerings")
 			}
 		})
 	}

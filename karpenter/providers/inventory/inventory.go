@@ -43,7 +43,9 @@ type Inventory struct {
 
 	changes      change.Log[Change]
 	reservations *reservations
-	observed     *observed
+	// reserved counts the machines of the infrastructure's reservations.
+	reserved *reservations
+	observed *observed
 
 	mu sync.Mutex
 	// machines by NodeClaim UID, and how many have each origin, by instance type.
@@ -53,9 +55,9 @@ type Inventory struct {
 	nodes index[string, Node]
 }
 
-// Change names what results have changed for: those of Origins for an instance type, or those of Full, Capacity
-// and Allocatable for a source.
-type Change struct{ InstanceType, Source string }
+// Change names what results have changed for: those of Origins for an instance type, those of Full, Capacity
+// and Allocatable for a source, or that of ReservationLeft for a reservation.
+type Change struct{ InstanceType, Source, Reservation string }
 
 // Machine holds the tracked fields of a Machine.
 type Machine struct {
@@ -82,6 +84,8 @@ func (n Node) providerID() string { return n.ProviderID }
 func New(config Config) *Inventory {
 	i := &Inventory{Config: config, machines: newIndex[types.UID, Machine](), origins: map[string]map[Origin]int{}, nodes: newIndex[string, Node]()}
 	i.reservations, i.observed = newReservations(config.Clock, i.IsCounted, &i.changes), newObserved(config.Clock, &i.changes)
+	i.reserved = newReservations(config.Clock, i.IsCounted, &i.changes)
+	i.reserved.every = true
 	return i
 }
 
@@ -122,6 +126,7 @@ func (i *Inventory) Sequence() uint64 {
 		return 0
 	}
 	i.observed.expire()
+	i.reserved.Sequence()
 	return i.reservations.Sequence()
 }
 
@@ -138,6 +143,7 @@ func (i *Inventory) Since(sequence uint64) ([]Change, bool) {
 func (i *Inventory) OnChange(f func()) {
 	if i != nil {
 		i.reservations.OnChange(f)
+		i.reserved.OnChange(f)
 		i.observed.observers.Add(f)
 	}
 }
@@ -156,11 +162,31 @@ func (i *Inventory) Acquire(nodeClaim types.UID, source string, limit int) (bool
 	return err == nil, err
 }
 
+// AcquireReserved is Acquire for one of the machines that the infrastructure reserves, by the ID of its reservation.
+func (i *Inventory) AcquireReserved(nodeClaim types.UID, reservation string, limit int) (bool, error) {
+	if i == nil {
+		return true, nil
+	}
+	err := i.reserved.Reserve(nodeClaim, reservation, limit)
+	if errors.Is(err, ErrFull) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// ReservationLeft is how many more machines a reservation may have. From then on, Sequence changes with the result.
+func (i *Inventory) ReservationLeft(reservation string, limit int) int {
+	if i == nil {
+		return max(limit, 0)
+	}
+	return i.reserved.Left(reservation, limit)
+}
+
 // Abandon releases the reservations held by earlier attempts when a launch fails for good: Karpenter deletes the
 // NodeClaim, and calls no Delete for one without a provider ID. Only the API server knows whether an earlier attempt
 // created a Machine; if it doesn't answer, the reservation expires.
 func (i *Inventory) Abandon(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
-	if i == nil || i.None == nil || !i.reservations.Promised(nodeClaim.UID) {
+	if i == nil || i.None == nil || !i.reservations.Promised(nodeClaim.UID) && !i.reserved.Promised(nodeClaim.UID) {
 		return
 	}
 	switch none, err := i.None(ctx, nodeClaim); {
@@ -168,6 +194,7 @@ func (i *Inventory) Abandon(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
 		log.FromContext(ctx).V(1).Info("keeping the reservation of a launch that has failed", "error", err.Error())
 	case none:
 		i.reservations.Withdraw(nodeClaim.UID)
+		i.reserved.Withdraw(nodeClaim.UID)
 	}
 }
 
@@ -218,6 +245,11 @@ func (i *Inventory) Allocatable(r Revision) (Report, bool) {
 // ObserveMachine records a NodeClaim's Machine.
 func (i *Inventory) ObserveMachine(nodeClaim types.UID, m Machine) {
 	i.reservations.Observe(nodeClaim, m.Source)
+	if m.Reservation != "" {
+		i.reserved.Observe(nodeClaim, m.Reservation)
+	} else {
+		i.reserved.Forget(nodeClaim)
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	m.NodeZone = i.nodeZone(m)
@@ -260,12 +292,14 @@ func (i *Inventory) countOrigin(origin Origin, n int) {
 func (i *Inventory) Release(nodeClaim types.UID) {
 	if i != nil {
 		i.reservations.Forget(nodeClaim)
+		i.reserved.Forget(nodeClaim)
 	}
 }
 
 // ForgetMachine records that a NodeClaim's Machine is gone.
 func (i *Inventory) ForgetMachine(nodeClaim types.UID) {
 	i.reservations.Forget(nodeClaim)
+	i.reserved.Forget(nodeClaim)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if before, ok := i.machines.remove(nodeClaim); ok {

@@ -49,6 +49,7 @@ func OriginOf(m *clusterv1.Machine) Origin {
 			// A machine that was launched without a zone has no label of one.
 			Zone:         cmp.Or(m.Labels[corev1.LabelTopologyZone], m.Annotations[v1alpha1.OfferingZoneAnnotation]),
 			CapacityType: m.Labels[karpv1.CapacityTypeLabelKey],
+			Reservation:  m.Labels[v1alpha1.ReservationIDLabel],
 		},
 		Price: price,
 	}

@@ -42,6 +42,8 @@ type reservations struct {
 	// source, while the first attempt's Machine may exist: both reservations stay until it is observed.
 	promises map[types.UID]map[string]time.Time
 	sources  map[string]*source
+	// every: the names are those of the infrastructure's reservations, and each change of their number counts.
+	every bool
 	// observers are notified when a source reaches its maximum or falls below it.
 	observers change.Notifier
 
@@ -165,6 +167,18 @@ func (l *reservations) Full(name string, limit int) bool {
 	return s.full
 }
 
+// Left is how many more machines a source may have. From then on, Sequence changes with the result of Full, or if every is set with
+// this one.
+func (l *reservations) Left(name string, limit int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expire(l.clock.Now())
+	s := l.source(name)
+	s.limit = limit
+	s.full = s.machines+s.promises >= limit
+	return max(limit-s.machines-s.promises, 0)
+}
+
 // OnChange calls f whenever a result of Full changes. f must neither block nor call the reservations.
 func (l *reservations) OnChange(f func()) { l.observers.Add(f) }
 
@@ -197,9 +211,15 @@ func (l *reservations) settle(name string) {
 		}
 		return
 	}
-	if full := s.machines+s.promises >= s.limit; full != s.full {
-		s.full = full
+	full := s.machines+s.promises >= s.limit
+	switch {
+	case l.every:
+		l.changes.Add(Change{Reservation: name})
+	case full != s.full:
 		l.changes.Add(Change{Source: name})
+	}
+	if full != s.full {
+		s.full = full
 		l.observers.Notify()
 	}
 }

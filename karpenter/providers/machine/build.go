@@ -22,8 +22,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
-	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
 
 // Plan describes the machine of one NodeClaim. Build needs nothing else, and no API server.
@@ -50,6 +50,8 @@ type Plan struct {
 	Taints []corev1.Taint
 	// InfrastructurePatches of the source are applied to the infrastructure machine.
 	InfrastructurePatches patch.List
+	// PatchesFrom is where they are, for messages; empty for the annotation of the source.
+	PatchesFrom string
 	// BootstrapPatches of the node class; those for the bootstrap config's kind are applied.
 	BootstrapPatches []v1alpha1.BootstrapPatches
 	// Images of the payload for the node's version and architecture. Patches can refer to them.
@@ -237,6 +239,7 @@ var machineLabelKeys = []string{
 	karpv1.CapacityTypeLabelKey,
 	corev1.LabelInstanceTypeStable,
 	corev1.LabelTopologyZone,
+	v1alpha1.ReservationIDLabel,
 }
 
 func objectLabels(plan Plan) map[string]string {

@@ -26,6 +26,8 @@ type Chosen struct {
 	// Zone is the value of the node's zone label, and FailureDomain that of the Machine; it may be empty.
 	Zone, FailureDomain string
 	CapacityType        string
+	// ReservationID of a reserved machine.
+	ReservationID string
 }
 
 const example = "example"
@@ -38,6 +40,7 @@ func Example(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, c
 		Cluster:                &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: tmpl.Source.Namespace, Name: cmp.Or(chosen.ClusterName, example)}},
 		InfrastructureTemplate: tmpl.Infrastructure,
 		InfrastructurePatches:  tmpl.Patches,
+		PatchesFrom:            tmpl.PatchesFrom(),
 		BootstrapTemplate:      tmpl.Bootstrap.ConfigTemplate,
 		DataSecretName:         tmpl.Bootstrap.DataSecretName,
 		BootstrapPatches:       nodeClass.Spec.BootstrapPatches,
@@ -49,9 +52,12 @@ func Example(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, c
 			karpv1.CapacityTypeLabelKey:    chosen.CapacityType,
 		},
 		Taints:  tmpl.Taints,
-		Kubelet: nodeClass.Spec.Kubelet,
+		Kubelet: tmpl.Kubelet(nodeClass.Spec.Kubelet),
 		MaxPods: int32(min(tmpl.Capacity.Pods().Value(), 1<<30)),
 		example: true,
+	}
+	if chosen.ReservationID != "" {
+		plan.NodeLabels[v1alpha1.ReservationIDLabel] = chosen.ReservationID
 	}
 	if !tmpl.Bootstrap.IsDefined() {
 		plan.DataSecretName = example
@@ -114,7 +120,11 @@ func CheckPatches(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Templa
 		return nil
 	}
 	for _, capacityType := range tmpl.CapacityTypes() {
-		_, err := Example(nodeClass, tmpl, Chosen{Version: "1.36.3", Zone: example, FailureDomain: example, CapacityType: capacityType})
+		chosen := Chosen{Version: "1.36.3", Zone: example, FailureDomain: example, CapacityType: capacityType}
+		if capacityType == karpv1.CapacityTypeReserved {
+			chosen.ReservationID = example
+		}
+		_, err := Example(nodeClass, tmpl, chosen)
 		if err != nil {
 			return checkError(err)
 		}

@@ -3,6 +3,7 @@
 package machine
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -14,7 +15,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/providers/patch"
+	"github.com/autonode-io/autonode/catalog/patch"
 )
 
 // PatchError names a patch that doesn't parse or apply, and its field or annotation.
@@ -101,7 +102,8 @@ func patchBootstrap(config *unstructured.Unstructured, plan Plan, registration R
 
 // patchInfrastructure applies a source's patches to an infrastructure machine. The error is a *PatchError.
 func patchInfrastructure(machine *unstructured.Unstructured, plan Plan) error {
-	return applyPatches(machine, "annotation "+v1alpha1.InfrastructurePatchesAnnotation, plan.InfrastructurePatches, plan, registration(plan))
+	where := cmp.Or(plan.PatchesFrom, "annotation "+v1alpha1.InfrastructurePatchesAnnotation)
+	return applyPatches(machine, where, plan.InfrastructurePatches, plan, registration(plan))
 }
 
 func applyPatches(object *unstructured.Unstructured, where string, list patch.List, plan Plan, registration Registration) error {

@@ -8,7 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/autonode-io/autonode/karpenter/providers/patch"
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/catalog/patch"
 )
 
 // variables of patches.
@@ -48,6 +49,7 @@ func variables(plan Plan, registration Registration) (patch.Values, error) {
 			patch.InstanceType:       plan.NodeLabels[corev1.LabelInstanceTypeStable],
 			patch.Zone:               plan.NodeLabels[corev1.LabelTopologyZone],
 			patch.CapacityType:       plan.NodeLabels[karpv1.CapacityTypeLabelKey],
+			patch.ReservationID:      plan.NodeLabels[v1alpha1.ReservationIDLabel],
 			patch.FailureDomain:      plan.FailureDomain,
 			patch.NodeClaim:          plan.NodeClaim.Name,
 		},

@@ -22,7 +22,7 @@ type Candidate struct {
 
 // Key identifies the candidate's offering.
 func (c Candidate) Key() Key {
-	return Key{InstanceType: c.InstanceType.Name, Zone: c.Offering.Zone(), CapacityType: c.Offering.CapacityType()}
+	return KeyOf(c.InstanceType.Name, c.Offering)
 }
 
 // Order is the offerings of instance types by price, available or not. It serves any instance types with the same
@@ -43,10 +43,32 @@ func OrderOf(instanceTypes []*cloudprovider.InstanceType) Order {
 			order = append(order, position{price: o.Price, instanceType: int32(i), offering: int32(j)})
 		}
 	}
-	slices.SortFunc(order, func(a, b position) int {
-		return cmp.Or(cmp.Compare(a.price, b.price), cmp.Compare(a.instanceType, b.instanceType), cmp.Compare(a.offering, b.offering))
-	})
+	slices.SortFunc(order, position.compare)
 	return order
+}
+
+func (p position) compare(other position) int {
+	return cmp.Or(cmp.Compare(p.price, other.price), cmp.Compare(p.instanceType, other.instanceType), cmp.Compare(p.offering, other.offering))
+}
+
+// With returns the order after the offerings of one instance type have changed. It doesn't sort the others again.
+func (order Order) With(instanceType int32, it *cloudprovider.InstanceType) Order {
+	changed := Order{}
+	for j, o := range it.Offerings {
+		changed = append(changed, position{price: o.Price, instanceType: instanceType, offering: int32(j)})
+	}
+	slices.SortFunc(changed, position.compare)
+	merged := make(Order, 0, len(order)+len(changed))
+	for _, p := range order {
+		if p.instanceType == instanceType {
+			continue
+		}
+		for len(changed) > 0 && changed[0].compare(p) < 0 {
+			merged, changed = append(merged, changed[0]), changed[1:]
+		}
+		merged = append(merged, p)
+	}
+	return append(merged, changed...)
 }
 
 // Cheapest returns every available offering that meets the requirements and fits the requests, cheapest first. It

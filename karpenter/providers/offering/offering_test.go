@@ -159,7 +159,10 @@ func TestUnavailable(t *testing.T) {
 	t.Run("When one offering fails, it should say nothing about its neighbours", func(t *testing.T) {
 		u := NewUnavailable(clocktesting.NewFakeClock(time.Now()))
 		u.Mark(key, "stockout")
-		for _, other := range []Key{{"c4-large", "b", "spot"}, {"c4-large", "a", "on-demand"}, {"c2-small", "a", "spot"}} {
+		for _, other := range []Key{
+			{InstanceType: "c4-large", Zone: "b", CapacityType: "spot"}, {InstanceType: "c4-large", Zone: "a", CapacityType: "on-demand"},
+			{InstanceType: "c2-small", Zone: "a", CapacityType: "spot"}, {InstanceType: "c4-large", Zone: "a", CapacityType: "spot", Reservation: "r-1"},
+		} {
 			if u.Has(other) {
 				t.Errorf("%v is unavailable", other)
 			}

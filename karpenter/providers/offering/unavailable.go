@@ -11,7 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/karpenter/providers/change"
 )
@@ -34,6 +36,21 @@ const (
 // Key identifies an offering among those of all node classes.
 type Key struct {
 	InstanceType, Zone, CapacityType string
+	// Reservation is that of a reserved offering; empty for any other.
+	Reservation string
+}
+
+// KeyOf returns the key of an instance type's offering.
+func KeyOf(instanceType string, o *cloudprovider.Offering) Key {
+	return Key{InstanceType: instanceType, Zone: o.Zone(), CapacityType: o.CapacityType(), Reservation: ReservationOf(o)}
+}
+
+// ReservationOf returns the reservation of a reserved offering; empty for any other. The offering's own method answers for every offering.
+func ReservationOf(o *cloudprovider.Offering) string {
+	if requirement, ok := o.Requirements[cloudprovider.ReservationIDLabel]; ok && requirement.Operator() == corev1.NodeSelectorOpIn {
+		return requirement.Any()
+	}
+	return ""
 }
 
 // Entry is one unavailable offering.
@@ -192,12 +209,13 @@ func (u *Unavailable) Since(sequence uint64) ([]Key, bool) { return u.changes.Si
 // Node without another one.
 const DefaultZone = "default"
 
-// Compare orders keys by instance type, zone and capacity type.
+// Compare orders keys by instance type, zone, capacity type and reservation.
 func (k Key) Compare(other Key) int {
 	return cmp.Or(
 		cmp.Compare(k.InstanceType, other.InstanceType),
 		cmp.Compare(k.Zone, other.Zone),
 		cmp.Compare(k.CapacityType, other.CapacityType),
+		cmp.Compare(k.Reservation, other.Reservation),
 	)
 }
 

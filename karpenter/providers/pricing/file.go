@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -47,8 +48,9 @@ type place struct{ instanceType, zone, capacityType string }
 type File struct {
 	path string
 
-	state    atomic.Pointer[contents]
-	sequence atomic.Uint64
+	state atomic.Pointer[contents]
+	// changes has the instance types of each price that has changed; "" for a change of Problem.
+	changes change.Log[string]
 
 	observers change.Notifier
 
@@ -83,7 +85,12 @@ func (f *File) Price(s *template.Template, zone, capacityType string) (float64, 
 }
 
 // Sequence implements Source.
-func (f *File) Sequence() uint64 { return f.sequence.Load() }
+func (f *File) Sequence() uint64 { return f.changes.Sequence() }
+
+// Since implements Source.
+func (f *File) Since(sequence uint64) (instanceTypes []string, known bool) {
+	return f.changes.Since(sequence)
+}
 
 // Problem returns why the file's prices aren't in use, or nil.
 func (f *File) Problem() error { return f.state.Load().problem }
@@ -123,7 +130,10 @@ func (f *File) load(ctx context.Context) {
 		return
 	}
 	f.state.Store(now)
-	f.sequence.Add(1)
+	f.changes.Add("")
+	for _, instanceType := range changed(before.prices, now.prices) {
+		f.changes.Add(instanceType)
+	}
 	f.mu.Unlock()
 	if now.problem != nil {
 		log.FromContext(ctx).Error(now.problem, "reading prices")
@@ -131,6 +141,22 @@ func (f *File) load(ctx context.Context) {
 		log.FromContext(ctx).Info("prices read", "prices", len(now.prices))
 	}
 	f.observers.Notify()
+}
+
+// changed returns the instance types with another price than before.
+func changed(before, now map[place]float64) []string {
+	names := sets.New[string]()
+	for p, price := range now {
+		if old, ok := before[p]; !ok || old != price {
+			names.Insert(p.instanceType)
+		}
+	}
+	for p := range before {
+		if _, ok := now[p]; !ok {
+			names.Insert(p.instanceType)
+		}
+	}
+	return sets.List(names)
 }
 
 // parse rejects the whole file if any entry is malformed.

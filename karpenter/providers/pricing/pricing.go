@@ -7,6 +7,7 @@ package pricing
 import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -16,6 +17,8 @@ type Source interface {
 	Price(s *template.Template, zone, capacityType string) (float64, bool)
 	// Sequence changes whenever a result may have.
 	Sequence() uint64
+	// Since returns the instance types whose prices may have changed after a sequence, or false if that isn't known any more.
+	Since(sequence uint64) (instanceTypes []string, known bool)
 }
 
 // Sources are tried in order; the first price wins.
@@ -39,11 +42,29 @@ func (s Sources) Sequence() (sequence uint64) {
 	return sequence
 }
 
-// Default reads the annotations on the template source, else returns an estimate.
-func Default() Source { return Sources{Annotations{}, Estimate{}} }
+// Since implements Source. The sequence is the sum of those of the sources, of which one changes at most.
+func (s Sources) Since(sequence uint64) (instanceTypes []string, known bool) {
+	var changing Source
+	for _, source := range s {
+		if _, never := source.(interface{ never() }); never {
+			continue
+		}
+		if changing != nil {
+			return nil, sequence == s.Sequence()
+		}
+		changing = source
+	}
+	if changing == nil {
+		return nil, true
+	}
+	return changing.Since(sequence)
+}
+
+// Default reads the catalog or the annotations on the template source, else returns an estimate.
+func Default() Source { return Sources{Catalogs{}, Annotations{}, Estimate{}} }
 
 // WithFile reads a file, else the default.
-func WithFile(file *File) Source { return Sources{file, Annotations{}, Estimate{}} }
+func WithFile(file *File) Source { return Sources{file, Catalogs{}, Annotations{}, Estimate{}} }
 
 // constant is a source that depends on the template only.
 type constant struct{}
@@ -51,11 +72,33 @@ type constant struct{}
 // Sequence implements Source.
 func (constant) Sequence() uint64 { return 0 }
 
+// Since implements Source.
+func (constant) Since(uint64) ([]string, bool) { return nil, true }
+
+func (constant) never() {}
+
+// Catalogs reads prices from the InstanceTypeCatalog that sells the template. A reserved offering has its own: see catalog.Offering.
+type Catalogs struct{ constant }
+
+// Price implements Source.
+func (Catalogs) Price(s *template.Template, zone, capacityType string) (price float64, priced bool) {
+	for i := range s.Offerings {
+		o := &s.Offerings[i]
+		if o.Priced && o.CapacityType == capacityType && (o.Zone == zone || o.Zone == "") && (!priced || o.Price < price) {
+			price, priced = o.Price, true
+		}
+	}
+	return price, priced
+}
+
 // Annotations reads prices from the template source's annotations.
 type Annotations struct{ constant }
 
 // Price implements Source.
 func (Annotations) Price(s *template.Template, _, capacityType string) (float64, bool) {
+	if s.IsCatalogs() {
+		return 0, false
+	}
 	price := s.Price
 	if capacityType == karpv1.CapacityTypeSpot {
 		price = s.SpotPrice
@@ -66,15 +109,12 @@ func (Annotations) Price(s *template.Template, _, capacityType string) (float64,
 	return *price, true
 }
 
-// Components of the estimate, in US dollars an hour. The figures are near the list prices of large clouds for
-// general-purpose machines. Only their proportions matter: a bigger machine has to cost more.
+// Components of the estimate: see catalog.EstimatePrice.
 const (
-	CPUPrice    = 0.034  // a core
-	MemoryPrice = 0.0045 // a GiB
-	GPUPrice    = 0.6    // a device of any other resource with a domain in its name, such as nvidia.com/gpu
-	// MinimumPrice is for a machine without known components. Karpenter doesn't consolidate a machine whose price is
-	// 0.
-	MinimumPrice = 0.001
+	CPUPrice     = catalog.CPUPrice
+	MemoryPrice  = catalog.MemoryPrice
+	GPUPrice     = catalog.GPUPrice
+	MinimumPrice = catalog.MinimumPrice
 )
 
 // Estimate makes a bigger machine dearer if no source has a price. It knows spot machines of templates that
@@ -83,15 +123,11 @@ type Estimate struct{ constant }
 
 // Price implements Source.
 func (Estimate) Price(s *template.Template, _, capacityType string) (float64, bool) {
+	if s.IsCatalogs() {
+		return 0, false // whoever writes a catalog says its prices; one that is missing closes the offering
+	}
 	if capacityType != karpv1.CapacityTypeOnDemand && capacityType != s.CapacityType {
 		return 0, false
 	}
-	price := s.Capacity.Cpu().AsApproximateFloat64()*CPUPrice +
-		s.Capacity.Memory().AsApproximateFloat64()/(1<<30)*MemoryPrice
-	for name, quantity := range s.Capacity {
-		if template.IsDevice(name) {
-			price += quantity.AsApproximateFloat64() * GPUPrice
-		}
-	}
-	return max(price, MinimumPrice), true
+	return catalog.EstimatePrice(s.Capacity), true
 }

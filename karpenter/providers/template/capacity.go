@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,9 +20,10 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
+	"github.com/autonode-io/autonode/catalog"
+	"github.com/autonode-io/autonode/catalog/patch"
 	_ "github.com/autonode-io/autonode/karpenter/core/wellknown" // the topology keys of CSI drivers
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
-	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
 
 // The Cluster Autoscaler's annotations for scaling from zero. Karpenter knows the volume limits of nodes that exist only, so that
@@ -52,11 +52,7 @@ const (
 	MaxDevices = 128
 )
 
-var (
-	everything = labels.Everything()
-
-	decimal = regexp.MustCompile(`^[0-9]{1,12}(\.[0-9]{1,12})?$`)
-)
+var everything = labels.Everything()
 
 // layer is one of the objects that a template is read from. Later layers override earlier ones.
 type layer struct {
@@ -223,9 +219,9 @@ func capacityReader(name corev1.ResourceName) func(*Template, string) string {
 
 func priceReader(set func(*Template, *float64)) func(*Template, string) string {
 	return func(s *Template, value string) string {
-		price, err := strconv.ParseFloat(value, 64)
-		if err != nil || !decimal.MatchString(value) {
-			return "is not a price in US dollars an hour, such as 0.096"
+		price, err := catalog.ParsePrice(value)
+		if err != nil {
+			return err.Error()
 		}
 		set(s, &price)
 		return ""
@@ -363,12 +359,7 @@ func (s *Template) complete(arch string) *InvalidError {
 		s.Capacity[corev1.ResourcePods] = *resource.NewQuantity(kubelet.DefaultMaxPods, resource.DecimalSI)
 		s.DefaultPods = true
 	}
-	if hash := s.Patches.Hash(); hash != "" {
-		s.ContentHash = hashOf([]byte(s.ContentHash + "/" + hash))
-		if s.OwnedHash != "" {
-			s.OwnedHash = hashOf([]byte(s.OwnedHash + "/" + hash))
-		}
-	}
+	s.addHash()
 	if invalid := s.checkCapacityType(); invalid != nil {
 		return invalid
 	}

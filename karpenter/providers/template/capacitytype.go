@@ -4,18 +4,27 @@ package template
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/providers/patch"
+	"github.com/autonode-io/autonode/catalog/patch"
 )
 
-// CapacityTypes returns the capacity types of the template's offerings: both if a patch writes the chosen one into the
+// CapacityTypes returns the capacity types of the template's offerings: those that a catalog sells, both if a patch writes the chosen one into the
 // machine, otherwise the one of the template itself.
 func (s *Template) CapacityTypes() []string {
 	switch {
+	case s.IsCatalogs():
+		var sold []string
+		for i := range s.Offerings {
+			if !slices.Contains(sold, s.Offerings[i].CapacityType) {
+				sold = append(sold, s.Offerings[i].CapacityType)
+			}
+		}
+		return sold
 	case s.CapacityType != "":
 		return []string{s.CapacityType}
 	case s.SpotPrice != nil || s.Patches.Refers(patch.CapacityType):

@@ -2,13 +2,16 @@
 
 package template
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Gaps are the sources of a node class that couldn't be read. A template that is missing because of them may still exist.
 type Gaps struct {
 	// All: a kind couldn't be read or a selector parsed, so any source may be missing.
 	All bool
-	// Sources that exist but can't be used, by Source.Annotation.
+	// Sources that exist but can't be used, by Source.Annotation. A catalog stands for all its entries.
 	Sources []string
 }
 
@@ -22,4 +25,8 @@ func (f *Found) Gaps() Gaps {
 }
 
 // Has reports whether a missing source may exist.
-func (g Gaps) Has(source string) bool { return g.All || slices.Contains(g.Sources, source) }
+func (g Gaps) Has(source string) bool {
+	return g.All || slices.ContainsFunc(g.Sources, func(gap string) bool {
+		return source == gap || strings.HasPrefix(source, gap) && source[len(gap)] == '/'
+	})
+}

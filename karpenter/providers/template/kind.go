@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/autonode-io/autonode/api/message"
 )
@@ -17,8 +18,7 @@ import (
 func (s *Template) readKind(l layer) {
 	s.Kind = *l.kind
 	if !l.kind.Known() {
-		s.Notes = append(s.Notes, Note{On: l.object.GroupVersionKind().GroupKind().String(), Unknown: true, Text: "has no profile: what its " +
-			"machines have is read from status.capacity and annotations only, and of its conditions only common words are known"})
+		s.Notes = append(s.Notes, unknownKind(l.object))
 		return
 	}
 	facts := l.kind.Read(l.object)
@@ -52,6 +52,11 @@ func (s *Template) readKind(l layer) {
 	label("architecture", facts.Architecture, func(value string) { s.Arch = value })
 	label("operatingSystem", facts.OperatingSystem, func(value string) { s.OS = value })
 	s.kindCapacityType, s.kindCapacityField = facts.CapacityType, facts.CapacityTypeField
+}
+
+func unknownKind(template *unstructured.Unstructured) Note {
+	return Note{On: template.GroupVersionKind().GroupKind().String(), Unknown: true, Text: "has no profile: what its " +
+		"machines have is read from status.capacity and annotations only, and of its conditions only common words are known"}
 }
 
 // note records what a profile can't understand of the template.

@@ -23,7 +23,7 @@ import (
 
 // MachineDeploymentSelector returns a node class's selector of MachineDeployments, or nil if it selects none.
 func MachineDeploymentSelector(nodeClass *v1alpha1.ClusterAPINodeClass) *metav1.LabelSelector {
-	if nodeClass.Spec.ScalableResourceSelector == nil && len(nodeClass.Spec.InfrastructureTemplateSelectors) == 0 {
+	if nodeClass.Spec.ScalableResourceSelector == nil && len(nodeClass.Spec.InfrastructureTemplateSelectors) == 0 && len(nodeClass.Spec.CatalogSelectors) == 0 {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.MemberLabel: ""}}
 	}
 	return nodeClass.Spec.ScalableResourceSelector

@@ -3,45 +3,25 @@
 package template
 
 import (
-	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/autonode-io/autonode/catalog"
 )
 
-// quantity bounds the length and the exponent: a machine has no larger quantity.
-var quantity = regexp.MustCompile(`^[0-9.]{1,24}([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$`)
-
-// ParseQuantity reads a quantity that isn't negative, or says what is wrong with it. resource.ParseQuantity accepts exponents that
-// take it minutes to compare.
+// ParseQuantity is catalog.ParseQuantity.
 func ParseQuantity(value string) (q resource.Quantity, problem string) {
-	if !quantity.MatchString(value) {
-		return q, "is not a quantity"
-	}
-	q, err := resource.ParseQuantity(value)
-	switch {
-	case err != nil:
-		return q, "is not a quantity"
-	case q.AsApproximateFloat64() > 1e18:
-		return resource.Quantity{}, "is more than any machine has"
-	}
-	return q, ""
+	return catalog.ParseQuantity(value)
 }
 
-// ParsePercentage reads a percentage below 100, such as 7.5%, as a fraction. A number without its sign is refused: it could
-// be meant as either.
+// ParsePercentage is catalog.ParsePercentage.
 func ParsePercentage(value string) (fraction float64, err error) {
-	number, ok := strings.CutSuffix(value, "%")
-	percent, err := strconv.ParseFloat(number, 64)
-	if !ok || err != nil || !decimal.MatchString(number) || percent >= 100 {
-		return 0, errors.New("is not a percentage below 100%, such as 7.5%")
-	}
-	return percent / 100, nil
+	return catalog.ParsePercentage(value)
 }
 
 // parseLabels reads key=value,key=value.

@@ -53,6 +53,8 @@ type Config struct {
 	Secrets client.Reader
 	// Namespace is the control-plane namespace.
 	Namespace string
+	// SharedCatalogs reads the namespace of the catalogs that the platform shares with all clusters; nil if it shares none.
+	SharedCatalogs Objects
 	// Profiles of infrastructure kinds; nil for the embedded ones.
 	Profiles *profile.Profiles
 }
@@ -86,6 +88,7 @@ func NewResolver(config Config) *Resolver {
 	return &Resolver{Config: config, finders: []finder{
 		templates{config},
 		machineDeployments{config},
+		newCatalogs(config),
 	}}
 }
 
@@ -148,8 +151,12 @@ func (r *Resolver) bootstrap(ctx context.Context, nodeClass *v1alpha1.ClusterAPI
 	}
 	found.BootstrapErr = err
 	for i := range found.Templates {
-		if lacking(found.Templates[i]) {
-			found.Templates[i].Bootstrap = bootstrap
+		tmpl := &found.Templates[i]
+		if lacking(*tmpl) {
+			tmpl.Bootstrap = bootstrap
+		}
+		if tmpl.Overhead != nil {
+			tmpl.Bootstrap.Kubelet = bootstrap.Kubelet.Over(tmpl.Overhead)
 		}
 	}
 	return nil

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package template reads the sources that a node class selects in the control-plane namespace of the management
-// cluster: infrastructure machine templates and MachineDeployments. It writes nothing.
+// cluster: infrastructure machine templates, MachineDeployments and InstanceTypeCatalogs. It writes nothing.
 package template
 
 import (
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -16,10 +17,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/assets/infrastructure"
+	"github.com/autonode-io/autonode/catalog"
+	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
-	"github.com/autonode-io/autonode/karpenter/providers/patch"
 )
 
 // Source identifies the object that a template was read from.
@@ -27,18 +30,41 @@ type Source struct {
 	GroupKind       schema.GroupKind
 	Namespace, Name string
 	UID             types.UID
-	// ResourceVersions are those of the source, and for a MachineDeployment of its infrastructure template too. They differ
-	// whenever the template may.
+	// Entry is the instance type of an InstanceTypeCatalog; empty for the catalog as a whole and for any other source.
+	Entry string
+	// Shared: the catalog isn't in the control-plane namespace.
+	Shared bool
+	// ResourceVersions are those of the source, and for a MachineDeployment of its infrastructure template too; for an entry of a catalog
+	// the hash of the entry and those of the template. They differ whenever the template may.
 	ResourceVersions string
 }
 
-// String is <Kind> <namespace>/<name>, as messages name it.
+// String is <Kind> <namespace>/<name>, as messages name it, and for an entry of a catalog the entry.
 func (s Source) String() string {
+	if s.Entry != "" {
+		return fmt.Sprintf("%s %s/%s: %s", s.GroupKind.Kind, s.Namespace, s.Name, s.Entry)
+	}
 	return fmt.Sprintf("%s %s/%s", s.GroupKind.Kind, s.Namespace, s.Name)
 }
 
-// Annotation is <kind>.<group>/<name>, the value of v1alpha1.TemplateSourceAnnotation.
-func (s Source) Annotation() string { return s.GroupKind.String() + "/" + s.Name }
+// Annotation is the value of v1alpha1.TemplateSourceAnnotation.
+func (s Source) Annotation() string {
+	annotation := s.GroupKind.String() + "/"
+	if s.Shared {
+		annotation += s.Namespace + ":"
+	}
+	annotation += s.Name
+	if s.Entry != "" {
+		annotation += "/" + s.Entry
+	}
+	return annotation
+}
+
+// Covers reports whether an annotation names the source or one of its entries.
+func (s Source) Covers(annotation string) bool {
+	rest, ok := strings.CutPrefix(annotation, s.Annotation())
+	return ok && (rest == "" || rest[0] == '/')
+}
 
 func (s Source) compare(other Source) int {
 	return cmp.Or(
@@ -46,6 +72,7 @@ func (s Source) compare(other Source) int {
 		cmp.Compare(s.GroupKind.Kind, other.GroupKind.Kind),
 		cmp.Compare(s.Namespace, other.Namespace),
 		cmp.Compare(s.Name, other.Name),
+		cmp.Compare(s.Entry, other.Entry),
 	)
 }
 
@@ -79,7 +106,7 @@ type Template struct {
 	Infrastructure *unstructured.Unstructured
 	// Kind is what is known of the infrastructure's kind.
 	Kind infrastructure.Kind
-	// ContentHash is of the template's spec.template, and of Patches where there are any.
+	// ContentHash is of the template's spec.template, and of Patches and Overhead where there are any.
 	ContentHash string
 	// OwnedHash is ContentHash without the fields that only webhooks have set; empty if that isn't known.
 	OwnedHash string
@@ -87,6 +114,12 @@ type Template struct {
 	Patches patch.List
 	// CapacityType that the source declares for its machines. Empty means on-demand.
 	CapacityType string
+	// Offerings are those that a catalog sells; nil for any other source.
+	Offerings []catalog.Offering
+	// Overhead is what the kubelets of a catalog's instance type reserve unless the node class says it; nil for what the bootstrap says.
+	Overhead *v1alpha1.KubeletConfiguration
+	// OverheadHash is of Overhead; empty without one.
+	OverheadHash string
 	// Bootstrap is the source's own, otherwise the node class's. If neither has one it isn't defined, and nothing can
 	// be launched.
 	Bootstrap Bootstrap
@@ -159,11 +192,50 @@ func (s *Template) Version() string {
 // of the kind, or set other defaults.
 func (s *Template) Revision() string {
 	revision := revisionOf(s.Infrastructure)
-	if hash := s.Patches.Hash(); revision != "" && hash != "" {
+	if hash := s.additions(); revision != "" && hash != "" {
 		revision += "/" + hash
 	}
 	return revision
 }
+
+// additions identifies what is added to the infrastructure template; empty for nothing.
+func (s *Template) additions() string {
+	if s.OverheadHash == "" {
+		return s.Patches.Hash()
+	}
+	return s.Patches.Hash() + "+" + s.OverheadHash
+}
+
+// addHash adds the additions to the hashes.
+func (s *Template) addHash() {
+	if hash := s.additions(); hash != "" {
+		s.ContentHash = hashOf([]byte(s.ContentHash + "/" + hash))
+		if s.OwnedHash != "" {
+			s.OwnedHash = hashOf([]byte(s.OwnedHash + "/" + hash))
+		}
+	}
+}
+
+// Kubelet returns the kubelet settings that the machine is made with, beside those of its bootstrap; nil for none. Each that the node class
+// sets replaces the instance type's.
+func (s *Template) Kubelet(nodeClass *v1alpha1.KubeletConfiguration) *v1alpha1.KubeletConfiguration {
+	if s.Overhead == nil {
+		return nodeClass
+	}
+	merged := kubelet.Settings{KubeletConfiguration: *s.Overhead}.Over(nodeClass).KubeletConfiguration
+	return &merged
+}
+
+// PatchesFrom is where Patches are, for messages.
+func (s *Template) PatchesFrom() string {
+	if s.IsCatalogs() {
+		return "patches of the catalog and of the instance type"
+	}
+	return "annotation " + v1alpha1.InfrastructurePatchesAnnotation
+}
+
+// IsCatalogs reports whether the template is an instance type of a catalog.
+func (s *Template) IsCatalogs() bool { return s.Offerings != nil }
 
 func revisionOf(template *unstructured.Unstructured) string {
 	if template == nil || template.GetUID() == "" || template.GetGeneration() == 0 {
@@ -242,6 +314,8 @@ type Found struct {
 	Templates []Template
 	// Invalid are the matching sources that are excluded.
 	Invalid []*InvalidError
+	// Closed says which offerings of catalogs can't be launched, by reason.
+	Closed []error
 	// Unreadable are the kinds that couldn't be read, each an *informer.UnreadableError. Their templates are missing
 	// here and may exist.
 	Unreadable []error

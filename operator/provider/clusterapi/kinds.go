@@ -17,6 +17,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/operator/provider"
@@ -138,7 +139,7 @@ func rulesFor(resources map[string]sets.Set[string], verbs []string) []rbacv1.Po
 	return rules
 }
 
-// templates returns the template kinds that the HostedCluster names, and those of the MachineDeployments that it selects.
+// templates returns the template kinds that the HostedCluster names, and those of the MachineDeployments and catalogs that it selects.
 func templates(ctx context.Context, in provider.Input) (map[schema.GroupKind]naming, error) {
 	kinds, config := map[schema.GroupKind]naming{}, in.Config.ClusterAPI
 	if config.ScalableResourceSelector != nil {
@@ -161,6 +162,9 @@ func templates(ctx context.Context, in provider.Input) (map[schema.GroupKind]nam
 			}
 		}
 	}
+	if err := catalogs(ctx, in, kinds); err != nil {
+		return nil, err
+	}
 	for _, selector := range config.InfrastructureTemplateSelectors {
 		kinds[schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind}] = naming{demanded: true}
 	}
@@ -168,4 +172,29 @@ func templates(ctx context.Context, in provider.Input) (map[schema.GroupKind]nam
 		kinds[schema.GroupKind{Group: bootstrap.ConfigTemplateRef.APIGroup, Kind: bootstrap.ConfigTemplateRef.Kind}] = naming{demanded: true, bootstrap: true}
 	}
 	return kinds, nil
+}
+
+// catalogs adds the kinds of the templates that the selected catalogs refer to.
+func catalogs(ctx context.Context, in provider.Input, kinds map[schema.GroupKind]naming) error {
+	for i, selector := range in.Config.ClusterAPI.CatalogSelectors {
+		matches, err := metav1.LabelSelectorAsSelector(&selector.Selector)
+		if err != nil {
+			return fmt.Errorf("parsing catalogSelectors[%d].selector: %w", i, err)
+		}
+		namespace := in.Namespace
+		if selector.Scope == v1alpha1.CatalogScopeShared {
+			if namespace = in.SharedCatalogNamespace; namespace == "" {
+				continue // the node class says so
+			}
+		}
+		found := &v1alpha1.InstanceTypeCatalogList{}
+		if err := in.Reader.List(ctx, found, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: matches}); err != nil {
+			return fmt.Errorf("listing catalogs: %w", err)
+		}
+		for i := range found.Items {
+			ref := found.Items[i].Spec.TemplateRef
+			kinds[schema.GroupKind{Group: ref.APIGroup, Kind: ref.Kind}] = naming{}
+		}
+	}
+	return nil
 }

@@ -81,6 +81,11 @@ func checkSpec(config *v1beta1.Karpenter) error {
 			return fmt.Errorf("clusterAPI.infrastructureTemplateSelectors[%d].selector: %w", i, err)
 		}
 	}
+	for i := range config.ClusterAPI.CatalogSelectors {
+		if _, err := metav1.LabelSelectorAsSelector(&config.ClusterAPI.CatalogSelectors[i].Selector); err != nil {
+			return fmt.Errorf("clusterAPI.catalogSelectors[%d].selector: %w", i, err)
+		}
+	}
 	return nil
 }
 

@@ -23,6 +23,7 @@ const (
 	InstanceType       = "instanceType"
 	Zone               = "zone"
 	CapacityType       = "capacityType"
+	ReservationID      = "reservationID"
 	FailureDomain      = "failureDomain"
 	NodeClaim          = "nodeClaim"
 )
@@ -46,7 +47,7 @@ var types = map[string]variableType{
 	Taints: list, TaintList: list, TaintFlag: text,
 	Labels: object, LabelList: list, LabelFlag: text,
 	KubeReservedFlag: text, SystemReservedFlag: text, EvictionHardFlag: text,
-	MaxPods: number, Version: text, InstanceType: text, Zone: text, CapacityType: text, FailureDomain: text, NodeClaim: text,
+	MaxPods: number, Version: text, InstanceType: text, Zone: text, CapacityType: text, ReservationID: text, FailureDomain: text, NodeClaim: text,
 }
 
 // Image is a reference to an image of the release payload.

@@ -16,7 +16,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/providers/patch"
+	"github.com/autonode-io/autonode/catalog/patch"
 )
 
 // values of one machine.
@@ -145,7 +145,7 @@ func TestApply(t *testing.T) {
 // What a person copies from the documentation is what is tested.
 func TestDocumented(t *testing.T) {
 	for _, page := range []string{"patches.md", "templates.md"} {
-		text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", page))
+		text, err := os.ReadFile(filepath.Join("..", "..", "docs", page))
 		if err != nil {
 			t.Fatal(err)
 		}

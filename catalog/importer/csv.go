@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package importer
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+// labelColumn begins the columns that are labels.
+const labelColumn = "label:"
+
+var (
+	csvNeeded   = []string{"name", "cpu", "memory"}
+	csvOptional = []string{"architecture", "operatingSystem", "pods", "ephemeral-storage", "memoryOverhead", "zones", "capacityType", "price", "reservationID", "reservationCount"}
+)
+
+// readCSV reads a table: a row is an instance type with one offering, and further rows of the same name are further offerings. A column with
+// a / is a device, and one that begins with label: a label.
+func readCSV(raw []byte, options Options) (*Imported, error) {
+	prices, err := onlyTable(options)
+	if err != nil {
+		return nil, err
+	}
+	c := newCollector(options, prices)
+	entries, first, order := map[string]*v1alpha1.CatalogInstanceType{}, map[string]int{}, []string{}
+	more := func(column string) bool {
+		return strings.HasPrefix(column, labelColumn) || strings.Contains(column, "/")
+	}
+	err = eachRow(raw, csvNeeded, csvOptional, more, func(line int, row map[string]string) {
+		where := fmt.Sprintf("line %d", line)
+		parsed, problem := csvEntry(row)
+		if problem != "" {
+			c.problem(where, "%s", problem)
+			return
+		}
+		if row["price"] == "" && row["reservationID"] == "" {
+			zones := csvZones(row["zones"])
+			if capacityType := row["capacityType"]; capacityType != "" || len(c.prices.byType[parsed.Name]) == 0 {
+				parsed.Offerings = c.prices.offerings(parsed.Name, orOnDemand(capacityType), zones)
+			} else {
+				for _, capacityType := range sortedKeys(c.prices.byType[parsed.Name]) {
+					parsed.Offerings = append(parsed.Offerings, c.prices.offerings(parsed.Name, capacityType, zones)...)
+				}
+			}
+		}
+		known, ok := entries[parsed.Name]
+		if !ok {
+			entries[parsed.Name], first[parsed.Name] = &parsed, line
+			order = append(order, parsed.Name)
+			return
+		}
+		if known.Architecture != parsed.Architecture || known.OperatingSystem != parsed.OperatingSystem || !maps.Equal(known.Capacity, parsed.Capacity) || !maps.Equal(known.Labels, parsed.Labels) || known.MemoryOverhead != parsed.MemoryOverhead {
+			c.problem(where, "%s differs from line %d in more than its offering", shown(parsed.Name), first[parsed.Name])
+			return
+		}
+		known.Offerings = append(known.Offerings, parsed.Offerings...)
+	}, func(err error) { c.Problems = append(c.Problems, err) })
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range order {
+		c.keep(fmt.Sprintf("line %d", first[name]), *entries[name])
+	}
+	return c.result()
+}
+
+func orOnDemand(capacityType string) string {
+	if capacityType == "" {
+		return "on-demand"
+	}
+	return capacityType
+}
+
+func csvZones(cell string) []string {
+	return strings.FieldsFunc(cell, func(r rune) bool { return r == ' ' || r == ';' || r == '|' })
+}
+
+func csvEntry(row map[string]string) (entry v1alpha1.CatalogInstanceType, problem string) {
+	entry = v1alpha1.CatalogInstanceType{
+		Name: row["name"], Architecture: row["architecture"], OperatingSystem: row["operatingSystem"], MemoryOverhead: row["memoryOverhead"],
+		Capacity: map[string]intstr.IntOrString{},
+	}
+	for _, column := range sortedKeys(row) {
+		cell := row[column]
+		if cell == "" {
+			continue
+		}
+		if key, ok := strings.CutPrefix(column, labelColumn); ok {
+			if entry.Labels == nil {
+				entry.Labels = map[string]v1alpha1.CatalogValue{}
+			}
+			entry.Labels[key] = v1alpha1.CatalogValue(cell)
+			continue
+		}
+		if slices.Contains([]string{"cpu", "memory", "pods", "ephemeral-storage"}, column) || strings.Contains(column, "/") {
+			entry.Capacity[column] = intstr.FromString(cell)
+		}
+	}
+	if row["price"] == "" && row["reservationID"] == "" {
+		return entry, "" // a price list may have its offerings
+	}
+	offering := offeringOf(orOnDemand(row["capacityType"]), row["price"], csvZones(row["zones"]))
+	if id := row["reservationID"]; id != "" {
+		count, err := strconv.ParseInt(row["reservationCount"], 10, 32)
+		if err != nil || count < 0 {
+			return entry, fmt.Sprintf("reservationCount %q is not a number of machines", shown(row["reservationCount"]))
+		}
+		offering.Reservation = &v1alpha1.CatalogReservation{ID: id, Count: int32(count)}
+	}
+	entry.Offerings = []v1alpha1.CatalogOffering{offering}
+	return entry, ""
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package importer
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/autonode-io/autonode/catalog"
+)
+
+// gcpType is one of gcloud compute machine-types list, in one zone.
+// https://cloud.google.com/compute/docs/reference/rest/v1/machineTypes
+type gcpType struct {
+	Name         string
+	GuestCpus    int64
+	MemoryMb     int64
+	Zone         string
+	Architecture string
+	Accelerators []struct {
+		GuestAcceleratorType  string
+		GuestAcceleratorCount int64
+	}
+	Deprecated *struct{ State string }
+}
+
+func readGCP(raw []byte, options Options) (*Imported, error) {
+	items, err := list(raw, "the output of gcloud compute machine-types list --format=json")
+	if err != nil {
+		return nil, err
+	}
+	prices, err := onlyTable(options)
+	if err != nil {
+		return nil, err
+	}
+	c := newCollector(options, prices)
+	machines, wheres := map[string]*machine{}, map[string]string{}
+	for i, item := range items {
+		where := fmt.Sprintf("[%d]", i)
+		t := gcpType{}
+		if err := json.Unmarshal(item, &t); err != nil {
+			c.problem(named(where, item), "%s", err)
+			continue
+		}
+		if t.Deprecated != nil && t.Deprecated.State != "ACTIVE" && t.Deprecated.State != "" {
+			continue
+		}
+		where += " " + shown(t.Name)
+		zone := path.Base(t.Zone) // a URL, or the name alone
+		if t.Zone == "" {
+			c.problem(where, "no zone")
+			continue
+		}
+		if options.Region != "" && !strings.HasPrefix(zone, options.Region+"-") || len(options.Zones) > 0 && !slices.Contains(options.Zones, zone) {
+			continue
+		}
+		m, known := machines[t.Name]
+		if !known {
+			m = &machine{name: t.Name, capacity: capacityOf(t.GuestCpus, t.MemoryMb), capacityTypes: []string{catalog.OnDemand, catalog.Spot}, labels: gcpLabels(t.Name)}
+			switch t.Architecture {
+			case "X86_64", "", "ARCHITECTURE_UNSPECIFIED":
+				m.arch = "amd64"
+			case "ARM64":
+				m.arch = "arm64"
+			default:
+				c.problem(where, "architecture %q is neither X86_64 nor ARM64", shown(t.Architecture))
+				continue
+			}
+			gpus := int64(0)
+			for _, accelerator := range t.Accelerators {
+				if !strings.HasPrefix(accelerator.GuestAcceleratorType, "ct") { // TPUs
+					gpus += accelerator.GuestAcceleratorCount
+				}
+			}
+			if gpus > 0 {
+				m.capacity[c.options.GPUResource] = intstr.FromString(strconv.FormatInt(gpus, 10))
+			}
+			machines[t.Name], wheres[t.Name] = m, where
+		}
+		if !slices.Contains(m.zones, zone) {
+			m.zones = append(m.zones, zone)
+		}
+	}
+	for _, name := range sortedKeys(machines) {
+		slices.Sort(machines[name].zones)
+		c.add(wheres[name], *machines[name])
+	}
+	return c.result()
+}
+
+// gcpLabels is the family of a name such as e2-standard-4.
+func gcpLabels(name string) map[string]string {
+	family, _, ok := strings.Cut(name, "-")
+	if !ok {
+		return nil
+	}
+	return map[string]string{"karpenter.cluster.x-k8s.io/instance-family": family}
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package importer makes the entries of InstanceTypeCatalogs from what infrastructures say of their machine types. Each format has a file
+// of its own. An entry that can't be used is a problem that names it, and the others are imported.
+package importer
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/catalog"
+)
+
+// Options of an import.
+type Options struct {
+	// Zones that machine types are sold in where the input doesn't say; empty for every failure domain of a Cluster.
+	Zones []string
+	// Prices is a price list, in the format of the infrastructure or in CSV with the columns instanceType, zone, capacityType and price;
+	// empty for none.
+	Prices []byte
+	// SpotPrices likewise, where the infrastructure has them apart.
+	SpotPrices []byte
+	// Region of prices, where a price list has several; empty for all.
+	Region string
+	// Estimate prices of on-demand machines from their capacity where no price list is given.
+	Estimate bool
+	// GPUResource is the resource of devices whose maker isn't known; empty is nvidia.com/gpu.
+	GPUResource string
+}
+
+// Imported are the entries of one input, ordered by name.
+type Imported struct {
+	Types []v1alpha1.CatalogInstanceType
+	// Problems name each entry that is left out, or what of it is.
+	Problems []error
+}
+
+// Format of an input.
+type Format struct {
+	// Name on the command line.
+	Name string
+	// Input says where it comes from.
+	Input string
+	// Template that its machines are usually made from, and the patches that write a machine type into them.
+	Template v1alpha1.InfrastructureTemplateReference
+	Patches  []v1alpha1.CatalogPatch
+	// Read reads the input. The error says why none of it can be read.
+	Read func(raw []byte, options Options) (*Imported, error)
+}
+
+const infrastructureGroup = "infrastructure.cluster.x-k8s.io"
+
+func templateOf(group, kind string) v1alpha1.InfrastructureTemplateReference {
+	return v1alpha1.InfrastructureTemplateReference{APIGroup: group, Kind: kind}
+}
+
+func variable(path, name string) v1alpha1.CatalogPatch {
+	return v1alpha1.CatalogPatch{Op: "add", Path: path, ValueFrom: &v1alpha1.CatalogPatchValue{Variable: name}}
+}
+
+func rendered(path, template string) v1alpha1.CatalogPatch {
+	return v1alpha1.CatalogPatch{Op: "add", Path: path, ValueFrom: &v1alpha1.CatalogPatchValue{Template: template}}
+}
+
+// Formats are all that can be imported.
+var Formats = []Format{
+	{
+		Name: "aws", Input: "aws ec2 describe-instance-types", Template: templateOf(infrastructureGroup, "AWSMachineTemplate"), Read: readAWS,
+		Patches: []v1alpha1.CatalogPatch{
+			variable("/spec/instanceType", "instanceType"),
+			rendered("/spec/spotMarketOptions", `{{ if eq .capacityType "spot" }}{}{{ end }}`),
+			variable("/spec/capacityReservationId", "reservationID"),
+		},
+	},
+	{
+		Name: "azure", Input: "az vm list-skus", Template: templateOf(infrastructureGroup, "AzureMachineTemplate"), Read: readAzure,
+		Patches: []v1alpha1.CatalogPatch{
+			variable("/spec/vmSize", "instanceType"),
+			rendered("/spec/spotVMOptions", `{{ if eq .capacityType "spot" }}{}{{ end }}`),
+		},
+	},
+	{
+		Name: "gcp", Input: "gcloud compute machine-types list --format=json", Template: templateOf(infrastructureGroup, "GCPMachineTemplate"), Read: readGCP,
+		Patches: []v1alpha1.CatalogPatch{
+			variable("/spec/instanceType", "instanceType"),
+			rendered("/spec/provisioningModel", `{{ if eq .capacityType "spot" }}Spot{{ else }}Standard{{ end }}`),
+		},
+	},
+	{
+		Name: "openstack", Input: "openstack flavor list --long -f json", Template: templateOf(infrastructureGroup, "OpenStackMachineTemplate"), Read: readOpenStack,
+		Patches: []v1alpha1.CatalogPatch{variable("/spec/flavor", "instanceType")},
+	},
+	{
+		Name: "vsphere", Input: "kubectl get virtualmachineclasses -o yaml", Template: templateOf("vmware.infrastructure.cluster.x-k8s.io", "VSphereMachineTemplate"), Read: readVSphere,
+		Patches: []v1alpha1.CatalogPatch{variable("/spec/className", "instanceType")},
+	},
+	{Name: "csv", Input: "a table with a header", Read: readCSV},
+}
+
+// FormatOf returns a format by its name.
+func FormatOf(name string) (Format, error) {
+	names := make([]string, 0, len(Formats))
+	for _, format := range Formats {
+		if format.Name == name {
+			return format, nil
+		}
+		names = append(names, format.Name)
+	}
+	return Format{}, fmt.Errorf("unknown format %q; it is one of %s", name, strings.Join(names, ", "))
+}
+
+// collector gathers the entries of an input.
+type collector struct {
+	Imported
+	options Options
+	prices  *prices
+	at      map[string]int
+}
+
+func newCollector(options Options, list *prices) *collector {
+	options.GPUResource = cmp.Or(options.GPUResource, "nvidia.com/gpu")
+	return &collector{options: options, prices: list, at: map[string]int{}}
+}
+
+func (c *collector) problem(where, format string, args ...any) {
+	c.Problems = append(c.Problems, fmt.Errorf("%s: %s", where, fmt.Sprintf(format, args...)))
+}
+
+// machine is a machine type before its offerings.
+type machine struct {
+	name, arch string
+	capacity   map[string]intstr.IntOrString
+	labels     map[string]string
+	// zones that it is sold in, and the capacity types.
+	zones, capacityTypes []string
+}
+
+// add adds a machine type with an offering for each price. where names it in problems.
+func (c *collector) add(where string, m machine) {
+	entry := v1alpha1.CatalogInstanceType{Name: m.name, Architecture: m.arch, Capacity: m.capacity}
+	for key, value := range m.labels {
+		if entry.Labels == nil {
+			entry.Labels = map[string]v1alpha1.CatalogValue{}
+		}
+		entry.Labels[key] = v1alpha1.CatalogValue(value)
+	}
+	for _, capacityType := range m.capacityTypes {
+		entry.Offerings = append(entry.Offerings, c.prices.offerings(m.name, capacityType, m.zones)...)
+	}
+	c.keep(where, entry)
+}
+
+// keep adds an entry that a catalog can use.
+func (c *collector) keep(where string, entry v1alpha1.CatalogInstanceType) {
+	if _, twice := c.at[entry.Name]; twice {
+		c.problem(where, "%s is there twice; the first one is kept", shown(entry.Name))
+		return
+	}
+	// Alone, and without the patches, whose absence isn't the entry's fault.
+	read := catalog.Read(&v1alpha1.InstanceTypeCatalogSpec{
+		InstanceTypes: []v1alpha1.CatalogInstanceType{entry},
+		Patches:       []v1alpha1.CatalogPatch{variable("/spec/reservation", "reservationID")},
+	})
+	for _, p := range read.Problems {
+		c.problem(where, "%s", p.Message)
+		if !p.OfferingsOnly {
+			return
+		}
+	}
+	if c.options.Estimate && c.prices.none {
+		for i := range entry.Offerings {
+			if o := &entry.Offerings[i]; o.Price == "" && o.CapacityType == catalog.OnDemand {
+				o.Price = strconv.FormatFloat(catalog.EstimatePrice(read.Types[0].Capacity), 'f', 4, 64)
+			}
+		}
+	}
+	c.at[entry.Name] = len(c.Types)
+	c.Types = append(c.Types, entry)
+}
+
+func (c *collector) result() (*Imported, error) {
+	if c.prices != nil {
+		c.Problems = append(c.Problems, c.prices.problems...)
+	}
+	slices.SortFunc(c.Types, func(a, b v1alpha1.CatalogInstanceType) int { return strings.Compare(a.Name, b.Name) })
+	return &c.Imported, nil
+}
+
+// capacityOf builds a capacity of cores and MiB.
+func capacityOf(cores, mebibytes int64) map[string]intstr.IntOrString {
+	return map[string]intstr.IntOrString{"cpu": intstr.FromString(strconv.FormatInt(cores, 10)), "memory": intstr.FromString(mebibytesOf(mebibytes))}
+}
+
+// mebibytesOf writes MiB, as Gi where they are whole.
+func mebibytesOf(mebibytes int64) string {
+	if mebibytes > 0 && mebibytes%1024 == 0 {
+		return strconv.FormatInt(mebibytes/1024, 10) + "Gi"
+	}
+	return strconv.FormatInt(mebibytes, 10) + "Mi"
+}
+
+// list decodes a JSON list item by item, so that one that isn't as expected spoils no other.
+func list(raw []byte, what string) ([]json.RawMessage, error) {
+	var items []json.RawMessage
+	if err := json.Unmarshal(raw, &items); err != nil {
+		return nil, fmt.Errorf("not %s: %w", what, described(raw, err))
+	}
+	return items, nil
+}
+
+// named is a machine type that can't be decoded, by its index and what name it has.
+func named(where string, item json.RawMessage) string {
+	name := struct{ Name, InstanceType string }{}
+	_ = json.Unmarshal(item, &name) // what it can
+	if text := cmp.Or(name.InstanceType, name.Name); text != "" {
+		return where + " " + shown(text)
+	}
+	return where
+}
+
+// described adds the line of a syntax error.
+func described(raw []byte, err error) error {
+	syntax, ok := err.(*json.SyntaxError) //nolint:errorlint // Unmarshal returns it as it is.
+	if !ok {
+		return err
+	}
+	line := 1 + strings.Count(string(raw[:min(int(syntax.Offset), len(raw))]), "\n")
+	return fmt.Errorf("line %d: %w", line, err)
+}
+
+func shown(text string) string { return message.Cut(text, 63) }
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

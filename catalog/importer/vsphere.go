@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package importer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/catalog"
+)
+
+// vSphereClass is a VirtualMachineClass of vmoperator.vmware.com.
+// https://github.com/vmware-tanzu/vm-operator/blob/main/docs/ref/api/v1alpha3.md
+type vSphereClass struct {
+	Kind     string
+	Metadata struct{ Name string }
+	Spec     struct {
+		Hardware struct {
+			CPUs    int64 `json:"cpus"`
+			Memory  intstr.IntOrString
+			Devices struct {
+				VGPUDevices                []json.RawMessage `json:"vgpuDevices"`
+				DynamicDirectPathIODevices []json.RawMessage `json:"dynamicDirectPathIODevices"`
+			}
+		}
+	}
+}
+
+func readVSphere(raw []byte, options Options) (*Imported, error) {
+	converted, err := yaml.YAMLToJSON(raw)
+	if err != nil {
+		return nil, fmt.Errorf("not YAML or JSON: %w", err)
+	}
+	input := struct {
+		Kind  string
+		Items []json.RawMessage
+	}{}
+	if err := json.Unmarshal(converted, &input); err != nil {
+		return nil, fmt.Errorf("not a VirtualMachineClass or a list of them: %w", err)
+	}
+	switch {
+	case input.Kind == "VirtualMachineClass":
+		input.Items = []json.RawMessage{converted}
+	case input.Items == nil:
+		return nil, errors.New("not a VirtualMachineClass or a list of them: it has no items")
+	}
+	prices, err := onlyTable(options)
+	if err != nil {
+		return nil, err
+	}
+	c := newCollector(options, prices)
+	for i, item := range input.Items {
+		where := fmt.Sprintf("items[%d]", i)
+		class := vSphereClass{}
+		if err := json.Unmarshal(item, &class); err != nil {
+			c.problem(where, "%s", err)
+			continue
+		}
+		where += " " + shown(class.Metadata.Name)
+		if class.Kind != "" && class.Kind != "VirtualMachineClass" {
+			c.problem(where, "is a %s and no VirtualMachineClass", shown(class.Kind))
+			continue
+		}
+		hardware := class.Spec.Hardware
+		m := machine{name: class.Metadata.Name, arch: "amd64", capacityTypes: []string{catalog.OnDemand}, capacity: map[string]intstr.IntOrString{
+			"cpu": intstr.FromString(strconv.FormatInt(hardware.CPUs, 10)), "memory": intstr.FromString(hardware.Memory.String()),
+		}}
+		if gpus := len(hardware.Devices.VGPUDevices) + len(hardware.Devices.DynamicDirectPathIODevices); gpus > 0 {
+			m.capacity[c.options.GPUResource] = intstr.FromString(strconv.Itoa(gpus))
+		}
+		c.add(where, m)
+	}
+	return c.result()
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package catalog
+
+import (
+	"errors"
+	"regexp"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+var (
+	// quantity bounds the length and the exponent: a machine has no larger quantity.
+	quantity = regexp.MustCompile(`^[0-9.]{1,24}([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$`)
+	decimal  = regexp.MustCompile(`^[0-9]{1,12}(\.[0-9]{1,12})?$`)
+)
+
+// ParseQuantity reads a quantity that isn't negative, or says what is wrong with it. resource.ParseQuantity accepts exponents that
+// take it minutes to compare.
+func ParseQuantity(value string) (q resource.Quantity, problem string) {
+	if !quantity.MatchString(value) {
+		return q, "is not a quantity"
+	}
+	q, err := resource.ParseQuantity(value)
+	switch {
+	case err != nil:
+		return q, "is not a quantity"
+	case q.AsApproximateFloat64() > 1e18:
+		return resource.Quantity{}, "is more than any machine has"
+	}
+	return q, ""
+}
+
+// ParsePercentage reads a percentage below 100, such as 7.5%, as a fraction. A number without its sign is refused: it could
+// be meant as either.
+func ParsePercentage(value string) (fraction float64, err error) {
+	number, ok := strings.CutSuffix(value, "%")
+	percent, err := strconv.ParseFloat(number, 64)
+	if !ok || err != nil || !decimal.MatchString(number) || percent >= 100 {
+		return 0, errors.New("is not a percentage below 100%, such as 7.5%")
+	}
+	return percent / 100, nil
+}
+
+// Components of the estimate, in US dollars an hour. The figures are near the list prices of large clouds for
+// general-purpose machines. Only their proportions matter: a bigger machine has to cost more.
+const (
+	CPUPrice    = 0.034  // a core
+	MemoryPrice = 0.0045 // a GiB
+	GPUPrice    = 0.6    // a device of any other resource with a domain in its name, such as nvidia.com/gpu
+	// MinimumPrice is for a machine without known components. Karpenter doesn't consolidate a machine whose price is
+	// 0.
+	MinimumPrice = 0.001
+)
+
+// EstimatePrice is a price in US dollars an hour for a machine of which none is known.
+func EstimatePrice(capacity corev1.ResourceList) float64 {
+	price := capacity.Cpu().AsApproximateFloat64()*CPUPrice + capacity.Memory().AsApproximateFloat64()/(1<<30)*MemoryPrice
+	for name, quantity := range capacity {
+		if strings.Contains(string(name), "/") {
+			price += quantity.AsApproximateFloat64() * GPUPrice
+		}
+	}
+	return max(price, MinimumPrice)
+}

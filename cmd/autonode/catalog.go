@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/catalog"
+	"github.com/autonode-io/autonode/catalog/importer"
+)
+
+// maxCatalog is the size at which an import begins another catalog, in bytes of JSON: an object in etcd is limited to 1.5 MB.
+const maxCatalog = 1_000_000
+
+// newCatalogCommand returns `autonode catalog`.
+func newCatalogCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "catalog",
+		Short: "Import, check and compare InstanceTypeCatalogs",
+		Args:  subcommand,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newCatalogImportCommand(), newCatalogCheckCommand(), newCatalogDiffCommand())
+	return cmd
+}
+
+// importFlags are those of catalog import.
+type importFlags struct {
+	format, input, prices, spotPrices, patches string
+	name, namespace, template                  string
+	labels                                     map[string]string
+	include                                    []string
+	options                                    importer.Options
+}
+
+func newCatalogImportCommand() *cobra.Command {
+	f := importFlags{}
+	var formats strings.Builder
+	for _, format := range importer.Formats {
+		fmt.Fprintf(&formats, "\n  %-10s %s", format.Name, format.Input)
+	}
+	cmd := &cobra.Command{
+		Use:   "import FORMAT -f FILE",
+		Short: "Make a catalog from what an infrastructure says of its machine types",
+		Long: `Make a catalog from what an infrastructure says of its machine types, and print it. It calls nothing.
+
+Formats:` + formats.String() + `
+
+A machine type that can't be used is named on standard error and left out; the others are imported. Prices come from
+the infrastructure's own price list (aws, azure), or from a CSV file with the columns instanceType, zone, capacityType
+and price. With a price list, what it doesn't sell gets no offering.
+
+A catalog that would exceed 1 MB is split.`,
+		Example: `  aws ec2 describe-instance-types | autonode catalog import aws -f - --prices prices.json --template general > catalog.yaml
+  autonode catalog import openstack -f flavors.json --prices prices.csv --template workers -n clusters-blue
+  autonode catalog import csv -f types.csv --template ProxmoxMachineTemplate/workers --patches patches.yaml`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.format = args[0]
+			return f.run(cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&f.input, "filename", "f", "", "file with the machine types, or - for standard input")
+	flags.StringVar(&f.prices, "prices", "", "file with a price list of the infrastructure, or with prices in CSV")
+	flags.StringVar(&f.spotPrices, "spot-prices", "", "file with spot prices: the output of aws ec2 describe-spot-price-history, or CSV")
+	flags.BoolVar(&f.options.Estimate, "estimate-prices", false, "without a price list, estimate on-demand prices from cores, memory and GPUs, so that a bigger machine costs more")
+	flags.StringVar(&f.options.Region, "region", "", "region of the prices and zones, where a file has several")
+	flags.StringSliceVar(&f.options.Zones, "zones", nil, "zones that machine types are sold in, where the file doesn't say; without it every failure domain of a Cluster")
+	flags.StringVar(&f.options.GPUResource, "gpu-resource", "nvidia.com/gpu", "resource of GPUs whose maker the file doesn't say")
+	flags.StringSliceVar(&f.include, "include", nil, "names of the machine types to import, where * stands for any text; without it all are")
+	flags.StringVar(&f.name, "name", "imported", "name of the catalog; a second one gets -2, and so on")
+	flags.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the catalog")
+	flags.StringToStringVar(&f.labels, "labels", nil, "labels of the catalog, for the selectors of node classes")
+	flags.StringVar(&f.template, "template", "", "infrastructure template, as <name>, <kind>/<name> or <kind>.<group>/<name>; the format has a default kind")
+	flags.StringVar(&f.patches, "patches", "", "file with the catalog's patches in YAML, in place of the format's")
+	return cmd
+}
+
+func (f importFlags) run(stdin io.Reader, out, problems io.Writer) error {
+	format, err := importer.FormatOf(f.format)
+	if err != nil {
+		return err
+	}
+	if f.input == "" {
+		return errors.New("name the file with the machine types: -f FILE, or -f - for standard input")
+	}
+	spec := v1alpha1.InstanceTypeCatalogSpec{Patches: format.Patches}
+	if spec.TemplateRef, err = templateReference(f.template, format.Template); err != nil {
+		return err
+	}
+	if msgs := validation.IsDNS1123Subdomain(f.name); len(msgs) > 0 {
+		return fmt.Errorf("--name %q: %s", f.name, msgs[0])
+	}
+	if f.patches != "" {
+		raw, err := readFile(stdin, f.patches)
+		if err != nil {
+			return err
+		}
+		spec.Patches = nil
+		if err := yaml.UnmarshalStrict(raw, &spec.Patches); err != nil {
+			return fmt.Errorf("%s: not a list of patches {op, path, value or valueFrom}: %w", f.patches, err)
+		}
+	}
+	raw, err := readFile(stdin, f.input)
+	if err != nil {
+		return err
+	}
+	options := f.options
+	for file, into := range map[string]*[]byte{f.prices: &options.Prices, f.spotPrices: &options.SpotPrices} {
+		if file == "" {
+			continue
+		}
+		if *into, err = readFile(stdin, file); err != nil {
+			return err
+		}
+	}
+	imported, err := format.Read(raw, options)
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.input, err)
+	}
+	for _, problem := range imported.Problems {
+		fmt.Fprintf(problems, "%s: %s\n", f.input, problem)
+	}
+	included := included(imported.Types, f.include)
+	if len(included) == 0 {
+		return fmt.Errorf("%s: no machine type can be imported", f.input)
+	}
+	parts, err := split(spec, included)
+	if err != nil {
+		return err
+	}
+	for i := range parts {
+		c := &v1alpha1.InstanceTypeCatalog{
+			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "InstanceTypeCatalog"},
+			ObjectMeta: metav1.ObjectMeta{Name: f.name, Namespace: f.namespace, Labels: f.labels}, Spec: parts[i],
+		}
+		if i > 0 {
+			c.Name = fmt.Sprintf("%s-%d", f.name, i+1)
+		}
+		if err := printCatalog(out, c, i > 0); err != nil {
+			return err
+		}
+	}
+	if unpriced := unpriced(included); unpriced > 0 {
+		fmt.Fprintf(problems, "%s: %d machine types have no price, and nothing launches of them: add --prices or --estimate-prices\n", f.input, unpriced)
+	}
+	fmt.Fprintf(problems, "%d machine types imported in %d catalogs, %d problems\n", len(included), len(parts), len(imported.Problems))
+	return nil
+}
+
+// unpriced counts the types without a price.
+func unpriced(types []v1alpha1.CatalogInstanceType) (n int) {
+	for i := range types {
+		if !slices.ContainsFunc(types[i].Offerings, func(o v1alpha1.CatalogOffering) bool { return o.Price != "" }) {
+			n++
+		}
+	}
+	return n
+}
+
+// templateReference reads a template's name over the format's kind.
+func templateReference(text string, usual v1alpha1.InfrastructureTemplateReference) (v1alpha1.InfrastructureTemplateReference, error) {
+	ref := usual
+	kind, name, ok := strings.Cut(text, "/")
+	if !ok {
+		kind, name = "", text
+	}
+	if kind != "" {
+		ref.Kind, ref.APIGroup, ok = strings.Cut(kind, ".")
+		if !ok {
+			ref.APIGroup = "infrastructure.cluster.x-k8s.io"
+		}
+	}
+	ref.Name = name
+	switch {
+	case name == "":
+		return ref, errors.New("name the infrastructure template that machines are cloned from: --template NAME")
+	case ref.Kind == "":
+		return ref, errors.New("this format has no usual template; name its kind too: --template KIND/NAME")
+	case !strings.HasSuffix(ref.Kind, "Template"):
+		return ref, fmt.Errorf("--template %q: kind %q is no template", text, ref.Kind)
+	}
+	return ref, nil
+}
+
+// included returns the types whose name matches one of the patterns.
+func included(types []v1alpha1.CatalogInstanceType, patterns []string) []v1alpha1.CatalogInstanceType {
+	if len(patterns) == 0 {
+		return types
+	}
+	var kept []v1alpha1.CatalogInstanceType
+	for i := range types {
+		for _, pattern := range patterns {
+			if matches(pattern, types[i].Name) {
+				kept = append(kept, types[i])
+				break
+			}
+		}
+	}
+	return kept
+}
+
+// matches reports whether a text is as a pattern says, in which * stands for any text.
+func matches(pattern, text string) bool {
+	parts := strings.Split(pattern, "*")
+	rest, ok := strings.CutPrefix(text, parts[0])
+	if !ok || len(parts) == 1 {
+		return ok && rest == ""
+	}
+	for _, part := range parts[1 : len(parts)-1] {
+		_, after, found := strings.Cut(rest, part)
+		if !found {
+			return false
+		}
+		rest = after
+	}
+	return strings.HasSuffix(rest, parts[len(parts)-1])
+}
+
+// split divides instance types among catalogs of the same template and patches.
+func split(spec v1alpha1.InstanceTypeCatalogSpec, types []v1alpha1.CatalogInstanceType) ([]v1alpha1.InstanceTypeCatalogSpec, error) {
+	var parts []v1alpha1.InstanceTypeCatalogSpec
+	size := maxCatalog
+	for i := range types {
+		raw, err := json.Marshal(&types[i])
+		if err != nil {
+			return nil, fmt.Errorf("encoding %s: %w", types[i].Name, err)
+		}
+		if size+len(raw) > maxCatalog || len(parts[len(parts)-1].InstanceTypes) == catalog.MaxTypes {
+			parts, size = append(parts, *spec.DeepCopy()), 0
+		}
+		last := &parts[len(parts)-1]
+		last.InstanceTypes = append(last.InstanceTypes, types[i])
+		size += len(raw)
+	}
+	return parts, nil
+}
+
+// printCatalog prints a catalog without its status.
+func printCatalog(out io.Writer, c *v1alpha1.InstanceTypeCatalog, another bool) error {
+	content, err := yaml.Marshal(struct {
+		metav1.TypeMeta `json:",inline"`
+		Metadata        map[string]any                   `json:"metadata"`
+		Spec            v1alpha1.InstanceTypeCatalogSpec `json:"spec"`
+	}{c.TypeMeta, metadataOf(c), c.Spec})
+	if err != nil {
+		return err
+	}
+	if another {
+		content = append([]byte("---\n"), content...)
+	}
+	_, err = out.Write(content)
+	return err
+}
+
+func metadataOf(c *v1alpha1.InstanceTypeCatalog) map[string]any {
+	metadata := map[string]any{"name": c.Name}
+	if c.Namespace != "" {
+		metadata["namespace"] = c.Namespace
+	}
+	if len(c.Labels) > 0 {
+		metadata["labels"] = c.Labels
+	}
+	return metadata
+}
+
+// readCatalogs reads the catalogs of files. Other objects are left out.
+func readCatalogs(stdin io.Reader, files []string) ([]*v1alpha1.InstanceTypeCatalog, objectFiles, error) {
+	objects, err := readObjects(stdin, files)
+	if err != nil {
+		return nil, nil, err
+	}
+	var catalogs []*v1alpha1.InstanceTypeCatalog
+	for _, object := range objects {
+		if object.GroupVersionKind().Group != v1alpha1.Group || object.GetKind() != "InstanceTypeCatalog" {
+			continue
+		}
+		raw, err := object.MarshalJSON()
+		if err != nil {
+			return nil, nil, err
+		}
+		c := &v1alpha1.InstanceTypeCatalog{}
+		if err := yaml.UnmarshalStrict(raw, c); err != nil {
+			return nil, nil, fmt.Errorf("InstanceTypeCatalog %s: %w", object.GetName(), err)
+		}
+		catalogs = append(catalogs, c)
+	}
+	if len(catalogs) == 0 {
+		return nil, nil, fmt.Errorf("%s: no InstanceTypeCatalog", strings.Join(files, ", "))
+	}
+	return catalogs, objects, nil
+}
