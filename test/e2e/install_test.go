@@ -76,8 +76,10 @@ func TestInstall(t *testing.T) {
 		out, err := i.kubectl(t, "delete", "-k", filepath.Join(own.Dir(), "manifests", "overlay"), "--timeout=2m")
 		g.Expect(err).To(HaveOccurred())
 		g.Expect(out).To(And(ContainSubstring("drains the nodes of all hosted clusters"), ContainSubstring("kubectl annotate crd "+hostedClusters)))
-		err = i.management.Get(t.Context(), client.ObjectKey{Name: localworld.OperatorNamespace}, &corev1.Namespace{})
-		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "the operator's namespace: %v", err)
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			err := i.management.Get(ctx, client.ObjectKey{Name: localworld.OperatorNamespace}, &corev1.Namespace{})
+			g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "the operator's namespace: %v", err)
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		i.expectUntouched(t, before)
 	})
 	t.Run("When Helm installs the operator, it should go on where the other one ended", func(t *testing.T) { i.installed(t, before) })
