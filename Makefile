@@ -34,7 +34,7 @@ demo: build ## Start the local world and play the main stories in it. ARGS=--kee
 test: verify unit e2e ## Run all there is: verify, unit and envtest, end to end.
 
 .PHONY: generate
-generate: ## Regenerate deepcopy, CRDs, RBAC and the API reference.
+generate: ## Regenerate deepcopy, CRDs, RBAC, the API reference and the Helm charts.
 	$(TOOL) controller-gen object paths=./api/... paths=./test/world/infrastructure/api/...
 	$(TOOL) controller-gen crd paths=./api/v1beta1/... output:crd:dir=manifests/crds
 	$(TOOL) controller-gen crd paths=./api/karpenter/... output:crd:dir=assets/crds
@@ -43,6 +43,7 @@ generate: ## Regenerate deepcopy, CRDs, RBAC and the API reference.
 	$(TOOL) controller-gen crd paths=./test/world/infrastructure/api/... output:crd:dir=test/world/infrastructure/crds
 	$(TOOL) controller-gen rbac:roleName=autonode-operator paths=./operator/... output:rbac:dir=manifests/rbac
 	$(TOOL) crd-ref-docs --source-path=api --config=docs/crd-ref-docs.yaml --renderer=markdown --output-path=docs/api-reference.md --log-level=ERROR
+	go run ./test/charts/generate
 
 .PHONY: lint
 lint: ## Lint, import walls included.
@@ -52,7 +53,7 @@ lint: ## Lint, import walls included.
 verify: generate ## Regenerate and lint, and fail when a generated file isn't committed.
 	go mod tidy -diff
 	cd tools && go mod tidy -diff
-	@changes=$$(git status --porcelain -- api assets docs manifests test/world/infrastructure); if [ -n "$$changes" ]; then \
+	@changes=$$(git status --porcelain -- api assets charts docs manifests test/world/infrastructure); if [ -n "$$changes" ]; then \
 		echo "Generated files differ from what is committed; run 'make generate' and commit:"; echo "$$changes"; git --no-pager diff --stat; exit 1; fi
 	$(MAKE) lint
 

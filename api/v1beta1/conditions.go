@@ -143,6 +143,9 @@ const (
 	// AutoNodeDrainStoppedReason: the nodes didn't drain in time and spec.nodeDrain.onTimeout is Stop, so nothing is forced. Remove
 	// what blocks the drain, which the message names, raise spec.nodeDrain.timeout, or set onTimeout to Force.
 	AutoNodeDrainStoppedReason = "AutoNodeDrainStopped"
+	// AutoNodeDrainUnconfirmedReason: the CustomResourceDefinition of HostedClusters is being deleted, and this HostedCluster with it. Its nodes keep
+	// running until somebody confirms that they are to go, by the annotation that the message names.
+	AutoNodeDrainUnconfirmedReason = "AutoNodeDrainUnconfirmed"
 	// AutoNodeDegradedReason: Karpenter was rolled out and is unavailable now. Check its pods in the control-plane namespace.
 	AutoNodeDegradedReason = "AutoNodeDegraded"
 	// AutoNodeEvaluationFailedReason: reconciliation failed more than once in a row. The message has the error, and the operator retries.
@@ -252,6 +255,8 @@ const (
 	// ApproveNodeVersionAnnotation on a HostedCluster approves one Kubernetes version for its nodes, such as "1.37.1", where
 	// spec.autoNode.nodeUpgrade.policy is Manual. The next version needs another value.
 	ApproveNodeVersionAnnotation = Group + "/approve-node-version"
+	// ConfirmDeletionAnnotation is "true" on a CustomResourceDefinition of this group that may be deleted, with the nodes of all HostedClusters.
+	ConfirmDeletionAnnotation = Group + "/confirm-deletion"
 	// TokenExpiresAtAnnotation is on the Secret with Karpenter's guest token: when it expires by the management cluster's clock, in RFC 3339.
 	TokenExpiresAtAnnotation = Group + "/token-expires-at"
 	// TokenServiceAccountUIDAnnotation is on the same Secret: the guest ServiceAccount of the token. Recreating the

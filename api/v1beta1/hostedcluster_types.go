@@ -16,6 +16,8 @@ import (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
+// +kubebuilder:metadata:annotations={"argocd.argoproj.io/sync-options=Prune=false,Delete=false","kustomize.toolkit.fluxcd.io/prune=disabled"}
+// +kubebuilder:metadata:labels={"clusterctl.cluster.x-k8s.io=","clusterctl.cluster.x-k8s.io/move-hierarchy="}
 // +kubebuilder:resource:path=hostedclusters,scope=Namespaced,shortName={anhc,anhcs},categories={autonode,cluster-api}
 // +kubebuilder:printcolumn:name="AutoNode",type=string,JSONPath=`.status.autoNode.state`
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version.history[?(@.state=="Completed")].version`

@@ -206,6 +206,9 @@ func (o *outcome) requeue(after time.Duration) {
 // reconcile chooses the mode and runs its steps.
 func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, conflicting string) *outcome {
 	hostedCluster := s.HostedCluster
+	if moved(hostedCluster) {
+		return r.leave(ctx, s)
+	}
 	owned := s.Component != nil || holds(hostedCluster) && conflicting == "" // another owner's objects aren't torn down
 	enabled := !s.Draining()
 	if !enabled && !owned {

@@ -75,6 +75,12 @@ func (*Teardown) Name() string { return "teardown" }
 
 // Reconcile removes what can be removed now. It stops waiting once nothing is left.
 func (t *Teardown) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	switch message, err := t.unconfirmed(ctx, s); {
+	case err != nil:
+		return scope.Result{}, err
+	case message != "":
+		return t.withhold(ctx, s, message)
+	}
 	m, run := t.memoryOf(s), t.withGuest
 	switch {
 	case s.Guest == nil:

@@ -116,6 +116,8 @@ func Run(ctx context.Context, config Config) error {
 		{"packing the images", r.packImages},
 		{"building the payloads", r.buildPayloads},
 		{"writing install.yaml", r.writeInstall},
+		{"writing the components for clusterctl", r.writeComponents},
+		{"packing the charts", r.packCharts},
 		{"packing the command-line tool", r.packTools},
 		{"writing SBOMs, provenance and checksums", r.document},
 	}

@@ -66,7 +66,9 @@ func source(t *testing.T) string {
 	t.Helper()
 	g := NewWithT(t)
 	dir := t.TempDir()
-	g.Expect(os.CopyFS(filepath.Join(dir, "manifests"), os.DirFS(filepath.Join(sourceRoot, "manifests")))).To(Succeed())
+	for _, folder := range []string{"charts", "manifests"} {
+		g.Expect(os.CopyFS(filepath.Join(dir, folder), os.DirFS(filepath.Join(sourceRoot, folder)))).To(Succeed())
+	}
 	for _, file := range []string{"go.mod", "go.sum", "LICENSE"} {
 		content, err := os.ReadFile(filepath.Join(sourceRoot, file))
 		g.Expect(err).NotTo(HaveOccurred())
@@ -250,6 +252,8 @@ func TestRelease(t *testing.T) {
 		g.Expect(install).To(ContainSubstring("kind: CustomResourceDefinition"))
 		g.Expect(string(m.read(t, imagesFile))).To(ContainSubstring(fmt.Sprintf("%s/release:%s@%s\n", m.Prefix, tag, m.digest(t, "release", tag).DigestStr())))
 	})
+	t.Run("When charts were made, Helm should take them from the registry", func(t *testing.T) { testCharts(t, m) })
+	t.Run("When components were made, clusterctl should find its files", func(t *testing.T) { testComponents(t, m) })
 	t.Run("When a program links a module, its SBOM should list it", func(t *testing.T) { testBOM(t, m) })
 	t.Run("When something was made, the provenance should have its digest", func(t *testing.T) { testProvenance(t, m) })
 	t.Run("When files are checked, SHA256SUMS and its signature should fit", func(t *testing.T) { testSums(t, m) })

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package charts
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/kustomize/kyaml/yaml"
+)
+
+// The charts, which are folders of charts/.
+const (
+	Operator = "autonode"
+	CRDs     = "autonode-crds"
+)
+
+// generatedMark begins every generated template.
+const generatedMark = "{{- /* Made from manifests/ by make generate; edit those, or test/charts. */ -}}\n"
+
+// Names in manifests/.
+const (
+	namespace = "autonode-system"
+	dashboard = "dashboard.json"
+)
+
+// Generate writes the templates, the files and the READMEs of both charts, in the repository at root. Generated templates of objects that
+// manifests/ no longer has are removed.
+func Generate(root string) error {
+	files, err := Render(root)
+	if err != nil {
+		return err
+	}
+	for _, chart := range []string{Operator, CRDs} {
+		if err := prune(filepath.Join(root, "charts", chart, "templates"), path.Join("charts", chart, "templates"), files); err != nil {
+			return err
+		}
+	}
+	for file, content := range files {
+		to := filepath.Join(root, file)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			return fmt.Errorf("writing %s: %w", file, err)
+		}
+		if err := os.WriteFile(to, content, 0o644); err != nil {
+			return fmt.Errorf("writing %s: %w", file, err)
+		}
+	}
+	return nil
+}
+
+// prune removes generated templates that aren't among files.
+func prune(folder, name string, files map[string][]byte) error {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return fmt.Errorf("listing templates: %w", err)
+	}
+	for _, entry := range entries {
+		if _, wanted := files[path.Join(name, entry.Name())]; wanted || entry.IsDir() {
+			continue
+		}
+		file := filepath.Join(folder, entry.Name())
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("reading a template: %w", err)
+		}
+		if !bytes.HasPrefix(content, []byte(generatedMark)) {
+			continue
+		}
+		if err := os.Remove(file); err != nil {
+			return fmt.Errorf("removing a template: %w", err)
+		}
+	}
+	return nil
+}
+
+// Render returns what Generate writes: content by path below root.
+func Render(root string) (map[string][]byte, error) {
+	objects, err := build(root)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string][]byte{}
+	for _, object := range objects {
+		chart, template, err := templateOf(object)
+		if err != nil {
+			return nil, fmt.Errorf("template of %s %s: %w", object.GetKind(), object.GetName(), err)
+		}
+		if chart == "" {
+			continue
+		}
+		file := path.Join("charts", chart, "templates", strings.ToLower(object.GetKind())+"-"+object.GetName()+".yaml")
+		if object.GetName() == "autonode-operator" || object.GetName() == "autonode" {
+			file = path.Join("charts", chart, "templates", strings.ToLower(object.GetKind())+".yaml")
+		}
+		// A Role and a ClusterRole have one name each; two objects of a kind and name would overwrite each other.
+		if _, taken := files[file]; taken {
+			return nil, fmt.Errorf("two objects make %s", file)
+		}
+		files[file] = []byte(generatedMark + template)
+	}
+	content, err := os.ReadFile(filepath.Join(root, "manifests", "monitoring", dashboard))
+	if err != nil {
+		return nil, fmt.Errorf("reading the dashboard: %w", err)
+	}
+	files[path.Join("charts", Operator, "files", dashboard)] = content
+	for _, chart := range []string{Operator, CRDs} {
+		if files[path.Join("charts", chart, "README.md")], err = readme(filepath.Join(root, "charts", chart)); err != nil {
+			return nil, fmt.Errorf("README of chart %s: %w", chart, err)
+		}
+	}
+	return files, nil
+}
+
+// build is kustomize build of manifests/ with monitoring.
+func build(root string) ([]*yaml.RNode, error) {
+	memory := filesys.MakeFsInMemory()
+	manifests := os.DirFS(filepath.Join(root, "manifests"))
+	if err := fs.WalkDir(manifests, ".", func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := fs.ReadFile(manifests, file)
+		if err != nil {
+			return err
+		}
+		return memory.WriteFile(path.Join("/manifests", file), content)
+	}); err != nil {
+		return nil, fmt.Errorf("reading manifests: %w", err)
+	}
+	overlay := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../manifests]\ncomponents: [../manifests/monitoring]\n" +
+		"labels: [{pairs: {app.kubernetes.io/part-of: autonode}}]\n"
+	if err := memory.WriteFile("/overlay/kustomization.yaml", []byte(overlay)); err != nil {
+		return nil, fmt.Errorf("writing an overlay: %w", err)
+	}
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(memory, "/overlay")
+	if err != nil {
+		return nil, fmt.Errorf("building manifests: %w", err)
+	}
+	return built.ToRNodeSlice(), nil
+}

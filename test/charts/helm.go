@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package charts
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// The packages of Helm's programs, at the versions that tools/helm pins.
+const (
+	Helm3 = "helm.sh/helm/v3/cmd/helm"
+	Helm4 = "helm.sh/helm/v4/cmd/helm"
+)
+
+// KubeVersion is a flag for Helm where it asks no API server: what it takes for its version is set by Helm's own build alone.
+const KubeVersion = "--kube-version=1.36.3"
+
+// Helm is a program.
+type Helm struct {
+	// Path of the program.
+	Path string
+	// Env are variables beside the process's own, such as KUBECONFIG.
+	Env []string
+}
+
+// NewHelm builds Helm3 or Helm4, unless the build cache has it. The repository is at root. Helm keeps its files in home.
+func NewHelm(ctx context.Context, root, program, home string) (*Helm, error) {
+	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile="+filepath.Join("tools", "helm", "go.mod"), "-n", program)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false", "GOWORK=off")
+	var problems bytes.Buffer
+	cmd.Stderr = &problems
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("building %s: %w\n%s", program, err, bytes.TrimSpace(problems.Bytes()))
+	}
+	return &Helm{Path: strings.TrimSpace(string(out)), Env: []string{
+		"HELM_CACHE_HOME=" + filepath.Join(home, "cache"), "HELM_CONFIG_HOME=" + filepath.Join(home, "config"), "HELM_DATA_HOME=" + filepath.Join(home, "data"),
+	}}, nil
+}
+
+// Run returns what Helm prints. An error has what it prints as a problem.
+func (h *Helm) Run(ctx context.Context, args ...string) (string, error) {
+	var out, problems bytes.Buffer
+	cmd := exec.CommandContext(ctx, h.Path, args...)
+	cmd.Stdout, cmd.Stderr, cmd.Env = &out, &problems, append(os.Environ(), h.Env...)
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("helm %s: %w\n%s%s", args[0], err, out.String(), problems.String())
+	}
+	return out.String(), nil
+}
