@@ -172,7 +172,9 @@ func TestMachines(t *testing.T) {
 				}
 				change(labels)
 				object.SetLabels(labels)
-				object.SetOwnerReferences(append(object.GetOwnerReferences(), owners[name]...))
+				if others, ok := owners[name]; ok {
+					object.SetOwnerReferences(others)
+				}
 				g.Expect(f.Admin.Create(t.Context(), object)).To(Succeed())
 			}
 			f.cached(t, objects.Machine)
