@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -139,7 +140,7 @@ func TestReadTemplate(t *testing.T) {
 			if tc.want.Labels == nil {
 				tc.want.Labels = map[string]string{}
 			}
-			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(patch.List{}, Template{})); diff != "" {
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(patch.List{}, Template{}), cmpopts.IgnoreFields(Template{}, "Kind")); diff != "" {
 				t.Errorf("template (-want +got):\n%s", diff)
 			}
 		})
