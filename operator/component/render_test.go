@@ -124,6 +124,13 @@ func expectPinned(t *testing.T, manifest string) {
 	}
 }
 
+func pullSecret() *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "pull-secret"},
+		Data:       map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{}}`), "other": []byte("stays")},
+	}
+}
+
 func TestRender(t *testing.T) {
 	for _, test := range []struct {
 		name, golden string
@@ -139,10 +146,7 @@ func TestRender(t *testing.T) {
 				in.NodeImages = payload.NodeImages{"amd64": {"aws": {"us-east-1": "ami-1"}}}
 				in.Monitoring = true
 				in.GuestPort = 31443
-				in.PullSecret = &corev1.Secret{
-					ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "pull-secret"},
-					Data:       map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{}}`), "other": []byte("stays")},
-				}
+				in.PullSecret = pullSecret()
 			},
 		}, {
 			name: "When the platform has settings for Karpenter, it should run with them", golden: "settings",

@@ -42,7 +42,7 @@ func TestReadSettings(t *testing.T) {
 		"a topology key is of both kinds":     {"{zoneTopologyKeys: [x.io/a], regionTopologyKeys: [x.io/a]}", `"x.io/a" is a key of zones and of regions`},
 		"an overhead is no percentage":        {"vmMemoryOverhead: 0.075", `vmMemoryOverhead: "0.075" is not a percentage`},
 		"a repair policy makes no sense":      {"repairPolicies: [{conditionType: A, conditionStatus: Bad, tolerationDuration: 10m}]", `repairPolicies[0].conditionStatus: "Bad" is not one of`},
-		"a repair policy has another field":   {"repairPolicies: [{type: A}]", `unknown field "repairPolicies[0].type"`},
+		"a repair policy has another field":   {"repairPolicies: [{type: A}]", `unknown field "type"`},
 		"a namespace is none":                 {"sharedCatalogNamespace: a/b", `sharedCatalogNamespace: "a/b"`},
 		"the file is large":                   {"#" + strings.Repeat("x", maxSettings), "exceed the limit of 65536"},
 	} {

@@ -40,6 +40,8 @@ const (
 type installation struct {
 	*cluster
 	helm *charts.Helm
+	// dir holds Helm's files. The folder of a subtest has its name, and Helm takes a comma for the end of a path.
+	dir string
 	// changes of the HostedCluster that an operator had to see.
 	changes int
 }
@@ -54,8 +56,8 @@ func TestInstall(t *testing.T) {
 		NewWithT(t).Expect(own.Stop()).To(Succeed())
 		remove(t.Failed())
 	})
-	i := &installation{cluster: newCluster(t, own, blue)}
-	i.helm, err = charts.NewHelm(t.Context(), filepath.Join("..", ".."), charts.Helm4, t.TempDir())
+	i := &installation{cluster: newCluster(t, own, blue), dir: t.TempDir()}
+	i.helm, err = charts.NewHelm(t.Context(), filepath.Join("..", ".."), charts.Helm4, i.dir)
 	g.Expect(err).NotTo(HaveOccurred())
 	i.helm.Env = append(i.helm.Env, "KUBECONFIG="+own.Kubeconfig(localworld.Management))
 	t.Cleanup(func() {
@@ -160,7 +162,7 @@ func (i *installation) install(t *testing.T, values map[string]any) error {
 	}
 	content, err := yaml.Marshal(all)
 	g.Expect(err).NotTo(HaveOccurred())
-	file := filepath.Join(t.TempDir(), "values.yaml")
+	file := filepath.Join(i.dir, "values.yaml")
 	g.Expect(os.WriteFile(file, content, 0o600)).To(Succeed())
 	for _, args := range [][]string{{charts.CRDs, "--take-ownership"}, {charts.Operator, "--values", file}} {
 		chart := args[0]

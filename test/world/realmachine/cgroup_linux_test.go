@@ -21,10 +21,10 @@ func TestHierarchies(t *testing.T) {
 	}{
 		"the host has version 1, it should take its groups": {
 			root +
-				"30 29 0:26 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct\n" +
-				"31 29 0:27 / /sys/fs/cgroup/memory rw,relatime shared:7 - cgroup cgroup rw,memory\n" +
-				"32 29 0:28 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,xattr,name=systemd\n" +
-				"33 29 0:29 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n",
+				"30 29 0:26 / /sys/fs/cgroup/cpu rw,relatime - cgroup none rw,cpu,cpuacct\n" +
+				"31 29 0:27 / /sys/fs/cgroup/memory rw,relatime shared:7 - cgroup none rw,memory\n" +
+				"32 29 0:28 / /sys/fs/cgroup/systemd rw,relatime - cgroup none rw,xattr,name=systemd\n" +
+				"33 29 0:29 / /sys/fs/cgroup/unified rw,relatime - cgroup2 none rw\n",
 			"9:name=systemd:/\n4:memory:/limited\n1:cpu,cpuacct:/\n0::/\n",
 			[]plan.Hierarchy{
 				{Mount: "/sys/fs/cgroup/cpu", Options: []string{"cpu", "cpuacct"}, Group: "/sys/fs/cgroup/cpu"},
@@ -33,7 +33,7 @@ func TestHierarchies(t *testing.T) {
 			},
 		},
 		"the host has version 2, it should take its root": {
-			root + "30 29 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n", "0::/user.slice/session-1.scope\n",
+			root + "30 29 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 none rw,nsdelegate\n", "0::/user.slice/session-1.scope\n",
 			[]plan.Hierarchy{{Mount: "/sys/fs/cgroup", Group: "/sys/fs/cgroup"}},
 		},
 		"the host has none, it should find none": {root + "broken\n", "", nil},

@@ -33,7 +33,7 @@ type cable struct {
 func newCable(ctx context.Context) (cable, error) {
 	for range 100 {
 		base := netip.AddrFrom4([4]byte{198, 18 | byte(rand.IntN(2)), byte(rand.IntN(256)), byte(rand.IntN(64) * 4)})
-		routes, err := run(ctx, "ip", "-o", "route", "show", "root", netip.PrefixFrom(base, 30).String())
+		routes, err := ip(ctx, "-o", "route", "show", "root", netip.PrefixFrom(base, 30).String())
 		if err != nil {
 			return cable{}, err
 		}
@@ -54,7 +54,7 @@ func (c cable) plug(ctx context.Context, pid int) error {
 		{"addr", "add", c.host.String() + "/30", "dev", c.name},
 		{"link", "set", c.name, "up"},
 	} {
-		if _, err := run(ctx, "ip", args...); err != nil {
+		if _, err := ip(ctx, args...); err != nil {
 			return err
 		}
 	}
@@ -65,7 +65,7 @@ func (c cable) plug(ctx context.Context, pid int) error {
 			{"link", "set", "eth0", "up"},
 			{"route", "add", "default", "via", c.host.String()},
 		} {
-			if _, err := run(ctx, "ip", args...); err != nil {
+			if _, err := ip(ctx, args...); err != nil {
 				return err
 			}
 		}
@@ -78,7 +78,7 @@ func (c cable) unplug(ctx context.Context) error {
 	if _, err := net.InterfaceByName(c.name); err != nil {
 		return nil //nolint:nilerr // there is none
 	}
-	if _, err := run(ctx, "ip", "link", "del", c.name); err != nil {
+	if _, err := ip(ctx, "link", "del", c.name); err != nil {
 		if _, gone := net.InterfaceByName(c.name); gone == nil {
 			return err
 		}
@@ -86,10 +86,10 @@ func (c cable) unplug(ctx context.Context) error {
 	return nil
 }
 
-func run(ctx context.Context, name string, args ...string) (string, error) {
-	output, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
+func ip(ctx context.Context, args ...string) (string, error) {
+	output, err := exec.CommandContext(ctx, "ip", args...).CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(output)))
+		return "", fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(output)))
 	}
 	return strings.TrimSpace(string(output)), nil
 }

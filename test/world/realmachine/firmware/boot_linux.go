@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -44,7 +45,7 @@ func boot(description plan.Machine, userData []byte) error {
 	failed := make(chan error, 3)
 	go func() {
 		failed <- processes.keep("containerd", func() (*exec.Cmd, error) {
-			return exec.Command("containerd", "--config=/etc/containerd/config.toml"), nil
+			return command("containerd", "--config=/etc/containerd/config.toml"), nil
 		})
 	}()
 	if err := await(containerdStart, func() bool { _, err := os.Stat(containerdSocket); return err == nil }); err != nil {
@@ -52,7 +53,7 @@ func boot(description plan.Machine, userData []byte) error {
 	}
 	// Its socket may be there before it answers.
 	if err := await(containerdStart, func() bool {
-		return processes.run("image", exec.Command("ctr", "--namespace=k8s.io", "images", "import", description.PauseArchive)) == nil
+		return processes.run("image", command("ctr", "--namespace=k8s.io", "images", "import", description.PauseArchive)) == nil
 	}); err != nil {
 		return fmt.Errorf("importing the sandboxes' image: %w", err)
 	}
@@ -95,7 +96,7 @@ func carryOut(script *bootstrap.Script, processes *reaper) error {
 	if err := os.WriteFile(path, []byte(shell(script.Commands)), 0o700); err != nil {
 		return err
 	}
-	if err := processes.run("cloud-init", exec.Command(path)); err != nil {
+	if err := processes.run("cloud-init", command(path)); err != nil {
 		fmt.Fprintln(os.Stderr, "firmware: runcmd:", err) // as cloud-init: the machine stays up, for whoever looks at it
 	}
 	return nil
@@ -187,7 +188,12 @@ func kubelet() (*exec.Cmd, error) {
 	args := append([]string{
 		"--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf", "--kubeconfig=/etc/kubernetes/kubelet.conf", "--config=" + kubeletConfig,
 	}, flags...)
-	return exec.Command("kubelet", append(args, extra...)...), nil
+	return command("kubelet", append(args, extra...)...), nil
+}
+
+// command is one that runs for as long as it likes: the machine's programs end with the machine.
+func command(name string, args ...string) *exec.Cmd {
+	return exec.CommandContext(context.Background(), name, args...)
 }
 
 // readFlags reads a variable of an environment file as systemd does: the value may be quoted, and its words are flags.
