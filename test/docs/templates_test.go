@@ -99,8 +99,13 @@ func checkTemplate(ctx context.Context, object *unstructured.Unstructured) error
 	if err := unstructured.SetNestedMap(bootstrap.Object, map[string]any{}, "spec", "template", "spec"); err != nil {
 		return err
 	}
-	gvk := object.GroupVersionKind()
-	templates, err := shown{object, bootstrap}.resolve(ctx, "specimen", v1alpha1.ClusterAPINodeClassSpec{
+	gvk, clusterName := object.GroupVersionKind(), "specimen"
+	for _, owner := range object.GetOwnerReferences() {
+		if owner.Kind == "Cluster" {
+			clusterName = owner.Name
+		}
+	}
+	templates, err := shown{object, bootstrap}.resolve(ctx, clusterName, v1alpha1.ClusterAPINodeClassSpec{
 		TemplateSelectors: v1alpha1.TemplateSelectors{
 			InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{APIGroup: gvk.Group, Kind: gvk.Kind}},
 		},

@@ -4,6 +4,7 @@ package hostile_test
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -125,8 +127,10 @@ func TestDeletion(t *testing.T) {
 		g.Expect(machine.DeletionTimestamp).To(BeNil())
 	})
 
-	t.Run("When the definition of HostedClusters is deleted, it should stay until every node was drained", func(t *testing.T) {
+	t.Run("When the deletion of the definition of HostedClusters is confirmed, it should stay until every node was drained", func(t *testing.T) {
 		g := NewWithT(t)
+		confirmed := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"true"}}}`, v1beta1.ConfirmDeletionAnnotation))
+		g.Expect(management.Patch(ctx, definition(hostedClusters), confirmed)).To(Succeed())
 		g.Expect(management.Delete(ctx, definition(hostedClusters))).To(Succeed())
 		g.Eventually(func() bool {
 			return clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(claim), claim) == nil && !claim.DeletionTimestamp.IsZero()
