@@ -5,25 +5,13 @@
 // Commitments say what one more machine costs beside what is committed.
 //
 // No program uses this package yet: AutoNode divides nothing, and clusters that share an account compete for it. What is
-// missing:
+// missing is at the end of this page.
 //
-//   - The APIs: an object by which a platform describes an account, one that carries a cluster's lease, and their
-//     definitions in what is installed.
-//
-//   - In the operator, a controller that keeps the record, decides and writes leases, with the permissions for them.
-//
-//   - In Karpenter, what reads the lease and the Machines from the API server when a process begins, asks a Holder before
-//     each launch, hides offerings without room, and writes the report.
-//
-//   - What lowers the price of an offering by commitments.
-//
-//   - Metrics, documentation, and a story that runs both programs.
-//
-//     record (one object per account)           lease (one object per cluster)            Holder (one per process)
-//     blue: granted 6, asked 6, sequence 3  ->  sequence 3: 6                        ->  launches up to 6
-//     blue: granted 6, asked 2, sequence 4  ->  sequence 4: 2                        ->  launches nothing above 2
-//     blue: granted 3, asked 2, sequence 4  <-  acknowledged 4, held 3               <-  3 machines, one of which may still come
-//     green: granted 7                      ->  sequence 2: 7                        ->  launches up to 7
+//	record (one object per account)           lease (one object per cluster)            Holder (one per process)
+//	blue: granted 6, asked 6, sequence 3  ->  sequence 3: 6                        ->  launches up to 6
+//	blue: granted 6, asked 2, sequence 4  ->  sequence 4: 2                        ->  launches nothing above 2
+//	blue: granted 3, asked 2, sequence 4  <-  acknowledged 4, held 3               <-  3 machines, one of which may still come
+//	green: granted 7                      ->  sequence 2: 7                        ->  launches up to 7
 //
 // The sum of what is granted never exceeds a pool's limit by a decision, and no cluster's machines take more than it is
 // granted. A cluster that joins with machines is granted those, whatever the limit is. That holds with several operators,
@@ -53,4 +41,15 @@
 // A Karpenter that is dead or partitioned acknowledges nothing, so what it holds stays granted. A pool that a holder has
 // never been told of isn't enforced there: what its Machines take counts, and what it launches isn't limited until it
 // acknowledges.
+//
+// # What is missing
+//
+//   - The APIs: an object by which a platform describes an account, one that carries a cluster's lease, and their
+//     definitions in what is installed.
+//   - In the operator, a controller that keeps the record, decides and writes leases, with the permissions for them.
+//   - In Karpenter, what reads the lease and the Machines from the API server when a process begins, asks a Holder before
+//     each launch, hides offerings without room, and writes the report.
+//   - What lowers the price of an offering by commitments.
+//   - Clusters that join, leave or are gone, in the schedules of the test: it plays three that stay.
+//   - Metrics, documentation, and a story that runs both programs.
 package capacity
