@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"cmp"
+	"container/heap"
+	"maps"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// Account is all inputs of Decide. The amounts may be stale, except for Record: the decision is void unless the record
+// that is stored is still this one.
+type Account struct {
+	// Limits of all pools.
+	Limits Amounts
+	// Members are the account's clusters, by name.
+	Members map[string]Member
+	// Record has the grants of the last decision, by the cluster's name.
+	Record map[string]Grant
+}
+
+// Member is one cluster of an account.
+type Member struct {
+	// Priority among the clusters whose requests don't all fit: the higher one is served first.
+	Priority int32
+	// Guaranteed amounts are kept for this cluster, used or not.
+	Guaranteed Amounts
+	// Maximum is the most that the cluster may have of a pool; no limit of its own for an absent pool.
+	Maximum Amounts
+	// Used is what the cluster's Machines take, also those that are being created or deleted.
+	Used Amounts
+	// Lease is the cluster's lease as it was read; nil if there is none yet.
+	Lease *Lease
+	// Idle: the holder hasn't needed all that it holds for long enough, so that the rest returns to the account.
+	Idle bool
+	// Leaving: the cluster doesn't belong to the account any more. It gets nothing, and its unspent grants return.
+	Leaving bool
+	// Gone: neither a holder nor Machines are left. Its grants return at once.
+	Gone bool
+}
+
+// Lease is what a lease object says.
+type Lease struct {
+	// ID of the object. Another object of the same name has another one.
+	ID string
+	// Sequence of the grant that the object carries, and Amounts what its holder may spend.
+	Sequence int64
+	Amounts  Amounts
+	Report   Report
+}
+
+// Report is what the holder of a lease says.
+type Report struct {
+	// Sequence of the grant that the holder has observed and keeps; earlier ones are void.
+	Sequence int64
+	// Held is the most that the holder's machines take, those included that may still come, until its next grant.
+	Held Amounts
+	// Requests are launches that wait for a larger grant, the oldest first.
+	Requests []Request
+}
+
+// Request is a number of launches with the same charges.
+type Request struct {
+	Charges Amounts
+	Count   int64
+}
+
+// Grant is what is recorded of one cluster. It is recorded before its lease is written.
+type Grant struct {
+	// Lease is the ID of the object that the grant is for.
+	Lease string
+	// Sequence increases with each change of Asked or Lease.
+	Sequence int64
+	// Asked is what the lease says: what the holder may spend once it has observed it.
+	Asked Amounts
+	// Granted is the most that the cluster's machines may take until the holder acknowledges Asked. It counts against
+	// the pools, and is never less than Asked.
+	Granted Amounts
+}
+
+func (g Grant) clone() Grant {
+	g.Asked, g.Granted = g.Asked.clone(), g.Granted.clone()
+	return g
+}
+
+// Pending reports whether the holder has been asked to give back what it hasn't acknowledged yet.
+func (g Grant) Pending() bool { return !g.Asked.Equal(g.Granted) }
+
+// Decision of what to record.
+type Decision struct {
+	// Record is to replace the account's before any lease is written.
+	Record map[string]Grant
+	// UpTo is about how much each cluster may hold if it requests more. It is a hint, rounded down so that leases don't
+	// change with each machine of another cluster.
+	UpTo map[string]Amounts
+	// Waiting are the amounts of requests that don't fit now, by pool.
+	Waiting Amounts
+}
+
+// Decide decides what each cluster is granted. At no time, whatever the inputs were read from, does the sum of
+// Granted over the clusters exceed a limit that it didn't exceed before.
+//
+// It aims at targets: what each cluster uses and is guaranteed, and of the rest whole requests, in the order of
+// priorities, and among equals first for the cluster with the smallest dominant share
+// (https://www.usenix.org/conference/nsdi11/dominant-resource-fairness-fair-allocation-multiple-resource-types). What
+// is free is granted at once. For the rest, clusters that hold more than their target are asked to give it back, and it
+// is granted in a later decision, when they have acknowledged that.
+func Decide(a Account) Decision {
+	a.Members = maps.Clone(a.Members)
+	d := &decider{Account: a, record: make(map[string]Grant, len(a.Record)), waiting: Amounts{}}
+	d.confirm()
+	d.setTargets()
+	d.grant()
+	d.reclaim()
+	return Decision{Record: d.record, UpTo: d.upTo(), Waiting: d.waiting}
+}
+
+type decider struct {
+	Account
+	record map[string]Grant
+	// names of the members that can be granted something, ordered.
+	names []string
+	// base is what each has without its requests, target with those that fit, and need is the target without what is
+	// guaranteed and not needed.
+	base, target, need map[string]Amounts
+	// order of the requests that fit.
+	order []fitting
+	// free is what the targets leave, and available what the grants leave.
+	free, available Amounts
+	waiting         Amounts
+	// short are the pools of which something has to be given back.
+	short map[string]bool
+}
+
+// fitting is a launch that a cluster's target has room for.
+type fitting struct {
+	cluster string
+	charges Amounts
+}
+
+// confirm takes what holders have acknowledged into the record.
+func (d *decider) confirm() {
+	for name, grant := range d.Record {
+		if member, ok := d.Members[name]; !ok || !member.Gone {
+			d.record[name] = grant.clone()
+		}
+	}
+	for name, member := range d.Members {
+		if member.Gone {
+			continue
+		}
+		grant, known := d.record[name]
+		if !known {
+			if member.Lease == nil || member.Leaving {
+				continue
+			}
+			grant = Grant{Asked: Amounts{}, Granted: member.Used.clone()}
+		}
+		switch {
+		case member.Lease == nil:
+		case member.Lease.ID != grant.Lease:
+			// The holder may still spend by the object that is gone: Granted stays.
+			grant.Lease = member.Lease.ID
+			grant.Sequence++
+		case member.Lease.Report.Sequence == grant.Sequence:
+			d.acknowledged(name, &grant)
+		}
+		d.record[name] = grant
+		if member.Lease != nil {
+			d.names = append(d.names, name)
+		}
+	}
+	slices.Sort(d.names)
+}
+
+// acknowledged lowers what is granted to what the holder keeps. It raises nothing: the report may be older than one that
+// was counted, and what it says beyond the grant returned and granted to others since. That counts as an operator's own
+// count of Machines does, also for a pool that the holder hadn't been told of.
+func (d *decider) acknowledged(name string, grant *Grant) {
+	member := d.Members[name]
+	kept, used := grant.Asked.clone(), member.Used.clone()
+	kept.raise(member.Lease.Report.Held)
+	for pool, amount := range kept {
+		if amount > grant.Granted[pool] {
+			used.set(pool, max(used[pool], amount))
+			kept.set(pool, grant.Granted[pool])
+		}
+	}
+	grant.Granted, member.Used = kept, used
+	d.Members[name] = member
+}
+
+// taken is what counts against the pools for a cluster.
+func (d *decider) taken(name string) Amounts {
+	taken := d.record[name].Granted.clone()
+	taken.raise(d.Members[name].Used)
+	return taken
+}
+
+// left returns what the amounts of all recorded clusters leave of the limits; a negative amount if they exceed one.
+func (d *decider) left(amounts func(name string) Amounts) Amounts {
+	left := d.Limits.clone()
+	count := func(name string) {
+		for pool, amount := range amounts(name) {
+			left.add(pool, -amount)
+		}
+	}
+	for name := range d.record {
+		count(name)
+	}
+	for name, member := range d.Members {
+		if _, recorded := d.record[name]; !recorded && !member.Gone {
+			count(name)
+		}
+	}
+	return left
+}
+
+// setTargets chooses the requests that fit if all that is unspent returned.
+func (d *decider) setTargets() {
+	d.base, d.target, d.need = map[string]Amounts{}, map[string]Amounts{}, map[string]Amounts{}
+	for _, name := range d.names {
+		member := d.Members[name]
+		base := Amounts{}
+		if !member.Leaving {
+			for pool, amount := range member.Guaranteed {
+				base.set(pool, min(amount, member.most(pool)))
+			}
+		}
+		base.raise(member.Used)
+		d.base[name], d.target[name], d.need[name] = base, base.clone(), member.Used.clone()
+	}
+	d.free = d.left(func(name string) Amounts {
+		if base, ok := d.base[name]; ok {
+			return base
+		}
+		return d.taken(name) // it has no lease that could be changed
+	})
+	q := queue{}
+	for _, name := range d.names {
+		if member := d.Members[name]; !member.Leaving {
+			q = append(q, &queued{name: name, priority: member.Priority, share: d.share(name), requests: slices.Clone(member.Lease.Report.Requests)})
+		}
+	}
+	heap.Init(&q)
+	for q.Len() > 0 {
+		item := q[0]
+		charges, ok := d.next(item)
+		if !ok {
+			d.wait(item.requests)
+			heap.Pop(&q)
+			continue
+		}
+		need, target := d.need[item.name], d.target[item.name]
+		for pool, amount := range charges {
+			need.add(pool, amount)
+			if more := need[pool] - target[pool]; more > 0 {
+				d.free.add(pool, -more)
+				target.add(pool, more)
+			}
+		}
+		d.order = append(d.order, fitting{cluster: item.name, charges: charges})
+		item.share = d.share(item.name)
+		heap.Fix(&q, 0)
+	}
+}
+
+// most is the most that a member may have of a pool.
+func (m Member) most(pool string) int64 {
+	if most, limited := m.Maximum[pool]; limited {
+		return most
+	}
+	return math.MaxInt64
+}
+
+// next takes the first of a cluster's requests that fits.
+func (d *decider) next(item *queued) (Amounts, bool) {
+	for i := range item.requests {
+		if request := &item.requests[i]; request.Count > 0 && d.fits(item.name, request.Charges) {
+			request.Count--
+			return request.Charges, true
+		}
+	}
+	return nil, false
+}
+
+func (d *decider) fits(name string, charges Amounts) bool {
+	for pool, amount := range charges {
+		need := d.need[name][pool] + amount
+		more := need - d.target[name][pool]
+		if amount < 0 || need > d.Members[name].most(pool) || more > 0 && more > d.free[pool] {
+			return false
+		}
+	}
+	return true
+}
+
+func (d *decider) wait(requests []Request) {
+	for _, request := range requests {
+		for pool, amount := range request.Charges {
+			d.waiting.add(pool, amount*max(request.Count, 0))
+		}
+	}
+}
+
+// share is a cluster's dominant share of what isn't guaranteed to it.
+func (d *decider) share(name string) float64 {
+	share := 0.0
+	for pool, amount := range d.need[name] {
+		if limit := d.Limits[pool]; limit > 0 {
+			share = max(share, float64(amount-d.Members[name].Guaranteed[pool])/float64(limit))
+		}
+	}
+	return share
+}
+
+// grant raises what is asked and granted to the targets, as far as what all clusters are granted leaves room.
+func (d *decider) grant() {
+	d.available = d.left(d.taken)
+	d.short = map[string]bool{}
+	for pool := range d.Limits {
+		d.short[pool] = d.available[pool] < 0
+	}
+	for _, name := range d.names {
+		for pool, amount := range d.base[name] {
+			if room := d.room(name, pool); amount > room {
+				d.short[pool] = true
+				amount = room
+			}
+			d.raise(name, pool, amount)
+		}
+	}
+	need := make(map[string]Amounts, len(d.names))
+	for _, fitting := range d.order {
+		name := fitting.cluster
+		if need[name] == nil {
+			need[name] = d.Members[name].Used.clone()
+		}
+		enough := true
+		for pool, amount := range fitting.charges {
+			if need[name][pool]+amount > d.room(name, pool) {
+				d.short[pool] = true
+				enough = false
+			}
+		}
+		if !enough {
+			d.wait([]Request{{Charges: fitting.charges, Count: 1}})
+			continue
+		}
+		for pool, amount := range fitting.charges {
+			need[name].add(pool, amount)
+			d.raise(name, pool, need[name][pool])
+		}
+	}
+}
+
+// room is how much of a pool a cluster can be granted now. What its Machines take beyond its grant counts as available
+// to it only while the pool isn't exceeded: the count may be old, and the rest granted to others since.
+func (d *decider) room(name, pool string) int64 {
+	granted, available := d.record[name].Granted[pool], d.available[pool]
+	if available < 0 {
+		return granted
+	}
+	return max(granted, d.Members[name].Used[pool]) + available
+}
+
+// raise raises what a cluster is granted of a pool. There has to be room.
+func (d *decider) raise(name, pool string, amount int64) {
+	grant := d.record[name]
+	if taken := max(grant.Granted[pool], d.Members[name].Used[pool]); amount > taken {
+		d.available.add(pool, taken-amount)
+	}
+	grant.Asked.set(pool, max(grant.Asked[pool], amount))
+	grant.Granted.set(pool, max(grant.Granted[pool], amount))
+}
+
+// reclaim asks for what clusters hold beyond their targets, where something has to be given back. Granted stays until
+// the holder acknowledges.
+func (d *decider) reclaim() {
+	for _, name := range d.names {
+		member, grant, before := d.Members[name], d.record[name], d.Record[name]
+		for pool, asked := range grant.Asked {
+			if target := d.target[name][pool]; asked > target && (d.short[pool] || member.Idle || member.Leaving) {
+				grant.Asked.set(pool, target)
+			}
+		}
+		if !grant.Asked.Equal(before.Asked) && grant.Sequence == before.Sequence {
+			grant.Sequence++
+		}
+		d.record[name] = grant
+	}
+}
+
+// upTo adds to each cluster's target what no target needs, and what others have requested and don't use yet: it might
+// be served before them.
+func (d *decider) upTo() map[string]Amounts {
+	contested := Amounts{}
+	for _, name := range d.names {
+		for pool, amount := range d.target[name] {
+			contested.add(pool, amount-d.base[name][pool])
+		}
+	}
+	upTo := make(map[string]Amounts, len(d.names))
+	for _, name := range d.names {
+		member, hint := d.Members[name], Amounts{}
+		for pool := range d.Limits {
+			amount := max(d.record[name].Asked[pool], d.target[name][pool])
+			if !member.Leaving {
+				others := contested[pool] - (d.target[name][pool] - d.base[name][pool])
+				amount = max(amount, min(d.target[name][pool]+roughly(d.free[pool]+others), member.most(pool)))
+			}
+			hint.set(pool, amount)
+		}
+		upTo[name] = hint
+	}
+	return upTo
+}
+
+// roughly rounds down to a power of two.
+func roughly(amount int64) int64 {
+	if amount <= 0 {
+		return 0
+	}
+	return 1 << (bits.Len64(uint64(amount)) - 1)
+}
+
+// Lag says whether a lease is to be written, for a grant that is recorded. The write has to fail if the object has
+// changed since the lease was read.
+func (g Grant) Lag(lease Lease) bool {
+	return lease.ID == g.Lease && lease.Sequence < g.Sequence
+}
+
+// queued is a cluster with requests that may fit.
+type queued struct {
+	name     string
+	priority int32
+	share    float64
+	requests []Request
+}
+
+// queue is a heap of clusters, the next to be served first.
+type queue []*queued
+
+func (q queue) Len() int { return len(q) }
+
+func (q queue) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(q[j].priority, q[i].priority), cmp.Compare(q[i].share, q[j].share), cmp.Compare(q[i].name, q[j].name)) < 0
+}
+
+func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+
+// Push implements heap.Interface.
+func (q *queue) Push(item any) { *q = append(*q, item.(*queued)) }
+
+// Pop implements heap.Interface.
+func (q *queue) Pop() any {
+	last := len(*q) - 1
+	item := (*q)[last]
+	*q = (*q)[:last]
+	return item
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package capacity divides what hosted clusters share: an account's reservations and quotas. It is pure, without
+// clients or goroutines. An operator grants leases with Decide, each Karpenter spends its own by a Holder, and
+// Commitments say what one more machine costs beside what is committed.
+//
+// No program uses this package yet: AutoNode divides nothing, and clusters that share an account compete for it. What is
+// missing is at the end of this page.
+//
+//	record (one object per account)           lease (one object per cluster)            Holder (one per process)
+//	blue: granted 6, asked 6, sequence 3  ->  sequence 3: 6                        ->  launches up to 6
+//	blue: granted 6, asked 2, sequence 4  ->  sequence 4: 2                        ->  launches nothing above 2
+//	blue: granted 3, asked 2, sequence 4  <-  acknowledged 4, held 3               <-  3 machines, one of which may still come
+//	green: granted 7                      ->  sequence 2: 7                        ->  launches up to 7
+//
+// The sum of what is granted never exceeds a pool's limit by a decision, and no cluster's machines take more than it is
+// granted. A cluster that joins with machines is granted those, whatever the limit is. That holds with several operators,
+// after a crash at any step and with stale caches, by these rules:
+//
+//   - Record first, grant second. A decision replaces the record only if that is still the one it was made from
+//     (optimistic concurrency), and leases are written afterwards.
+//   - A lease is written only with a newer sequence than it has, only if it is the object that the record names, and only
+//     if it hasn't changed since it was read. A new lease object grants nothing. So an operator with an old record can't
+//     write what was reclaimed since.
+//   - What is asked back counts until the holder acknowledges that very sequence. What it then holds counts: machines,
+//     and launches of which the request may still have its effect.
+//   - An acknowledgement only lowers a grant. An old one of the same sequence may say more than a newer one by which
+//     others have been granted the rest.
+//   - A holder ignores a lease with an older sequence than it has seen. Its process begins by reading the lease and the
+//     Machines from the API server.
+//   - A holder ignores a lease object that the API server didn't have when it was asked. A new object has no sequence
+//     until it grants something, so that a process which begins by reading it couldn't tell that a deleted one in its
+//     cache is older.
+//   - A launch that was given up counts until its requests have had their effect and the API server, asked after that, has no
+//     Machine of it.
+//   - A process that succeeds another launches and acknowledges nothing for InFlight after it was elected. No rule of an
+//     API server fences a request that a dead process has sent, but an API server ends each within that time.
+//   - What an operator counts itself, from its cache of Machines, may be old. It frees nothing, and raises a grant only
+//     within what the record leaves.
+//
+// A Karpenter that is dead or partitioned acknowledges nothing, so what it holds stays granted. A pool that a holder has
+// never been told of isn't enforced there: what its Machines take counts, and what it launches isn't limited until it
+// acknowledges.
+//
+// # What is missing
+//
+//   - The APIs: an object by which a platform describes an account, one that carries a cluster's lease, and their
+//     definitions in what is installed.
+//   - In the operator, a controller that keeps the record, decides and writes leases, with the permissions for them.
+//   - In Karpenter, what reads the lease and the Machines from the API server when a process begins, asks a Holder before
+//     each launch, hides offerings without room, and writes the report.
+//   - What lowers the price of an offering by commitments.
+//   - Clusters that join, leave or are gone, in the schedules of the test: it plays three that stay.
+//   - Metrics, documentation, and a story that runs both programs.
+package capacity

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// InFlight is the longest that a request which creates a Machine may take to have its effect: an API server gives up a
+// write after 34 s (requestTimeoutUpperBound in k8s.io/apiserver). A launch that was given up counts for so long, and a
+// process that succeeds another one neither launches nor acknowledges anything before.
+const InFlight = time.Minute
+
+// RequestTTL is how long a request counts without being renewed: the launch may have been given up.
+const RequestTTL = 3 * time.Minute
+
+// Holder keeps what one process of Karpenter spends within its lease. It isn't safe for concurrent use.
+type Holder struct {
+	// from is when it may begin: what an earlier process has tried has come by then, or never will.
+	from time.Time
+	// lease is the ID of the object that the API server had when it was last asked.
+	lease string
+	// sequence of the newest grant observed, and what it allows.
+	sequence int64
+	allowed  Amounts
+	upTo     Amounts
+
+	launches map[string]*launch
+	spent    Amounts
+	requests map[string]*request
+}
+
+// launch is one machine, or one that may still come. Its Machine has its name, so there is one at a time.
+type launch struct {
+	// charges are the most that an attempt would take, or what the Machine takes.
+	charges Amounts
+	// exists: its Machine was observed.
+	exists bool
+	// tried is when the last attempt began.
+	tried time.Time
+	// until is when the requests of a launch that was given up have had their effect; zero if it wasn't given up.
+	until time.Time
+}
+
+type request struct {
+	charges      Amounts
+	since, until time.Time
+}
+
+// NewHolder returns a Holder that may begin at a time: now for the first process that ever holds a lease, else InFlight
+// after the process was elected. By then it has to have observed all Machines that exist, and the lease, both as the
+// API server has them and not a cache.
+func NewHolder(from time.Time) *Holder {
+	return &Holder{from: from, allowed: Amounts{}, upTo: Amounts{}, launches: map[string]*launch{}, spent: Amounts{}, requests: map[string]*request{}}
+}
+
+// Adopt takes over the lease as the API server has it, and not a cache: when the process begins, and whenever Observe
+// reports another object. Without a lease, it needn't be called.
+func (h *Holder) Adopt(lease Lease, upTo Amounts) {
+	h.lease = lease.ID
+	h.Observe(lease, upTo)
+}
+
+// Observe takes over what a cache has of the lease, and reports whether it is the object that was adopted. It ignores
+// any other: one that was deleted may have granted what was returned since, and a new one has no sequence yet by which
+// that could be told. It also ignores what is older than what it has observed.
+func (h *Holder) Observe(lease Lease, upTo Amounts) bool {
+	if lease.ID != h.lease {
+		return false
+	}
+	if lease.Sequence >= h.sequence {
+		h.sequence, h.allowed, h.upTo = lease.Sequence, lease.Amounts.clone(), upTo.clone()
+	}
+	return true
+}
+
+// Exists records a Machine of a launch, with what it takes.
+func (h *Holder) Exists(name string, charges Amounts) {
+	delete(h.requests, name)
+	l := h.launch(name)
+	h.charge(l, charges)
+	l.exists, l.until = true, time.Time{}
+}
+
+// Gone records that a launch's Machine is gone: it was observed, and isn't any more. An attempt to create it that was
+// made a short time ago may still create it again; then see Unclear.
+func (h *Holder) Gone(name string, now time.Time) {
+	l, ok := h.launches[name]
+	if !ok || !l.exists {
+		return
+	}
+	l.exists, l.until = false, l.tried.Add(2*InFlight)
+	if !now.Before(l.until) {
+		h.drop(name)
+	}
+}
+
+// Abandon records that a launch has failed for good. Its request may still have its effect; see Unclear.
+func (h *Holder) Abandon(name string, now time.Time) {
+	delete(h.requests, name)
+	if l, ok := h.launches[name]; ok && !l.exists && l.until.IsZero() {
+		l.until = now.Add(InFlight)
+	}
+}
+
+// Withdraw drops the request of a launch.
+func (h *Holder) Withdraw(name string) { delete(h.requests, name) }
+
+// Unclear returns the launches that were given up so long ago that their requests have had their effect or never will.
+// They count until the API server, and not a cache, says whether their Machine exists: by Exists or Absent.
+func (h *Holder) Unclear(now time.Time) []string {
+	var names []string
+	for name, l := range h.launches {
+		if l.unclear(now) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Absent records that the API server has no Machine of a launch that was Unclear when it was asked.
+func (h *Holder) Absent(name string, asked time.Time) {
+	if l, ok := h.launches[name]; ok && l.unclear(asked) {
+		h.drop(name)
+	}
+}
+
+func (l *launch) unclear(now time.Time) bool {
+	return !l.exists && !l.until.IsZero() && !now.Before(l.until)
+}
+
+// Spend takes what a launch needs from the lease, and reports whether there is enough; only then may the Machine be
+// created, at once. A launch that has spent the same before spends nothing more, and one that needs something else now
+// has spent the most of both. Without enough, it becomes a request.
+func (h *Holder) Spend(name string, charges Amounts, now time.Time) bool {
+	h.expire(now)
+	merged := charges.clone()
+	if l, ok := h.launches[name]; ok {
+		merged.raise(l.charges)
+	}
+	if !h.Ready(now) || !h.fits(name, merged, h.allowed) {
+		h.want(name, charges, now)
+		return false
+	}
+	delete(h.requests, name)
+	l := h.launch(name)
+	h.charge(l, merged)
+	l.tried, l.until = now, time.Time{}
+	return true
+}
+
+// MaySpend reports whether Spend would succeed for any launch with these charges, now or after more was requested.
+func (h *Holder) MaySpend(charges Amounts, now time.Time) bool {
+	h.expire(now)
+	return h.Ready(now) && (h.fits("", charges, h.allowed) || h.fits("", charges, h.upTo))
+}
+
+// Room is for how many launches with these charges MaySpend would succeed.
+func (h *Holder) Room(charges Amounts, now time.Time) int64 {
+	h.expire(now)
+	if !h.Ready(now) {
+		return 0
+	}
+	room := int64(-1)
+	for pool, amount := range charges {
+		if amount > 0 {
+			if more := max(0, max(h.allowed[pool], h.upTo[pool])-h.spent[pool]) / amount; room < 0 || more < room {
+				room = more
+			}
+		}
+	}
+	return room
+}
+
+// Report is what to write into the lease's status; false before the holder may begin, or has a lease.
+func (h *Holder) Report(now time.Time) (Report, bool) {
+	h.expire(now)
+	if !h.Ready(now) {
+		return Report{}, false
+	}
+	held := h.allowed.clone()
+	held.raise(h.spent)
+	return Report{Sequence: h.sequence, Held: held, Requests: h.aggregate()}, true
+}
+
+// Ready reports whether the process may begin. A lease that has no sequence yet says nothing about what takes from what.
+func (h *Holder) Ready(now time.Time) bool { return !now.Before(h.from) && h.sequence > 0 }
+
+// fits reports whether a launch with these charges is within what is allowed. A launch whose charges don't grow is.
+func (h *Holder) fits(name string, charges, allowed Amounts) bool {
+	var before Amounts
+	if l, ok := h.launches[name]; ok {
+		before = l.charges
+	}
+	for pool, amount := range charges {
+		if more := amount - before[pool]; more > 0 && h.spent[pool]+more > allowed[pool] {
+			return false
+		}
+	}
+	return true
+}
+
+func (h *Holder) want(name string, charges Amounts, now time.Time) {
+	r, ok := h.requests[name]
+	if !ok || !r.charges.Equal(charges) {
+		r = &request{charges: charges.clone(), since: now}
+		h.requests[name] = r
+	}
+	r.until = now.Add(RequestTTL)
+}
+
+func (h *Holder) launch(name string) *launch {
+	l, ok := h.launches[name]
+	if !ok {
+		l = &launch{charges: Amounts{}}
+		h.launches[name] = l
+	}
+	return l
+}
+
+// charge changes what a launch takes.
+func (h *Holder) charge(l *launch, charges Amounts) {
+	for pool, amount := range l.charges {
+		h.spent.add(pool, -amount)
+	}
+	l.charges = charges.clone()
+	for pool, amount := range charges {
+		h.spent.add(pool, amount)
+	}
+}
+
+func (h *Holder) drop(name string) {
+	if l, ok := h.launches[name]; ok {
+		h.charge(l, nil)
+		delete(h.launches, name)
+	}
+}
+
+// expire drops requests that weren't renewed.
+func (h *Holder) expire(now time.Time) {
+	for name, r := range h.requests {
+		if !now.Before(r.until) {
+			delete(h.requests, name)
+		}
+	}
+}
+
+// aggregate counts requests with the same charges, the oldest first.
+func (h *Holder) aggregate() []Request {
+	names := slices.SortedFunc(maps.Keys(h.requests), func(a, b string) int {
+		if c := h.requests[a].since.Compare(h.requests[b].since); c != 0 {
+			return c
+		}
+		return strings.Compare(a, b)
+	})
+	var requests []Request
+	at := map[string]int{}
+	for _, name := range names {
+		charges := h.requests[name].charges
+		key := charges.key()
+		i, ok := at[key]
+		if !ok {
+			i = len(requests)
+			at[key] = i
+			requests = append(requests, Request{Charges: charges.clone()})
+		}
+		requests[i].Count++
+	}
+	return requests
+}
+
+// key is equal for equal amounts.
+func (a Amounts) key() string {
+	var b strings.Builder
+	for _, pool := range slices.Sorted(maps.Keys(a)) {
+		if a[pool] != 0 {
+			b.WriteString(pool + "=" + strconv.FormatInt(a[pool], 10) + ";")
+		}
+	}
+	return b.String()
+}

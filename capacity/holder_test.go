@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const pool = "reservation/cr-1"
+
+var (
+	one = Amounts{pool: 1}
+	now = time.Unix(1_000_000, 0)
+)
+
+// holding returns a Holder that has a lease of an amount.
+func holding(amount int64) *Holder {
+	h := NewHolder(now)
+	h.Adopt(Lease{Sequence: 5, Amounts: Amounts{pool: amount}}, Amounts{pool: 10})
+	return h
+}
+
+func report(t *testing.T, h *Holder, at time.Time) Report {
+	t.Helper()
+	r, ok := h.Report(at)
+	if !ok {
+		t.Fatal("it reports nothing")
+	}
+	return r
+}
+
+func TestHolder(t *testing.T) {
+	t.Run("When all is spent, it should request the launch and report it once", func(t *testing.T) {
+		h := holding(1)
+		for attempt := range 2 {
+			if !h.Spend("n-1", one, now) {
+				t.Errorf("attempt %d of the first launch has what it needs", attempt)
+			}
+			if h.Spend("n-2", one, now) {
+				t.Errorf("attempt %d of the second has to wait", attempt)
+			}
+		}
+		if !h.MaySpend(one, now) {
+			t.Error("more may be requested")
+		}
+		want := Report{Sequence: 5, Held: Amounts{pool: 1}, Requests: []Request{{one, 1}}}
+		if diff := cmp.Diff(want, report(t, h, now)); diff != "" {
+			t.Errorf("report (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("When it is asked for what is spent, it should report what it spends, and less when a machine is gone", func(t *testing.T) {
+		h := holding(3)
+		for _, name := range []string{"n-1", "n-2"} {
+			h.Exists(name, one)
+		}
+		h.Spend("n-3", one, now)
+		h.Adopt(Lease{Sequence: 6, Amounts: Amounts{pool: 1}}, Amounts{pool: 1})
+		if r := report(t, h, now); r.Sequence != 6 || r.Held[pool] != 3 {
+			t.Errorf("report: %+v", r)
+		}
+		h.Gone("n-1", now)
+		if r := report(t, h, now); r.Held[pool] != 2 {
+			t.Errorf("report: %+v", r)
+		}
+		if h.Spend("n-4", one, now) || h.MaySpend(one, now) {
+			t.Error("it has less than it spends")
+		}
+	})
+	t.Run("When an older lease is read, it should ignore it", func(t *testing.T) {
+		h := holding(1)
+		h.Adopt(Lease{Sequence: 4, Amounts: Amounts{pool: 10}}, nil)
+		if h.Spend("n-1", one, now); h.Spend("n-2", one, now) {
+			t.Error("it spends by a grant that it doesn't have any more")
+		}
+	})
+	t.Run("When a cache has another lease than the API server, it should ignore it, however new its grant is", func(t *testing.T) {
+		h := NewHolder(now)
+		h.Adopt(Lease{ID: "new"}, nil)
+		if h.Observe(Lease{ID: "deleted", Sequence: 7, Amounts: Amounts{pool: 10}}, nil) || h.Spend("n-1", one, now) {
+			t.Error("it spends by a lease that was deleted, and may have been returned")
+		}
+		if !h.Observe(Lease{ID: "new", Sequence: 8, Amounts: one}, nil) || !h.Spend("n-1", one, now) {
+			t.Error("it has what it needs")
+		}
+	})
+	t.Run("When its lease was replaced by one without a grant, it should keep to what it was granted", func(t *testing.T) {
+		h := holding(2)
+		h.Adopt(Lease{ID: "new"}, nil)
+		if !h.Spend("n-1", one, now) || report(t, h, now).Sequence != 5 {
+			t.Error("what was granted stays granted")
+		}
+		if h.Adopt(Lease{ID: "new", Sequence: 6, Amounts: one}, nil); h.Spend("n-2", one, now) || report(t, h, now).Sequence != 6 {
+			t.Error("it was asked for what it doesn't spend")
+		}
+	})
+	t.Run("When a retry chooses another offering, it should count the most of both", func(t *testing.T) {
+		h := NewHolder(now)
+		h.Adopt(Lease{Sequence: 1, Amounts: Amounts{"vcpus": 8, "gpus": 1}}, nil)
+		if !h.Spend("n-1", Amounts{"vcpus": 8}, now) || !h.Spend("n-1", Amounts{"vcpus": 4, "gpus": 1}, now) {
+			t.Error("both fit, of which one comes")
+		}
+		if diff := cmp.Diff(Amounts{"vcpus": 8, "gpus": 1}, report(t, h, now).Held); diff != "" {
+			t.Errorf("held (-want +got):\n%s", diff)
+		}
+		h.Exists("n-1", Amounts{"vcpus": 4})
+		if !h.Spend("n-2", Amounts{"vcpus": 4, "gpus": 1}, now) {
+			t.Error("the Machine takes less")
+		}
+	})
+	t.Run("When another process has run before, it should neither spend nor report until what that has tried has come", func(t *testing.T) {
+		h := NewHolder(now.Add(InFlight))
+		h.Adopt(Lease{Sequence: 5, Amounts: Amounts{pool: 1}}, nil)
+		if _, ok := h.Report(now); ok || h.Spend("n-1", one, now) || h.MaySpend(one, now) || h.Room(one, now) != 0 {
+			t.Error("it begins too early")
+		}
+		if !h.Spend("n-1", one, now.Add(InFlight)) {
+			t.Error("it doesn't begin")
+		}
+	})
+	t.Run("When the lease grants nothing yet, it should neither launch nor report, whatever a launch takes", func(t *testing.T) {
+		h := NewHolder(now)
+		h.Adopt(Lease{Sequence: 0, Amounts: nil}, nil)
+		if _, ok := h.Report(now); ok || h.Spend("n-1", Amounts{}, now) || h.MaySpend(Amounts{}, now) || h.Room(Amounts{}, now) != 0 {
+			t.Error("what a launch takes isn't known before the first grant")
+		}
+	})
+	t.Run("When a request isn't renewed, it should be forgotten", func(t *testing.T) {
+		h := holding(0)
+		h.Spend("n-1", one, now)
+		h.Spend("n-2", Amounts{pool: 2}, now.Add(time.Minute))
+		if r := report(t, h, now.Add(RequestTTL)); len(r.Requests) != 1 || r.Requests[0].Charges[pool] != 2 {
+			t.Errorf("requests: %+v", r.Requests)
+		}
+	})
+	t.Run("When an offering is counted, it should have room for what is held and may be requested", func(t *testing.T) {
+		h := holding(2)
+		h.Exists("n-1", one)
+		if room := h.Room(one, now); room != 9 {
+			t.Errorf("room for %d", room)
+		}
+		if room := h.Room(Amounts{}, now); room != -1 {
+			t.Errorf("room for %d of what takes nothing", room)
+		}
+	})
+}
+
+func TestLaunchesGivenUp(t *testing.T) {
+	t.Run("When a launch is given up, it should count until the API server says that its Machine hasn't come, and can't any more", func(t *testing.T) {
+		h := holding(1)
+		h.Spend("n-1", one, now)
+		h.Abandon("n-1", now)
+		h.Absent("n-1", now.Add(InFlight-time.Second))
+		if h.Spend("n-2", one, now.Add(InFlight)) || len(h.Unclear(now.Add(InFlight-time.Second))) > 0 {
+			t.Error("the Machine may still come")
+		}
+		if diff := cmp.Diff([]string{"n-1"}, h.Unclear(now.Add(InFlight))); diff != "" {
+			t.Errorf("unclear (-want +got):\n%s", diff)
+		}
+		h.Absent("n-1", now.Add(InFlight))
+		if !h.Spend("n-2", one, now.Add(InFlight)) {
+			t.Error("the Machine can't come any more")
+		}
+	})
+	t.Run("When a launch that was given up has its Machine, it should count that", func(t *testing.T) {
+		h := holding(1)
+		h.Spend("n-1", one, now)
+		h.Abandon("n-1", now)
+		h.Exists("n-1", one)
+		if h.Absent("n-1", now.Add(InFlight)); h.Spend("n-2", one, now.Add(2*InFlight)) || len(h.Unclear(now.Add(2*InFlight))) > 0 {
+			t.Error("the Machine exists")
+		}
+	})
+	t.Run("When a Machine is gone right after it was created, it should count a second attempt that may create it again", func(t *testing.T) {
+		h := holding(1)
+		h.Spend("n-1", one, now)
+		h.Exists("n-1", one)
+		h.Gone("n-1", now.Add(time.Second))
+		h.Absent("n-1", now.Add(2*time.Second))
+		if h.Spend("n-2", one, now.Add(2*time.Second)) {
+			t.Error("the Machine may come again")
+		}
+		h.Absent("n-1", now.Add(2*InFlight))
+		if !h.Spend("n-2", one, now.Add(2*InFlight)) {
+			t.Error("the Machine can't come any more")
+		}
+	})
+	t.Run("When a Machine is gone long after it was created, it should not count", func(t *testing.T) {
+		h := holding(1)
+		h.Spend("n-1", one, now)
+		h.Exists("n-1", one)
+		h.Gone("n-1", now.Add(2*InFlight))
+		if !h.Spend("n-2", one, now.Add(2*InFlight)) {
+			t.Error("the Machine is gone")
+		}
+	})
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Amounts are amounts by pool, in the unit of the pool's resource. An absent pool is zero.
+type Amounts map[string]int64
+
+// add adds an amount, and keeps no zero.
+func (a Amounts) add(pool string, amount int64) {
+	if a[pool] += amount; a[pool] == 0 {
+		delete(a, pool)
+	}
+}
+
+// set sets an amount, and keeps no zero.
+func (a Amounts) set(pool string, amount int64) {
+	if a[pool] = amount; amount == 0 {
+		delete(a, pool)
+	}
+}
+
+// raise sets each amount to at least the other's.
+func (a Amounts) raise(other Amounts) {
+	for pool, amount := range other {
+		a.set(pool, max(a[pool], amount))
+	}
+}
+
+// Equal reports whether two Amounts are the same; an absent amount is zero.
+func (a Amounts) Equal(other Amounts) bool {
+	for pool, amount := range a {
+		if other[pool] != amount {
+			return false
+		}
+	}
+	for pool, amount := range other {
+		if a[pool] != amount {
+			return false
+		}
+	}
+	return true
+}
+
+// clone returns a copy that isn't nil.
+func (a Amounts) clone() Amounts {
+	c := make(Amounts, len(a))
+	maps.Copy(c, a)
+	return c
+}
+
+// Resource is what a pool counts.
+type Resource string
+
+// What pools count, and their units.
+const (
+	Machines Resource = "machines" // machines
+	VCPUs    Resource = "vcpus"    // thousandths of a vCPU
+	Memory   Resource = "memory"   // bytes
+	GPUs     Resource = "gpus"     // GPUs
+)
+
+// Offering is what a machine is launched as.
+type Offering struct {
+	InstanceType, Zone, CapacityType string
+	// Reservation is the ID of the reservation that the machine uses; empty for none.
+	Reservation string
+}
+
+// Machine is an offering with what one machine of it has, in the units of Resource.
+type Machine struct {
+	Offering
+	VCPUs, Memory, GPUs int64
+}
+
+func (m Machine) amount(resource Resource) int64 {
+	switch resource {
+	case Machines:
+		return 1
+	case VCPUs:
+		return m.VCPUs
+	case Memory:
+		return m.Memory
+	case GPUs:
+		return m.GPUs
+	}
+	return 0
+}
+
+// Selector selects offerings. An empty list selects all.
+type Selector struct {
+	// InstanceTypes are names; one that ends with * selects all that begin with what is before it.
+	InstanceTypes []string
+	Zones         []string
+	CapacityTypes []string
+}
+
+// Selects reports whether an offering is selected.
+func (s Selector) Selects(o Offering) bool {
+	return (len(s.InstanceTypes) == 0 || slices.ContainsFunc(s.InstanceTypes, func(pattern string) bool {
+		prefix, wildcard := strings.CutSuffix(pattern, "*")
+		return pattern == o.InstanceType || wildcard && strings.HasPrefix(o.InstanceType, prefix)
+	})) &&
+		(len(s.Zones) == 0 || slices.Contains(s.Zones, o.Zone)) &&
+		(len(s.CapacityTypes) == 0 || slices.Contains(s.CapacityTypes, o.CapacityType))
+}
+
+// Rule says which machines take from a pool, and how much.
+type Rule struct {
+	Pool     string
+	Resource Resource
+	Selector Selector
+	// Reservation is the ID that a machine has to use; empty for any machine.
+	Reservation string
+}
+
+// Charges returns what a machine takes from each pool.
+func Charges(rules []Rule, m Machine) Amounts {
+	charges := Amounts{}
+	for _, rule := range rules {
+		if rule.Selector.Selects(m.Offering) && (rule.Reservation == "" || rule.Reservation == m.Reservation) {
+			charges.add(rule.Pool, m.amount(rule.Resource))
+		}
+	}
+	return charges
+}
