@@ -35,77 +35,79 @@ const (
 )
 
 // exceptions are the permissions that no story uses, each with what needs it. An entry that is no longer true fails as an unused permission does.
-var exceptions = []audit.Exception{
-	{
-		Identity: operatorIdentity, Resources: []string{"configmaps"}, Names: []string{v1beta1.AbandonedConfigMap}, Verbs: []string{"get", "create", "patch"},
-		Reason: "what a deletion had to leave behind is written down; no story waits for a drain's deadline",
-	}, {
-		Identity: operatorIdentity, Resources: []string{"configmaps"}, Names: []string{"karpenter-node-images"}, Verbs: []string{"delete"},
-		Reason: "node images go when neither the payload nor the one before it names any; all of the world's payloads do",
-	}, {
-		Identity: operatorIdentity, Group: clusterv1.GroupVersion.Group, Resources: []string{"machines"}, Verbs: []string{"patch", "delete"}, Sometimes: true,
-		Reason: "a Machine is removed whose NodeClaim has gone before it, or whose guest can't be reached any more",
-	}, {
-		Identity: operatorIdentity, Group: clusterv1.GroupVersion.Group, Resources: []string{"clusters"}, Verbs: []string{"get"}, Sometimes: true,
-		Reason: "a guest that can't be reached is only believed to be gone when the API server has no Cluster",
-	}, {
-		Identity: operatorIdentity, Group: infrav1.GroupVersion.Group, Resources: []string{"awsclusters"}, Verbs: []string{"get"},
-		Reason: "the region of a cluster on AWS is read from its infrastructure; the world has no AWS",
-	}, {
-		Identity: operatorIdentity, Group: monitoringGroup, Resources: []string{"podmonitors"}, Verbs: []string{"list", "watch"},
-		Reason: "the world has no Prometheus operator",
-	}, {
-		Identity: operatorIdentity, Group: monitoringGroup, Resources: []string{"podmonitors"}, Names: []string{v1beta1.KarpenterComponent},
-		Verbs: []string{"create", "patch", "delete"}, Reason: "the world has no Prometheus operator",
-	}, {
-		Identity: operatorIdentity, Group: rbacv1.GroupName, Resources: []string{"rolebindings"}, Names: []string{v1beta1.KarpenterComponent}, Verbs: []string{"delete"},
-		Reason: "a binding that was replaced by one to another role can't be changed back; operator/apply tests it",
-	}, {
-		Identity: operatorIdentity, Group: rbacv1.GroupName, Resources: []string{"roles"}, Names: []string{v1beta1.KarpenterComponent}, Verbs: []string{"get"}, Sometimes: true,
-		Reason: "read before the right to create Machines is taken out of it, where a guest refuses the mark on its node classes, or doesn't answer: TestRefusal, in a world of its own",
-	}, {
-		Identity: operatorIdentity, Resources: []string{"secrets"}, Names: []string{"karpenter-pull-secret"}, Verbs: []string{"delete"},
-		Reason: "the copy of a pull secret goes when the HostedCluster names none any more; all stories need theirs",
-	}, {
-		Identity: operatorIdentity, Group: v1beta1.GroupVersion.Group, Resources: []string{"controlplanecomponents/finalizers"}, Names: []string{v1beta1.KarpenterComponent},
-		Verbs: []string{"update"}, Reason: "requested by admission (OwnerReferencesPermissionEnforcement), which leaves no trace; without it the stories fail",
-	}, {
-		Identity: operatorIdentity, Group: "events.k8s.io", Resources: []string{"events"}, Verbs: []string{"patch"}, Sometimes: true,
-		Reason: "an event that happens again within minutes is counted instead of created again",
-	}, {
-		Identity: operatorIdentity, Resources: []string{"events"}, Verbs: []string{"patch"}, Sometimes: true,
-		Reason: "as above, about the Lease",
-	}, {
-		Identity: karpenterManagementIdentity, Resources: []string{"events"}, Verbs: []string{"patch"}, Sometimes: true,
-		Reason: "as above, about the Lease",
-	}, {
-		Identity: karpenterManagementIdentity, Group: clusterv1.GroupVersion.Group, Resources: []string{"machines"}, Verbs: []string{"get"}, Sometimes: true,
-		Reason: "asked only where the cache may lag behind what was just written",
-	}, {
-		Identity: karpenterManagementIdentity, Group: infrav1.GroupVersion.Group, Resources: []string{"kwokmachines"}, Verbs: []string{"get", "delete"}, Sometimes: true,
-		Reason: "what a crash between two writes left is used by the next attempt, or swept",
-	}, {
-		Identity: karpenterManagementIdentity, Group: bootstrapv1.GroupVersion.Group, Resources: []string{"kubeadmconfigs"}, Verbs: []string{"get", "delete"}, Sometimes: true,
-		Reason: "as above",
-	}, {
-		Identity: karpenterManagementIdentity, Resources: []string{"secrets"}, Names: []string{blue + "-kubeconfig"}, Verbs: []string{"get"}, Denied: true,
-		Reason: "a guest's admin wants it for a machine's bootstrap, in the story about tenants",
-	}, {
-		Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodeclaims"}, Verbs: []string{"get"}, Sometimes: true,
-		Reason: "asked past the cache, before what belongs to a NodeClaim that seems to be gone is swept",
-	}, {
-		Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodeoverlays/status"}, Verbs: []string{"patch"},
-		Reason: "no story has a NodeOverlay",
-	}, {
-		Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodepools/finalizers", "nodeclaims/finalizers"}, Verbs: []string{"update"},
-		Reason: "requested by admission (OwnerReferencesPermissionEnforcement), which leaves no trace; without it no node registers",
-	}, {
-		Identity: karpenterGuestIdentity, Resources: []string{"namespaces"}, Verbs: []string{"list", "watch"},
-		Reason: "read as soon as a pod has an affinity across namespaces; no story's has",
-	}, {
-		Identity: karpenterGuestIdentity, Resources: []string{"pods"}, Verbs: []string{"delete"}, Sometimes: true,
-		Reason: "a pod that outlives its NodeClaim's terminationGracePeriod; no story's does for sure",
-	},
+var exceptions = []audit.Exception{{
+	Identity: operatorIdentity, Resources: []string{"configmaps"}, Names: []string{v1beta1.AbandonedConfigMap}, Verbs: []string{"get", "create", "patch"},
+	Reason: "what a deletion had to leave behind is written down; no story waits for a drain's deadline",
+}, {
+	Identity: operatorIdentity, Group: "apiextensions.k8s.io", Resources: []string{"customresourcedefinitions"}, Names: []string{"hostedclusters.autonode.io"},
+	Verbs: []string{"get"}, Sometimes: true, Reason: "a HostedCluster is deleted that has nodes, perhaps with its definition",
+}, {
+	Identity: operatorIdentity, Resources: []string{"configmaps"}, Names: []string{"karpenter-node-images"}, Verbs: []string{"delete"},
+	Reason: "node images go when neither the payload nor the one before it names any; all of the world's payloads do",
+}, {
+	Identity: operatorIdentity, Group: clusterv1.GroupVersion.Group, Resources: []string{"machines"}, Verbs: []string{"patch", "delete"}, Sometimes: true,
+	Reason: "a Machine is removed whose NodeClaim has gone before it, or whose guest can't be reached any more",
+}, {
+	Identity: operatorIdentity, Group: clusterv1.GroupVersion.Group, Resources: []string{"clusters"}, Verbs: []string{"get"}, Sometimes: true,
+	Reason: "a guest that can't be reached is only believed to be gone when the API server has no Cluster",
+}, {
+	Identity: operatorIdentity, Group: infrav1.GroupVersion.Group, Resources: []string{"awsclusters"}, Verbs: []string{"get"},
+	Reason: "the region of a cluster on AWS is read from its infrastructure; the world has no AWS",
+}, {
+	Identity: operatorIdentity, Group: monitoringGroup, Resources: []string{"podmonitors"}, Verbs: []string{"list", "watch"},
+	Reason: "the world has no Prometheus operator",
+}, {
+	Identity: operatorIdentity, Group: monitoringGroup, Resources: []string{"podmonitors"}, Names: []string{v1beta1.KarpenterComponent},
+	Verbs: []string{"create", "patch", "delete"}, Reason: "the world has no Prometheus operator",
+}, {
+	Identity: operatorIdentity, Group: rbacv1.GroupName, Resources: []string{"rolebindings"}, Names: []string{v1beta1.KarpenterComponent}, Verbs: []string{"delete"},
+	Reason: "a binding that was replaced by one to another role can't be changed back; operator/apply tests it",
+}, {
+	Identity: operatorIdentity, Group: rbacv1.GroupName, Resources: []string{"roles"}, Names: []string{v1beta1.KarpenterComponent}, Verbs: []string{"get"}, Sometimes: true,
+	Reason: "read before the right to create Machines is taken out of it, where a guest refuses the mark on its node classes, or doesn't answer: TestRefusal, in a world of its own",
+}, {
+	Identity: operatorIdentity, Resources: []string{"secrets"}, Names: []string{"karpenter-pull-secret"}, Verbs: []string{"delete"},
+	Reason: "the copy of a pull secret goes when the HostedCluster names none any more; all stories need theirs",
+}, {
+	Identity: operatorIdentity, Group: v1beta1.GroupVersion.Group, Resources: []string{"controlplanecomponents/finalizers"}, Names: []string{v1beta1.KarpenterComponent},
+	Verbs: []string{"update"}, Reason: "requested by admission (OwnerReferencesPermissionEnforcement), which leaves no trace; without it the stories fail",
+}, {
+	Identity: operatorIdentity, Group: "events.k8s.io", Resources: []string{"events"}, Verbs: []string{"patch"}, Sometimes: true,
+	Reason: "an event that happens again within minutes is counted instead of created again",
+}, {
+	Identity: operatorIdentity, Resources: []string{"events"}, Verbs: []string{"patch"}, Sometimes: true,
+	Reason: "as above, about the Lease",
+}, {
+	Identity: karpenterManagementIdentity, Resources: []string{"events"}, Verbs: []string{"patch"}, Sometimes: true,
+	Reason: "as above, about the Lease",
+}, {
+	Identity: karpenterManagementIdentity, Group: clusterv1.GroupVersion.Group, Resources: []string{"machines"}, Verbs: []string{"get"}, Sometimes: true,
+	Reason: "asked only where the cache may lag behind what was just written",
+}, {
+	Identity: karpenterManagementIdentity, Group: infrav1.GroupVersion.Group, Resources: []string{"kwokmachines"}, Verbs: []string{"get", "delete"}, Sometimes: true,
+	Reason: "what a crash between two writes left is used by the next attempt, or swept",
+}, {
+	Identity: karpenterManagementIdentity, Group: bootstrapv1.GroupVersion.Group, Resources: []string{"kubeadmconfigs"}, Verbs: []string{"get", "delete"}, Sometimes: true,
+	Reason: "as above",
+}, {
+	Identity: karpenterManagementIdentity, Resources: []string{"secrets"}, Names: []string{blue + "-kubeconfig"}, Verbs: []string{"get"}, Denied: true,
+	Reason: "a guest's admin wants it for a machine's bootstrap, in the story about tenants",
+}, {
+	Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodeclaims"}, Verbs: []string{"get"}, Sometimes: true,
+	Reason: "asked past the cache, before what belongs to a NodeClaim that seems to be gone is swept",
+}, {
+	Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodeoverlays/status"}, Verbs: []string{"patch"},
+	Reason: "no story has a NodeOverlay",
+}, {
+	Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodepools/finalizers", "nodeclaims/finalizers"}, Verbs: []string{"update"},
+	Reason: "requested by admission (OwnerReferencesPermissionEnforcement), which leaves no trace; without it no node registers",
+}, {
+	Identity: karpenterGuestIdentity, Resources: []string{"namespaces"}, Verbs: []string{"list", "watch"},
+	Reason: "read as soon as a pod has an affinity across namespaces; no story's has",
+}, {
+	Identity: karpenterGuestIdentity, Resources: []string{"pods"}, Verbs: []string{"delete"}, Sometimes: true,
+	Reason: "a pod that outlives its NodeClaim's terminationGracePeriod; no story's does for sure",
+},
 }
 
 // operatorInGuests is what the operator does in guests, in which it has an administrator's credentials and no role of its own: no API server
