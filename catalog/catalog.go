@@ -166,7 +166,7 @@ func jsonPatches(patches []v1alpha1.CatalogPatch) []v1alpha1.JSONPatch {
 
 // entry reads one instance type. problem is why it isn't usable, and offerings why some of its offerings aren't.
 func (r *reader) entry(entry *v1alpha1.CatalogInstanceType) (t Type, problem, offerings string) {
-	if problem := labelValueProblem(entry.Name); problem != "" {
+	if problem := LabelValueProblem(entry.Name); problem != "" {
 		return t, fmt.Sprintf("name %q %s", message.Cut(entry.Name, maxShown), problem), ""
 	}
 	if first, twice := r.seen[entry.Name]; twice {
@@ -213,7 +213,7 @@ func (t *Type) readSystem(entry *v1alpha1.CatalogInstanceType) (problem string) 
 		if field.value == "" {
 			continue
 		}
-		if problem := labelValueProblem(field.value); problem != "" {
+		if problem := LabelValueProblem(field.value); problem != "" {
 			return fmt.Sprintf("%s %q %s", field.name, message.Cut(field.value, maxShown), problem)
 		}
 		*field.into = field.value
@@ -384,7 +384,7 @@ func (t *Type) readOffering(entry *v1alpha1.CatalogOffering) (parsed []Offering,
 		if entry.Reservation == nil {
 			return nil, "capacityType reserved needs reservation"
 		}
-		if problem := labelValueProblem(entry.Reservation.ID); problem != "" {
+		if problem := LabelValueProblem(entry.Reservation.ID); problem != "" {
 			return nil, fmt.Sprintf("reservation.id %q %s", message.Cut(entry.Reservation.ID, maxShown), problem)
 		}
 		if entry.Reservation.Count < 0 {
@@ -408,7 +408,7 @@ func (t *Type) readOffering(entry *v1alpha1.CatalogOffering) (parsed []Offering,
 		return []Offering{o}, ""
 	}
 	for _, zone := range entry.Zones {
-		if problem := labelValueProblem(string(zone)); problem != "" {
+		if problem := LabelValueProblem(string(zone)); problem != "" {
 			return nil, fmt.Sprintf("zone %q %s", message.Cut(string(zone), maxShown), problem)
 		}
 		if slices.ContainsFunc(parsed, func(other Offering) bool { return other.Zone == string(zone) }) {
@@ -420,7 +420,8 @@ func (t *Type) readOffering(entry *v1alpha1.CatalogOffering) (parsed []Offering,
 	return parsed, ""
 }
 
-func labelValueProblem(value string) string {
+// LabelValueProblem returns why a text can't be the value of a node's label, such as an instance type or a zone; empty if it can.
+func LabelValueProblem(value string) string {
 	switch msgs := validation.IsValidLabelValue(value); {
 	case value == "":
 		return "is empty"

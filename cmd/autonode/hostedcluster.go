@@ -96,9 +96,7 @@ warning: AutoNode waits for it. What can't work is an error, and nothing is writ
 	flags.StringVarP(&o.selector, "selector", "l", "", "labels of the templates or MachineDeployments; without it, all of the Cluster's")
 	flags.StringVar(&o.dryRun, "dry-run", dryRunNone, "none; client to write nothing; or server to let the API server try it")
 	flags.StringVarP(&o.output, "output", "o", "", "yaml to print the HostedCluster instead of what was done, or name")
-	if err := cmd.MarkFlagRequired("cluster"); err != nil {
-		panic(err) // the flag is defined above
-	}
+	requireFlags(cmd, "cluster")
 	registerCompletion(cmd, "dry-run", dryRunNone, dryRunClient, dryRunServer)
 	registerCompletion(cmd, "output", "yaml", "name")
 	return cmd

@@ -129,11 +129,7 @@ The same input gives the same digest. A component that is given by tag is pinned
 		"where VARIANT is a region or a disk's format; repeat for more")
 	flags.StringVarP(&o.output, "output", "o", "", "what to print: nothing special for the image by digest, or json or yaml for the payload's content")
 	o.registry.add(cmd)
-	for _, required := range []string{"version", "component"} {
-		if err := cmd.MarkFlagRequired(required); err != nil {
-			panic(err) // the flag is defined above
-		}
-	}
+	requireFlags(cmd, "version", "component")
 	registerCompletion(cmd, "output", "json", "yaml")
 	return cmd
 }
@@ -283,6 +279,14 @@ func exactlyOne(name, what string) cobra.PositionalArgs {
 			return fmt.Errorf("one %s is wanted, and %q is too much", name, args[1:])
 		}
 		return nil
+	}
+}
+
+func requireFlags(cmd *cobra.Command, flags ...string) {
+	for _, flag := range flags {
+		if err := cmd.MarkFlagRequired(flag); err != nil {
+			panic(err) // the flag is one of the command's own
+		}
 	}
 }
 

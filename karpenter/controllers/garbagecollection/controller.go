@@ -25,7 +25,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -83,15 +82,10 @@ type Config struct {
 	ManagementCache cache.Cache
 	Machines        *machine.Provider
 	// Infrastructure reads infrastructure machines from a cache. If nil, every deleted Machine triggers a collection.
-	Infrastructure Infrastructure
+	Infrastructure machine.Infrastructure
 	Clock          clock.Clock
 	// Delay takes the place of DefaultDelay if it isn't zero.
 	Delay time.Duration
-}
-
-// Infrastructure reads objects of kinds that are known only at run time. *informer.Set implements it.
-type Infrastructure interface {
-	Get(ctx context.Context, kind schema.GroupKind, name string) (*unstructured.Unstructured, error)
 }
 
 // Controller deletes objects whose NodeClaim is gone.

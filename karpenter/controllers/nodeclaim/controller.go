@@ -73,9 +73,9 @@ type Config struct {
 	Clock     clock.Clock
 }
 
-// Infrastructure reads objects of kinds that are known only at run time. *informer.Set implements it.
+// Infrastructure reads and follows objects of kinds that are known only at run time. *informer.Set implements it.
 type Infrastructure interface {
-	Get(ctx context.Context, kind schema.GroupKind, name string) (*unstructured.Unstructured, error)
+	machine.Infrastructure
 	OnObject(f func(kind schema.GroupKind, object *unstructured.Unstructured))
 }
 

@@ -7,7 +7,6 @@ package inventory
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -155,11 +154,7 @@ func (i *Inventory) Acquire(nodeClaim types.UID, source string, limit int) (bool
 	if i == nil {
 		return true, nil
 	}
-	err := i.reservations.Reserve(nodeClaim, source, limit)
-	if errors.Is(err, ErrFull) {
-		return false, nil
-	}
-	return err == nil, err
+	return i.reservations.Acquire(nodeClaim, source, limit)
 }
 
 // AcquireReserved is Acquire for one of the machines that the infrastructure reserves, by the ID of its reservation.
@@ -167,11 +162,7 @@ func (i *Inventory) AcquireReserved(nodeClaim types.UID, reservation string, lim
 	if i == nil {
 		return true, nil
 	}
-	err := i.reserved.Reserve(nodeClaim, reservation, limit)
-	if errors.Is(err, ErrFull) {
-		return false, nil
-	}
-	return err == nil, err
+	return i.reserved.Acquire(nodeClaim, reservation, limit)
 }
 
 // ReservationLeft is how many more machines a reservation may have. From then on, Sequence changes with the result.

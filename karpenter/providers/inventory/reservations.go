@@ -138,6 +138,15 @@ func (l *reservations) Promised(nodeClaim types.UID) bool {
 	return len(l.promises[nodeClaim]) > 0
 }
 
+// Acquire is Reserve that reports false if the maximum is reached.
+func (l *reservations) Acquire(nodeClaim types.UID, name string, limit int) (bool, error) {
+	err := l.Reserve(nodeClaim, name, limit)
+	if errors.Is(err, ErrFull) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // Withdraw releases all reservations of a NodeClaim without an observed Machine.
 func (l *reservations) Withdraw(nodeClaim types.UID) {
 	l.mu.Lock()
@@ -157,15 +166,7 @@ func (l *reservations) Count(name string) int {
 }
 
 // Full reports whether a source has reached its maximum size. From then on, Sequence changes with the result.
-func (l *reservations) Full(name string, limit int) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.expire(l.clock.Now())
-	s := l.source(name)
-	s.limit = limit
-	s.full = s.machines+s.promises >= limit
-	return s.full
-}
+func (l *reservations) Full(name string, limit int) bool { return l.Left(name, limit) == 0 }
 
 // Left is how many more machines a source may have. From then on, Sequence changes with the result of Full, or if every is set with
 // this one.

@@ -173,7 +173,7 @@ var annotationReaders = []struct {
 	{v1alpha1.SpotPriceAnnotation, priceReader(func(s *Template, price *float64) { s.SpotPrice = price })},
 	{v1alpha1.InstanceTypeAnnotation, func(s *Template, value string) string {
 		s.InstanceType = value
-		return labelValueProblem(value)
+		return catalog.LabelValueProblem(value)
 	}},
 	{v1alpha1.CapacityTypeAnnotation, func(s *Template, value string) string {
 		if value != karpv1.CapacityTypeOnDemand && value != karpv1.CapacityTypeSpot {
@@ -265,7 +265,7 @@ func (s *Template) readStatus(object *unstructured.Unstructured) (key, value, pr
 			return "status.nodeInfo." + field, "", "is not a string"
 		}
 		if found && text != "" {
-			if problem := labelValueProblem(text); problem != "" {
+			if problem := catalog.LabelValueProblem(text); problem != "" {
 				return "status.nodeInfo." + field, text, problem
 			}
 			*target = text
@@ -371,13 +371,13 @@ func (s *Template) complete(arch string) *InvalidError {
 	}
 	if s.InstanceType == "" {
 		s.InstanceType = s.Source.Name
-		if problem := labelValueProblem(s.InstanceType); problem != "" {
+		if problem := catalog.LabelValueProblem(s.InstanceType); problem != "" {
 			return &InvalidError{Source: s.Source, Problem: fmt.Sprintf(
 				"its name can't be that of an instance type, because it %s; set annotation %s", problem, v1alpha1.InstanceTypeAnnotation)}
 		}
 	}
 	for _, domain := range s.FailureDomains {
-		if problem := labelValueProblem(domain); problem != "" {
+		if problem := catalog.LabelValueProblem(domain); problem != "" {
 			return &InvalidError{Source: s.Source, Key: "failure domain", Value: domain, Problem: problem}
 		}
 	}

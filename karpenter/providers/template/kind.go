@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/catalog"
 )
 
 // readKind reads what the template's kind says of its machines. Whatever is read later overrides it. A field that can't be
@@ -35,7 +36,7 @@ func (s *Template) readKind(l layer) {
 		s.NominalMemory = s.NominalMemory || name == corev1.ResourceMemory
 	}
 	label := func(field, value string, set func(string)) {
-		switch problem := labelValueProblem(value); {
+		switch problem := catalog.LabelValueProblem(value); {
 		case value == "":
 		case problem != "":
 			s.note(fmt.Sprintf("%s: %q %s", field, message.Cut(value, maxShown), problem))

@@ -77,13 +77,3 @@ func volumeLimitsProblem(value string) string {
 	}
 	return ""
 }
-
-func labelValueProblem(value string) string {
-	switch msgs := validation.IsValidLabelValue(value); {
-	case value == "":
-		return "is empty"
-	case len(msgs) > 0:
-		return "is not the value of a label: " + msgs[0]
-	}
-	return ""
-}
