@@ -72,7 +72,7 @@ func TestDecide(t *testing.T) {
 			},
 		},
 		{
-			"When nobody needs what a cluster doesn't use, it should leave it there",
+			"When no other cluster needs what one doesn't use, it should leave it there",
 			Account{Record: map[string]Grant{"blue": held}, Members: map[string]Member{"blue": {Lease: lease(held, held.Asked)}}},
 			map[string]Grant{"blue": held},
 		},

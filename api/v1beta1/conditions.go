@@ -144,7 +144,7 @@ const (
 	// what blocks the drain, which the message names, raise spec.nodeDrain.timeout, or set onTimeout to Force.
 	AutoNodeDrainStoppedReason = "AutoNodeDrainStopped"
 	// AutoNodeDrainUnconfirmedReason: the CustomResourceDefinition of HostedClusters is being deleted, and this HostedCluster with it. Its nodes keep
-	// running until somebody confirms that they are to go, by the annotation that the message names.
+	// running until the platform confirms the deletion, by the annotation that the message names.
 	AutoNodeDrainUnconfirmedReason = "AutoNodeDrainUnconfirmed"
 	// AutoNodeDegradedReason: Karpenter was rolled out and is unavailable now. Check its pods in the control-plane namespace.
 	AutoNodeDegradedReason = "AutoNodeDegraded"

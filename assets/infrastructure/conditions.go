@@ -23,7 +23,7 @@ const (
 	NoQuota Meaning = "QuotaExceeded"
 	// Throttled: the infrastructure's API limits the rate of requests. The provider retries; the machine hasn't failed.
 	Throttled Meaning = "Throttled"
-	// Misconfigured: no machine of the template can be made until somebody corrects it.
+	// Misconfigured: no machine of the template can be made until the template or an object that it names is corrected.
 	Misconfigured Meaning = "Misconfigured"
 	// Failed: this machine has failed for good; another one may succeed.
 	Failed Meaning = "Failed"

@@ -69,7 +69,7 @@ func New(ctx context.Context, config Config) (*Reconciler, error) {
 	return r, nil
 }
 
-// anotherTemplate is a catalog that comes, goes, or names another template. Its prices change often, and concern nobody here.
+// anotherTemplate is a catalog that comes, goes, or names another template. Its prices change often and change nothing here.
 var anotherTemplate = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, okBefore := e.ObjectOld.(*v1alpha1.InstanceTypeCatalog)
 	after, okAfter := e.ObjectNew.(*v1alpha1.InstanceTypeCatalog)

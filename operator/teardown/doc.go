@@ -17,8 +17,8 @@
 // operator stops it, deletes the Machines through the management cluster, and records that and what the guest keeps in a
 // ConfigMap.
 //
-// A deletion of the CustomResourceDefinition deletes all HostedClusters, mostly by accident. No drain starts because of one until somebody has
-// confirmed it: see unconfirmed.
+// A deletion of the CustomResourceDefinition deletes all HostedClusters, mostly by accident. It starts no drain before
+// it is confirmed: see unconfirmed.
 //
 // The operator abandons an unreachable guest only when its HostedCluster is deleted, and only if the guest hasn't answered
 // this operator for some time before the deadline. While AutoNode is merely turned off, the operator waits for the guest.

@@ -21,7 +21,7 @@ import (
 const definition = "hostedclusters." + v1beta1.Group
 
 // unconfirmed returns why a drain may not start: the HostedCluster isn't deleted by itself but together with its
-// CustomResourceDefinition, which nobody has confirmed. The API server deletes the objects without asking admission policies, so this is the
+// CustomResourceDefinition, which has not been confirmed. The API server deletes the objects without asking admission policies, so this is the
 // last place that can tell an accident from a wish. It returns nothing for a drain that has started before, and if there are no nodes.
 func (t *Teardown) unconfirmed(ctx context.Context, s *scope.Scope) (string, error) {
 	status := s.HostedCluster.Status.AutoNode

@@ -229,7 +229,7 @@ var cases = []struct {
 		fires:  5, as: `{name="blue", namespace="clusters"}`},
 	{alert: "AutoNodeDrainStopped", name: "When a drain goes on, it should not fire",
 		series: []string{`autonode_condition{namespace="clusters", name="blue", type="AutoNodeEnabled", status="False", reason="AutoNodeDraining"} 1x60`}, fires: never},
-	{alert: "AutoNodeDrainUnconfirmed", name: "When a HostedCluster is deleted with its CRD and nobody has confirmed it, it should fire",
+	{alert: "AutoNodeDrainUnconfirmed", name: "When a HostedCluster is deleted with its CRD without confirmation, it should fire",
 		series: []string{`autonode_condition{namespace="clusters", name="blue", type="AutoNodeEnabled", status="False", reason="AutoNodeDrainUnconfirmed"} 1x60`},
 		fires:  1, as: `{name="blue", namespace="clusters"}`},
 	{alert: "AutoNodeDrainUnconfirmed", name: "When a HostedCluster is deleted by itself, it should not fire",
