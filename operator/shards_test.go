@@ -117,7 +117,7 @@ func revisionOf(response *http.Response) (uint64, error) {
 // hold is the time from an operator's acquisition of a cluster to its release, which is nil while it holds it.
 type hold struct{ taken, letGo *write }
 
-// covers is true for a write that began when its operator knew that it held the cluster, and ended before it began to let go. All of these
+// covers is true for a write that began when its operator knew that it held the cluster, and ended before it began to release it. All of these
 // times are one process's own.
 func (h hold) covers(w *write) bool {
 	return w.operator == h.taken.operator && !w.began.Before(h.taken.ended) && (h.letGo == nil || !w.ended.After(h.letGo.began))

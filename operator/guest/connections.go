@@ -84,7 +84,7 @@ type Connections struct {
 	queue    workqueue.TypedRateLimitingInterface[reconcile.Request] // of the Clusters; nil until the controller starts
 	watching map[client.ObjectKey]*watching                          // by the Cluster
 	outages  map[client.ObjectKey]*outage                            // by the Cluster
-	stale    map[client.ObjectKey]bool                               // Clusters whose connection is to be made anew
+	stale    map[client.ObjectKey]bool                               // Clusters to connect to again
 }
 
 var _ scope.Step = (*Connections)(nil)
@@ -149,7 +149,7 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 	}
 	links := link.New(link.Config{
 		Management: c.management, Scheme: mgr.GetScheme(), Kinds: kinds, Wanted: c.wanted, Access: c.accessTo, Changed: c.changed,
-		Silence: probeFailure, Retry: cmp.Or(config.ConnectRetry, DefaultConnectRetry), Timeout: c.timeout, Clock: clock.RealClock{},
+		UnresponsiveAfter: probeFailure, Retry: cmp.Or(config.ConnectRetry, DefaultConnectRetry), Timeout: c.timeout, Clock: clock.RealClock{},
 	})
 	c.links = links
 	if err := mgr.Add(links); err != nil {

@@ -274,11 +274,11 @@ func (p *puller) pull(ctx context.Context, r request) (*payload.Release, error) 
 		return release, p.cache.add(key, r.namespace, release)
 	}
 	// Not across namespaces: another tenant's mirrors could keep the payload from this one.
-	flight := r.namespace + "/" + digest + "/" + r.component
-	_, err, shared := p.byDigest.Do(flight, pull)
+	byNamespace := r.namespace + "/" + digest + "/" + r.component
+	_, err, shared := p.byDigest.Do(byNamespace, pull)
 	if err != nil && shared {
 		// The other's credentials or mirrors may have caused the failure.
-		_, err, _ = p.byDigest.Do(flight, pull)
+		_, err, _ = p.byDigest.Do(byNamespace, pull)
 	}
 	if err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ func TestMachineDeployment(t *testing.T) {
 		f := start(t, "")
 		f.machineDeployment("workers", "c4-large-sized", "blue")
 		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
-		f.machineDeployment("orphans", "gone", "blue")
+		f.machineDeployment("dangling", "gone", "blue")
 		f.machineDeployment("green-workers", "c4-large-sized", "green")
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec = v1alpha1.ClusterAPINodeClassSpec{TemplateSelectors: v1alpha1.TemplateSelectors{
@@ -29,7 +29,7 @@ func TestMachineDeployment(t *testing.T) {
 		})
 		f.ready()
 		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason)).To(Equal(fmt.Sprintf(
-			"MachineDeployment %s/orphans: TestMachineTemplate gone, which it refers to, doesn't exist; the other 1 template is in use", f.Namespace)))
+			"MachineDeployment %s/dangling: TestMachineTemplate gone, which it refers to, doesn't exist; the other 1 template is in use", f.Namespace)))
 		choice, ok, err := f.store.Resolve(f.name, "workers", "b", "on-demand")
 		f.Expect(err).NotTo(HaveOccurred())
 		f.Expect(ok).To(BeTrue())

@@ -66,7 +66,7 @@ func TestConditions(t *testing.T) {
 			"When only one of them can be used, it should be ready and say so",
 			func(f *fixture) {
 				f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
-				f.machineDeployment("orphans", "gone", "blue")
+				f.machineDeployment("dangling", "gone", "blue")
 			},
 			func(n *v1alpha1.ClusterAPINodeClass) {
 				n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}

@@ -283,10 +283,10 @@ func TestOfferingGone(t *testing.T) {
 			w.gaps.Sources = []string{w.templates[0].Source.Annotation()}
 			gone(w)
 		}, ""},
-		"When the source was made anew with the same content, it should find nothing": {func(w *world) {
+		"When the source was created again with the same content, it should find nothing": {func(w *world) {
 			w.templates[0].Source.UID, w.templates[0].Source.ResourceVersions = "another", "another"
 		}, ""},
-		"When the source was made anew with other content, it should find that": {func(w *world) {
+		"When the source was created again with other content, it should find that": {func(w *world) {
 			w.templates[0].Source.UID, w.templates[0].ContentHash = "another", "new"
 		}, drift.TemplateDrifted},
 		"When the source contradicts another of the same instance type, it should find nothing": {func(w *world) {

@@ -129,7 +129,7 @@ func testReplay(t *testing.T, s *environment.Environment, one map[string]int) {
 	}
 }
 
-// TestTwoLeaders: a replica that has lost its Lease may end a Create that another one has begun anew.
+// TestTwoLeaders: a replica that has lost its Lease may end a Create that another one has begun again.
 func TestTwoLeaders(t *testing.T) {
 	t.Run("When a Create spans a change of leader and the new one chooses another offering, it should end with a machine of one offering", func(t *testing.T) {
 		g := NewWithT(t)

@@ -71,9 +71,9 @@ type Config struct {
 	Wanted func(context.Context, *clusterv1.Cluster) bool
 	// Access returns the client configuration of a Cluster's guest.
 	Access func(context.Context, client.ObjectKey) (*rest.Config, error)
-	// Changed is called when a guest has been connected or lost, and once when it was last seen Silence ago.
-	Changed func(context.Context, client.ObjectKey)
-	Silence time.Duration
+	// Changed is called when a guest has been connected or lost, and once when it was last seen UnresponsiveAfter ago.
+	Changed           func(context.Context, client.ObjectKey)
+	UnresponsiveAfter time.Duration
 	// Retry is the back-off after a failed attempt to connect, Timeout that of a call.
 	Retry, Timeout time.Duration
 	Clock          clock.PassiveClock
@@ -291,13 +291,13 @@ func (l *Links) check(ctx context.Context, cluster client.ObjectKey, k link) (ti
 	return after, lost
 }
 
-// tells reports whether Changed has to be called: for what has just changed, and once for a guest that is silent.
+// tells reports whether Changed has to be called: for what has just changed, and once for a guest that is unresponsive.
 func (l *Links) tells(cluster client.ObjectKey, changed bool) bool {
 	now := l.config.Clock.Now()
 	tells := changed
 	l.change(cluster, func(k *link) {
-		silent := k.health.LastSuccess.Add(l.config.Silence)
-		if tells = tells || silent.Before(now) && k.told.Before(silent); tells {
+		unresponsiveSince := k.health.LastSuccess.Add(l.config.UnresponsiveAfter)
+		if tells = tells || unresponsiveSince.Before(now) && k.told.Before(unresponsiveSince); tells {
 			k.told = now
 		}
 	})

@@ -68,7 +68,7 @@ func newWorld(t *testing.T) *world {
 	}))
 	t.Cleanup(server.Close)
 	w.Links = New(Config{
-		Management: w.management, Scheme: scheme, Clock: w.clock, Retry: retry, Timeout: time.Minute, Silence: 25 * time.Second,
+		Management: w.management, Scheme: scheme, Clock: w.clock, Retry: retry, Timeout: time.Minute, UnresponsiveAfter: 25 * time.Second,
 		Kinds:  func(schema.GroupVersionKind) store.Kind { return store.Kind{} },
 		Wanted: func(context.Context, *clusterv1.Cluster) bool { return w.wanted },
 		Access: func(context.Context, client.ObjectKey) (*rest.Config, error) {
@@ -165,7 +165,7 @@ func TestLinks(t *testing.T) {
 		g.Expect(w.Health(blue).LastSuccess).To(Equal(w.clock.Now().Add(-maxFailures * probeInterval)))
 	})
 
-	t.Run("When a guest refuses the credentials, it should connect anew at once", func(t *testing.T) {
+	t.Run("When a guest refuses the credentials, it should connect again at once", func(t *testing.T) {
 		g, w := NewWithT(t), newWorld(t)
 		guest := w.connected(ctx, g)
 		w.answer.Store(http.StatusUnauthorized)
