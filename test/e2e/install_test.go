@@ -47,8 +47,9 @@ type installation struct {
 }
 
 // Story 22: an operator that kustomize installed is deleted by accident, Helm installs another one, upgrades and uninstalls it, and the CRDs are
-// deleted. No node goes until somebody confirms it. The world is this story's own, because its operator goes.
+// deleted. No node goes until the deletion is confirmed. The world is this story's own, because its operator goes.
 func TestInstall(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	own, remove, err := startWorld(t.Context(), os.Stdout, blue)
 	g.Expect(err).NotTo(HaveOccurred())
