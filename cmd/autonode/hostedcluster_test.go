@@ -24,12 +24,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/assets/crds"
 )
 
 // startTimeout is how long an API server may take to start, and CRDs to be served: a loaded machine is slow.
 const startTimeout = 2 * time.Minute
 
-// managementCluster is an API server with AutoNode's and Cluster API's kinds, and without controllers.
+// managementCluster is an API server with AutoNode's and Cluster API's kinds, and without controllers. It has Karpenter's kinds too, so that it
+// is a guest as well.
 var managementCluster struct {
 	kubeconfig string
 	admin      client.Client
@@ -50,8 +52,13 @@ func runTests(m *testing.M) (code int, err error) {
 		return 0, fmt.Errorf("finding Cluster API's module: %w", err)
 	}
 	bases := filepath.Join(strings.TrimSpace(string(out)), "core/config/crd/bases")
+	guestCRDs, err := crds.Embedded()
+	if err != nil {
+		return 0, err
+	}
 	environment := &envtest.Environment{
 		ControlPlaneStartTimeout: startTimeout,
+		CRDs:                     guestCRDs,
 		CRDDirectoryPaths: []string{
 			"../../manifests/crds", "../../test/environment/crds.yaml",
 			filepath.Join(bases, "cluster.x-k8s.io_clusters.yaml"), filepath.Join(bases, "cluster.x-k8s.io_machinedeployments.yaml"),
@@ -80,7 +87,7 @@ func runTests(m *testing.M) (code int, err error) {
 	if err := os.WriteFile(managementCluster.kubeconfig, raw, 0o600); err != nil {
 		return 0, err
 	}
-	flags := managementFlags{kubeconfig: managementCluster.kubeconfig}
+	flags := managementFlags{clusterFlags{kubeconfig: managementCluster.kubeconfig}}
 	if managementCluster.admin, err = flags.client(); err != nil {
 		return 0, err
 	}

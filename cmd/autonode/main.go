@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command autonode makes release payloads and shows what a node class launches. It is a plugin of kubectl, too.
+// Command autonode turns AutoNode on, makes release payloads and catalogs, and shows nodes and what a node class launches. It is a plugin of
+// kubectl, too.
 package main
 
 import (
@@ -56,7 +57,7 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())
 	})
-	root.AddCommand(newCatalogCommand(), newHostedClusterCommand(), newReleaseCommand(), newTemplatesCommand(), newVersionCommand())
+	root.AddCommand(newCatalogCommand(), newHostedClusterCommand(), newNodesCommand(), newReleaseCommand(), newTemplatesCommand(), newVersionCommand())
 	nameExamples(root, shown)
 	return root
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,22 +16,37 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-// managementFlags choose the management cluster, as kubectl's do.
-type managementFlags struct{ kubeconfig, context string }
+// clusterFlags choose a cluster, as kubectl's do.
+type clusterFlags struct{ kubeconfig, context string }
 
-func (f *managementFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster; without it $KUBECONFIG, else ~/.kube/config")
+func (f *clusterFlags) add(flags *pflag.FlagSet, cluster string) {
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of "+cluster+"; without it $KUBECONFIG, else ~/.kube/config")
 	flags.StringVar(&f.context, "context", "", "context of the kubeconfig; without it the current one")
 }
 
-// client of the management cluster. The field owner of what it writes is the program.
-func (f *managementFlags) client() (client.WithWatch, error) {
+func (f *clusterFlags) config() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = f.kubeconfig
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context})
 	config, err := loader.ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("%w; name the management cluster with --kubeconfig or --context", err)
+		return nil, fmt.Errorf("%w; name the cluster with --kubeconfig or --context", err)
+	}
+	return config, nil
+}
+
+// managementFlags choose the management cluster.
+type managementFlags struct{ clusterFlags }
+
+func (f *managementFlags) add(flags *pflag.FlagSet) {
+	f.clusterFlags.add(flags, "the management cluster")
+}
+
+// client of the management cluster. The field owner of what it writes is the program.
+func (f *managementFlags) client() (client.WithWatch, error) {
+	config, err := f.config()
+	if err != nil {
+		return nil, err
 	}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme} {

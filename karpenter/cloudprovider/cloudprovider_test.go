@@ -160,7 +160,7 @@ func TestCreate(t *testing.T) {
 			HaveKeyWithValue(corev1.LabelTopologyZone, BeElementOf("a", "b")),
 			HaveKeyWithValue(corev1.LabelArchStable, "amd64"),
 			HaveKeyWithValue(corev1.LabelOSStable, "linux"),
-			HaveKeyWithValue(cloudprovider.NodePriceLabel, "0.02"),
+			HaveKeyWithValue(v1alpha1.NodePriceLabel, "0.02"),
 			HaveKeyWithValue("example.com/team", "web"),
 		))
 		g.Expect(created.Status.Capacity.Cpu().String()).To(Equal("2"))

@@ -28,9 +28,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
-// NodePriceLabel is a node's price in US dollars an hour, for eks-node-viewer and similar tools.
-const NodePriceLabel = "eks-node-viewer/instance-price"
-
 // Reasons of the NodeClaim's condition Launched while Create is being retried.
 const (
 	// NodeClassReadinessUnknownReason: the node class hasn't been reconciled yet, or not since its spec changed.

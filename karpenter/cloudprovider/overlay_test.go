@@ -71,7 +71,7 @@ func TestOverlay(t *testing.T) {
 			n.Spec.Requirements = append(n.Spec.Requirements, requirement(corev1.LabelInstanceTypeStable, "c2-small"))
 		}))
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(created.Labels).To(HaveKeyWithValue(cloudprovider.NodePriceLabel, "5"))
+		g.Expect(created.Labels).To(HaveKeyWithValue(v1alpha1.NodePriceLabel, "5"))
 	})
 	t.Run("When the gate is off, it should go by its own prices", func(t *testing.T) {
 		g := NewWithT(t)

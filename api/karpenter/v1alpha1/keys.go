@@ -4,6 +4,8 @@ package v1alpha1
 
 // Annotations that a platform team sets on a template source: an infrastructure machine template or a MachineDeployment.
 const (
+	// NodePriceLabel is a node's list price in US dollars an hour, for eks-node-viewer and similar tools.
+	NodePriceLabel = "eks-node-viewer/instance-price"
 	// PriceAnnotation is the price of one on-demand machine of this template, in US dollars per hour, as a decimal.
 	PriceAnnotation = Group + "/price"
 	// SpotPriceAnnotation is the price of one spot machine of this template. It needs a patch that writes the capacity type into the machine, or
