@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/test/audit"
@@ -95,7 +96,17 @@ func (b *bench) fillHostile(ctx context.Context) error {
 }
 
 func (h *hostileGuest) createNode(ctx context.Context, i int) error {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", hostileName, i), Labels: map[string]string{}}}
+	if err := h.client.Create(ctx, hostileNode(i)); err != nil {
+		return fmt.Errorf("creating a Node: %w", err)
+	}
+	return nil
+}
+
+// hostileNode is a Node of the largest labels. The operator watches only Nodes of a NodePool.
+func hostileNode(i int) *corev1.Node {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: fmt.Sprintf("%s-%d", hostileName, i), Labels: map[string]string{karpv1.NodePoolLabelKey: strings.Repeat("x", 63)},
+	}}
 	for label := range 20 {
 		node.Labels[fmt.Sprintf("%s-%d", hostileLabel, label)] = strings.Repeat("x", 63)
 	}
@@ -103,10 +114,7 @@ func (h *hostileGuest) createNode(ctx context.Context, i int) error {
 		node.Annotations = map[string]string{hostileLabel: strings.Repeat("x", hostileAnnotationBytes)}
 	}
 	node.Status.NodeInfo.KubeletVersion = fmt.Sprintf("v1.36.%d", i)
-	if err := h.client.Create(ctx, node); err != nil {
-		return fmt.Errorf("creating a Node: %w", err)
-	}
-	return nil
+	return node
 }
 
 // largeRequest is a certificate request whose organization is as long as an API server accepts it.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/test/world/process"
 )
@@ -99,6 +100,14 @@ func TestReport(t *testing.T) {
 		out := &strings.Builder{}
 		g.Expect(hostile.print(out)).To(Succeed())
 		g.Expect(out.String()).To(ContainSubstring("Hostile guest with 10000 Nodes, meanwhile: 0.60 requests a second, of which 0.50 writes.\nGuestReachable=True (GuestOverBudget)"))
+	})
+
+	t.Run("When a guest is filled with Nodes, they should be of a NodePool, as those are that the operator watches", func(t *testing.T) {
+		g := NewWithT(t)
+		first, second := hostileNode(100), hostileNode(101)
+		g.Expect(first.Labels).To(HaveKey(karpv1.NodePoolLabelKey))
+		g.Expect(first.Annotations[hostileLabel]).To(HaveLen(hostileAnnotationBytes))
+		g.Expect(first.Status.NodeInfo.KubeletVersion).NotTo(Equal(second.Status.NodeInfo.KubeletVersion))
 	})
 
 	t.Run("When a request is about the hostile guest, it should set it aside", func(t *testing.T) {
