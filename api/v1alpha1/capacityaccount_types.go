@@ -330,9 +330,10 @@ type CapacityGrant struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
 	Amounts []GrantedAmount `json:"amounts,omitempty"`
-	// leaving: the cluster doesn't belong to the account any more, and machines of it are left.
+	// released is when the cluster's lease was released because the cluster doesn't belong to the account any more. What is
+	// granted counts until the machines that it had then are gone.
 	// +optional
-	Leaving bool `json:"leaving,omitempty"`
+	Released *metav1.Time `json:"released,omitempty"`
 }
 
 // GrantedAmount is an amount of one pool, in the pool's unit.

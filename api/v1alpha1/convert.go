@@ -28,7 +28,7 @@ const (
 	// MaxCharge is the most that one machine takes of a pool, in the pool's unit: 64 TiB of memory.
 	MaxCharge = int64(1) << 46
 	// MaxAmount is the largest amount of a pool.
-	MaxAmount = int64(1) << 56
+	MaxAmount = int64(1) << 54
 )
 
 // capacityTypeLabel is Karpenter's label of a machine's capacity type.
@@ -70,13 +70,16 @@ func (l *CapacityLease) Rules() []capacity.Rule {
 // Lease returns the lease without its report, which is hostile to whoever didn't write it: see BoundedReport. Its ID is the
 // object's UID.
 func (l *CapacityLease) Lease() capacity.Lease {
-	amounts := capacity.Amounts{}
+	amounts, granted := capacity.Amounts{}, capacity.Amounts{}
 	for _, pool := range l.Spec.Pools {
 		if pool.Amount > 0 {
 			amounts[pool.Name] = pool.Amount
 		}
+		if pool.Granted > 0 {
+			granted[pool.Name] = pool.Granted
+		}
 	}
-	return capacity.Lease{ID: string(l.UID), Sequence: l.Spec.Sequence, Amounts: amounts}
+	return capacity.Lease{ID: string(l.UID), Sequence: l.Spec.Sequence, Amounts: amounts, Granted: granted}
 }
 
 // UpTo is about how much the cluster gets if it requests more.
@@ -217,8 +220,8 @@ func MachineOf(object metav1.Object) (m capacity.Machine, price float64) {
 	return m, price
 }
 
-// MachineKeys are the labels and annotations that MachineOf reads, for caches that keep nothing else of a Machine.
-var MachineKeys = []string{
-	corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone, capacityTypeLabel, karpenterv1alpha1.ReservationIDLabel,
-	karpenterv1alpha1.OfferingZoneAnnotation, karpenterv1alpha1.MachineSizeAnnotation,
-}
+// What MachineOf reads, for caches that keep nothing else of a Machine.
+var (
+	MachineLabels      = []string{corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone, capacityTypeLabel, karpenterv1alpha1.ReservationIDLabel}
+	MachineAnnotations = []string{karpenterv1alpha1.OfferingZoneAnnotation, karpenterv1alpha1.MachineSizeAnnotation}
+)
