@@ -331,6 +331,10 @@ func (r *round) decide() {
 				// What it held when it was released has come by now, or never will.
 				grant.Granted = least(grant.Granted, of.used)
 			}
+			if of.lease != nil && of.lease.Spec.Sequence == grant.Sequence && !sameRules(of.lease.Spec.Pools, of.pools) {
+				// As for another object, it has to acknowledge a newer sequence.
+				grant.Lease = ""
+			}
 			input.Record[key] = grant
 		}
 		if of.lease != nil && of.released == nil {

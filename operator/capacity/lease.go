@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -147,6 +148,14 @@ func leased(of *cluster, grant capacity.Grant, upTo capacity.Amounts, lag bool) 
 		pools = append(pools, pool)
 	}
 	return pools
+}
+
+// sameRules reports whether the same machines take the same from the same pools.
+func sameRules(a, b []v1alpha1.LeasedPool) bool {
+	return slices.EqualFunc(a, b, func(x, y v1alpha1.LeasedPool) bool {
+		x.Amount, x.Granted, x.UpTo = y.Amount, y.Granted, y.UpTo
+		return equality.Semantic.DeepEqual(x, y)
+	})
 }
 
 // withoutHints is what a lease says without what Karpenter may know later.
