@@ -102,17 +102,13 @@ func (h *Holder) Gone(name string, now time.Time) {
 	}
 }
 
-// Tried records that an attempt to launch ends now, or that one was made while there was no lease: its request may have its
-// effect until InFlight from now.
+// Tried records that an attempt to launch ends now, or that one was made while there was no lease. It asks nothing.
 func (h *Holder) Tried(name string, charges Amounts, now time.Time) {
 	l := h.launch(name)
 	merged := charges.clone()
 	merged.raise(l.charges)
 	h.charge(l, merged)
-	l.tried = now
-	if !l.exists && !l.until.IsZero() {
-		l.until = now.Add(InFlight)
-	}
+	l.tried, l.until = now, time.Time{}
 }
 
 // Recharge changes what a launch takes: the rules have changed.
@@ -120,6 +116,14 @@ func (h *Holder) Recharge(name string, charges Amounts) {
 	if l, ok := h.launches[name]; ok {
 		h.charge(l, charges)
 	}
+}
+
+// Charges returns what a launch takes; don't modify it.
+func (h *Holder) Charges(name string) Amounts {
+	if l, ok := h.launches[name]; ok {
+		return l.charges
+	}
+	return nil
 }
 
 // Tracks reports whether a launch counts.
