@@ -23,8 +23,6 @@ import (
 const (
 	// GrantWait is how long a launch waits for a larger grant before it takes another offering that needs none.
 	GrantWait = 15 * time.Second
-	// AbsentTTL is how long the last grant of a lease that was deleted still limits this cluster.
-	AbsentTTL = 5 * time.Minute
 	// idleTTL is how long a launch without a Machine counts that isn't tried again. It is longer than Karpenter's launch
 	// timeout: Karpenter deletes a NodeClaim without a provider ID and tells nobody.
 	idleTTL = 10 * time.Minute
@@ -74,9 +72,8 @@ type Provider struct {
 	// is possible from then on.
 	elected, from time.Time
 	begun         bool
-	// lease is the last one; nil for none. It has been absent since.
-	lease       *Lease
-	absentSince time.Time
+	// lease is the last one; nil for none.
+	lease *Lease
 
 	holder   *fleet.Holder
 	launches map[string]*launch
@@ -186,10 +183,13 @@ func (p *Provider) Since(sequence uint64) (instanceTypes []string, known bool) {
 	return p.changes.Since(sequence)
 }
 
+// Limits reports whether a lease limits or prices anything. It takes no lock.
+func (p *Provider) Limits() bool { return p != nil && p.limiting.Load() }
+
 // Offer returns what the lease leaves of an offering with this list price in US dollars an hour. From then on, Sequence
 // changes with the result.
 func (p *Provider) Offer(m fleet.Machine, list float64) Offer {
-	if p == nil || !p.limiting.Load() {
+	if !p.Limits() {
 		return Offer{Available: true, Left: Unlimited, Price: list, Saving: list}
 	}
 	p.mu.Lock()

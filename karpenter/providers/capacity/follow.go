@@ -105,7 +105,7 @@ func (p *Provider) read(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the Machines from the API server: %w", err)
 	}
-	if p.lease == nil || p.lease.Account != lease.Account {
+	if p.lease == nil || p.lease.Account != lease.Account && lease.Sequence >= p.lease.Sequence {
 		p.join(first && len(p.launches) == 0)
 	}
 	for name, m := range machines {
@@ -158,7 +158,6 @@ func (p *Provider) recharge() {
 
 // adopt takes over the lease as the API server has it. p.mu must be held.
 func (p *Provider) adopt(lease *Lease) {
-	p.absentSince = time.Time{}
 	p.holder.Adopt(lease.Lease, lease.UpTo)
 	p.apply(lease)
 }
@@ -175,10 +174,10 @@ func (p *Provider) observe(lease *Lease) {
 // apply applies what the lease says beside amounts. p.mu must be held.
 func (p *Provider) apply(lease *Lease) {
 	before := p.lease
-	if before != nil && lease.Sequence < before.Sequence && lease.Account == before.Account {
+	if before != nil && lease.Sequence < before.Sequence {
 		// An older one, or a new object without a grant. The holder keeps what it was granted before, too.
 		kept := *before
-		kept.ID = lease.ID
+		kept.ID, kept.ResourceVersion = lease.ID, lease.ResourceVersion
 		p.lease = &kept
 		return
 	}
@@ -205,23 +204,11 @@ func (p *Provider) apply(lease *Lease) {
 	p.Wake()
 }
 
-// absent records that the API server has no lease. One that was deleted limits for a while: whoever deleted it may not have
-// meant to lift all limits, and the operator makes it again.
+// absent records that the API server has no lease. One that was deleted still limits this process: the operator makes it
+// again, and writes one without pools to lift the limits.
 func (p *Provider) absent() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := p.Clock.Now()
-	switch {
-	case p.lease == nil:
-	case p.absentSince.IsZero():
-		p.absentSince = now
-	case now.Sub(p.absentSince) >= AbsentTTL:
-		p.absentSince = time.Time{}
-		p.join(false)
-		p.replacePools()
-		close(p.raised)
-		p.raised = make(chan struct{})
-	}
 	p.setKnown()
 }
 

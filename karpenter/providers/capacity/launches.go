@@ -78,7 +78,7 @@ func (p *Provider) Open(ctx context.Context) error {
 }
 
 // free reports whether nothing limits launches. p.mu must be held.
-func (p *Provider) free() bool { return p.lease == nil || p.lease.Account == "" }
+func (p *Provider) free() bool { return p.lease == nil || p.lease.Account == "" || len(p.lease.Rules) == 0 }
 
 // Fits reports whether Spend would succeed for a NodeClaim's machine.
 func (p *Provider) Fits(name string, m fleet.Machine) bool {
@@ -328,13 +328,14 @@ func (p *Provider) launch(name string) *launch {
 	return l
 }
 
-// Report returns what to write into the status of a lease, and the lease's UID; false while there is nothing to report.
-func (p *Provider) Report() (uid string, report fleet.Report, ok bool) {
+// Report returns what to write into the status of the lease, of which this resource version was read last; false while
+// there is nothing to report. The write has to fail if the lease has changed since.
+func (p *Provider) Report() (resourceVersion string, report fleet.Report, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.lease == nil {
 		return "", fleet.Report{}, false
 	}
 	report, ok = p.holder.Report(p.Clock.Now())
-	return p.lease.ID, report, ok
+	return p.lease.ResourceVersion, report, ok
 }

@@ -33,6 +33,7 @@ type Source interface {
 // Lease is what this cluster's CapacityLease says.
 type Lease struct {
 	fleet.Lease
+	ResourceVersion string
 	// UpTo is about how much may be granted if it is requested.
 	UpTo fleet.Amounts
 	// Account identifies who grants it; empty for nobody: it limits nothing.
