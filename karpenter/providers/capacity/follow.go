@@ -95,7 +95,7 @@ func (p *Provider) read(ctx context.Context) error {
 	p.mu.Unlock()
 	machines, err := p.Source.Machines(ctx)
 	first := false
-	if err == nil && lease.Acknowledged == 0 && len(machines) == 0 {
+	if err == nil && lease.Status.AcknowledgedSequence == 0 && len(machines) == 0 {
 		first, err = p.Source.First(ctx)
 	}
 	p.mu.Lock()
@@ -177,7 +177,7 @@ func (p *Provider) apply(lease *Lease) {
 	if before != nil && lease.Sequence < before.Sequence {
 		// An older one, or a new object without a grant. The holder keeps what it was granted before, too.
 		kept := *before
-		kept.ID, kept.ResourceVersion = lease.ID, lease.ResourceVersion
+		kept.ID, kept.ResourceVersion, kept.Status = lease.ID, lease.ResourceVersion, lease.Status
 		p.lease = &kept
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	fleet "github.com/autonode-io/autonode/capacity"
 )
 
@@ -78,7 +79,9 @@ func (p *Provider) Open(ctx context.Context) error {
 }
 
 // free reports whether nothing limits launches. p.mu must be held.
-func (p *Provider) free() bool { return p.lease == nil || p.lease.Account == "" || len(p.lease.Rules) == 0 }
+func (p *Provider) free() bool {
+	return p.lease == nil || p.lease.Account == "" || len(p.lease.Rules) == 0
+}
 
 // Fits reports whether Spend would succeed for a NodeClaim's machine.
 func (p *Provider) Fits(name string, m fleet.Machine) bool {
@@ -338,4 +341,14 @@ func (p *Provider) Report() (resourceVersion string, report fleet.Report, ok boo
 	}
 	report, ok = p.holder.Report(p.Clock.Now())
 	return p.lease.ResourceVersion, report, ok
+}
+
+// Status returns the report that the lease has. It is shared: don't modify it.
+func (p *Provider) Status() *autonodev1alpha1.CapacityLeaseStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lease == nil {
+		return nil
+	}
+	return &p.lease.Status
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	fleet "github.com/autonode-io/autonode/capacity"
 )
 
@@ -43,8 +44,8 @@ type Lease struct {
 	Expires     map[string]time.Time
 	Commitments Commitments
 	Unavailable []Unavailable
-	// Acknowledged is the sequence of the report; zero if no process has written one.
-	Acknowledged int64
+	// Status is the report that was written last.
+	Status autonodev1alpha1.CapacityLeaseStatus
 }
 
 // limits reports whether the lease changes anything. Before the first grant, no amount means anything.

@@ -121,7 +121,7 @@ func (c *Cluster) First(ctx context.Context) (bool, error) {
 
 // leaseOf reads what a CapacityLease says.
 func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
-	l := &Lease{Lease: object.Lease(), ResourceVersion: object.ResourceVersion, UpTo: object.UpTo(), Acknowledged: object.Status.AcknowledgedSequence}
+	l := &Lease{Lease: object.Lease(), ResourceVersion: object.ResourceVersion, UpTo: object.UpTo(), Status: object.Status}
 	if object.Spec.Account == nil {
 		return l // it limits nothing
 	}
