@@ -370,7 +370,9 @@ func TestSpend(t *testing.T) {
 		version, report, _ := f.Report()
 		f.Expect(version).To(Equal("9"))
 		f.Expect(report.Sequence).To(Equal(int64(5)))
-		f.grant(func(l *Lease) { l.Sequence, l.Account, l.Rules, l.Amounts = 6, "account-1", rules, fleet.Amounts{"limit/cpu": 4000} })
+		f.grant(func(l *Lease) {
+			l.Sequence, l.Account, l.Rules, l.Amounts = 6, "account-1", rules, fleet.Amounts{"limit/cpu": 4000}
+		})
 		f.step()
 		f.Expect(f.Fits("a", xlarge)).To(BeTrue())
 	})
@@ -472,7 +474,7 @@ func TestOffer(t *testing.T) {
 				}
 			}
 		}
-		near := func(got, want float64) { t.Helper(); f.Expect(math.Abs(got-want)).To(BeNumerically("<", 1e-9)) }
+		near := func(got, want float64) { t.Helper(); f.Expect(math.Abs(got - want)).To(BeNumerically("<", 1e-9)) }
 		f.grant(committed(1, 0))
 		f.step()
 		near(f.Offer(large, 0.1).Price, 0.1*sliver)
