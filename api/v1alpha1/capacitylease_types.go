@@ -152,6 +152,11 @@ type LeasedCommitment struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Instances string `json:"instances,omitempty"`
+	// uncovered is how much more of the commitment the running machines that it selects would use, in the same unit, as a
+	// decimal. A node whose removal would leave a commitment unused isn't replaced by a cheaper one.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Uncovered string `json:"uncovered,omitempty"`
 	// discount from the list price, from 0 to 1, as a decimal.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32

@@ -93,9 +93,10 @@ func (l *CapacityLease) UpTo() capacity.Amounts {
 	return upTo
 }
 
-// Commitments returns what is unused of the account's commitments. A malformed one is left out.
-func (l *CapacityLease) Commitments() []capacity.Commitment {
-	var commitments []capacity.Commitment
+// Commitments returns the account's commitments, what is unused of each, and how much more of it running machines would
+// use, by name: see capacity.Resume. A malformed one is left out.
+func (l *CapacityLease) Commitments() (commitments []capacity.Commitment, unused, uncovered map[string]float64) {
+	unused, uncovered = map[string]float64{}, map[string]float64{}
 	for i := range l.Spec.Commitments {
 		leased := &l.Spec.Commitments[i]
 		c := capacity.Commitment{Name: leased.Name, Selector: leased.Selector.Capacity()}
@@ -105,11 +106,15 @@ func (l *CapacityLease) Commitments() []capacity.Commitment {
 		if !discountOK || spendOK == machinesOK {
 			continue
 		}
-		// A machine that is covered in part doesn't count: what is left of it covers nothing whole.
-		c.HourlySpend, c.Machines, c.Discount = spend, int64(machines), min(discount, 1)
+		c.HourlySpend, c.Discount, unused[c.Name] = spend, min(discount, 1), spend
+		if machinesOK {
+			// Only its kind matters: the rest is unused.
+			c.Machines, unused[c.Name] = 1, machines
+		}
+		uncovered[c.Name], _ = decimal(leased.Uncovered)
 		commitments = append(commitments, c)
 	}
-	return commitments
+	return commitments, unused, uncovered
 }
 
 // decimal parses a number that is not negative.
