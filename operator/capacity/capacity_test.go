@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1alpha1"
@@ -140,6 +141,23 @@ func TestUnspent(t *testing.T) {
 	})
 }
 
+func TestCommitments(t *testing.T) {
+	t.Run("When machines use a commitment, the lease should say what is left of it, and what they lack", func(t *testing.T) {
+		f := newFixture(t, "committed", "blue")
+		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
+			spec.Commitments = []v1alpha1.CapacityCommitment{{Name: "plan", HourlySpend: "0.5"}, {Name: "instances", Instances: ptr.To(int32(2))}}
+		})
+		f.karpenters["blue"].want(5) // at 0.1 an hour each; two are covered as instances
+		f.settle()
+		f.clock.SetTime(f.clock.Now().Add(hints))
+		f.reconcile()
+		commitments, unused, uncovered := f.karpenters["blue"].lease().Commitments()
+		f.Expect(commitments).To(HaveLen(2))
+		f.Expect(unused).To(Equal(map[string]float64{"plan": 0.2, "instances": 0}))
+		f.Expect(uncovered).To(HaveKeyWithValue("instances", BeNumerically(">=", 0)))
+	})
+}
+
 func TestLimits(t *testing.T) {
 	f := newFixture(t, "limits", "blue", "green")
 	f.change(func(spec *v1alpha1.CapacityAccountSpec) {
@@ -195,6 +213,20 @@ func TestLimits(t *testing.T) {
 }
 
 func TestMembers(t *testing.T) {
+	t.Run("When a component loses its labels for a moment, its cluster should stay a member", func(t *testing.T) {
+		f := newFixture(t, "labels", "blue")
+		blue := f.karpenters["blue"]
+		blue.want(2)
+		f.settle()
+		component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: blue.namespace, Name: v1beta1.KarpenterComponent}}
+		f.Expect(clusters.Management.Client.Get(t.Context(), client.ObjectKeyFromObject(component), component)).To(Succeed())
+		component.Labels = nil
+		f.Expect(clusters.Management.Client.Update(t.Context(), component)).To(Succeed())
+		before := blue.lease().Spec
+		f.settle()
+		f.Expect(blue.lease().Spec).To(Equal(before))
+		f.Expect(f.account.Status.ClusterCount).To(HaveValue(BeEquivalentTo(1)))
+	})
 	t.Run("When a cluster leaves, its lease should limit nothing after it acknowledged, and its machines should count until they are gone", func(t *testing.T) {
 		f := newFixture(t, "leaves", "blue", "green")
 		blue, green := f.karpenters["blue"], f.karpenters["green"]

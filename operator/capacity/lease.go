@@ -168,22 +168,19 @@ func withoutHints(spec v1alpha1.CapacityLeaseSpec) v1alpha1.CapacityLeaseSpec {
 	return spec
 }
 
-// unused returns what the machines of all clusters leave of the commitments.
+// unused returns what the machines of all clusters leave of the commitments, rounded down, and what they lack of them, rounded up.
 func (r *round) unused() []v1alpha1.LeasedCommitment {
 	if len(r.account.commitments) == 0 {
 		return nil
 	}
-	left := capacity.Apply(r.account.commitments, r.running).Unused()
+	applied := capacity.Apply(r.account.commitments, r.running)
+	left, uncovered := applied.Unused(), applied.Uncovered()
 	var unused []v1alpha1.LeasedCommitment
 	for _, c := range r.account.commitments {
-		amount := roughly(left[c.Name])
-		if amount <= 0 {
-			continue
-		}
 		leased := v1alpha1.LeasedCommitment{Name: c.Name, Selector: v1alpha1.CapacitySelector{
 			InstanceTypes: c.Selector.InstanceTypes, Zones: c.Selector.Zones, CapacityTypes: c.Selector.CapacityTypes,
 		}}
-		text := strconv.FormatFloat(amount, 'f', -1, 64)
+		text := strconv.FormatFloat(roughly(left[c.Name], math.Floor), 'f', -1, 64)
 		if c.Machines > 0 {
 			leased.Instances = text
 		} else {
@@ -192,18 +189,21 @@ func (r *round) unused() []v1alpha1.LeasedCommitment {
 		if c.Discount > 0 {
 			leased.Discount = strconv.FormatFloat(c.Discount, 'f', -1, 64)
 		}
+		if more := roughly(uncovered[c.Name], math.Ceil); more > 0 {
+			leased.Uncovered = strconv.FormatFloat(more, 'f', -1, 64)
+		}
 		unused = append(unused, leased)
 	}
 	return unused
 }
 
-// roughly rounds down to two digits, so that leases don't change with each machine.
-func roughly(amount float64) float64 {
+// roughly rounds to two digits, so that leases don't change with each machine.
+func roughly(amount float64, round func(float64) float64) float64 {
 	if !(amount > 0) {
 		return 0
 	}
 	unit := math.Pow(10, math.Floor(math.Log10(amount))-1)
-	rounded, err := strconv.ParseFloat(strconv.FormatFloat(math.Floor(amount/unit+1e-9)*unit, 'g', 2, 64), 64)
+	rounded, err := strconv.ParseFloat(strconv.FormatFloat(round(math.Round(amount/unit*1e6)/1e6)*unit, 'g', 2, 64), 64)
 	if err != nil {
 		return 0
 	}

@@ -54,28 +54,31 @@ func (c *Controller) claimed(ctx context.Context, found *v1alpha1.CapacityAccoun
 			older, names = append(older, understand(&other.Spec, c.Clock.Now())), append(names, other.Name)
 		}
 	}
-	recorded := map[string]bool{}
+	recorded, served := map[client.ObjectKey]bool{}, map[string]client.ObjectKey{}
 	for i := range found.Status.Clusters {
-		recorded[found.Status.Clusters[i].Namespace+"/"+found.Status.Clusters[i].Name] = true
+		grant := &found.Status.Clusters[i]
+		key := client.ObjectKey{Namespace: grant.Namespace, Name: grant.Name}
+		recorded[key], served[grant.ControlPlaneNamespace] = true, key
 	}
-	candidates := make([]*v1beta1.ControlPlaneComponent, 0, len(components.Items))
+	var candidates []candidate
 	for i := range components.Items {
-		if limited(&components.Items[i]) {
-			candidates = append(candidates, &components.Items[i])
+		component := &components.Items[i]
+		if hostedCluster, ok := limited(component, served[component.Namespace]); ok {
+			candidates = append(candidates, candidate{component, hostedCluster})
 		}
 	}
 	// Whoever is served stays so; then those that came first.
-	slices.SortFunc(candidates, func(a, b *v1beta1.ControlPlaneComponent) int {
-		return cmp.Or(-compare(recorded[hostedCluster(a)], recorded[hostedCluster(b)]), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+	slices.SortFunc(candidates, func(a, b candidate) int {
+		return cmp.Or(-compare(recorded[a.hostedCluster], recorded[b.hostedCluster]), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
 			cmp.Compare(a.Namespace, b.Namespace))
 	})
-	for _, component := range candidates {
-		namespace, name := component.Labels[v1beta1.HostedClusterNamespaceLabel], component.Labels[v1beta1.HostedClusterLabel]
+	for _, candidate := range candidates {
+		namespace, name := candidate.hostedCluster.Namespace, candidate.hostedCluster.Name
 		namespaceLabels, err := c.namespaceLabels(ctx, namespace)
 		if err != nil {
 			return nil, err
 		}
-		key := hostedCluster(component)
+		key := candidate.hostedCluster.String()
 		entry := understood.entryOf(namespace, name, namespaceLabels)
 		if entry == nil || all.members[key] != nil {
 			continue
@@ -84,11 +87,11 @@ func (c *Controller) claimed(ctx context.Context, found *v1alpha1.CapacityAccoun
 			all.others[key] = names[i]
 			continue
 		}
-		if !recorded[key] && (len(all.members) >= maxClusters || !found.DeletionTimestamp.IsZero()) {
+		if !recorded[candidate.hostedCluster] && (len(all.members) >= maxClusters || !found.DeletionTimestamp.IsZero()) {
 			all.excess++
 			continue
 		}
-		all.members[key] = &member{entry: entry, component: component}
+		all.members[key] = &member{entry: entry, component: candidate.ControlPlaneComponent}
 	}
 	return all, nil
 }
@@ -98,16 +101,24 @@ func before(a, b *v1alpha1.CapacityAccount) bool {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) < 0
 }
 
-// limited reports whether a component is a Karpenter that reads leases, in a namespace that its HostedCluster may have.
-func limited(component *v1beta1.ControlPlaneComponent) bool {
-	namespace, name := component.Labels[v1beta1.HostedClusterNamespaceLabel], component.Labels[v1beta1.HostedClusterLabel]
-	return component.Name == v1beta1.KarpenterComponent && name != "" && namespace != "" &&
-		component.Labels[v1beta1.PlatformLabel] == string(v1beta1.PlatformClusterAPI) &&
-		(component.Namespace == namespace || component.Namespace == namespace+"-"+name)
+// candidate is a component with the name of its HostedCluster.
+type candidate struct {
+	*v1beta1.ControlPlaneComponent
+	hostedCluster client.ObjectKey
 }
 
-func hostedCluster(component *v1beta1.ControlPlaneComponent) string {
-	return component.Labels[v1beta1.HostedClusterNamespaceLabel] + "/" + component.Labels[v1beta1.HostedClusterLabel]
+// limited reports whether a component is a Karpenter that reads leases, in a namespace that its HostedCluster may have. Of a cluster that
+// has a grant, a component without labels says nothing: the operator is about to put them back.
+func limited(component *v1beta1.ControlPlaneComponent, recorded client.ObjectKey) (hostedCluster client.ObjectKey, ok bool) {
+	key := client.ObjectKey{
+		Namespace: cmp.Or(component.Labels[v1beta1.HostedClusterNamespaceLabel], recorded.Namespace),
+		Name:      cmp.Or(component.Labels[v1beta1.HostedClusterLabel], recorded.Name),
+	}
+	platform := component.Labels[v1beta1.PlatformLabel]
+	ok = component.Name == v1beta1.KarpenterComponent && key.Name != "" && key.Namespace != "" &&
+		(platform == string(v1beta1.PlatformClusterAPI) || platform == "" && key == recorded) &&
+		(component.Namespace == key.Namespace || component.Namespace == key.Namespace+"-"+key.Name)
+	return key, ok
 }
 
 func compare(a, b bool) int {

@@ -4,6 +4,7 @@ package capacity
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -150,7 +151,8 @@ func TestBoard(t *testing.T) {
 
 func TestRoughly(t *testing.T) {
 	for amount, want := range map[float64]float64{0: 0, -1: 0, 12.3456: 12, 0.0999: 0.099, 987: 980, 10: 10, 3: 3, 0.3: 0.3} {
-		NewWithT(t).Expect(roughly(amount)).To(BeNumerically("~", want, want*1e-9), "When %v is unused, it should say %v", amount, want)
+		NewWithT(t).Expect(roughly(amount, math.Ceil)).To(BeNumerically(">=", max(amount, 0)-1e-9))
+		NewWithT(t).Expect(roughly(amount, math.Floor)).To(BeNumerically("~", want, want*1e-9), "When %v is unused, it should say %v", amount, want)
 	}
 }
 
