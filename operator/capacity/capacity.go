@@ -101,9 +101,7 @@ func New(config Config) *Controller {
 // +kubebuilder:rbac:groups=autonode.io,resources=capacityaccounts,verbs=list;watch;patch
 // +kubebuilder:rbac:groups=autonode.io,resources=capacityaccounts/status,verbs=patch
 // +kubebuilder:rbac:groups=autonode.io,resources=capacityleases,verbs=list;watch;create
-// +kubebuilder:rbac:groups=autonode.io,resources=capacityleases,resourceNames=karpenter,verbs=get;patch
-// What Karpenter's Role grants:
-// +kubebuilder:rbac:groups=autonode.io,resources=capacityleases/status,resourceNames=karpenter,verbs=patch
+// +kubebuilder:rbac:groups=autonode.io,resources=capacityleases,resourceNames=karpenter,verbs=patch
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=list;watch
 
 // SetUp adds the controller to the manager.
