@@ -23,6 +23,9 @@ import (
 const (
 	// GrantWait is how long a launch waits for a larger grant before it takes another offering that needs none.
 	GrantWait = 15 * time.Second
+	// DoubtTTL is how long nothing is expected of a pool beyond its grant after a launch has waited for GrantWait, unless more
+	// is granted: the operator may be away.
+	DoubtTTL = time.Minute
 	// idleTTL is how long a launch without a Machine counts that isn't tried again. It is longer than Karpenter's launch
 	// timeout: Karpenter deletes a NodeClaim without a provider ID and tells nobody.
 	idleTTL = 10 * time.Minute
@@ -103,6 +106,8 @@ type pool struct {
 	// counted: changes of each machine count, as it is the pool of a reservation.
 	counted bool
 	expires time.Time
+	// doubted is until when nothing more than what is granted is expected.
+	doubted time.Time
 	// asks that take from it, in the order of what they take once sorted.
 	asks   []taking
 	sorted bool
@@ -269,6 +274,9 @@ func (p *Provider) leftOf(pool *pool, now time.Time) int64 {
 	if !pool.expires.IsZero() && !now.Before(pool.expires) {
 		return 0
 	}
+	if now.Before(pool.doubted) {
+		return p.holder.Free(pool.name)
+	}
 	return p.holder.Left(pool.name)
 }
 
@@ -351,6 +359,7 @@ func (p *Provider) setExpiry(now time.Time) {
 	}
 	for _, pool := range p.pools {
 		at(pool.expires)
+		at(pool.doubted)
 	}
 	if p.lease != nil {
 		for _, u := range p.lease.Unavailable {

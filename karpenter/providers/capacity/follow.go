@@ -176,6 +176,11 @@ func (p *Provider) apply(lease *Lease) {
 	}
 	lease.Commitments.resume()
 	p.lease = lease
+	for name, pool := range p.pools {
+		if before != nil && lease.Amounts[name] > before.Amounts[name] {
+			pool.doubted = time.Time{}
+		}
+	}
 	now := p.Clock.Now()
 	switch {
 	case before == nil || !reflect.DeepEqual(before.Rules, lease.Rules) || !reflect.DeepEqual(before.Expires, lease.Expires) || before.limits() != lease.limits():

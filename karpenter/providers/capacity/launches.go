@@ -151,9 +151,28 @@ func (p *Provider) Request(name string, m fleet.Machine) (since time.Time, possi
 	if p.free() || !p.unexpired(m) || !p.holder.MaySpend(charges, now) {
 		return time.Time{}, false
 	}
+	for name, amount := range charges {
+		if pool, ok := p.pools[name]; ok && p.leftOf(pool, now) < amount {
+			return time.Time{}, false
+		}
+	}
 	since = p.holder.Request(name, charges, now)
 	p.Wake()
 	return since, true
+}
+
+// Doubt expects no further grant of the pools that lack something for a machine, for DoubtTTL or until more is granted.
+func (p *Provider) Doubt(m fleet.Machine) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.Clock.Now()
+	for _, pool := range p.poolsOf(p.charges(m)) {
+		if p.holder.Free(pool.name) < p.charges(m)[pool.name] {
+			pool.doubted = now.Add(DoubtTTL)
+			p.settle(pool)
+		}
+	}
+	p.setExpiry(now)
 }
 
 // Await waits until more may be allowed than before, at most for timeout.
