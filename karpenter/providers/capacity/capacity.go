@@ -94,6 +94,8 @@ type Offer struct {
 	// Left is how many more machines the reservation of a reserved offering has for this cluster; Unlimited if the lease
 	// doesn't limit it.
 	Left int
+	// Expired: the reservation of a reserved offering has ended. Its machines are paid for as on-demand ones are.
+	Expired bool
 	// Price is what another machine costs the account in US dollars an hour, and Saving what one less of those that run
 	// would save. Both are the list price where nothing is committed.
 	Price, Saving float64
@@ -226,6 +228,7 @@ func (p *Provider) offer(a *ask, now time.Time) Offer {
 		o.Available = o.Available && take.pool.left >= take.amount
 		if take.pool.counted {
 			o.Left = int(min(int64(o.Left), take.pool.left/take.amount))
+			o.Expired = o.Expired || !take.pool.expires.IsZero() && !now.Before(take.pool.expires)
 		}
 	}
 	if p.lease == nil {

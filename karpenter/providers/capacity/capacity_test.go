@@ -435,7 +435,7 @@ func TestOffer(t *testing.T) {
 		sequence := f.Sequence()
 		f.clock.SetTime(end)
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"g5"}))
-		f.Expect(f.Offer(reserved, 1)).To(Equal(Offer{Price: 1, Saving: 1}))
+		f.Expect(f.Offer(reserved, 1)).To(Equal(Offer{Expired: true, Price: 1, Saving: 1}))
 		f.Expect(f.Spend("a", reserved)).To(BeFalse())
 	})
 	t.Run("When another cluster finds no capacity, it should be unavailable for that time", func(t *testing.T) {
