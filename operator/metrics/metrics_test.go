@@ -156,11 +156,11 @@ func TestCollect(t *testing.T) {
 			}}},
 			want: map[string]string{
 				"capacity_pool_limit": `{account="production",pool="quota/all/cpu"} 1.5
-					{account="production",pool="quota/all/memory"} 2.147483648e+09`,
+					{account="production",pool="quota/all/memory"} 2147483648`,
 				"capacity_pool_granted": `{account="production",pool="quota/all/cpu"} 1
-					{account="production",pool="quota/all/memory"} 1.073741824e+09`,
+					{account="production",pool="quota/all/memory"} 1073741824`,
 				"capacity_pool_used": `{account="production",pool="quota/all/cpu"} 0
-					{account="production",pool="quota/all/memory"} 5.36870912e+08`,
+					{account="production",pool="quota/all/memory"} 536870912`,
 				"capacity_pool_waiting": `{account="production",pool="quota/all/cpu"} 2
 					{account="production",pool="quota/all/memory"} 0`,
 			},
