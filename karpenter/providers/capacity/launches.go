@@ -80,9 +80,10 @@ func (p *Provider) Open(ctx context.Context) error {
 	return ErrUngranted
 }
 
-// free reports whether nothing limits launches. p.mu must be held.
+// free reports whether nothing limits launches. A new lease has no pools before the first grant, which may follow one that was
+// deleted. p.mu must be held.
 func (p *Provider) free() bool {
-	return p.lease == nil || p.lease.Account == "" || len(p.lease.Rules) == 0
+	return p.lease == nil || p.lease.Account == "" || p.lease.Sequence > 0 && len(p.lease.Rules) == 0
 }
 
 // Fits reports whether Spend would succeed for a NodeClaim's machine.
