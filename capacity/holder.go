@@ -81,7 +81,8 @@ func (h *Holder) Observe(lease Lease, upTo Amounts) bool {
 	return true
 }
 
-// Exists records a Machine of a launch, with what it takes.
+// Exists records a Machine of a launch, with what it takes. While another attempt of it may still have its effect, the charges
+// have to cover that too.
 func (h *Holder) Exists(name string, charges Amounts) {
 	delete(h.requests, name)
 	l := h.launch(name)
@@ -223,6 +224,9 @@ func (h *Holder) Fits(name string, charges Amounts, now time.Time) bool {
 func (h *Holder) Left(pool string) int64 {
 	return max(0, max(h.allowed[pool], h.upTo[pool])-h.spent[pool])
 }
+
+// Free is what the lease leaves of a pool without any further grant. It isn't negative.
+func (h *Holder) Free(pool string) int64 { return max(0, h.allowed[pool]-h.spent[pool]) }
 
 // MaySpend reports whether Spend would succeed for any launch with these charges, now or after more was requested.
 func (h *Holder) MaySpend(charges Amounts, now time.Time) bool {

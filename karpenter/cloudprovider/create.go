@@ -188,7 +188,7 @@ func (c *CloudProvider) cheapest(ctx context.Context, nodeClaim *karpv1.NodeClai
 		return launch{}, false, cloudprovider.NewCreateError(err, NodeClassReadinessUnknownReason, err.Error())
 	}
 	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
-	var ungranted error
+	ungranted := ""
 	for candidate := range snapshot.Cheapest(instanceTypes, requirements, nodeClaim.Spec.Resources.Requests, string(nodeClaim.UID)) {
 		key := candidate.Key()
 		resolved, ok := snapshot.ResolveKey(key)
@@ -204,16 +204,14 @@ func (c *CloudProvider) cheapest(ctx context.Context, nodeClaim *karpv1.NodeClai
 		}
 		needed := machineOf(choice, key)
 		if !c.Capacity.Fits(nodeClaim.Name, needed) {
-			wait, waiting := time.Time{}, false
-			if ungranted == nil {
-				wait, waiting = c.Capacity.Request(nodeClaim.Name, needed)
-			}
-			if waiting {
-				ungranted = c.ungranted(needed)
-				if c.Capacity.Clock.Since(wait) < capacity.GrantWait {
-					return launch{}, false, ungranted
-				}
-			} else if ungranted == nil && c.isStale(nodeClass, snapshot) {
+			since, possible := c.Capacity.Request(nodeClaim.Name, needed)
+			switch {
+			case possible && c.Capacity.Clock.Since(since) < capacity.GrantWait:
+				return launch{}, false, c.ungranted(needed)
+			case possible:
+				ungranted = fmt.Sprintf("; the operator hasn't granted more of %s within %s", c.Capacity.Lacking(needed), capacity.GrantWait)
+				c.Capacity.Doubt(needed)
+			case ungranted == "" && c.isStale(nodeClass, snapshot):
 				return launch{}, true, nil
 			}
 			continue
@@ -228,16 +226,12 @@ func (c *CloudProvider) cheapest(ctx context.Context, nodeClaim *karpv1.NodeClai
 			return launch{}, true, nil
 		}
 	}
-	if ungranted != nil {
-		return launch{}, false, ungranted
-	}
-	exhausted := ""
-	if pools := c.Capacity.Exhausted(); pools != "" {
-		exhausted = "; the hosted cluster's CapacityLease leaves nothing of " + pools
+	if pools := c.Capacity.Exhausted(); pools != "" && ungranted == "" {
+		ungranted = "; the hosted cluster's CapacityLease leaves nothing of " + pools
 	}
 	return launch{}, false, cloudprovider.NewInsufficientCapacityError(fmt.Errorf(
 		"none of the %d instance types of node class %s has an available offering that meets the requirements of NodeClaim %s%s",
-		len(instanceTypes), nodeClass.Name, nodeClaim.Name, exhausted))
+		len(instanceTypes), nodeClass.Name, nodeClaim.Name, ungranted))
 }
 
 // isStale reports whether there is a newer snapshot.

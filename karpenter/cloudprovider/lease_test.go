@@ -94,6 +94,33 @@ func TestCreateWithinLease(t *testing.T) {
 		_, report, _ = f.provider.Capacity.Report()
 		g.Expect(report.Requests).To(BeEmpty())
 	})
+	t.Run("When nothing is granted in time, it should let Karpenter plan without, and ask again later", func(t *testing.T) {
+		g := NewWithT(t)
+		f, lease, clk := leasedFixture(t, 0)
+		lease.Write(t, f.provider.Capacity, func(l *capacity.Lease) {
+			l.Amounts, l.UpTo = account.Amounts{}, account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
+		})
+		nodeClaim := f.claim("in-vain", nil)
+		available := func() int {
+			instanceTypes, err := f.store.InstanceTypes(f.nodeClass.Name)
+			g.Expect(err).NotTo(HaveOccurred())
+			n := 0
+			for _, it := range instanceTypes {
+				n += len(it.Offerings.Available())
+			}
+			return n
+		}
+		g.Expect(available()).To(BeNumerically(">", 0))
+		_, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeFalse())
+		clk.Step(capacity.GrantWait)
+		_, err = f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue())
+		g.Expect(err).To(MatchError(ContainSubstring("hasn't granted more of limit/cpu within 15s")))
+		g.Expect(available()).To(BeZero())
+		clk.Step(capacity.DoubtTTL)
+		g.Expect(available()).To(BeNumerically(">", 0))
+	})
 	t.Run("When it is granted while a launch waits, it should launch in the same call", func(t *testing.T) {
 		g := NewWithT(t)
 		f, lease, _ := leasedFixture(t, 0)

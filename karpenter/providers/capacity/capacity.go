@@ -23,6 +23,9 @@ import (
 const (
 	// GrantWait is how long a launch waits for a larger grant before it takes another offering that needs none.
 	GrantWait = 15 * time.Second
+	// DoubtTTL is how long nothing is expected of a pool beyond its grant after a launch has waited for GrantWait, unless more
+	// is granted: the operator may be away.
+	DoubtTTL = time.Minute
 	// idleTTL is how long a launch without a Machine counts that isn't tried again. It is longer than Karpenter's launch
 	// timeout: Karpenter deletes a NodeClaim without a provider ID and tells nobody.
 	idleTTL = 10 * time.Minute
@@ -91,6 +94,8 @@ type Offer struct {
 	// Left is how many more machines the reservation of a reserved offering has for this cluster; Unlimited if the lease
 	// doesn't limit it.
 	Left int
+	// Expired: the reservation of a reserved offering has ended. Its machines are paid for as on-demand ones are.
+	Expired bool
 	// Price is what another machine costs the account in US dollars an hour, and Saving what one less of those that run
 	// would save. Both are the list price where nothing is committed.
 	Price, Saving float64
@@ -103,6 +108,8 @@ type pool struct {
 	// counted: changes of each machine count, as it is the pool of a reservation.
 	counted bool
 	expires time.Time
+	// doubted is until when nothing more than what is granted is expected.
+	doubted time.Time
 	// asks that take from it, in the order of what they take once sorted.
 	asks   []taking
 	sorted bool
@@ -221,6 +228,7 @@ func (p *Provider) offer(a *ask, now time.Time) Offer {
 		o.Available = o.Available && take.pool.left >= take.amount
 		if take.pool.counted {
 			o.Left = int(min(int64(o.Left), take.pool.left/take.amount))
+			o.Expired = o.Expired || !take.pool.expires.IsZero() && !now.Before(take.pool.expires)
 		}
 	}
 	if p.lease == nil {
@@ -268,6 +276,9 @@ func (p *Provider) replacePools() {
 func (p *Provider) leftOf(pool *pool, now time.Time) int64 {
 	if !pool.expires.IsZero() && !now.Before(pool.expires) {
 		return 0
+	}
+	if now.Before(pool.doubted) {
+		return p.holder.Free(pool.name)
 	}
 	return p.holder.Left(pool.name)
 }
@@ -351,6 +362,7 @@ func (p *Provider) setExpiry(now time.Time) {
 	}
 	for _, pool := range p.pools {
 		at(pool.expires)
+		at(pool.doubted)
 	}
 	if p.lease != nil {
 		for _, u := range p.lease.Unavailable {

@@ -236,6 +236,18 @@ func TestBeginning(t *testing.T) {
 		_, known := f.Since(sequence)
 		f.Expect(known).To(BeFalse(), "all have changed")
 	})
+	t.Run("When a new lease has no pools yet, it should launch nothing before the first grant", func(t *testing.T) {
+		f := newFixture(t)
+		f.first = true
+		f.live = &Lease{Lease: fleet.Lease{ID: "lease-1"}, Account: "account-1"}
+		f.cached = f.live
+		f.step()
+		f.Expect(f.Open(t.Context())).To(MatchError(ErrUngranted))
+		f.Expect(f.Spend("a", large)).To(BeFalse())
+		f.grant(func(*Lease) {})
+		f.step()
+		f.Expect(f.Spend("a", large)).To(BeTrue(), "the account has no pools")
+	})
 	t.Run("When the first lease appears later, it should count what was launched before and may still come", func(t *testing.T) {
 		f := newFixture(t)
 		f.step()
@@ -435,7 +447,7 @@ func TestOffer(t *testing.T) {
 		sequence := f.Sequence()
 		f.clock.SetTime(end)
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"g5"}))
-		f.Expect(f.Offer(reserved, 1)).To(Equal(Offer{Price: 1, Saving: 1}))
+		f.Expect(f.Offer(reserved, 1)).To(Equal(Offer{Expired: true, Price: 1, Saving: 1}))
 		f.Expect(f.Spend("a", reserved)).To(BeFalse())
 	})
 	t.Run("When another cluster finds no capacity, it should be unavailable for that time", func(t *testing.T) {

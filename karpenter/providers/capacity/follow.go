@@ -136,14 +136,7 @@ func (p *Provider) join(first bool) {
 // recharge charges all launches by the rules of the lease. p.mu must be held.
 func (p *Provider) recharge() {
 	for name, l := range p.launches {
-		charges := fleet.Amounts{}
-		if l.exists {
-			charges = p.charges(l.machine)
-		} else {
-			for _, m := range l.tried {
-				charges.Raise(p.charges(m))
-			}
-		}
+		charges := p.taken(l)
 		switch {
 		case p.holder.Tracks(name):
 			p.holder.Recharge(name, charges)
@@ -183,6 +176,11 @@ func (p *Provider) apply(lease *Lease) {
 	}
 	lease.Commitments.resume()
 	p.lease = lease
+	for name, pool := range p.pools {
+		if before != nil && lease.Amounts[name] > before.Amounts[name] {
+			pool.doubted = time.Time{}
+		}
+	}
 	now := p.Clock.Now()
 	switch {
 	case before == nil || !reflect.DeepEqual(before.Rules, lease.Rules) || !reflect.DeepEqual(before.Expires, lease.Expires) || before.limits() != lease.limits():
@@ -250,6 +248,9 @@ func (p *Provider) resolve(ctx context.Context) error {
 		unclear = nil
 	}
 	for name, l := range p.launches {
+		if l.exists && len(l.tried) > 0 && !l.trying(asked) {
+			p.exists(name, l.machine)
+		}
 		if l.exists && !l.cached && asked.Sub(l.at) >= fleet.InFlight {
 			l.at = asked
 			unclear = append(unclear, name)

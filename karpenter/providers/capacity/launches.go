@@ -35,10 +35,12 @@ const openTimeout = 5 * time.Second
 
 // launch is one NodeClaim's Machine, or one that may still come.
 type launch struct {
-	// machine that exists, and what was tried before it did.
+	// machine that exists, and what was tried lately: should the machine go, another attempt may still have its effect.
 	machine fleet.Machine
 	tried   []fleet.Machine
-	exists  bool
+	// last is when an attempt began or ended last.
+	last   time.Time
+	exists bool
 	// cached: the cache has told of the Machine, and will tell when it is gone. Otherwise the API server was asked, at.
 	cached bool
 	at     time.Time
@@ -78,9 +80,10 @@ func (p *Provider) Open(ctx context.Context) error {
 	return ErrUngranted
 }
 
-// free reports whether nothing limits launches. p.mu must be held.
+// free reports whether nothing limits launches. A new lease has no pools before the first grant, which may follow one that was
+// deleted. p.mu must be held.
 func (p *Provider) free() bool {
-	return p.lease == nil || p.lease.Account == "" || len(p.lease.Rules) == 0
+	return p.lease == nil || p.lease.Account == "" || p.lease.Sequence > 0 && len(p.lease.Rules) == 0
 }
 
 // Fits reports whether Spend would succeed for a NodeClaim's machine.
@@ -129,6 +132,7 @@ func (p *Provider) Spend(name string, m fleet.Machine) bool {
 	}
 	l := p.launch(name)
 	l.creating++
+	l.last = now
 	if !slices.Contains(l.tried, m) {
 		l.tried = append(l.tried, m)
 	}
@@ -148,9 +152,28 @@ func (p *Provider) Request(name string, m fleet.Machine) (since time.Time, possi
 	if p.free() || !p.unexpired(m) || !p.holder.MaySpend(charges, now) {
 		return time.Time{}, false
 	}
+	for name, amount := range charges {
+		if pool, ok := p.pools[name]; ok && p.leftOf(pool, now) < amount {
+			return time.Time{}, false
+		}
+	}
 	since = p.holder.Request(name, charges, now)
 	p.Wake()
 	return since, true
+}
+
+// Doubt expects no further grant of the pools that lack something for a machine, for DoubtTTL or until more is granted.
+func (p *Provider) Doubt(m fleet.Machine) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.Clock.Now()
+	for _, pool := range p.poolsOf(p.charges(m)) {
+		if p.holder.Free(pool.name) < p.charges(m)[pool.name] {
+			pool.doubted = now.Add(DoubtTTL)
+			p.settle(pool)
+		}
+	}
+	p.setExpiry(now)
 }
 
 // Await waits until more may be allowed than before, at most for timeout.
@@ -219,6 +242,7 @@ func (p *Provider) Done(name string) {
 	}
 	l.creating--
 	now := p.Clock.Now()
+	l.last = now
 	p.holder.Tried(name, nil, now)
 	if l.gone && l.creating == 0 {
 		l.gone = false
@@ -273,14 +297,34 @@ func (p *Provider) ForgetMachine(name string) {
 func (p *Provider) exists(name string, m fleet.Machine) *launch {
 	l := p.launch(name)
 	before := p.holder.Charges(name)
-	l.machine, l.exists, l.gone, l.tried = m, true, false, nil
-	charges := p.charges(m)
+	l.machine, l.exists, l.gone = m, true, false
+	if !l.trying(p.Clock.Now()) {
+		l.tried = nil
+	}
+	charges := p.taken(l)
 	p.holder.Exists(name, charges)
 	if !before.Equal(charges) {
 		p.changed(before)
 		p.changed(charges)
 	}
 	return l
+}
+
+// trying reports whether the request of an attempt may still have its effect.
+func (l *launch) trying(now time.Time) bool {
+	return l.creating > 0 || now.Before(l.last.Add(fleet.InFlight))
+}
+
+// taken is the most that a launch takes. p.mu must be held.
+func (p *Provider) taken(l *launch) fleet.Amounts {
+	charges := fleet.Amounts{}
+	if l.exists {
+		charges.Raise(p.charges(l.machine))
+	}
+	for _, m := range l.tried {
+		charges.Raise(p.charges(m))
+	}
+	return charges
 }
 
 // gone records that a Machine is gone. p.mu must be held.

@@ -13,7 +13,7 @@ import (
 )
 
 // MachineOf returns what a machine takes that is launched as an offering, with what its template declares. GPUs are the devices of
-// extended resources with gpu in their name, such as nvidia.com/gpu.
+// all resources whose name ends with /gpu, such as nvidia.com/gpu.
 func MachineOf(key offering.Key, declared corev1.ResourceList) fleet.Machine {
 	bounded := func(amount int64) int64 { return min(max(amount, 0), autonodev1alpha1.MaxCharge) }
 	m := fleet.Machine{
@@ -22,7 +22,7 @@ func MachineOf(key offering.Key, declared corev1.ResourceList) fleet.Machine {
 		Memory:   bounded(declared.Memory().Value()),
 	}
 	for name, quantity := range declared {
-		if strings.Contains(string(name), "/") && strings.Contains(string(name), "gpu") {
+		if strings.HasSuffix(string(name), "/gpu") {
 			m.GPUs = bounded(m.GPUs + bounded(quantity.Value()))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -106,6 +107,32 @@ func TestLease(t *testing.T) {
 	t.Run("When prices change by commitments, it should make no machine drift", func(t *testing.T) {
 		if m.cached().Gone(m.templatesOf(t)["t-1"], onDemand) {
 			t.Error("it is gone")
+		}
+	})
+	t.Run("When a reservation ends, it should launch nothing in it and price its nodes as on-demand ones, without drift", func(t *testing.T) {
+		source := m.templatesOf(t)["t-1"]
+		m.machines.ObserveMachine("reserved", inventory.Machine{Origin: inventory.Origin{Source: source, Key: key, Price: 0.001}})
+		end := m.clock.Now().Add(time.Hour)
+		g.Write(t, m.Capacity, func(l *capacity.Lease) {
+			l.Commitments, l.Expires = capacity.Commitments{}, map[string]time.Time{"reservation/r-1-b": end}
+		})
+		price := func() float64 {
+			price, ok := m.cached().InstanceTypes[1].OfferingPrice("b", karpv1.CapacityTypeReserved)
+			if !ok {
+				t.Fatal("there is no reserved offering")
+			}
+			return price
+		}
+		onDemandPrice := offeringAt(m.cached(), onDemand).Price
+		if o := offeringAt(m.cached(), key); !o.Available || price() != o.Price || o.Price == onDemandPrice {
+			t.Errorf("before: %+v, a node costs %v", o, price())
+		}
+		m.clock.SetTime(end)
+		if o := offeringAt(m.cached(), key); o.Available || price() != onDemandPrice {
+			t.Errorf("after: %+v, a node costs %v of %v", o, price(), onDemandPrice)
+		}
+		if m.cached().Gone(source, key) {
+			t.Error("its nodes drift")
 		}
 	})
 	t.Run("When it is handed out, it should cost no allocation", func(t *testing.T) {

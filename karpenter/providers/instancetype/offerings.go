@@ -225,11 +225,16 @@ func (b *builder) leased(tmpl *template.Template, p place, failureDomain string,
 	}
 	choice = b.choice(tmpl, p, failureDomain, offer.Price, launchable && offer.Available)
 	choice.ListPrice, choice.saving = price, offer.Saving
+	if offer.Expired {
+		if onDemand, priced := b.Pricing.Price(tmpl, p.zone, karpv1.CapacityTypeOnDemand); priced {
+			choice.saving = onDemand
+		}
+	}
 	return choice, offer.Left
 }
 
 // running returns an offering for the machines that this cluster has of a choice, if one less of them saves something else than
-// another one costs: a commitment covers one and not the other. Karpenter core takes the first offering of a zone and a capacity
+// another one costs: a commitment covers one and not the other, or their reservation has ended. Karpenter core takes the first offering of a zone and a capacity
 // type for a node's price, and launches only from available ones.
 func (b *builder) running(name string, p place, choice *Choice) *cloudprovider.Offering {
 	if choice.saving == choice.Offering.Price || !slices.ContainsFunc(b.Inventory.Origins(name), func(origin inventory.Origin) bool { return placeAt(origin.Key) == p }) {
