@@ -41,12 +41,7 @@ func ReservationPool(id string) string { return "reservation/" + id }
 func QuotaPool(quota, resource string) string { return "quota/" + quota + "/" + resource }
 
 // LimitPool is the name of the pool of a cluster's own limit of a resource.
-func LimitPool(resource string) string { return limitPrefix + resource }
-
-const limitPrefix = "limit/"
-
-// IsLimitPool reports whether a pool is a limit of one cluster alone.
-func IsLimitPool(pool string) bool { return strings.HasPrefix(pool, limitPrefix) }
+func LimitPool(resource string) string { return "limit/" + resource }
 
 // Capacity returns the selector as package capacity has it.
 func (s *CapacitySelector) Capacity() capacity.Selector {
