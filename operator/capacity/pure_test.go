@@ -122,8 +122,8 @@ func TestBoard(t *testing.T) {
 	t.Run("When a cluster says the same for ever, it should count half of the time", func(t *testing.T) {
 		g, b, closed := NewWithT(t), board{}, 0
 		const minutes = 600
-		for minute := range time.Duration(minutes) {
-			now := noon.Add(minute * time.Minute)
+		for minute := range minutes {
+			now := noon.Add(time.Duration(minute) * time.Minute)
 			b.expire(now)
 			b.post("blue", []v1alpha1.UnavailableOffering{at("m5.large", "a", "", 1000*time.Hour)}, now)
 			closed += len(b.forCluster("green", now))
