@@ -41,7 +41,7 @@ test: verify unit e2e ## Run all there is: verify, unit and envtest, end to end.
 .PHONY: generate
 generate: ## Regenerate deepcopy, CRDs, RBAC, the API reference and the Helm charts.
 	$(TOOL) controller-gen object paths=./api/... paths=./test/world/infrastructure/api/...
-	$(TOOL) controller-gen crd paths=./api/v1beta1/... output:crd:dir=manifests/crds
+	$(TOOL) controller-gen crd paths=./api/v1beta1/... paths=./api/v1alpha1/... output:crd:dir=manifests/crds
 	$(TOOL) controller-gen crd paths=./api/karpenter/... output:crd:dir=assets/crds
 # Catalogs are in management only.
 	mv assets/crds/karpenter.cluster.x-k8s.io_instancetypecatalogs.yaml manifests/crds/

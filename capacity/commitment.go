@@ -29,8 +29,9 @@ type Running struct {
 // Commitments are an account's commitments beside what runs in it.
 type Commitments struct {
 	commitments []Commitment
-	// left is what of each is unused: money an hour, or machines.
-	left []float64
+	// left is what of each is unused, and uncovered what running machines that it selects would take more of it: money an
+	// hour, or machines.
+	left, uncovered []float64
 	// Paid is what the running machines cost an hour beyond what is committed.
 	Paid float64
 }
@@ -40,11 +41,7 @@ type Commitments struct {
 // machines before those of money; a machine may be covered in part. Providers bill by such a rule (AWS applies savings
 // plans to the highest discount first), to the hour and with more details, so that a bill differs.
 func Apply(commitments []Commitment, machines []Running) *Commitments {
-	c := &Commitments{commitments: slices.Clone(commitments)}
-	slices.SortStableFunc(c.commitments, func(a, b Commitment) int {
-		return cmp.Or(-cmp.Compare(min(a.Machines, 1), min(b.Machines, 1)), cmp.Compare(b.Discount, a.Discount), cmp.Compare(a.Name, b.Name))
-	})
-	c.left = make([]float64, len(c.commitments))
+	c := ordered(commitments)
 	for i, commitment := range c.commitments {
 		c.left[i] = max(0, commitment.HourlySpend)
 		if commitment.Machines > 0 {
@@ -57,9 +54,45 @@ func Apply(commitments []Commitment, machines []Running) *Commitments {
 			cmp.Compare(a.CapacityType, b.CapacityType), cmp.Compare(a.Reservation, b.Reservation))
 	})
 	for _, m := range machines {
-		c.Paid += c.cover(m, c.left)
+		paid := c.cover(m, c.left)
+		c.Paid += paid
+		if paid <= 0 {
+			continue
+		}
+		for i, commitment := range c.commitments {
+			if commitment.Selector.Selects(m.Offering) {
+				c.uncovered[i] += commitment.rate(m) * paid / m.Price
+			}
+		}
 	}
 	return c
+}
+
+// Resume returns the Commitments of which Unused and Uncovered have returned these amounts. Absent amounts are zero. Paid
+// isn't known.
+func Resume(commitments []Commitment, unused, uncovered map[string]float64) *Commitments {
+	c := ordered(commitments)
+	for i, commitment := range c.commitments {
+		c.left[i], c.uncovered[i] = max(0, unused[commitment.Name]), max(0, uncovered[commitment.Name])
+	}
+	return c
+}
+
+// ordered returns commitments in the order in which they cover a machine.
+func ordered(commitments []Commitment) *Commitments {
+	c := &Commitments{commitments: slices.Clone(commitments), left: make([]float64, len(commitments)), uncovered: make([]float64, len(commitments))}
+	slices.SortStableFunc(c.commitments, func(a, b Commitment) int {
+		return cmp.Or(-cmp.Compare(min(a.Machines, 1), min(b.Machines, 1)), cmp.Compare(b.Discount, a.Discount), cmp.Compare(a.Name, b.Name))
+	})
+	return c
+}
+
+// rate is how much of a commitment covers a whole machine.
+func (c Commitment) rate(m Running) float64 {
+	if c.Machines > 0 {
+		return 1
+	}
+	return m.Price * (1 - min(max(c.Discount, 0), 1))
 }
 
 // MarginalPrice is what one more machine would cost an hour, beside what runs: its list price without the part that
@@ -70,6 +103,40 @@ func (c *Commitments) MarginalPrice(m Running) float64 {
 		return 0
 	}
 	return c.cover(m, slices.Clone(c.left))
+}
+
+// Saving is what one machine less of those that run would save an hour: nothing if a commitment that covers it would then
+// be unused, its list price if other machines would use it. It is a node's price while it runs, as MarginalPrice is that
+// of another one: without the difference, a machine that a commitment covers would be replaced by one that is cheaper
+// than the next of its kind, and that one by the covered machine.
+func (c *Commitments) Saving(m Running) float64 {
+	if m.Price <= 0 {
+		return 0
+	}
+	saved, selected := 0.0, false
+	for i, commitment := range c.commitments {
+		if !commitment.Selector.Selects(m.Offering) {
+			continue
+		}
+		selected = true
+		if rate := commitment.rate(m); rate > 0 && c.uncovered[i] > 0 {
+			saved = max(saved, min(1, c.uncovered[i]/rate))
+		}
+	}
+	if !selected {
+		return m.Price
+	}
+	return m.Price * saved
+}
+
+// Uncovered returns how much more of each commitment the running machines that it selects would use, by name: money an
+// hour, or machines.
+func (c *Commitments) Uncovered() map[string]float64 {
+	uncovered := make(map[string]float64, len(c.uncovered))
+	for i, commitment := range c.commitments {
+		uncovered[commitment.Name] = c.uncovered[i]
+	}
+	return uncovered
 }
 
 // Unused returns what of each commitment is unused, by name: money an hour, or machines.
@@ -91,11 +158,7 @@ func (c *Commitments) cover(m Running, left []float64) float64 {
 		if left[i] <= 0 || !commitment.Selector.Selects(m.Offering) {
 			continue
 		}
-		// rate is what covering the whole machine takes.
-		rate := 1.0
-		if commitment.Machines <= 0 {
-			rate = m.Price * (1 - min(max(commitment.Discount, 0), 1))
-		}
+		rate := commitment.rate(m)
 		needed := rate * uncovered
 		if needed <= left[i] {
 			left[i] -= needed

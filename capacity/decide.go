@@ -20,6 +20,9 @@ type Account struct {
 	Members map[string]Member
 	// Record has the grants of the last decision, by the cluster's name.
 	Record map[string]Grant
+	// First is the least sequence of a cluster that joins. It has to be more than any that the cluster's holder may have observed, also
+	// of a lease or a record that is lost: the time, in seconds, is.
+	First int64
 }
 
 // Member is one cluster of an account.
@@ -49,7 +52,9 @@ type Lease struct {
 	// Sequence of the grant that the object carries, and Amounts what its holder may spend.
 	Sequence int64
 	Amounts  Amounts
-	Report   Report
+	// Granted is what was recorded with the grant. It counts if the record is lost, or was another account's.
+	Granted Amounts
+	Report  Report
 }
 
 // Report is what the holder of a lease says.
@@ -157,7 +162,11 @@ func (d *decider) confirm() {
 			if member.Lease == nil || member.Leaving {
 				continue
 			}
-			grant = Grant{Asked: Amounts{}, Granted: member.Used.clone()}
+			// Its holder may have a grant of an account that was deleted. Only that of this very object can be known, so nobody else may
+			// write it any more when it is read.
+			grant = Grant{Sequence: max(d.First, member.Lease.Sequence), Asked: Amounts{}, Granted: member.Used.clone()}
+			grant.Granted.raise(member.Lease.Amounts)
+			grant.Granted.raise(member.Lease.Granted)
 		}
 		switch {
 		case member.Lease == nil:
@@ -383,7 +392,8 @@ func (d *decider) reclaim() {
 	for _, name := range d.names {
 		member, grant, before := d.Members[name], d.record[name], d.Record[name]
 		for pool, asked := range grant.Asked {
-			if target := d.target[name][pool]; asked > target && (d.short[pool] || member.Idle || member.Leaving) {
+			target := d.target[name][pool]
+			if asked > target && (d.short[pool] || member.Idle || member.Leaving || asked > member.most(pool)) {
 				grant.Asked.set(pool, target)
 			}
 		}

@@ -13,6 +13,42 @@ func lease(grant Grant, held Amounts, requests ...Request) *Lease {
 	return &Lease{ID: grant.Lease, Sequence: grant.Sequence, Amounts: grant.Asked, Report: Report{Sequence: grant.Sequence, Held: held, Requests: requests}}
 }
 
+func TestJoin(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		lease Lease
+		want  Grant
+	}{
+		{
+			"When a cluster joins, it should have a sequence that its holder hasn't observed, and what its machines take",
+			Lease{ID: "new"}, Grant{Lease: "new", Sequence: 1001, Asked: Amounts{pool: 2}, Granted: Amounts{pool: 2}},
+		},
+		{
+			"When the lease has a grant of an account that is lost, it should count until it is acknowledged to be void",
+			Lease{ID: "old", Sequence: 2000, Amounts: Amounts{pool: 3}, Granted: Amounts{pool: 5}, Report: Report{Sequence: 2000, Held: Amounts{pool: 3}}},
+			Grant{Lease: "old", Sequence: 2001, Asked: Amounts{pool: 2}, Granted: Amounts{pool: 5}},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			decision := Decide(Account{Limits: Amounts{pool: 10}, First: 1000, Members: map[string]Member{"blue": {Used: Amounts{pool: 2}, Lease: &tc.lease}}})
+			if diff := cmp.Diff(tc.want, decision.Record["blue"]); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+	t.Run("When a cluster's maximum is lowered, it should be asked for the rest although nobody waits", func(t *testing.T) {
+		held := Grant{Lease: "blue-lease", Sequence: 3, Asked: Amounts{pool: 6}, Granted: Amounts{pool: 6}}
+		decision := Decide(Account{
+			Limits: Amounts{pool: 10}, Record: map[string]Grant{"blue": held},
+			Members: map[string]Member{"blue": {Used: Amounts{pool: 1}, Guaranteed: Amounts{pool: 4}, Maximum: Amounts{pool: 4}, Lease: lease(held, held.Asked)}},
+		})
+		want := Grant{Lease: "blue-lease", Sequence: 4, Asked: Amounts{pool: 4}, Granted: Amounts{pool: 6}}
+		if diff := cmp.Diff(want, decision.Record["blue"]); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	})
+}
+
 func TestDecide(t *testing.T) {
 	machine := one
 	held := Grant{Lease: "blue-lease", Sequence: 3, Asked: Amounts{pool: 6}, Granted: Amounts{pool: 6}}

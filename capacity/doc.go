@@ -4,8 +4,8 @@
 // clients or goroutines. An operator grants leases with Decide, each Karpenter spends its own by a Holder, and
 // Commitments say what one more machine costs beside what is committed.
 //
-// No program uses this package yet: AutoNode divides nothing, and clusters that share an account compete for it. What is
-// missing is at the end of this page.
+// The record is the status of a CapacityAccount (operator/capacity), a lease a CapacityLease in a control-plane namespace,
+// and a Holder's is the adapter karpenter/providers/capacity. What is missing is at the end of this page.
 //
 //	record (one object per account)           lease (one object per cluster)            Holder (one per process)
 //	blue: granted 6, asked 6, sequence 3  ->  sequence 3: 6                        ->  launches up to 6
@@ -44,12 +44,9 @@
 //
 // # What is missing
 //
-//   - The APIs: an object by which a platform describes an account, one that carries a cluster's lease, and their
-//     definitions in what is installed.
-//   - In the operator, a controller that keeps the record, decides and writes leases, with the permissions for them.
-//   - In Karpenter, what reads the lease and the Machines from the API server when a process begins, asks a Holder before
-//     each launch, hides offerings without room, and writes the report.
-//   - What lowers the price of an offering by commitments.
-//   - Clusters that join, leave or are gone, in the schedules of the test: it plays three that stay.
-//   - Metrics, documentation, and a story that runs both programs.
+//   - Clusters that join, leave or are gone, in the schedules of the test: it plays three that stay. operator/capacity has a
+//     test of each, without random schedules.
+//   - A pool that is added to an account isn't enforced in a cluster before its Karpenter has acknowledged it, and the
+//     others aren't kept from it meanwhile.
+//   - Limits of quotas that are read from an object of the provider.
 package capacity

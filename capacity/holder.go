@@ -58,6 +58,9 @@ func NewHolder(from time.Time) *Holder {
 	return &Holder{from: from, allowed: Amounts{}, upTo: Amounts{}, launches: map[string]*launch{}, spent: Amounts{}, requests: map[string]*request{}}
 }
 
+// Begin sets when it may begin, as NewHolder does.
+func (h *Holder) Begin(from time.Time) { h.from = from }
+
 // Adopt takes over the lease as the API server has it, and not a cache: when the process begins, and whenever Observe
 // reports another object. Without a lease, it needn't be called.
 func (h *Holder) Adopt(lease Lease, upTo Amounts) {
@@ -78,7 +81,8 @@ func (h *Holder) Observe(lease Lease, upTo Amounts) bool {
 	return true
 }
 
-// Exists records a Machine of a launch, with what it takes.
+// Exists records a Machine of a launch, with what it takes. While another attempt of it may still have its effect, the charges
+// have to cover that too.
 func (h *Holder) Exists(name string, charges Amounts) {
 	delete(h.requests, name)
 	l := h.launch(name)
@@ -99,6 +103,48 @@ func (h *Holder) Gone(name string, now time.Time) {
 	}
 }
 
+// Tried records that an attempt to launch ends now, or that one was made while there was no lease. It asks nothing.
+func (h *Holder) Tried(name string, charges Amounts, now time.Time) {
+	l := h.launch(name)
+	merged := charges.clone()
+	merged.raise(l.charges)
+	h.charge(l, merged)
+	l.tried, l.until = now, time.Time{}
+}
+
+// Recharge changes what a launch takes: the rules have changed.
+func (h *Holder) Recharge(name string, charges Amounts) {
+	if l, ok := h.launches[name]; ok {
+		h.charge(l, charges)
+	}
+}
+
+// Charges returns what a launch takes; don't modify it.
+func (h *Holder) Charges(name string) Amounts {
+	if l, ok := h.launches[name]; ok {
+		return l.charges
+	}
+	return nil
+}
+
+// Tracks reports whether a launch counts.
+func (h *Holder) Tracks(name string) bool {
+	_, ok := h.launches[name]
+	return ok
+}
+
+// Idle returns the launches without a Machine of which the last attempt ended before a time, and which weren't given up.
+func (h *Holder) Idle(before time.Time) []string {
+	var names []string
+	for name, l := range h.launches {
+		if !l.exists && l.until.IsZero() && l.tried.Before(before) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // Abandon records that a launch has failed for good. Its request may still have its effect; see Unclear.
 func (h *Holder) Abandon(name string, now time.Time) {
 	delete(h.requests, name)
@@ -109,6 +155,9 @@ func (h *Holder) Abandon(name string, now time.Time) {
 
 // Withdraw drops the request of a launch.
 func (h *Holder) Withdraw(name string) { delete(h.requests, name) }
+
+// WithdrawAll drops all requests: the rules have changed. Those that are still wanted come again.
+func (h *Holder) WithdrawAll() { clear(h.requests) }
 
 // Unclear returns the launches that were given up so long ago that their requests have had their effect or never will.
 // They count until the API server, and not a cache, says whether their Machine exists: by Exists or Absent.
@@ -153,6 +202,31 @@ func (h *Holder) Spend(name string, charges Amounts, now time.Time) bool {
 	l.tried, l.until = now, time.Time{}
 	return true
 }
+
+// Request records that a launch waits for a larger grant, until RequestTTL from now. It returns since when it waits for
+// these charges.
+func (h *Holder) Request(name string, charges Amounts, now time.Time) time.Time {
+	h.expire(now)
+	h.want(name, charges, now)
+	return h.requests[name].since
+}
+
+// Fits reports whether Spend would succeed, and records nothing.
+func (h *Holder) Fits(name string, charges Amounts, now time.Time) bool {
+	merged := charges.clone()
+	if l, ok := h.launches[name]; ok {
+		merged.raise(l.charges)
+	}
+	return h.Ready(now) && h.fits(name, merged, h.allowed)
+}
+
+// Left is what the lease leaves of a pool, with what it might be granted if more was requested. It isn't negative.
+func (h *Holder) Left(pool string) int64 {
+	return max(0, max(h.allowed[pool], h.upTo[pool])-h.spent[pool])
+}
+
+// Free is what the lease leaves of a pool without any further grant. It isn't negative.
+func (h *Holder) Free(pool string) int64 { return max(0, h.allowed[pool]-h.spent[pool]) }
 
 // MaySpend reports whether Spend would succeed for any launch with these charges, now or after more was requested.
 func (h *Holder) MaySpend(charges Amounts, now time.Time) bool {

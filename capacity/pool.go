@@ -25,6 +25,9 @@ func (a Amounts) set(pool string, amount int64) {
 	}
 }
 
+// Raise sets each amount to at least the other's.
+func (a Amounts) Raise(other Amounts) { a.raise(other) }
+
 // raise sets each amount to at least the other's.
 func (a Amounts) raise(other Amounts) {
 	for pool, amount := range other {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -28,7 +30,9 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
+	"github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -97,6 +101,22 @@ func releasePredecessor(ctx context.Context, config *rest.Config, pod string) {
 	}
 }
 
+// firstElected reports whether no process but this one was ever elected; false if that isn't known.
+func firstElected(ctx context.Context, config *rest.Config, opts *options.Options) (bool, error) {
+	if opts.DisableLeaderElection {
+		return false, nil
+	}
+	leases, err := coordinationclient.NewForConfig(config)
+	if err != nil {
+		return false, fmt.Errorf("reading the lease: %w", err)
+	}
+	lease, err := leases.Leases(opts.LeaderElectionNamespace).Get(ctx, opts.LeaderElectionName, metav1.GetOptions{})
+	if err != nil {
+		return false, fmt.Errorf("reading the lease: %w", err)
+	}
+	return ptr.Deref(lease.Spec.LeaseTransitions, 0) == 0, nil
+}
+
 // managementCluster reads the control-plane namespace of the management cluster only. Its caches start on every
 // replica, so that a standby can take over at once.
 type managementCluster struct {
@@ -105,6 +125,8 @@ type managementCluster struct {
 	objects *informer.Set
 	// sharedCatalogs caches the catalogs that the platform shares with all clusters; nil if it shares none.
 	sharedCatalogs *informer.Set
+	// leases caches the CapacityLease, which an older management cluster doesn't serve.
+	leases *informer.Set
 	// infrastructure caches this provider's infrastructure machines. They change often during launches, so template
 	// watches exclude them.
 	infrastructure *informer.Set
@@ -118,7 +140,7 @@ func newManagement(config *rest.Config, opts Options) (*managementCluster, error
 	// API servers warn about the name of Cluster API's finalizer on each create.
 	config.WarningHandlerWithContext = rest.NoWarnings{}
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), autonodev1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("registering Cluster API's types: %w", err)
 	}
 	ours, err := oursSelector(opts)
@@ -145,6 +167,7 @@ func newManagement(config *rest.Config, opts Options) (*managementCluster, error
 		objects: informer.New(informer.Config{
 			Management: dynamicClient, Mapper: management.GetRESTMapper(), Namespace: opts.Namespace, Versions: template.Versions,
 		}),
+		leases: informer.New(informer.Config{Management: dynamicClient, Mapper: capacity.Mapper(), Namespace: opts.Namespace}),
 		infrastructure: informer.New(informer.Config{
 			Management: dynamicClient, Mapper: management.GetRESTMapper(), Namespace: opts.Namespace, Selector: ours,
 		}),
@@ -174,7 +197,7 @@ func (m *managementCluster) addTo(ctx context.Context, guest *operator.Operator)
 	if _, err := m.GetCache().GetInformer(ctx, &clusterv1.Cluster{}); err != nil {
 		return fmt.Errorf("caching Clusters: %w", err)
 	}
-	if err := errors.Join(guest.Add(m.Cluster), guest.Add(m.objects), guest.Add(m.infrastructure)); err != nil {
+	if err := errors.Join(guest.Add(m.Cluster), guest.Add(m.objects), guest.Add(m.infrastructure), guest.Add(m.leases)); err != nil {
 		return fmt.Errorf("adding the management cluster: %w", err)
 	}
 	if m.sharedCatalogs != nil {

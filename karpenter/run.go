@@ -16,6 +16,7 @@ import (
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/option"
 	"github.com/awslabs/operatorpkg/status"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	guestscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -34,6 +35,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
+	"github.com/autonode-io/autonode/karpenter/controllers/capacitylease"
 	"github.com/autonode-io/autonode/karpenter/controllers/garbagecollection"
 	"github.com/autonode-io/autonode/karpenter/controllers/metrics"
 	"github.com/autonode-io/autonode/karpenter/controllers/minsize"
@@ -49,6 +51,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/core/zones"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
+	"github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
@@ -165,6 +168,7 @@ type providers struct {
 	machines       *machine.Provider
 	inventory      *inventory.Inventory
 	unavailable    *offering.Unavailable
+	capacity       *capacity.Provider
 	priceFile      *pricing.File
 	profiles       *profile.Profiles
 	images         *nodeimage.File
@@ -220,6 +224,15 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 	if err := p.inventory.Watch(ctx, management.GetCache(), guest.GetCache(), p.machines.Owns); err != nil {
 		return nil, fmt.Errorf("following Machines and Nodes: %w", err)
 	}
+	coreOptions := options.FromContext(ctx)
+	p.capacity = capacity.New(capacity.Config{Clock: guest.Clock, Source: &capacity.Cluster{
+		Leases: management.leases, Reader: management.GetAPIReader(), Namespace: opts.Namespace, ClusterName: opts.ClusterName, Owns: p.machines.Owns,
+		IsFirst: func(ctx context.Context) (bool, error) { return firstElected(ctx, management.GetConfig(), coreOptions) },
+	}})
+	if err := p.capacity.Watch(ctx, management.GetCache(), p.machines.Owns); err != nil {
+		return nil, err
+	}
+	management.leases.OnChange(func(schema.GroupKind) { p.capacity.Wake() })
 	prices := pricing.Default()
 	if opts.PriceFile != "" {
 		p.priceFile = pricing.NewFile(opts.PriceFile)
@@ -246,7 +259,7 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 			Profiles: p.profiles, SharedCatalogs: management.catalogs(),
 		}),
 		Check: machine.CheckPatches, Kubelet: machine.PatchedKubelet, Version: p.versions.Resolve, Pricing: prices, Unavailable: p.unavailable, Inventory: p.inventory,
-		NodeClassHash: drift.Hash, MemoryOverhead: memoryOverhead,
+		Capacity: p.capacity, NodeClassHash: drift.Hash, MemoryOverhead: memoryOverhead,
 	})
 	p.cloudProvider = cloudprovider.New(cloudprovider.Config{
 		Guest:          guest.GetClient(),
@@ -257,6 +270,7 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 		Images:         p.images,
 		InstanceTypes:  p.instanceTypes,
 		Inventory:      p.inventory,
+		Capacity:       p.capacity,
 		Overlays:       guest.InstanceTypeStore,
 		RepairPolicies: repairPolicies,
 		Version:        p.versions.Resolve,
@@ -352,6 +366,14 @@ func newControllers(guest *operator.Operator, management *managementCluster, kee
 			Machines:        p.machines,
 			InstanceTypes:   p.instanceTypes,
 			Suspended:       keeper.Suspended,
+		}),
+		capacitylease.New(capacitylease.Config{
+			Management:  management.GetClient(),
+			Namespace:   opts.Namespace,
+			Capacity:    p.capacity,
+			Unavailable: p.unavailable,
+			Reasons:     map[string]string{nodeclaim.InsufficientCapacityReason: "Capacity", nodeclaim.QuotaExceededReason: "Quota"},
+			Clock:       guest.Clock,
 		}),
 		metrics.New(metrics.Config{Machines: p.machines, Unavailable: p.unavailable}),
 		garbagecollection.New(garbagecollection.Config{

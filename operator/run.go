@@ -35,10 +35,12 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	accounts "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/operator/access"
 	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/capacity"
 	"github.com/autonode-io/autonode/operator/catalogs"
 	"github.com/autonode-io/autonode/operator/component"
 	"github.com/autonode-io/autonode/operator/crd"
@@ -195,8 +197,8 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 }
 
 // controllers adds everything that reconciles to the manager: one controller, whose steps do one job each, the connections to
-// the guests, which the guest step brings, one controller for the certificate requests of all guests, and one for catalogs. Beside them,
-// metrics only read.
+// the guests, which the guest step brings, one controller for the certificate requests of all guests, one for catalogs, and one for capacity
+// accounts. Beside them, metrics only read.
 func controllers(ctx context.Context, mgr manager.Manager, options Options, mine part) error {
 	management, live := mgr.GetClient(), mgr.GetAPIReader()
 	recorder := message.Recorder(mgr.GetEventRecorder(v1beta1.ManagedByOperator), clock.RealClock{})
@@ -242,6 +244,9 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	if err := catalogs.New(catalogs.Config{Management: management, Live: live, Recorder: recorder}).SetUp(mgr); err != nil {
 		return err
 	}
+	if err := capacity.New(capacity.Config{Management: management, Selector: mine.selector, Recorder: recorder}).SetUp(mgr); err != nil {
+		return err
+	}
 	verifier, err := newVerifier(options)
 	if err != nil {
 		return err
@@ -260,7 +265,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	})
 	held := shard.New(shard.Config{Management: management, Live: live, Selector: mine.selector, Lease: mine.holder, Released: connections.Release})
 	if err := mgr.Add(metrics.New(metrics.Config{
-		Management: management, Holder: shard.Identity(mine.holder), Registry: options.MetricsRegistry,
+		Management: management, Holder: shard.Identity(mine.holder), Selector: mine.selector, Registry: options.MetricsRegistry,
 		DrainTimeout: cmp.Or(options.DrainTimeout, teardown.DefaultDrainTimeout),
 		Counters:     slices.Concat(release.Counters(), guest.Counters()),
 	})); err != nil {
@@ -308,7 +313,7 @@ func karpenterRuns(s *scope.Scope) bool {
 func Scheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, guest.AddToScheme,
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, accounts.AddToScheme, guest.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("registering kinds: %w", err)

@@ -101,7 +101,7 @@ func nodeLabels(nodeClaim *karpv1.NodeClaim, chosen launch) map[string]string {
 	if reservation := offering.ReservationOf(chosen.offering); reservation != "" {
 		labels[v1alpha1.ReservationIDLabel] = reservation
 	}
-	labels[v1alpha1.NodePriceLabel] = formatPrice(chosen.offering.Price)
+	labels[v1alpha1.NodePriceLabel] = formatPrice(chosen.price())
 	maps.Copy(labels, nodeClaim.Labels)
 	return labels
 }

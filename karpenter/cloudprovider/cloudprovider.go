@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
@@ -52,6 +53,8 @@ type Config struct {
 	InstanceTypes *instancetype.Provider
 	// Inventory enforces a template's maximum size; nil enforces none.
 	Inventory *inventory.Inventory
+	// Capacity keeps the cluster within its CapacityLease; nil limits nothing.
+	Capacity *capacity.Provider
 	// Overlays are applied to the instance types before one is chosen, where the feature gate NodeOverlay is on.
 	Overlays *nodeoverlay.InstanceTypeStore
 	Drift    *drift.Detector
@@ -79,6 +82,7 @@ func (c *CloudProvider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	err := c.Machines.Delete(ctx, nodeClaim)
 	if errors.Is(err, machine.ErrNotFound) {
 		c.Inventory.Release(nodeClaim.UID)
+		c.Capacity.Abandon(nodeClaim.Name)
 		return cloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("deleting the machine of NodeClaim %s: %w", nodeClaim.Name, err))
 	}
 	if err != nil {

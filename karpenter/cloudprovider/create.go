@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
@@ -22,9 +23,13 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	fleet "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
@@ -45,6 +50,10 @@ const (
 	// MachinesUncountedReason: the template source has a maximum size, and its machines haven't been counted since
 	// startup.
 	MachinesUncountedReason = "MachinesUncounted"
+	// CapacityLeaseUnreadReason: whether the hosted cluster's CapacityLease has room isn't known yet; the message says why.
+	CapacityLeaseUnreadReason = "CapacityLeaseUnread"
+	// WaitingForCapacityReason: the hosted cluster's CapacityLease has no room now, and the operator is asked for more.
+	WaitingForCapacityReason = "WaitingForCapacity"
 	// MachineUnbuildableReason: a template can't be cloned; the message names its fault.
 	MachineUnbuildableReason = "MachineUnbuildable"
 )
@@ -57,12 +66,21 @@ type launch struct {
 	offering *cloudprovider.Offering
 }
 
+// price is the machine's, without commitments: those are the account's matter, and change.
+func (l launch) price() float64 {
+	if l.offering.Price == l.choice.Offering.Price {
+		return l.choice.ListPrice
+	}
+	return l.offering.Price // a NodeOverlay's
+}
+
 // Create creates a Machine for a NodeClaim and returns at once, with a synthetic provider ID and the chosen offering.
 // A second call for the same NodeClaim returns the first call's Machine.
 func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
 	created, err := c.create(ctx, nodeClaim)
 	if cloudprovider.IsInsufficientCapacityError(err) || cloudprovider.IsNodeClassNotReadyError(err) {
 		c.Inventory.Abandon(ctx, nodeClaim)
+		c.Capacity.Abandon(nodeClaim.Name)
 	}
 	return created, err
 }
@@ -78,10 +96,14 @@ func (c *CloudProvider) create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	case !errors.Is(err, machine.ErrNotFound):
 		return nil, cloudprovider.NewCreateError(err, MachineNotCreatedReason, err.Error())
 	}
+	if err := c.Capacity.Open(ctx); err != nil {
+		return nil, cloudprovider.NewCreateError(err, CapacityLeaseUnreadReason, err.Error())
+	}
 	chosen, err := c.choose(ctx, nodeClaim, nodeClass)
 	if err != nil {
 		return nil, err
 	}
+	defer c.Capacity.Done(nodeClaim.Name)
 	plan, err := c.plan(ctx, nodeClaim, nodeClass, chosen)
 	if err != nil {
 		return nil, err
@@ -129,16 +151,24 @@ func (c *CloudProvider) readyNodeClass(ctx context.Context, nodeClaim *karpv1.No
 	return nodeClass, nil
 }
 
+// grantPatience is how long a launch waits for a larger grant before Karpenter retries it with back-off.
+const grantPatience = 2 * time.Second
+
 // choose returns the cheapest available offering that meets the NodeClaim's requirements, and its template. If
 // concurrent launches use up the template's maximum, another template may make the same offering, so it retries with
-// a newer snapshot.
+// a newer snapshot, and so it does once if a larger grant of the CapacityLease was asked for.
 func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass) (launch, error) {
-	for {
+	for waited := false; ; {
 		snapshot, err := c.InstanceTypes.List(ctx, nodeClass)
 		if err != nil {
 			return launch{}, cloudprovider.NewCreateError(err, NodeClassReadinessUnknownReason, err.Error())
 		}
 		chosen, stale, err := c.cheapest(ctx, nodeClaim, nodeClass, snapshot)
+		if isWaiting(err) && !waited {
+			waited = true
+			c.Capacity.Await(ctx, grantPatience)
+			continue
+		}
 		if err != nil || !stale {
 			return chosen, err
 		}
@@ -155,6 +185,7 @@ func (c *CloudProvider) cheapest(ctx context.Context, nodeClaim *karpv1.NodeClai
 		return launch{}, false, cloudprovider.NewCreateError(err, NodeClassReadinessUnknownReason, err.Error())
 	}
 	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
+	ungranted := ""
 	for candidate := range snapshot.Cheapest(instanceTypes, requirements, nodeClaim.Spec.Resources.Requests, string(nodeClaim.UID)) {
 		key := candidate.Key()
 		resolved, ok := snapshot.ResolveKey(key)
@@ -168,19 +199,59 @@ func (c *CloudProvider) cheapest(ctx context.Context, nodeClaim *karpv1.NodeClai
 		if choice.Template != resolved.Template {
 			candidate.Offering = choice.Offering
 		}
+		needed := machineOf(choice, key)
+		if !c.Capacity.Fits(nodeClaim.Name, needed) {
+			since, possible := c.Capacity.Request(nodeClaim.Name, needed)
+			switch {
+			case possible && c.Capacity.Clock.Since(since) < capacity.GrantWait:
+				return launch{}, false, c.ungranted(needed)
+			case possible:
+				ungranted = fmt.Sprintf("; the operator hasn't granted more of %s within %s", c.Capacity.Lacking(needed), capacity.GrantWait)
+				c.Capacity.Doubt(needed)
+			case ungranted == "" && c.isStale(nodeClass, snapshot):
+				return launch{}, true, nil
+			}
+			continue
+		}
 		switch reserved, err := c.reserve(nodeClaim, choice); {
 		case err != nil:
 			return launch{}, false, cloudprovider.NewCreateError(err, MachinesUncountedReason, err.Error())
-		case reserved:
+		case reserved && c.Capacity.Spend(nodeClaim.Name, needed):
 			return launch{instanceType: candidate.InstanceType, offering: candidate.Offering, choice: choice}, false, nil
 		}
-		if now, err := c.InstanceTypes.Cached(nodeClass.Name); err == nil && now != snapshot {
+		if c.isStale(nodeClass, snapshot) {
 			return launch{}, true, nil
 		}
 	}
+	if pools := c.Capacity.Exhausted(); pools != "" && ungranted == "" {
+		ungranted = "; the hosted cluster's CapacityLease leaves nothing of " + pools
+	}
 	return launch{}, false, cloudprovider.NewInsufficientCapacityError(fmt.Errorf(
-		"none of the %d instance types of node class %s has an available offering that meets the requirements of NodeClaim %s",
-		len(instanceTypes), nodeClass.Name, nodeClaim.Name))
+		"none of the %d instance types of node class %s has an available offering that meets the requirements of NodeClaim %s%s",
+		len(instanceTypes), nodeClass.Name, nodeClaim.Name, ungranted))
+}
+
+// isStale reports whether there is a newer snapshot.
+func (c *CloudProvider) isStale(nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot) bool {
+	now, err := c.InstanceTypes.Cached(nodeClass.Name)
+	return err == nil && now != snapshot
+}
+
+// machineOf returns what a choice's machine takes from the CapacityLease.
+func machineOf(choice instancetype.Choice, key offering.Key) fleet.Machine {
+	return capacity.MachineOf(key, choice.Template.Capacity)
+}
+
+// ungranted says what a launch waits for. Karpenter retries it.
+func (c *CloudProvider) ungranted(m fleet.Machine) error {
+	err := fmt.Errorf("the hosted cluster's CapacityLease has too little left of %s for instance type %s; waiting for the operator to grant more",
+		c.Capacity.Lacking(m), m.InstanceType)
+	return cloudprovider.NewCreateError(err, WaitingForCapacityReason, err.Error())
+}
+
+func isWaiting(err error) bool {
+	var create *cloudprovider.CreateError
+	return errors.As(err, &create) && create.ConditionReason == WaitingForCapacityReason
 }
 
 // meeting leaves out the instance types that the NodeClaim's NodePool doesn't get, as GetInstanceTypes does.
@@ -269,7 +340,9 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 			v1alpha1.TemplateHashAnnotation:         tmpl.ContentHash,
 			v1alpha1.BootstrapHashAnnotation:        tmpl.Bootstrap.Hash,
 			v1alpha1.TemplateSourceAnnotation:       tmpl.Source.Annotation(),
-			v1alpha1.PriceAnnotation:                formatPrice(chosen.offering.Price),
+			v1alpha1.PriceAnnotation:                formatPrice(chosen.price()),
+			v1alpha1.MachineSizeAnnotation: autonodev1alpha1.FormatMachineSize(
+				machineOf(chosen.choice, offering.KeyOf(chosen.instanceType.Name, chosen.offering)), chosen.choice.ListPrice),
 		},
 	}
 	for key, revision := range map[string]string{

@@ -17,11 +17,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	accounts "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
 )
 
 // nodeNameIndex indexes Machines by their nodes' possible names.
 const nodeNameIndex = "autonode.io/node-name"
+
+// What is kept of a Machine's labels and annotations; operator/capacity counts by some.
+var (
+	keptLabels      = append([]string{clusterv1.ClusterNameLabel, v1alpha1.NodeClaimLabel, v1alpha1.NodeClaimUIDLabel}, accounts.MachineLabels...)
+	keptAnnotations = append([]string{v1alpha1.BootstrapTokenIDAnnotation}, accounts.MachineAnnotations...)
+)
 
 // MachineCache keeps the fields of NodeClaims' Machines that validation reads, and the phase, for operator/machines: a
 // large installation has tens of thousands.
@@ -44,14 +51,19 @@ func shrinkMachine(kinds infrastructure.Kinds) func(object any) (any, error) {
 
 func shrunk(kinds infrastructure.Kinds, machine *clusterv1.Machine) *clusterv1.Machine {
 	kept := map[string]string{}
-	for _, key := range []string{clusterv1.ClusterNameLabel, v1alpha1.NodeClaimLabel, v1alpha1.NodeClaimUIDLabel} {
+	for _, key := range keptLabels {
 		if value, ok := machine.Labels[key]; ok {
 			kept[key] = value
 		}
 	}
 	var annotations map[string]string
-	if id, ok := machine.Annotations[v1alpha1.BootstrapTokenIDAnnotation]; ok {
-		annotations = map[string]string{v1alpha1.BootstrapTokenIDAnnotation: id}
+	for _, key := range keptAnnotations {
+		if value, ok := machine.Annotations[key]; ok {
+			if annotations == nil {
+				annotations = map[string]string{}
+			}
+			annotations[key] = value
+		}
 	}
 	var ref clusterv1.ContractVersionedObjectReference
 	if kind := kinds.Of(machine.Spec.InfrastructureRef.GroupKind()); kind.ReportsAddresses() {

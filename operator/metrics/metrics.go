@@ -14,7 +14,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
@@ -31,6 +34,11 @@ const Namespace = "autonode"
 // desc describes a metric of one HostedCluster, which its first two labels name.
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(Namespace, "", name), help, append([]string{"namespace", "name"}, labels...), nil)
+}
+
+// poolDesc describes a metric of one pool of a CapacityAccount.
+func poolDesc(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(Namespace, "capacity_pool", name), help, []string{"account", "pool"}, nil)
 }
 
 var (
@@ -61,9 +69,15 @@ var (
 	driftedNodes  = desc("drifted_nodes", "Nodes that Karpenter is going to replace because what they were made from changed.")
 	vcpus         = desc("vcpus", "Virtual CPUs of Karpenter's nodes.")
 
+	poolLimit   = poolDesc("limit", "Limit of a pool of a CapacityAccount: machines, virtual CPUs, bytes of memory or GPUs.")
+	poolGranted = poolDesc("granted", "What all clusters of a CapacityAccount are granted of a pool, in the unit of its limit.")
+	poolUsed    = poolDesc("used", "What the Machines of all clusters of a CapacityAccount take of a pool, in the unit of its limit.")
+	poolWaiting = poolDesc("waiting", "What clusters of a CapacityAccount have requested of a pool and don't get now, in the unit of its limit.")
+
 	all = []*prometheus.Desc{
 		componentInfo, enabled, state, condition, progressing, updating, drainDeadline, guestReachable,
 		nodes, nodeClaims, outdatedNodes, driftedNodes, vcpus,
+		poolLimit, poolGranted, poolUsed, poolWaiting,
 	}
 )
 
@@ -80,6 +94,8 @@ type Config struct {
 	// Holder is the operator's name in status.operator. HostedClusters with another holder are skipped. If empty, all
 	// are reported.
 	Holder string
+	// Selector matches the CapacityAccounts that are reported; nil matches all.
+	Selector labels.Selector
 	// DrainTimeout is how long nodes may drain where the HostedCluster doesn't say it.
 	DrainTimeout time.Duration
 	// Clock tells the time; nil is the real one.
@@ -102,6 +118,9 @@ var (
 func New(config Config) *Collector {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
+	}
+	if config.Selector == nil {
+		config.Selector = labels.Everything()
 	}
 	if config.Registry == nil {
 		config.Registry = crmetrics.Registry
@@ -129,6 +148,7 @@ func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 	ctx := context.Background()
+	c.collectAccounts(ctx, samples)
 	hostedClusters, components := &v1beta1.HostedClusterList{}, &v1beta1.ControlPlaneComponentList{}
 	for _, list := range []client.ObjectList{hostedClusters, components} {
 		if err := c.Management.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
@@ -139,8 +159,8 @@ func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 	}
 	byOwner := map[client.ObjectKey][]*v1beta1.ControlPlaneComponent{}
 	for i := range components.Items {
-		labels := components.Items[i].Labels
-		owner := client.ObjectKey{Namespace: labels[v1beta1.HostedClusterNamespaceLabel], Name: labels[v1beta1.HostedClusterLabel]}
+		owned := components.Items[i].Labels
+		owner := client.ObjectKey{Namespace: owned[v1beta1.HostedClusterNamespaceLabel], Name: owned[v1beta1.HostedClusterLabel]}
 		byOwner[owner] = append(byOwner[owner], &components.Items[i])
 	}
 	there := sets.New[client.ObjectKey]()
@@ -203,6 +223,31 @@ func (c *Collector) collect(samples chan<- prometheus.Metric, hostedCluster *v1b
 	} {
 		if counted.count != nil { // else not counted yet
 			gauge(counted.desc, float64(*counted.count))
+		}
+	}
+}
+
+// collectAccounts reports the pools of all accounts as their status has them.
+func (c *Collector) collectAccounts(ctx context.Context, samples chan<- prometheus.Metric) {
+	accounts := &v1alpha1.CapacityAccountList{}
+	if err := c.Management.List(ctx, accounts, client.UnsafeDisableDeepCopy); err != nil {
+		log.Log.V(1).Info("counting capacity accounts", "error", err.Error())
+		return
+	}
+	for i := range accounts.Items {
+		account := &accounts.Items[i]
+		if !c.Selector.Matches(labels.Set(account.Labels)) {
+			continue
+		}
+		for _, pool := range account.Status.Pools {
+			for _, sample := range []struct {
+				desc   *prometheus.Desc
+				amount string
+			}{{poolLimit, pool.Limit}, {poolGranted, pool.Granted}, {poolUsed, pool.Used}, {poolWaiting, cmp.Or(pool.Waiting, "0")}} {
+				if quantity, err := resource.ParseQuantity(sample.amount); err == nil {
+					samples <- prometheus.MustNewConstMetric(sample.desc, prometheus.GaugeValue, quantity.AsApproximateFloat64(), account.Name, pool.Name)
+				}
+			}
 		}
 	}
 }

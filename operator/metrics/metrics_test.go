@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/metrics"
 )
@@ -81,6 +82,7 @@ func collector(t *testing.T, registry prometheus.Registerer, objects ...client.O
 	t.Helper()
 	scheme := runtime.NewScheme()
 	NewWithT(t).Expect(v1beta1.AddToScheme(scheme)).To(Succeed())
+	NewWithT(t).Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
 	management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
 	return metrics.New(metrics.Config{
 		Management: management, DrainTimeout: 30 * time.Minute, Clock: clocktesting.NewFakePassiveClock(now), Registry: registry,
@@ -146,6 +148,23 @@ func collectAll(t *testing.T, tests []collection) {
 func TestCollect(t *testing.T) {
 	collectAll(t, []collection{
 		{
+			name: "When clusters share an account, it should tell of each pool, in base units",
+			objects: []client.Object{&v1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "production"}, Status: v1alpha1.CapacityAccountStatus{
+				Pools: []v1alpha1.CapacityPoolStatus{
+					{Name: "quota/all/memory", Limit: "2Gi", Granted: "1Gi", Used: "512Mi"}, {Name: "quota/all/cpu", Limit: "1500m", Granted: "1", Used: "0", Waiting: "2"},
+				},
+			}}},
+			want: map[string]string{
+				"capacity_pool_limit": `{account="production",pool="quota/all/cpu"} 1.5
+					{account="production",pool="quota/all/memory"} 2147483648`,
+				"capacity_pool_granted": `{account="production",pool="quota/all/cpu"} 1
+					{account="production",pool="quota/all/memory"} 1073741824`,
+				"capacity_pool_used": `{account="production",pool="quota/all/cpu"} 0
+					{account="production",pool="quota/all/memory"} 536870912`,
+				"capacity_pool_waiting": `{account="production",pool="quota/all/cpu"} 2
+					{account="production",pool="quota/all/memory"} 0`,
+			},
+		}, {
 			name:    "When all is well, it should tell what runs, and that nothing is under way",
 			objects: []client.Object{hostedCluster("blue", nil), component("blue", "1.36.3", rolledOut)},
 			want: map[string]string{

@@ -196,7 +196,7 @@ func TestRender(t *testing.T) {
 				HaveKeyWithValue("argocd.argoproj.io/sync-options", "Prune=false,Delete=false")), key)
 			g.Expect(metadata["labels"]).To(HaveKeyWithValue("c", "d"), key)
 		}
-		g.Expect(crds).To(Equal(3))
+		g.Expect(crds).To(Equal(5))
 	})
 	for version, h := range map[string]*Helm{"3": helm3, "4": helm4} {
 		t.Run("When a chart is linted, Helm "+version+" should find nothing", func(t *testing.T) {

@@ -152,7 +152,7 @@ func unknownKeys(text string, known []string) (unknown []string) {
 func keys(t *testing.T) []string {
 	t.Helper()
 	g := NewWithT(t)
-	found := []string{v1beta1.Group + "/v1beta1", "karpenter.cluster.x-k8s.io/v1alpha1"}
+	found := []string{v1beta1.Group + "/v1beta1", v1beta1.Group + "/v1alpha1", "karpenter.cluster.x-k8s.io/v1alpha1"}
 	packages := imports{}
 	for _, folder := range []string{"api/v1beta1", "api/karpenter/v1alpha1", "karpenter/providers/template", "karpenter/core/wellknown", "karpenter/providers/instancetype"} {
 		paths, err := filepath.Glob(filepath.Join(root, folder, "*.go"))

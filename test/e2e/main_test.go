@@ -28,6 +28,7 @@ import (
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	accounts "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	localworld "github.com/autonode-io/autonode/test/world"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
@@ -253,7 +254,7 @@ func newScheme() (*runtime.Scheme, error) {
 	for _, add := range []func(*runtime.Scheme) error{
 		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, appsv1.AddToScheme, coordinationv1.AddToScheme,
 		clusterv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme,
-		v1beta1.AddToScheme, v1alpha1.AddToScheme,
+		v1beta1.AddToScheme, v1alpha1.AddToScheme, accounts.AddToScheme,
 		func(scheme *runtime.Scheme) error {
 			scheme.AddKnownTypes(karpenterGroupVersion,
 				&karpenterv1.NodePool{}, &karpenterv1.NodePoolList{}, &karpenterv1.NodeClaim{}, &karpenterv1.NodeClaimList{})

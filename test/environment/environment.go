@@ -38,6 +38,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/assets/crds"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
@@ -117,14 +118,14 @@ func run(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// clusterAPICRDs finds Cluster API's CRDs where its module was unpacked.
+// clusterAPICRDs finds Cluster API's CRDs where its module was unpacked, and that of the CapacityLease.
 func clusterAPICRDs() ([]string, error) {
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api").Output()
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api", "github.com/autonode-io/autonode").Output()
 	if err != nil {
 		return nil, fmt.Errorf("finding Cluster API's module: %w", err)
 	}
-	root := strings.TrimSpace(string(out))
-	var files []string
+	root, own, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	files := []string{filepath.Join(own, "manifests/crds/autonode.io_capacityleases.yaml")}
 	for _, name := range []string{
 		"core/config/crd/bases/cluster.x-k8s.io_clusters.yaml",
 		"core/config/crd/bases/cluster.x-k8s.io_machines.yaml",
@@ -166,7 +167,7 @@ func New(t *testing.T) *Environment {
 		}
 	}
 	scheme := runtime.NewScheme()
-	must(errors.Join(guestscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), clusterv1.AddToScheme(scheme)))
+	must(errors.Join(guestscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), autonodev1alpha1.AddToScheme(scheme), clusterv1.AddToScheme(scheme)))
 	scheme.AddKnownTypes(schema.GroupVersion{Group: apis.Group, Version: "v1"}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{}, &karpv1.NodePool{}, &karpv1.NodePoolList{})
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Group: apis.Group, Version: "v1"})
 

@@ -400,7 +400,7 @@ const (
 	// TemplateNoBootstrap: neither the source nor the node class has a bootstrap.
 	TemplateNoBootstrap = "NoBootstrap"
 	// TemplateBackOff: every offering of the template is in back-off. The next retry is minutes away, at most an hour. Or its
-	// reservations are used up.
+	// reservations are used up, or the hosted cluster's CapacityLease leaves no room for it.
 	TemplateBackOff = "BackOff"
 	// TemplateNoPrice: no offering of the catalog's instance type has a price, or all are sold as something that no patch writes.
 	TemplateNoPrice = "NoPrice"

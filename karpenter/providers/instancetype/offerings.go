@@ -14,6 +14,8 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/catalog/patch"
+	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
@@ -75,7 +77,7 @@ func (b *builder) eachChoice(tmpl *template.Template, yield func(place, *Choice)
 		if !priced {
 			price = b.unpriced(tmpl, p)
 		}
-		choice := b.choice(tmpl, p, domain, price, priced && obstacle == "")
+		choice, _ := b.leased(tmpl, p, domain, price, priced && obstacle == "")
 		choice.Zoneless, choice.priced = len(domains) == 0, priced
 		known, available = known || priced, available || choice.Offering.Available
 		yield(p, choice)
@@ -107,10 +109,10 @@ func (b *builder) eachSold(tmpl *template.Template, obstacle string, yield func(
 			price = b.unpriced(tmpl, p)
 		}
 		reaches := b.reaches(tmpl, zone)
-		choice := b.choice(tmpl, p, b.failureDomain(tmpl, zone), price, known && reaches && obstacle == "")
+		choice, left := b.leased(tmpl, p, b.failureDomain(tmpl, zone), price, known && reaches && obstacle == "")
 		choice.Zoneless, choice.priced = zone == DefaultZone && o.Zone == "", known
 		if o.Reservation != "" {
-			choice.reserve(o, b.Inventory.ReservationLeft(o.Reservation, o.Count))
+			choice.reserve(o, min(b.Inventory.ReservationLeft(o.Reservation, o.Count), left))
 		}
 		priced, reachable, available = priced || known, reachable || reaches, available || choice.Offering.Available
 		yield(p, choice)
@@ -212,6 +214,33 @@ func (b *builder) obstacle(tmpl *template.Template) string {
 		return v1alpha1.TemplateFull
 	}
 	return ""
+}
+
+// leased builds an offering with the price and the availability that the cluster's CapacityLease leaves it, and how many more machines
+// its reservation has for this cluster.
+func (b *builder) leased(tmpl *template.Template, p place, failureDomain string, price float64, launchable bool) (choice *Choice, left int) {
+	offer := capacity.Offer{Available: true, Left: capacity.Unlimited, Price: price, Saving: price}
+	if b.Capacity.Limits() {
+		offer = b.Capacity.Offer(capacity.MachineOf(p.key(tmpl.InstanceType), tmpl.Capacity), price)
+	}
+	choice = b.choice(tmpl, p, failureDomain, offer.Price, launchable && offer.Available)
+	choice.ListPrice, choice.saving = price, offer.Saving
+	if offer.Expired {
+		if onDemand, priced := b.Pricing.Price(tmpl, p.zone, karpv1.CapacityTypeOnDemand); priced {
+			choice.saving = onDemand
+		}
+	}
+	return choice, offer.Left
+}
+
+// running returns an offering for the machines that this cluster has of a choice, if one less of them saves something else than
+// another one costs: a commitment covers one and not the other, or their reservation has ended. Karpenter core takes the first offering of a zone and a capacity
+// type for a node's price, and launches only from available ones.
+func (b *builder) running(name string, p place, choice *Choice) *cloudprovider.Offering {
+	if choice.saving == choice.Offering.Price || !slices.ContainsFunc(b.Inventory.Origins(name), func(origin inventory.Origin) bool { return placeAt(origin.Key) == p }) {
+		return nil
+	}
+	return &cloudprovider.Offering{Requirements: choice.Offering.Requirements, Price: choice.saving, ReservationCapacity: unlimited}
 }
 
 func (b *builder) choice(tmpl *template.Template, p place, failureDomain string, price float64, launchable bool) *Choice {

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/change"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
@@ -48,6 +49,8 @@ type Config struct {
 	NodeClassHash func(*v1alpha1.ClusterAPINodeClass) string
 	// MemoryOverhead is the fraction of nominal memory that nodes are assumed to lack before one has reported; see Input.
 	MemoryOverhead float64
+	// Capacity is what this cluster may take of what it shares with others; it may be nil.
+	Capacity *capacity.Provider
 	// Inventory may be nil. Otherwise instance types are returned only once it has counted the machines.
 	Inventory *inventory.Inventory
 }
@@ -94,7 +97,7 @@ type built struct {
 }
 
 // sequences change with every input outside of Refresh.
-type sequences struct{ pricing, unavailable, inventory uint64 }
+type sequences struct{ pricing, unavailable, capacity, inventory uint64 }
 
 // Listing is what a node class selects and offers.
 type Listing struct {
@@ -191,6 +194,7 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 			Cluster:        l.Cluster,
 			Pricing:        p.Pricing,
 			Unavailable:    p.Unavailable,
+			Capacity:       p.Capacity,
 			Inventory:      p.Inventory,
 		}, before)
 		e.built.Store(p.rebuild(e.builder, before, e.built.Load()))
@@ -325,6 +329,7 @@ func (p *Provider) OnAvailability(f func()) {
 	if p.Unavailable != nil {
 		p.Unavailable.OnChange(f)
 	}
+	p.Capacity.OnChange(f)
 	p.Inventory.OnChange(f)
 }
 
@@ -451,6 +456,15 @@ func (p *Provider) changed(b *builder, since sequences) (names sets.Set[string],
 			}
 		}
 	}
+	leased, known := p.Capacity.Since(since.capacity)
+	if !known {
+		return nil, false
+	}
+	for _, name := range leased {
+		if len(b.groups[name]) > 0 {
+			names.Insert(name)
+		}
+	}
 	changes, known := p.Inventory.Since(since.inventory)
 	for _, change := range changes {
 		if change.InstanceType != "" {
@@ -466,7 +480,7 @@ func (p *Provider) changed(b *builder, since sequences) (names sets.Set[string],
 
 // sequences neither locks nor allocates while nothing changes.
 func (p *Provider) sequences() sequences {
-	s := sequences{pricing: p.Pricing.Sequence(), inventory: p.Inventory.Sequence()}
+	s := sequences{pricing: p.Pricing.Sequence(), capacity: p.Capacity.Sequence(), inventory: p.Inventory.Sequence()}
 	if p.Unavailable != nil {
 		s.unavailable = p.Unavailable.Sequence()
 	}

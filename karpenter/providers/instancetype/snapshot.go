@@ -25,6 +25,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
+	"github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
@@ -51,6 +52,8 @@ type Input struct {
 	Pricing pricing.Source
 	// Unavailable may be nil.
 	Unavailable *offering.Unavailable
+	// Capacity is what this cluster may take of what it shares with others. It may be nil.
+	Capacity *capacity.Provider
 	// Inventory has the existing machines, whose offerings stay known even if they can't be launched. It may be nil.
 	Inventory *inventory.Inventory
 }
@@ -70,6 +73,11 @@ type Choice struct {
 	Reservation      string
 	ReservationCount int
 
+	// ListPrice is the offering's price without commitments, in US dollars an hour.
+	ListPrice float64
+
+	// saving is what one machine less would save.
+	saving float64
 	// others are the same offering of templates with other labels, the cheapest first.
 	others []*Choice
 	// priced: a source has a price. Nothing is launched without one.
@@ -440,6 +448,9 @@ func (b *builder) offer(r *resolved, name string, templates []*template.Template
 		choice.InstanceType = it
 		for _, other := range choice.others {
 			other.InstanceType = it
+		}
+		if running := b.running(name, p, choice); running != nil {
+			it.Offerings = append(it.Offerings, running)
 		}
 		it.Offerings = append(it.Offerings, choice.Offering)
 		zoneNames.Insert(p.zone)

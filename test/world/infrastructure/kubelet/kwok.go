@@ -6,7 +6,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/kwok/pkg/kwok/controllers"
+	"sigs.k8s.io/kwok/pkg/utils/cel"
 	"sigs.k8s.io/kwok/pkg/utils/gotpl"
 	"sigs.k8s.io/kwok/pkg/utils/informer"
 )
@@ -28,7 +31,24 @@ type kwok struct {
 	leases *controllers.NodeLeaseController
 }
 
+// registerTypes lets the library by which kwok compiles its stages know all types before several guests' controllers do that at once: it
+// keeps them in a map without a lock (github.com/wzshiming/easycel v0.6.0, typeValueMap).
+var registerTypes = sync.OnceValue(func() error {
+	for _, self := range []any{(*corev1.Node)(nil), (*corev1.Pod)(nil), map[string]any{}} {
+		if _, err := cel.NewEnvironment(cel.EnvironmentConfig{
+			Types: cel.DefaultTypes, Conversions: cel.DefaultConversions, Funcs: maps.Clone(cel.DefaultFuncs),
+			Methods: maps.Clone(cel.FuncsToMethods(cel.DefaultFuncs)), Vars: map[string]any{"self": self},
+		}); err != nil {
+			return fmt.Errorf("registering the types of kwok's stages: %w", err)
+		}
+	}
+	return nil
+})
+
 func (f *Fleet) newKwok(config Config) (*kwok, error) {
+	if err := registerTypes(); err != nil {
+		return nil, err
+	}
 	nodeStages, err := nodeStages()
 	if err != nil {
 		return nil, err

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// CapacityAccount describes what several hosted clusters share: reservations, quotas and commitments of one account with
+// the infrastructure. The operator divides them among the clusters and grants each its part by a CapacityLease. An entry
+// that the operator can't read is unusable, and a condition names it; the others stay in use.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:metadata:annotations={"argocd.argoproj.io/sync-options=Prune=false,Delete=false","kustomize.toolkit.fluxcd.io/prune=disabled"}
+// +kubebuilder:resource:path=capacityaccounts,scope=Cluster,shortName={anca,ancas},categories={autonode}
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Clusters",type=integer,JSONPath=`.status.clusterCount`
+// +kubebuilder:printcolumn:name="Machines",type=integer,JSONPath=`.status.machineCount`
+// +kubebuilder:printcolumn:name="Fullest",type=string,JSONPath=`.status.fullestPool`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+type CapacityAccount struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is what the clusters of the account share.
+	// +required
+	Spec CapacityAccountSpec `json:"spec"`
+	// status reports what is granted and used. The operator's record of grants is part of it: don't edit it.
+	// +optional
+	// +kubebuilder:default:={"observedGeneration":-1}
+	Status CapacityAccountStatus `json:"status,omitempty"`
+}
+
+// CapacityAccountList is a list of CapacityAccounts.
+//
+// +kubebuilder:object:root=true
+type CapacityAccountList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []CapacityAccount `json:"items"`
+}
+
+// CapacityAccountSpec is what the clusters of an account share.
+type CapacityAccountSpec struct {
+	// members are the hosted clusters that share the account. The first entry that matches a cluster applies to it. An
+	// account serves at most 200 clusters. A cluster that two accounts claim belongs to the older account.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=200
+	Members []CapacityMember `json:"members,omitempty"`
+
+	// reservations are machines that are reserved with the infrastructure. A machine uses one if its offering names the
+	// reservation's ID.
+	// +optional
+	// +listType=map
+	// +listMapKey=id
+	// +kubebuilder:validation:MaxItems=40
+	Reservations []CapacityReservation `json:"reservations,omitempty"`
+
+	// quotas are the most that the machines of all clusters may take together.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	Quotas []CapacityQuota `json:"quotas,omitempty"`
+
+	// commitments are paid for whether they are used or not, so that Karpenter launches what they cover first.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=32
+	Commitments []CapacityCommitment `json:"commitments,omitempty"`
+}
+
+// CapacityMember selects hosted clusters and says what each of them may have. Exactly one of hostedCluster and
+// namespaceSelector is set.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.hostedCluster) != has(self.namespaceSelector)",message="set exactly one of hostedCluster and namespaceSelector"
+type CapacityMember struct {
+	// hostedCluster names one hosted cluster.
+	// +optional
+	HostedCluster *HostedClusterReference `json:"hostedCluster,omitempty"`
+	// namespaceSelector selects the hosted clusters in all namespaces with these labels. Labels of HostedClusters don't
+	// count: tenants may write those. An empty selector selects all hosted clusters.
+	// +optional
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+	// priority among the clusters whose requests don't all fit: the higher one is served first. Among equals, the
+	// cluster with the smallest share is.
+	// +optional
+	// +kubebuilder:default:=0
+	// +kubebuilder:validation:Minimum=-1000000
+	// +kubebuilder:validation:Maximum=1000000
+	Priority int32 `json:"priority,omitempty"`
+	// guaranteed amounts are kept for each of these clusters, used or not. Other clusters borrow what is left of a pool.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=56
+	Guaranteed []CapacityShare `json:"guaranteed,omitempty"`
+	// maximum is the most that each of these clusters may have of a reservation or quota.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=56
+	Maximum []CapacityShare `json:"maximum,omitempty"`
+	// limits are the most that all machines of Karpenter's in each of these clusters may have together, whatever its
+	// NodePools allow.
+	// +optional
+	Limits CapacityAmounts `json:"limits,omitempty"`
+}
+
+// HostedClusterReference names a HostedCluster.
+type HostedClusterReference struct {
+	// namespace of the HostedCluster.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+	// name of the HostedCluster.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+}
+
+// CapacityShare is an amount of a reservation or of a quota. Exactly one of reservation and quota is set.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.reservation) != has(self.quota)",message="set exactly one of reservation and quota"
+type CapacityShare struct {
+	// reservation is the ID of a reservation of the account. The only amount of a reservation is machines.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Reservation string `json:"reservation,omitempty"`
+	// quota is the name of a quota of the account.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Quota string `json:"quota,omitempty"`
+	// amounts of it, such as {machines: 2} or {cpu: 64}.
+	// +required
+	Amounts CapacityAmounts `json:"amounts"`
+}
+
+// CapacityAmounts are quantities by resource: machines, cpu, memory and gpus, which are devices of every resource whose
+// name ends with /gpu, such as nvidia.com/gpu.
+//
+// +kubebuilder:validation:MaxProperties=4
+// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['machines', 'cpu', 'memory', 'gpus'])",message="resources are machines, cpu, memory and gpus"
+type CapacityAmounts map[string]intstr.IntOrString
+
+// CapacityReservation is a number of machines that are reserved.
+type CapacityReservation struct {
+	// id of the reservation, such as cr-0123456789abcdef0, as offerings of an InstanceTypeCatalog name it.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
+	ID string `json:"id"`
+	// instanceType of the reserved machines.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	InstanceType string `json:"instanceType"`
+	// zone of the reserved machines, as nodes name it.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Zone string `json:"zone"`
+	// count of the reserved machines.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100000
+	Count int32 `json:"count"`
+	// expires is when the reservation ends. Nothing is launched in it afterwards.
+	// +optional
+	Expires *metav1.Time `json:"expires,omitempty"`
+}
+
+// CapacityQuota is the most that machines may take together.
+type CapacityQuota struct {
+	// name of the quota.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	Name string `json:"name"`
+	// selector of the machines that count. Without one all do.
+	// +optional
+	Selector CapacitySelector `json:"selector,omitempty"`
+	// limits by resource.
+	// +required
+	Limits CapacityAmounts `json:"limits"`
+}
+
+// CapacitySelector selects offerings. An empty list selects all.
+type CapacitySelector struct {
+	// instanceTypes are names; one that ends with * selects all that begin with the rest, such as m5.*.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	InstanceTypes []string `json:"instanceTypes,omitempty"`
+	// zones as nodes name them.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	Zones []string `json:"zones,omitempty"`
+	// capacityTypes are on-demand, spot and reserved.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=3
+	// +kubebuilder:validation:items:Enum=on-demand;spot;reserved
+	CapacityTypes []string `json:"capacityTypes,omitempty"`
+}
+
+// CapacityCommitment is what is paid for whether it is used or not: an amount of money an hour, such as a savings plan,
+// or a number of machines, such as reserved instances. Exactly one of hourlySpend and instances is set.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.hourlySpend) != has(self.instances)",message="set exactly one of hourlySpend and instances"
+type CapacityCommitment struct {
+	// name of the commitment.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	Name string `json:"name"`
+	// selector of the machines that it covers. Without one it covers all.
+	// +optional
+	Selector CapacitySelector `json:"selector,omitempty"`
+	// hourlySpend is committed in US dollars an hour, as a decimal such as "12.50".
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	HourlySpend string `json:"hourlySpend,omitempty"`
+	// instances is the number of machines that are committed, of any selected offering.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100000
+	Instances *int32 `json:"instances,omitempty"`
+	// discountPercent is what a committed hour costs less than the list price, such as 28 or "27.5". Defaults to none.
+	// +optional
+	DiscountPercent *intstr.IntOrString `json:"discountPercent,omitempty"`
+	// starts is when the term begins. Defaults to the past.
+	// +optional
+	Starts *metav1.Time `json:"starts,omitempty"`
+	// ends is when the term ends. Defaults to never.
+	// +optional
+	Ends *metav1.Time `json:"ends,omitempty"`
+}
+
+// CapacityAccountStatus reports what is granted and used.
+type CapacityAccountStatus struct {
+	// observedGeneration is the generation of the object that the condition Ready is about; -1 until the operator has reported any.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// conditions: Ready, EntriesUsable, MembersGranted.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// clusterCount is the number of hosted clusters that have a lease.
+	// +optional
+	ClusterCount *int32 `json:"clusterCount,omitempty"`
+	// machineCount is the number of Machines of these clusters that Karpenter created.
+	// +optional
+	MachineCount *int32 `json:"machineCount,omitempty"`
+	// fullestPool is the pool of which most is used, such as "reservation/cr-1 10/10".
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	FullestPool string `json:"fullestPool,omitempty"`
+	// pools report each reservation and each resource of a quota.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	Pools []CapacityPoolStatus `json:"pools,omitempty"`
+	// clusters is the record of grants, one entry a cluster. The operator decides by it: a cluster's entry is written
+	// before its lease.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=400
+	Clusters []CapacityGrant `json:"clusters,omitempty"`
+	// unusable are the entries of spec that the operator can't read, at most fifty.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=50
+	Unusable []UnusableEntry `json:"unusable,omitempty"`
+}
+
+// CapacityPoolStatus reports one pool. Amounts of memory are in bytes with a unit.
+type CapacityPoolStatus struct {
+	// name of the pool: reservation/ID or quota/NAME/RESOURCE.
+	// +required
+	Name string `json:"name"`
+	// limit of the pool.
+	// +required
+	Limit string `json:"limit"`
+	// granted to all clusters together. It exceeds the limit only if machines existed before the account limited them, or
+	// if the limit was lowered.
+	// +required
+	Granted string `json:"granted"`
+	// used by Machines of all clusters.
+	// +required
+	Used string `json:"used"`
+	// waiting is what clusters have requested and don't get now.
+	// +optional
+	Waiting string `json:"waiting,omitempty"`
+}
+
+// CapacityGrant is the record of what one cluster is granted.
+type CapacityGrant struct {
+	// namespace of the HostedCluster.
+	// +required
+	Namespace string `json:"namespace"`
+	// name of the HostedCluster.
+	// +required
+	Name string `json:"name"`
+	// controlPlaneNamespace is the namespace of the lease and of the Machines.
+	// +required
+	ControlPlaneNamespace string `json:"controlPlaneNamespace"`
+	// leaseUID is the UID of the CapacityLease that the grant is for.
+	// +optional
+	LeaseUID string `json:"leaseUID,omitempty"`
+	// sequence increases with each change of what the lease says.
+	// +required
+	Sequence int64 `json:"sequence"`
+	// amounts by pool.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	Amounts []GrantedAmount `json:"amounts,omitempty"`
+	// released is when the cluster's lease was released because the cluster doesn't belong to the account any more. What is
+	// granted counts until the machines that it had then are gone.
+	// +optional
+	Released *metav1.Time `json:"released,omitempty"`
+}
+
+// GrantedAmount is an amount of one pool, in the pool's unit.
+type GrantedAmount struct {
+	// pool is the pool's name.
+	// +required
+	Pool string `json:"pool"`
+	// granted is the most that the cluster's machines may take until the cluster acknowledges its lease. It counts
+	// against the pool.
+	// +required
+	Granted int64 `json:"granted"`
+	// asked is what the lease says, if the cluster was asked to give back some of what it is granted.
+	// +optional
+	Asked *int64 `json:"asked,omitempty"`
+}
+
+// UnusableEntry is an entry of an account that the operator can't read.
+type UnusableEntry struct {
+	// field of the entry, such as quotas[gpu].limits.
+	// +required
+	Field string `json:"field"`
+	// message says why.
+	// +required
+	Message string `json:"message"`
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// CapacityLease is what one hosted cluster may take from the account that it shares with others. It lives in the
+// cluster's control-plane namespace with the name "karpenter". The operator writes its spec, and that cluster's Karpenter
+// its status. One without pools limits nothing.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:metadata:annotations={"argocd.argoproj.io/sync-options=Prune=false,Delete=false","kustomize.toolkit.fluxcd.io/prune=disabled"}
+// +kubebuilder:resource:path=capacityleases,scope=Namespaced,shortName={ancl,ancls},categories={autonode}
+// +kubebuilder:printcolumn:name="Account",type=string,JSONPath=`.spec.account.name`
+// +kubebuilder:printcolumn:name="Sequence",type=integer,JSONPath=`.spec.sequence`
+// +kubebuilder:printcolumn:name="Acknowledged",type=integer,JSONPath=`.status.acknowledgedSequence`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type CapacityLease struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is what the cluster is granted.
+	// +optional
+	Spec CapacityLeaseSpec `json:"spec,omitempty"`
+	// status is what the cluster's Karpenter reports.
+	// +optional
+	Status CapacityLeaseStatus `json:"status,omitempty"`
+}
+
+// CapacityLeaseList is a list of CapacityLeases.
+//
+// +kubebuilder:object:root=true
+type CapacityLeaseList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []CapacityLease `json:"items"`
+}
+
+// CapacityLeaseSpec is what a cluster is granted.
+type CapacityLeaseSpec struct {
+	// account that grants it. Without one the lease limits nothing.
+	// +optional
+	Account *CapacityAccountReference `json:"account,omitempty"`
+	// sequence of the grant. It increases with each change of an amount. Zero: nothing is granted yet, and no amount means
+	// anything.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Sequence int64 `json:"sequence,omitempty"`
+	// pools that the cluster's machines take from. A machine takes from every pool whose rule applies to it.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=128
+	Pools []LeasedPool `json:"pools,omitempty"`
+	// commitments of the account, less what the machines of all its clusters use.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=32
+	Commitments []LeasedCommitment `json:"commitments,omitempty"`
+	// unavailable offerings, as other clusters of the account found them.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	Unavailable []UnavailableOffering `json:"unavailable,omitempty"`
+}
+
+// CapacityAccountReference names a CapacityAccount.
+type CapacityAccountReference struct {
+	// name of the CapacityAccount.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// uid of the CapacityAccount.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	UID string `json:"uid"`
+}
+
+// PoolResource is what a pool counts.
+//
+// +kubebuilder:validation:Enum=machines;vcpus;memory;gpus
+type PoolResource string
+
+// What pools count, and their units.
+const (
+	// PoolMachines counts machines.
+	PoolMachines PoolResource = "machines"
+	// PoolVCPUs counts thousandths of a vCPU.
+	PoolVCPUs PoolResource = "vcpus"
+	// PoolMemory counts bytes.
+	PoolMemory PoolResource = "memory"
+	// PoolGPUs counts GPUs.
+	PoolGPUs PoolResource = "gpus"
+)
+
+// LeasedPool is a pool's rule, and what the cluster may take of it, in the unit of its resource: machines, thousandths
+// of a vCPU, bytes of memory, GPUs.
+type LeasedPool struct {
+	// name of the pool: reservation/ID, quota/NAME/RESOURCE, or limit/RESOURCE for a limit of this cluster alone.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	Name string `json:"name"`
+	// resource that the pool counts.
+	// +required
+	Resource PoolResource `json:"resource"`
+	// selector of the machines that take from the pool.
+	// +optional
+	Selector CapacitySelector `json:"selector,omitempty"`
+	// reservation is the ID of the reservation that a machine has to use to take from the pool; empty for any machine.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Reservation string `json:"reservation,omitempty"`
+	// expires is when the reservation ends. Nothing is launched in it afterwards.
+	// +optional
+	Expires *metav1.Time `json:"expires,omitempty"`
+	// amount that the cluster's machines may take together.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Amount int64 `json:"amount,omitempty"`
+	// granted is the most that the cluster's machines may take until it acknowledges the lease; never less than amount.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Granted int64 `json:"granted,omitempty"`
+	// upTo is about how much the cluster gets if it requests more. A hint.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	UpTo int64 `json:"upTo,omitempty"`
+}
+
+// LeasedCommitment is a commitment, and about how much of it is unused. Exactly one of hourlySpend and instances is set.
+type LeasedCommitment struct {
+	// name of the commitment.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name"`
+	// selector of the machines that it covers.
+	// +optional
+	Selector CapacitySelector `json:"selector,omitempty"`
+	// hourlySpend is the unused part in US dollars an hour, as a decimal.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	HourlySpend string `json:"hourlySpend,omitempty"`
+	// instances is the unused number of machines, as a decimal: a machine may be covered in part.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Instances string `json:"instances,omitempty"`
+	// uncovered is how much more of the commitment the running machines that it selects would use, in the same unit, as a
+	// decimal. A node whose removal would leave a commitment unused isn't replaced by a cheaper one.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Uncovered string `json:"uncovered,omitempty"`
+	// discount from the list price, from 0 to 1, as a decimal.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Discount string `json:"discount,omitempty"`
+}
+
+// UnavailableOffering is an offering that the infrastructure has no capacity for. An empty field stands for all: all
+// instance types of a zone, or all zones and capacity types of a family.
+type UnavailableOffering struct {
+	// instanceType is a name; one that ends with * stands for all that begin with the rest.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	InstanceType string `json:"instanceType,omitempty"`
+	// zone as nodes name it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Zone string `json:"zone,omitempty"`
+	// capacityType is on-demand, spot or reserved.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	CapacityType string `json:"capacityType,omitempty"`
+	// reason is Capacity, or Quota if a quota of the infrastructure is exhausted. Any other counts as Capacity.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Reason string `json:"reason,omitempty"`
+	// until is when the offering is tried again.
+	// +required
+	Until metav1.Time `json:"until"`
+}
+
+// CapacityLeaseStatus is what a cluster's Karpenter reports. The operator takes it for what a tenant's program says: it
+// lowers this cluster's grants and raises them within its share, and changes nothing of other clusters'.
+type CapacityLeaseStatus struct {
+	// acknowledgedSequence is the sequence that Karpenter has observed and keeps. Earlier grants are void.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	AcknowledgedSequence int64 `json:"acknowledgedSequence,omitempty"`
+	// held is the most that the cluster's machines take until the next grant, launches included that may still come.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	Held []PoolAmount `json:"held,omitempty"`
+	// requests are launches that wait for a larger grant, the oldest first.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	Requests []CapacityRequest `json:"requests,omitempty"`
+	// unavailable offerings that this cluster found.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Unavailable []UnavailableOffering `json:"unavailable,omitempty"`
+}
+
+// PoolAmount is an amount of one pool, in the pool's unit.
+type PoolAmount struct {
+	// pool is the pool's name.
+	// +required
+	// +kubebuilder:validation:MaxLength=128
+	Pool string `json:"pool"`
+	// amount in the pool's unit.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Amount int64 `json:"amount"`
+}
+
+// CapacityRequest is a number of launches that take the same from each pool.
+type CapacityRequest struct {
+	// charges of one launch, by pool.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	Charges []PoolAmount `json:"charges"`
+	// count of the launches.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Count int64 `json:"count"`
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+// Conditions of a CapacityAccount.
+const (
+	// Ready: every entry is usable, and every member has its lease.
+	Ready = "Ready"
+	// EntriesUsable: the operator can read every entry of spec.
+	EntriesUsable = "EntriesUsable"
+	// MembersGranted: every member has a lease that its Karpenter acknowledges.
+	MembersGranted = "MembersGranted"
+)
+
+// Reasons that say that all is well.
+const (
+	// AsExpectedReason: there is nothing to do.
+	AsExpectedReason = "AsExpected"
+)
+
+// Reasons of EntriesUsable.
+const (
+	// SomeUnusableReason: the message names the entries that the operator can't read; the others are in use. Correct them.
+	SomeUnusableReason = "SomeUnusable"
+)
+
+// Reasons of MembersGranted.
+const (
+	// NoMembersReason: no hosted cluster with AutoNode matches spec.members. Correct the members, or turn AutoNode on.
+	NoMembersReason = "NoMembers"
+	// TooManyMembersReason: more clusters match than an account serves. Those that joined last have no lease and aren't limited. Divide
+	// them among several accounts.
+	TooManyMembersReason = "TooManyMembers"
+	// ClaimedByOthersReason: another account that is older claims some of the clusters too, or still has machines of them. Correct
+	// one of the accounts.
+	ClaimedByOthersReason = "ClaimedByOthers"
+	// NotAcknowledgedReason: some Karpenters haven't acknowledged their lease for minutes, so what they were asked to give back
+	// stays granted. Check whether Karpenter runs in these clusters, and that it is a version that knows leases.
+	NotAcknowledgedReason = "NotAcknowledged"
+	// AccountDeletedReason: the account is being deleted. Leases stay as they are until the account's clusters are members of another.
+	AccountDeletedReason = "AccountDeleted"
+	// MembersLeavingReason: clusters that don't belong to the account any more still have machines, which count until they are gone.
+	MembersLeavingReason = "MembersLeaving"
+)
+
+const (
+	// LeaseName is the name of the CapacityLease in each control-plane namespace.
+	LeaseName = "karpenter"
+	// AccountFinalizer holds an account while clusters have leases of it.
+	AccountFinalizer = Group + "/capacity-account"
+)

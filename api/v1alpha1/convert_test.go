@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	karpenterv1alpha1 "github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
+)
+
+func lease(pools ...v1alpha1.LeasedPool) *v1alpha1.CapacityLease {
+	return &v1alpha1.CapacityLease{ObjectMeta: metav1.ObjectMeta{UID: "lease"}, Spec: v1alpha1.CapacityLeaseSpec{Sequence: 7, Pools: pools}}
+}
+
+func TestReport(t *testing.T) {
+	pool := v1alpha1.LeasedPool{Name: "reservation/r", Resource: v1alpha1.PoolMachines, Amount: 2, Granted: 3, UpTo: 5}
+	t.Run("When a Holder reports, the operator should read the same", func(t *testing.T) {
+		g, l := NewWithT(t), lease(pool)
+		report := capacity.Report{
+			Sequence: 7, Held: capacity.Amounts{"reservation/r": 2}, Requests: []capacity.Request{{Charges: capacity.Amounts{"reservation/r": 1}, Count: 4}},
+		}
+		l.Status.SetReport(report)
+		g.Expect(l.BoundedReport()).To(Equal(report))
+		g.Expect(l.Lease()).To(Equal(capacity.Lease{
+			ID: "lease", Sequence: 7, Amounts: capacity.Amounts{"reservation/r": 2}, Granted: capacity.Amounts{"reservation/r": 3},
+		}))
+		g.Expect(l.UpTo()).To(Equal(capacity.Amounts{"reservation/r": 5}))
+	})
+	t.Run("When a Holder wants more than fits, the oldest requests should be in the report", func(t *testing.T) {
+		g, l := NewWithT(t), lease(pool)
+		var report capacity.Report
+		for i := range int64(100) {
+			report.Requests = append(report.Requests, capacity.Request{Charges: capacity.Amounts{"reservation/r": i + 1}, Count: 20})
+		}
+		l.Status.SetReport(report)
+		g.Expect(l.Status.Requests).To(HaveLen(v1alpha1.MaxRequestedLaunches / 20))
+		g.Expect(l.Status.Requests[0].Charges).To(ConsistOf(HaveField("Amount", int64(1))))
+	})
+	for name, tc := range map[string]struct {
+		status v1alpha1.CapacityLeaseStatus
+		want   capacity.Report
+	}{
+		"When it names another pool, it should not count": {
+			v1alpha1.CapacityLeaseStatus{Held: []v1alpha1.PoolAmount{{Pool: "others", Amount: 3}}}, capacity.Report{Held: capacity.Amounts{}},
+		},
+		"When it names a pool twice, the larger amount should count": {
+			v1alpha1.CapacityLeaseStatus{Held: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: 3}, {Pool: pool.Name, Amount: 1}}},
+			capacity.Report{Held: capacity.Amounts{pool.Name: 3}},
+		},
+		"When amounts are negative, they should not count": {
+			v1alpha1.CapacityLeaseStatus{Held: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: -3}}, Requests: []v1alpha1.CapacityRequest{
+				{Charges: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: -1}}, Count: 1}, {Charges: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1}}, Count: -1},
+			}}, capacity.Report{Held: capacity.Amounts{}},
+		},
+		"When amounts are huge, they should be bounded": {
+			v1alpha1.CapacityLeaseStatus{Held: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1 << 62}}, Requests: []v1alpha1.CapacityRequest{
+				{Charges: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1 << 62}}, Count: 1 << 62}, {Charges: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1}}, Count: 1},
+			}}, capacity.Report{Held: capacity.Amounts{pool.Name: v1alpha1.MaxAmount}, Requests: []capacity.Request{
+				{Charges: capacity.Amounts{pool.Name: v1alpha1.MaxCharge}, Count: v1alpha1.MaxRequestedLaunches},
+			}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := lease(pool)
+			l.Status = tc.status
+			NewWithT(t).Expect(l.BoundedReport()).To(Equal(tc.want))
+		})
+	}
+}
+
+func TestMachineOf(t *testing.T) {
+	labels := map[string]string{
+		corev1.LabelInstanceTypeStable: "m5.large", corev1.LabelTopologyZone: "a", "karpenter.sh/capacity-type": "reserved", karpenterv1alpha1.ReservationIDLabel: "cr-1",
+	}
+	offering := capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "reserved", Reservation: "cr-1"}
+	sized := capacity.Machine{Offering: offering, VCPUs: 2000, Memory: 8 << 30, GPUs: 1}
+	for _, tc := range []struct {
+		name, size string
+		want       capacity.Machine
+		price      float64
+	}{
+		{"When Karpenter writes a size, the operator should read it", v1alpha1.FormatMachineSize(sized, 0.096), sized, 0.096},
+		{"When a Machine has no size, it should be a machine", "", capacity.Machine{Offering: offering}, 0},
+		{"When a part is malformed, the others should count", "vcpus=many,memory=-1,gpus=1,price=NaN,x", capacity.Machine{Offering: offering, GPUs: 1}, 0},
+		{"When a part is huge, it should be bounded", fmt.Sprintf("vcpus=%d", int64(1)<<62), capacity.Machine{Offering: offering, VCPUs: v1alpha1.MaxCharge}, 0},
+		{"When it is long, it should not be read", "gpus=1," + strings.Repeat("x", 256), capacity.Machine{Offering: offering}, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			m, price := v1alpha1.MachineOf(&metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: tc.size}})
+			g.Expect(m).To(Equal(tc.want))
+			g.Expect(price).To(Equal(tc.price))
+		})
+	}
+	t.Run("When a Machine was launched without a zone, it should be in its offering's", func(t *testing.T) {
+		m, _ := v1alpha1.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{karpenterv1alpha1.OfferingZoneAnnotation: "b"}})
+		NewWithT(t).Expect(m.Offering).To(Equal(capacity.Offering{Zone: "b", CapacityType: "on-demand"}))
+	})
+}
+
+func TestCommitments(t *testing.T) {
+	t.Run("When a commitment is malformed, it should be left out", func(t *testing.T) {
+		g, l := NewWithT(t), lease()
+		l.Spec.Commitments = []v1alpha1.LeasedCommitment{
+			{Name: "plan", HourlySpend: "1.5", Discount: "0.25", Uncovered: "2"}, {Name: "instances", Instances: "3"},
+			{Name: "neither"}, {Name: "both", HourlySpend: "1", Instances: "1"}, {Name: "discount", HourlySpend: "1", Discount: "lots"}, {Name: "negative", HourlySpend: "-1"},
+		}
+		commitments, unused, uncovered := l.Commitments()
+		g.Expect(commitments).To(ConsistOf(HaveField("Name", "plan"), HaveField("Name", "instances")))
+		g.Expect(unused).To(Equal(map[string]float64{"plan": 1.5, "instances": 3}))
+		g.Expect(uncovered).To(HaveKeyWithValue("plan", 2.0))
+	})
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudprovider_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	clocktesting "k8s.io/utils/clock/testing"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	account "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/karpenter/cloudprovider"
+	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	"github.com/autonode-io/autonode/test/environment"
+)
+
+// leasedFixture is a fixture with a lease of some spot machines, and of others as many as one likes.
+func leasedFixture(t *testing.T, spot int64) (*fixture, *environment.Lease, *clocktesting.FakeClock) {
+	t.Helper()
+	f := newFixture(t, nil)
+	lease := environment.NewLease([]account.Rule{
+		{Pool: "quota/spot/machines", Resource: account.Machines, Selector: account.Selector{CapacityTypes: []string{karpv1.CapacityTypeSpot}}},
+		{Pool: "limit/cpu", Resource: account.VCPUs},
+	}, account.Amounts{"quota/spot/machines": spot, "limit/cpu": 6000})
+	clk := clocktesting.NewFakeClock(time.Now())
+	leased := capacity.New(capacity.Config{Clock: clk, Source: lease})
+	lease.Write(t, leased, func(*capacity.Lease) {})
+	f.provider.Capacity, f.store.Capacity = leased, leased
+	f.store.Delete(f.nodeClass.Name)
+	f.offer()
+	return f, lease, clk
+}
+
+// needs3 is a claim that c4-large meets only.
+func needs3(n *karpv1.NodeClaim) {
+	n.Spec.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("3")
+}
+
+func TestCreateWithinLease(t *testing.T) {
+	t.Run("When the lease has room, it should say on the Machine what it takes", func(t *testing.T) {
+		g := NewWithT(t)
+		f, _, _ := leasedFixture(t, 1)
+		nodeClaim := f.claim("fits", needs3)
+		_, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		m := f.machine(nodeClaim.Name)
+		taken, price := autonodev1alpha1.MachineOf(m)
+		g.Expect(taken).To(And(HaveField("InstanceType", "c4-large"), HaveField("CapacityType", "spot"), HaveField("VCPUs", int64(4000))))
+		g.Expect(price).To(Equal(0.03))
+		_, report, ok := f.provider.Capacity.Report()
+		g.Expect(ok).To(BeTrue())
+		g.Expect(report.Held["quota/spot/machines"]).To(Equal(int64(1)))
+	})
+	t.Run("When the cheapest has no room and none can be granted, it should take the next", func(t *testing.T) {
+		g := NewWithT(t)
+		f, _, _ := leasedFixture(t, 0)
+		created, err := f.provider.Create(f.ctx, f.claim("on-demand", needs3))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand))
+	})
+	t.Run("When nothing has room, it should say which pools leave nothing, and let Karpenter plan again", func(t *testing.T) {
+		g := NewWithT(t)
+		f, lease, _ := leasedFixture(t, 0)
+		lease.Write(t, f.provider.Capacity, func(l *capacity.Lease) { l.Amounts = account.Amounts{} })
+		_, err := f.provider.Create(f.ctx, f.claim("nothing", nil))
+		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue())
+		g.Expect(err).To(MatchError(ContainSubstring("CapacityLease leaves nothing of limit/cpu, quota/spot/machines")))
+	})
+	t.Run("When more may be granted, it should ask for it, wait, and take the next offering only after a while", func(t *testing.T) {
+		g := NewWithT(t)
+		f, lease, clk := leasedFixture(t, 0)
+		lease.Write(t, f.provider.Capacity, func(l *capacity.Lease) { l.UpTo = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
+		nodeClaim := f.claim("waits", needs3)
+		_, err := f.provider.Create(f.ctx, nodeClaim)
+		var waiting *karpcloudprovider.CreateError
+		g.Expect(errors.As(err, &waiting)).To(BeTrue())
+		g.Expect(waiting.ConditionReason).To(Equal(cloudprovider.WaitingForCapacityReason))
+		g.Expect(waiting.ConditionMessage).To(ContainSubstring("quota/spot/machines"))
+		_, report, _ := f.provider.Capacity.Report()
+		g.Expect(report.Requests).To(Equal([]account.Request{{Charges: account.Amounts{"quota/spot/machines": 1, "limit/cpu": 4000}, Count: 1}}))
+
+		clk.Step(capacity.GrantWait)
+		created, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand))
+		_, report, _ = f.provider.Capacity.Report()
+		g.Expect(report.Requests).To(BeEmpty())
+	})
+	t.Run("When nothing is granted in time, it should let Karpenter plan without, and ask again later", func(t *testing.T) {
+		g := NewWithT(t)
+		f, lease, clk := leasedFixture(t, 0)
+		lease.Write(t, f.provider.Capacity, func(l *capacity.Lease) {
+			l.Amounts, l.UpTo = account.Amounts{}, account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
+		})
+		nodeClaim := f.claim("in-vain", nil)
+		available := func() int {
+			instanceTypes, err := f.store.InstanceTypes(f.nodeClass.Name)
+			g.Expect(err).NotTo(HaveOccurred())
+			n := 0
+			for _, it := range instanceTypes {
+				n += len(it.Offerings.Available())
+			}
+			return n
+		}
+		g.Expect(available()).To(BeNumerically(">", 0))
+		_, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeFalse())
+		clk.Step(capacity.GrantWait)
+		_, err = f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue())
+		g.Expect(err).To(MatchError(ContainSubstring("hasn't granted more of limit/cpu within 15s")))
+		g.Expect(available()).To(BeZero())
+		clk.Step(capacity.DoubtTTL)
+		g.Expect(available()).To(BeNumerically(">", 0))
+	})
+	t.Run("When it is granted while a launch waits, it should launch in the same call", func(t *testing.T) {
+		g := NewWithT(t)
+		f, lease, _ := leasedFixture(t, 0)
+		lease.Write(t, f.provider.Capacity, func(l *capacity.Lease) { l.UpTo = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
+		nodeClaim := f.claim("granted", needs3)
+		go func() {
+			for range f.provider.Capacity.Woken() {
+				if _, report, _ := f.provider.Capacity.Report(); len(report.Requests) > 0 {
+					lease.Write(t, f.provider.Capacity, func(l *capacity.Lease) { l.Amounts = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
+					return
+				}
+			}
+		}()
+		created, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot))
+	})
+	t.Run("When a commitment lowers the price, it should choose by it and keep the list price on the Machine", func(t *testing.T) {
+		g := NewWithT(t)
+		f, lease, _ := leasedFixture(t, 5)
+		lease.Write(t, f.provider.Capacity, func(l *capacity.Lease) {
+			l.Commitments = capacity.Commitments{
+				Commitments: []account.Commitment{{Name: "reserved", Machines: 1, Selector: account.Selector{InstanceTypes: []string{"c4-large"}, CapacityTypes: []string{karpv1.CapacityTypeOnDemand}}}},
+				Unused:      map[string]float64{"reserved": 1},
+			}
+		})
+		nodeClaim := f.claim("committed", nil)
+		created, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(created.Labels).To(And(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"), HaveKeyWithValue(cloudprovider.NodePriceLabel, "0.1")))
+		m := f.machine(nodeClaim.Name)
+		g.Expect(m.Annotations).To(HaveKeyWithValue(v1alpha1.PriceAnnotation, "0.1"))
+		_, price := autonodev1alpha1.MachineOf(m)
+		g.Expect(price).To(Equal(0.1))
+	})
+	t.Run("When a NodeClaim is given up, it should return what its launch took", func(t *testing.T) {
+		g := NewWithT(t)
+		f, lease, clk := leasedFixture(t, 1)
+		nodeClaim := f.claim("given-up", needs3)
+		taken := account.Machine{Offering: account.Offering{InstanceType: "c4-large", Zone: "a", CapacityType: karpv1.CapacityTypeSpot}, VCPUs: 4000}
+		g.Expect(f.provider.Capacity.Spend(nodeClaim.Name, taken)).To(BeTrue())
+		f.provider.Capacity.Done(nodeClaim.Name)
+		g.Expect(karpcloudprovider.IsNodeClaimNotFoundError(f.provider.Delete(f.ctx, nodeClaim))).To(BeTrue())
+		g.Expect(f.provider.Capacity.Fits("other", taken)).To(BeFalse())
+		clk.Step(account.InFlight)
+		lease.Write(t, f.provider.Capacity, func(*capacity.Lease) {})
+		g.Expect(f.provider.Capacity.Fits("other", taken)).To(BeTrue())
+	})
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacitylease_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	account "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/karpenter/controllers/capacitylease"
+	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	"github.com/autonode-io/autonode/karpenter/providers/informer"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/test/environment"
+)
+
+// fixture is a Karpenter that follows its lease in a real API server.
+type fixture struct {
+	*WithT
+	*environment.Environment
+	t           *testing.T
+	capacity    *capacity.Provider
+	unavailable *offering.Unavailable
+	// clock of the protocol.
+	clock *clocktesting.FakePassiveClock
+
+	mu      sync.Mutex
+	patches int
+}
+
+// newFixture starts a Karpenter, of which no other is known to have run.
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{WithT: NewWithT(t), Environment: environment.New(t), t: t, clock: clocktesting.NewFakePassiveClock(time.Now())}
+	f.SetDefaultEventuallyTimeout(20 * time.Second)
+	dynamicClient, err := dynamic.NewForConfig(f.Management.GetConfig())
+	f.Expect(err).NotTo(HaveOccurred())
+	leases := informer.New(informer.Config{Management: dynamicClient, Mapper: capacity.Mapper(), Namespace: f.Namespace})
+	machines := f.Machines(nil)
+	f.capacity = capacity.New(capacity.Config{Clock: f.clock, Source: &capacity.Cluster{
+		Leases: leases, Reader: f.Management.GetAPIReader(), Namespace: f.Namespace, ClusterName: f.Cluster.Name, Owns: machines.Owns,
+		IsFirst: func(context.Context) (bool, error) { return true, nil },
+	}})
+	f.Expect(f.capacity.Watch(t.Context(), f.Management.GetCache(), machines.Owns)).To(Succeed())
+	leases.OnChange(func(schema.GroupKind) { f.capacity.Wake() })
+	f.unavailable = offering.NewUnavailable(clock.RealClock{})
+	f.unavailable.OnChange(f.capacity.Wake)
+	admin, ok := f.Admin.(client.WithWatch)
+	if !ok {
+		admin, err = client.NewWithWatch(f.Management.GetConfig(), client.Options{Scheme: f.Admin.Scheme()})
+		f.Expect(err).NotTo(HaveOccurred())
+	}
+	controller := capacitylease.New(capacitylease.Config{
+		Management: interceptor.NewClient(admin, interceptor.Funcs{
+			SubResourcePatch: func(ctx context.Context, c client.Client, name string, object client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+				f.mu.Lock()
+				f.patches++
+				f.mu.Unlock()
+				return c.SubResource(name).Patch(ctx, object, patch, opts...)
+			},
+		}),
+		Namespace: f.Namespace, Capacity: f.capacity, Unavailable: f.unavailable,
+		Reasons: map[string]string{"InsufficientCapacity": "Capacity", "QuotaExceeded": "Quota"}, Clock: clock.RealClock{},
+	})
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	var running sync.WaitGroup
+	for _, start := range []func(context.Context) error{leases.Start, controller.Start} {
+		running.Go(func() { _ = start(ctx) })
+	}
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
+	return f
+}
+
+func (f *fixture) lease() *autonodev1alpha1.CapacityLease {
+	f.t.Helper()
+	lease := &autonodev1alpha1.CapacityLease{}
+	f.Expect(f.Admin.Get(f.t.Context(), client.ObjectKey{Namespace: f.Namespace, Name: autonodev1alpha1.LeaseName}, lease)).To(Succeed())
+	return lease
+}
+
+// grant plays the operator.
+func (f *fixture) grant(sequence, machines, upTo int64) {
+	f.t.Helper()
+	lease := &autonodev1alpha1.CapacityLease{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: autonodev1alpha1.LeaseName}}
+	f.Expect(client.IgnoreAlreadyExists(f.Admin.Create(f.t.Context(), lease))).To(Succeed())
+	f.Eventually(func() error {
+		lease := f.lease()
+		lease.Spec = autonodev1alpha1.CapacityLeaseSpec{
+			Account: &autonodev1alpha1.CapacityAccountReference{Name: "shared", UID: "account-1"}, Sequence: sequence,
+			Pools: []autonodev1alpha1.LeasedPool{{
+				Name: "reservation/cr-1", Resource: autonodev1alpha1.PoolMachines, Reservation: "cr-1", Amount: machines, Granted: machines, UpTo: upTo,
+			}},
+		}
+		return f.Admin.Update(f.t.Context(), lease)
+	}).Should(Succeed())
+}
+
+// machine makes what Karpenter makes for a NodeClaim.
+func (f *fixture) machine(name, uid string) *clusterv1.Machine {
+	f.t.Helper()
+	nodeClaim := f.NodeClaim(f.t.Context(), name)
+	m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: nodeClaim.Name, Labels: map[string]string{
+		clusterv1.ClusterNameLabel: f.Cluster.Name, v1alpha1.NodeClaimLabel: nodeClaim.Name, v1alpha1.NodeClaimUIDLabel: uid,
+		corev1.LabelInstanceTypeStable: "g5", corev1.LabelTopologyZone: "a", karpv1.CapacityTypeLabelKey: "reserved", v1alpha1.ReservationIDLabel: "cr-1",
+	}}}
+	m.Spec.ClusterName = f.Cluster.Name
+	m.Spec.Bootstrap.DataSecretName = &nodeClaim.Name
+	m.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: environment.TestMachine.Group, Kind: environment.TestMachine.Kind, Name: nodeClaim.Name}
+	f.Expect(f.Admin.Create(f.t.Context(), m)).To(Succeed())
+	return m
+}
+
+var inReservation = account.Machine{Offering: account.Offering{InstanceType: "g5", Zone: "a", CapacityType: "reserved", Reservation: "cr-1"}}
+
+func TestReport(t *testing.T) {
+	t.Run("When there is no lease, it should limit nothing and write nothing", func(t *testing.T) {
+		f := newFixture(t)
+		f.Expect(f.capacity.Open(t.Context())).To(Succeed())
+		f.Expect(f.capacity.Spend("a", inReservation)).To(BeTrue())
+		f.unavailable.Mark(offering.Key{InstanceType: "g5", Zone: "a", CapacityType: "spot"}, "InsufficientCapacity")
+		f.Expect(f.capacity.Offer(inReservation, 1).Left).To(Equal(capacity.Unlimited))
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.Expect(f.patches).To(BeZero())
+	})
+	t.Run("When it is granted something, it should acknowledge it, spend it, and ask for more", func(t *testing.T) {
+		f := newFixture(t)
+		f.grant(7, 1, 2)
+		f.Eventually(func() int64 { return f.lease().Status.AcknowledgedSequence }).Should(Equal(int64(7)))
+		f.Expect(f.lease().Status.Held).To(Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 1}}))
+		m := f.machine("first", "uid-first")
+		f.Eventually(func() int { return f.capacity.Offer(inReservation, 1).Left }).Should(Equal(1))
+		f.Expect(f.capacity.Spend("second", inReservation)).To(BeFalse())
+		_, possible := f.capacity.Request("second", inReservation)
+		f.Expect(possible).To(BeTrue())
+		f.Eventually(func() []autonodev1alpha1.CapacityRequest { return f.lease().Status.Requests }).Should(Equal(
+			[]autonodev1alpha1.CapacityRequest{{Charges: []autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 1}}, Count: 1}}))
+		f.grant(8, 2, 2)
+		f.Eventually(func() bool { return f.capacity.Spend("second", inReservation) }).Should(BeTrue())
+		f.Eventually(func() autonodev1alpha1.CapacityLeaseStatus { return f.lease().Status }).Should(And(
+			HaveField("AcknowledgedSequence", int64(8)), HaveField("Requests", BeEmpty()),
+			HaveField("Held", Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 2}}))))
+
+		// The operator asks one back: it returns when the Machine is gone.
+		f.grant(9, 0, 0)
+		f.Eventually(func() int64 { return f.lease().Status.AcknowledgedSequence }).Should(Equal(int64(9)))
+		f.Expect(f.lease().Status.Held).To(Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 2}}))
+		f.Expect(f.Admin.Delete(t.Context(), m)).To(Succeed())
+		f.Eventually(func() []autonodev1alpha1.PoolAmount { return f.lease().Status.Held }).Should(
+			Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 1}}))
+		f.Expect(f.capacity.Spend("third", inReservation)).To(BeFalse())
+	})
+	t.Run("When the infrastructure has no capacity, it should tell the account, and not of what others told it", func(t *testing.T) {
+		f := newFixture(t)
+		until := f.unavailable.Mark(offering.Key{InstanceType: "m5.large", Zone: "b", CapacityType: "spot"}, "InsufficientCapacity")
+		f.unavailable.Mark(offering.Key{InstanceType: "p4", Zone: "b", CapacityType: "on-demand"}, "QuotaExceeded")
+		f.unavailable.Mark(offering.Key{InstanceType: "t3", Zone: "b", CapacityType: "on-demand"}, "MachineFailed")
+		f.unavailable.Mark(offering.Key{InstanceType: "g5", Zone: "a", CapacityType: "reserved", Reservation: "cr-1"}, "InsufficientCapacity")
+		f.grant(1, 1, 1)
+		f.Eventually(func() []autonodev1alpha1.UnavailableOffering { return f.lease().Status.Unavailable }).Should(ConsistOf(
+			And(HaveField("InstanceType", "m5.large"), HaveField("Zone", "b"), HaveField("CapacityType", "spot"), HaveField("Reason", "Capacity"),
+				HaveField("Until.Time", BeTemporally("==", until.Truncate(time.Second)))),
+			And(HaveField("InstanceType", "p4"), HaveField("Reason", "Quota")),
+		))
+		f.mu.Lock()
+		patches := f.patches
+		f.mu.Unlock()
+		f.Eventually(func() error {
+			lease := f.lease()
+			lease.Spec.Unavailable = []autonodev1alpha1.UnavailableOffering{{InstanceType: "g5", Zone: "a", Until: metav1.NewTime(time.Now().Add(time.Hour))}}
+			return f.Admin.Update(t.Context(), lease)
+		}).Should(Succeed())
+		f.Eventually(func() bool { return f.capacity.Offer(inReservation, 1).Available }).Should(BeFalse())
+		f.Expect(f.lease().Status.Unavailable).To(HaveLen(2))
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.Expect(f.patches).To(Equal(patches), "nothing has changed that others have to know")
+	})
+	t.Run("When Machines exist before the lease, it should hold what they take beyond it", func(t *testing.T) {
+		f := newFixture(t)
+		f.machine("one", "uid-one")
+		f.machine("two", "uid-two")
+		f.grant(1, 1, 1)
+		// It may have succeeded another Karpenter.
+		f.Eventually(func() error { return f.capacity.Open(t.Context()) }).Should(BeAssignableToTypeOf(&capacity.SucceedingError{}))
+		f.Expect(f.lease().Status.AcknowledgedSequence).To(BeZero())
+		f.clock.SetTime(f.clock.Now().Add(account.InFlight))
+		f.capacity.Wake()
+		f.Eventually(func() autonodev1alpha1.CapacityLeaseStatus { return f.lease().Status }).Should(And(HaveField("AcknowledgedSequence", int64(1)),
+			HaveField("Held", Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 2}}))))
+	})
+}

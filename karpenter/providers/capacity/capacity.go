@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package capacity keeps this cluster within its CapacityLease: what it may take of the reservations and quotas that it
+// shares with other clusters of an account. A Machine is created only after Spend has reserved what it takes; offerings
+// that the lease leaves no room for aren't available, and commitments lower their prices. Without a lease it limits
+// nothing. The protocol is that of the module's package capacity, whose Holder does the accounting.
+package capacity
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	fleet "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/karpenter/providers/change"
+)
+
+const (
+	// GrantWait is how long a launch waits for a larger grant before it takes another offering that needs none.
+	GrantWait = 15 * time.Second
+	// DoubtTTL is how long nothing is expected of a pool beyond its grant after a launch has waited for GrantWait, unless more
+	// is granted: the operator may be away.
+	DoubtTTL = time.Minute
+	// idleTTL is how long a launch without a Machine counts that isn't tried again. It is longer than Karpenter's launch
+	// timeout: Karpenter deletes a NodeClaim without a provider ID and tells nobody.
+	idleTTL = 10 * time.Minute
+	// sliver is the part of the list price that commitments never lower. It keeps the order of machines that cost nothing
+	// more, else the largest of them would be as good as the smallest.
+	sliver = 0.001
+	// maxAsks limits the offerings whose changes are followed one by one.
+	maxAsks = 100_000
+)
+
+// Unlimited machines of a reservation.
+const Unlimited = math.MaxInt32
+
+// never is when a process may begin that hasn't read the lease and the Machines yet.
+var never = time.Unix(1<<60, 0)
+
+// Config of a Provider.
+type Config struct {
+	Clock  clock.PassiveClock
+	Source Source
+}
+
+// Provider spends a CapacityLease. It is safe for concurrent use. A nil one limits nothing.
+type Provider struct {
+	Config
+
+	// changes are the instance types whose offers have changed. All have before floor.
+	changes change.Log[string]
+	// limiting: a lease limits something. Without one, offers are read without a lock.
+	limiting atomic.Bool
+	// observers are notified when an offer changes.
+	observers change.Notifier
+	// nextExpiry is when an offer changes by itself, in nanoseconds since the epoch.
+	nextExpiry atomic.Int64
+	// woken has an element when Step has something to do, or Report has changed.
+	woken chan struct{}
+
+	mu    sync.Mutex
+	floor uint64
+	// known is closed once this process knows whether there is a lease.
+	known   chan struct{}
+	isKnown bool
+	// raised is closed and replaced whenever more may be allowed than before.
+	raised chan struct{}
+
+	// elected is when this process was elected; begun: it has read everything that an earlier process may have done, which
+	// is possible from then on.
+	elected, from time.Time
+	begun         bool
+	// lease is the last one; nil for none.
+	lease *Lease
+
+	holder   *fleet.Holder
+	launches map[string]*launch
+	// removed are the Machines that were deleted while the API server lists them.
+	removed map[string]bool
+
+	pools map[string]*pool
+	asks  map[fleet.Machine]*ask
+}
+
+// Offer is what the lease leaves of an offering.
+type Offer struct {
+	// Available: another machine may be launched, maybe after more was granted.
+	Available bool
+	// Left is how many more machines the reservation of a reserved offering has for this cluster; Unlimited if the lease
+	// doesn't limit it.
+	Left int
+	// Expired: the reservation of a reserved offering has ended. Its machines are paid for as on-demand ones are.
+	Expired bool
+	// Price is what another machine costs the account in US dollars an hour, and Saving what one less of those that run
+	// would save. Both are the list price where nothing is committed.
+	Price, Saving float64
+}
+
+// pool of the lease.
+type pool struct {
+	name string
+	left int64
+	// counted: changes of each machine count, as it is the pool of a reservation.
+	counted bool
+	expires time.Time
+	// doubted is until when nothing more than what is granted is expected.
+	doubted time.Time
+	// asks that take from it, in the order of what they take once sorted.
+	asks   []taking
+	sorted bool
+}
+
+type taking struct {
+	*ask
+	amount int64
+}
+
+// ask is an offering that was asked for, and the last answer.
+type ask struct {
+	machine fleet.Machine
+	list    float64
+	takes   []charge
+	offer   Offer
+}
+
+// charge is what a machine takes from a pool.
+type charge struct {
+	pool   *pool
+	amount int64
+}
+
+// New returns a provider that launches nothing before Step has found out whether there is a lease.
+func New(config Config) *Provider {
+	p := &Provider{
+		Config: config, woken: make(chan struct{}, 1), known: make(chan struct{}), raised: make(chan struct{}),
+		holder: fleet.NewHolder(never), launches: map[string]*launch{}, pools: map[string]*pool{}, asks: map[fleet.Machine]*ask{},
+	}
+	p.nextExpiry.Store(math.MaxInt64)
+	return p
+}
+
+// Wake makes Woken ready to receive.
+func (p *Provider) Wake() {
+	select {
+	case p.woken <- struct{}{}:
+	default:
+	}
+}
+
+// Woken receives after something has changed that Step or Report depends on.
+func (p *Provider) Woken() <-chan struct{} { return p.woken }
+
+// OnChange calls f whenever an offer changes. f must neither block nor call the provider.
+func (p *Provider) OnChange(f func()) {
+	if p != nil {
+		p.observers.Add(f)
+	}
+}
+
+// Sequence changes whenever a result of Offer has changed. It neither locks nor allocates while nothing changes.
+func (p *Provider) Sequence() uint64 {
+	if p == nil {
+		return 0
+	}
+	if now := p.Clock.Now(); now.UnixNano() >= p.nextExpiry.Load() {
+		p.mu.Lock()
+		p.reconsider(now)
+		p.mu.Unlock()
+	}
+	return p.changes.Sequence()
+}
+
+// Since returns the instance types whose offers have changed after a sequence, or false if it isn't known any more which
+// those are.
+func (p *Provider) Since(sequence uint64) (instanceTypes []string, known bool) {
+	if p == nil {
+		return nil, true
+	}
+	p.mu.Lock()
+	floor := p.floor
+	p.mu.Unlock()
+	if sequence < floor {
+		return nil, false
+	}
+	return p.changes.Since(sequence)
+}
+
+// Limits reports whether a lease limits or prices anything. It takes no lock.
+func (p *Provider) Limits() bool { return p != nil && p.limiting.Load() }
+
+// Offer returns what the lease leaves of an offering with this list price in US dollars an hour. From then on, Sequence
+// changes with the result.
+func (p *Provider) Offer(m fleet.Machine, list float64) Offer {
+	if !p.Limits() {
+		return Offer{Available: true, Left: Unlimited, Price: list, Saving: list}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a, known := p.asks[m]
+	if !known {
+		if len(p.asks) >= maxAsks {
+			p.replacePools()
+		}
+		a = &ask{machine: m}
+		for name, amount := range fleet.Charges(p.rules(), m) {
+			pool := p.pools[name]
+			a.takes = append(a.takes, charge{pool, amount})
+			pool.asks, pool.sorted = append(pool.asks, taking{a, amount}), false
+		}
+		p.asks[m] = a
+	}
+	if !known || a.list != list {
+		a.list = list
+		a.offer = p.offer(a, p.Clock.Now())
+	}
+	return a.offer
+}
+
+// offer computes an answer. p.mu must be held.
+func (p *Provider) offer(a *ask, now time.Time) Offer {
+	o := Offer{Available: true, Left: Unlimited, Price: a.list, Saving: a.list}
+	for _, take := range a.takes {
+		o.Available = o.Available && take.pool.left >= take.amount
+		if take.pool.counted {
+			o.Left = int(min(int64(o.Left), take.pool.left/take.amount))
+			o.Expired = o.Expired || !take.pool.expires.IsZero() && !now.Before(take.pool.expires)
+		}
+	}
+	if p.lease == nil {
+		return o
+	}
+	o.Available = o.Available && !slices.ContainsFunc(p.lease.Unavailable, func(u Unavailable) bool { return u.selects(a.machine.Offering, now) })
+	if c := p.lease.Commitments.resumed; c != nil && a.list > 0 {
+		m := fleet.Running{Offering: a.machine.Offering, Price: a.list}
+		o.Price, o.Saving = withSliver(c.MarginalPrice(m), a.list), withSliver(c.Saving(m), a.list)
+	}
+	return o
+}
+
+func withSliver(price, list float64) float64 {
+	if price >= list {
+		return list
+	}
+	return price + (list-price)*sliver
+}
+
+// rules of the lease. p.mu must be held.
+func (p *Provider) rules() []fleet.Rule {
+	if p.lease == nil || !p.lease.limits() {
+		return nil
+	}
+	return p.lease.Rules
+}
+
+// replacePools begins anew with the pools of the lease: every offer may have changed. p.mu must be held.
+func (p *Provider) replacePools() {
+	p.pools, p.asks = map[string]*pool{}, map[fleet.Machine]*ask{}
+	for _, rule := range p.rules() {
+		p.pools[rule.Pool] = &pool{name: rule.Pool, counted: rule.Reservation != "", expires: p.lease.Expires[rule.Pool]}
+	}
+	for _, pool := range p.pools {
+		pool.left = p.leftOf(pool, p.Clock.Now())
+	}
+	p.limiting.Store(p.lease != nil && p.lease.limits())
+	p.changes.Add("")
+	p.floor = p.changes.Sequence()
+	p.setExpiry(p.Clock.Now())
+	p.observers.Notify()
+}
+
+func (p *Provider) leftOf(pool *pool, now time.Time) int64 {
+	if !pool.expires.IsZero() && !now.Before(pool.expires) {
+		return 0
+	}
+	if now.Before(pool.doubted) {
+		return p.holder.Free(pool.name)
+	}
+	return p.holder.Left(pool.name)
+}
+
+// settle records the offers that change because something else is left of pools. It costs as much as offers change. p.mu
+// must be held.
+func (p *Provider) settle(pools ...*pool) {
+	now := p.Clock.Now()
+	changed := map[string]bool{}
+	for _, pool := range pools {
+		before := pool.left
+		pool.left = p.leftOf(pool, now)
+		if before == pool.left {
+			continue
+		}
+		if !pool.sorted {
+			slices.SortFunc(pool.asks, func(a, b taking) int { return cmp.Compare(a.amount, b.amount) })
+			pool.sorted = true
+		}
+		affected := pool.asks
+		if !pool.counted {
+			// Those that fit into one and not into the other.
+			affected = affected[above(affected, min(before, pool.left)):above(affected, max(before, pool.left))]
+		}
+		for _, taking := range affected {
+			p.renew(taking.ask, now, changed)
+		}
+	}
+	p.record(changed)
+}
+
+// above returns the position of the first that takes more than an amount.
+func above(asks []taking, amount int64) int {
+	at, _ := slices.BinarySearchFunc(asks, amount, func(t taking, amount int64) int {
+		if t.amount > amount {
+			return 1
+		}
+		return -1
+	})
+	return at
+}
+
+// renew computes an answer again. p.mu must be held.
+func (p *Provider) renew(a *ask, now time.Time, changed map[string]bool) {
+	if o := p.offer(a, now); o != a.offer {
+		a.offer = o
+		changed[a.machine.InstanceType] = true
+	}
+}
+
+func (p *Provider) record(changed map[string]bool) {
+	for name := range changed {
+		p.changes.Add(name)
+	}
+	if len(changed) > 0 {
+		p.observers.Notify()
+	}
+}
+
+// reconsider computes all answers again: commitments or unavailable offerings have changed, or something has expired. p.mu
+// must be held.
+func (p *Provider) reconsider(now time.Time) {
+	changed := map[string]bool{}
+	for _, pool := range p.pools {
+		pool.left = p.leftOf(pool, now)
+	}
+	for _, a := range p.asks {
+		p.renew(a, now, changed)
+	}
+	p.setExpiry(now)
+	p.record(changed)
+}
+
+// setExpiry finds when an offer next changes by itself. p.mu must be held.
+func (p *Provider) setExpiry(now time.Time) {
+	next := int64(math.MaxInt64)
+	at := func(t time.Time) {
+		if t.After(now) {
+			next = min(next, t.UnixNano())
+		}
+	}
+	for _, pool := range p.pools {
+		at(pool.expires)
+		at(pool.doubted)
+	}
+	if p.lease != nil {
+		for _, u := range p.lease.Unavailable {
+			at(u.Until)
+		}
+	}
+	p.nextExpiry.Store(next)
+}
+
+// poolsOf returns the pools that amounts are of. p.mu must be held.
+func (p *Provider) poolsOf(amounts fleet.Amounts) []*pool {
+	pools := make([]*pool, 0, len(amounts))
+	for name := range amounts {
+		if pool, ok := p.pools[name]; ok {
+			pools = append(pools, pool)
+		}
+	}
+	return pools
+}

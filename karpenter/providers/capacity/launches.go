@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	fleet "github.com/autonode-io/autonode/capacity"
+)
+
+var (
+	// ErrUnread is returned until the lease and the Machines have been read from the API server.
+	ErrUnread = errors.New("the cluster's CapacityLease isn't read yet")
+	// ErrUngranted is returned while the operator hasn't granted anything yet.
+	ErrUngranted = errors.New("the cluster's CapacityLease grants nothing yet; waiting for the operator")
+)
+
+// SucceedingError is returned while requests of an earlier process may still create Machines.
+type SucceedingError struct{ Until time.Time }
+
+// Error says until when.
+func (e *SucceedingError) Error() string {
+	return fmt.Sprintf("waiting until %s: the Karpenter before this one may still have Machines created, which the cluster's CapacityLease has to cover",
+		e.Until.UTC().Format(time.TimeOnly))
+}
+
+// openTimeout is how long Open waits for the first answer of the API server.
+const openTimeout = 5 * time.Second
+
+// launch is one NodeClaim's Machine, or one that may still come.
+type launch struct {
+	// machine that exists, and what was tried lately: should the machine go, another attempt may still have its effect.
+	machine fleet.Machine
+	tried   []fleet.Machine
+	// last is when an attempt began or ended last.
+	last   time.Time
+	exists bool
+	// cached: the cache has told of the Machine, and will tell when it is gone. Otherwise the API server was asked, at.
+	cached bool
+	at     time.Time
+	// creating is the number of attempts under way. gone: the Machine was deleted meanwhile.
+	creating int
+	gone     bool
+}
+
+// Open returns nil once machines may be launched: ErrUnread, ErrUngranted or a *SucceedingError before. Retry it.
+func (p *Provider) Open(ctx context.Context) error {
+	if p == nil {
+		return nil
+	}
+	select {
+	case <-p.known:
+	default:
+		timer := time.NewTimer(openTimeout)
+		defer timer.Stop()
+		select {
+		case <-p.known:
+		case <-timer.C:
+			return ErrUnread
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch now := p.Clock.Now(); {
+	case p.free() || p.holder.Ready(now):
+		return nil
+	case !p.begun && now.Before(p.from):
+		return &SucceedingError{p.from}
+	case !p.begun:
+		return ErrUnread
+	}
+	return ErrUngranted
+}
+
+// free reports whether nothing limits launches. A new lease has no pools before the first grant, which may follow one that was
+// deleted. p.mu must be held.
+func (p *Provider) free() bool {
+	return p.lease == nil || p.lease.Account == "" || p.lease.Sequence > 0 && len(p.lease.Rules) == 0
+}
+
+// Fits reports whether Spend would succeed for a NodeClaim's machine.
+func (p *Provider) Fits(name string, m fleet.Machine) bool {
+	if p == nil {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.fits(name, m)
+}
+
+func (p *Provider) fits(name string, m fleet.Machine) bool {
+	return p.free() || p.holder.Fits(name, p.charges(m), p.Clock.Now()) && p.unexpired(m)
+}
+
+// unexpired reports whether a machine takes from no pool that has ended. p.mu must be held.
+func (p *Provider) unexpired(m fleet.Machine) bool {
+	now := p.Clock.Now()
+	for name := range p.charges(m) {
+		if pool, ok := p.pools[name]; ok && !pool.expires.IsZero() && !now.Before(pool.expires) {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *Provider) charges(m fleet.Machine) fleet.Amounts { return fleet.Charges(p.rules(), m) }
+
+// Spend takes from the lease what a NodeClaim's machine needs, and reports whether there is enough. Only then may the
+// Machine be created, and Done is to be called afterwards.
+func (p *Provider) Spend(name string, m fleet.Machine) bool {
+	if p == nil {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.fits(name, m) {
+		return false
+	}
+	charges, now := p.charges(m), p.Clock.Now()
+	if p.free() {
+		p.holder.Tried(name, charges, now)
+	} else if !p.holder.Spend(name, charges, now) {
+		return false
+	}
+	l := p.launch(name)
+	l.creating++
+	l.last = now
+	if !slices.Contains(l.tried, m) {
+		l.tried = append(l.tried, m)
+	}
+	p.changed(charges)
+	return true
+}
+
+// Request asks for a larger grant if one is possible, so that a NodeClaim's machine can be launched, and returns since when
+// it waits for it. Requests end RequestTTL after the last call.
+func (p *Provider) Request(name string, m fleet.Machine) (since time.Time, possible bool) {
+	if p == nil {
+		return time.Time{}, false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	charges, now := p.charges(m), p.Clock.Now()
+	if p.free() || !p.unexpired(m) || !p.holder.MaySpend(charges, now) {
+		return time.Time{}, false
+	}
+	for name, amount := range charges {
+		if pool, ok := p.pools[name]; ok && p.leftOf(pool, now) < amount {
+			return time.Time{}, false
+		}
+	}
+	since = p.holder.Request(name, charges, now)
+	p.Wake()
+	return since, true
+}
+
+// Doubt expects no further grant of the pools that lack something for a machine, for DoubtTTL or until more is granted.
+func (p *Provider) Doubt(m fleet.Machine) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.Clock.Now()
+	for _, pool := range p.poolsOf(p.charges(m)) {
+		if p.holder.Free(pool.name) < p.charges(m)[pool.name] {
+			pool.doubted = now.Add(DoubtTTL)
+			p.settle(pool)
+		}
+	}
+	p.setExpiry(now)
+}
+
+// Await waits until more may be allowed than before, at most for timeout.
+func (p *Provider) Await(ctx context.Context, timeout time.Duration) {
+	p.mu.Lock()
+	raised := p.raised
+	p.mu.Unlock()
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-raised:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// Lacking describes the pools that leave too little for a machine, such as "reservation/cr-1".
+func (p *Provider) Lacking(m fleet.Machine) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var names []string
+	for name, amount := range p.charges(m) {
+		if pool, ok := p.pools[name]; ok && (pool.left < amount || !p.holder.Fits("", fleet.Amounts{name: amount}, p.Clock.Now())) {
+			names = append(names, name)
+		}
+	}
+	return list(names)
+}
+
+// Exhausted describes the pools of which nothing is left; empty if there are none.
+func (p *Provider) Exhausted() string {
+	if p == nil {
+		return ""
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var names []string
+	for name, pool := range p.pools {
+		if pool.left <= 0 {
+			names = append(names, name)
+		}
+	}
+	return list(names)
+}
+
+// list joins a few names.
+func list(names []string) string {
+	const most = 5
+	slices.Sort(names)
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// Done records that an attempt to create the Machine of a successful Spend has ended.
+func (p *Provider) Done(name string) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l, ok := p.launches[name]
+	if !ok || l.creating == 0 {
+		return
+	}
+	l.creating--
+	now := p.Clock.Now()
+	l.last = now
+	p.holder.Tried(name, nil, now)
+	if l.gone && l.creating == 0 {
+		l.gone = false
+		p.holder.Gone(name, now)
+		p.tidy(name)
+	}
+}
+
+// Abandon records that a launch has failed for good. What it has taken returns once the API server says that it has no
+// Machine.
+func (p *Provider) Abandon(name string) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l, ok := p.launches[name]; ok && l.creating > 0 {
+		return
+	}
+	p.holder.Abandon(name, p.Clock.Now())
+	p.Wake()
+}
+
+// ObserveMachine records a Machine that the cache has.
+func (p *Provider) ObserveMachine(name string, m fleet.Machine) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l, known := p.launches[name]
+	if known && l.exists && l.cached && l.machine == m && !l.gone {
+		return
+	}
+	p.exists(name, m).cached = true
+}
+
+// ForgetMachine records that the cache has a Machine no more.
+func (p *Provider) ForgetMachine(name string) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.removed != nil {
+		p.removed[name] = true
+	}
+	p.gone(name)
+}
+
+// exists records a Machine. p.mu must be held.
+func (p *Provider) exists(name string, m fleet.Machine) *launch {
+	l := p.launch(name)
+	before := p.holder.Charges(name)
+	l.machine, l.exists, l.gone = m, true, false
+	if !l.trying(p.Clock.Now()) {
+		l.tried = nil
+	}
+	charges := p.taken(l)
+	p.holder.Exists(name, charges)
+	if !before.Equal(charges) {
+		p.changed(before)
+		p.changed(charges)
+	}
+	return l
+}
+
+// trying reports whether the request of an attempt may still have its effect.
+func (l *launch) trying(now time.Time) bool {
+	return l.creating > 0 || now.Before(l.last.Add(fleet.InFlight))
+}
+
+// taken is the most that a launch takes. p.mu must be held.
+func (p *Provider) taken(l *launch) fleet.Amounts {
+	charges := fleet.Amounts{}
+	if l.exists {
+		charges.Raise(p.charges(l.machine))
+	}
+	for _, m := range l.tried {
+		charges.Raise(p.charges(m))
+	}
+	return charges
+}
+
+// gone records that a Machine is gone. p.mu must be held.
+func (p *Provider) gone(name string) {
+	l, ok := p.launches[name]
+	if !ok || !l.exists {
+		return
+	}
+	l.exists, l.cached = false, false
+	if !slices.Contains(l.tried, l.machine) {
+		l.tried = append(l.tried, l.machine)
+	}
+	if l.creating > 0 {
+		l.gone = true
+		return
+	}
+	p.holder.Gone(name, p.Clock.Now())
+	p.tidy(name)
+}
+
+// tidy forgets a launch that the holder has dropped. p.mu must be held.
+func (p *Provider) tidy(name string) {
+	if p.holder.Tracks(name) {
+		return
+	}
+	if l, ok := p.launches[name]; ok {
+		delete(p.launches, name)
+		for _, m := range append(l.tried, l.machine) {
+			p.changed(p.charges(m))
+		}
+	}
+}
+
+// changed settles the pools of amounts that have been taken or returned. p.mu must be held.
+func (p *Provider) changed(amounts fleet.Amounts) {
+	if len(amounts) > 0 {
+		p.settle(p.poolsOf(amounts)...)
+		p.Wake()
+	}
+}
+
+func (p *Provider) launch(name string) *launch {
+	l, ok := p.launches[name]
+	if !ok {
+		l = &launch{}
+		p.launches[name] = l
+	}
+	return l
+}
+
+// Report returns what to write into the status of the lease, of which this resource version was read last; false while
+// there is nothing to report. The write has to fail if the lease has changed since.
+func (p *Provider) Report() (resourceVersion string, report fleet.Report, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lease == nil {
+		return "", fleet.Report{}, false
+	}
+	report, ok = p.holder.Report(p.Clock.Now())
+	return p.lease.ResourceVersion, report, ok
+}
+
+// Status returns the report that the lease has. It is shared: don't modify it.
+func (p *Provider) Status() *autonodev1alpha1.CapacityLeaseStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lease == nil {
+		return nil
+	}
+	return &p.lease.Status
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"strings"
+	"time"
+
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	fleet "github.com/autonode-io/autonode/capacity"
+)
+
+// ErrUnserved is returned by a Source where leases aren't served, or this program may not read them: an operator that is
+// older than this program grants none.
+var ErrUnserved = errors.New("leases aren't served")
+
+// Source of the lease and the Machines.
+type Source interface {
+	// Cached returns the lease as the cache has it; nil for none.
+	Cached(ctx context.Context) (*Lease, error)
+	// Live returns the lease as the API server has it; nil for none. The error may wrap ErrUnserved.
+	Live(ctx context.Context) (*Lease, error)
+	// Machines returns what the cluster's Machines take, by name, as the API server has them.
+	Machines(ctx context.Context) (map[string]fleet.Machine, error)
+	// Machine returns what one takes, or false if the API server has none of that name.
+	Machine(ctx context.Context, name string) (fleet.Machine, bool, error)
+	// First reports whether no other process was ever elected.
+	First(ctx context.Context) (bool, error)
+}
+
+// Lease is what this cluster's CapacityLease says.
+type Lease struct {
+	fleet.Lease
+	ResourceVersion string
+	// UpTo is about how much may be granted if it is requested.
+	UpTo fleet.Amounts
+	// Account identifies who grants it; empty for nobody: it limits nothing.
+	Account string
+	Rules   []fleet.Rule
+	// Expires is when pools end, by name.
+	Expires     map[string]time.Time
+	Commitments Commitments
+	Unavailable []Unavailable
+	// Status is the report that was written last.
+	Status autonodev1alpha1.CapacityLeaseStatus
+}
+
+// limits reports whether the lease changes anything. Before the first grant, no amount means anything.
+func (l *Lease) limits() bool {
+	return l.Sequence > 0 && l.Account != "" && (len(l.Rules) > 0 || l.Commitments.resumed != nil || len(l.Unavailable) > 0)
+}
+
+// Commitments of the account, and what the machines of all its clusters leave of them.
+type Commitments struct {
+	Commitments       []fleet.Commitment
+	Unused, Uncovered map[string]float64
+
+	resumed *fleet.Commitments
+}
+
+// resume computes what prices follow.
+func (c *Commitments) resume() {
+	c.resumed = nil
+	if len(c.Commitments) > 0 {
+		c.resumed = fleet.Resume(c.Commitments, c.Unused, c.Uncovered)
+	}
+}
+
+func (c *Commitments) equal(other *Commitments) bool {
+	return reflect.DeepEqual(c.Commitments, other.Commitments) && reflect.DeepEqual(c.Unused, other.Unused) && reflect.DeepEqual(c.Uncovered, other.Uncovered)
+}
+
+// Unavailable are offerings of which another cluster has found no capacity. An empty field is any; an instance type that
+// ends with * is any that begins with the rest.
+type Unavailable struct {
+	InstanceType, Zone, CapacityType string
+	Until                            time.Time
+}
+
+func (u Unavailable) selects(o fleet.Offering, now time.Time) bool {
+	prefix, wildcard := strings.CutSuffix(u.InstanceType, "*")
+	return now.Before(u.Until) && (u.InstanceType == "" || u.InstanceType == o.InstanceType || wildcard && strings.HasPrefix(o.InstanceType, prefix)) &&
+		(u.Zone == "" || u.Zone == o.Zone) && (u.CapacityType == "" || u.CapacityType == o.CapacityType)
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	fleet "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/karpenter/providers/informer"
+)
+
+// Kind of the lease.
+var Kind = schema.GroupKind{Group: autonodev1alpha1.Group, Kind: "CapacityLease"}
+
+// Mapper knows CapacityLeases without asking the API server, which may not serve them.
+func Mapper() meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper([]schema.GroupVersion{autonodev1alpha1.GroupVersion})
+	m.AddSpecific(autonodev1alpha1.GroupVersion.WithKind(Kind.Kind), autonodev1alpha1.GroupVersion.WithResource("capacityleases"),
+		autonodev1alpha1.GroupVersion.WithResource("capacitylease"), meta.RESTScopeNamespace)
+	return m
+}
+
+// Cluster is a Source in the management cluster.
+type Cluster struct {
+	// Leases caches the control-plane namespace's CapacityLeases.
+	Leases *informer.Set
+	// Reader reads from the API server.
+	Reader client.Reader
+	// Namespace and ClusterName of this cluster.
+	Namespace, ClusterName string
+	// Owns reports whether this provider made a Machine.
+	Owns func(client.Object) bool
+	// IsFirst reports whether no other process was ever elected; nil if it isn't known.
+	IsFirst func(context.Context) (bool, error)
+}
+
+var _ Source = (*Cluster)(nil)
+
+// Cached implements Source.
+func (c *Cluster) Cached(ctx context.Context) (*Lease, error) {
+	object, err := c.Leases.Get(ctx, Kind, autonodev1alpha1.LeaseName)
+	var unreadable *informer.UnreadableError
+	switch {
+	case apierrors.IsNotFound(err), errors.As(err, &unreadable) && unreadable.Permanent():
+		return nil, nil //nolint:nilnil // see Source
+	case err != nil:
+		return nil, fmt.Errorf("reading the CapacityLease: %w", err)
+	}
+	lease := &autonodev1alpha1.CapacityLease{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, lease); err != nil {
+		return nil, fmt.Errorf("reading the CapacityLease: %w", err)
+	}
+	return leaseOf(lease), nil
+}
+
+// Live implements Source.
+func (c *Cluster) Live(ctx context.Context) (*Lease, error) {
+	lease := &autonodev1alpha1.CapacityLease{}
+	err := c.Reader.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: autonodev1alpha1.LeaseName}, lease)
+	switch {
+	case meta.IsNoMatchError(err), apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("%w: %w", ErrUnserved, err)
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // see Source
+	case err != nil:
+		return nil, fmt.Errorf("reading the CapacityLease: %w", err)
+	}
+	return leaseOf(lease), nil
+}
+
+// Machines implements Source.
+func (c *Cluster) Machines(ctx context.Context) (map[string]fleet.Machine, error) {
+	list := &clusterv1.MachineList{}
+	if err := c.Reader.List(ctx, list, client.InNamespace(c.Namespace),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: c.ClusterName}, client.HasLabels{v1alpha1.NodeClaimUIDLabel}); err != nil {
+		return nil, fmt.Errorf("listing Machines: %w", err)
+	}
+	machines := make(map[string]fleet.Machine, len(list.Items))
+	for i := range list.Items {
+		if m := &list.Items[i]; c.Owns(m) {
+			machines[m.Name], _ = autonodev1alpha1.MachineOf(m)
+		}
+	}
+	return machines, nil
+}
+
+// Machine implements Source.
+func (c *Cluster) Machine(ctx context.Context, name string) (fleet.Machine, bool, error) {
+	m := &clusterv1.Machine{}
+	err := c.Reader.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: name}, m)
+	if apierrors.IsNotFound(err) || err == nil && !c.Owns(m) {
+		return fleet.Machine{}, false, nil
+	}
+	if err != nil {
+		return fleet.Machine{}, false, fmt.Errorf("reading Machine %s: %w", name, err)
+	}
+	taken, _ := autonodev1alpha1.MachineOf(m)
+	return taken, true, nil
+}
+
+// First implements Source.
+func (c *Cluster) First(ctx context.Context) (bool, error) {
+	if c.IsFirst == nil {
+		return false, nil
+	}
+	return c.IsFirst(ctx)
+}
+
+// leaseOf reads what a CapacityLease says.
+func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
+	l := &Lease{Lease: object.Lease(), ResourceVersion: object.ResourceVersion, UpTo: object.UpTo(), Status: object.Status}
+	if object.Spec.Account == nil {
+		return l // it limits nothing
+	}
+	l.Account, l.Rules = object.Spec.Account.UID, object.Rules()
+	for i := range object.Spec.Pools {
+		if pool := &object.Spec.Pools[i]; pool.Expires != nil {
+			if l.Expires == nil {
+				l.Expires = map[string]time.Time{}
+			}
+			l.Expires[pool.Name] = pool.Expires.Time
+		}
+	}
+	l.Commitments.Commitments, l.Commitments.Unused, l.Commitments.Uncovered = object.Commitments()
+	for i := range object.Spec.Unavailable {
+		u := &object.Spec.Unavailable[i]
+		l.Unavailable = append(l.Unavailable, Unavailable{InstanceType: u.InstanceType, Zone: u.Zone, CapacityType: u.CapacityType, Until: u.Until.Time})
+	}
+	return l
+}

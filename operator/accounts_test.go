@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator_test
+
+import (
+	"context"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	accounts "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator"
+	"github.com/autonode-io/autonode/operator/scope/scopetest"
+)
+
+func TestAccounts(t *testing.T) {
+	const label, name = "accounts.test", "banker"
+	provide(t)
+	host := serveRegistry(t)
+	removeAll(t, label)
+	platform(t, name)
+	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
+	labels := map[string]string{label: "true"}
+	spec := accounts.CapacityAccountSpec{
+		Members:      []accounts.CapacityMember{{HostedCluster: &accounts.HostedClusterReference{Namespace: "clusters", Name: name}}},
+		Reservations: []accounts.CapacityReservation{{ID: "cr-1", InstanceType: "m5.large", Zone: "a", Count: 10}},
+	}
+	account := &accounts.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "banks", Labels: labels}, Spec: spec}
+	others := &accounts.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "others"}, Spec: spec}
+	for _, object := range []*accounts.CapacityAccount{account, others} {
+		g.Expect(management.Create(ctx, object)).To(Succeed())
+		t.Cleanup(func() {
+			found, ctx := &accounts.CapacityAccount{}, context.Background()
+			g.Expect(management.Get(ctx, client.ObjectKeyFromObject(object), found)).To(Succeed())
+			found.Finalizers = nil
+			g.Expect(management.Update(ctx, found)).To(Succeed())
+			g.Expect(client.IgnoreNotFound(management.Delete(ctx, found))).To(Succeed())
+		})
+	}
+	run(t, clusters.Management.Config, operator.Options{
+		HostedClusterSelector: label, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label,
+	})
+	g.Expect(management.Create(ctx, &v1beta1.HostedCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: labels},
+		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: push(t, host, "1.36.2")}, AutoNode: scopetest.AutoNode()},
+	})).To(Succeed())
+
+	t.Run("When an account names a hosted cluster, it should have a lease when its Karpenter is installed", func(t *testing.T) {
+		NewWithT(t).Eventually(func(g Gomega) {
+			lease := &accounts.CapacityLease{}
+			g.Expect(management.Get(ctx, client.ObjectKey{Namespace: "clusters-" + name, Name: accounts.LeaseName}, lease)).To(Succeed())
+			g.Expect(lease.Spec.Account.Name).To(Equal("banks"))
+			g.Expect(lease.Spec.Sequence).To(BeNumerically(">", 0))
+		}).Should(Succeed())
+	})
+	t.Run("When Karpenter makes Machines, the account should count them", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(management.Create(ctx, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "clusters-" + name, Name: "counted-1", Labels: map[string]string{
+				v1alpha1.NodeClaimLabel: "counted-1", v1alpha1.NodeClaimUIDLabel: "any", clusterv1.ClusterNameLabel: name,
+				corev1.LabelInstanceTypeStable: "m5.large", corev1.LabelTopologyZone: "a", v1alpha1.ReservationIDLabel: "cr-1",
+			},
+		}})).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			g.Expect(management.Get(ctx, client.ObjectKeyFromObject(account), account)).To(Succeed())
+			g.Expect(account.Status.FullestPool).To(Equal("reservation/cr-1 1/10"))
+			g.Expect(meta.IsStatusConditionTrue(account.Status.Conditions, accounts.Ready)).To(BeTrue())
+		}).Should(Succeed())
+	})
+	t.Run("When the selector doesn't match an account, it should be another operator's", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(others), others)).To(Succeed())
+		g.Expect(others.Finalizers).To(BeEmpty())
+		g.Expect(others.Status.ObservedGeneration).To(BeEquivalentTo(-1))
+	})
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
+)
+
+const (
+	// unbounded is the limit of a pool that only limits each cluster by itself. The sum of all clusters' amounts stays below it.
+	unbounded = int64(1) << 62
+	// maxUnusable is the number of unusable entries in a status, and maxMessage bounds each one's message, in bytes.
+	maxUnusable, maxMessage = 50, 200
+	// maxQuantity is the length of a quantity.
+	maxQuantity = 32
+)
+
+// resources by their name in CapacityAmounts.
+var resources = map[string]v1alpha1.PoolResource{
+	"machines": v1alpha1.PoolMachines, "cpu": v1alpha1.PoolVCPUs, "memory": v1alpha1.PoolMemory, "gpus": v1alpha1.PoolGPUs,
+}
+
+// resourceNames are the keys of resources in a fixed order.
+var resourceNames = []string{"machines", "cpu", "memory", "gpus"}
+
+// account is a CapacityAccount's spec as the operator understands it.
+type account struct {
+	// pools that the clusters share, in the order of spec, and limits by their names.
+	pools       []v1alpha1.LeasedPool
+	limits      capacity.Amounts
+	members     []memberEntry
+	commitments []capacity.Commitment
+	unusable    []v1alpha1.UnusableEntry
+	// next is when a reservation or a commitment begins or ends; zero if none does.
+	next time.Time
+}
+
+// memberEntry is an entry of spec.members.
+type memberEntry struct {
+	hostedCluster *v1alpha1.HostedClusterReference
+	// namespaces selects namespaces; nil if the entry names a hosted cluster.
+	namespaces          labels.Selector
+	priority            int32
+	guaranteed, maximum capacity.Amounts
+	// limits are the pools of the cluster's own limits, with their amounts.
+	limits []v1alpha1.LeasedPool
+}
+
+func (e *memberEntry) matches(namespace, name string, namespaceLabels labels.Set) bool {
+	if e.hostedCluster != nil {
+		return e.hostedCluster.Namespace == namespace && e.hostedCluster.Name == name
+	}
+	return e.namespaces != nil && e.namespaces.Matches(namespaceLabels)
+}
+
+// understand reads a spec at a time. What it can't read is unusable; the rest is in use.
+func understand(spec *v1alpha1.CapacityAccountSpec, now time.Time) *account {
+	a := &account{limits: capacity.Amounts{}}
+	for i := range spec.Reservations {
+		r := &spec.Reservations[i]
+		name := v1alpha1.ReservationPool(r.ID)
+		a.pools = append(a.pools, v1alpha1.LeasedPool{
+			Name: name, Resource: v1alpha1.PoolMachines, Reservation: r.ID, Expires: r.Expires,
+			Selector: v1alpha1.CapacitySelector{InstanceTypes: []string{r.InstanceType}, Zones: []string{r.Zone}},
+		})
+		a.limits[name] = int64(r.Count)
+		if a.passed(r.Expires, now) {
+			a.limits[name] = 0
+		}
+	}
+	for i := range spec.Quotas {
+		a.quota(&spec.Quotas[i])
+	}
+	for i := range spec.Commitments {
+		a.commitment(&spec.Commitments[i], now)
+	}
+	for i := range spec.Members {
+		a.member(i, &spec.Members[i])
+	}
+	return a
+}
+
+// passed reports whether a time has passed; if it will, the account changes then.
+func (a *account) passed(t *metav1.Time, now time.Time) bool {
+	if t == nil || !t.After(now) {
+		return t != nil
+	}
+	if a.next.IsZero() || t.Time.Before(a.next) {
+		a.next = t.Time
+	}
+	return false
+}
+
+func (a *account) problem(field string, err error) {
+	a.unusable = append(a.unusable, v1alpha1.UnusableEntry{Field: field, Message: message.Cut(err.Error(), maxMessage)})
+}
+
+func (a *account) quota(q *v1alpha1.CapacityQuota) {
+	field := fmt.Sprintf("quotas[%s].limits", q.Name)
+	if len(q.Limits) == 0 {
+		a.problem(field, errors.New("is empty; set machines, cpu, memory or gpus"))
+	}
+	for _, key := range resourceNames {
+		limit, ok := q.Limits[key]
+		if !ok {
+			continue
+		}
+		amount, err := parse(key, limit)
+		if err != nil {
+			a.problem(field+"."+key, err)
+			continue
+		}
+		name := v1alpha1.QuotaPool(q.Name, key)
+		a.pools = append(a.pools, v1alpha1.LeasedPool{Name: name, Resource: resources[key], Selector: q.Selector})
+		a.limits[name] = amount
+	}
+}
+
+func (a *account) commitment(c *v1alpha1.CapacityCommitment, now time.Time) {
+	field := fmt.Sprintf("commitments[%s]", c.Name)
+	began := c.Starts == nil || a.passed(c.Starts, now)
+	if a.passed(c.Ends, now) || !began {
+		return
+	}
+	understood := capacity.Commitment{Name: c.Name, Selector: c.Selector.Capacity()}
+	if c.Instances != nil {
+		understood.Machines = int64(*c.Instances)
+	} else {
+		spend, err := strconv.ParseFloat(c.HourlySpend, 64)
+		if err != nil || !(spend >= 0 && spend <= 1e9) {
+			a.problem(field+".hourlySpend", fmt.Errorf("%q is not an amount in US dollars an hour, such as \"12.50\"", message.Cut(c.HourlySpend, maxQuantity)))
+			return
+		}
+		understood.HourlySpend = spend
+	}
+	if c.DiscountPercent != nil {
+		percent, err := strconv.ParseFloat(c.DiscountPercent.String(), 64)
+		if err != nil || !(percent >= 0 && percent < 100) {
+			a.problem(field+".discountPercent", fmt.Errorf("%q is not a percentage from 0 to less than 100, such as \"27.5\"", message.Cut(c.DiscountPercent.String(), maxQuantity)))
+			return
+		}
+		understood.Discount = percent / 100
+	}
+	if understood.Machines > 0 || understood.HourlySpend > 0 {
+		a.commitments = append(a.commitments, understood)
+	}
+}
+
+func (a *account) member(i int, m *v1alpha1.CapacityMember) {
+	field := fmt.Sprintf("members[%d]", i)
+	entry := memberEntry{hostedCluster: m.HostedCluster, priority: m.Priority, maximum: capacity.Amounts{}}
+	if m.HostedCluster != nil {
+		field = fmt.Sprintf("members[%s/%s]", m.HostedCluster.Namespace, m.HostedCluster.Name)
+	} else {
+		selector, err := metav1.LabelSelectorAsSelector(m.NamespaceSelector)
+		if err != nil {
+			a.problem(field+".namespaceSelector", err)
+			return
+		}
+		entry.namespaces = selector
+	}
+	entry.guaranteed = a.shares(field+".guaranteed", m.Guaranteed)
+	entry.maximum = a.shares(field+".maximum", m.Maximum)
+	for _, key := range resourceNames {
+		limit, ok := m.Limits[key]
+		if !ok {
+			continue
+		}
+		amount, err := parse(key, limit)
+		if err != nil {
+			a.problem(field+".limits."+key, err)
+			continue
+		}
+		// The limit is the cluster's alone: all of it is granted at once, and nobody else can be.
+		name := v1alpha1.LimitPool(key)
+		entry.limits = append(entry.limits, v1alpha1.LeasedPool{Name: name, Resource: resources[key]})
+		entry.guaranteed[name], entry.maximum[name] = amount, amount
+	}
+	a.members = append(a.members, entry)
+}
+
+func (a *account) shares(field string, shares []v1alpha1.CapacityShare) capacity.Amounts {
+	amounts := capacity.Amounts{}
+	for i := range shares {
+		share := &shares[i]
+		for _, key := range resourceNames {
+			value, ok := share.Amounts[key]
+			if !ok {
+				continue
+			}
+			pool := v1alpha1.QuotaPool(share.Quota, key)
+			if share.Reservation != "" {
+				pool = v1alpha1.ReservationPool(share.Reservation)
+			}
+			at := fmt.Sprintf("%s[%d].amounts.%s", field, i, key)
+			if _, known := a.limits[pool]; !known || share.Reservation != "" && key != "machines" {
+				a.problem(at, fmt.Errorf("the account has no usable %s of %s", key, message.Cut(pool, 2*63)))
+				continue
+			}
+			amount, err := parse(key, value)
+			if err != nil {
+				a.problem(at, err)
+				continue
+			}
+			amounts[pool] = amount
+		}
+	}
+	return amounts
+}
+
+// limit bounds what a cluster may be granted of the pools of its own limits.
+func (a *account) limit() {
+	for _, key := range resourceNames {
+		a.limits[v1alpha1.LimitPool(key)] = unbounded
+	}
+}
+
+// parse returns a quantity in the unit of its pool.
+func parse(key string, value intstr.IntOrString) (int64, error) {
+	text := value.String()
+	if len(text) > maxQuantity {
+		return 0, fmt.Errorf("has %d characters, and a quantity at most %d", len(text), maxQuantity)
+	}
+	quantity, err := resource.ParseQuantity(text)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a quantity", text)
+	}
+	size := quantity.AsApproximateFloat64()
+	if key == "cpu" {
+		size *= 1000
+	}
+	switch {
+	case quantity.Sign() < 0:
+		return 0, fmt.Errorf("%q is negative", text)
+	case size > float64(v1alpha1.MaxAmount):
+		return 0, fmt.Errorf("%q is too large", text)
+	case key == "cpu":
+		return quantity.MilliValue(), nil
+	}
+	return quantity.Value(), nil
+}
+
+// format is the reverse of parse, for a pool's resource.
+func format(kind v1alpha1.PoolResource, amount int64) string {
+	switch kind {
+	case v1alpha1.PoolVCPUs:
+		return resource.NewMilliQuantity(amount, resource.DecimalSI).String()
+	case v1alpha1.PoolMemory:
+		return resource.NewQuantity(amount, resource.BinarySI).String()
+	}
+	return strconv.FormatInt(amount, 10)
+}
+
+// rules of the pools.
+func rules(pools ...[]v1alpha1.LeasedPool) []capacity.Rule {
+	var all []capacity.Rule
+	for _, list := range pools {
+		for i := range list {
+			all = append(all, list[i].Rule())
+		}
+	}
+	return slices.Clip(all)
+}

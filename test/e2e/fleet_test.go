@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	accounts "github.com/autonode-io/autonode/api/v1alpha1"
+)
+
+// fleetPage are the objects that docs/fleet-capacity.md begins with: the account, and those of one cluster.
+func fleetPage(g *WithT, namespace string) (account *accounts.CapacityAccount, catalog *unstructured.Unstructured, guest []*unstructured.Unstructured) {
+	page, err := os.ReadFile("../../docs/fleet-capacity.md")
+	g.Expect(err).NotTo(HaveOccurred())
+	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), 2)
+	g.Expect(blocks).To(HaveLen(2))
+	decode := func(document string, into any) {
+		g.Expect(yaml.UnmarshalStrict([]byte(document), into)).To(Succeed())
+	}
+	management := strings.Split(strings.ReplaceAll(blocks[0][1], "namespace: clusters-blue", "namespace: "+namespace), "\n---\n")
+	g.Expect(management).To(HaveLen(2))
+	account, catalog = &accounts.CapacityAccount{}, &unstructured.Unstructured{}
+	decode(management[0], account)
+	decode(management[1], &catalog.Object)
+	for document := range strings.SplitSeq(blocks[1][1], "\n---\n") {
+		object := &unstructured.Unstructured{}
+		decode(document, &object.Object)
+		guest = append(guest, object)
+	}
+	return account, catalog, guest
+}
+
+// reservations are the Machines of a reservation in all clusters, as a watch tells of them.
+type reservations struct {
+	mu       sync.Mutex
+	machines map[string]bool
+	most     int
+	reached  time.Time
+}
+
+func watchReservations(t *testing.T, management client.WithWatch) *reservations {
+	t.Helper()
+	g := NewWithT(t)
+	watcher, err := management.Watch(t.Context(), &clusterv1.MachineList{}, client.HasLabels{v1alpha1.ReservationIDLabel})
+	g.Expect(err).NotTo(HaveOccurred())
+	r := &reservations{machines: map[string]bool{}}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for event := range watcher.ResultChan() {
+			if machine, ok := event.Object.(*clusterv1.Machine); ok && machine.Labels[v1alpha1.ReservationIDLabel] == "block-10" {
+				r.observe(machine.Namespace+"/"+machine.Name, event.Type != watch.Deleted)
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		watcher.Stop()
+		<-done
+	})
+	return r
+}
+
+func (r *reservations) observe(name string, exists bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.machines[name] = exists; !exists {
+		delete(r.machines, name)
+	}
+	if len(r.machines) > r.most {
+		r.most, r.reached = len(r.machines), time.Now()
+	}
+}
+
+// now returns how many there are, and the most that there ever were, since when.
+func (r *reservations) now() (count, most int, reached time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.machines), r.most, r.reached
+}
+
+// Story: three hosted clusters race for ten reserved machines of the account that they share.
+func TestFleetCapacity(t *testing.T) {
+	t.Parallel()
+	clusters := []*cluster{take(t, blue), take(t, green), take(t, red)}
+	management := clusters[0].management
+	account, _, _ := fleetPage(NewWithT(t), "")
+	NewWithT(t).Expect(management.Create(t.Context(), account)).To(Succeed())
+	t.Cleanup(func() {
+		g, ctx := NewWithT(t), context.Background()
+		g.Expect(management.Delete(ctx, account)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			found := &accounts.CapacityAccount{}
+			if client.IgnoreNotFound(management.Get(ctx, client.ObjectKeyFromObject(account), found)) == nil && found.Name != "" {
+				found.Spec.Members = nil
+				g.Expect(management.Update(ctx, found)).To(Succeed())
+			}
+		}).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+	})
+	for _, c := range clusters {
+		g := NewWithT(t)
+		_, catalog, guest := fleetPage(g, c.namespace())
+		g.Expect(management.Create(t.Context(), catalog)).To(Succeed())
+		for _, object := range guest {
+			g.Expect(c.guest.Create(t.Context(), object)).To(Succeed())
+		}
+		t.Cleanup(func() {
+			g, ctx := NewWithT(t), context.Background()
+			g.Expect(client.IgnoreNotFound(management.Delete(ctx, catalog))).To(Succeed())
+			g.Expect(client.IgnoreNotFound(c.guest.Delete(ctx, guest[0]))).To(Succeed())
+		})
+	}
+	reserved := watchReservations(t, management)
+	found := func(g Gomega, ctx context.Context) *accounts.CapacityAccount {
+		found := &accounts.CapacityAccount{}
+		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(account), found)).To(Succeed())
+		return found
+	}
+
+	t.Run("When the documented example is applied, each Karpenter should acknowledge its lease", func(t *testing.T) {
+		NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
+			for _, c := range clusters {
+				lease := &accounts.CapacityLease{}
+				g.Expect(management.Get(ctx, client.ObjectKey{Namespace: c.namespace(), Name: accounts.LeaseName}, lease)).To(Succeed())
+				g.Expect(lease.Spec.Sequence).To(And(BeNumerically(">", 0), Equal(lease.Status.AcknowledgedSequence)))
+			}
+			ready := meta.FindStatusCondition(found(g, ctx).Status.Conditions, accounts.Ready)
+			g.Expect(ready).To(HaveValue(And(HaveField("Status", metav1.ConditionTrue), HaveField("Message", "3 clusters share 2 pools"))))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+	})
+	t.Run("When all three call for six machines, they should use all ten reserved ones within 30 s, and never eleven", func(t *testing.T) {
+		g := NewWithT(t)
+		for _, c := range clusters {
+			c.workload(t, "web", 0, "3", onPool("shared"), apart)
+			g.Eventually(func(g Gomega, ctx context.Context) {
+				class := &v1alpha1.ClusterAPINodeClass{}
+				g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: "shared"}, class)).To(Succeed())
+				g.Expect(class.StatusConditions().IsTrue("Ready")).To(BeTrue(), "%v", class.Status.Conditions)
+			}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		}
+		began := time.Now()
+		for _, c := range clusters {
+			c.scale(t, "web", 6)
+		}
+		g.Eventually(func(g Gomega) {
+			count, _, _ := reserved.now()
+			g.Expect(count).To(Equal(10))
+		}).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		_, _, reached := reserved.now()
+		t.Logf("all ten in use %s after the demand", reached.Sub(began).Round(100*time.Millisecond))
+		g.Expect(reached.Sub(began)).To(BeNumerically("<", 30*time.Second))
+		for _, c := range clusters {
+			c.waitRunning(t, "web")
+		}
+	})
+	t.Run("When one gives its machines back, the others should get all but what is guaranteed to it", func(t *testing.T) {
+		g := NewWithT(t)
+		clusters[0].scale(t, "web", 0)
+		clusters[0].waitNothingLeft(t)
+		clusters[1].scale(t, "web", 9)
+		clusters[2].scale(t, "web", 9)
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			count, _, _ := reserved.now()
+			g.Expect(count).To(Equal(8))
+			g.Expect(found(g, ctx).Status.Pools).To(ContainElement(And(HaveField("Name", "reservation/block-10"), HaveField("Used", "8"), HaveField("Granted", "10"))))
+			// What a launch has spent counts for two minutes: a request to create its Machine may still have its effect.
+		}).WithContext(t.Context()).WithTimeout(2 * eventually).WithPolling(interval).Should(Succeed())
+		for _, c := range clusters {
+			c.waitRunning(t, "web")
+		}
+	})
+	t.Run("When everything has happened, there should never have been more than ten reserved machines", func(t *testing.T) {
+		_, most, _ := reserved.now()
+		NewWithT(t).Expect(most).To(Equal(10))
+	})
+}
