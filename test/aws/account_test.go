@@ -92,20 +92,28 @@ func takeHosted(t *testing.T, name string) *hosted {
 	return h
 }
 
-// trust makes the identity provider and the roles as docs/aws.md tells: with the documents that it prints, for the cluster blue.
-func (h *hosted) trust(t *testing.T) {
+// documents are the policies that docs/aws.md prints.
+func documents(t *testing.T) (trust, permissions string) {
 	t.Helper()
 	g := NewWithT(t)
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "aws.md"))
 	g.Expect(err).NotTo(HaveOccurred())
-	documents := regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(string(page), -1)
-	g.Expect(documents).To(HaveLen(2), "the trust policy and the permissions")
+	found := regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	g.Expect(found).To(HaveLen(2), "the trust policy and the permissions")
+	return found[0][1], found[1][1]
+}
+
+// trust makes the identity provider and the roles as docs/aws.md tells: with the documents that it prints, for the cluster blue.
+func (h *hosted) trust(t *testing.T) {
+	t.Helper()
+	g := NewWithT(t)
+	trusted, permitted := documents(t)
 	guest := world.Guest(h.name)
 	admin, err := rest.HTTPClientFor(guest.RESTConfig())
 	g.Expect(err).NotTo(HaveOccurred())
 	ours := strings.NewReplacer("oidc.example/blue", strings.TrimPrefix(guest.URL, "https://"), "blue", h.name, "eu-central-1", h.account.Region())
 	h.account.AddOIDCProvider(aws.OIDCProvider{Issuer: guest.URL, Audiences: []string{"sts.amazonaws.com"}, Client: admin})
-	g.Expect(h.account.PutRole(h.role(), ours.Replace(documents[0][1]), ours.Replace(documents[1][1]))).To(Succeed())
+	g.Expect(h.account.PutRole(h.role(), ours.Replace(trusted), ours.Replace(permitted))).To(Succeed())
 	g.Expect(h.account.PutRole(h.nodesRole(),
 		`{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}]}`,
 		`{"Version": "2012-10-17", "Statement": []}`)).To(Succeed())
@@ -184,13 +192,11 @@ func (h *hosted) userData(t *testing.T, token string) string {
 	).Replace(document[1])
 }
 
-// selectImages are the terms of a node class for images with a version of the kubelet.
-func selectImages(version string) []any {
-	var terms []any
-	for _, architecture := range []string{"x86_64", "arm64"} {
-		terms = append(terms, map[string]any{"id": ec2.ImageID("v"+version, architecture)})
-	}
-	return terms
+// selectImages are the terms of a node class for images with a version of the kubelet: one by its ID, and one that a parameter of SSM names.
+func (h *hosted) selectImages(version string) []any {
+	parameter := "/" + h.name + "/images/" + version + "/arm64"
+	h.account.PutParameter(parameter, ec2.ImageID("v"+version, "arm64"))
+	return []any{map[string]any{"id": ec2.ImageID("v"+version, "x86_64")}, map[string]any{"ssmParameter": parameter}}
 }
 
 // nodeClass writes an EC2NodeClass as its admin does.
@@ -204,7 +210,7 @@ func (h *hosted) nodeClass(t *testing.T, version, userData string) {
 	}
 	class := newEC2NodeClass()
 	class.Object["spec"] = map[string]any{
-		"amiFamily": "Custom", "amiSelectorTerms": selectImages(version), "userData": userData, "role": h.nodesRole(),
+		"amiFamily": "Custom", "amiSelectorTerms": h.selectImages(version), "userData": userData, "role": h.nodesRole(),
 		"subnetSelectorTerms": byID("subnet-0a", "subnet-0b", "subnet-0c"), "securityGroupSelectorTerms": byID("sg-0nodes"),
 		"capacityReservationSelectorTerms": byID(reservation),
 	}

@@ -4,6 +4,7 @@ package aws
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +39,7 @@ func TestKarpenterAWS(t *testing.T) {
 		{"When AutoNode is disabled, it should drain the nodes and terminate the instances, and be enabled again", h.disables},
 		{"When the HostedCluster is deleted, nothing should be left in the account", h.goes},
 		{"When all is told, AWS should have refused nothing", h.refusedNothing},
+		{"When all is told, Karpenter should have used every permission of its role but the one of placement groups", h.usesRole},
 		{"When all is told, Karpenter should have used every permission that it has in the guest, and been denied only new nodes during the drain", h.permitted},
 	} {
 		if !t.Run(chapter.name, chapter.tell) {
@@ -181,7 +183,7 @@ func (h *hosted) upgradesNodes(t *testing.T) {
 	class := newEC2NodeClass()
 	g.Expect(h.guest.Get(t.Context(), client.ObjectKeyFromObject(class), class)).To(Succeed())
 	before := class.DeepCopy()
-	g.Expect(unstructured.SetNestedSlice(class.Object, selectImages(localworld.UpgradedRelease), "spec", "amiSelectorTerms")).To(Succeed())
+	g.Expect(unstructured.SetNestedSlice(class.Object, h.selectImages(localworld.UpgradedRelease), "spec", "amiSelectorTerms")).To(Succeed())
 	g.Expect(h.guest.Patch(t.Context(), class, client.MergeFrom(before))).To(Succeed())
 	assumed := h.account.Assumed()
 	g.Eventually(func(g Gomega, ctx context.Context) {
@@ -235,6 +237,30 @@ func (h *hosted) goes(t *testing.T) {
 func (h *hosted) refusedNothing(t *testing.T) {
 	t.Logf("requests to AWS: %v", h.account.Calls())
 	NewWithT(t).Expect(h.account.Refused()).To(BeEmpty())
+}
+
+// usesRole compares the permissions that docs/aws.md prints with those that were needed.
+func (h *hosted) usesRole(t *testing.T) {
+	g := NewWithT(t)
+	_, document := documents(t)
+	var policy struct {
+		Statement []struct{ Action any }
+	}
+	g.Expect(json.Unmarshal([]byte(document), &policy)).To(Succeed())
+	var printed []any
+	for _, statement := range policy.Statement {
+		switch action := statement.Action.(type) {
+		case []any:
+			printed = append(printed, action...)
+		default:
+			printed = append(printed, action)
+		}
+	}
+	used := []any{"ec2:DescribePlacementGroups"} // no node class of the story has one
+	for _, action := range h.account.Allowed() {
+		used = append(used, action)
+	}
+	g.Expect(printed).To(ConsistOf(used...))
 }
 
 func deploymentNamed(name string) *appsv1.Deployment {

@@ -9,7 +9,11 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -73,6 +77,15 @@ func TestLaunch(t *testing.T) {
 			HaveKeyWithValue(corev1.LabelTopologyZone, zoneB), HaveKeyWithValue(corev1.LabelInstanceTypeStable, "m5.large"),
 			HaveKeyWithValue(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeOnDemand),
 		))
+		claims := &karpenterv1.NodeClaimList{}
+		g.Expect(c.guest.List(t.Context(), claims, client.MatchingLabels{karpenterv1.NodePoolLabelKey: "steady"})).To(Succeed())
+		g.Expect(claims.Items).To(HaveLen(1))
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+			promised, has := claims.Items[0].Status.Allocatable[name], node.Status.Allocatable[name]
+			g.Expect(promised.Sign()).To(Equal(1), "%s is promised", name)
+			g.Expect(promised.Cmp(has)).To(BeNumerically("<=", 0), "%s: %s promised, %s there", name, promised.String(), has.String())
+		}
+		g.Expect(c.eventsOn(t.Context(), "steady", "AllocatableShortfall")).To(BeEmpty())
 	})
 
 	t.Run("When Karpenter chose spot capacity, it should be a spot instance", func(t *testing.T) {
@@ -130,4 +143,78 @@ func TestLaunch(t *testing.T) {
 		}
 		g.Expect(used).To(ConsistOf("cr-0general", "cr-0general", ""))
 	})
+
+	t.Run("When a catalog sells more of a capacity reservation than it holds, it should be used up, and on-demand capacity take the rest", func(t *testing.T) {
+		g := NewWithT(t)
+		c.template(t, "any", "m5.large", func(template *unstructured.Unstructured) {
+			template.SetLabels(map[string]string{clusterv1.ClusterNameLabel: c.name}) // for the catalog alone
+			template.SetAnnotations(nil)
+		})
+		c.catalog(t, "booked")
+		c.nodePool(t, "booked", map[string][]string{
+			karpenterv1.CapacityTypeLabelKey: {karpenterv1.CapacityTypeReserved, karpenterv1.CapacityTypeOnDemand},
+		}, func(pool *karpenterv1.NodePool) { pool.Spec.Template.Spec.NodeClassRef.Name = "booked" })
+		c.workload(t, "booked", 2, onPool("booked"))
+		c.waitRunning(t, "booked")
+		instances := map[string]ec2.Instance{}
+		for _, instance := range c.instances("booked") {
+			g.Expect(instance).To(And(HaveField("Type", "c5.large"), HaveField("Zone", zoneB), HaveField("Subnet", "subnet-0b"), HaveField("Spot", false)))
+			instances[instance.ID] = instance
+		}
+		var used []string
+		for _, node := range c.nodes(g, t.Context(), "booked") {
+			instance, ok := instances[node.Spec.ProviderID[strings.LastIndex(node.Spec.ProviderID, "/")+1:]]
+			g.Expect(ok).To(BeTrue(), "instance of %s", node.Name)
+			g.Expect(node.Labels[v1alpha1.ReservationIDLabel]).To(Equal(instance.CapacityReservation))
+			used = append(used, node.Labels[karpenterv1.CapacityTypeLabelKey]+" "+instance.CapacityReservation)
+		}
+		g.Expect(used).To(ConsistOf("reserved "+booked, "on-demand "))
+		g.Eventually(c.eventsOn).WithContext(t.Context()).WithArguments("booked", "InsufficientCapacity").WithTimeout(soon).WithPolling(interval).
+			Should(ContainElement(ContainSubstring("ReservationCapacityExceeded")))
+	})
+}
+
+// catalog sells a type on demand and reserved, two of a reservation that holds one, and makes a node class of it.
+func (c *cluster) catalog(t *testing.T, name string) {
+	t.Helper()
+	g := NewWithT(t)
+	labels := map[string]string{"tier": name}
+	from := func(path, variable string) v1alpha1.CatalogPatch {
+		return v1alpha1.CatalogPatch{Op: "add", Path: path, ValueFrom: &v1alpha1.CatalogPatchValue{Variable: variable}}
+	}
+	g.Expect(c.management.Create(t.Context(), &v1alpha1.InstanceTypeCatalog{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: name, Labels: labels},
+		Spec: v1alpha1.InstanceTypeCatalogSpec{
+			TemplateRef: v1alpha1.InfrastructureTemplateReference{APIGroup: awsVersion.Group, Kind: "AWSMachineTemplate", Name: "any"},
+			Patches: []v1alpha1.CatalogPatch{
+				from("/spec/instanceType", "instanceType"), from("/spec/capacityReservationId", "reservationID"),
+				{Op: "add", Path: "/spec/additionalTags", ValueFrom: &v1alpha1.CatalogPatchValue{
+					Template: `{example.org/pool: {{ index .labels "karpenter.sh/nodepool" | quote }}}`,
+				}},
+			},
+			InstanceTypes: []v1alpha1.CatalogInstanceType{{
+				Name: "c5.large", MemoryOverhead: "7.5%",
+				Capacity: map[string]intstr.IntOrString{
+					"cpu": intstr.FromInt32(2), "memory": intstr.FromString("4Gi"), "ephemeral-storage": intstr.FromString("20Gi"),
+				},
+				Offerings: []v1alpha1.CatalogOffering{
+					{Zones: []v1alpha1.CatalogValue{zoneB}, CapacityType: karpenterv1.CapacityTypeOnDemand, Price: "0.085"},
+					{
+						Zones: []v1alpha1.CatalogValue{zoneB}, CapacityType: karpenterv1.CapacityTypeReserved, Price: "0.001",
+						Reservation: &v1alpha1.CatalogReservation{ID: booked, Count: 2},
+					},
+				},
+			}},
+		},
+	})).To(Succeed())
+	class := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	class.Spec.CatalogSelectors = []v1alpha1.CatalogSelector{{Selector: metav1.LabelSelector{MatchLabels: labels}}}
+	class.Spec.Bootstrap = &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
+		APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfigTemplate", Name: bootstrapTemplate,
+	}}
+	g.Expect(c.guest.Create(t.Context(), class)).To(Succeed())
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		g.Expect(c.guest.Get(ctx, client.ObjectKeyFromObject(class), class)).To(Succeed())
+		g.Expect(class.StatusConditions().IsTrue("Ready", "TemplatesReady")).To(BeTrue(), "%v", class.Status.Conditions)
+	}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
 }

@@ -34,8 +34,11 @@ const (
 	red   = "red" // with platform AWS
 )
 
-// reservation is the capacity reservation of the guest with platform AWS.
-const reservation = "cr-0red"
+// Capacity reservations: of the guest with platform AWS, and of a catalog.
+const (
+	reservation = "cr-0red"
+	booked      = "cr-0booked"
+)
 
 // world is that of all stories.
 var world *localworld.World
@@ -71,7 +74,9 @@ func run(m *testing.M) (code int) {
 		_ = os.Remove(libraries.Name())
 	}()
 	region := ec2.Sample("v"+localworld.InitialRelease, "v"+localworld.UpgradedRelease)
-	region.Reservations = append(region.Reservations, ec2.CapacityReservation{ID: reservation, Type: "m5.xlarge", Zone: zoneB, Total: 1, Targeted: true})
+	region.Reservations = append(region.Reservations,
+		ec2.CapacityReservation{ID: reservation, Type: "m5.xlarge", Zone: zoneB, Total: 1, Targeted: true},
+		ec2.CapacityReservation{ID: booked, Type: "c5.large", Zone: zoneB, Total: 1, Targeted: true})
 	world, err = localworld.Start(ctx, localworld.Config{
 		Dir: dir, Guests: []string{blue, green, red}, AWS: &region, Audit: true, Infrastructure: localworld.InfrastructureAWS, Progress: progress.New(os.Stdout),
 	})

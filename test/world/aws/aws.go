@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -62,6 +63,7 @@ type Account struct {
 	parameters map[string]string
 	queues     map[string]*queue
 	calls      map[string]int
+	allowed    map[string]bool // by action
 	refused    []string
 	assumed    int
 }
@@ -92,6 +94,7 @@ func New(cfg Config) *Account {
 	a := &Account{
 		cfg: cfg, providers: map[string]*OIDCProvider{}, roles: map[string]*role{}, sessions: map[string]*session{},
 		profiles: map[string]*instanceProfile{}, parameters: map[string]string{}, queues: map[string]*queue{}, calls: map[string]int{},
+		allowed: map[string]bool{},
 	}
 	ec2 := func(w http.ResponseWriter, r *http.Request, _ string, _ []byte) { cfg.EC2.ServeHTTP(w, r) }
 	a.services = map[string]service{
@@ -122,6 +125,13 @@ func (a *Account) Calls() map[string]int {
 		calls[name] = count
 	}
 	return calls
+}
+
+// Allowed are the actions that a policy has allowed so far, sorted: those of Calls, and what they need besides, such as iam:PassRole.
+func (a *Account) Allowed() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Sorted(maps.Keys(a.allowed))
 }
 
 // Refused describes the requests that nobody here knows, that weren't signed well or that no policy allowed, each once.

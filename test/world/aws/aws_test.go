@@ -287,6 +287,9 @@ func TestPermissions(t *testing.T) {
 		g.Expect(add(t, "nodes")).To(BeEmpty())
 		g.Expect(w.account.InstanceProfiles()).To(Equal(map[string]string{"blue": "nodes"}))
 	})
+	t.Run("When all is done, what was allowed should be known, and nothing that was denied", func(t *testing.T) {
+		NewWithT(t).Expect(w.account.Allowed()).To(Equal([]string{"iam:AddRoleToInstanceProfile", "iam:CreateInstanceProfile", "iam:PassRole"}))
+	})
 	t.Run("When a policy has a condition that isn't understood, it should be refused", func(t *testing.T) {
 		err := w.account.PutRole("odd", everything, `{"Statement": [{"Effect": "Allow", "Action": "*", "Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}}]}`)
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("doesn't know IpAddress")))

@@ -139,6 +139,7 @@ func (a *Account) authorize(caller *Caller, service, action string, body []byte)
 	of := a.roles[caller.Role]
 	for _, demand := range demands {
 		if of != nil && of.permissions.allows(anybody, demand.Action, demand.Resource, demand.Keys) {
+			a.allowed[demand.Action] = true
 			continue
 		}
 		code := "AccessDenied"

@@ -69,7 +69,7 @@ type collection struct {
 	module string
 	// list is in the order of building: what is built first compiles most of what the next ones share.
 	list []program
-	// manifests are copied out of the module source, so that a later cleaning of the module cache does no harm.
+	// manifests are copied out of the module source, so that a later cleaning of the module cache does no harm. A set without any names no source.
 	source    string
 	manifests map[string]string
 	// links are the programs in the folder EnvtestAssets.
@@ -342,6 +342,9 @@ func (p program) build(ctx context.Context, source, path string) error {
 }
 
 func (c collection) copyManifests(ctx context.Context, source, dir string) error {
+	if len(c.manifests) == 0 {
+		return nil
+	}
 	root, err := Go(ctx, source, "list", "-m", "-f", "{{.Dir}}", c.source)
 	if err != nil {
 		return fmt.Errorf("finding the module %s: %w", c.source, err)

@@ -70,6 +70,31 @@ func TestEnsure(t *testing.T) {
 	})
 }
 
+func TestManifests(t *testing.T) {
+	t.Run("When a set has no manifests, it should be complete with its programs", func(t *testing.T) {
+		g := NewWithT(t)
+		cache := t.TempDir()
+		tc, err := readToolchain(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		name, err := node.key(tc)
+		g.Expect(err).NotTo(HaveOccurred())
+		bin := filepath.Join(cache, name, binFolder)
+		g.Expect(os.MkdirAll(bin, 0o755)).To(Succeed())
+		for _, program := range node.list { // as an interrupted build leaves them
+			g.Expect(os.WriteFile(filepath.Join(bin, program.name), nil, 0o600)).To(Succeed())
+		}
+
+		set, err := EnsureNode(t.Context(), Options{CacheDir: cache})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(complete(set.Dir)).To(BeTrue())
+	})
+	t.Run("When a set has manifests, it should name the module that they are in", func(t *testing.T) {
+		for _, c := range []collection{world, node, aws, karpenterAWS} {
+			NewWithT(t).Expect(c.source != "").To(Equal(len(c.manifests) > 0), c.title)
+		}
+	})
+}
+
 func TestCacheDir(t *testing.T) {
 	for _, tc := range []struct {
 		name                string
