@@ -150,7 +150,7 @@ func TestCreateWithinLease(t *testing.T) {
 		nodeClaim := f.claim("committed", nil)
 		created, err := f.provider.Create(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(created.Labels).To(And(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"), HaveKeyWithValue(cloudprovider.NodePriceLabel, "0.1")))
+		g.Expect(created.Labels).To(And(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"), HaveKeyWithValue(v1alpha1.NodePriceLabel, "0.1")))
 		m := f.machine(nodeClaim.Name)
 		g.Expect(m.Annotations).To(HaveKeyWithValue(v1alpha1.PriceAnnotation, "0.1"))
 		_, price := autonodev1alpha1.MachineOf(m)

@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 )
 
 func TestOverlay(t *testing.T) {
