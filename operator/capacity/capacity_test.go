@@ -248,7 +248,7 @@ func TestMembers(t *testing.T) {
 		f.Expect(f.granted("blue")).To(BeNil())
 		f.Expect(green.machines()).To(Equal(10))
 	})
-	t.Run("When two accounts claim a cluster, the older one should have it until it lets go", func(t *testing.T) {
+	t.Run("When two accounts claim a cluster, the older one should have it until its members release it", func(t *testing.T) {
 		f := newFixture(t, "claimed", "blue")
 		f.settle()
 		other := &fixture{T: t, WithT: f.WithT, Controller: f.Controller, clock: f.clock, namespace: "claimed", karpenters: f.karpenters, events: f.events}
@@ -268,7 +268,7 @@ func TestMembers(t *testing.T) {
 		other.settle()
 		f.Expect(f.karpenters["blue"].machines()).To(Equal(3))
 	})
-	t.Run("When an account is lost and made anew, it should count what its leases had granted", func(t *testing.T) {
+	t.Run("When an account is lost and created again, it should count what its leases had granted", func(t *testing.T) {
 		f := newFixture(t, "lost", "blue", "green")
 		blue, green := f.karpenters["blue"], f.karpenters["green"]
 		blue.want(7)

@@ -234,6 +234,27 @@ var cases = []struct {
 		fires:  1, as: `{name="blue", namespace="clusters"}`},
 	{alert: "AutoNodeDrainUnconfirmed", name: "When a HostedCluster is deleted by itself, it should not fire",
 		series: []string{`autonode_condition{namespace="clusters", name="blue", type="AutoNodeEnabled", status="False", reason="AutoNodeDraining"} 1x60`}, fires: never},
+	{alert: "AutoNodeCapacityNearlyUsed", name: "When machines take 90 % of a quota for ten minutes, it should fire",
+		series: []string{
+			`autonode_capacity_pool_limit{account="production", pool="quota/k/cpu"} 100x60`,
+			`autonode_capacity_pool_used{account="production", pool="quota/k/cpu"} 90x60`,
+			`autonode_capacity_pool_limit{account="production", pool="quota/g/gpus"} 10x60`,
+			`autonode_capacity_pool_used{account="production", pool="quota/g/gpus"} 8x60`,
+		}, fires: 10, as: `{account="production", pool="quota/k/cpu"}`},
+	{alert: "AutoNodeCapacityNearlyUsed", name: "When a reservation is used up, or a quota is zero on purpose, it should not fire",
+		series: []string{
+			`autonode_capacity_pool_limit{account="production", pool="reservation/cr-1"} 10x60`,
+			`autonode_capacity_pool_used{account="production", pool="reservation/cr-1"} 10x60`,
+			`autonode_capacity_pool_limit{account="production", pool="quota/k/cpu"} 0x60`,
+			`autonode_capacity_pool_used{account="production", pool="quota/k/cpu"} 0x60`,
+		}, fires: never},
+	{alert: "AutoNodeCapacityWaiting", name: "When clusters wait for more of a quota for ten minutes, it should fire",
+		series: []string{
+			`autonode_capacity_pool_waiting{account="production", pool="quota/k/cpu"} 0x5 4x55`,
+			`autonode_capacity_pool_waiting{account="production", pool="reservation/cr-1"} 4x60`,
+		}, fires: 16, as: `{account="production", pool="quota/k/cpu"}`},
+	{alert: "AutoNodeCapacityWaiting", name: "When they get it within ten minutes, it should not fire",
+		series: []string{`autonode_capacity_pool_waiting{account="production", pool="quota/k/cpu"} 4x5 0x55`}, fires: never},
 	{alert: "KarpenterWithoutLeader", name: "When no replica of a cluster's Karpenter is active for five minutes, it should fire",
 		series: []string{
 			`leader_election_master_status{name="karpenter-leader-election", namespace="clusters-blue", pod="a"} 0x60`,

@@ -19,6 +19,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
@@ -123,6 +124,9 @@ func known(t *testing.T) values {
 			"scheduled": {strconv.FormatBool(true), strconv.FormatBool(false)},
 		},
 		"leader_election_master_status": {"name": leases(t)},
+	}
+	for _, figure := range []string{"limit", "granted", "used", "waiting"} {
+		v["autonode_capacity_pool_"+figure] = map[string][]string{"pool": {v1alpha1.QuotaPool("any", "cpu"), v1alpha1.ReservationPool("any")}}
 	}
 	// What counts from zero says itself which values there are.
 	families, err := crmetrics.Registry.Gather()
