@@ -24,7 +24,7 @@ type universe struct {
 	limits Amounts
 	// strict: the limits never change, so what exists may never exceed them.
 	strict bool
-	// lossy: accounts may be lost with their record and made anew, so that more counts as granted than is.
+	// lossy: accounts may be lost with their record and created again, so that more counts as granted than is.
 	lossy bool
 	// account is how often that has happened.
 	account int
@@ -192,7 +192,7 @@ func (u *universe) write(o *operator, fresh bool) {
 	u.say("lease of %s: %d %v", name, lease.Sequence, lease.Amounts)
 }
 
-// lose lets the account be deleted with its record, and made anew. Its operator takes over each lease before it reads it.
+// lose lets the account be deleted with its record, and created again. Its operator takes over each lease before it reads it.
 func (u *universe) lose() {
 	for _, c := range u.clusters {
 		if c.leases[len(c.leases)-1].Sequence == 0 {
@@ -566,7 +566,7 @@ func TestSchedules(t *testing.T) {
 			u.full()
 		}
 	})
-	t.Run("When the account is lost and made anew meanwhile, it should exceed no pool either, and use all of it in the end", func(t *testing.T) {
+	t.Run("When the account is lost and created again meanwhile, it should exceed no pool either, and use all of it in the end", func(t *testing.T) {
 		for seed := range *schedules / 3 {
 			u := newUniverse(t, seed, true)
 			u.lossy = true

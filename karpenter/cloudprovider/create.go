@@ -151,8 +151,8 @@ func (c *CloudProvider) readyNodeClass(ctx context.Context, nodeClaim *karpv1.No
 	return nodeClass, nil
 }
 
-// grantPatience is how long a launch waits for a larger grant before Karpenter retries it with back-off.
-const grantPatience = 2 * time.Second
+// grantTimeout is how long a launch waits for a larger grant before Karpenter retries it with back-off.
+const grantTimeout = 2 * time.Second
 
 // choose returns the cheapest available offering that meets the NodeClaim's requirements, and its template. If
 // concurrent launches use up the template's maximum, another template may make the same offering, so it retries with
@@ -166,7 +166,7 @@ func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 		chosen, stale, err := c.cheapest(ctx, nodeClaim, nodeClass, snapshot)
 		if isWaiting(err) && !waited {
 			waited = true
-			c.Capacity.Await(ctx, grantPatience)
+			c.Capacity.Await(ctx, grantTimeout)
 			continue
 		}
 		if err != nil || !stale {

@@ -74,7 +74,7 @@ func (r *round) clusterGrants() []v1alpha1.CapacityGrant {
 			Namespace: namespace, Name: name, ControlPlaneNamespace: of.namespace, LeaseUID: grant.Lease, Sequence: grant.Sequence, Released: of.released,
 		}
 		if of.released != nil {
-			entry.LeaseUID = "" // if it comes back, it has to acknowledge anew
+			entry.LeaseUID = "" // if it comes back, it has to acknowledge again
 		}
 		pools := map[string]bool{}
 		for _, amounts := range []capacity.Amounts{grant.Asked, grant.Granted} {

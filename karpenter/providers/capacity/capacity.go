@@ -257,7 +257,7 @@ func (p *Provider) rules() []fleet.Rule {
 	return p.lease.Rules
 }
 
-// replacePools begins anew with the pools of the lease: every offer may have changed. p.mu must be held.
+// replacePools starts over with the pools of the lease: every offer may have changed. p.mu must be held.
 func (p *Provider) replacePools() {
 	p.pools, p.asks = map[string]*pool{}, map[fleet.Machine]*ask{}
 	for _, rule := range p.rules() {
