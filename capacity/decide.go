@@ -63,6 +63,9 @@ type Report struct {
 	Sequence int64
 	// Held is the most that the holder's machines take, those included that may still come, until its next grant.
 	Held Amounts
+	// Spent is what the holder's machines take now, those included that may still come. A grant for Requests has to be larger than this, whatever
+	// an operator counts.
+	Spent Amounts
 	// Requests are launches that wait for a larger grant, the oldest first.
 	Requests []Request
 }
@@ -115,7 +118,7 @@ type Decision struct {
 // is granted in a later decision, when they have acknowledged that.
 func Decide(a Account) Decision {
 	a.Members = maps.Clone(a.Members)
-	d := &decider{Account: a, record: make(map[string]Grant, len(a.Record)), waiting: Amounts{}}
+	d := &decider{Account: a, record: make(map[string]Grant, len(a.Record)), waiting: Amounts{}, joined: map[string]Amounts{}}
 	d.confirm()
 	d.setTargets()
 	d.grant()
@@ -138,6 +141,8 @@ type decider struct {
 	waiting         Amounts
 	// short are the pools of which something has to be given back.
 	short map[string]bool
+	// joined are what the leases of clusters that join allow already.
+	joined map[string]Amounts
 }
 
 // fitting is a launch that a cluster's target has room for.
@@ -167,6 +172,7 @@ func (d *decider) confirm() {
 			grant = Grant{Sequence: max(d.First, member.Lease.Sequence), Asked: Amounts{}, Granted: member.Used.clone()}
 			grant.Granted.raise(member.Lease.Amounts)
 			grant.Granted.raise(member.Lease.Granted)
+			d.joined[name] = member.Lease.Amounts
 		}
 		switch {
 		case member.Lease == nil:
@@ -197,6 +203,9 @@ func (d *decider) acknowledged(name string, grant *Grant) {
 			used.set(pool, max(used[pool], amount))
 			kept.set(pool, grant.Granted[pool])
 		}
+	}
+	for pool, amount := range member.Lease.Report.Spent {
+		used.set(pool, max(used[pool], min(amount, kept[pool])))
 	}
 	grant.Granted, member.Used = kept, used
 	d.Members[name] = member
@@ -367,11 +376,12 @@ func (d *decider) grant() {
 }
 
 // room is how much of a pool a cluster can be granted now. What its Machines take beyond its grant counts as available
-// to it only while the pool isn't exceeded: the count may be old, and the rest granted to others since.
+// to it only while the pool isn't exceeded: the count may be old, and the rest granted to others since. While it is
+// exceeded, what a cluster was asked back stays asked back: if a record was lost, that may be granted to others, too.
 func (d *decider) room(name, pool string) int64 {
 	granted, available := d.record[name].Granted[pool], d.available[pool]
 	if available < 0 {
-		return granted
+		return max(d.record[name].Asked[pool], d.joined[name][pool])
 	}
 	return max(granted, d.Members[name].Used[pool]) + available
 }

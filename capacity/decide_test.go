@@ -36,6 +36,32 @@ func TestJoin(t *testing.T) {
 			}
 		})
 	}
+	t.Run("When a holder has spent more than its Machines take, it should be granted what it requests beyond that", func(t *testing.T) {
+		held := Grant{Lease: "blue-lease", Sequence: 3, Asked: Amounts{pool: 6}, Granted: Amounts{pool: 6}}
+		reported := lease(held, held.Asked, Request{one, 1})
+		reported.Report.Spent = Amounts{pool: 6}
+		decision := Decide(Account{
+			Limits: Amounts{pool: 10}, Record: map[string]Grant{"blue": held}, Members: map[string]Member{"blue": {Used: Amounts{pool: 5}, Lease: reported}},
+		})
+		want := Grant{Lease: "blue-lease", Sequence: 4, Asked: Amounts{pool: 7}, Granted: Amounts{pool: 7}}
+		if diff := cmp.Diff(want, decision.Record["blue"]); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	})
+	t.Run("When more is granted than there is, what was asked back should stay asked back", func(t *testing.T) {
+		blue := Grant{Lease: "blue-lease", Sequence: 3, Asked: Amounts{pool: 10}, Granted: Amounts{pool: 10}}
+		green := Grant{Lease: "green-lease", Sequence: 4, Asked: Amounts{}, Granted: Amounts{pool: 1}} // of a record that was lost
+		decision := Decide(Account{
+			Limits: Amounts{pool: 10}, Record: map[string]Grant{"blue": blue, "green": green},
+			Members: map[string]Member{
+				"blue":  {Used: Amounts{pool: 10}, Lease: lease(blue, blue.Asked)},
+				"green": {Used: Amounts{pool: 1}, Lease: &Lease{ID: "green-lease", Sequence: 4, Report: Report{Sequence: 3, Requests: []Request{{one, 1}}}}},
+			},
+		})
+		if asked := decision.Record["green"].Asked; len(asked) > 0 {
+			t.Errorf("got %v, want nothing", asked)
+		}
+	})
 	t.Run("When a cluster's maximum is lowered, it should be asked for the rest although nobody waits", func(t *testing.T) {
 		held := Grant{Lease: "blue-lease", Sequence: 3, Asked: Amounts{pool: 6}, Granted: Amounts{pool: 6}}
 		decision := Decide(Account{

@@ -259,7 +259,7 @@ func (h *Holder) Report(now time.Time) (Report, bool) {
 	}
 	held := h.allowed.clone()
 	held.raise(h.spent)
-	return Report{Sequence: h.sequence, Held: held, Requests: h.aggregate()}, true
+	return Report{Sequence: h.sequence, Held: held, Spent: h.spent.clone(), Requests: h.aggregate()}, true
 }
 
 // Ready reports whether the process may begin. A lease that has no sequence yet says nothing about what takes from what.

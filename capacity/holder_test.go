@@ -46,7 +46,7 @@ func TestHolder(t *testing.T) {
 		if !h.MaySpend(one, now) {
 			t.Error("more may be requested")
 		}
-		want := Report{Sequence: 5, Held: Amounts{pool: 1}, Requests: []Request{{one, 1}}}
+		want := Report{Sequence: 5, Held: Amounts{pool: 1}, Spent: Amounts{pool: 1}, Requests: []Request{{one, 1}}}
 		if diff := cmp.Diff(want, report(t, h, now)); diff != "" {
 			t.Errorf("report (-want +got):\n%s", diff)
 		}

@@ -149,7 +149,8 @@ func (u *universe) decide(o *operator, fresh bool) {
 	}
 	version := pick(len(u.records))
 	account := Account{Limits: u.limits, Members: map[string]Member{}, Record: u.records[version], First: u.now.Unix()}
-	for name, c := range u.clusters {
+	for _, name := range u.names {
+		c := u.clusters[name]
 		lease := c.leases[pick(len(c.leases))]
 		account.Members[name] = Member{
 			Priority: c.priority, Used: used(c.machines[pick(len(c.machines))]), Lease: &lease, Idle: !fresh && u.random.IntN(4) == 0,
@@ -206,7 +207,8 @@ func (u *universe) lose() {
 	u.records = append(u.records, map[string]Grant{})
 	u.say("the record is lost")
 	account := Account{Limits: u.limits, Members: map[string]Member{}, Record: u.records[len(u.records)-1], First: u.now.Unix()}
-	for name, c := range u.clusters {
+	for _, name := range u.names {
+		c := u.clusters[name]
 		lease := c.leases[len(c.leases)-1]
 		account.Members[name] = Member{Used: used(c.machines[u.recent(len(c.machines))]), Lease: &lease}
 	}

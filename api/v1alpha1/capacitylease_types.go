@@ -199,6 +199,11 @@ type CapacityLeaseStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
 	Held []PoolAmount `json:"held,omitempty"`
+	// spent is what the cluster's machines take now, launches included that may still come.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	Spent []PoolAmount `json:"spent,omitempty"`
 	// requests are launches that wait for a larger grant, the oldest first.
 	// +optional
 	// +listType=atomic

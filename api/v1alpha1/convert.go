@@ -123,7 +123,7 @@ func decimal(text string) (float64, bool) {
 
 // SetReport writes what a Holder reports, within the bounds. What doesn't fit is left out: the newest requests.
 func (s *CapacityLeaseStatus) SetReport(report capacity.Report) {
-	s.AcknowledgedSequence, s.Held, s.Requests = report.Sequence, poolAmounts(report.Held), nil
+	s.AcknowledgedSequence, s.Held, s.Spent, s.Requests = report.Sequence, poolAmounts(report.Held), poolAmounts(report.Spent), nil
 	launches := int64(0)
 	for _, request := range report.Requests {
 		count := min(request.Count, MaxRequestedLaunches-launches)
@@ -162,7 +162,7 @@ func (l *CapacityLease) BoundedReport() capacity.Report {
 		}
 		return amounts
 	}
-	report := capacity.Report{Sequence: l.Status.AcknowledgedSequence, Held: bounded(l.Status.Held, MaxAmount)}
+	report := capacity.Report{Sequence: l.Status.AcknowledgedSequence, Held: bounded(l.Status.Held, MaxAmount), Spent: bounded(l.Status.Spent, MaxAmount)}
 	launches := int64(0)
 	for _, request := range l.Status.Requests[:min(len(l.Status.Requests), MaxRequests)] {
 		count := min(request.Count, MaxRequestedLaunches-launches)

@@ -25,7 +25,7 @@ func TestReport(t *testing.T) {
 	t.Run("When a Holder reports, the operator should read the same", func(t *testing.T) {
 		g, l := NewWithT(t), lease(pool)
 		report := capacity.Report{
-			Sequence: 7, Held: capacity.Amounts{"reservation/r": 2}, Requests: []capacity.Request{{Charges: capacity.Amounts{"reservation/r": 1}, Count: 4}},
+			Sequence: 7, Held: capacity.Amounts{"reservation/r": 2}, Spent: capacity.Amounts{"reservation/r": 1}, Requests: []capacity.Request{{Charges: capacity.Amounts{"reservation/r": 1}, Count: 4}},
 		}
 		l.Status.SetReport(report)
 		g.Expect(l.BoundedReport()).To(Equal(report))
@@ -49,21 +49,21 @@ func TestReport(t *testing.T) {
 		want   capacity.Report
 	}{
 		"When it names another pool, it should not count": {
-			v1alpha1.CapacityLeaseStatus{Held: []v1alpha1.PoolAmount{{Pool: "others", Amount: 3}}}, capacity.Report{Held: capacity.Amounts{}},
+			v1alpha1.CapacityLeaseStatus{Held: []v1alpha1.PoolAmount{{Pool: "others", Amount: 3}}}, capacity.Report{Held: capacity.Amounts{}, Spent: capacity.Amounts{}},
 		},
 		"When it names a pool twice, the larger amount should count": {
 			v1alpha1.CapacityLeaseStatus{Held: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: 3}, {Pool: pool.Name, Amount: 1}}},
-			capacity.Report{Held: capacity.Amounts{pool.Name: 3}},
+			capacity.Report{Held: capacity.Amounts{pool.Name: 3}, Spent: capacity.Amounts{}},
 		},
 		"When amounts are negative, they should not count": {
 			v1alpha1.CapacityLeaseStatus{Held: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: -3}}, Requests: []v1alpha1.CapacityRequest{
 				{Charges: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: -1}}, Count: 1}, {Charges: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1}}, Count: -1},
-			}}, capacity.Report{Held: capacity.Amounts{}},
+			}}, capacity.Report{Held: capacity.Amounts{}, Spent: capacity.Amounts{}},
 		},
 		"When amounts are huge, they should be bounded": {
 			v1alpha1.CapacityLeaseStatus{Held: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1 << 62}}, Requests: []v1alpha1.CapacityRequest{
 				{Charges: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1 << 62}}, Count: 1 << 62}, {Charges: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1}}, Count: 1},
-			}}, capacity.Report{Held: capacity.Amounts{pool.Name: v1alpha1.MaxAmount}, Requests: []capacity.Request{
+			}}, capacity.Report{Held: capacity.Amounts{pool.Name: v1alpha1.MaxAmount}, Spent: capacity.Amounts{}, Requests: []capacity.Request{
 				{Charges: capacity.Amounts{pool.Name: v1alpha1.MaxCharge}, Count: v1alpha1.MaxRequestedLaunches},
 			}},
 		},

@@ -365,6 +365,11 @@ func (in *CapacityLeaseStatus) DeepCopyInto(out *CapacityLeaseStatus) {
 		*out = make([]PoolAmount, len(*in))
 		copy(*out, *in)
 	}
+	if in.Spent != nil {
+		in, out := &in.Spent, &out.Spent
+		*out = make([]PoolAmount, len(*in))
+		copy(*out, *in)
+	}
 	if in.Requests != nil {
 		in, out := &in.Requests, &out.Requests
 		*out = make([]CapacityRequest, len(*in))

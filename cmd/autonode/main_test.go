@@ -71,7 +71,7 @@ func TestUsage(t *testing.T) {
 		args []string
 		want string
 	}{
-		"When a command is unknown, it should name the help":               {[]string{"nodes"}, "unknown command \"nodes\" for \"autonode\"; see `autonode --help`"},
+		"When a command is unknown, it should name the help":               {[]string{"machines"}, "unknown command \"machines\" for \"autonode\"; see `autonode --help`"},
 		"When a command is misspelled, it should suggest the right one":    {[]string{"relase"}, "did you mean release?"},
 		"When a subcommand is misspelled, it should suggest the right one": {[]string{"release", "inspcet"}, "did you mean inspect?; see `autonode release --help`"},
 		"When a flag is unknown, it should name the command's help":        {[]string{"release", "inspect", "--wide"}, "unknown flag: --wide; see `autonode release inspect --help`"},

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	accounts "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/audit"
 	localworld "github.com/autonode-io/autonode/test/world"
@@ -65,6 +66,16 @@ var exceptions = []audit.Exception{{
 }, {
 	Identity: operatorIdentity, Group: rbacv1.GroupName, Resources: []string{"roles"}, Names: []string{v1beta1.KarpenterComponent}, Verbs: []string{"get"}, Sometimes: true,
 	Reason: "read before the right to create Machines is taken out of it, where a guest refuses the mark on its node classes, or doesn't answer: TestRefusal, in a world of its own",
+}, {
+	Identity: operatorIdentity, Group: v1beta1.Group, Resources: []string{"capacityaccounts", "capacityaccounts/status"}, Verbs: []string{"patch"},
+	Reason: "no story of this world has a CapacityAccount: TestFleetCapacity has a world of its own",
+}, {
+	Identity: operatorIdentity, Group: v1beta1.Group, Resources: []string{"capacityleases"}, Verbs: []string{"create"}, Reason: "as above",
+}, {
+	Identity: operatorIdentity, Group: v1beta1.Group, Resources: []string{"capacityleases"}, Names: []string{accounts.LeaseName}, Verbs: []string{"patch"}, Reason: "as above",
+}, {
+	Identity: karpenterManagementIdentity, Group: v1beta1.Group, Resources: []string{"capacityleases/status"}, Names: []string{accounts.LeaseName}, Verbs: []string{"patch"},
+	Reason: "as above",
 }, {
 	Identity: operatorIdentity, Resources: []string{"secrets"}, Names: []string{"karpenter-pull-secret"}, Verbs: []string{"delete"},
 	Reason: "the copy of a pull secret goes when the HostedCluster names none any more; all stories need theirs",

@@ -130,7 +130,7 @@ func (c *Controller) report(ctx context.Context) (wait time.Duration, err error)
 	c.reported = c.Clock.Now()
 	// A list that is empty is removed.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": resourceVersion}, "status": map[string]any{
-		"acknowledgedSequence": status.AcknowledgedSequence, "held": status.Held, "requests": status.Requests, "unavailable": status.Unavailable,
+		"acknowledgedSequence": status.AcknowledgedSequence, "held": status.Held, "spent": status.Spent, "requests": status.Requests, "unavailable": status.Unavailable,
 	}})
 	if err != nil {
 		return 0, fmt.Errorf("encoding the report: %w", err)

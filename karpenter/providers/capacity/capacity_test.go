@@ -261,7 +261,22 @@ func TestBeginning(t *testing.T) {
 		f.Expect(f.Spend("fits", large)).To(BeTrue())
 		f.Expect(f.Spend("doesn't", large)).To(BeFalse())
 		_, report, _ := f.Report()
-		f.Expect(report).To(Equal(fleet.Report{Sequence: 1, Held: fleet.Amounts{"limit/cpu": 6000}}))
+		f.Expect(report).To(Equal(fleet.Report{Sequence: 1, Held: fleet.Amounts{"limit/cpu": 6000}, Spent: fleet.Amounts{"limit/cpu": 6000}}))
+	})
+	t.Run("When Machines went shortly before the cluster joined, they should count until their requests have had their effect", func(t *testing.T) {
+		f := newFixture(t)
+		f.step()
+		f.clock.Step(fleet.InFlight)
+		f.spent("gone", large)
+		f.ForgetMachine("gone")
+		delete(f.machines, "gone")
+		f.live = lease(1, fleet.Amounts{"limit/cpu": 2000})
+		f.cached = f.live
+		f.step()
+		f.Expect(f.Spend("next", large)).To(BeFalse(), "an attempt of the first may still have its effect")
+		f.clock.Step(fleet.InFlight)
+		f.step()
+		f.Expect(f.Spend("next", large)).To(BeTrue())
 	})
 	t.Run("When a Machine is deleted while Machines are listed, it should not count it", func(t *testing.T) {
 		f := newFixture(t)

@@ -144,6 +144,10 @@ func (p *Provider) recharge() {
 			p.holder.Exists(name, charges)
 		default:
 			p.holder.Tried(name, charges, p.Clock.Now())
+			if l.creating == 0 {
+				// Its Machine may be gone, and nobody says so again. Another attempt takes this back.
+				p.holder.Abandon(name, p.Clock.Now())
+			}
 		}
 	}
 	p.holder.WithdrawAll()
