@@ -204,8 +204,10 @@ func (d *decider) acknowledged(name string, grant *Grant) {
 			kept.set(pool, grant.Granted[pool])
 		}
 	}
-	for pool, amount := range member.Lease.Report.Spent {
-		used.set(pool, max(used[pool], min(amount, kept[pool])))
+	if len(member.Lease.Report.Requests) > 0 { // else it needs no more than its Machines take
+		for pool, amount := range member.Lease.Report.Spent {
+			used.set(pool, max(used[pool], min(amount, kept[pool])))
+		}
 	}
 	grant.Granted, member.Used = kept, used
 	d.Members[name] = member

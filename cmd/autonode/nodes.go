@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -174,6 +175,12 @@ func watchNodes(ctx context.Context, config *rest.Config, to io.Writer, show fun
 		if _, err := informer.AddEventHandler(handler); err != nil {
 			return fmt.Errorf("watching the cluster: %w", err)
 		}
+	}
+	if !guest.WaitForCacheSync(ctx) {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return cmp.Or(<-ended, errors.New("watching the cluster: the first lists failed"))
 	}
 	for {
 		var table strings.Builder

@@ -287,7 +287,7 @@ func TestNodesCommand(t *testing.T) {
 			ended <- cmd.ExecuteContext(ctx)
 		}()
 		g.Eventually(func(g Gomega) {
-			g.Expect(ended).NotTo(Receive())
+			g.Expect(ended).To(BeEmpty(), "it has ended")
 			g.Expect(out.String()).To(ContainSubstring("1 node, $0.250 an hour"))
 		}).Should(Succeed())
 		g.Expect(out.String()).NotTo(ContainSubstring(clearScreen), "it is no terminal")
