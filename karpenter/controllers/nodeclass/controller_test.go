@@ -3,6 +3,7 @@
 package nodeclass_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -23,7 +24,6 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -61,8 +61,6 @@ type fixture struct {
 	store   *instancetype.Provider
 	server  *server
 	tracker *version.Tracker
-	// clock is the tracker's.
-	clock *clocktesting.FakePassiveClock
 	// unavailable and machines say which offerings of the store are unavailable.
 	unavailable *offering.Unavailable
 	machines    *inventory.Inventory
@@ -116,7 +114,6 @@ func start(t *testing.T, user string) *fixture {
 func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.BootstrapPatches) *fixture {
 	f := &fixture{
 		GomegaWithT: NewWithT(t), Environment: environment.New(t), t: t, server: &server{version: "v1.36.2"}, events: &recorder{},
-		clock: clocktesting.NewFakePassiveClock(time.Now()),
 	}
 	f.SetDefaultEventuallyTimeout(20 * time.Second)
 	f.SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
@@ -153,7 +150,7 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	f.Expect(m.Add(profiles)).To(Succeed())
 	f.unavailable = offering.NewUnavailable(clock.RealClock{})
 	f.machines = inventory.New(inventory.Config{Counted: func() bool { return true }, Clock: clock.RealClock{}})
-	f.tracker = version.NewTracker(f.server, f.clock, version.ResolvedOf(f.Guest.GetAPIReader()))
+	f.tracker = version.NewTracker(f.server, version.ResolvedOf(f.ownNodeClasses()))
 	_, err = f.tracker.Reconcile(t.Context())
 	f.Expect(err).NotTo(HaveOccurred())
 	f.Expect(m.Add(objects)).To(Succeed())
@@ -171,6 +168,19 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 
 	f.Run(t.Context(), m)
 	return f
+}
+
+// ownNodeClasses reads this test's node class alone: another test's would be one that nodes were resolved to before.
+func (f *fixture) ownNodeClasses() client.Reader { return named{f.Guest.GetAPIReader(), f.name} }
+
+// named lists the objects of one name.
+type named struct {
+	client.Reader
+	name string
+}
+
+func (n named) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	return n.Reader.List(ctx, list, append(opts, client.MatchingFields{"metadata.name": n.name})...)
 }
 
 // template makes an infrastructure machine template of the pool general.

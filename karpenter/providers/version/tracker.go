@@ -17,7 +17,6 @@ import (
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -30,13 +29,15 @@ import (
 const (
 	// Interval between two requests for the API server's version, which can't be watched.
 	Interval = 10 * time.Second
-	// Settling is how long a newer version has to be the only answer before it counts. While several API servers are
-	// upgraded one by one, a load balancer may send a request to any of them, and nodes must not be newer than the
-	// oldest.
-	Settling = time.Minute
-	// SettlingInterval is between two requests in that time. Thirty answers over separate connections miss an old one
-	// of three API servers once in 200,000 times.
-	SettlingInterval = 2 * time.Second
+	// SettlingAnswers is how many answers in a row have to name a newer version before it counts. While several API
+	// servers are upgraded one by one, a load balancer may send a request to any of them, and nodes must not be newer
+	// than the oldest. Forty answers over separate connections miss an old one of three API servers once in ten million
+	// times.
+	SettlingAnswers = 40
+	// SettlingInterval is between two requests in that time.
+	SettlingInterval = 500 * time.Millisecond
+	// Settling is how long that takes.
+	Settling = SettlingAnswers * SettlingInterval
 
 	// timeout of one request.
 	timeout = 10 * time.Second
@@ -45,7 +46,6 @@ const (
 // Tracker tracks the version of the guest's API server. It is a singleton controller.
 type Tracker struct {
 	discovery Discovery
-	clock     clock.PassiveClock
 	resolved  Resolved
 
 	// before is the version resolved before this process started, once recalled; nil for none. Only Reconcile uses
@@ -58,7 +58,8 @@ type Tracker struct {
 	reachable bool
 	// newer is the newer version that is settling; nil if there is none.
 	newer *semver.Version
-	since time.Time
+	// answers in a row named it.
+	answers int
 
 	observers change.Notifier
 }
@@ -91,8 +92,8 @@ func ResolvedOf(guest client.Reader) Resolved {
 }
 
 // NewTracker returns a tracker without a version until it is reconciled.
-func NewTracker(discovery Discovery, clk clock.PassiveClock, resolved Resolved) *Tracker {
-	return &Tracker{discovery: discovery, clock: clk, resolved: resolved}
+func NewTracker(discovery Discovery, resolved Resolved) *Tracker {
+	return &Tracker{discovery: discovery, resolved: resolved}
 }
 
 // NewDiscovery opens a new connection for each request, so that a load balancer can choose another API server.
@@ -206,19 +207,19 @@ func (t *Tracker) record(ctx context.Context, server *semver.Version) (settling 
 }
 
 // counts reports whether an answer becomes the version: the first and an older one do at once, a newer one after it
-// has been the only answer for a while. The first one is that of a cluster where no version was resolved before.
+// has been the only answer often enough. The first one is that of a cluster where no version was resolved before.
 func (t *Tracker) counts(ctx context.Context, answer semver.Version) bool {
 	if t.server == nil || answer.LTE(*t.server) {
 		t.newer = nil
 		return t.server == nil || !answer.EQ(*t.server)
 	}
 	if t.newer == nil || !t.newer.EQ(answer) {
-		t.newer, t.since = &answer, t.clock.Now()
+		t.newer, t.answers = &answer, 1
 		log.FromContext(ctx).Info("an API server answers with a newer version, which has to settle before it counts",
 			"version", answer.String(), "current", t.server.String(), "while", Settling.String())
 		return false
 	}
-	if t.clock.Since(t.since) < Settling {
+	if t.answers++; t.answers < SettlingAnswers {
 		return false
 	}
 	t.newer = nil

@@ -10,13 +10,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/blang/semver/v4"
 	"github.com/google/go-cmp/cmp"
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
-	clocktesting "k8s.io/utils/clock/testing"
 )
 
 func TestResolve(t *testing.T) {
@@ -113,18 +112,25 @@ func before(version string) Resolved {
 	}
 }
 
+// reconcile has the tracker request the version so many times, and returns the last result.
+func reconcile(t *testing.T, tracker *Tracker, times int) (result reconciler.Result, err error) {
+	for range times {
+		result, err = tracker.Reconcile(t.Context())
+	}
+	return result, err
+}
+
 func TestTracker(t *testing.T) {
 	var info *apiversion.Info
 	var fault error
-	clk := clocktesting.NewFakePassiveClock(time.Now())
-	tracker := NewTracker(answer(func() (*apiversion.Info, error) { return info, fault }), clk, before(""))
+	tracker := NewTracker(answer(func() (*apiversion.Info, error) { return info, fault }), before(""))
 	changes := 0
 	tracker.OnChange(func() { changes++ })
 	refused := errors.New("connection refused")
 	for _, tc := range []struct {
 		name string
-		// after is the time since the last answer.
-		after     time.Duration
+		// answers in a row, if more than one.
+		answers   int
 		version   string
 		fault     error
 		want      string
@@ -138,20 +144,19 @@ func TestTracker(t *testing.T) {
 		{name: "When the API server is away, it should keep the version and mark it", fault: refused, want: "1.36.2", changed: true},
 		{name: "When the API server is still away, it should notify no subscriber again", fault: refused, want: "1.36.2"},
 		{name: "When the API server is back and upgraded, it should wait whether an old one is left", version: "v1.36.3+build", want: "1.36.2", reachable: true, changed: true, settling: true},
-		{name: "When an old one answers, it should know that the upgrade isn't over", after: Settling, version: "v1.36.2", want: "1.36.2", reachable: true},
+		{name: "When an old one answers, it should know that the upgrade isn't over", version: "v1.36.2", want: "1.36.2", reachable: true},
 		{name: "When a new one answers again, it should restart the wait", version: "v1.36.3", want: "1.36.2", reachable: true, settling: true},
-		{name: "When only new ones have answered, but not for long, it should wait", after: Settling - 1, version: "v1.36.3", want: "1.36.2", reachable: true, settling: true},
-		{name: "When one of a third version answers, it should wait for that one", after: 1, version: "v1.36.4", want: "1.36.2", reachable: true, settling: true},
-		{name: "When the version before it answers, it should wait for that one again", after: Settling, version: "v1.36.3", want: "1.36.2", reachable: true, settling: true},
-		{name: "When only new ones have answered for a while, it should know the new version", after: Settling, version: "v1.36.3", want: "1.36.3", reachable: true, changed: true},
+		{name: "When only new ones have answered, but not often, it should wait", answers: SettlingAnswers - 2, version: "v1.36.3", want: "1.36.2", reachable: true, settling: true},
+		{name: "When one of a third version answers, it should wait for that one", version: "v1.36.4", want: "1.36.2", reachable: true, settling: true},
+		{name: "When the version before it answers, it should wait for that one again", version: "v1.36.3", want: "1.36.2", reachable: true, settling: true},
+		{name: "When only new ones have answered for a while, it should know the new version", answers: SettlingAnswers - 1, version: "v1.36.3", want: "1.36.3", reachable: true, changed: true},
 		{name: "When an old one answers after all, it should go back at once", version: "v1.36.2", want: "1.36.2", reachable: true, changed: true},
 		{name: "When the API server answers nonsense, it should keep the version and mark it", version: "main", want: "1.36.2", changed: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			clk.SetTime(clk.Now().Add(tc.after))
 			info, fault = &apiversion.Info{GitVersion: tc.version}, tc.fault
 			before := changes
-			result, err := tracker.Reconcile(context.Background())
+			result, err := reconcile(t, tracker, max(tc.answers, 1))
 			interval := Interval
 			if tc.settling {
 				interval = SettlingInterval
@@ -173,7 +178,7 @@ func TestTracker(t *testing.T) {
 
 func TestNewLeader(t *testing.T) {
 	type look struct {
-		after      time.Duration
+		answers    int
 		answer     string
 		want       string
 		isSettling bool
@@ -184,32 +189,30 @@ func TestNewLeader(t *testing.T) {
 		looks  []look
 	}{
 		{name: "When a newer API server answers a new leader first, it should wait as long as without a restart", before: "1.36.2", looks: []look{
-			{0, "v1.36.3", "1.36.2", true}, {Settling - 1, "v1.36.3", "1.36.2", true}, {1, "v1.36.3", "1.36.3", false},
+			{1, "v1.36.3", "1.36.2", true}, {SettlingAnswers - 2, "v1.36.3", "1.36.2", true}, {1, "v1.36.3", "1.36.3", false},
 		}},
 		{name: "When an older API server still answers a new leader, it should begin to wait again", before: "1.36.2", looks: []look{
-			{0, "v1.36.3", "1.36.2", true}, {Settling - 1, "v1.36.2", "1.36.2", false}, {1, "v1.36.3", "1.36.2", true}, {Settling, "v1.36.3", "1.36.3", false},
+			{SettlingAnswers - 1, "v1.36.3", "1.36.2", true}, {1, "v1.36.2", "1.36.2", false}, {1, "v1.36.3", "1.36.2", true}, {SettlingAnswers - 1, "v1.36.3", "1.36.3", false},
 		}},
 		{name: "When the API server doesn't answer a new leader at first, it should wait once it does", before: "1.36.2", looks: []look{
-			{0, "", "", false}, {Settling, "v1.36.3", "1.36.2", true}, {Settling, "v1.36.3", "1.36.3", false},
+			{1, "", "", false}, {1, "v1.36.3", "1.36.2", true}, {SettlingAnswers - 1, "v1.36.3", "1.36.3", false},
 		}},
 		{name: "When the API server has what nodes were resolved to, a new leader should know it at once", before: "1.36.2", looks: []look{
-			{0, "v1.36.2", "1.36.2", false},
+			{1, "v1.36.2", "1.36.2", false},
 		}},
 		{name: "When the API server is older than what nodes were resolved to, a new leader should follow at once", before: "1.36.3", looks: []look{
-			{0, "v1.36.2", "1.36.2", false},
+			{1, "v1.36.2", "1.36.2", false},
 		}},
 		{name: "When no version was resolved before, the first leader should take the first answer, so that a new cluster gets nodes at once", looks: []look{
-			{0, "v1.36.3", "1.36.3", false},
+			{1, "v1.36.3", "1.36.3", false},
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			clk := clocktesting.NewFakePassiveClock(time.Now())
 			now := ""
-			tracker := NewTracker(answer(func() (*apiversion.Info, error) { return &apiversion.Info{GitVersion: now}, nil }), clk, before(tc.before))
+			tracker := NewTracker(answer(func() (*apiversion.Info, error) { return &apiversion.Info{GitVersion: now}, nil }), before(tc.before))
 			for i, l := range tc.looks {
-				clk.SetTime(clk.Now().Add(l.after))
 				now = l.answer
-				result, err := tracker.Reconcile(t.Context())
+				result, err := reconcile(t, tracker, l.answers)
 				if err != nil || (result.RequeueAfter == SettlingInterval) != l.isSettling {
 					t.Errorf("look %d: %v, %v; want settling %t", i, result, err, l.isSettling)
 				}
@@ -228,7 +231,7 @@ func TestNewLeader(t *testing.T) {
 	t.Run("When what was resolved before can't be read, a new leader should know nothing and look again", func(t *testing.T) {
 		fault := errors.New("connection refused")
 		tracker := NewTracker(answer(func() (*apiversion.Info, error) { return &apiversion.Info{GitVersion: "v1.36.3"}, nil }),
-			clocktesting.NewFakePassiveClock(time.Now()), func(context.Context) (*semver.Version, error) { return nil, fault })
+			func(context.Context) (*semver.Version, error) { return nil, fault })
 		if _, err := tracker.Reconcile(t.Context()); !errors.Is(err, fault) {
 			t.Errorf("got %v", err)
 		}
