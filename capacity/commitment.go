@@ -26,9 +26,23 @@ type Running struct {
 	Price float64
 }
 
+// Group is a number of equal machines that run.
+type Group struct {
+	Running
+	Count int64
+}
+
+// Share is the part of a group's price that a commitment covers, from 0 to 1. Group and Commitment are indexes.
+type Share struct {
+	Group, Commitment int
+	Part              float64
+}
+
 // Commitments are an account's commitments beside what runs in it.
 type Commitments struct {
 	commitments []Commitment
+	// given is the index that each commitment had before it was sorted.
+	given []int
 	// left is what of each is unused, and uncovered what running machines that it selects would take more of it: money an
 	// hour, or machines.
 	left, uncovered []float64
@@ -41,6 +55,17 @@ type Commitments struct {
 // machines before those of money; a machine may be covered in part. Providers bill by such a rule (AWS applies savings
 // plans to the highest discount first), to the hour and with more details, so that a bill differs.
 func Apply(commitments []Commitment, machines []Running) *Commitments {
+	groups := make([]Group, len(machines))
+	for i, m := range machines {
+		groups[i] = Group{m, 1}
+	}
+	c, _ := ApplyGroups(commitments, groups)
+	return c
+}
+
+// ApplyGroups does what Apply does for machines of which many are equal, and returns what covers each group. Machines of a
+// group share that equally. The group of equal machines has to be one, or its order among the groups decides.
+func ApplyGroups(commitments []Commitment, groups []Group) (*Commitments, []Share) {
 	c := ordered(commitments)
 	for i, commitment := range c.commitments {
 		c.left[i] = max(0, commitment.HourlySpend)
@@ -48,24 +73,32 @@ func Apply(commitments []Commitment, machines []Running) *Commitments {
 			c.left[i] = float64(commitment.Machines)
 		}
 	}
-	machines = slices.Clone(machines)
-	slices.SortStableFunc(machines, func(a, b Running) int {
+	order := make([]int, len(groups))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int {
+		a, b := &groups[i], &groups[j]
 		return cmp.Or(cmp.Compare(b.Price, a.Price), cmp.Compare(a.InstanceType, b.InstanceType), cmp.Compare(a.Zone, b.Zone),
 			cmp.Compare(a.CapacityType, b.CapacityType), cmp.Compare(a.Reservation, b.Reservation))
 	})
-	for _, m := range machines {
-		paid := c.cover(m, c.left)
+	var shares []Share
+	for _, at := range order {
+		m := groups[at]
+		paid := c.cover(m, c.left, func(i int, part float64) {
+			shares = append(shares, Share{Group: at, Commitment: c.given[i], Part: part})
+		})
 		c.Paid += paid
 		if paid <= 0 {
 			continue
 		}
 		for i, commitment := range c.commitments {
 			if commitment.Selector.Selects(m.Offering) {
-				c.uncovered[i] += commitment.rate(m) * paid / m.Price
+				c.uncovered[i] += commitment.rate(m.Running) * paid / m.Price
 			}
 		}
 	}
-	return c
+	return c, shares
 }
 
 // Resume returns the Commitments of which Unused and Uncovered have returned these amounts. Absent amounts are zero. Paid
@@ -80,10 +113,20 @@ func Resume(commitments []Commitment, unused, uncovered map[string]float64) *Com
 
 // ordered returns commitments in the order in which they cover a machine.
 func ordered(commitments []Commitment) *Commitments {
-	c := &Commitments{commitments: slices.Clone(commitments), left: make([]float64, len(commitments)), uncovered: make([]float64, len(commitments))}
-	slices.SortStableFunc(c.commitments, func(a, b Commitment) int {
+	c := &Commitments{
+		commitments: make([]Commitment, len(commitments)), given: make([]int, len(commitments)),
+		left: make([]float64, len(commitments)), uncovered: make([]float64, len(commitments)),
+	}
+	for i := range c.given {
+		c.given[i] = i
+	}
+	slices.SortStableFunc(c.given, func(i, j int) int {
+		a, b := &commitments[i], &commitments[j]
 		return cmp.Or(-cmp.Compare(min(a.Machines, 1), min(b.Machines, 1)), cmp.Compare(b.Discount, a.Discount), cmp.Compare(a.Name, b.Name))
 	})
+	for i, at := range c.given {
+		c.commitments[i] = commitments[at]
+	}
 	return c
 }
 
@@ -102,7 +145,7 @@ func (c *Commitments) MarginalPrice(m Running) float64 {
 	if m.Price <= 0 {
 		return 0
 	}
-	return c.cover(m, slices.Clone(c.left))
+	return c.cover(Group{m, 1}, slices.Clone(c.left), func(int, float64) {})
 }
 
 // Saving is what one machine less of those that run would save an hour: nothing if a commitment that covers it would then
@@ -148,25 +191,27 @@ func (c *Commitments) Unused() map[string]float64 {
 	return unused
 }
 
-// cover takes what covers a machine from what is left, and returns the price of the uncovered part.
-func (c *Commitments) cover(m Running, left []float64) float64 {
+// cover takes what covers a group from what is left, calls each with the part that a commitment covers, and returns the price
+// of the uncovered part.
+func (c *Commitments) cover(m Group, left []float64, each func(i int, part float64)) float64 {
 	uncovered := 1.0
 	for i, commitment := range c.commitments {
-		if uncovered <= 0 || m.Price <= 0 {
+		if uncovered <= 0 || m.Price <= 0 || m.Count <= 0 {
 			break
 		}
 		if left[i] <= 0 || !commitment.Selector.Selects(m.Offering) {
 			continue
 		}
-		rate := commitment.rate(m)
-		needed := rate * uncovered
-		if needed <= left[i] {
+		rate := commitment.rate(m.Running) * float64(m.Count)
+		part := uncovered
+		if needed := rate * uncovered; needed <= left[i] {
 			left[i] -= needed
-			uncovered = 0
-			break
+		} else {
+			part = left[i] / rate
+			left[i] = 0
 		}
-		uncovered -= left[i] / rate
-		left[i] = 0
+		uncovered -= part
+		each(i, part)
 	}
-	return m.Price * max(0, uncovered)
+	return m.Price * float64(max(0, m.Count)) * max(0, uncovered)
 }

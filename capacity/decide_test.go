@@ -62,7 +62,7 @@ func TestJoin(t *testing.T) {
 			t.Errorf("got %v, want nothing", asked)
 		}
 	})
-	t.Run("When a cluster's maximum is lowered, it should be asked for the rest although nobody waits", func(t *testing.T) {
+	t.Run("When a cluster's maximum is lowered, it should be asked for the rest although no cluster waits", func(t *testing.T) {
 		held := Grant{Lease: "blue-lease", Sequence: 3, Asked: Amounts{pool: 6}, Granted: Amounts{pool: 6}}
 		decision := Decide(Account{
 			Limits: Amounts{pool: 10}, Record: map[string]Grant{"blue": held},

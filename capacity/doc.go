@@ -44,9 +44,8 @@
 //
 // # What is missing
 //
-//   - Clusters that join, leave or are gone, in the schedules of the test: it plays three that stay. operator/capacity has a
-//     test of each, without random schedules.
+//   - Clusters that join with machines, in the schedules of the test: those that join there have none. operator/capacity has a
+//     test of them, without random schedules.
 //   - A pool that is added to an account isn't enforced in a cluster before its Karpenter has acknowledged it, and the
 //     others aren't kept from it meanwhile.
-//   - Limits of quotas that are read from an object of the provider.
 package capacity

@@ -67,6 +67,9 @@ type cluster struct {
 	// demand are the launches that pods call for.
 	demand  map[string]Amounts
 	process *process
+	// leaving: it doesn't belong to the account any more. gone is since when nothing is left of it; zero if something is.
+	leaving bool
+	gone    time.Time
 }
 
 type creation struct {
@@ -105,13 +108,19 @@ func newUniverse(t *testing.T, seed uint64, strict bool) *universe {
 	for range u.events() {
 		u.weights = append(u.weights, []int{0, 1, 2, 6}[u.random.IntN(4)])
 	}
-	for i, name := range []string{"blue", "green", "red"} {
-		c := &cluster{name: name, priority: int32(i % 2), machines: []map[string]Amounts{{}}, demand: map[string]Amounts{}}
-		c.process = &process{holder: NewHolder(u.now), from: u.now}
-		c.leases = []Lease{{ID: u.id()}}
-		u.clusters[name], u.names = c, append(u.names, name)
+	for _, name := range []string{"blue", "green", "red"} {
+		u.join(name)
 	}
 	return u
+}
+
+// join adds a cluster whose Karpenter finds a lease that grants nothing yet.
+func (u *universe) join(name string) {
+	c := &cluster{name: name, priority: int32(len(u.names) % 2), machines: []map[string]Amounts{{}}, demand: map[string]Amounts{}}
+	c.process = &process{holder: NewHolder(u.now), from: u.now}
+	c.leases = []Lease{{ID: u.id()}}
+	u.clusters[name], u.names = c, append(u.names, name)
+	u.say("%s joins", name)
 }
 
 func (u *universe) id() string { u.ids++; return fmt.Sprintf("id-%d", u.ids) }
@@ -129,7 +138,14 @@ func (u *universe) recent(versions int) int {
 	return max(0, versions-1-u.random.IntN(6))
 }
 
-func (u *universe) any() *cluster { return u.clusters[u.names[u.random.IntN(len(u.names))]] }
+// any returns a cluster of which something is left.
+func (u *universe) any() *cluster {
+	for {
+		if c := u.clusters[u.names[u.random.IntN(len(u.names))]]; c.gone.IsZero() {
+			return c
+		}
+	}
+}
 
 func used(machines map[string]Amounts) Amounts {
 	sum := Amounts{}
@@ -151,7 +167,15 @@ func (u *universe) decide(o *operator, fresh bool) {
 	account := Account{Limits: u.limits, Members: map[string]Member{}, Record: u.records[version], First: u.now.Unix()}
 	for _, name := range u.names {
 		c := u.clusters[name]
+		if !c.gone.IsZero() {
+			account.Members[name] = Member{Leaving: true, Gone: !u.now.Before(c.gone.Add(InFlight))}
+			continue
+		}
 		lease := c.leases[pick(len(c.leases))]
+		if c.leaving {
+			account.Members[name] = Member{Used: used(c.machines[pick(len(c.machines))]), Lease: &lease, Leaving: true}
+			continue
+		}
 		account.Members[name] = Member{
 			Priority: c.priority, Used: used(c.machines[pick(len(c.machines))]), Lease: &lease, Idle: !fresh && u.random.IntN(4) == 0,
 			Guaranteed: Amounts{"gpus": 1}, Maximum: Amounts{"vcpus": 48},
@@ -185,7 +209,7 @@ func (u *universe) write(o *operator, fresh bool) {
 		version = len(c.leases) - 1
 	}
 	lease := c.leases[version]
-	if !grant.Lag(lease) || version != len(c.leases)-1 || account != u.account {
+	if !c.gone.IsZero() || !grant.Lag(lease) || version != len(c.leases)-1 || account != u.account {
 		return
 	}
 	lease.Sequence, lease.Amounts, lease.Granted = grant.Sequence, grant.Asked, grant.Granted
@@ -269,6 +293,9 @@ func (u *universe) read(c *cluster, fresh bool) {
 
 // call for machines, as pods do.
 func (u *universe) call(c *cluster) {
+	if c.leaving {
+		return
+	}
 	for range 1 + u.random.IntN(5) {
 		c.demand[u.id()] = u.shapes[u.random.IntN(len(u.shapes))]
 	}
@@ -530,6 +557,9 @@ func (u *universe) settle(rounds int) {
 		}
 		for _, name := range u.names {
 			c := u.clusters[name]
+			if u.depart(c); !c.gone.IsZero() {
+				continue
+			}
 			u.read(c, true)
 			u.clear(c)
 			for _, name := range slices.Sorted(maps.Keys(c.demand)) {

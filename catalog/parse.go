@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 var (
@@ -65,4 +66,24 @@ func EstimatePrice(capacity corev1.ResourceList) float64 {
 		}
 	}
 	return max(price, MinimumPrice)
+}
+
+// LabelValueProblem returns why a text can't be the value of a node's label, such as an instance type or a zone; empty if it can.
+func LabelValueProblem(value string) string {
+	switch msgs := validation.IsValidLabelValue(value); {
+	case value == "":
+		return "is empty"
+	case len(msgs) > 0:
+		return "is not the value of a label: " + msgs[0]
+	}
+	return ""
+}
+
+// ParsePrice reads a price in US dollars an hour.
+func ParsePrice(value string) (float64, error) {
+	price, err := strconv.ParseFloat(value, 64)
+	if err != nil || !decimal.MatchString(value) {
+		return 0, errors.New("is not a price in US dollars an hour, such as 0.096")
+	}
+	return price, nil
 }

@@ -15,24 +15,19 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	accounts "github.com/autonode-io/autonode/api/v1alpha1"
-	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator"
-	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
 func TestAccounts(t *testing.T) {
 	const label, name = "accounts.test", "banker"
 	provide(t)
-	host := serveRegistry(t)
 	removeAll(t, label)
-	platform(t, name)
+	hosted(t, label, name, push(t, serveRegistry(t), "1.36.2"), clusters.Guest.Config)
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
-	labels := map[string]string{label: "true"}
 	spec := accounts.CapacityAccountSpec{
 		Members:      []accounts.CapacityMember{{HostedCluster: &accounts.HostedClusterReference{Namespace: "clusters", Name: name}}},
 		Reservations: []accounts.CapacityReservation{{ID: "cr-1", InstanceType: "m5.large", Zone: "a", Count: 10}},
 	}
-	account := &accounts.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "banks", Labels: labels}, Spec: spec}
+	account := &accounts.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "banks", Labels: map[string]string{label: ""}}, Spec: spec}
 	others := &accounts.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "others"}, Spec: spec}
 	for _, object := range []*accounts.CapacityAccount{account, others} {
 		g.Expect(management.Create(ctx, object)).To(Succeed())
@@ -44,13 +39,7 @@ func TestAccounts(t *testing.T) {
 			g.Expect(client.IgnoreNotFound(management.Delete(ctx, found))).To(Succeed())
 		})
 	}
-	run(t, clusters.Management.Config, operator.Options{
-		HostedClusterSelector: label, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label,
-	})
-	g.Expect(management.Create(ctx, &v1beta1.HostedCluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: labels},
-		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: push(t, host, "1.36.2")}, AutoNode: scopetest.AutoNode()},
-	})).To(Succeed())
+	run(t, clusters.Management.Config, selecting(label))
 
 	t.Run("When an account names a hosted cluster, it should have a lease when its Karpenter is installed", func(t *testing.T) {
 		NewWithT(t).Eventually(func(g Gomega) {

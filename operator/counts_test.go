@@ -25,7 +25,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 	"github.com/autonode-io/autonode/operator/shard"
@@ -262,7 +261,7 @@ func TestCounts(t *testing.T) {
 	platform(t, counted)
 	c := &counting{}
 	writtenEarlier(t, release)
-	run(t, c.config(), operator.Options{HostedClusterSelector: countedLabel, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: countedLabel})
+	run(t, c.config(), selecting(countedLabel))
 	t.Run("When an earlier version wrote the status, it should clear what is no longer so, and leave what is others'", c.clearsWhatAnEarlierVersionWrote)
 
 	c.enable(t, release)

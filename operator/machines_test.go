@@ -14,22 +14,15 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator"
-	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
 func TestMachines(t *testing.T) {
 	const label, name = "machines.test", "behind"
 	provide(t)
-	host := serveRegistry(t)
 	removeAll(t, label)
-	platform(t, name)
-	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
-	g.Expect(management.Create(ctx, &v1beta1.HostedCluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: map[string]string{label: "true"}},
-		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: push(t, host, "1.36.2")}, AutoNode: scopetest.AutoNode()},
-	})).To(Succeed())
-	run(t, clusters.Management.Config, operator.Options{HostedClusterSelector: label, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label})
+	hosted(t, label, name, push(t, serveRegistry(t), "1.36.2"), clusters.Guest.Config)
+	run(t, clusters.Management.Config, selecting(label))
+	ctx, management := t.Context(), clusters.Management.Client
 
 	t.Run("When Cluster API doesn't begin with the Machines of a burst, it should warn on the HostedCluster", func(t *testing.T) {
 		g := NewWithT(t)

@@ -18,7 +18,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
@@ -28,7 +27,7 @@ func TestMove(t *testing.T) {
 	provide(t)
 	host := serveRegistry(t)
 	removeAll(t, label)
-	run(t, clusters.Management.Config, operator.Options{HostedClusterSelector: label, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label})
+	run(t, clusters.Management.Config, selecting(label))
 	platform(t, name)
 	hosted := &v1beta1.HostedCluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: map[string]string{label: ""}},

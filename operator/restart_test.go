@@ -15,7 +15,6 @@ import (
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
@@ -25,7 +24,7 @@ func TestRestart(t *testing.T) {
 	provide(t)
 	host := serveRegistry(t)
 	removeAll(t, label)
-	options := operator.Options{HostedClusterSelector: label, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label}
+	options := selecting(label)
 	component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "karpenter"}}
 	var slow atomic.Bool
 	guest := sick(t, func(request *http.Request) {

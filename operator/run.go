@@ -244,7 +244,8 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	if err := catalogs.New(catalogs.Config{Management: management, Live: live, Recorder: recorder}).SetUp(mgr); err != nil {
 		return err
 	}
-	if err := capacity.New(capacity.Config{Management: management, Selector: mine.selector, Recorder: recorder}).SetUp(mgr); err != nil {
+	divider := capacity.New(capacity.Config{Management: management, Live: live, Selector: mine.selector, Recorder: recorder})
+	if err := divider.SetUp(mgr); err != nil {
 		return err
 	}
 	verifier, err := newVerifier(options)
@@ -268,6 +269,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 		Management: management, Holder: shard.Identity(mine.holder), Selector: mine.selector, Registry: options.MetricsRegistry,
 		DrainTimeout: cmp.Or(options.DrainTimeout, teardown.DefaultDrainTimeout),
 		Counters:     slices.Concat(release.Counters(), guest.Counters()),
+		Costs:        divider.Cost,
 	})); err != nil {
 		return fmt.Errorf("adding the metrics: %w", err)
 	}

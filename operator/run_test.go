@@ -104,6 +104,11 @@ func run(t *testing.T, config *rest.Config, options operator.Options) {
 	})
 }
 
+// selecting are the options of an operator that looks after the HostedClusters with a label.
+func selecting(label string) operator.Options {
+	return operator.Options{HostedClusterSelector: label, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label}
+}
+
 // push makes a payload and returns its tag.
 func push(t *testing.T, host, version string) string {
 	t.Helper()

@@ -178,7 +178,9 @@ type CapacityReservation struct {
 	Expires *metav1.Time `json:"expires,omitempty"`
 }
 
-// CapacityQuota is the most that machines may take together.
+// CapacityQuota is the most that machines may take together. At least one of limits and limitsFrom is set.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.limits) || has(self.limitsFrom)",message="set limits, limitsFrom or both"
 type CapacityQuota struct {
 	// name of the quota.
 	// +required
@@ -189,8 +191,50 @@ type CapacityQuota struct {
 	// +optional
 	Selector CapacitySelector `json:"selector,omitempty"`
 	// limits by resource.
+	// +optional
+	Limits CapacityAmounts `json:"limits,omitempty"`
+	// limitsFrom reads limits from fields of objects in the management cluster, such as a cloud's quota that another controller
+	// observes. Until the operator has read one, the resource's entry in limits is its limit.
+	// +optional
+	// +listType=map
+	// +listMapKey=resource
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=4
+	LimitsFrom []CapacityLimitSource `json:"limitsFrom,omitempty"`
+}
+
+// CapacityLimitSource is a field of an object that has the limit of a resource. The operator reads it every minute, and needs the right
+// to get the object. While it can't read the field, the last limit stays.
+type CapacityLimitSource struct {
+	// resource that the field limits.
 	// +required
-	Limits CapacityAmounts `json:"limits"`
+	// +kubebuilder:validation:Enum=machines;cpu;memory;gpus
+	Resource string `json:"resource"`
+	// apiVersion of the object, such as example.com/v1.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	APIVersion string `json:"apiVersion"`
+	// kind of the object; not Secret.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self != 'Secret'",message="a limit isn't read from a Secret"
+	Kind string `json:"kind"`
+	// namespace of the object; empty for an object without one.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace,omitempty"`
+	// name of the object.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// path of the field, such as status.quota.value or status.limits[0].amount. The field has a quantity, as a number or a string.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Path string `json:"path"`
 }
 
 // CapacitySelector selects offerings. An empty list selects all.

@@ -39,6 +39,10 @@ const (
 	NotAcknowledgedReason = "NotAcknowledged"
 	// AccountDeletedReason: the account is being deleted. Leases stay as they are until the account's clusters are members of another.
 	AccountDeletedReason = "AccountDeleted"
+	// OverLimitReason: machines take more of the named pools than the limit, because that was lowered, because a reservation has ended, or
+	// because a cluster joined with machines. None is removed, and no cluster is granted more of these pools. Raise the limit, or remove
+	// nodes.
+	OverLimitReason = "OverLimit"
 	// MembersLeavingReason: clusters that don't belong to the account any more still have machines, which count until they are gone.
 	MembersLeavingReason = "MembersLeaving"
 )

@@ -4,17 +4,21 @@ package v1alpha1
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	karpenterv1alpha1 "github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/cost"
 )
 
 // Bounds of what a Karpenter reports. They keep sums over all clusters of an account within 64 bits.
@@ -31,8 +35,15 @@ const (
 	MaxAmount = int64(1) << 54
 )
 
-// capacityTypeLabel is Karpenter's label of a machine's capacity type.
-const capacityTypeLabel = "karpenter.sh/capacity-type"
+const (
+	// capacityTypeLabel is Karpenter's label of a machine's capacity type, and onDemand its value by default.
+	capacityTypeLabel = "karpenter.sh/capacity-type"
+	onDemand          = "on-demand"
+	// maxPrice bounds a machine's price in US dollars an hour, so that sums of forged ones stay numbers.
+	maxPrice = 1e6
+	// maxNumber is how much of a malformed number a message repeats.
+	maxNumber = 32
+)
 
 // ReservationPool is the name of a reservation's pool.
 func ReservationPool(id string) string { return "reservation/" + id }
@@ -46,6 +57,60 @@ func LimitPool(resource string) string { return "limit/" + resource }
 // Capacity returns the selector as package capacity has it.
 func (s *CapacitySelector) Capacity() capacity.Selector {
 	return capacity.Selector{InstanceTypes: s.InstanceTypes, Zones: s.Zones, CapacityTypes: s.CapacityTypes}
+}
+
+// ReservationsAt returns the reservations at a time, as package cost has them.
+func (s *CapacityAccountSpec) ReservationsAt(now time.Time) []cost.Reservation {
+	reservations := make([]cost.Reservation, len(s.Reservations))
+	for i := range s.Reservations {
+		r := &s.Reservations[i]
+		reservations[i] = cost.Reservation{
+			ID: r.ID, InstanceType: r.InstanceType, Zone: r.Zone, Count: int64(r.Count), Expired: r.Expires != nil && !r.Expires.After(now),
+		}
+	}
+	return reservations
+}
+
+// CommitmentsAt returns the commitments that are in their term at a time, and those that can't be read.
+func (s *CapacityAccountSpec) CommitmentsAt(now time.Time) (commitments []capacity.Commitment, unusable []UnusableEntry) {
+	for i := range s.Commitments {
+		c := &s.Commitments[i]
+		commitment, runs, problem := c.at(now)
+		if problem != nil {
+			unusable = append(unusable, UnusableEntry{Field: fmt.Sprintf("commitments[%s].%s", c.Name, problem.Field), Message: problem.Message})
+		}
+		if runs {
+			commitments = append(commitments, commitment)
+		}
+	}
+	return commitments, unusable
+}
+
+// at returns the commitment as package capacity has it, and whether it is in its term. A problem's field is relative to it.
+func (c *CapacityCommitment) at(now time.Time) (commitment capacity.Commitment, runs bool, problem *UnusableEntry) {
+	commitment = capacity.Commitment{Name: c.Name, Selector: c.Selector.Capacity()}
+	if c.Starts != nil && c.Starts.After(now) || c.Ends != nil && !c.Ends.After(now) {
+		return commitment, false, nil
+	}
+	if c.Instances != nil {
+		commitment.Machines = int64(*c.Instances)
+	} else {
+		spend, ok := decimal(c.HourlySpend)
+		if !ok || spend > 1e9 {
+			return commitment, false, &UnusableEntry{Field: "hourlySpend", Message: fmt.Sprintf(
+				"%q is not an amount in US dollars an hour, such as \"12.50\"", message.Cut(c.HourlySpend, maxNumber))}
+		}
+		commitment.HourlySpend = spend
+	}
+	if c.DiscountPercent != nil {
+		percent, ok := decimal(c.DiscountPercent.String())
+		if !ok || percent >= 100 {
+			return commitment, false, &UnusableEntry{Field: "discountPercent", Message: fmt.Sprintf(
+				"%q is not a percentage from 0 to less than 100, such as \"27.5\"", message.Cut(c.DiscountPercent.String(), maxNumber))}
+		}
+		commitment.Discount = percent / 100
+	}
+	return commitment, commitment.Machines > 0 || commitment.HourlySpend > 0, nil
 }
 
 // Rule says which machines take from the pool.
@@ -176,31 +241,46 @@ func (l *CapacityLease) BoundedReport() capacity.Report {
 	return report
 }
 
-// FormatMachineSize is the value of the annotation MachineSizeAnnotation: what a machine takes from pools, and its list price in US
-// dollars an hour; zero if it isn't known.
-func FormatMachineSize(m capacity.Machine, price float64) string {
-	return "vcpus=" + strconv.FormatInt(m.VCPUs, 10) + ",memory=" + strconv.FormatInt(m.Memory, 10) + ",gpus=" + strconv.FormatInt(m.GPUs, 10) +
-		",price=" + strconv.FormatFloat(price, 'f', -1, 64)
+// MachinePrices are list prices of a Machine in US dollars an hour; zero if one isn't known.
+type MachinePrices struct {
+	// List is the price of the Machine's offering, and OnDemand that of the same machine on demand when it was launched.
+	List, OnDemand float64
 }
 
-// MachineOf returns what a Machine takes from pools, by its labels and annotations, and its list price. Operator and Karpenter both
-// count by it. A size that can't be read, or that the Machine lacks because an older Karpenter made it, is zero.
-func MachineOf(object metav1.Object) (m capacity.Machine, price float64) {
+// FormatMachineSize is the value of the annotation MachineSizeAnnotation: what a machine takes from pools, and its list prices. The
+// price on demand is left out where it is the list price, or unknown.
+func FormatMachineSize(m capacity.Machine, prices MachinePrices) string {
+	text := "vcpus=" + strconv.FormatInt(m.VCPUs, 10) + ",memory=" + strconv.FormatInt(m.Memory, 10) + ",gpus=" + strconv.FormatInt(m.GPUs, 10) +
+		",price=" + strconv.FormatFloat(prices.List, 'f', -1, 64)
+	if prices.OnDemand > 0 && m.CapacityType != onDemand {
+		text += ",onDemand=" + strconv.FormatFloat(prices.OnDemand, 'f', -1, 64)
+	}
+	return text
+}
+
+// MachineOf returns what a Machine takes from pools, by its labels and annotations, and its list prices. Operator and Karpenter both
+// count by it. A size that can't be read, or that the Machine lacks because an older Karpenter made it, is zero. The price of an
+// on-demand machine is that on demand, too.
+func MachineOf(object metav1.Object) (m capacity.Machine, prices MachinePrices) {
 	labels, annotations := object.GetLabels(), object.GetAnnotations()
 	m.Offering = capacity.Offering{
 		InstanceType: labels[corev1.LabelInstanceTypeStable],
 		Zone:         cmp.Or(labels[corev1.LabelTopologyZone], annotations[karpenterv1alpha1.OfferingZoneAnnotation]),
-		CapacityType: cmp.Or(labels[capacityTypeLabel], "on-demand"),
+		CapacityType: cmp.Or(labels[capacityTypeLabel], onDemand),
 		Reservation:  labels[karpenterv1alpha1.ReservationIDLabel],
 	}
 	size := annotations[karpenterv1alpha1.MachineSizeAnnotation]
 	if len(size) > 256 {
-		return m, 0
+		return m, MachinePrices{}
 	}
 	for entry := range strings.SplitSeq(size, ",") {
 		key, value, _ := strings.Cut(entry, "=")
-		if key == "price" {
-			price, _ = decimal(value)
+		switch key {
+		case "price":
+			prices.List = price(value)
+			continue
+		case "onDemand":
+			prices.OnDemand = price(value)
 			continue
 		}
 		amount, err := strconv.ParseInt(value, 10, 64)
@@ -217,7 +297,19 @@ func MachineOf(object metav1.Object) (m capacity.Machine, price float64) {
 			m.GPUs = amount
 		}
 	}
-	return m, price
+	if m.CapacityType == onDemand {
+		prices.OnDemand = prices.List
+	}
+	return m, prices
+}
+
+// price parses one; zero if it can't be that of a machine.
+func price(text string) float64 {
+	value, ok := decimal(text)
+	if !ok || value > maxPrice {
+		return 0
+	}
+	return value
 }
 
 // What MachineOf reads, for caches that keep nothing else of a Machine.

@@ -81,25 +81,33 @@ func TestMachineOf(t *testing.T) {
 		corev1.LabelInstanceTypeStable: "m5.large", corev1.LabelTopologyZone: "a", "karpenter.sh/capacity-type": "reserved", karpenterv1alpha1.ReservationIDLabel: "cr-1",
 	}
 	offering := capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "reserved", Reservation: "cr-1"}
+	prices := v1alpha1.MachinePrices{List: 0.04, OnDemand: 0.096}
 	sized := capacity.Machine{Offering: offering, VCPUs: 2000, Memory: 8 << 30, GPUs: 1}
 	for _, tc := range []struct {
 		name, size string
 		want       capacity.Machine
-		price      float64
+		prices     v1alpha1.MachinePrices
 	}{
-		{"When Karpenter writes a size, the operator should read it", v1alpha1.FormatMachineSize(sized, 0.096), sized, 0.096},
-		{"When a Machine has no size, it should be a machine", "", capacity.Machine{Offering: offering}, 0},
-		{"When a part is malformed, the others should count", "vcpus=many,memory=-1,gpus=1,price=NaN,x", capacity.Machine{Offering: offering, GPUs: 1}, 0},
-		{"When a part is huge, it should be bounded", fmt.Sprintf("vcpus=%d", int64(1)<<62), capacity.Machine{Offering: offering, VCPUs: v1alpha1.MaxCharge}, 0},
-		{"When it is long, it should not be read", "gpus=1," + strings.Repeat("x", 256), capacity.Machine{Offering: offering}, 0},
+		{"When Karpenter writes a size, the operator should read it", v1alpha1.FormatMachineSize(sized, prices), sized, prices},
+		{"When Karpenter knows no price on demand, none should be read", v1alpha1.FormatMachineSize(sized, v1alpha1.MachinePrices{List: 0.04}), sized, v1alpha1.MachinePrices{List: 0.04}},
+		{"When a Machine has no size, it should be a machine", "", capacity.Machine{Offering: offering}, v1alpha1.MachinePrices{}},
+		{"When a part is malformed, the others should count", "vcpus=many,memory=-1,gpus=1,price=NaN,onDemand=-1,x", capacity.Machine{Offering: offering, GPUs: 1}, v1alpha1.MachinePrices{}},
+		{"When a price is that of no machine, it should not be known", "price=1e300,onDemand=1e7", capacity.Machine{Offering: offering}, v1alpha1.MachinePrices{}},
+		{"When a part is huge, it should be bounded", fmt.Sprintf("vcpus=%d", int64(1)<<62), capacity.Machine{Offering: offering, VCPUs: v1alpha1.MaxCharge}, v1alpha1.MachinePrices{}},
+		{"When it is long, it should not be read", "gpus=1," + strings.Repeat("x", 256), capacity.Machine{Offering: offering}, v1alpha1.MachinePrices{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			m, price := v1alpha1.MachineOf(&metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: tc.size}})
+			m, prices := v1alpha1.MachineOf(&metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: tc.size}})
 			g.Expect(m).To(Equal(tc.want))
-			g.Expect(price).To(Equal(tc.price))
+			g.Expect(prices).To(Equal(tc.prices))
 		})
 	}
+	t.Run("When a Machine is on demand, its list price should be that on demand", func(t *testing.T) {
+		size := v1alpha1.FormatMachineSize(capacity.Machine{Offering: capacity.Offering{CapacityType: "on-demand"}}, v1alpha1.MachinePrices{List: 0.096, OnDemand: 0.2})
+		_, prices := v1alpha1.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: size}})
+		NewWithT(t).Expect(prices).To(Equal(v1alpha1.MachinePrices{List: 0.096, OnDemand: 0.096}))
+	})
 	t.Run("When a Machine was launched without a zone, it should be in its offering's", func(t *testing.T) {
 		m, _ := v1alpha1.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{karpenterv1alpha1.OfferingZoneAnnotation: "b"}})
 		NewWithT(t).Expect(m.Offering).To(Equal(capacity.Offering{Zone: "b", CapacityType: "on-demand"}))

@@ -3,6 +3,7 @@
 package v1beta1
 
 import (
+	"cmp"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -133,6 +134,15 @@ func (d *NodeDrain) TimeoutOr(fallback time.Duration) time.Duration {
 
 // Stops reports whether onTimeout is Stop. The receiver may be nil.
 func (d *NodeDrain) Stops() bool { return d != nil && d.OnTimeout == DrainTimeoutStop }
+
+// OwnNamespace is the namespace of a control plane that its HostedCluster shares with no other.
+func (h *HostedCluster) OwnNamespace() string { return h.Namespace + "-" + h.Name }
+
+// ControlPlaneNamespace is the namespace of the control plane by the spec, OwnNamespace by default. The operator validates whether the
+// HostedCluster may use it.
+func (h *HostedCluster) ControlPlaneNamespace() string {
+	return cmp.Or(h.Spec.ControlPlaneNamespace, h.OwnNamespace())
+}
 
 // DrainTimeoutPolicy says what happens to nodes that haven't drained in time.
 //

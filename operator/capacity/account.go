@@ -5,6 +5,7 @@ package capacity
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"time"
@@ -85,8 +86,12 @@ func understand(spec *v1alpha1.CapacityAccountSpec, now time.Time) *account {
 		a.quota(&spec.Quotas[i])
 	}
 	for i := range spec.Commitments {
-		a.commitment(&spec.Commitments[i], now)
+		a.passed(spec.Commitments[i].Starts, now)
+		a.passed(spec.Commitments[i].Ends, now)
 	}
+	var unusable []v1alpha1.UnusableEntry
+	a.commitments, unusable = spec.CommitmentsAt(now)
+	a.unusable = append(a.unusable, unusable...)
 	for i := range spec.Members {
 		a.member(i, &spec.Members[i])
 	}
@@ -110,52 +115,17 @@ func (a *account) problem(field string, err error) {
 
 func (a *account) quota(q *v1alpha1.CapacityQuota) {
 	field := fmt.Sprintf("quotas[%s].limits", q.Name)
-	if len(q.Limits) == 0 {
+	if len(q.Limits)+len(q.LimitsFrom) == 0 {
 		a.problem(field, errors.New("is empty; set machines, cpu, memory or gpus"))
 	}
-	for _, key := range resourceNames {
-		limit, ok := q.Limits[key]
+	for key, limit := range ordered(q.Limits) {
+		amount, ok := a.amount(field+"."+key, key, limit)
 		if !ok {
-			continue
-		}
-		amount, err := parse(key, limit)
-		if err != nil {
-			a.problem(field+"."+key, err)
 			continue
 		}
 		name := v1alpha1.QuotaPool(q.Name, key)
 		a.pools = append(a.pools, v1alpha1.LeasedPool{Name: name, Resource: resources[key], Selector: q.Selector})
 		a.limits[name] = amount
-	}
-}
-
-func (a *account) commitment(c *v1alpha1.CapacityCommitment, now time.Time) {
-	field := fmt.Sprintf("commitments[%s]", c.Name)
-	began := c.Starts == nil || a.passed(c.Starts, now)
-	if a.passed(c.Ends, now) || !began {
-		return
-	}
-	understood := capacity.Commitment{Name: c.Name, Selector: c.Selector.Capacity()}
-	if c.Instances != nil {
-		understood.Machines = int64(*c.Instances)
-	} else {
-		spend, err := strconv.ParseFloat(c.HourlySpend, 64)
-		if err != nil || !(spend >= 0 && spend <= 1e9) {
-			a.problem(field+".hourlySpend", fmt.Errorf("%q is not an amount in US dollars an hour, such as \"12.50\"", message.Cut(c.HourlySpend, maxQuantity)))
-			return
-		}
-		understood.HourlySpend = spend
-	}
-	if c.DiscountPercent != nil {
-		percent, err := strconv.ParseFloat(c.DiscountPercent.String(), 64)
-		if err != nil || !(percent >= 0 && percent < 100) {
-			a.problem(field+".discountPercent", fmt.Errorf("%q is not a percentage from 0 to less than 100, such as \"27.5\"", message.Cut(c.DiscountPercent.String(), maxQuantity)))
-			return
-		}
-		understood.Discount = percent / 100
-	}
-	if understood.Machines > 0 || understood.HourlySpend > 0 {
-		a.commitments = append(a.commitments, understood)
 	}
 }
 
@@ -174,17 +144,12 @@ func (a *account) member(i int, m *v1alpha1.CapacityMember) {
 	}
 	entry.guaranteed = a.shares(field+".guaranteed", m.Guaranteed)
 	entry.maximum = a.shares(field+".maximum", m.Maximum)
-	for _, key := range resourceNames {
-		limit, ok := m.Limits[key]
+	for key, limit := range ordered(m.Limits) {
+		amount, ok := a.amount(field+".limits."+key, key, limit)
 		if !ok {
 			continue
 		}
-		amount, err := parse(key, limit)
-		if err != nil {
-			a.problem(field+".limits."+key, err)
-			continue
-		}
-		// The limit is the cluster's alone: all of it is granted at once, and nobody else can be.
+		// The limit is the cluster's alone: all of it is granted at once, and no other cluster draws on it.
 		name := v1alpha1.LimitPool(key)
 		entry.limits = append(entry.limits, v1alpha1.LeasedPool{Name: name, Resource: resources[key]})
 		entry.guaranteed[name], entry.maximum[name] = amount, amount
@@ -196,11 +161,7 @@ func (a *account) shares(field string, shares []v1alpha1.CapacityShare) capacity
 	amounts := capacity.Amounts{}
 	for i := range shares {
 		share := &shares[i]
-		for _, key := range resourceNames {
-			value, ok := share.Amounts[key]
-			if !ok {
-				continue
-			}
+		for key, value := range ordered(share.Amounts) {
 			pool := v1alpha1.QuotaPool(share.Quota, key)
 			if share.Reservation != "" {
 				pool = v1alpha1.ReservationPool(share.Reservation)
@@ -210,12 +171,9 @@ func (a *account) shares(field string, shares []v1alpha1.CapacityShare) capacity
 				a.problem(at, fmt.Errorf("the account has no usable %s of %s", key, message.Cut(pool, 2*63)))
 				continue
 			}
-			amount, err := parse(key, value)
-			if err != nil {
-				a.problem(at, err)
-				continue
+			if amount, ok := a.amount(at, key, value); ok {
+				amounts[pool] = amount
 			}
-			amounts[pool] = amount
 		}
 	}
 	return amounts
@@ -226,6 +184,26 @@ func (a *account) limit() {
 	for _, key := range resourceNames {
 		a.limits[v1alpha1.LimitPool(key)] = unbounded
 	}
+}
+
+// ordered returns the amounts in the order of resourceNames.
+func ordered(amounts v1alpha1.CapacityAmounts) iter.Seq2[string, intstr.IntOrString] {
+	return func(yield func(string, intstr.IntOrString) bool) {
+		for _, key := range resourceNames {
+			if amount, ok := amounts[key]; ok && !yield(key, amount) {
+				return
+			}
+		}
+	}
+}
+
+// amount parses the quantity of a field. If it can't, the field is unusable.
+func (a *account) amount(field, key string, value intstr.IntOrString) (int64, bool) {
+	amount, err := parse(key, value)
+	if err != nil {
+		a.problem(field, err)
+	}
+	return amount, err == nil
 }
 
 // parse returns a quantity in the unit of its pool.

@@ -11,15 +11,10 @@ package capacity
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -37,7 +32,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/operator/apply"
 )
 
@@ -60,6 +54,8 @@ const (
 type Config struct {
 	// Management reads from the cache and writes.
 	Management client.Client
+	// Live reads the objects that quotas name from the API server; nil is Management.
+	Live client.Reader
 	// Selector matches the accounts that this operator serves; nil matches all.
 	Selector labels.Selector
 	// Recorder writes events on accounts.
@@ -72,6 +68,7 @@ type Config struct {
 type Controller struct {
 	Config
 	tally *tally
+	spent *spending
 	// memory of each account, by name. It is lost when the process ends: then nothing is idle or silent for a while.
 	memory map[string]*memory
 }
@@ -85,6 +82,8 @@ type memory struct {
 	hinted   map[string]time.Time
 	reported time.Time
 	closed   board
+	// quotas are what was read of objects that quotas name.
+	quotas map[v1alpha1.CapacityLimitSource]reading
 }
 
 // New returns a Controller. SetUp starts it.
@@ -92,10 +91,13 @@ func New(config Config) *Controller {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
+	if config.Live == nil {
+		config.Live = config.Management
+	}
 	if config.Selector == nil {
 		config.Selector = labels.Everything()
 	}
-	return &Controller{Config: config, tally: newTally(), memory: map[string]*memory{}}
+	return &Controller{Config: config, tally: newTally(), spent: newSpending(), memory: map[string]*memory{}}
 }
 
 // +kubebuilder:rbac:groups=autonode.io,resources=capacityaccounts,verbs=list;watch;patch
@@ -164,6 +166,7 @@ func (c *Controller) Reconcile(ctx context.Context, found *v1alpha1.CapacityAcco
 		return retry(err)
 	}
 	r.decide()
+	r.spend()
 	if written, err := r.record(ctx); err != nil {
 		return retry(err)
 	} else if written {
@@ -180,6 +183,7 @@ func (c *Controller) Reconcile(ctx context.Context, found *v1alpha1.CapacityAcco
 			}
 		}
 		delete(c.memory, found.Name)
+		c.spent.forget(found.Name)
 		c.tally.follow(found.Name, nil)
 		return reconcile.Result{}, nil
 	}
@@ -195,262 +199,4 @@ func retry(err error) (reconcile.Result, error) {
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{}, err
-}
-
-// round is one reconciliation of an account.
-type round struct {
-	*Controller
-	*memory
-	found  *v1alpha1.CapacityAccount
-	before *v1alpha1.CapacityAccountStatus
-	now    time.Time
-	// after is when to reconcile again; zero if a watch says so.
-	after time.Duration
-
-	account *account
-	claims  *claims
-	// clusters of the account and of its record, by key, and keys in order.
-	clusters map[string]*cluster
-	keys     []string
-	machines int64
-	running  []capacity.Running
-	decision capacity.Decision
-}
-
-// cluster is one hosted cluster in a round.
-type cluster struct {
-	member *member // nil if it doesn't belong to the account any more
-	// recorded is its entry in the record; nil if it joins.
-	recorded *v1alpha1.CapacityGrant
-	// lease of the account, and another object in its place.
-	lease, other *v1alpha1.CapacityLease
-	namespace    string
-	pools        []v1alpha1.LeasedPool
-	used         capacity.Amounts
-	released     *metav1.Time
-}
-
-func (r *round) wake(after time.Duration) {
-	if after = max(after, lag); r.after == 0 || after < r.after {
-		r.after = after
-	}
-}
-
-// begin reads all that a decision needs.
-func (c *Controller) begin(ctx context.Context, found *v1alpha1.CapacityAccount) (*round, error) {
-	m := c.memory[found.Name]
-	if m == nil || m.uid != found.UID {
-		m = &memory{
-			uid: found.UID, surplus: map[string]time.Time{}, unacknowledged: map[string]time.Time{}, leaseless: map[string]time.Time{},
-			hinted: map[string]time.Time{}, closed: board{},
-		}
-		c.memory[found.Name] = m
-	}
-	r := &round{Controller: c, memory: m, found: found, before: found.Status.DeepCopy(), now: c.Clock.Now(), clusters: map[string]*cluster{}}
-	r.account = understand(&found.Spec, r.now)
-	r.account.limit()
-	if !r.account.next.IsZero() {
-		r.wake(r.account.next.Sub(r.now))
-	}
-	var err error
-	if r.claims, err = c.claimed(ctx, found, r.account); err != nil {
-		return nil, err
-	}
-	for i := range found.Status.Clusters {
-		recorded := &found.Status.Clusters[i]
-		r.clusters[recorded.Namespace+"/"+recorded.Name] = &cluster{recorded: recorded, namespace: recorded.ControlPlaneNamespace, released: recorded.Released}
-	}
-	for key, member := range r.claims.members {
-		if r.clusters[key] == nil {
-			r.clusters[key] = &cluster{}
-		}
-		r.clusters[key].member, r.clusters[key].namespace = member, member.component.Namespace
-	}
-	r.keys = slices.Sorted(maps.Keys(r.clusters))
-	namespaces := map[string]bool{}
-	for _, key := range r.keys {
-		namespaces[r.clusters[key].namespace] = true
-		if err := r.read(ctx, r.clusters[key]); err != nil {
-			return nil, err
-		}
-	}
-	c.tally.follow(found.Name, namespaces)
-	return r, nil
-}
-
-// read reads a cluster's lease, and counts what its Machines take.
-func (r *round) read(ctx context.Context, of *cluster) error {
-	lease := &v1alpha1.CapacityLease{}
-	switch err := r.Management.Get(ctx, client.ObjectKey{Namespace: of.namespace, Name: v1alpha1.LeaseName}, lease); {
-	case err == nil && lease.Spec.Account != nil && lease.Spec.Account.UID == string(r.found.UID):
-		of.lease = lease
-	case err == nil:
-		of.other = lease
-	case !apierrors.IsNotFound(err):
-		return fmt.Errorf("reading the CapacityLease of namespace %s: %w", of.namespace, err)
-	}
-	of.pools = r.account.pools
-	if of.member != nil {
-		of.pools = slices.Concat(of.pools, of.member.entry.limits)
-		of.released = nil
-	}
-	charged := rules(of.pools)
-	if of.released != nil {
-		// It isn't limited any more, and what it has launched since isn't the account's.
-		list := &clusterv1.MachineList{}
-		if err := r.Management.List(ctx, list, client.InNamespace(of.namespace), client.UnsafeDisableDeepCopy); err != nil {
-			return fmt.Errorf("counting the Machines of namespace %s: %w", of.namespace, err)
-		}
-		of.used = usedBefore(list, of.released.Add(capacity.InFlight), charged)
-		return nil
-	}
-	var machines int64
-	of.used, machines = r.tally.of(of.namespace, charged, func(f form, count int64) {
-		if len(r.account.commitments) > 0 {
-			r.running = append(r.running, slices.Repeat([]capacity.Running{{Offering: f.Offering, Price: f.price}}, int(count))...)
-		}
-	})
-	r.machines += machines
-	return nil
-}
-
-// decide what each cluster is granted, by the rules of package capacity.
-func (r *round) decide() {
-	input := capacity.Account{
-		Limits: r.account.limits, Members: make(map[string]capacity.Member, len(r.clusters)), Record: make(map[string]capacity.Grant, len(r.clusters)),
-		First: r.now.Unix(),
-	}
-	for _, key := range r.keys {
-		of := r.clusters[key]
-		m := capacity.Member{Used: of.used, Leaving: of.member == nil}
-		if of.recorded != nil {
-			grant := grantOf(of.recorded)
-			if of.released != nil && r.now.Sub(of.released.Time) > 2*capacity.InFlight {
-				// What it held when it was released has come by now, or never will.
-				grant.Granted = least(grant.Granted, of.used)
-			}
-			if of.lease != nil && of.lease.Spec.Sequence == grant.Sequence && !sameRules(of.lease.Spec.Pools, of.pools) {
-				// As for another object, it has to acknowledge a newer sequence.
-				grant.Lease = ""
-			}
-			input.Record[key] = grant
-		}
-		if of.lease != nil && of.released == nil {
-			lease := of.lease.Lease()
-			lease.Report = of.lease.BoundedReport()
-			m.Lease = &lease
-		}
-		if of.member != nil {
-			m.Priority, m.Guaranteed, m.Maximum = of.member.entry.priority, of.member.entry.guaranteed, of.member.entry.maximum
-			m.Idle = r.isIdle(key, of, input.Record[key], &m)
-		} else {
-			m.Gone = r.isGone(key, of)
-		}
-		input.Members[key] = m
-	}
-	r.decision = capacity.Decide(input)
-}
-
-// isIdle reports whether a cluster has held more than it needs for long enough.
-func (r *round) isIdle(key string, of *cluster, grant capacity.Grant, m *capacity.Member) bool {
-	surplus := false
-	for pool, asked := range grant.Asked {
-		surplus = surplus || asked > max(of.used[pool], min(m.Guaranteed[pool], asked))
-	}
-	if !surplus || m.Lease == nil || len(m.Lease.Report.Requests) > 0 || m.Lease.Report.Sequence != grant.Sequence {
-		delete(r.surplus, key)
-		return false
-	}
-	return r.lasts(r.surplus, key, idle)
-}
-
-// lasts reports whether something that is true now has been for long enough, and reconciles again when it will have been.
-func (r *round) lasts(since map[string]time.Time, key string, enough time.Duration) bool {
-	if _, ok := since[key]; !ok {
-		since[key] = r.now
-	}
-	left := since[key].Add(enough).Sub(r.now)
-	if left > 0 {
-		r.wake(left)
-	}
-	return left <= 0
-}
-
-// isGone reports whether neither Machines nor a Karpenter with a lease is left of a cluster that doesn't belong to the account any more. A
-// request of a Karpenter that has just ended may still have its effect.
-func (r *round) isGone(key string, of *cluster) bool {
-	if of.lease != nil && of.released == nil || len(of.used) > 0 {
-		delete(r.leaseless, key)
-		return false
-	}
-	return r.lasts(r.leaseless, key, capacity.InFlight)
-}
-
-// acknowledged reports whether a cluster's Karpenter keeps what is recorded.
-func acknowledged(of *cluster, grant capacity.Grant) bool {
-	return of.lease != nil && string(of.lease.UID) == grant.Lease && of.lease.Status.AcknowledgedSequence == grant.Sequence && of.lease.Spec.Sequence == grant.Sequence
-}
-
-// record writes the status, and reports whether it did. Nothing may be granted that isn't recorded.
-func (r *round) record(ctx context.Context) (bool, error) {
-	r.summarize()
-	after := &r.found.Status
-	if equality.Semantic.DeepEqual(*r.before, *after) {
-		return false, nil
-	}
-	still := r.before.DeepCopy()
-	still.Pools, still.MachineCount, still.FullestPool = after.Pools, after.MachineCount, after.FullestPool
-	if wait := r.reported.Add(figures).Sub(r.now); wait > 0 && equality.Semantic.DeepEqual(*still, *after) {
-		r.wake(wait)
-		return false, nil
-	}
-	if err := apply.Status(ctx, r.Management, r.found, own); err != nil {
-		return false, err
-	}
-	r.reported = r.now
-	return true, nil
-}
-
-// announce writes an event for each condition that has another reason now.
-func (r *round) announce() {
-	for _, kind := range []string{v1alpha1.EntriesUsable, v1alpha1.MembersGranted} {
-		now, before := meta.FindStatusCondition(r.found.Status.Conditions, kind), meta.FindStatusCondition(r.before.Conditions, kind)
-		if now == nil || before != nil && before.Reason == now.Reason || before == nil && now.Reason == v1alpha1.AsExpectedReason {
-			continue
-		}
-		level := corev1.EventTypeNormal
-		if now.Status != metav1.ConditionTrue || now.Reason == v1alpha1.SomeUnusableReason {
-			level = corev1.EventTypeWarning
-		}
-		r.Recorder.Eventf(r.found, nil, level, now.Reason, "DivideCapacity", "%s", now.Message)
-	}
-}
-
-// grantOf reads an entry of the record.
-func grantOf(recorded *v1alpha1.CapacityGrant) capacity.Grant {
-	grant := capacity.Grant{Lease: recorded.LeaseUID, Sequence: recorded.Sequence, Asked: capacity.Amounts{}, Granted: capacity.Amounts{}}
-	for _, amount := range recorded.Amounts {
-		asked := amount.Granted
-		if amount.Asked != nil {
-			asked = *amount.Asked
-		}
-		if asked != 0 {
-			grant.Asked[amount.Pool] = asked
-		}
-		if amount.Granted != 0 {
-			grant.Granted[amount.Pool] = amount.Granted
-		}
-	}
-	return grant
-}
-
-// least returns the lesser of the amounts of each pool.
-func least(a, b capacity.Amounts) capacity.Amounts {
-	both := capacity.Amounts{}
-	for pool, amount := range a {
-		if amount = min(amount, b[pool]); amount > 0 {
-			both[pool] = amount
-		}
-	}
-	return both
 }

@@ -212,6 +212,68 @@ func TestLimits(t *testing.T) {
 	})
 }
 
+func TestQuota(t *testing.T) {
+	f := newFixture(t, "quota", "blue", "green")
+	blue, green := f.karpenters["blue"], f.karpenters["green"]
+	limit := func(cpu string) {
+		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
+			spec.Quotas = []v1alpha1.CapacityQuota{{Name: "all", Limits: v1alpha1.CapacityAmounts{"cpu": intstr.FromString(cpu)}}}
+		})
+		f.settle()
+	}
+	total := func() int { return blue.machines() + green.machines() }
+	t.Run("When a quota is reached, the clusters should launch no more within it", func(t *testing.T) {
+		limit("8") // machines of two vCPUs
+		blue.want(4)
+		green.want(4)
+		f.settle()
+		NewWithT(t).Expect(total()).To(Equal(4))
+	})
+	t.Run("When it is raised, they should launch what fits", func(t *testing.T) {
+		limit("12")
+		f.settle()
+		g := NewWithT(t)
+		g.Expect(total()).To(Equal(6))
+		g.Expect(f.condition(v1alpha1.Ready)).To(HaveField("Reason", v1alpha1.AsExpectedReason))
+	})
+	t.Run("When it is lowered below what is used, nothing should be removed and no cluster granted more, and the condition should say so", func(t *testing.T) {
+		limit("6")
+		f.clock.SetTime(f.clock.Now().Add(figures))
+		f.settle()
+		g := NewWithT(t)
+		g.Expect(total()).To(Equal(6))
+		g.Expect(f.condition(v1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", v1alpha1.OverLimitReason),
+			HaveField("Message", ContainSubstring("machines take more than the limit: quota/all/cpu 12/6; none is removed"))))
+		clear(blue.demand)
+		blue.holder.WithdrawAll()
+		blue.remove(1)
+		f.settle()
+		g.Expect(total()).To(Equal(5), "another cluster waits, and the limit has no room for it")
+	})
+	t.Run("When enough machines have gone, it should be as expected again", func(t *testing.T) {
+		for _, k := range f.karpenters {
+			clear(k.demand)
+			k.holder.WithdrawAll()
+			k.remove(k.machines())
+		}
+		f.settle()
+		NewWithT(t).Expect(f.condition(v1alpha1.Ready)).To(HaveField("Reason", v1alpha1.AsExpectedReason))
+	})
+	t.Run("When a cluster's own limit is lowered below what it uses, the condition should name the cluster", func(t *testing.T) {
+		green.want(2)
+		f.settle()
+		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
+			spec.Members = append([]v1alpha1.CapacityMember{{
+				HostedCluster: &v1alpha1.HostedClusterReference{Namespace: "quota", Name: "green"}, Limits: v1alpha1.CapacityAmounts{"machines": intstr.FromInt32(1)},
+			}}, spec.Members...)
+		})
+		f.settle()
+		g := NewWithT(t)
+		g.Expect(green.machines()).To(Equal(2))
+		g.Expect(f.condition(v1alpha1.Ready)).To(And(HaveField("Reason", v1alpha1.OverLimitReason), HaveField("Message", ContainSubstring("limit/machines of quota/green 2/1"))))
+	})
+}
+
 func TestMembers(t *testing.T) {
 	t.Run("When a component loses its labels for a moment, its cluster should stay a member", func(t *testing.T) {
 		f := newFixture(t, "labels", "blue")
@@ -286,14 +348,20 @@ func TestMembers(t *testing.T) {
 		f.Expect(f.granted("blue").Granted).To(HaveKeyWithValue(reserved, int64(7)))
 		f.Expect(green.machines()).To(Equal(3))
 	})
-	t.Run("When an account is deleted, it should stay until its members are released", func(t *testing.T) {
+	t.Run("When an account is deleted while it is in use, leases should stay as they are until its members are released", func(t *testing.T) {
 		f := newFixture(t, "deleted", "blue")
+		f.karpenters["blue"].want(2)
 		f.settle()
+		before := f.karpenters["blue"].lease().Spec
 		f.Expect(clusters.Management.Client.Delete(t.Context(), f.account)).To(Succeed())
 		f.settle()
+		f.Expect(f.karpenters["blue"].lease().Spec).To(Equal(before))
+		f.Expect(f.karpenters["blue"].machines()).To(Equal(2))
+		f.Expect(f.condition(v1alpha1.MembersGranted)).To(HaveField("Message", ContainSubstring("leases of 1 cluster stay as they are; empty spec.members to release them")))
 		f.Expect(f.condition(v1alpha1.MembersGranted)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1alpha1.AccountDeletedReason)))
 		f.Expect(f.karpenters["blue"].lease().Spec.Account).NotTo(BeNil())
 		f.change(func(spec *v1alpha1.CapacityAccountSpec) { spec.Members = nil })
+		f.karpenters["blue"].remove(2)
 		f.settle()
 		f.Expect(f.karpenters["blue"].lease().Spec.Account).To(BeNil())
 		f.clock.SetTime(f.clock.Now().Add(3 * capacity.InFlight))
@@ -315,7 +383,7 @@ func TestMembers(t *testing.T) {
 		f.Expect(f.karpenters["blue"].machines()).To(Equal(2))
 	})
 	t.Run("When no cluster matches, it should say so", func(t *testing.T) {
-		f := newFixture(t, "nobody")
+		f := newFixture(t, "without-members")
 		f.reconcile()
 		f.Expect(f.condition(v1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", v1alpha1.NoMembersReason)))
 	})

@@ -173,8 +173,7 @@ func (r *round) unused() []v1alpha1.LeasedCommitment {
 	if len(r.account.commitments) == 0 {
 		return nil
 	}
-	applied := capacity.Apply(r.account.commitments, r.running)
-	left, uncovered := applied.Unused(), applied.Uncovered()
+	left, uncovered := r.spending.Applied.Unused(), r.spending.Applied.Uncovered()
 	var unused []v1alpha1.LeasedCommitment
 	for _, c := range r.account.commitments {
 		leased := v1alpha1.LeasedCommitment{Name: c.Name, Selector: v1alpha1.CapacitySelector{

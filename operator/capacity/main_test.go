@@ -242,7 +242,7 @@ func (k *karpenter) machine(name, reservation string, size capacity.Machine) *cl
 	}
 	return &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
 		Namespace: k.namespace, Name: name, Labels: labels,
-		Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: v1alpha1.FormatMachineSize(size, 0.1)},
+		Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: v1alpha1.FormatMachineSize(size, v1alpha1.MachinePrices{List: 0.1})},
 	}}
 }
 

@@ -41,6 +41,7 @@ func (r *round) summarize() {
 	}
 	state.ClusterCount, state.MachineCount = ptr.To(int32(leased)), ptr.To(int32(r.machines))
 	r.summarizePools()
+	r.over = append(r.over, r.overLimits()...)
 
 	usable, granted := r.entriesUsable(), r.membersGranted()
 	ready := metav1.Condition{Type: v1alpha1.Ready, Status: metav1.ConditionTrue, Reason: v1alpha1.AsExpectedReason, Message: granted.Message}
@@ -117,10 +118,30 @@ func (r *round) summarizePools() {
 			entry.Waiting = format(pool.Resource, waiting)
 		}
 		state.Pools = append(state.Pools, entry)
+		if used[pool.Name] > limit {
+			r.over = append(r.over, fmt.Sprintf("%s %s/%s", pool.Name, entry.Used, entry.Limit))
+		}
 		if full := float64(used[pool.Name]) / float64(max(limit, 1)); full > fullest {
 			fullest, state.FullestPool = full, fmt.Sprintf("%s %s/%s", pool.Name, entry.Used, entry.Limit)
 		}
 	}
+}
+
+// overLimits are the limits of single clusters that their machines exceed.
+func (r *round) overLimits() (over []string) {
+	for _, key := range r.keys {
+		of := r.clusters[key]
+		if of.member == nil {
+			continue
+		}
+		for i := range of.member.entry.limits {
+			pool := &of.member.entry.limits[i]
+			if limit, used := of.member.entry.maximum[pool.Name], of.used[pool.Name]; used > limit {
+				over = append(over, fmt.Sprintf("%s of %s %s/%s", pool.Name, key, format(pool.Resource, used), format(pool.Resource, limit)))
+			}
+		}
+	}
+	return over
 }
 
 func (r *round) entriesUsable() metav1.Condition {
@@ -192,6 +213,9 @@ func (r *round) membersGranted() metav1.Condition {
 	case members == 0:
 		condition.Status, condition.Reason = metav1.ConditionTrue, v1alpha1.NoMembersReason
 		condition.Message = "no hosted cluster with AutoNode on platform ClusterAPI matches spec.members"
+	case len(r.over) > 0:
+		condition.Status, condition.Reason = metav1.ConditionTrue, v1alpha1.OverLimitReason
+		condition.Message = "machines take more than the limit: " + named(r.over) + "; none is removed, and no cluster is granted more of these pools"
 	case len(leaving) > 0:
 		condition.Status, condition.Reason = metav1.ConditionTrue, v1alpha1.MembersLeavingReason
 		condition.Message = "machines of clusters that have left count until they are gone: " + named(leaving)

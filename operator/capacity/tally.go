@@ -25,7 +25,7 @@ const burst = 100 * time.Millisecond
 // form is what Machines of the same offering have in common.
 type form struct {
 	capacity.Machine
-	price float64
+	prices v1alpha1.MachinePrices
 }
 
 // tally counts Karpenter's Machines by control-plane namespace and form, as events of the cache tell of them. So nothing is listed when an
@@ -47,8 +47,8 @@ func (t *tally) set(machine client.Object) bool {
 	if !karpenterv1alpha1.MadeForNodeClaim(machine) {
 		return t.remove(client.ObjectKeyFromObject(machine))
 	}
-	size, price := v1alpha1.MachineOf(machine)
-	now := form{size, price}
+	size, prices := v1alpha1.MachineOf(machine)
+	now := form{size, prices}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	key := client.ObjectKeyFromObject(machine)

@@ -3,6 +3,8 @@
 package guest
 
 import (
+	"cmp"
+
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -10,15 +12,8 @@ import (
 
 // ClusterKey returns the Cluster of a HostedCluster; false if the spec names a namespace of another HostedCluster.
 func ClusterKey(hostedCluster *v1beta1.HostedCluster) (client.ObjectKey, bool) {
-	own := hostedCluster.Namespace + "-" + hostedCluster.Name
-	key := client.ObjectKey{Namespace: hostedCluster.Spec.ControlPlaneNamespace, Name: hostedCluster.Spec.InfraID}
-	if key.Namespace == "" {
-		key.Namespace = own
-	}
-	if key.Name == "" {
-		key.Name = hostedCluster.Name
-	}
-	return key, key.Namespace == own || key.Namespace == hostedCluster.Namespace
+	key := client.ObjectKey{Namespace: hostedCluster.ControlPlaneNamespace(), Name: cmp.Or(hostedCluster.Spec.InfraID, hostedCluster.Name)}
+	return key, key.Namespace == hostedCluster.OwnNamespace() || key.Namespace == hostedCluster.Namespace
 }
 
 func indexByCluster(object client.Object) []string {

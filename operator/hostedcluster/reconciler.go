@@ -111,7 +111,7 @@ var _ reconcile.ObjectReconciler[*v1beta1.HostedCluster] = (*Reconciler)(nil)
 
 // Reconcile does what is possible now and records its progress in status.
 func (r *Reconciler) Reconcile(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (reconcile.Result, error) {
-	s := &scope.Scope{HostedCluster: hostedCluster, ControlPlaneNamespace: controlPlaneNamespace(hostedCluster)}
+	s := &scope.Scope{HostedCluster: hostedCluster, ControlPlaneNamespace: hostedCluster.ControlPlaneNamespace()}
 	conflicting, err := r.observe(ctx, s)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -370,12 +370,4 @@ func ownsComponent(s *scope.Scope, component *v1beta1.ControlPlaneComponent) boo
 // ownerOf returns the HostedCluster that a component was created for, as namespace/name.
 func ownerOf(component *v1beta1.ControlPlaneComponent) string {
 	return component.Labels[v1beta1.HostedClusterNamespaceLabel] + "/" + component.Labels[v1beta1.HostedClusterLabel]
-}
-
-// controlPlaneNamespace returns the control plane's namespace by the spec; validate checks whether it is allowed.
-func controlPlaneNamespace(hostedCluster *v1beta1.HostedCluster) string {
-	if hostedCluster.Spec.ControlPlaneNamespace != "" {
-		return hostedCluster.Spec.ControlPlaneNamespace
-	}
-	return hostedCluster.Namespace + "-" + hostedCluster.Name
 }

@@ -81,7 +81,7 @@ func indexControlPlaneNamespace(obj client.Object) []string {
 	if !ok {
 		return nil
 	}
-	return []string{controlPlaneNamespace(hostedCluster)}
+	return []string{hostedCluster.ControlPlaneNamespace()}
 }
 
 func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
@@ -197,7 +197,7 @@ func (r *Reconciler) contenders(ctx context.Context, obj client.Object) []reconc
 		return nil
 	}
 	return r.requests(ctx, func(s *scope.Scope) bool { return s.HostedCluster.UID != hostedCluster.UID },
-		client.MatchingFields{controlPlaneNamespaceIndex: controlPlaneNamespace(hostedCluster)})
+		client.MatchingFields{controlPlaneNamespaceIndex: hostedCluster.ControlPlaneNamespace()})
 }
 
 // all maps to every HostedCluster that uses AutoNode.
@@ -212,7 +212,7 @@ func (r *Reconciler) requests(ctx context.Context, wanted func(*scope.Scope) boo
 	}
 	var requests []reconcile.Request
 	for i := range list.Items {
-		s := &scope.Scope{HostedCluster: &list.Items[i], ControlPlaneNamespace: controlPlaneNamespace(&list.Items[i])}
+		s := &scope.Scope{HostedCluster: &list.Items[i], ControlPlaneNamespace: list.Items[i].ControlPlaneNamespace()}
 		if wanted(s) {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
 		}

@@ -9,12 +9,12 @@ package metrics
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -24,8 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/capacity/cost"
 )
 
 // Namespace is what the names of all the operator's own metrics begin with.
@@ -34,11 +34,6 @@ const Namespace = "autonode"
 // desc describes a metric of one HostedCluster, which its first two labels name.
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(Namespace, "", name), help, append([]string{"namespace", "name"}, labels...), nil)
-}
-
-// poolDesc describes a metric of one pool of a CapacityAccount.
-func poolDesc(name, help string) *prometheus.Desc {
-	return prometheus.NewDesc(prometheus.BuildFQName(Namespace, "capacity_pool", name), help, []string{"account", "pool"}, nil)
 }
 
 var (
@@ -69,15 +64,9 @@ var (
 	driftedNodes  = desc("drifted_nodes", "Nodes that Karpenter is going to replace because what they were made from changed.")
 	vcpus         = desc("vcpus", "Virtual CPUs of Karpenter's nodes.")
 
-	poolLimit   = poolDesc("limit", "Limit of a pool of a CapacityAccount: machines, virtual CPUs, bytes of memory or GPUs.")
-	poolGranted = poolDesc("granted", "What all clusters of a CapacityAccount are granted of a pool, in the unit of its limit.")
-	poolUsed    = poolDesc("used", "What the Machines of all clusters of a CapacityAccount take of a pool, in the unit of its limit.")
-	poolWaiting = poolDesc("waiting", "What clusters of a CapacityAccount have requested of a pool and don't get now, in the unit of its limit.")
-
-	all = []*prometheus.Desc{
+	ofHostedClusters = []*prometheus.Desc{
 		componentInfo, enabled, state, condition, progressing, updating, drainDeadline, guestReachable,
 		nodes, nodeClaims, outdatedNodes, driftedNodes, vcpus,
-		poolLimit, poolGranted, poolUsed, poolWaiting,
 	}
 )
 
@@ -96,6 +85,8 @@ type Config struct {
 	Holder string
 	// Selector matches the CapacityAccounts that are reported; nil matches all.
 	Selector labels.Selector
+	// Costs returns what the machines of a CapacityAccount cost; nil while it isn't known. Without it no costs are reported.
+	Costs func(account string) *cost.Report
 	// DrainTimeout is how long nodes may drain where the HostedCluster doesn't say it.
 	DrainTimeout time.Duration
 	// Clock tells the time; nil is the real one.
@@ -140,7 +131,7 @@ func (c *Collector) Start(ctx context.Context) error {
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range all {
+	for _, d := range slices.Concat(ofHostedClusters, ofAccounts) {
 		descs <- d
 	}
 }
@@ -223,31 +214,6 @@ func (c *Collector) collect(samples chan<- prometheus.Metric, hostedCluster *v1b
 	} {
 		if counted.count != nil { // else not counted yet
 			gauge(counted.desc, float64(*counted.count))
-		}
-	}
-}
-
-// collectAccounts reports the pools of all accounts as their status has them.
-func (c *Collector) collectAccounts(ctx context.Context, samples chan<- prometheus.Metric) {
-	accounts := &v1alpha1.CapacityAccountList{}
-	if err := c.Management.List(ctx, accounts, client.UnsafeDisableDeepCopy); err != nil {
-		log.Log.V(1).Info("counting capacity accounts", "error", err.Error())
-		return
-	}
-	for i := range accounts.Items {
-		account := &accounts.Items[i]
-		if !c.Selector.Matches(labels.Set(account.Labels)) {
-			continue
-		}
-		for _, pool := range account.Status.Pools {
-			for _, sample := range []struct {
-				desc   *prometheus.Desc
-				amount string
-			}{{poolLimit, pool.Limit}, {poolGranted, pool.Granted}, {poolUsed, pool.Used}, {poolWaiting, cmp.Or(pool.Waiting, "0")}} {
-				if quantity, err := resource.ParseQuantity(sample.amount); err == nil {
-					samples <- prometheus.MustNewConstMetric(sample.desc, prometheus.GaugeValue, quantity.AsApproximateFloat64(), account.Name, pool.Name)
-				}
-			}
 		}
 	}
 }

@@ -255,6 +255,25 @@ var cases = []struct {
 		}, fires: 16, as: `{account="production", pool="quota/k/cpu"}`},
 	{alert: "AutoNodeCapacityWaiting", name: "When they get it within ten minutes, it should not fire",
 		series: []string{`autonode_capacity_pool_waiting{account="production", pool="quota/k/cpu"} 4x5 0x55`}, fires: never},
+	{alert: "AutoNodeCommitmentUnused", name: "When a fifth of a commitment is unused for half an hour, it should fire",
+		series: []string{
+			`autonode_commitment_used_ratio{account="production", commitment="plan"} 0.95x5 0.8x54`,
+			`autonode_commitment_used_ratio{account="production", commitment="instances"} 0.81x60`,
+		}, fires: 36, as: `{account="production", commitment="plan"}`},
+	{alert: "AutoNodeCommitmentUnused", name: "When machines use it again within half an hour, it should not fire",
+		series: []string{`autonode_commitment_used_ratio{account="production", commitment="plan"} 0x25 1x34`}, fires: never},
+	{alert: "AutoNodeReservationExpiring", name: "When a reservation that machines use ends within a week, it should fire, and go on when it has ended",
+		series: []string{
+			`autonode_capacity_pool_expiry_timestamp_seconds{account="production", pool="reservation/cr-1"} 606600x60`,
+			`autonode_capacity_pool_used{account="production", pool="reservation/cr-1"} 3x60`,
+			`autonode_capacity_pool_expiry_timestamp_seconds{account="production", pool="reservation/cr-2"} 700000x60`,
+			`autonode_capacity_pool_used{account="production", pool="reservation/cr-2"} 3x60`,
+		}, fires: 40, as: `{account="production", pool="reservation/cr-1"}`},
+	{alert: "AutoNodeReservationExpiring", name: "When no machine uses a reservation that has ended, it should not fire",
+		series: []string{
+			`autonode_capacity_pool_expiry_timestamp_seconds{account="production", pool="reservation/cr-1"} 60x60`,
+			`autonode_capacity_pool_used{account="production", pool="reservation/cr-1"} 0x60`,
+		}, fires: never},
 	{alert: "KarpenterWithoutLeader", name: "When no replica of a cluster's Karpenter is active for five minutes, it should fire",
 		series: []string{
 			`leader_election_master_status{name="karpenter-leader-election", namespace="clusters-blue", pod="a"} 0x60`,

@@ -21,6 +21,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/metrics"
 )
 
 // values that labels can have, by metric and label.
@@ -125,7 +126,8 @@ func known(t *testing.T) values {
 		},
 		"leader_election_master_status": {"name": leases(t)},
 	}
-	for _, figure := range []string{"limit", "granted", "used", "waiting"} {
+	v["autonode_cost_saved_dollars_per_hour"] = map[string][]string{"by": {metrics.BySpot, metrics.ByReservations, metrics.ByCommitments}}
+	for _, figure := range []string{"limit", "granted", "used", "waiting", "expiry_timestamp_seconds"} {
 		v["autonode_capacity_pool_"+figure] = map[string][]string{"pool": {v1alpha1.QuotaPool("any", "cpu"), v1alpha1.ReservationPool("any")}}
 	}
 	// What counts from zero says itself which values there are.

@@ -76,8 +76,9 @@ const (
 	// OfferingZoneAnnotation is on a Machine that was launched without a zone: the zone that its offering has nevertheless. Other
 	// Machines have the label topology.kubernetes.io/zone.
 	OfferingZoneAnnotation = Group + "/offering-zone"
-	// MachineSizeAnnotation is on a Machine: what it counts for in a CapacityAccount, as vcpus=4000,memory=17179869184,gpus=0,price=0.192 in
-	// thousandths of a vCPU, bytes, GPUs and US dollars an hour.
+	// MachineSizeAnnotation is on a Machine: what it counts for in a CapacityAccount, as
+	// vcpus=4000,memory=17179869184,gpus=0,price=0.058,onDemand=0.192 in thousandths of a vCPU, bytes, GPUs and US dollars an hour. The
+	// last one is the price of the same machine on demand, on a spot or reserved machine.
 	MachineSizeAnnotation = Group + "/machine-size"
 	// BootstrapTokenIDAnnotation is on a Machine: the public part of the one bootstrap token that it may join the guest cluster with. The
 	// provider writes it when it creates the Machine and never changes it. Without it any bootstrap token outside BootstrapTokenGroup is valid.

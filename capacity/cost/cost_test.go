@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cost_test
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"text/tabwriter"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/cost"
+)
+
+var update = flag.Bool("update", false, "write what tests got into testdata")
+
+const rounding = 1e-9
+
+// fleet is worked by hand. Five of m5.xlarge at 0.20 cost 1.00. Two are covered as instances, which cost 40 % less: 0.24 for 0.40. The plan of
+// 0.28 covers two more at 30 % less: 0.28 for 0.40. One is paid: 0.20. In all 0.72, of which blue has two fifths and green three.
+var fleet = struct {
+	machines     []cost.Machines
+	commitments  []capacity.Commitment
+	reservations []cost.Reservation
+}{
+	machines: []cost.Machines{
+		machines("clusters/green", "batch", "m5.xlarge", "on-demand", "", 0.20, 0, 3),
+		machines("clusters/blue", "general", "m5.xlarge", "on-demand", "", 0.20, 0, 2),
+		machines("clusters/blue", "general", "m5.large", "spot", "", 0.03, 0.10, 1),
+		machines("clusters/green", "batch", "k4", "reserved", "block-10", 0.010, 0.139, 2),
+		machines("clusters/green", "batch", "m5.large", "on-demand", "", 0, 0, 1),
+	},
+	commitments: []capacity.Commitment{
+		{Name: "plan", Selector: capacity.Selector{CapacityTypes: []string{"on-demand"}}, HourlySpend: 0.28, Discount: 0.30},
+		{Name: "instances", Selector: capacity.Selector{InstanceTypes: []string{"m5.xlarge"}}, Machines: 2, Discount: 0.40},
+		{Name: "idle", Selector: capacity.Selector{InstanceTypes: []string{"p5.*"}}, HourlySpend: 0.50, Discount: 0.10},
+		{Name: "spare", Selector: capacity.Selector{InstanceTypes: []string{"p5.*"}}, Machines: 3},
+	},
+	reservations: []cost.Reservation{{ID: "block-10", InstanceType: "k4", Zone: "a", Count: 10}},
+}
+
+func machines(cluster, nodePool, instanceType, capacityType, reservation string, list, onDemand float64, count int64) cost.Machines {
+	return cost.Machines{
+		Key: cost.Key{Cluster: cluster, NodePool: nodePool, Offering: capacity.Offering{
+			InstanceType: instanceType, Zone: "a", CapacityType: capacityType, Reservation: reservation,
+		}}, List: list, OnDemand: onDemand, Count: count,
+	}
+}
+
+func equal(a, b float64) bool { return math.Abs(a-b) < rounding }
+
+// difference says in which sums two Sums differ.
+func difference(want, got cost.Sums) string {
+	return cmp.Diff(want, got, cmp.Comparer(equal))
+}
+
+func TestOf(t *testing.T) {
+	onDemand := machines("blue", "a", "m5.xlarge", "on-demand", "", 0.20, 0, 1)
+	inBlock := machines("blue", "a", "k4", "reserved", "block-10", 0.010, 0.139, 1)
+	block := cost.Reservation{ID: "block-10", InstanceType: "k4", Zone: "a", Count: 10}
+	plan := capacity.Commitment{Name: "plan", Selector: capacity.Selector{CapacityTypes: []string{"on-demand"}}, HourlySpend: 0.07, Discount: 0.30}
+	for _, tc := range []struct {
+		name         string
+		machines     []cost.Machines
+		commitments  []capacity.Commitment
+		reservations []cost.Reservation
+		want         cost.Sums
+		wasted       float64
+	}{
+		{name: "When nothing runs, it should waste what is committed", commitments: []capacity.Commitment{plan}, wasted: 0.07},
+		{name: "When nothing is committed, it should pay the list price", machines: []cost.Machines{onDemand}, want: cost.Sums{Machines: 1, OnDemand: 0.20, List: 0.20, Paid: 0.20}},
+		// 0.20 on the list takes 0.14 of the plan, which has half of that.
+		{
+			name: "When a plan covers half, it should pay that at the plan's price and the rest at the list's", machines: []cost.Machines{onDemand},
+			commitments: []capacity.Commitment{plan}, want: cost.Sums{Machines: 1, OnDemand: 0.20, List: 0.20, Paid: 0.17, Committed: 0.07, SavedByCommitments: 0.03},
+		},
+		{
+			name: "When a machine is reserved, it should save the difference to the same one on demand", machines: []cost.Machines{inBlock},
+			reservations: []cost.Reservation{block}, want: cost.Sums{Machines: 1, OnDemand: 0.139, List: 0.010, Paid: 0.010, SavedByReservations: 0.129},
+		},
+		{
+			name: "When its reservation has expired, it should cost what it does on demand", machines: []cost.Machines{inBlock},
+			reservations: []cost.Reservation{{ID: "block-10", InstanceType: "k4", Zone: "a", Count: 10, Expired: true}}, want: cost.Sums{Machines: 1, OnDemand: 0.139, List: 0.139, Paid: 0.139},
+		},
+		{
+			name: "When a price on demand isn't known, it should not claim a saving", machines: []cost.Machines{machines("blue", "a", "k4", "spot", "", 0.04, 0, 2)},
+			want: cost.Sums{Machines: 2, OnDemand: 0.08, List: 0.08, Paid: 0.08},
+		},
+		{
+			name: "When spot is dearer than on demand, it should say that nothing is saved but lost", machines: []cost.Machines{machines("blue", "a", "k4", "spot", "", 0.15, 0.139, 1)},
+			want: cost.Sums{Machines: 1, OnDemand: 0.139, List: 0.15, Paid: 0.15, SavedBySpot: -0.011},
+		},
+		{
+			name: "When a reserved machine costs nothing more, it should save all of it", machines: []cost.Machines{machines("blue", "a", "k4", "reserved", "block-10", 0, 0.139, 1)},
+			want: cost.Sums{Machines: 1, OnDemand: 0.139, SavedByReservations: 0.139},
+		},
+		{
+			name: "When a price isn't known, it should count the machine apart", machines: []cost.Machines{machines("blue", "a", "k4", "on-demand", "", 0, 0, 2)},
+			want: cost.Sums{Machines: 2, Unpriced: 2},
+		},
+		{
+			name: "When prices and counts are negative, they should count as nothing", machines: []cost.Machines{machines("blue", "a", "k4", "on-demand", "", -1, -1, -2)}, want: cost.Sums{},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			report := cost.Of(tc.machines, tc.commitments, tc.reservations)
+			if diff := difference(tc.want, report.Total); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if !equal(report.Wasted, tc.wasted) {
+				t.Errorf("wasted %g, want %g", report.Wasted, tc.wasted)
+			}
+		})
+	}
+}
+
+// text shows all of a report.
+func text(r *cost.Report) string {
+	var out strings.Builder
+	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "CLUSTER\tNODEPOOL\tTYPE\tCAPACITY\tMACHINES\tUNPRICED\tON DEMAND\tLIST\tPAID\tCOMMITTED\tBY SPOT\tBY RESERVATIONS\tBY COMMITMENTS")
+	line := func(k cost.Key, s *cost.Sums) {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%d\t%.4f\t%.4f\t%.4f\t%.4f\t%.4f\t%.4f\t%.4f\n", k.Cluster, k.NodePool, k.InstanceType, k.CapacityType,
+			s.Machines, s.Unpriced, s.OnDemand, s.List, s.Paid, s.Committed, s.SavedBySpot, s.SavedByReservations, s.SavedByCommitments)
+	}
+	for i := range r.Rows {
+		line(r.Rows[i].Key, &r.Rows[i].Sums)
+	}
+	line(cost.Key{Cluster: "total"}, &r.Total)
+	_ = table.Flush() // of a buffer
+	for _, c := range r.Commitments {
+		fmt.Fprintf(&out, "%s: %.4f of %.4f used, %.4f unused\n", c.Name, c.Used, c.Committed, c.Unused)
+	}
+	for _, use := range r.Reservations {
+		fmt.Fprintf(&out, "%s: %d of %d used, %d unused\n", use.ID, use.Used, use.Count, use.Unused)
+	}
+	fmt.Fprintf(&out, "wasted %.4f\n", r.Wasted)
+	return out.String()
+}
+
+func TestFleet(t *testing.T) {
+	report := cost.Of(fleet.machines, fleet.commitments, fleet.reservations)
+	t.Run("When a fleet is worked by hand, it should have the same total", func(t *testing.T) {
+		want := cost.Sums{
+			Machines: 9, Unpriced: 1, OnDemand: 1.00 + 0.10 + 0.278, List: 1.00 + 0.03 + 0.02, Paid: 0.72 + 0.03 + 0.02, Committed: 0.24 + 0.28,
+			SavedBySpot: 0.07, SavedByReservations: 0.258, SavedByCommitments: 0.28,
+		}
+		if diff := difference(want, report.Total); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		if !equal(report.Wasted, 0.50) {
+			t.Errorf("wasted %g, want 0.50", report.Wasted)
+		}
+	})
+	t.Run("When clusters share a commitment, each should have its part of what is covered", func(t *testing.T) {
+		groups := report.Group(func(k cost.Key) cost.Key { return cost.Key{Cluster: k.Cluster} })
+		if len(groups) != 2 || !equal(groups[0].Paid, 0.72*2/5+0.03) || !equal(groups[1].Paid, 0.72*3/5+0.02) {
+			t.Errorf("groups: %+v", groups)
+		}
+	})
+	t.Run("When all of it is shown, it should be what the golden file has", func(t *testing.T) {
+		const golden = "testdata/fleet.golden"
+		got := text(report)
+		if *update {
+			if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// anyFleet is a random one.
+func anyFleet(random *rand.Rand) (list []cost.Machines, commitments []capacity.Commitment, reservations []cost.Reservation) {
+	types, clusters, pools := []string{"m5.large", "m5.xlarge", "c5.large"}, []string{"blue", "green", "red"}, []string{"general", "batch"}
+	pick := func(of []string) []string {
+		if random.IntN(2) == 0 {
+			return nil
+		}
+		return []string{of[random.IntN(len(of))]}
+	}
+	for range random.IntN(5) {
+		c := capacity.Commitment{Name: fmt.Sprint("c", len(commitments)), Selector: capacity.Selector{InstanceTypes: pick(types)}, Discount: float64(random.IntN(10)) / 10}
+		if random.IntN(2) == 0 {
+			c.Machines = 1 + random.Int64N(6)
+		} else {
+			c.HourlySpend = random.Float64()
+		}
+		commitments = append(commitments, c)
+	}
+	reservations = []cost.Reservation{{ID: "r", InstanceType: types[0], Zone: "a", Count: random.Int64N(8), Expired: random.IntN(4) == 0}}
+	for range random.IntN(15) {
+		price := float64(random.IntN(40)) / 100
+		m := machines(clusters[random.IntN(3)], pools[random.IntN(2)], types[random.IntN(3)], "on-demand", "", price, 0, 1+random.Int64N(4))
+		switch random.IntN(3) {
+		case 0:
+			m.CapacityType, m.OnDemand = "spot", 3*price
+		case 1:
+			m.CapacityType, m.Reservation, m.OnDemand = "reserved", "r", 2*price
+		}
+		list = append(list, m)
+	}
+	return list, commitments, reservations
+}
+
+func TestAnyFleet(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 3000 {
+		list, commitments, reservations := anyFleet(random)
+		report := cost.Of(list, commitments, reservations)
+		committed, sum := 0.0, cost.Sums{}
+		for _, c := range report.Commitments {
+			if !c.OfMachines {
+				committed += c.Committed
+			}
+			if c.Unused < 0 || c.Used < 0 || !equal(c.Used+c.Unused, c.Committed) {
+				t.Fatalf("of a commitment of %g, %g is used and %g unused", c.Committed, c.Used, c.Unused)
+			}
+		}
+		total := &report.Total
+		if report.Wasted < 0 || total.Paid < -rounding || total.Paid > total.List+rounding {
+			t.Fatalf("%g is paid and %g wasted for machines of %g", total.Paid, report.Wasted, total.List)
+		}
+		if total.Paid+report.Wasted > total.List+committed+rounding {
+			t.Fatalf("%g is paid and %g wasted, for machines of %g and commitments of %g", total.Paid, report.Wasted, total.List, committed)
+		}
+		if !equal(total.SavedBySpot+total.SavedByReservations+total.SavedByCommitments, total.Saved()) {
+			t.Fatalf("the savings aren't what is saved: %+v", total)
+		}
+		for i := range report.Rows {
+			row := &report.Rows[i]
+			if row.Paid < -rounding || row.Paid > row.List+rounding || row.Committed > row.Paid+rounding {
+				t.Fatalf("a row of %g pays %g, of which %g is committed", row.List, row.Paid, row.Committed)
+			}
+			sum.Paid += row.Paid
+			sum.Machines += row.Machines
+			sum.List += row.List
+		}
+		if !equal(sum.Paid, total.Paid) || !equal(sum.List, total.List) || sum.Machines != total.Machines {
+			t.Fatalf("rows of %+v in a total of %+v", sum, total)
+		}
+		shuffled := append([]cost.Machines{}, list...)
+		random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+		again := cost.Of(shuffled, commitments, reservations)
+		if diff := cmp.Diff(report.Rows, again.Rows, cmp.Comparer(equal)); diff != "" {
+			t.Fatalf("another order of the machines changes rows:\n%s", diff)
+		}
+		if marginal := capacity.Apply(commitments, singles(list, reservations)); !equal(marginal.Paid, total.Paid-total.Committed) {
+			t.Fatalf("%g is paid beside commitments, and one machine after another pays %g", total.Paid-total.Committed, marginal.Paid)
+		}
+	}
+}
+
+// singles are the machines one by one, as the prices that Karpenter compares are made of.
+func singles(list []cost.Machines, reservations []cost.Reservation) []capacity.Running {
+	var running []capacity.Running
+	for _, m := range list {
+		price := m.List
+		if m.CapacityType == "reserved" && reservations[0].Expired {
+			price = m.OnDemand
+		}
+		for range m.Count {
+			running = append(running, capacity.Running{Offering: m.Offering, Price: price})
+		}
+	}
+	return running
+}

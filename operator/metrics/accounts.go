@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"cmp"
+	"context"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity/cost"
+)
+
+// Values of the label by.
+const (
+	BySpot         = "spot"
+	ByReservations = "reservations"
+	ByCommitments  = "commitments"
+)
+
+// accountDesc describes a metric of a CapacityAccount, which its first label names.
+func accountDesc(subsystem, name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(Namespace, subsystem, name), help, append([]string{"account"}, labels...), nil)
+}
+
+var (
+	poolLimit   = accountDesc("capacity_pool", "limit", "Limit of a pool of a CapacityAccount: machines, virtual CPUs, bytes of memory or GPUs.", "pool")
+	poolGranted = accountDesc("capacity_pool", "granted", "What all clusters of a CapacityAccount are granted of a pool, in the unit of its limit.", "pool")
+	poolUsed    = accountDesc("capacity_pool", "used", "What the Machines of all clusters of a CapacityAccount take of a pool, in the unit of its limit.", "pool")
+	poolWaiting = accountDesc("capacity_pool", "waiting", "What clusters of a CapacityAccount have requested of a pool and don't get now, in the unit of its limit.", "pool")
+	poolExpiry  = accountDesc("capacity_pool", "expiry_timestamp_seconds", "When a reservation of a CapacityAccount ends, in seconds since the epoch.", "pool")
+
+	costOnDemand = accountDesc("cost", "on_demand_dollars_per_hour",
+		"What the Machines of a hosted cluster would cost on demand, in US dollars an hour: without reservations, commitments and spot prices.", "namespace", "name")
+	costList = accountDesc("cost", "list_dollars_per_hour",
+		"List prices of the Machines of a hosted cluster, in US dollars an hour.", "namespace", "name")
+	costPaid = accountDesc("cost", "paid_dollars_per_hour",
+		"What is paid for the Machines of a hosted cluster, in US dollars an hour. Commitments cover a part at their own price; what is committed and unused isn't included.",
+		"namespace", "name")
+	costSaved = accountDesc("cost", "saved_dollars_per_hour",
+		"What is paid less for the Machines of a hosted cluster than on demand, in US dollars an hour. Labeled by what saves it.", "namespace", "name", "by")
+	costUnpriced = accountDesc("cost", "unpriced_machines",
+		"Machines of a hosted cluster without a known price, which costs don't include.", "namespace", "name")
+	commitmentUsed = accountDesc("commitment", "used_ratio",
+		"Used part of a commitment of a CapacityAccount that is in its term, from 0 to 1.", "commitment")
+	commitmentUnused = accountDesc("commitment", "unused_dollars_per_hour",
+		"Unused part of a commitment of an hourly spend, in US dollars an hour.", "commitment")
+
+	ofAccounts = []*prometheus.Desc{
+		poolLimit, poolGranted, poolUsed, poolWaiting, poolExpiry,
+		costOnDemand, costList, costPaid, costSaved, costUnpriced, commitmentUsed, commitmentUnused,
+	}
+)
+
+// collectAccounts reports the pools of all accounts as their status has them, and what their machines cost.
+func (c *Collector) collectAccounts(ctx context.Context, samples chan<- prometheus.Metric) {
+	accounts := &v1alpha1.CapacityAccountList{}
+	if err := c.Management.List(ctx, accounts, client.UnsafeDisableDeepCopy); err != nil {
+		log.Log.V(1).Info("counting capacity accounts", "error", err.Error())
+		return
+	}
+	for i := range accounts.Items {
+		account := &accounts.Items[i]
+		if !c.Selector.Matches(labels.Set(account.Labels)) {
+			continue
+		}
+		collectPools(samples, account)
+		if c.Costs == nil {
+			continue
+		}
+		if report := c.Costs(account.Name); report != nil {
+			collectCosts(samples, account.Name, report)
+		}
+	}
+}
+
+func collectPools(samples chan<- prometheus.Metric, account *v1alpha1.CapacityAccount) {
+	for _, pool := range account.Status.Pools {
+		for _, sample := range []struct {
+			desc   *prometheus.Desc
+			amount string
+		}{{poolLimit, pool.Limit}, {poolGranted, pool.Granted}, {poolUsed, pool.Used}, {poolWaiting, cmp.Or(pool.Waiting, "0")}} {
+			if quantity, err := resource.ParseQuantity(sample.amount); err == nil {
+				samples <- prometheus.MustNewConstMetric(sample.desc, prometheus.GaugeValue, quantity.AsApproximateFloat64(), account.Name, pool.Name)
+			}
+		}
+	}
+	for i := range account.Spec.Reservations {
+		if r := &account.Spec.Reservations[i]; r.Expires != nil {
+			samples <- prometheus.MustNewConstMetric(poolExpiry, prometheus.GaugeValue, float64(r.Expires.Unix()), account.Name, v1alpha1.ReservationPool(r.ID))
+		}
+	}
+}
+
+// collectCosts reports sums by hosted cluster, so that the number of series doesn't depend on the machines.
+func collectCosts(samples chan<- prometheus.Metric, account string, report *cost.Report) {
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		samples <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{account}, labels...)...)
+	}
+	for _, row := range report.Group(func(k cost.Key) cost.Key { return cost.Key{Cluster: k.Cluster} }) {
+		namespace, name, _ := strings.Cut(row.Cluster, "/")
+		gauge(costOnDemand, row.OnDemand, namespace, name)
+		gauge(costList, row.List, namespace, name)
+		gauge(costPaid, row.Paid, namespace, name)
+		gauge(costUnpriced, float64(row.Unpriced), namespace, name)
+		gauge(costSaved, row.SavedBySpot, namespace, name, BySpot)
+		gauge(costSaved, row.SavedByReservations, namespace, name, ByReservations)
+		gauge(costSaved, row.SavedByCommitments, namespace, name, ByCommitments)
+	}
+	for _, use := range report.Commitments {
+		gauge(commitmentUsed, use.Used/use.Committed, use.Name)
+		if !use.OfMachines {
+			gauge(commitmentUnused, use.Unused, use.Name)
+		}
+	}
+}

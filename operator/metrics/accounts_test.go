@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/cost"
+	"github.com/autonode-io/autonode/operator/metrics"
+)
+
+// spendingOf is what machines of two clusters cost. Of the m5.large, one of two is covered by half of what a plan commits, at 0.07 for 0.10.
+func spendingOf() *cost.Report {
+	machines := func(cluster, instanceType, capacityType string, list, onDemand float64, count int64) cost.Machines {
+		return cost.Machines{
+			Key:  cost.Key{Cluster: cluster, Offering: capacity.Offering{InstanceType: instanceType, Zone: "a", CapacityType: capacityType}},
+			List: list, OnDemand: onDemand, Count: count,
+		}
+	}
+	return cost.Of([]cost.Machines{
+		machines("clusters/blue", "m5.large", "on-demand", 0.10, 0, 1), machines("clusters/blue", "k4", "reserved", 0.01, 0.14, 2),
+		machines("clusters/green", "k4", "spot", 0.04, 0.14, 1), machines("clusters/green", "k8", "on-demand", 0, 0, 3),
+	}, []capacity.Commitment{
+		{Name: "plan", HourlySpend: 0.14, Discount: 0.3, Selector: capacity.Selector{InstanceTypes: []string{"m5.large"}}},
+		{Name: "instances", Machines: 4, Selector: capacity.Selector{InstanceTypes: []string{"p5"}}},
+	}, nil)
+}
+
+func TestCosts(t *testing.T) {
+	account := &v1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "production"}, Spec: v1alpha1.CapacityAccountSpec{
+		Reservations: []v1alpha1.CapacityReservation{
+			{ID: "cr-1", InstanceType: "k4", Zone: "a", Count: 2, Expires: ptr.To(metav1.NewTime(now.Add(time.Hour)))}, {ID: "cr-2", InstanceType: "k4", Zone: "a"},
+		},
+	}}
+	t.Run("When machines of an account cost something, it should tell of each cluster, and what of commitments is used", func(t *testing.T) {
+		g := NewWithT(t)
+		_, management := collector(t, prometheus.NewRegistry(), account)
+		got := samples(t, metrics.New(metrics.Config{Management: management, Costs: func(name string) *cost.Report {
+			g.Expect(name).To(Equal("production"))
+			return spendingOf()
+		}}))
+		for name, want := range map[string]string{
+			"cost_on_demand_dollars_per_hour": `{account="production",name="blue",namespace="clusters"} 0.38
+				{account="production",name="green",namespace="clusters"} 0.14`,
+			"cost_list_dollars_per_hour": `{account="production",name="blue",namespace="clusters"} 0.12
+				{account="production",name="green",namespace="clusters"} 0.04`,
+			"cost_paid_dollars_per_hour": `{account="production",name="blue",namespace="clusters"} 0.09
+				{account="production",name="green",namespace="clusters"} 0.04`,
+			"cost_saved_dollars_per_hour": `{account="production",by="commitments",name="blue",namespace="clusters"} 0.03
+				{account="production",by="commitments",name="green",namespace="clusters"} 0
+				{account="production",by="reservations",name="blue",namespace="clusters"} 0.26
+				{account="production",by="reservations",name="green",namespace="clusters"} 0
+				{account="production",by="spot",name="blue",namespace="clusters"} 0
+				{account="production",by="spot",name="green",namespace="clusters"} 0.1`,
+			"cost_unpriced_machines": `{account="production",name="blue",namespace="clusters"} 0
+				{account="production",name="green",namespace="clusters"} 3`,
+			"commitment_used_ratio": `{account="production",commitment="instances"} 0
+				{account="production",commitment="plan"} 0.5`,
+			"commitment_unused_dollars_per_hour":     `{account="production",commitment="plan"} 0.07`,
+			"capacity_pool_expiry_timestamp_seconds": `{account="production",pool="reservation/cr-1"} 1800003600`,
+		} {
+			if diff := cmp.Diff(lines(want), got["autonode_"+name]); diff != "" {
+				t.Errorf("autonode_%s (-want +got):\n%s", name, diff)
+			}
+		}
+	})
+	t.Run("When machines weren't counted yet, it should not report zero", func(t *testing.T) {
+		_, management := collector(t, prometheus.NewRegistry(), account)
+		got := samples(t, metrics.New(metrics.Config{Management: management, Costs: func(string) *cost.Report { return nil }}))
+		NewWithT(t).Expect(got).NotTo(HaveKey("autonode_cost_paid_dollars_per_hour"))
+	})
+}
