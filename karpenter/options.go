@@ -174,19 +174,30 @@ func (o *Options) ToContext(ctx context.Context) context.Context { return ctx }
 
 // parseOptions parses the command line before Karpenter core does, which panics on invalid flags.
 func parseOptions(args []string, output io.Writer) (Options, error) {
+	own, _, err := parseAll(args, output)
+	return own, err
+}
+
+// parseAll returns Karpenter core's options, too.
+func parseAll(args []string, output io.Writer) (Options, *options.Options, error) {
 	own, core := &Options{}, &options.Options{}
-	fs := &options.FlagSet{FlagSet: flag.NewFlagSet("karpenter-clusterapi", flag.ContinueOnError)}
-	fs.SetOutput(output)
+	fs := newFlagSet(output)
 	own.AddFlags(fs)
 	core.AddFlags(fs)
 	if err := fs.Parse(args); err != nil {
-		return Options{}, err
+		return Options{}, nil, err
 	}
 	if rest := fs.Args(); len(rest) > 0 {
-		return Options{}, fmt.Errorf("unexpected argument %q", rest[0])
+		return Options{}, nil, fmt.Errorf("unexpected argument %q", rest[0])
 	}
 	if err := core.Parse(fs, args...); err != nil {
-		return Options{}, err
+		return Options{}, nil, err
 	}
-	return *own, own.validate()
+	return *own, core, own.validate()
+}
+
+func newFlagSet(output io.Writer) *options.FlagSet {
+	fs := &options.FlagSet{FlagSet: flag.NewFlagSet("karpenter-clusterapi", flag.ContinueOnError)}
+	fs.SetOutput(output)
+	return fs
 }

@@ -197,7 +197,7 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 	if err != nil {
 		return nil, err
 	}
-	p.versions = version.Resolver{Tracker: version.NewTracker(discovery, guest.Clock, version.ResolvedOf(guest.GetClient())), Payload: opts.NodeVersion}
+	p.versions = version.Resolver{Tracker: version.NewTracker(discovery, version.ResolvedOf(guest.GetClient())), Payload: opts.NodeVersion}
 	kinds := machine.NewKinds(machine.KindsConfig{Guest: guest.GetClient(), Objects: management.objects, Mapper: management.GetRESTMapper()})
 	if err := kinds.Watch(ctx, management.GetCache()); err != nil {
 		return nil, fmt.Errorf("following Machines' kinds: %w", err)

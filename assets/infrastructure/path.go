@@ -22,6 +22,18 @@ type step struct {
 	index int
 }
 
+// ParsePath parses a path.
+func ParsePath(text string) (Path, error) { return parsePath(text) }
+
+// Text returns the field's string, number or boolean as text; false if the object has none there.
+func (p Path) Text(object map[string]any) (string, bool) {
+	value, ok := p.find(object)
+	if !ok {
+		return "", false
+	}
+	return scalar(value)
+}
+
 // maxPath is in bytes.
 const maxPath = 256
 

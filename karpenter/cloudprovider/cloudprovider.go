@@ -109,13 +109,10 @@ func (c *CloudProvider) Get(ctx context.Context, providerID string) (*karpv1.Nod
 
 // List returns every machine of this cluster that was launched for a NodeClaim.
 func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
-	machines, err := c.Machines.List(ctx)
+	nodeClaims := []*karpv1.NodeClaim{}
+	err := c.Machines.Each(ctx, func(m *clusterv1.Machine) { nodeClaims = append(nodeClaims, nodeClaimOf(m)) })
 	if err != nil {
 		return nil, err
-	}
-	nodeClaims := make([]*karpv1.NodeClaim, len(machines))
-	for i := range machines {
-		nodeClaims[i] = nodeClaimOf(&machines[i])
 	}
 	return nodeClaims, nil
 }
@@ -199,16 +196,18 @@ func (c *CloudProvider) nodeClass(ctx context.Context, name string) (*v1alpha1.C
 
 // nodeClaimOf returns a Machine as a NodeClaim.
 func nodeClaimOf(m *clusterv1.Machine) *karpv1.NodeClaim {
-	labels := map[string]string{}
-	offered := inventory.OriginOf(m)
-	for key, value := range map[string]string{
-		karpv1.NodePoolLabelKey: m.Labels[karpv1.NodePoolLabelKey], karpv1.CapacityTypeLabelKey: offered.CapacityType,
-		corev1.LabelInstanceTypeStable: offered.InstanceType, corev1.LabelTopologyZone: offered.Zone, v1alpha1.ReservationIDLabel: offered.Reservation,
-	} {
+	offered := inventory.OfferingOf(m)
+	labels := make(map[string]string, 5)
+	label := func(key, value string) {
 		if value != "" {
 			labels[key] = value
 		}
 	}
+	label(karpv1.NodePoolLabelKey, m.Labels[karpv1.NodePoolLabelKey])
+	label(karpv1.CapacityTypeLabelKey, offered.CapacityType)
+	label(corev1.LabelInstanceTypeStable, offered.InstanceType)
+	label(corev1.LabelTopologyZone, offered.Zone)
+	label(v1alpha1.ReservationIDLabel, offered.Reservation)
 	nodeClaim := &karpv1.NodeClaim{}
 	nodeClaim.Name = m.Name
 	nodeClaim.Labels = labels

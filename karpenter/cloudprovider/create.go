@@ -64,6 +64,8 @@ type launch struct {
 	choice       instancetype.Choice
 	// offering after NodeOverlays.
 	offering *cloudprovider.Offering
+	// onDemand is the list price of the same machine on demand; zero if it isn't known.
+	onDemand float64
 }
 
 // price is the machine's, without commitments: those are the account's matter, and change.
@@ -168,6 +170,9 @@ func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 			waited = true
 			c.Capacity.Await(ctx, grantTimeout)
 			continue
+		}
+		if err == nil && !stale {
+			chosen.onDemand = snapshot.OnDemandPrice(chosen.instanceType.Name, chosen.offering.Zone())
 		}
 		if err != nil || !stale {
 			return chosen, err
@@ -342,7 +347,8 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 			v1alpha1.TemplateSourceAnnotation:       tmpl.Source.Annotation(),
 			v1alpha1.PriceAnnotation:                formatPrice(chosen.price()),
 			v1alpha1.MachineSizeAnnotation: autonodev1alpha1.FormatMachineSize(
-				machineOf(chosen.choice, offering.KeyOf(chosen.instanceType.Name, chosen.offering)), chosen.choice.ListPrice),
+				machineOf(chosen.choice, offering.KeyOf(chosen.instanceType.Name, chosen.offering)),
+				autonodev1alpha1.MachinePrices{List: chosen.choice.ListPrice, OnDemand: chosen.onDemand}),
 		},
 	}
 	for key, revision := range map[string]string{

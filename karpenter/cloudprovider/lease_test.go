@@ -54,7 +54,7 @@ func TestCreateWithinLease(t *testing.T) {
 		m := f.machine(nodeClaim.Name)
 		taken, price := autonodev1alpha1.MachineOf(m)
 		g.Expect(taken).To(And(HaveField("InstanceType", "c4-large"), HaveField("CapacityType", "spot"), HaveField("VCPUs", int64(4000))))
-		g.Expect(price).To(Equal(0.03))
+		g.Expect(price).To(Equal(autonodev1alpha1.MachinePrices{List: 0.03, OnDemand: 0.1}))
 		_, report, ok := f.provider.Capacity.Report()
 		g.Expect(ok).To(BeTrue())
 		g.Expect(report.Held["quota/spot/machines"]).To(Equal(int64(1)))
@@ -154,7 +154,7 @@ func TestCreateWithinLease(t *testing.T) {
 		m := f.machine(nodeClaim.Name)
 		g.Expect(m.Annotations).To(HaveKeyWithValue(v1alpha1.PriceAnnotation, "0.1"))
 		_, price := autonodev1alpha1.MachineOf(m)
-		g.Expect(price).To(Equal(0.1))
+		g.Expect(price).To(Equal(autonodev1alpha1.MachinePrices{List: 0.1, OnDemand: 0.1}))
 	})
 	t.Run("When a NodeClaim is given up, it should return what its launch took", func(t *testing.T) {
 		g := NewWithT(t)

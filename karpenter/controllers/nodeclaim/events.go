@@ -66,7 +66,7 @@ func warning(nodeClaim *karpv1.NodeClaim, reason, format string, args ...any) ev
 
 // offeringOf returns the offering that a Machine was launched as.
 func offeringOf(m *clusterv1.Machine) offering.Key {
-	return inventory.OriginOf(m).Key
+	return inventory.OfferingOf(m)
 }
 
 // described formats an offering for messages.

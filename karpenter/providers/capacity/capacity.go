@@ -27,7 +27,7 @@ const (
 	// is granted: the operator may be away.
 	DoubtTTL = time.Minute
 	// idleTTL is how long a launch without a Machine counts that isn't tried again. It is longer than Karpenter's launch
-	// timeout: Karpenter deletes a NodeClaim without a provider ID and tells nobody.
+	// timeout: Karpenter deletes a NodeClaim without a provider ID and doesn't call Delete.
 	idleTTL = 10 * time.Minute
 	// sliver is the part of the list price that commitments never lower. It keeps the order of machines that cost nothing
 	// more, else the largest of them would be as good as the smallest.
@@ -58,8 +58,8 @@ type Provider struct {
 	limiting atomic.Bool
 	// observers are notified when an offer changes.
 	observers change.Notifier
-	// nextExpiry is when an offer changes by itself, in nanoseconds since the epoch.
-	nextExpiry atomic.Int64
+	// nextExpiry is when an offer changes by itself.
+	nextExpiry change.Expiry
 	// woken has an element when Step has something to do, or Report has changed.
 	woken chan struct{}
 
@@ -136,12 +136,10 @@ type charge struct {
 
 // New returns a provider that launches nothing before Step has found out whether there is a lease.
 func New(config Config) *Provider {
-	p := &Provider{
+	return &Provider{
 		Config: config, woken: make(chan struct{}, 1), known: make(chan struct{}), raised: make(chan struct{}),
 		holder: fleet.NewHolder(never), launches: map[string]*launch{}, pools: map[string]*pool{}, asks: map[fleet.Machine]*ask{},
 	}
-	p.nextExpiry.Store(math.MaxInt64)
-	return p
 }
 
 // Wake makes Woken ready to receive.
@@ -167,9 +165,9 @@ func (p *Provider) Sequence() uint64 {
 	if p == nil {
 		return 0
 	}
-	if now := p.Clock.Now(); now.UnixNano() >= p.nextExpiry.Load() {
+	if p.nextExpiry.Passed(p.Clock) {
 		p.mu.Lock()
-		p.reconsider(now)
+		p.reconsider(p.Clock.Now())
 		p.mu.Unlock()
 	}
 	return p.changes.Sequence()
@@ -354,10 +352,10 @@ func (p *Provider) reconsider(now time.Time) {
 
 // setExpiry finds when an offer next changes by itself. p.mu must be held.
 func (p *Provider) setExpiry(now time.Time) {
-	next := int64(math.MaxInt64)
+	var next time.Time
 	at := func(t time.Time) {
 		if t.After(now) {
-			next = min(next, t.UnixNano())
+			next = change.Earlier(next, t)
 		}
 	}
 	for _, pool := range p.pools {
@@ -369,7 +367,7 @@ func (p *Provider) setExpiry(now time.Time) {
 			at(u.Until)
 		}
 	}
-	p.nextExpiry.Store(next)
+	p.nextExpiry.Set(next)
 }
 
 // poolsOf returns the pools that amounts are of. p.mu must be held.

@@ -145,7 +145,7 @@ func (p *Provider) recharge() {
 		default:
 			p.holder.Tried(name, charges, p.Clock.Now())
 			if l.creating == 0 {
-				// Its Machine may be gone, and nobody says so again. Another attempt takes this back.
+				// Its Machine may be gone, and no event reports that again. Another attempt takes this back.
 				p.holder.Abandon(name, p.Clock.Now())
 			}
 		}

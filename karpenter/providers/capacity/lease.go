@@ -37,7 +37,7 @@ type Lease struct {
 	ResourceVersion string
 	// UpTo is about how much may be granted if it is requested.
 	UpTo fleet.Amounts
-	// Account identifies who grants it; empty for nobody: it limits nothing.
+	// Account identifies the account that grants it. Without one the lease limits nothing.
 	Account string
 	Rules   []fleet.Rule
 	// Expires is when pools end, by name.

@@ -125,28 +125,31 @@ func differs(have, want string) bool {
 	return have != "" && want != "" && have != want
 }
 
+// deployments is how the name of a source begins that is a MachineDeployment.
+var deployments = template.MachineDeploymentKind.String() + "/"
+
 // isDeployed reports whether a machine is from a MachineDeployment.
 func isDeployed(machine *clusterv1.Machine) bool {
-	return strings.HasPrefix(machine.Annotations[v1alpha1.TemplateSourceAnnotation], template.MachineDeploymentKind.String()+"/")
+	return strings.HasPrefix(provider.Source(machine), deployments)
 }
 
 // template returns the template that a machine would be launched from now, nil if unknown, and whether its source makes
 // something else now. Templates are often replaced by others of another name: if the machine's own source is gone and
 // another one makes the same offering, that one counts.
 func (d *Detector) template(nodeClass string, machine *clusterv1.Machine) (now *template.Template, gone bool) {
-	origin := inventory.OriginOf(machine)
+	source, key := provider.Source(machine), inventory.OfferingOf(machine)
 	snapshot, err := d.InstanceTypes.Cached(nodeClass)
-	if err != nil || origin.Source == "" {
+	if err != nil || source == "" {
 		return nil, false
 	}
-	own, found := snapshot.Template(origin.Source)
-	if !found && !snapshot.Knows(origin.Source) || origin.InstanceType == "" || origin.Zone == "" || origin.CapacityType == "" {
+	own, found := snapshot.Template(source)
+	if !found && !snapshot.Knows(source) || key.InstanceType == "" || key.Zone == "" || key.CapacityType == "" {
 		return own, false
 	}
-	if snapshot.Gone(origin.Source, origin.Key) {
+	if snapshot.Gone(source, key) {
 		return own, true
 	}
-	if choice, offered := snapshot.ResolveKey(origin.Key); offered && !found {
+	if choice, offered := snapshot.ResolveKey(key); offered && !found {
 		return choice.Template, false
 	}
 	return own, false

@@ -135,15 +135,7 @@ func TestLease(t *testing.T) {
 			t.Error("its nodes drift")
 		}
 	})
-	t.Run("When it is handed out, it should cost no allocation", func(t *testing.T) {
-		if n := testing.AllocsPerRun(100, func() {
-			if its, err := m.InstanceTypes(m.class.Name); err != nil || len(its) == 0 {
-				t.Fatal(err)
-			}
-		}); n != 0 {
-			t.Errorf("%v allocations", n)
-		}
-	})
+	t.Run("When it is handed out, it should cost no allocation", m.costsNoAllocation)
 }
 
 // BenchmarkLease reads the instance types after a machine was launched within a lease: as fast among 1,000 types as among 100.

@@ -6,13 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -85,19 +81,6 @@ type entry struct {
 	builder   *builder
 	built     atomic.Pointer[built]
 }
-
-type patchedKubelet struct {
-	settings kubelet.Settings
-	patched  bool
-}
-
-type built struct {
-	sequences
-	snapshot *Snapshot
-}
-
-// sequences change with every input outside of Refresh.
-type sequences struct{ pricing, unavailable, capacity, inventory uint64 }
 
 // Listing is what a node class selects and offers.
 type Listing struct {
@@ -220,96 +203,6 @@ func (p *Provider) Reported(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *templ
 	return known && !report.Unconfirmed
 }
 
-// check tries each template once, until it or the node class changes. It is called with e.resolving held.
-func (p *Provider) check(e *entry, nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Found) *template.Found {
-	checked := make(map[string]error, len(found.Templates))
-	result := found.Checked(func(tmpl *template.Template) error {
-		key := fmt.Sprintf("%s/%d%s", nodeClass.UID, nodeClass.Generation, read(tmpl))
-		err, known := e.checked[key]
-		if !known {
-			err = p.Check(nodeClass, tmpl)
-		}
-		checked[key] = err
-		return err
-	})
-	e.checked = checked
-	return result
-}
-
-// patch gives each template the kubelet settings that the node class's patches make of its own. They are read once, until
-// the template or the node class changes. It is called with e.resolving held.
-func (p *Provider) patch(e *entry, nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Found) *template.Found {
-	if len(nodeClass.Spec.BootstrapPatches) == 0 {
-		e.patched = nil
-		return found
-	}
-	patched := make(map[string]patchedKubelet, len(found.Templates))
-	result := *found
-	result.Templates = slices.Clone(found.Templates)
-	for i := range result.Templates {
-		tmpl := &result.Templates[i]
-		key := fmt.Sprintf("%s/%d%s", nodeClass.UID, nodeClass.Generation, read(tmpl))
-		known, ok := e.patched[key]
-		if !ok {
-			known.settings, known.patched = p.Kubelet(nodeClass, tmpl)
-		}
-		patched[key] = known
-		if known.patched {
-			tmpl.Bootstrap.Kubelet, tmpl.Bootstrap.Patched = known.settings, true
-		}
-	}
-	e.patched = patched
-	return &result
-}
-
-// keep adds the templates that were known before and lack only because a kind can't be read now, or because their source is
-// malformed by now: a node whose instance type vanishes is replaced, and neither is a reason for that. Nothing is launched
-// from a source that is malformed.
-func keep(before []template.Template, found *template.Found) []template.Template {
-	unread := map[schema.GroupKind]bool{}
-	for _, err := range found.Unreadable {
-		var unreadable *informer.UnreadableError
-		if errors.As(err, &unreadable) {
-			unread[unreadable.GroupKind] = true
-		}
-	}
-	templates := slices.Clone(found.Templates)
-	for _, old := range before {
-		source := old.Source.Annotation()
-		old.Held = slices.ContainsFunc(found.Invalid, func(invalid *template.InvalidError) bool { return invalid.Source.Covers(source) })
-		depends := unread[old.Source.GroupKind] ||
-			old.Infrastructure != nil && unread[old.Infrastructure.GroupVersionKind().GroupKind()] ||
-			old.Bootstrap.ConfigTemplate != nil && unread[old.Bootstrap.ConfigTemplate.GroupVersionKind().GroupKind()]
-		same := func(tmpl template.Template) bool { return tmpl.Source.Annotation() == source }
-		if (depends || old.Held) && !slices.ContainsFunc(templates, same) {
-			templates = append(templates, old)
-		}
-	}
-	return templates
-}
-
-// setVersions sets the templates' versions from their MachineDeployments, if the node class sets none. It returns the
-// errors of impossible versions; those templates launch nothing.
-func (p *Provider) setVersions(nodeClass *v1alpha1.ClusterAPINodeClass, templates []template.Template) (problems []error) {
-	if p.Version == nil {
-		return nil
-	}
-	for i := range templates {
-		tmpl := &templates[i]
-		tmpl.NodeVersion = ""
-		if nodeClass.Spec.Version != "" || tmpl.Version() == "" {
-			continue
-		}
-		resolved, _ := p.Version(nodeClass, tmpl)
-		tmpl.NodeVersion = resolved.Version
-		if !resolved.Ready() && resolved.Outcome != version.Unknown {
-			tmpl.Held = true
-			problems = append(problems, &template.InvalidError{Source: tmpl.Source, Problem: resolved.Message})
-		}
-	}
-	return problems
-}
-
 // templates returns the last snapshot's templates. They are shared: don't modify them.
 func (e *entry) templates() []template.Template {
 	e.mu.Lock()
@@ -379,145 +272,4 @@ func (p *Provider) Resolve(nodeClass, instanceType, zone, capacityType string) (
 func (p *Provider) Declares(nodeClass, key string) bool {
 	snapshot, err := p.Cached(nodeClass)
 	return err == nil && snapshot.Declares(key)
-}
-
-// current returns the snapshot, updated if an input outside of Refresh has changed.
-func (p *Provider) current(e *entry) *Snapshot {
-	b := e.built.Load()
-	if b == nil {
-		return nil
-	}
-	if b.sequences == p.sequences() {
-		return b.snapshot
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if b = e.built.Load(); b.sequences != p.sequences() {
-		b = p.update(e.builder, b)
-		e.built.Store(b)
-	}
-	return b.snapshot
-}
-
-// build reads the sequences first: a change during the build then causes an update, never a stale snapshot.
-func (p *Provider) build(b *builder) *built {
-	return &built{sequences: p.sequences(), snapshot: b.build()}
-}
-
-// rebuild resolves the instance types whose templates have changed, and those that changes outside of Refresh concern. before is nil if
-// more than templates has changed.
-func (p *Provider) rebuild(b, before *builder, last *built) *built {
-	if before == nil || last == nil {
-		return p.build(b)
-	}
-	now := p.sequences()
-	templates, same := b.changedFrom(before)
-	names, known := p.changed(b, last.sequences)
-	if !same || !known || 2*len(templates) > len(b.groups) {
-		return p.build(b)
-	}
-	return &built{sequences: now, snapshot: b.update(last.snapshot, templates.Union(names))}
-}
-
-// update resolves the instance types that changes outside of Refresh concern.
-func (p *Provider) update(b *builder, before *built) *built {
-	now := p.sequences()
-	names, known := p.changed(b, before.sequences)
-	if !known {
-		return p.build(b)
-	}
-	if len(names) == 0 {
-		return &built{sequences: now, snapshot: before.snapshot}
-	}
-	return &built{sequences: now, snapshot: b.update(before.snapshot, names)}
-}
-
-// changed returns the instance types whose availability, prices, machines or observed capacity have changed, or false if it
-// isn't known any more which those are.
-func (p *Provider) changed(b *builder, since sequences) (names sets.Set[string], known bool) {
-	names = sets.New[string]()
-	priced, known := p.Pricing.Since(since.pricing)
-	if !known {
-		return nil, false
-	}
-	for _, name := range priced {
-		if len(b.groups[name]) > 0 {
-			names.Insert(name)
-		}
-	}
-	if p.Unavailable != nil {
-		keys, known := p.Unavailable.Since(since.unavailable)
-		if !known {
-			return nil, false
-		}
-		for _, key := range keys {
-			if len(b.groups[key.InstanceType]) > 0 {
-				names.Insert(key.InstanceType)
-			}
-		}
-	}
-	leased, known := p.Capacity.Since(since.capacity)
-	if !known {
-		return nil, false
-	}
-	for _, name := range leased {
-		if len(b.groups[name]) > 0 {
-			names.Insert(name)
-		}
-	}
-	changes, known := p.Inventory.Since(since.inventory)
-	for _, change := range changes {
-		if change.InstanceType != "" {
-			names.Insert(change.InstanceType)
-		}
-		names.Insert(b.reservations[change.Reservation]...)
-		if tmpl, found := b.templates[change.Source]; found {
-			names.Insert(tmpl.InstanceType)
-		}
-	}
-	return names, known
-}
-
-// sequences neither locks nor allocates while nothing changes.
-func (p *Provider) sequences() sequences {
-	s := sequences{pricing: p.Pricing.Sequence(), capacity: p.Capacity.Sequence(), inventory: p.Inventory.Sequence()}
-	if p.Unavailable != nil {
-		s.unavailable = p.Unavailable.Sequence()
-	}
-	return s
-}
-
-// keyOf differs whenever a snapshot may differ. rest is of everything but the templates.
-func keyOf(rest string, templates []template.Template) string {
-	var b strings.Builder
-	b.WriteString(rest)
-	for i := range templates {
-		b.WriteString(identity(&templates[i]))
-	}
-	return b.String()
-}
-
-func restOf(nodeClass *v1alpha1.ClusterAPINodeClass, cluster template.Cluster, gaps template.Gaps) string {
-	return fmt.Sprintf("%s/%d|%q|%q|%t|%t%q", nodeClass.UID, nodeClass.Generation, cluster.FailureDomains, cluster.Region, cluster.Paused || cluster.Deleting, gaps.All, gaps.Sources)
-}
-
-// identity of a template: the same one offers the same.
-func identity(tmpl *template.Template) string {
-	id := read(tmpl)
-	if tmpl.Held {
-		id += "!"
-	}
-	if tmpl.Paused && tmpl.IsCatalogs() {
-		id += "~" // the annotation of a catalog isn't in the revision of its entries
-	}
-	return id + tmpl.NodeVersion
-}
-
-// read identifies what a template was read from: its source and its bootstrap, at their revisions.
-func read(tmpl *template.Template) string {
-	parts := []string{"|", tmpl.Source.Annotation(), "@", string(tmpl.Source.UID), "@", tmpl.Source.ResourceVersions, "+", tmpl.Bootstrap.Hash}
-	if tmpl.Bootstrap.ConfigTemplate != nil {
-		parts = append(parts, "@", tmpl.Bootstrap.ConfigTemplate.GetResourceVersion())
-	}
-	return strings.Join(parts, "")
 }

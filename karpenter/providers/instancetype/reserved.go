@@ -150,3 +150,36 @@ func parseThreshold(value string) (threshold, error) {
 	}
 	return threshold{quantity: quantity}, nil
 }
+
+// reservedOf reads what the kubelets of each bootstrap reserve.
+func reservedOf(in Input) (result map[string]reserved, problems []error) {
+	result = map[string]reserved{}
+	for i := range in.Templates {
+		bootstrap, kubelet := &in.Templates[i].Bootstrap, kubeletOf(&in.Templates[i])
+		if _, ok := result[kubelet]; ok {
+			continue
+		}
+		place := ""
+		if bootstrap.ConfigTemplate != nil {
+			place = bootstrap.ConfigTemplate.GetKind() + " " + bootstrap.ConfigTemplate.GetName()
+		}
+		var errs []error
+		result[kubelet], errs = parseReserved(in.Kubelet, bootstrap.Kubelet, place)
+		for _, err := range errs {
+			// The node class's values are wrong with every bootstrap.
+			if !slices.ContainsFunc(problems, func(other error) bool { return other.Error() == err.Error() }) {
+				problems = append(problems, err)
+			}
+		}
+	}
+	return result, problems
+}
+
+// kubeletOf identifies the settings of a template's kubelets: those of its bootstrap and of its instance type, unless a
+// node class's patches depend on the template.
+func kubeletOf(tmpl *template.Template) string {
+	if tmpl.Bootstrap.Patched {
+		return tmpl.Bootstrap.Hash + tmpl.OverheadHash + "/" + tmpl.Source.Annotation()
+	}
+	return tmpl.Bootstrap.Hash + tmpl.OverheadHash
+}

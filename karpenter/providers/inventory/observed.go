@@ -5,10 +5,8 @@ package inventory
 import (
 	"cmp"
 	"maps"
-	"math"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -101,8 +99,8 @@ type observed struct {
 
 	// changes has the source whenever a report changes.
 	changes *change.Log[Change]
-	// nextExpiry is when the first only node stops to count, in nanoseconds since the epoch.
-	nextExpiry atomic.Int64
+	// nextExpiry is when the first only node stops to count.
+	nextExpiry change.Expiry
 	// observers are notified when the first node of a revision reports.
 	observers change.Notifier
 }
@@ -129,9 +127,7 @@ func newObserved(clk clock.PassiveClock, changes *change.Log[Change]) *observed 
 	if clk == nil {
 		clk = clock.RealClock{}
 	}
-	o := &observed{clock: clk, capacity: map[Revision]*record{}, allocatable: map[Revision]*record{}, nodes: map[string]node{}, changes: changes}
-	o.nextExpiry.Store(math.MaxInt64)
-	return o
+	return &observed{clock: clk, capacity: map[Revision]*record{}, allocatable: map[Revision]*record{}, nodes: map[string]node{}, changes: changes}
 }
 
 // Capacity returns what machines of a revision have; false if no node was observed.
@@ -197,7 +193,7 @@ func (o *observed) settle(r Revision, known *record) {
 	if len(known.last) == 1 {
 		until := known.last[0].at.Add(ConfirmWithin)
 		if now.Unconfirmed = !o.clock.Now().Before(until); !now.Unconfirmed {
-			o.nextExpiry.Store(min(o.nextExpiry.Load(), until.UnixNano()))
+			o.nextExpiry.Advance(until)
 		}
 	}
 	if now != known.report {
@@ -229,12 +225,12 @@ func typical(reports []report) (result Amounts) {
 
 // expire updates the reports of only nodes. It neither locks nor allocates while none has to be.
 func (o *observed) expire() {
-	if o.clock.Now().UnixNano() < o.nextExpiry.Load() {
+	if !o.nextExpiry.Passed(o.clock) {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.nextExpiry.Store(math.MaxInt64)
+	o.nextExpiry.Set(time.Time{})
 	for _, records := range []map[Revision]*record{o.capacity, o.allocatable} {
 		for r, known := range records {
 			o.settle(r, known)

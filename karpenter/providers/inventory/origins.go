@@ -42,15 +42,20 @@ func OriginOf(m *clusterv1.Machine) Origin {
 	if err != nil || !(price >= 0 && price < math.MaxFloat64) {
 		price = 0
 	}
-	return Origin{
-		Source: m.Annotations[v1alpha1.TemplateSourceAnnotation],
-		Key: offering.Key{
-			InstanceType: m.Labels[corev1.LabelInstanceTypeStable],
-			// A machine that was launched without a zone has no label of one.
-			Zone:         cmp.Or(m.Labels[corev1.LabelTopologyZone], m.Annotations[v1alpha1.OfferingZoneAnnotation]),
-			CapacityType: m.Labels[karpv1.CapacityTypeLabelKey],
-			Reservation:  m.Labels[v1alpha1.ReservationIDLabel],
-		},
-		Price: price,
+	return Origin{Source: m.Annotations[v1alpha1.TemplateSourceAnnotation], Key: OfferingOf(m), Price: price}
+}
+
+// OfferingOf reads the offering that a Machine was launched as.
+func OfferingOf(m *clusterv1.Machine) offering.Key {
+	zone := m.Labels[corev1.LabelTopologyZone]
+	if zone == "" {
+		// A machine that was launched without a zone has no label of one.
+		zone = m.Annotations[v1alpha1.OfferingZoneAnnotation]
+	}
+	return offering.Key{
+		InstanceType: m.Labels[corev1.LabelInstanceTypeStable],
+		Zone:         zone,
+		CapacityType: m.Labels[karpv1.CapacityTypeLabelKey],
+		Reservation:  m.Labels[v1alpha1.ReservationIDLabel],
 	}
 }

@@ -5,9 +5,7 @@ package inventory
 import (
 	"errors"
 	"fmt"
-	"math"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -48,7 +46,7 @@ type reservations struct {
 	observers change.Notifier
 
 	changes    *change.Log[Change]
-	nextExpiry atomic.Int64 // of the promises, in nanoseconds since the epoch
+	nextExpiry change.Expiry // of the promises
 }
 
 // source is the state of one template source.
@@ -62,7 +60,7 @@ type source struct {
 // newReservations returns an empty set whose reservations expire by clk. It reserves nothing before counted returns
 // true. The sequence changes with the results of Full.
 func newReservations(clk clock.PassiveClock, counted func() bool, changes *change.Log[Change]) *reservations {
-	l := &reservations{
+	return &reservations{
 		clock:    clk,
 		counted:  counted,
 		machines: map[types.UID]string{},
@@ -70,8 +68,6 @@ func newReservations(clk clock.PassiveClock, counted func() bool, changes *chang
 		sources:  map[string]*source{},
 		changes:  changes,
 	}
-	l.nextExpiry.Store(math.MaxInt64)
-	return l
 }
 
 // Reserve reserves one of a source's machines, of which there may be limit, for a NodeClaim. A second call for the
@@ -97,7 +93,7 @@ func (l *reservations) Reserve(nodeClaim types.UID, name string, limit int) erro
 			l.promises[nodeClaim] = map[string]time.Time{}
 		}
 		l.promises[nodeClaim][name] = now.Add(PromiseTTL)
-		l.nextExpiry.Store(min(l.nextExpiry.Load(), now.Add(PromiseTTL).UnixNano()))
+		l.nextExpiry.Advance(now.Add(PromiseTTL))
 	}
 	l.settle(name)
 	return nil
@@ -185,9 +181,9 @@ func (l *reservations) OnChange(f func()) { l.observers.Add(f) }
 
 // Sequence changes whenever a result of Full changes. It neither locks nor allocates while nothing changes.
 func (l *reservations) Sequence() uint64 {
-	if now := l.clock.Now(); now.UnixNano() >= l.nextExpiry.Load() {
+	if l.nextExpiry.Passed(l.clock) {
 		l.mu.Lock()
-		l.expire(now)
+		l.expire(l.clock.Now())
 		l.mu.Unlock()
 	}
 	return l.changes.Sequence()
@@ -236,14 +232,14 @@ func (l *reservations) withdraw(nodeClaim types.UID) {
 
 // expire releases expired reservations.
 func (l *reservations) expire(now time.Time) {
-	if now.UnixNano() < l.nextExpiry.Load() {
+	if !l.nextExpiry.PassedAt(now) {
 		return
 	}
-	next := int64(math.MaxInt64)
+	var next time.Time
 	for nodeClaim, places := range l.promises {
 		for name, until := range places {
 			if now.Before(until) {
-				next = min(next, until.UnixNano())
+				next = change.Earlier(next, until)
 				continue
 			}
 			delete(places, name)
@@ -254,5 +250,5 @@ func (l *reservations) expire(now time.Time) {
 			delete(l.promises, nodeClaim)
 		}
 	}
-	l.nextExpiry.Store(next)
+	l.nextExpiry.Set(next)
 }

@@ -22,19 +22,18 @@ const imagesHashRule = ""
 // ImagesHash hashes the images that a template's patches and the node class's patches for its bootstrap config refer
 // to. It is empty if they refer to none, or to an image that the payload lacks, which it returns as missing.
 func ImagesHash(patches []v1alpha1.BootstrapPatches, tmpl *template.Template, images nodeimage.Images) (hash, missing string) {
+	used := imagesOf(patches, tmpl)
+	if len(used) == 0 {
+		return "", ""
+	}
 	sum := sha256.New()
-	used := false
-	for _, image := range imagesOf(patches, tmpl) {
+	for _, image := range used {
 		found, ok := images.Get(image.Infrastructure, image.Variant)
 		if !ok {
 			return "", image.String()
 		}
-		used = true
 		// Writing to a hash never fails.
 		_, _ = fmt.Fprintf(sum, "NodeImage%s=%s\n", strings.TrimPrefix(image.String(), "image"), found)
-	}
-	if !used {
-		return "", ""
 	}
 	return imagesHashRule + hex.EncodeToString(sum.Sum(nil)[:8]), ""
 }

@@ -357,23 +357,51 @@ func (p *Provider) indexed(ctx context.Context, index, value string) ([]clusterv
 	if err := p.Management.List(ctx, list, client.InNamespace(p.Namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("finding the Machine with %s %s: %w", index, value, err)
 	}
-	// The slice is ours, what its items point to isn't.
-	return slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !p.Owns(&m) }), nil
+	return p.owned(list.Items), nil
 }
 
 // List returns this cluster's Machines that were made for NodeClaims, from the cache. They are shared with the cache.
 func (p *Provider) List(ctx context.Context) ([]clusterv1.Machine, error) {
+	all, err := p.inNamespace(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return p.owned(all), nil
+}
+
+// Each calls do for every Machine of List. It reads each one's labels once, while they are in the processor's cache.
+func (p *Provider) Each(ctx context.Context, do func(*clusterv1.Machine)) error {
+	all, err := p.inNamespace(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		if p.Owns(&all[i]) {
+			do(&all[i])
+		}
+	}
+	return nil
+}
+
+// inNamespace returns the Machines of the control-plane namespace. A selector would look up the labels that Owns looks up.
+func (p *Provider) inNamespace(ctx context.Context) ([]clusterv1.Machine, error) {
 	list := &clusterv1.MachineList{}
-	if err := p.Management.List(ctx, list,
-		client.InNamespace(p.Namespace),
-		client.MatchingLabels{clusterv1.ClusterNameLabel: p.ClusterName},
-		client.HasLabels{v1alpha1.NodeClaimUIDLabel},
-		client.UnsafeDisableDeepCopy,
-	); err != nil {
+	if err := p.Management.List(ctx, list, client.InNamespace(p.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing Machines: %w", err)
 	}
-	// The slice is ours, what its items point to isn't.
-	return slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !p.Owns(&m) }), nil
+	return list.Items, nil
+}
+
+// owned returns the Machines that are the provider's, in the same slice: it is ours, what its items point to isn't.
+// slices.DeleteFunc would copy each Machine to the heap.
+func (p *Provider) owned(machines []clusterv1.Machine) []clusterv1.Machine {
+	owned := machines[:0]
+	for i := range machines {
+		if p.Owns(&machines[i]) {
+			owned = append(owned, machines[i])
+		}
+	}
+	return owned
 }
 
 // Annotate sets annotations of a Machine that is shared with the cache. While the Cluster is paused it writes nothing.

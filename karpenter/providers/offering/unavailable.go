@@ -5,10 +5,8 @@ package offering
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -78,8 +76,8 @@ type Unavailable struct {
 
 	// changes are the keys of which the result of Has may have changed.
 	changes change.Log[Key]
-	// nextExpiry is in nanoseconds since the epoch, so that Sequence takes no lock while nothing changes.
-	nextExpiry atomic.Int64
+	// nextExpiry is of the entries.
+	nextExpiry change.Expiry
 }
 
 type failureCount struct {
@@ -89,9 +87,7 @@ type failureCount struct {
 
 // NewUnavailable returns an empty set whose entries expire by clk.
 func NewUnavailable(clk clock.PassiveClock) *Unavailable {
-	u := &Unavailable{clock: clk, entries: map[Key]Entry{}, past: map[Key]Entry{}, failures: map[Key]failureCount{}}
-	u.nextExpiry.Store(math.MaxInt64)
-	return u
+	return &Unavailable{clock: clk, entries: map[Key]Entry{}, past: map[Key]Entry{}, failures: map[Key]failureCount{}}
 }
 
 // Mark makes an offering unavailable, and returns until when. It doesn't extend an existing entry: several machines
@@ -154,7 +150,7 @@ func (u *Unavailable) mark(key Key, reason string) time.Time {
 	entry := Entry{Key: key, Reason: reason, Until: now.Add(ttl), Failures: failures}
 	u.entries[key] = entry
 	u.changes.Add(key)
-	u.nextExpiry.Store(min(u.nextExpiry.Load(), entry.Until.UnixNano()))
+	u.nextExpiry.Advance(entry.Until)
 	u.observers.Notify()
 	return entry.Until
 }
@@ -185,16 +181,13 @@ func (u *Unavailable) Entries() []Entry {
 func (u *Unavailable) OnChange(f func()) { u.observers.Add(f) }
 
 // Next returns when the next entry expires; false if there is none.
-func (u *Unavailable) Next() (time.Time, bool) {
-	next := u.nextExpiry.Load()
-	return time.Unix(0, next), next != math.MaxInt64
-}
+func (u *Unavailable) Next() (time.Time, bool) { return u.nextExpiry.Next() }
 
 // Sequence changes whenever a result of Has may have changed. It neither locks nor allocates while nothing changes.
 func (u *Unavailable) Sequence() uint64 {
-	if now := u.clock.Now(); now.UnixNano() >= u.nextExpiry.Load() {
+	if u.nextExpiry.Passed(u.clock) {
 		u.mu.Lock()
-		u.expire(now)
+		u.expire(u.clock.Now())
 		u.mu.Unlock()
 	}
 	return u.changes.Sequence()
@@ -222,7 +215,7 @@ func (k Key) Compare(other Key) int {
 // expire moves expired entries to past, and drops past entries that no longer count. It reads the entries only when one
 // of them has expired.
 func (u *Unavailable) expire(now time.Time) {
-	if now.UnixNano() < u.nextExpiry.Load() {
+	if !u.nextExpiry.PassedAt(now) {
 		return
 	}
 	for key, entry := range u.past {
@@ -230,10 +223,10 @@ func (u *Unavailable) expire(now time.Time) {
 			delete(u.past, key)
 		}
 	}
-	next := int64(math.MaxInt64)
+	var next time.Time
 	for key, entry := range u.entries {
 		if now.Before(entry.Until) {
-			next = min(next, entry.Until.UnixNano())
+			next = change.Earlier(next, entry.Until)
 			continue
 		}
 		delete(u.entries, key)
@@ -242,6 +235,6 @@ func (u *Unavailable) expire(now time.Time) {
 		}
 		u.changes.Add(key)
 	}
-	u.nextExpiry.Store(next)
+	u.nextExpiry.Set(next)
 	u.observers.Notify()
 }

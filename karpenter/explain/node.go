@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize/english"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/utils/clock"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/events"
+	"sigs.k8s.io/karpenter/pkg/utils/pdb"
+	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
+)
+
+// Node says why a node, named by itself or by its NodeClaim, stays or goes.
+func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error) {
+	ctx = s.context(ctx)
+	node := s.stateNode(name)
+	if node == nil {
+		return nil, fmt.Errorf("the cluster has no node and no NodeClaim %q; see `kubectl get nodes,nodeclaims`", name)
+	}
+	answer := &NodeAnswer{Node: name, Missing: s.Missing}
+	if node.Node != nil {
+		answer.Node = node.Node.Name
+	}
+	if node.NodeClaim == nil {
+		answer.Verdict = Unmanaged
+		answer.Summary = fmt.Sprintf("Node %s isn't Karpenter's: no NodeClaim has it, so Karpenter neither removes nor replaces it", answer.Node)
+		return answer, nil
+	}
+	answer.NodeClaim, answer.NodePool = node.NodeClaim.Name, node.Labels()[karpv1.NodePoolLabelKey]
+	var err error
+	if answer.Blocking, err = s.blocking(ctx, node); err != nil {
+		return nil, err
+	}
+	answer.Facts = s.facts(node)
+	if node.NodeClaim.DeletionTimestamp != nil {
+		pods, err := node.Pods(ctx, s.Guest)
+		if err != nil {
+			return nil, err
+		}
+		left := len(slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return !podutils.IsWaitingEviction(pod, s.Clock) }))
+		answer.Verdict = Terminating
+		answer.Summary = fmt.Sprintf("Node %s is being removed: %s left to evict", answer.Node, english.Plural(left, "pod", ""))
+		return answer, nil
+	}
+	if answer.Methods, err = s.methods(ctx, node); err != nil {
+		return nil, err
+	}
+	answer.conclude()
+	return answer, nil
+}
+
+// conclude sums the methods up.
+func (a *NodeAnswer) conclude() {
+	for _, method := range a.Methods {
+		if method.Disrupts {
+			a.Verdict, a.Summary = Disrupted, fmt.Sprintf("Node %s can be disrupted now (%s): %s", a.Node, method.Name, method.Reason)
+			return
+		}
+	}
+	a.Verdict = Stays
+	why := "no method of Karpenter's applies to it"
+	if len(a.Methods) > 0 {
+		// The last is the one that a person asks for: consolidation.
+		why = a.Methods[len(a.Methods)-1].Reason
+	}
+	a.Summary = fmt.Sprintf("Node %s stays: %s", a.Node, why)
+}
+
+func (s *Simulation) stateNode(name string) *state.StateNode {
+	for _, node := range s.cluster.DeepCopyNodes() {
+		if node.Node != nil && node.Node.Name == name || node.NodeClaim != nil && node.NodeClaim.Name == name {
+			return node
+		}
+	}
+	return nil
+}
+
+// methodNames are what a person calls Karpenter's methods.
+var methodNames = map[string]string{
+	"*disruption.Emptiness":               "empty",
+	"*disruption.StaticDrift":             "drift of a static NodePool",
+	"*disruption.Drift":                   "drift",
+	"*disruption.MultiNodeConsolidation":  "consolidation with other nodes",
+	"*disruption.SingleNodeConsolidation": "consolidation",
+}
+
+// methods asks each of Karpenter core's methods what it would do.
+func (s *Simulation) methods(ctx context.Context, node *state.StateNode) ([]MethodAnswer, error) {
+	clk := hurried{s.Clock}
+	provisioner := s.provisioner(s.Guest, s.cloudProvider)
+	queue := disruption.NewQueue(s.Guest, s.recorder, s.cluster, clk, provisioner)
+	var answers []MethodAnswer
+	for _, method := range disruption.NewMethods(clk, s.cluster, s.Guest, provisioner, s.cloudProvider, s.recorder, queue) {
+		answer := MethodAnswer{Name: methodNames[fmt.Sprintf("%T", method)]}
+		var err error
+		if answer.Disrupts, answer.Reason, err = s.ask(ctx, method, queue, clk, node); err != nil {
+			return nil, fmt.Errorf("computing %s of node %s: %w", answer.Name, node.Name(), err)
+		}
+		answers = append(answers, answer)
+	}
+	return answers, nil
+}
+
+// ask runs a method as Karpenter core's disruption controller does.
+func (s *Simulation) ask(ctx context.Context, method disruption.Method, queue *disruption.Queue, clk clock.Clock, node *state.StateNode) (
+	disrupts bool, reason string, err error,
+) {
+	uid := node.NodeClaim.UID
+	s.recorder.take(uid)
+	considered := map[string]bool{}
+	accept := func(ctx context.Context, candidate *disruption.Candidate) bool {
+		considered[candidate.ProviderID()] = true
+		return method.ShouldDisrupt(ctx, candidate)
+	}
+	candidates, totals, err := disruption.GetCandidatesWithTotals(ctx, s.cluster, s.Guest, s.recorder, clk, s.cloudProvider,
+		accept, method.Class(), queue, s.cost)
+	if err != nil {
+		return false, "", err
+	}
+	said := s.recorder.take(uid, events.DisruptionBlocked, events.Unconsolidatable)
+	ours := slices.IndexFunc(candidates, func(c *disruption.Candidate) bool { return c.ProviderID() == node.ProviderID() })
+	switch {
+	case ours < 0 && len(said) > 0:
+		return false, strings.Join(said, "; "), nil
+	case ours < 0:
+		return false, s.unconsidered(method, node, considered[node.ProviderID()]), nil
+	}
+	if method.ConsolidationType() != disruption.MultiNodeConsolidationType {
+		candidates = candidates[ours : ours+1] // not another one first
+	}
+	candidate := candidates[slices.IndexFunc(candidates, func(c *disruption.Candidate) bool { return c.ProviderID() == node.ProviderID() })]
+	if setter, ok := method.(disruption.NodePoolTotalsSetter); ok {
+		setter.SetNodePoolTotals(totals)
+	}
+	budgets, err := disruption.BuildDisruptionBudgetMapping(ctx, s.cluster, clk, s.Guest, s.cloudProvider, s.recorder, method.Reason())
+	if err != nil {
+		return false, "", err
+	}
+	if budgets[candidate.NodePool.Name] == 0 {
+		return false, fmt.Sprintf("the budgets of NodePool %s allow no disruption for reason %s now; nodes that aren't Ready or are being removed count",
+			candidate.NodePool.Name, method.Reason()), nil
+	}
+	commands, err := method.ComputeCommands(ctx, budgets, candidates...)
+	if err != nil {
+		return false, "", err
+	}
+	for _, command := range commands {
+		if slices.ContainsFunc(command.Candidates, func(c *disruption.Candidate) bool { return c.ProviderID() == node.ProviderID() }) {
+			return true, describe(method, command), nil
+		}
+	}
+	if said := s.recorder.take(uid, events.DisruptionBlocked, events.Unconsolidatable, events.ConsolidationRejected); len(said) > 0 {
+		return false, strings.Join(said, "; "), nil
+	}
+	if len(commands) > 0 {
+		return false, "other nodes go first: " + describe(method, commands[0]), nil
+	}
+	return false, "there is nothing to gain", nil
+}
+
+// unconsidered says why a method doesn't take a node that nothing blocks.
+func (s *Simulation) unconsidered(method disruption.Method, node *state.StateNode, possible bool) string {
+	switch claim := node.NodeClaim; {
+	case !possible:
+		return "the node can't be disrupted"
+	case method.Reason() == karpv1.DisruptionReasonDrifted && claim.StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue():
+		return "it is for the other sort of NodePool, with or without spec.replicas"
+	case method.Reason() == karpv1.DisruptionReasonDrifted:
+		return "the node hasn't drifted"
+	case claim.StatusConditions().Get(karpv1.ConditionTypeConsolidatable).IsTrue():
+		if method.Reason() == karpv1.DisruptionReasonEmpty {
+			return "the node isn't empty"
+		}
+		return "the node is empty, which is another method's"
+	}
+	after := ""
+	for _, nodePool := range list[*karpv1.NodePool](s.Guest) {
+		if nodePool.Name == node.Labels()[karpv1.NodePoolLabelKey] && nodePool.Spec.Disruption.ConsolidateAfter.Duration != nil {
+			wait := *nodePool.Spec.Disruption.ConsolidateAfter.Duration
+			after = fmt.Sprintf(": consolidateAfter of NodePool %s is %s", nodePool.Name, wait)
+			since := node.NodeClaim.Status.LastPodEventTime.Time
+			if since.IsZero() {
+				since = node.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeInitialized).LastTransitionTime.Time
+			}
+			if left := since.Add(wait).Sub(s.Clock.Now()); left > 0 {
+				after += fmt.Sprintf(", and its pods changed %s ago; %s left",
+					duration.HumanDuration(s.Clock.Since(since)), duration.HumanDuration(left))
+			}
+		}
+	}
+	return "the NodeClaim isn't Consolidatable yet" + after
+}
+
+// describe says what a command of a method does.
+func describe(method disruption.Method, command disruption.Command) string {
+	nodes := command.SourceNodeNames()
+	text := "it would be removed, its pods fit on other nodes"
+	if len(nodes) > 1 {
+		text = fmt.Sprintf("it would be removed with %s, their pods fit on other nodes", english.Plural(len(nodes)-1, "other node", ""))
+	}
+	var replacements []string
+	for _, replacement := range command.Replacements {
+		if accepted := acceptedOf(replacement.NodeClaim); len(accepted) > 0 {
+			replacements = append(replacements, fmt.Sprintf("%s at $%.3f an hour", accepted[0].InstanceType, accepted[0].Price))
+		}
+	}
+	if len(command.Replacements) > 0 {
+		text = fmt.Sprintf("it would be replaced by %s", strings.Join(replacements, " and "))
+		if len(nodes) > 1 {
+			text = fmt.Sprintf("it and %s would be replaced by %s",
+				english.Plural(len(nodes)-1, "other node", ""), strings.Join(replacements, " and "))
+		}
+	}
+	if method.Reason() == karpv1.DisruptionReasonDrifted {
+		return text
+	}
+	return fmt.Sprintf("%s, which saves $%.3f an hour", text, command.EstimatedSavings())
+}
+
+// blocking lists everything that keeps a node, where Karpenter core reports the first.
+func (s *Simulation) blocking(ctx context.Context, node *state.StateNode) ([]string, error) {
+	var found []string
+	if node.Annotations()[karpv1.DoNotDisruptAnnotationKey] == "true" {
+		found = append(found, "the node's annotation "+karpv1.DoNotDisruptAnnotationKey)
+	}
+	limits, err := pdb.NewLimits(ctx, s.Guest)
+	if err != nil {
+		return nil, fmt.Errorf("reading PodDisruptionBudgets: %w", err)
+	}
+	pods, err := node.Pods(ctx, s.Guest)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name) })
+	for _, pod := range pods {
+		name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}.String()
+		if !podutils.IsDisruptable(pod, s.Clock, s.recorder) {
+			found = append(found, fmt.Sprintf("pod %s has annotation %s", name, karpv1.DoNotDisruptAnnotationKey))
+		}
+		if budgets, evictable := limits.CanEvictPods([]*corev1.Pod{pod}, s.Clock, s.recorder); !evictable {
+			names := make([]string, len(budgets))
+			for i, budget := range budgets {
+				names[i] = budget.String()
+			}
+			reason := fmt.Sprintf("pod %s: PodDisruptionBudget %s allows no eviction now", name, strings.Join(names, ", "))
+			if len(budgets) > 1 {
+				reason = fmt.Sprintf("pod %s has several PodDisruptionBudgets (%s), and the API server evicts no such pod",
+					name, strings.Join(names, ", "))
+			}
+			found = append(found, reason)
+		}
+	}
+	return found, nil
+}
+
+// facts of a node that its NodePool's settings are about.
+func (s *Simulation) facts(node *state.StateNode) []string {
+	claim, labels := node.NodeClaim, node.Labels()
+	facts := []string{fmt.Sprintf("%s in zone %s, %s",
+		labels[corev1.LabelInstanceTypeStable], labels[corev1.LabelTopologyZone], labels[karpv1.CapacityTypeLabelKey])}
+	if drifted := claim.StatusConditions().Get(karpv1.ConditionTypeDrifted); drifted.IsTrue() {
+		facts = append(facts, "drifted: "+drifted.Reason)
+	}
+	if expires := claim.Spec.ExpireAfter.Duration; expires != nil {
+		if left := claim.CreationTimestamp.Add(*expires).Sub(s.Clock.Now()); left > 0 {
+			facts = append(facts, "expires in "+duration.HumanDuration(left))
+		} else {
+			facts = append(facts, "has expired")
+		}
+	}
+	for _, nodePool := range list[*karpv1.NodePool](s.Guest) {
+		if nodePool.Name != labels[karpv1.NodePoolLabelKey] {
+			continue
+		}
+		d := nodePool.Spec.Disruption
+		after := "Never"
+		if d.ConsolidateAfter.Duration != nil {
+			after = d.ConsolidateAfter.Duration.String()
+		}
+		facts = append(facts, fmt.Sprintf("NodePool %s: consolidationPolicy %s, consolidateAfter %s", nodePool.Name, d.ConsolidationPolicy, after))
+	}
+	return facts
+}
+
+// hurried is a clock on which no time passes while Karpenter core waits before it validates a command: a snapshot doesn't change.
+type hurried struct{ clock.Clock }
+
+// After implements clock.Clock.
+func (h hurried) After(time.Duration) <-chan time.Time {
+	now := make(chan time.Time, 1)
+	now <- h.Now()
+	return now
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package explain_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/karpenter/explain"
+)
+
+func TestNode(t *testing.T) {
+	budget := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
+	}
+	protected := func(p *corev1.Pod) {
+		on("n")(p)
+		p.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}
+	}
+	base := []client.Object{nodeClass(nil), nodePool("general", nil)}
+	with := func(objects ...client.Object) []client.Object { return slices.Concat(base, objects) }
+	for name, test := range map[string]struct {
+		objects  []client.Object
+		verdict  explain.Verdict
+		summary  string
+		blocking []string
+	}{
+		"When a node is empty, it should say that it goes": {
+			with(machine("n", "general", "medium", "8", nil)...),
+			explain.Disrupted, "Node n can be disrupted now (empty): it would be removed, its pods fit on other nodes, which saves $0.200 an hour", nil,
+		},
+		"When a smaller instance type has room, it should say what replaces it": {
+			with(append(machine("n", "general", "medium", "8", nil), pod("a", "1", on("n")))...),
+			explain.Disrupted, "Node n can be disrupted now (consolidation): it would be replaced by small at $0.020 an hour, which saves $0.180 an hour", nil,
+		},
+		"When nothing cheaper has room, it should repeat what Karpenter says": {
+			with(append(machine("n", "general", "medium", "8", nil), pod("a", "6", on("n")))...),
+			explain.Stays, "Node n stays: Can't replace with a cheaper node", nil,
+		},
+		"When pods and budgets keep it, it should name all": {
+			with(append(machine("n", "general", "medium", "8", nil), pod("a", "1", protected), pod("b", "1", on("n")), budget)...),
+			explain.Stays, `Node n stays: Pod has "karpenter.sh/do-not-disrupt" annotation (Pod=shop/a)`, []string{
+				"pod shop/a has annotation karpenter.sh/do-not-disrupt", "pod shop/b: PodDisruptionBudget shop/cart allows no eviction now",
+			},
+		},
+		"When its pods changed a moment ago, it should say how long it waits": {
+			with(append(machine("n", "general", "medium", "8", func(_ *corev1.Node, claim *karpv1.NodeClaim) {
+				claim.StatusConditions().SetUnknown(karpv1.ConditionTypeConsolidatable)
+				claim.Status.LastPodEventTime = metav1.NewTime(noon.Add(-10 * time.Second))
+			}), pod("a", "1", on("n")))...),
+			explain.Stays, "Node n stays: the NodeClaim isn't Consolidatable yet: consolidateAfter of NodePool general is 30s, and its pods changed 10s ago; 20s left", nil,
+		},
+		"When the NodePool's budget is used up, it should say so": {
+			append([]client.Object{nodeClass(nil), nodePool("general", func(p *karpv1.NodePool) { p.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "0"}} })},
+				append(machine("n", "general", "medium", "8", nil), pod("a", "1", on("n")))...),
+			explain.Stays, "Node n stays: the budgets of NodePool general allow no disruption for reason Underutilized now; nodes that aren't Ready or are being removed count", nil,
+		},
+		"When it is drifted, it should say what replaces it": {
+			with(append(machine("n", "general", "medium", "8", func(_ *corev1.Node, claim *karpv1.NodeClaim) {
+				claim.StatusConditions().SetTrueWithReason(karpv1.ConditionTypeDrifted, "NodePoolDrifted", "NodePoolDrifted")
+			}), pod("a", "6", on("n")))...),
+			explain.Disrupted, "Node n can be disrupted now (drift): it would be replaced by medium at $0.200 an hour", nil,
+		},
+		"When it is being removed, it should count the pods left": {
+			with(append(machine("n", "general", "medium", "8", func(_ *corev1.Node, claim *karpv1.NodeClaim) {
+				claim.DeletionTimestamp = &metav1.Time{Time: noon}
+			}), pod("a", "1", on("n")))...),
+			explain.Terminating, "Node n is being removed: 1 pod left to evict", nil,
+		},
+		"When it isn't Karpenter's, it should say so": {
+			with(machine("n", "general", "medium", "8", nil)[:1]...),
+			explain.Unmanaged, "Node n isn't Karpenter's: no NodeClaim has it, so Karpenter neither removes nor replaces it", nil,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			answer, err := simulate(t, test.objects...).Node(t.Context(), "n")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(answer.Summary).To(Equal(test.summary))
+			g.Expect(answer.Verdict).To(Equal(test.verdict))
+			g.Expect(answer.Blocking).To(Equal(test.blocking))
+		})
+	}
+	t.Run("When a NodeClaim is named, it should answer for its node", func(t *testing.T) {
+		g := NewWithT(t)
+		answer, err := simulate(t, with(machine("n", "general", "medium", "8", nil)...)...).Node(t.Context(), "claim-n")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(answer.Node).To(Equal("n"))
+	})
+	t.Run("When there is no such node, it should say how to find it", func(t *testing.T) {
+		_, err := simulate(t, base...).Node(t.Context(), "n")
+		NewWithT(t).Expect(err).To(MatchError("the cluster has no node and no NodeClaim \"n\"; see `kubectl get nodes,nodeclaims`"))
+	})
+}

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/awslabs/operatorpkg/status"
+	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
+	nodepoolutils "sigs.k8s.io/karpenter/pkg/utils/nodepool"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+// Ranks of refusals: what is nearest to a fit comes first.
+const (
+	rankUnavailable = iota
+	rankOffering
+	rankResources
+	rankLimits
+	rankRequirements
+	rankOther
+)
+
+// nodePool says whether a NodePool can launch a node for one pod.
+func (s *Simulation) nodePool(ctx context.Context, nodePool *karpv1.NodePool, pod *corev1.Pod) NodePoolAnswer {
+	answer := NodePoolAnswer{Name: nodePool.Name}
+	if answer.Reason = s.unusable(nodePool); answer.Reason != "" {
+		return answer
+	}
+	instanceTypes, err := s.cloudProvider.GetInstanceTypes(ctx, nodePool)
+	if err != nil {
+		answer.Reason = "its instance types aren't known: " + sentence(err)
+		return answer
+	}
+	answer.InstanceTypes = len(instanceTypes)
+	if len(instanceTypes) == 0 {
+		ref := nodePool.Spec.Template.Spec.NodeClassRef
+		answer.Reason = fmt.Sprintf("its node class %s offers no instance type; see `kubectl describe %s %s`", ref.Name, strings.ToLower(ref.Kind), ref.Name)
+		return answer
+	}
+	alone := s.Guest.with("NodePool", func(object client.Object) bool { return object.GetName() == nodePool.Name })
+	results, err := s.schedule(ctx, alone, s.cloudProvider, pod)
+	if claim := launching(results.NewNodeClaims, pod.UID); err == nil && claim != nil {
+		accepted := acceptedOf(claim)
+		answer.Fits, answer.AcceptedCount, answer.Accepted = true, len(accepted), accepted[:min(len(accepted), maxNames)]
+		answer.Reason = english.Plural(len(accepted), "instance type fits", "instance types fit")
+		answer.Refused = s.refused(nodePool, pod, instanceTypes, claim, claim.Requirements, claim.Spec.Resources.Requests)
+		return answer
+	}
+	if err == nil {
+		err = errorOf(results.PodErrors, pod.UID)
+	}
+	var filtered scheduling.InstanceTypeFilterError
+	switch {
+	case err == nil:
+		answer.Reason = "the pod fits on a node that exists"
+	case errors.As(err, &filtered) || strings.Contains(err.Error(), "filtered out all") || strings.Contains(err.Error(), "exceed limits"):
+		requirements, requests := s.probe(ctx, nodePool, pod, instanceTypes)
+		answer.Refused = s.refused(nodePool, pod, instanceTypes, nil, requirements, requests)
+		answer.Reason = fmt.Sprintf("none of %s fits", english.Plural(len(instanceTypes), "instance type", ""))
+		if len(answer.Refused) > 0 {
+			answer.Reason += ": " + answer.Refused[0].Reason
+		}
+	default:
+		answer.Reason = sentence(err)
+	}
+	return answer
+}
+
+// unusable returns why Karpenter launches nothing for pending pods from a NodePool.
+func (s *Simulation) unusable(nodePool *karpv1.NodePool) string {
+	ready := nodePool.StatusConditions().Get(status.ConditionReady)
+	switch ref := nodePool.Spec.Template.Spec.NodeClassRef; {
+	case nodePool.DeletionTimestamp != nil:
+		return "it is being deleted"
+	case !nodepoolutils.IsManaged(nodePool, s.cloudProvider):
+		return fmt.Sprintf("its node class is of kind %s, whose instance types this program doesn't know", ref.Kind)
+	case nodepoolutils.IsStatic(nodePool):
+		return "it is static (spec.replicas): it keeps a number of nodes and launches none for pending pods"
+	case !ready.IsTrue():
+		return fmt.Sprintf("it isn't ready: %s", cmp.Or(messageOf(ready), "it has no condition Ready yet"))
+	}
+	return ""
+}
+
+// probe asks the scheduler what a node for the pod would have to be like, with instance types of any size that are always available.
+// Without an answer it is what the pod and the NodePool say.
+func (s *Simulation) probe(ctx context.Context, nodePool *karpv1.NodePool, pod *corev1.Pod, instanceTypes []*cloudprovider.InstanceType) (
+	karpscheduling.Requirements, corev1.ResourceList,
+) {
+	unlimited := nodePool.DeepCopy()
+	unlimited.Spec.Limits = nil
+	guest := s.Guest.with("NodePool", func(client.Object) bool { return false })
+	gvk, err := kindOf(unlimited)
+	if err == nil {
+		guest.objects[gvk] = append(guest.objects[gvk], unlimited)
+		largest := make([]*cloudprovider.InstanceType, len(instanceTypes))
+		for i, it := range instanceTypes {
+			largest[i] = boundless(it, resources.RequestsForPods(pod))
+		}
+		results, err := s.schedule(ctx, guest, fixed{s.cloudProvider, largest}, pod)
+		if claim := launching(results.NewNodeClaims, pod.UID); err == nil && claim != nil {
+			return claim.Requirements, claim.Spec.Resources.Requests
+		}
+	}
+	requirements := karpscheduling.NewRequirements(scheduling.NewNodeClaimTemplate(nodePool).Requirements.Values()...)
+	requirements.Add(karpscheduling.NewStrictPodRequirements(pod).Values()...)
+	return requirements, resources.RequestsForPods(pod)
+}
+
+// boundless returns an instance type that has room for anything and whose offerings are all available.
+func boundless(it *cloudprovider.InstanceType, requests corev1.ResourceList) *cloudprovider.InstanceType {
+	large := &cloudprovider.InstanceType{
+		Name: it.Name, Requirements: it.Requirements, Capacity: corev1.ResourceList{}, Overhead: &cloudprovider.InstanceTypeOverhead{},
+		DynamicResources: it.DynamicResources,
+	}
+	for _, list := range []corev1.ResourceList{it.Capacity, requests} {
+		for name := range list {
+			large.Capacity[name] = *resource.NewQuantity(math.MaxInt64/1000, resource.DecimalSI)
+		}
+	}
+	for _, o := range it.Offerings {
+		available := *o
+		available.Available = true
+		large.Offerings = append(large.Offerings, &available)
+	}
+	return large
+}
+
+// refused says of each instance type that isn't in claim why it can't be the pod's node: the first of Karpenter core's checks that it fails.
+func (s *Simulation) refused(nodePool *karpv1.NodePool, pod *corev1.Pod, instanceTypes []*cloudprovider.InstanceType, claim *scheduling.NodeClaim,
+	requirements karpscheduling.Requirements, requests corev1.ResourceList,
+) []Refusal {
+	accepted := map[string]bool{}
+	if claim != nil {
+		for _, it := range claim.InstanceTypeOptions {
+			accepted[it.Name] = true
+		}
+	}
+	left := resources.Subtract(corev1.ResourceList(nodePool.Spec.Limits), s.cluster.NodePoolResourcesFor(nodePool.Name))
+	found, short := refusals{}, map[string][]*cloudprovider.InstanceType{}
+	for _, it := range instanceTypes {
+		if accepted[it.Name] {
+			continue
+		}
+		lacking := lacks(it, requests)
+		switch key := unmet(it, requirements); {
+		case key != "":
+			found.add(rankRequirements, requirementReason(key, requirements, pod), it.Name)
+		case exceeds(it, nodePool, left) != "":
+			found.add(rankLimits, exceeds(it, nodePool, left), it.Name)
+		case lacking != "":
+			short[lacking] = append(short[lacking], it)
+		default:
+			rank, reason := s.unoffered(nodePool, it, requirements)
+			found.add(rank, reason, it.Name)
+		}
+	}
+	for lacking, types := range short {
+		reason := shortage(corev1.ResourceName(lacking), requests, types)
+		for _, it := range types {
+			found.add(rankResources, reason, it.Name)
+		}
+	}
+	return found.sorted()
+}
+
+// unmet returns a label for which an instance type has none of the wanted values.
+func unmet(it *cloudprovider.InstanceType, requirements karpscheduling.Requirements) string {
+	var keys []string
+	for key, requirement := range requirements {
+		if it.Requirements.Intersects(karpscheduling.NewRequirements(requirement)) != nil {
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) == 0 {
+		return ""
+	}
+	return slices.Min(keys)
+}
+
+func requirementReason(key string, requirements karpscheduling.Requirements, pod *corev1.Pod) string {
+	by := "the NodePool wants"
+	if karpscheduling.NewPodRequirements(pod).Has(key) {
+		by = "the pod wants"
+	}
+	wanted := strings.TrimPrefix(requirements.Get(key).String(), key+" ")
+	return fmt.Sprintf("%s %s %s", by, key, wanted)
+}
+
+// exceeds returns why the NodePool's limits exclude an instance type, or "".
+func exceeds(it *cloudprovider.InstanceType, nodePool *karpv1.NodePool, left corev1.ResourceList) string {
+	names := make([]corev1.ResourceName, 0, len(nodePool.Spec.Limits))
+	for name := range nodePool.Spec.Limits {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		limit, rest, capacity := nodePool.Spec.Limits[name], left[name], it.Capacity[name]
+		if name == resources.Node {
+			capacity = *resource.NewQuantity(1, resource.DecimalSI)
+		}
+		if capacity.Cmp(rest) > 0 {
+			return fmt.Sprintf("over the NodePool's limit of %s %s, of which %s is left", amount(name, limit), name, amount(name, rest))
+		}
+	}
+	return ""
+}
+
+// lacks returns the first resource of which an instance type has too little in every group of its offerings, or "".
+func lacks(it *cloudprovider.InstanceType, requests corev1.ResourceList) string {
+	names := make([]string, 0, len(requests))
+	for name := range requests {
+		names = append(names, string(name))
+	}
+	// Devices first: an instance type without them isn't near, whatever its CPU.
+	slices.SortFunc(names, func(a, b string) int {
+		device := func(name string) int {
+			if strings.Contains(name, "/") {
+				return 0
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(device(a), device(b)), cmp.Compare(a, b))
+	})
+	for _, name := range names {
+		wanted, most := requests[corev1.ResourceName(name)], largest(corev1.ResourceName(name), it)
+		if wanted.Cmp(most) > 0 {
+			return name
+		}
+	}
+	return ""
+}
+
+// largest allocatable amount of a resource among instance types.
+func largest(name corev1.ResourceName, instanceTypes ...*cloudprovider.InstanceType) resource.Quantity {
+	most := resource.Quantity{}
+	for _, it := range instanceTypes {
+		for _, group := range it.AllocatableOfferingsList() {
+			if allocatable := group.Allocatable[name]; allocatable.Cmp(most) > 0 {
+				most = allocatable
+			}
+		}
+	}
+	return most
+}
+
+func shortage(name corev1.ResourceName, requests corev1.ResourceList, types []*cloudprovider.InstanceType) string {
+	most := largest(name, types...)
+	if most.IsZero() {
+		return fmt.Sprintf("needs %s %s; they have none", amount(name, requests[name]), name)
+	}
+	return fmt.Sprintf("needs %s %s with DaemonSets; the largest has %s", amount(name, requests[name]), name, amount(name, most))
+}
+
+// amount is a quantity as a person writes it.
+func amount(name corev1.ResourceName, quantity resource.Quantity) string {
+	if name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage {
+		return strings.ReplaceAll(humanize.IBytes(uint64(max(quantity.Value(), 0))), " ", "")
+	}
+	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3f", quantity.AsApproximateFloat64()), "0"), ".")
+}
+
+// unoffered returns why an instance type that would fit can't be launched.
+func (s *Simulation) unoffered(nodePool *karpv1.NodePool, it *cloudprovider.InstanceType, requirements karpscheduling.Requirements) (
+	rank int, reason string,
+) {
+	compatible := it.Offerings.Compatible(requirements)
+	switch {
+	case len(it.Offerings) == 0:
+		return rankUnavailable, "it has no offerings"
+	case len(compatible) == 0:
+		zones, capacityTypes := requirements.Get(corev1.LabelTopologyZone), requirements.Get(karpv1.CapacityTypeLabelKey)
+		return rankOffering, fmt.Sprintf("not offered in the zone and capacity type that are wanted: %s, %s", zones, capacityTypes)
+	case len(compatible.Available()) == 0:
+		return rankUnavailable, "unavailable now: " + s.unavailable(nodePool.Spec.Template.Spec.NodeClassRef.Name, it.Name)
+	}
+	return rankOther, "excluded by minValues, a reservation, a host port or the pod's topology"
+}
+
+// unavailable says what the node class reports of an instance type.
+func (s *Simulation) unavailable(nodeClass, instanceType string) string {
+	for _, class := range list[*v1alpha1.ClusterAPINodeClass](s.Guest) {
+		if class.Name != nodeClass {
+			continue
+		}
+		for _, template := range class.Status.Templates {
+			if template.InstanceType == instanceType && template.Unavailable != "" {
+				return cmp.Or(unavailableText[template.Unavailable], template.Unavailable)
+			}
+		}
+	}
+	return "its offerings have no price or failed a short time ago, or the capacity that clusters share is used up"
+}
+
+var unavailableText = map[string]string{
+	v1alpha1.TemplatePaused:      "its source or the Cluster is paused",
+	v1alpha1.TemplateFull:        "its source has as many machines as its max-size annotation allows",
+	v1alpha1.TemplateNoBootstrap: "neither its source nor the node class has a bootstrap",
+	v1alpha1.TemplateBackOff:     "launches failed and it is in back-off, its reservations are used up, or the CapacityLease leaves no room",
+	v1alpha1.TemplateNoPrice:     "its catalog has no price for it",
+	v1alpha1.TemplateNoZone:      "none of its catalog's zones is a failure domain of the Cluster",
+}
+
+// acceptedOf returns the instance types of a NodeClaim, cheapest first.
+func acceptedOf(claim *scheduling.NodeClaim) []Accepted {
+	var accepted []Accepted
+	for _, it := range claim.InstanceTypeOptions {
+		offerings := it.Offerings.Available().Compatible(claim.Requirements)
+		if len(offerings) == 0 {
+			continue
+		}
+		cheapest := offerings.Cheapest()
+		accepted = append(accepted, Accepted{
+			InstanceType: it.Name, Zone: cheapest.Zone(), CapacityType: cheapest.CapacityType(), Price: cheapest.Price,
+		})
+	}
+	slices.SortFunc(accepted, func(a, b Accepted) int {
+		return cmp.Or(cmp.Compare(a.Price, b.Price), cmp.Compare(a.InstanceType, b.InstanceType))
+	})
+	return accepted
+}

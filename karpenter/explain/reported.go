@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/core/wellknown"
+)
+
+// maxReported is how many templates a node class's status has at most.
+const maxReported = 100
+
+// Reported is a cloud provider that knows what the status of node classes says of their templates: less than Karpenter, which reads the
+// management cluster.
+type Reported struct {
+	cloudprovider.CloudProvider // nil: a simulation calls the methods below only
+	guest                       *Snapshot
+}
+
+// ReportedBy returns the provider, and what it doesn't know.
+func ReportedBy(guest *Snapshot) (Reported, []string) {
+	missing := []string{
+		"Instance types come from the status of the node classes: capacity, architecture, zones and prices. Labels and taints of templates, " +
+			"and what a node keeps for the system, aren't known without the management cluster (--management-kubeconfig)",
+	}
+	for _, class := range list[*v1alpha1.ClusterAPINodeClass](guest) {
+		if len(class.Status.Templates) >= maxReported {
+			missing = append(missing, fmt.Sprintf("The status of node class %s lists its %d cheapest templates, no more", class.Name, maxReported))
+		}
+	}
+	return Reported{guest: guest}, missing
+}
+
+// Name implements cloudprovider.CloudProvider.
+func (Reported) Name() string { return "clusterapi" }
+
+// RepairPolicies implements cloudprovider.CloudProvider.
+func (Reported) RepairPolicies() []cloudprovider.RepairPolicy { return nil }
+
+// GetSupportedNodeClasses implements cloudprovider.CloudProvider.
+func (Reported) GetSupportedNodeClasses() []status.Object {
+	return []status.Object{&v1alpha1.ClusterAPINodeClass{}}
+}
+
+// GetInstanceTypes implements cloudprovider.CloudProvider.
+func (r Reported) GetInstanceTypes(_ context.Context, nodePool *karpv1.NodePool) ([]*cloudprovider.InstanceType, error) {
+	name := nodePool.Spec.Template.Spec.NodeClassRef.Name
+	for _, class := range list[*v1alpha1.ClusterAPINodeClass](r.guest) {
+		if class.Name != name {
+			continue
+		}
+		var types []*cloudprovider.InstanceType
+		for i := range class.Status.Templates {
+			t := &class.Status.Templates[i]
+			// Templates of one instance type are listed cheapest first.
+			if !slices.ContainsFunc(types, func(it *cloudprovider.InstanceType) bool { return it.Name == t.InstanceType }) {
+				types = append(types, reportedType(t))
+			}
+		}
+		return types, nil
+	}
+	return nil, fmt.Errorf("node class %s doesn't exist; NodePool %s names it", name, nodePool.Name)
+}
+
+func reportedType(t *v1alpha1.TemplateStatus) *cloudprovider.InstanceType {
+	zones := t.Zones
+	if len(zones) == 0 {
+		zones = []string{"default"}
+	}
+	it := &cloudprovider.InstanceType{
+		Name: t.InstanceType, Overhead: &cloudprovider.InstanceTypeOverhead{},
+		Capacity: corev1.ResourceList{
+			corev1.ResourceCPU: t.CPU, corev1.ResourceMemory: t.Memory, corev1.ResourcePods: *resource.NewQuantity(t.Pods, resource.DecimalSI),
+		},
+	}
+	for name, quantity := range t.GPU {
+		it.Capacity[name] = quantity
+	}
+	var capacityTypes []string
+	for _, sold := range []struct{ capacityType, price string }{{karpv1.CapacityTypeOnDemand, t.Price}, {karpv1.CapacityTypeSpot, t.SpotPrice}} {
+		price, err := strconv.ParseFloat(sold.price, 64)
+		if err != nil {
+			continue // it isn't sold as such, or has no price
+		}
+		capacityTypes = append(capacityTypes, sold.capacityType)
+		for _, zone := range zones {
+			it.Offerings = append(it.Offerings, &cloudprovider.Offering{
+				Requirements: scheduling.NewLabelRequirements(map[string]string{
+					corev1.LabelTopologyZone: zone, karpv1.CapacityTypeLabelKey: sold.capacityType,
+				}),
+				Price: price, Available: t.Unavailable == "",
+			})
+		}
+	}
+	it.Requirements = scheduling.NewRequirements(
+		scheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, t.InstanceType),
+		scheduling.NewRequirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, t.Architecture),
+		scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, zones...),
+		scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, capacityTypes...),
+		scheduling.NewRequirement(wellknown.InstanceCPULabel, corev1.NodeSelectorOpIn, strconv.FormatInt(t.CPU.MilliValue()/1000, 10)),
+		scheduling.NewRequirement(wellknown.InstanceMemoryLabel, corev1.NodeSelectorOpIn, strconv.FormatInt(t.Memory.Value()>>20, 10)),
+	)
+	return it
+}

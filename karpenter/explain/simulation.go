@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
+	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/controllers/state/informer"
+	"sigs.k8s.io/karpenter/pkg/events"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
+	"sigs.k8s.io/karpenter/pkg/state/cost"
+	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
+	nodepoolutils "sigs.k8s.io/karpenter/pkg/utils/nodepool"
+)
+
+// Config of a Simulation.
+type Config struct {
+	Guest *Snapshot
+	// CloudProvider has the instance types. Nothing is ever created or deleted with it.
+	CloudProvider cloudprovider.CloudProvider
+	// Options of the Karpenter that is simulated.
+	Options *options.Options
+	Clock   clock.Clock
+	// Missing says what isn't known, and what to do about it. Every answer repeats it.
+	Missing []string
+}
+
+// Simulation is Karpenter core on a snapshot.
+type Simulation struct {
+	Config
+	cloudProvider cloudprovider.CloudProvider
+	cluster       *state.Cluster
+	cost          *cost.ClusterCost
+	recorder      *recorder
+}
+
+// New feeds a snapshot to Karpenter core.
+func New(ctx context.Context, config Config) (*Simulation, error) {
+	s := &Simulation{Config: config, recorder: &recorder{}}
+	ctx = s.context(ctx)
+	undecorated := resolve(ctx, config.CloudProvider, list[*karpv1.NodePool](config.Guest))
+	overlays := nodeoverlay.NewInstanceTypeStore()
+	s.cloudProvider = overlay.Decorate(undecorated, config.Guest, overlays)
+	s.cluster = state.NewCluster(config.Clock, config.Guest, s.cloudProvider)
+	s.cost = cost.NewClusterCost(ctx, s.cloudProvider, config.Guest)
+	if config.Options.FeatureGates.NodeOverlay {
+		// It reports NodePools whose instance types aren't known, which are reported below as well.
+		_, _ = nodeoverlay.NewController(config.Clock, config.Guest, undecorated, overlays, s.cluster).Reconcile(ctx, reconcile.Request{})
+	}
+	for _, feed := range []struct {
+		list  client.ObjectList
+		state reconcile.Reconciler
+	}{
+		{&karpv1.NodePoolList{}, informer.NewNodePoolController(config.Guest, s.cloudProvider, s.cluster, s.cost)},
+		{&karpv1.NodeClaimList{}, informer.NewNodeClaimController(config.Guest, s.cloudProvider, s.cluster, s.cost)},
+		{&corev1.NodeList{}, informer.NewNodeController(config.Guest, s.cluster)},
+		{&corev1.PodList{}, informer.NewPodController(config.Guest, s.cluster)},
+		{&appsv1.DaemonSetList{}, informer.NewDaemonSetController(config.Guest, s.cluster)},
+	} {
+		gvk, err := kindOf(feed.list)
+		if err != nil {
+			return nil, err
+		}
+		for _, object := range config.Guest.objects[gvk] {
+			if _, err := feed.state.Reconcile(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)}); err != nil {
+				return nil, fmt.Errorf("reading %s %s: %w", gvk.Kind, object.GetName(), err)
+			}
+		}
+	}
+	return s, nil
+}
+
+// context has what Karpenter core expects of it. Its logs would repeat what the answers say.
+func (s *Simulation) context(ctx context.Context) context.Context {
+	return log.IntoContext(options.ToContext(ctx, s.Options), logr.Discard())
+}
+
+// provisioner of the simulated Karpenter, which sees the NodePools of a snapshot and the instance types of a cloud provider.
+func (s *Simulation) provisioner(guest *Snapshot, provider cloudprovider.CloudProvider) *provisioning.Provisioner {
+	devices := deviceallocation.NewController(guest)
+	devices.Hydrate(context.Background())
+	return provisioning.NewProvisioner(guest, s.recorder, provider, s.cluster, s.Clock, devices, virtualpods.NewVirtualPodCache(guest))
+}
+
+// schedule runs the scheduler as the provisioner does, for one pod and the NodePools of a snapshot.
+func (s *Simulation) schedule(ctx context.Context, guest *Snapshot, provider cloudprovider.CloudProvider, pod *corev1.Pod) (
+	scheduling.Results, error,
+) {
+	opts := []scheduling.Options{
+		scheduling.DisableReservedCapacityFallback,
+		scheduling.NumConcurrentReconciles(int(math.Ceil(float64(s.Options.CPURequests) / 1000))),
+		scheduling.MinValuesPolicy(s.Options.MinValuesPolicy),
+	}
+	if s.Options.PreferencePolicy == options.PreferencePolicyIgnore {
+		opts = append(opts, scheduling.IgnorePreferences)
+	}
+	pods := []*corev1.Pod{pod.DeepCopy()}
+	scheduler, err := s.provisioner(guest, provider).NewScheduler(ctx, pods, s.cluster.DeepCopyNodes().Active(), sets.New[types.UID](), opts...)
+	if err != nil {
+		return scheduling.Results{}, err
+	}
+	results, err := scheduler.Solve(ctx, pods)
+	if err != nil {
+		return scheduling.Results{}, err
+	}
+	return results.TruncateInstanceTypes(ctx, scheduling.MaxInstanceTypes), nil
+}
+
+// resolved is a cloud provider that makes and removes nothing, and whose instance types are those of one moment.
+type resolved struct {
+	cloudprovider.CloudProvider
+	byNodePool map[string]offered
+}
+
+type offered struct {
+	instanceTypes []*cloudprovider.InstanceType
+	err           error
+}
+
+func resolve(ctx context.Context, provider cloudprovider.CloudProvider, nodePools []*karpv1.NodePool) resolved {
+	r := resolved{provider, make(map[string]offered, len(nodePools))}
+	for _, nodePool := range nodePools {
+		if nodePool.Spec.Template.Spec.NodeClassRef == nil || !nodepoolutils.IsManaged(nodePool, provider) {
+			continue
+		}
+		instanceTypes, err := provider.GetInstanceTypes(ctx, nodePool)
+		r.byNodePool[nodePool.Name] = offered{instanceTypes, err}
+	}
+	return r
+}
+
+// GetInstanceTypes implements cloudprovider.CloudProvider.
+func (r resolved) GetInstanceTypes(_ context.Context, nodePool *karpv1.NodePool) ([]*cloudprovider.InstanceType, error) {
+	o, known := r.byNodePool[nodePool.Name]
+	if !known {
+		return nil, fmt.Errorf("the instance types of NodePool %s aren't known", nodePool.Name)
+	}
+	return o.instanceTypes, o.err
+}
+
+// Create implements cloudprovider.CloudProvider.
+func (resolved) Create(context.Context, *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
+	return nil, ErrReadOnly
+}
+
+// Delete implements cloudprovider.CloudProvider.
+func (resolved) Delete(context.Context, *karpv1.NodeClaim) error { return ErrReadOnly }
+
+// IsDrifted implements cloudprovider.CloudProvider. The condition of a NodeClaim says it.
+func (resolved) IsDrifted(context.Context, *karpv1.NodeClaim) (cloudprovider.DriftReason, error) {
+	return "", nil
+}
+
+// fixed is a cloud provider with other instance types.
+type fixed struct {
+	cloudprovider.CloudProvider
+	instanceTypes []*cloudprovider.InstanceType
+}
+
+// GetInstanceTypes implements cloudprovider.CloudProvider.
+func (f fixed) GetInstanceTypes(context.Context, *karpv1.NodePool) ([]*cloudprovider.InstanceType, error) {
+	return f.instanceTypes, nil
+}
+
+// recorder keeps what Karpenter core would publish.
+type recorder struct {
+	mu        sync.Mutex
+	published []events.Event
+}
+
+// Publish implements events.Recorder.
+func (r *recorder) Publish(published ...events.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.published = append(r.published, published...)
+}
+
+// take returns the messages about an object with one of these reasons, each once, and forgets all events.
+func (r *recorder) take(uid types.UID, reasons ...string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var messages []string
+	for _, event := range r.published {
+		object, ok := event.InvolvedObject.(client.Object)
+		if ok && object.GetUID() == uid && slices.Contains(reasons, event.Reason) && !slices.Contains(messages, event.Message) {
+			messages = append(messages, event.Message)
+		}
+	}
+	r.published = nil
+	return messages
+}
+
+// list returns the objects of a kind.
+func list[T client.Object](s *Snapshot) []T {
+	var found []T
+	for _, objects := range s.objects {
+		for _, object := range objects {
+			each, ok := object.(T)
+			if !ok {
+				break
+			}
+			found = append(found, each)
+		}
+	}
+	return found
+}

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+// ErrReadOnly is the error of every write to a snapshot.
+var ErrReadOnly = errors.New("a snapshot can't be written")
+
+// ErrNoKarpenter is returned for a cluster without Karpenter's kinds.
+var ErrNoKarpenter = errors.New("the cluster has no NodePools, so Karpenter doesn't run in it; choose another with --context or --kubeconfig, " +
+	"or ask the platform team to set spec.autoNode")
+
+// kinds are what Karpenter core's scheduling and disruption read. A cluster without an optional kind has none of its objects.
+var kinds = []struct {
+	list     client.ObjectList
+	optional bool
+}{
+	{list: &karpv1.NodePoolList{}},
+	{list: &karpv1.NodeClaimList{}},
+	{list: &corev1.NodeList{}},
+	{list: &corev1.PodList{}},
+	{list: &corev1.NamespaceList{}},
+	{list: &corev1.PersistentVolumeClaimList{}},
+	{list: &corev1.PersistentVolumeList{}},
+	{list: &appsv1.DaemonSetList{}},
+	{list: &policyv1.PodDisruptionBudgetList{}},
+	{list: &storagev1.StorageClassList{}},
+	{list: &storagev1.CSINodeList{}, optional: true},
+	{list: &v1alpha1.ClusterAPINodeClassList{}, optional: true},
+	{list: &karpv1alpha1.NodeOverlayList{}, optional: true},
+	{list: &resourcev1.ResourceSliceList{}, optional: true},
+	{list: &resourcev1.ResourceClaimList{}, optional: true},
+	{list: &resourcev1.DeviceClassList{}, optional: true},
+}
+
+// Snapshot is what a guest contained at one moment. It implements client.Client for Karpenter core; writes fail, but for those to a
+// status, which are dropped.
+type Snapshot struct {
+	client.Client // nil: what isn't implemented below panics in a test
+	objects       map[schema.GroupVersionKind][]client.Object
+	// Unread has why an optional kind couldn't be read, by kind.
+	Unread map[string]error
+}
+
+var _ client.Client = (*Snapshot)(nil)
+
+// Read lists everything that Karpenter core reads.
+func Read(ctx context.Context, guest client.Reader) (*Snapshot, error) {
+	s := &Snapshot{objects: map[schema.GroupVersionKind][]client.Object{}, Unread: map[string]error{}}
+	// What the API server has in its cache is new enough, and costs etcd nothing.
+	cached := &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}
+	for _, kind := range kinds {
+		gvk, err := kindOf(kind.list)
+		if err != nil {
+			return nil, err
+		}
+		list, _ := kind.list.DeepCopyObject().(client.ObjectList)
+		switch err := guest.List(ctx, list, cached); {
+		case meta.IsNoMatchError(err) && !kind.optional:
+			return nil, ErrNoKarpenter
+		case meta.IsNoMatchError(err) || apierrors.IsNotFound(err):
+			s.objects[gvk] = nil
+			continue
+		case err != nil && kind.optional:
+			s.objects[gvk], s.Unread[gvk.Kind] = nil, err
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("listing objects of kind %s: %w", gvk.Kind, err)
+		}
+		s.objects[gvk] = nil
+		if err := meta.EachListItem(list, func(item runtime.Object) error {
+			if object, ok := item.(client.Object); ok {
+				s.objects[gvk] = append(s.objects[gvk], object)
+			}
+			return nil
+		}); err != nil {
+			return nil, fmt.Errorf("reading objects of kind %s: %w", gvk.Kind, err)
+		}
+	}
+	return s, nil
+}
+
+// SnapshotOf returns a snapshot of these objects.
+func SnapshotOf(objects ...client.Object) (*Snapshot, error) {
+	s := &Snapshot{objects: map[schema.GroupVersionKind][]client.Object{}, Unread: map[string]error{}}
+	for _, kind := range kinds {
+		gvk, err := kindOf(kind.list)
+		if err != nil {
+			return nil, err
+		}
+		s.objects[gvk] = nil
+	}
+	for _, object := range objects {
+		gvk, err := kindOf(object)
+		if err != nil {
+			return nil, err
+		}
+		s.objects[gvk] = append(s.objects[gvk], object)
+	}
+	return s, nil
+}
+
+// with returns a snapshot that shares all objects but those of one kind, of which it has the ones that keep accepts.
+func (s *Snapshot) with(kind string, keep func(client.Object) bool) *Snapshot {
+	narrowed := &Snapshot{objects: make(map[schema.GroupVersionKind][]client.Object, len(s.objects)), Unread: s.Unread}
+	for gvk, objects := range s.objects {
+		if gvk.Kind == kind {
+			objects = slices.DeleteFunc(slices.Clone(objects), func(object client.Object) bool { return !keep(object) })
+		}
+		narrowed.objects[gvk] = objects
+	}
+	return narrowed
+}
+
+func kindOf(object runtime.Object) (schema.GroupVersionKind, error) {
+	gvk, err := apiutil.GVKForObject(object, scheme.Scheme)
+	gvk.Kind = strings.TrimSuffix(gvk.Kind, "List")
+	return gvk, err
+}
+
+// Get implements client.Reader.
+func (s *Snapshot) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	gvk, err := kindOf(into)
+	if err != nil {
+		return err
+	}
+	for _, object := range s.objects[gvk] {
+		if object.GetName() == key.Name && (object.GetNamespace() == key.Namespace || object.GetNamespace() == "") {
+			return assign(object, into)
+		}
+	}
+	return apierrors.NewNotFound(schema.GroupResource{Group: gvk.Group, Resource: strings.ToLower(gvk.Kind)}, key.Name)
+}
+
+// List implements client.Reader. A field that Karpenter core doesn't index is an error.
+func (s *Snapshot) List(_ context.Context, into client.ObjectList, opts ...client.ListOption) error {
+	gvk, err := kindOf(into)
+	if err != nil {
+		return err
+	}
+	objects, known := s.objects[gvk]
+	if !known {
+		return fmt.Errorf("the snapshot doesn't contain objects of kind %s", gvk.Kind)
+	}
+	o := (&client.ListOptions{}).ApplyOptions(opts)
+	shared := o.UnsafeDisableDeepCopy != nil && *o.UnsafeDisableDeepCopy
+	found := []runtime.Object{}
+	for _, object := range objects {
+		if o.Namespace != "" && object.GetNamespace() != o.Namespace || o.LabelSelector != nil && !o.LabelSelector.Matches(labelsOf(object)) {
+			continue
+		}
+		if o.FieldSelector != nil {
+			matches, err := matchesFields(object, o.FieldSelector)
+			if err != nil {
+				return err
+			}
+			if !matches {
+				continue
+			}
+		}
+		if shared {
+			found = append(found, object)
+		} else {
+			found = append(found, object.DeepCopyObject())
+		}
+	}
+	return meta.SetList(into, found)
+}
+
+func labelsOf(object client.Object) labels.Set { return object.GetLabels() }
+
+// assign copies an object into another of its type.
+func assign(from, into client.Object) error {
+	to, value := reflect.ValueOf(into), reflect.ValueOf(from.DeepCopyObject())
+	if to.Type() != value.Type() {
+		return fmt.Errorf("reading a %T into a %T", from, into)
+	}
+	to.Elem().Set(value.Elem())
+	return nil
+}
+
+func matchesFields(object client.Object, selector fields.Selector) (bool, error) {
+	for _, requirement := range selector.Requirements() {
+		value, err := fieldOf(object, requirement.Field)
+		if err != nil {
+			return false, err
+		}
+		if value != requirement.Value {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// fieldOf returns a field that Karpenter core indexes.
+func fieldOf(object client.Object, field string) (string, error) {
+	switch o := object.(type) {
+	case *corev1.Pod:
+		if field == "spec.nodeName" {
+			return o.Spec.NodeName, nil
+		}
+	case *corev1.Node:
+		if field == "spec.providerID" {
+			return o.Spec.ProviderID, nil
+		}
+	case *karpv1.NodeClaim:
+		ref := o.Spec.NodeClassRef
+		if field == "status.providerID" {
+			return o.Status.ProviderID, nil
+		}
+		if value, ok := referenceField(ref, strings.TrimPrefix(field, "spec.nodeClassRef.")); ok {
+			return value, nil
+		}
+	case *karpv1.NodePool:
+		if value, ok := referenceField(o.Spec.Template.Spec.NodeClassRef, strings.TrimPrefix(field, "spec.template.spec.nodeClassRef.")); ok {
+			return value, nil
+		}
+	}
+	return "", fmt.Errorf("the snapshot doesn't index field %s of %T", field, object)
+}
+
+func referenceField(ref *karpv1.NodeClassReference, field string) (string, bool) {
+	if ref == nil {
+		ref = &karpv1.NodeClassReference{}
+	}
+	switch field {
+	case "group":
+		return ref.Group, true
+	case "kind":
+		return ref.Kind, true
+	case "name":
+		return ref.Name, true
+	}
+	return "", false
+}
+
+// Scheme implements client.Client.
+func (s *Snapshot) Scheme() *runtime.Scheme { return scheme.Scheme }
+
+// Create implements client.Writer.
+func (s *Snapshot) Create(context.Context, client.Object, ...client.CreateOption) error {
+	return ErrReadOnly
+}
+
+// Update implements client.Writer.
+func (s *Snapshot) Update(context.Context, client.Object, ...client.UpdateOption) error {
+	return ErrReadOnly
+}
+
+// Patch implements client.Writer.
+func (s *Snapshot) Patch(context.Context, client.Object, client.Patch, ...client.PatchOption) error {
+	return ErrReadOnly
+}
+
+// Apply implements client.Writer.
+func (s *Snapshot) Apply(context.Context, runtime.ApplyConfiguration, ...client.ApplyOption) error {
+	return ErrReadOnly
+}
+
+// Delete implements client.Writer.
+func (s *Snapshot) Delete(context.Context, client.Object, ...client.DeleteOption) error {
+	return ErrReadOnly
+}
+
+// DeleteAllOf implements client.Writer.
+func (s *Snapshot) DeleteAllOf(context.Context, client.Object, ...client.DeleteAllOfOption) error {
+	return ErrReadOnly
+}
+
+// Status implements client.Client. Karpenter's controller of NodeOverlays reports in their status what it has evaluated.
+func (s *Snapshot) Status() client.SubResourceWriter { return dropped{} }
+
+type dropped struct{ client.SubResourceWriter }
+
+// Update implements client.SubResourceWriter.
+func (dropped) Update(context.Context, client.Object, ...client.SubResourceUpdateOption) error {
+	return nil
+}
+
+// Patch implements client.SubResourceWriter.
+func (dropped) Patch(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+	return nil
+}
