@@ -21,7 +21,7 @@ func newConformanceCommand() *cobra.Command {
 	var cfg conformance.Config
 	var sizes []string
 	var scale conformance.ScaleConfig
-	var budget bool
+	var budget, busy bool
 	providers := []string{conformance.ClusterAPI, conformance.Kwok}
 	cmd := &cobra.Command{
 		Use:   "conformance",
@@ -67,6 +67,10 @@ The last results of each provider are kept, so that running one shows the other'
 				scale.Out = cfg.Out
 				return conformance.Budget(cmd.Context(), scale)
 			}
+			if busy {
+				scale.Karpenter, scale.Out = cfg.Karpenter, cfg.Out
+				return conformance.Busy(cmd.Context(), scale)
+			}
 			if len(sizes) > 0 {
 				var err error
 				if scale.Sizes, err = readSizes(sizes); err != nil {
@@ -78,7 +82,7 @@ The last results of each provider are kept, so that running one shows the other'
 			}
 			for _, name := range []string{"json", "with-operator", "cluster-api", "profiles"} {
 				if cmd.Flags().Changed(name) {
-					return fmt.Errorf("--%s goes with measurements only: --scale, and --json with --budget too", name)
+					return fmt.Errorf("--%s goes with measurements only: --scale, and --json with --budget and --busy too", name)
 				}
 			}
 			return conformance.Run(cmd.Context(), cfg)
@@ -87,7 +91,9 @@ The last results of each provider are kept, so that running one shows the other'
 	cmd.Flags().StringVar(&provider, "provider", "", "clusterapi or kwok; both if empty")
 	cmd.Flags().StringSliceVar(&sizes, "scale", nil, "instead of a suite, measure how long so many pods take that need a node each, with both providers")
 	cmd.Flags().BoolVar(&budget, "budget", false, fmt.Sprintf("instead of a suite, count the requests of %d nodes, and fail when one costs too many", conformance.BudgetPods))
-	cmd.Flags().StringVar(&scale.JSON, "json", "", "with --scale or --budget: file for the results")
+	cmd.Flags().BoolVar(&busy, "busy", false, fmt.Sprintf("instead of a suite, measure %d bursts of %d nodes beside %d busy loops, and fail when a machine is lost or more are made",
+		conformance.BusyBursts, conformance.BusyPods, conformance.BusyLoops))
+	cmd.Flags().StringVar(&scale.JSON, "json", "", "with --scale, --budget or --busy: file for the results")
 	cmd.Flags().StringVar(&scale.Profiles, "profiles", "", "with --scale: folder for CPU profiles of Karpenter, Cluster API and the API servers, in slices of five seconds; they take time of their own")
 	cmd.Flags().StringSliceVar(&scale.ClusterAPI, "cluster-api", []string{world.ClusterAPITuned},
 		"with --scale: how Cluster API runs: tuned, defaults, which is as it ships, or both, separated by a comma")
@@ -100,10 +106,13 @@ The last results of each provider are kept, so that running one shows the other'
 	for _, other := range []string{"suite", "focus", "guests", "results"} {
 		cmd.MarkFlagsMutuallyExclusive("scale", other)
 		cmd.MarkFlagsMutuallyExclusive("budget", other)
+		cmd.MarkFlagsMutuallyExclusive("busy", other)
 	}
 	for _, other := range []string{"scale", "provider", "with-operator", "cluster-api", "karpenter", "profiles"} {
 		cmd.MarkFlagsMutuallyExclusive("budget", other)
+		cmd.MarkFlagsMutuallyExclusive("busy", other)
 	}
+	cmd.MarkFlagsMutuallyExclusive("budget", "busy")
 	return cmd
 }
 

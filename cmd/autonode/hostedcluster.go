@@ -251,7 +251,7 @@ func (o *hostedClusterOptions) print(out io.Writer, hostedCluster *v1beta1.Hoste
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(out, "# consent: kubectl -n %s annotate cluster %s %s=%s\n%s", controlPlaneNamespaceOf(hostedCluster), hostedCluster.Name,
+		_, err = fmt.Fprintf(out, "# consent: kubectl -n %s annotate cluster %s %s=%s\n%s", hostedCluster.ControlPlaneNamespace(), hostedCluster.Name,
 			v1beta1.ConsentAnnotation, client.ObjectKeyFromObject(hostedCluster), content)
 		return err
 	}
@@ -262,14 +262,6 @@ func (o *hostedClusterOptions) print(out io.Writer, hostedCluster *v1beta1.Hoste
 		fmt.Fprintf(out, "Follow it: kubectl -n %s get hostedclusters.autonode.io %s --watch\n", hostedCluster.Namespace, hostedCluster.Name)
 	}
 	return nil
-}
-
-// controlPlaneNamespaceOf is the namespace of the HostedCluster's Cluster.
-func controlPlaneNamespaceOf(hostedCluster *v1beta1.HostedCluster) string {
-	if hostedCluster.Spec.ControlPlaneNamespace != "" {
-		return hostedCluster.Spec.ControlPlaneNamespace
-	}
-	return hostedCluster.Namespace + "-" + hostedCluster.Name
 }
 
 // notInstalled reports whether the management cluster serves no kind of AutoNode's or Cluster API's.

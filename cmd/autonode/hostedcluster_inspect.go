@@ -80,7 +80,7 @@ func (i *inspection) others(ctx context.Context) error {
 			return fmt.Errorf("HostedCluster %s exists; change it with `kubectl -n %s edit hostedclusters.autonode.io %s`",
 				client.ObjectKeyFromObject(other), other.Namespace, other.Name)
 		}
-		if namespace := controlPlaneNamespaceOf(other); namespace == i.cluster.Namespace {
+		if namespace := other.ControlPlaneNamespace(); namespace == i.cluster.Namespace {
 			return fmt.Errorf("namespace %s belongs to HostedCluster %s, and a control-plane namespace has one HostedCluster; move one of the Clusters to another namespace",
 				namespace, client.ObjectKeyFromObject(other))
 		}

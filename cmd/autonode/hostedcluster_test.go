@@ -16,6 +16,8 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
@@ -35,6 +37,8 @@ const startTimeout = 2 * time.Minute
 var managementCluster struct {
 	kubeconfig string
 	admin      client.Client
+	// addUser returns the kubeconfig of a user, who has the rights of a ClusterRole of that name.
+	addUser func(t *testing.T, name string, rules ...rbacv1.PolicyRule) string
 }
 
 func TestMain(m *testing.M) {
@@ -62,6 +66,7 @@ func runTests(m *testing.M) (code int, err error) {
 		CRDDirectoryPaths: []string{
 			"../../manifests/crds", "../../test/environment/crds.yaml",
 			filepath.Join(bases, "cluster.x-k8s.io_clusters.yaml"), filepath.Join(bases, "cluster.x-k8s.io_machinedeployments.yaml"),
+			filepath.Join(bases, "cluster.x-k8s.io_machines.yaml"),
 		},
 		ErrorIfCRDPathMissing: true,
 		CRDInstallOptions:     envtest.CRDInstallOptions{MaxTime: startTimeout},
@@ -83,6 +88,9 @@ func runTests(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	managementCluster.addUser = func(t *testing.T, name string, rules ...rbacv1.PolicyRule) string {
+		return addUser(t, environment, dir, name, rules)
+	}
 	managementCluster.kubeconfig = filepath.Join(dir, "kubeconfig")
 	if err := os.WriteFile(managementCluster.kubeconfig, raw, 0o600); err != nil {
 		return 0, err
@@ -92,6 +100,26 @@ func runTests(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	return m.Run(), nil
+}
+
+func addUser(t *testing.T, environment *envtest.Environment, dir, name string, rules []rbacv1.PolicyRule) string {
+	t.Helper()
+	g := NewWithT(t)
+	user, err := environment.AddUser(envtest.User{Name: name}, nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	raw, err := user.KubeConfig()
+	g.Expect(err).NotTo(HaveOccurred())
+	file := filepath.Join(dir, name)
+	g.Expect(os.WriteFile(file, raw, 0o600)).To(Succeed())
+	admin, err := client.New(environment.Config, client.Options{})
+	g.Expect(err).NotTo(HaveOccurred())
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
+	g.Expect(admin.Create(t.Context(), role)).To(Succeed())
+	g.Expect(admin.Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}},
+	})).To(Succeed())
+	return file
 }
 
 // guestKubeconfig is one that the operator accepts.

@@ -57,7 +57,8 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())
 	})
-	root.AddCommand(newCatalogCommand(), newHostedClusterCommand(), newNodesCommand(), newReleaseCommand(), newTemplatesCommand(), newVersionCommand())
+	root.AddCommand(newCatalogCommand(), newCostCommand(), newDumpCommand(), newHostedClusterCommand(), newInstallCommand(), newNodesCommand(),
+		newReleaseCommand(), newTemplatesCommand(), newUninstallCommand(), newVersionCommand(), newWhyCommand())
 	nameExamples(root, shown)
 	return root
 }

@@ -13,6 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
@@ -24,11 +25,23 @@ func (f *clusterFlags) add(flags *pflag.FlagSet, cluster string) {
 	flags.StringVar(&f.context, "context", "", "context of the kubeconfig; without it the current one")
 }
 
-func (f *clusterFlags) config() (*rest.Config, error) {
+func (f *clusterFlags) loader() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = f.kubeconfig
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context})
-	config, err := loader.ClientConfig()
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context})
+}
+
+// namespace of the context; default if it names none.
+func (f *clusterFlags) namespace() (string, error) {
+	namespace, _, err := f.loader().Namespace()
+	if err != nil {
+		return "", fmt.Errorf("%w; name the namespace with --namespace", err)
+	}
+	return namespace, nil
+}
+
+func (f *clusterFlags) config() (*rest.Config, error) {
+	config, err := f.loader().ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("%w; name the cluster with --kubeconfig or --context", err)
 	}
@@ -42,17 +55,26 @@ func (f *managementFlags) add(flags *pflag.FlagSet) {
 	f.clusterFlags.add(flags, "the management cluster")
 }
 
+// managementScheme knows the kinds of the management cluster that commands read and write.
+func managementScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("registering kinds: %w", err)
+		}
+	}
+	return scheme, nil
+}
+
 // client of the management cluster. The field owner of what it writes is the program.
 func (f *managementFlags) client() (client.WithWatch, error) {
 	config, err := f.config()
 	if err != nil {
 		return nil, err
 	}
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, err
-		}
+	scheme, err := managementScheme()
+	if err != nil {
+		return nil, err
 	}
 	management, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
 	if err != nil {

@@ -3,40 +3,25 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
-
-// redrawInterval is the shortest time between two tables of --watch. Ages change without an event, so a table comes after ageInterval too.
-const (
-	redrawInterval = time.Second
-	ageInterval    = 10 * time.Second
-)
-
-// clearScreen moves a terminal's cursor home and clears what follows.
-const clearScreen = "\x1b[H\x1b[2J"
 
 // aboutNodeClaims selects the events that say why a node stays. Karpenter sends each of a Node and of its NodeClaim.
 var aboutNodeClaims = fields.OneTermEqualSelector("involvedObject.kind", "NodeClaim")
@@ -83,7 +68,9 @@ count as pods, their requests do. A price is the list price that the node's labe
 				return printNodes(to, v.rows(nodePool), nodeOrders[order])
 			}
 			if watch {
-				return watchNodes(cmd.Context(), config, cmd.OutOrStdout(), show)
+				return watchTable(cmd.Context(), config, cmd.OutOrStdout(), watchedNodes(), func(ctx context.Context, reader client.Reader, to io.Writer) error {
+					return show(ctx, reader, to)
+				})
 			}
 			guest, err := client.New(config, client.Options{Scheme: scheme.Scheme})
 			if err != nil {
@@ -137,87 +124,14 @@ func readNodes(ctx context.Context, reader client.Reader, clk clock.Clock, event
 	return v, nil
 }
 
-// watchNodes prints a table whenever a watch has reported something, until ctx is done.
-func watchNodes(ctx context.Context, config *rest.Config, to io.Writer, show func(context.Context, client.Reader, io.Writer, ...client.ListOption) error) error {
-	guest, err := cache.New(config, cache.Options{
-		Scheme:           scheme.Scheme,
-		DefaultTransform: cache.TransformStripManagedFields(),
-		ByObject:         map[client.Object]cache.ByObject{&corev1.Event{}: {Field: aboutNodeClaims}},
-	})
-	if err != nil {
-		return fmt.Errorf("connecting to %s: %w", config.Host, err)
+// watchedNodes are the kinds that a table of nodes is made of.
+func watchedNodes() watched {
+	return watched{
+		options: cache.Options{
+			Scheme: scheme.Scheme, DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject: map[client.Object]cache.ByObject{&corev1.Event{}: {Field: aboutNodeClaims}},
+		},
+		objects: []client.Object{&karpenterv1.NodeClaim{}, &corev1.Node{}, &corev1.Pod{}, &policyv1.PodDisruptionBudget{}, &corev1.Event{}},
+		absent:  errNoNodeClaims,
 	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	changed := make(chan struct{}, 1)
-	notify := func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
-	handler := toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { notify() }, UpdateFunc: func(any, any) { notify() }, DeleteFunc: func(any) { notify() },
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- guest.Start(ctx) }()
-	for _, object := range []client.Object{&karpenterv1.NodeClaim{}, &corev1.Node{}, &corev1.Pod{}, &policyv1.PodDisruptionBudget{}, &corev1.Event{}} {
-		informer, err := guest.GetInformer(ctx, object)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if meta.IsNoMatchError(err) {
-			return errNoNodeClaims
-		}
-		if err != nil {
-			return fmt.Errorf("watching the cluster: %w", err)
-		}
-		if _, err := informer.AddEventHandler(handler); err != nil {
-			return fmt.Errorf("watching the cluster: %w", err)
-		}
-	}
-	if !guest.WaitForCacheSync(ctx) {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return cmp.Or(<-ended, errors.New("watching the cluster: the first lists failed"))
-	}
-	for {
-		var table strings.Builder
-		if isTerminal(to) {
-			table.WriteString(clearScreen)
-		}
-		if err := show(ctx, guest, &table); err != nil {
-			return err
-		}
-		if _, err := io.WriteString(to, table.String()); err != nil {
-			return fmt.Errorf("writing the table: %w", err)
-		}
-		if !wait(ctx, redrawInterval, nil) || !wait(ctx, ageInterval, changed) {
-			return nil
-		}
-		select {
-		case err := <-ended:
-			return err
-		default:
-		}
-	}
-}
-
-// wait for a time, or until something comes. It reports whether ctx goes on.
-func wait(ctx context.Context, longest time.Duration, something <-chan struct{}) bool {
-	timer := time.NewTimer(longest)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-	case <-something:
-	}
-	return true
-}
-
-func isTerminal(to io.Writer) bool {
-	file, ok := to.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
 }

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -233,24 +232,6 @@ func TestNoKarpenter(t *testing.T) {
 	})
 }
 
-// screen is what a command has printed so far.
-type screen struct {
-	mu  sync.Mutex
-	out bytes.Buffer
-}
-
-func (s *screen) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.out.Write(p)
-}
-
-func (s *screen) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.out.String()
-}
-
 func TestNodesCommand(t *testing.T) {
 	g := NewWithT(t)
 	flags := clusterFlags{kubeconfig: managementCluster.kubeconfig}
@@ -276,25 +257,12 @@ func TestNodesCommand(t *testing.T) {
 		g.Expect(out.String()).To(And(MatchRegexp(`(?m)^first +general +m5.large +a +spot +\$0.250`), ContainSubstring("1 node, $0.250 an hour")))
 	})
 	t.Run("When it watches, it should print another table when a node has come, and end when it is interrupted", func(t *testing.T) {
-		g := NewWithT(t)
-		var out screen
-		ctx, interrupt := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() {
-			cmd := newCommand("autonode")
-			cmd.SetOut(&out)
-			cmd.SetArgs([]string{"nodes", "--watch", "--kubeconfig", managementCluster.kubeconfig})
-			ended <- cmd.ExecuteContext(ctx)
-		}()
-		g.Eventually(func(g Gomega) {
-			g.Expect(ended).To(BeEmpty(), "it has ended")
-			g.Expect(out.String()).To(ContainSubstring("1 node, $0.250 an hour"))
-		}).Should(Succeed())
-		g.Expect(out.String()).NotTo(ContainSubstring(clearScreen), "it is no terminal")
+		watch := watching(t, "nodes")
+		watch.prints(t, `1 node, \$0\.250 an hour`)
+		NewWithT(t).Expect(watch.out.Contents()).NotTo(ContainSubstring(clearScreen), "it is no terminal")
 		create("second")
-		g.Eventually(out.String).Should(ContainSubstring("2 nodes, $0.500 an hour"))
-		interrupt()
-		g.Eventually(ended).Should(Receive(Not(HaveOccurred())))
+		watch.prints(t, `2 nodes, \$0\.500 an hour`)
+		watch.endsInterrupted(t)
 	})
 	t.Run("When the order is unknown, it should say what is allowed", func(t *testing.T) {
 		cmd := newCommand("autonode")

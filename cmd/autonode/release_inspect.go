@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -12,7 +11,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/payload"
 )
@@ -102,17 +100,8 @@ func printRelease(w io.Writer, r *payload.Release, output string) error {
 	case "name":
 		_, err := fmt.Fprintln(w, view.Image)
 		return err
-	case "json":
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(view)
-	case "yaml":
-		content, err := yaml.Marshal(view)
-		if err != nil {
-			return fmt.Errorf("encoding the release: %w", err)
-		}
-		_, err = w.Write(content)
-		return err
+	case "json", "yaml":
+		return encode(w, output, view)
 	}
 	return printReleaseTable(w, view)
 }

@@ -3,13 +3,11 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/cmd/about"
 )
@@ -34,17 +32,8 @@ func newVersionCommand() *cobra.Command {
 			case "text":
 				_, err := fmt.Fprint(out, info)
 				return err
-			case "json":
-				encoder := json.NewEncoder(out)
-				encoder.SetIndent("", "  ")
-				return encoder.Encode(info)
-			case "yaml":
-				content, err := yaml.Marshal(info)
-				if err != nil {
-					return fmt.Errorf("encoding the version: %w", err)
-				}
-				_, err = out.Write(content)
-				return err
+			case "json", "yaml":
+				return encode(out, output, info)
 			}
 			return fmt.Errorf("--output: %q is none of %s", output, strings.Join(outputs, ", "))
 		},

@@ -181,10 +181,7 @@ func (s shown) hosts(ctx context.Context, object *unstructured.Unstructured) err
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, hostedCluster); err != nil {
 		return err
 	}
-	namespace := hostedCluster.Spec.ControlPlaneNamespace
-	if namespace == "" {
-		namespace = hostedCluster.Namespace + "-" + hostedCluster.Name
-	}
+	namespace := hostedCluster.ControlPlaneNamespace()
 	name := hostedCluster.Spec.InfraID
 	if name == "" {
 		name = hostedCluster.Name

@@ -19,6 +19,8 @@ type build struct {
 	programs []string
 	// folder gets the programs.
 	folder string
+	// operator is the image that the command-line tool installs by default; empty for other programs.
+	operator string
 }
 
 // buildFlags are the Makefile's.
@@ -32,7 +34,13 @@ func (b build) environment() []string {
 	}
 }
 
-func (b build) linkerFlags() string { return "-s -w -X main.version=" + b.version }
+func (b build) linkerFlags() string {
+	flags := "-s -w -X main.version=" + b.version
+	if b.operator != "" {
+		flags += " -X main.operatorImage=" + b.operator
+	}
+	return flags
+}
 
 func (b build) run(ctx context.Context) error {
 	args := []string{"build", "-ldflags", b.linkerFlags(), "-o", b.folder + string(os.PathSeparator)}

@@ -80,6 +80,7 @@ func (r *release) provenance(built *debug.BuildInfo) ([]byte, error) {
 	}
 	internal, err := structpb.NewStruct(map[string]any{
 		"go": built.GoVersion, "environment": variables, "ldflags": build{version: r.Version}.linkerFlags(),
+		"toolLdflags": build{version: r.Version, operator: r.image(operatorProgram, r.digestOf(operatorProgram))}.linkerFlags(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("stating the environment: %w", err)

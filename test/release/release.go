@@ -8,11 +8,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -118,6 +116,7 @@ func Run(ctx context.Context, config Config) error {
 		{"writing install.yaml", r.writeInstall},
 		{"writing the components for clusterctl", r.writeComponents},
 		{"packing the charts", r.packCharts},
+		{"building the command-line tool", r.buildTools},
 		{"packing the command-line tool", r.packTools},
 		{"writing SBOMs, provenance and checksums", r.document},
 	}
@@ -210,23 +209,33 @@ func (r *release) program(p Platform, program string) string {
 	return filepath.Join(r.bin, p.OS+"-"+p.Arch, program)
 }
 
-// buildPrograms builds what each platform needs, all of it in one command.
+// buildPrograms builds what is in the images.
 func (r *release) buildPrograms(ctx context.Context) error {
-	programs := map[Platform][]string{}
 	for _, p := range r.Platforms.Images {
-		programs[p] = append(programs[p], operatorProgram, karpenterProgram)
-	}
-	for _, p := range r.Platforms.Tools {
-		programs[p] = append(programs[p], toolProgram)
-	}
-	for _, p := range slices.SortedFunc(maps.Keys(programs), func(a, b Platform) int { return strings.Compare(a.String(), b.String()) }) {
-		began := time.Now()
-		b := build{source: r.Source, version: r.Version, platform: p, programs: programs[p], folder: filepath.Dir(r.program(p, toolProgram))}
-		if err := b.run(ctx); err != nil {
+		if err := r.build(ctx, build{platform: p, programs: []string{operatorProgram, karpenterProgram}}); err != nil {
 			return err
 		}
-		fmt.Fprintf(r.Out, "  %-40s %s\n", p, progress.Duration(time.Since(began)))
 	}
+	return nil
+}
+
+// buildTools builds the command-line tool, which knows the operator's image by digest.
+func (r *release) buildTools(ctx context.Context) error {
+	for _, p := range r.Platforms.Tools {
+		if err := r.build(ctx, build{platform: p, programs: []string{toolProgram}, operator: r.image(operatorProgram, r.digestOf(operatorProgram))}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *release) build(ctx context.Context, b build) error {
+	began := time.Now()
+	b.source, b.version, b.folder = r.Source, r.Version, filepath.Dir(r.program(b.platform, toolProgram))
+	if err := b.run(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(r.Out, "  %-40s %s\n", b.platform, progress.Duration(time.Since(began)))
 	return nil
 }
 

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize/english"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/dump"
+)
+
+// operatorNamespace is where manifests/ installs the operator.
+const operatorNamespace = "autonode-system"
+
+// dumped are a bundle's contents, for whoever opens it.
+const dumped = `This is a bundle of "autonode dump".
+
+management/   the management cluster: HostedClusters, CapacityAccounts; of each control-plane namespace what belongs to
+              Cluster API and AutoNode, with pods, events and Karpenter's logs; the operator and its logs
+guest/        the guest cluster, if its kubeconfig was named: NodePools, NodeClaims, node classes, nodes, pods, events
+errors.txt    what couldn't be read, and why
+
+Of Secrets it has names, types and numbers of keys. "REMOVED" stands where something may have been secret: values of
+environment variables, arguments of programs that aren't AutoNode's, bootstrap configs, user data, tokens, passwords,
+keys, kubeconfigs, and annotations of unknown domains. A secret that a program wrote into another place, such as the
+message of an event, is only removed if it looks like one. Read the bundle before you pass it on.
+`
+
+type dumpFlags struct {
+	management, guest           clusterFlags
+	hostedCluster, operator, to string
+	logLines                    int64
+}
+
+// newDumpCommand returns `autonode dump`.
+func newDumpCommand() *cobra.Command {
+	var flags dumpFlags
+	cmd := &cobra.Command{
+		Use:   "dump",
+		Short: "Collect what is needed to find out what is wrong, without secrets",
+		Long: `Collect what is needed to find out what is wrong, without secrets.
+
+The command reads HostedClusters, what belongs to them in their control-plane namespaces, the operator, and logs, and
+writes them into a tar.gz file or a folder. With --guest-kubeconfig or --guest-context it reads a guest cluster, too.
+It never reads the content of Secrets, and removes from everything else what may be secret. What can't be read is
+listed in errors.txt.`,
+		Example: `  autonode dump
+  autonode dump --hosted-cluster clusters/blue --guest-kubeconfig blue.kubeconfig --to blue.tar.gz`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return flags.run(cmd)
+		},
+	}
+	set := cmd.Flags()
+	flags.management.add(set, "the management cluster")
+	set.StringVar(&flags.guest.kubeconfig, "guest-kubeconfig", "", "kubeconfig of a guest cluster; without it and --guest-context no guest is read")
+	set.StringVar(&flags.guest.context, "guest-context", "", "context of a guest cluster, in --guest-kubeconfig or the default kubeconfig")
+	set.StringVar(&flags.hostedCluster, "hosted-cluster", "", "NAMESPACE/NAME of the one HostedCluster to collect; without it all")
+	set.StringVar(&flags.operator, "operator-namespace", operatorNamespace, "namespace of the operator")
+	set.StringVar(&flags.to, "to", "", "file that ends in .tar.gz, or folder; without it autonode-dump-TIME.tar.gz here")
+	set.Int64Var(&flags.logLines, "log-lines", 5000, "how many of the last lines of each log to collect")
+	return cmd
+}
+
+func (f *dumpFlags) run(cmd *cobra.Command) (err error) {
+	ctx, now := cmd.Context(), time.Now()
+	config, err := f.management.config()
+	if err != nil {
+		return err
+	}
+	if f.logLines <= 0 {
+		return fmt.Errorf("--log-lines %d: want at least 1", f.logLines)
+	}
+	var guest *rest.Config
+	if f.guest.kubeconfig != "" || f.guest.context != "" {
+		if guest, err = f.guest.config(); err != nil {
+			return err
+		}
+	}
+	hostedClusters, problem, err := f.hostedClusters(ctx)
+	if err != nil {
+		return err
+	}
+	to := f.to
+	if to == "" {
+		to = "autonode-dump-" + now.UTC().Format("20060102-150405") + ".tar.gz"
+	}
+	archive, err := dump.Create(to, now)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, archive.Close()) }()
+	problems := []string{}
+	if problem != "" {
+		problems = append(problems, problem)
+	}
+	for name, content := range map[string]string{"README.txt": dumped, "autonode-version.txt": programInfo().String()} {
+		if err := archive.Add(name, []byte(content)); err != nil {
+			return fmt.Errorf("writing %s: %w", to, err)
+		}
+	}
+	found, err := f.dumpManagement(ctx, config, archive, hostedClusters)
+	if err != nil {
+		return err
+	}
+	problems = append(problems, found...)
+	if guest != nil {
+		problems = append(problems, f.dumpGuest(ctx, guest, archive)...)
+	}
+	if err := archive.Add("errors.txt", []byte(strings.Join(append(problems, ""), "\n"))); err != nil {
+		return fmt.Errorf("writing %s: %w", to, err)
+	}
+	out := cmd.OutOrStdout()
+	fmt.Fprintf(out, "%s: %s\n", to, english.Plural(len(hostedClusters), "HostedCluster", ""))
+	if len(problems) > 0 {
+		fmt.Fprintf(out, "%s couldn't be read; errors.txt in it lists them:\n", english.Plural(len(problems), "thing", ""))
+		for _, problem := range problems {
+			fmt.Fprintln(out, " ", problem)
+		}
+	}
+	fmt.Fprintln(out, "It contains no Secrets. Read it before you pass it on: names of hosts, images and workloads are in it.")
+	return nil
+}
+
+// hostedClusters returns those to collect. problem is why they can't be listed, which doesn't end a dump of them all.
+func (f *dumpFlags) hostedClusters(ctx context.Context) (chosen []v1beta1.HostedCluster, problem string, err error) {
+	management, err := (&managementFlags{f.management}).client()
+	if err != nil {
+		return nil, "", err
+	}
+	list := &v1beta1.HostedClusterList{}
+	switch err := management.List(ctx, list); {
+	case meta.IsNoMatchError(err):
+		return nil, "", errors.New("the cluster has no HostedClusters: AutoNode isn't installed in it; " +
+			"name the management cluster with --context or --kubeconfig")
+	case err != nil && f.hostedCluster != "":
+		return nil, "", fmt.Errorf("listing HostedClusters: %w", err)
+	case err != nil:
+		return nil, "management: HostedClusters: " + dump.Text(err.Error()), nil
+	}
+	if f.hostedCluster == "" {
+		return list.Items, "", nil
+	}
+	i := slices.IndexFunc(list.Items, func(hc v1beta1.HostedCluster) bool {
+		return client.ObjectKeyFromObject(&hc).String() == f.hostedCluster
+	})
+	if i < 0 {
+		return nil, "", fmt.Errorf("there is no HostedCluster %s; see `kubectl get hostedclusters -A`", f.hostedCluster)
+	}
+	return list.Items[i : i+1], "", nil
+}
+
+func (f *dumpFlags) dumpManagement(ctx context.Context, config *rest.Config, archive dump.Archive, hostedClusters []v1beta1.HostedCluster) (
+	[]string, error,
+) {
+	c, err := dump.NewCollector(config, archive, "management")
+	if err != nil {
+		return nil, err
+	}
+	c.LogLines = f.logLines
+	if err := c.Discover(); err != nil {
+		return nil, err
+	}
+	c.Objects(ctx, "", "autonode.io")
+	homes, namespaces := []string{}, []string{f.operator}
+	for i := range hostedClusters {
+		homes = append(homes, hostedClusters[i].Namespace)
+		namespaces = append(namespaces, hostedClusters[i].ControlPlaneNamespace())
+	}
+	for _, namespace := range sets.List(sets.New(namespaces...)) {
+		c.Objects(ctx, namespace, "autonode.io", ".cluster.x-k8s.io", "apps", "coordination.k8s.io")
+		c.Namespace(ctx, namespace,
+			schema.GroupResource{Resource: "pods"}, schema.GroupResource{Resource: "events"}, schema.GroupResource{Resource: "configmaps"})
+		c.Secrets(ctx, namespace)
+		c.Logs(ctx, namespace)
+	}
+	for _, namespace := range sets.List(sets.New(homes...)) {
+		if !slices.Contains(namespaces, namespace) {
+			c.Objects(ctx, namespace, "autonode.io")
+			c.Namespace(ctx, namespace, schema.GroupResource{Resource: "events"})
+		}
+	}
+	return c.Problems(), nil
+}
+
+func (f *dumpFlags) dumpGuest(ctx context.Context, config *rest.Config, archive dump.Archive) []string {
+	c, err := dump.NewCollector(config, archive, "guest")
+	if err != nil {
+		return []string{"guest: " + err.Error()}
+	}
+	c.Tenant = true
+	if err := c.Discover(); err != nil {
+		return []string{"guest: " + dump.Text(err.Error())}
+	}
+	c.Objects(ctx, "", "karpenter.sh", "karpenter.cluster.x-k8s.io", "karpenter.k8s.aws")
+	c.Everywhere(ctx, schema.GroupResource{Resource: "nodes"}, schema.GroupResource{Resource: "pods"}, schema.GroupResource{Resource: "events"},
+		schema.GroupResource{Resource: "persistentvolumeclaims"}, schema.GroupResource{Group: "apps", Resource: "daemonsets"},
+		schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}, schema.GroupResource{Group: "storage.k8s.io", Resource: "storageclasses"},
+		schema.GroupResource{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"})
+	return c.Problems()
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+)
+
+func TestInstallRender(t *testing.T) {
+	settings := filepath.Join(t.TempDir(), "settings.yaml")
+	if err := os.WriteFile(settings, []byte("logLevel: debug\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("When it renders, it should print what an overlay makes, and connect to nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		out, err := run(t, "autonode", "install", "--render", "--kubeconfig", "none", "--image", "registry.example/operator@sha256:0123", "--karpenter-settings", settings,
+			"--operator-arg=--registry-networks=10.20.0.0/16", "--monitoring")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(And(
+			ContainSubstring("name: hostedclusters.autonode.io"), ContainSubstring("image: registry.example/operator@sha256:0123"),
+			ContainSubstring("- --registry-networks=10.20.0.0/16"), ContainSubstring("- --karpenter-settings=/etc/karpenter/settings.yaml"),
+			ContainSubstring("logLevel: debug"), MatchRegexp(`configMap:\n +name: karpenter-settings-`), ContainSubstring("kind: PrometheusRule"),
+		))
+	})
+	t.Run("When an image has no tag, it should say so", func(t *testing.T) {
+		_, err := run(t, "autonode", "install", "--render", "--image", "registry.example:5000/operator")
+		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("has neither a digest nor a tag")))
+	})
+	t.Run("When the image is missing, it should say where it is listed", func(t *testing.T) {
+		_, err := run(t, "autonode", "install")
+		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("a release lists it in images.txt")))
+	})
+}
+
+func TestUninstallRefusal(t *testing.T) {
+	g := NewWithT(t)
+	makeCluster(t, "clusters-used", "used")
+	_, _, err := create(t, "--cluster", "clusters-used/used", "--release", payloadImage)
+	g.Expect(err).NotTo(HaveOccurred())
+	hc := &v1beta1.HostedCluster{}
+	g.Expect(managementCluster.admin.Get(t.Context(), client.ObjectKey{Namespace: "clusters-used", Name: "used"}, hc)).To(Succeed())
+	uninstall := func(args ...string) error {
+		_, err := run(t, "autonode", append([]string{"uninstall", "--kubeconfig", managementCluster.kubeconfig}, args...)...)
+		return err
+	}
+	t.Run("When the number of nodes isn't known, it should refuse", func(t *testing.T) {
+		NewWithT(t).Expect(uninstall()).To(MatchError(ContainSubstring("clusters-used/used (not known)")))
+	})
+	hc.Status.AutoNode = &v1beta1.AutoNodeStatus{NodeCount: ptr.To(int32(3)), NodeClaimCount: ptr.To(int32(4))}
+	g.Expect(managementCluster.admin.Status().Update(t.Context(), hc)).To(Succeed())
+	t.Run("When there are nodes, it should say how many and where, and name the flag", func(t *testing.T) {
+		NewWithT(t).Expect(uninstall()).To(MatchError(And(ContainSubstring("1 HostedCluster with 4 nodes: clusters-used/used (4)"), ContainSubstring("--leave-nodes"))))
+	})
+	t.Run("When the CRDs are to go and HostedClusters exist, no flag should help", func(t *testing.T) {
+		NewWithT(t).Expect(uninstall("--delete-crds", "--leave-nodes")).To(MatchError(ContainSubstring("leave out --delete-crds")))
+	})
+}

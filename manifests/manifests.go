@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package manifests embeds the kustomize base that installs the operator, and renders it as `kubectl kustomize` does.
+package manifests
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+// Folders are what the base consists of, and the component for monitoring.
+//
+//go:embed kustomization.yaml crds operator rbac policy monitoring
+var Folders embed.FS
+
+const (
+	// Operator is the name of the operator's Deployment and of its image in the base.
+	Operator = "autonode-operator"
+	// Namespace of the operator.
+	Namespace = "autonode-system"
+	// Guard is the name of the policy that keeps the CRDs, and of its binding.
+	Guard = "deletion.autonode.io"
+
+	// settings is the ConfigMap of every Karpenter's settings, and settingsFile its key.
+	settings     = "karpenter-settings"
+	settingsFile = "settings.yaml"
+	mountPath    = "/etc/karpenter"
+)
+
+// Options of an installation: what an overlay of the base would set.
+type Options struct {
+	// Image of the operator, with a tag or a digest.
+	Image string
+	// Args are further arguments of the operator.
+	Args []string
+	// Settings of every Karpenter: the content of the file; empty for none.
+	Settings []byte
+	// Monitoring adds what the Prometheus operator reads, and the dashboard.
+	Monitoring bool
+}
+
+// Render returns the objects in the order in which they are to be applied.
+func Render(options Options) ([]*unstructured.Unstructured, error) {
+	files := filesys.MakeFsInMemory()
+	if err := fs.WalkDir(Folders, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := Folders.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return files.WriteFile("/base/"+path, content)
+	}); err != nil {
+		return nil, fmt.Errorf("reading the manifests: %w", err)
+	}
+	overlay, err := options.overlay()
+	if err != nil {
+		return nil, err
+	}
+	content, err := yaml.Marshal(overlay)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the overlay: %w", err)
+	}
+	for path, content := range map[string][]byte{"/overlay/kustomization.yaml": content, "/overlay/" + settingsFile: options.Settings} {
+		if err := files.WriteFile(path, content); err != nil {
+			return nil, fmt.Errorf("writing the overlay: %w", err)
+		}
+	}
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, "/overlay")
+	if err != nil {
+		return nil, fmt.Errorf("rendering the manifests: %w", err)
+	}
+	objects := make([]*unstructured.Unstructured, 0, built.Size())
+	for _, resource := range built.Resources() {
+		raw, err := resource.MarshalJSON()
+		if err != nil {
+			return nil, fmt.Errorf("encoding %s %s: %w", resource.GetKind(), resource.GetName(), err)
+		}
+		object := &unstructured.Unstructured{}
+		if err := object.UnmarshalJSON(raw); err != nil {
+			return nil, fmt.Errorf("decoding %s %s: %w", resource.GetKind(), resource.GetName(), err)
+		}
+		objects = append(objects, object)
+	}
+	return objects, nil
+}
+
+// overlay is what docs/install.md tells people to write.
+func (o Options) overlay() (*types.Kustomization, error) {
+	image, err := o.image()
+	if err != nil {
+		return nil, err
+	}
+	overlay := &types.Kustomization{
+		TypeMeta:  types.TypeMeta{APIVersion: types.KustomizationVersion, Kind: types.KustomizationKind},
+		Resources: []string{"../base"}, Images: []types.Image{image},
+	}
+	if o.Monitoring {
+		overlay.Components = []string{"../base/monitoring"}
+	}
+	add := func(path string, value any) map[string]any {
+		return map[string]any{"op": "add", "path": "/spec/template/spec/" + path + "/-", "value": value}
+	}
+	var operations []map[string]any
+	for _, arg := range o.Args {
+		operations = append(operations, add("containers/0/args", arg))
+	}
+	if len(o.Settings) > 0 {
+		overlay.ConfigMapGenerator = []types.ConfigMapArgs{{GeneratorArgs: types.GeneratorArgs{
+			Namespace: Namespace, Name: settings, KvPairSources: types.KvPairSources{FileSources: []string{settingsFile}},
+		}}}
+		operations = append(operations,
+			add("containers/0/args", "--karpenter-settings="+mountPath+"/"+settingsFile),
+			add("volumes", map[string]any{"name": "settings", "configMap": map[string]any{"name": settings}}),
+			add("containers/0/volumeMounts", map[string]any{"name": "settings", "mountPath": mountPath}))
+	}
+	if len(operations) > 0 {
+		patch, err := yaml.Marshal(operations)
+		if err != nil {
+			return nil, fmt.Errorf("encoding the operator's arguments: %w", err)
+		}
+		target := &types.Selector{}
+		target.Kind, target.Name = "Deployment", Operator
+		overlay.Patches = []types.Patch{{Patch: string(patch), Target: target}}
+	}
+	return overlay, nil
+}
+
+// image splits the reference into what kustomize replaces.
+func (o Options) image() (types.Image, error) {
+	if o.Image == "" {
+		return types.Image{}, fmt.Errorf("the operator's image is missing")
+	}
+	if name, digest, found := strings.Cut(o.Image, "@"); found {
+		return types.Image{Name: Operator, NewName: name, Digest: digest}, nil
+	}
+	name, tag := o.Image, ""
+	if colon := strings.LastIndex(name, ":"); colon > strings.LastIndex(name, "/") {
+		name, tag = name[:colon], name[colon+1:]
+	}
+	if tag == "" {
+		return types.Image{}, fmt.Errorf("image %q has neither a digest nor a tag", o.Image)
+	}
+	return types.Image{Name: Operator, NewName: name, NewTag: tag}, nil
+}
