@@ -42,6 +42,8 @@ type ScaleConfig struct {
 	// JSON is the file for the results, empty for none.
 	JSON string
 	Out  io.Writer
+	// series are the bursts to measure, if not one of each size.
+	series []burst
 }
 
 func (c ScaleConfig) validate() error {
@@ -159,17 +161,23 @@ func (r *run) scale(ctx context.Context, s setup, c Contestant, cfg ScaleConfig,
 		return err
 	}
 	defer subject.stop()
-	for _, size := range cfg.Sizes {
-		m, err := subject.measure(ctx, size)
+	for _, b := range cfg.bursts() {
+		loops, err := startLoops(b.loops)
+		if err != nil {
+			return err
+		}
+		m, err := subject.measure(ctx, b.pods)
+		loops.stop()
+		m.BusyLoops = b.loops
 		if err != nil {
 			m.Failure = err.Error()
 		}
 		report.Measurements = append(report.Measurements, m)
 		if m.All > 0 {
-			r.printer.Println(fmt.Sprintf("%s: %d pods run after %s, all has gone after %s", c, size, after(m.All), after(m.Gone)))
+			r.printer.Println(fmt.Sprintf("%s: %d pods run after %s, all has gone after %s", m.name(), b.pods, after(m.All), after(m.Gone)))
 		}
 		if err != nil {
-			return fmt.Errorf("%d pods: %w", size, err)
+			return fmt.Errorf("%d pods: %w", b.pods, err)
 		}
 	}
 	return nil

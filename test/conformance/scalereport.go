@@ -26,6 +26,8 @@ type ScaleReport struct {
 type Measurement struct {
 	Contestant
 	Pods int `json:"pods"`
+	// BusyLoops ran meanwhile, processes that take a core each.
+	BusyLoops int `json:"busyLoops,omitempty"`
 	// First, Half and All are the seconds until the first pod, half of them and all of them ran; 0 for never.
 	First float64 `json:"firstSeconds"`
 	Half  float64 `json:"halfSeconds"`
@@ -110,6 +112,14 @@ func (m Measurement) karpenter() ProcessUsage {
 	return ProcessUsage{}
 }
 
+// name is the contestant's, with the busy loops beside it.
+func (m Measurement) name() string {
+	if m.BusyLoops > 0 {
+		return fmt.Sprintf("%s, %d busy loops", m.Contestant, m.BusyLoops)
+	}
+	return m.String()
+}
+
 func (m *Measurement) times(started time.Time, ready []time.Time) {
 	for _, mark := range []struct {
 		pods  int
@@ -141,7 +151,7 @@ func (r *ScaleReport) print(out io.Writer) error {
 		if measure, ok := r.measure(m.Pods); ok && m.Provider != Kwok {
 			ratio = func(of func(Measurement) float64) string { return dashFor(of(m) / of(measure)) }
 		}
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f s\t%.0f MiB\t%s\t\n", m.Pods, m.Contestant,
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f s\t%.0f MiB\t%s\t\n", m.Pods, m.name(),
 			after(m.First), after(m.Half), after(m.All), ratio(func(m Measurement) float64 { return m.All }),
 			after(m.Gone), ratio(func(m Measurement) float64 { return m.Gone }), m.NodeClaims, m.Machines,
 			m.Up.Management.PerNode, m.Up.Management.ConflictsPerNode, m.Up.Guest.PerNode, m.Up.Guest.ConflictsPerNode,
@@ -152,7 +162,7 @@ func (r *ScaleReport) print(out io.Writer) error {
 	}
 	for _, m := range r.Measurements {
 		if m.Failure != "" {
-			fmt.Fprintf(out, "%s, %d pods: %s\n", m.Contestant, m.Pods, m.Failure)
+			fmt.Fprintf(out, "%s, %d pods: %s\n", m.name(), m.Pods, m.Failure)
 		}
 	}
 	return cmp.Or(r.printProcesses(out), r.printRequests(out))
@@ -184,7 +194,7 @@ func (r *ScaleReport) printProcesses(out io.Writer) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(table, "process\t")
 	for _, m := range r.Measurements {
-		fmt.Fprintf(table, "%s %d\t\t", m.Contestant, m.Pods)
+		fmt.Fprintf(table, "%s %d\t\t", m.name(), m.Pods)
 	}
 	fmt.Fprintln(table)
 	for _, name := range slices.Sorted(maps.Keys(names)) {

@@ -173,7 +173,7 @@ func (d *demo) provision(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	const podCPU = 500 // manifests/web.yaml
+	const podCPU = 520 // manifests/web.yaml
 	alone := cheapestAlone(int(replicas), podCPU, d.templates)
 	d.say(fmt.Sprintf("%d of %d pods run after %s, for $%.3f/h; on a node each they would cost $%.3f/h",
 		replicas, replicas, progress.Duration(elapsed), fleet.price, alone))

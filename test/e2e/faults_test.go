@@ -7,7 +7,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -41,20 +40,9 @@ type faults struct {
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	own, remove, err := startWorld(t.Context(), os.Stdout, blue)
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() {
-		NewWithT(t).Expect(own.Stop()).To(Succeed())
-		remove(t.Failed())
-	})
-	f := &faults{cluster: newCluster(t, own, blue)}
-	t.Cleanup(func() {
-		if t.Failed() {
-			f.describe(t)
-		}
-	})
+	f := &faults{cluster: ownWorld(t, blue)[0]}
 	f.guestProxy = f.standBefore(t)
-	f.managementProxy = proxyBefore(t, own.Management())
+	f.managementProxy = proxyBefore(t, f.world.Management())
 
 	f.enable(t, initialRelease)
 	f.on = f.takeInventory(g, t.Context())

@@ -99,23 +99,7 @@ func (r *reservations) now() (count, most int, reached time.Time) {
 func TestFleetCapacity(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	own, remove, err := startWorld(t.Context(), os.Stdout, blue, green, red)
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() {
-		NewWithT(t).Expect(own.Stop()).To(Succeed())
-		remove(t.Failed())
-	})
-	var clusters []*cluster
-	for _, name := range []string{blue, green, red} {
-		clusters = append(clusters, newCluster(t, own, name))
-	}
-	t.Cleanup(func() {
-		for _, c := range clusters {
-			if t.Failed() {
-				c.describe(t)
-			}
-		}
-	})
+	clusters := ownWorld(t, blue, green, red)
 	clusters[0].leavesNoTrace(t)
 	management := clusters[0].management
 	account, _, _ := fleetPage(g, "")
@@ -187,6 +171,9 @@ func TestFleetCapacity(t *testing.T) {
 			c.waitRunning(t, "web")
 		}
 	})
+	shared := &fleet{clusters: clusters, management: management, account: account}
+	t.Run("When a quota is lowered below what is used, nothing should be removed and the condition should say so, until it is raised", shared.lowered)
+	t.Run("When the account is deleted while it is in use, leases and machines should stay as they are until its members are released", shared.deleted)
 	t.Run("When everything has happened, there should never have been more than ten reserved machines", func(t *testing.T) {
 		_, most, _ := reserved.now()
 		NewWithT(t).Expect(most).To(Equal(10))

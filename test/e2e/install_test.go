@@ -51,21 +51,11 @@ type installation struct {
 func TestInstall(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	own, remove, err := startWorld(t.Context(), os.Stdout, blue)
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() {
-		NewWithT(t).Expect(own.Stop()).To(Succeed())
-		remove(t.Failed())
-	})
-	i := &installation{cluster: newCluster(t, own, blue), dir: t.TempDir()}
+	i := &installation{cluster: ownWorld(t, blue)[0], dir: t.TempDir()}
+	var err error
 	i.helm, err = charts.NewHelm(t.Context(), filepath.Join("..", ".."), charts.Helm4, i.dir)
 	g.Expect(err).NotTo(HaveOccurred())
-	i.helm.Env = append(i.helm.Env, "KUBECONFIG="+own.Kubeconfig(localworld.Management))
-	t.Cleanup(func() {
-		if t.Failed() {
-			i.describe(t)
-		}
-	})
+	i.helm.Env = append(i.helm.Env, "KUBECONFIG="+i.world.Kubeconfig(localworld.Management))
 	i.enable(t, initialRelease)
 	i.nodePool(t, "general")
 	i.workload(t, "web", 2, "100m", apart)
@@ -76,7 +66,7 @@ func TestInstall(t *testing.T) {
 
 	t.Run("When kubectl deletes the whole installation, the CRDs, the HostedClusters and the nodes should stay", func(t *testing.T) {
 		g := NewWithT(t)
-		out, err := i.kubectl(t, "delete", "-k", filepath.Join(own.Dir(), "manifests", "overlay"), "--timeout=2m")
+		out, err := i.kubectl(t, "delete", "-k", filepath.Join(i.world.Dir(), "manifests", "overlay"), "--timeout=2m")
 		g.Expect(err).To(HaveOccurred())
 		g.Expect(out).To(And(ContainSubstring("drains the nodes of all hosted clusters"), ContainSubstring("kubectl annotate crd "+hostedClusters)))
 		g.Eventually(func(g Gomega, ctx context.Context) {

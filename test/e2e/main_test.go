@@ -15,6 +15,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"golang.org/x/sync/semaphore"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -234,6 +235,36 @@ func startWorld(ctx context.Context, output io.Writer, guests ...string) (w *loc
 		forget()
 		removeFolder(failed)
 	}, nil
+}
+
+// ownControlPlanes limits how many control planes there are beside those of the shared world. Linux gives a user 128 inotify
+// instances by default. A control plane holds five, and the programs of a guest and of a world some more.
+var ownControlPlanes = semaphore.NewWeighted(8)
+
+// ownWorld starts a world for one story, and returns its guests. If the story fails, it describes them before the world ends.
+func ownWorld(t *testing.T, guests ...string) []*cluster {
+	t.Helper()
+	needed := int64(len(guests)) + 1 // and the management cluster
+	NewWithT(t).Expect(ownControlPlanes.Acquire(t.Context(), needed)).To(Succeed())
+	t.Cleanup(func() { ownControlPlanes.Release(needed) })
+	own, remove, err := startWorld(t.Context(), os.Stdout, guests...)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() {
+		NewWithT(t).Expect(own.Stop()).To(Succeed())
+		remove(t.Failed())
+	})
+	clusters := make([]*cluster, len(guests))
+	for i, guest := range guests {
+		clusters[i] = newCluster(t, own, guest)
+	}
+	t.Cleanup(func() {
+		for _, c := range clusters {
+			if t.Failed() {
+				c.describe(t)
+			}
+		}
+	})
+	return clusters
 }
 
 // logFile has the logs of libraries, which are the process's and not a world's.

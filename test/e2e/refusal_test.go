@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"context"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -26,31 +25,26 @@ const refusedDrain = time.Minute
 // that keeps Karpenter from launching. The drain ends all the same, at its deadline. The world is this story's own, because Karpenter is
 // denied what it asks for there.
 func TestRefusal(t *testing.T) {
-	g := NewWithT(t)
-	own, remove, err := startWorld(t.Context(), os.Stdout, blue, green)
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() {
-		NewWithT(t).Expect(own.Stop()).To(Succeed())
-		remove(t.Failed())
-	})
-	newCluster(t, own, blue).leavesNoTrace(t)
+	clusters := ownWorld(t, blue, green)
+	clusters[0].leavesNoTrace(t)
 
 	for _, end := range []struct {
-		name, guest string
-		do          func(t *testing.T, c *cluster)
-		done        func(t *testing.T, c *cluster)
+		name  string
+		guest *cluster
+		do    func(t *testing.T, c *cluster)
+		done  func(t *testing.T, c *cluster)
 		// stays is what stays by design, but for the record of what was abandoned.
 		stays func(object string) bool
 	}{
 		{
-			name: "When AutoNode is turned off and the guest refuses, it should end through the management cluster at the deadline", guest: blue,
+			name: "When AutoNode is turned off and the guest refuses, it should end through the management cluster at the deadline", guest: clusters[0],
 			do: func(t *testing.T, c *cluster) {
 				c.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode = nil })
 			},
 			done:  func(t *testing.T, c *cluster) { c.waitDisabled(t) },
 			stays: staysInGuest,
 		}, {
-			name: "When the HostedCluster is deleted and the guest refuses, it should go at the deadline", guest: green,
+			name: "When the HostedCluster is deleted and the guest refuses, it should go at the deadline", guest: clusters[1],
 			do: func(t *testing.T, c *cluster) {
 				g := NewWithT(t)
 				hosted := c.hostedCluster(g, t.Context())
@@ -67,12 +61,7 @@ func TestRefusal(t *testing.T) {
 	} {
 		t.Run(end.name, func(t *testing.T) {
 			t.Parallel()
-			g, c := NewWithT(t), newCluster(t, own, end.guest)
-			t.Cleanup(func() {
-				if t.Failed() {
-					c.describe(t)
-				}
-			})
+			g, c := NewWithT(t), end.guest
 			off := c.takeInventory(g, t.Context())
 			c.enable(t, initialRelease)
 			after := append(off, "management ConfigMap "+c.namespace()+"/"+v1beta1.AbandonedConfigMap)

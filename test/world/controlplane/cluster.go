@@ -255,8 +255,11 @@ func (c *Cluster) StartControllers() error {
 				"--controllers=*,bootstrap-signer-controller,token-cleaner-controller," +
 					"-cloud-node-lifecycle-controller,-node-ipam-controller,-node-route-controller,-service-lb-controller," +
 					"-persistentvolume-attach-detach-controller",
-				"--cluster-signing-cert-file=" + c.file("ca.crt"),
-				"--cluster-signing-key-file=" + c.file("ca.key"),
+				// Each signer watches its files, and Linux limits the watchers of a user: only those of kubelets sign.
+				"--cluster-signing-kubelet-client-cert-file=" + c.file("ca.crt"),
+				"--cluster-signing-kubelet-client-key-file=" + c.file("ca.key"),
+				"--cluster-signing-kubelet-serving-cert-file=" + c.file("ca.crt"),
+				"--cluster-signing-kubelet-serving-key-file=" + c.file("ca.key"),
 				"--root-ca-file=" + c.file("ca.crt"),
 				"--service-account-private-key-file=" + c.file("service-account.key"),
 				"--use-service-account-credentials=true",
