@@ -100,6 +100,10 @@ bench-scale: build ## Measure pods that need a node each, with our provider and 
 bench-budget: build ## Count what a node costs in requests, in a burst of a hundred, and fail above the budget. Needs the machine for itself.
 	$(DEV) conformance --budget $(ARGS)
 
+.PHONY: bench-busy
+bench-busy: build ## Measure ten bursts of 150 nodes beside two busy loops, and fail when a machine is lost, one more is made, or a burst takes 2.5 times as long as without.
+	$(DEV) conformance --busy $(ARGS)
+
 .PHONY: bench-operator
 bench-operator: build ## Measure what CLUSTERS hosted clusters (1000) cost the operator. ARGS='--silent 10 --slow 10' adds sick guests.
 	$(DEV) bench-operator --clusters='$(or $(CLUSTERS),1000)' $(ARGS)
