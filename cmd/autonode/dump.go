@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/dump"
+	"github.com/autonode-io/autonode/cmd/autonode/dump"
 )
 
 // operatorNamespace is where manifests/ installs the operator.

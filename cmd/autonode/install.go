@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
-	"github.com/autonode-io/autonode/installation"
+	"github.com/autonode-io/autonode/cmd/autonode/installation"
 	"github.com/autonode-io/autonode/manifests"
 )
 

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/installation"
+	"github.com/autonode-io/autonode/cmd/autonode/installation"
 	embedded "github.com/autonode-io/autonode/manifests"
 )
 

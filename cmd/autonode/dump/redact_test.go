@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
-	"github.com/autonode-io/autonode/dump"
+	"github.com/autonode-io/autonode/cmd/autonode/dump"
 )
 
 // marker is a secret. It has no shape that gives it away.
