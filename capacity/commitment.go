@@ -80,7 +80,7 @@ func ApplyGroups(commitments []Commitment, groups []Group) (*Commitments, []Shar
 	slices.SortStableFunc(order, func(i, j int) int {
 		a, b := &groups[i], &groups[j]
 		return cmp.Or(cmp.Compare(b.Price, a.Price), cmp.Compare(a.InstanceType, b.InstanceType), cmp.Compare(a.Zone, b.Zone),
-			cmp.Compare(a.CapacityType, b.CapacityType), cmp.Compare(a.Reservation, b.Reservation))
+			cmp.Compare(a.CapacityType, b.CapacityType), cmp.Compare(a.Reservation, b.Reservation), cmp.Compare(a.Catalog, b.Catalog))
 	})
 	var shares []Share
 	for _, at := range order {

@@ -73,6 +73,8 @@ type Offering struct {
 	InstanceType, Zone, CapacityType string
 	// Reservation is the ID of the reservation that the machine uses; empty for none.
 	Reservation string
+	// Catalog is the name of the InstanceTypeCatalog that has the instance type; empty for a template's.
+	Catalog string
 }
 
 // Machine is an offering with what one machine of it has, in the units of Resource.
@@ -97,20 +99,27 @@ func (m Machine) amount(resource Resource) int64 {
 
 // Selector selects offerings. An empty list selects all.
 type Selector struct {
-	// InstanceTypes are names; one that ends with * selects all that begin with what is before it.
+	// InstanceTypes and Catalogs are names; one that ends with * selects all that begin with what is before it.
 	InstanceTypes []string
+	Catalogs      []string
 	Zones         []string
 	CapacityTypes []string
 }
 
 // Selects reports whether an offering is selected.
 func (s Selector) Selects(o Offering) bool {
-	return (len(s.InstanceTypes) == 0 || slices.ContainsFunc(s.InstanceTypes, func(pattern string) bool {
-		prefix, wildcard := strings.CutSuffix(pattern, "*")
-		return pattern == o.InstanceType || wildcard && strings.HasPrefix(o.InstanceType, prefix)
-	})) &&
+	return named(s.InstanceTypes, o.InstanceType) &&
+		named(s.Catalogs, o.Catalog) &&
 		(len(s.Zones) == 0 || slices.Contains(s.Zones, o.Zone)) &&
 		(len(s.CapacityTypes) == 0 || slices.Contains(s.CapacityTypes, o.CapacityType))
+}
+
+// named reports whether one of the patterns, if there are any, matches a name. Without a name only the empty list does.
+func named(patterns []string, name string) bool {
+	return len(patterns) == 0 || name != "" && slices.ContainsFunc(patterns, func(pattern string) bool {
+		prefix, wildcard := strings.CutSuffix(pattern, "*")
+		return pattern == name || wildcard && strings.HasPrefix(name, prefix)
+	})
 }
 
 // Rule says which machines take from a pool, and how much.

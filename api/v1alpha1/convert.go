@@ -56,7 +56,7 @@ func LimitPool(resource string) string { return "limit/" + resource }
 
 // Capacity returns the selector as package capacity has it.
 func (s *CapacitySelector) Capacity() capacity.Selector {
-	return capacity.Selector{InstanceTypes: s.InstanceTypes, Zones: s.Zones, CapacityTypes: s.CapacityTypes}
+	return capacity.Selector{InstanceTypes: s.InstanceTypes, Catalogs: s.Catalogs, Zones: s.Zones, CapacityTypes: s.CapacityTypes}
 }
 
 // ReservationsAt returns the reservations at a time, as package cost has them.
@@ -268,6 +268,7 @@ func MachineOf(object metav1.Object) (m capacity.Machine, prices MachinePrices) 
 		Zone:         cmp.Or(labels[corev1.LabelTopologyZone], annotations[karpenterv1alpha1.OfferingZoneAnnotation]),
 		CapacityType: cmp.Or(labels[capacityTypeLabel], onDemand),
 		Reservation:  labels[karpenterv1alpha1.ReservationIDLabel],
+		Catalog:      karpenterv1alpha1.CatalogOf(annotations[karpenterv1alpha1.TemplateSourceAnnotation]),
 	}
 	size := annotations[karpenterv1alpha1.MachineSizeAnnotation]
 	if len(size) > 256 {
@@ -315,5 +316,5 @@ func price(text string) float64 {
 // What MachineOf reads, for caches that keep nothing else of a Machine.
 var (
 	MachineLabels      = []string{corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone, capacityTypeLabel, karpenterv1alpha1.ReservationIDLabel}
-	MachineAnnotations = []string{karpenterv1alpha1.OfferingZoneAnnotation, karpenterv1alpha1.MachineSizeAnnotation}
+	MachineAnnotations = []string{karpenterv1alpha1.OfferingZoneAnnotation, karpenterv1alpha1.MachineSizeAnnotation, karpenterv1alpha1.TemplateSourceAnnotation}
 )

@@ -108,6 +108,18 @@ func TestMachineOf(t *testing.T) {
 		_, prices := v1alpha1.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: size}})
 		NewWithT(t).Expect(prices).To(Equal(v1alpha1.MachinePrices{List: 0.096, OnDemand: 0.096}))
 	})
+	for source, want := range map[string]string{
+		"InstanceTypeCatalog.karpenter.cluster.x-k8s.io/general/m5.large":        "general",
+		"InstanceTypeCatalog.karpenter.cluster.x-k8s.io/shared:general/m5.large": "general",
+		"KwokMachineTemplate.infrastructure.cluster.x-k8s.io/general":            "",
+		"InstanceTypeCatalog.example.com/general/m5.large":                       "",
+		"": "",
+	} {
+		t.Run(fmt.Sprintf("When a Machine's source is %q, its catalog should be %q", source, want), func(t *testing.T) {
+			m, _ := v1alpha1.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{karpenterv1alpha1.TemplateSourceAnnotation: source}})
+			NewWithT(t).Expect(m.Catalog).To(Equal(want))
+		})
+	}
 	t.Run("When a Machine was launched without a zone, it should be in its offering's", func(t *testing.T) {
 		m, _ := v1alpha1.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{karpenterv1alpha1.OfferingZoneAnnotation: "b"}})
 		NewWithT(t).Expect(m.Offering).To(Equal(capacity.Offering{Zone: "b", CapacityType: "on-demand"}))

@@ -547,6 +547,11 @@ func (in *CapacitySelector) DeepCopyInto(out *CapacitySelector) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.Catalogs != nil {
+		in, out := &in.Catalogs, &out.Catalogs
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Zones != nil {
 		in, out := &in.Zones, &out.Zones
 		*out = make([]string, len(*in))

@@ -244,7 +244,7 @@ func (c *CloudProvider) isStale(nodeClass *v1alpha1.ClusterAPINodeClass, snapsho
 
 // machineOf returns what a choice's machine takes from the CapacityLease.
 func machineOf(choice instancetype.Choice, key offering.Key) fleet.Machine {
-	return capacity.MachineOf(key, choice.Template.Capacity)
+	return capacity.MachineOf(key, choice.Template)
 }
 
 // ungranted says what a launch waits for. Karpenter retries it.

@@ -177,7 +177,7 @@ func (r *round) unused() []v1alpha1.LeasedCommitment {
 	var unused []v1alpha1.LeasedCommitment
 	for _, c := range r.account.commitments {
 		leased := v1alpha1.LeasedCommitment{Name: c.Name, Selector: v1alpha1.CapacitySelector{
-			InstanceTypes: c.Selector.InstanceTypes, Zones: c.Selector.Zones, CapacityTypes: c.Selector.CapacityTypes,
+			InstanceTypes: c.Selector.InstanceTypes, Catalogs: c.Selector.Catalogs, Zones: c.Selector.Zones, CapacityTypes: c.Selector.CapacityTypes,
 		}}
 		text := strconv.FormatFloat(roughly(left[c.Name], math.Floor), 'f', -1, 64)
 		if c.Machines > 0 {

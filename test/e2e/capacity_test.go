@@ -51,6 +51,19 @@ func TestCapacity(t *testing.T) {
 		g.Expect(c.eventsOn(t.Context(), "NodeClaim", "InsufficientCapacity")).To(HaveLen(1), "no machine is launched again of an offering that failed")
 	})
 
+	t.Run("When spot is exhausted in one zone, it should take the same type's spot of another one, without another attempt there", func(t *testing.T) {
+		g := NewWithT(t)
+		c.nodePool(t, "anywhere", require(corev1.LabelInstanceTypeStable, "c2-small"),
+			require(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeSpot, karpenterv1.CapacityTypeOnDemand))
+		c.workload(t, "anywhere", 2, "500m", onPool("anywhere"), apart)
+		c.waitRunning(t, "anywhere")
+		nodes := &corev1.NodeList{}
+		g.Expect(c.guest.List(t.Context(), nodes, client.MatchingLabels{karpenterv1.NodePoolLabelKey: "anywhere"})).To(Succeed())
+		g.Expect(nodes.Items).To(And(HaveLen(2), HaveEach(HaveField("Labels", And(
+			HaveKeyWithValue(corev1.LabelTopologyZone, Not(Equal("a"))), HaveKeyWithValue(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeSpot))))))
+		g.Expect(c.eventsOn(t.Context(), "NodeClaim", "InsufficientCapacity")).To(HaveLen(1))
+	})
+
 	t.Run("When a node doesn't join within its node class's deadline, it should replace it", func(t *testing.T) {
 		g := NewWithT(t)
 		c.fault(t, "c8-xlarge", infrav1.FaultNeverJoins, "true")

@@ -7,11 +7,16 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	accounts "github.com/autonode-io/autonode/api/v1alpha1"
 )
 
@@ -72,6 +77,81 @@ func (f *fleet) lowered(t *testing.T) {
 		g.Expect(meta.FindStatusCondition(f.found(g, ctx).Status.Conditions, accounts.Ready)).To(HaveValue(HaveField("Reason", accounts.AsExpectedReason)))
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	g.Expect(f.machines(g, t.Context())).To(Equal(before))
+}
+
+// expired ends the reservation while machines use it.
+func (f *fleet) expired(t *testing.T) {
+	g := NewWithT(t)
+	reserved := func(g Gomega, ctx context.Context) (names []string) {
+		machines := &clusterv1.MachineList{}
+		g.Expect(f.management.List(ctx, machines, client.MatchingLabels{v1alpha1.ReservationIDLabel: f.account.Spec.Reservations[0].ID})).To(Succeed())
+		for i := range machines.Items {
+			names = append(names, machines.Items[i].Namespace+"/"+machines.Items[i].Name)
+		}
+		return names
+	}
+	before := reserved(g, t.Context())
+	g.Expect(before).NotTo(BeEmpty())
+	f.change(t, func(spec *accounts.CapacityAccountSpec) { spec.Reservations[0].Expires = new(metav1.Now()) })
+	// Two of the reservation are guaranteed to this cluster, which has no machine.
+	late := f.clusters[0]
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		g.Expect(f.lease(g, ctx, late).Spec.Pools).To(ContainElement(And(HaveField("Reservation", f.account.Spec.Reservations[0].ID), HaveField("Expires", Not(BeNil())))))
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+	late.scale(t, "web", 2)
+	late.waitRunning(t, "web")
+	for _, node := range late.nodes(g, t.Context()) {
+		g.Expect(node.Labels).To(HaveKeyWithValue(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeOnDemand))
+	}
+	g.Expect(reserved(g, t.Context())).To(ConsistOf(before))
+	for _, c := range f.clusters {
+		for _, nodeClaim := range c.nodeClaims(g, t.Context()) {
+			g.Expect(nodeClaim.StatusConditions().Get(karpenterv1.ConditionTypeDrifted).IsTrue()).To(BeFalse(), "%s", nodeClaim.Name)
+		}
+	}
+}
+
+// committed has a cluster use another account, in which one machine of a dearer type is committed.
+func (f *fleet) committed(t *testing.T) {
+	g := NewWithT(t)
+	g.Eventually(func(ctx context.Context) error {
+		return f.management.Get(ctx, client.ObjectKeyFromObject(f.account), &accounts.CapacityAccount{})
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(MatchError(apierrors.IsNotFound, "is gone"))
+	c := f.clusters[2]
+	f.account = &accounts.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "committed"}, Spec: accounts.CapacityAccountSpec{
+		Members: []accounts.CapacityMember{{HostedCluster: &accounts.HostedClusterReference{Namespace: c.key().Namespace, Name: c.key().Name}}},
+		Commitments: []accounts.CapacityCommitment{{Name: "reserved-instance", Instances: new(int32(1)), Selector: accounts.CapacitySelector{
+			InstanceTypes: []string{"c4-large"}, CapacityTypes: []string{karpenterv1.CapacityTypeOnDemand},
+		}}},
+	}}
+	g.Expect(f.management.Create(t.Context(), f.account)).To(Succeed())
+	unused := func(want string) {
+		t.Helper()
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(f.lease(g, ctx, c).Spec.Commitments).To(ConsistOf(HaveField("Instances", want)))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+	}
+	runs := func(want ...string) {
+		t.Helper()
+		c.waitRunning(t, "committed")
+		nodes := &corev1.NodeList{}
+		g.Expect(c.guest.List(t.Context(), nodes, client.MatchingLabels{karpenterv1.NodePoolLabelKey: "committed"})).To(Succeed())
+		var types []string
+		for _, node := range nodes.Items {
+			types = append(types, node.Labels[corev1.LabelInstanceTypeStable])
+		}
+		g.Expect(types).To(ConsistOf(want))
+	}
+	c.nodePool(t, "committed", require(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeOnDemand),
+		require(corev1.LabelInstanceTypeStable, "c4-large", "c4-arm"))
+	unused("1")
+	c.workload(t, "committed", 1, "3", onPool("committed"), apart)
+	runs("c4-large")
+	unused("0")
+	c.scale(t, "committed", 2)
+	runs("c4-large", "c4-arm")
+	f.change(t, func(spec *accounts.CapacityAccountSpec) { spec.Members = nil })
+	g.Expect(f.management.Delete(t.Context(), f.account)).To(Succeed())
 }
 
 // deleted deletes the account while machines use it, and releases its clusters.

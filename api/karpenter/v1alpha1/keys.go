@@ -2,6 +2,8 @@
 
 package v1alpha1
 
+import "strings"
+
 // Annotations that a platform team sets on a template source: an infrastructure machine template or a MachineDeployment.
 const (
 	// NodePriceLabel is a node's list price in US dollars an hour, for eks-node-viewer and similar tools.
@@ -89,6 +91,19 @@ const (
 	// MachineAnnotation is on a NodeClaim: its Machine, as <namespace>/<name>.
 	MachineAnnotation = Group + "/machine"
 )
+
+// CatalogOf returns the name of the InstanceTypeCatalog that a value of TemplateSourceAnnotation names; empty for another source.
+func CatalogOf(source string) string {
+	rest, ok := strings.CutPrefix(source, "InstanceTypeCatalog."+Group+"/")
+	if !ok {
+		return ""
+	}
+	name, _, _ := strings.Cut(rest, "/")
+	if _, shared, ok := strings.Cut(name, ":"); ok {
+		return shared
+	}
+	return name
+}
 
 const (
 	// BootstrapDataFromKarpenter makes Karpenter render bootstrap data, with the library of Cluster API's kubeadm bootstrap provider, where it

@@ -39,7 +39,7 @@ func TestLease(t *testing.T) {
 	key, onDemand := reservedIn("t-1", "b", "r-1-b"), offering.Key{InstanceType: "t-1", Zone: "b", CapacityType: karpv1.CapacityTypeOnDemand}
 	machineOf := func(key offering.Key) account.Machine {
 		choice, _ := m.cached().ResolveKey(key)
-		return capacity.MachineOf(key, choice.Template.Capacity)
+		return capacity.MachineOf(key, choice.Template)
 	}
 	t.Run("When the lease has less than the catalog, it should offer what the lease leaves", func(t *testing.T) {
 		if o := offeringAt(m.cached(), key); !o.Available || o.ReservationCapacity != 3 {
@@ -147,7 +147,7 @@ func BenchmarkLease(b *testing.B) {
 		})
 		key := reservedIn("t-1", "b", "r-1-b")
 		choice, _ := m.cached().ResolveKey(key)
-		machine := capacity.MachineOf(key, choice.Template.Capacity)
+		machine := capacity.MachineOf(key, choice.Template)
 		b.Run(fmt.Sprintf("launched/types=%d", size), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

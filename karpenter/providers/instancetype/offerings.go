@@ -221,7 +221,7 @@ func (b *builder) obstacle(tmpl *template.Template) string {
 func (b *builder) leased(tmpl *template.Template, p place, failureDomain string, price float64, launchable bool) (choice *Choice, left int) {
 	offer := capacity.Offer{Available: true, Left: capacity.Unlimited, Price: price, Saving: price}
 	if b.Capacity.Limits() {
-		offer = b.Capacity.Offer(capacity.MachineOf(p.key(tmpl.InstanceType), tmpl.Capacity), price)
+		offer = b.Capacity.Offer(capacity.MachineOf(p.key(tmpl.InstanceType), tmpl), price)
 	}
 	choice = b.choice(tmpl, p, failureDomain, offer.Price, launchable && offer.Available)
 	choice.ListPrice, choice.saving = price, offer.Saving

@@ -60,6 +60,14 @@ func (s Source) Annotation() string {
 	return annotation
 }
 
+// Catalog is the name of the InstanceTypeCatalog that has the template; empty for any other source.
+func (s Source) Catalog() string {
+	if s.Entry == "" {
+		return ""
+	}
+	return s.Name
+}
+
 // Covers reports whether an annotation names the source or one of its entries.
 func (s Source) Covers(annotation string) bool {
 	rest, ok := strings.CutPrefix(annotation, s.Annotation())
