@@ -105,7 +105,9 @@ func (c *cluster) database(t *testing.T, name, class string, replicas int32) {
 				Spec: corev1.PodSpec{
 					TerminationGracePeriodSeconds: new(int64(1)),
 					TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
-						MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule,
+						// Without a minimum, the scheduler knows the zones of nodes alone, and puts all pods on the first node.
+						MinDomains: new(int32(3)),
+						MaxSkew:    1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule,
 						LabelSelector: &metav1.LabelSelector{MatchLabels: maps.Clone(labels)},
 					}},
 					Containers: []corev1.Container{{

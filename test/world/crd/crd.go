@@ -25,8 +25,8 @@ import (
 // concurrency of creation: an API server handles more, but builds a schema for each.
 const concurrency = 8
 
-// establishTimeout is the timeout for CRDs to be served.
-const establishTimeout = time.Minute
+// establishTimeout is the timeout for CRDs to be served. It is a second on an idle machine, and a minute where several worlds start at once.
+const establishTimeout = 5 * time.Minute
 
 // Read reads the CRDs in a folder, one per file.
 func Read(dir string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
