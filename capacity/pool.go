@@ -116,10 +116,13 @@ func (s Selector) Selects(o Offering) bool {
 
 // named reports whether one of the patterns, if there are any, matches a name. Without a name only the empty list does.
 func named(patterns []string, name string) bool {
-	return len(patterns) == 0 || name != "" && slices.ContainsFunc(patterns, func(pattern string) bool {
-		prefix, wildcard := strings.CutSuffix(pattern, "*")
-		return pattern == name || wildcard && strings.HasPrefix(name, prefix)
-	})
+	return len(patterns) == 0 || name != "" && slices.ContainsFunc(patterns, func(pattern string) bool { return Matches(pattern, name) })
+}
+
+// Matches reports whether a name is the pattern, or begins with what is before the * that ends the pattern.
+func Matches(pattern, name string) bool {
+	prefix, wildcard := strings.CutSuffix(pattern, "*")
+	return pattern == name || wildcard && strings.HasPrefix(name, prefix)
 }
 
 // Rule says which machines take from a pool, and how much.

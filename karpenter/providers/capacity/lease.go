@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"reflect"
-	"strings"
 	"time"
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
@@ -81,7 +80,6 @@ type Unavailable struct {
 }
 
 func (u Unavailable) selects(o fleet.Offering, now time.Time) bool {
-	prefix, wildcard := strings.CutSuffix(u.InstanceType, "*")
-	return now.Before(u.Until) && (u.InstanceType == "" || u.InstanceType == o.InstanceType || wildcard && strings.HasPrefix(o.InstanceType, prefix)) &&
+	return now.Before(u.Until) && (u.InstanceType == "" || fleet.Matches(u.InstanceType, o.InstanceType)) &&
 		(u.Zone == "" || u.Zone == o.Zone) && (u.CapacityType == "" || u.CapacityType == o.CapacityType)
 }
