@@ -72,7 +72,8 @@ type Snapshot struct {
 
 var _ client.Client = (*Snapshot)(nil)
 
-// Read lists everything that Karpenter core reads.
+// Read lists everything that Karpenter core reads. Node classes have to be registered in client-go's scheme, where Karpenter core looks
+// for all kinds.
 func Read(ctx context.Context, guest client.Reader) (*Snapshot, error) {
 	s := &Snapshot{objects: map[schema.GroupVersionKind][]client.Object{}, Unread: map[string]error{}}
 	// What the API server has in its cache is new enough, and costs etcd nothing.

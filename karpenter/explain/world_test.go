@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	guestscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -29,7 +28,6 @@ var noon = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 func simulate(t *testing.T, objects ...client.Object) *explain.Simulation {
 	t.Helper()
 	g := NewWithT(t)
-	g.Expect(v1alpha1.AddToScheme(guestscheme.Scheme)).To(Succeed())
 	snapshot, err := explain.SnapshotOf(objects...)
 	g.Expect(err).NotTo(HaveOccurred())
 	provider, _ := explain.ReportedBy(snapshot)
