@@ -30,7 +30,7 @@ func release(t *testing.T, args ...string) (stdout string, err error) {
 	var out bytes.Buffer
 	cmd := newReleaseCommand()
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetArgs(args)
+	cmd.SetArgs(append([]string{}, args...)) // nil would be the arguments of the test's own process
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)
 	err = cmd.ExecuteContext(t.Context())

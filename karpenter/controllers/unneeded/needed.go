@@ -4,6 +4,7 @@ package unneeded
 
 import (
 	"context"
+	"errors"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
@@ -18,7 +19,8 @@ import (
 
 // ByScheduler simulates Karpenter's scheduler for pending pods and for the pods of nodes that are being removed, and
 // returns the NodeClaims that they would be placed on. While at least as many pods are pending as NodeClaims wait for
-// their nodes, it treats all of these as needed: simulating a large burst is expensive.
+// their nodes, it treats all of these as needed: simulating a large burst is expensive. It treats
+// them as needed while no NodePool is ready, too.
 func ByScheduler(guest client.Client, cluster *state.Cluster, provisioner *provisioning.Provisioner, clk clock.Clock, recorder events.Recorder) Needed {
 	return func(ctx context.Context, nodeClaims []*karpv1.NodeClaim) (sets.Set[string], error) {
 		all := sets.New[string]()
@@ -30,6 +32,10 @@ func ByScheduler(guest client.Client, cluster *state.Cluster, provisioner *provi
 			return all, err
 		}
 		results, err := disruption.SimulateScheduling(ctx, guest, cluster, provisioner, clk, recorder, nil)
+		if errors.Is(err, provisioning.ErrNodePoolsNotFound) {
+			// While no NodePool is ready, nothing can be simulated.
+			return all, nil
+		}
 		if err != nil {
 			return nil, err
 		}
