@@ -175,6 +175,7 @@ func TestFleetCapacity(t *testing.T) {
 	t.Run("When a quota is lowered below what is used, nothing should be removed and the condition should say so, until it is raised", shared.lowered)
 	t.Run("When the reservation expires, its machines should stay, and the next ones be on demand", shared.expired)
 	t.Run("When the account is deleted while it is in use, leases and machines should stay as they are until its members are released", shared.deleted)
+	t.Run("When a machine of a dearer type is committed, it should be launched first, and then the cheapest", shared.committed)
 	t.Run("When everything has happened, there should never have been more than ten reserved machines", func(t *testing.T) {
 		_, most, _ := reserved.now()
 		NewWithT(t).Expect(most).To(Equal(10))

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -140,4 +141,45 @@ func (f *fleet) deleted(t *testing.T) {
 		}
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	g.Expect(f.machines(g, t.Context())).To(Equal(before))
+}
+
+// committed has a cluster use another account, in which one machine of a dearer type is committed. The deleted account may still
+// count the machines that the cluster had: it no longer binds the cluster.
+func (f *fleet) committed(t *testing.T) {
+	g := NewWithT(t)
+	c := f.clusters[2]
+	f.account = &accounts.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "committed"}, Spec: accounts.CapacityAccountSpec{
+		Members: []accounts.CapacityMember{{HostedCluster: &accounts.HostedClusterReference{Namespace: c.key().Namespace, Name: c.key().Name}}},
+		Commitments: []accounts.CapacityCommitment{{Name: "reserved-instance", Instances: new(int32(1)), Selector: accounts.CapacitySelector{
+			InstanceTypes: []string{"c4-large"}, CapacityTypes: []string{karpenterv1.CapacityTypeOnDemand},
+		}}},
+	}}
+	g.Expect(f.management.Create(t.Context(), f.account)).To(Succeed())
+	unused := func(want string) {
+		t.Helper()
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(f.lease(g, ctx, c).Spec.Commitments).To(ConsistOf(HaveField("Instances", want)))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+	}
+	runs := func(want ...string) {
+		t.Helper()
+		c.waitRunning(t, "committed")
+		nodes := &corev1.NodeList{}
+		g.Expect(c.guest.List(t.Context(), nodes, client.MatchingLabels{karpenterv1.NodePoolLabelKey: "committed"})).To(Succeed())
+		var types []string
+		for _, node := range nodes.Items {
+			types = append(types, node.Labels[corev1.LabelInstanceTypeStable])
+		}
+		g.Expect(types).To(ConsistOf(want))
+	}
+	c.nodePool(t, "committed", require(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeOnDemand),
+		require(corev1.LabelInstanceTypeStable, "c4-large", "c4-arm"))
+	unused("1")
+	c.workload(t, "committed", 1, "3", onPool("committed"), apart)
+	runs("c4-large")
+	unused("0")
+	c.scale(t, "committed", 2)
+	runs("c4-large", "c4-arm")
+	f.change(t, func(spec *accounts.CapacityAccountSpec) { spec.Members = nil })
+	g.Expect(f.management.Delete(t.Context(), f.account)).To(Succeed())
 }
