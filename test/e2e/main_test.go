@@ -238,8 +238,9 @@ func startWorld(ctx context.Context, output io.Writer, guests ...string) (w *loc
 }
 
 // ownControlPlanes limits how many control planes there are beside those of the shared world. Linux gives a user 128 inotify
-// instances by default. A control plane holds five, and the programs of a guest and of a world some more.
-var ownControlPlanes = semaphore.NewWeighted(8)
+// instances by default. A control plane holds five, and the programs of a guest and of a world some more. With eight, two cores were so busy
+// that worlds took minutes to start.
+var ownControlPlanes = semaphore.NewWeighted(6)
 
 // ownWorld starts a world for one story, and returns its guests. If the story fails, it describes them before the world ends.
 func ownWorld(t *testing.T, guests ...string) []*cluster {
