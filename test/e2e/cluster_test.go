@@ -59,11 +59,37 @@ func take(t *testing.T, name string) *cluster {
 	return c
 }
 
+// takeBoth is take for a story of two guests.
+func takeBoth(t *testing.T, left, right string) (*cluster, *cluster) {
+	t.Helper()
+	occupy(t, left, right)
+	l, r := open(t, left), open(t, right)
+	l.enable(t, initialRelease)
+	r.enable(t, initialRelease)
+	return l, r
+}
+
 // takeOff is take without turning AutoNode on.
 func takeOff(t *testing.T, name string) *cluster {
 	t.Helper()
-	taken[name].Lock()
-	t.Cleanup(taken[name].Unlock)
+	occupy(t, name)
+	return open(t, name)
+}
+
+// occupy waits until the story may have the guests, and until there is room for it. It asks for all of them before it asks for room, and
+// once, so that no two stories wait for each other.
+func occupy(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		taken[name].Lock()
+		t.Cleanup(taken[name].Unlock)
+	}
+	enterStage(t, len(names))
+}
+
+// open returns a guest that the story has, as it has to be left behind.
+func open(t *testing.T, name string) *cluster {
+	t.Helper()
 	c := newCluster(t, openWorld(t), name)
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	goruntime "runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -218,7 +219,9 @@ func startWorld(ctx context.Context, output io.Writer, guests ...string) (w *loc
 			fmt.Fprintln(os.Stderr, "removing the world's folder:", err)
 		}
 	}
+	opening.Lock()
 	w, err = localworld.Start(ctx, localworld.Config{Dir: dir, Guests: guests, Audit: true, Progress: progress.New(output)})
+	opening.Unlock()
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w (its logs are in %s)", err, dir)
 	}
@@ -237,17 +240,25 @@ func startWorld(ctx context.Context, output io.Writer, guests ...string) (w *loc
 	}, nil
 }
 
-// ownControlPlanes limits how many control planes there are beside those of the shared world. Linux gives a user 128 inotify
-// instances by default. A control plane holds five, and the programs of a guest and of a world some more. With eight, two cores were so busy
-// that worlds took minutes to start.
-var ownControlPlanes = semaphore.NewWeighted(6)
+// stage has room for as many clusters as the machine can tell stories of at once, each with its API server, its Karpenters and its nodes:
+// on a machine with more of them than that, each of them is so slow that what people would see in seconds takes minutes. The largest story
+// needs four.
+var stage = semaphore.NewWeighted(max(4, 2*int64(goruntime.GOMAXPROCS(0))))
+
+// enterStage waits until there is room for that many clusters, which is the story's until it ends.
+func enterStage(t *testing.T, clusters int) {
+	t.Helper()
+	NewWithT(t).Expect(stage.Acquire(t.Context(), int64(clusters))).To(Succeed())
+	t.Cleanup(func() { stage.Release(int64(clusters)) })
+}
+
+// opening lets one world start at a time: API servers that take too long to start end themselves.
+var opening sync.Mutex
 
 // ownWorld starts a world for one story, and returns its guests. If the story fails, it describes them before the world ends.
 func ownWorld(t *testing.T, guests ...string) []*cluster {
 	t.Helper()
-	needed := int64(len(guests)) + 1 // and the management cluster
-	NewWithT(t).Expect(ownControlPlanes.Acquire(t.Context(), needed)).To(Succeed())
-	t.Cleanup(func() { ownControlPlanes.Release(needed) })
+	enterStage(t, len(guests)+1) // and the management cluster
 	own, remove, err := startWorld(t.Context(), os.Stdout, guests...)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() {

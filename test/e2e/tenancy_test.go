@@ -31,7 +31,7 @@ import (
 // Story 6: two hosted clusters with identical names inside don't touch each other.
 func TestTenancy(t *testing.T) {
 	t.Parallel()
-	left, right := take(t, blue), take(t, green)
+	left, right := takeBoth(t, blue, green)
 
 	t.Run("When two clusters have the same names inside, it should keep their objects apart", func(t *testing.T) {
 		g := NewWithT(t)
