@@ -80,7 +80,7 @@ bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics.
 .PHONY: e2e
 e2e: build ## Run the stories in test/e2e against a world of their own. TESTFLAGS='-run Upgrade' chooses.
 	$(DEV) world build
-	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=45m -parallel=16 -v $(TESTFLAGS) ./test/e2e/...
+	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=60m -parallel=16 -v $(TESTFLAGS) ./test/e2e/...
 
 # No part of `make test`: it needs more than Go.
 .PHONY: e2e-real

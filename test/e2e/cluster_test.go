@@ -32,9 +32,9 @@ import (
 const (
 	// soon bounds what needs a few reconciliations, eventually what needs nodes, and rollout what needs processes to start
 	// and stop. A loaded machine is slow; none of these is a claim about speed.
-	soon       = 30 * time.Second
-	eventually = 3 * time.Minute
-	rollout    = 4 * time.Minute
+	soon       = time.Minute
+	eventually = 5 * time.Minute
+	rollout    = 6 * time.Minute
 	interval   = 100 * time.Millisecond
 )
 

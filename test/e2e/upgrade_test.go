@@ -66,7 +66,7 @@ func TestUpgrade(t *testing.T) {
 				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.ControlPlaneOlderReason)))
 		}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
 		g.Expect(c.karpenter(t).Spec.Template.Spec.Containers).To(ConsistOf(HaveField("Image", world.ComponentImage(upgradedRelease))))
-		c.expectHeld(t, before, soon/2) // some of Karpenter's rounds
+		c.expectHeld(t, before, held/2) // some of Karpenter's rounds
 	})
 
 	t.Run("When the guest's API server is upgraded but the version is not approved, it should replace no node and say how to approve", func(t *testing.T) {
