@@ -62,42 +62,40 @@ func take(t *testing.T, name string) *cluster {
 // takeBoth is take for a story of two guests.
 func takeBoth(t *testing.T, left, right string) (*cluster, *cluster) {
 	t.Helper()
-	occupy(t, left, right)
-	l, r := open(t, left), open(t, right)
-	l.enable(t, initialRelease)
-	r.enable(t, initialRelease)
-	return l, r
+	both := occupy(t, left, right)
+	for _, c := range both {
+		c.enable(t, initialRelease)
+	}
+	return both[0], both[1]
 }
 
 // takeOff is take without turning AutoNode on.
 func takeOff(t *testing.T, name string) *cluster {
 	t.Helper()
-	occupy(t, name)
-	return open(t, name)
+	return occupy(t, name)[0]
 }
 
-// occupy waits until the story may have the guests, and until there is room for it. It asks for all of them before it asks for room, and
-// once, so that no two stories wait for each other.
-func occupy(t *testing.T, names ...string) {
+// occupy returns the guests when no other story has them and there is room for them. It waits for all of them before it waits for room, and
+// for all the room at once: otherwise two stories that each have a part could wait for each other.
+func occupy(t *testing.T, names ...string) []*cluster {
 	t.Helper()
 	for _, name := range names {
 		taken[name].Lock()
 		t.Cleanup(taken[name].Unlock)
 	}
 	enterStage(t, len(names))
-}
-
-// open returns a guest that the story has, as it has to be left behind.
-func open(t *testing.T, name string) *cluster {
-	t.Helper()
-	c := newCluster(t, openWorld(t), name)
-	t.Cleanup(func() {
-		if t.Failed() {
-			c.describe(t)
-		}
-		c.clear(t)
-	})
-	return c
+	clusters := make([]*cluster, len(names))
+	for i, name := range names {
+		c := newCluster(t, openWorld(t), name)
+		t.Cleanup(func() {
+			if t.Failed() {
+				c.describe(t)
+			}
+			c.clear(t)
+		})
+		clusters[i] = c
+	}
+	return clusters
 }
 
 func newCluster(t *testing.T, world *localworld.World, name string) *cluster {

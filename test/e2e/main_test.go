@@ -240,10 +240,10 @@ func startWorld(ctx context.Context, output io.Writer, guests ...string) (w *loc
 	}, nil
 }
 
-// stage has room for as many clusters as the machine can tell stories of at once, each with its API server, its Karpenters and its nodes:
-// on a machine with more of them than that, each of them is so slow that what people would see in seconds takes minutes. The largest story
-// needs four.
-var stage = semaphore.NewWeighted(max(4, 2*int64(goruntime.GOMAXPROCS(0))))
+// stage has room for as many clusters as the machine can tell stories of at once, two a core: with more, each is so slow that what people
+// would see in seconds takes minutes. The largest story needs four. Eight are the most, because a story may bring control planes of its own:
+// one holds five inotify instances, the programs of a guest and of a world some more, and Linux gives a user 128 by default.
+var stage = semaphore.NewWeighted(min(8, max(4, 2*int64(goruntime.GOMAXPROCS(0)))))
 
 // enterStage waits until there is room for that many clusters, which is the story's until it ends.
 func enterStage(t *testing.T, clusters int) {
