@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
+SHELL = bash
+.SHELLFLAGS = -o pipefail -c
+
 # The same flags for every go command: another -trimpath or CGO setting compiles all dependencies again. The race
 # detector needs cgo, so tests are a build of their own.
 export GOFLAGS += -trimpath -buildvcs=false
@@ -15,16 +18,23 @@ LDFLAGS = -s -w -X main.version=$(VERSION)
 CONTAINER_TOOL ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool)),$(tool))))
 IMAGE_PREFIX ?= autonode
 
-# Every package but the stories, which need a world. Computed, so that no test is forgotten; test/targets checks it.
+# Every package but the end-to-end tests, which need a world. Computed, so that no test is forgotten; test/targets checks it.
 PACKAGES = $(filter-out %/test/e2e %/test/aws %/test/real,$(shell go list ./...))
 # Tests that run programs which read sources, charts or this file: the go command doesn't see those, so it must not cache the results.
 UNCACHED = $(addprefix github.com/autonode-io/autonode/test/,charts docs install release targets world/nodeagent world/registry)
 # CI sets it. The go command doesn't cache what is shuffled.
 SHUFFLE ?=
-# The linter vets; go test would do it again, for the race detector's build of every dependency.
+# The linter vets; go test would do it again.
 NO_VET = -vet=off
 TESTFLAGS ?=
-UNIT_FLAGS = -race $(NO_VET) $(if $(SHUFFLE),-shuffle=$(SHUFFLE)) -timeout=15m $(TESTFLAGS)
+UNIT_FLAGS = $(NO_VET) $(if $(SHUFFLE),-shuffle=$(SHUFFLE)) -timeout=30m $(TESTFLAGS)
+E2E_FLAGS = $(NO_VET) -count=1 -v $(TESTFLAGS)
+# For a build with the race detector, which needs cgo and compiles every dependency again. The first race ends a test's process.
+RACE = CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race
+# What the last run of unit or race printed.
+UNIT_LOG = bin/unit.log
+# All that test-all runs, in this order.
+TIERS = test race e2e e2e-aws e2e-real mutants conformance
 COUNT ?= 1
 
 .PHONY: help
@@ -36,7 +46,14 @@ demo: build ## Start the local world and play the main stories in it. ARGS=--kee
 	@$(DEV) demo $(ARGS)
 
 .PHONY: test
-test: verify unit e2e ## Run all there is: verify, unit and envtest, end to end.
+test: ## Check what every change has to pass: generated files, lint, unit and envtest, one end-to-end test of the main job.
+	@begin=$$SECONDS; $(MAKE) verify unit lifecycle && echo "make test passed in $$((SECONDS - begin)) s"
+
+.PHONY: test-all
+test-all: ## Run every tier (TIERS), one after the other, and end with a table of results.
+	@table=; for tier in $(TIERS); do begin=$$SECONDS result=passed; $(MAKE) $$tier || result=FAILED; \
+		table+=$$(printf '%-12s %-6s %6d s' $$tier $$result $$((SECONDS - begin)))$$'\n'; done; \
+	printf '\n%s' "$$table"; [[ $$table != *FAILED* ]]
 
 .PHONY: generate
 generate: ## Regenerate deepcopy, CRDs, RBAC, the API reference and the Helm charts.
@@ -62,12 +79,28 @@ verify: generate ## Regenerate and lint, and fail when a generated file isn't co
 		echo "Generated files differ from what is committed; run 'make generate' and commit:"; echo "$$changes"; git --no-pager diff --stat; exit 1; fi
 	$(MAKE) lint
 
+# unit-tests runs the packages' tests with a go test command, and prints the ten packages that took longest.
+define unit-tests
+	@begin=$$SECONDS failed=0; assets=$$($(DEV) world build --print-assets) && export KUBEBUILDER_ASSETS=$$assets || exit 1; \
+	{ $(if $(filter $(UNCACHED),$(PACKAGES)),$(1) $(UNIT_FLAGS) -count=1 $(filter $(UNCACHED),$(PACKAGES)) || failed=1;) \
+	$(if $(filter-out $(UNCACHED),$(PACKAGES)),$(1) $(UNIT_FLAGS) $(filter-out $(UNCACHED),$(PACKAGES)) || failed=1;) \
+	(exit $$failed); } 2>&1 | tee $(UNIT_LOG) || failed=1; \
+	echo "The slowest packages:"; awk '/^(ok|FAIL)[ \t].*s$$/ {print $$3, $$2}' $(UNIT_LOG) | sort -rn | head -n 10; \
+	echo "make $@: $$((SECONDS - begin)) s"; exit $$failed
+endef
+
 .PHONY: unit
-unit: build ## Run the unit and envtest tests with the race detector, those whose result isn't cached. SHUFFLE=on runs all, in random order.
-	assets=$$($(DEV) world build --print-assets) && export CGO_ENABLED=1 KUBEBUILDER_ASSETS=$$assets && failed=0; \
-	$(if $(filter-out $(UNCACHED),$(PACKAGES)),go test $(UNIT_FLAGS) $(filter-out $(UNCACHED),$(PACKAGES)) || failed=1;) \
-	$(if $(filter $(UNCACHED),$(PACKAGES)),go test $(UNIT_FLAGS) -count=1 $(filter $(UNCACHED),$(PACKAGES)) || failed=1;) \
-	exit $$failed
+unit: build ## Run the unit and envtest tests, those whose result isn't cached. SHUFFLE=on runs all, in random order.
+	$(call unit-tests,go test)
+
+.PHONY: race
+race: build ## Run the unit and envtest tests with the race detector.
+	$(call unit-tests,$(RACE))
+
+.PHONY: lifecycle
+lifecycle: build ## Run the end-to-end test of the main job, in a small world of its own.
+	$(DEV) world build
+	go test $(E2E_FLAGS) -timeout=30m -run '^TestLifecycle$$' ./test/e2e/...
 
 .PHONY: mutants
 mutants: build ## Break the code in the ways of test/mutants, each in a copy: a test has to fail for each. ARGS='-run gate' chooses.
@@ -78,19 +111,18 @@ bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics.
 	@go test -run '^$$' -bench . -benchmem -count=$(COUNT) ./karpenter/...
 
 .PHONY: e2e
-e2e: build ## Run the stories in test/e2e against a world of their own. TESTFLAGS='-run Upgrade' chooses.
+e2e: build ## Run all end-to-end tests of test/e2e in worlds of their own. TESTFLAGS='-run Upgrade' chooses.
 	$(DEV) world build
-	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=60m -parallel=16 -v $(TESTFLAGS) ./test/e2e/...
+	$(RACE) $(E2E_FLAGS) -timeout=60m -parallel=16 ./test/e2e/...
 
-# No part of `make test`: it needs more than Go.
 .PHONY: e2e-real
 e2e-real: build ## Run the story of a real machine, in a world of its own. Needs root on Linux; apt-get install runc containerd containernetworking-plugins iproute2 iptables conntrack.
 	$(DEV) world build
-	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=20m -v $(TESTFLAGS) ./test/real/...
+	$(RACE) $(E2E_FLAGS) -timeout=20m ./test/real/...
 
 .PHONY: e2e-aws
 e2e-aws: build ## Run the stories in test/aws: Cluster API Provider AWS and Karpenter's AWS provider against AWS's APIs in a world of their own. It isn't part of make test.
-	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=30m -v $(TESTFLAGS) ./test/aws/...
+	$(RACE) $(E2E_FLAGS) -timeout=30m ./test/aws/...
 
 .PHONY: bench-scale
 bench-scale: build ## Measure pods that need a node each, with our provider and with Karpenter's kwok provider. SIZES=3,50 chooses how many; ARGS='--json FILE'.

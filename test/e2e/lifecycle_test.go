@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	localworld "github.com/autonode-io/autonode/test/world"
+)
+
+// The main job from beginning to end, in a small world of its own. `make test` plays only this one; the other tests of this
+// package look closer at each part of it.
+func TestLifecycle(t *testing.T) {
+	t.Parallel()
+	c := ownWorld(t, blue)[0]
+	c.leavesNoTrace(t)
+	const pool = "general"
+
+	t.Run("When AutoNode is turned on, it should run the payload's Karpenter", func(t *testing.T) {
+		c.enable(t, initialRelease)
+		NewWithT(t).Expect(c.karpenter(t).Spec.Template.Spec.Containers).To(ConsistOf(HaveField("Image", c.world.ComponentImage(initialRelease))))
+	})
+
+	t.Run("When pods are pending, it should launch nodes of the payload's version", func(t *testing.T) {
+		g := NewWithT(t)
+		c.nodePool(t, pool, budget("1"))
+		c.workload(t, "web", 2, "500m", apart)
+		c.waitRunning(t, "web")
+		g.Expect(c.nodes(g, t.Context())).To(And(HaveLen(2), HaveEach(HaveField("Status.NodeInfo.KubeletVersion", initialRelease))))
+	})
+
+	t.Run("When a cluster admin edits the NodePool, it should replace the nodes one at a time", func(t *testing.T) {
+		c.expectReplaced(t, func() {
+			edit := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"template":{"metadata":{"labels":{"team":"shop"}}}}}`))
+			NewWithT(t).Expect(c.guest.Patch(t.Context(), named(pool), edit)).To(Succeed())
+		}, HaveField("Labels", HaveKeyWithValue("team", "shop")))
+	})
+
+	t.Run("When the payload and the control plane are upgraded, it should roll out Karpenter, then the nodes, one at a time", func(t *testing.T) {
+		g := NewWithT(t)
+		c.expectReplaced(t, func() {
+			c.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.Release.Image = c.world.Release(upgradedRelease) })
+			c.waitEnabled(t, upgradedRelease)
+			g.Expect(c.karpenter(t).Spec.Template.Spec.Containers).To(ConsistOf(HaveField("Image", c.world.ComponentImage(upgradedRelease))))
+			g.Expect(c.world.UpgradeControlPlane(t.Context(), c.name, localworld.UpgradedKubernetes)).To(Succeed())
+		}, HaveField("Status.NodeInfo.KubeletVersion", localworld.UpgradedKubernetes))
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			version := c.hostedCluster(g, ctx).Status.Version
+			g.Expect(version.History).NotTo(BeEmpty())
+			g.Expect(version.History[0]).To(And(HaveField("Version", upgradedRelease), HaveField("State", v1beta1.UpdateCompleted)))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+	})
+
+	t.Run("When AutoNode is turned off, it should drain the nodes, remove Karpenter and keep the NodePools", func(t *testing.T) {
+		g := NewWithT(t)
+		c.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode = nil })
+		c.waitDisabled(t)
+		g.Expect(c.leftovers(g, t.Context())).To(BeEmpty())
+		g.Expect(c.guest.Get(t.Context(), client.ObjectKey{Name: pool}, named(pool))).To(Succeed())
+	})
+
+	t.Run("When the HostedCluster is deleted with nodes, it should leave none and let it go", func(t *testing.T) {
+		g := NewWithT(t)
+		c.enable(t, upgradedRelease)
+		c.waitRunning(t, "web")
+		g.Expect(c.management.Delete(t.Context(), c.hostedCluster(g, t.Context()))).To(Succeed())
+		c.waitGone(t)
+		g.Expect(c.leftovers(g, t.Context())).To(BeEmpty())
+		g.Expect(c.karpenterObjects(g, t.Context())).To(BeEmpty())
+	})
+}
+
+// named is a NodePool that has nothing but its name.
+func named(pool string) *karpenterv1.NodePool {
+	nodePool := &karpenterv1.NodePool{}
+	nodePool.Name = pool
+	return nodePool
+}
+
+// expectReplaced expects that a change replaces each node once, one after the other, by nodes that match, and that the pods run on them.
+func (c *cluster) expectReplaced(t *testing.T, change func(), match OmegaMatcher) {
+	t.Helper()
+	g := NewWithT(t)
+	before, disrupted := names(c.nodes(g, t.Context())), c.watchDisruptions(t)
+	change()
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		nodes := c.nodes(g, ctx)
+		g.Expect(nodes).To(And(HaveLen(len(before)), HaveEach(match)))
+		g.Expect(names(nodes)).NotTo(ContainElement(BeElementOf(before)))
+		c.expectOneEach(g, ctx)
+	}).WithContext(t.Context()).WithTimeout(2 * rollout).WithPolling(interval).Should(Succeed())
+	c.waitRunning(t, "web")
+	most, replaced := disrupted()
+	g.Expect(most).To(Equal(1), "the most nodes that were disrupted at once")
+	g.Expect(replaced).To(ConsistOf(before), "each once, and no new one")
+}
