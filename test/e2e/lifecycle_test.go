@@ -32,7 +32,7 @@ func TestLifecycle(t *testing.T) {
 		c.nodePool(t, pool, budget("1"))
 		c.workload(t, "web", 2, "500m", apart)
 		c.waitRunning(t, "web")
-		g.Expect(c.nodes(g, t.Context())).To(And(HaveLen(2), HaveEach(HaveField("Status.NodeInfo.KubeletVersion", initialRelease))))
+		g.Expect(c.nodes(g, t.Context())).To(And(HaveLen(2), HaveEach(HaveField("Status.NodeInfo.KubeletVersion", "v"+initialRelease))))
 	})
 
 	t.Run("When a cluster admin edits the NodePool, it should replace the nodes one at a time", func(t *testing.T) {
