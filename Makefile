@@ -27,7 +27,9 @@ SHUFFLE ?=
 # The linter vets; go test would do it again.
 NO_VET = -vet=off
 TESTFLAGS ?=
-UNIT_FLAGS = $(NO_VET) $(if $(SHUFFLE),-shuffle=$(SHUFFLE)) -timeout=30m $(TESTFLAGS)
+# Packages whose tests run at once: they wait half of their time, for API servers above all.
+PARALLEL ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN))))
+UNIT_FLAGS = $(NO_VET) -p=$(PARALLEL) $(if $(SHUFFLE),-shuffle=$(SHUFFLE)) -timeout=30m $(TESTFLAGS)
 E2E_FLAGS = $(NO_VET) -count=1 -v $(TESTFLAGS)
 # For a build with the race detector, which needs cgo and compiles every dependency again. The first race ends a test's process.
 RACE = CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race
