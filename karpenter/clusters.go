@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -26,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/karpenter/pkg/operator"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
@@ -132,6 +135,16 @@ type managementCluster struct {
 	infrastructure *informer.Set
 }
 
+// logAnswers logs why a watch ended if the management cluster has answered. That it doesn't answer is logged once for all
+// watches, by package leadership.
+func logAnswers(ctx context.Context, reflector *toolscache.Reflector, err error) {
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+		toolscache.DefaultWatchErrorHandler(ctx, reflector, err)
+		return
+	}
+	log.FromContext(ctx).V(1).Info("watch ended", "type", reflector.TypeDescription(), "error", err.Error())
+}
+
 // newManagement connects to the management cluster.
 func newManagement(config *rest.Config, opts Options) (*managementCluster, error) {
 	config = rest.CopyConfig(config)
@@ -153,6 +166,8 @@ func newManagement(config *rest.Config, opts Options) (*managementCluster, error
 			DefaultNamespaces: map[string]cache.Config{opts.Namespace: {}},
 			DefaultTransform:  cache.TransformStripManagedFields(),
 			ByObject:          map[client.Object]cache.ByObject{&clusterv1.Machine{}: {Label: ours}},
+
+			DefaultWatchErrorHandler: logAnswers,
 		}
 	})
 	if err != nil {

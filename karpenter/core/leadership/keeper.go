@@ -20,6 +20,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -49,18 +50,20 @@ type Config struct {
 	Logger logr.Logger
 }
 
-// Keeper answers renewals of a Lease while the API server doesn't.
+// Keeper answers for a Lease while the API server doesn't.
 type Keeper struct {
 	Config
 
 	mu sync.Mutex
-	// held: the API server has accepted a write of the Lease. The elector finds out when another process has acquired
-	// the Lease, and then the process exits.
-	held bool
+	// held is the last write of the Lease that the API server has accepted, or nil. The elector finds out when another
+	// process has acquired the Lease, and then the process exits.
+	held *written
 	// renewed is when the last write that the API server accepted was sent.
 	renewed time.Time
-	// away: the last write got no answer.
+	// away: this process is suspended, and has said so.
 	away bool
+	// resume is called after each write that the API server has accepted.
+	resume []func()
 }
 
 // New returns a Keeper that holds no Lease yet.
@@ -72,7 +75,11 @@ func New(config Config) *Keeper {
 func (k *Keeper) Suspended() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.held && k.Clock.Since(k.renewed) >= RenewDeadline
+	return k.suspended()
+}
+
+func (k *Keeper) suspended() bool {
+	return k.held != nil && k.Clock.Since(k.renewed) >= RenewDeadline
 }
 
 // Metric is 1 while Karpenter is suspended because the management cluster doesn't answer, and 0 otherwise.
@@ -100,15 +107,30 @@ type roundTripper struct {
 	inner  http.RoundTripper
 }
 
-// RoundTrip sends the request, and lowers the Lease's duration to LeaseDuration. If it updates a Lease that this
-// process holds and no API server answers, RoundTrip returns the response of an API server that accepted the update,
-// and the elector continues. If another process has acquired the Lease meanwhile, the next answered update conflicts,
-// and the elector gives up. An update also conflicts with an earlier one of this process that was stored although its
-// answer was lost, as with a slow API server: RoundTrip sends that one again.
+// WrappedRoundTripper lets client-go find the transport that cancels requests.
+func (r roundTripper) WrappedRoundTripper() http.RoundTripper { return r.inner }
+
+// RoundTrip sends the request, and lowers the Lease's duration to LeaseDuration. Once this process holds the Lease, the
+// elector sees only what an API server has decided: that the update is stored, or what the Lease is now. For anything
+// else (no connection, an answer that comes too late, an error) RoundTrip answers as an API server that has accepted
+// the update, or that has the Lease as this process last wrote it, and the elector continues. So only a Lease with
+// another holder ends its leadership. An update also conflicts with an earlier one of this process that was stored
+// although its answer was lost, as with a slow API server: RoundTrip sends that one again.
 func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
-	if request.Method != http.MethodPut && request.Method != http.MethodPost || !strings.Contains(request.URL.Path, "/leases") {
+	if !strings.Contains(request.URL.Path, "/leases") {
 		return r.inner.RoundTrip(request)
 	}
+	switch request.Method {
+	case http.MethodPut, http.MethodPost:
+		return r.write(request)
+	case http.MethodGet:
+		return r.read(request)
+	default:
+		return r.inner.RoundTrip(request)
+	}
+}
+
+func (r roundTripper) write(request *http.Request) (*http.Response, error) {
 	var body []byte
 	if request.Body != nil {
 		var err error
@@ -125,15 +147,39 @@ func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	switch {
 	case err == nil && response.StatusCode < http.StatusMultipleChoices:
-		r.keeper.accepted(sent)
+		r.keeper.accepted(sent, written{header: request.Header, body: body})
 	case errors.Is(request.Context().Err(), context.Canceled):
 		// The process is shutting down.
-	case err != nil || response.StatusCode == http.StatusTooManyRequests || response.StatusCode >= http.StatusInternalServerError:
-		if r.keeper.unanswered() {
-			return echo(request, body), nil
-		}
+	case !decided(response, err) && r.keeper.unanswered() != nil:
+		return echo(request, request.Header, body), nil
 	}
 	return response, err
+}
+
+// read sends a read of the Lease. The elector reads it after an update that conflicted.
+func (r roundTripper) read(request *http.Request) (*http.Response, error) {
+	response, err := r.send(request, request.Method, nil)
+	if decided(response, err) || errors.Is(request.Context().Err(), context.Canceled) {
+		return response, err
+	}
+	if last := r.keeper.unanswered(); last != nil {
+		return echo(request, last.header, last.body), nil
+	}
+	return response, err
+}
+
+// decided reports whether an API server has said what the Lease is: it is stored, this is it, it differs from what was
+// read, or there is none. Neither an overloaded API server nor one that rejects our credentials says who holds it.
+func decided(response *http.Response, err error) bool {
+	if err != nil {
+		return false
+	}
+	switch response.StatusCode {
+	case http.StatusNotFound, http.StatusConflict:
+		return true
+	default:
+		return response.StatusCode < http.StatusMultipleChoices
+	}
 }
 
 // send sends a request like this one and reads the whole answer. An incomplete answer counts as none.
@@ -178,27 +224,45 @@ func (r roundTripper) again(request *http.Request, body []byte, conflict *http.R
 	return r.send(request, request.Method, updated)
 }
 
-func (k *Keeper) accepted(sent time.Time) {
+// written is a Lease as this process has written it.
+type written struct {
+	header http.Header
+	body   []byte
+}
+
+func (k *Keeper) accepted(sent time.Time, lease written) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	if k.away {
 		k.Logger.Info("management cluster answers again; resuming", "away", sent.Sub(k.renewed).Round(time.Second).String())
 	}
-	k.held, k.renewed, k.away = true, sent, false
+	k.held, k.renewed, k.away = &lease, sent, false
+	resume := slices.Clone(k.resume)
+	k.mu.Unlock()
+	for _, f := range resume {
+		f()
+	}
+}
+
+// onAnswer calls a function whenever the API server has accepted a write of the Lease, which ends a suspension.
+func (k *Keeper) onAnswer(f func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.resume = append(k.resume, f)
 }
 
 // holds reports whether the API server has ever confirmed that this process holds the Lease.
 func (k *Keeper) holds() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.held
+	return k.held != nil
 }
 
-// unanswered records that a write got no answer, and reports whether this process has a Lease to keep.
-func (k *Keeper) unanswered() bool {
+// unanswered records that a request got no answer. It returns the Lease that this process has to keep, or nil if there
+// is none.
+func (k *Keeper) unanswered() *written {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.held && !k.away {
+	if k.suspended() && !k.away {
 		k.away = true
 		k.Logger.Info("management cluster doesn't answer; keeping the lease and suspending all decisions")
 	}
@@ -238,12 +302,12 @@ func shorten(body []byte, header http.Header) []byte {
 	return short
 }
 
-// echo is the response of an API server that has stored the request's body.
-func echo(request *http.Request, body []byte) *http.Response {
+// echo is the response of an API server that has the body of a request with that header.
+func echo(request *http.Request, header http.Header, body []byte) *http.Response {
 	return &http.Response{
 		Status: http.StatusText(http.StatusOK), StatusCode: http.StatusOK,
 		Proto: request.Proto, ProtoMajor: request.ProtoMajor, ProtoMinor: request.ProtoMinor,
-		Header:        http.Header{"Content-Type": request.Header.Values("Content-Type")},
+		Header:        http.Header{"Content-Type": header.Values("Content-Type")},
 		Body:          io.NopCloser(bytes.NewReader(body)),
 		ContentLength: int64(len(body)),
 		Request:       request,

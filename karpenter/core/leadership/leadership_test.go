@@ -19,6 +19,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -43,6 +44,7 @@ type elector struct {
 	outage  atomic.Pointer[http.Response]
 	cut     atomic.Bool
 	mute    atomic.Bool  // while cut: updates are stored, but no answer comes back
+	late    atomic.Bool  // while cut: all is done, and answered after the client has given up
 	attempt atomic.Int64 // writes of the Lease that met the outage
 	leading atomic.Bool
 	ended   chan struct{}
@@ -59,6 +61,18 @@ func (o outage) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	if request.Method == http.MethodPut {
 		o.attempt.Add(1)
+	}
+	if response := o.outage.Load(); response != nil && (request.Method != http.MethodGet || !o.late.Load()) {
+		return &http.Response{StatusCode: response.StatusCode, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("")), Request: request}, nil
+	}
+	if o.late.Load() {
+		if response, err := o.inner.RoundTrip(request); err == nil {
+			_ = response.Body.Close()
+		}
+		<-request.Context().Done()
+		return nil, request.Context().Err()
+	}
+	if request.Method == http.MethodPut {
 		if o.mute.Load() {
 			if response, err := o.inner.RoundTrip(request); err == nil {
 				if response.StatusCode == http.StatusConflict {
@@ -67,9 +81,6 @@ func (o outage) RoundTrip(request *http.Request) (*http.Response, error) {
 				_ = response.Body.Close()
 			}
 		}
-	}
-	if response := o.outage.Load(); response != nil {
-		return &http.Response{StatusCode: response.StatusCode, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("")), Request: request}, nil
 	}
 	return nil, errors.New("connection refused")
 }
@@ -80,6 +91,7 @@ func elect(t *testing.T) *elector {
 	e := &elector{Environment: environment.New(t), clock: clocktesting.NewFakePassiveClock(time.Now()), ended: make(chan struct{})}
 	e.keeper = leadership.New(leadership.Config{Clock: e.clock, Logger: logr.Discard()})
 	config := rest.CopyConfig(e.Management.GetConfig())
+	config.Timeout = 500 * time.Millisecond // half the renew deadline, as controller-runtime has it
 	config.Wrap(func(inner http.RoundTripper) http.RoundTripper {
 		return e.keeper.Wrap(outage{elector: e, inner: inner})
 	})
@@ -116,23 +128,34 @@ func (e *elector) lease(g Gomega, ctx context.Context) *coordinationv1.Lease {
 	return lease
 }
 
-// outlast returns once the elector has met the outage more often than its renew deadline allows for.
+// outlast returns once the elector has met the outage for longer than its renew deadline allows for.
 func (e *elector) outlast(g Gomega) {
+	attempts := int64(30)
+	if e.late.Load() {
+		attempts = 6 // of half the renew deadline each
+	}
 	e.attempt.Store(0)
 	e.cut.Store(true)
-	g.Eventually(e.attempt.Load).WithTimeout(time.Minute).Should(BeNumerically(">", 30))
+	g.Eventually(e.attempt.Load).WithTimeout(time.Minute).Should(BeNumerically(">", attempts))
 }
 
 func TestKeeper(t *testing.T) {
-	for name, status := range map[string]int{
-		"When nothing answers, it should keep the lease, decide nothing, and go on when it is back":                   0,
-		"When the API server has lost its store, it should keep the lease, decide nothing, and go on when it is back": http.StatusServiceUnavailable,
+	for name, tc := range map[string]struct {
+		status int
+		late   bool
+	}{
+		"When nothing answers, it should keep the lease, decide nothing, and go on when it is back":                                      {},
+		"When the API server has lost its store, it should keep the lease, decide nothing, and go on when it is back":                    {status: http.StatusServiceUnavailable},
+		"When the API server doesn't know our rights yet, it should keep the lease, decide nothing, and go on when it does":              {status: http.StatusForbidden},
+		"When every answer comes too late, it should keep the lease, decide nothing, and go on when they come in time":                   {late: true},
+		"When updates are rejected and reads are answered too late, it should keep the lease, decide nothing, and go on when it is back": {status: http.StatusForbidden, late: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			e := elect(t)
-			if status != 0 {
-				e.outage.Store(&http.Response{StatusCode: status})
+			e.late.Store(tc.late)
+			if tc.status != 0 {
+				e.outage.Store(&http.Response{StatusCode: tc.status})
 			}
 			g.Expect(e.keeper.Suspended()).To(BeFalse())
 			e.outlast(g)
@@ -182,6 +205,23 @@ func TestKeeper(t *testing.T) {
 		g.Eventually(e.ended).WithTimeout(time.Minute).Should(BeClosed())
 		g.Expect(e.leading.Load()).To(BeFalse())
 		g.Expect(e.keeper.Suspended()).To(BeTrue())
+	})
+
+	t.Run("When a read of our lease gets no answer, it should answer with the Lease as we wrote it", func(t *testing.T) {
+		g := NewWithT(t)
+		e := elect(t)
+		e.cut.Store(true)
+		client := http.Client{Transport: e.keeper.Wrap(outage{elector: e})}
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://management/apis/coordination.k8s.io/v1/namespaces/a/leases/b", http.NoBody)
+		g.Expect(err).NotTo(HaveOccurred())
+		response, err := client.Do(request)
+		g.Expect(err).NotTo(HaveOccurred())
+		t.Cleanup(func() { _ = response.Body.Close() })
+		body, err := io.ReadAll(response.Body)
+		g.Expect(err).NotTo(HaveOccurred())
+		object, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(object).To(HaveField("Spec.HolderIdentity", HaveValue(Equal("we"))))
 	})
 
 	t.Run("When the lease never was ours, it should not answer in the API server's place", func(t *testing.T) {
