@@ -154,7 +154,7 @@ func register(ctx context.Context, guest *operator.Operator, management *managem
 		return err
 	}
 	for _, c := range append(k.controllers, newControllers(guest, management, keeper, opts, p, k)...) {
-		if err := c.Register(ctx, guest.Manager); err != nil {
+		if err := leadership.Hold(c, keeper).Register(ctx, guest.Manager); err != nil {
 			return fmt.Errorf("registering controller: %w", err)
 		}
 	}

@@ -71,6 +71,15 @@ type world struct {
 	*environment.Environment
 	management *fault.Proxy
 	nodeClass  *v1alpha1.ClusterAPINodeClass
+	// log is the file that Karpenter logs into.
+	log string
+}
+
+// logged returns what Karpenter has logged so far, by lines.
+func (w *world) logged(g Gomega) []string {
+	content, err := os.ReadFile(w.log)
+	g.Expect(err).NotTo(HaveOccurred())
+	return strings.Split(strings.TrimSpace(string(content)), "\n")
 }
 
 func newWorld(t *testing.T) *world {
@@ -127,7 +136,8 @@ func newWorld(t *testing.T) *world {
 	t.Setenv("KUBECONFIG", "") // Karpenter sets it
 	t.Setenv("LEADER_ELECTION_NAMESPACE", w.Namespace)
 	t.Setenv("LEADER_ELECTION_NAME", "karpenter-leader-election")
-	t.Setenv("LOG_LEVEL", "error")
+	w.log = filepath.Join(t.TempDir(), "log")
+	t.Setenv("LOG_OUTPUT_PATHS", w.log)
 	t.Setenv("FEATURE_GATES", "NodeOverlay=true,NodeRepair=true,StaticCapacity=true,CapacityBuffer=true")
 	buffers, err := manifest.Decode(apis.CapacityBufferCRD, &apiextensionsv1.CustomResourceDefinition{})
 	g.Expect(err).NotTo(HaveOccurred())
@@ -176,6 +186,13 @@ func (w *world) pod(t *testing.T, name string) {
 	g.Expect(w.Admin.Status().Update(t.Context(), pod)).To(Succeed())
 }
 
+// stir changes a pod: an event that wakes Karpenter core's controllers.
+func (w *world) stir(g Gomega, ctx context.Context, name string) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name}}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"example.com/at":%q}}}`, time.Now())
+	g.Expect(w.Admin.Patch(ctx, pod, client.RawPatch("application/merge-patch+json", patch))).To(Succeed())
+}
+
 // expired makes a NodeClaim whose time is over as soon as it is there.
 func (w *world) expired(t *testing.T) *karpv1.NodeClaim {
 	t.Helper()
@@ -208,6 +225,24 @@ func series(g Gomega, metric, label string) map[string]float64 {
 		}
 	}
 	return values
+}
+
+// reconciliations counts those with one result, by controller.
+func reconciliations(g Gomega, result string) map[string]float64 {
+	families, err := crmetrics.Registry.Gather()
+	g.Expect(err).NotTo(HaveOccurred())
+	counts := map[string]float64{}
+	for _, family := range families {
+		if family.GetName() != "controller_runtime_reconcile_total" {
+			continue
+		}
+		for _, one := range family.GetMetric() {
+			if labelOf(one, "result") == result {
+				counts[labelOf(one, "controller")] = one.GetCounter().GetValue()
+			}
+		}
+	}
+	return counts
 }
 
 func labelOf(metric *dto.Metric, name string) string {
@@ -331,9 +366,9 @@ func TestKarpenter(t *testing.T) {
 		NewWithT(t).Expect(time.Since(began)).To(BeNumerically(">=", garbagecollection.GracePeriod))
 	})
 
-	t.Run("When the management cluster doesn't answer, it should decide nothing until it does", func(t *testing.T) {
+	t.Run("When the management cluster is away and then back but slow, it should decide nothing, say so once, and go on without a restart", func(t *testing.T) {
 		g := NewWithT(t)
-		before := w.claims(g, t.Context())
+		before, lines, failed := w.claims(g, t.Context()), len(w.logged(g)), reconciliations(g, "error")
 		w.management.Use(fault.Drop)
 		w.management.Cut()
 		g.Eventually(func(g Gomega) {
@@ -341,11 +376,22 @@ func TestKarpenter(t *testing.T) {
 		}).WithContext(t.Context()).WithTimeout(leadership.RenewDeadline + soon).WithPolling(poll).Should(Succeed())
 		w.pod(t, "second")
 		expired := w.expired(t)
-		g.Consistently(func(g Gomega, ctx context.Context) {
-			g.Expect(w.claims(g, ctx)).To(HaveLen(len(before)))
-			g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(expired), expired)).To(Succeed())
-			g.Expect(expired.DeletionTimestamp).To(BeNil(), "it expires by the clock alone")
-		}).WithContext(t.Context()).WithTimeout(tempted).WithPolling(poll).Should(Succeed())
+		decidesNothing := func() {
+			g.Consistently(func(g Gomega, ctx context.Context) {
+				g.Expect(w.claims(g, ctx)).To(HaveLen(len(before)))
+				w.stir(g, ctx, "second")
+				g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(expired), expired)).To(Succeed())
+				g.Expect(expired.DeletionTimestamp).To(BeNil(), "it expires by the clock alone")
+			}).WithContext(t.Context()).WithTimeout(tempted).WithPolling(poll).Should(Succeed())
+		}
+		decidesNothing()
+		w.management.Use(fault.Late(leadership.RenewDeadline/2 + time.Second)) // later than the elector waits for
+		decidesNothing()
+		decidesNothing()
+		said := w.logged(g)[lines:]
+		g.Expect(said).To(ContainElement(ContainSubstring("suspending all decisions")))
+		g.Expect(len(said)).To(BeNumerically("<=", 10), "lines in a minute:\n%s", strings.Join(said, "\n"))
+		g.Expect(reconciliations(g, "error")).To(Equal(failed), "reconciliations that failed, by controller:\n%s", strings.Join(said, "\n"))
 		w.management.Use(nil)
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			err := w.Admin.Get(ctx, client.ObjectKeyFromObject(expired), expired)

@@ -241,6 +241,24 @@ func Delay(by time.Duration) Fault {
 	}
 }
 
+// Late forwards each request at once and holds its answer back for a while: a client that has given up by then has changed what it asked for.
+func Late(by time.Duration) Fault {
+	return func(request *http.Request, next http.RoundTripper) (*http.Response, error) {
+		response, err := next.RoundTrip(request)
+		timer := time.NewTimer(by)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return response, err
+		case <-request.Context().Done():
+			if err == nil {
+				_ = response.Body.Close()
+			}
+			return nil, request.Context().Err()
+		}
+	}
+}
+
 var errDropped = errors.New("dropped")
 
 // Drop forwards nothing and cuts the client off.
