@@ -31,9 +31,8 @@ import (
 // holders are the kinds that hold credentials: Secrets, and the configuration of a node that joins, into which Cluster API writes a token of ten minutes.
 var holders = []schema.GroupResource{{Resource: "secrets"}, {Group: "bootstrap.cluster.x-k8s.io", Resource: "kubeadmconfigs"}}
 
-// checkLeaks looks for the credentials of all clusters in the logs of the management cluster's pods, which are AutoNode's, of the operators that a story runs
-// beside them, and in every object but those
-// that are there to hold them: events, status, arguments and environment of Deployments are among them. It looks for what Secrets ever held since the
+// checkLeaks looks for the credentials of all clusters in the logs of AutoNode's programs, and in every object but those that are there to hold
+// them: events, status, arguments and environment of Deployments are among them. It looks for what Secrets ever held since the
 // world's start.
 func checkLeaks(ctx context.Context, world *localworld.World) ([]string, error) {
 	known, ok := secrets.Load(world)
@@ -54,34 +53,16 @@ func checkLeaks(ctx context.Context, world *localworld.World) ([]string, error) 
 	finder.Mark("the registry's password", password)
 
 	var findings []string
-	files := 0
-	search := func(path string) error {
-		content, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // the log of a run long ago was removed meanwhile
-		}
-		if err != nil {
-			return err
-		}
-		files++
+	logs, err := programLogs(world)
+	if err != nil {
+		return nil, err
+	}
+	for path, content := range logs {
 		for _, found := range finder.Find(string(content)) {
 			findings = append(findings, fmt.Sprintf("%s: contains %s", path, found))
 		}
-		return nil
 	}
-	err := filepath.WalkDir(world.PodLogDir(), func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		return search(path)
-	})
-	for _, path := range world.OperatorLogs() {
-		err = errors.Join(err, search(path))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading the logs of AutoNode: %w", err)
-	}
-	if files == 0 {
+	if len(logs) == 0 {
 		findings = append(findings, world.PodLogDir()+": there is no log")
 	}
 	for _, cluster := range clusters {
@@ -94,6 +75,31 @@ func checkLeaks(ctx context.Context, world *localworld.World) ([]string, error) 
 		}
 	}
 	return findings, nil
+}
+
+// programLogs reads what AutoNode's programs have logged: the management cluster's pods, and the operators that a test ran beside them.
+func programLogs(world *localworld.World) (map[string][]byte, error) {
+	paths := world.OperatorLogs()
+	if err := filepath.WalkDir(world.PodLogDir(), func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			paths = append(paths, path)
+		}
+		return err
+	}); err != nil {
+		return nil, fmt.Errorf("looking for the logs of AutoNode: %w", err)
+	}
+	logs := map[string][]byte{}
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // the log of a run long ago was removed meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading the logs of AutoNode: %w", err)
+		}
+		logs[path] = content
+	}
+	return logs, nil
 }
 
 // learn shows a Finder every Secret of a cluster.

@@ -162,6 +162,7 @@ func afterwards(ctx context.Context, output io.Writer) (code int) {
 	checks := []check{
 		{"When stories are told, no credential should be in a log or an object that isn't there to hold it", checkLeaks},
 		{"When some stories are told, nothing should have been denied", checkRefusals},
+		{"When stories are told, no program should log the same more than once a second", checkRepetition},
 	}
 	if allStories() {
 		checks[1] = check{"When all stories are told, every permission should have been used, and nothing denied", checkPermissions}
@@ -184,7 +185,7 @@ func afterwards(ctx context.Context, output io.Writer) (code int) {
 	return code
 }
 
-// leavesNoTrace checks at a story's end, in its own world, what afterwards checks in that of the others: credentials, and what was denied.
+// leavesNoTrace checks at a story's end, in its own world, what afterwards checks in that of the others.
 func (c *cluster) leavesNoTrace(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -192,12 +193,15 @@ func (c *cluster) leavesNoTrace(t *testing.T) {
 			return
 		}
 		g, ctx := NewWithT(t), context.WithoutCancel(t.Context())
-		findings, err := checkLeaks(ctx, c.world)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(findings).To(BeEmpty(), "credentials in a log or an object that isn't there to hold them")
-		findings, err = checkRefusals(ctx, c.world)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(findings).To(BeEmpty(), "what was denied")
+		for what, check := range map[string]func(context.Context, *localworld.World) ([]string, error){
+			"credentials in a log or an object that isn't there to hold them": checkLeaks,
+			"what was denied":                 checkRefusals,
+			"what was logged again and again": checkRepetition,
+		} {
+			findings, err := check(ctx, c.world)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(findings).To(BeEmpty(), what)
+		}
 	})
 }
 
