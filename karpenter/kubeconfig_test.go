@@ -75,7 +75,7 @@ func TestKubeconfig(t *testing.T) {
 			}
 			ended := follow(t, tc.options(file))
 			mount(t, dir, "2", content(t, "after"))
-			g.Eventually(ended).WithTimeout(time.Minute).Should(Receive(And(MatchError(ErrKubeconfigChanged), MatchError(ContainSubstring(file)))))
+			g.Eventually(ended).Should(Receive(And(MatchError(ErrKubeconfigChanged), MatchError(ContainSubstring(file)))))
 		})
 	}
 	t.Run("When the file is written again as it was, or can't be used, it should go on", func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestKubeconfig(t *testing.T) {
 		mount(t, dir, "4", "")
 		g.Consistently(ended).WithTimeout(500 * time.Millisecond).ShouldNot(Receive())
 		mount(t, dir, "5", content(t, "after"))
-		g.Eventually(ended).WithTimeout(time.Minute).Should(Receive(MatchError(ErrKubeconfigChanged)))
+		g.Eventually(ended).Should(Receive(MatchError(ErrKubeconfigChanged)))
 	})
 	t.Run("When it changed after it was read and before it was followed, it should end all the same", func(t *testing.T) {
 		g := NewWithT(t)

@@ -30,9 +30,6 @@ import (
 	"github.com/autonode-io/autonode/operator/shard"
 )
 
-// accurateWithin is much less than anything but a watch takes, and all that a loaded machine needs: nothing else looks for ten minutes.
-const accurateWithin = time.Minute
-
 // counts are those that status.autoNode has to show, beside each other.
 type counts struct{ nodes, claims, vcpus, drifted, byVersion int32 }
 
@@ -205,7 +202,7 @@ func (c *counting) enable(t *testing.T, release string) {
 
 // settle waits until the counts are right, no longer than they may be wrong, and returns what was to be seen until then.
 func (c *counting) settle(g Gomega, want counts) []*v1beta1.HostedCluster {
-	g.Eventually(func() counts { return countsOf(c.told.last()) }).WithTimeout(accurateWithin).Should(Equal(want))
+	g.Eventually(func() counts { return countsOf(c.told.last()) }).Should(Equal(want))
 	seen := c.told.take()
 	for _, hostedCluster := range seen {
 		got := countsOf(hostedCluster)

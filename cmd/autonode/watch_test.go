@@ -37,12 +37,12 @@ func (w *watch) prints(t *testing.T, pattern string) {
 	NewWithT(t).Eventually(func(g Gomega) {
 		g.Expect(w.ended).To(BeEmpty(), "it has ended")
 		g.Expect(w.out).To(gbytes.Say(pattern))
-	}).WithTimeout(startTimeout).Should(Succeed())
+	}).Should(Succeed())
 }
 
 // endsInterrupted interrupts it, which is no error.
 func (w *watch) endsInterrupted(t *testing.T) {
 	t.Helper()
 	w.interrupt()
-	NewWithT(t).Eventually(w.ended).WithTimeout(startTimeout).Should(Receive(Not(HaveOccurred())))
+	NewWithT(t).Eventually(w.ended).Should(Receive(Not(HaveOccurred())))
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
@@ -143,7 +142,7 @@ func TestDefinitions(t *testing.T) {
 				g.Expect(left.UID).To(Equal(ours.UID), "the operator must not recreate it")
 			}
 			g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "it is still being deleted")
-		}).WithTimeout(3 * time.Minute).Should(Succeed())
+		}).Should(Succeed())
 	})
 
 	t.Run("When a definition was there before the operator, it should be kept up to date but not count as created", func(t *testing.T) {

@@ -54,7 +54,7 @@ func TestSlots(t *testing.T) {
 		for i := range 3 * pulls {
 			g.Expect(want(t, r, tenant(fmt.Sprint("dead-", i), fmt.Sprintf("%s/release:%d", dead.host, i)))).To(BeFalse())
 		}
-		g.Eventually(dead.requests.Load).WithTimeout(time.Minute).Should(BeEquivalentTo(pullsFrom))
+		g.Eventually(dead.requests.Load).Should(BeEquivalentTo(pullsFrom))
 		r.puller.waitTimeout = time.Minute
 		g.Expect(want(t, r, tenant("alive", tag))).To(BeTrue())
 		g.Expect(dead.requests.Load()).To(BeEquivalentTo(pullsFrom))
@@ -88,7 +88,7 @@ func TestSlots(t *testing.T) {
 			tenants = append(tenants, tenant(fmt.Sprint("dead-", i), dead[i].host+"/release:3"))
 		}
 		for _, s := range tenants {
-			g.Eventually(func() string { want(t, r, s); return resolvedReason(s) }).WithTimeout(time.Minute).Should(Equal("False/RegistryUnreachable"))
+			g.Eventually(func() string { want(t, r, s); return resolvedReason(s) }).Should(Equal("False/RegistryUnreachable"))
 		}
 
 		clock.SetTime(clock.Now().Add(maxBackoff))

@@ -284,7 +284,7 @@ func (h *hosted) waitRuns(t *testing.T, release string) {
 		component := &v1beta1.ControlPlaneComponent{}
 		g.Expect(h.management.Get(ctx, client.ObjectKey{Namespace: h.namespace(), Name: v1beta1.KarpenterComponent}, component)).To(Succeed())
 		g.Expect(component.Status.Version).To(Equal(release))
-	}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }
 
 // live are the cluster's instances that haven't ended, by their IDs.

@@ -28,7 +28,7 @@ func TestFailures(t *testing.T) {
 		c.waitRunning(t, "scarce")
 		g.Expect(end()).To(BeNumerically(">", 0), "EC2 has refused it")
 		g.Expect(c.instances("scarce")).To(HaveExactElements(And(HaveField("Type", "m5.large"), HaveField("Spot", true), HaveField("Zone", zoneC))))
-		g.Eventually(c.eventsOn).WithContext(t.Context()).WithArguments("scarce", "InsufficientCapacity").WithTimeout(soon).WithPolling(interval).
+		g.Eventually(c.eventsOn).WithContext(t.Context()).WithArguments("scarce", "InsufficientCapacity").WithTimeout(eventually).WithPolling(interval).
 			Should(ConsistOf(ContainSubstring("no capacity for spot c5.large in zone " + zoneC)))
 	})
 
@@ -39,7 +39,7 @@ func TestFailures(t *testing.T) {
 			class := &v1alpha1.ClusterAPINodeClass{}
 			g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
 			g.Expect(class.Status.Templates).To(ContainElement(HaveField("Source", "AWSMachineTemplate/m6g.large")))
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.nodePool(t, "unsold", map[string][]string{
 			karpenterv1.CapacityTypeLabelKey: {karpenterv1.CapacityTypeOnDemand}, corev1.LabelTopologyZone: {zoneC},
 			corev1.LabelInstanceTypeStable: {"m6g.large", "m5.large"},
@@ -47,7 +47,7 @@ func TestFailures(t *testing.T) {
 		c.workload(t, "unsold", 1, onPool("unsold"))
 		c.waitRunning(t, "unsold")
 		g.Expect(c.instances("unsold")).To(HaveExactElements(And(HaveField("Type", "m5.large"), HaveField("Zone", zoneC))))
-		g.Eventually(c.eventsOn).WithContext(t.Context()).WithArguments("unsold", "InsufficientCapacity").WithTimeout(soon).WithPolling(interval).
+		g.Eventually(c.eventsOn).WithContext(t.Context()).WithArguments("unsold", "InsufficientCapacity").WithTimeout(eventually).WithPolling(interval).
 			Should(ConsistOf(ContainSubstring("Unsupported: ")))
 	})
 
@@ -71,7 +71,7 @@ func TestFailures(t *testing.T) {
 		c.waitRunning(t, "quota")
 		g.Expect(c.instances("fallback")).To(HaveExactElements(HaveField("Spot", true)))
 		g.Expect(c.instances("preferred")).To(BeEmpty())
-		g.Eventually(c.eventsOn).WithContext(t.Context()).WithArguments("preferred", "QuotaExceeded").WithTimeout(soon).WithPolling(interval).
+		g.Eventually(c.eventsOn).WithContext(t.Context()).WithArguments("preferred", "QuotaExceeded").WithTimeout(eventually).WithPolling(interval).
 			Should(ConsistOf(ContainSubstring("VcpuLimitExceeded")))
 	})
 

@@ -98,7 +98,7 @@ func (h *hosted) runsPods(t *testing.T) {
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		g.Expect(h.read(g, ctx).Status.AutoNode.NodeCount).To(HaveValue(BeEquivalentTo(3)))
 		h.is(g, ctx, v1beta1.NodesUpToDate, metav1.ConditionTrue)
-	}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }
 
 // expectSame compares a Node with the instance that it is.
@@ -141,7 +141,7 @@ func (h *hosted) livesWithFailures(t *testing.T) {
 	g.Expect(world.EC2().Terminate(next.ID)).To(Succeed())
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		g.Expect(h.nodes(g, ctx, "scarce")).To(ConsistOf(HaveField("Spec.ProviderID", Not(HaveSuffix(next.ID)))))
-	}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	h.waitRunning(t, "scarce")
 	g.Expect(h.guest.Delete(t.Context(), deploymentNamed("scarce"))).To(Succeed())
 
@@ -195,7 +195,7 @@ func (h *hosted) upgradesNodes(t *testing.T) {
 			g.Expect(i.Image).To(Equal(ec2.ImageID(localworld.UpgradedKubernetes, i.Architecture)))
 		}
 		h.is(g, ctx, v1beta1.NodesUpToDate, metav1.ConditionTrue)
-	}).WithContext(t.Context()).WithTimeout(2 * rollout).WithPolling(interval).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	h.waitRunning(t, "web")
 	h.waitRunning(t, "batch")
 	g.Eventually(h.account.Assumed).WithContext(t.Context()).WithTimeout(eventually).WithPolling(time.Second).
@@ -210,7 +210,7 @@ func (h *hosted) disables(t *testing.T) {
 		component := &v1beta1.ControlPlaneComponent{}
 		err := h.management.Get(ctx, client.ObjectKey{Namespace: h.namespace(), Name: v1beta1.KarpenterComponent}, component)
 		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "ControlPlaneComponent: %v", err)
-	}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	g.Expect(h.live()).To(BeEmpty())
 	g.Expect(h.claims(g, t.Context())).To(BeEmpty())
 	g.Expect(h.allNodes(g, t.Context())).To(BeEmpty())
@@ -228,7 +228,7 @@ func (h *hosted) goes(t *testing.T) {
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		err := h.management.Get(ctx, client.ObjectKey{Namespace: "clusters", Name: h.name}, &v1beta1.HostedCluster{})
 		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "HostedCluster: %v", err)
-	}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	g.Expect(h.live()).To(BeEmpty())
 	g.Expect(world.EC2().LaunchTemplates()).To(BeEmpty())
 	g.Expect(h.account.InstanceProfiles()).To(BeEmpty())

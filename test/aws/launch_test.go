@@ -45,7 +45,7 @@ func TestLaunch(t *testing.T) {
 			ready := class.StatusConditions().Get("TemplatesReady")
 			g.Expect(ready.Reason).To(Equal("SomeInvalid"))
 			g.Expect(ready.Message).To(ContainSubstring("orphan: has no cpu capacity: status.capacity doesn't have it"))
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		orphan := &unstructured.Unstructured{}
 		orphan.SetGroupVersionKind(awsVersion.WithKind("AWSMachineTemplate"))
 		orphan.SetNamespace(c.namespace())
@@ -130,7 +130,7 @@ func TestLaunch(t *testing.T) {
 			class := &v1alpha1.ClusterAPINodeClass{}
 			g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
 			g.Expect(class.Status.Templates).To(ContainElement(HaveField("Source", "AWSMachineTemplate/reserved")))
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.nodePool(t, "paid", map[string][]string{
 			corev1.LabelInstanceTypeStable: {"m5.xlarge"}, corev1.LabelTopologyZone: {zoneB}, karpenterv1.CapacityTypeLabelKey: {karpenterv1.CapacityTypeOnDemand},
 		})
@@ -169,7 +169,7 @@ func TestLaunch(t *testing.T) {
 			used = append(used, node.Labels[karpenterv1.CapacityTypeLabelKey]+" "+instance.CapacityReservation)
 		}
 		g.Expect(used).To(ConsistOf("reserved "+booked, "on-demand "))
-		g.Eventually(c.eventsOn).WithContext(t.Context()).WithArguments("booked", "InsufficientCapacity").WithTimeout(soon).WithPolling(interval).
+		g.Eventually(c.eventsOn).WithContext(t.Context()).WithArguments("booked", "InsufficientCapacity").WithTimeout(eventually).WithPolling(interval).
 			Should(ContainElement(ContainSubstring("ReservationCapacityExceeded")))
 	})
 }
@@ -216,5 +216,5 @@ func (c *cluster) catalog(t *testing.T, name string) {
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		g.Expect(c.guest.Get(ctx, client.ObjectKeyFromObject(class), class)).To(Succeed())
 		g.Expect(class.StatusConditions().IsTrue("Ready", "TemplatesReady")).To(BeTrue(), "%v", class.Status.Conditions)
-	}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }

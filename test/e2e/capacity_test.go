@@ -46,7 +46,7 @@ func TestCapacity(t *testing.T) {
 		nodes := c.nodes(g, t.Context())
 		g.Expect(nodes).To(HaveLen(1))
 		g.Expect(nodes[0].Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"))
-		g.Eventually(c.eventsOn).WithContext(t.Context()).WithArguments("NodeClaim", "InsufficientCapacity").WithTimeout(soon).WithPolling(interval).Should(
+		g.Eventually(c.eventsOn).WithContext(t.Context()).WithArguments("NodeClaim", "InsufficientCapacity").WithTimeout(eventually).WithPolling(interval).Should(
 			HaveEach(ContainSubstring("no capacity for spot c2-small in zone a: InsufficientInstanceCapacity")))
 		g.Expect(c.eventsOn(t.Context(), "NodeClaim", "InsufficientCapacity")).To(HaveLen(1), "no machine is launched again of an offering that failed")
 	})
@@ -102,7 +102,7 @@ func TestCapacity(t *testing.T) {
 		g := NewWithT(t)
 		c.fault(t, "c2-small", infrav1.FaultNoCapacity, "false")
 		// A pod that came before its time is over would get the next cheapest.
-		g.Eventually(func() time.Duration { return time.Since(failed) }).WithContext(t.Context()).WithTimeout(respite + soon).WithPolling(time.Second).
+		g.Eventually(func() time.Duration { return time.Since(failed) }).WithContext(t.Context()).WithTimeout(eventually).WithPolling(time.Second).
 			Should(BeNumerically(">", respite))
 		c.nodePool(t, "again", inZoneA...)
 		c.workload(t, "again", 1, "500m", onPool("again"))

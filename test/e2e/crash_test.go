@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -37,7 +36,7 @@ func TestCrash(t *testing.T) {
 		g.Expect(world.Agent().Kill(t.Context(), leader, v1beta1.KarpenterComponent)).To(Succeed())
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.lease(g, ctx).Spec.HolderIdentity).NotTo(Equal(lease.Spec.HolderIdentity))
-		}).WithContext(t.Context()).WithTimeout(failover).WithPolling(interval).Should(Succeed(), "another one takes over")
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed(), "another one takes over")
 
 		c.waitRunning(t, "web")
 		c.waitSettled(t, initialRelease, was)
@@ -57,7 +56,7 @@ func TestCrash(t *testing.T) {
 		})
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.karpenterObjects(g, ctx)).NotTo(BeEmpty())
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval / 10).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval / 10).Should(Succeed())
 		operators := &corev1.PodList{}
 		g.Expect(c.management.List(t.Context(), operators, client.InNamespace(localworld.OperatorNamespace))).To(Succeed())
 		g.Expect(operators.Items).NotTo(BeEmpty())
@@ -78,10 +77,6 @@ func TestCrash(t *testing.T) {
 		c.waitRunning(t, "web")
 	})
 }
-
-// failover is the longest time without a leader. A restarted container releases the Lease of the one before. If the
-// restart takes long, another pod acquires the Lease, which expires after eleven seconds, within nine more.
-const failover = 20 * time.Second
 
 // lease is Karpenter's.
 func (c *cluster) lease(g Gomega, ctx context.Context) *coordinationv1.Lease {

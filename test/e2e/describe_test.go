@@ -62,7 +62,7 @@ func (c *cluster) clear(t *testing.T) {
 // output stays short, with the reason of the failure at its end.
 func (c *cluster) describe(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	ctx, cancel := context.WithTimeout(context.Background(), eventually)
 	defer cancel()
 	var out bytes.Buffer
 	show := func(reader client.Client, list client.ObjectList, options ...client.ListOption) {

@@ -45,7 +45,7 @@ func TestDisable(t *testing.T) {
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.guest.Get(ctx, client.ObjectKeyFromObject(blocking), blocking)).To(Succeed())
 			g.Expect(blocking.Status.ExpectedPods).To(BeEquivalentTo(2))
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 
 		c.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode = nil })
 		g.Eventually(func(g Gomega, ctx context.Context) {
@@ -94,7 +94,7 @@ func (c *cluster) waitDisabled(t *testing.T) {
 		g.Expect(c.condition(g, ctx, v1beta1.AutoNodeEnabled)).To(And(
 			HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.AutoNodeNotConfiguredReason)))
 		g.Expect(c.karpenterObjects(g, ctx)).To(BeEmpty())
-	}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }
 
 // waitGone waits until the HostedCluster doesn't exist any more.
@@ -103,7 +103,7 @@ func (c *cluster) waitGone(t *testing.T) {
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
 		err := c.management.Get(ctx, c.key(), &v1beta1.HostedCluster{})
 		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "HostedCluster: %v", err)
-	}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }
 
 // karpenterObjects names what makes Karpenter up in the control-plane namespace.

@@ -78,7 +78,7 @@ func TestDrift(t *testing.T) {
 		// Nothing to wait for: what must not happen is looked for over some of Karpenter's rounds.
 		g.Consistently(func(g Gomega, ctx context.Context) {
 			g.Expect(names(c.nodes(g, ctx))).To(ConsistOf(after))
-		}).WithContext(t.Context()).WithTimeout(soon / 2).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(rounds).WithPolling(interval).Should(Succeed())
 		expectUndisturbed(t, disrupted)
 	})
 }

@@ -62,7 +62,7 @@ func TestEnable(t *testing.T) {
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.management.Get(ctx, key, component)).To(Succeed())
 			g.Expect(component.Labels).To(Equal(labels))
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	})
 
 	t.Run("When 30 pods are pending, it should run them all, and take every node away when they go", func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestEnable(t *testing.T) {
 			g.Expect(status).NotTo(BeNil())
 			g.Expect(status.NodeCount).To(HaveValue(BeEquivalentTo(len(c.nodes(g, ctx)))))
 			g.Expect(status.NodeVersions).To(ConsistOf(HaveField("Version", strings.TrimPrefix(initialRelease, "v"))))
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 
 		c.scale(t, "web", 0)
 		c.waitNothingLeft(t)

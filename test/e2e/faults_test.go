@@ -213,7 +213,7 @@ func (f *faults) registryAway(t *testing.T) {
 		f.managementProxy.Use(hold.Fault)
 		defer f.managementProxy.Use(nil)
 		f.upgradeTo(t, upgradedRelease)
-		g.Eventually(hold.Arrived()).WithTimeout(soon).Should(BeClosed())
+		g.Eventually(hold.Arrived()).WithTimeout(eventually).Should(BeClosed())
 		registry.SetOutage(true)
 		g.Expect(hold.Release(t.Context())).To(Succeed())
 		g.Eventually(func(g Gomega, ctx context.Context) {

@@ -166,7 +166,7 @@ func TestFleetCapacity(t *testing.T) {
 			g.Expect(count).To(Equal(8))
 			g.Expect(found(g, ctx).Status.Pools).To(ContainElement(And(HaveField("Name", "reservation/block-10"), HaveField("Used", "8"), HaveField("Granted", "10"))))
 			// What a launch has spent counts for two minutes: a request to create its Machine may still have its effect.
-		}).WithContext(t.Context()).WithTimeout(2 * eventually).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		for _, c := range clusters {
 			c.waitRunning(t, "web")
 		}

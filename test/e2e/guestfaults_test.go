@@ -80,7 +80,7 @@ func TestGuestFaults(t *testing.T) {
 			g.Expect(c.management.Get(ctx, client.ObjectKey{Namespace: c.namespace(), Name: v1beta1.GuestAccessSecret}, secret)).To(Succeed())
 			g.Expect(string(secret.Data["ca.crt"])).To(ContainSubstring(string(fresh.Certificate)))
 			g.Expect(c.condition(g, ctx, v1beta1.GuestReachable).Status).To(Equal(metav1.ConditionTrue))
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.scale(t, "web", 5)
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.nodes(g, ctx)).To(HaveLen(5))

@@ -62,7 +62,7 @@ func TestNodeIdentity(t *testing.T) {
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(issued[0].DNSNames).To(Equal([]string{name}))
 				g.Expect(issued[0].IPAddresses[0].Equal(address(i))).To(BeTrue(), "%v", issued[0].IPAddresses)
-			}).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+			}).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		}
 	})
 
@@ -141,7 +141,7 @@ func TestNodeIdentity(t *testing.T) {
 				g.Expect(events.Items).To(ContainElement(And(
 					HaveField("Regarding.Name", c.name), HaveField("Type", corev1.EventTypeWarning), HaveField("Reason", reason))))
 			}
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	})
 
 	t.Run("When a request is about no node of AutoNode's, it should be left to others", func(t *testing.T) {
@@ -208,7 +208,7 @@ func (c *cluster) decision(t *testing.T, object *certificatesv1.CertificateSigni
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
 		g.Expect(c.guest.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
 		g.Expect(object.Status.Conditions).To(HaveLen(1))
-	}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	return object.Status.Conditions[0]
 }
 
@@ -230,7 +230,7 @@ func (c *cluster) decided(t *testing.T, user, signer, node string) certificatesv
 	var object *certificatesv1.CertificateSigningRequest
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
 		object = c.request(g, ctx, user, signer, node)
-	}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	return c.decision(t, object)
 }
 
@@ -285,13 +285,13 @@ func (c *cluster) ghost(t *testing.T, name string) {
 	}
 	NewWithT(t).Expect(c.guest.Create(t.Context(), claim)).To(Succeed())
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		ctx, cancel := context.WithTimeout(context.Background(), eventually)
 		defer cancel()
 		patch := client.RawPatch("application/json-patch+json", []byte(`[{"op":"remove","path":"/metadata/finalizers"}]`))
 		g := NewWithT(t)
 		g.Expect(client.IgnoreNotFound(c.guest.Patch(ctx, claim, patch))).To(Succeed())
 		g.Expect(client.IgnoreNotFound(c.guest.Delete(ctx, claim))).To(Succeed())
 		g.Eventually(func() error { return c.guest.Get(ctx, client.ObjectKeyFromObject(claim), claim) }).
-			WithTimeout(soon).WithPolling(time.Second).Should(Satisfy(apierrors.IsNotFound))
+			WithTimeout(eventually).WithPolling(time.Second).Should(Satisfy(apierrors.IsNotFound))
 	})
 }

@@ -193,7 +193,7 @@ func (i *installation) waitObserved(t *testing.T) {
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		hosted := i.hostedCluster(g, ctx)
 		g.Expect(hosted.Status.ObservedGeneration).To(Equal(hosted.Generation))
-	}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	i.waitEnabled(t, initialRelease)
 }
 
@@ -221,7 +221,7 @@ func (i *installation) upgraded(t *testing.T, before sets.Set[string]) {
 		g.Expect(deployment.Status.ObservedGeneration).To(Equal(deployment.Generation))
 		g.Expect(deployment.Status.UpdatedReplicas).To(Equal(*deployment.Spec.Replicas))
 		g.Expect(deployment.Status.AvailableReplicas).To(Equal(*deployment.Spec.Replicas))
-	}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	i.waitObserved(t)
 	i.expectUntouched(t, before)
 
@@ -257,7 +257,7 @@ func (i *installation) unguarded(t *testing.T, before sets.Set[string]) {
 	g.Eventually(func() error {
 		_, err := i.kubectl(t, "delete", "crd", hostedClusters, "--wait=false")
 		return err
-	}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed(), "an API server needs a moment to forget a policy")
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed(), "an API server needs a moment to forget a policy")
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		enabled := i.condition(g, ctx, v1beta1.AutoNodeEnabled)
 		g.Expect(enabled).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.AutoNodeDrainUnconfirmedReason)))

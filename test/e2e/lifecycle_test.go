@@ -94,7 +94,7 @@ func (c *cluster) expectReplaced(t *testing.T, change func(), match OmegaMatcher
 		g.Expect(nodes).To(And(HaveLen(len(before)), HaveEach(match)))
 		g.Expect(names(nodes)).NotTo(ContainElement(BeElementOf(before)))
 		c.expectOneEach(g, ctx)
-	}).WithContext(t.Context()).WithTimeout(2 * rollout).WithPolling(interval).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	c.waitRunning(t, "web")
 	most, replaced := disrupted()
 	g.Expect(most).To(Equal(1), "the most nodes that were disrupted at once")

@@ -82,7 +82,7 @@ func TestMachines(t *testing.T) {
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.guest.Get(ctx, client.ObjectKeyFromObject(guard), guard)).To(Succeed())
 			g.Expect(guard.Status.ExpectedPods).To(BeEquivalentTo(1))
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		old := c.machinesOf(g, t.Context(), "quick")
 		g.Expect(old).To(HaveLen(1))
 		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: old[0]}}

@@ -38,7 +38,7 @@ func TestMinimum(t *testing.T) {
 		// Nothing to wait for: what must not happen is looked for over some of Karpenter's rounds, in which the others went.
 		g.Consistently(func(g Gomega, ctx context.Context) {
 			g.Expect(names(c.nodesOf(g, ctx, "floor"))).To(Equal(left))
-		}).WithContext(t.Context()).WithTimeout(soon / 2).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(rounds).WithPolling(interval).Should(Succeed())
 		_, ever := disrupted()
 		g.Expect(ever).To(And(HaveLen(2), Not(ContainElements(left))), "nodes that were disrupted")
 	})

@@ -35,7 +35,7 @@ func (f *faults) managementAway(t *testing.T) {
 		f.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode = autoNode() })
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(f.karpenterObjects(g, ctx)).NotTo(BeEmpty())
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval / 10).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval / 10).Should(Succeed())
 		stop(t, f.world.Management(), f.management)
 		start(t, f.world.Management())
 		g.Expect(f.condition(g, t.Context(), v1beta1.AutoNodeEnabled).Status).NotTo(Equal(metav1.ConditionTrue), "it has to be the middle")
@@ -121,7 +121,7 @@ func stop(t *testing.T, apiServer *controlplane.Cluster, reader client.Reader) {
 	t.Helper()
 	apiServer.StopAPIServer()
 	NewWithT(t).Eventually(func(ctx context.Context) error { return reader.List(ctx, &corev1.NamespaceList{}) }).WithContext(t.Context()).
-		WithTimeout(soon).WithPolling(interval).Should(MatchError(syscall.ECONNREFUSED), "the API server has to be away")
+		WithTimeout(eventually).WithPolling(interval).Should(MatchError(syscall.ECONNREFUSED), "the API server has to be away")
 	t.Cleanup(func() {
 		if t.Failed() {
 			start(t, apiServer)
@@ -131,7 +131,7 @@ func stop(t *testing.T, apiServer *controlplane.Cluster, reader client.Reader) {
 
 func start(t *testing.T, apiServer *controlplane.Cluster) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), rollout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), eventually)
 	defer cancel()
 	NewWithT(t).Expect(apiServer.StartAPIServer(ctx)).To(Succeed())
 }

@@ -40,14 +40,14 @@ func TestPause(t *testing.T) {
 				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.PausedReason),
 				HaveField("Message", ContainSubstring("Karpenter is scaled to zero"))))
 			g.Expect(c.hostedCluster(g, ctx).Status.AutoNode).To(HaveField("State", v1beta1.AutoNodeStatePaused))
-		}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.waitRunning(t, "web")
 		c.scale(t, "web", 2)
 		// Nothing to wait for: what must not happen is looked for over some of Karpenter's rounds.
 		g.Consistently(func(g Gomega, ctx context.Context) {
 			g.Expect(c.nodeClaims(g, ctx)).To(HaveLen(1))
 			g.Expect(names(c.nodes(g, ctx))).To(Equal(nodes))
-		}).WithContext(t.Context()).WithTimeout(soon / 6).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(rounds).WithPolling(interval).Should(Succeed())
 	})
 
 	t.Run("When the pause ends, everything should go on by itself", func(t *testing.T) {
@@ -71,13 +71,13 @@ func TestPause(t *testing.T) {
 				HaveField("Message", ContainSubstring("Cluster %s/%s is paused; unpause it to go on", c.namespace(), c.name))))
 			g.Expect(c.machines(g, ctx)).To(HaveEach(HaveField("Status.Conditions", ContainElement(And(
 				HaveField("Type", clusterv1.PausedCondition), HaveField("Status", metav1.ConditionTrue))))), "what Cluster API writes about it")
-		}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		machines, nodes := c.machineRevisions(g, t.Context()), names(c.nodes(g, t.Context()))
 		c.scale(t, "web", 3)
 		g.Consistently(func(g Gomega, ctx context.Context) {
 			g.Expect(c.nodeClaims(g, ctx)).To(HaveLen(2))
 			g.Expect(c.machineRevisions(g, ctx)).To(Equal(machines))
-		}).WithContext(t.Context()).WithTimeout(soon / 6).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(rounds).WithPolling(interval).Should(Succeed())
 		c.pauseCluster(t, t.Context(), false)
 		c.waitRunning(t, "web")
 		c.waitEnabled(t, initialRelease)
@@ -98,7 +98,7 @@ func TestPause(t *testing.T) {
 			class := &v1alpha1.ClusterAPINodeClass{}
 			g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
 			g.Expect(class.Status.Templates).To(ContainElement(And(HaveField("InstanceType", source.Name), HaveField("Unavailable", v1alpha1.TemplatePaused))))
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.nodePool(t, "bound", require(corev1.LabelInstanceTypeStable, source.Name))
 		c.workload(t, "bound", 1, "100m", onPool("bound"))
 		c.scale(t, "web", 4)

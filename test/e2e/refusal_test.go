@@ -89,7 +89,7 @@ func TestRefusal(t *testing.T) {
 			g.Eventually(func(g Gomega, ctx context.Context) {
 				g.Expect(c.condition(g, ctx, v1beta1.AutoNodeEnabled)).To(And(
 					HaveField("Reason", v1beta1.AutoNodeDrainingReason), HaveField("Message", ContainSubstring("ValidatingAdmissionPolicy 'mine'"))))
-			}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+			}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 			g.Consistently(func(g Gomega, ctx context.Context) {
 				g.Expect(c.machineNames(g, ctx)).To(Equal(machines))
 			}).WithContext(t.Context()).WithTimeout(refusedDrain-time.Since(began)-2*time.Second).WithPolling(interval).Should(Succeed(), "nothing is forced before the deadline")
@@ -115,7 +115,7 @@ func TestRefusal(t *testing.T) {
 					g.Expect(client.IgnoreNotFound(c.guest.Delete(ctx, &claim))).To(Succeed())
 				}
 				g.Expect(c.nodeClaims(g, ctx)).To(BeEmpty())
-			}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+			}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 			c.clear(t)
 		})
 	}
@@ -134,7 +134,7 @@ func (c *cluster) removeAbandonedClasses(t *testing.T) {
 		released := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
 		g.Expect(client.IgnoreNotFound(c.guest.Patch(ctx, class.DeepCopy(), released))).To(Succeed())
 		g.Expect(client.IgnoreNotFound(c.guest.Delete(ctx, class.DeepCopy()))).To(Succeed())
-	}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }
 
 // refuse denies everybody the deletion of NodeClaims and every change of node classes' metadata and spec, until allow is called.
@@ -168,7 +168,7 @@ func (c *cluster) refuse(t *testing.T) (allow func()) {
 	g.Expect(claims).NotTo(BeEmpty())
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		g.Expect(c.guest.Delete(ctx, claims[0].DeepCopy(), client.DryRunAll)).To(MatchError(ContainSubstring("not today")))
-	}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	return func() {
 		g := NewWithT(t)
 		g.Expect(c.guest.Delete(t.Context(), binding)).To(Succeed())
@@ -180,6 +180,6 @@ func (c *cluster) refuse(t *testing.T) (allow func()) {
 			for _, claim := range c.nodeClaims(g, ctx) {
 				g.Expect(client.IgnoreNotFound(c.guest.Delete(ctx, &claim, client.DryRunAll))).To(Succeed())
 			}
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	}
 }

@@ -101,7 +101,7 @@ func (f *faults) everyStep(t *testing.T) {
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			now := f.takeInventory(g, ctx)
 			g.Expect(now.without(ofNodes)).To(Equal(f.off.without(left)), "nothing but what was there before AutoNode")
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(time.Second).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(time.Second).Should(Succeed())
 		g.Expect(f.management.Create(t.Context(), restored)).To(Succeed())
 	})
 }

@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -14,10 +13,6 @@ import (
 	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/fault"
 )
-
-// takeoverTime is the longest time without a leader: the Lease's fifteen seconds, and the time of an operator to notice
-// and to start.
-const takeoverTime = time.Minute
 
 // takeover has two operators, of which the active one hangs in the middle of a write: the other takes over and does something else,
 // and then the first one's write arrives, and it wakes up.
@@ -31,7 +26,7 @@ func (f *faults) takeover(t *testing.T) {
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		before = f.leader(g, ctx)
 		g.Expect(before).NotTo(BeEmpty())
-	}).WithContext(t.Context()).WithTimeout(takeoverTime).WithPolling(interval).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	f.enable(t, initialRelease)
 	second, err := f.world.StartOperator(localworld.OperatorConfig{Name: "second", Args: elected})
 	g.Expect(err).NotTo(HaveOccurred())
@@ -46,11 +41,11 @@ func (f *faults) takeover(t *testing.T) {
 	t.Run("When the active operator hangs in the middle of a write, another should take over and complete the upgrade", func(t *testing.T) {
 		g := NewWithT(t)
 		f.upgradeTo(t, upgradedRelease)
-		g.Eventually(hold.Arrived()).WithTimeout(soon).Should(BeClosed())
+		g.Eventually(hold.Arrived()).WithTimeout(eventually).Should(BeClosed())
 		g.Expect(first.Freeze()).To(Succeed())
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(f.leader(g, ctx)).NotTo(Or(Equal(before), BeEmpty()))
-		}).WithContext(t.Context()).WithTimeout(takeoverTime).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		f.waitSettled(t, upgradedRelease, f.on)
 	})
 
@@ -61,7 +56,7 @@ func (f *faults) takeover(t *testing.T) {
 		wanted := f.karpenter(t)
 		g.Expect(hold.Release(t.Context())).To(Succeed())
 		g.Expect(first.Thaw()).To(Succeed())
-		g.Eventually(first.Done()).WithTimeout(takeoverTime).Should(BeClosed(), "its Lease is another's")
+		g.Eventually(first.Done()).WithTimeout(eventually).Should(BeClosed(), "its Lease is another's")
 		g.Eventually(func(g Gomega) {
 			g.Expect(f.karpenter(t).Generation).To(BeNumerically(">", wanted.Generation), "the late write has to have changed something")
 			g.Expect(f.karpenter(t).Spec.Template.Spec.Containers).To(Equal(wanted.Spec.Template.Spec.Containers))

@@ -142,7 +142,7 @@ func TestTenancy(t *testing.T) {
 				g.Expect(left.guest.Get(ctx, client.ObjectKeyFromObject(thief), thief)).To(Succeed())
 				g.Expect(thief.StatusConditions().Get(v1alpha1.ConditionBootstrapReady)).To(HaveValue(And(
 					HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1alpha1.BootstrapNotAllowedReason))))
-			}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+			}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		}
 	})
 }

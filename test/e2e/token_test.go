@@ -36,7 +36,7 @@ func TestTokenRenewal(t *testing.T) {
 			expires, err := time.Parse(time.RFC3339, secret.Annotations[v1beta1.TokenExpiresAtAnnotation])
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(time.Until(expires)).To(BeNumerically(">", 20*time.Minute))
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.nodePool(t, "general")
 		c.workload(t, "web", 1, "100m")
 		c.waitRunning(t, "web")

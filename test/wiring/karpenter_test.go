@@ -46,7 +46,6 @@ import (
 func TestMain(m *testing.M) { os.Exit(environment.Main(m)) }
 
 const (
-	soon = time.Minute
 	// poolName is the NodePool's that the environment's NodeClaims are of.
 	poolName = "general"
 	poll     = 100 * time.Millisecond
@@ -301,13 +300,13 @@ func TestKarpenter(t *testing.T) {
 				g.Expect(running).To(HaveKey(name), source)
 			}
 			g.Expect(series(g, "karpenter_clusterapi_machines", "phase")).NotTo(BeEmpty(), "metrics.New")
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(poll).Should(Succeed())
+		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(w.nodeClass), w.nodeClass)).To(Succeed())
 			g.Expect(w.nodeClass.StatusConditions().Root().IsTrue()).To(BeTrue(), "%v", w.nodeClass.Status.Conditions)
 			g.Expect(w.nodeClass.Status.Version).NotTo(BeEmpty())
 			g.Expect(w.nodeClass.Status.Templates).NotTo(BeEmpty())
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(poll).Should(Succeed())
+		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 	})
 
 	t.Run("When a NodeClaim has waited for longer than Karpenter lets it, while none ran, it should have its time from now on", func(t *testing.T) {
@@ -315,13 +314,13 @@ func TestKarpenter(t *testing.T) {
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(late), late)).To(Succeed())
 			g.Expect(late.StatusConditions().Get(karpv1.ConditionTypeLaunched).Reason).NotTo(Equal("AwaitingReconciliation"), "an attempt has failed")
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(poll).Should(Succeed())
+		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 		g.Expect(late.DeletionTimestamp).To(BeNil())
 		w.management.Use(nil)
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(late), late)).To(Succeed())
 			g.Expect(late.StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue()).To(BeTrue())
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(poll).Should(Succeed())
+		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 		g.Expect(late.DeletionTimestamp).To(BeNil())
 	})
 
@@ -329,7 +328,7 @@ func TestKarpenter(t *testing.T) {
 		w.pod(t, "first")
 		NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(w.claims(g, ctx)).To(HaveLen(1))
-		}).WithContext(t.Context()).WithTimeout(tempted).WithPolling(poll).Should(Succeed())
+		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 	})
 
 	t.Run("When nodes may not be upgraded, one with another version than the platform's should stay, and go if its node class names the version", func(t *testing.T) {
@@ -340,7 +339,7 @@ func TestKarpenter(t *testing.T) {
 			g.Expect(w.Admin.List(ctx, list, client.InNamespace(w.Namespace), client.MatchingLabels{v1alpha1.NodeClaimUIDLabel: string(w.claims(g, ctx)[0].UID)})).To(Succeed())
 			g.Expect(list.Items).To(HaveLen(1))
 			m = &list.Items[0]
-		}).WithContext(t.Context()).WithTimeout(soon).WithPolling(poll).Should(Succeed())
+		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 		g.Expect(w.Admin.Patch(t.Context(), m, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"version":"v1.34.0"}}`)))).To(Succeed())
 		// Karpenter looks again whenever the NodeClaim changes.
 		drifted := func(g Gomega, ctx context.Context) bool {
@@ -353,7 +352,7 @@ func TestKarpenter(t *testing.T) {
 		g.Expect(w.Admin.Get(t.Context(), client.ObjectKeyFromObject(w.nodeClass), w.nodeClass)).To(Succeed())
 		named := fmt.Appendf(nil, `{"spec":{"version":%q}}`, w.nodeClass.Status.Version)
 		g.Expect(w.Admin.Patch(t.Context(), w.nodeClass, client.RawPatch("application/merge-patch+json", named))).To(Succeed())
-		g.Eventually(drifted).WithContext(t.Context()).WithTimeout(tempted / 2).WithPolling(10 * poll).Should(BeTrue())
+		g.Eventually(drifted).WithContext(t.Context()).WithPolling(10 * poll).Should(BeTrue())
 		g.Expect(w.Admin.Patch(t.Context(), w.nodeClass, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"version":null}}`)))).To(Succeed())
 	})
 
@@ -362,7 +361,7 @@ func TestKarpenter(t *testing.T) {
 			m := &clusterv1.Machine{}
 			err := w.Admin.Get(ctx, client.ObjectKeyFromObject(abandoned), m)
 			g.Expect(apierrors.IsNotFound(err) || m.DeletionTimestamp != nil).To(BeTrue(), "Machine %s: %v", abandoned.Name, err)
-		}).WithContext(t.Context()).WithTimeout(garbagecollection.GracePeriod + garbagecollection.DefaultDelay + soon).WithPolling(poll).Should(Succeed())
+		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 		NewWithT(t).Expect(time.Since(began)).To(BeNumerically(">=", garbagecollection.GracePeriod))
 	})
 
@@ -373,7 +372,7 @@ func TestKarpenter(t *testing.T) {
 		w.management.Cut()
 		g.Eventually(func(g Gomega) {
 			g.Expect(series(g, "karpenter_clusterapi_suspended", "")).To(HaveKeyWithValue("", 1.0))
-		}).WithContext(t.Context()).WithTimeout(leadership.RenewDeadline + soon).WithPolling(poll).Should(Succeed())
+		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 		w.pod(t, "second")
 		expired := w.expired(t)
 		decidesNothing := func() {
@@ -396,9 +395,9 @@ func TestKarpenter(t *testing.T) {
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			err := w.Admin.Get(ctx, client.ObjectKeyFromObject(expired), expired)
 			g.Expect(apierrors.IsNotFound(err) || expired.DeletionTimestamp != nil).To(BeTrue(), "it may go now: %v", err)
-		}).WithContext(t.Context()).WithTimeout(2 * soon).WithPolling(poll).Should(Succeed())
+		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(len(w.claims(g, ctx))).To(BeNumerically(">", len(before)))
-		}).WithContext(t.Context()).WithTimeout(2 * soon).WithPolling(poll).Should(Succeed())
+		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 	})
 }

@@ -48,7 +48,6 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{WithT: NewWithT(t), Environment: environment.New(t), t: t, clock: clocktesting.NewFakePassiveClock(time.Now())}
-	f.SetDefaultEventuallyTimeout(20 * time.Second)
 	dynamicClient, err := dynamic.NewForConfig(f.Management.GetConfig())
 	f.Expect(err).NotTo(HaveOccurred())
 	leases := informer.New(informer.Config{Management: dynamicClient, Mapper: capacity.Mapper(), Namespace: f.Namespace})

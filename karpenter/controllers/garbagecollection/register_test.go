@@ -79,7 +79,7 @@ func (f *fixture) registered(t *testing.T, left *infrastructure) *atomic.Int64 {
 		Machines: machine.New(machines), Infrastructure: left, Clock: f.clock, Delay: time.Millisecond,
 	}).Register(t.Context(), guest)).To(Succeed())
 	f.Run(t.Context(), guest)
-	g.Eventually(collections.Load).WithTimeout(20*time.Second).Should(BeEquivalentTo(1), "it starts with one")
+	g.Eventually(collections.Load).Should(BeEquivalentTo(1), "it starts with one")
 	return collections
 }
 
@@ -100,7 +100,6 @@ func TestRegister(t *testing.T) {
 
 	t.Run("When a Machine goes and its infrastructure stays, it should collect", func(t *testing.T) {
 		g := NewWithT(t)
-		g.SetDefaultEventuallyTimeout(20 * time.Second)
 		f := newFixture(t, nil)
 		left := &infrastructure{}
 		collections := f.registered(t, left)
@@ -112,7 +111,6 @@ func TestRegister(t *testing.T) {
 
 	t.Run("When a NodeClaim goes before its Machine, or a Machine comes without its NodeClaim, it should collect", func(t *testing.T) {
 		g := NewWithT(t)
-		g.SetDefaultEventuallyTimeout(20 * time.Second)
 		f := newFixture(t, nil)
 		collections := f.registered(t, &infrastructure{})
 		first := f.NodeClaim(t.Context(), "goes")

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -44,7 +43,6 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{GomegaWithT: NewWithT(t), Environment: environment.New(t), t: t}
-	f.SetDefaultEventuallyTimeout(20 * time.Second)
 	f.nodeClass = f.NodeClass(t.Context())
 	f.guest = &environment.Faults{Client: f.Admin}
 	f.restart()

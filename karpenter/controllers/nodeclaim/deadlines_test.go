@@ -168,7 +168,7 @@ func TestExtendedDeadlines(t *testing.T) {
 		r.Run(ctx, guest)
 		g.Eventually(func() bool {
 			return apierrors.IsNotFound(r.Admin.Get(t.Context(), client.ObjectKeyFromObject(left), &karpv1.NodeClaim{}))
-		}).WithTimeout(30*time.Second).Should(BeTrue(), "one that has no Machine goes")
+		}).Should(BeTrue(), "one that has no Machine goes")
 		// Something of this one has to be reconciled too.
 		nodeClaim := r.read()
 		metav1.SetMetaDataAnnotation(&nodeClaim.ObjectMeta, "example.com/looked", "at")

@@ -6,7 +6,6 @@ import (
 	"context"
 	"os"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -283,7 +282,7 @@ func (f *fixture) withInfrastructure(status map[string]any) {
 		cached, err := set.Get(f.t.Context(), environment.TestMachine.GroupKind(), f.machine.Name)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(cached.GetResourceVersion()).To(Equal(u.GetResourceVersion()))
-	}).WithTimeout(time.Minute).Should(Succeed())
+	}).Should(Succeed())
 }
 
 func TestInfrastructureConditions(t *testing.T) {

@@ -70,7 +70,7 @@ func TestRegister(t *testing.T) {
 		say("InstanceProvisionStarted")
 		g.Consistently(f.deleting).WithContext(t.Context()).WithTimeout(time.Second).Should(BeFalse())
 		say("InsufficientInstanceCapacity")
-		g.Eventually(f.deleting).WithContext(t.Context()).WithTimeout(30 * time.Second).Should(BeTrue())
+		g.Eventually(f.deleting).WithContext(t.Context()).Should(BeTrue())
 	})
 
 	t.Run("When a machine that was in the way of a repair has recovered, it should go on with the repair", func(t *testing.T) {
@@ -80,13 +80,13 @@ func TestRegister(t *testing.T) {
 		f.say(unhealthy)
 		other := f.others(3, 2)[0]
 		f.run()
-		g.Eventually(f.recorder.Reasons).WithTimeout(30 * time.Second).Should(Equal([]string{nodeclaim.RepairHeldReason}))
+		g.Eventually(f.recorder.Reasons).Should(Equal([]string{nodeclaim.RepairHeldReason}))
 		g.Expect(f.deleting(t.Context())).To(BeFalse())
 		mine := f.machine
 		f.machine = other
 		f.say(recovered)
 		f.machine = mine
-		g.Eventually(f.deleting).WithContext(t.Context()).WithTimeout(30 * time.Second).Should(BeTrue())
+		g.Eventually(f.deleting).WithContext(t.Context()).Should(BeTrue())
 	})
 
 	t.Run("When many machines wait for a repair, it should not count them again for each, and replace all when fewer are marked", func(t *testing.T) {
@@ -107,18 +107,18 @@ func TestRegister(t *testing.T) {
 		counts := &listing{Client: f.Management.GetClient()}
 		f.config.Machines = f.Machines(counts)
 		f.run()
-		g.Eventually(f.recorder.Reasons).WithTimeout(30 * time.Second).Should(HaveLen(marked))
+		g.Eventually(f.recorder.Reasons).Should(HaveLen(marked))
 
 		before := int64(-1)
 		g.Eventually(func() bool {
 			last := before
 			before = counts.all.Load()
 			return before == last
-		}).WithTimeout(30*time.Second).WithPolling(300*time.Millisecond).Should(BeTrue(), "it has counted as often as it had to")
+		}).WithPolling(300*time.Millisecond).Should(BeTrue(), "it has counted as often as it had to")
 		mine := f.machine
 		f.machine = others[len(others)-1]
 		f.say(infrastructure(metav1.ConditionFalse, "Trying", ""))
-		g.Eventually(counts.all.Load).WithTimeout(time.Minute).Should(BeNumerically(">", before), "it looks whether fewer are")
+		g.Eventually(counts.all.Load).Should(BeNumerically(">", before), "it looks whether fewer are")
 		g.Consistently(counts.all.Load).WithTimeout(time.Second).Should(BeNumerically("<=", before+2))
 		for _, m := range others[:marked-most] {
 			f.machine = m
@@ -134,7 +134,7 @@ func TestRegister(t *testing.T) {
 				}
 			}
 			return gone
-		}).WithTimeout(30 * time.Second).Should(Equal(most))
+		}).Should(Equal(most))
 	})
 }
 

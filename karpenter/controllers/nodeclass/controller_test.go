@@ -115,7 +115,6 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	f := &fixture{
 		GomegaWithT: NewWithT(t), Environment: environment.New(t), t: t, server: &server{version: "v1.36.2"}, events: &recorder{},
 	}
-	f.SetDefaultEventuallyTimeout(20 * time.Second)
 	f.SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
 	f.name = f.Namespace
 	f.Cluster.Status.FailureDomains = []clusterv1.FailureDomain{{Name: "b"}, {Name: "a", ControlPlane: ptr.To(true)}}

@@ -5,7 +5,6 @@ package registration_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -39,7 +38,6 @@ func start(t *testing.T) *fixture {
 func startWith(t *testing.T, writes func(client.Client) client.Client) *fixture {
 	t.Helper()
 	f := &fixture{GomegaWithT: NewWithT(t), Environment: environment.New(t), t: t}
-	f.SetDefaultEventuallyTimeout(20 * time.Second)
 	m := f.Manager()
 	// As Karpenter core does.
 	f.Expect(m.GetFieldIndexer().IndexField(t.Context(), &corev1.Node{}, "spec.providerID", func(o client.Object) []string {

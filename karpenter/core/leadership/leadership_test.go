@@ -118,7 +118,7 @@ func elect(t *testing.T) *elector {
 		stop()
 		<-e.ended
 	})
-	g.Eventually(e.leading.Load).WithTimeout(time.Minute).Should(BeTrue())
+	g.Eventually(e.leading.Load).Should(BeTrue())
 	return e
 }
 
@@ -136,7 +136,7 @@ func (e *elector) outlast(g Gomega) {
 	}
 	e.attempt.Store(0)
 	e.cut.Store(true)
-	g.Eventually(e.attempt.Load).WithTimeout(time.Minute).Should(BeNumerically(">", attempts))
+	g.Eventually(e.attempt.Load).Should(BeNumerically(">", attempts))
 }
 
 func TestKeeper(t *testing.T) {
@@ -202,7 +202,7 @@ func TestKeeper(t *testing.T) {
 		lease.Spec.LeaseDurationSeconds = ptr.To(int32(3600))
 		g.Expect(e.Admin.Update(t.Context(), lease)).To(Succeed())
 		e.cut.Store(false)
-		g.Eventually(e.ended).WithTimeout(time.Minute).Should(BeClosed())
+		g.Eventually(e.ended).Should(BeClosed())
 		g.Expect(e.leading.Load()).To(BeFalse())
 		g.Expect(e.keeper.Suspended()).To(BeTrue())
 	})

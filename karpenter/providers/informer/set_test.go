@@ -81,7 +81,6 @@ type fixture struct {
 
 func start(t *testing.T, user string) *fixture {
 	f := &fixture{GomegaWithT: NewWithT(t), Environment: environment.New(t), network: &network{bodies: map[io.ReadCloser]bool{}}, changes: make(chan schema.GroupKind, 1000)}
-	f.SetDefaultEventuallyTimeout(30 * time.Second)
 	f.SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
 	config := rest.CopyConfig(f.Management.GetConfig())
 	config.Impersonate.UserName = user

@@ -5,7 +5,6 @@ package inventory_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -31,7 +30,6 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	f := &fixture{GomegaWithT: NewWithT(t), Environment: environment.New(t), t: t}
-	f.SetDefaultEventuallyTimeout(20 * time.Second)
 	f.machines = f.Machines(nil)
 	return f
 }

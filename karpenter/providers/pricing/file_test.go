@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/onsi/gomega"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -115,7 +114,6 @@ func TestFollow(t *testing.T) {
 	start := func(t *testing.T, path string) (*gomega.WithT, *File, func() float64) {
 		t.Helper()
 		g := gomega.NewWithT(t)
-		g.SetDefaultEventuallyTimeout(20 * time.Second)
 		f := NewFile(path)
 		done := make(chan error, 1)
 		go func() { done <- f.Start(t.Context()) }()

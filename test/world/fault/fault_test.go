@@ -151,7 +151,7 @@ func TestProxy(t *testing.T) {
 		g.Eventually(func() error { // the first request may still be sent on a connection that is being closed
 			_, err := send(t.Context(), before, http.MethodGet, proxy.URL, "")
 			return err
-		}).WithTimeout(timeout).Should(MatchError(ContainSubstring("x509")))
+		}).Should(MatchError(ContainSubstring("x509")))
 		g.Expect(send(t.Context(), client(t, fresh, old), http.MethodGet, proxy.URL, "")).To(Equal(http.StatusNotFound))
 	})
 }
@@ -194,9 +194,9 @@ func TestFaults(t *testing.T) {
 			_, err := send(ctx, client, http.MethodPatch, proxy.URL+configMaps+"a", "late")
 			gone <- err
 		}()
-		g.Eventually(hold.Arrived()).WithTimeout(timeout).Should(BeClosed())
+		g.Eventually(hold.Arrived()).Should(BeClosed())
 		cancel()
-		g.Eventually(gone).WithTimeout(timeout).Should(Receive(MatchError(context.Canceled)))
+		g.Eventually(gone).Should(Receive(MatchError(context.Canceled)))
 		g.Expect(s.requests()).To(BeEmpty())
 		ctx, cancel = context.WithTimeout(t.Context(), timeout)
 		defer cancel()
@@ -239,9 +239,9 @@ func (l *lives) stores(method, path, body string) string {
 		answered <- err
 	}()
 	var step fault.Step
-	g.Eventually(l.last.Stored()).WithTimeout(timeout).Should(Receive(&step))
+	g.Eventually(l.last.Stored()).Should(Receive(&step))
 	cancel()
-	g.Eventually(answered).WithTimeout(timeout).Should(Receive(MatchError(context.Canceled)))
+	g.Eventually(answered).Should(Receive(MatchError(context.Canceled)))
 	return step.String()
 }
 

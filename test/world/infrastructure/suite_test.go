@@ -42,7 +42,7 @@ const (
 	namespace   = "clusters-blue"
 	clusterName = "blue"
 	version     = "v1.36.2"
-	wait        = 20 * time.Second
+	wait        = 5 * time.Minute
 	poll        = 20 * time.Millisecond
 	// provisioningDelay and registrationDelay are those of machines that don't say their own.
 	provisioningDelay = 50 * time.Millisecond

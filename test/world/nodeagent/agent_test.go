@@ -46,7 +46,7 @@ import (
 )
 
 const (
-	waitLong = 30 * time.Second
+	waitLong = 5 * time.Minute
 	waitPoll = 50 * time.Millisecond
 	nodeName = "agent"
 )

@@ -24,9 +24,8 @@ import (
 )
 
 const (
-	// startTimeout is how long an API server may take to start, wait how long the driver: a loaded machine is slow.
+	// startTimeout is how long an API server may take to start: a loaded machine is slow.
 	startTimeout = 2 * time.Minute
-	wait         = 20 * time.Second
 	poll         = 20 * time.Millisecond
 )
 
@@ -136,7 +135,7 @@ func TestDriver(t *testing.T) {
 			g.Expect(*registered.Spec.Drivers[0].Allocatable.Count).To(BeEquivalentTo(storage.MaxVolumes))
 			g.Expect(c.Get(ctx, client.ObjectKeyFromObject(node), node)).To(Succeed())
 			g.Expect(node.Labels).To(HaveKeyWithValue(storage.TopologyKey, "b"))
-		}).WithContext(t.Context()).WithTimeout(wait).WithPolling(poll).Should(Succeed())
+		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 	})
 	t.Run("When a node's zone isn't known, it should have no driver", func(t *testing.T) {
 		g, c := NewWithT(t), newGuest(t)
@@ -145,7 +144,7 @@ func TestDriver(t *testing.T) {
 		g.Eventually(func(ctx context.Context) error {
 			return c.Get(ctx, client.ObjectKey{Name: "somewhere"}, &storagev1.CSINode{})
 		}).
-			WithContext(t.Context()).WithTimeout(wait).WithPolling(poll).Should(Succeed())
+			WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 		g.Expect(c.Get(t.Context(), client.ObjectKey{Name: "nowhere"}, &storagev1.CSINode{})).To(Satisfy(apierrors.IsNotFound))
 	})
 	t.Run("When the scheduler has selected a node, the volume should be in its zone, and the claim's", func(t *testing.T) {
@@ -158,7 +157,7 @@ func TestDriver(t *testing.T) {
 			g.Expect(volume.Spec.ClaimRef.UID).To(Equal(claim.UID))
 			g.Expect(volume.Spec.NodeAffinity.Required.NodeSelectorTerms).To(ConsistOf(HaveField("MatchExpressions",
 				ConsistOf(corev1.NodeSelectorRequirement{Key: storage.TopologyKey, Operator: corev1.NodeSelectorOpIn, Values: []string{"c"}}))))
-		}).WithContext(t.Context()).WithTimeout(wait).WithPolling(poll).Should(Succeed())
+		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 
 		volume := c.volumeOf(g, t.Context(), claim)
 		volume.Status.Phase = corev1.VolumeReleased // as the binder says it when the claim has gone
@@ -167,7 +166,7 @@ func TestDriver(t *testing.T) {
 			// The finalizer that protects volumes in use keeps it: nothing removes that here.
 			g.Expect(c.Get(ctx, client.ObjectKeyFromObject(volume), volume)).To(Succeed())
 			g.Expect(volume.DeletionTimestamp).NotTo(BeNil(), "a released volume")
-		}).WithContext(t.Context()).WithTimeout(wait).WithPolling(poll).Should(Succeed())
+		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 	})
 	t.Run("When the selected node has gone, the scheduler should be asked for another one", func(t *testing.T) {
 		g, c := NewWithT(t), newGuest(t)
@@ -175,6 +174,6 @@ func TestDriver(t *testing.T) {
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.Get(ctx, client.ObjectKeyFromObject(claim), claim)).To(Succeed())
 			g.Expect(claim.Annotations).NotTo(HaveKey("volume.kubernetes.io/selected-node"))
-		}).WithContext(t.Context()).WithTimeout(wait).WithPolling(poll).Should(Succeed())
+		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 	})
 }
