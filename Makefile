@@ -33,9 +33,13 @@ PARALLEL ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || getconf _NPROCESSORS_ON
 UNIT_FLAGS = $(NO_VET) -p=$(PARALLEL) $(if $(SHUFFLE),-shuffle=$(SHUFFLE)) -timeout=30m $(TESTFLAGS)
 E2E_FLAGS = $(NO_VET) -count=1 -v $(TESTFLAGS)
 # For a build with the race detector, which needs cgo and compiles every dependency again. The first race ends a test's process.
-RACE = CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race
+RACE_ENV = CGO_ENABLED=1 GORACE=halt_on_error=1
+RACE = $(RACE_ENV) go test -race
 # What the last run of unit or race printed.
 UNIT_LOG = bin/unit.log
+# What the last run of e2e printed, and which tests it ran again.
+E2E_LOG = bin/e2e.log
+E2E_RERUNS = bin/e2e-reruns.txt
 # All that test-all runs, in this order.
 TIERS = test race e2e e2e-aws e2e-real mutants conformance
 COUNT ?= 1
@@ -114,9 +118,13 @@ bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics.
 	@go test -run '^$$' -bench . -benchmem -count=$(COUNT) ./karpenter/...
 
 .PHONY: e2e
-e2e: build ## Run all end-to-end tests of test/e2e in worlds of their own. TESTFLAGS='-run Upgrade' chooses.
+e2e: build ## Run all end-to-end tests of test/e2e in worlds of their own, and again alone what failed. TESTFLAGS='-run Upgrade' chooses.
 	$(DEV) world build
-	$(RACE) $(E2E_FLAGS) -timeout=60m -parallel=16 ./test/e2e/...
+	@mkdir -p bin && rm -f $(E2E_RERUNS) && gotestsum=$$($(TOOL) -n gotestsum) && failed=0; \
+	$(RACE_ENV) $$gotestsum --format=standard-verbose --rerun-fails=1 --rerun-fails-run-root-test --rerun-fails-report=$(E2E_RERUNS) \
+		--packages ./test/e2e/... -- -race $(E2E_FLAGS) -timeout=90m -parallel=16 2>&1 | tee $(E2E_LOG) || failed=1; \
+	if [ -s $(E2E_RERUNS) ]; then printf '\nFailed at first, and were run again alone:\n'; cat $(E2E_RERUNS); \
+		grep -E 'logs are in|logs, of all worlds|there when it failed' $(E2E_LOG); fi; exit $$failed
 
 .PHONY: e2e-real
 e2e-real: build ## Run the story of a real machine, in a world of its own. Needs root on Linux; apt-get install runc containerd containernetworking-plugins iproute2 iptables conntrack.

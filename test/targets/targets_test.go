@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -30,13 +31,16 @@ func output(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// folders of the packages that `go test` gets in what a make target would run.
+// runsTests matches a command that runs tests, and what it gets.
+var runsTests = regexp.MustCompile(`(?:go test|--packages) (.+)`)
+
+// folders of the packages whose tests a make target would run.
 func folders(t *testing.T, target string) []string {
 	t.Helper()
 	args := []string{"list", "-f", "{{.Dir}}"}
 	for line := range strings.Lines(output(t, "make", "--dry-run", target)) {
-		if _, test, found := strings.Cut(line, "go test "); found {
-			for _, word := range strings.Fields(test) {
+		if match := runsTests.FindStringSubmatch(line); match != nil {
+			for _, word := range strings.Fields(match[1]) {
 				if strings.HasPrefix(word, "./") || strings.HasPrefix(word, "github.com/") {
 					args = append(args, word)
 				}
