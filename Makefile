@@ -16,7 +16,7 @@ CONTAINER_TOOL ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell 
 IMAGE_PREFIX ?= autonode
 
 # Every package but the stories, which need a world. Computed, so that no test is forgotten; test/targets checks it.
-PACKAGES = $(filter-out %/test/e2e %/test/aws %/test/real,$(shell go list ./...))
+PACKAGES = $(filter-out %/test/e2e %/test/aws %/test/real %/test/released,$(shell go list ./...))
 # Tests that run programs which read sources, charts or this file: the go command doesn't see those, so it must not cache the results.
 UNCACHED = $(addprefix github.com/autonode-io/autonode/test/,charts docs install release targets world/nodeagent world/registry)
 # CI sets it. The go command doesn't cache what is shuffled.
@@ -75,12 +75,16 @@ mutants: build ## Break the code in the ways of test/mutants, each in a copy: a 
 
 .PHONY: bench
 bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics.
-	@go test -run '^$$' -bench . -benchmem -count=$(COUNT) ./karpenter/...
+	@go test -run '^$$' -bench . -benchmem -count=$(COUNT) ./karpenter/... ./capacity/... ./catalog/...
 
 .PHONY: e2e
 e2e: build ## Run the stories in test/e2e against a world of their own. TESTFLAGS='-run Upgrade' chooses.
 	$(DEV) world build
 	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=60m -parallel=16 -v $(TESTFLAGS) ./test/e2e/...
+
+.PHONY: dashboards
+dashboards: ## Run the stories, and draw the dashboards into bin/dashboards with what the programs served meanwhile. TESTFLAGS='-run Fleet' chooses.
+	DASHBOARDS='$(CURDIR)/bin/dashboards' $(MAKE) e2e
 
 # No part of `make test`: it needs more than Go.
 .PHONY: e2e-real
@@ -91,6 +95,11 @@ e2e-real: build ## Run the story of a real machine, in a world of its own. Needs
 .PHONY: e2e-aws
 e2e-aws: build ## Run the stories in test/aws: Cluster API Provider AWS and Karpenter's AWS provider against AWS's APIs in a world of their own. It isn't part of make test.
 	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=30m -v $(TESTFLAGS) ./test/aws/...
+
+.PHONY: e2e-release
+e2e-release: build ## Build two releases, and install, upgrade and uninstall them with kubectl, autonode install, Helm and clusterctl, in a world of their own. It isn't part of make test.
+	$(DEV) world build
+	CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race $(NO_VET) -count=1 -timeout=60m -v $(TESTFLAGS) ./test/released/...
 
 .PHONY: bench-scale
 bench-scale: build ## Measure pods that need a node each, with our provider and with Karpenter's kwok provider. SIZES=3,50 chooses how many; ARGS='--json FILE'.
@@ -103,6 +112,11 @@ bench-budget: build ## Count what a node costs in requests, in a burst of a hund
 .PHONY: bench-busy
 bench-busy: build ## Measure ten bursts of 150 nodes beside two busy loops, and fail when a machine is lost, one more is made, or a burst takes 2.5 times as long as without.
 	$(DEV) conformance --busy $(ARGS)
+
+.PHONY: bench-fleet
+bench-fleet: build ## Measure how soon three hosted clusters use all ten machines of a reservation that they share, and fail above LIMIT (30s). Needs the machine for itself.
+	$(DEV) world build
+	FLEET_LIMIT='$(or $(LIMIT),30s)' go test $(NO_VET) -count=1 -timeout=20m -v -run '^TestFleetCapacity$$/(documented_example|all_ten_reserved_ones|never_have_been_more_than_ten)' ./test/e2e/...
 
 .PHONY: bench-operator
 bench-operator: build ## Measure what CLUSTERS hosted clusters (1000) cost the operator. ARGS='--silent 10 --slow 10' adds sick guests.

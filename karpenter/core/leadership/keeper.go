@@ -42,6 +42,9 @@ const RenewDeadline = 10 * time.Second
 // seconds, both to see the last renewal and to see it expire, so a failover takes less than twenty seconds.
 const LeaseDuration = RenewDeadline + time.Second
 
+// starting is how long an API server that answers again may refuse a write: it knows no rights until its caches are filled.
+const starting = time.Minute
+
 // Config of a Keeper.
 type Config struct {
 	Clock clock.PassiveClock
@@ -61,6 +64,8 @@ type Keeper struct {
 	renewed time.Time
 	// away: the last write got no answer.
 	away bool
+	// refused is when the first answer during this outage refused a write; zero if none did.
+	refused time.Time
 }
 
 // New returns a Keeper that holds no Lease yet.
@@ -101,8 +106,8 @@ type roundTripper struct {
 }
 
 // RoundTrip sends the request, and lowers the Lease's duration to LeaseDuration. If it updates a Lease that this
-// process holds and no API server answers, RoundTrip returns the response of an API server that accepted the update,
-// and the elector continues. If another process has acquired the Lease meanwhile, the next answered update conflicts,
+// process holds and no API server answers, or one that has just started and knows no rights yet, RoundTrip returns the
+// response of an API server that accepted the update, and the elector continues. If another process has acquired the Lease meanwhile, the next answered update conflicts,
 // and the elector gives up. An update also conflicts with an earlier one of this process that was stored although its
 // answer was lost, as with a slow API server: RoundTrip sends that one again.
 func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -130,6 +135,11 @@ func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
 		// The process is shutting down.
 	case err != nil || response.StatusCode == http.StatusTooManyRequests || response.StatusCode >= http.StatusInternalServerError:
 		if r.keeper.unanswered() {
+			return echo(request, body), nil
+		}
+	case response.StatusCode == http.StatusUnauthorized || response.StatusCode == http.StatusForbidden:
+		// Otherwise the elector would read the Lease, and give up if that takes as long as it may in an API server that starts.
+		if r.keeper.starts() {
 			return echo(request, body), nil
 		}
 	}
@@ -184,7 +194,7 @@ func (k *Keeper) accepted(sent time.Time) {
 	if k.away {
 		k.Logger.Info("management cluster answers again; resuming", "away", sent.Sub(k.renewed).Round(time.Second).String())
 	}
-	k.held, k.renewed, k.away = true, sent, false
+	k.held, k.renewed, k.away, k.refused = true, sent, false, time.Time{}
 }
 
 // holds reports whether the API server has ever confirmed that this process holds the Lease.
@@ -203,6 +213,19 @@ func (k *Keeper) unanswered() bool {
 		k.Logger.Info("management cluster doesn't answer; keeping the lease and suspending all decisions")
 	}
 	return k.held
+}
+
+// starts reports whether a write may have been refused only because the API server has just started after an outage.
+func (k *Keeper) starts() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.held || !k.away {
+		return false
+	}
+	if k.refused.IsZero() {
+		k.refused = k.Clock.Now()
+	}
+	return k.Clock.Since(k.refused) < starting
 }
 
 // decode decodes a Lease in any format of the API server. It returns nil for any other object.

@@ -169,6 +169,36 @@ func TestKeeper(t *testing.T) {
 		g.Expect(e.lease(g, t.Context()).Spec.HolderIdentity).To(HaveValue(Equal("we")))
 	})
 
+	t.Run("When the API server is back and knows no rights yet, it should keep the lease for a minute, and go on when it does", func(t *testing.T) {
+		g := NewWithT(t)
+		e := elect(t)
+		e.outlast(g)
+		e.clock.SetTime(e.clock.Now().Add(leadership.RenewDeadline))
+		e.outage.Store(&http.Response{StatusCode: http.StatusForbidden})
+		e.outlast(g)
+		g.Expect(e.keeper.Suspended()).To(BeTrue())
+		g.Expect(e.leading.Load()).To(BeTrue())
+		e.cut.Store(false)
+		g.Eventually(e.keeper.Suspended).Should(BeFalse())
+		g.Expect(e.leading.Load()).To(BeTrue())
+
+		e.outage.Store(nil)
+		e.outlast(g)
+		e.outage.Store(&http.Response{StatusCode: http.StatusForbidden})
+		e.outlast(g)
+		e.clock.SetTime(e.clock.Now().Add(time.Minute))
+		g.Eventually(e.ended).WithTimeout(time.Minute).Should(BeClosed(), "its rights were taken away")
+		g.Expect(e.leading.Load()).To(BeFalse())
+	})
+
+	t.Run("When rights are taken away without an outage, it should stop leading", func(t *testing.T) {
+		g := NewWithT(t)
+		e := elect(t)
+		e.outage.Store(&http.Response{StatusCode: http.StatusForbidden})
+		e.cut.Store(true)
+		g.Eventually(e.ended).WithTimeout(time.Minute).Should(BeClosed())
+	})
+
 	t.Run("When another candidate has acquired the Lease meanwhile, it should stay suspended and stop leading", func(t *testing.T) {
 		g := NewWithT(t)
 		e := elect(t)
