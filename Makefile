@@ -20,7 +20,7 @@ CONTAINER_TOOL ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell 
 IMAGE_PREFIX ?= autonode
 
 # Every package but the end-to-end tests, which need a world. Computed, so that no test is forgotten; test/targets checks it.
-PACKAGES = $(filter-out %/test/e2e %/test/aws %/test/real,$(shell go list ./...))
+PACKAGES = $(filter-out %/test/e2e %/test/aws %/test/real %/test/released,$(shell go list ./...))
 # Tests that run programs which read sources, charts or this file: the go command doesn't see those, so it must not cache the results.
 UNCACHED = $(addprefix github.com/autonode-io/autonode/test/,charts docs install release targets world/nodeagent world/registry)
 # CI sets it. The go command doesn't cache what is shuffled.
@@ -41,7 +41,7 @@ UNIT_LOG = bin/unit.log
 E2E_LOG = bin/e2e.log
 E2E_RERUNS = bin/e2e-reruns.txt
 # All that test-all runs, in this order.
-TIERS = test race e2e e2e-aws e2e-real mutants conformance
+TIERS = test race e2e e2e-aws e2e-release e2e-real mutants conformance site
 COUNT ?= 1
 
 .PHONY: help
@@ -115,7 +115,7 @@ mutants: build ## Break the code in the ways of test/mutants, each in a copy: a 
 
 .PHONY: bench
 bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics.
-	@go test -run '^$$' -bench . -benchmem -count=$(COUNT) ./karpenter/...
+	@go test -run '^$$' -bench . -benchmem -count=$(COUNT) ./karpenter/... ./capacity/... ./catalog/...
 
 .PHONY: e2e
 e2e: build ## Run all end-to-end tests of test/e2e in worlds of their own, and again alone what failed. TESTFLAGS='-run Upgrade' chooses.
@@ -126,6 +126,10 @@ e2e: build ## Run all end-to-end tests of test/e2e in worlds of their own, and a
 	if [ -s $(E2E_RERUNS) ]; then printf '\nFailed at first, and were run again alone:\n'; cat $(E2E_RERUNS); \
 		grep -E 'logs are in|logs, of all worlds|there when it failed' $(E2E_LOG); fi; exit $$failed
 
+.PHONY: dashboards
+dashboards: ## Run the stories, and draw the dashboards into bin/dashboards with what the programs served meanwhile. TESTFLAGS='-run Fleet' chooses.
+	DASHBOARDS='$(CURDIR)/bin/dashboards' $(MAKE) e2e
+
 .PHONY: e2e-real
 e2e-real: build ## Run the story of a real machine, in a world of its own. Needs root on Linux; apt-get install runc containerd containernetworking-plugins iproute2 iptables conntrack.
 	$(DEV) world build
@@ -134,6 +138,11 @@ e2e-real: build ## Run the story of a real machine, in a world of its own. Needs
 .PHONY: e2e-aws
 e2e-aws: build ## Run the stories in test/aws: Cluster API Provider AWS and Karpenter's AWS provider against AWS's APIs in a world of their own. It isn't part of make test.
 	$(RACE) $(E2E_FLAGS) -timeout=30m ./test/aws/...
+
+.PHONY: e2e-release
+e2e-release: build ## Build two releases, and install, upgrade and uninstall them with kubectl, autonode install, Helm and clusterctl, in a world of their own. It isn't part of make test.
+	$(DEV) world build
+	$(RACE) $(E2E_FLAGS) -timeout=60m ./test/released/...
 
 .PHONY: bench-scale
 bench-scale: build ## Measure pods that need a node each, with our provider and with Karpenter's kwok provider. SIZES=3,50 chooses how many; ARGS='--json FILE'.
@@ -146,6 +155,11 @@ bench-budget: build ## Count what a node costs in requests, in a burst of a hund
 .PHONY: bench-busy
 bench-busy: build ## Measure ten bursts of 150 nodes beside two busy loops, and fail when a machine is lost, one more is made, or a burst takes 2.5 times as long as without.
 	$(DEV) conformance --busy $(ARGS)
+
+.PHONY: bench-fleet
+bench-fleet: build ## Measure how soon three hosted clusters use all ten machines of a reservation that they share, and fail above LIMIT (30s). Needs the machine for itself.
+	$(DEV) world build
+	FLEET_LIMIT='$(or $(LIMIT),30s)' go test $(NO_VET) -count=1 -timeout=20m -v -run '^TestFleetCapacity$$/(documented_example|all_ten_reserved_ones|never_have_been_more_than_ten)' ./test/e2e/...
 
 .PHONY: bench-operator
 bench-operator: build ## Measure what CLUSTERS hosted clusters (1000) cost the operator. ARGS='--silent 10 --slow 10' adds sick guests.

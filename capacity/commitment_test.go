@@ -12,12 +12,16 @@ func running(instanceType string, price float64) Running {
 	return Running{Offering: Offering{InstanceType: instanceType, Zone: "a", CapacityType: "on-demand"}, Price: price}
 }
 
+var (
+	large, xlarge = running("m5.large", 0.10), running("m5.xlarge", 0.20)
+	spot          = Running{Offering: Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "spot"}, Price: 0.03}
+	onDemand      = Selector{CapacityTypes: []string{"on-demand"}}
+	// xlarge takes 0.14 of it, and large 0.07.
+	plan     = Commitment{Name: "plan", Selector: onDemand, HourlySpend: 0.14, Discount: 0.30}
+	reserved = Commitment{Name: "reserved", Selector: Selector{InstanceTypes: []string{"m5.large"}, CapacityTypes: []string{"on-demand"}}, Machines: 2, Discount: 0.40}
+)
+
 func TestMarginalPrice(t *testing.T) {
-	large, xlarge := running("m5.large", 0.10), running("m5.xlarge", 0.20)
-	spot := Running{Offering: Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "spot"}, Price: 0.03}
-	onDemand := Selector{CapacityTypes: []string{"on-demand"}}
-	plan := Commitment{Name: "plan", Selector: onDemand, HourlySpend: 0.14, Discount: 0.30}
-	reserved := Commitment{Name: "reserved", Selector: Selector{InstanceTypes: []string{"m5.large"}, CapacityTypes: []string{"on-demand"}}, Machines: 2, Discount: 0.40}
 	for _, tc := range []struct {
 		name        string
 		commitments []Commitment
@@ -52,9 +56,71 @@ func TestMarginalPrice(t *testing.T) {
 			}
 		})
 	}
+	t.Run("When machines of the example in docs/fleet-capacity.md run, one more should cost what its picture says", func(t *testing.T) {
+		// Karpenter adds a thousandth of what is covered.
+		savings, k4 := Commitment{Name: "savings-plan", Selector: onDemand, HourlySpend: 0.50, Discount: 0.275}, running("k4", 0.139)
+		var runs []Running
+		for i, want := range []float64{0, 0, 0, 0, 0.0053, 0.139, 0.139} {
+			if got := Apply([]Commitment{savings}, runs).MarginalPrice(k4); math.Abs(got-want) > 5e-5 {
+				t.Errorf("beside %d machines it costs %g, want %g", i, got, want)
+			}
+			runs = append(runs, k4)
+		}
+	})
 	t.Run("When a commitment is partly used, it should say what isn't", func(t *testing.T) {
 		if unused := Apply([]Commitment{plan, reserved}, []Running{large, xlarge}).Unused(); math.Abs(unused["plan"]) > 1e-9 || unused["reserved"] != 1 {
 			t.Errorf("unused: %v", unused)
+		}
+	})
+}
+
+func TestSaving(t *testing.T) {
+	for _, tc := range []struct {
+		name        string
+		commitments []Commitment
+		runs        []Running
+		less        Running
+		want        float64
+	}{
+		{"When nothing is committed, one less should save its list price", nil, []Running{large, xlarge}, xlarge, 0.20},
+		{"When a plan covers it and nothing else would use that, it should save nothing", []Commitment{plan}, []Running{xlarge}, xlarge, 0},
+		{"When a plan doesn't cover it, it should save its list price", []Commitment{plan}, []Running{xlarge, large}, large, 0.10},
+		// The plan has xlarge. Without it, the plan covers large, which is paid now: 0.10 of 0.20.
+		{"When a plan covers it and a smaller one would use a part of that, it should save what the smaller one costs", []Commitment{plan}, []Running{xlarge, large}, xlarge, 0.10},
+		{"When a plan covers it and others would use all of that, it should save its list price", []Commitment{plan}, []Running{xlarge, xlarge}, xlarge, 0.20},
+		// The plan has 0.10 of the 0.14 that xlarge takes: 4/14 of 0.20 are paid.
+		{"When a plan covers a part of it, it should save the rest", []Commitment{{Name: "plan", Selector: onDemand, HourlySpend: 0.10, Discount: 0.30}}, []Running{xlarge}, xlarge, 0.20 * 4 / 14},
+		{"When fewer run than machines are committed, it should save nothing", []Commitment{reserved}, []Running{large}, large, 0},
+		{"When as many run as machines are committed, it should save nothing", []Commitment{reserved}, []Running{large, large}, large, 0},
+		{"When more run than machines are committed, it should save its list price", []Commitment{reserved}, []Running{large, large, large}, large, 0.10},
+		{"When a commitment of machines doesn't select it, it should save its list price", []Commitment{reserved}, []Running{large, xlarge}, xlarge, 0.20},
+		{"When its capacity type isn't committed, it should save its list price", []Commitment{plan, reserved}, []Running{spot, large}, spot, 0.03},
+		// The machines have the two large, and the plan has xlarge and nothing of the third large.
+		{"When two commitments select it and one would cover another one, it should save its list price", []Commitment{plan, reserved}, []Running{large, large, large, xlarge}, large, 0.10},
+		{"When it has no price, it should save nothing", []Commitment{plan}, []Running{running("m5.large", 0)}, running("m5.large", 0), 0},
+		{"When a commitment costs nothing, it should save nothing", []Commitment{{Name: "free", HourlySpend: 1, Discount: 1}}, []Running{large}, large, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := Apply(tc.commitments, tc.runs).Saving(tc.less); math.Abs(got-tc.want) > 1e-9 {
+				t.Errorf("it saves %g, want %g", got, tc.want)
+			}
+		})
+	}
+	t.Run("When there is one plan, it should be what the account pays less without the machine, whatever runs", func(t *testing.T) {
+		random := rand.New(rand.NewPCG(3, 4))
+		for range 3000 {
+			commitments := []Commitment{{Name: "plan", HourlySpend: random.Float64(), Discount: float64(random.IntN(10)) / 10}}
+			var runs []Running
+			for range 1 + random.IntN(8) {
+				runs = append(runs, running([]string{"m5.large", "m5.xlarge"}[random.IntN(2)], float64(1+random.IntN(40))/100))
+			}
+			all := Apply(commitments, runs)
+			for i := range runs {
+				without := append(append([]Running{}, runs[:i]...), runs[i+1:]...)
+				if saves, less := all.Saving(runs[i]), all.Paid-Apply(commitments, without).Paid; math.Abs(saves-less) > 1e-9 {
+					t.Fatalf("%v saves %g of %v, and %g is paid less, with %v", runs[i], saves, runs, less, commitments)
+				}
+			}
 		}
 	})
 }

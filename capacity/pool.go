@@ -75,6 +75,8 @@ type Offering struct {
 	Reservation string
 	// Catalog is the name of the InstanceTypeCatalog that has the instance type; empty for a template's.
 	Catalog string
+	// Family is the instance type's; empty for a running machine, for which it doesn't matter.
+	Family string
 }
 
 // Machine is an offering with what one machine of it has, in the units of Resource.

@@ -46,6 +46,7 @@ type universe struct {
 type operator struct {
 	// pending are the leases that it hasn't written since it recorded them, maybe long ago.
 	pending []pendingLease
+	partition
 }
 
 type pendingLease struct {
@@ -70,6 +71,7 @@ type cluster struct {
 	// leaving: it doesn't belong to the account any more. gone is since when nothing is left of it; zero if something is.
 	leaving bool
 	gone    time.Time
+	partition
 }
 
 type creation struct {
@@ -159,11 +161,20 @@ func used(machines map[string]Amounts) Amounts {
 
 // decide lets an operator decide by what its caches have; only a decision by the newest record is recorded.
 func (u *universe) decide(o *operator, fresh bool) {
+	if o.isCut() {
+		return
+	}
+	version, decision := u.judge(fresh)
+	u.record(o, version, decision)
+}
+
+// judge decides by what an operator's caches have. It returns the version of the record that it has decided by.
+func (u *universe) judge(fresh bool) (version int, decision Decision) {
 	pick := u.recent
 	if fresh {
 		pick = func(versions int) int { return versions - 1 }
 	}
-	version := pick(len(u.records))
+	version = pick(len(u.records))
 	account := Account{Limits: u.limits, Members: map[string]Member{}, Record: u.records[version], First: u.now.Unix()}
 	for _, name := range u.names {
 		c := u.clusters[name]
@@ -181,7 +192,11 @@ func (u *universe) decide(o *operator, fresh bool) {
 			Guaranteed: Amounts{"gpus": 1}, Maximum: Amounts{"vcpus": 48},
 		}
 	}
-	decision := Decide(account)
+	return version, Decide(account)
+}
+
+// record lets an operator record what it has decided by a version of the record.
+func (u *universe) record(o *operator, version int, decision Decision) {
 	if version != len(u.records)-1 {
 		return // the API server answers with a conflict
 	}
@@ -197,7 +212,7 @@ func (u *universe) decide(o *operator, fresh bool) {
 
 // write lets an operator write one lease by what it has recorded last, which may be long ago.
 func (u *universe) write(o *operator, fresh bool) {
-	if len(o.pending) == 0 {
+	if len(o.pending) == 0 || o.isCut() {
 		return
 	}
 	i := u.random.IntN(len(o.pending))
@@ -239,12 +254,16 @@ func (u *universe) lose() {
 	u.records = append(u.records, Decide(account).Record)
 }
 
-// begin lets a process read everything from the API server when it starts, and when it may launch.
-func (u *universe) begin(c *cluster) {
+// begin lets a process read everything from the API server when it starts, and when it may launch. It reports whether the process has done so:
+// without an API server, one that hasn't yet can do nothing.
+func (u *universe) begin(c *cluster) bool {
 	p := c.process
 	begins := !p.begun && !u.now.Before(p.from)
 	if p.started && !begins {
-		return
+		return true
+	}
+	if c.isCut() {
+		return false
 	}
 	before, last := c.machines[p.machines], len(c.machines)-1
 	if !p.started {
@@ -262,11 +281,14 @@ func (u *universe) begin(c *cluster) {
 	for name, charges := range c.machines[last] {
 		p.holder.Exists(name, charges)
 	}
+	return true
 }
 
 // read lets a process read the lease and the machines from its caches, in any version since the last one.
 func (u *universe) read(c *cluster, fresh bool) {
-	u.begin(c)
+	if !u.begin(c) || c.isCut() {
+		return
+	}
 	p := c.process
 	lease := u.recent(len(c.leases))
 	machines := p.machines + u.random.IntN(len(c.machines)-p.machines)
@@ -311,7 +333,9 @@ func (u *universe) burst(c *cluster) {
 
 // clear lets a process ask the API server what came of the launches that it gave up.
 func (u *universe) clear(c *cluster) {
-	u.begin(c)
+	if !u.begin(c) || c.isCut() {
+		return
+	}
 	for _, name := range c.process.holder.Unclear(u.now) {
 		if charges, exists := c.machines[len(c.machines)-1][name]; exists {
 			c.process.holder.Exists(name, charges)
@@ -323,8 +347,7 @@ func (u *universe) clear(c *cluster) {
 
 // spend lets a process launch for one of the demands.
 func (u *universe) spend(c *cluster) {
-	u.begin(c)
-	if len(c.demand) == 0 {
+	if !u.begin(c) || len(c.demand) == 0 {
 		return
 	}
 	names := slices.Sorted(maps.Keys(c.demand))
@@ -340,8 +363,11 @@ func (u *universe) launch(c *cluster, name string) {
 	c.inFlight = append(c.inFlight, creation{name, charges, u.now.Add(time.Duration(u.random.Int64N(int64(InFlight))))})
 }
 
-// deliver lets one request to create a Machine have its effect, or be lost.
+// deliver lets one request to create a Machine have its effect, or be lost. While the cluster is cut off, it does neither.
 func (u *universe) deliver(c *cluster, i int, lost bool) {
+	if c.isCut() {
+		return
+	}
 	created := c.inFlight[i]
 	c.inFlight = slices.Delete(c.inFlight, i, i+1)
 	last := c.machines[len(c.machines)-1]
@@ -370,13 +396,18 @@ func (u *universe) remove(c *cluster) {
 
 // report lets a process write its report. The write may come late, and conflicts with any other.
 func (u *universe) report(c *cluster) {
-	u.begin(c)
+	if !u.begin(c) {
+		return
+	}
 	if report, ok := c.process.holder.Report(u.now); ok {
 		c.reports = append(c.reports, lateReport{c.process.lease, report, u.now.Add(time.Duration(u.random.Int64N(int64(InFlight))))})
 	}
 }
 
 func (u *universe) deliverReport(c *cluster, i int) {
+	if c.isCut() {
+		return
+	}
 	late := c.reports[i]
 	c.reports = slices.Delete(c.reports, i, i+1)
 	if late.version != len(c.leases)-1 {
@@ -400,6 +431,10 @@ func (u *universe) pass(d time.Duration) {
 	u.now = u.now.Add(d)
 	for _, name := range u.names {
 		c := u.clusters[name]
+		if c.isCut() {
+			c.expire(u.now)
+			continue
+		}
 		for i := len(c.inFlight) - 1; i >= 0; i-- {
 			if !u.now.Before(c.inFlight[i].until) {
 				u.deliver(c, i, u.random.IntN(3) == 0)
@@ -489,7 +524,9 @@ func (u *universe) events() []func(c *cluster, o *operator) {
 		},
 		func(c *cluster, _ *operator) {
 			// A cache comes up with something old, just when more is called for.
-			u.begin(c)
+			if !u.begin(c) || c.isCut() {
+				return
+			}
 			c.process.holder.Observe(c.leases[u.random.IntN(len(c.leases))], u.limits)
 			u.burst(c)
 		},
@@ -531,7 +568,7 @@ func (u *universe) proceed(c *cluster, o *operator) {
 		if u.decide(o, true); u.random.IntN(4) == 0 {
 			return // it is slow to write what it has decided
 		}
-		for len(o.pending) > 0 {
+		for len(o.pending) > 0 && !o.isCut() {
 			u.write(o, true)
 		}
 		return
@@ -541,7 +578,7 @@ func (u *universe) proceed(c *cluster, o *operator) {
 		u.spend(c)
 	}
 	u.report(c)
-	for len(c.reports) > 0 {
+	for len(c.reports) > 0 && !c.isCut() {
 		u.deliverReport(c, 0)
 	}
 }

@@ -10,11 +10,14 @@ import (
 	"os"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/dynamic"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -104,20 +107,68 @@ func releasePredecessor(ctx context.Context, config *rest.Config, pod string) {
 	}
 }
 
-// firstElected reports whether no process but this one was ever elected; false if that isn't known.
-func firstElected(ctx context.Context, config *rest.Config, opts *options.Options) (bool, error) {
-	if opts.DisableLeaderElection {
+// election is Karpenter's leader-election Lease, which outlives its processes.
+type election struct {
+	config *rest.Config
+	opts   *options.Options
+}
+
+var _ capacity.Memory = election{}
+
+// isFirst reports whether no process but this one was ever elected; false if that isn't known.
+func (e election) isFirst(ctx context.Context) (bool, error) {
+	if e.opts.DisableLeaderElection {
 		return false, nil
 	}
-	leases, err := coordinationclient.NewForConfig(config)
+	_, lease, err := e.lease(ctx)
 	if err != nil {
-		return false, fmt.Errorf("reading the lease: %w", err)
-	}
-	lease, err := leases.Leases(opts.LeaderElectionNamespace).Get(ctx, opts.LeaderElectionName, metav1.GetOptions{})
-	if err != nil {
-		return false, fmt.Errorf("reading the lease: %w", err)
+		return false, err
 	}
 	return ptr.Deref(lease.Spec.LeaseTransitions, 0) == 0, nil
+}
+
+// Governed implements capacity.Memory. Without an election nothing is remembered.
+func (e election) Governed(ctx context.Context) (bool, error) {
+	if e.opts.DisableLeaderElection {
+		return false, nil
+	}
+	_, lease, err := e.lease(ctx)
+	if err != nil {
+		return false, err
+	}
+	return lease.Annotations[v1alpha1.LeasedAnnotation] == "true", nil
+}
+
+// Remember implements capacity.Memory. It fails if the elector renews the Lease at the same time.
+func (e election) Remember(ctx context.Context, governed bool) error {
+	if e.opts.DisableLeaderElection {
+		return nil
+	}
+	leases, lease, err := e.lease(ctx)
+	if err != nil || (lease.Annotations[v1alpha1.LeasedAnnotation] == "true") == governed {
+		return err
+	}
+	delete(lease.Annotations, v1alpha1.LeasedAnnotation)
+	if governed {
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, v1alpha1.LeasedAnnotation, "true")
+	}
+	if _, err := leases.Update(ctx, lease, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("writing the lease: %w", err)
+	}
+	return nil
+}
+
+func (e election) lease(ctx context.Context) (coordinationclient.LeaseInterface, *coordinationv1.Lease, error) {
+	leases, err := coordinationclient.NewForConfig(e.config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the lease: %w", err)
+	}
+	in := leases.Leases(e.opts.LeaderElectionNamespace)
+	lease, err := in.Get(ctx, e.opts.LeaderElectionName, metav1.GetOptions{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the lease: %w", err)
+	}
+	return in, lease, nil
 }
 
 // managementCluster reads the control-plane namespace of the management cluster only. Its caches start on every
@@ -165,8 +216,10 @@ func newManagement(config *rest.Config, opts Options) (*managementCluster, error
 		o.Cache = cache.Options{
 			DefaultNamespaces: map[string]cache.Config{opts.Namespace: {}},
 			DefaultTransform:  cache.TransformStripManagedFields(),
-			ByObject:          map[client.Object]cache.ByObject{&clusterv1.Machine{}: {Label: ours}},
-
+			ByObject: map[client.Object]cache.ByObject{
+				&clusterv1.Machine{}: {Label: ours},
+				&clusterv1.Cluster{}: {Field: fields.OneTermEqualSelector(metav1.ObjectNameField, opts.ClusterName)},
+			},
 			DefaultWatchErrorHandler: logAnswers,
 		}
 	})
@@ -181,8 +234,12 @@ func newManagement(config *rest.Config, opts Options) (*managementCluster, error
 		Cluster: management,
 		objects: informer.New(informer.Config{
 			Management: dynamicClient, Mapper: management.GetRESTMapper(), Namespace: opts.Namespace, Versions: template.Versions,
+			Names: map[schema.GroupKind]string{template.ClusterKind: opts.ClusterName},
 		}),
-		leases: informer.New(informer.Config{Management: dynamicClient, Mapper: capacity.Mapper(), Namespace: opts.Namespace}),
+		leases: informer.New(informer.Config{
+			Management: dynamicClient, Mapper: capacity.Mapper(), Namespace: opts.Namespace,
+			Names: map[schema.GroupKind]string{capacity.Kind: opts.names().Karpenter},
+		}),
 		infrastructure: informer.New(informer.Config{
 			Management: dynamicClient, Mapper: management.GetRESTMapper(), Namespace: opts.Namespace, Selector: ours,
 		}),

@@ -3,6 +3,7 @@
 package karpenter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/explain"
@@ -42,12 +44,8 @@ import (
 // ErrWrite is the error of every request of Explain's that would change a cluster. None is sent.
 var ErrWrite = errors.New("explaining doesn't write")
 
-const (
-	// deployment of Karpenter in the control-plane namespace, whose settings are simulated.
-	deployment = "karpenter"
-	// explainTimeout bounds how long the first lists of the management cluster take. A kind that may not be read never ends them.
-	explainTimeout = 30 * time.Second
-)
+// explainTimeout bounds how long the first lists of the management cluster take. A kind that may not be read never ends them.
+const explainTimeout = 30 * time.Second
 
 // ExplainConfig says what to explain with.
 type ExplainConfig struct {
@@ -56,7 +54,9 @@ type ExplainConfig struct {
 	Management *rest.Config
 	// Namespace is the control-plane namespace.
 	Namespace string
-	Clock     clock.Clock
+	// Deployment of Karpenter there, whose settings are simulated. Empty is the only one of the namespace.
+	Deployment string
+	Clock      clock.Clock
 }
 
 // Explain reads both clusters, writes to neither, and returns Karpenter core on what it has read.
@@ -93,12 +93,9 @@ func explainWithManagement(ctx context.Context, config ExplainConfig, guestConfi
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the management cluster %s: %w", managementConfig.Host, err)
 	}
-	running := &appsv1.Deployment{}
-	if err := management.Get(ctx, client.ObjectKey{Namespace: config.Namespace, Name: deployment}, running); apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("namespace %s of the management cluster has no Deployment %s; "+
-			"name the control-plane namespace of this guest, or leave out the management cluster", config.Namespace, deployment)
-	} else if err != nil {
-		return nil, fmt.Errorf("reading Karpenter's Deployment in namespace %s: %w", config.Namespace, err)
+	running, err := runningKarpenter(ctx, management, config)
+	if err != nil {
+		return nil, err
 	}
 	files, err := os.MkdirTemp("", "autonode")
 	if err != nil {
@@ -135,6 +132,41 @@ func explainWithManagement(ctx context.Context, config ExplainConfig, guestConfi
 	})
 }
 
+// runningKarpenter reads Karpenter's Deployment. A namespace that clusters share has one for each.
+func runningKarpenter(ctx context.Context, management client.Reader, config ExplainConfig) (*appsv1.Deployment, error) {
+	running, key := &appsv1.Deployment{}, client.ObjectKey{Namespace: config.Namespace, Name: cmp.Or(config.Deployment, v1beta1.KarpenterComponent)}
+	err := management.Get(ctx, key, running)
+	if err == nil {
+		return running, nil
+	}
+	missing := fmt.Errorf("namespace %s of the management cluster has no Deployment %s; "+
+		"name the control-plane namespace of this guest, or leave out the management cluster", key.Namespace, key.Name)
+	switch {
+	case !apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("reading Karpenter's Deployment in namespace %s: %w", config.Namespace, err)
+	case config.Deployment != "":
+		return nil, missing
+	}
+	all := &appsv1.DeploymentList{}
+	if err := management.List(ctx, all, client.InNamespace(config.Namespace), client.HasLabels{v1beta1.ClusterNameLabel}); err != nil {
+		return nil, missing
+	}
+	var names []string
+	for i := range all.Items {
+		if deployment := &all.Items[i]; deployment.Name == v1beta1.SharedNames(deployment.Labels[v1beta1.ClusterNameLabel]).Karpenter {
+			names, running = append(names, deployment.Name), deployment
+		}
+	}
+	switch len(names) {
+	case 0:
+		return nil, missing
+	case 1:
+		return running, nil
+	}
+	return nil, fmt.Errorf("clusters share namespace %s of the management cluster, with the Deployments %s; choose a cluster with --hosted-cluster",
+		config.Namespace, strings.Join(names, ", "))
+}
+
 func unread(snapshot *explain.Snapshot) []string {
 	var missing []string
 	for kind, err := range snapshot.Unread {
@@ -167,7 +199,7 @@ func startProviders(ctx context.Context, guestConfig, managementConfig *rest.Con
 		return nil, fmt.Errorf("connecting to the guest cluster %s: %w", guestConfig.Host, err)
 	}
 	skew := &skewed{Clock: clk}
-	guest := &operator.Operator{Manager: mgr, EventRecorder: silent{}, Clock: skew, InstanceTypeStore: nodeoverlay.NewInstanceTypeStore()}
+	guest := &operator.Operator{Manager: mgr, EventRecorder: discard{}, Clock: skew, InstanceTypeStore: nodeoverlay.NewInstanceTypeStore()}
 	management, err := newManagement(managementConfig, opts.own)
 	if err != nil {
 		return nil, err
@@ -366,8 +398,8 @@ func (s *skewed) Now() time.Time { return s.Clock.Now().Add(time.Duration(s.ahea
 // Since implements clock.PassiveClock.
 func (s *skewed) Since(t time.Time) time.Duration { return s.Now().Sub(t) }
 
-// silent publishes nothing.
-type silent struct{}
+// discard publishes nothing.
+type discard struct{}
 
 // Publish implements events.Recorder.
-func (silent) Publish(...events.Event) {}
+func (discard) Publish(...events.Event) {}

@@ -4,30 +4,40 @@ package karpenter
 
 import (
 	"errors"
+	"fmt"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
+	"github.com/autonode-io/autonode/karpenter/core/savings"
 )
 
 // What package core keeps Karpenter core from, it is kept from by the client that it gets.
 func TestGuestClient(t *testing.T) {
-	setUp := func(g Gomega) client.Client {
+	setUp := func(g Gomega, suspended bool) (client.Client, *savings.Ledger) {
 		scheme := runtime.NewScheme()
 		g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
 		scheme.AddKnownTypes(schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}, &karpv1.NodeClaim{})
 		guest := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{corev1.LabelTopologyZone: "eu-1a"}}},
-		).Build()
-		return guestClient(guest, func() bool { return true }, func(_, key string) bool { return key == "storage" })
+		).WithStatusSubresource(&karpv1.NodeClaim{}).Build()
+		ledger := savings.New()
+		return guestClient(guest, func() bool { return suspended }, func(_, key string) bool { return key == "storage" }, ledger), ledger
 	}
 	claim := func() *karpv1.NodeClaim {
 		nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", Labels: map[string]string{"storage": "8131"}}}
@@ -37,13 +47,15 @@ func TestGuestClient(t *testing.T) {
 	}
 	t.Run("When it creates a NodeClaim with a value of its own for a template's label, the NodeClaim should not have it", func(t *testing.T) {
 		g := NewWithT(t)
-		guest, nodeClaim := setUp(g), claim()
+		nodeClaim := claim()
+		guest, _ := setUp(g, true)
 		g.Expect(guest.Create(t.Context(), nodeClaim)).To(Succeed())
 		g.Expect(nodeClaim.Labels).NotTo(HaveKey("storage"))
 	})
 	t.Run("When it registers a node whose zone is known, as of none, the node should keep its zone", func(t *testing.T) {
 		g := NewWithT(t)
-		guest, node := setUp(g), &corev1.Node{}
+		node := &corev1.Node{}
+		guest, _ := setUp(g, true)
 		g.Expect(guest.Get(t.Context(), client.ObjectKey{Name: "one"}, node)).To(Succeed())
 		before := node.DeepCopy()
 		node.Labels[corev1.LabelTopologyZone] = "default"
@@ -52,8 +64,37 @@ func TestGuestClient(t *testing.T) {
 	})
 	t.Run("When it deletes a NodeClaim while the management cluster is away, it should be denied", func(t *testing.T) {
 		g := NewWithT(t)
-		guest, nodeClaim := setUp(g), claim()
+		nodeClaim := claim()
+		guest, _ := setUp(g, true)
 		g.Expect(guest.Create(t.Context(), nodeClaim)).To(Succeed())
 		g.Expect(errors.Is(guest.Delete(t.Context(), nodeClaim), leadership.ErrSuspended)).To(BeTrue())
 	})
+	t.Run("When a launch ends after another client has written a provider ID, that one should stay", func(t *testing.T) {
+		g := NewWithT(t)
+		nodeClaim := claim()
+		guest, _ := setUp(g, true)
+		g.Expect(guest.Create(t.Context(), nodeClaim)).To(Succeed())
+		launched := nodeClaim.DeepCopy()
+		nodeClaim.Status.ProviderID = "example://another"
+		g.Expect(guest.Status().Update(t.Context(), nodeClaim)).To(Succeed())
+		before := launched.DeepCopy()
+		launched.Status.ProviderID = "capi://clusters-blue/general-1"
+		g.Expect(apierrors.IsConflict(guest.Status().Patch(t.Context(), launched, client.MergeFrom(before)))).To(BeTrue())
+	})
+	for suspended, counted := range map[bool]int{false: 1, true: 0} {
+		t.Run(fmt.Sprintf("When it consolidates a node, what that saves should be counted once the node may go (suspended: %t)", suspended), func(t *testing.T) {
+			g := NewWithT(t)
+			nodeClaim := claim()
+			nodeClaim.Labels[v1alpha1.NodePriceLabel] = "0.25"
+			guest, ledger := setUp(g, suspended)
+			g.Expect(guest.Create(t.Context(), nodeClaim)).To(Succeed())
+			queue := disruption.NewQueue(nil, nil, nil, clocktesting.NewFakeClock(time.Unix(0, 0)), nil)
+			queue.ProviderIDToCommand[nodeClaim.Status.ProviderID] = &disruption.Command{
+				Candidates: []*disruption.Candidate{{StateNode: &state.StateNode{NodeClaim: nodeClaim}}},
+			}
+			ledger.Follow(queue)
+			g.Expect(guest.Delete(t.Context(), nodeClaim) == nil).To(Equal(!suspended))
+			g.Expect(testutil.CollectAndCount(ledger)).To(Equal(counted))
+		})
+	}
 }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/env"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
@@ -34,6 +35,9 @@ type Options struct {
 	ClusterName string
 	// Namespace of that Cluster in the management cluster: the control-plane namespace.
 	Namespace string
+	// SharedNamespace: Clusters of other Karpenters are in Namespace, too. Then only objects that belong to ClusterName are used, and the
+	// names of this Karpenter's own end in it.
+	SharedNamespace bool
 	// NodeVersion is the Kubernetes version of nodes whose node class sets none. Defaults to the version of the
 	// guest's API server.
 	NodeVersion string
@@ -74,6 +78,8 @@ func (o *Options) AddFlags(fs *options.FlagSet) {
 		"Name of the Cluster API Cluster that nodes join.")
 	fs.StringVar(&o.Namespace, "namespace", env.WithDefaultString("POD_NAMESPACE", ""),
 		"Namespace of that Cluster in the management cluster. Nothing outside it is read or written, but for the catalogs of --shared-catalog-namespace.")
+	fs.BoolVarWithEnv(&o.SharedNamespace, "shared-namespace", "SHARED_NAMESPACE", false,
+		"Other Clusters in that namespace have Karpenters of their own. Templates and catalogs are then used only with the label "+v1beta1.ClusterNameLabel+" or an owner reference of this Cluster, or where a MachineDeployment of it refers to them, and the CapacityLease is karpenter-<cluster-name>.")
 	fs.StringVar(&o.AllowedBootstrapPatches, "allowed-bootstrap-patches", env.WithDefaultString("ALLOWED_BOOTSTRAP_PATCHES", ""),
 		"The bootstrap patches that node classes may have, in JSON as spec.bootstrapPatches of a node class has them; [] allows none. Without it any are allowed: whoever may write a node class can then make a machine read what the bootstrap provider may, such as Secrets of the namespace.")
 	fs.StringVar(&o.NodeVersion, "node-version", env.WithDefaultString("NODE_VERSION", ""),
@@ -149,6 +155,14 @@ func (o *Options) validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// names are those of this Karpenter's objects in the control-plane namespace.
+func (o *Options) names() v1beta1.Names {
+	if o.SharedNamespace {
+		return v1beta1.SharedNames(o.ClusterName)
+	}
+	return v1beta1.DedicatedNames()
 }
 
 // allowedPatches is nil where any are allowed.

@@ -17,6 +17,7 @@ import (
 	"github.com/awslabs/operatorpkg/option"
 	"github.com/awslabs/operatorpkg/status"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	guestscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -27,6 +28,7 @@ import (
 	cloudprovidermetrics "sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
 	"sigs.k8s.io/karpenter/pkg/controllers"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 	nodeclaimlifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
@@ -48,6 +50,9 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/deadlines"
 	"github.com/autonode-io/autonode/karpenter/core/declaredlabels"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
+	"github.com/autonode-io/autonode/karpenter/core/nodecount"
+	"github.com/autonode-io/autonode/karpenter/core/providerid"
+	"github.com/autonode-io/autonode/karpenter/core/savings"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/core/zones"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
@@ -149,6 +154,7 @@ func register(ctx context.Context, guest *operator.Operator, management *managem
 	if err != nil {
 		return err
 	}
+	p.capacity.Memory = election{management.GetConfig(), options.FromContext(ctx)}
 	k, err := newCore(ctx, guest, management, keeper, p)
 	if err != nil {
 		return err
@@ -226,8 +232,8 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 	}
 	coreOptions := options.FromContext(ctx)
 	p.capacity = capacity.New(capacity.Config{Clock: guest.Clock, Source: &capacity.Cluster{
-		Leases: management.leases, Reader: management.GetAPIReader(), Namespace: opts.Namespace, ClusterName: opts.ClusterName, Owns: p.machines.Owns,
-		IsFirst: func(ctx context.Context) (bool, error) { return firstElected(ctx, management.GetConfig(), coreOptions) },
+		Leases: management.leases, Reader: management.GetAPIReader(), Namespace: opts.Namespace, ClusterName: opts.ClusterName, LeaseName: opts.names().Karpenter, Owns: p.machines.Owns,
+		IsFirst: election{management.GetConfig(), coreOptions}.isFirst,
 	}})
 	if err := p.capacity.Watch(ctx, management.GetCache(), p.machines.Owns); err != nil {
 		return nil, err
@@ -255,7 +261,7 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 	}
 	p.instanceTypes = instancetype.New(instancetype.Config{
 		Templates: template.NewResolver(template.Config{
-			Objects: management.objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Secrets: management.GetAPIReader(),
+			Objects: management.objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Shared: opts.SharedNamespace, Secrets: management.GetAPIReader(),
 			Profiles: p.profiles, SharedCatalogs: management.catalogs(),
 		}),
 		Check: machine.CheckPatches, Kubelet: machine.PatchedKubelet, Version: p.versions.Resolve, Pricing: prices, Unavailable: p.unavailable, Inventory: p.inventory,
@@ -295,9 +301,18 @@ func newCore(ctx context.Context, guest *operator.Operator, management *manageme
 	undecorated := cloudprovidermetrics.Decorate(leadership.Gate(p.cloudProvider, keeper.Suspended))
 	decorated := overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)
 	k := &karpenterCore{cloudProvider: decorated, state: state.NewCluster(guest.Clock, guest.GetClient(), decorated)}
-	k.controllers = controllers.NewControllers(ctx, guest.Manager, guest.Clock, guestClient(guest.GetClient(), keeper.Suspended, p.instanceTypes.Declares),
+	ledger := savings.New()
+	if err := crmetrics.Registry.Register(ledger); err != nil {
+		return nil, fmt.Errorf("registering metrics: %w", err)
+	}
+	k.controllers = controllers.NewControllers(ctx, guest.Manager, guest.Clock,
+		guestClient(guest.GetClient(), keeper.Suspended, p.instanceTypes.Declares, ledger),
 		guest.EventRecorder, decorated, undecorated, k.state, guest.InstanceTypeStore)
-	var err error
+	queue, _, err := core.Find[*disruption.Queue](k.controllers)
+	if err != nil {
+		return nil, err
+	}
+	ledger.Follow(queue)
 	if k.provisioner, _, err = core.Find[*provisioning.Provisioner](k.controllers); err != nil {
 		return nil, err
 	}
@@ -319,15 +334,18 @@ func newCore(ctx context.Context, guest *operator.Operator, management *manageme
 	}
 	k.controllers[lifecycle] = deadlines.Extend(k.controllers[lifecycle], nodeclaim.Deadlines(k.nodeClaims))
 	k.controllers = append(k.controllers,
-		capacitybuffer.New(capacitybuffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: k.state, Provisioner: k.provisioner}))
+		capacitybuffer.New(capacitybuffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: k.state, Provisioner: k.provisioner}),
+		nodecount.New(nodecount.Config{Guest: guest.GetClient(), Nodes: k.state.NodePoolState}))
 	return k, nil
 }
 
 // guestClient is Karpenter core's client of the guest.
-func guestClient(guest client.Client, suspended func() bool, declares func(nodeClass, key string) bool) client.Client {
+func guestClient(guest client.Client, suspended func() bool, declares func(nodeClass, key string) bool, ledger *savings.Ledger) client.Client {
+	guest = savings.Guest(guest, ledger)
 	guest = leadership.Guest(guest, suspended)
 	guest = declaredlabels.Guest(guest, declares)
 	guest = zones.Guest(guest, offering.DefaultZone)
+	guest = providerid.Guest(guest)
 	return guest
 }
 
@@ -369,10 +387,9 @@ func newControllers(guest *operator.Operator, management *managementCluster, kee
 		}),
 		capacitylease.New(capacitylease.Config{
 			Management:  management.GetClient(),
-			Namespace:   opts.Namespace,
+			Lease:       types.NamespacedName{Namespace: opts.Namespace, Name: opts.names().Karpenter},
 			Capacity:    p.capacity,
 			Unavailable: p.unavailable,
-			Reasons:     map[string]string{nodeclaim.InsufficientCapacityReason: "Capacity", nodeclaim.QuotaExceededReason: "Quota"},
 			Clock:       guest.Clock,
 		}),
 		metrics.New(metrics.Config{Machines: p.machines, Unavailable: p.unavailable}),

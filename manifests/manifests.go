@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
@@ -41,9 +42,11 @@ type Options struct {
 	Image string
 	// Args are further arguments of the operator.
 	Args []string
+	// PullSecrets are names of Secrets in Namespace that the operator's image is pulled with.
+	PullSecrets []string
 	// Settings of every Karpenter: the content of the file; empty for none.
 	Settings []byte
-	// Monitoring adds what the Prometheus operator reads, and the dashboard.
+	// Monitoring adds what the Prometheus operator reads, and the dashboards.
 	Monitoring bool
 }
 
@@ -113,6 +116,16 @@ func (o Options) overlay() (*types.Kustomization, error) {
 	var operations []map[string]any
 	for _, arg := range o.Args {
 		operations = append(operations, add("containers/0/args", arg))
+	}
+	if len(o.PullSecrets) > 0 {
+		secrets := make([]map[string]string, len(o.PullSecrets))
+		for i, name := range o.PullSecrets {
+			if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+				return nil, fmt.Errorf("pull secret %q: %s", name, strings.Join(problems, "; "))
+			}
+			secrets[i] = map[string]string{"name": name}
+		}
+		operations = append(operations, map[string]any{"op": "add", "path": "/spec/template/spec/imagePullSecrets", "value": secrets})
 	}
 	if len(o.Settings) > 0 {
 		overlay.ConfigMapGenerator = []types.ConfigMapArgs{{GeneratorArgs: types.GeneratorArgs{

@@ -139,8 +139,15 @@ func platformOf(t *testing.T, name string, config *rest.Config) {
 	for _, ns := range []string{"clusters", namespace} {
 		g.Expect(client.IgnoreAlreadyExists(management.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))).To(Succeed())
 	}
+	provision(t, namespace, name, "clusters/"+name, config)
+}
+
+// provision makes a Cluster that consents to a HostedCluster, and its kubeconfig.
+func provision(t *testing.T, namespace, name, hostedCluster string, config *rest.Config) {
+	t.Helper()
+	g, management := NewWithT(t), clusters.Management.Client
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
-		Namespace: namespace, Name: name, Annotations: map[string]string{v1beta1.ConsentAnnotation: "clusters/" + name},
+		Namespace: namespace, Name: name, Annotations: map[string]string{v1beta1.ConsentAnnotation: hostedCluster},
 	}}
 	g.Expect(management.Create(t.Context(), cluster)).To(Succeed())
 	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)

@@ -371,6 +371,9 @@ type CapacityGrant struct {
 	// controlPlaneNamespace is the namespace of the lease and of the Machines.
 	// +required
 	ControlPlaneNamespace string `json:"controlPlaneNamespace"`
+	// cluster is the Cluster whose Machines count, where HostedClusters share controlPlaneNamespace; empty in a dedicated one.
+	// +optional
+	Cluster string `json:"cluster,omitempty"`
 	// leaseUID is the UID of the CapacityLease that the grant is for.
 	// +optional
 	LeaseUID string `json:"leaseUID,omitempty"`

@@ -7,13 +7,14 @@ import (
 )
 
 // CapacityLease is what one hosted cluster may take from the account that it shares with others. It lives in the
-// cluster's control-plane namespace with the name "karpenter". The operator writes its spec, and that cluster's Karpenter
-// its status. One without pools limits nothing.
+// cluster's control-plane namespace with the name "karpenter", or "karpenter-<cluster>" where clusters share the namespace.
+// The operator writes its spec, and that cluster's Karpenter its status. One without pools limits nothing.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:metadata:annotations={"argocd.argoproj.io/sync-options=Prune=false,Delete=false","kustomize.toolkit.fluxcd.io/prune=disabled"}
 // +kubebuilder:resource:path=capacityleases,scope=Namespaced,shortName={ancl,ancls},categories={autonode}
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Account",type=string,JSONPath=`.spec.account.name`
 // +kubebuilder:printcolumn:name="Sequence",type=integer,JSONPath=`.spec.sequence`
 // +kubebuilder:printcolumn:name="Acknowledged",type=integer,JSONPath=`.status.acknowledgedSequence`
@@ -27,6 +28,7 @@ type CapacityLease struct {
 	Spec CapacityLeaseSpec `json:"spec,omitempty"`
 	// status is what the cluster's Karpenter reports.
 	// +optional
+	// +kubebuilder:default:={"observedGeneration":-1}
 	Status CapacityLeaseStatus `json:"status,omitempty"`
 }
 
@@ -170,6 +172,11 @@ type UnavailableOffering struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	InstanceType string `json:"instanceType,omitempty"`
+	// family of instance types, within which the infrastructure counts quotas. In a report it is that of instanceType; in a lease
+	// it stands for all instance types of the family, and instanceType is one of them.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Family string `json:"family,omitempty"`
 	// zone as nodes name it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
@@ -190,6 +197,16 @@ type UnavailableOffering struct {
 // CapacityLeaseStatus is what a cluster's Karpenter reports. The operator takes it for what a tenant's program says: it
 // lowers this cluster's grants and raises them within its share, and changes nothing of other clusters'.
 type CapacityLeaseStatus struct {
+	// observedGeneration is the generation of the object that the condition Ready is about; -1 until Karpenter has reported any.
+	// Karpenter reports a change of hints alone within half a minute.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// conditions: Ready, once Karpenter keeps to the lease.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	// acknowledgedSequence is the sequence that Karpenter has observed and keeps. Earlier grants are void.
 	// +optional
 	// +kubebuilder:validation:Minimum=0

@@ -2,11 +2,11 @@
 
 package v1alpha1
 
-// Conditions of a CapacityAccount.
+// Conditions of a CapacityAccount, of which a CapacityLease has Ready.
 const (
-	// Ready: every entry is usable, and every member has its lease.
+	// Ready: every entry is usable, and every member has its lease. Of a lease: Karpenter keeps to it.
 	Ready = "Ready"
-	// EntriesUsable: the operator can read every entry of spec.
+	// EntriesUsable: the operator can read every entry of spec, and each has an effect.
 	EntriesUsable = "EntriesUsable"
 	// MembersGranted: every member has a lease that its Karpenter acknowledges.
 	MembersGranted = "MembersGranted"
@@ -20,7 +20,8 @@ const (
 
 // Reasons of EntriesUsable.
 const (
-	// SomeUnusableReason: the message names the entries that the operator can't read; the others are in use. Correct them.
+	// SomeUnusableReason: the message names the entries that the operator can't read, the members that match no hosted cluster and the
+	// reservations that have ended; the others are in use. Correct or remove them.
 	SomeUnusableReason = "SomeUnusable"
 )
 
@@ -48,7 +49,7 @@ const (
 )
 
 const (
-	// LeaseName is the name of the CapacityLease in each control-plane namespace.
+	// LeaseName is the name of the CapacityLease in a dedicated control-plane namespace.
 	LeaseName = "karpenter"
 	// AccountFinalizer holds an account while clusters have leases of it.
 	AccountFinalizer = Group + "/capacity-account"

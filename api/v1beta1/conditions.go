@@ -50,6 +50,9 @@ const (
 	// annotates one of them with autonode.io/consents-to, or the HostedCluster's author corrects spec.infraID and
 	// spec.controlPlaneNamespace.
 	ConsentMissingReason = "ConsentMissing"
+	// NamespaceAccessMissingReason: the operator may not write in a control-plane namespace that HostedClusters share. The namespace's
+	// owner binds ClusterRole autonode-system-shared-namespace to the operator's ServiceAccount there.
+	NamespaceAccessMissingReason = "NamespaceAccessMissing"
 	// PlatformUnsupportedReason: the operator has no profile for the platform. Use another platform, or upgrade the operator.
 	PlatformUnsupportedReason = "PlatformUnsupported"
 	// ClusterNotFoundReason: the control-plane namespace has no Cluster API Cluster named spec.infraID. Create it, or correct
@@ -159,6 +162,9 @@ const (
 	// NodeUpgradeHeldReason: nodes wait for the maintenance window or the approval that spec.autoNode.nodeUpgrade requires. The message
 	// says when it opens, or how to approve.
 	NodeUpgradeHeldReason = "NodeUpgradeHeld"
+	// NodeImageOlderReason: nodes boot from an image with an older Kubernetes than the payload's, so that replacing them would change nothing.
+	// The message names their machine template: provide one whose image has the payload's version.
+	NodeImageOlderReason = "NodeImageOlder"
 	// NodeVersionUnsupportedReason: nodes are too old for the control plane, which supports three minor versions back. Let Karpenter
 	// replace them: the message says what blocks that.
 	NodeVersionUnsupportedReason = "NodeVersionUnsupported"
@@ -262,10 +268,20 @@ const (
 	// TokenServiceAccountUIDAnnotation is on the same Secret: the guest ServiceAccount of the token. Recreating the
 	// ServiceAccount invalidates the token.
 	TokenServiceAccountUIDAnnotation = Group + "/token-service-account-uid"
-	// KarpenterComponent names the ControlPlaneComponent, the Deployment and the ServiceAccount of Karpenter.
+	// ControlPlaneNamespaceModeLabel is on a ControlPlaneComponent in a control-plane namespace that HostedClusters share, with the value
+	// ControlPlaneNamespaceShared. Policies in the management cluster select it.
+	ControlPlaneNamespaceModeLabel = Group + "/control-plane-namespace-mode"
+	// ClusterNameLabel is Cluster API's label for what belongs to a Cluster.
+	ClusterNameLabel = "cluster.x-k8s.io/cluster-name"
+	// KarpenterComponent names the ControlPlaneComponent, the Deployment and the ServiceAccount of Karpenter in a dedicated control-plane
+	// namespace; see Names.
 	KarpenterComponent = "karpenter"
-	// GuestAccessSecret names the Secret that holds Karpenter's kubeconfig and token for the guest cluster.
+	// GuestAccessSecret names the Secret that holds Karpenter's kubeconfig and token for the guest cluster, in a dedicated control-plane
+	// namespace; see Names.
 	GuestAccessSecret = "karpenter-guest-access"
-	// AbandonedConfigMap names the ConfigMap that records what the operator gave up when a HostedCluster was drained.
+	// AbandonedConfigMap names the ConfigMap that records what the operator gave up when a HostedCluster was drained, in a dedicated
+	// control-plane namespace; see Names.
 	AbandonedConfigMap = "autonode-abandoned"
+	// SharedNamespaceRole names the ClusterRole that the owner of a shared control-plane namespace binds to the operator there.
+	SharedNamespaceRole = "autonode-system-shared-namespace"
 )

@@ -55,6 +55,7 @@ type HostedClusterList struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.infraID) == has(oldSelf.infraID)",message="infraID can't be added or removed: machines carry it"
 // +kubebuilder:validation:XValidation:rule="has(self.controlPlaneNamespace) == has(oldSelf.controlPlaneNamespace)",message="controlPlaneNamespace can't be added or removed: the control plane runs there"
+// +kubebuilder:validation:XValidation:rule="!has(self.controlPlaneNamespaceMode) || self.controlPlaneNamespaceMode != 'Shared' || has(self.controlPlaneNamespace)",message="controlPlaneNamespaceMode Shared needs controlPlaneNamespace, the namespace of the HostedCluster"
 type HostedClusterSpec struct {
 	// release is the payload. It pins Karpenter's image and the Kubernetes version of nodes.
 	// +required
@@ -75,6 +76,14 @@ type HostedClusterSpec struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="controlPlaneNamespace is immutable: the control plane runs there"
 	ControlPlaneNamespace string `json:"controlPlaneNamespace,omitempty"`
+
+	// controlPlaneNamespaceMode says whether other HostedClusters may have the same control-plane namespace. With Shared,
+	// the names of what the operator makes there end in the Cluster's, and the namespace's owner binds the ClusterRole
+	// autonode-system-shared-namespace to the operator. All HostedClusters of a shared namespace have to say Shared.
+	// +optional
+	// +kubebuilder:default=Dedicated
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="controlPlaneNamespaceMode is immutable: the names of what runs in the control-plane namespace depend on it"
+	ControlPlaneNamespaceMode ControlPlaneNamespaceMode `json:"controlPlaneNamespaceMode,omitempty"`
 
 	// pullSecret names a Secret of type kubernetes.io/dockerconfigjson in the HostedCluster's namespace. It pulls the
 	// payload and the payload's images.
@@ -143,6 +152,21 @@ func (h *HostedCluster) OwnNamespace() string { return h.Namespace + "-" + h.Nam
 func (h *HostedCluster) ControlPlaneNamespace() string {
 	return cmp.Or(h.Spec.ControlPlaneNamespace, h.OwnNamespace())
 }
+
+// ClusterName is the name of the Cluster API Cluster.
+func (h *HostedCluster) ClusterName() string { return cmp.Or(h.Spec.InfraID, h.Name) }
+
+// ControlPlaneNamespaceMode says whether HostedClusters share a control-plane namespace.
+//
+// +kubebuilder:validation:Enum=Dedicated;Shared
+type ControlPlaneNamespaceMode string
+
+const (
+	// ControlPlaneNamespaceDedicated: the control-plane namespace is for one HostedCluster.
+	ControlPlaneNamespaceDedicated ControlPlaneNamespaceMode = "Dedicated"
+	// ControlPlaneNamespaceShared: several HostedClusters have the control-plane namespace, which is the namespace that they are in.
+	ControlPlaneNamespaceShared ControlPlaneNamespaceMode = "Shared"
+)
 
 // DrainTimeoutPolicy says what happens to nodes that haven't drained in time.
 //

@@ -22,6 +22,8 @@ const (
 	reserved = "reserved"
 )
 
+const onDemand = "on-demand"
+
 // Key is what the machines of a row have in common.
 type Key struct {
 	Cluster, NodePool string
@@ -129,6 +131,7 @@ func Of(machines []Machines, commitments []capacity.Commitment, reservations []R
 	for i := range parts {
 		sums := parts[i].sums(coverage[i])
 		key := parts[i].Key
+		key.Offering = parts[i].billed
 		if rows[key] == nil {
 			rows[key] = &Row{Key: key}
 		}
@@ -166,13 +169,18 @@ func (r *Report) Group(by func(Key) Key) []Row {
 // part is a number of equal machines with the prices that count.
 type part struct {
 	Machines
+	// billed is the offering that is paid for.
+	billed capacity.Offering
 	// saver is the sum that has the difference of OnDemand and List.
 	saver string
 }
 
-// priced settles the prices of machines. In an expired reservation, a machine costs what it would on demand.
+// priced settles the prices of machines. In an expired reservation, a machine is billed as one on demand.
 func priced(m Machines, expired map[string]bool) part {
-	p := part{Machines: m, saver: m.CapacityType}
+	p := part{Machines: m, billed: m.Offering, saver: m.CapacityType}
+	if p.CapacityType == reserved && expired[p.Reservation] {
+		p.billed.CapacityType, p.billed.Reservation = onDemand, ""
+	}
 	p.Count, p.List, p.OnDemand = max(p.Count, 0), max(p.List, 0), max(p.OnDemand, 0)
 	switch {
 	case p.OnDemand == 0 || p.CapacityType != spot && p.CapacityType != reserved:
@@ -192,7 +200,7 @@ func (r *Report) cover(parts []part, commitments []capacity.Commitment) []covere
 	at := map[capacity.Running]int{}
 	of := make([]int, len(parts))
 	for i := range parts {
-		running := capacity.Running{Offering: parts[i].Offering, Price: parts[i].List}
+		running := capacity.Running{Offering: parts[i].billed, Price: parts[i].List}
 		j, ok := at[running]
 		if !ok {
 			j = len(groups)

@@ -88,6 +88,16 @@ func TestOf(t *testing.T) {
 			name: "When its reservation has expired, it should cost what it does on demand", machines: []cost.Machines{inBlock},
 			reservations: []cost.Reservation{{ID: "block-10", InstanceType: "k4", Zone: "a", Count: 10, Expired: true}}, want: cost.Sums{Machines: 1, OnDemand: 0.139, List: 0.139, Paid: 0.139},
 		},
+		// 0.139 on the list takes 0.0973 of the plan, which has 0.07: 0.07 / 0.0973 of the machine is covered.
+		{
+			name: "When its reservation has expired, a plan for machines on demand should cover it", machines: []cost.Machines{inBlock}, commitments: []capacity.Commitment{plan},
+			reservations: []cost.Reservation{{ID: "block-10", InstanceType: "k4", Zone: "a", Count: 10, Expired: true}},
+			want:         cost.Sums{Machines: 1, OnDemand: 0.139, List: 0.139, Paid: 0.139 - 0.03, Committed: 0.07, SavedByCommitments: 0.03},
+		},
+		{
+			name: "When a reservation is in force, a plan for machines on demand should not cover it", machines: []cost.Machines{inBlock}, commitments: []capacity.Commitment{plan},
+			reservations: []cost.Reservation{block}, want: cost.Sums{Machines: 1, OnDemand: 0.139, List: 0.010, Paid: 0.010, SavedByReservations: 0.129}, wasted: 0.07,
+		},
 		{
 			name: "When a price on demand isn't known, it should not claim a saving", machines: []cost.Machines{machines("blue", "a", "k4", "spot", "", 0.04, 0, 2)},
 			want: cost.Sums{Machines: 2, OnDemand: 0.08, List: 0.08, Paid: 0.08},
@@ -118,6 +128,19 @@ func TestOf(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestExpired(t *testing.T) {
+	t.Run("When a reservation has expired, its machines should be listed as those on demand, and still be the reservation's", func(t *testing.T) {
+		report := cost.Of([]cost.Machines{machines("blue", "a", "k4", "reserved", "block-10", 0.010, 0.139, 2), machines("blue", "a", "k4", "on-demand", "", 0.139, 0, 1)},
+			nil, []cost.Reservation{{ID: "block-10", InstanceType: "k4", Zone: "a", Count: 10, Expired: true}})
+		if len(report.Rows) != 1 || report.Rows[0].CapacityType != "on-demand" || report.Rows[0].Machines != 3 || !equal(report.Rows[0].Paid, 3*0.139) {
+			t.Errorf("rows: %+v", report.Rows)
+		}
+		if use := report.Reservations[0]; use.Used != 2 || use.Unused != 8 {
+			t.Errorf("use: %+v", use)
+		}
+	})
 }
 
 // text shows all of a report.

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/autonode-io/autonode/catalog"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 // awsType is one of describe-instance-types.
@@ -118,7 +120,7 @@ func awsLabels(name string) map[string]string {
 	if !ok {
 		return nil
 	}
-	return map[string]string{"karpenter.cluster.x-k8s.io/instance-family": family, "karpenter.cluster.x-k8s.io/instance-size": size}
+	return map[string]string{v1alpha1.InstanceFamilyLabel: family, "karpenter.cluster.x-k8s.io/instance-size": size}
 }
 
 // awsProduct is one of a price list.

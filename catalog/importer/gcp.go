@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/autonode-io/autonode/catalog"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 // gcpType is one of gcloud compute machine-types list, in one zone.
@@ -100,5 +102,5 @@ func gcpLabels(name string) map[string]string {
 	if !ok {
 		return nil
 	}
-	return map[string]string{"karpenter.cluster.x-k8s.io/instance-family": family}
+	return map[string]string{v1alpha1.InstanceFamilyLabel: family}
 }

@@ -50,6 +50,9 @@ The last results of each provider are kept, so that running one shows the other'
 				}
 				cfg.Providers = []string{provider}
 			}
+			if cfg.Guests < 1 || cfg.Guests > conformance.MaxGuests {
+				return fmt.Errorf("--guests %d: it has to be from 1 to %d", cfg.Guests, conformance.MaxGuests)
+			}
 			suites := []string{conformance.Regression, conformance.DRA}
 			if !slices.Contains(suites, suite) {
 				return fmt.Errorf("--suite %s: there are %v", suite, suites)
@@ -90,7 +93,7 @@ The last results of each provider are kept, so that running one shows the other'
 	}
 	cmd.Flags().StringVar(&provider, "provider", "", "clusterapi or kwok; both if empty")
 	cmd.Flags().StringSliceVar(&sizes, "scale", nil, "instead of a suite, measure how long so many pods take that need a node each, with both providers")
-	cmd.Flags().BoolVar(&budget, "budget", false, fmt.Sprintf("instead of a suite, count the requests of %d nodes, and fail when one costs too many", conformance.BudgetPods))
+	cmd.Flags().BoolVar(&budget, "budget", false, fmt.Sprintf("instead of a suite, count the requests and the CPU time of %d nodes, and fail when one costs too much", conformance.BudgetPods))
 	cmd.Flags().BoolVar(&busy, "busy", false, fmt.Sprintf("instead of a suite, measure %d bursts of %d nodes beside %d busy loops, and fail when a machine is lost or more are made",
 		conformance.BusyBursts, conformance.BusyPods, conformance.BusyLoops))
 	cmd.Flags().StringVar(&scale.JSON, "json", "", "with --scale, --budget or --busy: file for the results")
@@ -100,7 +103,7 @@ The last results of each provider are kept, so that running one shows the other'
 	cmd.Flags().BoolVar(&scale.Operator, "with-operator", false, "with --scale: let AutoNode's operator run its provider")
 	cmd.Flags().StringVar(&suite, "suite", conformance.Regression, "regression or dra")
 	cmd.Flags().StringVar(&cfg.Focus, "focus", "", "regular expression that chooses specs by their text")
-	cmd.Flags().IntVar(&cfg.Guests, "guests", 5, "guest clusters that each provider's specs are spread over")
+	cmd.Flags().IntVar(&cfg.Guests, "guests", 6, "guest clusters that each provider's specs are spread over")
 	cmd.Flags().StringVar(&cfg.Results, "results", filepath.Join("bin", "conformance"), "folder of the last results and of the logs")
 	cmd.Flags().StringVar(&cfg.Karpenter, "karpenter", "", "AutoNode's provider; default the karpenter-clusterapi beside this program")
 	for _, other := range []string{"suite", "focus", "guests", "results"} {

@@ -26,3 +26,15 @@ func TestReadSizes(t *testing.T) {
 		g.Expect(err).To(MatchError(ContainSubstring("twice")))
 	})
 }
+
+func TestGuests(t *testing.T) {
+	for _, guests := range []string{"0", "-1", "21"} {
+		t.Run("When the number of guests is "+guests+", it should say what is allowed", func(t *testing.T) {
+			g := NewWithT(t)
+			cmd := newConformanceCommand()
+			cmd.SetArgs([]string{"--guests", guests})
+			cmd.SilenceUsage, cmd.SilenceErrors = true, true
+			g.Expect(cmd.ExecuteContext(t.Context())).To(MatchError(ContainSubstring("from 1 to 20")))
+		})
+	}
+}

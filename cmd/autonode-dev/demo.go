@@ -5,16 +5,27 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/autonode-io/autonode/test/demo"
+	"github.com/autonode-io/autonode/test/demo/recording"
 	"github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/progress"
 )
 
+// terminal plays a recorded demo: as wide as most of what kubectl prints, and no slower than people watch.
+var terminal = recording.Picture{
+	Title:   "AutoNode's demo in a terminal: make demo",
+	Columns: 120, Rows: 32, LongestWait: 1500 * time.Millisecond, Hold: 6 * time.Second,
+}
+
 func newDemoCommand() *cobra.Command {
-	var dir string
+	var dir, svg string
 	var keep bool
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -26,10 +37,20 @@ did not happen.`,
   autonode-dev demo
 
   # Go on playing afterwards
-  autonode-dev demo --keep --dir .world`,
+  autonode-dev demo --keep --dir .world
+
+  # Draw what the demo prints as a terminal that plays it again
+  autonode-dev demo --svg docs/images/demo.svg`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			out := cmd.OutOrStdout()
+			shown, recorder := out, recording.New(time.Now)
+			if svg != "" {
+				if _, err := os.Stat(filepath.Dir(svg)); err != nil {
+					return fmt.Errorf("looking for the picture's folder: %w", err)
+				}
+				shown = io.MultiWriter(out, recorder)
+			}
 			if err := upDetached(cmd.Context(), out, world.Config{Dir: dir, Guests: []string{world.DefaultGuest}}); err != nil {
 				return err
 			}
@@ -50,9 +71,14 @@ did not happen.`,
 				Upgraded:           state.Releases[world.UpgradedRelease],
 				UpgradedKubernetes: world.UpgradedKubernetes,
 				Kubectl:            state.Kubectl,
-				Printer:            progress.New(out),
+				Printer:            progress.New(shown),
 			}); err != nil {
 				return err
+			}
+			if svg != "" {
+				if err := os.WriteFile(svg, terminal.SVG(recorder.Lines()), 0o644); err != nil {
+					return fmt.Errorf("writing the picture: %w", err)
+				}
 			}
 			if !keep {
 				fmt.Fprintln(out, "\nThat was all. 'autonode-dev demo --keep' leaves the world running for you to play with.")
@@ -70,5 +96,6 @@ The world goes on running. For example:
 	}
 	addDirFlag(cmd.Flags(), &dir)
 	cmd.Flags().BoolVar(&keep, "keep", false, "leave the world running")
+	cmd.Flags().StringVar(&svg, "svg", "", "file to draw what the demo prints in, as a terminal that plays it again with shorter waits")
 	return cmd
 }

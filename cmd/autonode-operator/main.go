@@ -35,8 +35,8 @@ var version string
 func programInfo() about.Info { return about.Of("autonode-operator", version) }
 
 // garbage is how many percent of what is in use may be garbage, where GOGC doesn't say. Most of the operator's memory are the caches of
-// guests, which hardly change: to collect more often costs next to nothing, and saves a quarter of it.
-const garbage = 40
+// guests, which hardly change: to collect more often costs next to nothing, and saves a third of it.
+const garbage = 25
 
 func main() {
 	if os.Getenv("GOGC") == "" {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
@@ -27,11 +28,11 @@ const maxCatalog = 1_000_000
 func newCatalogCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "catalog",
-		Short: "Import, check and compare InstanceTypeCatalogs",
+		Short: "Import, check, compare and refresh InstanceTypeCatalogs",
 		Args:  subcommand,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newCatalogImportCommand(), newCatalogCheckCommand(), newCatalogDiffCommand())
+	cmd.AddCommand(newCatalogImportCommand(), newCatalogCheckCommand(), newCatalogDiffCommand(), newCatalogRefreshCommand())
 	return cmd
 }
 
@@ -44,18 +45,24 @@ type importFlags struct {
 	options                                    importer.Options
 }
 
-func newCatalogImportCommand() *cobra.Command {
-	f := importFlags{}
+// formatsHelp lists the formats that an import reads.
+func formatsHelp() string {
 	var formats strings.Builder
+	formats.WriteString("Formats:")
 	for _, format := range importer.Formats {
 		fmt.Fprintf(&formats, "\n  %-10s %s", format.Name, format.Input)
 	}
+	return formats.String()
+}
+
+func newCatalogImportCommand() *cobra.Command {
+	f := importFlags{}
 	cmd := &cobra.Command{
 		Use:   "import FORMAT -f FILE",
 		Short: "Make a catalog from what an infrastructure says of its machine types",
 		Long: `Make a catalog from what an infrastructure says of its machine types, and print it. It calls nothing.
 
-Formats:` + formats.String() + `
+` + formatsHelp() + `
 
 A machine type that can't be used is named on standard error and left out; the others are imported. Prices come from
 the infrastructure's own price list (aws, azure), or from a CSV file with the columns instanceType, zone, capacityType
@@ -68,10 +75,29 @@ A catalog that would exceed 1 MB is split.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.format = args[0]
-			return f.run(cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			catalogs, err := f.catalogs(cmd.InOrStdin(), cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			for i, c := range catalogs {
+				if err := printCatalog(cmd.OutOrStdout(), c, i > 0); err != nil {
+					return err
+				}
+			}
+			return nil
 		},
 	}
 	flags := cmd.Flags()
+	f.add(flags)
+	flags.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the catalog")
+	flags.StringToStringVar(&f.labels, "labels", nil, "labels of the catalog, for the selectors of node classes")
+	flags.StringVar(&f.template, "template", "", "infrastructure template, as <name>, <kind>/<name> or <kind>.<group>/<name>; the format has a default kind")
+	flags.StringVar(&f.patches, "patches", "", "file with the catalog's patches in YAML, in place of the format's")
+	return cmd
+}
+
+// add adds the flags that say what to import.
+func (f *importFlags) add(flags *pflag.FlagSet) {
 	flags.StringVarP(&f.input, "filename", "f", "", "file with the machine types, or - for standard input")
 	flags.StringVar(&f.prices, "prices", "", "file with a price list of the infrastructure, or with prices in CSV")
 	flags.StringVar(&f.spotPrices, "spot-prices", "", "file with spot prices: the output of aws ec2 describe-spot-price-history, or CSV")
@@ -81,41 +107,45 @@ A catalog that would exceed 1 MB is split.`,
 	flags.StringVar(&f.options.GPUResource, "gpu-resource", "nvidia.com/gpu", "resource of GPUs whose maker the file doesn't say")
 	flags.StringSliceVar(&f.include, "include", nil, "names of the machine types to import, where * stands for any text; without it all are")
 	flags.StringVar(&f.name, "name", "imported", "name of the catalog; a second one gets -2, and so on")
-	flags.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the catalog")
-	flags.StringToStringVar(&f.labels, "labels", nil, "labels of the catalog, for the selectors of node classes")
-	flags.StringVar(&f.template, "template", "", "infrastructure template, as <name>, <kind>/<name> or <kind>.<group>/<name>; the format has a default kind")
-	flags.StringVar(&f.patches, "patches", "", "file with the catalog's patches in YAML, in place of the format's")
-	return cmd
 }
 
-func (f importFlags) run(stdin io.Reader, out, problems io.Writer) error {
+// catalogs returns the catalogs that the files say.
+func (f *importFlags) catalogs(stdin io.Reader, problems io.Writer) ([]*v1alpha1.InstanceTypeCatalog, error) {
 	format, err := importer.FormatOf(f.format)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	spec, err := f.spec(stdin, format)
+	if err != nil {
+		return nil, err
+	}
+	imported, err := f.types(stdin, problems, format)
+	if err != nil {
+		return nil, err
+	}
+	parts, err := split(spec, imported.Types)
+	if err != nil {
+		return nil, err
+	}
+	catalogs := make([]*v1alpha1.InstanceTypeCatalog, len(parts))
+	for i := range parts {
+		catalogs[i] = &v1alpha1.InstanceTypeCatalog{
+			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "InstanceTypeCatalog"},
+			ObjectMeta: metav1.ObjectMeta{Name: partName(f.name, i), Namespace: f.namespace, Labels: f.labels}, Spec: parts[i],
+		}
+	}
+	fmt.Fprintf(problems, "%d machine types imported in %d catalogs, %d problems\n", len(imported.Types), len(parts), len(imported.Problems))
+	return catalogs, nil
+}
+
+// types returns the instance types that the files say, and names on problems what it leaves out.
+func (f *importFlags) types(stdin io.Reader, problems io.Writer, format importer.Format) (*importer.Imported, error) {
 	if f.input == "" {
-		return errors.New("name the file with the machine types: -f FILE, or -f - for standard input")
-	}
-	spec := v1alpha1.InstanceTypeCatalogSpec{Patches: format.Patches}
-	if spec.TemplateRef, err = templateReference(f.template, format.Template); err != nil {
-		return err
-	}
-	if msgs := validation.IsDNS1123Subdomain(f.name); len(msgs) > 0 {
-		return fmt.Errorf("--name %q: %s", f.name, msgs[0])
-	}
-	if f.patches != "" {
-		raw, err := readFile(stdin, f.patches)
-		if err != nil {
-			return err
-		}
-		spec.Patches = nil
-		if err := yaml.UnmarshalStrict(raw, &spec.Patches); err != nil {
-			return fmt.Errorf("%s: not a list of patches {op, path, value or valueFrom}: %w", f.patches, err)
-		}
+		return nil, errors.New("name the file with the machine types: -f FILE, or -f - for standard input")
 	}
 	raw, err := readFile(stdin, f.input)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	options := f.options
 	for file, into := range map[string]*[]byte{f.prices: &options.Prices, f.spotPrices: &options.SpotPrices} {
@@ -123,51 +153,69 @@ func (f importFlags) run(stdin io.Reader, out, problems io.Writer) error {
 			continue
 		}
 		if *into, err = readFile(stdin, file); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	imported, err := format.Read(raw, options)
 	if err != nil {
-		return fmt.Errorf("%s: %w", f.input, err)
+		return nil, fmt.Errorf("%s: %w", f.input, err)
 	}
 	for _, problem := range imported.Problems {
 		fmt.Fprintf(problems, "%s: %s\n", f.input, problem)
 	}
-	included := included(imported.Types, f.include)
-	if len(included) == 0 {
-		return fmt.Errorf("%s: no machine type can be imported", f.input)
+	imported.Types = included(imported.Types, f.include)
+	if len(imported.Types) == 0 {
+		return nil, fmt.Errorf("%s: no machine type can be imported", f.input)
 	}
-	parts, err := split(spec, included)
-	if err != nil {
-		return err
-	}
-	for i := range parts {
-		c := &v1alpha1.InstanceTypeCatalog{
-			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "InstanceTypeCatalog"},
-			ObjectMeta: metav1.ObjectMeta{Name: f.name, Namespace: f.namespace, Labels: f.labels}, Spec: parts[i],
-		}
-		if i > 0 {
-			c.Name = fmt.Sprintf("%s-%d", f.name, i+1)
-		}
-		if err := printCatalog(out, c, i > 0); err != nil {
-			return err
-		}
-	}
-	if unpriced := unpriced(included); unpriced > 0 {
+	if unpriced := unpriced(imported.Types); unpriced > 0 {
 		fmt.Fprintf(problems, "%s: %d machine types have no price, and nothing launches of them: add --prices or --estimate-prices\n", f.input, unpriced)
 	}
-	fmt.Fprintf(problems, "%d machine types imported in %d catalogs, %d problems\n", len(included), len(parts), len(imported.Problems))
-	return nil
+	return imported, nil
+}
+
+// partName is the name of a part, counted from 0, of what is too large for one catalog.
+func partName(name string, part int) string {
+	if part == 0 {
+		return name
+	}
+	return fmt.Sprintf("%s-%d", name, part+1)
+}
+
+// spec of the catalog without its instance types.
+func (f *importFlags) spec(stdin io.Reader, format importer.Format) (spec v1alpha1.InstanceTypeCatalogSpec, err error) {
+	spec.Patches = format.Patches
+	if spec.TemplateRef, err = templateReference(f.template, format.Template); err != nil {
+		return spec, err
+	}
+	if msgs := validation.IsDNS1123Subdomain(f.name); len(msgs) > 0 {
+		return spec, fmt.Errorf("--name %q: %s", f.name, msgs[0])
+	}
+	if f.patches == "" {
+		return spec, nil
+	}
+	raw, err := readFile(stdin, f.patches)
+	if err != nil {
+		return spec, err
+	}
+	spec.Patches = nil
+	if err := yaml.UnmarshalStrict(raw, &spec.Patches); err != nil {
+		return spec, fmt.Errorf("%s: not a list of patches {op, path, value or valueFrom}: %w", f.patches, err)
+	}
+	return spec, nil
 }
 
 // unpriced counts the types without a price.
 func unpriced(types []v1alpha1.CatalogInstanceType) (n int) {
 	for i := range types {
-		if !slices.ContainsFunc(types[i].Offerings, func(o v1alpha1.CatalogOffering) bool { return o.Price != "" }) {
+		if !priced(&types[i]) {
 			n++
 		}
 	}
 	return n
+}
+
+func priced(entry *v1alpha1.CatalogInstanceType) bool {
+	return slices.ContainsFunc(entry.Offerings, func(o v1alpha1.CatalogOffering) bool { return o.Price != "" })
 }
 
 // templateReference reads a template's name over the format's kind.

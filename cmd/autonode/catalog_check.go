@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -318,7 +319,7 @@ func pricesBy(entry *v1alpha1.CatalogInstanceType) map[[3]string]string {
 			reservation = o.Reservation.ID
 		}
 		for _, zone := range zones {
-			prices[[3]string{string(zone), o.CapacityType, reservation}] = o.Price
+			prices[[3]string{string(zone), cmp.Or(o.CapacityType, catalog.OnDemand), reservation}] = o.Price
 		}
 	}
 	return prices

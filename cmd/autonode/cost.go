@@ -152,7 +152,10 @@ func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]acco
 		if !v1alpha1.MadeForNodeClaim(machine) {
 			continue
 		}
-		of, ok := clusters[machine.Namespace]
+		of, ok := clusters[costPlace{machine.Namespace, machine.Labels[clusterv1.ClusterNameLabel]}]
+		if !ok {
+			of, ok = clusters[costPlace{namespace: machine.Namespace}]
+		}
 		if !ok {
 			of.name = machine.Namespace + "/" + machine.Labels[clusterv1.ClusterNameLabel]
 		}
@@ -173,18 +176,22 @@ func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]acco
 	return costs, nil
 }
 
-// clustersOf returns the hosted cluster of each control-plane namespace. A cluster belongs to the account whose record has it.
-func clustersOf(found []accounts.CapacityAccount, components []metav1.PartialObjectMetadata) map[string]costCluster {
-	clusters := map[string]costCluster{}
+// costPlace is a control-plane namespace, and the Cluster in it where HostedClusters share the namespace.
+type costPlace struct{ namespace, cluster string }
+
+// clustersOf returns the hosted cluster of each control-plane namespace, or of each Cluster in a shared one. A cluster belongs to the account whose record has it.
+func clustersOf(found []accounts.CapacityAccount, components []metav1.PartialObjectMetadata) map[costPlace]costCluster {
+	clusters := map[costPlace]costCluster{}
 	for i := range components {
-		if of := components[i].Labels; components[i].Name == v1beta1.KarpenterComponent && of[v1beta1.HostedClusterLabel] != "" {
-			clusters[components[i].Namespace] = costCluster{name: of[v1beta1.HostedClusterNamespaceLabel] + "/" + of[v1beta1.HostedClusterLabel]}
+		names, ok := v1beta1.NamesOf(&components[i])
+		if of := components[i].Labels; ok && of[v1beta1.HostedClusterLabel] != "" {
+			clusters[costPlace{components[i].Namespace, names.Cluster}] = costCluster{name: of[v1beta1.HostedClusterNamespaceLabel] + "/" + of[v1beta1.HostedClusterLabel]}
 		}
 	}
 	for i := range found {
 		for _, grant := range found[i].Status.Clusters {
 			if grant.Released == nil {
-				clusters[grant.ControlPlaneNamespace] = costCluster{found[i].Name, grant.Namespace + "/" + grant.Name}
+				clusters[costPlace{grant.ControlPlaneNamespace, grant.Cluster}] = costCluster{found[i].Name, grant.Namespace + "/" + grant.Name}
 			}
 		}
 	}

@@ -55,6 +55,8 @@ type hostedClusterOptions struct {
 	templates  []string
 	bootstrap  string
 	selector   string
+	shared     bool
+	operator   string
 	dryRun     string
 	output     string
 }
@@ -71,12 +73,18 @@ HostedCluster with the Cluster's name. Karpenter then launches machines like tho
 whose own replicas stay, or from the machine templates that --templates names.
 
 It first checks what AutoNode needs. What is merely missing, such as a control plane that isn't initialized yet, is a
-warning: AutoNode waits for it. What can't work is an error, and nothing is written.`,
+warning: AutoNode waits for it. What can't work is an error, and nothing is written.
+
+Where the namespace has several Clusters, the HostedCluster shares it, and the command also writes a RoleBinding: the
+operator may then write there under names that end in the Cluster's.`,
 		Example: `  # Show what would be written
   autonode hosted-cluster create --cluster team-a/blue --release registry.example/release:1.36.3 --dry-run=client -o yaml
 
   # Launch machines like those of the Cluster's MachineDeployments
   autonode hosted-cluster create --cluster team-a/blue --release registry.example/release:1.36.3
+
+  # Launch for one of several Clusters in a namespace
+  autonode hosted-cluster create --cluster team-a/green --shared-namespace --release registry.example/release:1.36.3
 
   # Launch from machine templates with a label, in a control-plane namespace of its own
   autonode hosted-cluster create --cluster clusters-blue/blue --namespace clusters --release registry.example/release:1.36.3 \
@@ -94,6 +102,9 @@ warning: AutoNode waits for it. What can't work is an error, and nothing is writ
 	flags.StringArrayVar(&o.templates, "templates", nil, "kind of machine templates to launch from, as KIND or KIND.GROUP; repeat for more")
 	flags.StringVar(&o.bootstrap, "bootstrap", "", "bootstrap template of those machines, as KIND/NAME")
 	flags.StringVarP(&o.selector, "selector", "l", "", "labels of the templates or MachineDeployments; without it, all of the Cluster's")
+	flags.BoolVar(&o.shared, "shared-namespace", false,
+		"let other Clusters of the namespace have HostedClusters too; without the flag, if the namespace has another Cluster")
+	flags.StringVar(&o.operator, "operator-namespace", operatorNamespace, "namespace of the operator, which gets rights in a shared namespace")
 	flags.StringVar(&o.dryRun, "dry-run", dryRunNone, "none; client to write nothing; or server to let the API server try it")
 	flags.StringVarP(&o.output, "output", "o", "", "yaml to print the HostedCluster instead of what was done, or name")
 	requireFlags(cmd, "cluster")
@@ -126,15 +137,20 @@ func (o *hostedClusterOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	hostedCluster, err := o.hostedCluster(key)
-	if err != nil {
-		return err
-	}
 	management, err := o.management.client()
 	if err != nil {
 		return err
 	}
 	ctx := cmd.Context()
+	if !cmd.Flags().Changed("shared-namespace") && (o.namespace == "" || o.namespace == key.Namespace) {
+		if o.shared, err = sharesNamespace(ctx, management, key); err != nil {
+			return err
+		}
+	}
+	hostedCluster, err := o.hostedCluster(key)
+	if err != nil {
+		return err
+	}
 	findings := inspection{management: management, hostedCluster: hostedCluster}
 	if err := findings.inspect(ctx, key); err != nil {
 		return err
@@ -142,8 +158,12 @@ func (o *hostedClusterOptions) run(cmd *cobra.Command) error {
 	for _, warning := range findings.warnings {
 		fmt.Fprintln(cmd.ErrOrStderr(), "Warning:", warning)
 	}
-	if err := o.write(ctx, management, findings.cluster, hostedCluster); err != nil {
+	warning, err := o.write(ctx, management, findings.cluster, hostedCluster)
+	if err != nil {
 		return err
+	}
+	if warning != "" {
+		fmt.Fprintln(cmd.ErrOrStderr(), "Warning:", warning)
 	}
 	return o.print(cmd.OutOrStdout(), hostedCluster)
 }
@@ -161,7 +181,15 @@ func (o *hostedClusterOptions) hostedCluster(cluster client.ObjectKey) (*v1beta1
 	switch cluster.Namespace {
 	case namespace:
 		hostedCluster.Spec.ControlPlaneNamespace = namespace
+		if o.shared {
+			// Only HostedClusters that are in the namespace themselves can share it.
+			hostedCluster.Spec.ControlPlaneNamespaceMode = v1beta1.ControlPlaneNamespaceShared
+		}
 	case namespace + "-" + cluster.Name: // the default
+		if o.shared {
+			return nil, fmt.Errorf("--shared-namespace: a HostedCluster in namespace %s can't share namespace %s; leave out --namespace, or set --shared-namespace=false",
+				namespace, cluster.Namespace)
+		}
 	default:
 		return nil, fmt.Errorf("--namespace %s: a HostedCluster there means a Cluster in %s or in %s-%s, not in %s",
 			namespace, namespace, namespace, cluster.Name, cluster.Namespace)
@@ -215,26 +243,33 @@ func (o *hostedClusterOptions) clusterAPI(cluster string) (*v1beta1.ClusterAPI, 
 }
 
 // write creates the HostedCluster, and lets the Cluster consent to it first: a HostedCluster without consent has an error at once. The API
-// server tries the HostedCluster before that, so that a rejected one leaves no consent behind.
-func (o *hostedClusterOptions) write(ctx context.Context, management client.Client, cluster *clusterv1.Cluster, hostedCluster *v1beta1.HostedCluster) error {
+// server tries the HostedCluster before that, so that a rejected one leaves no consent behind. The warning names what AutoNode will wait for.
+func (o *hostedClusterOptions) write(ctx context.Context, management client.Client, cluster *clusterv1.Cluster, hostedCluster *v1beta1.HostedCluster) (
+	warning string, err error,
+) {
 	if o.dryRun == dryRunClient {
-		return nil
+		return "", nil
 	}
 	if err := client.NewDryRunClient(management).Create(ctx, hostedCluster.DeepCopy(), client.FieldOwner(fieldOwner)); err != nil {
-		return fmt.Errorf("creating HostedCluster %s: %w", client.ObjectKeyFromObject(hostedCluster), err)
+		return "", fmt.Errorf("creating HostedCluster %s: %w", client.ObjectKeyFromObject(hostedCluster), err)
 	}
 	if o.dryRun == dryRunServer {
-		return nil
+		return "", nil
+	}
+	if o.shared {
+		if warning, err = o.grant(ctx, management, cluster.Namespace); err != nil {
+			return "", err
+		}
 	}
 	before := cluster.DeepCopy()
 	metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, v1beta1.ConsentAnnotation, client.ObjectKeyFromObject(hostedCluster).String())
 	if err := management.Patch(ctx, cluster, client.MergeFrom(before), client.FieldOwner(fieldOwner)); err != nil {
-		return fmt.Errorf("annotating Cluster %s: %w", client.ObjectKeyFromObject(cluster), err)
+		return warning, fmt.Errorf("annotating Cluster %s: %w", client.ObjectKeyFromObject(cluster), err)
 	}
 	if err := management.Create(ctx, hostedCluster, client.FieldOwner(fieldOwner)); err != nil {
-		return fmt.Errorf("creating HostedCluster %s: %w", client.ObjectKeyFromObject(hostedCluster), err)
+		return warning, fmt.Errorf("creating HostedCluster %s: %w", client.ObjectKeyFromObject(hostedCluster), err)
 	}
-	return nil
+	return warning, nil
 }
 
 func (o *hostedClusterOptions) print(out io.Writer, hostedCluster *v1beta1.HostedCluster) error {
@@ -250,6 +285,9 @@ func (o *hostedClusterOptions) print(out io.Writer, hostedCluster *v1beta1.Hoste
 		})
 		if err != nil {
 			return err
+		}
+		if o.shared {
+			fmt.Fprintf(out, "# access: %s\n", o.accessCommand(hostedCluster.Namespace))
 		}
 		_, err = fmt.Fprintf(out, "# consent: kubectl -n %s annotate cluster %s %s=%s\n%s", hostedCluster.ControlPlaneNamespace(), hostedCluster.Name,
 			v1beta1.ConsentAnnotation, client.ObjectKeyFromObject(hostedCluster), content)

@@ -81,8 +81,9 @@ func (i *inspection) others(ctx context.Context) error {
 				client.ObjectKeyFromObject(other), other.Namespace, other.Name)
 		}
 		if namespace := other.ControlPlaneNamespace(); namespace == i.cluster.Namespace {
-			return fmt.Errorf("namespace %s belongs to HostedCluster %s, and a control-plane namespace has one HostedCluster; move one of the Clusters to another namespace",
-				namespace, client.ObjectKeyFromObject(other))
+			if err := i.beside(other); err != nil {
+				return err
+			}
 		}
 	}
 	if i.hostedCluster.Spec.Release.Image != "" {
@@ -92,6 +93,21 @@ func (i *inspection) others(ctx context.Context) error {
 		return fmt.Errorf("name the release payload with --release: the HostedClusters here name %d different ones", len(releases))
 	}
 	i.hostedCluster.Spec.Release.Image = slices.Collect(maps.Keys(releases))[0]
+	return nil
+}
+
+// beside returns an error if another HostedCluster of the control-plane namespace is in the way.
+func (i *inspection) beside(other *v1beta1.HostedCluster) error {
+	key, namespace := client.ObjectKeyFromObject(other), i.cluster.Namespace
+	switch {
+	case !other.SharesNamespace():
+		return fmt.Errorf("namespace %s belongs to HostedCluster %s, whose controlPlaneNamespaceMode is %s; recreate that one with --shared-namespace, or move one of the Clusters to another namespace",
+			namespace, key, v1beta1.ControlPlaneNamespaceDedicated)
+	case !i.hostedCluster.SharesNamespace():
+		return fmt.Errorf("HostedCluster %s shares namespace %s, so this one has to share it too: leave out --shared-namespace=false", key, namespace)
+	case other.ClusterName() == i.cluster.Name:
+		return fmt.Errorf("HostedCluster %s has the Cluster %s already", key, client.ObjectKeyFromObject(i.cluster))
+	}
 	return nil
 }
 

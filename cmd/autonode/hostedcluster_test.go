@@ -257,6 +257,55 @@ func TestHostedClusterCreate(t *testing.T) {
 	})
 }
 
+func TestHostedClusterCreateShared(t *testing.T) {
+	admin := managementCluster.admin
+	makeCluster(t, "team-shared", "blue")
+	makeCluster(t, "team-shared", "green")
+	mode := func(g Gomega, name string) v1beta1.ControlPlaneNamespaceMode {
+		hostedCluster := &v1beta1.HostedCluster{}
+		g.Expect(admin.Get(t.Context(), client.ObjectKey{Namespace: "team-shared", Name: name}, hostedCluster)).To(Succeed())
+		return hostedCluster.Spec.ControlPlaneNamespaceMode
+	}
+	t.Run("When the namespace has another Cluster, it should share it, and let the operator in", func(t *testing.T) {
+		g := NewWithT(t)
+		out, _, err := create(t, "--cluster", "team-shared/blue", "--release", payloadImage, "--dry-run=client", "-o", "yaml")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(And(ContainSubstring("controlPlaneNamespaceMode: Shared"), ContainSubstring("kubectl -n team-shared create rolebinding "+v1beta1.SharedNamespaceRole)))
+		for _, name := range []string{"blue", "green"} {
+			_, warnings, err := create(t, "--cluster", "team-shared/"+name, "--release", payloadImage)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(warnings).To(BeEmpty())
+			g.Expect(mode(g, name)).To(Equal(v1beta1.ControlPlaneNamespaceShared))
+		}
+		binding := &rbacv1.RoleBinding{}
+		g.Expect(admin.Get(t.Context(), client.ObjectKey{Namespace: "team-shared", Name: v1beta1.SharedNamespaceRole}, binding)).To(Succeed())
+		g.Expect(binding.RoleRef.Name).To(Equal(v1beta1.SharedNamespaceRole))
+		g.Expect(binding.Subjects).To(ConsistOf(rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: "autonode-system", Name: "autonode-operator"}))
+	})
+	t.Run("When another HostedCluster shares the namespace, it should refuse one that doesn't", func(t *testing.T) {
+		g := NewWithT(t)
+		makeCluster(t, "team-shared", "red")
+		_, _, err := create(t, "--cluster", "team-shared/red", "--release", payloadImage, "--shared-namespace=false")
+		g.Expect(err).To(MatchError(ContainSubstring("shares namespace team-shared, so this one has to share it too")))
+	})
+	t.Run("When the HostedCluster is in another namespace, it should say that it can't share", func(t *testing.T) {
+		g := NewWithT(t)
+		makeCluster(t, "team-red", "red")
+		_, _, err := create(t, "--cluster", "team-red/red", "-n", "team", "--release", payloadImage, "--shared-namespace")
+		g.Expect(err).To(MatchError(ContainSubstring("can't share namespace team-red")))
+	})
+	t.Run("When the user may not let the operator in, it should print the command for the namespace's owner", func(t *testing.T) {
+		g := NewWithT(t)
+		kubeconfig := managementCluster.addUser(t, "plain-user", rbacv1.PolicyRule{
+			APIGroups: []string{"", "autonode.io", "cluster.x-k8s.io"}, Resources: []string{"*"}, Verbs: []string{"*"},
+		})
+		cluster := makeCluster(t, "team-user", "blue")
+		_, warnings, err := create(t, "--kubeconfig", kubeconfig, "--cluster", client.ObjectKeyFromObject(cluster).String(), "--release", payloadImage, "--shared-namespace")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(warnings).To(ContainSubstring("kubectl -n team-user create rolebinding " + v1beta1.SharedNamespaceRole))
+	})
+}
+
 func TestHostedClusterCreateMissing(t *testing.T) {
 	admin := managementCluster.admin
 	t.Run("When something is missing, it should say each and write nevertheless", func(t *testing.T) {

@@ -40,8 +40,9 @@ func newInstallCommand() *cobra.Command {
 		Long: `Install or upgrade the operator in a management cluster.
 
 The command applies what "kubectl apply --server-side -k manifests" applies, of this program's version, and waits until
-the CRDs are served and the operator runs. With --render it prints the objects and connects to nothing. Helm and
-clusterctl install the same objects: upgrade an installation in the way in which it was made.`,
+the CRDs are served and the operator runs. Then it deletes what it has applied before and doesn't apply any more, but
+never a CRD. With --render it prints the objects and connects to nothing. Helm and clusterctl install the same objects:
+upgrade an installation in the way in which it was made.`,
 		Example: `  autonode install --image registry.example/autonode/autonode-operator@sha256:…
   autonode install --image registry.example/autonode/autonode-operator:v0.1.0 --operator-arg=--registry-networks=10.20.0.0/16
   autonode install --image registry.example/autonode/autonode-operator:v0.1.0 --render | kubectl diff --server-side -f -`,
@@ -52,8 +53,9 @@ clusterctl install the same objects: upgrade an installation in the way in which
 	f.management.add(flags)
 	flags.StringVar(&f.options.Image, "image", operatorImage, "image of the operator, by digest or with a tag")
 	flags.StringArrayVar(&f.options.Args, "operator-arg", nil, "argument of the operator, like --registry-networks=10.20.0.0/16; may be repeated")
+	flags.StringArrayVar(&f.options.PullSecrets, "pull-secret", nil, "Secret in namespace "+manifests.Namespace+" that the operator's image is pulled with; may be repeated")
 	flags.StringVar(&f.settings, "karpenter-settings", "", "file with the settings of every Karpenter")
-	flags.BoolVar(&f.options.Monitoring, "monitoring", false, "install the PodMonitor, the alerts and the dashboard, too")
+	flags.BoolVar(&f.options.Monitoring, "monitoring", false, "install the PodMonitor, the alerts and the dashboards, too")
 	flags.BoolVar(&f.render, "render", false, "print the objects and apply nothing")
 	flags.BoolVar(&f.force, "force-conflicts", false, "take fields over that another program has set")
 	flags.DurationVar(&f.timeout, "timeout", 5*time.Minute, "how long each object may take to be ready")

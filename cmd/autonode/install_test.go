@@ -22,17 +22,21 @@ func TestInstallRender(t *testing.T) {
 	t.Run("When it renders, it should print what an overlay makes, and connect to nothing", func(t *testing.T) {
 		g := NewWithT(t)
 		out, err := run(t, "autonode", "install", "--render", "--kubeconfig", "none", "--image", "registry.example/operator@sha256:0123", "--karpenter-settings", settings,
-			"--operator-arg=--registry-networks=10.20.0.0/16", "--monitoring")
+			"--operator-arg=--registry-networks=10.20.0.0/16", "--pull-secret=registry", "--monitoring")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(out).To(And(
 			ContainSubstring("name: hostedclusters.autonode.io"), ContainSubstring("image: registry.example/operator@sha256:0123"),
 			ContainSubstring("- --registry-networks=10.20.0.0/16"), ContainSubstring("- --karpenter-settings=/etc/karpenter/settings.yaml"),
-			ContainSubstring("logLevel: debug"), MatchRegexp(`configMap:\n +name: karpenter-settings-`), ContainSubstring("kind: PrometheusRule"),
+			MatchRegexp(`imagePullSecrets:\n +- name: registry\n`), ContainSubstring("logLevel: debug"), MatchRegexp(`configMap:\n +name: karpenter-settings-`), ContainSubstring("kind: PrometheusRule"),
 		))
 	})
 	t.Run("When an image has no tag, it should say so", func(t *testing.T) {
 		_, err := run(t, "autonode", "install", "--render", "--image", "registry.example:5000/operator")
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("has neither a digest nor a tag")))
+	})
+	t.Run("When the name of a pull secret can't be one, it should say so", func(t *testing.T) {
+		_, err := run(t, "autonode", "install", "--render", "--image", "registry.example/operator:v1", "--pull-secret=a,b")
+		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(`pull secret "a,b": a lowercase RFC 1123 subdomain`)))
 	})
 	t.Run("When the image is missing, it should say where it is listed", func(t *testing.T) {
 		_, err := run(t, "autonode", "install")

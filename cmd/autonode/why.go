@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,7 +142,7 @@ func (f *whyFlags) explain(cmd *cobra.Command, ask func(context.Context, *explai
 		if config.Management, err = f.management.config(); err != nil {
 			return err
 		}
-		if config.Namespace, err = f.namespace(ctx); err != nil {
+		if config.Namespace, config.Deployment, err = f.controlPlane(ctx); err != nil {
 			return err
 		}
 	} else if f.hostedCluster != "" || f.controlPlanes != "" {
@@ -163,35 +164,35 @@ func (f *whyFlags) explain(cmd *cobra.Command, ask func(context.Context, *explai
 	return nil
 }
 
-// namespace of the guest's control plane.
-func (f *whyFlags) namespace(ctx context.Context) (string, error) {
-	if f.controlPlanes != "" {
-		return f.controlPlanes, nil
+// controlPlane returns the namespace of the guest's control plane, and Karpenter's Deployment there; empty if it isn't known.
+func (f *whyFlags) controlPlane(ctx context.Context) (namespace, deployment string, err error) {
+	if f.controlPlanes != "" && f.hostedCluster == "" {
+		return f.controlPlanes, "", nil
 	}
 	management, err := (&managementFlags{f.management}).client()
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	hostedClusters := &v1beta1.HostedClusterList{}
 	if err := management.List(ctx, hostedClusters); meta.IsNoMatchError(err) {
-		return "", errors.New("the management cluster has no HostedClusters: AutoNode isn't installed in it; choose another with --management-context")
+		return "", "", errors.New("the management cluster has no HostedClusters: AutoNode isn't installed in it; choose another with --management-context")
 	} else if err != nil {
-		return "", fmt.Errorf("listing HostedClusters: %w; or name the namespace with --control-plane-namespace", err)
+		return "", "", fmt.Errorf("listing HostedClusters: %w; or name the namespace with --control-plane-namespace", err)
 	}
 	var names []string
 	for i := range hostedClusters.Items {
 		name := client.ObjectKeyFromObject(&hostedClusters.Items[i]).String()
 		if name == f.hostedCluster || f.hostedCluster == "" && len(hostedClusters.Items) == 1 {
-			return hostedClusters.Items[i].ControlPlaneNamespace(), nil
+			return cmp.Or(f.controlPlanes, hostedClusters.Items[i].ControlPlaneNamespace()), hostedClusters.Items[i].Names().Karpenter, nil
 		}
 		names = append(names, name)
 	}
 	slices.Sort(names)
 	if f.hostedCluster == "" {
-		return "", fmt.Errorf("the management cluster has %d HostedClusters; choose one with --hosted-cluster: %s",
+		return "", "", fmt.Errorf("the management cluster has %d HostedClusters; choose one with --hosted-cluster: %s",
 			len(names), strings.Join(names, ", "))
 	}
-	return "", fmt.Errorf("the management cluster has no HostedCluster %s; it has %s", f.hostedCluster, strings.Join(names, ", "))
+	return "", "", fmt.Errorf("the management cluster has no HostedCluster %s; it has %s", f.hostedCluster, strings.Join(names, ", "))
 }
 
 // printPodAnswer prints the sentence first, and what led to it after.
@@ -200,11 +201,11 @@ func printPodAnswer(to io.Writer, answer *explain.PodAnswer) {
 	printList(to, "Waits for", answer.Waits)
 	for i := range answer.NodePools {
 		nodePool := &answer.NodePools[i]
-		verdict := "no"
+		decision := "no"
 		if nodePool.Fits {
-			verdict = "yes"
+			decision = "yes"
 		}
-		fmt.Fprintf(to, "\nNodePool %s: %s, %s\n", nodePool.Name, verdict, nodePool.Reason)
+		fmt.Fprintf(to, "\nNodePool %s: %s, %s\n", nodePool.Name, decision, nodePool.Reason)
 		for _, accepted := range nodePool.Accepted {
 			fmt.Fprintf(to, "  + %s  zone %s, %s, $%.3f an hour\n", accepted.InstanceType, accepted.Zone, accepted.CapacityType, accepted.Price)
 		}
@@ -227,11 +228,11 @@ func printNodeAnswer(to io.Writer, answer *explain.NodeAnswer) {
 		fmt.Fprintln(to, "\nWhat Karpenter tries, in this order:")
 	}
 	for _, method := range answer.Methods {
-		verdict := "no"
+		decision := "no"
 		if method.Disrupts {
-			verdict = "yes"
+			decision = "yes"
 		}
-		fmt.Fprintf(to, "  %s: %s, %s\n", method.Name, verdict, method.Reason)
+		fmt.Fprintf(to, "  %s: %s, %s\n", method.Name, decision, method.Reason)
 	}
 	printList(to, "Known of it", answer.Facts)
 	printMissing(to, answer.Missing)

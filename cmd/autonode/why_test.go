@@ -172,7 +172,7 @@ func TestWhyCommand(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		var answer explain.PodAnswer
 		g.Expect(json.Unmarshal([]byte(out), &answer)).To(Succeed())
-		g.Expect(answer.Verdict).To(Equal(explain.Launches), out)
+		g.Expect(answer.Decision).To(Equal(explain.Launches), out)
 		g.Expect(answer.Summary).To(Equal("Pod why-blue/web needs a new node, which NodePool why-blue can launch: 1 instance type, the cheapest blue-workers at $0.250 an hour"))
 	})
 	t.Run("When a pod is too large, it should say so first", func(t *testing.T) {

@@ -140,8 +140,7 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.N
 			return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("getting instance types for NodePool %s: %w", nodePool.Name, err))
 		}
 	}
-	spec := &nodePool.Spec.Template.Spec
-	instanceTypes, differing := snapshot.Meeting(snapshot.Tolerating(spec.Taints, spec.StartupTaints), spec.Requirements)
+	instanceTypes, differing := snapshot.Offered(nodePool)
 	for _, d := range differing {
 		c.Recorder.Publish(instanceTypeDiffers(nodePool, d))
 	}

@@ -46,7 +46,8 @@ func manyInstanceTypes() (*cloudprovider.CloudProvider, *karpv1.NodePool) {
 				corev1.ResourceMemory: *resource.NewQuantity(int64(i%64+1)<<31, resource.BinarySI),
 				corev1.ResourcePods:   *resource.NewQuantity(110, resource.DecimalSI),
 			},
-			Price: ptr.To(0.01 * float64(i+1)), SpotPrice: ptr.To(0.003 * float64(i+1)),
+			Labels: map[string]string{"example.com/family": fmt.Sprintf("f%d", i%7)},
+			Price:  ptr.To(0.01 * float64(i+1)), SpotPrice: ptr.To(0.003 * float64(i+1)),
 		}
 	}
 	offered[0].MaxSize = ptr.To(10)
@@ -61,21 +62,53 @@ func manyInstanceTypes() (*cloudprovider.CloudProvider, *karpv1.NodePool) {
 	return cloudprovider.New(cloudprovider.Config{InstanceTypes: store}), nodePool
 }
 
+// ofFamilies is a NodePool that requires one of these values of a label that only the templates give to nodes.
+func ofFamilies(nodePool *karpv1.NodePool, generation int64, values ...string) *karpv1.NodePool {
+	nodePool = nodePool.DeepCopy()
+	nodePool.UID, nodePool.Generation = "families", generation
+	nodePool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{{Key: "example.com/family", Operator: corev1.NodeSelectorOpIn, Values: values}}
+	return nodePool
+}
+
 func TestGetInstanceTypesCost(t *testing.T) {
-	t.Run("When nothing has changed, it should hand out the instance types without reading or allocating anything", func(t *testing.T) {
-		provider, nodePool := manyInstanceTypes()
-		if n := testing.AllocsPerRun(100, func() { _, _ = provider.GetInstanceTypes(t.Context(), nodePool) }); n != 0 {
-			t.Errorf("%v allocations", n)
+	provider, general := manyInstanceTypes()
+	for name, nodePool := range map[string]*karpv1.NodePool{
+		"all of them": general, "those with a label of the templates": ofFamilies(general, 1, "f1", "f3"),
+	} {
+		t.Run("When nothing has changed and a NodePool gets "+name+", it should hand them out without reading or allocating anything", func(t *testing.T) {
+			if n := testing.AllocsPerRun(100, func() { _, _ = provider.GetInstanceTypes(t.Context(), nodePool) }); n != 0 {
+				t.Errorf("%v allocations", n)
+			}
+		})
+	}
+	t.Run("When a NodePool changes, it should get what it requires now", func(t *testing.T) {
+		for generation, families := range [][]string{{"f1", "f3"}, {"f1"}, {"f1", "f2", "f3"}} {
+			its, err := provider.GetInstanceTypes(t.Context(), ofFamilies(general, int64(generation+1), families...))
+			if err != nil || len(its) != 100*len(families) {
+				t.Errorf("families %v: %d instance types, %v", families, len(its), err)
+			}
+		}
+	})
+	t.Run("When a NodePool without a generation changes, it should get what it requires now", func(t *testing.T) {
+		for _, families := range [][]string{{"f1", "f3"}, {"f1"}} {
+			its, err := provider.GetInstanceTypes(t.Context(), ofFamilies(general, 0, families...))
+			if err != nil || len(its) != 100*len(families) {
+				t.Errorf("families %v: %d instance types, %v", families, len(its), err)
+			}
 		}
 	})
 }
 
 func BenchmarkGetInstanceTypes(b *testing.B) {
-	provider, nodePool := manyInstanceTypes()
-	b.ReportAllocs()
-	for b.Loop() {
-		if its, err := provider.GetInstanceTypes(b.Context(), nodePool); err != nil || len(its) != 700 {
-			b.Fatal(err)
-		}
+	provider, general := manyInstanceTypes()
+	for i, nodePool := range []*karpv1.NodePool{general, ofFamilies(general, 1, "f1", "f3")} {
+		b.Run([]string{"all", "with a label"}[i], func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if its, err := provider.GetInstanceTypes(b.Context(), nodePool); err != nil || len(its) < 200 {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -2,39 +2,39 @@
 
 package explain
 
-// Verdict on a pod or a node.
-type Verdict string
+// Decision on a pod or a node.
+type Decision string
 
-// Verdicts on pods.
+// Decisions on pods.
 const (
 	// Unschedulable: no NodePool can launch a node for the pod, and no node has room.
-	Unschedulable Verdict = "Unschedulable"
+	Unschedulable Decision = "Unschedulable"
 	// Launches: Karpenter launches a node for the pod.
-	Launches Verdict = "Launches"
+	Launches Decision = "Launches"
 	// Fits: the pod fits on a node that exists or is being launched.
-	Fits Verdict = "Fits"
+	Fits Decision = "Fits"
 	// Ignored: Karpenter launches no node for this pod, or not yet.
-	Ignored Verdict = "Ignored"
+	Ignored Decision = "Ignored"
 	// Bound: the pod has a node.
-	Bound Verdict = "Bound"
+	Bound Decision = "Bound"
 )
 
-// Verdicts on nodes.
+// Decisions on nodes.
 const (
 	// Stays: Karpenter leaves the node as it is.
-	Stays Verdict = "Stays"
+	Stays Decision = "Stays"
 	// Disrupted: Karpenter would remove or replace the node now.
-	Disrupted Verdict = "Disrupted"
+	Disrupted Decision = "Disrupted"
 	// Terminating: the node is being removed.
-	Terminating Verdict = "Terminating"
+	Terminating Decision = "Terminating"
 	// Unmanaged: the node isn't Karpenter's.
-	Unmanaged Verdict = "Unmanaged"
+	Unmanaged Decision = "Unmanaged"
 )
 
 // PodAnswer says why a pod has no node. Its JSON is an output format that scripts may rely on.
 type PodAnswer struct {
-	Pod     string  `json:"pod"`
-	Verdict Verdict `json:"verdict"`
+	Pod      string   `json:"pod"`
+	Decision Decision `json:"decision"`
 	// Summary is the answer in a sentence.
 	Summary string `json:"summary"`
 	// Waits says what Karpenter or the pod is waiting for, and what to do.
@@ -87,10 +87,10 @@ type Refusal struct {
 
 // NodeAnswer says why a node stays or goes. Its JSON is an output format that scripts may rely on.
 type NodeAnswer struct {
-	Node      string  `json:"node"`
-	NodeClaim string  `json:"nodeClaim,omitempty"`
-	NodePool  string  `json:"nodePool,omitempty"`
-	Verdict   Verdict `json:"verdict"`
+	Node      string   `json:"node"`
+	NodeClaim string   `json:"nodeClaim,omitempty"`
+	NodePool  string   `json:"nodePool,omitempty"`
+	Decision  Decision `json:"decision"`
 	// Summary is the answer in a sentence.
 	Summary string `json:"summary"`
 	// Methods are Karpenter's ways to disrupt a node, in the order in which it tries them.

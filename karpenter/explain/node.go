@@ -20,6 +20,8 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 	"sigs.k8s.io/karpenter/pkg/utils/pdb"
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 // Node says why a node, named by itself or by its NodeClaim, stays or goes.
@@ -34,7 +36,7 @@ func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error)
 		answer.Node = node.Node.Name
 	}
 	if node.NodeClaim == nil {
-		answer.Verdict = Unmanaged
+		answer.Decision = Unmanaged
 		answer.Summary = fmt.Sprintf("Node %s isn't Karpenter's: no NodeClaim has it, so Karpenter neither removes nor replaces it", answer.Node)
 		return answer, nil
 	}
@@ -50,7 +52,7 @@ func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error)
 			return nil, err
 		}
 		left := len(slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return !podutils.IsWaitingEviction(pod, s.Clock) }))
-		answer.Verdict = Terminating
+		answer.Decision = Terminating
 		answer.Summary = fmt.Sprintf("Node %s is being removed: %s left to evict", answer.Node, english.Plural(left, "pod", ""))
 		return answer, nil
 	}
@@ -65,11 +67,11 @@ func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error)
 func (a *NodeAnswer) conclude() {
 	for _, method := range a.Methods {
 		if method.Disrupts {
-			a.Verdict, a.Summary = Disrupted, fmt.Sprintf("Node %s can be disrupted now (%s): %s", a.Node, method.Name, method.Reason)
+			a.Decision, a.Summary = Disrupted, fmt.Sprintf("Node %s can be disrupted now (%s): %s", a.Node, method.Name, method.Reason)
 			return
 		}
 	}
-	a.Verdict = Stays
+	a.Decision = Stays
 	why := "no method of Karpenter's applies to it"
 	if len(a.Methods) > 0 {
 		// The last is the one that a person asks for: consolidation.
@@ -178,6 +180,9 @@ func (s *Simulation) unconsidered(method disruption.Method, node *state.StateNod
 	case method.Reason() == karpv1.DisruptionReasonDrifted && claim.StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue():
 		return "it is for the other sort of NodePool, with or without spec.replicas"
 	case method.Reason() == karpv1.DisruptionReasonDrifted:
+		if image := s.olderImage(node); image != "" {
+			return "the node hasn't drifted: " + image
+		}
 		return "the node hasn't drifted"
 	case claim.StatusConditions().Get(karpv1.ConditionTypeConsolidatable).IsTrue():
 		if method.Reason() == karpv1.DisruptionReasonEmpty {
@@ -273,6 +278,9 @@ func (s *Simulation) facts(node *state.StateNode) []string {
 	if drifted := claim.StatusConditions().Get(karpv1.ConditionTypeDrifted); drifted.IsTrue() {
 		facts = append(facts, "drifted: "+drifted.Reason)
 	}
+	if image := s.olderImage(node); image != "" {
+		facts = append(facts, image)
+	}
 	if expires := claim.Spec.ExpireAfter.Duration; expires != nil {
 		if left := claim.CreationTimestamp.Add(*expires).Sub(s.Clock.Now()); left > 0 {
 			facts = append(facts, "expires in "+duration.HumanDuration(left))
@@ -292,6 +300,28 @@ func (s *Simulation) facts(node *state.StateNode) []string {
 		facts = append(facts, fmt.Sprintf("NodePool %s: consolidationPolicy %s, consolidateAfter %s", nodePool.Name, d.ConsolidationPolicy, after))
 	}
 	return facts
+}
+
+// olderImage says that a node isn't replaced for the nodes' version because its template's image is older; "" if that isn't so.
+func (s *Simulation) olderImage(node *state.StateNode) string {
+	ref := node.NodeClaim.Spec.NodeClassRef
+	if ref == nil || node.Node == nil {
+		return ""
+	}
+	kubelet, _, _ := strings.Cut(strings.TrimPrefix(node.Node.Status.NodeInfo.KubeletVersion, "v"), "+")
+	for _, class := range list[*v1alpha1.ClusterAPINodeClass](s.Guest) {
+		if class.Name != ref.Name {
+			continue
+		}
+		for _, template := range class.Status.Templates {
+			has, _, _ := strings.Cut(template.Version, "+")
+			if template.Image == v1alpha1.ImageOlder && template.InstanceType == node.Labels()[corev1.LabelInstanceTypeStable] && has == kubelet {
+				return fmt.Sprintf("the image of %s has %s, and nodes of node class %s get %s; a replacement would boot the same image until a template has one with %s",
+					template.Source, template.Version, class.Name, class.Status.Version, class.Status.Version)
+			}
+		}
+	}
+	return ""
 }
 
 // hurried is a clock on which no time passes while Karpenter core waits before it validates a command: a snapshot doesn't change.

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/explain"
 )
 
@@ -29,7 +30,7 @@ func TestNode(t *testing.T) {
 	with := func(objects ...client.Object) []client.Object { return slices.Concat(base, objects) }
 	for name, test := range map[string]struct {
 		objects  []client.Object
-		verdict  explain.Verdict
+		decision explain.Decision
 		summary  string
 		blocking []string
 	}{
@@ -85,10 +86,29 @@ func TestNode(t *testing.T) {
 			answer, err := simulate(t, test.objects...).Node(t.Context(), "n")
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(answer.Summary).To(Equal(test.summary))
-			g.Expect(answer.Verdict).To(Equal(test.verdict))
+			g.Expect(answer.Decision).To(Equal(test.decision))
 			g.Expect(answer.Blocking).To(Equal(test.blocking))
 		})
 	}
+	t.Run("When its template's image is older than nodes should be, it should say so and what changes that", func(t *testing.T) {
+		g := NewWithT(t)
+		older := nodeClass(func(class *v1alpha1.ClusterAPINodeClass) {
+			class.Status.Version = "1.36.3"
+			medium := &class.Status.Templates[1]
+			medium.Source, medium.Version, medium.Image = "VSphereMachineTemplate/medium", "1.36.2", v1alpha1.ImageOlder
+		})
+		runs := func(version string) *explain.NodeAnswer {
+			node := machine("n", "general", "medium", "8", func(node *corev1.Node, _ *karpv1.NodeClaim) { node.Status.NodeInfo.KubeletVersion = version })
+			answer, err := simulate(t, append(node, older, nodePool("general", nil), pod("a", "6", on("n")))...).Node(t.Context(), "n")
+			g.Expect(err).NotTo(HaveOccurred())
+			return answer
+		}
+		const why = "the image of VSphereMachineTemplate/medium has 1.36.2, and nodes of node class default get 1.36.3; " +
+			"a replacement would boot the same image until a template has one with 1.36.3"
+		g.Expect(runs("v1.36.2").Facts).To(ContainElement(why))
+		g.Expect(runs("v1.36.2").Methods).To(ContainElement(explain.MethodAnswer{Name: "drift", Reason: "the node hasn't drifted: " + why}))
+		g.Expect(runs("v1.36.1").Facts).NotTo(ContainElement(why))
+	})
 	t.Run("When a NodeClaim is named, it should answer for its node", func(t *testing.T) {
 		g := NewWithT(t)
 		answer, err := simulate(t, with(machine("n", "general", "medium", "8", nil)...)...).Node(t.Context(), "claim-n")

@@ -35,13 +35,13 @@ func (s *Simulation) Pod(ctx context.Context, key client.ObjectKey) (*PodAnswer,
 	}
 	answer := &PodAnswer{Pod: key.String(), Missing: s.Missing}
 	name := "Pod " + key.String()
-	if verdict, reason := ignored(pod); verdict != "" {
-		answer.Verdict, answer.Summary, answer.Node = verdict, name+" "+reason, pod.Spec.NodeName
+	if decision, reason := ignored(pod); decision != "" {
+		answer.Decision, answer.Summary, answer.Node = decision, name+" "+reason, pod.Spec.NodeName
 		return answer, nil
 	}
 	provisioner := s.provisioner(s.Guest, s.cloudProvider)
 	if err := provisioner.Validate(ctx, pod); err != nil {
-		answer.Verdict, answer.Summary = Unschedulable, fmt.Sprintf("%s is ignored by Karpenter: %s", name, sentence(err))
+		answer.Decision, answer.Summary = Unschedulable, fmt.Sprintf("%s is ignored by Karpenter: %s", name, sentence(err))
 		return answer, nil
 	}
 	results, err := provisioner.Schedule(ctx)
@@ -67,7 +67,7 @@ func (s *Simulation) Pod(ctx context.Context, key client.ObjectKey) (*PodAnswer,
 		s.launches(answer, name, claim)
 		return answer, nil
 	}
-	answer.Verdict = Unschedulable
+	answer.Decision = Unschedulable
 	answer.Nodes = s.refusingNodes(ctx, results.ExistingNodes, pod)
 	switch why := errorOf(results.PodErrors, pod.UID); {
 	case len(nodePools) == 0:
@@ -86,7 +86,7 @@ func (s *Simulation) Pod(ctx context.Context, key client.ObjectKey) (*PodAnswer,
 }
 
 // ignored returns why Karpenter launches no node for a pod, whatever its NodePools are.
-func ignored(pod *corev1.Pod) (verdict Verdict, reason string) {
+func ignored(pod *corev1.Pod) (decision Decision, reason string) {
 	gates := make([]string, len(pod.Spec.SchedulingGates))
 	for i, gate := range pod.Spec.SchedulingGates {
 		gates[i] = gate.Name
@@ -122,7 +122,7 @@ func ignored(pod *corev1.Pod) (verdict Verdict, reason string) {
 
 // fits says what a pod that needs no new node waits for.
 func (s *Simulation) fits(answer *PodAnswer, name string, existing *scheduling.ExistingNode) {
-	answer.Verdict, answer.Node = Fits, existing.Name()
+	answer.Decision, answer.Node = Fits, existing.Name()
 	switch claim := existing.NodeClaim; {
 	case existing.Initialized() || claim == nil:
 		answer.Summary = fmt.Sprintf("%s fits on node %s", name, answer.Node)
@@ -142,7 +142,7 @@ func (s *Simulation) fits(answer *PodAnswer, name string, existing *scheduling.E
 
 // launches says which node a pod gets, and what has yet to happen.
 func (s *Simulation) launches(answer *PodAnswer, name string, claim *scheduling.NodeClaim) {
-	answer.Verdict = Launches
+	answer.Decision = Launches
 	accepted := acceptedOf(claim)
 	answer.Summary = fmt.Sprintf("%s needs a new node, which NodePool %s can launch: %s",
 		name, claim.NodePoolName, english.Plural(len(accepted), "instance type", ""))

@@ -25,7 +25,7 @@ var web = client.ObjectKey{Namespace: "shop", Name: "web"}
 
 // told is an answer as lines, of which a table can have a few.
 func told(answer *explain.PodAnswer) string {
-	lines := []string{string(answer.Verdict), answer.Summary}
+	lines := []string{string(answer.Decision), answer.Summary}
 	for _, pool := range answer.NodePools {
 		lines = append(lines, fmt.Sprintf("= %s %t: %s", pool.Name, pool.Fits, pool.Reason))
 		for _, accepted := range pool.Accepted {
@@ -181,7 +181,7 @@ Pod shop/web needs a new node, which NodePool general can launch: 2 instance typ
 			p.Spec.Limits = karpv1.Limits{corev1.ResourceCPU: resource.MustParse("8")}
 		}), pod("web", "5", nil), pod("first", "6", nil)).Pod(t.Context(), web)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(answer.Verdict).To(Equal(explain.Unschedulable))
+		g.Expect(answer.Decision).To(Equal(explain.Unschedulable))
 		g.Expect(answer.Summary).To(HavePrefix("Pod shop/web fits 1 NodePool alone, but not together with the other pending pods: "))
 	})
 }

@@ -214,7 +214,7 @@ func (a *Access) secret(s *scope.Scope, account types.UID, tokens tokens) (*core
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: s.ControlPlaneNamespace,
-			Name:      v1beta1.GuestAccessSecret,
+			Name:      s.Names().GuestAccess,
 			Labels: map[string]string{
 				clusterv1.ClusterNameLabel:          s.ClusterKey().Name, // what Config.Secrets watches
 				v1beta1.HostedClusterLabel:          s.HostedCluster.Name,

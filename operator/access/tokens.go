@@ -89,7 +89,7 @@ func (a *Access) read(hostedCluster types.UID, secret *corev1.Secret, wanted []p
 // tokens returns the Secret's tokens. It replaces a token that is about to expire, belongs to a deleted
 // ServiceAccount, has another audience, or is rejected by the guest.
 func (a *Access) tokens(ctx context.Context, s *scope.Scope, account types.UID) (tokens, error) {
-	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.GuestAccessSecret}
+	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: s.Names().GuestAccess}
 	var current tokens
 	var why map[string]string
 	for _, reader := range []client.Reader{a.Secrets, a.Live} {

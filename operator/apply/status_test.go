@@ -13,10 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	accounts "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
 )
@@ -57,28 +60,31 @@ func typesOf(hostedCluster *v1beta1.HostedCluster) []string {
 }
 
 func TestNewStatus(t *testing.T) {
-	t.Run("When a HostedCluster is new, it should tell tools that no operator has seen it", func(t *testing.T) {
-		g := NewWithT(t)
-		const namespace = "new-status"
-		admin := clusters.Management.Client
-		g.Expect(admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
-		hostedCluster := &v1beta1.HostedCluster{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "blue"},
-			Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: "registry.example/release:1.36.3"}},
-		}
-		g.Expect(admin.Create(t.Context(), hostedCluster)).To(Succeed())
-		component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1beta1.KarpenterComponent}}
-		g.Expect(admin.Create(t.Context(), component)).To(Succeed())
-		for _, kind := range []string{"HostedCluster", "ControlPlaneComponent"} {
-			object := &unstructured.Unstructured{}
-			object.SetGroupVersionKind(v1beta1.GroupVersion.WithKind(kind))
-			name := map[string]string{"HostedCluster": "blue", "ControlPlaneComponent": v1beta1.KarpenterComponent}[kind]
-			g.Expect(admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object)).To(Succeed())
-			result, err := kstatus.Compute(object)
+	const namespace = "new-status"
+	admin := clusters.Management.Client
+	NewWithT(t).Expect(admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
+	in := metav1.ObjectMeta{Namespace: namespace, Name: "new"}
+	for kind, object := range map[string]client.Object{
+		"HostedCluster": &v1beta1.HostedCluster{
+			ObjectMeta: in, Spec: v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: "registry.example/release:1.36.3"}},
+		},
+		"ControlPlaneComponent": &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1beta1.KarpenterComponent}},
+		"CapacityAccount":       &accounts.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "new-status"}},
+		"CapacityLease":         &accounts.CapacityLease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: accounts.LeaseName}},
+		"InstanceTypeCatalog": &v1alpha1.InstanceTypeCatalog{ObjectMeta: in, Spec: v1alpha1.InstanceTypeCatalogSpec{
+			TemplateRef: v1alpha1.InfrastructureTemplateReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "KwokMachineTemplate", Name: "c2"}, InstanceTypes: []v1alpha1.CatalogInstanceType{},
+		}},
+	} {
+		t.Run("When a "+kind+" is new, it should tell tools that no program of ours has seen it", func(t *testing.T) {
+			g := NewWithT(t)
+			g.Expect(admin.Create(t.Context(), object)).To(Succeed())
+			content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(result.Status).To(Equal(kstatus.InProgressStatus), kind)
-		}
-	})
+			result, err := kstatus.Compute(&unstructured.Unstructured{Object: content})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.Status).To(Equal(kstatus.InProgressStatus))
+		})
+	}
 }
 
 func TestStatus(t *testing.T) {

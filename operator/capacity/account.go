@@ -51,6 +51,8 @@ type account struct {
 
 // memberEntry is an entry of spec.members.
 type memberEntry struct {
+	// field is where it is.
+	field         string
 	hostedCluster *v1alpha1.HostedClusterReference
 	// namespaces selects namespaces; nil if the entry names a hosted cluster.
 	namespaces          labels.Selector
@@ -58,6 +60,8 @@ type memberEntry struct {
 	guaranteed, maximum capacity.Amounts
 	// limits are the pools of the cluster's own limits, with their amounts.
 	limits []v1alpha1.LeasedPool
+	// found: it matches a hosted cluster; applies: no earlier entry matches that one.
+	found, applies bool
 }
 
 func (e *memberEntry) matches(namespace, name string, namespaceLabels labels.Set) bool {
@@ -80,6 +84,7 @@ func understand(spec *v1alpha1.CapacityAccountSpec, now time.Time) *account {
 		a.limits[name] = int64(r.Count)
 		if a.passed(r.Expires, now) {
 			a.limits[name] = 0
+			a.problem(fmt.Sprintf("reservations[%s].expires", r.ID), errors.New("has passed: Karpenter launches nothing in the reservation; remove the entry once its machines have gone"))
 		}
 	}
 	for i := range spec.Quotas {
@@ -142,6 +147,7 @@ func (a *account) member(i int, m *v1alpha1.CapacityMember) {
 		}
 		entry.namespaces = selector
 	}
+	entry.field = field
 	entry.guaranteed = a.shares(field+".guaranteed", m.Guaranteed)
 	entry.maximum = a.shares(field+".maximum", m.Maximum)
 	for key, limit := range ordered(m.Limits) {
@@ -155,6 +161,19 @@ func (a *account) member(i int, m *v1alpha1.CapacityMember) {
 		entry.guaranteed[name], entry.maximum[name] = amount, amount
 	}
 	a.members = append(a.members, entry)
+}
+
+// unmatched reports the entries of members that no hosted cluster gets.
+func (a *account) unmatched() {
+	for i := range a.members {
+		switch e := &a.members[i]; {
+		case e.applies:
+		case e.found:
+			a.problem(e.field, errors.New("matches no hosted cluster but those of earlier entries"))
+		default:
+			a.problem(e.field, errors.New("matches no hosted cluster with AutoNode on platform ClusterAPI"))
+		}
+	}
 }
 
 func (a *account) shares(field string, shares []v1alpha1.CapacityShare) capacity.Amounts {

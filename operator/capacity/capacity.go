@@ -140,7 +140,10 @@ func (c *Controller) all(ctx context.Context) []reconcile.Request {
 // ofLease reconciles the account of a lease; without one, any account may claim it.
 func (c *Controller) ofLease(ctx context.Context, object client.Object) []reconcile.Request {
 	lease, ok := object.(*v1alpha1.CapacityLease)
-	if !ok || lease.Name != v1alpha1.LeaseName {
+	if !ok {
+		return nil
+	}
+	if _, ok := v1beta1.NamesOf(lease); !ok {
 		return nil
 	}
 	if lease.Spec.Account == nil {
@@ -170,7 +173,7 @@ func (c *Controller) Reconcile(ctx context.Context, found *v1alpha1.CapacityAcco
 	if written, err := r.record(ctx); err != nil {
 		return retry(err)
 	} else if written {
-		r.announce()
+		r.publish()
 	}
 	if err := r.grant(ctx); err != nil {
 		return retry(err)

@@ -382,6 +382,36 @@ func TestMembers(t *testing.T) {
 		f.Expect(f.account.Status.Pools).To(HaveLen(2))
 		f.Expect(f.karpenters["blue"].machines()).To(Equal(2))
 	})
+	t.Run("When members match nothing and a reservation has ended, it should name them, and use the others", func(t *testing.T) {
+		f := newFixture(t, "useless", "blue")
+		member := func(name string) v1alpha1.CapacityMember {
+			return v1alpha1.CapacityMember{HostedCluster: &v1alpha1.HostedClusterReference{Namespace: "useless", Name: name}}
+		}
+		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
+			spec.Members = append([]v1alpha1.CapacityMember{member("absent"), member("blue")}, spec.Members[0],
+				v1alpha1.CapacityMember{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"example.com/team": "none"}}})
+			spec.Reservations = append(spec.Reservations, v1alpha1.CapacityReservation{
+				ID: "cr-0", InstanceType: typeName, Zone: "a", Count: 4, Expires: ptr.To(metav1.NewTime(f.clock.Now().Add(-time.Hour))),
+			})
+		})
+		f.karpenters["blue"].want(2)
+		f.settle()
+		entry := func(field, message string) OmegaMatcher {
+			return And(HaveField("Field", field), HaveField("Message", ContainSubstring(message)))
+		}
+		f.Expect(f.account.Status.Unusable).To(ConsistOf(
+			entry("reservations[cr-0].expires", "has passed"),
+			entry("members[useless/absent]", "matches no hosted cluster with AutoNode on platform ClusterAPI"),
+			entry("members[2]", "matches no hosted cluster but those of earlier entries"),
+			entry("members[3]", "matches no hosted cluster with AutoNode on platform ClusterAPI"),
+		))
+		f.Expect(f.condition(v1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", v1alpha1.SomeUnusableReason),
+			HaveField("Message", ContainSubstring("and 1 more; the other entries are in use"))))
+		f.Expect(f.karpenters["blue"].machines()).To(Equal(2))
+		f.join("absent")
+		f.settle()
+		f.Expect(f.account.Status.Unusable).NotTo(ContainElement(HaveField("Field", "members[useless/absent]")), "it is there now")
+	})
 	t.Run("When no cluster matches, it should say so", func(t *testing.T) {
 		f := newFixture(t, "without-members")
 		f.reconcile()

@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -61,18 +62,23 @@ func (r *round) grant(ctx context.Context) error {
 // create makes a lease that grants nothing yet.
 func (r *round) create(ctx context.Context, component *v1beta1.ControlPlaneComponent) error {
 	lease := &v1alpha1.CapacityLease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: component.Namespace, Name: v1alpha1.LeaseName, Labels: map[string]string{
+		ObjectMeta: metav1.ObjectMeta{Namespace: component.Namespace, Name: component.Name, Labels: map[string]string{
 			apply.LabelManagedBy:                apply.FieldOwner,
 			v1beta1.HostedClusterLabel:          component.Labels[v1beta1.HostedClusterLabel],
 			v1beta1.HostedClusterNamespaceLabel: component.Labels[v1beta1.HostedClusterNamespaceLabel],
 		}},
 		Spec: v1alpha1.CapacityLeaseSpec{Account: r.reference()},
 	}
+	for _, label := range []string{v1beta1.ControlPlaneNamespaceModeLabel, v1beta1.ClusterNameLabel} {
+		if value, ok := component.Labels[label]; ok {
+			lease.Labels[label] = value
+		}
+	}
 	if err := controllerutil.SetControllerReference(component, lease, r.Management.Scheme()); err != nil {
-		return fmt.Errorf("setting the owner of the CapacityLease of namespace %s: %w", component.Namespace, err)
+		return fmt.Errorf("setting the owner of CapacityLease %s: %w", klog.KObj(lease), err)
 	}
 	if err := r.Management.Create(ctx, lease, client.FieldOwner(apply.FieldOwner)); err != nil {
-		return fmt.Errorf("creating the CapacityLease of namespace %s: %w", component.Namespace, err)
+		return fmt.Errorf("creating CapacityLease %s: %w", klog.KObj(lease), err)
 	}
 	return nil
 }
@@ -106,7 +112,7 @@ func (r *round) release(ctx context.Context, lease *v1alpha1.CapacityLease) erro
 func (r *round) patch(ctx context.Context, changed, lease *v1alpha1.CapacityLease) error {
 	err := r.Management.Patch(ctx, changed, client.MergeFromWithOptions(lease, client.MergeFromWithOptimisticLock{}), client.FieldOwner(apply.FieldOwner))
 	if err != nil {
-		return fmt.Errorf("writing the CapacityLease of namespace %s: %w", lease.Namespace, err)
+		return fmt.Errorf("writing CapacityLease %s: %w", klog.KObj(lease), err)
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 
 // member is a hosted cluster that belongs to an account.
 type member struct {
+	home
 	entry     *memberEntry
 	component *v1beta1.ControlPlaneComponent
 }
@@ -54,23 +55,23 @@ func (c *Controller) claimed(ctx context.Context, found *v1alpha1.CapacityAccoun
 			older, names = append(older, understand(&other.Spec, c.Clock.Now())), append(names, other.Name)
 		}
 	}
-	recorded, served := map[client.ObjectKey]bool{}, map[string]client.ObjectKey{}
+	recorded, served := map[client.ObjectKey]bool{}, map[client.ObjectKey]*v1alpha1.CapacityGrant{}
 	for i := range found.Status.Clusters {
 		grant := &found.Status.Clusters[i]
 		key := client.ObjectKey{Namespace: grant.Namespace, Name: grant.Name}
-		recorded[key], served[grant.ControlPlaneNamespace] = true, key
+		recorded[key], served[recordedHome(grant).leaseKey()] = true, grant
 	}
 	var candidates []candidate
 	for i := range components.Items {
 		component := &components.Items[i]
-		if hostedCluster, ok := limited(component, served[component.Namespace]); ok {
-			candidates = append(candidates, candidate{component, hostedCluster})
+		if candidate, ok := limited(component, served[client.ObjectKeyFromObject(component)]); ok {
+			candidates = append(candidates, candidate)
 		}
 	}
 	// Whoever is served stays so; then those that came first.
 	slices.SortFunc(candidates, func(a, b candidate) int {
 		return cmp.Or(-compare(recorded[a.hostedCluster], recorded[b.hostedCluster]), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
-			cmp.Compare(a.Namespace, b.Namespace))
+			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	for _, candidate := range candidates {
 		namespace, name := candidate.hostedCluster.Namespace, candidate.hostedCluster.Name
@@ -80,6 +81,7 @@ func (c *Controller) claimed(ctx context.Context, found *v1alpha1.CapacityAccoun
 		}
 		key := candidate.hostedCluster.String()
 		entry := understood.entryOf(namespace, name, namespaceLabels)
+		understood.match(entry, namespace, name, namespaceLabels)
 		if entry == nil || all.members[key] != nil {
 			continue
 		}
@@ -91,7 +93,7 @@ func (c *Controller) claimed(ctx context.Context, found *v1alpha1.CapacityAccoun
 			all.excess++
 			continue
 		}
-		all.members[key] = &member{entry: entry, component: candidate.ControlPlaneComponent}
+		all.members[key] = &member{home: candidate.home, entry: entry, component: candidate.ControlPlaneComponent}
 	}
 	return all, nil
 }
@@ -104,21 +106,28 @@ func before(a, b *v1alpha1.CapacityAccount) bool {
 // candidate is a component with the name of its HostedCluster.
 type candidate struct {
 	*v1beta1.ControlPlaneComponent
+	home
 	hostedCluster client.ObjectKey
 }
 
 // limited reports whether a component is a Karpenter that reads leases, in a namespace that its HostedCluster may have. Of a cluster that
 // has a grant, a component without labels says nothing: the operator is about to put them back.
-func limited(component *v1beta1.ControlPlaneComponent, recorded client.ObjectKey) (hostedCluster client.ObjectKey, ok bool) {
+func limited(component *v1beta1.ControlPlaneComponent, grant *v1alpha1.CapacityGrant) (candidate, bool) {
+	recorded := client.ObjectKey{}
+	at, ok := homeOf(component)
+	if grant != nil {
+		recorded = client.ObjectKey{Namespace: grant.Namespace, Name: grant.Name}
+		at, ok = recordedHome(grant), true
+	}
 	key := client.ObjectKey{
 		Namespace: cmp.Or(component.Labels[v1beta1.HostedClusterNamespaceLabel], recorded.Namespace),
 		Name:      cmp.Or(component.Labels[v1beta1.HostedClusterLabel], recorded.Name),
 	}
 	platform := component.Labels[v1beta1.PlatformLabel]
-	ok = component.Name == v1beta1.KarpenterComponent && key.Name != "" && key.Namespace != "" &&
+	ok = ok && key.Name != "" && key.Namespace != "" &&
 		(platform == string(v1beta1.PlatformClusterAPI) || platform == "" && key == recorded) &&
-		(component.Namespace == key.Namespace || component.Namespace == key.Namespace+"-"+key.Name)
-	return key, ok
+		(component.Namespace == key.Namespace || at.cluster == "" && component.Namespace == key.Namespace+"-"+key.Name)
+	return candidate{component, at, key}, ok
 }
 
 func compare(a, b bool) int {
@@ -139,6 +148,19 @@ func (a *account) entryOf(namespace, name string, namespaceLabels labels.Set) *m
 		}
 	}
 	return nil
+}
+
+// match records that an entry applies to a hosted cluster, and which others match it too.
+func (a *account) match(applies *memberEntry, namespace, name string, namespaceLabels labels.Set) {
+	if applies == nil {
+		return
+	}
+	applies.applies = true
+	for i := range a.members {
+		if e := &a.members[i]; !e.found {
+			e.found = e.matches(namespace, name, namespaceLabels)
+		}
+	}
 }
 
 func (c *Controller) namespaceLabels(ctx context.Context, name string) (labels.Set, error) {

@@ -50,7 +50,7 @@ func TestUnderstand(t *testing.T) {
 			spec: v1alpha1.CapacityAccountSpec{Reservations: []v1alpha1.CapacityReservation{{ID: "r", Count: 3, Expires: at(time.Hour)}}},
 		},
 		{
-			name: "When a reservation has expired, it should have nothing", limits: capacity.Amounts{"reservation/r": 0},
+			name: "When a reservation has expired, it should have nothing and say so", limits: capacity.Amounts{"reservation/r": 0}, problem: "has passed",
 			spec: v1alpha1.CapacityAccountSpec{Reservations: []v1alpha1.CapacityReservation{{ID: "r", Count: 3, Expires: at(0)}}},
 		},
 		{
@@ -135,10 +135,43 @@ func TestBoard(t *testing.T) {
 		b.post("blue", []v1alpha1.UnavailableOffering{at("", "a", "", time.Minute), at("m5.*", "a", "", time.Minute), at("m5.large", "", "", time.Minute)}, noon)
 		g.Expect(b).To(BeEmpty())
 	})
+	family := func(name, instanceType string, d time.Duration) v1alpha1.UnavailableOffering {
+		o := at(instanceType, "", "Quota", d)
+		o.Family = name
+		return o
+	}
 	t.Run("When a quota is exhausted, the family should be unavailable in all zones", func(t *testing.T) {
 		b := board{}
 		b.post("blue", []v1alpha1.UnavailableOffering{at("p5.48xlarge", "a", "Quota", time.Minute)}, noon)
-		NewWithT(t).Expect(b.forCluster("green", noon)).To(ConsistOf(at("p5.*", "", "Quota", time.Minute)))
+		NewWithT(t).Expect(b.forCluster("green", noon)).To(ConsistOf(family("p5", "p5.48xlarge", time.Minute)))
+	})
+	t.Run("When reports name the family, it should be that, with one of its instance types", func(t *testing.T) {
+		g, b := NewWithT(t), board{}
+		large, small := at("gpu-large", "a", "Quota", time.Minute), at("gpu-small", "b", "Quota", 2*time.Minute)
+		large.Family, small.Family = "gpu", "gpu"
+		b.post("blue", []v1alpha1.UnavailableOffering{small}, noon)
+		b.post("red", []v1alpha1.UnavailableOffering{large}, noon)
+		g.Expect(b.forCluster("green", noon)).To(ConsistOf(family("gpu", "gpu-large", 2*time.Minute)))
+		g.Expect(b.forCluster("red", noon)).To(ConsistOf(family("gpu", "gpu-small", 2*time.Minute)))
+	})
+	t.Run("When a cluster alternates between types and zones of a family, they should count half of the time together", func(t *testing.T) {
+		g, b, closed := NewWithT(t), board{}, 0
+		const minutes = 600
+		for minute := range minutes {
+			now := noon.Add(time.Duration(minute) * time.Minute)
+			b.expire(now)
+			o := at(fmt.Sprintf("p5.%dxlarge", minute), fmt.Sprintf("zone-%d", minute), "Quota", 1000*time.Hour)
+			b.post("blue", []v1alpha1.UnavailableOffering{o}, now)
+			closed += len(b.forCluster("green", now))
+		}
+		g.Expect(closed).To(BeNumerically("~", minutes/2, 10))
+	})
+	t.Run("When a family's name is longer than a lease may have, it should not count", func(t *testing.T) {
+		g, b := NewWithT(t), board{}
+		o := at("p5.48xlarge", "a", "Quota", time.Minute)
+		o.Family = strings.Repeat("x", maxFamily+1)
+		b.post("blue", []v1alpha1.UnavailableOffering{o}, noon)
+		g.Expect(b).To(BeEmpty())
 	})
 	t.Run("When several clusters find many types of a zone exhausted, the zone should be unavailable until the first returns", func(t *testing.T) {
 		g, b := NewWithT(t), board{}
@@ -162,7 +195,7 @@ func TestTally(t *testing.T) {
 		k := &karpenter{namespace: "blue"}
 		rules := []capacity.Rule{{Pool: "cpu", Resource: capacity.VCPUs}, {Pool: reserved, Resource: capacity.Machines, Reservation: "cr-1"}}
 		used := func() capacity.Amounts {
-			amounts, _ := counts.of("blue", rules, func(form, int64) {})
+			amounts, _ := counts.of(home{namespace: "blue"}, rules, func(form, int64) {})
 			return amounts
 		}
 		for _, name := range []string{"a", "b"} {
@@ -187,7 +220,7 @@ func TestTally(t *testing.T) {
 		for i := range 3000 {
 			counts.set(k.machine(fmt.Sprintf("m-%d", i), "", capacity.Machine{VCPUs: 1 << 62}))
 		}
-		amounts, machines := counts.of("blue", []capacity.Rule{{Pool: "cpu", Resource: capacity.VCPUs}}, func(form, int64) {})
+		amounts, machines := counts.of(home{namespace: "blue"}, []capacity.Rule{{Pool: "cpu", Resource: capacity.VCPUs}}, func(form, int64) {})
 		NewWithT(t).Expect(amounts["cpu"]).To(And(BeNumerically(">", 0), BeNumerically("<=", v1alpha1.MaxAmount)))
 		NewWithT(t).Expect(machines).To(BeNumerically("==", 3000))
 	})

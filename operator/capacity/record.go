@@ -35,8 +35,8 @@ func (r *round) record(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// announce writes an event for each condition that has another reason now.
-func (r *round) announce() {
+// publish writes an event for each condition that has another reason now.
+func (r *round) publish() {
 	for _, kind := range []string{v1alpha1.EntriesUsable, v1alpha1.MembersGranted} {
 		now, before := meta.FindStatusCondition(r.found.Status.Conditions, kind), meta.FindStatusCondition(r.before.Conditions, kind)
 		if now == nil || before != nil && before.Reason == now.Reason || before == nil && now.Reason == v1alpha1.AsExpectedReason {

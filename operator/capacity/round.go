@@ -50,10 +50,10 @@ type cluster struct {
 	recorded *v1alpha1.CapacityGrant
 	// lease of the account, and another object in its place.
 	lease, other *v1alpha1.CapacityLease
-	namespace    string
-	pools        []v1alpha1.LeasedPool
-	used         capacity.Amounts
-	released     *metav1.Time
+	home
+	pools    []v1alpha1.LeasedPool
+	used     capacity.Amounts
+	released *metav1.Time
 }
 
 func (r *round) wake(after time.Duration) {
@@ -84,15 +84,16 @@ func (c *Controller) begin(ctx context.Context, found *v1alpha1.CapacityAccount)
 	if r.claims, err = c.claimed(ctx, found, r.account); err != nil {
 		return nil, err
 	}
+	r.account.unmatched()
 	for i := range found.Status.Clusters {
 		recorded := &found.Status.Clusters[i]
-		r.clusters[recorded.Namespace+"/"+recorded.Name] = &cluster{recorded: recorded, namespace: recorded.ControlPlaneNamespace, released: recorded.Released}
+		r.clusters[recorded.Namespace+"/"+recorded.Name] = &cluster{recorded: recorded, home: recordedHome(recorded), released: recorded.Released}
 	}
 	for key, member := range r.claims.members {
 		if r.clusters[key] == nil {
 			r.clusters[key] = &cluster{}
 		}
-		r.clusters[key].member, r.clusters[key].namespace = member, member.component.Namespace
+		r.clusters[key].member, r.clusters[key].home = member, member.home
 	}
 	r.keys = slices.Sorted(maps.Keys(r.clusters))
 	namespaces := map[string]bool{}
@@ -109,13 +110,13 @@ func (c *Controller) begin(ctx context.Context, found *v1alpha1.CapacityAccount)
 // read reads a cluster's lease, and counts what its Machines take.
 func (r *round) read(ctx context.Context, key string, of *cluster) error {
 	lease := &v1alpha1.CapacityLease{}
-	switch err := r.Management.Get(ctx, client.ObjectKey{Namespace: of.namespace, Name: v1alpha1.LeaseName}, lease); {
+	switch err := r.Management.Get(ctx, of.leaseKey(), lease); {
 	case err == nil && lease.Spec.Account != nil && lease.Spec.Account.UID == string(r.found.UID):
 		of.lease = lease
 	case err == nil:
 		of.other = lease
 	case !apierrors.IsNotFound(err):
-		return fmt.Errorf("reading the CapacityLease of namespace %s: %w", of.namespace, err)
+		return fmt.Errorf("reading CapacityLease %s: %w", of.leaseKey(), err)
 	}
 	of.pools = r.account.pools
 	if of.member != nil {
@@ -126,14 +127,14 @@ func (r *round) read(ctx context.Context, key string, of *cluster) error {
 	if of.released != nil {
 		// It isn't limited any more, and what it has launched since isn't the account's.
 		list := &clusterv1.MachineList{}
-		if err := r.Management.List(ctx, list, client.InNamespace(of.namespace), client.UnsafeDisableDeepCopy); err != nil {
+		if err := r.Management.List(ctx, list, append(of.machines(), client.UnsafeDisableDeepCopy)...); err != nil {
 			return fmt.Errorf("counting the Machines of namespace %s: %w", of.namespace, err)
 		}
 		of.used = usedBefore(list, of.released.Add(capacity.InFlight), charged)
 		return nil
 	}
 	var machines int64
-	of.used, machines = r.tally.of(of.namespace, charged, func(f form, count int64) {
+	of.used, machines = r.tally.of(of.home, charged, func(f form, count int64) {
 		r.costs = append(r.costs, cost.Machines{
 			Key: cost.Key{Cluster: key, Offering: f.Offering}, List: f.prices.List, OnDemand: f.prices.OnDemand, Count: count,
 		})

@@ -72,7 +72,7 @@ func (r *round) clusterGrants() []v1alpha1.CapacityGrant {
 		}
 		namespace, name, _ := strings.Cut(key, "/")
 		entry := v1alpha1.CapacityGrant{
-			Namespace: namespace, Name: name, ControlPlaneNamespace: of.namespace, LeaseUID: grant.Lease, Sequence: grant.Sequence, Released: of.released,
+			Namespace: namespace, Name: name, ControlPlaneNamespace: of.namespace, Cluster: of.home.cluster, LeaseUID: grant.Lease, Sequence: grant.Sequence, Released: of.released,
 		}
 		if of.released != nil {
 			entry.LeaseUID = "" // if it comes back, it has to acknowledge again

@@ -19,8 +19,14 @@ import (
 	"github.com/autonode-io/autonode/capacity"
 )
 
-// burst is how long a change of Machines waits for others, so that an account is counted once for all of them.
+// burst is how long a change of Machines waits for others, so that an account is tallied once for all of them.
 const burst = 100 * time.Millisecond
+
+// tallied is a Machine: the Cluster of its label, whether or not it shares its namespace, and its form.
+type tallied struct {
+	home
+	form
+}
 
 // form is what Machines of the same offering have in common.
 type form struct {
@@ -28,18 +34,22 @@ type form struct {
 	prices v1alpha1.MachinePrices
 }
 
-// tally counts Karpenter's Machines by control-plane namespace and form, as events of the cache tell of them. So nothing is listed when an
+// tally counts Karpenter's Machines by control-plane namespace, Cluster and form, as events of the cache tell of them. So nothing is listed when an
 // account is reconciled.
 type tally struct {
 	mu       sync.Mutex
-	machines map[client.ObjectKey]form
-	counts   map[string]map[form]int64
+	machines map[client.ObjectKey]tallied
+	counts   map[home]map[form]int64
+	// clusters are the places of a namespace that have Machines.
+	clusters map[string]map[home]bool
 	// accounts that count a namespace's Machines.
 	accounts map[string]map[string]bool
 }
 
 func newTally() *tally {
-	return &tally{machines: map[client.ObjectKey]form{}, counts: map[string]map[form]int64{}, accounts: map[string]map[string]bool{}}
+	return &tally{
+		machines: map[client.ObjectKey]tallied{}, counts: map[home]map[form]int64{}, clusters: map[string]map[home]bool{}, accounts: map[string]map[string]bool{},
+	}
 }
 
 // set records a Machine, and reports whether that changes a count.
@@ -48,7 +58,7 @@ func (t *tally) set(machine client.Object) bool {
 		return t.remove(client.ObjectKeyFromObject(machine))
 	}
 	size, prices := v1alpha1.MachineOf(machine)
-	now := form{size, prices}
+	now := tallied{home{machine.GetNamespace(), machine.GetLabels()[clusterv1.ClusterNameLabel]}, form{size, prices}}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	key := client.ObjectKeyFromObject(machine)
@@ -57,10 +67,10 @@ func (t *tally) set(machine client.Object) bool {
 		return false
 	}
 	if known {
-		t.add(key.Namespace, before, -1)
+		t.add(before, -1)
 	}
 	t.machines[key] = now
-	t.add(key.Namespace, now, 1)
+	t.add(now, 1)
 	return true
 }
 
@@ -70,37 +80,51 @@ func (t *tally) remove(key client.ObjectKey) bool {
 	before, known := t.machines[key]
 	if known {
 		delete(t.machines, key)
-		t.add(key.Namespace, before, -1)
+		t.add(before, -1)
 	}
 	return known
 }
 
-func (t *tally) add(namespace string, f form, count int64) {
-	counts := t.counts[namespace]
-	if counts == nil {
-		counts = map[form]int64{}
-		t.counts[namespace] = counts
+func (t *tally) add(machine tallied, count int64) {
+	at := machine.home
+	if t.counts[at] == nil {
+		t.counts[at] = map[form]int64{}
+		if t.clusters[at.namespace] == nil {
+			t.clusters[at.namespace] = map[home]bool{}
+		}
+		t.clusters[at.namespace][at] = true
 	}
-	if counts[f] += count; counts[f] == 0 {
-		delete(counts, f)
+	counts := t.counts[at]
+	if counts[machine.form] += count; counts[machine.form] == 0 {
+		delete(counts, machine.form)
 	}
-	if len(counts) == 0 {
-		delete(t.counts, namespace)
+	if len(counts) > 0 {
+		return
+	}
+	delete(t.counts, at)
+	if delete(t.clusters[at.namespace], at); len(t.clusters[at.namespace]) == 0 {
+		delete(t.clusters, at.namespace)
 	}
 }
 
-// of returns what a namespace's Machines take by the rules, how many there are, and calls each with each form.
-func (t *tally) of(namespace string, rules []capacity.Rule, each func(f form, count int64)) (used capacity.Amounts, machines int64) {
+// of returns what Machines take by the rules, how many there are, and calls each with each form: those of a Cluster in a shared namespace,
+// all in a dedicated one.
+func (t *tally) of(at home, rules []capacity.Rule, each func(f form, count int64)) (used capacity.Amounts, machines int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	used = capacity.Amounts{}
-	for f, count := range t.counts[namespace] {
-		machines += count
-		for pool, amount := range capacity.Charges(rules, f.Machine) {
-			// A pool's largest amount bounds what forged sizes sum up to.
-			used[pool] = min(used[pool]+min(amount, v1alpha1.MaxAmount/max(count, 1))*count, v1alpha1.MaxAmount)
+	for counting := range t.clusters[at.namespace] {
+		if at.cluster != "" && counting != at {
+			continue
 		}
-		each(f, count)
+		for f, count := range t.counts[counting] {
+			machines += count
+			for pool, amount := range capacity.Charges(rules, f.Machine) {
+				// A pool's largest amount bounds what forged sizes sum up to.
+				used[pool] = min(used[pool]+min(amount, v1alpha1.MaxAmount/max(count, 1))*count, v1alpha1.MaxAmount)
+			}
+			each(f, count)
+		}
 	}
 	return used, machines
 }

@@ -4,6 +4,7 @@ package capacity
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -11,22 +12,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
 )
 
 const (
 	// maxClosed is how long one cluster's report closes an offering for the others. Then it counts again after as long a time, so that no
 	// report closes an offering for good.
 	maxClosed = 5 * time.Minute
-	// wholeZone is how many instance types of a zone are to be unavailable, by reports of several clusters, for all of them to be.
-	wholeZone = 4
 	// maxShared is the number of unavailable offerings in a lease.
 	maxShared = 128
+	// maxFamily is the length of a family's name.
+	maxFamily = 253
 	// quotaExhausted is the reason that closes a family of instance types: clouds count quotas by families.
 	quotaExhausted = "Quota"
 )
 
-// place is what one report closes.
-type place struct{ instanceType, zone, capacityType, reason string }
+// place is what one report closes: an instance type in a zone or, if a quota is exhausted, a family in all zones.
+type place struct{ instanceType, family, zone, capacityType, reason string }
 
 // report of one cluster about one place.
 type report struct {
@@ -35,7 +37,11 @@ type report struct {
 }
 
 // window is when a report counts.
-type window struct{ opened, until time.Time }
+type window struct {
+	opened, until time.Time
+	// instanceType is one of the family's, for a Karpenter that knows no families.
+	instanceType string
+}
 
 // board has the reports of an account's clusters about offerings without capacity.
 type board map[report]window
@@ -47,10 +53,15 @@ func (b board) post(cluster string, offerings []v1alpha1.UnavailableOffering, no
 		if o.InstanceType == "" || o.Zone == "" || strings.Contains(o.InstanceType, "*") || o.CapacityType != "on-demand" && o.CapacityType != "spot" {
 			continue
 		}
-		if o.Reason != quotaExhausted {
-			o.Reason = ""
+		key := report{cluster, place{instanceType: o.InstanceType, zone: o.Zone, capacityType: o.CapacityType}}
+		if o.Reason == quotaExhausted {
+			// Reports of one family's instance types and zones are one report. Otherwise a cluster that alternates between them would close the
+			// family for good.
+			key.place = place{family: capacity.Family(o.Family, o.InstanceType), capacityType: o.CapacityType, reason: quotaExhausted}
+			if len(key.family) > maxFamily {
+				continue
+			}
 		}
-		key := report{cluster, place{o.InstanceType, o.Zone, o.CapacityType, o.Reason}}
 		until := o.Until.Time
 		if last := now.Add(maxClosed); until.After(last) {
 			until = last
@@ -61,9 +72,11 @@ func (b board) post(cluster string, offerings []v1alpha1.UnavailableOffering, no
 			if last := before.opened.Add(maxClosed); until.After(last) {
 				until = last
 			}
-			b[key] = window{before.opened, maxTime(before.until, until)}
+			before.until = maxTime(before.until, until)
+			before.instanceType = min(before.instanceType, o.InstanceType)
+			b[key] = before
 		case until.After(now):
-			b[key] = window{now, until}
+			b[key] = window{now, until, o.InstanceType}
 		}
 	}
 }
@@ -87,6 +100,7 @@ func (b board) expire(now time.Time) {
 // forCluster returns what the other clusters' reports close for one, at most maxShared, in a fixed order.
 func (b board) forCluster(cluster string, now time.Time) []v1alpha1.UnavailableOffering {
 	closed := map[place]time.Time{}
+	families := map[place]string{}
 	zones := map[place]map[string]time.Time{}
 	reporters := map[place]map[string]bool{}
 	for r, w := range b {
@@ -95,8 +109,8 @@ func (b board) forCluster(cluster string, now time.Time) []v1alpha1.UnavailableO
 		}
 		at := r.place
 		if at.reason == quotaExhausted {
-			if family, _, ok := strings.Cut(at.instanceType, "."); ok {
-				at.instanceType, at.zone = family+".*", ""
+			if first := families[at]; first == "" || w.instanceType < first {
+				families[at] = w.instanceType
 			}
 		} else {
 			zone := place{zone: at.zone, capacityType: at.capacityType}
@@ -109,25 +123,18 @@ func (b board) forCluster(cluster string, now time.Time) []v1alpha1.UnavailableO
 		closed[at] = maxTime(closed[at], w.until)
 	}
 	for zone, types := range zones {
-		if len(types) < wholeZone || len(reporters[zone]) < 2 {
-			continue
+		if until, ok := capacity.ZoneUntil(zone.zone, slices.Collect(maps.Values(types))); ok && len(reporters[zone]) > 1 {
+			closed[zone] = until
 		}
-		var first time.Time
-		for _, until := range types {
-			if first.IsZero() || until.Before(first) {
-				first = until
-			}
-		}
-		closed[zone] = first
 	}
 	var list []v1alpha1.UnavailableOffering
 	for at, until := range closed {
 		list = append(list, v1alpha1.UnavailableOffering{
-			InstanceType: at.instanceType, Zone: at.zone, CapacityType: at.capacityType, Reason: cmp.Or(at.reason, "Capacity"), Until: metav1.NewTime(until.Truncate(time.Second)),
+			InstanceType: cmp.Or(at.instanceType, families[at]), Family: at.family, Zone: at.zone, CapacityType: at.capacityType, Reason: cmp.Or(at.reason, "Capacity"), Until: metav1.NewTime(until.Truncate(time.Second)),
 		})
 	}
 	slices.SortFunc(list, func(x, y v1alpha1.UnavailableOffering) int {
-		return cmp.Or(cmp.Compare(x.InstanceType, y.InstanceType), cmp.Compare(x.Zone, y.Zone), cmp.Compare(x.CapacityType, y.CapacityType), cmp.Compare(x.Reason, y.Reason))
+		return cmp.Or(cmp.Compare(x.InstanceType, y.InstanceType), cmp.Compare(x.Family, y.Family), cmp.Compare(x.Zone, y.Zone), cmp.Compare(x.CapacityType, y.CapacityType), cmp.Compare(x.Reason, y.Reason))
 	})
 	return list[:min(len(list), maxShared)]
 }

@@ -120,6 +120,7 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 		Input: provider.Input{
 			Namespace:   s.ControlPlaneNamespace,
 			ClusterName: s.ClusterKey().Name,
+			Names:       s.Names(),
 			Cluster:     s.Cluster,
 			Config:      s.HostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter,
 			NodeVersion: s.NodeUpgrade.Version,
@@ -236,7 +237,7 @@ func (c *Component) prune(ctx context.Context, component *v1beta1.ControlPlaneCo
 // report writes the component's status if it changed. Objects are those just applied, nil if none were.
 func (c *Component) report(ctx context.Context, s *scope.Scope, objects []client.Object, resources []v1beta1.ComponentResource) error {
 	live := &appsv1.Deployment{}
-	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}
+	key := s.ComponentKey()
 	if err := c.Management.Get(ctx, key, live); apierrors.IsNotFound(err) {
 		live = nil
 	} else if err != nil {
@@ -252,7 +253,7 @@ func (c *Component) report(ctx context.Context, s *scope.Scope, objects []client
 		return nil // nothing was installed yet
 	}
 
-	pods, err := c.pods(ctx, key.Namespace)
+	pods, err := c.pods(ctx, s)
 	if err != nil {
 		return err
 	}

@@ -15,12 +15,8 @@ import (
 	"github.com/autonode-io/autonode/payload"
 )
 
-const (
-	// NodeImagesName is the name of the ConfigMap of the images that machines boot from.
-	NodeImagesName = "karpenter-node-images"
-	// NodeImagesKey is its key.
-	NodeImagesKey = "images.json"
-)
+// NodeImagesKey is the key of the ConfigMap of the images that machines boot from.
+const NodeImagesKey = "images.json"
 
 // nodeImages are what one payload names, for nodes of its version.
 type nodeImages struct {
@@ -37,9 +33,9 @@ func (in Input) nodeImages(ctx context.Context) (*corev1.ConfigMap, error) {
 	}
 	known := []nodeImages{{Version: in.PayloadVersion, Images: in.NodeImages}}
 	live := &corev1.ConfigMap{}
-	err := in.Reader.Get(ctx, client.ObjectKey{Namespace: in.Namespace, Name: NodeImagesName}, live)
+	err := in.Reader.Get(ctx, client.ObjectKey{Namespace: in.Namespace, Name: in.Names.NodeImages}, live)
 	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("reading ConfigMap %s: %w", NodeImagesName, err)
+		return nil, fmt.Errorf("reading ConfigMap %s: %w", in.Names.NodeImages, err)
 	}
 	var before []nodeImages
 	if !apierrors.IsNotFound(err) {
@@ -62,7 +58,7 @@ func (in Input) nodeImages(ctx context.Context) (*corev1.ConfigMap, error) {
 		return nil, fmt.Errorf("encoding node images: %w", err)
 	}
 	return &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: NodeImagesName},
+		ObjectMeta: metav1.ObjectMeta{Name: in.Names.NodeImages},
 		Data:       map[string]string{NodeImagesKey: string(content)},
 	}, nil
 }

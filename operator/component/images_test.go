@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/payload"
 )
 
@@ -40,7 +41,7 @@ func TestNodeImages(t *testing.T) {
 			reader := fake.NewClientBuilder()
 			if test.before != "" {
 				reader = reader.WithObjects(&corev1.ConfigMap{
-					ObjectMeta: metav1.ObjectMeta{Namespace: in.Namespace, Name: NodeImagesName}, Data: map[string]string{NodeImagesKey: test.before},
+					ObjectMeta: metav1.ObjectMeta{Namespace: in.Namespace, Name: v1beta1.DedicatedNames().NodeImages}, Data: map[string]string{NodeImagesKey: test.before},
 				})
 			}
 			in.Reader = reader.Build()

@@ -73,7 +73,7 @@ func (r Replicas) restore(ctx context.Context, s *scope.Scope, live *appsv1.Depl
 // deployment returns the component's Deployment from the cache; nil if there is none.
 func (c *Component) deployment(ctx context.Context, s *scope.Scope) (*appsv1.Deployment, error) {
 	live := &appsv1.Deployment{}
-	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}
+	key := s.ComponentKey()
 	switch err := c.Management.Get(ctx, key, live); {
 	case apierrors.IsNotFound(err):
 		return nil, nil

@@ -10,16 +10,17 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/naming"
+	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// PodSelector selects Karpenter's pods in every control-plane namespace; the Deployment asset's selector says the same.
-var PodSelector = labels.SelectorFromSet(labels.Set{"app.kubernetes.io/name": "karpenter", "app.kubernetes.io/component": "autonode"})
+// PodSelector selects Karpenter's pods in every control-plane namespace.
+var PodSelector = naming.Pods(v1beta1.DedicatedNames())
 
 // telling holds the fields of a pod that may affect a condition of its component, or its message.
 type telling struct {
@@ -62,9 +63,9 @@ func ShrinkPod(object any) (any, error) {
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
 
 // pods returns a component's pods, newest first: those are of the newest template.
-func (c *Component) pods(ctx context.Context, namespace string) ([]corev1.Pod, error) {
+func (c *Component) pods(ctx context.Context, s *scope.Scope) ([]corev1.Pod, error) {
 	pods := &corev1.PodList{}
-	if err := c.Management.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: PodSelector}); err != nil {
+	if err := c.Management.List(ctx, pods, client.InNamespace(s.ControlPlaneNamespace), client.MatchingLabelsSelector{Selector: naming.Pods(s.Names())}); err != nil {
 		return nil, fmt.Errorf("listing Karpenter's pods: %w", err)
 	}
 	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int {
@@ -164,8 +165,12 @@ func join(parts ...string) string {
 
 // labelsFor returns the labels that map an object in a control-plane namespace to its HostedCluster.
 func labelsFor(hostedCluster *v1beta1.HostedCluster) map[string]string {
-	return map[string]string{
+	labels := map[string]string{
 		v1beta1.HostedClusterLabel:          hostedCluster.Name,
 		v1beta1.HostedClusterNamespaceLabel: hostedCluster.Namespace,
 	}
+	if names := hostedCluster.Names(); names.Shared() {
+		labels[v1beta1.ClusterNameLabel] = names.Cluster
+	}
+	return labels
 }

@@ -20,12 +20,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/assets/karpenter"
+	"github.com/autonode-io/autonode/operator/naming"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/payload"
 )
-
-// PullSecretName is the name of the copy of a HostedCluster's pull secret in its control-plane namespace.
-const PullSecretName = "karpenter-pull-secret"
 
 // Input is what the adapt functions know. They can read, and never write.
 type Input struct {
@@ -99,6 +97,9 @@ func render(ctx context.Context, in Input) ([]client.Object, error) {
 		if err != nil {
 			return nil, err
 		}
+		if err := naming.Apply(in.Names, obj); err != nil {
+			return nil, err
+		}
 		labels := map[string]string{}
 		maps.Copy(labels, obj.GetLabels())
 		maps.Copy(labels, in.Labels)
@@ -116,7 +117,7 @@ func (in Input) copiesPullSecret() bool {
 
 func (in Input) pullSecret() (*corev1.Secret, error) {
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: PullSecretName},
+		ObjectMeta: metav1.ObjectMeta{Name: in.Names.PullSecret},
 		Type:       corev1.SecretTypeDockerConfigJson,
 		Data:       map[string][]byte{corev1.DockerConfigJsonKey: in.PullSecret.Data[corev1.DockerConfigJsonKey]},
 	}, nil
@@ -127,7 +128,7 @@ func (in Input) imagePullSecrets() []corev1.LocalObjectReference {
 	case in.PullSecret == nil:
 		return nil
 	case in.copiesPullSecret():
-		return []corev1.LocalObjectReference{{Name: PullSecretName}}
+		return []corev1.LocalObjectReference{{Name: in.Names.PullSecret}}
 	default:
 		return []corev1.LocalObjectReference{{Name: in.PullSecret.Name}}
 	}

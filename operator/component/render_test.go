@@ -92,6 +92,7 @@ func input() Input {
 		Input: provider.Input{
 			Namespace:   "clusters-blue",
 			ClusterName: "blue",
+			Names:       v1beta1.DedicatedNames(),
 			NodeVersion: "1.36.3",
 			Config: &v1beta1.Karpenter{Platform: v1beta1.PlatformClusterAPI, ClusterAPI: &v1beta1.ClusterAPI{
 				TemplateSelectors: v1alpha1.TemplateSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{
@@ -173,6 +174,16 @@ func TestRender(t *testing.T) {
 			name: "When the control plane is in the HostedCluster's namespace, it should use the pull secret as it is", golden: "same-namespace",
 			change: func(in *Input) {
 				in.PullSecret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: in.Namespace, Name: "pull-secret"}}
+			},
+		}, {
+			name: "When HostedClusters share the namespace, everything should have the Cluster's name and select its own", golden: "shared-namespace",
+			change: func(in *Input) {
+				in.Names = v1beta1.SharedNames("blue")
+				in.Namespace, in.Labels[v1beta1.HostedClusterNamespaceLabel] = "team", "team"
+				in.Monitoring = true
+				in.PayloadVersion = "1.36.3"
+				in.NodeImages = payload.NodeImages{"amd64": {"aws": {"us-east-1": "ami-1"}}}
+				in.PullSecret = pullSecret()
 			},
 		}, {
 			name: "When a cluster selects MachineDeployments, it should grant the kinds of its own that are served", golden: "machinedeployments",

@@ -63,7 +63,7 @@ func ToRemove(ctx context.Context, management client.Reader, hostedCluster *v1be
 // componentOf returns the ControlPlaneComponent that was made for a HostedCluster; nil where there is none.
 func componentOf(ctx context.Context, management client.Reader, hostedCluster *v1beta1.HostedCluster, namespace string) (*v1beta1.ControlPlaneComponent, error) {
 	component := &v1beta1.ControlPlaneComponent{}
-	if err := management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1beta1.KarpenterComponent}, component); err != nil {
+	if err := management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: hostedCluster.Names().Karpenter}, component); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			return nil, nil
 		}

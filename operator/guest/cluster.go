@@ -3,8 +3,6 @@
 package guest
 
 import (
-	"cmp"
-
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -12,7 +10,7 @@ import (
 
 // ClusterKey returns the Cluster of a HostedCluster; false if the spec names a namespace of another HostedCluster.
 func ClusterKey(hostedCluster *v1beta1.HostedCluster) (client.ObjectKey, bool) {
-	key := client.ObjectKey{Namespace: hostedCluster.ControlPlaneNamespace(), Name: cmp.Or(hostedCluster.Spec.InfraID, hostedCluster.Name)}
+	key := client.ObjectKey{Namespace: hostedCluster.ControlPlaneNamespace(), Name: hostedCluster.ClusterName()}
 	return key, key.Namespace == hostedCluster.OwnNamespace() || key.Namespace == hostedCluster.Namespace
 }
 

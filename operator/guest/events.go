@@ -64,7 +64,7 @@ func (c *Connections) onSecret(ctx context.Context) toolscache.ResourceEventHand
 			return
 		}
 		switch {
-		case s.Name == v1beta1.GuestAccessSecret:
+		case v1beta1.IsGuestAccess(s):
 			if name := s.Labels[v1beta1.HostedClusterLabel]; name != "" {
 				c.events.enqueue(types.NamespacedName{Namespace: s.Labels[v1beta1.HostedClusterNamespaceLabel], Name: name}, 0)
 			}
@@ -101,7 +101,7 @@ func dropForeignSecrets(object any) (any, error) {
 	}
 	s.ManagedFields = nil
 	switch {
-	case s.Name == v1beta1.GuestAccessSecret:
+	case v1beta1.IsGuestAccess(s):
 	case isKubeconfig(s):
 		content := s.Data[secret.KubeconfigDataName]
 		s.Data = nil

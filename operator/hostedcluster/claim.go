@@ -28,7 +28,7 @@ func (r *Reconciler) claim(ctx context.Context, s *scope.Scope) error {
 
 	component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{
 		Namespace: s.ControlPlaneNamespace,
-		Name:      v1beta1.KarpenterComponent,
+		Name:      s.Names().Karpenter,
 		Labels: map[string]string{
 			apply.LabelManagedBy:                apply.FieldOwner,
 			v1beta1.HostedClusterLabel:          hostedCluster.Name,
@@ -37,6 +37,10 @@ func (r *Reconciler) claim(ctx context.Context, s *scope.Scope) error {
 		},
 		Annotations: map[string]string{v1beta1.ConsentRecordAnnotation: v1beta1.ConsentNamed},
 	}}
+	if names := s.Names(); names.Shared() {
+		component.Labels[v1beta1.ControlPlaneNamespaceModeLabel] = string(v1beta1.ControlPlaneNamespaceShared)
+		component.Labels[v1beta1.ClusterNameLabel] = names.Cluster
+	}
 	if s.Component != nil {
 		component.Annotations[v1beta1.ConsentRecordAnnotation] = s.Component.Annotations[v1beta1.ConsentRecordAnnotation]
 		if labels.SelectorFromSet(component.Labels).Matches(labels.Set(s.Component.Labels)) {
@@ -48,12 +52,12 @@ func (r *Reconciler) claim(ctx context.Context, s *scope.Scope) error {
 	// fails.
 	err := r.management.Create(ctx, component, client.FieldOwner(apply.FieldOwner))
 	if apierrors.IsAlreadyExists(err) {
-		err = r.live.Get(ctx, componentKey(s), component) // the cache may not have seen yet what was just created
+		err = r.liveComponent(ctx, s, component) // the cache may not have seen yet what was just created
 		if err == nil && !ownsComponent(s, component) {
 			if err := r.patchFinalizer(ctx, hostedCluster, controllerutil.RemoveFinalizer); err != nil {
 				return err
 			}
-			return fmt.Errorf("namespace %s was taken by HostedCluster %s in the meantime", s.ControlPlaneNamespace, ownerOf(component))
+			return fmt.Errorf("ControlPlaneComponent %s was created for HostedCluster %s in the meantime", s.ComponentKey(), ownerOf(component))
 		}
 	}
 	if err != nil {
@@ -78,7 +82,7 @@ func (r *Reconciler) removeFinalizer(ctx context.Context, s *scope.Scope) error 
 	hostedCluster := s.HostedCluster
 	// The cache may lack the component, and only the finalizer guards it.
 	component := &v1beta1.ControlPlaneComponent{}
-	switch err := r.live.Get(ctx, componentKey(s), component); {
+	switch err := r.liveComponent(ctx, s, component); {
 	case err == nil && ownsComponent(s, component):
 		return nil // its deletion wakes the reconciler
 	case client.IgnoreNotFound(err) != nil:

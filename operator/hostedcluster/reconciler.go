@@ -92,6 +92,7 @@ type Reconciler struct {
 	clock      clock.PassiveClock
 	guests     Guests
 	failing    failing
+	access     sharedAccess
 	// ownNamespace is Config's.
 	ownNamespace string
 }
@@ -157,7 +158,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope.Scope) (conflicting s
 	}
 
 	component := &v1beta1.ControlPlaneComponent{}
-	switch err := r.management.Get(ctx, componentKey(s), component); {
+	switch err := r.management.Get(ctx, s.ComponentKey(), component); {
 	case err == nil && ownsComponent(s, component):
 		s.Component = component
 	case err == nil:
@@ -241,6 +242,9 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, conflicting 
 			provider.PlatformOf(hostedCluster, s.Component))}
 	}
 	if !enabled {
+		if o := r.drainShared(ctx, s); o != nil {
+			return o
+		}
 		o := &outcome{state: draining}
 		s.Upkeep = func(ctx context.Context) error { return r.upkeep(ctx, s) }
 		r.run(ctx, s, scope.Draining, o)
@@ -354,10 +358,6 @@ func (r *Reconciler) applyStatus(ctx context.Context, before *v1beta1.HostedClus
 }
 
 func describe(doing string, err error) error { return fmt.Errorf("%s: %w", doing, err) }
-
-func componentKey(s *scope.Scope) client.ObjectKey {
-	return client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}
-}
 
 // ownsComponent reports whether the component is this HostedCluster's, and not that of another one in the same
 // control-plane namespace.

@@ -50,21 +50,19 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,
 			"spec.controlPlaneNamespace: %q is neither %q nor %q; recreate the HostedCluster without it", s.ControlPlaneNamespace, own, hostedCluster.Namespace), nil
 	}
+	if hostedCluster.SharesNamespace() && s.ControlPlaneNamespace != hostedCluster.Namespace {
+		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,
+			"spec.controlPlaneNamespaceMode: only HostedClusters of one namespace share it; recreate the HostedCluster with controlPlaneNamespace: %s", hostedCluster.Namespace), nil
+	}
 	// Namespaces and names are joined: a HostedCluster "system" in namespace "kube" would get kube-system.
 	if strings.HasPrefix(s.ControlPlaneNamespace, "kube-") || s.ControlPlaneNamespace == r.ownNamespace {
 		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,
 			"spec.controlPlaneNamespace: %q is for the management cluster itself; recreate the HostedCluster with another name or in another namespace", s.ControlPlaneNamespace), nil
 	}
-	other, err := r.firstOf(ctx, s)
-	if err != nil {
+	if message, err := r.conflicts(ctx, s, conflicting); err != nil {
 		return decision{}, err
-	}
-	if other != nil {
-		conflicting = other.Namespace + "/" + other.Name
-	}
-	if conflicting != "" {
-		return invalid(v1beta1.InvalidSpecReason, "spec.controlPlaneNamespace: namespace %s already belongs to HostedCluster %s; a control plane needs one of its own",
-			s.ControlPlaneNamespace, conflicting), nil
+	} else if message != "" {
+		return invalid(v1beta1.InvalidSpecReason, "%s", message), nil
 	}
 
 	config := hostedCluster.Spec.AutoNode.ProvisionerConfig
@@ -91,6 +89,11 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 	if !consents && (s.Cluster != nil || s.Component == nil) {
 		return invalid(v1beta1.ConsentMissingReason, "%s", consent.Missing(hostedCluster, s.ClusterKey())), nil
 	}
+	if allowed, message, err := r.mayWrite(ctx, s); err != nil {
+		return decision{}, err
+	} else if !allowed {
+		return decision{reason: v1beta1.NamespaceAccessMissingReason, message: message, fatal: true, recheck: accessRecheck}, nil
+	}
 	if s.Profile != profile {
 		return decision{
 			reason: v1beta1.InvalidSpecReason,
@@ -116,7 +119,7 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 			"Cluster %s is being deleted, and nothing is installed or launched any more; delete the HostedCluster too", s.ClusterKey())}, nil
 	}
 	finding, err := profile.CheckCluster(ctx, provider.Input{
-		Namespace: s.ControlPlaneNamespace, ClusterName: s.ClusterKey().Name, Cluster: s.Cluster, Config: config.Karpenter,
+		Namespace: s.ControlPlaneNamespace, ClusterName: s.ClusterKey().Name, Names: s.Names(), Cluster: s.Cluster, Config: config.Karpenter,
 		Reader: r.management, Mapper: r.management.RESTMapper(),
 	})
 	if err != nil {
@@ -128,7 +131,30 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 	return decision{reason: v1beta1.AsExpectedReason}, nil
 }
 
-// firstOf returns the HostedCluster that owns the control-plane namespace, if it is another one. Names can collide:
+// conflicts says why the HostedCluster can't have its control-plane namespace; empty if it can. Conflicting is the owner of a component of
+// the HostedCluster's name there.
+func (r *Reconciler) conflicts(ctx context.Context, s *scope.Scope, conflicting string) (string, error) {
+	other, err := r.firstOf(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	if other != nil {
+		return exclusion(s, client.ObjectKeyFromObject(other).String(), other.SharesNamespace() && other.Namespace == s.HostedCluster.Namespace), nil
+	}
+	if conflicting != "" {
+		return exclusion(s, conflicting, true), nil
+	}
+	if s.Component != nil {
+		return "", nil
+	}
+	rival, err := r.rival(ctx, s)
+	if err != nil || rival == "" {
+		return "", err
+	}
+	return exclusion(s, rival, false), nil
+}
+
+// firstOf returns the HostedCluster that owns the control-plane namespace, if it is another one that excludes this one. Names can collide:
 // a-b/c and a/b-c have the same default. It covers this operator's HostedClusters; between operators, the first to
 // create the ControlPlaneComponent owns the namespace.
 func (r *Reconciler) firstOf(ctx context.Context, s *scope.Scope) (*v1beta1.HostedCluster, error) {
@@ -139,7 +165,7 @@ func (r *Reconciler) firstOf(ctx context.Context, s *scope.Scope) (*v1beta1.Host
 	first := s.HostedCluster
 	for i := range list.Items {
 		// Another tenant's control plane is off limits even if that tenant doesn't use AutoNode.
-		if other := &list.Items[i]; (claims(other) || other.Namespace != s.HostedCluster.Namespace) && before(other, first) {
+		if other := &list.Items[i]; excludes(other, s.HostedCluster) && (claims(other) || other.Namespace != s.HostedCluster.Namespace) && before(other, first) {
 			first = other
 		}
 	}

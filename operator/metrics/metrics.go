@@ -232,7 +232,7 @@ func progressingSince(hostedCluster *v1beta1.HostedCluster, components []*v1beta
 		return time.Time{}
 	}
 	for _, component := range components {
-		if component.Name != v1beta1.KarpenterComponent {
+		if component.Name != hostedCluster.Names().Karpenter {
 			continue
 		}
 		switch rolledOut := meta.FindStatusCondition(component.Status.Conditions, v1beta1.RolloutComplete); {

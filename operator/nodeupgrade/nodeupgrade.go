@@ -122,7 +122,7 @@ func (n *NodeUpgrade) current(ctx context.Context, s *scope.Scope) (string, erro
 		return known.NodeVersion, nil
 	}
 	deployment := &appsv1.Deployment{}
-	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}
+	key := s.ComponentKey()
 	if err := n.Management.Get(ctx, key, deployment); client.IgnoreNotFound(err) != nil {
 		return "", fmt.Errorf("reading the Deployment: %w", err)
 	}

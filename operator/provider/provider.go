@@ -132,6 +132,18 @@ type NodeClassVersion struct {
 	Pinned string
 	// Given is the version that its nodes get now; empty while it isn't known.
 	Given string
+	// Images are those that hold their nodes at an older version.
+	Images []OlderImage
+}
+
+// OlderImage is the image of a machine template: its nodes get its version, whatever the payload says.
+type OlderImage struct {
+	// Template names it, as <kind>/<name>.
+	Template string
+	// InstanceType of its nodes.
+	InstanceType string
+	// Version of its kubelet.
+	Version string
 }
 
 // Finding is a reason of ValidConfiguration, and its message. The zero value finds nothing wrong.
@@ -147,6 +159,8 @@ type Input struct {
 	Namespace string
 	// ClusterName is the name of the Cluster API Cluster.
 	ClusterName string
+	// Names are what the cluster's objects are called in the control-plane namespace.
+	Names v1beta1.Names
 	// Cluster is that Cluster; nil while there is none.
 	Cluster *clusterv1.Cluster
 	// Config is the HostedCluster's.

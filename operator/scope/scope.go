@@ -94,11 +94,15 @@ type Scope struct {
 
 // ClusterKey names the Cluster API Cluster.
 func (s *Scope) ClusterKey() client.ObjectKey {
-	name := s.HostedCluster.Spec.InfraID
-	if name == "" {
-		name = s.HostedCluster.Name
-	}
-	return client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: name}
+	return client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: s.HostedCluster.ClusterName()}
+}
+
+// Names are what the hosted cluster's objects are called in the control-plane namespace.
+func (s *Scope) Names() v1beta1.Names { return s.HostedCluster.Names() }
+
+// ComponentKey names the ControlPlaneComponent, and everything that is called like it.
+func (s *Scope) ComponentKey() client.ObjectKey {
+	return client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: s.Names().Karpenter}
 }
 
 // NodeUpgrade is which version nodes get, and when those that have another are replaced.

@@ -3,7 +3,10 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/dustin/go-humanize/english"
@@ -14,6 +17,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/message"
+	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -32,14 +36,19 @@ func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk 
 	outdated := map[string]int{} // by version
 	byPool, sizes := map[string]int{}, map[string]int{}
 	total, unsupported := 0, false
+	imaged, waiting := i.imaged(), images{}
 	for n := range i.nodes {
 		node := &i.nodes[n]
 		pool := node.Labels[karpv1.NodePoolLabelKey]
 		sizes[pool]++
 		if v := kubelet(node); v != wanted[node.Name] {
 			outdated[v]++
-			byPool[pool]++
 			total++
+			if image, ok := imaged[node.Name]; ok && guest.PlainVersion(image.Version) == v {
+				waiting.add(image, wanted[node.Name])
+			} else {
+				byPool[pool]++
+			}
 			unsupported = unsupported || guest.Unsupported(v, server)
 		}
 	}
@@ -54,10 +63,18 @@ func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk 
 		if held {
 			v.message = fmt.Sprintf("new nodes get %s; %s comes once the control plane is upgraded to it; %s", given, desired, upgrade.Waits)
 		}
+	case total > 0 && waiting.nodes == total:
+		v.reason = v1beta1.NodeImageOlderReason
+		v.message = fmt.Sprintf("%d of %d %s %s %s: %s", total, len(i.nodes), english.PluralWord(len(i.nodes), "node", "nodes"),
+			english.PluralWord(total, "runs", "run"), runs(outdated), waiting)
+		if upgrade.Waits != "" {
+			v.message += "; " + upgrade.Waits
+		}
 	case total > 0 && upgrade.Waits != "":
 		v.reason = v1beta1.NodeUpgradeHeldReason
 		v.message = fmt.Sprintf("%d of %d %s %s %s rather than %s; %s", total, len(i.nodes), english.PluralWord(len(i.nodes), "node", "nodes"),
 			english.PluralWord(total, "runs", "run"), runs(outdated), desired, upgrade.Waits)
+		v.message += waiting.besides()
 	case held:
 		v.reason = v1beta1.NodeUpgradeHeldReason
 		v.message = fmt.Sprintf("new nodes get %s rather than %s; %s", given, desired, upgrade.Waits)
@@ -68,6 +85,7 @@ func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk 
 		if limit := i.limit(byPool, sizes, clk); limit != "" {
 			v.message += "; " + limit
 		}
+		v.message += waiting.besides()
 	default:
 		v.status, v.reason = metav1.ConditionTrue, v1beta1.AsExpectedReason
 		if len(i.nodes) > 0 {
@@ -82,6 +100,46 @@ func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk 
 		v.message += fmt.Sprintf("; the control plane, at %s, doesn't support nodes that old", server)
 	}
 	return v
+}
+
+// images are what nodes wait for whose own images are older.
+type images struct {
+	nodes int
+	// byTemplate are the nodes by their template, and the versions that it has and that they should have.
+	byTemplate map[olderTemplate]int
+}
+
+type olderTemplate struct{ name, has, wanted string }
+
+func (w *images) add(image provider.OlderImage, wanted string) {
+	if w.byTemplate == nil {
+		w.byTemplate = map[olderTemplate]int{}
+	}
+	w.nodes++
+	w.byTemplate[olderTemplate{image.Template, guest.PlainVersion(image.Version), wanted}]++
+}
+
+// String says which template holds most nodes, and what to do.
+func (w images) String() string {
+	templates := slices.SortedFunc(maps.Keys(w.byTemplate), func(a, b olderTemplate) int {
+		return cmp.Or(cmp.Compare(w.byTemplate[b], w.byTemplate[a]), cmp.Compare(a.name, b.name), cmp.Compare(a.has, b.has), cmp.Compare(a.wanted, b.wanted))
+	})
+	if len(templates) == 0 {
+		return ""
+	}
+	first, more := templates[0], ""
+	if n := len(templates) - 1; n > 0 {
+		more = ", and " + english.Plural(n, "other template's image is older", "other templates' images are older")
+	}
+	return fmt.Sprintf("the image of machine template %s still has %s%s; provide a template whose image has %s", message.Quoted(first.name), message.Quote(first.has), more, message.Quote(first.wanted))
+}
+
+// besides says that some of the nodes wait for an image, and the others for something else.
+func (w images) besides() string {
+	if w.nodes == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %d of them %s: %s", w.nodes, english.PluralWord(w.nodes, "waits for an image", "wait for an image"), w)
 }
 
 // runs lists versions with their counts, newest first; without the count if there is one version.

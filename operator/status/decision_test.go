@@ -19,6 +19,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -34,7 +35,7 @@ func (i inventory) with(pool, class, version string, n int) inventory {
 			},
 		})
 		i.claims = append(i.claims, karpv1.NodeClaim{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelInstanceTypeStable: pool + "-type"}},
 			Spec:       karpv1.NodeClaimSpec{NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: class}},
 			Status:     karpv1.NodeClaimStatus{NodeName: name},
 		})
@@ -52,19 +53,39 @@ func (i inventory) pin(class, version string) inventory {
 	return i
 }
 
-func empty() inventory {
-	return inventory{pools: map[string]*karpv1.NodePool{}, pinned: map[string]string{}, group: v1alpha1.Group}
+// image has the nodes of a NodePool and a node class boot from an older image.
+func (i inventory) image(pool, class, version string) inventory {
+	i.images[kind{class, pool + "-type"}] = provider.OlderImage{Template: "KwokMachineTemplate/" + pool, InstanceType: pool + "-type", Version: version}
+	return i
 }
 
-func TestJudge(t *testing.T) {
+func empty() inventory {
+	return inventory{images: map[kind]provider.OlderImage{}, pools: map[string]*karpv1.NodePool{}, pinned: map[string]string{}, group: v1alpha1.Group}
+}
+
+// decisionCase is what is decided of nodes that should run 1.36.3, at noon.
+type decisionCase struct {
+	inventory inventory
+	server    string
+	upgrade   scope.NodeUpgrade
+	want      decision
+}
+
+func expectDecisions(t *testing.T, cases map[string]decisionCase) {
+	t.Helper()
 	noon := testingclock.NewFakeClock(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
+	for name, c := range cases {
+		t.Run("When "+name+", it should say so", func(t *testing.T) {
+			g := NewWithT(t)
+			got := decide(c.inventory, "1.36.3", c.server, c.upgrade, noon)
+			g.Expect(cmp.Diff(c.want, got, cmp.AllowUnexported(decision{}))).To(BeEmpty())
+		})
+	}
+}
+
+func TestDecision(t *testing.T) {
 	night := karpv1.Budget{Nodes: "0", Schedule: ptr.To("0 6 * * *"), Duration: &metav1.Duration{Duration: 12 * time.Hour}}
-	for name, c := range map[string]struct {
-		inventory inventory
-		server    string
-		upgrade   scope.NodeUpgrade
-		want      decision
-	}{
+	expectDecisions(t, map[string]decisionCase{
 		"there are no nodes": {
 			inventory: empty(), server: "1.36.3",
 			want: decision{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason},
@@ -159,13 +180,74 @@ func TestJudge(t *testing.T) {
 			inventory: empty().with("general", "default", "", 1), server: "1.36.3",
 			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason, message: "1 of 1 node still runs unknown"},
 		},
-	} {
-		t.Run("When "+name+", it should say so", func(t *testing.T) {
-			g := NewWithT(t)
-			got := decide(c.inventory, "1.36.3", c.server, c.upgrade, noon)
-			g.Expect(cmp.Diff(c.want, got, cmp.AllowUnexported(decision{}))).To(BeEmpty())
-		})
-	}
+	})
+}
+
+func TestImageDecision(t *testing.T) {
+	expectDecisions(t, map[string]decisionCase{
+		"the image of all nodes is older": {
+			inventory: empty().with("general", "default", "v1.36.2", 3).image("general", "default", "1.36.2").budget("general", karpv1.Budget{Nodes: "1"}), server: "1.36.3",
+			want: decision{outdated: 3, status: metav1.ConditionFalse, reason: v1beta1.NodeImageOlderReason,
+				message: `3 of 3 nodes run 1.36.2: the image of machine template "KwokMachineTemplate/general" still has 1.36.2; provide a template whose image has 1.36.3`},
+		},
+		"the images of several templates are older, and other nodes are up to date": {
+			inventory: empty().with("a", "default", "v1.36.2", 1).with("b", "default", "v1.36.1", 2).with("c", "default", "v1.36.3", 1).
+				image("a", "default", "1.36.2").image("b", "default", "v1.36.1+k3s1"),
+			server: "1.36.3",
+			want: decision{outdated: 3, status: metav1.ConditionFalse, reason: v1beta1.NodeImageOlderReason,
+				message: `3 of 4 nodes run 1.36.2 (1), 1.36.1 (2): the image of machine template "KwokMachineTemplate/b" still has 1.36.1, and 1 other template's image is older; provide a template whose image has 1.36.3`},
+		},
+		"some nodes wait for an image, and others are replaced": {
+			inventory: empty().with("a", "default", "v1.36.2", 1).with("b", "default", "v1.36.2", 2).image("a", "default", "1.36.2").
+				budget("a", karpv1.Budget{Nodes: "0"}).budget("b", karpv1.Budget{Nodes: "1"}),
+			server: "1.36.3",
+			want: decision{outdated: 3, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
+				message: `3 of 3 nodes still run 1.36.2; NodePool "b" allows 1 disruption at a time; 1 of them waits for an image: ` +
+					`the image of machine template "KwokMachineTemplate/a" still has 1.36.2; provide a template whose image has 1.36.3`},
+		},
+		"some nodes wait for an image, and all for a window": {
+			inventory: empty().with("a", "default", "v1.36.2", 1).with("b", "default", "v1.36.2", 2).image("a", "default", "1.36.2"),
+			server:    "1.36.3", upgrade: scope.NodeUpgrade{Version: "1.36.3", Waits: "approve it"},
+			want: decision{outdated: 3, status: metav1.ConditionFalse, reason: v1beta1.NodeUpgradeHeldReason,
+				message: `3 of 3 nodes run 1.36.2 rather than 1.36.3; approve it; 1 of them waits for an image: ` +
+					`the image of machine template "KwokMachineTemplate/a" still has 1.36.2; provide a template whose image has 1.36.3`},
+		},
+		"the image of all nodes is older, and a window has closed": {
+			inventory: empty().with("general", "default", "v1.36.2", 1).image("general", "default", "1.36.2"), server: "1.36.3",
+			upgrade: scope.NodeUpgrade{Version: "1.36.3", Waits: "to be upgraded from Sat 28 Nov 02:00 CET on"},
+			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodeImageOlderReason,
+				message: `1 of 1 node runs 1.36.2: the image of machine template "KwokMachineTemplate/general" still has 1.36.2; provide a template whose image has 1.36.3; ` +
+					`to be upgraded from Sat 28 Nov 02:00 CET on`},
+		},
+		"nodes are older than their image": {
+			inventory: empty().with("general", "default", "v1.36.1", 1).image("general", "default", "1.36.2"), server: "1.36.3",
+			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason, message: "1 of 1 node still runs 1.36.1"},
+		},
+		"the older image is another node class's": {
+			inventory: empty().with("general", "default", "v1.36.2", 1).image("general", "other", "1.36.2"), server: "1.36.3",
+			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason, message: "1 of 1 node still runs 1.36.2"},
+		},
+		"an image is older, and all its nodes have gone": {
+			inventory: empty().with("other", "default", "v1.36.3", 1).image("general", "default", "1.36.2"), server: "1.36.3",
+			want: decision{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all nodes run 1.36.3"},
+		},
+		"image and control plane are older": {
+			inventory: empty().with("general", "default", "v1.36.1", 1).image("general", "default", "1.36.1"), server: "1.36.2",
+			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.ControlPlaneOlderReason,
+				message: "nodes stay on 1.36.2 until the control plane is upgraded to 1.36.3"},
+		},
+		"the image is older than the node class pins": {
+			inventory: empty().with("general", "pinned", "v1.35.0", 1).pin("pinned", "1.35.1").image("general", "pinned", "1.35.0"), server: "1.36.3",
+			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodeImageOlderReason,
+				message: `1 of 1 node runs 1.35.0: the image of machine template "KwokMachineTemplate/general" still has 1.35.0; provide a template whose image has 1.35.1`},
+		},
+		"the control plane doesn't support the nodes of an old image": {
+			inventory: empty().with("general", "default", "v1.32.9", 1).image("general", "default", "1.32.9"), server: "1.36.3",
+			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodeVersionUnsupportedReason,
+				message: `1 of 1 node runs 1.32.9: the image of machine template "KwokMachineTemplate/general" still has 1.32.9; provide a template whose image has 1.36.3; ` +
+					`the control plane, at 1.36.3, doesn't support nodes that old`},
+		},
+	})
 }
 
 func TestInventory(t *testing.T) {

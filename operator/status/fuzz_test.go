@@ -22,7 +22,7 @@ func FuzzVersions(f *testing.F) {
 	}
 	noon := testingclock.NewFakeClock(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
 	f.Fuzz(func(t *testing.T, kubelet, pinned, newest, pool string) {
-		i := empty().with(pool, "default", kubelet, 2).with("other", "default", "1.36.3", 1).pin("default", pinned)
+		i := empty().with(pool, "default", kubelet, 2).with("other", "default", "1.36.3", 1).pin("default", pinned).image(pool, "default", kubelet)
 		i.newest = newest
 		counted := 0
 		for _, v := range i.versions() {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -153,11 +154,16 @@ type inventory struct {
 	pools  map[string]*karpv1.NodePool
 	// pinned versions by node class: its admin sets these, whatever the payload says.
 	pinned map[string]string
-	// group of the pinned node classes.
+	// images that hold nodes at an older version.
+	images map[kind]provider.OlderImage
+	// group of the node classes.
 	group string
 	// newest is the newest version that Karpenter gives to nodes now; empty if unknown.
 	newest string
 }
+
+// kind of nodes that may boot from an older image. Of several images the newest counts: Karpenter launches from that one.
+type kind struct{ nodeClass, instanceType string }
 
 func take(ctx context.Context, s *scope.Scope) (inventory, error) {
 	cached := s.Guest.Cached
@@ -170,7 +176,7 @@ func take(ctx context.Context, s *scope.Scope) (inventory, error) {
 			return inventory{}, fmt.Errorf("listing %T in the guest: %w", list, err)
 		}
 	}
-	i := inventory{nodes: nodes.Items, claims: claims.Items, pools: map[string]*karpv1.NodePool{}, pinned: map[string]string{}, group: s.Profile.NodeClass.Group}
+	i := inventory{nodes: nodes.Items, claims: claims.Items, pools: map[string]*karpv1.NodePool{}, pinned: map[string]string{}, images: map[kind]provider.OlderImage{}, group: s.Profile.NodeClass.Group}
 	for n := range pools.Items {
 		i.pools[pools.Items[n].Name] = &pools.Items[n]
 	}
@@ -184,6 +190,12 @@ func take(ctx context.Context, s *scope.Scope) (inventory, error) {
 	for _, class := range classes {
 		if class.Pinned != "" {
 			i.pinned[class.Name] = guest.PlainVersion(class.Pinned)
+		}
+		for _, image := range class.Images {
+			of := kind{class.Name, image.InstanceType}
+			if known, ok := i.images[of]; !ok || guest.CompareVersions(guest.PlainVersion(image.Version), guest.PlainVersion(known.Version)) > 0 {
+				i.images[of] = image
+			}
 		}
 		if v := guest.PlainVersion(class.Given); guest.CompareVersions(v, i.newest) > 0 {
 			i.newest = v
@@ -237,7 +249,10 @@ func frequent(byVersion map[string]int) []v1beta1.NodeVersion {
 	}
 	newest := func(a, b v1beta1.NodeVersion) int { return guest.CompareVersions(b.Version, a.Version) }
 	if len(versions) > mostVersions {
-		slices.SortFunc(versions, func(a, b v1beta1.NodeVersion) int { return cmp.Or(cmp.Compare(b.Count, a.Count), newest(a, b)) })
+		// A guest's admin can make as many versions as Nodes, and to parse versions in each comparison costs more than the rest of a status.
+		slices.SortFunc(versions, func(a, b v1beta1.NodeVersion) int {
+			return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(b.Version, a.Version))
+		})
 		rest := 0
 		for _, v := range versions[mostVersions:] {
 			rest += int(v.Count)
@@ -263,6 +278,22 @@ func (i inventory) wanted(desired string) map[string]string {
 		}
 	}
 	return wanted
+}
+
+// imaged returns the image that each node boots from and that is older than nodes should be, by node name.
+func (i inventory) imaged() map[string]provider.OlderImage {
+	imaged := map[string]provider.OlderImage{}
+	for c := range i.claims {
+		claim := &i.claims[c]
+		ref := claim.Spec.NodeClassRef
+		if len(i.images) == 0 || ref == nil || ref.Group != i.group || claim.Status.NodeName == "" {
+			continue
+		}
+		if image, ok := i.images[kind{ref.Name, claim.Labels[corev1.LabelInstanceTypeStable]}]; ok {
+			imaged[claim.Status.NodeName] = image
+		}
+	}
+	return imaged
 }
 
 // kubelet returns a node's version; empty for a malformed one.

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/v1beta1"
 	guestcluster "github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -54,7 +55,7 @@ func (t *Teardown) cleanUp(ctx context.Context, s *scope.Scope, why string) erro
 	left.note("node classes", err)
 	left.note("node classes", releaseNodeClasses(bounded, s))
 	left.note("Karpenter's identity", removeIdentity(bounded, s))
-	left.note("Lease "+leaseName, removeLease(bounded, s))
+	left.note("Lease "+v1beta1.DedicatedNames().LeaderElection, removeLease(bounded, s))
 	if deleted {
 		_, err := t.removeDefinitions(bounded, s, t.drainOf(s))
 		left.note("CustomResourceDefinitions", err)

@@ -32,7 +32,7 @@ type findings struct{ machines, claims, guest []string }
 // so that it outlives the HostedCluster, and is in the namespace of the Machines. The first record of Machines and
 // NodeClaims publishes an event, and so does the first of what the guest keeps.
 func (t *Teardown) record(ctx context.Context, s *scope.Scope, why string, found findings) error {
-	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.AbandonedConfigMap}
+	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: s.Names().Abandoned}
 	started := t.begun(s).UTC().Format(time.RFC3339)
 	existing := &corev1.ConfigMap{}
 	if err := t.Live.Get(ctx, key, existing); client.IgnoreNotFound(err) != nil {

@@ -28,6 +28,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/crd"
+	"github.com/autonode-io/autonode/operator/naming"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -43,7 +44,6 @@ import (
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles,resourceNames=karpenter,verbs=get;patch
 
 const (
-	leaseName = "karpenter-leader-election"
 	// stopRecheck is how often to look whether Karpenter's pods are gone: it takes them a moment.
 	stopRecheck = time.Second
 	// deadPod is how long after its grace period a pod still counts as running.
@@ -203,6 +203,9 @@ func (t *Teardown) stopKarpenter(ctx context.Context, s *scope.Scope) (scope.Res
 		return stopping, err
 	}
 	deployment.Namespace = s.ControlPlaneNamespace
+	if err := naming.Apply(s.Names(), deployment); err != nil {
+		return stopping, err
+	}
 	if err := t.deleteInManagement(ctx, deployment); err != nil {
 		return stopping, err
 	}
@@ -221,7 +224,7 @@ func (t *Teardown) removeComponent(ctx context.Context, s *scope.Scope) (scope.R
 	if err != nil || stopping.Wait {
 		return stopping, err
 	}
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: s.ControlPlaneNamespace, Name: leaseName}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: s.ControlPlaneNamespace, Name: s.Names().LeaderElection}}
 	if err := t.deleteInManagement(ctx, lease); err != nil {
 		return stopping, err
 	}

@@ -50,7 +50,7 @@ func (t *Teardown) withholdMachines(ctx context.Context, s *scope.Scope, m *memo
 		return nil
 	}
 	role := &rbacv1.Role{}
-	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}
+	key := s.ComponentKey()
 	if err := t.Live.Get(ctx, key, role); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("reading Role %s: %w", key, err)
 	}
@@ -98,7 +98,7 @@ func removeLease(ctx context.Context, s *scope.Scope) error {
 	if !s.Profile.LeaseInGuest {
 		return nil
 	}
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: leaseName}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: v1beta1.DedicatedNames().LeaderElection}}
 	if err := s.Guest.Live.Delete(ctx, lease); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting Lease %s/%s in the guest: %w", lease.Namespace, lease.Name, err)
 	}

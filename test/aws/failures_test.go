@@ -93,7 +93,7 @@ func TestFailures(t *testing.T) {
 		end  func(id string) error
 		code string
 	}{
-		"When somebody terminates an instance, it should be replaced without waiting for its node": {"ended", world.EC2().Terminate, "Client.UserInitiatedShutdown"},
+		"When a person terminates an instance, it should be replaced without waiting for its node": {"ended", world.EC2().Terminate, "Client.UserInitiatedShutdown"},
 		"When EC2 takes a spot instance back, it should be replaced without waiting for its node":  {"taken", world.EC2().Reclaim, "Server.SpotInstanceTermination"},
 	} {
 		t.Run(name, func(t *testing.T) {

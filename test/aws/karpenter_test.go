@@ -137,7 +137,7 @@ func (h *hosted) livesWithFailures(t *testing.T) {
 	g.Expect(next.Image).To(Equal(ec2.ImageID("v"+localworld.InitialRelease, "x86_64")), "the image of its architecture")
 	g.Expect(last.Tried).To(And(ContainElement(HavePrefix("m6g.large/")), ContainElement("c5.large/"+next.Zone)))
 
-	// Somebody terminates it: its NodeClaim goes, and another comes.
+	// A person terminates it: Karpenter deletes its NodeClaim and launches another.
 	g.Expect(world.EC2().Terminate(next.ID)).To(Succeed())
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		g.Expect(h.nodes(g, ctx, "scarce")).To(ConsistOf(HaveField("Spec.ProviderID", Not(HaveSuffix(next.ID)))))

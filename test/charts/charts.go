@@ -25,11 +25,11 @@ const (
 // generatedMark begins every generated template.
 const generatedMark = "{{- /* Made from manifests/ by make generate; edit those, or test/charts. */ -}}\n"
 
-// Names in manifests/.
-const (
-	namespace = "autonode-system"
-	dashboard = "dashboard.json"
-)
+// namespace of the operator in manifests/.
+const namespace = "autonode-system"
+
+// dashboards are files in manifests/monitoring; in the ConfigMap, autonode stands for dashboard in their names.
+var dashboards = []string{"dashboard-fleet.json", "dashboard-cluster.json"}
 
 // Generate writes the templates, the files and the READMEs of both charts, in the repository at root. Generated templates of objects that
 // manifests/ no longer has are removed.
@@ -105,11 +105,11 @@ func Render(root string) (map[string][]byte, error) {
 		}
 		files[file] = []byte(generatedMark + template)
 	}
-	content, err := os.ReadFile(filepath.Join(root, "manifests", "monitoring", dashboard))
-	if err != nil {
-		return nil, fmt.Errorf("reading the dashboard: %w", err)
+	for _, dashboard := range dashboards {
+		if files[path.Join("charts", Operator, "files", dashboard)], err = os.ReadFile(filepath.Join(root, "manifests", "monitoring", dashboard)); err != nil {
+			return nil, fmt.Errorf("reading a dashboard: %w", err)
+		}
 	}
-	files[path.Join("charts", Operator, "files", dashboard)] = content
 	for _, chart := range []string{Operator, CRDs} {
 		if files[path.Join("charts", chart, "README.md")], err = readme(filepath.Join(root, "charts", chart)); err != nil {
 			return nil, fmt.Errorf("README of chart %s: %w", chart, err)

@@ -54,7 +54,9 @@ func templateOf(object *yaml.RNode) (chart, text string, err error) {
 		t.lines("{{- with $.Values.monitoring.labels }}\n{{- toYaml . | nindent %d }}\n{{- end }}", "metadata", "labels")
 		begin = "if $.Values.monitoring.enabled"
 	case "ConfigMap":
-		t.value(`{{ $.Files.Get "files/`+dashboard+`" | toJson }}`, "data", "autonode.json")
+		for _, dashboard := range dashboards {
+			t.value(`{{ $.Files.Get "files/`+dashboard+`" | toJson }}`, "data", strings.Replace(dashboard, "dashboard", "autonode", 1))
+		}
 		begin = "if $.Values.monitoring.enabled"
 	}
 	if guards(object) {

@@ -17,33 +17,39 @@ import (
 // BudgetPods is the size of the budget's burst.
 const BudgetPods = 100
 
-// budget limits a node's requests to API servers in a burst of BudgetPods.
+// budget limits what a node costs in a burst of BudgetPods.
 var budget = []struct {
 	what string
 	// limit may depend on the kwok provider's requests in a burst of that size.
-	limit func(kwok Cost) float64
-	spent func(ours Cost) float64
+	limit func(kwok Measurement) float64
+	spent func(ours Measurement) float64
 }{
 	{
 		"management: all requests",
-		func(Cost) float64 { return 30 },
-		func(ours Cost) float64 { return ours.Management.PerNode },
+		func(Measurement) float64 { return 30 },
+		func(ours Measurement) float64 { return ours.Up.Management.PerNode },
 	},
 	{
 		"management: conflicts",
-		func(Cost) float64 { return 1 },
-		func(ours Cost) float64 { return ours.Management.ConflictsPerNode },
+		func(Measurement) float64 { return 1 },
+		func(ours Measurement) float64 { return ours.Up.Management.ConflictsPerNode },
 	},
 	{
 		"management: Karpenter's requests",
-		func(Cost) float64 { return 4 },
-		func(ours Cost) float64 { return ours.Management.Of(byKarpenter) },
+		func(Measurement) float64 { return 4 },
+		func(ours Measurement) float64 { return ours.Up.Management.Of(byKarpenter) },
 	},
 	{
 		// A real kubelet's two certificates are eight of those.
 		"guest: all requests, 14 more than with the kwok provider",
-		func(kwok Cost) float64 { return kwok.Guest.PerNode + 14 },
-		func(ours Cost) float64 { return ours.Guest.PerNode },
+		func(kwok Measurement) float64 { return kwok.Up.Guest.PerNode + 14 },
+		func(ours Measurement) float64 { return ours.Up.Guest.PerNode },
+	},
+	{
+		// Those of API servers, etcd, Cluster API, the operator, Karpenter and the world.
+		"CPU time of all processes, in seconds",
+		func(Measurement) float64 { return 1.1 },
+		Measurement.CPUPerNode,
 	},
 }
 
@@ -69,7 +75,7 @@ func Budget(ctx context.Context, cfg ScaleConfig) error {
 	return nil
 }
 
-// checkBudget prints a node's requests beside their limits, and returns the exceeded ones. The report needs both
+// checkBudget prints what a node costs beside the limits, and returns the exceeded ones. The report needs both
 // measurements.
 func checkBudget(out io.Writer, report *ScaleReport) ([]string, error) {
 	ours, haveOurs := report.find(ClusterAPI)
@@ -81,7 +87,7 @@ func checkBudget(out io.Writer, report *ScaleReport) ([]string, error) {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "\nFor each of %d nodes\tbudget\tspent\t\n", BudgetPods)
 	for _, row := range budget {
-		limit, spent, outcome := row.limit(kwok.Up), row.spent(ours.Up), ""
+		limit, spent, outcome := row.limit(kwok), row.spent(ours), ""
 		if spent > limit {
 			outcome = "too much"
 			findings = append(findings, fmt.Sprintf("%s: %.1f for each node, and %.1f are the budget", row.what, spent, limit))

@@ -39,13 +39,16 @@ const (
 	DRA        = "dra"
 )
 
+// MaxGuests is the maximum number of guests per provider.
+const MaxGuests = 20
+
 // Config of Run.
 type Config struct {
 	// Providers to run: ClusterAPI, Kwok or both.
 	Providers []string
 	// Suites to run: Regression, DRA or both.
 	Suites []string
-	// Guests is the number of guests per provider.
+	// Guests is the number of guests per provider, from 1 to MaxGuests.
 	Guests int
 	// Focus selects specs by a regular expression; empty means all.
 	Focus string
@@ -263,7 +266,11 @@ func (r *run) runProvider(ctx context.Context, name string, s setup) error {
 	r.results[name] = &results
 	r.mu.Unlock()
 
-	specs := newQueue(r.chosen, results, r.claims)
+	committed, err := readCommitted(name)
+	if err != nil {
+		return err
+	}
+	specs := newQueue(r.chosen, results, committed, r.claims)
 	group, ctx := errgroup.WithContext(ctx)
 	for _, guest := range r.guests(name) {
 		group.Go(func() error {

@@ -6,25 +6,9 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
-
-// slow are words in the names of long specs, for the first run. Later runs use the durations of the last one.
-var slow = map[string]time.Duration{
-	"registration timeout": 16 * time.Minute,
-	"never registers":      12 * time.Minute,
-	"never initialized":    12 * time.Minute,
-	"Chaos":                6 * time.Minute,
-	"node expiry":          5 * time.Minute,
-	"Expiration":           5 * time.Minute,
-	"Performance":          3 * time.Minute,
-	"StaticCapacity":       2 * time.Minute,
-	"CapacityBuffer":       2 * time.Minute,
-	"DRA":                  4 * time.Minute,
-	"Validation NodePool":  3 * time.Second,
-}
 
 // queue returns specs, the longest first, so that all guests finish at about the same time. Of specs that need the same
 // resource of this machine only one runs at a time, whatever the provider.
@@ -73,33 +57,26 @@ func (c *claims) release(need string) {
 	c.freed.Broadcast()
 }
 
-func newQueue(specs []spec, last Results, claims *claims) *queue {
+func newQueue(specs []spec, last, committed Results, claims *claims) *queue {
 	specs = slices.Clone(specs)
 	slices.SortStableFunc(specs, func(a, b spec) int {
 		// Specs that can only run one after the other come first, otherwise they are all left at the end.
 		if first := cmp.Compare(len(b.needs()), len(a.needs())); first != 0 && (a.needs() == "" || b.needs() == "") {
 			return first
 		}
-		return cmp.Compare(estimate(b.text, last), estimate(a.text, last))
+		return cmp.Compare(estimate(b.text, last, committed), estimate(a.text, last, committed))
 	})
 	return &queue{specs: specs, claims: claims}
 }
 
-// estimate returns a spec's likely duration.
-func estimate(spec string, last Results) time.Duration {
-	if result, ok := last.find(spec); ok && result.Passed {
-		return time.Duration(result.Seconds * float64(time.Second))
-	}
-	longest := time.Duration(0)
-	for words, duration := range slow {
-		if strings.Contains(spec, words) && duration > longest {
-			longest = duration
+// estimate returns a spec's likely duration: that of the last run here, otherwise of the committed one.
+func estimate(spec string, last, committed Results) time.Duration {
+	for _, results := range []Results{last, committed} {
+		if result, ok := results.find(spec); ok && result.Passed {
+			return time.Duration(result.Seconds * float64(time.Second))
 		}
 	}
-	if longest == 0 {
-		return time.Minute
-	}
-	return longest
+	return time.Minute
 }
 
 // take returns the next spec, and a function to call when it is done. It skips specs whose resource is in use, and

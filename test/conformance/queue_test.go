@@ -41,15 +41,16 @@ func drain(t *testing.T, q *queue) []string {
 func TestQueue(t *testing.T) {
 	t.Run("When the last run is known, it should hand out the longest specs first", func(t *testing.T) {
 		last := Results{Specs: []Result{{Spec: "a", Passed: true, Seconds: 5}, {Spec: "b", Passed: true, Seconds: 500}, {Spec: "c", Passed: true, Seconds: 50}}}
-		q := newQueue(specsOf(nil, "a", "b", "c"), last, newClaims())
+		q := newQueue(specsOf(nil, "a", "b", "c"), last, Results{}, newClaims())
 		if diff := cmp.Diff([]string{"b", "c", "a"}, drain(t, q)); diff != "" {
 			t.Errorf("order (-want +got):\n%s", diff)
 		}
 	})
 
-	t.Run("When nothing is known, it should hand out those first that are known to wait", func(t *testing.T) {
-		q := newQueue(specsOf(nil, "Validation NodePool", "Drift", "delete after the registration timeout"), Results{}, newClaims())
-		if diff := cmp.Diff([]string{"delete after the registration timeout", "Drift", "Validation NodePool"}, drain(t, q)); diff != "" {
+	t.Run("When there was no run here, it should order the specs by the committed one", func(t *testing.T) {
+		committed := Results{Specs: []Result{{Spec: "a", Passed: true, Seconds: 5}, {Spec: "b", Passed: true, Seconds: 500}}}
+		q := newQueue(specsOf(nil, "a", "unknown", "b"), Results{}, committed, newClaims())
+		if diff := cmp.Diff([]string{"b", "unknown", "a"}, drain(t, q)); diff != "" {
 			t.Errorf("order (-want +got):\n%s", diff)
 		}
 	})
@@ -58,8 +59,8 @@ func TestQueue(t *testing.T) {
 		g := NewWithT(t)
 		ports := newClaims()
 		bound := map[string]bool{"Chaos 1": true, "Chaos 2": true}
-		ours := newQueue(specsOf(bound, "Chaos 1", "other"), Results{}, ports)
-		theirs := newQueue(specsOf(bound, "Chaos 2"), Results{}, ports)
+		ours := newQueue(specsOf(bound, "Chaos 1", "other"), Results{}, Results{}, ports)
+		theirs := newQueue(specsOf(bound, "Chaos 2"), Results{}, Results{}, ports)
 
 		first, done, ok := ours.take(t.Context())
 		g.Expect(ok).To(BeTrue())
@@ -84,7 +85,7 @@ func TestQueue(t *testing.T) {
 		ports := newClaims()
 		g.Expect(ports.claim(t.Context(), "8080", false)).To(BeTrue())
 		ctx, cancel := context.WithCancel(t.Context())
-		q := newQueue(specsOf(map[string]bool{"Chaos": true}, "Chaos"), Results{}, ports)
+		q := newQueue(specsOf(map[string]bool{"Chaos": true}, "Chaos"), Results{}, Results{}, ports)
 		ended := make(chan bool)
 		go func() {
 			_, _, ok := q.take(ctx)

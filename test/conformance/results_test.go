@@ -87,7 +87,7 @@ func trimLines(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestVerdict(t *testing.T) {
+func TestDecision(t *testing.T) {
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	// of a run now, unless a result says when.
 	of := func(provider string, specs ...Result) *Results {

@@ -70,8 +70,8 @@ func (c ScaleConfig) validate() error {
 // Karpenter's kwok provider, and prints the ratio. Karpenter's provider creates only Nodes, so the ratio is the cost of
 // Cluster API. The providers run one after the other, each in its own world, so that none slows the other down.
 //
-// Scale fails if a size isn't completed, if a machine doesn't join although all pods run, and if an object of a machine
-// is left. The report always has the measurements.
+// Scale fails if a size isn't completed, if AutoNode's provider makes more NodeClaims than there are pods, if a machine
+// doesn't join although all pods run, and if an object of a machine is left. The report always has the measurements.
 func Scale(ctx context.Context, cfg ScaleConfig) (*ScaleReport, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func Scale(ctx context.Context, cfg ScaleConfig) (*ScaleReport, error) {
 			failures = append(failures, fmt.Errorf("%s: %w", c, err))
 		}
 	}
-	failures = append(failures, report.print(cfg.Out))
+	failures = append(failures, report.print(cfg.Out), report.overProvisioned())
 	if out != nil {
 		encoder := json.NewEncoder(out)
 		encoder.SetIndent("", "  ")

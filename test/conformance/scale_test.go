@@ -97,6 +97,28 @@ func TestScaleReport(t *testing.T) {
 		))
 	})
 
+	t.Run("When nodes were removed, it should print what that cost too", func(t *testing.T) {
+		g := NewWithT(t)
+		removed := ours
+		removed.Down = Cost{
+			Management: newRequests(audit.Traffic{patched: 20}, 10), Guest: newRequests(audit.Traffic{}, 10),
+			Processes: []ProcessUsage{{"etcd", 3, 90}},
+		}
+		g.Expect(lines(&ScaleReport{Measurements: []Measurement{removed}})).To(ContainElements(
+			"CPU time until all nodes and Machines were gone, and the peak of resident memory until then:",
+			"etcd 3.0 s 90 MiB",
+			"Requests in the management cluster for the removal of each of 10 nodes, clusterapi: 2.0, of which conflicts 0.0",
+		))
+	})
+
+	t.Run("When our provider made more NodeClaims than there are pods, it should fail, and not when Karpenter's did", func(t *testing.T) {
+		g := NewWithT(t)
+		theirs := measure
+		theirs.NodeClaims = 12
+		g.Expect((&ScaleReport{Measurements: []Measurement{theirs}}).overProvisioned()).To(Succeed())
+		g.Expect((&ScaleReport{Measurements: []Measurement{ours, theirs}}).overProvisioned()).To(MatchError("clusterapi: 11 NodeClaims for 10 pods that each need a node"))
+	})
+
 	t.Run("When a size wasn't completed, it should say why and compare nothing with it", func(t *testing.T) {
 		g := NewWithT(t)
 		failed := measure

@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -141,6 +142,17 @@ func (r *ScaleReport) measure(pods int) (Measurement, bool) {
 	return Measurement{}, false
 }
 
+// overProvisioned returns an error for each burst in which AutoNode's provider made more NodeClaims than the pods need.
+func (r *ScaleReport) overProvisioned() error {
+	var errs []error
+	for _, m := range r.Measurements {
+		if m.Provider == ClusterAPI && m.NodeClaims > m.Pods {
+			errs = append(errs, fmt.Errorf("%s: %d NodeClaims for %d pods that each need a node", m.name(), m.NodeClaims, m.Pods))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // print prints a table with a line per size and provider, the processes' use, and the requests to API servers.
 func (r *ScaleReport) print(out io.Writer) error {
 	slices.SortStableFunc(r.Measurements, func(a, b Measurement) int { return a.Pods - b.Pods })
@@ -165,7 +177,23 @@ func (r *ScaleReport) print(out io.Writer) error {
 			fmt.Fprintf(out, "%s, %d pods: %s\n", m.name(), m.Pods, m.Failure)
 		}
 	}
-	return cmp.Or(r.printProcesses(out), r.printRequests(out))
+	for _, phase := range phases {
+		if err := cmp.Or(r.printProcesses(out, phase), r.printRequests(out, phase)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// phases are those whose cost is measured.
+var phases = []phase{
+	{"until all pods ran", "each of %d nodes", func(m Measurement) Cost { return m.Up }},
+	{"until all nodes and Machines were gone", "the removal of each of %d nodes", func(m Measurement) Cost { return m.Down }},
+}
+
+type phase struct {
+	until, forEach string
+	cost           func(Measurement) Cost
 }
 
 func after(seconds float64) string {
@@ -182,15 +210,18 @@ func dashFor(ratio float64) string {
 	return fmt.Sprintf("%.2f", ratio)
 }
 
-// printProcesses prints each program's use until all pods ran: a row per program, a column per measurement.
-func (r *ScaleReport) printProcesses(out io.Writer) error {
+// printProcesses prints each program's use in a phase: a row per program, a column per measurement.
+func (r *ScaleReport) printProcesses(out io.Writer, phase phase) error {
 	names := map[string]bool{}
 	for _, m := range r.Measurements {
-		for _, p := range m.Up.Processes {
+		for _, p := range phase.cost(m).Processes {
 			names[p.Name] = true
 		}
 	}
-	fmt.Fprintln(out, "\nCPU time until all pods ran, and the peak of resident memory until then:")
+	if len(names) == 0 {
+		return nil
+	}
+	fmt.Fprintf(out, "\nCPU time %s, and the peak of resident memory until then:\n", phase.until)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(table, "process\t")
 	for _, m := range r.Measurements {
@@ -200,12 +231,13 @@ func (r *ScaleReport) printProcesses(out io.Writer) error {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		fmt.Fprintf(table, "%s\t", name)
 		for _, m := range r.Measurements {
-			i := slices.IndexFunc(m.Up.Processes, func(p ProcessUsage) bool { return p.Name == name })
+			processes := phase.cost(m).Processes
+			i := slices.IndexFunc(processes, func(p ProcessUsage) bool { return p.Name == name })
 			if i < 0 {
 				fmt.Fprint(table, "\t\t")
 				continue
 			}
-			fmt.Fprintf(table, "%.1f s\t%.0f MiB\t", m.Up.Processes[i].CPUSeconds, m.Up.Processes[i].PeakMiB)
+			fmt.Fprintf(table, "%.1f s\t%.0f MiB\t", processes[i].CPUSeconds, processes[i].PeakMiB)
 		}
 		fmt.Fprintln(table)
 	}
@@ -215,22 +247,24 @@ func (r *ScaleReport) printProcesses(out io.Writer) error {
 // topRequests is the number of kinds of requests in the table; the results in JSON have all.
 const topRequests = 25
 
-// printRequests prints the requests in the largest burst of each provider.
-func (r *ScaleReport) printRequests(out io.Writer) error {
+// printRequests prints a phase's requests in the largest burst of each provider.
+func (r *ScaleReport) printRequests(out io.Writer, phase phase) error {
 	largest := map[string]Measurement{}
 	for _, m := range r.Measurements {
-		if name := m.String(); m.Pods > largest[name].Pods && len(m.Up.Management.Kinds)+len(m.Up.Guest.Kinds) > 0 {
+		cost := phase.cost(m)
+		if name := m.String(); m.Pods > largest[name].Pods && len(cost.Management.Kinds)+len(cost.Guest.Kinds) > 0 {
 			largest[name] = m
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(largest)) {
 		m := largest[name]
+		cost := phase.cost(m)
 		for _, server := range []struct {
 			name     string
 			requests Requests
-		}{{"management", m.Up.Management}, {"guest", m.Up.Guest}} {
-			fmt.Fprintf(out, "\nRequests in the %s cluster for each of %d nodes, %s: %.1f, of which conflicts %.1f\n",
-				server.name, m.Pods, name, server.requests.PerNode, server.requests.ConflictsPerNode)
+		}{{"management", cost.Management}, {"guest", cost.Guest}} {
+			fmt.Fprintf(out, "\nRequests in the %s cluster for %s, %s: %.1f, of which conflicts %.1f\n",
+				server.name, fmt.Sprintf(phase.forEach, m.Pods), name, server.requests.PerNode, server.requests.ConflictsPerNode)
 			if err := server.requests.print(out, topRequests); err != nil {
 				return err
 			}

@@ -21,10 +21,11 @@ import (
 )
 
 // Counts reports whether a NodeClaim's node counts against its NodePool's disruption budget: from the decision to disrupt it until
-// it is drained and its machine is being terminated.
+// it is drained and its machine is being terminated. A node that was never initialized ran no pods, so a launch that is given up, such
+// as one that found no capacity, disrupts nothing.
 func Counts(claim *karpenterv1.NodeClaim) bool {
 	conditions := claim.StatusConditions(status.WithObservedOnly()) // which leaves the claim, a watch's, as it is
-	return !conditions.IsTrue(karpenterv1.ConditionTypeInstanceTerminating) &&
+	return conditions.IsTrue(karpenterv1.ConditionTypeInitialized) && !conditions.IsTrue(karpenterv1.ConditionTypeInstanceTerminating) &&
 		(claim.DeletionTimestamp != nil || conditions.IsTrue(karpenterv1.ConditionTypeDisruptionReason))
 }
 

@@ -256,8 +256,9 @@ var (
 	waits  = []string{"wait", "rollout"}
 )
 
-// missing is what the API server says if nothing is wrong with a command but that it holds no such object.
-var missing = regexp.MustCompile(`\(NotFound\): .* not found|timed out waiting|no matching resources found|No resources found|No API token found`)
+// missing is what the API server says if nothing is wrong with a command but that it holds no such object. kubectl create secret leaves out the
+// reason.
+var missing = regexp.MustCompile(`\(NotFound\): .* not found|failed to create secret namespaces "[^"]+" not found|timed out waiting|no matching resources found|No resources found|No API token found`)
 
 func (s shell) kubectl(ctx context.Context, args []string) error {
 	args = slices.Clone(args)

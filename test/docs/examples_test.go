@@ -20,18 +20,25 @@ var update = flag.Bool("update", false, "write examples/ from the documentation"
 // cookbook is the page whose NodePools are examples.
 const cookbook = "docs/cluster-admins.md"
 
-// examples are the files that pages show, by their path from the root: those of getting started, and the NodePools of the cookbook.
+// exampleFolders are those of the files that other pages show.
+var exampleFolders = map[string]string{"docs/catalog.md": "catalog"}
+
+// examples are the files that pages show, by their path from the root: those of getting started and of exampleFolders, and the NodePools of
+// the cookbook.
 func examples(t *testing.T) map[string]string {
 	t.Helper()
 	files := map[string]string{}
 	for _, p := range documentation(t) {
-		folder, isPlayed := strings.CutPrefix(strings.TrimSuffix(p.path, ".md"), played)
+		folder, hasFiles := strings.CutPrefix(strings.TrimSuffix(p.path, ".md"), played)
+		if !hasFiles {
+			folder, hasFiles = exampleFolders[p.path]
+		}
 		for _, b := range p.blocks {
 			path := ""
 			switch found := named.FindStringSubmatch(b.text); {
 			case b.language != "yaml":
 				continue
-			case isPlayed && found != nil:
+			case hasFiles && found != nil:
 				path = "examples/" + folder + "/" + found[1]
 			case p.path == cookbook:
 				var object struct {

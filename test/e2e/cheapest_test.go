@@ -3,7 +3,9 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
+	"strconv"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -12,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
@@ -78,4 +81,34 @@ func TestCheapest(t *testing.T) {
 			g.Expect(machines.Items[0].Spec.FailureDomain).To(Equal(nodes.Items[0].Labels[corev1.LabelTopologyZone]))
 		})
 	}
+
+	// The pods are there before the NodePools, so that Karpenter plans for both of them at once.
+	together := map[string][]poolOption{"together": nil, "flexible": {minValues(corev1.LabelInstanceTypeStable, 4)}}
+	for pool, options := range together {
+		pods := c.workload(t, pool, 2, "1500m", onPool(pool))
+		NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.guest.Get(ctx, client.ObjectKeyFromObject(pods), pods)).To(Succeed())
+			g.Expect(pods.Status.Replicas).To(BeEquivalentTo(2))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		c.nodePool(t, pool, options...)
+	}
+	bought := func(t *testing.T, pool string) (types []string, price float64) {
+		t.Helper()
+		g := NewWithT(t)
+		c.waitRunning(t, pool)
+		for _, node := range c.nodesOf(g, t.Context(), pool) {
+			cost, err := strconv.ParseFloat(node.Labels[v1alpha1.NodePriceLabel], 64)
+			g.Expect(err).NotTo(HaveOccurred())
+			types, price = append(types, node.Labels[corev1.LabelInstanceTypeStable]), price+cost
+		}
+		return types, price
+	}
+	t.Run("When a NodePool requires more instance types than fit both pods, it should launch dearer machines that leave as many to choose from", func(t *testing.T) {
+		g := NewWithT(t)
+		cheapest, price := bought(t, "together")
+		g.Expect(cheapest).To(ConsistOf("c4-arm"))
+		flexible, more := bought(t, "flexible")
+		g.Expect(flexible).To(ConsistOf("c2-small", "c2-small"))
+		g.Expect(more).To(BeNumerically(">", price))
+	})
 }

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -44,6 +45,8 @@ type cluster struct {
 	world      *localworld.World
 	management client.WithWatch
 	guest      client.WithWatch
+	// shared is the control-plane namespace if all guests of the world are in it, and their HostedClusters.
+	shared string
 }
 
 // taken lets one story at a time have a guest. Stories run in parallel; one that needs two guests takes them in the order of
@@ -123,10 +126,10 @@ func (c *cluster) guestAs(t *testing.T, user string) client.Client {
 }
 
 // namespace is the control-plane namespace.
-func (c *cluster) namespace() string { return hosting.ControlPlaneNamespace(c.name) }
+func (c *cluster) namespace() string { return cmp.Or(c.shared, hosting.ControlPlaneNamespace(c.name)) }
 
 func (c *cluster) key() client.ObjectKey {
-	return client.ObjectKey{Namespace: hosting.Namespace, Name: c.name}
+	return client.ObjectKey{Namespace: cmp.Or(c.shared, hosting.Namespace), Name: c.name}
 }
 
 // hostedCluster reads the HostedCluster; it fails the Eventually that g belongs to when it can't.
@@ -173,6 +176,9 @@ func (c *cluster) enable(t *testing.T, release string) {
 	c.patch(t, func(spec *v1beta1.HostedClusterSpec) {
 		spec.Release.Image = image
 		spec.AutoNode = autoNode()
+		if c.shared != "" {
+			spec.AutoNode.ProvisionerConfig.Karpenter.ClusterAPI.Bootstrap.ConfigTemplateRef.Name = hosting.TemplatePrefix(c.name) + hosting.BootstrapTemplate
+		}
 	})
 	c.waitEnabled(t, release)
 }
@@ -228,6 +234,14 @@ func require(key string, values ...string) poolOption {
 	return func(pool *karpenterv1.NodePool) {
 		pool.Spec.Template.Spec.Requirements = append(pool.Spec.Template.Spec.Requirements,
 			karpenterv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values})
+	}
+}
+
+// minValues requires that a node's machine could be of as many values.
+func minValues(key string, values int) poolOption {
+	return func(pool *karpenterv1.NodePool) {
+		pool.Spec.Template.Spec.Requirements = append(pool.Spec.Template.Spec.Requirements,
+			karpenterv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: corev1.NodeSelectorOpExists, MinValues: &values})
 	}
 }
 
@@ -327,8 +341,17 @@ func (c *cluster) nodeClaims(g Gomega, ctx context.Context) []karpenterv1.NodeCl
 
 func (c *cluster) machines(g Gomega, ctx context.Context) []clusterv1.Machine {
 	list := &clusterv1.MachineList{}
-	g.Expect(c.management.List(ctx, list, client.InNamespace(c.namespace()))).To(Succeed())
+	g.Expect(c.management.List(ctx, list, c.ofNodes()...)).To(Succeed())
 	return list.Items
+}
+
+// ofNodes selects the objects that the cluster's nodes consist of in the management cluster.
+func (c *cluster) ofNodes() []client.ListOption {
+	options := []client.ListOption{client.InNamespace(c.namespace())}
+	if c.shared != "" {
+		options = append(options, client.MatchingLabels{clusterv1.ClusterNameLabel: c.name})
+	}
+	return options
 }
 
 // leftovers names every object that a node consists of, in both clusters.
@@ -346,7 +369,7 @@ func (c *cluster) leftovers(g Gomega, ctx context.Context) []string {
 	for list, reader := range lists {
 		var options []client.ListOption
 		if reader == client.Client(c.management) {
-			options = append(options, client.InNamespace(c.namespace()))
+			options = append(options, c.ofNodes()...)
 		}
 		g.Expect(reader.List(ctx, list, options...)).To(Succeed())
 		g.Expect(meta.EachListItem(list, func(object runtimeObject) error {

@@ -108,9 +108,11 @@ func (c *cluster) waitGone(t *testing.T) {
 
 // karpenterObjects names what makes Karpenter up in the control-plane namespace.
 func (c *cluster) karpenterObjects(g Gomega, ctx context.Context) []string {
-	return c.list(g, ctx, c.management, []client.ListOption{
-		client.InNamespace(c.namespace()), client.MatchingLabels{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator},
-	}, &appsv1.DeploymentList{}, &corev1.ServiceAccountList{}, &corev1.SecretList{}, &rbacv1.RoleList{}, &rbacv1.RoleBindingList{},
+	ours := client.MatchingLabels{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}
+	if c.shared != "" {
+		ours[v1beta1.HostedClusterLabel] = c.name
+	}
+	return c.list(g, ctx, c.management, []client.ListOption{client.InNamespace(c.namespace()), ours}, &appsv1.DeploymentList{}, &corev1.ServiceAccountList{}, &corev1.SecretList{}, &rbacv1.RoleList{}, &rbacv1.RoleBindingList{},
 		&policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{}, &v1beta1.ControlPlaneComponentList{})
 }
 

@@ -40,7 +40,7 @@ func checkLeaks(ctx context.Context, world *localworld.World) ([]string, error) 
 		return nil, errors.New("no watch of this world's Secrets")
 	}
 	finder := known.(*leak.Finder)
-	clusters := append(world.Guests(), world.Management())
+	clusters := clustersOf(world)
 	if finder.Known() == 0 {
 		return nil, errors.New("no Secret was seen when it was made")
 	}
@@ -100,6 +100,11 @@ func programLogs(world *localworld.World) (map[string][]byte, error) {
 		logs[path] = content
 	}
 	return logs, nil
+}
+
+// clustersOf are all clusters whose credentials a world knows.
+func clustersOf(world *localworld.World) []*controlplane.Cluster {
+	return slices.Concat(world.Guests(), world.Adopted(), []*controlplane.Cluster{world.Management()})
 }
 
 // learn shows a Finder every Secret of a cluster.

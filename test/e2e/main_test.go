@@ -71,7 +71,7 @@ var (
 // prepareWorld starts the world, if it isn't started yet.
 func prepareWorld() {
 	worldOnce.Do(func() {
-		world, removeWorld, errWorld = startWorld(interrupted, os.Stdout, blue, green, red, amber, violet, indigo)
+		world, removeWorld, errWorld = startWorld(interrupted, os.Stdout, localworld.Config{Guests: []string{blue, green, red, amber, violet, indigo}})
 	})
 }
 
@@ -207,7 +207,7 @@ func (c *cluster) leavesNoTrace(t *testing.T) {
 
 // startWorld starts a world in a folder of its own. remove is for after its end: it keeps the logs of tests that failed, and says
 // where they are.
-func startWorld(ctx context.Context, output io.Writer, guests ...string) (w *localworld.World, remove func(failed bool), err error) {
+func startWorld(ctx context.Context, output io.Writer, config localworld.Config) (w *localworld.World, remove func(failed bool), err error) {
 	dir, err := os.MkdirTemp("", "autonode-e2e-")
 	if err != nil {
 		return nil, nil, fmt.Errorf("making a folder for the world: %w", err)
@@ -224,7 +224,8 @@ func startWorld(ctx context.Context, output io.Writer, guests ...string) (w *loc
 		}
 	}
 	opening.Lock()
-	w, err = localworld.Start(ctx, localworld.Config{Dir: dir, Guests: guests, Audit: true, Progress: progress.New(output)})
+	config.Dir, config.Audit, config.Progress = dir, true, progress.New(output)
+	w, err = localworld.Start(ctx, config)
 	opening.Unlock()
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w (its logs are in %s)", err, dir)
@@ -238,8 +239,12 @@ func startWorld(ctx context.Context, output io.Writer, guests ...string) (w *loc
 		return nil, nil, err
 	}
 	removeFolder := remove
+	draw := recordBoards(ctx, w, len(started.worlds))
 	return w, func(failed bool) {
 		forget()
+		if err := draw(output); err != nil {
+			fmt.Fprintln(os.Stderr, "drawing the dashboards:", err)
+		}
 		removeFolder(failed)
 	}, nil
 }
@@ -263,12 +268,7 @@ var opening sync.Mutex
 func ownWorld(t *testing.T, guests ...string) []*cluster {
 	t.Helper()
 	enterStage(t, len(guests)+1) // and the management cluster
-	own, remove, err := startWorld(t.Context(), os.Stdout, guests...)
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() {
-		NewWithT(t).Expect(own.Stop()).To(Succeed())
-		remove(t.Failed())
-	})
+	own := openOwnWorld(t, localworld.Config{Guests: guests})
 	clusters := make([]*cluster, len(guests))
 	for i, guest := range guests {
 		clusters[i] = newCluster(t, own, guest)
@@ -281,6 +281,18 @@ func ownWorld(t *testing.T, guests ...string) []*cluster {
 		}
 	})
 	return clusters
+}
+
+// openOwnWorld starts a world that ends with the story, which has entered the stage for all of its clusters.
+func openOwnWorld(t *testing.T, config localworld.Config) *localworld.World {
+	t.Helper()
+	own, remove, err := startWorld(t.Context(), os.Stdout, config)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() {
+		NewWithT(t).Expect(own.Stop()).To(Succeed())
+		remove(t.Failed())
+	})
+	return own
 }
 
 // logFile has the logs of libraries, which are the process's and not a world's.

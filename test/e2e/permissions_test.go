@@ -23,7 +23,6 @@ import (
 	"github.com/autonode-io/autonode/test/audit"
 	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/controlplane"
-	"github.com/autonode-io/autonode/test/world/hosting"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
@@ -173,7 +172,7 @@ func compare(ctx context.Context, world *localworld.World, with func(audit.Ident
 		return nil, err
 	}
 	inGuests := audit.Identity{Name: operatorGuestIdentity, Declared: true, Grants: []audit.Grant{{Kind: "list", Name: "operatorInGuests", Rules: operatorInGuests}}}
-	for _, guest := range world.Guests() {
+	for _, guest := range slices.Concat(world.Guests(), world.Adopted()) {
 		events, err := eventsOf(world, guest, func(e audit.Event) bool {
 			return e.User == localworld.OperatorInGuest && strings.HasPrefix(e.UserAgent, v1beta1.ManagedByOperator)
 		})
@@ -181,7 +180,8 @@ func compare(ctx context.Context, world *localworld.World, with func(audit.Ident
 			return nil, err
 		}
 		inGuests.Events = append(inGuests.Events, events...)
-		if err := add(ctx, &management, world, world.Management(), hosting.ControlPlaneNamespace(guest.Name), localworld.KarpenterServiceAccount); err != nil {
+		namespace, account := world.KarpenterAccount(guest.Name)
+		if err := add(ctx, &management, world, world.Management(), namespace, account); err != nil {
 			return nil, err
 		}
 		if err := add(ctx, &guests, world, guest, localworld.GuestNamespace, localworld.KarpenterServiceAccount); err != nil {
@@ -277,7 +277,15 @@ func grantsOf(ctx context.Context, reader client.Reader, subject rbacv1.Subject)
 			continue
 		}
 		if binding.RoleRef.Kind != "Role" {
-			return nil, fmt.Errorf("RoleBinding %s/%s binds %s %s; only Roles are expected", binding.Namespace, binding.Name, binding.RoleRef.Kind, binding.RoleRef.Name)
+			shared := &rbacv1.ClusterRole{}
+			if binding.RoleRef.Name != v1beta1.SharedNamespaceRole {
+				return nil, fmt.Errorf("RoleBinding %s/%s binds %s %s; only Roles are expected", binding.Namespace, binding.Name, binding.RoleRef.Kind, binding.RoleRef.Name)
+			}
+			if err := reader.Get(ctx, client.ObjectKey{Name: binding.RoleRef.Name}, shared); err != nil {
+				return nil, err
+			}
+			grants = append(grants, audit.Grant{Kind: "ClusterRole", Name: shared.Name, Namespace: binding.Namespace, Rules: shared.Rules})
+			continue
 		}
 		role := &rbacv1.Role{}
 		if err := reader.Get(ctx, client.ObjectKey{Namespace: binding.Namespace, Name: binding.RoleRef.Name}, role); err != nil {

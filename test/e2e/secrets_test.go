@@ -26,7 +26,7 @@ var secrets sync.Map // of *leak.Finder, by *localworld.World
 // rememberSecrets learns each Secret of a world when it is made and whenever it changes, until ctx ends.
 func rememberSecrets(ctx context.Context, world *localworld.World) error {
 	finder := &leak.Finder{}
-	for _, cluster := range append(world.Guests(), world.Management()) {
+	for _, cluster := range clustersOf(world) {
 		if err := follow(ctx, finder, cluster); err != nil {
 			return fmt.Errorf("following the Secrets of %s: %w", cluster.Name, err)
 		}

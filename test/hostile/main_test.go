@@ -116,23 +116,35 @@ func createManifest(t *testing.T, path string) {
 func bindKarpenter(t *testing.T, namespaceName string) {
 	t.Helper()
 	namespace(t, namespaceName)
+	bindServiceAccount(t, namespaceName, v1beta1.KarpenterComponent)
+}
+
+// bindServiceAccount gives a ServiceAccount all rights in its namespace.
+func bindServiceAccount(t *testing.T, namespaceName, name string) {
+	t.Helper()
 	NewWithT(t).Expect(clusters.Management.Client.Create(t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: "karpenter"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: name},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespaceName, Name: "karpenter"}},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespaceName, Name: name}},
 	})).To(Succeed())
 }
 
 // karpenterOf returns a client of the management cluster that impersonates the ServiceAccount karpenter of a namespace.
 func karpenterOf(t *testing.T, namespaceName string) client.Client {
 	t.Helper()
+	return serviceAccount(t, namespaceName, v1beta1.KarpenterComponent)
+}
+
+// serviceAccount returns a client of the management cluster that impersonates a ServiceAccount.
+func serviceAccount(t *testing.T, namespaceName, name string) client.Client {
+	t.Helper()
 	config := rest.CopyConfig(clusters.Management.Config)
 	config.Impersonate = rest.ImpersonationConfig{
-		UserName: "system:serviceaccount:" + namespaceName + ":karpenter", Groups: []string{"system:serviceaccounts", "system:authenticated"},
+		UserName: "system:serviceaccount:" + namespaceName + ":" + name, Groups: []string{"system:serviceaccounts", "system:authenticated"},
 	}
-	karpenter, err := client.New(config, client.Options{Scheme: clusters.Management.Client.Scheme()})
+	impersonating, err := client.New(config, client.Options{Scheme: clusters.Management.Client.Scheme()})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	return karpenter
+	return impersonating
 }
 
 // controlPlane makes a Cluster whose infrastructure is provisioned, and its kubeconfig. It names a HostedCluster if that isn't empty.

@@ -5,6 +5,7 @@ package install_test
 import (
 	"bytes"
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,13 +13,16 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/cmd/autonode/installation"
 	embedded "github.com/autonode-io/autonode/manifests"
@@ -57,6 +61,18 @@ func TestRender(t *testing.T) {
 	})
 }
 
+func TestPrunable(t *testing.T) {
+	t.Run("When a kind is installed with any option, an installation should prune it, but for CRDs and the namespace", func(t *testing.T) {
+		g := NewWithT(t)
+		objects, err := embedded.Render(embedded.Options{Image: operatorImage, Settings: []byte("logLevel: debug\n"), Monitoring: true})
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, object := range objects {
+			kept := object.GetKind() == "CustomResourceDefinition" || object.GetKind() == "Namespace"
+			g.Expect(slices.Contains(installation.Prunable, object.GroupVersionKind())).To(Equal(!kept), object.GetKind())
+		}
+	})
+}
+
 // management is an API server without controllers, and what the test plays of them.
 type management struct {
 	client.Client
@@ -66,6 +82,7 @@ type management struct {
 func startManagement(t *testing.T) *management {
 	t.Helper()
 	g := NewWithT(t)
+	g.Expect(v1alpha1.AddToScheme(scheme.Scheme)).To(Succeed())
 	g.Expect(v1beta1.AddToScheme(scheme.Scheme)).To(Succeed())
 	g.Expect(apiextensionsv1.AddToScheme(scheme.Scheme)).To(Succeed())
 	environment := &envtest.Environment{}
@@ -111,7 +128,8 @@ func (m *management) play() {
 func TestInstallation(t *testing.T) {
 	m := startManagement(t)
 	var out bytes.Buffer
-	installer := &installation.Installer{Management: m, Out: &out, Timeout: time.Minute}
+	// As the command's: an API server that is busy takes more than a minute over a CRD, because it backs off.
+	installer := &installation.Installer{Management: m, Out: &out, Timeout: 5 * time.Minute}
 	crd := func(g Gomega) *apiextensionsv1.CustomResourceDefinition {
 		definition := &apiextensionsv1.CustomResourceDefinition{}
 		g.Expect(m.Get(t.Context(), client.ObjectKey{Name: "hostedclusters.autonode.io"}, definition)).To(Succeed())
@@ -133,6 +151,9 @@ func TestInstallation(t *testing.T) {
 		before := crd(g).ResourceVersion
 		g.Expect(m.run(func(ctx context.Context) error { return installer.Apply(ctx, render(t)) })).To(Succeed())
 		g.Expect(crd(g).ResourceVersion).To(Equal(before))
+	})
+	t.Run("When it is installed with other options, what it doesn't install any more should go, and nothing else", func(t *testing.T) {
+		m.pruned(t, installer)
 	})
 	t.Run("When another field manager has set a field, it should say so and change it only by force", func(t *testing.T) {
 		g := NewWithT(t)
@@ -160,12 +181,31 @@ func TestInstallation(t *testing.T) {
 		}
 		g.Expect(impatient.Apply(t.Context(), objects)).To(MatchError(ContainSubstring("isn't ready after 1s: 2 of 5 replicas are updated, 2 available; see `kubectl -n autonode-system describe deployment autonode-operator`")))
 	})
-	t.Run("When it is removed, the CRDs and their guard should stay", func(t *testing.T) {
+	t.Run("When it is removed, the CRDs and their guard should stay, and nothing that another version installed", func(t *testing.T) {
 		g := NewWithT(t)
+		role := &unstructured.Unstructured{}
+		role.SetGroupVersionKind(rbacv1.SchemeGroupVersion.WithKind("ClusterRole"))
+		role.SetName("autonode-former")
+		forced := *installer
+		forced.Force = true
+		g.Expect(m.run(func(ctx context.Context) error { return forced.Apply(ctx, append(render(t), role)) })).To(Succeed())
 		g.Expect(m.run(func(ctx context.Context) error { return installer.Remove(ctx, render(t), false) })).To(Succeed())
 		crd(g)
+		g.Expect(apierrors.IsNotFound(m.Get(t.Context(), client.ObjectKey{Name: role.GetName()}, &rbacv1.ClusterRole{}))).To(BeTrue())
 		g.Expect(m.Get(t.Context(), client.ObjectKey{Name: embedded.Guard}, guardKind("ValidatingAdmissionPolicy"))).To(Succeed())
 		g.Expect(m.Get(t.Context(), client.ObjectKey{Name: embedded.Namespace}, &corev1.Namespace{})).NotTo(Succeed())
+	})
+	t.Run("When a CRD can't go, because an object of its kind is held, it should say what the API server says of it", func(t *testing.T) {
+		g := NewWithT(t)
+		held := &v1alpha1.CapacityLease{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "held", Finalizers: []string{"example.com/held"}}}
+		g.Expect(m.Create(t.Context(), held)).To(Succeed())
+		impatient := *installer
+		impatient.Timeout = time.Second
+		g.Expect(m.run(func(ctx context.Context) error { return impatient.Remove(ctx, render(t), true) })).To(MatchError(And(
+			ContainSubstring("CustomResourceDefinition capacityleases.autonode.io is still there after 1s: InstanceDeletionInProgress: "),
+			ContainSubstring("kubectl get customresourcedefinition capacityleases.autonode.io -o yaml"),
+		)))
+		g.Expect(m.Patch(t.Context(), held, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
 	})
 	t.Run("When the CRDs are to go as well, it should confirm their deletion and remove the guard last", func(t *testing.T) {
 		g := NewWithT(t)
@@ -178,6 +218,65 @@ func TestInstallation(t *testing.T) {
 	t.Run("When nothing is left, removing should be done", func(t *testing.T) {
 		NewWithT(t).Expect(m.run(func(ctx context.Context) error { return installer.Remove(ctx, render(t), true) })).To(Succeed())
 	})
+}
+
+// pruned installs with settings and with others. What people made, copies of ours too, isn't touched.
+func (m *management) pruned(t *testing.T, installer *installation.Installer) {
+	t.Helper()
+	g := NewWithT(t)
+	settings := func(logLevel string) (objects []*unstructured.Unstructured, name string) {
+		objects, err := embedded.Render(embedded.Options{Image: operatorImage, Settings: []byte("logLevel: " + logLevel + "\n")})
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, object := range objects {
+			if object.GetKind() == "ConfigMap" {
+				name = object.GetName()
+			}
+		}
+		return objects, name
+	}
+	names := func() []string {
+		list := &corev1.ConfigMapList{}
+		g.Expect(m.List(t.Context(), list, client.InNamespace(embedded.Namespace))).To(Succeed())
+		var names []string
+		for _, item := range list.Items {
+			names = append(names, item.Name)
+		}
+		return names
+	}
+	apply := func(objects []*unstructured.Unstructured) {
+		g.Expect(m.run(func(ctx context.Context) error { return installer.Apply(ctx, objects) })).To(Succeed())
+	}
+	before, first := settings("debug")
+	// What a version before had: an object of a name that isn't used any more, beside what there is.
+	role := &unstructured.Unstructured{}
+	role.SetGroupVersionKind(rbacv1.SchemeGroupVersion.WithKind("ClusterRole"))
+	role.SetName("autonode-former")
+	apply(append(before, role))
+	made := &corev1.ConfigMap{}
+	g.Expect(m.Get(t.Context(), client.ObjectKey{Namespace: embedded.Namespace, Name: first}, made)).To(Succeed())
+	mine := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: embedded.Namespace, Name: "copy", Labels: made.Labels}, Data: made.Data}
+	g.Expect(m.Create(t.Context(), mine)).To(Succeed())
+
+	impatient := *installer
+	impatient.Timeout = time.Second
+	after, second := settings("info")
+	g.Expect(first).NotTo(Equal(second))
+	g.Expect(impatient.Apply(t.Context(), after)).To(MatchError(ContainSubstring("isn't ready")))
+	g.Expect(names()).To(ConsistOf(first, second, "copy"), "pods of the old Deployment mount the first until the others run")
+
+	apply(after)
+	g.Expect(names()).To(ConsistOf(second, "copy"))
+	g.Expect(apierrors.IsNotFound(m.Get(t.Context(), client.ObjectKey{Name: "autonode-former"}, &rbacv1.ClusterRole{}))).To(BeTrue())
+
+	apply(render(t))
+	g.Expect(names()).To(ConsistOf("copy"))
+	g.Expect(m.Get(t.Context(), client.ObjectKey{Name: embedded.Guard}, guardKind("ValidatingAdmissionPolicy"))).To(Succeed())
+	fewer := slices.DeleteFunc(render(t), func(object *unstructured.Unstructured) bool {
+		return object.GetKind() == "CustomResourceDefinition" || object.GetName() == embedded.Guard
+	})
+	apply(fewer)
+	g.Expect(m.Get(t.Context(), client.ObjectKey{Name: embedded.Guard}, guardKind("ValidatingAdmissionPolicy"))).To(Succeed(), "the guard stays")
+	g.Expect(m.Get(t.Context(), client.ObjectKey{Name: "hostedclusters.autonode.io"}, &apiextensionsv1.CustomResourceDefinition{})).To(Succeed(), "the CRDs stay")
 }
 
 func guardKind(kind string) *metav1.PartialObjectMetadata {

@@ -12,12 +12,17 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/test/clusterctl"
 )
 
 // capiOperator is the Cluster API Operator whose CRDs the examples have to fit.
@@ -48,6 +53,90 @@ func TestAddonProvider(t *testing.T) {
 			g.Expect(c.Create(t.Context(), object, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict))).To(MatchError(ContainSubstring("spec.unknown")))
 		}
 		g.Expect(examples).To(BeNumerically(">", 0))
+	})
+}
+
+// What clusterctl installs and deletes. No controllers run, so a namespace that was deleted stays, with what is in it.
+func TestClusterctl(t *testing.T) {
+	g := NewWithT(t)
+	m := newManagementCluster(t, envtest.CRDInstallOptions{CRDs: clusterctl.CertManager()})
+	repository, err := clusterctl.NewRepository(root, t.TempDir())
+	g.Expect(err).NotTo(HaveOccurred())
+	metadata, err := os.ReadFile(filepath.Join(manifests, "clusterctl", "metadata.yaml"))
+	g.Expect(err).NotTo(HaveOccurred())
+	components, err := overlay(t, `resources: [BASE]
+components: [BASE/clusterctl]
+images: [{name: autonode-operator, newName: registry.example/autonode/autonode-operator, newTag: v0.1.0}]
+`).AsYaml()
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, version := range []string{"v0.1.0", "v0.1.1"} {
+		g.Expect(repository.Add(version, components, metadata)).To(Succeed())
+	}
+	run := func(t *testing.T, args ...string) error {
+		t.Helper()
+		return repository.Run(t.Context(), m.kubeconfig, args...)
+	}
+	// ours are the objects of the whole cluster that are AutoNode's, but for those that are being deleted.
+	ours := func(g Gomega) (names []string) {
+		for _, kind := range []schema.GroupVersionKind{
+			{Version: "v1", Kind: "Namespace"},
+			{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"},
+			{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole"},
+			{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRoleBinding"},
+			{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingAdmissionPolicy"},
+			{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingAdmissionPolicyBinding"},
+		} {
+			list := &metav1.PartialObjectMetadataList{}
+			list.SetGroupVersionKind(kind)
+			g.Expect(m.List(t.Context(), list, client.MatchingLabels{"app.kubernetes.io/part-of": "autonode"})).To(Succeed())
+			for _, object := range list.Items {
+				if object.DeletionTimestamp.IsZero() {
+					names = append(names, kind.Kind+" "+object.Name)
+				}
+			}
+		}
+		return names
+	}
+
+	if !t.Run("When clusterctl has installed AutoNode, what the whole cluster has of it should be there", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(run(t, "init", "--core", clusterctl.Core, "--bootstrap", "-", "--control-plane", "-", "--addon", clusterctl.Addon+":v0.1.0")).To(Succeed())
+		g.Expect(ours(g)).To(ContainElements("Namespace autonode-system", "CustomResourceDefinition hostedclusters.autonode.io",
+			"ClusterRoleBinding autonode-system-operator", "ValidatingAdmissionPolicyBinding deletion.autonode.io"))
+	}) {
+		return
+	}
+	hosted := &v1beta1.HostedCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "blue"},
+		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: "registry.example/release:1.36.3"}},
+	}
+	t.Run("When clusterctl upgrades AutoNode, the HostedClusters should stay, and everything else be there afterwards", func(t *testing.T) {
+		g := NewWithT(t)
+		m.create(t, hosted)
+		before := ours(g)
+		g.Expect(run(t, "upgrade", "apply", "--addon", clusterctl.Addon+":v0.1.1")).To(Succeed())
+		g.Expect(ours(g)).To(Equal(before))
+		g.Expect(m.has(g, t.Context(), hosted)).To(BeTrue())
+	})
+	t.Run("When there is a HostedCluster, clusterctl should delete no CRD, and nothing else", func(t *testing.T) {
+		g := NewWithT(t)
+		before := ours(g)
+		g.Expect(run(t, "delete", "--addon", clusterctl.Addon, "--include-crd", "--include-namespace")).To(MatchError(ContainSubstring("found existing objects for provider CRDs")))
+		g.Expect(ours(g)).To(Equal(before))
+		g.Expect(m.has(g, t.Context(), hosted)).To(BeTrue())
+	})
+	t.Run("When clusterctl deletes all of AutoNode, it should leave nothing in the whole cluster", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(m.Delete(t.Context(), hosted)).To(Succeed())
+		definitions := &apiextensionsv1.CustomResourceDefinitionList{}
+		g.Expect(m.List(t.Context(), definitions, client.MatchingLabels{"app.kubernetes.io/part-of": "autonode"})).To(Succeed())
+		for _, definition := range definitions.Items {
+			from := client.MergeFrom(definition.DeepCopy())
+			metav1.SetMetaDataAnnotation(&definition.ObjectMeta, v1beta1.ConfirmDeletionAnnotation, "true")
+			g.Expect(m.Patch(t.Context(), &definition, from)).To(Succeed())
+		}
+		g.Expect(run(t, "delete", "--addon", clusterctl.Addon, "--include-crd", "--include-namespace")).To(Succeed())
+		g.Expect(ours(g)).To(BeEmpty())
 	})
 }
 

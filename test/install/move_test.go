@@ -3,12 +3,9 @@
 package install_test
 
 import (
-	"bytes"
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -26,9 +23,10 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
+	"github.com/autonode-io/autonode/test/clusterctl"
 )
 
-// managementCluster is an API server with the kinds of Cluster API and of the operator, as clusterctl labels them, and without controllers.
+// managementCluster is an API server with the kinds of Cluster API and others, as clusterctl labels them, and without controllers.
 type managementCluster struct {
 	client.Client
 	kubeconfig string
@@ -40,10 +38,9 @@ const (
 	controlPlane        = "clusters-blue"
 )
 
-func newManagementCluster(t *testing.T) managementCluster {
+func newManagementCluster(t *testing.T, crds envtest.CRDInstallOptions) managementCluster {
 	t.Helper()
 	g := NewWithT(t)
-	var definitions []*apiextensionsv1.CustomResourceDefinition
 	for kind, plural := range map[schema.GroupKind]string{
 		{Group: clusterv1.GroupVersion.Group, Kind: "Cluster"}:    "clusters",
 		{Group: clusterv1.GroupVersion.Group, Kind: "Machine"}:    "machines",
@@ -53,14 +50,15 @@ func newManagementCluster(t *testing.T) managementCluster {
 		definition := scopetest.Definition(kind.Group, kind.Kind, plural, "v1beta2")
 		definition.Spec.Versions[0].Subresources = &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}}
 		definition.Labels = map[string]string{clusterctlv1.ClusterctlLabel: ""} // clusterctl init labels those that it installs
-		definitions = append(definitions, definition)
+		crds.CRDs = append(crds.CRDs, definition)
 	}
-	environment := &envtest.Environment{CRDInstallOptions: envtest.CRDInstallOptions{CRDs: definitions, Paths: []string{manifests + "/crds"}}}
+	environment := &envtest.Environment{CRDInstallOptions: crds}
 	config, err := environment.Start()
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(environment.Stop()).To(Succeed()) })
 	scheme, err := scopetest.Scheme()
 	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(apiextensionsv1.AddToScheme(scheme)).To(Succeed())
 	c, err := client.New(config, client.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	admin, err := environment.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, nil)
@@ -95,22 +93,6 @@ func (m managementCluster) has(g Gomega, ctx context.Context, object client.Obje
 	return true
 }
 
-// clusterctl runs it, at the version that tools/clusterctl pins.
-func clusterctl(t *testing.T, args ...string) {
-	t.Helper()
-	g := NewWithT(t)
-	find := exec.CommandContext(t.Context(), "go", "tool", "-modfile="+filepath.Join("tools", "clusterctl", "go.mod"), "-n", "sigs.k8s.io/cluster-api/cmd/clusterctl")
-	find.Dir = root
-	find.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false", "GOWORK=off")
-	program, err := find.Output()
-	g.Expect(err).NotTo(HaveOccurred())
-	var out bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), strings.TrimSpace(string(program)), args...)
-	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.Env = append(os.Environ(), "CLUSTERCTL_DISABLE_VERSIONCHECK=true", "XDG_CONFIG_HOME="+t.TempDir())
-	g.Expect(cmd.Run()).To(Succeed(), "clusterctl: %s", out.String())
-}
-
 func secret(name string, change func(*metav1.ObjectMeta)) *corev1.Secret {
 	made := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: hostedNamespace, Name: name}}
 	if change != nil {
@@ -131,7 +113,8 @@ func infrastructure(kind, name string, labels map[string]string, owners ...metav
 
 // What docs/clusterctl.md says that clusterctl moves. No controllers run: what the operator does meanwhile is TestMove's of operator/.
 func TestMove(t *testing.T) {
-	from, to := newManagementCluster(t), newManagementCluster(t)
+	operators := envtest.CRDInstallOptions{Paths: []string{manifests + "/crds"}}
+	from, to := newManagementCluster(t, operators), newManagementCluster(t, operators)
 	move := map[string]string{clusterctlv1.ClusterctlMoveLabel: ""}
 	for _, name := range []string{hostedNamespace, controlPlane} {
 		from.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
@@ -175,7 +158,8 @@ func TestMove(t *testing.T) {
 	from.create(t, append(moves[3:], stays...)...)
 
 	for _, namespace := range []string{controlPlane, hostedNamespace} {
-		clusterctl(t, "move", "--kubeconfig", from.kubeconfig, "--to-kubeconfig", to.kubeconfig, "--namespace", namespace)
+		NewWithT(t).Expect(clusterctl.Run(t.Context(), root, t.TempDir(), "move", "--kubeconfig", from.kubeconfig, "--to-kubeconfig", to.kubeconfig,
+			"--namespace", namespace)).To(Succeed())
 	}
 	t.Run("When clusterctl moves, it should take HostedClusters along, with what they own and what is labelled", func(t *testing.T) {
 		g := NewWithT(t)

@@ -11,6 +11,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/guest"
 	"github.com/autonode-io/autonode/assets/karpenter"
 )
@@ -20,7 +21,7 @@ const securityDoc = root + "/docs/security.md"
 // TestPermissions keeps the tables of docs/security.md as the roles are.
 func TestPermissions(t *testing.T) {
 	for name, rules := range map[string][]rbacv1.PolicyRule{
-		"operator": operatorRules(t), "karpenter": karpenterRules(t), "guest": guestRules(t),
+		"operator": clusterRole(t, "autonode-operator"), "shared": clusterRole(t, v1beta1.SharedNamespaceRole), "karpenter": karpenterRules(t), "guest": guestRules(t),
 	} {
 		t.Run("When the role of "+name+" changes, docs/security.md should say so", func(t *testing.T) {
 			content, err := os.ReadFile(securityDoc)
@@ -84,10 +85,11 @@ func table(rules []rbacv1.PolicyRule) string {
 	return b.String()
 }
 
-func operatorRules(t *testing.T) []rbacv1.PolicyRule {
+// clusterRole returns the rules of one in manifests.
+func clusterRole(t *testing.T, name string) []rbacv1.PolicyRule {
 	t.Helper()
 	for _, resource := range build(t, manifests).Resources() {
-		if resource.GetKind() != "ClusterRole" {
+		if resource.GetKind() != "ClusterRole" || resource.GetName() != name {
 			continue
 		}
 		document, err := resource.AsYAML()
@@ -100,7 +102,7 @@ func operatorRules(t *testing.T) []rbacv1.PolicyRule {
 		}
 		return role.Rules
 	}
-	t.Fatal("manifests have no ClusterRole")
+	t.Fatalf("manifests have no ClusterRole %s", name)
 	return nil
 }
 

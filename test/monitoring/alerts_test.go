@@ -3,7 +3,6 @@
 package monitoring_test
 
 import (
-	"context"
 	"net/url"
 	"slices"
 	"strings"
@@ -12,21 +11,18 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/timestamp"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
-	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/template"
-	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/autonode-io/autonode/test/monitoring/recording"
 )
 
-// recorded are series with a sample a minute, as Prometheus' own tests write them: `metric{label="value"} 1x10 0x10`.
-type recorded []promql.Series
-
-func record(t *testing.T, series ...string) recorded {
+// record returns series with a sample a minute, as Prometheus' own tests write them: `metric{label="value"} 1x10 0x10`.
+func record(t *testing.T, series ...string) recording.Series {
 	t.Helper()
-	var all recorded
+	var all recording.Series
 	for _, line := range series {
 		lset, values, err := parser.ParseSeriesDesc(line)
 		NewWithT(t).Expect(err).NotTo(HaveOccurred(), line)
@@ -41,37 +37,9 @@ func record(t *testing.T, series ...string) recorded {
 	return all
 }
 
-// Querier implements storage.Queryable.
-func (r recorded) Querier(int64, int64) (storage.Querier, error) { return &querier{all: r}, nil }
-
-type querier struct {
-	storage.MockQuerier // says nothing of labels, which no query asks for
-	all                 recorded
-}
-
-func (q *querier) Select(_ context.Context, _ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
-	set := &seriesSet{at: -1}
-	for _, series := range q.all {
-		if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(series.Metric.Get(m.Name)) }) {
-			set.found = append(set.found, series)
-		}
-	}
-	return set
-}
-
-type seriesSet struct {
-	found recorded
-	at    int
-}
-
-func (s *seriesSet) Next() bool                        { s.at++; return s.at < len(s.found) }
-func (s *seriesSet) At() storage.Series                { return promql.NewStorageSeries(s.found[s.at]) }
-func (s *seriesSet) Err() error                        { return nil }
-func (s *seriesSet) Warnings() annotations.Annotations { return nil }
-
 // firing evaluates an alert every minute, as Prometheus does, for as long as anything was recorded. It returns what fires, by the minute
 // in which that begins, and checks that what it says can be read.
-func firing(t *testing.T, alert rule, series recorded, minutes int) map[string]int {
+func firing(t *testing.T, alert rule, series recording.Series, minutes int) map[string]int {
 	t.Helper()
 	g := NewWithT(t)
 	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Minute, LookbackDelta: 5 * time.Minute})
@@ -279,7 +247,12 @@ var cases = []struct {
 			`leader_election_master_status{name="karpenter-leader-election", namespace="clusters-blue", pod="a"} 0x60`,
 			`leader_election_master_status{name="karpenter-leader-election", namespace="clusters-blue", pod="b"} 0x60`,
 			`leader_election_master_status{name="karpenter-leader-election", namespace="clusters-green", pod="c"} 1x60`,
-		}, fires: 5, as: `{namespace="clusters-blue"}`},
+		}, fires: 5, as: `{name="karpenter-leader-election", namespace="clusters-blue"}`},
+	{alert: "KarpenterWithoutLeader", name: "When clusters share a namespace and one has no active replica, it should fire for that one",
+		series: []string{
+			`leader_election_master_status{name="karpenter-leader-election-blue", namespace="team", pod="a"} 0x60`,
+			`leader_election_master_status{name="karpenter-leader-election-green", namespace="team", pod="b"} 1x60`,
+		}, fires: 5, as: `{name="karpenter-leader-election-blue", namespace="team"}`},
 	{alert: "KarpenterWithoutLeader", name: "When one replica is active, or the operator is what has no leader, it should not fire",
 		series: []string{
 			`leader_election_master_status{name="karpenter-leader-election", namespace="clusters-blue", pod="a"} 0x60`,

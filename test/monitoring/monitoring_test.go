@@ -3,26 +3,30 @@
 package monitoring_test
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/model/labels"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsnode "sigs.k8s.io/karpenter/pkg/controllers/metrics/node"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	_ "github.com/autonode-io/autonode/karpenter" // registers what Karpenter serves
 	karpentermetrics "github.com/autonode-io/autonode/karpenter/controllers/metrics"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
+	"github.com/autonode-io/autonode/karpenter/core/savings"
 	_ "github.com/autonode-io/autonode/operator" // registers what the operator's steps count
 	"github.com/autonode-io/autonode/operator/metrics"
+	"github.com/autonode-io/autonode/test/monitoring/recording"
 )
 
 const (
@@ -46,16 +50,20 @@ type programs struct {
 
 var descPattern = regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
 
-// served links what the programs register only as they run to what they register as they are loaded.
 // metricName is the label that holds a metric's own name: github.com/prometheus/common/model.MetricNameLabel.
 const metricName = "__name__"
 
+// registerNodeMetrics registers the metrics of nodes, which Karpenter core registers as their controller is made. A second time panics.
+var registerNodeMetrics = sync.OnceFunc(func() { metricsnode.NewController(nil) })
+
+// served links what the programs register only as they run to what they register as they are loaded.
 func served(t *testing.T) programs {
 	t.Helper()
 	g := NewWithT(t)
+	registerNodeMetrics()
 	p := programs{registry: crmetrics.Registry, labels: map[string][]string{}, values: known(t)}
 	for _, collector := range []prometheus.Collector{
-		metrics.New(metrics.Config{}), karpentermetrics.New(karpentermetrics.Config{}), leadership.New(leadership.Config{}).Metric(),
+		metrics.New(metrics.Config{}), karpentermetrics.New(karpentermetrics.Config{}), leadership.New(leadership.Config{}).Metric(), savings.New(),
 	} {
 		// Described before anything else knows it, and left out of what a registry would collect: there is nothing to read.
 		descs := make(chan *prometheus.Desc, 100)
@@ -251,76 +259,130 @@ func TestAlerts(t *testing.T) {
 	})
 }
 
-type panel struct {
-	ID         int    `json:"id"`
-	Title      string `json:"title"`
-	Type       string `json:"type"`
-	Datasource any    `json:"datasource"`
-	Targets    []struct {
-		Expr  string `json:"expr"`
-		RefID string `json:"refId"`
-	} `json:"targets"`
-}
-
+// dashboard is one of manifests/monitoring.
 type dashboard struct {
-	UID        string  `json:"uid"`
-	Panels     []panel `json:"panels"`
-	Templating struct {
-		List []struct {
-			Name  string `json:"name"`
-			Type  string `json:"type"`
-			Query any    `json:"query"`
-		} `json:"list"`
-	} `json:"templating"`
+	recording.Dashboard
+	// content is the file.
+	content string
 }
 
-var labelValues = regexp.MustCompile(`^label_values\((.+), (\w+)\)$`)
-
-func TestDashboard(t *testing.T) {
-	p := served(t)
+// dashboards returns those in manifests/monitoring, by the names of their files.
+func dashboards(t *testing.T) map[string]dashboard {
+	t.Helper()
 	g := NewWithT(t)
-	data, err := os.ReadFile(manifests + "dashboard.json")
+	files, err := filepath.Glob(manifests + "dashboard-*.json")
 	g.Expect(err).NotTo(HaveOccurred())
-	board := dashboard{}
-	g.Expect(json.Unmarshal(data, &board)).To(Succeed())
-	g.Expect(board.UID).NotTo(BeEmpty())
-	g.Expect(board.Panels).NotTo(BeEmpty())
+	all := map[string]dashboard{}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		g.Expect(err).NotTo(HaveOccurred())
+		board, err := recording.ReadDashboard(data)
+		g.Expect(err).NotTo(HaveOccurred(), file)
+		all[filepath.Base(file)] = dashboard{board, string(data)}
+	}
+	g.Expect(all).To(And(HaveKey(fleetBoard), HaveKey(clusterBoard)))
+	return all
+}
 
+const fleetBoard, clusterBoard = "dashboard-fleet.json", "dashboard-cluster.json"
+
+var (
+	usedVariable  = regexp.MustCompile(`\$\{?(\w+)`)
+	dashboardLink = regexp.MustCompile(`^/d/([\w-]+)\?`)
+)
+
+func TestDashboards(t *testing.T) {
+	p := served(t)
 	t.Run("When a panel looks at a metric or a label, a program should serve it", func(t *testing.T) {
-		ids := map[int]bool{}
-		for _, panel := range board.Panels {
-			if ids[panel.ID] {
-				t.Errorf("%s: another panel has the ID %d too", panel.Title, panel.ID)
-			}
-			ids[panel.ID] = true
-			if panel.Type != "row" && len(panel.Targets) == 0 {
-				t.Errorf("%s shows nothing", panel.Title)
-			}
-			for _, target := range panel.Targets {
-				p.check(t, panel.Title, strings.NewReplacer("$__rate_interval", "5m", "$__range", "1h").Replace(target.Expr))
+		for file, board := range dashboards(t) {
+			ids := map[int]bool{}
+			for _, panel := range board.Panels {
+				where := file + ": " + panel.Title
+				if ids[panel.ID] {
+					t.Errorf("%s: another panel has the ID %d too", where, panel.ID)
+				}
+				ids[panel.ID] = true
+				if panel.Type != "row" && len(panel.Targets) == 0 {
+					t.Errorf("%s shows nothing", where)
+				}
+				for _, target := range panel.Targets {
+					p.check(t, where, recording.Queryable(target.Expr))
+				}
 			}
 		}
 	})
 
 	t.Run("When a variable is filled from a label, a program should serve it", func(t *testing.T) {
-		variables := map[string]bool{}
-		for _, variable := range board.Templating.List {
-			variables[variable.Name] = true
-			if variable.Type != "query" {
-				continue
+		for file, board := range dashboards(t) {
+			variables := map[string]bool{}
+			for _, variable := range board.Templating.List {
+				variables[variable.Name] = true
+				if variable.Type != "query" {
+					continue
+				}
+				metric, label, ok := variable.LabelValues()
+				if !ok {
+					t.Errorf("%s: %s: %v isn't label_values(metric, label)", file, variable.Name, variable.Query)
+					continue
+				}
+				p.check(t, file+": "+variable.Name, "max by ("+label+") ("+metric+")")
 			}
-			query, _ := variable.Query.(string)
-			match := labelValues.FindStringSubmatch(query)
-			if match == nil {
-				t.Errorf("%s: %v isn't label_values(metric, label)", variable.Name, variable.Query)
-				continue
+			for _, name := range usedVariable.FindAllStringSubmatch(board.content, -1) {
+				if !strings.HasPrefix(name[1], "__") && !variables[name[1]] {
+					t.Errorf("%s: there is no variable %s", file, name[1])
+				}
 			}
-			p.check(t, variable.Name, "max by ("+match[2]+") ("+match[1]+")")
 		}
-		for _, name := range regexp.MustCompile(`\$(\w+)`).FindAllStringSubmatch(string(data), -1) {
-			if !strings.HasPrefix(name[1], "__") && !variables[name[1]] {
-				t.Errorf("there is no variable %s", name[1])
+	})
+
+	t.Run("When a dashboard is for one cluster, each of its panels should select that cluster's series alone", func(t *testing.T) {
+		for _, panel := range dashboards(t)[clusterBoard].Panels {
+			for _, target := range panel.Targets {
+				q, err := parse(recording.Queryable(target.Expr))
+				NewWithT(t).Expect(err).NotTo(HaveOccurred(), panel.Title)
+				for _, s := range q.selectors() {
+					if !slices.ContainsFunc(s.LabelMatchers, func(m *labels.Matcher) bool { return m.String() == `namespace="$namespace"` }) {
+						t.Errorf("%s: %s doesn't select by namespace", panel.Title, s)
+					}
+				}
 			}
+		}
+	})
+
+	t.Run("When a dashboard is imported, its UID should be its own, its links lead to another, and no panel cover another", func(t *testing.T) {
+		g := NewWithT(t)
+		uids := map[string]string{}
+		for file, board := range dashboards(t) {
+			g.Expect(board.UID).NotTo(BeEmpty())
+			g.Expect(uids).NotTo(HaveKey(board.UID), file)
+			uids[board.UID] = file
+		}
+		for file, board := range dashboards(t) {
+			for _, link := range board.Links {
+				match := dashboardLink.FindStringSubmatch(link.URL)
+				g.Expect(match).NotTo(BeNil(), link.URL)
+				g.Expect(uids).To(HaveKey(match[1]), file)
+			}
+			covered := map[[2]int]string{}
+			for _, panel := range board.Panels {
+				at := panel.GridPos
+				g.Expect(at.X+at.W).To(BeNumerically("<=", 24), panel.Title)
+				for x := at.X; x < at.X+at.W; x++ {
+					for y := at.Y; y < at.Y+at.H; y++ {
+						g.Expect(covered).NotTo(HaveKey([2]int{x, y}), "%s: %s", file, panel.Title)
+						covered[[2]int{x, y}] = panel.Title
+					}
+				}
+			}
+		}
+	})
+
+	t.Run("When there is a dashboard, docs/metrics.md should name it", func(t *testing.T) {
+		g := NewWithT(t)
+		docs, err := os.ReadFile("../../docs/metrics.md")
+		g.Expect(err).NotTo(HaveOccurred())
+		for file, board := range dashboards(t) {
+			g.Expect(string(docs)).To(And(ContainSubstring("(../manifests/monitoring/"+file+")"), ContainSubstring(board.Title)))
 		}
 	})
 }

@@ -18,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	cloudprovidermetrics "sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
 
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -124,7 +126,21 @@ func known(t *testing.T) values {
 			},
 			"scheduled": {strconv.FormatBool(true), strconv.FormatBool(false)},
 		},
-		"leader_election_master_status": {"name": leases(t)},
+		"karpenter_cloudprovider_errors_total": {"error": {
+			cloudprovidermetrics.InsufficientCapacityError, cloudprovidermetrics.NodeClaimNotFoundError, cloudprovidermetrics.NodeClassNotReadyError,
+			cloudprovidermetrics.MetricLabelErrorDefaultVal,
+		}},
+		// Karpenter core writes the names of resources, with underscores.
+		"karpenter_cluster_utilization_percent": {"resource_type": {string(corev1.ResourceCPU), string(corev1.ResourceMemory)}},
+		"karpenter_nodepools_usage":             {"resource_type": {string(corev1.ResourceCPU), string(corev1.ResourceMemory)}},
+		"leader_election_master_status":         {"name": leases(t)},
+	}
+	for _, counted := range []string{"removed", "added"} {
+		var reasons []string
+		for _, reason := range []karpv1.DisruptionReason{karpv1.DisruptionReasonEmpty, karpv1.DisruptionReasonUnderutilized, karpv1.DisruptionReasonDrifted} {
+			reasons = append(reasons, strings.ToLower(string(reason)))
+		}
+		v["karpenter_clusterapi_disruption_"+counted+"_dollars_per_hour_total"] = map[string][]string{"reason": reasons}
 	}
 	v["autonode_cost_saved_dollars_per_hour"] = map[string][]string{"by": {metrics.BySpot, metrics.ByReservations, metrics.ByCommitments}}
 	for _, figure := range []string{"limit", "granted", "used", "waiting", "expiry_timestamp_seconds"} {
@@ -161,7 +177,7 @@ func leases(t *testing.T) []string {
 	g.Expect(string(deployment)).To(ContainSubstring("value: " + karpenters + "\n"))
 	for title, names := range readConstants(t, "../../operator") {
 		if strings.HasPrefix(title, "leaseName is ") {
-			return append(names, karpenters)
+			return append(names, karpenters, v1beta1.SharedNames("blue").LeaderElection)
 		}
 	}
 	t.Fatal("the operator has no leaseName")

@@ -107,8 +107,8 @@ func readChart(folder, name string, replaced map[string][]string) (files []packe
 	return files, metadata, err
 }
 
-// writeComponents writes what clusterctl and the Cluster API Operator install: install.yaml under the name that they look for, with metadata.yaml,
-// as files and as an artifact for registries.
+// writeComponents writes what clusterctl and the Cluster API Operator install: the manifests with what they need changed, under the name that they
+// look for, with metadata.yaml, as files and as an artifact for registries.
 func (r *release) writeComponents(context.Context) error {
 	metadata, err := os.ReadFile(filepath.Join(r.Source, "manifests", "clusterctl", metadataFile))
 	if err != nil {
@@ -131,9 +131,9 @@ func (r *release) writeComponents(context.Context) error {
 	if !found {
 		return fmt.Errorf("manifests/clusterctl/%s has no series %d.%d; add it", metadataFile, ours.Major(), ours.Minor())
 	}
-	components, err := os.ReadFile(filepath.Join(r.Output, installFile))
+	components, err := r.render("clusterctl")
 	if err != nil {
-		return fmt.Errorf("reading what was written: %w", err)
+		return err
 	}
 	var contents []blob
 	for _, file := range []struct {

@@ -104,38 +104,52 @@ func (r *release) buildPayloads(context.Context) error {
 	return nil
 }
 
-// writeInstall renders the kustomize base with the operator's image by digest.
+// writeInstall renders what kubectl installs.
 func (r *release) writeInstall(context.Context) error {
+	content, err := r.render()
+	if err != nil {
+		return err
+	}
+	return r.write(installFile, content)
+}
+
+// render renders the kustomize base with the operator's image by digest, and with components, which are folders beside the base's.
+func (r *release) render(components ...string) ([]byte, error) {
 	base, err := filepath.Abs(filepath.Join(r.Source, "manifests"))
 	if err != nil {
-		return fmt.Errorf("looking for the manifests: %w", err)
+		return nil, fmt.Errorf("looking for the manifests: %w", err)
 	}
 	relative, err := filepath.Rel(r.bin, base)
 	if err != nil {
-		return fmt.Errorf("looking for the manifests: %w", err)
+		return nil, fmt.Errorf("looking for the manifests: %w", err)
+	}
+	beside := make([]string, len(components))
+	for i, component := range components {
+		beside[i] = filepath.Join(relative, component)
 	}
 	overlay, err := yaml.Marshal(kustomize.Kustomization{
-		TypeMeta:  kustomize.TypeMeta{APIVersion: kustomize.KustomizationVersion, Kind: kustomize.KustomizationKind},
-		Resources: []string{relative},
+		TypeMeta:   kustomize.TypeMeta{APIVersion: kustomize.KustomizationVersion, Kind: kustomize.KustomizationKind},
+		Resources:  []string{relative},
+		Components: beside,
 		Images: []kustomize.Image{{
 			Name: operatorProgram, NewName: r.Prefix + "/" + operatorProgram, Digest: r.digestOf(operatorProgram).String(),
 		}},
 	})
 	if err != nil {
-		return fmt.Errorf("encoding the overlay: %w", err)
+		return nil, fmt.Errorf("encoding the overlay: %w", err)
 	}
 	if err := os.WriteFile(filepath.Join(r.bin, "kustomization.yaml"), overlay, 0o600); err != nil {
-		return fmt.Errorf("writing the overlay: %w", err)
+		return nil, fmt.Errorf("writing the overlay: %w", err)
 	}
 	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), r.bin)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	content, err := built.AsYaml()
 	if err != nil {
-		return fmt.Errorf("encoding the manifests: %w", err)
+		return nil, fmt.Errorf("encoding the manifests: %w", err)
 	}
-	return r.write(installFile, content)
+	return content, nil
 }
 
 // packTools makes an archive of the command-line tool for each platform.

@@ -51,31 +51,78 @@ func folders(t *testing.T, target string) []string {
 	return strings.Fields(output(t, "go", args...))
 }
 
-func TestTargets(t *testing.T) {
-	t.Run("When a folder has tests, one of make unit, e2e, e2e-aws and e2e-real should run them", func(t *testing.T) {
+// testFiles are the repository's files with tests, by their paths from this folder.
+func testFiles(t *testing.T) (paths []string) {
+	t.Helper()
+	g := NewWithT(t)
+	g.Expect(filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && path != root && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata"):
+			return fs.SkipDir // which the go command doesn't look into either
+		case strings.HasSuffix(path, "_test.go"):
+			paths = append(paths, path)
+		}
+		return nil
+	})).To(Succeed())
+	g.Expect(len(paths)).To(BeNumerically(">", 100), "files with tests")
+	return paths
+}
+
+// folderOf is the absolute path of a file's folder.
+func folderOf(t *testing.T, path string) string {
+	t.Helper()
+	folder, err := filepath.Abs(filepath.Dir(path))
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return folder
+}
+
+var (
+	benchmark = regexp.MustCompile(`(?m)^func Benchmark\w+`)
+	// chosen is how a target names a test and a part of it.
+	chosen = regexp.MustCompile(`-run '\^(\w+)\$/\(([^)]+)\)'`)
+	part   = regexp.MustCompile(`t\.Run\("([^"]+)"`)
+)
+
+func TestBenchmarks(t *testing.T) {
+	t.Run("When a folder has benchmarks, make bench should run them", func(t *testing.T) {
 		g := NewWithT(t)
-		targets := slices.Concat(folders(t, "unit"), folders(t, "e2e"), folders(t, "e2e-aws"), folders(t, "e2e-real"))
-		tested := 0
-		g.Expect(filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-			if err != nil {
-				return err
+		benched, benchmarks := folders(t, "bench"), 0
+		for _, path := range testFiles(t) {
+			content, err := os.ReadFile(path)
+			g.Expect(err).NotTo(HaveOccurred())
+			if found := benchmark.FindAllString(string(content), -1); len(found) > 0 {
+				benchmarks += len(found)
+				g.Expect(benched).To(ContainElement(folderOf(t, path)), "%s has %v", path, found)
 			}
-			if entry.IsDir() && path != root && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata") {
-				return fs.SkipDir // which the go command doesn't look into either
-			}
-			if !strings.HasSuffix(path, "_test.go") {
-				return nil
-			}
-			folder, err := filepath.Abs(filepath.Dir(path))
-			if err != nil {
-				return err
-			}
-			tested++
-			if !slices.Contains(targets, folder) {
+		}
+		g.Expect(benchmarks).To(BeNumerically(">", 10))
+	})
+	t.Run("When make bench-fleet names parts of a story, the story should have exactly those", func(t *testing.T) {
+		g := NewWithT(t)
+		found := chosen.FindStringSubmatch(output(t, "make", "--dry-run", "bench-fleet"))
+		g.Expect(found).To(HaveLen(3), "the tests that make bench-fleet runs")
+		content, err := os.ReadFile(filepath.Join(root, "test/e2e/fleet_test.go"))
+		g.Expect(err).NotTo(HaveOccurred())
+		_, story, isThere := strings.Cut(string(content), "func "+found[1]+"(t *testing.T)")
+		g.Expect(isThere).To(BeTrue(), found[1])
+		parts := part.FindAllStringSubmatch(story, -1)
+		for name := range strings.SplitSeq(found[2], "|") {
+			g.Expect(slices.DeleteFunc(slices.Clone(parts), func(each []string) bool {
+				return !strings.Contains(strings.ReplaceAll(each[1], " ", "_"), name)
+			})).To(HaveLen(1), name)
+		}
+	})
+}
+
+func TestTargets(t *testing.T) {
+	t.Run("When a folder has tests, one of make unit, e2e, e2e-aws, e2e-real and e2e-release should run them", func(t *testing.T) {
+		targets := slices.Concat(folders(t, "unit"), folders(t, "e2e"), folders(t, "e2e-aws"), folders(t, "e2e-real"), folders(t, "e2e-release"))
+		for _, path := range testFiles(t) {
+			if !slices.Contains(targets, folderOf(t, path)) {
 				t.Errorf("no target runs %s", path)
 			}
-			return nil
-		})).To(Succeed())
-		g.Expect(tested).To(BeNumerically(">", 100), "files with tests")
+		}
 	})
 }

@@ -3,6 +3,7 @@
 package world
 
 import (
+	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/world/controlplane"
 	"github.com/autonode-io/autonode/test/world/hosting"
 )
@@ -10,7 +11,8 @@ import (
 const (
 	// OperatorServiceAccount is the operator's, in OperatorNamespace.
 	OperatorServiceAccount = "autonode-operator"
-	// KarpenterServiceAccount is Karpenter's, in each control-plane namespace of the management cluster, and in a guest in GuestNamespace.
+	// KarpenterServiceAccount is Karpenter's, in a guest in GuestNamespace, and in each control-plane namespace that guests don't share; see
+	// World.KarpenterAccount.
 	KarpenterServiceAccount = "karpenter"
 	// OperatorInGuest is the user of Cluster API's kubeconfig, by which the operator comes into a guest, and Cluster API too.
 	OperatorInGuest = "cluster-api"
@@ -32,10 +34,18 @@ func (w *World) audit(cluster string) controlplane.Audit {
 	if cluster == Management {
 		users = []string{serviceAccount(OperatorNamespace, OperatorServiceAccount), FaultProxy}
 		for _, guest := range w.cfg.Guests {
-			users = append(users, serviceAccount(hosting.ControlPlaneNamespace(guest), KarpenterServiceAccount))
+			users = append(users, serviceAccount(w.KarpenterAccount(guest)))
 		}
 	}
 	return controlplane.Audit{Users: users, File: w.dir.auditLog(cluster)}
+}
+
+// KarpenterAccount returns the namespace and the name of the ServiceAccount that a guest's Karpenter has in the management cluster.
+func (w *World) KarpenterAccount(guest string) (namespace, name string) {
+	if w.cfg.SharedNamespace != "" {
+		return w.cfg.SharedNamespace, v1beta1.SharedNames(guest).Karpenter
+	}
+	return hosting.ControlPlaneNamespace(guest), KarpenterServiceAccount
 }
 
 func serviceAccount(namespace, name string) string {

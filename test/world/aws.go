@@ -114,7 +114,7 @@ func (w *World) infrastructure() func(string, *controlplane.Cluster) hosting.Inf
 	}
 }
 
-// awsCluster is an AWSCluster whose network somebody else has built: the platform that hosts the control plane.
+// awsCluster is an AWSCluster whose network the platform that hosts the control plane has built.
 func awsCluster(namespace string, guest *controlplane.Cluster, region ec2.Config) *unstructured.Unstructured {
 	var subnets []any
 	domains := map[string]any{}

@@ -186,8 +186,8 @@ func (w *World) plan(ctx context.Context, s *stages) error {
 	registryReady := s.run(ctx, "registry", w.startRegistry)
 
 	w.hosting = hosting.New(hosting.Config{
-		Management: w.management, Guests: w.guests, SelfApproving: w.cfg.WithoutOperator, Logger: w.logger("hosting"),
-		Infrastructure: w.infrastructure(),
+		Management: w.management, Guests: w.guests, Adopted: w.cfg.Adopted, SelfApproving: w.cfg.WithoutOperator, Logger: w.logger("hosting"),
+		Infrastructure: w.infrastructure(), SharedNamespace: w.cfg.SharedNamespace,
 	})
 	hosted := s.run(ctx, "", w.hosting.Start, clusterAPIReady)
 	s.run(ctx, "guests in Cluster API", w.hosting.WaitReady, append(guestsReady, hosted)...)

@@ -58,11 +58,21 @@ const (
 type Config struct {
 	// Dir is the world's folder. What an earlier world left there is replaced.
 	Dir string
-	// Guests are the names of the guest clusters. Default: DefaultGuest.
+	// Guests are the names of the guest clusters. Default: DefaultGuest, or none with Adopted.
 	Guests []string
+	// Adopted are guests of another world whose objects may be moved to this one. Their control planes run on in that other world, which has to
+	// end after this one.
+	Adopted []*controlplane.Cluster
+	// SharedNamespace is the control-plane namespace of all guests, and of their HostedClusters; the operator still needs rights there. Empty:
+	// each guest has one of its own, and HostedClusters are in hosting.Namespace.
+	SharedNamespace string
 	// WithoutOperator doesn't run the operator, and so no Karpenter, so that others can be tried. The HostedClusters and
 	// the payloads are there nevertheless, unless there is no source to make them from.
 	WithoutOperator bool
+	// WithoutAutoNode is a management cluster on which AutoNode has never been: it has neither the operator nor CRDs, HostedClusters or payloads
+	// of it, and needs no source. Whoever installs AutoNode does so as on any management cluster, with images from Registry. Guests approve no
+	// certificates by themselves, and their Clusters consent to HostedClusters of their names in the namespace of hosting.Namespace.
+	WithoutAutoNode bool
 	// Audit lets the API servers write down what AutoNode's ServiceAccounts ask them for; see World.AuditLog.
 	Audit bool
 	// AuditAllBut lets them instead write down what everybody asks them for but these users: those who measure.
@@ -128,11 +138,14 @@ func (c *Config) complete(ctx context.Context) error {
 	if c.Progress == nil {
 		c.Progress = progress.New(nil)
 	}
-	if len(c.Guests) == 0 {
+	if len(c.Guests) == 0 && len(c.Adopted) == 0 {
 		c.Guests = []string{DefaultGuest}
 	}
 	c.Guests = slices.Clone(c.Guests)
 	seen := map[string]bool{Management: true}
+	for _, adopted := range c.Adopted {
+		seen[adopted.Name] = true
+	}
 	for _, name := range c.Guests {
 		if !guestName.MatchString(name) {
 			return fmt.Errorf("guest %q: a name is at most 31 lower case letters, digits and dashes, and begins with a letter", name)
@@ -162,6 +175,10 @@ func (c *Config) complete(ctx context.Context) error {
 		return fmt.Errorf("finding the world's folder: %w", err)
 	}
 	c.Dir = dir
+	if c.WithoutAutoNode {
+		c.Source = ""
+		return nil
+	}
 	if c.Source, err = findSource(ctx, c.Source); err != nil && !(c.WithoutOperator && errors.Is(err, errNoSource)) {
 		return err
 	}
@@ -275,8 +292,11 @@ func (w *World) Management() *controlplane.Cluster { return w.management }
 // ClusterAPIProfiles is the address where Cluster API's core manager serves profiles of itself, if Config.Profiles.
 func (w *World) ClusterAPIProfiles() string { return w.clusterAPI.Profiles() }
 
-// Guests are the guest clusters.
+// Guests are the world's own guest clusters.
 func (w *World) Guests() []*controlplane.Cluster { return slices.Clone(w.guests) }
+
+// Adopted are guests of another world whose objects may be moved to this one.
+func (w *World) Adopted() []*controlplane.Cluster { return slices.Clone(w.cfg.Adopted) }
 
 // EC2 is the API of the world's region of AWS, nil without Config.AWS.
 func (w *World) EC2() *ec2.Server { return w.ec2 }
@@ -311,9 +331,9 @@ func (w *World) ComponentImage(version string) string {
 	return w.autonode.karpenterImages[version]
 }
 
-// Guest returns a guest cluster, or nil if there is none of that name.
+// Guest returns a guest cluster, or nil if there is none of that name. It may be an adopted one.
 func (w *World) Guest(name string) *controlplane.Cluster {
-	for _, guest := range w.guests {
+	for _, guest := range slices.Concat(w.guests, w.cfg.Adopted) {
 		if guest.Name == name {
 			return guest
 		}

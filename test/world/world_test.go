@@ -12,6 +12,8 @@ import (
 
 	. "github.com/onsi/gomega"
 	"go.uber.org/goleak"
+
+	"github.com/autonode-io/autonode/test/world/controlplane"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -47,6 +49,16 @@ func TestConfig(t *testing.T) {
 		g.Expect(cfg.complete(t.Context())).To(Succeed())
 		g.Expect(cfg.Guests).To(Equal([]string{DefaultGuest}))
 		g.Expect(cfg.Source).To(Equal(source))
+	})
+
+	t.Run("When guests of another world are adopted, it should have none of its own, and none of their names", func(t *testing.T) {
+		g := NewWithT(t)
+		adopted := []*controlplane.Cluster{{Name: "blue"}}
+		cfg := Config{Dir: t.TempDir(), Source: source, Adopted: adopted}
+		g.Expect(cfg.complete(t.Context())).To(Succeed())
+		g.Expect(cfg.Guests).To(BeEmpty())
+		cfg = Config{Dir: t.TempDir(), Source: source, Adopted: adopted, Guests: []string{"blue"}}
+		g.Expect(cfg.complete(t.Context())).To(MatchError(ContainSubstring("the name is taken")))
 	})
 }
 
@@ -91,6 +103,14 @@ func TestFindSource(t *testing.T) {
 		g.Expect(cfg.complete(t.Context())).To(Succeed())
 		cfg.WithoutOperator = false
 		g.Expect(cfg.complete(t.Context())).To(MatchError(ContainSubstring("--without-operator")))
+	})
+
+	t.Run("When AutoNode isn't to be there, a world should need no source, and take none", func(t *testing.T) {
+		g := NewWithT(t)
+		t.Chdir(t.TempDir())
+		cfg := Config{Dir: t.TempDir(), WithoutAutoNode: true, Source: newSource(t)}
+		g.Expect(cfg.complete(t.Context())).To(Succeed())
+		g.Expect(cfg.Source).To(BeEmpty())
 	})
 
 	t.Run("When the folder named is another module's, it should be refused", func(t *testing.T) {

@@ -31,6 +31,7 @@ type ClusterAPINodeClass struct {
 	Spec ClusterAPINodeClassSpec `json:"spec,omitempty"`
 	// status reports the templates that were found.
 	// +optional
+	// +kubebuilder:default:={"observedGeneration":-1}
 	Status ClusterAPINodeClassStatus `json:"status,omitempty"`
 }
 
@@ -323,6 +324,9 @@ type KubeletConfiguration struct {
 
 // ClusterAPINodeClassStatus reports the templates that were found.
 type ClusterAPINodeClassStatus struct {
+	// observedGeneration is the generation of the object that the condition Ready is about; -1 until Karpenter has reported any.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// conditions contains signals for health and readiness.
 	// +optional
 	Conditions []status.Condition `json:"conditions,omitempty"`
@@ -364,7 +368,7 @@ type TemplateStatus struct {
 	// gpu capacity by resource name.
 	// +optional
 	GPU corev1.ResourceList `json:"gpu,omitempty"`
-	// version of new nodes of this template, if its MachineDeployment sets one.
+	// version of new nodes of this template, if its image or its MachineDeployment has another one than the node class.
 	// +optional
 	Version string `json:"version,omitempty"`
 	// price of an on-demand machine in US dollars per hour, as a decimal.
@@ -379,14 +383,22 @@ type TemplateStatus struct {
 	// +kubebuilder:validation:MaxItems=64
 	Zones []string `json:"zones,omitempty"`
 	// unavailable says why nothing launches from the template now: Paused (its source or the Cluster is paused), Full (its source is at its
-	// max size), NoBootstrap, BackOff (all its offerings are in back-off), NoPrice or NoZone (of a catalog). Empty if it can launch.
+	// max size), ImageNewer (its image is newer than nodes may get yet), NoBootstrap, BackOff (all its offerings are in back-off), NoPrice or
+	// NoZone (of a catalog). Empty if it can launch.
 	// +optional
 	Unavailable string `json:"unavailable,omitempty"`
+	// image is Older if the template's image has an older Kubernetes than nodes get, and no other template replaces it: its nodes stay at that
+	// version. Empty otherwise.
+	// +optional
+	Image string `json:"image,omitempty"`
 	// profile is Missing if AutoNode has no profile of the template's kind: it reads status.capacity and annotations only, takes the machines
 	// for on-demand ones unless an annotation says otherwise, and knows only common words of their conditions. Empty if it has one.
 	// +optional
 	Profile string `json:"profile,omitempty"`
 }
+
+// ImageOlder is the value of a template's image if that holds its nodes back. Select a template whose image has the node class's version.
+const ImageOlder = "Older"
 
 // ProfileMissing is the value of a template's profile if its kind has none. Write one into the ConfigMap karpenter-profiles.
 const ProfileMissing = "Missing"
@@ -397,6 +409,9 @@ const (
 	TemplatePaused = "Paused"
 	// TemplateFull: the source has as many machines as its max-size annotation allows, including those that are launching.
 	TemplateFull = "Full"
+	// TemplateImageNewer: the source says that its image has a newer Kubernetes than nodes get now. It launches once the release payload, its
+	// upgrade window and the API server allow that version.
+	TemplateImageNewer = "ImageNewer"
 	// TemplateNoBootstrap: neither the source nor the node class has a bootstrap.
 	TemplateNoBootstrap = "NoBootstrap"
 	// TemplateBackOff: every offering of the template is in back-off. The next retry is minutes away, at most an hour. Or its

@@ -47,6 +47,9 @@ const (
 	// ProfileInvalidReason: a field of the profile file (ConfigMap karpenter-profiles beside Karpenter), or one that a profile
 	// reads of a template, can't be understood; the message names each. Everything else stays in use.
 	ProfileInvalidReason = "ProfileInvalid"
+	// ImageOlderReason: the image of a template has an older Kubernetes than nodes get, and so have its nodes; none is replaced for that.
+	// The message names the template and the version that its successor's image needs.
+	ImageOlderReason = "ImageOlder"
 	// SourceUnreadableReason: the management cluster doesn't serve a kind, or Karpenter may not read it. Name it in spec.autoNode of the
 	// HostedCluster, or install its provider.
 	SourceUnreadableReason = "SourceUnreadable"

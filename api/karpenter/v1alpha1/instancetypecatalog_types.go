@@ -33,6 +33,7 @@ type InstanceTypeCatalog struct {
 	Spec InstanceTypeCatalogSpec `json:"spec"`
 	// status reports which instance types are usable.
 	// +optional
+	// +kubebuilder:default:={"observedGeneration":-1}
 	Status InstanceTypeCatalogStatus `json:"status,omitempty"`
 }
 
@@ -231,7 +232,7 @@ func (in *CatalogPatch) JSONPatch() JSONPatch {
 // InstanceTypeCatalogStatus reports which instance types are usable. The operator writes it. Whether the template exists and the patches
 // apply to it is reported by the node classes of each cluster that uses the catalog.
 type InstanceTypeCatalogStatus struct {
-	// observedGeneration is the generation that status describes.
+	// observedGeneration is the generation that status describes; -1 until the operator has reported any.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// conditions contains signals for health and readiness.

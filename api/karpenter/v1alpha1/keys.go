@@ -20,6 +20,10 @@ const (
 	MemoryOverheadAnnotation = Group + "/memory-overhead"
 	// InstanceTypeAnnotation names the instance type. Without it the source's own name is the instance type's.
 	InstanceTypeAnnotation = Group + "/instance-type"
+	// KubernetesVersionAnnotation is the Kubernetes version of the kubelet in the image that the source's machines boot, such as 1.36.3. They
+	// get it as their Machine's version. Nothing launches from a template that is ahead of the nodes' version, and nodes move to one that
+	// has the nodes' version as they do for a new payload. A MachineDeployment with a version of its own doesn't need it.
+	KubernetesVersionAnnotation = Group + "/kubernetes-version"
 	// InfrastructurePatchesAnnotation is a list of JSONPatches, in YAML or JSON, that are applied to each infrastructure machine cloned from
 	// the source's template. A MachineDeployment's replace those of its template.
 	InfrastructurePatchesAnnotation = Group + "/infrastructure-patches"
@@ -39,8 +43,16 @@ const (
 	LeaderPodLabel = Group + "/leader-pod"
 )
 
+// LeasedAnnotation is on Karpenter's leader-election Lease with the value "true" while the cluster's CapacityLease is of an account. A
+// Karpenter that starts and finds no CapacityLease then launches nothing until the operator has created it again.
+const LeasedAnnotation = Group + "/leased"
+
 // ReservationIDLabel is on a reserved node and its Machine: the ID of the reservation that it uses up.
 const ReservationIDLabel = Group + "/reservation-id"
+
+// InstanceFamilyLabel is on the nodes of instance types whose template or catalog entry has it: the family within which the
+// infrastructure counts quotas.
+const InstanceFamilyLabel = Group + "/instance-family"
 
 // Annotations of NodeClaims, Machines and ClusterAPINodeClasses that the provider writes.
 const (
@@ -55,6 +67,8 @@ const (
 	// TemplateRevisionAnnotation is the revision of that template, as <UID>/<generation>. The same revision has the same content,
 	// although an API server may serialize it differently after an upgrade of Cluster API or of a provider.
 	TemplateRevisionAnnotation = Group + "/template-revision"
+	// TemplateKubernetesVersionAnnotation is the KubernetesVersionAnnotation of that template; without one there is no such annotation.
+	TemplateKubernetesVersionAnnotation = Group + "/template-kubernetes-version"
 	// TemplateOwnedHashAnnotation is TemplateHashAnnotation without the fields that only admission webhooks have set. A template whose
 	// webhook has learned a new default hasn't changed.
 	TemplateOwnedHashAnnotation = Group + "/template-owned-hash"

@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
 const (
@@ -178,7 +180,9 @@ func (c *Collector) list(ctx context.Context, r resource, namespace string, opti
 // isOwn reports whether an object is one of AutoNode's, whose arguments and settings are collected.
 func isOwn(object *unstructured.Unstructured) bool {
 	if object.GetKind() == "ConfigMap" {
-		return slices.Contains(ownConfigMaps, object.GetName())
+		// In a namespace that clusters share, what the operator makes ends in the Cluster's name.
+		shared, cluster := strings.CutSuffix(object.GetName(), "-"+object.GetLabels()[v1beta1.ClusterNameLabel])
+		return slices.Contains(ownConfigMaps, object.GetName()) || cluster && slices.Contains(ownConfigMaps, shared)
 	}
 	if slices.Contains(ownPods, object.GetLabels()["app.kubernetes.io/name"]) {
 		return true

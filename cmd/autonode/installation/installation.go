@@ -51,7 +51,8 @@ type Installer struct {
 	Force bool
 }
 
-// Apply applies objects in their order, and waits until the CRDs are served and the Deployments run.
+// Apply applies objects in their order, and waits until the CRDs are served and the Deployments run. Then it prunes: until the new pods run,
+// the old ones need what they mount.
 func (i *Installer) Apply(ctx context.Context, objects []*unstructured.Unstructured) error {
 	definitions, others := divide(objects)
 	for _, step := range [][]*unstructured.Unstructured{definitions, others} {
@@ -66,7 +67,7 @@ func (i *Installer) Apply(ctx context.Context, objects []*unstructured.Unstructu
 			}
 		}
 	}
-	return nil
+	return i.Prune(ctx, objects)
 }
 
 // divide returns the CRDs, and the rest.
@@ -86,7 +87,7 @@ func (i *Installer) apply(ctx context.Context, object *unstructured.Unstructured
 	if i.Force {
 		opts = append(opts, client.ForceOwnership)
 	}
-	err := i.Management.Apply(ctx, client.ApplyConfigurationFromUnstructured(object.DeepCopy()), opts...)
+	err := i.Management.Apply(ctx, client.ApplyConfigurationFromUnstructured(marked(object)), opts...)
 	switch {
 	case apierrors.IsConflict(err):
 		return fmt.Errorf("%w: %s: %w; upgrade it in the way in which it was installed, or take it over with --force-conflicts",
@@ -166,12 +167,17 @@ func available(object *unstructured.Unstructured) (bool, string) {
 	return status.ObservedGeneration >= deployment.Generation && status.UpdatedReplicas >= wanted && status.AvailableReplicas >= wanted, why
 }
 
-// Remove deletes objects in the reverse of their order, all but the CRDs and what guards them. With definitions it deletes those as well, last.
+// Remove deletes objects in the reverse of their order, and what another version has applied, all but the CRDs and what guards them. With
+// definitions it deletes those as well, last.
 func (i *Installer) Remove(ctx context.Context, objects []*unstructured.Unstructured, definitions bool) error {
 	crds, others := divide(objects)
 	guard := slices.DeleteFunc(slices.Clone(others), func(object *unstructured.Unstructured) bool { return object.GetName() != manifests.Guard })
 	others = slices.DeleteFunc(slices.Clone(others), func(object *unstructured.Unstructured) bool { return object.GetName() == manifests.Guard })
 	slices.Reverse(others)
+	// Before the namespace goes, with which the API server would delete some of it.
+	if err := i.Prune(ctx, objects); err != nil {
+		return err
+	}
 	if err := i.remove(ctx, others); err != nil {
 		return err
 	}
@@ -207,14 +213,22 @@ func (i *Installer) remove(ctx context.Context, objects []*unstructured.Unstruct
 		fmt.Fprintf(i.Out, "%s deleted\n", named(object))
 	}
 	for _, object := range objects {
+		live := &unstructured.Unstructured{}
+		var unread error
 		err := wait.PollUntilContextTimeout(ctx, interval, i.Timeout, true, func(ctx context.Context) (bool, error) {
-			live := &unstructured.Unstructured{}
-			live.SetGroupVersionKind(object.GroupVersionKind())
-			err := i.Management.Get(ctx, client.ObjectKeyFromObject(object), live)
+			found := &unstructured.Unstructured{}
+			found.SetGroupVersionKind(object.GroupVersionKind())
+			err := i.Management.Get(ctx, client.ObjectKeyFromObject(object), found)
+			if err == nil {
+				live = found
+			}
+			if ctx.Err() == nil { // else it tells of the timeout, which is told anyway
+				unread = err
+			}
 			return apierrors.IsNotFound(err) || meta.IsNoMatchError(err), nil
 		})
 		if err != nil && ctx.Err() == nil {
-			return fmt.Errorf("%s is still there after %s; see its finalizers with `kubectl%s get %s %s -o yaml`", named(object), i.Timeout,
+			return fmt.Errorf("%s is still there after %s%s; see its finalizers with `kubectl%s get %s %s -o yaml`", named(object), i.Timeout, holdup(live, unread),
 				inNamespace(object), strings.ToLower(object.GetKind()), object.GetName())
 		}
 		if err != nil {
@@ -222,6 +236,24 @@ func (i *Installer) remove(ctx context.Context, objects []*unstructured.Unstruct
 		}
 	}
 	return nil
+}
+
+// holdup is why an object that is being deleted is still there, as far as it says so: what its API server told last, a condition, or its finalizers.
+func holdup(live *unstructured.Unstructured, unread error) string {
+	if unread != nil {
+		return ": " + unread.Error()
+	}
+	conditions, _, _ := unstructured.NestedSlice(live.Object, "status", "conditions")
+	for _, entry := range conditions {
+		condition, _ := entry.(map[string]any)
+		if condition["type"] == string(apiextensionsv1.Terminating) && condition["status"] == string(apiextensionsv1.ConditionTrue) {
+			return fmt.Sprintf(": %v: %v", condition["reason"], condition["message"])
+		}
+	}
+	if finalizers := live.GetFinalizers(); len(finalizers) > 0 {
+		return ": it has the finalizers " + strings.Join(finalizers, ", ")
+	}
+	return ""
 }
 
 func named(object *unstructured.Unstructured) string {

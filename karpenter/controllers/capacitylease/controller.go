@@ -15,6 +15,7 @@ import (
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -31,6 +32,8 @@ import (
 const (
 	// reportInterval is the least time between two writes of the report.
 	reportInterval = time.Second
+	// generationInterval is that of reports which say nothing new but that a newer lease was observed: hints change often.
+	generationInterval = 30 * time.Second
 	// stepInterval is the least time between two steps: Machines change in bursts.
 	stepInterval = 100 * time.Millisecond
 	// retryInterval is how long a step or a write that failed waits.
@@ -42,13 +45,12 @@ const (
 // Config of the controller.
 type Config struct {
 	// Management writes the status of the lease.
-	Management  client.Client
-	Namespace   string
+	Management client.Client
+	// Lease names the CapacityLease.
+	Lease       types.NamespacedName
 	Capacity    *capacity.Provider
 	Unavailable *offering.Unavailable
-	// Reasons of unavailable offerings that the account's other clusters are told, and what the report calls them.
-	Reasons map[string]string
-	Clock   clock.Clock
+	Clock       clock.Clock
 }
 
 // Controller is a manager.Runnable of the elected process.
@@ -118,24 +120,32 @@ func (c *Controller) report(ctx context.Context) (wait time.Duration, err error)
 	if !ok {
 		return 0, nil
 	}
-	status := &autonodev1alpha1.CapacityLeaseStatus{}
+	// Later than the report: if the lease has changed meanwhile, the write fails.
+	written := c.Capacity.Status()
+	status := &autonodev1alpha1.CapacityLeaseStatus{Conditions: slices.Clone(written.Conditions)}
 	status.SetReport(report)
 	status.Unavailable = c.unavailable()
-	if apiequality.Semantic.DeepEqual(status, c.Capacity.Status()) {
+	c.setReady(status, c.Capacity.Generation())
+	if apiequality.Semantic.DeepEqual(status, written) {
 		return 0, nil
 	}
-	if wait := reportInterval - c.Clock.Since(c.reported); wait > 0 {
+	interval := reportInterval
+	if isGenerationOnly(status, written) {
+		interval = generationInterval
+	}
+	if wait := interval - c.Clock.Since(c.reported); wait > 0 {
 		return wait, nil
 	}
 	c.reported = c.Clock.Now()
 	// A list that is empty is removed.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": resourceVersion}, "status": map[string]any{
+		"observedGeneration": status.ObservedGeneration, "conditions": status.Conditions,
 		"acknowledgedSequence": status.AcknowledgedSequence, "held": status.Held, "spent": status.Spent, "requests": status.Requests, "unavailable": status.Unavailable,
 	}})
 	if err != nil {
 		return 0, fmt.Errorf("encoding the report: %w", err)
 	}
-	lease := &autonodev1alpha1.CapacityLease{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: autonodev1alpha1.LeaseName}}
+	lease := &autonodev1alpha1.CapacityLease{ObjectMeta: metav1.ObjectMeta{Namespace: c.Lease.Namespace, Name: c.Lease.Name}}
 	err = c.Management.Status().Patch(ctx, lease, client.RawPatch(types.MergePatchType, patch))
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return reportInterval, nil // the cache has yet to tell what has changed
@@ -143,17 +153,36 @@ func (c *Controller) report(ctx context.Context) (wait time.Duration, err error)
 	return 0, err
 }
 
+// setReady says that Karpenter keeps to a generation of the lease.
+func (c *Controller) setReady(status *autonodev1alpha1.CapacityLeaseStatus, generation int64) {
+	status.ObservedGeneration = generation
+	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: autonodev1alpha1.Ready, Status: metav1.ConditionTrue, Reason: autonodev1alpha1.AsExpectedReason, Message: "Karpenter launches what the lease grants",
+		ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(c.Clock.Now().Truncate(time.Second)),
+	})
+}
+
+// isGenerationOnly reports whether a report differs from the one that was written in nothing but the generation of the lease.
+func isGenerationOnly(status, written *autonodev1alpha1.CapacityLeaseStatus) bool {
+	if meta.FindStatusCondition(written.Conditions, autonodev1alpha1.Ready) == nil || written.AcknowledgedSequence == 0 {
+		return false // the operator is waiting for it
+	}
+	same := *written
+	same.ObservedGeneration, same.Conditions = status.ObservedGeneration, status.Conditions
+	return apiequality.Semantic.DeepEqual(status, &same)
+}
+
 // unavailable returns the offerings of which this cluster has found no capacity, those that stay unavailable the longest first.
 func (c *Controller) unavailable() []autonodev1alpha1.UnavailableOffering {
 	entries := slices.DeleteFunc(c.Unavailable.Entries(), func(entry offering.Entry) bool {
 		// A reservation has an ID of its own, and the account counts it.
-		return entry.CapacityType == karpv1.CapacityTypeReserved || entry.Reservation != "" || c.Reasons[entry.Reason] == ""
+		return entry.CapacityType == karpv1.CapacityTypeReserved || entry.Reservation != "" || entry.Lacks == ""
 	})
 	slices.SortStableFunc(entries, func(a, b offering.Entry) int { return cmp.Or(b.Until.Compare(a.Until), a.Key.Compare(b.Key)) })
 	var list []autonodev1alpha1.UnavailableOffering
 	for _, entry := range entries[:min(len(entries), autonodev1alpha1.MaxUnavailable)] {
 		list = append(list, autonodev1alpha1.UnavailableOffering{
-			InstanceType: entry.InstanceType, Zone: entry.Zone, CapacityType: entry.CapacityType, Reason: c.Reasons[entry.Reason],
+			InstanceType: entry.InstanceType, Zone: entry.Zone, CapacityType: entry.CapacityType, Family: entry.Family, Reason: string(entry.Lacks),
 			Until: metav1.NewTime(entry.Until.Truncate(untilStep)),
 		})
 	}

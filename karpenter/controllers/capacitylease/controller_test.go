@@ -8,10 +8,14 @@ import (
 	"testing"
 	"time"
 
+	kstatus "github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -47,13 +51,19 @@ type fixture struct {
 // newFixture starts a Karpenter, of which no other is known to have run.
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
+	return newFixtureAt(t, clock.RealClock{})
+}
+
+// newFixtureAt is newFixture with a clock by which the controller waits.
+func newFixtureAt(t *testing.T, waits clock.Clock) *fixture {
+	t.Helper()
 	f := &fixture{WithT: NewWithT(t), Environment: environment.New(t), t: t, clock: clocktesting.NewFakePassiveClock(time.Now())}
 	dynamicClient, err := dynamic.NewForConfig(f.Management.GetConfig())
 	f.Expect(err).NotTo(HaveOccurred())
 	leases := informer.New(informer.Config{Management: dynamicClient, Mapper: capacity.Mapper(), Namespace: f.Namespace})
 	machines := f.Machines(nil)
 	f.capacity = capacity.New(capacity.Config{Clock: f.clock, Source: &capacity.Cluster{
-		Leases: leases, Reader: f.Management.GetAPIReader(), Namespace: f.Namespace, ClusterName: f.Cluster.Name, Owns: machines.Owns,
+		Leases: leases, Reader: f.Management.GetAPIReader(), Namespace: f.Namespace, ClusterName: f.Cluster.Name, LeaseName: autonodev1alpha1.LeaseName, Owns: machines.Owns,
 		IsFirst: func(context.Context) (bool, error) { return true, nil },
 	}})
 	f.Expect(f.capacity.Watch(t.Context(), f.Management.GetCache(), machines.Owns)).To(Succeed())
@@ -74,8 +84,7 @@ func newFixture(t *testing.T) *fixture {
 				return c.SubResource(name).Patch(ctx, object, patch, opts...)
 			},
 		}),
-		Namespace: f.Namespace, Capacity: f.capacity, Unavailable: f.unavailable,
-		Reasons: map[string]string{"InsufficientCapacity": "Capacity", "QuotaExceeded": "Quota"}, Clock: clock.RealClock{},
+		Lease: types.NamespacedName{Namespace: f.Namespace, Name: autonodev1alpha1.LeaseName}, Capacity: f.capacity, Unavailable: f.unavailable, Clock: waits,
 	})
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
@@ -113,6 +122,16 @@ func (f *fixture) grant(sequence, machines, upTo int64) {
 	}).Should(Succeed())
 }
 
+// kstatus is what tools such as Flux say of the lease.
+func (f *fixture) kstatus() kstatus.Status {
+	f.t.Helper()
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(f.lease())
+	f.Expect(err).NotTo(HaveOccurred())
+	result, err := kstatus.Compute(&unstructured.Unstructured{Object: content})
+	f.Expect(err).NotTo(HaveOccurred())
+	return result.Status
+}
+
 // machine makes what Karpenter makes for a NodeClaim.
 func (f *fixture) machine(name, uid string) *clusterv1.Machine {
 	f.t.Helper()
@@ -135,7 +154,7 @@ func TestReport(t *testing.T) {
 		f := newFixture(t)
 		f.Expect(f.capacity.Open(t.Context())).To(Succeed())
 		f.Expect(f.capacity.Spend("a", inReservation)).To(BeTrue())
-		f.unavailable.Mark(offering.Key{InstanceType: "g5", Zone: "a", CapacityType: "spot"}, "InsufficientCapacity")
+		f.unavailable.MarkExhausted(offering.Key{InstanceType: "g5", Zone: "a", CapacityType: "spot"}, "g5", "InsufficientCapacity", offering.Capacity)
 		f.Expect(f.capacity.Offer(inReservation, 1).Left).To(Equal(capacity.Unlimited))
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -170,15 +189,17 @@ func TestReport(t *testing.T) {
 	})
 	t.Run("When the infrastructure has no capacity, it should tell the account, and not of what others told it", func(t *testing.T) {
 		f := newFixture(t)
-		until := f.unavailable.Mark(offering.Key{InstanceType: "m5.large", Zone: "b", CapacityType: "spot"}, "InsufficientCapacity")
-		f.unavailable.Mark(offering.Key{InstanceType: "p4", Zone: "b", CapacityType: "on-demand"}, "QuotaExceeded")
+		spot := offering.Key{InstanceType: "m5.large", Zone: "b", CapacityType: "spot"}
+		until := f.unavailable.MarkExhausted(spot, "m5", "InsufficientCapacity", offering.Capacity)
+		f.unavailable.MarkExhausted(offering.Key{InstanceType: "p4", Zone: "b", CapacityType: "on-demand"}, "gpu", "QuotaExceeded", offering.Quota)
 		f.unavailable.Mark(offering.Key{InstanceType: "t3", Zone: "b", CapacityType: "on-demand"}, "MachineFailed")
-		f.unavailable.Mark(offering.Key{InstanceType: "g5", Zone: "a", CapacityType: "reserved", Reservation: "cr-1"}, "InsufficientCapacity")
+		reserved := offering.Key{InstanceType: "g5", Zone: "a", CapacityType: "reserved", Reservation: "cr-1"}
+		f.unavailable.MarkExhausted(reserved, "g5", "InsufficientCapacity", offering.Capacity)
 		f.grant(1, 1, 1)
 		f.Eventually(func() []autonodev1alpha1.UnavailableOffering { return f.lease().Status.Unavailable }).Should(ConsistOf(
 			And(HaveField("InstanceType", "m5.large"), HaveField("Zone", "b"), HaveField("CapacityType", "spot"), HaveField("Reason", "Capacity"),
 				HaveField("Until.Time", BeTemporally("==", until.Truncate(time.Second)))),
-			And(HaveField("InstanceType", "p4"), HaveField("Reason", "Quota")),
+			And(HaveField("InstanceType", "p4"), HaveField("Family", "gpu"), HaveField("Reason", "Quota")),
 		))
 		f.mu.Lock()
 		patches := f.patches
@@ -206,5 +227,36 @@ func TestReport(t *testing.T) {
 		f.capacity.Wake()
 		f.Eventually(func() autonodev1alpha1.CapacityLeaseStatus { return f.lease().Status }).Should(And(HaveField("AcknowledgedSequence", int64(1)),
 			HaveField("Held", Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 2}}))))
+	})
+}
+
+func TestReady(t *testing.T) {
+	// The controller waits by this clock alone.
+	clk := clocktesting.NewFakeClock(time.Now())
+	f := newFixtureAt(t, clk)
+	passes := func() bool { clk.Step(time.Second); return true }
+
+	t.Run("When nothing is granted yet, it should be in progress", func(t *testing.T) {
+		NewWithT(t).Expect(f.Admin.Create(t.Context(), &autonodev1alpha1.CapacityLease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: autonodev1alpha1.LeaseName},
+		})).To(Succeed())
+		f.Expect(f.kstatus()).To(Equal(kstatus.InProgressStatus))
+	})
+	t.Run("When Karpenter keeps to the lease, it should be ready", func(t *testing.T) {
+		f.grant(7, 1, 2)
+		f.Eventually(func() kstatus.Status { passes(); return f.kstatus() }).Should(Equal(kstatus.CurrentStatus))
+		f.Expect(f.lease().Status).To(And(HaveField("AcknowledgedSequence", int64(7)), HaveField("ObservedGeneration", f.lease().Generation)))
+	})
+	t.Run("When a grant changes, it should be ready again as soon as Karpenter acknowledges that", func(t *testing.T) {
+		f.grant(8, 2, 2)
+		f.Eventually(func() int64 { passes(); return f.lease().Status.AcknowledgedSequence }).Should(Equal(int64(8)))
+		f.Expect(f.kstatus()).To(Equal(kstatus.CurrentStatus))
+	})
+	t.Run("When nothing but a hint changes, it should be ready again half a minute later", func(t *testing.T) {
+		before := clk.Now()
+		f.grant(8, 2, 4)
+		f.Expect(f.kstatus()).To(Equal(kstatus.InProgressStatus))
+		f.Eventually(func() kstatus.Status { passes(); return f.kstatus() }).Should(Equal(kstatus.CurrentStatus))
+		f.Expect(clk.Since(before)).To(BeNumerically(">", 20*time.Second))
 	})
 }

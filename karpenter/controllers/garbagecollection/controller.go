@@ -91,8 +91,8 @@ type Config struct {
 // Controller deletes objects whose NodeClaim is gone.
 type Controller struct {
 	Config
-	// schedule adds the request for a collection to the queue.
-	schedule func()
+	// left requests a collection. It has room for one event, since one collection serves all.
+	left chan event.GenericEvent
 	// suspects holds since when each object has been unowned.
 	suspects map[types.UID]time.Time
 }
@@ -100,7 +100,7 @@ type Controller struct {
 // New returns the controller.
 func New(config Config) *Controller {
 	config.Delay = cmp.Or(config.Delay, DefaultDelay)
-	return &Controller{Config: config, suspects: map[types.UID]time.Time{}}
+	return &Controller{Config: config, left: make(chan event.GenericEvent, 1), suspects: map[types.UID]time.Time{}}
 }
 
 // Name of the controller.
@@ -111,9 +111,10 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named(c.Name()).
 		WatchesRawSource(singleton.Source()).
-		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-			c.schedule = func() { queue.Add(everything) }
-			return nil
+		WatchesRawSource(source.Channel(c.left, handler.Funcs{
+			GenericFunc: func(_ context.Context, _ event.GenericEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				queue.Add(everything)
+			},
 		})).
 		WatchesRawSource(source.Kind(m.GetCache(), &karpv1.NodeClaim{}, handler.TypedFuncs[*karpv1.NodeClaim, reconcile.Request]{
 			UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*karpv1.NodeClaim], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
@@ -162,7 +163,10 @@ func (c *Controller) dispatch(collection reconcile.Reconciler) reconcile.Func {
 			return collection.Reconcile(ctx, request)
 		}
 		if _, err := c.Infrastructure.Get(ctx, schema.ParseGroupKind(request.Namespace), request.Name); !apierrors.IsNotFound(err) {
-			c.schedule()
+			select {
+			case c.left <- event.GenericEvent{}:
+			default: // the collection of an earlier event is still to come
+			}
 		}
 		return reconcile.Result{}, nil
 	}

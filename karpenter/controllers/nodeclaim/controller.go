@@ -168,7 +168,11 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		For(&karpv1.NodeClaim{}, builder.WithPredicates(nodeclaimutils.IsManagedPredicateFuncs(c.CloudProvider))).
 		Watches(&v1alpha1.ClusterAPINodeClass{}, nodeclaimutils.NodeClassEventHandler(m.GetClient()), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Func(c.watchInfrastructure)).
-		WatchesRawSource(source.Func(c.wakes)).
+		WatchesRawSource(source.Channel(c.repair.woken, handler.TypedFuncs[string, reconcile.Request]{
+			GenericFunc: func(_ context.Context, e event.TypedGenericEvent[string], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				queue.Add(request(e.Object))
+			},
+		})).
 		WatchesRawSource(source.Kind(c.ManagementCache, &clusterv1.Machine{},
 			handler.TypedEnqueueRequestsFromMapFunc(c.nodeClaimOf), predicate.TypedFuncs[*clusterv1.Machine]{
 				UpdateFunc:  func(e event.TypedUpdateEvent[*clusterv1.Machine]) bool { return matters(e.ObjectOld, e.ObjectNew) },
@@ -191,12 +195,6 @@ func (c *Controller) nodeClaimOf(ctx context.Context, m *clusterv1.Machine) []re
 		}
 	}
 	return requests
-}
-
-// wakes lets the repair of one NodeClaim enqueue others.
-func (c *Controller) wakes(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	c.repair.wakeBy(func(nodeClaim string) { queue.Add(request(nodeClaim)) })
-	return nil
 }
 
 // watchInfrastructure maps an infrastructure machine to its NodeClaim. Both have the same name.

@@ -14,6 +14,8 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
+	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
 // failure deletes a NodeClaim whose infrastructure has no capacity or has failed, and makes its offering unavailable
@@ -36,16 +38,17 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 	key := offeringOf(m)
 	var until time.Time
 	reason, disrupted := MachineFailedReason, "machine_failed"
+	family := capacity.Family(nodeClaim.Labels[v1alpha1.InstanceFamilyLabel], key.InstanceType)
+	// Mark it first: the replacement must not get the same offering.
 	switch found.means {
 	case infrastructure.NoQuota:
 		reason, disrupted = QuotaExceededReason, "insufficient_capacity"
+		until = f.Unavailable.MarkExhausted(key, family, reason, offering.Quota)
 	case infrastructure.NoCapacity:
 		reason, disrupted = InsufficientCapacityReason, "insufficient_capacity"
+		until = f.Unavailable.MarkExhausted(key, family, reason, offering.Capacity)
 	case infrastructure.Misconfigured:
 		reason = MisconfiguredReason
-	}
-	if reason != MachineFailedReason {
-		// Mark it first: the replacement must not get the same offering.
 		until = f.Unavailable.Mark(key, reason)
 	}
 	if gone, err := f.giveUp(ctx, nodeClaim, disrupted); err != nil || !gone {

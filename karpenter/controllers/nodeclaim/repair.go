@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/metrics"
@@ -27,15 +28,19 @@ type repair struct {
 	Config
 	tally tally
 
+	// woken holds the names of NodeClaims to reconcile. The controller reads it.
+	woken chan event.TypedGenericEvent[string]
+
 	mu sync.Mutex
-	// wake enqueues a NodeClaim; nil until the controller runs.
-	wake func(nodeClaim string)
 	// held holds the waiting NodeClaims, by NodePool.
 	held map[string]sets.Set[string]
 }
 
+// wakeBuffer is the number of NodeClaims that a reconcile can enqueue without waiting.
+const wakeBuffer = 1024
+
 func newRepair(config Config) *repair {
-	return &repair{Config: config, held: map[string]sets.Set[string]{}, tally: tally{list: config.Machines.List}}
+	return &repair{Config: config, woken: make(chan event.TypedGenericEvent[string], wakeBuffer), held: map[string]sets.Set[string]{}, tally: tally{list: config.Machines.List}}
 }
 
 func (r *repair) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
@@ -65,7 +70,7 @@ func (r *repair) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *
 		// A change of the count triggers the next reconcile.
 		return outcome{}, nil
 	}
-	r.release(nodeClaim)
+	r.release(ctx, nodeClaim)
 	if gone, err := r.giveUp(ctx, nodeClaim, metrics.UnhealthyReason); err != nil || !gone {
 		return outcome{done: true}, err
 	}
@@ -94,7 +99,7 @@ func (r *repair) hold(nodeClaim *karpv1.NodeClaim) bool {
 // one is.
 func (r *repair) forget(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
 	if r.drop(nodeClaim) {
-		r.wakeAll(r.waiting(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey]))
+		r.wake(ctx, r.waiting(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey]))
 	}
 }
 
@@ -111,31 +116,23 @@ func (r *repair) drop(nodeClaim *karpv1.NodeClaim) bool {
 }
 
 // release enqueues every NodeClaim that was held with this one.
-func (r *repair) release(nodeClaim *karpv1.NodeClaim) {
+func (r *repair) release(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
 	pool := nodeClaim.Labels[karpv1.NodePoolLabelKey]
 	r.mu.Lock()
 	released := r.held[pool]
 	delete(r.held, pool)
 	r.mu.Unlock()
-	r.wakeAll(released.Delete(nodeClaim.Name).UnsortedList())
+	r.wake(ctx, released.Delete(nodeClaim.Name).UnsortedList())
 }
 
-// wakeBy sets the function that enqueues NodeClaims.
-func (r *repair) wakeBy(wake func(nodeClaim string)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.wake = wake
-}
-
-func (r *repair) wakeAll(names []string) {
-	r.mu.Lock()
-	wake := r.wake
-	r.mu.Unlock()
-	if wake == nil {
-		return
-	}
+// wake enqueues NodeClaims. It waits for room while the controller reads the earlier ones.
+func (r *repair) wake(ctx context.Context, names []string) {
 	for _, name := range names {
-		wake(name)
+		select {
+		case r.woken <- event.TypedGenericEvent[string]{Object: name}:
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

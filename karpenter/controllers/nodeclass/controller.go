@@ -126,6 +126,7 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterA
 		errs = append(errs, err)
 	}
 	explain(conditions)
+	nodeClass.Status.ObservedGeneration = nodeClass.Generation
 
 	if !equality.Semantic.DeepEqual(stored.Status, nodeClass.Status) {
 		// A merge patch replaces the list of conditions as a whole.

@@ -5,6 +5,7 @@ package nodeclass
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -22,6 +23,9 @@ func templatesHash(snapshot *instancetype.Snapshot, images func(*template.Templa
 	content := map[string]string{}
 	for tmpl := range snapshot.Templates() {
 		content[tmpl.Source.Annotation()] = tmpl.ContentHash + "/" + tmpl.Bootstrap.Hash
+		if tmpl.ImageVersion != "" {
+			content[tmpl.Source.Annotation()] += fmt.Sprintf("/%s/%t/%t", tmpl.ImageVersion, tmpl.Outdated, tmpl.Ahead)
+		}
 		if hash := images(tmpl); hash != "" {
 			content[tmpl.Source.Annotation()] += "/" + hash
 		}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -109,6 +110,7 @@ func nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Fou
 			namespace, v1alpha1.MemberLabel)
 	}
 	var parts []string
+	own := "namespace " + namespace
 	say := func(gk schema.GroupKind, where, field string, selector *metav1.LabelSelector) {
 		text := metav1.FormatLabelSelector(selector)
 		if text == "<none>" {
@@ -118,9 +120,11 @@ func nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Fou
 		if n := found.Existing[gk]; n > 0 {
 			existing = english.Plural(n, "exists, and it doesn't have the labels", "exist, and none has the labels")
 		}
+		if n := found.Others[gk]; n > 0 && where == own {
+			existing += fmt.Sprintf("; %d of the namespace, which Clusters share, aren't this Cluster's: label those that are with %s", n, clusterv1.ClusterNameLabel)
+		}
 		parts = append(parts, fmt.Sprintf("no %s in %s of the management cluster matches %s (%s): %s", gk.Kind, where, field, text, existing))
 	}
-	own := "namespace " + namespace
 	for i, selector := range nodeClass.Spec.CatalogSelectors {
 		where := own
 		if selector.Scope == v1alpha1.CatalogScopeShared {

@@ -97,6 +97,8 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 		reason, message = v1alpha1.BootstrapMissingReason, message+"; set spec.bootstrap"
 	case apierrors.IsNotFound(err):
 		reason, message = v1alpha1.BootstrapNotFoundReason, fmt.Sprintf("%s doesn't exist in namespace %s of the management cluster", bootstrapName(nodeClass), s.Namespace)
+	case errors.Is(err, template.ErrNotOurs):
+		reason, message = v1alpha1.BootstrapNotAllowedReason, bootstrapName(nodeClass)+": "+message
 	case apierrors.IsForbidden(err) && !informer.IsUnreadable(err):
 		reason, message = v1alpha1.BootstrapNotAllowedReason, fmt.Sprintf(
 			"%s: Karpenter may not read it, and so no machine may boot with it; have it named in spec.autoNode of the HostedCluster, or allow Karpenter to get it (%s)",

@@ -69,6 +69,12 @@ func (s templatesReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 		}
 		notes = append(notes, more...)
 	}
+	if older := olderImages(nodeClass, snapshot, templates); len(older) > 0 {
+		if len(notes) == 0 {
+			noteReason = v1alpha1.ImageOlderReason
+		}
+		notes = append(notes, older...)
+	}
 	usable := len(templates) > 0 && !snapshot.Empty()
 	switch {
 	case usable && len(problems) > 0:
@@ -106,6 +112,17 @@ func (s templatesReady) profileNotes(templates []template.Template) (notes []err
 	return notes
 }
 
+// olderImages names the templates whose images hold their nodes at an older version.
+func olderImages(nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot, templates []template.Template) (notes []error) {
+	for i := range templates {
+		if tmpl := &templates[i]; snapshot.Behind(tmpl.Source.Annotation()) {
+			notes = append(notes, fmt.Errorf("%s: its image has %s, and nodes get %s; its nodes stay at %s until a template with the same instance type has an image with %s",
+				tmpl.Source, tmpl.ImageVersion, nodeClass.Status.Version, tmpl.ImageVersion, nodeClass.Status.Version))
+		}
+	}
+	return notes
+}
+
 // untilAvailable is the time until the first unavailable offering becomes available; 0 if there is none.
 func (s templatesReady) untilAvailable() time.Duration {
 	if s.InstanceTypes.Unavailable == nil {
@@ -135,6 +152,9 @@ func (s templatesReady) describe(nodeClass *v1alpha1.ClusterAPINodeClass, snapsh
 	for i := range templates {
 		described, price := s.templateStatus(nodeClass, &templates[i], cluster)
 		described.Unavailable = snapshot.Unavailable(templates[i].Source.Annotation())
+		if snapshot.Behind(templates[i].Source.Annotation()) {
+			described.Image = v1alpha1.ImageOlder
+		}
 		statuses = append(statuses, described)
 		prices[described.Source] = price
 	}

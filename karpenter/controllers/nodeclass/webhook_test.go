@@ -59,7 +59,7 @@ func (f *fixture) defaulting() {
 }
 
 func TestDefaultingWebhook(t *testing.T) {
-	t.Run("When a webhook has learned a new default and somebody writes a label, the template should be what people have written before", func(t *testing.T) {
+	t.Run("When a webhook has learned a new default and a person writes a label, the template should be what people have written before", func(t *testing.T) {
 		f := start(t, "")
 		object := f.template("c2-small", sized("2", "4Gi", "0.021"))
 		f.nodeClass(nil)

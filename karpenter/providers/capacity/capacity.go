@@ -8,6 +8,7 @@ package capacity
 
 import (
 	"cmp"
+	"context"
 	"math"
 	"slices"
 	"sync"
@@ -46,13 +47,23 @@ var never = time.Unix(1<<60, 0)
 type Config struct {
 	Clock  clock.PassiveClock
 	Source Source
+	// Memory outlives processes; nil for none, as in a process that launches nothing.
+	Memory Memory
+}
+
+// Memory of a cluster's processes tells a CapacityLease that was never there from one that was deleted.
+type Memory interface {
+	// Governed reports whether the cluster's last CapacityLease was of an account.
+	Governed(ctx context.Context) (bool, error)
+	// Remember records that for later processes. It writes nothing if it is recorded already.
+	Remember(ctx context.Context, governed bool) error
 }
 
 // Provider spends a CapacityLease. It is safe for concurrent use. A nil one limits nothing.
 type Provider struct {
 	Config
 
-	// changes are the instance types whose offers have changed. All have before floor.
+	// changes are the instance types whose offers have changed. All have before rebuilt, a sequence number.
 	changes change.Log[string]
 	// limiting: a lease limits something. Without one, offers are read without a lock.
 	limiting atomic.Bool
@@ -63,8 +74,8 @@ type Provider struct {
 	// woken has an element when Step has something to do, or Report has changed.
 	woken chan struct{}
 
-	mu    sync.Mutex
-	floor uint64
+	mu      sync.Mutex
+	rebuilt uint64
 	// known is closed once this process knows whether there is a lease.
 	known   chan struct{}
 	isKnown bool
@@ -77,6 +88,10 @@ type Provider struct {
 	begun         bool
 	// lease is the last one; nil for none.
 	lease *Lease
+	// missing: there is no lease, and there was one of an account before this process.
+	missing bool
+	// remembered is what this process has recorded for later ones; nil for nothing yet.
+	remembered *bool
 
 	holder   *fleet.Holder
 	launches map[string]*launch
@@ -180,9 +195,9 @@ func (p *Provider) Since(sequence uint64) (instanceTypes []string, known bool) {
 		return nil, true
 	}
 	p.mu.Lock()
-	floor := p.floor
+	rebuilt := p.rebuilt
 	p.mu.Unlock()
-	if sequence < floor {
+	if sequence < rebuilt {
 		return nil, false
 	}
 	return p.changes.Since(sequence)
@@ -266,7 +281,7 @@ func (p *Provider) replacePools() {
 	}
 	p.limiting.Store(p.lease != nil && p.lease.limits())
 	p.changes.Add("")
-	p.floor = p.changes.Sequence()
+	p.rebuilt = p.changes.Sequence()
 	p.setExpiry(p.Clock.Now())
 	p.observers.Notify()
 }

@@ -51,6 +51,27 @@ func (m *management) Machine(_ context.Context, name string) (fleet.Machine, boo
 	return machine, ok, m.err
 }
 
+// memory plays what outlives processes.
+type memory struct {
+	governed bool
+	err      error
+	// read and written count.
+	read, written int
+}
+
+func (m *memory) Governed(context.Context) (bool, error) {
+	m.read++
+	return m.governed, m.err
+}
+
+func (m *memory) Remember(_ context.Context, governed bool) error {
+	m.written++
+	if m.err == nil {
+		m.governed = governed
+	}
+	return m.err
+}
+
 func copyOf(l *Lease) *Lease {
 	if l == nil {
 		return nil
@@ -302,6 +323,92 @@ func TestBeginning(t *testing.T) {
 	})
 }
 
+func TestMissing(t *testing.T) {
+	// successor is a process whose predecessor kept to a lease, or to none.
+	successor := func(t *testing.T, governed bool) (*fixture, *memory) {
+		f, m := newFixture(t), &memory{governed: governed}
+		f.Memory = m
+		return f, m
+	}
+	t.Run("When the lease was deleted before a process begins, it should launch nothing until the operator has created it again", func(t *testing.T) {
+		f, _ := successor(t, true)
+		f.step()
+		f.Expect(f.Open(t.Context())).To(MatchError(ErrMissing))
+		f.Expect(f.Fits("a", large) || f.Spend("a", large)).To(BeFalse())
+		_, possible := f.Request("a", large)
+		f.Expect(possible).To(BeFalse())
+		f.clock.Step(fleet.InFlight)
+		f.step()
+		f.Expect(f.Open(t.Context())).To(MatchError(ErrMissing), "however long it takes")
+		f.live = lease(9, fleet.Amounts{"limit/cpu": 2000})
+		f.step() // the cache needn't have told of it
+		f.Expect(f.Open(t.Context())).To(Succeed())
+		f.Expect(f.Spend("a", large)).To(BeTrue())
+		f.Expect(f.Spend("b", large)).To(BeFalse())
+	})
+	t.Run("When an API server knows no rights yet, it should launch nothing", func(t *testing.T) {
+		f, _ := successor(t, true)
+		f.err = fmt.Errorf("%w: forbidden", ErrUnserved)
+		f.step()
+		f.Expect(f.Open(t.Context())).To(MatchError(ErrMissing))
+	})
+	t.Run("When it can't be read whether there was a lease, it should launch nothing", func(t *testing.T) {
+		f, m := successor(t, false)
+		m.err = errors.New("timeout")
+		_, err := f.Step(t.Context())
+		f.Expect(err).To(MatchError(ContainSubstring("timeout")))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		f.Expect(f.Open(ctx)).To(HaveOccurred())
+	})
+	t.Run("When there never was a lease, it should limit nothing and ask once", func(t *testing.T) {
+		f, m := successor(t, false)
+		f.step()
+		f.step()
+		f.Expect(f.Open(t.Context())).To(Succeed())
+		f.Expect(f.Spend("a", large)).To(BeTrue())
+		f.Expect(m).To(HaveValue(Equal(memory{read: 1})))
+	})
+	t.Run("When there is a lease, it should remember that once, before it launches", func(t *testing.T) {
+		f, m := successor(t, false)
+		f.first = true
+		f.live, f.cached = lease(5, fleet.Amounts{"limit/cpu": 2000}), lease(5, fleet.Amounts{"limit/cpu": 2000})
+		m.err = errors.New("conflict")
+		_, err := f.Step(t.Context())
+		f.Expect(err).To(MatchError(ContainSubstring("conflict")))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		f.Expect(f.Open(ctx)).To(HaveOccurred())
+		m.err = nil
+		f.step()
+		f.grant(func(l *Lease) { l.Amounts = fleet.Amounts{"limit/cpu": 4000} })
+		f.step()
+		f.Expect(f.Spend("a", xlarge)).To(BeTrue())
+		f.Expect(m).To(HaveValue(Equal(memory{governed: true, written: 2})))
+	})
+	t.Run("When the operator releases the cluster, it should remember that", func(t *testing.T) {
+		f, m := successor(t, true)
+		f.first = true
+		f.live, f.cached = lease(5, nil), lease(5, nil)
+		f.step()
+		f.grant(func(l *Lease) { l.Account, l.Rules, l.Amounts = "", nil, nil })
+		f.step()
+		f.Expect(m.governed).To(BeFalse())
+		f.Expect(f.Spend("a", large)).To(BeTrue())
+	})
+	t.Run("When a lease is deleted while its process runs, it should keep to it and ask nothing", func(t *testing.T) {
+		f, m := successor(t, false)
+		f.first = true
+		f.live, f.cached = lease(5, fleet.Amounts{"limit/cpu": 2000}), lease(5, fleet.Amounts{"limit/cpu": 2000})
+		f.step()
+		f.live, f.cached = nil, nil
+		f.step()
+		f.Expect(f.Spend("a", large)).To(BeTrue())
+		f.Expect(f.Spend("b", large)).To(BeFalse())
+		f.Expect(m.read).To(BeZero())
+	})
+}
+
 func TestSpend(t *testing.T) {
 	t.Run("When the lease is used up, it should request more until that is granted", func(t *testing.T) {
 		f := leased(t, fleet.Amounts{"reservation/cr-1": 1, "limit/cpu": 100_000})
@@ -488,6 +595,26 @@ func TestOffer(t *testing.T) {
 		f.clock.SetTime(until.Add(time.Minute))
 		f.Sequence()
 		f.Expect(f.Offer(b, 1).Available).To(BeTrue())
+	})
+	t.Run("When another cluster finds a family's quota exhausted, all types of the family should be unavailable for that time", func(t *testing.T) {
+		f := leased(t, fleet.Amounts{"limit/cpu": 100_000})
+		own, other := large, xlarge
+		own.Family, other.Family = "general", "general"
+		for _, m := range []fleet.Machine{own, other, large} {
+			f.Expect(f.Offer(m, 1).Available).To(BeTrue())
+		}
+		sequence := f.Sequence()
+		until := f.clock.Now().Add(time.Minute)
+		f.grant(func(l *Lease) {
+			l.Unavailable = []Unavailable{{InstanceType: large.InstanceType, Family: "general", CapacityType: "on-demand", Until: until}}
+		})
+		f.step()
+		f.Expect(f.changedSince(sequence)).To(Equal([]string{"m5.large", "m5.xlarge"}))
+		f.Expect(f.Offer(own, 1).Available || f.Offer(other, 1).Available).To(BeFalse())
+		f.Expect(f.Offer(large, 1).Available).To(BeTrue(), "of another family, by its catalog")
+		f.clock.SetTime(until)
+		f.Sequence()
+		f.Expect(f.Offer(own, 1).Available && f.Offer(other, 1).Available).To(BeTrue())
 	})
 	t.Run("When machines are committed, it should price another one and one less by what is unused", func(t *testing.T) {
 		f := leased(t, fleet.Amounts{"limit/cpu": 100_000})

@@ -51,7 +51,7 @@ func (p *Provider) due(cached *Lease, err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case !p.isKnown:
+	case !p.isKnown, p.missing:
 		return true
 	case p.lease != nil && !p.begun && !p.Clock.Now().Before(p.from):
 		return true
@@ -67,7 +67,10 @@ func (p *Provider) due(cached *Lease, err error) bool {
 func (p *Provider) next() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lease == nil {
+	switch {
+	case p.missing:
+		return leasedInterval
+	case p.lease == nil:
 		return unleasedInterval
 	}
 	if until := p.from.Sub(p.Clock.Now()); !p.begun && until > 0 && until < leasedInterval {
@@ -80,15 +83,14 @@ func (p *Provider) next() time.Duration {
 func (p *Provider) read(ctx context.Context) error {
 	asked := p.Clock.Now()
 	lease, err := p.Source.Live(ctx)
-	if err != nil {
-		if p.setUnserved(err) {
-			return nil
-		}
+	if err != nil && !p.isUnserved(err) {
 		return fmt.Errorf("reading the lease from the API server: %w", err)
 	}
-	if lease == nil {
-		p.absent()
-		return nil
+	if err != nil || lease == nil {
+		return p.absent(ctx)
+	}
+	if err := p.remember(ctx, lease.Account != ""); err != nil {
+		return err
 	}
 	p.mu.Lock()
 	p.removed = map[string]bool{}
@@ -126,7 +128,7 @@ func (p *Provider) read(ctx context.Context) error {
 // join begins with a lease of another account, or the first one. Earlier grants have no meaning in it. p.mu must be held.
 func (p *Provider) join(first bool) {
 	p.holder = fleet.NewHolder(never)
-	p.lease, p.begun = nil, false
+	p.lease, p.begun, p.missing = nil, false, false
 	if p.from = p.elected.Add(fleet.InFlight); first {
 		p.from = p.elected
 	}
@@ -206,23 +208,48 @@ func (p *Provider) apply(lease *Lease) {
 	p.Wake()
 }
 
-// absent records that the API server has no lease. One that was deleted still limits this process: the operator makes it
-// again, and writes one without pools to lift the limits.
-func (p *Provider) absent() {
+// absent records that the API server has no lease, or serves none. One that was deleted still limits this process and those that succeed
+// it: the operator makes it again, and writes one without pools to lift the limits.
+func (p *Provider) absent(ctx context.Context) error {
+	p.mu.Lock()
+	held := p.lease != nil
+	p.mu.Unlock()
+	governed := false
+	if !held && p.Memory != nil {
+		var err error
+		if governed, err = p.Memory.Governed(ctx); err != nil {
+			return fmt.Errorf("reading whether the cluster had a lease: %w", err)
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.missing = governed
 	p.setKnown()
+	return nil
 }
 
-// setUnserved reports whether an error means that there are no leases.
-func (p *Provider) setUnserved(err error) bool {
+// remember records for later processes whether the cluster has a lease of an account, before anything is launched by it.
+func (p *Provider) remember(ctx context.Context, governed bool) error {
+	p.mu.Lock()
+	done := p.Memory == nil || p.remembered != nil && *p.remembered == governed
+	p.mu.Unlock()
+	if done {
+		return nil
+	}
+	if err := p.Memory.Remember(ctx, governed); err != nil {
+		return fmt.Errorf("recording that the cluster has a lease: %w", err)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lease != nil || !errors.Is(err, ErrUnserved) {
-		return false
-	}
-	p.setKnown()
-	return true
+	p.remembered = &governed
+	return nil
+}
+
+// isUnserved reports whether an error means that there are no leases.
+func (p *Provider) isUnserved(err error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lease == nil && errors.Is(err, ErrUnserved)
 }
 
 func (p *Provider) setKnown() {

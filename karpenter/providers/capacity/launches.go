@@ -17,6 +17,8 @@ import (
 var (
 	// ErrUnread is returned until the lease and the Machines have been read from the API server.
 	ErrUnread = errors.New("the cluster's CapacityLease isn't read yet")
+	// ErrMissing is returned while there is no lease, and there was one before this process.
+	ErrMissing = errors.New("the cluster's CapacityLease is missing; waiting for the operator to create it again")
 	// ErrUngranted is returned while the operator hasn't granted anything yet.
 	ErrUngranted = errors.New("the cluster's CapacityLease grants nothing yet; waiting for the operator")
 )
@@ -49,7 +51,7 @@ type launch struct {
 	gone     bool
 }
 
-// Open returns nil once machines may be launched: ErrUnread, ErrUngranted or a *SucceedingError before. Retry it.
+// Open returns nil once machines may be launched: ErrUnread, ErrMissing, ErrUngranted or a *SucceedingError before. Retry it.
 func (p *Provider) Open(ctx context.Context) error {
 	if p == nil {
 		return nil
@@ -70,6 +72,8 @@ func (p *Provider) Open(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch now := p.Clock.Now(); {
+	case p.missing:
+		return ErrMissing
 	case p.free() || p.holder.Ready(now):
 		return nil
 	case !p.begun && now.Before(p.from):
@@ -83,7 +87,10 @@ func (p *Provider) Open(ctx context.Context) error {
 // free reports whether nothing limits launches. A new lease has no pools before the first grant, which may follow one that was
 // deleted. p.mu must be held.
 func (p *Provider) free() bool {
-	return p.lease == nil || p.lease.Account == "" || p.lease.Sequence > 0 && len(p.lease.Rules) == 0
+	if p.lease == nil {
+		return !p.missing
+	}
+	return p.lease.Account == "" || p.lease.Sequence > 0 && len(p.lease.Rules) == 0
 }
 
 // Fits reports whether Spend would succeed for a NodeClaim's machine.
@@ -395,4 +402,14 @@ func (p *Provider) Status() *autonodev1alpha1.CapacityLeaseStatus {
 		return nil
 	}
 	return &p.lease.Status
+}
+
+// Generation returns that of the newest lease that this process keeps to.
+func (p *Provider) Generation() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lease == nil {
+		return 0
+	}
+	return p.lease.Generation
 }

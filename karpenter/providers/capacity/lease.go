@@ -34,6 +34,8 @@ type Source interface {
 type Lease struct {
 	fleet.Lease
 	ResourceVersion string
+	// Generation of the object.
+	Generation int64
 	// UpTo is about how much may be granted if it is requested.
 	UpTo fleet.Amounts
 	// Account identifies the account that grants it. Without one the lease limits nothing.
@@ -73,13 +75,20 @@ func (c *Commitments) equal(other *Commitments) bool {
 }
 
 // Unavailable are offerings of which another cluster has found no capacity. An empty field is any; an instance type that
-// ends with * is any that begins with the rest.
+// ends with * is any that begins with the rest. With a family it is any of that family's.
 type Unavailable struct {
-	InstanceType, Zone, CapacityType string
-	Until                            time.Time
+	InstanceType, Family, Zone, CapacityType string
+	Until                                    time.Time
 }
 
 func (u Unavailable) selects(o fleet.Offering, now time.Time) bool {
-	return now.Before(u.Until) && (u.InstanceType == "" || fleet.Matches(u.InstanceType, o.InstanceType)) &&
+	return now.Before(u.Until) && u.selectsType(o) &&
 		(u.Zone == "" || u.Zone == o.Zone) && (u.CapacityType == "" || u.CapacityType == o.CapacityType)
+}
+
+func (u Unavailable) selectsType(o fleet.Offering) bool {
+	if u.Family != "" {
+		return u.Family == o.Family
+	}
+	return u.InstanceType == "" || fleet.Matches(u.InstanceType, o.InstanceType)
 }

@@ -28,6 +28,9 @@ type world struct {
 	clock  *clocktesting.FakeClock
 
 	leases []*Lease
+	// deleted: the API server has no lease until the next one is written.
+	deleted bool
+	memory  memory
 	// asked is what the newest lease says, and granted the most that machines may take until it is acknowledged.
 	asked, granted fleet.Amounts
 	sequence       int64
@@ -89,6 +92,7 @@ func (w *world) say(format string, args ...any) {
 
 // write writes a lease object.
 func (w *world) write(id string, sequence int64) {
+	w.deleted = false
 	w.leases = append(w.leases, &Lease{
 		Lease: fleet.Lease{ID: id, Sequence: sequence, Amounts: maps.Clone(w.asked)}, ResourceVersion: fmt.Sprint(len(w.leases)), Account: "account-1",
 		Rules: scheduleRules, UpTo: fleet.Amounts{"reservation/cr-1": 5, "quota/vcpus": 40_000},
@@ -102,7 +106,7 @@ func (w *world) write(id string, sequence int64) {
 // start starts a process. Its caches have what was there a while ago.
 func (w *world) start() {
 	p := &process{w: w, lease: max(0, len(w.leases)-1-w.random.IntN(3)), events: max(0, len(w.events)-w.random.IntN(4)), attempts: map[string]fleet.Machine{}}
-	p.Provider = New(Config{Clock: w.clock, Source: p})
+	p.Provider = New(Config{Clock: w.clock, Source: p, Memory: &w.memory})
 	w.process = p
 	machines := map[string]fleet.Machine{}
 	for _, e := range w.events[:p.events] {
@@ -120,11 +124,19 @@ func (w *world) start() {
 func (w *world) step() { _, _ = w.process.Step(context.Background()) }
 
 // Cached implements Source.
-func (p *process) Cached(context.Context) (*Lease, error) { return copyOf(p.w.leases[p.lease]), nil }
+func (p *process) Cached(context.Context) (*Lease, error) {
+	if p.w.deleted && p.lease == len(p.w.leases)-1 {
+		return nil, nil //nolint:nilnil // see Source
+	}
+	return copyOf(p.w.leases[p.lease]), nil
+}
 
 // Live implements Source. Much may happen between two requests.
 func (p *process) Live(context.Context) (*Lease, error) {
 	live := copyOf(p.w.leases[len(p.w.leases)-1])
+	if p.w.deleted {
+		live = nil
+	}
 	p.w.interfere()
 	if p.w.random.IntN(10) == 0 {
 		return nil, context.DeadlineExceeded
@@ -257,7 +269,7 @@ func (w *world) receive(i int) {
 	late := w.reports[i]
 	w.reports = slices.Delete(w.reports, i, i+1)
 	last := w.leases[len(w.leases)-1]
-	if late.version != last.ResourceVersion {
+	if w.deleted || late.version != last.ResourceVersion {
 		return
 	}
 	next := copyOf(last)
@@ -271,14 +283,18 @@ func (w *world) receive(i int) {
 	}
 }
 
-// decide lets the operator grant more or ask for something back, or make the lease again.
+// decide lets the operator grant more or ask for something back, or the lease be deleted and made again.
 func (w *world) decide() {
 	id := w.leases[len(w.leases)-1].ID
-	if w.random.IntN(10) == 0 {
-		id += "'"
+	if w.deleted || w.random.IntN(10) == 0 {
+		if !w.deleted && w.random.IntN(2) == 0 {
+			w.deleted = true
+			w.say("lease %s is deleted", id)
+			return
+		}
 		asked := w.asked
 		w.asked = fleet.Amounts{}
-		w.write(id, 0)
+		w.write(id+"'", 0)
 		w.asked = asked
 		return
 	}

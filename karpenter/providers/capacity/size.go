@@ -19,6 +19,7 @@ func MachineOf(key offering.Key, tmpl *template.Template) fleet.Machine {
 	m := fleet.Machine{
 		Offering: fleet.Offering{
 			InstanceType: key.InstanceType, Zone: key.Zone, CapacityType: key.CapacityType, Reservation: key.Reservation, Catalog: tmpl.Source.Catalog(),
+			Family: tmpl.Family(),
 		},
 		VCPUs:  bounded(declared.Cpu().MilliValue()),
 		Memory: bounded(declared.Memory().Value()),

@@ -41,6 +41,8 @@ type Cluster struct {
 	Reader client.Reader
 	// Namespace and ClusterName of this cluster.
 	Namespace, ClusterName string
+	// LeaseName is the name of the CapacityLease.
+	LeaseName string
 	// Owns reports whether this provider made a Machine.
 	Owns func(client.Object) bool
 	// IsFirst reports whether no other process was ever elected; nil if it isn't known.
@@ -51,7 +53,7 @@ var _ Source = (*Cluster)(nil)
 
 // Cached implements Source.
 func (c *Cluster) Cached(ctx context.Context) (*Lease, error) {
-	object, err := c.Leases.Get(ctx, Kind, autonodev1alpha1.LeaseName)
+	object, err := c.Leases.Get(ctx, Kind, c.LeaseName)
 	var unreadable *informer.UnreadableError
 	switch {
 	case apierrors.IsNotFound(err), errors.As(err, &unreadable) && unreadable.Permanent():
@@ -69,7 +71,7 @@ func (c *Cluster) Cached(ctx context.Context) (*Lease, error) {
 // Live implements Source.
 func (c *Cluster) Live(ctx context.Context) (*Lease, error) {
 	lease := &autonodev1alpha1.CapacityLease{}
-	err := c.Reader.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: autonodev1alpha1.LeaseName}, lease)
+	err := c.Reader.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: c.LeaseName}, lease)
 	switch {
 	case meta.IsNoMatchError(err), apierrors.IsForbidden(err):
 		return nil, fmt.Errorf("%w: %w", ErrUnserved, err)
@@ -121,7 +123,7 @@ func (c *Cluster) First(ctx context.Context) (bool, error) {
 
 // leaseOf reads what a CapacityLease says.
 func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
-	l := &Lease{Lease: object.Lease(), ResourceVersion: object.ResourceVersion, UpTo: object.UpTo(), Status: object.Status}
+	l := &Lease{Lease: object.Lease(), ResourceVersion: object.ResourceVersion, Generation: object.Generation, UpTo: object.UpTo(), Status: object.Status}
 	if object.Spec.Account == nil {
 		return l // it limits nothing
 	}
@@ -137,7 +139,7 @@ func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
 	l.Commitments.Commitments, l.Commitments.Unused, l.Commitments.Uncovered = object.Commitments()
 	for i := range object.Spec.Unavailable {
 		u := &object.Spec.Unavailable[i]
-		l.Unavailable = append(l.Unavailable, Unavailable{InstanceType: u.InstanceType, Zone: u.Zone, CapacityType: u.CapacityType, Until: u.Until.Time})
+		l.Unavailable = append(l.Unavailable, Unavailable{InstanceType: u.InstanceType, Family: u.Family, Zone: u.Zone, CapacityType: u.CapacityType, Until: u.Until.Time})
 	}
 	return l
 }

@@ -5,6 +5,7 @@
 package drift
 
 import (
+	"cmp"
 	"strings"
 
 	"k8s.io/utils/clock"
@@ -27,13 +28,14 @@ const (
 	NodeClassDrifted cloudprovider.DriftReason = "NodeClassDrifted"
 	// OfferingGone: the machine's source makes another instance type, zone or capacity type now.
 	OfferingGone cloudprovider.DriftReason = "OfferingGone"
-	// TemplateDrifted: the content of the infrastructure template has changed.
+	// TemplateDrifted: the content of the infrastructure template has changed. If its image is of another version, as VersionDrifted.
 	TemplateDrifted cloudprovider.DriftReason = "TemplateDrifted"
 	// BootstrapDrifted: the content of the bootstrap template has changed, or the data Secret's name.
 	BootstrapDrifted cloudprovider.DriftReason = "BootstrapDrifted"
 	// NodeImageDrifted: the release payload names another image for the node class's bootstrap patches or the source's patches.
 	NodeImageDrifted cloudprovider.DriftReason = "NodeImageDrifted"
-	// VersionDrifted: nodes of this class and template now get another Kubernetes version.
+	// VersionDrifted: nodes of this class and template now get another Kubernetes version, or another template of the same
+	// offering has an image with the version that nodes get.
 	VersionDrifted cloudprovider.DriftReason = "VersionDrifted"
 )
 
@@ -75,20 +77,31 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 	if differs(nodeClass.Annotations[v1alpha1.RolloutAnnotation], d.Rollout) {
 		return ""
 	}
-	tmpl, gone := d.template(nodeClass.Name, machine)
-	// During a control plane upgrade nodes would be replaced twice.
+	current := d.template(nodeClass.Name, machine)
+	tmpl := current.template
+	// During a control plane upgrade nodes would be replaced twice, and no node is replaced for a template that may not launch
+	// yet.
 	resolved, reachable := d.Version(nodeClass, tmpl)
 	if !reachable || resolved.Outcome != version.Desired {
 		return ""
 	}
 	deployed := isDeployed(machine)
 	deferred := deployed && nodeClass.Spec.DriftPolicy == v1alpha1.DriftPolicyDefer
+	// The payload's upgrade window doesn't apply to a version set in the node class or the MachineDeployment.
+	followsPayload := nodeClass.Spec.Version == "" && (tmpl == nil || tmpl.Version() == "")
+	reimaged := current.isReimaged(machine, resolved.Version)
+	// A template's change that brings the payload's version is held like that version.
+	held := reimaged && followsPayload && !d.mayUpgrade()
 	switch {
 	case nodeClaim.Annotations[v1alpha1.NodeClassHashVersionAnnotation] == HashVersion &&
 		differs(nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation], Hash(nodeClass)):
 		return NodeClassDrifted
-	case gone:
+	case current.gone:
 		return OfferingGone
+	case held:
+		return ""
+	case current.succeeds && !deferred:
+		return VersionDrifted
 	case tmpl != nil && !deferred && templateOf(tmpl).hasChanged(machine.Annotations):
 		return TemplateDrifted
 	case tmpl != nil && !deferred && bootstrapOf(tmpl).hasChanged(machine.Annotations):
@@ -96,19 +109,42 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 	case tmpl != nil && !deferred && d.mayUpgrade() && contentDiffers(machine.Annotations[v1alpha1.NodeImagesHashAnnotation], d.images(nodeClass, tmpl, resolved.Version)):
 		return NodeImageDrifted
 	}
-	if nodeClass.Spec.Version == "" && deployed && (tmpl == nil || deferred && tmpl.Version() != "") {
+	switch {
+	case nodeClass.Spec.Version == "" && deployed && (tmpl == nil || deferred && (tmpl.Version() != "" || tmpl.ImageVersion != "")):
 		// The version is the MachineDeployment's, which is unknown or not followed.
-		return ""
-	}
-	if differs(strings.TrimPrefix(machine.Spec.Version, "v"), strings.TrimPrefix(resolved.Version, "v")) {
-		// The payload's upgrade window doesn't apply to a version set in the node class or the MachineDeployment.
-		followsPayload := nodeClass.Spec.Version == "" && (tmpl == nil || tmpl.Version() == "")
-		if followsPayload && !d.mayUpgrade() {
-			return ""
+	case tmpl != nil && tmpl.ImageVersion != "":
+		// Its image decides, whatever a Machine of its asks for.
+		if reimaged {
+			return VersionDrifted
 		}
-		return VersionDrifted
+	case differs(strings.TrimPrefix(machine.Spec.Version, "v"), strings.TrimPrefix(resolved.Version, "v")):
+		if !followsPayload || d.mayUpgrade() {
+			return VersionDrifted
+		}
 	}
 	return ""
+}
+
+// isReimaged reports whether a new machine would boot an image of another version than this one: of the template's, if it states one,
+// otherwise of the version that its nodes get. What a machine booted is known since its template states it.
+func (c current) isReimaged(machine *clusterv1.Machine, resolved string) bool {
+	if c.template == nil {
+		return false
+	}
+	stated, booted := c.template.ImageVersion, machine.Annotations[v1alpha1.TemplateKubernetesVersionAnnotation]
+	switch {
+	case c.succeeds:
+		return true
+	case stated == "" && booted == "":
+		return false // nothing is known of images
+	case booted == "" && !templateOf(c.template).hasChanged(machine.Annotations):
+		return false // the template only says by now what it booted all along
+	case booted == "":
+		booted = machine.Spec.Version
+	case stated == "" && !templateOf(c.template).hasChanged(machine.Annotations):
+		return false // it says nothing any more, and has the same image
+	}
+	return differs(strings.TrimPrefix(booted, "v"), strings.TrimPrefix(cmp.Or(stated, resolved), "v"))
 }
 
 // mayUpgrade reports whether nodes may be replaced now for the payload.
@@ -133,24 +169,40 @@ func isDeployed(machine *clusterv1.Machine) bool {
 	return strings.HasPrefix(provider.Source(machine), deployments)
 }
 
-// template returns the template that a machine would be launched from now, nil if unknown, and whether its source makes
-// something else now. Templates are often replaced by others of another name: if the machine's own source is gone and
-// another one makes the same offering, that one counts.
-func (d *Detector) template(nodeClass string, machine *clusterv1.Machine) (now *template.Template, gone bool) {
+// current is what a machine would be launched from now.
+type current struct {
+	// template is nil if unknown.
+	template *template.Template
+	// gone: the machine's source makes something else now.
+	gone bool
+	// succeeds: the machine's source still makes the same, and template is another one, whose image has the version that nodes get.
+	succeeds bool
+}
+
+// template returns what a machine would be launched from now. Templates are often replaced by others of another name: if the
+// machine's own source is gone and another one makes the same offering, that one counts. So does one that stands beside it and
+// has the nodes' version, which its own hasn't.
+func (d *Detector) template(nodeClass string, machine *clusterv1.Machine) current {
 	source, key := provider.Source(machine), inventory.OfferingOf(machine)
 	snapshot, err := d.InstanceTypes.Cached(nodeClass)
 	if err != nil || source == "" {
-		return nil, false
+		return current{}
 	}
 	own, found := snapshot.Template(source)
 	if !found && !snapshot.Knows(source) || key.InstanceType == "" || key.Zone == "" || key.CapacityType == "" {
-		return own, false
+		return current{template: own}
 	}
 	if snapshot.Gone(source, key) {
-		return own, true
+		return current{template: own, gone: true}
 	}
-	if choice, offered := snapshot.ResolveKey(key); offered && !found {
-		return choice.Template, false
+	if found {
+		if successor := snapshot.Successor(own, key); successor != nil {
+			return current{template: successor, succeeds: true}
+		}
+		return current{template: own}
 	}
-	return own, false
+	if choice, offered := snapshot.ResolveKey(key); offered {
+		return current{template: choice.Template}
+	}
+	return current{}
 }

@@ -118,7 +118,7 @@ func (w *world) reason() cloudprovider.DriftReason {
 
 func (w *world) detector() *drift.Detector {
 	templates := &environment.Templates{}
-	store := instancetype.New(instancetype.Config{Templates: templates, Pricing: pricing.Default(), Unavailable: w.unavailable})
+	store := instancetype.New(instancetype.Config{Templates: templates, Version: w.version, Pricing: pricing.Default(), Unavailable: w.unavailable})
 	if w.templates != nil {
 		templates.Offer(w.nodeClass.Name, w.templates, w.cluster, w.gaps)
 		if _, err := store.Refresh(context.Background(), w.nodeClass); err != nil {
@@ -128,20 +128,23 @@ func (w *world) detector() *drift.Detector {
 	return drift.New(drift.Config{
 		InstanceTypes: store,
 		Images:        w.images,
-		Version: func(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (version.Result, bool) {
-			in := version.Input{Spec: nodeClass.Spec.Version, Payload: w.payload, Current: nodeClass.Status.Version}
-			if tmpl != nil {
-				in.MachineDeployment = tmpl.Version()
-			}
-			if w.server != "" {
-				server := semver.MustParse(w.server)
-				in.Server = &server
-			}
-			return version.Resolve(in), w.reachable
-		},
-		Upgrades: w.upgrades,
-		Rollout:  w.rollout,
+		Version:       w.version,
+		Upgrades:      w.upgrades,
+		Rollout:       w.rollout,
 	})
+}
+
+// version resolves as version.Resolver does.
+func (w *world) version(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (version.Result, bool) {
+	in := version.Input{Spec: nodeClass.Spec.Version, Payload: w.payload, Current: nodeClass.Status.Version}
+	if tmpl != nil {
+		in.MachineDeployment, in.Image = tmpl.Version(), tmpl.ImageVersion
+	}
+	if w.server != "" {
+		server := semver.MustParse(w.server)
+		in.Server = &server
+	}
+	return version.Resolve(in), w.reachable
 }
 
 func held(time.Time) bool { return false }

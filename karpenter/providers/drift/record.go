@@ -61,12 +61,20 @@ func (r record) renew(annotations, renewed map[string]string) {
 // isn't confused with a change of their representation. It is almost always empty, and always for a machine whose
 // template is unknown.
 func (d *Detector) Renewed(nodeClass *v1alpha1.ClusterAPINodeClass, machine *clusterv1.Machine) map[string]string {
-	tmpl, gone := d.template(nodeClass.Name, machine)
-	if tmpl == nil || gone {
+	current := d.template(nodeClass.Name, machine)
+	tmpl := current.template
+	if tmpl == nil || current.gone {
 		return nil
 	}
 	renewed := map[string]string{}
+	if current.succeeds {
+		return renewed
+	}
 	templateOf(tmpl).renew(machine.Annotations, renewed)
+	if hash := machine.Annotations[v1alpha1.TemplateHashAnnotation]; tmpl.ImageVersion != "" && hash != "" &&
+		machine.Annotations[v1alpha1.TemplateKubernetesVersionAnnotation] == "" && !templateOf(tmpl).hasChanged(machine.Annotations) {
+		renewed[v1alpha1.TemplateKubernetesVersionAnnotation] = tmpl.ImageVersion
+	}
 	bootstrapOf(tmpl).renew(machine.Annotations, renewed)
 	if resolved, reachable := d.Version(nodeClass, tmpl); reachable {
 		have, want := machine.Annotations[v1alpha1.NodeImagesHashAnnotation], d.images(nodeClass, tmpl, resolved.Version)

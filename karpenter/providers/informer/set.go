@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -40,6 +41,8 @@ type Config struct {
 	Namespace string
 	// Selector selects what is cached; nil for everything.
 	Selector labels.Selector
+	// Names narrows a kind to the one object with a name, so that the right to read that object is enough.
+	Names map[schema.GroupKind]string
 	// Versions overrides the API server's preferred version, by group.
 	Versions map[string]string
 }
@@ -234,7 +237,7 @@ func (s *Set) start(gk schema.GroupKind) (*kind, error) {
 	client := s.Management.Resource(resource).Namespace(s.Namespace)
 	k.informer = cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			s.narrow(&options)
+			s.narrow(gk, &options)
 			list, err := client.List(ctx, options)
 			s.record(gk, k, err)
 			// A nil pointer in an interface isn't nil.
@@ -244,7 +247,7 @@ func (s *Set) start(gk schema.GroupKind) (*kind, error) {
 			return list, nil
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			s.narrow(&options)
+			s.narrow(gk, &options)
 			w, err := client.Watch(ctx, options)
 			s.record(gk, k, err)
 			return w, err
@@ -281,7 +284,10 @@ func (s *Set) start(gk schema.GroupKind) (*kind, error) {
 	return k, nil
 }
 
-func (s *Set) narrow(options *metav1.ListOptions) {
+func (s *Set) narrow(gk schema.GroupKind, options *metav1.ListOptions) {
+	if name, ok := s.Names[gk]; ok {
+		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	}
 	if s.Selector != nil {
 		options.LabelSelector = s.Selector.String()
 	}

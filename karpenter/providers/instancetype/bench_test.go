@@ -15,6 +15,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
+	"github.com/autonode-io/autonode/karpenter/providers/change"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
@@ -112,11 +113,36 @@ func BenchmarkAvailability(b *testing.B) {
 	}
 }
 
-// BenchmarkCatalog reads the instance types of a catalog: while nothing changes, and after one change.
+// prices are those of a file, of which one changes at a time.
+type prices struct {
+	changes  change.Log[string]
+	onDemand map[string]float64
+}
+
+// Price implements pricing.Source.
+func (p *prices) Price(tmpl *template.Template, _, capacityType string) (float64, bool) {
+	price, priced := p.onDemand[tmpl.InstanceType]
+	return price, priced && capacityType == karpv1.CapacityTypeOnDemand
+}
+
+// Sequence implements pricing.Source.
+func (p *prices) Sequence() uint64 { return p.changes.Sequence() }
+
+// Since implements pricing.Source.
+func (p *prices) Since(sequence uint64) (instanceTypes []string, known bool) {
+	return p.changes.Since(sequence)
+}
+
+func (p *prices) change(instanceType string, price float64) {
+	p.onDemand[instanceType] = price
+	p.changes.Add(instanceType)
+}
+
+// BenchmarkCatalog reads the instance types of a catalog: while nothing changes, after one change, and the first time.
 func BenchmarkCatalog(b *testing.B) {
 	for _, size := range []int{100, 1_000} {
-		m := newMarket(b, size, nil)
-		m.refresh()
+		list := &prices{onDemand: map[string]float64{}}
+		m := newMarket(b, size, pricing.Sources{list, pricing.Catalogs{}, pricing.Annotations{}, pricing.Estimate{}}).used()
 		b.Run(fmt.Sprintf("nothing changed/types=%d", size), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
@@ -134,6 +160,15 @@ func BenchmarkCatalog(b *testing.B) {
 				m.cached()
 			}
 		})
+		b.Run(fmt.Sprintf("a price changed/types=%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			resolutions := m.resolutions()
+			for i := 0; b.Loop(); i++ {
+				list.change(fmt.Sprintf("t-%d", i%size), float64(i%1_000)+0.5)
+				m.cached()
+			}
+			b.ReportMetric(float64(m.resolutions()-resolutions)/float64(b.N), "resolved/op")
+		})
 		b.Run(fmt.Sprintf("a catalog's price changed, the whole catalog read again/types=%d", size), func(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
@@ -144,6 +179,13 @@ func BenchmarkCatalog(b *testing.B) {
 				b.StartTimer()
 				m.refresh()
 			}
+		})
+		b.Run(fmt.Sprintf("read for the first time/types=%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				newMarket(b, size, nil).used()
+			}
+			b.ReportMetric(float64(retained(func() any { return newMarket(b, size, nil).used() }))/(1<<20), "MiB")
 		})
 	}
 }

@@ -3,7 +3,12 @@
 package instancetype
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 type built struct {
@@ -79,14 +84,12 @@ func (p *Provider) changed(b *builder, since sequences) (names sets.Set[string],
 		}
 	}
 	if p.Unavailable != nil {
-		keys, known := p.Unavailable.Since(since.unavailable)
+		failed, known := p.Unavailable.Since(since.unavailable)
 		if !known {
 			return nil, false
 		}
-		for _, key := range keys {
-			if len(b.groups[key.InstanceType]) > 0 {
-				names.Insert(key.InstanceType)
-			}
+		for _, change := range failed {
+			names.Insert(b.concerned(change)...)
 		}
 	}
 	leased, known := p.Capacity.Since(since.capacity)
@@ -109,6 +112,22 @@ func (p *Provider) changed(b *builder, since sequences) (names sets.Set[string],
 		}
 	}
 	return names, known
+}
+
+// concerned returns the instance types that have offerings of what has changed: of a whole zone, which rarely changes, it returns all.
+func (b *builder) concerned(change offering.Change) (names []string) {
+	if change.InstanceType != "" {
+		if len(b.groups[change.InstanceType]) > 0 {
+			names = append(names, change.InstanceType)
+		}
+		return names
+	}
+	for name, templates := range b.groups {
+		if change.Family == "" || slices.ContainsFunc(templates, func(tmpl *template.Template) bool { return tmpl.Family() == change.Family }) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // sequences neither locks nor allocates while nothing changes.

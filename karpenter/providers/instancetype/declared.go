@@ -3,7 +3,6 @@
 package instancetype
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 
@@ -56,6 +55,37 @@ func (k *known) lacksLabels(instanceType string) bool {
 		}
 		return false
 	})
+}
+
+// maxChosen bounds what a snapshot keeps of NodePools: a guest's admin may create and delete any number.
+const maxChosen = 1_000
+
+// chosen are the instance types of one generation of a NodePool.
+type chosen struct {
+	generation    int64
+	instanceTypes []*cloudprovider.InstanceType
+	differing     []Differing
+}
+
+// Offered returns the instance types that a NodePool gets, as Tolerating and Meeting choose them, and those that Meeting leaves out. Karpenter
+// asks for them many times a second, so the answer is kept until the snapshot or the NodePool changes.
+func (s *Snapshot) Offered(nodePool *karpv1.NodePool) ([]*cloudprovider.InstanceType, []Differing) {
+	if value, found := s.chosen.Load(nodePool.UID); found {
+		if known, _ := value.(*chosen); known.generation == nodePool.Generation {
+			return known.instanceTypes, known.differing
+		}
+	}
+	spec := &nodePool.Spec.Template.Spec
+	instanceTypes, differing := s.Meeting(s.Tolerating(spec.Taints, spec.StartupTaints), spec.Requirements)
+	all := len(instanceTypes) == len(s.InstanceTypes) && len(s.InstanceTypes) > 0 && &instanceTypes[0] == &s.InstanceTypes[0]
+	if !all && nodePool.Generation > 0 { // what no API server has given a generation may change without one
+		if s.kept.Add(1) > maxChosen {
+			s.chosen.Clear()
+			s.kept.Store(0)
+		}
+		s.chosen.Store(nodePool.UID, &chosen{nodePool.Generation, instanceTypes, differing})
+	}
+	return instanceTypes, differing
 }
 
 // Meeting returns those of the instance types all of whose templates meet a NodePool's requirements on declared labels, and the
@@ -144,6 +174,6 @@ func (c *Choice) before(lost *Choice) *Choice {
 	}
 	c.others = append(c.others, lost.others...)
 	lost.others = nil
-	slices.SortStableFunc(c.others, func(a, b *Choice) int { return cmp.Compare(a.Offering.Price, b.Offering.Price) })
+	slices.SortStableFunc(c.others, (*Choice).compare)
 	return c
 }

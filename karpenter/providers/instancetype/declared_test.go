@@ -3,10 +3,12 @@
 package instancetype
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -45,6 +47,30 @@ func TestMeeting(t *testing.T) {
 		meeting, _ := snapshot.Meeting(snapshot.InstanceTypes, []karpv1.NodeSelectorRequirementWithMinValues{{Key: "team", Operator: corev1.NodeSelectorOpExists}})
 		if &meeting[0] != &snapshot.InstanceTypes[0] {
 			t.Error("they were copied")
+		}
+	})
+}
+
+func TestOffered(t *testing.T) {
+	const disk = "example.com/disk"
+	snapshot := Build(input(newTemplate("bare", 2, 0.1, func(*template.Template) {}), newTemplate("ssd", 2, 0.2, func(s *template.Template) { s.Labels = map[string]string{disk: "ssd"} })))
+	nodePool := &karpv1.NodePool{}
+	nodePool.Generation = 1
+	nodePool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{{Key: disk, Operator: corev1.NodeSelectorOpExists}}
+	t.Run("When a guest's admin creates any number of NodePools, it should keep what a bounded number of them gets", func(t *testing.T) {
+		for i := range 3 * maxChosen {
+			nodePool.UID = types.UID(fmt.Sprint(i))
+			if its, _ := snapshot.Offered(nodePool); len(its) != 1 || its[0].Name != "ssd" {
+				t.Fatalf("got %v", offered(its))
+			}
+		}
+		kept := 0
+		snapshot.chosen.Range(func(any, any) bool {
+			kept++
+			return true
+		})
+		if kept == 0 || kept > maxChosen {
+			t.Errorf("%d are kept", kept)
 		}
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
 // DefaultZone is offering.DefaultZone.
@@ -41,7 +42,7 @@ func (p place) compare(other place) int {
 }
 
 // choices returns the offerings of one instance type. If several templates make the same offering, an available one
-// wins, then the cheaper one, then the first.
+// wins, then one whose image is the newest that nodes may get, then the cheaper one, then the first.
 func (b *builder) choices(r *resolved, templates []*template.Template) map[place]*Choice {
 	choices := make(map[place]*Choice, 2*max(len(b.zones), 1))
 	for _, tmpl := range templates {
@@ -51,7 +52,7 @@ func (b *builder) choices(r *resolved, templates []*template.Template) map[place
 			case !ok:
 				choices[p] = choice
 			case choice.Offering.Available && !other.Offering.Available,
-				choice.Offering.Available == other.Offering.Available && choice.Offering.Price < other.Offering.Price:
+				choice.Offering.Available == other.Offering.Available && choice.compare(other) < 0:
 				choices[p] = choice.before(other)
 			default:
 				choices[p] = other.before(choice)
@@ -59,6 +60,29 @@ func (b *builder) choices(r *resolved, templates []*template.Template) map[place
 		})
 	}
 	return choices
+}
+
+// compare orders choices of the same offering. A template that says nothing of its image makes what nodes get, as far as is known.
+func (c *Choice) compare(other *Choice) int {
+	a, b := c.Template, other.Template
+	rank := func(tmpl *template.Template) int {
+		switch {
+		case tmpl.Outdated:
+			return 2
+		case tmpl.ImageVersion == "":
+			return 1
+		}
+		return 0
+	}
+	if order := cmp.Compare(rank(a), rank(b)); order != 0 {
+		return order
+	}
+	if a.Outdated {
+		if order := version.Compare(b.ImageVersion, a.ImageVersion); order != 0 {
+			return order
+		}
+	}
+	return cmp.Compare(c.Offering.Price, other.Offering.Price)
 }
 
 // eachChoice builds the offerings of one template. It returns why all of them are unavailable, or "".
@@ -208,6 +232,8 @@ func (b *builder) obstacle(tmpl *template.Template) string {
 		return held
 	case tmpl.Paused || b.Cluster.Paused || b.Cluster.Deleting:
 		return v1alpha1.TemplatePaused
+	case tmpl.Ahead:
+		return v1alpha1.TemplateImageNewer
 	case !tmpl.Bootstrap.IsDefined():
 		return v1alpha1.TemplateNoBootstrap
 	case full:
@@ -246,7 +272,7 @@ func (b *builder) running(name string, p place, choice *Choice) *cloudprovider.O
 func (b *builder) choice(tmpl *template.Template, p place, failureDomain string, price float64, launchable bool) *Choice {
 	available := launchable
 	if b.Unavailable != nil && available {
-		available = !b.Unavailable.Has(p.key(tmpl.InstanceType))
+		available = !b.Unavailable.Has(p.key(tmpl.InstanceType), tmpl.Family())
 	}
 	return &Choice{
 		Template:      tmpl,

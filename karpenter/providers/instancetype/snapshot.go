@@ -9,6 +9,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,7 +43,7 @@ type Choice struct {
 
 	// saving is what one machine less would save.
 	saving float64
-	// others are the same offering of templates with other labels, the cheapest first.
+	// others are the same offering of templates with other labels, in the order of compare.
 	others []*Choice
 	// priced: a source has a price. Nothing is launched without one.
 	priced bool
@@ -58,6 +59,10 @@ type Snapshot struct {
 	resolved []*resolved
 	// order of the InstanceTypes' offerings; nil until Cheapest needs it.
 	order atomic.Pointer[offering.Order]
+	// chosen are the instance types of NodePools that don't get all of them; see Offered.
+	chosen sync.Map // of NodePool UID to *chosen
+	// kept is how many of them have been stored.
+	kept atomic.Int64
 }
 
 // known is what a snapshot's templates say of themselves. Snapshots of the same templates share it.
@@ -108,6 +113,45 @@ func (s *Snapshot) ResolveKey(key offering.Key) (Choice, bool) {
 		return Choice{}, false
 	}
 	return *choice, true
+}
+
+// Successor returns the template that machines of an offering are launched from instead of their own, because its image has the version
+// that nodes get and their own template's hasn't; nil for none. Pods may ask for a template's labels, so both have the same: a template
+// with other labels may not replace a node, and the node would be launched from its own template again.
+func (s *Snapshot) Successor(own *template.Template, key offering.Key) *template.Template {
+	r, ok := s.find(key.InstanceType)
+	if !ok || !own.Outdated {
+		return nil
+	}
+	choice, ok := r.choices[placeAt(key)]
+	if !ok {
+		return nil
+	}
+	for _, c := range slices.Concat([]*Choice{choice}, choice.others) {
+		if tmpl := c.Template; c.Offering.Available && !tmpl.Outdated && tmpl.Version() == "" && maps.Equal(tmpl.Labels, own.Labels) {
+			return tmpl
+		}
+	}
+	return nil
+}
+
+// Behind reports whether new nodes get an older version than the others because of a source's image: no template of the same offering
+// and labels has the version.
+func (s *Snapshot) Behind(source string) bool {
+	tmpl, found := s.templates[source]
+	if !found || !tmpl.Outdated || tmpl.Ahead {
+		return false
+	}
+	r, found := s.find(tmpl.InstanceType)
+	if !found {
+		return false
+	}
+	for _, choice := range r.choices {
+		if choice.Template == tmpl || slices.ContainsFunc(choice.others, func(other *Choice) bool { return other.Template == tmpl }) {
+			return true
+		}
+	}
+	return false
 }
 
 // OnDemandPrice returns the list price of an instance type's on-demand machines in a zone; zero if no source has one.

@@ -90,20 +90,31 @@ func keep(before []template.Template, found *template.Found) []template.Template
 	return templates
 }
 
-// setVersions sets the templates' versions from their MachineDeployments, if the node class sets none. It returns the
-// errors of impossible versions; those templates launch nothing.
+// setVersions sets the templates' versions from their images, and from their MachineDeployments if the node class sets none. It
+// returns the errors of impossible versions; those templates launch nothing.
 func (p *Provider) setVersions(nodeClass *v1alpha1.ClusterAPINodeClass, templates []template.Template) (problems []error) {
 	if p.Version == nil {
 		return nil
 	}
+	given, _ := p.Version(nodeClass, nil)
 	for i := range templates {
 		tmpl := &templates[i]
-		tmpl.NodeVersion = ""
-		if nodeClass.Spec.Version != "" || tmpl.Version() == "" {
+		tmpl.NodeVersion, tmpl.Outdated, tmpl.Ahead = "", false, false
+		if tmpl.ImageVersion == "" && (nodeClass.Spec.Version != "" || tmpl.Version() == "") {
 			continue
 		}
 		resolved, _ := p.Version(nodeClass, tmpl)
 		tmpl.NodeVersion = resolved.Version
+		if tmpl.ImageVersion != "" {
+			tmpl.NodeVersion = tmpl.ImageVersion
+			if !given.Ready() {
+				continue // the node class's condition says why
+			}
+			tmpl.Outdated, tmpl.Ahead = !version.IsMade(tmpl.ImageVersion, given.Version), resolved.Outcome == version.ImageTooNew
+			if tmpl.Ahead {
+				continue
+			}
+		}
 		if !resolved.Ready() && resolved.Outcome != version.Unknown {
 			tmpl.Held = true
 			problems = append(problems, &template.InvalidError{Source: tmpl.Source, Problem: resolved.Message})
@@ -134,6 +145,12 @@ func identity(tmpl *template.Template) string {
 	}
 	if tmpl.Paused && tmpl.IsCatalogs() {
 		id += "~" // the annotation of a catalog isn't in the revision of its entries
+	}
+	if tmpl.Outdated {
+		id += "-"
+	}
+	if tmpl.Ahead {
+		id += "+"
 	}
 	return id + tmpl.NodeVersion
 }

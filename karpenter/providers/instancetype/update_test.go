@@ -55,6 +55,18 @@ func TestUpdateIsShared(t *testing.T) {
 				u.Mark(offering.Key{InstanceType: "other"}, "NoHosts")
 			}, 0, true,
 		},
+		"When a quota is exhausted, it should resolve the instance types of the family": {
+			func(u *offering.Unavailable, _ *inventory.Inventory) {
+				u.MarkExhausted(spot(7), "t-8", "QuotaExceeded", offering.Quota)
+			}, 2, true,
+		},
+		"When a zone is exhausted, it should resolve all": {
+			func(u *offering.Unavailable, _ *inventory.Inventory) {
+				for i := range 4 {
+					u.MarkExhausted(spot(i), "t", "InsufficientCapacity", offering.Capacity)
+				}
+			}, templates, true,
+		},
 		"When a source is full, it should resolve its instance type only": {
 			func(_ *offering.Unavailable, i *inventory.Inventory) {
 				i.ObserveMachine("sixth", inventory.Machine{Origin: madeFrom(environment.FleetTemplate(7), "a")})
@@ -106,9 +118,13 @@ func TestUpdateEqualsBuild(t *testing.T) {
 					InstanceType: fmt.Sprintf("t-%d", random.IntN(10)), Zone: zones[random.IntN(len(zones))], CapacityType: capacityTypes[random.IntN(2)],
 				}
 				nodeClaim, source := types.UID(fmt.Sprint(random.IntN(30))), environment.FleetSource(random.IntN(10))
-				switch random.IntN(6) {
+				switch random.IntN(8) {
 				case 0:
 					unavailable.Mark(key, "NoHosts")
+				case 6:
+					unavailable.MarkExhausted(key, fmt.Sprintf("t-%d", random.IntN(10)), "QuotaExceeded", offering.Quota)
+				case 7:
+					unavailable.MarkExhausted(key, key.InstanceType, "InsufficientCapacity", offering.Capacity)
 				case 1:
 					clk.Step(offering.BaseTTL / 2)
 				case 2, 3:

@@ -39,7 +39,7 @@ func (p *Provider) Watch(ctx context.Context, machines cache.Cache) error {
 }
 
 // isCompleted reports whether a NodeClaim's Machine and its objects are known to be gone. Cluster API deletes them
-// before it lets go of the Machine, unless a person has removed its finalizer.
+// before it removes its finalizer from the Machine, unless a person has removed it.
 func (p *Provider) isCompleted(ctx context.Context, nodeClaim types.UID) bool {
 	value, ok := p.completed.Get(nodeClaim)
 	if !ok || p.Infrastructure == nil {

@@ -11,8 +11,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/change"
 )
 
@@ -51,14 +53,42 @@ func ReservationOf(o *cloudprovider.Offering) string {
 	return ""
 }
 
+// Lack is what the infrastructure has no more of for an offering; empty if the failure says nothing of it.
+type Lack string
+
+// What the infrastructure may lack, as reports call it.
+const (
+	// Capacity of the offering's zone.
+	Capacity Lack = "Capacity"
+	// Quota of the account, which is one for a family of instance types in all zones.
+	Quota Lack = "Quota"
+)
+
 // Entry is one unavailable offering.
 type Entry struct {
 	Key
+	// Family of the instance type.
+	Family string
+	// Lacks is what the offering failed for the lack of.
+	Lacks Lack
 	// Reason is the reason of the event on the NodeClaim. It has few values.
 	Reason string
 	Until  time.Time
 	// Failures in a row.
 	Failures int
+}
+
+// Group is all offerings of a capacity type in a zone, or those of a family of instance types in all zones. It has no reserved ones: a
+// reservation has capacity and quota of its own.
+type Group struct {
+	// Zone or Family is empty.
+	Zone, Family, CapacityType string
+}
+
+// Change is what the result of Has may have changed for: an offering, or a group without an instance type.
+type Change struct {
+	InstanceType string
+	Group
 }
 
 // Unavailable tracks the offerings that failed recently. It is safe for concurrent use.
@@ -67,6 +97,8 @@ type Unavailable struct {
 
 	mu      sync.Mutex
 	entries map[Key]Entry
+	// groups are unavailable until a time, because of the entries.
+	groups map[Group]time.Time
 	// past holds expired entries, as long as a further failure counts as consecutive.
 	past map[Key]Entry
 	// failures counts failures for reasons other than capacity.
@@ -74,9 +106,9 @@ type Unavailable struct {
 	// observers are notified of each change.
 	observers change.Notifier
 
-	// changes are the keys of which the result of Has may have changed.
-	changes change.Log[Key]
-	// nextExpiry is of the entries.
+	// changes are what the result of Has may have changed for.
+	changes change.Log[Change]
+	// nextExpiry is of the entries. A group ends when one of them does.
 	nextExpiry change.Expiry
 }
 
@@ -95,7 +127,15 @@ func NewUnavailable(clk clock.PassiveClock) *Unavailable {
 func (u *Unavailable) Mark(key Key, reason string) time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.mark(key, reason)
+	return u.mark(Entry{Key: key, Reason: reason})
+}
+
+// MarkExhausted is Mark for an offering that the infrastructure lacks capacity or quota for. Without quota, its family is unavailable in
+// all zones. When enough instance types of a zone lack capacity, all of them are unavailable there.
+func (u *Unavailable) MarkExhausted(key Key, family, reason string, lacks Lack) time.Time {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.mark(Entry{Key: key, Family: family, Reason: reason, Lacks: lacks})
 }
 
 // CountFailure counts a failed machine of an offering that has capacity. From FailureThreshold consecutive failures
@@ -114,7 +154,7 @@ func (u *Unavailable) CountFailure(key Key, reason string) time.Time {
 	if s.count < FailureThreshold {
 		return time.Time{}
 	}
-	return u.mark(key, reason)
+	return u.mark(Entry{Key: key, Reason: reason})
 }
 
 // Works records that a machine of an offering, launched at the given time, has become a node. Failures from before
@@ -130,37 +170,92 @@ func (u *Unavailable) Works(key Key, asked time.Time) {
 	}
 }
 
-func (u *Unavailable) mark(key Key, reason string) time.Time {
-	now := u.clock.Now()
+func (u *Unavailable) mark(entry Entry) time.Time {
+	now, key := u.clock.Now(), entry.Key
 	u.expire(now)
-	if entry, ok := u.entries[key]; ok {
-		return entry.Until
+	if before, ok := u.entries[key]; ok {
+		if entry.Lacks != "" && before.Lacks != entry.Lacks && before.Lacks != Quota {
+			before.Family, before.Reason, before.Lacks = entry.Family, entry.Reason, entry.Lacks
+			u.entries[key] = before
+			u.regroup()
+			u.observers.Notify()
+		}
+		return before.Until
 	}
-	failures := 1
+	entry.Failures = 1
 	if last, ok := u.past[key]; ok {
 		delete(u.past, key)
 		if now.Sub(last.Until) <= MaxTTL {
-			failures += last.Failures
+			entry.Failures += last.Failures
 		}
 	}
 	ttl := MaxTTL
-	if shift := failures - 1; shift < 16 {
+	if shift := entry.Failures - 1; shift < 16 {
 		ttl = min(BaseTTL<<shift, MaxTTL)
 	}
-	entry := Entry{Key: key, Reason: reason, Until: now.Add(ttl), Failures: failures}
+	entry.Until = now.Add(ttl)
 	u.entries[key] = entry
-	u.changes.Add(key)
+	u.changed(key)
+	u.regroup()
 	u.nextExpiry.Advance(entry.Until)
 	u.observers.Notify()
 	return entry.Until
 }
 
-// Has reports whether an offering is unavailable now.
-func (u *Unavailable) Has(key Key) bool {
+func (u *Unavailable) changed(key Key) {
+	u.changes.Add(Change{key.InstanceType, Group{Zone: key.Zone, CapacityType: key.CapacityType}})
+}
+
+// regroup finds the groups that the entries make unavailable. u.mu must be held.
+func (u *Unavailable) regroup() {
+	groups, zones := map[Group]time.Time{}, map[Group][]time.Time{}
+	for key, entry := range u.entries {
+		switch {
+		case key.CapacityType == karpv1.CapacityTypeReserved || key.Reservation != "":
+		case entry.Lacks == Quota && entry.Family != "":
+			family := Group{Family: entry.Family, CapacityType: key.CapacityType}
+			if entry.Until.After(groups[family]) {
+				groups[family] = entry.Until
+			}
+		case entry.Lacks == Capacity:
+			zone := Group{Zone: key.Zone, CapacityType: key.CapacityType}
+			zones[zone] = append(zones[zone], entry.Until)
+		}
+	}
+	for zone, untils := range zones {
+		if until, ok := capacity.ZoneUntil(zone.Zone, untils); ok {
+			groups[zone] = until
+		}
+	}
+	for group := range u.groups {
+		if _, still := groups[group]; !still {
+			u.changes.Add(Change{Group: group})
+		}
+	}
+	for group := range groups {
+		if _, before := u.groups[group]; !before {
+			u.changes.Add(Change{Group: group})
+		}
+	}
+	u.groups = groups
+}
+
+// Has reports whether an offering is unavailable now, of an instance type of a family: itself, its zone or its family.
+func (u *Unavailable) Has(key Key, family string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	entry, ok := u.entries[key]
-	return ok && u.clock.Now().Before(entry.Until)
+	if len(u.entries) == 0 {
+		return false
+	}
+	now := u.clock.Now()
+	if now.Before(u.entries[key].Until) {
+		return true
+	}
+	if key.CapacityType == karpv1.CapacityTypeReserved || key.Reservation != "" {
+		return false
+	}
+	return now.Before(u.groups[Group{Zone: key.Zone, CapacityType: key.CapacityType}]) ||
+		family != "" && now.Before(u.groups[Group{Family: family, CapacityType: key.CapacityType}])
 }
 
 // Entries returns the unavailable offerings, ordered by key.
@@ -193,14 +288,13 @@ func (u *Unavailable) Sequence() uint64 {
 	return u.changes.Sequence()
 }
 
-// Since returns the offerings of which the result of Has may have changed after a sequence, or false if it isn't known
-// any more which those are.
-func (u *Unavailable) Since(sequence uint64) ([]Key, bool) { return u.changes.Since(sequence) }
+// Since returns what the result of Has may have changed for after a sequence, or false if it isn't known any more what that is.
+func (u *Unavailable) Since(sequence uint64) ([]Change, bool) { return u.changes.Since(sequence) }
 
 // DefaultZone is the zone of every offering if neither the Cluster nor the source has a failure domain, because Karpenter expects an
 // offering to have exactly one. Such machines have no failure domain, and nothing outside of Karpenter is told this zone, but a
 // Node without another one.
-const DefaultZone = "default"
+const DefaultZone = capacity.DefaultZone
 
 // Compare orders keys by instance type, zone, capacity type and reservation.
 func (k Key) Compare(other Key) int {
@@ -233,8 +327,9 @@ func (u *Unavailable) expire(now time.Time) {
 		if now.Sub(entry.Until) <= MaxTTL {
 			u.past[key] = entry
 		}
-		u.changes.Add(key)
+		u.changed(key)
 	}
+	u.regroup()
 	u.nextExpiry.Set(next)
 	u.observers.Notify()
 }

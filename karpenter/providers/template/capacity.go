@@ -190,6 +190,7 @@ var annotationReaders = []struct {
 		s.MemoryOverhead = &fraction
 		return ""
 	}},
+	{v1alpha1.KubernetesVersionAnnotation, (*Template).setImageVersion},
 	{v1alpha1.InfrastructurePatchesAnnotation, (*Template).readPatches},
 	{clusterv1.AutoscalerMinSizeAnnotation, sizeReader(func(s *Template, size *int) { s.MinSize = size })},
 	{clusterv1.AutoscalerMaxSizeAnnotation, sizeReader(func(s *Template, size *int) { s.MaxSize = size })},

@@ -123,6 +123,11 @@ func TestReadTemplate(t *testing.T) {
 			want: Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), DefaultPods: true, NominalMemory: true, Devices: 2, DeviceDriver: "gpu.nvidia.com"},
 		},
 		{
+			name:     "When the version of the image is told, it should drop the leading v",
+			template: annotated(map[string]string{v1alpha1.KubernetesVersionAnnotation: "v1.36.3+k3s1"}),
+			want:     Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), DefaultPods: true, NominalMemory: true, ImageVersion: "1.36.3+k3s1"},
+		},
+		{
 			name:     "When the template is paused, it should be paused",
 			template: annotated(map[string]string{"cluster.x-k8s.io/paused": ""}),
 			want:     Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), DefaultPods: true, NominalMemory: true, Paused: true},
@@ -212,6 +217,8 @@ func TestReadMalformedTemplate(t *testing.T) {
 		}), `annotation karpenter.cluster.x-k8s.io/spot-price: "0.03" sells spot machines, and nothing makes them spot`},
 		{"memory overhead without its sign", annotated(map[string]string{v1alpha1.MemoryOverheadAnnotation: "0.075"}), `annotation karpenter.cluster.x-k8s.io/memory-overhead: "0.075" is not a percentage below 100%, such as 7.5%`},
 		{"all memory as overhead", annotated(map[string]string{v1alpha1.MemoryOverheadAnnotation: "100%"}), `"100%" is not a percentage below 100%`},
+		{"version of the image", annotated(map[string]string{v1alpha1.KubernetesVersionAnnotation: "1.36"}), `annotation karpenter.cluster.x-k8s.io/kubernetes-version: "1.36" is not a version, such as 1.36.3`},
+		{"a version of the image that is too long", annotated(map[string]string{v1alpha1.KubernetesVersionAnnotation: "1.36.3+" + strings.Repeat("a", 64)}), `is not a version, such as 1.36.3`},
 		{"capacity type", annotated(map[string]string{v1alpha1.CapacityTypeAnnotation: "reserved"}), `annotation karpenter.cluster.x-k8s.io/capacity-type: "reserved" is neither on-demand nor spot`},
 		{"capacity type beside a patch", annotated(map[string]string{
 			v1alpha1.CapacityTypeAnnotation: "spot", v1alpha1.InfrastructurePatchesAnnotation: `[{op: add, path: /spec/market, valueFrom: {variable: capacityType}}]`,

@@ -79,6 +79,7 @@ func (c catalogs) find(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeCl
 			continue
 		}
 		from, shared := c.Config, selector.Scope == v1alpha1.CatalogScopeShared
+		from.Shared = from.Shared && !shared // the platform team's catalogs are for every Cluster
 		if shared {
 			if c.SharedCatalogs == nil {
 				found.SelectorErrs = append(found.SelectorErrs, fmt.Errorf("spec.catalogSelectors[%d]: %w", i, ErrNothingShared))
@@ -193,6 +194,12 @@ func (c catalogs) readCatalog(object *unstructured.Unstructured, source Source, 
 	base := Template{Source: source}
 	if invalid := base.setTemplate(template); invalid != nil {
 		return unusable(invalid.Problem)
+	}
+	if version, stated := template.GetAnnotations()[v1alpha1.KubernetesVersionAnnotation]; stated {
+		if problem := base.setImageVersion(strings.TrimSpace(version)); problem != "" {
+			invalid := base.invalid(layer{object: template}, "annotation "+v1alpha1.KubernetesVersionAnnotation, version, problem)
+			return &expanded{invalid: []*InvalidError{invalid}}
+		}
 	}
 	base.Source.ResourceVersions = string(template.GetUID()) + "@" + template.GetResourceVersion()
 	kind := c.Profiles.Of(template.GroupVersionKind().GroupKind())

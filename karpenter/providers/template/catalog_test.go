@@ -150,6 +150,22 @@ func TestCatalog(t *testing.T) {
 			t.Errorf("got %v, %v", sourcesOf(found), messages(found))
 		}
 	})
+	t.Run("When the template says which version its image has, it should be that of every instance type", func(t *testing.T) {
+		s := newShop(t, awsCatalog)
+		s.own[0].SetAnnotations(map[string]string{v1alpha1.KubernetesVersionAnnotation: "v1.36.3"})
+		for _, tmpl := range s.find(t).Templates {
+			if tmpl.ImageVersion != "1.36.3" {
+				t.Errorf("%s: %q", tmpl.InstanceType, tmpl.ImageVersion)
+			}
+		}
+	})
+	t.Run("When the template says no version, it should use none and name the annotation", func(t *testing.T) {
+		s := newShop(t, awsCatalog)
+		s.own[0].SetAnnotations(map[string]string{v1alpha1.KubernetesVersionAnnotation: "newest"})
+		if found := s.find(t); len(found.Templates) > 0 || !strings.Contains(strings.Join(messages(found), ""), `annotation karpenter.cluster.x-k8s.io/kubernetes-version: "newest" is not a version`) {
+			t.Errorf("got %v, %v", sourcesOf(found), messages(found))
+		}
+	})
 	t.Run("When the template is missing, it should name it once", func(t *testing.T) {
 		s := newShop(t, awsCatalog)
 		s.own = s.own[1:]

@@ -87,21 +87,29 @@ func (c Config) list(ctx context.Context, gk schema.GroupKind, found *Found) ([]
 		}
 	}
 	found.Existing[gk] = len(ours)
+	if c.Shared {
+		found.Others[gk] = len(objects) - len(ours)
+	}
 	return ours, nil
 }
 
-// belongs reports whether an object isn't another Cluster's.
+// belongs reports whether an object isn't another Cluster's, and in a shared namespace whether it is this one's.
 func (c Config) belongs(object *unstructured.Unstructured) bool {
-	if name, ok := object.GetLabels()[clusterv1.ClusterNameLabel]; ok && name != c.ClusterName {
+	name, ours := object.GetLabels()[clusterv1.ClusterNameLabel]
+	if ours && name != c.ClusterName {
 		return false
 	}
 	for _, owner := range object.GetOwnerReferences() {
 		gv, err := schema.ParseGroupVersion(owner.APIVersion)
-		if err == nil && gv.Group == ClusterKind.Group && owner.Kind == ClusterKind.Kind && owner.Name != c.ClusterName {
+		if err != nil || gv.Group != ClusterKind.Group || owner.Kind != ClusterKind.Kind {
+			continue
+		}
+		if owner.Name != c.ClusterName {
 			return false
 		}
+		ours = true
 	}
-	return true
+	return ours || !c.Shared
 }
 
 func sourceOf(object *unstructured.Unstructured) Source {

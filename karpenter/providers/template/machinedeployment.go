@@ -88,6 +88,9 @@ func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstr
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case err == nil && m.Shared && !m.mayUse(template, tmpl.Bootstrap.ConfigTemplate):
+		found.add(Template{}, &InvalidError{Source: source, Problem: "a template that it refers to belongs to another Cluster", Unresolved: true})
+		return nil
 	case apierrors.IsNotFound(err):
 		found.add(Template{}, &InvalidError{Source: source, Problem: fmt.Sprintf("%s %s, which it refers to, doesn't exist", ref.Kind, ref.Name), Unresolved: true})
 		return nil
@@ -108,8 +111,23 @@ func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstr
 		found.add(Template{}, invalid)
 		return nil
 	}
+	if tmpl.Version() != "" {
+		tmpl.ImageVersion = ""
+	}
 	found.add(tmpl, tmpl.complete(arch))
 	return nil
+}
+
+// mayUse reports whether no template is another Cluster's. Those of no Cluster are this one's: its MachineDeployment refers to them.
+func (m machineDeployments) mayUse(templates ...*unstructured.Unstructured) bool {
+	config := m.Config
+	config.Shared = false
+	for _, template := range templates {
+		if template != nil && !config.belongs(template) {
+			return false
+		}
+	}
+	return true
 }
 
 // bootstrap returns the MachineDeployment's own bootstrap, or none.

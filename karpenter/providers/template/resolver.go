@@ -35,6 +35,9 @@ var ErrNoBootstrap = errors.New("spec.bootstrap isn't set, and infrastructure te
 // is new, or was moved to another management cluster.
 var ErrNotProvisioned = errors.New("the Cluster's infrastructure isn't provisioned yet")
 
+// ErrNotOurs means that an object in a shared namespace doesn't belong to the Cluster.
+var ErrNotOurs = errors.New("it doesn't belong to this Cluster, and other Clusters share the namespace: label it " + clusterv1.ClusterNameLabel + "=<cluster>")
+
 // Kinds of Cluster API that this package reads.
 var (
 	ClusterKind           = schema.GroupKind{Group: "cluster.x-k8s.io", Kind: "Cluster"}
@@ -48,6 +51,8 @@ type Config struct {
 	Objects Objects
 	// ClusterName is the Cluster that machines are made for. Objects of another one are never selected.
 	ClusterName string
+	// Shared: the namespace has objects of other Clusters. Then only those that belong to this one are selected, and not those of none.
+	Shared bool
 	// Secrets reads the metadata of the node class's bootstrap Secret without a cache. A node class may only use a
 	// Secret that Karpenter may read, because a machine passes its content on to the node class's author.
 	Secrets client.Reader
@@ -95,7 +100,7 @@ func NewResolver(config Config) *Resolver {
 // Resolve finds the templates that a node class selects. Found reports malformed sources and kinds that can't be read.
 // The only error is that of ctx.
 func (r *Resolver) Resolve(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) (*Found, error) {
-	found := &Found{Existing: map[schema.GroupKind]int{}, ProfileSequence: r.Profiles.Sequence()}
+	found := &Found{Existing: map[schema.GroupKind]int{}, Others: map[schema.GroupKind]int{}, ProfileSequence: r.Profiles.Sequence()}
 	for _, f := range r.finders {
 		if err := f.find(ctx, nodeClass, found); err != nil {
 			return nil, err
@@ -168,7 +173,14 @@ func (r *Resolver) nodeClassBootstrap(ctx context.Context, nodeClass *v1alpha1.C
 	case spec == nil || (spec.ConfigTemplateRef == nil && spec.DataSecretName == ""):
 		return Bootstrap{}, ErrNoBootstrap
 	case spec.ConfigTemplateRef != nil:
-		return templateBootstrap(ctx, r.Objects, schema.GroupKind{Group: spec.ConfigTemplateRef.APIGroup, Kind: spec.ConfigTemplateRef.Kind}, spec.ConfigTemplateRef.Name)
+		gk := schema.GroupKind{Group: spec.ConfigTemplateRef.APIGroup, Kind: spec.ConfigTemplateRef.Kind}
+		if r.Shared {
+			// The guest's admin names it, and may read what a machine boots with.
+			if config, err := r.Objects.Get(ctx, gk, spec.ConfigTemplateRef.Name); err == nil && !r.belongs(config) {
+				return Bootstrap{}, ErrNotOurs
+			}
+		}
+		return templateBootstrap(ctx, r.Objects, gk, spec.ConfigTemplateRef.Name)
 	default:
 		secret := &metav1.PartialObjectMetadata{}
 		secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))

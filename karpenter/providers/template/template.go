@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/blang/semver/v4"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -20,6 +21,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/assets/infrastructure"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
@@ -166,9 +168,16 @@ type Template struct {
 	Replicas int
 	// Paused: the provider launches nothing from this template and writes nothing.
 	Paused bool
-	// NodeVersion is the version of this template's nodes if it isn't the node class's: Version, as far as the API
-	// server supports it. The node class's controller sets it.
+	// ImageVersion is the Kubernetes version of the image that the template boots, without a leading v; empty if the source doesn't
+	// say, or is a MachineDeployment with a version.
+	ImageVersion string
+	// NodeVersion is the version of this template's nodes if it isn't the node class's: ImageVersion, or Version, as far as the API
+	// server supports it. The node class's controller sets it, and the next two.
 	NodeVersion string
+	// Outdated: ImageVersion isn't the node class's version. A template whose is takes precedence.
+	Outdated bool
+	// Ahead: the provider launches nothing from this template yet, because ImageVersion exceeds the node class's version.
+	Ahead bool
 	// Notes are what isn't known of the template's kind, or can't be understood of its fields. It is in use nevertheless.
 	Notes []Note
 	// Held: the provider launches nothing from this template, because its version isn't supported or its source is
@@ -185,6 +194,19 @@ type Template struct {
 func (s *Template) Zone(failureDomain, region string) (zone string, known bool) {
 	return s.Kind.NodeZone(failureDomain, cmp.Or(s.Labels[corev1.LabelTopologyRegion], region))
 }
+
+// setImageVersion sets the version that an infrastructure template or its source states.
+func (s *Template) setImageVersion(value string) (problem string) {
+	version := strings.TrimPrefix(value, "v")
+	if _, err := semver.Parse(version); err != nil || len(version) > maxVersion {
+		return "is not a version, such as 1.36.3"
+	}
+	s.ImageVersion = version
+	return ""
+}
+
+// maxVersion is the length of a version, in bytes.
+const maxVersion = 64
 
 // Version is the Kubernetes version of the MachineDeployment, with or without a leading v; empty for any other source.
 func (s *Template) Version() string {
@@ -329,6 +351,8 @@ type Found struct {
 	Unreadable []error
 	// Existing counts the objects of each kind, whether they match or not.
 	Existing map[schema.GroupKind]int
+	// Others counts those of each kind in a shared namespace that don't belong to the Cluster.
+	Others map[schema.GroupKind]int
 	// BootstrapErr says why the node class's bootstrap can't be used although some templates need it: ErrNoBootstrap, a
 	// Forbidden, a NotFound, or an *informer.UnreadableError. Those templates have no bootstrap, and nothing can be
 	// launched from them.
@@ -376,4 +400,9 @@ type Cluster struct {
 	Paused bool
 	// Deleting: nothing is launched any more.
 	Deleting bool
+}
+
+// Family is the family of the template's instance type, within which the infrastructure counts quotas.
+func (s *Template) Family() string {
+	return capacity.Family(s.Labels[v1alpha1.InstanceFamilyLabel], s.InstanceType)
 }

@@ -2,10 +2,11 @@
 
 // Package version resolves the Kubernetes version of nodes: the node class's, else that of the
 // MachineDeployment, else the release payload's, else the API server's. It never exceeds the version of the guest
-// cluster's API server.
+// cluster's API server. A template whose image has a version of its own makes nodes of that version, or none.
 package version
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -29,6 +30,10 @@ const (
 	Unknown Outcome = "Unknown"
 	// Malformed: the requested value isn't a version.
 	Malformed Outcome = "Malformed"
+	// ImageTooNew: the template's image has a newer version than nodes get now.
+	ImageTooNew Outcome = "ImageTooNew"
+	// ImageTooOld: the template's image has a version that is too old for the API server.
+	ImageTooOld Outcome = "ImageTooOld"
 )
 
 // MaxSkew is how many minor versions a kubelet may be older than its API server.
@@ -41,6 +46,8 @@ type Input struct {
 	Spec string
 	// MachineDeployment is the version of the MachineDeployment; empty to follow the payload.
 	MachineDeployment string
+	// Image is the version that a template's image states; empty if it states none.
+	Image string
 	// Payload is the release payload's node version; empty without a payload: nodes follow the API server.
 	Payload string
 	// Current is the last resolved version: the node class's status.version, which the guest's admin can write.
@@ -62,8 +69,30 @@ type Result struct {
 func (r Result) Ready() bool { return r.Outcome == Desired || r.Outcome == HeldBack }
 
 // Resolve resolves the version. If the requested version isn't possible, the current one stays as long as it is
-// possible, so that nodes aren't replaced twice.
+// possible, so that nodes aren't replaced twice. An image's version isn't requested but a fact: it is the result if nodes may
+// have it.
 func Resolve(in Input) Result {
+	requested := request(in)
+	image, err := parse(in.Image)
+	if err != nil || in.MachineDeployment != "" || !requested.Ready() {
+		return requested
+	}
+	result := Result{Version: trim(in.Image), Outcome: requested.Outcome, Message: requested.Message}
+	given, err := parse(requested.Version)
+	switch {
+	case err == nil && image.GT(given):
+		result.Outcome = ImageTooNew
+		result.Message = fmt.Sprintf("its image has %s, and nodes get %s; nothing is launched from it until they get its version", result.Version, requested.Version)
+	case in.Server != nil && tooOld(image, core(*in.Server)):
+		result.Outcome = ImageTooOld
+		result.Message = fmt.Sprintf("its image's version %s is more than %d minor versions behind the API server's version %s; replace it by a template with a newer image",
+			result.Version, MaxSkew, core(*in.Server))
+	}
+	return result
+}
+
+// request resolves the requested version.
+func request(in Input) Result {
 	asked, field := in.Spec, "spec.version"
 	if asked == "" {
 		asked, field = in.MachineDeployment, "the MachineDeployment's version"
@@ -103,6 +132,29 @@ func Resolve(in Input) Result {
 			"%s %s is more than %d minor versions behind the API server's version %s; raise it", field, trim(asked), MaxSkew, server)}
 	}
 	return Result{Version: trim(asked), Outcome: Desired}
+}
+
+// Compare orders versions, the older one first. Builds of one version have no order, and a version that can't be parsed is as old as
+// any other.
+func Compare(a, b string) int {
+	x, errX := parse(a)
+	y, errY := parse(b)
+	if errX != nil || errY != nil {
+		return 0
+	}
+	return x.Compare(y)
+}
+
+// IsMade reports whether nodes of an image's version have the version that nodes get. If one of the two names no build, any build
+// of the version does.
+func IsMade(image, given string) bool {
+	x, errX := parse(image)
+	y, errY := parse(given)
+	if errX != nil || errY != nil {
+		return cmp.Or(trim(image), trim(given)) == trim(given)
+	}
+	built, wanted := strings.TrimPrefix(trim(image), x.String()), strings.TrimPrefix(trim(given), y.String())
+	return x.EQ(y) && (built == "" || wanted == "" || built == wanted)
 }
 
 // tooOld reports whether nodes of a version are too old for an API server.

@@ -19,7 +19,7 @@ type Resolver struct {
 func (r Resolver) Resolve(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (result Result, reachable bool) {
 	in := Input{Spec: nodeClass.Spec.Version, Payload: r.Payload, Current: nodeClass.Status.Version}
 	if tmpl != nil {
-		in.MachineDeployment = tmpl.Version()
+		in.MachineDeployment, in.Image = tmpl.Version(), tmpl.ImageVersion
 	}
 	in.Server, reachable = r.Tracker.Server()
 	return Resolve(in), reachable

@@ -20,9 +20,9 @@ import (
 
 func TestResolve(t *testing.T) {
 	for _, tc := range []struct {
-		name                                                       string
-		spec, deployment, payload, current, server, want, contains string
-		outcome                                                    Outcome
+		name                                                              string
+		spec, deployment, image, payload, current, server, want, contains string
+		outcome                                                           Outcome
 	}{
 		{name: "When the payload's version is the API server's, it should be that",
 			payload: "1.36.2", server: "1.36.2", want: "1.36.2", outcome: Desired},
@@ -78,9 +78,29 @@ func TestResolve(t *testing.T) {
 			payload: "latest", current: "1.36.1", server: "1.36.2", want: "1.36.1", outcome: Malformed, contains: `"latest" is not a version`},
 		{name: "When what nodes have is none, it should not be kept",
 			payload: "1.36.3", current: "what", server: "1.36.2", want: "1.36.2", outcome: HeldBack},
+		{name: "When the image has the payload's version, it should be that",
+			image: "v1.36.2", payload: "1.36.2", server: "1.36.2", want: "1.36.2", outcome: Desired},
+		{name: "When the image is older than the payload, it should be the image's, because a node gets no other",
+			image: "1.36.2", payload: "1.36.3", server: "1.36.3", want: "1.36.2", outcome: Desired},
+		{name: "When the image is newer than the payload, it should wait for that",
+			image: "1.36.3", payload: "1.36.2", server: "1.36.3", want: "1.36.3", outcome: ImageTooNew, contains: "its image has 1.36.3, and nodes get 1.36.2"},
+		{name: "When image and payload are ahead of the API server, it should wait for that",
+			image: "1.36.3", payload: "1.36.3", current: "1.36.2", server: "1.36.2", want: "1.36.3", outcome: ImageTooNew, contains: "its image has 1.36.3, and nodes get 1.36.2"},
+		{name: "When the payload is ahead of the API server and the image isn't, it should be the image's until nodes follow",
+			image: "1.36.2", payload: "1.36.3", current: "1.36.2", server: "1.36.2", want: "1.36.2", outcome: HeldBack, contains: "nodes stay at 1.36.2"},
+		{name: "When the image is newer than what the node class asks for, it should wait",
+			spec: "1.36.1", image: "1.36.2", payload: "1.36.2", server: "1.36.2", want: "1.36.2", outcome: ImageTooNew, contains: "nodes get 1.36.1"},
+		{name: "When the image is beyond the skew, it should say so",
+			image: "1.32.9", payload: "1.36.2", server: "1.36.2", want: "1.32.9", outcome: ImageTooOld, contains: "more than 3 minor versions behind the API server's version 1.36.2"},
+		{name: "When the MachineDeployment has a version, it should be that and not the image's",
+			deployment: "1.36.1", image: "1.36.0", payload: "1.36.2", server: "1.36.2", want: "1.36.1", outcome: Desired},
+		{name: "When the API server hasn't told its version, it should know nothing of the image's either",
+			image: "1.36.2", payload: "1.36.2", current: "1.36.1", want: "1.36.1", outcome: Unknown},
+		{name: "When the image's version is none, it should be the payload's",
+			image: "latest", payload: "1.36.2", server: "1.36.2", want: "1.36.2", outcome: Desired},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			in := Input{Spec: tc.spec, MachineDeployment: tc.deployment, Payload: tc.payload, Current: tc.current}
+			in := Input{Spec: tc.spec, MachineDeployment: tc.deployment, Image: tc.image, Payload: tc.payload, Current: tc.current}
 			if tc.server != "" {
 				v := semver.MustParse(tc.server)
 				in.Server = &v
@@ -92,6 +112,44 @@ func TestResolve(t *testing.T) {
 			got.Message = ""
 			if diff := cmp.Diff(Result{Version: tc.want, Outcome: tc.outcome}, got); diff != "" {
 				t.Errorf("result (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestIsMade(t *testing.T) {
+	for name, tc := range map[string]struct {
+		image, given string
+		want         bool
+	}{
+		"When the versions are equal, it should be made":                     {"v1.36.2", "1.36.2", true},
+		"When the image is older, it should not be made":                     {"1.36.2", "1.36.3", false},
+		"When the image names a build and the payload none, it should be":    {"1.36.2+k3s1", "1.36.2", true},
+		"When the payload names a build and the image none, it should be":    {"1.36.2", "1.36.2+k3s1", true},
+		"When both name another build, it should not be made":                {"1.36.2+k3s1", "1.36.2+k3s2", false},
+		"When nothing is known of the nodes' version, it should not be made": {"1.36.2", "", false},
+		"When the image's version isn't known, it should be taken for it":    {"", "1.36.2", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := IsMade(tc.image, tc.given); got != tc.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}
+
+func TestCompare(t *testing.T) {
+	for name, tc := range map[string]struct {
+		a, b string
+		want int
+	}{
+		"When a minor version has two digits, it should be the newer one": {"1.9.0", "1.10.0", -1},
+		"When only builds differ, there should be no order":               {"1.36.2+k3s1", "v1.36.2+k3s2", 0},
+		"When one is no version, there should be no order":                {"latest", "1.36.2", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Compare(tc.a, tc.b); got != tc.want {
+				t.Errorf("got %d", got)
 			}
 		})
 	}

@@ -68,7 +68,7 @@ func input(reader client.Reader) provider.Input {
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-blue", Name: "blue", UID: "1"}}
 	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: group, Kind: "AWSCluster", Name: "blue-aws"}
 	return provider.Input{
-		Namespace: "clusters-blue", ClusterName: "blue", Cluster: cluster, Reader: reader, Mapper: mapper,
+		Namespace: "clusters-blue", ClusterName: "blue", Names: v1beta1.DedicatedNames(), Cluster: cluster, Reader: reader, Mapper: mapper,
 		Config:   &v1beta1.Karpenter{Platform: v1beta1.PlatformAWS, AWS: &v1beta1.AWS{RoleARN: "arn:aws:iam::123456789012:role/karpenter"}},
 		Endpoint: "https://10.0.0.1:6443",
 	}

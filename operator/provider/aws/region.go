@@ -67,7 +67,7 @@ func (r *regions) checkCluster(ctx context.Context, in provider.Input) (provider
 // is added or removed, because what it was before depends on the Cluster, nor of an AutoNode that is on again before its drain has ended.
 func (*regions) moved(ctx context.Context, in provider.Input, region string) (provider.Finding, error) {
 	deployment := &appsv1.Deployment{}
-	err := in.Reader.Get(ctx, client.ObjectKey{Namespace: in.Namespace, Name: v1beta1.KarpenterComponent}, deployment)
+	err := in.Reader.Get(ctx, client.ObjectKey{Namespace: in.Namespace, Name: in.Names.Karpenter}, deployment)
 	if client.IgnoreNotFound(err) != nil {
 		return provider.Finding{}, fmt.Errorf("reading the Deployment: %w", err)
 	}

@@ -98,6 +98,10 @@ func adaptDeployment(_ context.Context, in provider.Input, deployment *appsv1.De
 		return fmt.Errorf("encoding the bootstrap patches: %w", err)
 	}
 	container.Args = append(container.Args, "--cluster-name="+in.ClusterName, "--node-version="+in.NodeVersion)
+	if in.Names.Shared() {
+		// A flag and no variable: a Karpenter that doesn't know it ends, instead of taking what is another Cluster's.
+		container.Args = append(container.Args, "--shared-namespace")
+	}
 	// The kubelet replaces variables in values, and those of a patch aren't its own.
 	container.Env = append(container.Env, corev1.EnvVar{Name: "ALLOWED_BOOTSTRAP_PATCHES", Value: strings.ReplaceAll(string(patches), "$", "$$")})
 	switch {
@@ -138,7 +142,13 @@ func versions(ctx context.Context, guest client.Reader) ([]provider.NodeClassVer
 	versions := make([]provider.NodeClassVersion, 0, len(classes.Items))
 	for i := range classes.Items {
 		class := &classes.Items[i]
-		versions = append(versions, provider.NodeClassVersion{Name: class.Name, Pinned: class.Spec.Version, Given: class.Status.Version})
+		version := provider.NodeClassVersion{Name: class.Name, Pinned: class.Spec.Version, Given: class.Status.Version}
+		for t := range class.Status.Templates {
+			if template := &class.Status.Templates[t]; template.Image == v1alpha1.ImageOlder {
+				version.Images = append(version.Images, provider.OlderImage{Template: template.Source, InstanceType: template.InstanceType, Version: template.Version})
+			}
+		}
+		versions = append(versions, version)
 	}
 	return versions, nil
 }

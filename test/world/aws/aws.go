@@ -134,7 +134,7 @@ func (a *Account) Allowed() []string {
 	return slices.Sorted(maps.Keys(a.allowed))
 }
 
-// Refused describes the requests that nobody here knows, that weren't signed well or that no policy allowed, each once.
+// Refused describes the requests that were unknown, wrongly signed or not allowed by any policy, each once.
 func (a *Account) Refused() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -163,7 +163,7 @@ func TestAssumeRole(t *testing.T) {
 		{name: "When the token is of an issuer that the account doesn't know, it should be refused", want: "InvalidIdentityToken", change: func(_ *world, c *jwt.Claims) {
 			c.Issuer = "https://oidc.example/green"
 		}},
-		{name: "When the token is signed by somebody else, it should be refused", want: "InvalidIdentityToken", sign: stranger},
+		{name: "When the token is signed by a stranger, it should be refused", want: "InvalidIdentityToken", sign: stranger},
 		{name: "When the token is of another ServiceAccount, the role should be denied", want: "AccessDenied", change: func(_ *world, c *jwt.Claims) {
 			c.Subject = "system:serviceaccount:default:default"
 		}},

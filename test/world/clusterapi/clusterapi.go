@@ -24,6 +24,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	kubeyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/test/world/controlplane"
@@ -150,7 +152,14 @@ func (a *ClusterAPI) InstallCRDs(ctx context.Context, others ...*apiextensionsv1
 	if a.client, err = client.New(a.cfg.Management.RESTConfig(), client.Options{Scheme: scheme}); err != nil {
 		return fmt.Errorf("connecting to %s: %w", a.cfg.Management.Name, err)
 	}
-	return crd.Install(ctx, a.client, append(others, a.crds...)...)
+	all := slices.Concat(others, a.crds)
+	for i, c := range all {
+		if _, ok := c.Labels[clusterv1.ProviderNameLabel]; ok { // clusterctl init labels what it installs, and moves objects of these kinds only
+			all[i] = c.DeepCopy()
+			all[i].Labels[clusterctlv1.ClusterctlLabel] = ""
+		}
+	}
+	return crd.Install(ctx, a.client, all...)
 }
 
 // Start starts the managers and returns when they are ready and their webhooks are configured. All CRDs must be there:

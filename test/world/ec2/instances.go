@@ -249,7 +249,7 @@ func (s *Server) launch(action, reservation string, l Launch) (string, error) {
 	return i.ID, nil
 }
 
-// auction returns the error for a spot instance that can't be had at its price.
+// auction returns the error for a spot instance whose price is too low.
 func auction(t InstanceType, zone string, l Launch) error {
 	if !l.Spot {
 		return nil
@@ -401,7 +401,7 @@ func (s *Server) Instances() []Instance {
 	return instances
 }
 
-// Terminate ends an instance as somebody who uses the console does.
+// Terminate ends an instance as a person does in the console.
 func (s *Server) Terminate(id string) error {
 	return s.endOne(id, "Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown: User initiated shutdown")
 }

@@ -247,7 +247,7 @@ func newState(config Config) (state, error) {
 	return s, nil
 }
 
-// own returns tags that nobody else has, never nil.
+// own returns a copy of the tags, never nil.
 func own(tags Tags) Tags {
 	c := Tags{}
 	maps.Copy(c, tags)

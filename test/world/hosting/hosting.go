@@ -6,9 +6,11 @@
 package hosting
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -54,6 +56,11 @@ func ControlPlaneNamespace(guest string) string { return Namespace + "-" + guest
 type Config struct {
 	Management *controlplane.Cluster
 	Guests     []*controlplane.Cluster
+	// Adopted are guests of other platforms, whose objects may arrive here. Until they do, there are none of them.
+	Adopted []*controlplane.Cluster
+	// SharedNamespace is the namespace of all guests' Clusters and HostedClusters, as users of plain Cluster API have them. Empty: each
+	// guest has a control-plane namespace of its own.
+	SharedNamespace string
 	// SelfApproving guests approve the client certificates of their nodes by themselves; see AdmitNodes.
 	SelfApproving bool
 	// Infrastructure is that of a guest's Cluster. Default: a KwokCluster, with its machine templates.
@@ -72,7 +79,7 @@ type Infrastructure struct {
 }
 
 // kwok is the infrastructure of the world's own cloud.
-func kwok(namespace string, guest *controlplane.Cluster) (Infrastructure, error) {
+func kwok(namespace string, guest *controlplane.Cluster, prefix string) (Infrastructure, error) {
 	cluster := kwokCluster(namespace, guest.Name)
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(cluster)
 	if err != nil {
@@ -81,11 +88,30 @@ func kwok(namespace string, guest *controlplane.Cluster) (Infrastructure, error)
 	infrastructure := Infrastructure{Cluster: &unstructured.Unstructured{Object: content}}
 	infrastructure.Cluster.SetGroupVersionKind(infrav1.GroupVersion.WithKind("KwokCluster"))
 	unstructured.RemoveNestedField(infrastructure.Cluster.Object, "status")
-	for _, template := range machineTemplates(namespace, guest.Name) {
+	for _, template := range machineTemplates(namespace, guest.Name, prefix) {
 		infrastructure.Templates = append(infrastructure.Templates, template)
 	}
 	return infrastructure, nil
 }
+
+// namespace is the control-plane namespace of a guest.
+func (c *Config) namespace(guest string) string {
+	return cmp.Or(c.SharedNamespace, ControlPlaneNamespace(guest))
+}
+
+// home is the namespace of the HostedClusters.
+func (c *Config) home() string { return cmp.Or(c.SharedNamespace, Namespace) }
+
+// prefix precedes the names of a guest's templates, of which each has its own in a shared namespace.
+func (c *Config) prefix(guest string) string {
+	if c.SharedNamespace == "" {
+		return ""
+	}
+	return TemplatePrefix(guest)
+}
+
+// TemplatePrefix precedes the names of a guest's templates in a shared namespace.
+func TemplatePrefix(guest string) string { return guest + "-" }
 
 // Platform is the running stand-in.
 type Platform struct {
@@ -99,7 +125,7 @@ type Platform struct {
 // New returns a Platform that does nothing yet. It opens no connection.
 func New(cfg Config) *Platform {
 	p := &Platform{config: cfg, guests: map[string]*controlplane.Cluster{}}
-	for _, guest := range cfg.Guests {
+	for _, guest := range slices.Concat(cfg.Guests, cfg.Adopted) {
 		p.guests[guest.Name] = guest
 	}
 	return p
@@ -141,14 +167,14 @@ func (p *Platform) Start(ctx context.Context) error {
 		return fmt.Errorf("building the hosting platform: %w", err)
 	}
 	p.management = manager.GetClient()
-	if err := (&reconciler{management: p.management, guests: p.guests}).setUp(manager); err != nil {
+	if err := (&reconciler{management: p.management, guests: p.guests, namespace: p.config.namespace}).setUp(manager); err != nil {
 		return err
 	}
 	runCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	p.stop, p.stopped = stop, make(chan error, 1)
 	go func() { p.stopped <- manager.Start(runCtx) }()
 
-	if err := p.ensureNamespace(ctx, Namespace, nil); err != nil {
+	if err := p.ensureNamespace(ctx, p.config.home(), nil); err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -178,7 +204,7 @@ func (p *Platform) Stop() error {
 // host creates the objects of one guest. What the Cluster refers to comes first: Cluster API looks again only after 30
 // seconds for what it doesn't find.
 func (p *Platform) host(ctx context.Context, guest *controlplane.Cluster) error {
-	namespace := ControlPlaneNamespace(guest.Name)
+	namespace := p.config.namespace(guest.Name)
 	// What runs beside a control plane has no more rights on its node than the strictest standard gives.
 	if err := p.ensureNamespace(ctx, namespace, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}); err != nil {
 		return err
@@ -188,13 +214,13 @@ func (p *Platform) host(ctx context.Context, guest *controlplane.Cluster) error 
 		infrastructure = p.config.Infrastructure(namespace, guest)
 	} else {
 		var err error
-		if infrastructure, err = kwok(namespace, guest); err != nil {
+		if infrastructure, err = kwok(namespace, guest, p.config.prefix(guest.Name)); err != nil {
 			return err
 		}
 	}
 	controlPlane, status := hostedControlPlane(namespace, guest), infrastructure.Cluster.DeepCopy()
 	objects := append([]client.Object{controlPlane, infrastructure.Cluster}, infrastructure.Templates...)
-	for _, object := range append(objects, kubeadmConfigTemplate(namespace, !p.config.SelfApproving)) {
+	for _, object := range append(objects, kubeadmConfigTemplate(namespace, guest.Name, p.config.prefix(guest.Name), !p.config.SelfApproving)) {
 		if err := p.management.Create(ctx, object); err != nil {
 			return fmt.Errorf("creating %T %s: %w", object, object.GetName(), err)
 		}
@@ -214,7 +240,7 @@ func (p *Platform) host(ctx context.Context, guest *controlplane.Cluster) error 
 			return fmt.Errorf("creating Secret %s: %w", secret.Name, err)
 		}
 	}
-	if err := p.management.Create(ctx, capiCluster(namespace, guest, infrastructure.Cluster)); err != nil {
+	if err := p.management.Create(ctx, capiCluster(namespace, p.config.home(), guest, infrastructure.Cluster)); err != nil {
 		return fmt.Errorf("creating Cluster %s: %w", guest.Name, err)
 	}
 	return nil
@@ -232,7 +258,7 @@ func (p *Platform) ensureNamespace(ctx context.Context, name string, labels map[
 // control plane is initialized, and Cluster API is connected to it.
 func (p *Platform) WaitReady(ctx context.Context) error {
 	for _, guest := range p.config.Guests {
-		key := client.ObjectKey{Namespace: ControlPlaneNamespace(guest.Name), Name: guest.Name}
+		key := client.ObjectKey{Namespace: p.config.namespace(guest.Name), Name: guest.Name}
 		if err := process.Poll(ctx, "Cluster "+key.String(), nil, nil, func(ctx context.Context) error {
 			cluster := &clusterv1.Cluster{}
 			if err := p.management.Get(ctx, key, cluster); err != nil {
@@ -259,24 +285,31 @@ func (p *Platform) WaitReady(ctx context.Context) error {
 // CreateHostedClusters creates the pull secret and every guest's HostedCluster, with AutoNode off. The HostedCluster CRD
 // must be there.
 func (p *Platform) CreateHostedClusters(ctx context.Context, release string, dockerConfig []byte) error {
+	if len(p.config.Guests) == 0 {
+		return nil
+	}
 	pullSecret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: PullSecret},
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.config.home(), Name: PullSecret},
 		Type:       corev1.SecretTypeDockerConfigJson,
 		Data:       map[string][]byte{corev1.DockerConfigJsonKey: dockerConfig},
 	}
 	if err := p.management.Create(ctx, pullSecret); err != nil {
-		return fmt.Errorf("creating Secret %s/%s: %w", Namespace, PullSecret, err)
+		return fmt.Errorf("creating Secret %s/%s: %w", pullSecret.Namespace, PullSecret, err)
 	}
 	for _, guest := range p.config.Guests {
 		hostedCluster := &autonodev1beta1.HostedCluster{
-			ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: guest.Name},
+			ObjectMeta: metav1.ObjectMeta{Namespace: p.config.home(), Name: guest.Name},
 			Spec: autonodev1beta1.HostedClusterSpec{
 				Release:    autonodev1beta1.Release{Image: release},
 				PullSecret: &corev1.LocalObjectReference{Name: PullSecret},
 			},
 		}
+		if p.config.SharedNamespace != "" {
+			hostedCluster.Spec.ControlPlaneNamespace = p.config.SharedNamespace
+			hostedCluster.Spec.ControlPlaneNamespaceMode = autonodev1beta1.ControlPlaneNamespaceShared
+		}
 		if err := p.management.Create(ctx, hostedCluster); err != nil {
-			return fmt.Errorf("creating HostedCluster %s/%s: %w", Namespace, guest.Name, err)
+			return fmt.Errorf("creating HostedCluster %s/%s: %w", hostedCluster.Namespace, guest.Name, err)
 		}
 	}
 	return nil

@@ -26,7 +26,7 @@ const (
 	TemplatePoolLabel = "autonode.io/template-pool"
 	// TemplatePool is that label's value.
 	TemplatePool = "general"
-	// BootstrapTemplate is the name of the KubeadmConfigTemplate in every control-plane namespace.
+	// BootstrapTemplate is the name of the KubeadmConfigTemplate in every control-plane namespace; in a shared one it follows TemplatePrefix.
 	BootstrapTemplate = "default"
 )
 
@@ -65,10 +65,10 @@ func objectMeta(namespace, name, cluster string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: cluster}}
 }
 
-func capiCluster(namespace string, guest *controlplane.Cluster, infrastructure client.Object) *clusterv1.Cluster {
+func capiCluster(namespace, home string, guest *controlplane.Cluster, infrastructure client.Object) *clusterv1.Cluster {
 	return &clusterv1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: guest.Name, Annotations: map[string]string{autonodev1beta1.ConsentAnnotation: Namespace + "/" + guest.Name},
+			Namespace: namespace, Name: guest.Name, Annotations: map[string]string{autonodev1beta1.ConsentAnnotation: home + "/" + guest.Name},
 		},
 		Spec: clusterv1.ClusterSpec{
 			ClusterNetwork: clusterv1.ClusterNetwork{
@@ -112,10 +112,10 @@ func kwokCluster(namespace, guest string) *infrav1.KwokCluster {
 // machinePatches have the cloud make spot machines where Karpenter chose spot.
 const machinePatches = `[{op: add, path: /spec/capacityType, valueFrom: {variable: capacityType}}]`
 
-func machineTemplates(namespace, guest string) []*infrav1.KwokMachineTemplate {
+func machineTemplates(namespace, guest, prefix string) []*infrav1.KwokMachineTemplate {
 	var templates []*infrav1.KwokMachineTemplate
 	for _, s := range instanceTypes {
-		meta := objectMeta(namespace, s.name, guest)
+		meta := objectMeta(namespace, prefix+s.name, guest)
 		meta.Labels[TemplatePoolLabel] = TemplatePool
 		meta.Annotations = map[string]string{
 			v1alpha1.PriceAnnotation: s.price, v1alpha1.SpotPriceAnnotation: s.spot, v1alpha1.InfrastructurePatchesAnnotation: machinePatches,
@@ -142,9 +142,12 @@ func machineTemplates(namespace, guest string) []*infrav1.KwokMachineTemplate {
 }
 
 // kubeadmConfigTemplate makes nodes that request serving certificates if a controller approves them.
-func kubeadmConfigTemplate(namespace string, servingCertificates bool) *bootstrapv1.KubeadmConfigTemplate {
+func kubeadmConfigTemplate(namespace, guest, prefix string, servingCertificates bool) *bootstrapv1.KubeadmConfigTemplate {
 	verbosity, rotate := "2", strconv.FormatBool(servingCertificates)
-	template := &bootstrapv1.KubeadmConfigTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: BootstrapTemplate}}
+	template := &bootstrapv1.KubeadmConfigTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: prefix + BootstrapTemplate}}
+	if prefix != "" {
+		template.Labels = map[string]string{clusterv1.ClusterNameLabel: guest}
+	}
 	template.Spec.Template.Spec.JoinConfiguration.NodeRegistration.KubeletExtraArgs = []bootstrapv1.Arg{
 		{Name: "v", Value: &verbosity}, {Name: "rotate-server-certificates", Value: &rotate},
 	}

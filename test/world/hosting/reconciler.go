@@ -39,6 +39,8 @@ const concurrency = 4
 type reconciler struct {
 	management client.Client
 	guests     map[string]*controlplane.Cluster
+	// namespace of a guest's HostedControlPlane.
+	namespace func(guest string) string
 }
 
 var _ reconcile.ObjectReconciler[*controlplanev1.HostedControlPlane] = (*reconciler)(nil)
@@ -58,7 +60,7 @@ func (r *reconciler) setUp(manager ctrl.Manager) error {
 // Reconcile implements reconcile.ObjectReconciler.
 func (r *reconciler) Reconcile(ctx context.Context, controlPlane *controlplanev1.HostedControlPlane) (ctrl.Result, error) {
 	guest, ok := r.guests[controlPlane.Name]
-	if !ok || controlPlane.Namespace != ControlPlaneNamespace(guest.Name) || !controlPlane.DeletionTimestamp.IsZero() {
+	if !ok || controlPlane.Namespace != r.namespace(guest.Name) || !controlPlane.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, nil
 	}
 	if controlPlane.Spec.Version == guest.Version() {

@@ -74,6 +74,11 @@ func TestCapacityFaults(t *testing.T) {
 		eventuallyCondition(t, short, infrav1.ConditionReady, infrav1.ReasonInsufficientCapacity)
 		annotate(t, template, map[string]string{infrav1.FaultNoCapacity: "false"})
 		eventuallyReady(t, "template-short")
+
+		annotate(t, template, map[string]string{infrav1.FaultNoCapacity: "true"})
+		late := newMachine(t, ns, "template-late", cloned(nil))
+		eventuallyCondition(t, late, infrav1.ConditionReady, infrav1.ReasonInsufficientCapacity)
+		g.Expect(meta.IsStatusConditionTrue(get(t, short).Status.Conditions, infrav1.ConditionReady)).To(BeTrue(), "what runs stays")
 	})
 }
 

@@ -3,6 +3,7 @@
 package infrastructure
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -104,7 +105,7 @@ func (r *machineReconciler) register(ctx context.Context, i *instance) (joined b
 	if err != nil {
 		return not(infrav1.ReasonGuestUnreachable, err.Error(), guestRetry)
 	}
-	version := i.machine.Spec.Version
+	version := cmp.Or(i.Spec.ImageVersion, i.machine.Spec.Version)
 	if version == "" { // then the machine's image decides; this cloud's images have the guest's version
 		info, err := guest.client.Discovery().ServerVersion()
 		if err != nil {

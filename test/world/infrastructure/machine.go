@@ -172,7 +172,7 @@ func (r *machineReconciler) run(ctx context.Context, i *instance) (reconcile.Res
 	case err != nil:
 	case !started:
 		i.joined(metav1.ConditionFalse, infrav1.ReasonWaitingForInstance, "no machine runs yet")
-	case began: // the finalizer has to be there before anything that it is for
+	case began && i.Status.JoinTime.IsZero(): // the finalizer has to be there before anything that it is for
 		i.joined(metav1.ConditionFalse, infrav1.ReasonBooting, "the machine is booting")
 		result = sooner(result, reconcile.Result{RequeueAfter: max(time.Millisecond, delay(i.Spec.RegistrationDelay, r.registrationDelay))})
 	default:

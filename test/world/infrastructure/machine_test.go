@@ -90,6 +90,12 @@ func TestMachine(t *testing.T) {
 		g.Expect(node.Status.Capacity.Pods().Value()).To(BeEquivalentTo(110))
 	})
 
+	t.Run("When the machine's image has a version, its kubelet should have that and not the Machine's", func(t *testing.T) {
+		g := NewWithT(t)
+		newMachine(t, ns, "imaged", machineOptions{registration: "        {}", edit: func(m *infrav1.KwokMachine) { m.Spec.ImageVersion = "v1.35.9" }})
+		g.Expect(eventuallyReady(t, "imaged").Status.NodeInfo.KubeletVersion).To(Equal("v1.35.9"))
+	})
+
 	t.Run("When it changes, there should be one event for each change", func(t *testing.T) {
 		g := NewWithT(t)
 		machine := newMachine(t, ns, "eventful", machineOptions{})

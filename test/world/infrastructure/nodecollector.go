@@ -12,13 +12,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
 // nodeCollector deletes Nodes whose machine doesn't exist, as a cloud's controller-manager does. Cluster API deletes a Node
-// with its Machine; this is for those that it doesn't know of, such as one that joined while its Machine was being deleted.
+// with its Machine; this is for those that it doesn't know of, such as one that joined while its Machine was being deleted. While a Cluster
+// is paused, its machines may be on their way to another management cluster.
 type nodeCollector struct {
 	management client.Reader
 	guests     *guests
@@ -44,7 +47,11 @@ func (s *nodeCollector) Start(ctx context.Context) error {
 
 func (s *nodeCollector) collect(ctx context.Context, now time.Time) {
 	since := map[types.UID]time.Time{}
-	for _, guest := range s.guests.all() {
+	for key, guest := range s.guests.all() {
+		cluster := &clusterv1.Cluster{}
+		if err := s.management.Get(ctx, key, cluster); err != nil || annotations.IsPaused(cluster, cluster) {
+			continue
+		}
 		for _, node := range guest.fleet.Nodes() {
 			machine, ours := strings.CutPrefix(node.Spec.ProviderID, infrav1.ProviderIDPrefix)
 			namespace, name, ok := strings.Cut(machine, "/")

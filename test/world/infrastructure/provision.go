@@ -41,6 +41,15 @@ func (r *machineReconciler) provision(ctx context.Context, i *instance) (started
 			not(infrav1.ReasonInvalidFailureDomain, "%s", problem)
 			return false, result, nil
 		}
+	}
+	switch adoptable := i.Spec.ProviderID != "" && r.hypervisor == nil; { // a hypervisor knows its machines by the UIDs of their objects
+	case !i.Status.StartTime.IsZero():
+	case adoptable:
+		if err := r.adopt(ctx, i); err != nil {
+			not(infrav1.ReasonGuestUnreachable, "the machine runs already, and its Node can't be read: %v", err)
+			return false, reconcile.Result{RequeueAfter: guestRetry}, nil
+		}
+	default:
 		if i.faults.noCapacity.include(i.Status.FailureDomain, string(i.Spec.CapacityType)) {
 			i.Status.RequestTime = metav1.MicroTime{}
 			not(infrav1.ReasonInsufficientCapacity, "%s", i.noCapacityMessage())

@@ -15,7 +15,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/process"
 )
 
-// ErrHeld means that somebody else holds a lock.
+// ErrHeld means that another process holds a lock.
 var ErrHeld = errors.New("another process holds the lock")
 
 // Try locks a file, which it makes where there is none. Its error wraps ErrHeld if another process holds the lock.
@@ -33,7 +33,7 @@ func Try(path string) (release func(), err error) {
 	return func() { _ = file.Close() }, nil
 }
 
-// Wait is Try once nobody else holds the lock. It calls waiting once if that isn't at once, and gives up when ctx is over.
+// Wait waits until no other process holds the lock, then acquires it. It calls waiting once if it has to wait, and returns an error when ctx is done.
 func Wait(ctx context.Context, path string, waiting func()) (release func(), err error) {
 	var final error
 	err = process.Poll(ctx, "a lock", nil, nil, func(context.Context) error {

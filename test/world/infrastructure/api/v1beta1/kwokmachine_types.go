@@ -168,6 +168,13 @@ type KwokMachineSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="may not be negative"
 	RegistrationDelay *metav1.Duration `json:"registrationDelay,omitempty"`
 
+	// imageVersion is the version of the kubelet in the machine's image, such as v1.36.3, whatever its Machine asks for. Without one
+	// the image has every version, and the kubelet is the one that the Machine asks for.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	ImageVersion string `json:"imageVersion,omitempty"`
+
 	// nodeLabels are labels that the cloud puts on the Node beside those of its bootstrap data.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64

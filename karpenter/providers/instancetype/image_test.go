@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/blang/semver/v4"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/karpenter/providers/version"
+)
+
+// resolving resolves as version.Resolver does, for a payload and an API server.
+func resolving(payload, server string) func(*v1alpha1.ClusterAPINodeClass, *template.Template) (version.Result, bool) {
+	return func(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (version.Result, bool) {
+		in := version.Input{Spec: nodeClass.Spec.Version, Payload: payload, Current: nodeClass.Status.Version}
+		if tmpl != nil {
+			in.MachineDeployment, in.Image = tmpl.Version(), tmpl.ImageVersion
+		}
+		if server != "" {
+			v := semver.MustParse(server)
+			in.Server = &v
+		}
+		return version.Resolve(in), server != ""
+	}
+}
+
+// booting is a template of the instance type c4 whose image has a version, if it says.
+func booting(name, image string, price float64) template.Template {
+	return newTemplate(name, 4, price, func(tmpl *template.Template) { tmpl.InstanceType, tmpl.ImageVersion = "c4", image })
+}
+
+func TestImages(t *testing.T) {
+	old, renewed := booting("old", "1.36.2", 0.1), booting("new", "1.36.3", 0.2)
+	unstated, older := booting("unstated", "", 0.3), booting("older", "1.36.1", 0.05)
+	labelled := booting("labelled", "1.36.3", 0.2)
+	labelled.Labels = map[string]string{"rack": "b"}
+	paused := renewed
+	paused.Paused = true
+	for name, tc := range map[string]struct {
+		templates       []template.Template
+		payload, server string
+		// launched is the template that the next node is launched from, and the version that it gets if it isn't the payload's.
+		launched string
+		// successor is what a node of the first template is to be launched from instead, and behind are the sources whose image is too old.
+		successor string
+		behind    []string
+		// unavailable says why nothing is launched from a source.
+		unavailable map[string]string
+		problem     string
+	}{
+		"When images have the payload's version, the cheapest template should launch": {
+			templates: []template.Template{old, booting("cheap", "1.36.2", 0.01)}, payload: "1.36.2", server: "1.36.2", launched: "cheap 1.36.2",
+		},
+		"When the payload comes first, the old template should launch what it has and be behind": {
+			templates: []template.Template{old}, payload: "1.36.3", server: "1.36.3", launched: "old 1.36.2", behind: []string{"old"},
+		},
+		"When all templates are behind, the newest should launch": {
+			templates: []template.Template{old, older}, payload: "1.36.3", server: "1.36.3", launched: "old 1.36.2", behind: []string{"old"},
+		},
+		"When the template comes first, it should wait for the payload": {
+			templates: []template.Template{old, renewed}, payload: "1.36.2", server: "1.36.3", launched: "old 1.36.2",
+			unavailable: map[string]string{"new": v1alpha1.TemplateImageNewer},
+		},
+		"When template and payload come before the control plane, both should wait for it": {
+			templates: []template.Template{old, renewed}, payload: "1.36.3", server: "1.36.2", launched: "old 1.36.2",
+			unavailable: map[string]string{"new": v1alpha1.TemplateImageNewer},
+		},
+		"When only a newer template is there, nothing should launch": {
+			templates: []template.Template{renewed}, payload: "1.36.2", server: "1.36.2", launched: "new 1.36.3 unavailable",
+			unavailable: map[string]string{"new": v1alpha1.TemplateImageNewer},
+		},
+		"When both have come, the new template should launch although it is dearer, and succeed the old one": {
+			templates: []template.Template{old, renewed}, payload: "1.36.3", server: "1.36.3", launched: "new 1.36.3", successor: "new",
+		},
+		"When another template says nothing of its image, it should be taken for the payload's": {
+			templates: []template.Template{old, unstated}, payload: "1.36.3", server: "1.36.3", launched: "unstated", successor: "unstated",
+		},
+		"When one template says the version and another nothing, the one that says it should launch": {
+			templates: []template.Template{unstated, renewed}, payload: "1.36.3", server: "1.36.3", launched: "new 1.36.3",
+		},
+		"When the new template has other labels, it should launch and not succeed, because pods may ask for the old ones": {
+			templates: []template.Template{old, labelled}, payload: "1.36.3", server: "1.36.3", launched: "labelled 1.36.3", behind: []string{"old"},
+		},
+		"When nothing launches from the new template now, the old one should launch": {
+			templates: []template.Template{old, paused}, payload: "1.36.3", server: "1.36.3", launched: "old 1.36.2", behind: []string{"old"},
+			unavailable: map[string]string{"new": v1alpha1.TemplatePaused},
+		},
+		"When an image is beyond the skew, nothing should launch and the problem should say what to do": {
+			templates: []template.Template{booting("ancient", "1.32.9", 0.1)}, payload: "1.36.2", server: "1.36.2", launched: "ancient 1.32.9 unavailable",
+			unavailable: map[string]string{"ancient": held}, behind: []string{"ancient"},
+			problem: "TestMachineTemplate clusters-blue/ancient: its image's version 1.32.9 is more than 3 minor versions behind the API server's version 1.36.2; replace it by a template with a newer image",
+		},
+		"When the API server hasn't told its version, nothing should be known of images": {
+			templates: []template.Template{old, renewed}, payload: "1.36.3", launched: "old 1.36.2",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := newProvider(Config{Pricing: pricing.Default(), Version: resolving(tc.payload, tc.server)})
+			snapshot := set(store, nodeClass(1), tc.templates, template.Cluster{FailureDomains: []string{"a"}})
+			key := offering.Key{InstanceType: "c4", Zone: "a", CapacityType: "on-demand"}
+			choice, ok := snapshot.ResolveKey(key)
+			if !ok {
+				t.Fatal("c4 isn't offered")
+			}
+			launched := choice.Template.Source.Name
+			if choice.Template.NodeVersion != "" {
+				launched += " " + choice.Template.NodeVersion
+			}
+			if !choice.Offering.Available {
+				launched += " unavailable"
+			}
+			var successor string
+			own, _ := snapshot.Template(tc.templates[0].Source.Annotation())
+			if next := snapshot.Successor(own, key); next != nil {
+				successor = next.Source.Name
+			}
+			var behind []string
+			unavailable := map[string]string{}
+			for i := range tc.templates {
+				source := tc.templates[i].Source
+				if snapshot.Behind(source.Annotation()) {
+					behind = append(behind, source.Name)
+				}
+				if why := snapshot.Unavailable(source.Annotation()); why != "" {
+					unavailable[source.Name] = why
+				}
+			}
+			if tc.unavailable == nil {
+				tc.unavailable = map[string]string{}
+			}
+			for what, diff := range map[string]string{
+				"launched": cmp.Diff(tc.launched, launched), "successor": cmp.Diff(tc.successor, successor), "behind": cmp.Diff(tc.behind, behind),
+				"unavailable": cmp.Diff(tc.unavailable, unavailable), "problem": cmp.Diff(tc.problem, problemsOf(store, tc.templates)),
+			} {
+				if diff != "" {
+					t.Errorf("%s (-want +got):\n%s", what, diff)
+				}
+			}
+		})
+	}
+}
+
+// problemsOf are the problems that the templates' versions have.
+func problemsOf(store *Provider, templates []template.Template) (text string) {
+	for _, problem := range store.setVersions(nodeClass(1), append([]template.Template{}, templates...)) {
+		text += fmt.Sprint(problem)
+	}
+	return text
+}

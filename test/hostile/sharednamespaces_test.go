@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostile_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/scope/scopetest"
+)
+
+// TestSharedNamespaces has a compromised Karpenter, with all rights in its namespace, reach for what another Cluster of the namespace has.
+func TestSharedNamespaces(t *testing.T) {
+	const namespaceName = "shared-namespaces"
+	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
+	_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
+		scopetest.Definition("bootstrap.cluster.x-k8s.io", "KubeadmConfig", "kubeadmconfigs", "v1beta2"),
+		scopetest.Definition("infrastructure.cluster.x-k8s.io", "KwokMachine", "kwokmachines", "v1beta1"),
+	}})
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, policy := range []string{"machines", "bootstrapsecrets", "sharednamespaces"} {
+		createManifest(t, "../../manifests/policy/"+policy+".yaml")
+	}
+	namespace(t, namespaceName)
+	as := func(cluster string) client.Client {
+		names := v1beta1.SharedNames(cluster)
+		g.Expect(management.Create(ctx, &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespaceName, Name: names.Karpenter,
+			Labels: map[string]string{v1beta1.ControlPlaneNamespaceModeLabel: "Shared", v1beta1.ClusterNameLabel: cluster},
+		}})).To(Succeed())
+		bindServiceAccount(t, namespaceName, names.Karpenter)
+		return serviceAccount(t, namespaceName, names.Karpenter)
+	}
+	blue, green := as("blue"), as("green")
+
+	meta := func(name, cluster string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: namespaceName, Name: name, Labels: map[string]string{v1beta1.ClusterNameLabel: cluster}}
+	}
+	machine := func(name, label, cluster string) *clusterv1.Machine {
+		return &clusterv1.Machine{ObjectMeta: meta(name, label), Spec: clusterv1.MachineSpec{ClusterName: cluster}}
+	}
+	other := func(apiVersion, kind, name, cluster string) client.Object {
+		object := &unstructured.Unstructured{}
+		object.SetAPIVersion(apiVersion)
+		object.SetKind(kind)
+		object.SetNamespace(namespaceName)
+		object.SetName(name)
+		if cluster != "" {
+			object.SetLabels(map[string]string{v1beta1.ClusterNameLabel: cluster})
+		}
+		return object
+	}
+	infrastructure := func(name, cluster string) client.Object {
+		return other("infrastructure.cluster.x-k8s.io/v1beta1", "KwokMachine", name, cluster)
+	}
+	config := func(name, cluster string) client.Object {
+		return other("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig", name, cluster)
+	}
+	secret := func(cluster string) client.Object {
+		s := &corev1.Secret{ObjectMeta: meta("karpenter-bootstrap-abcde", cluster), Type: clusterv1.ClusterSecretType, Data: map[string][]byte{"value": nil}}
+		s.OwnerReferences = []metav1.OwnerReference{{APIVersion: "infrastructure.cluster.x-k8s.io/v1beta1", Kind: "KwokMachine", Name: "general-abcde", UID: "1"}}
+		return s
+	}
+	const ofLabel, ofMachines = "may write only objects with the label cluster.x-k8s.io/cluster-name=blue", "may write only Machines of that Cluster"
+	g.Eventually(func() error {
+		return blue.Create(ctx, infrastructure("general-abcde", "green"), client.DryRunAll)
+	}).Should(MatchError(ContainSubstring(ofLabel)), "the policy is in force a moment after it was made")
+
+	for name, attack := range map[string]struct {
+		object client.Object
+		want   string
+	}{
+		"a Machine of another Cluster":                         {machine("general-abcde", "green", "green"), ofLabel},
+		"a Machine of another Cluster with its own label":      {machine("general-abcde", "blue", "green"), ofMachines},
+		"an infrastructure machine of another Cluster":         {infrastructure("general-abcde", "green"), ofLabel},
+		"an infrastructure machine of no Cluster":              {infrastructure("general-abcde", ""), ofLabel},
+		"a bootstrap config of another Cluster":                {config("general-abcde", "green"), ofLabel},
+		"a bootstrap Secret of another Cluster":                {secret("green"), ofLabel},
+		"a Secret that isn't bootstrap data":                   {&corev1.Secret{ObjectMeta: meta("token", "blue")}, "of the type cluster.x-k8s.io/secret"},
+		"a Machine that is called like another Cluster's CA":   {machine("green-ca", "blue", "blue"), "Secret of Cluster API's"},
+		"a Machine that is called like another's guest access": {machine("karpenter-guest-access-green", "blue", "blue"), "Secret of the operator's"},
+	} {
+		t.Run("When Karpenter creates "+name+", it should be refused, and no admin", func(t *testing.T) {
+			g := NewWithT(t)
+			g.Expect(blue.Create(ctx, attack.object.DeepCopyObject().(client.Object), client.DryRunAll)).To(MatchError(ContainSubstring(attack.want)))
+			g.Expect(management.Create(ctx, attack.object, client.DryRunAll)).To(Succeed())
+		})
+	}
+	t.Run("When Karpenter changes or deletes what another Cluster has, it should be refused", func(t *testing.T) {
+		g := NewWithT(t)
+		theirs := []client.Object{machine("general-vwxyz", "green", "green"), infrastructure("general-vwxyz", "green"), config("general-vwxyz", "green")}
+		for _, object := range theirs {
+			g.Expect(green.Create(ctx, object)).To(Succeed())
+			before := object.DeepCopyObject().(client.Object)
+			object.SetLabels(map[string]string{v1beta1.ClusterNameLabel: "blue"})
+			g.Expect(blue.Patch(ctx, object.DeepCopyObject().(client.Object), client.MergeFrom(before))).To(MatchError(ContainSubstring(ofLabel)), "it mustn't take it")
+			g.Expect(blue.Delete(ctx, object)).To(MatchError(ContainSubstring(ofLabel)))
+			g.Expect(green.Delete(ctx, object)).To(Succeed())
+		}
+	})
+	t.Run("When Karpenter writes what is its own, it should be let through", func(t *testing.T) {
+		g := NewWithT(t)
+		bound := machine("general-abcde", "blue", "blue")
+		bound.Spec.Bootstrap.DataSecretName = ptr.To("karpenter-bootstrap-abcde")
+		for _, object := range []client.Object{infrastructure("general-abcde", "blue"), config("general-abcde", "blue"), secret("blue"), bound} {
+			g.Expect(blue.Create(ctx, object)).To(Succeed())
+		}
+		before := bound.DeepCopy()
+		metav1.SetMetaDataAnnotation(&bound.ObjectMeta, "example.com/a", "b")
+		g.Expect(blue.Patch(ctx, bound, client.MergeFrom(before))).To(Succeed())
+		g.Expect(blue.Delete(ctx, bound)).To(Succeed())
+	})
+}
