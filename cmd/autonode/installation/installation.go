@@ -32,6 +32,8 @@ const (
 	owner = "autonode-install"
 	// interval is between two looks at what is waited for.
 	interval = 500 * time.Millisecond
+	// readTimeout is how long one of them may take.
+	readTimeout = 30 * time.Second
 )
 
 // crd is the kind of CustomResourceDefinitions.
@@ -215,17 +217,16 @@ func (i *Installer) remove(ctx context.Context, objects []*unstructured.Unstruct
 	for _, object := range objects {
 		live := &unstructured.Unstructured{}
 		var unread error
-		err := wait.PollUntilContextTimeout(ctx, interval, i.Timeout, true, func(ctx context.Context) (bool, error) {
+		err := wait.PollUntilContextTimeout(ctx, interval, i.Timeout, true, func(context.Context) (bool, error) {
+			// A read has a time of its own: one that the end of the wait cut short would hide what the API server says of the object.
+			read, cancel := context.WithTimeout(ctx, readTimeout)
+			defer cancel()
 			found := &unstructured.Unstructured{}
 			found.SetGroupVersionKind(object.GroupVersionKind())
-			err := i.Management.Get(ctx, client.ObjectKeyFromObject(object), found)
-			if err == nil {
+			if unread = i.Management.Get(read, client.ObjectKeyFromObject(object), found); unread == nil {
 				live = found
 			}
-			if ctx.Err() == nil { // else it tells of the timeout, which is told anyway
-				unread = err
-			}
-			return apierrors.IsNotFound(err) || meta.IsNoMatchError(err), nil
+			return apierrors.IsNotFound(unread) || meta.IsNoMatchError(unread), nil
 		})
 		if err != nil && ctx.Err() == nil {
 			return fmt.Errorf("%s is still there after %s%s; see its finalizers with `kubectl%s get %s %s -o yaml`", named(object), i.Timeout, holdup(live, unread),
