@@ -30,6 +30,7 @@ import (
 	nodeclaimlifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/controllers/state/informer"
 	"sigs.k8s.io/karpenter/pkg/operator"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
@@ -48,6 +49,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/deadlines"
 	"github.com/autonode-io/autonode/karpenter/core/declaredlabels"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
+	"github.com/autonode-io/autonode/karpenter/core/nodepoolgone"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/core/zones"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
@@ -305,6 +307,11 @@ func newCore(ctx context.Context, guest *operator.Operator, management *manageme
 	if err != nil {
 		return nil, err
 	}
+	_, nodeClaims, err := core.Find[*informer.NodeClaimController](k.controllers)
+	if err != nil {
+		return nil, err
+	}
+	k.controllers[nodeClaims] = nodepoolgone.Ignore(k.controllers[nodeClaims])
 	k.nodeClaims = nodeclaim.Config{
 		Guest:           guest.GetClient(),
 		ManagementCache: management.GetCache(),
