@@ -32,6 +32,7 @@ import (
 	nodeclaimlifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/controllers/state/informer"
 	"sigs.k8s.io/karpenter/pkg/operator"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
@@ -51,6 +52,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/declaredlabels"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/nodecount"
+	"github.com/autonode-io/autonode/karpenter/core/nodepoolgone"
 	"github.com/autonode-io/autonode/karpenter/core/providerid"
 	"github.com/autonode-io/autonode/karpenter/core/savings"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
@@ -320,6 +322,11 @@ func newCore(ctx context.Context, guest *operator.Operator, management *manageme
 	if err != nil {
 		return nil, err
 	}
+	_, nodeClaims, err := core.Find[*informer.NodeClaimController](k.controllers)
+	if err != nil {
+		return nil, err
+	}
+	k.controllers[nodeClaims] = nodepoolgone.Ignore(k.controllers[nodeClaims])
 	k.nodeClaims = nodeclaim.Config{
 		Guest:           guest.GetClient(),
 		ManagementCache: management.GetCache(),

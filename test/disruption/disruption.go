@@ -9,11 +9,13 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,6 +53,24 @@ func Watch(ctx context.Context, guest client.WithWatch) (end func() (most int, e
 	}, nil
 }
 
+// catchUp waits until a watch has told what has happened until now: a busy machine is late with it, and who ends the watch may have seen more by a
+// read.
+func catchUp(ctx context.Context, guest client.Reader, seen toolscache.Store) {
+	_ = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		list := &karpenterv1.NodeClaimList{}
+		if err := guest.List(ctx, list); err != nil {
+			return true, err // without an API server nothing more will be told
+		}
+		objects := seen.List()
+		behind := len(objects) != len(list.Items)
+		for i := range list.Items {
+			object, found, err := seen.Get(&list.Items[i])
+			behind = behind || err != nil || !found || object.(*karpenterv1.NodeClaim).ResourceVersion != list.Items[i].ResourceVersion
+		}
+		return !behind, nil
+	})
+}
+
 // NodeClaims calls see with every NodeClaim and with each of its changes, and forget when it has gone, one after another, until it is
 // ended. It goes on when the API server is restarted, as an upgrade does: while that is away, Karpenter can't decide anything either.
 func NodeClaims(ctx context.Context, guest client.WithWatch, see, forget func(*karpenterv1.NodeClaim)) (end func(), err error) {
@@ -86,6 +106,7 @@ func NodeClaims(ctx context.Context, guest client.WithWatch, see, forget func(*k
 	var done sync.WaitGroup
 	done.Go(func() { informer.RunWithContext(ctx) })
 	end = func() {
+		catchUp(ctx, guest, informer.GetStore())
 		cancel()
 		done.Wait()
 		mu.Lock() // what was seen is the caller's now

@@ -19,7 +19,6 @@ import (
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	c := ownWorld(t, blue)[0]
-	c.leavesNoTrace(t)
 	const pool = "general"
 
 	t.Run("When AutoNode is turned on, it should run the payload's Karpenter", func(t *testing.T) {
@@ -56,6 +55,8 @@ func TestLifecycle(t *testing.T) {
 			g.Expect(version.History[0]).To(And(HaveField("Version", upgradedRelease), HaveField("State", v1beta1.UpdateCompleted)))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	})
+
+	t.Run("When all that has happened, it should have shown no credential, been denied nothing and not repeated itself", c.expectNoTrace)
 
 	t.Run("When AutoNode is turned off, it should drain the nodes, remove Karpenter and keep the NodePools", func(t *testing.T) {
 		g := NewWithT(t)

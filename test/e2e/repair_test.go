@@ -66,6 +66,12 @@ func TestRepair(t *testing.T) {
 		c.waitRunning(t, "web")
 		marked := c.machinesOf(g, t.Context(), "mended")
 		g.Expect(marked).To(HaveLen(3))
+		// One that dies before its node is initialized hasn't been disrupted when it is replaced.
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			for _, claim := range c.nodeClaims(g, ctx) {
+				g.Expect(claim.StatusConditions().IsTrue(karpenterv1.ConditionTypeInitialized)).To(BeTrue(), claim.Name)
+			}
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		dies := func(machine, value string) {
 			object := &infrav1.KwokMachine{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: machine}}
 			c.annotate(g, t.Context(), object, infrav1.FaultDies, value)

@@ -401,4 +401,30 @@ func TestKarpenter(t *testing.T) {
 			g.Expect(len(w.claims(g, ctx))).To(BeNumerically(">", len(before)))
 		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 	})
+
+	t.Run("When a NodePool is deleted before its NodeClaims, it should follow them without an error", func(t *testing.T) {
+		g := NewWithT(t)
+		const following = "state.nodeclaim"
+		ended := func() (all float64) {
+			for _, result := range []string{"requeue_after", "success", "error"} {
+				all += reconciliations(g, result)[following]
+			}
+			return all
+		}
+		failed := reconciliations(g, "error")[following]
+		pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: poolName}}
+		g.Expect(w.Admin.Delete(t.Context(), pool)).To(Succeed())
+		g.Eventually(func(ctx context.Context) bool {
+			return apierrors.IsNotFound(w.Admin.Get(ctx, client.ObjectKeyFromObject(pool), pool))
+		}).WithContext(t.Context()).WithPolling(poll).Should(BeTrue())
+		for range 5 {
+			before := ended()
+			for _, claim := range w.claims(g, t.Context()) {
+				patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"example.com/at":%q}}}`, time.Now())
+				g.Expect(client.IgnoreNotFound(w.Admin.Patch(t.Context(), &claim, client.RawPatch("application/merge-patch+json", patch)))).To(Succeed())
+			}
+			g.Eventually(ended).WithPolling(poll).Should(BeNumerically(">", before))
+		}
+		g.Expect(reconciliations(g, "error")[following]).To(Equal(failed))
+	})
 }

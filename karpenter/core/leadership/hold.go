@@ -5,17 +5,15 @@ package leadership
 import (
 	"context"
 	"errors"
-	"fmt"
-	"reflect"
 	"slices"
 	"sync"
 
 	"github.com/awslabs/operatorpkg/controller"
 	"k8s.io/client-go/util/workqueue"
-	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 )
 
 // batches are Karpenter core's controllers that log ErrSuspended for each NodePool or NodeClaim instead of returning it. Hold
@@ -25,56 +23,12 @@ var batches = []string{"provisioner", "disruption"}
 // Hold wraps a controller: a reconciliation that ends with ErrSuspended counts as done, and the controller reconciles its
 // object again once, when the suspension ends. Without it, controller-runtime logs and retries each of them with back-off,
 // and Karpenter core's controllers start them again with every event of a pod.
-//
-// controller-runtime has no hook around a controller's reconciler, so that Hold replaces the field that holds it.
 func Hold(held controller.Controller, keeper *Keeper) controller.Controller {
-	return holding{Controller: held, keeper: keeper}
-}
-
-type holding struct {
-	controller.Controller
-	keeper *Keeper
-}
-
-// Register adds the controller to the guest's manager.
-func (h holding) Register(ctx context.Context, m manager.Manager) error {
-	return h.Controller.Register(ctx, holdingManager{m, h.keeper})
-}
-
-// holdingManager wraps the reconciler of each controller that is added.
-type holdingManager struct {
-	manager.Manager
-	keeper *Keeper
-}
-
-// Add implements manager.Manager.
-func (m holdingManager) Add(runnable manager.Runnable) error {
-	if added, ok := runnable.(ctrlcontroller.Controller); ok {
-		if err := m.hold(added); err != nil {
-			return err
-		}
-	}
-	return m.Manager.Add(runnable)
-}
-
-func (m holdingManager) hold(added ctrlcontroller.Controller) error {
-	var name string
-	var inner *reconcile.Reconciler
-	if value := reflect.Indirect(reflect.ValueOf(added)); value.Kind() == reflect.Struct {
-		if field := value.FieldByName("Name"); field.IsValid() && field.Kind() == reflect.String {
-			name = field.String()
-		}
-		if field := value.FieldByName("Do"); field.IsValid() && field.CanAddr() {
-			inner, _ = field.Addr().Interface().(*reconcile.Reconciler)
-		}
-	}
-	if name == "" || inner == nil {
-		return fmt.Errorf("this version of controller-runtime keeps the reconciler of %T elsewhere", added)
-	}
-	h := &hold{keeper: m.keeper, inner: *inner, batch: slices.Contains(batches, name), requests: map[reconcile.Request]struct{}{}}
-	*inner = h
-	m.keeper.onAnswer(h.resume)
-	return added.Watch(source.Func(h.start))
+	return reconciler.Wrap(held, func(of reconciler.Registered) (reconcile.Reconciler, error) {
+		h := &hold{keeper: keeper, inner: of.Inner, batch: slices.Contains(batches, of.Name), requests: map[reconcile.Request]struct{}{}}
+		keeper.onAnswer(h.resume)
+		return h, of.Watch(source.Func(h.start))
+	})
 }
 
 // hold is a reconciler that keeps what it can't do while suspended.

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package reconciler puts a reconciler of ours around one of Karpenter core's.
+//
+// Upstream gap: neither Karpenter core's controllers nor controller-runtime's manager have a hook around a reconciler, so
+// that Wrap replaces the field that holds it (docs/upstream/management-outage.md).
+package reconciler
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	"github.com/awslabs/operatorpkg/controller"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+)
+
+// Registered is a controller that is being added to a manager.
+type Registered struct {
+	Name  string
+	Inner reconcile.Reconciler
+	// Watch adds a source of requests.
+	Watch func(source.Source) error
+}
+
+// Wrap returns a controller whose reconciler is what with returns for it. Register fails if this version of
+// controller-runtime keeps reconcilers elsewhere.
+func Wrap(wrapped controller.Controller, with func(Registered) (reconcile.Reconciler, error)) controller.Controller {
+	return wrapper{Controller: wrapped, with: with}
+}
+
+type wrapper struct {
+	controller.Controller
+	with func(Registered) (reconcile.Reconciler, error)
+}
+
+// Register adds the controller to the guest's manager.
+func (w wrapper) Register(ctx context.Context, m manager.Manager) error {
+	return w.Controller.Register(ctx, wrappingManager{m, w.with})
+}
+
+// wrappingManager wraps the reconciler of each controller that is added.
+type wrappingManager struct {
+	manager.Manager
+	with func(Registered) (reconcile.Reconciler, error)
+}
+
+// Add implements manager.Manager.
+func (m wrappingManager) Add(runnable manager.Runnable) error {
+	if added, ok := runnable.(ctrlcontroller.Controller); ok {
+		if err := m.wrap(added); err != nil {
+			return err
+		}
+	}
+	return m.Manager.Add(runnable)
+}
+
+func (m wrappingManager) wrap(added ctrlcontroller.Controller) error {
+	var name string
+	var inner *reconcile.Reconciler
+	if value := reflect.Indirect(reflect.ValueOf(added)); value.Kind() == reflect.Struct {
+		if field := value.FieldByName("Name"); field.IsValid() && field.Kind() == reflect.String {
+			name = field.String()
+		}
+		if field := value.FieldByName("Do"); field.IsValid() && field.CanAddr() {
+			inner, _ = field.Addr().Interface().(*reconcile.Reconciler)
+		}
+	}
+	if name == "" || inner == nil {
+		return fmt.Errorf("this version of controller-runtime keeps the reconciler of %T elsewhere", added)
+	}
+	outer, err := m.with(Registered{Name: name, Inner: *inner, Watch: added.Watch})
+	if err != nil {
+		return fmt.Errorf("wrapping the reconciler of %s: %w", name, err)
+	}
+	*inner = outer
+	return nil
+}
