@@ -30,6 +30,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/programs"
 	"github.com/autonode-io/autonode/test/world/progress"
 	"github.com/autonode-io/autonode/test/world/registry"
+	"github.com/autonode-io/autonode/test/world/room"
 )
 
 // Management is the name of the management cluster, of its context and of its kubeconfig.
@@ -189,6 +190,9 @@ func (c *Config) complete(ctx context.Context) error {
 // called. When Start returns an error, nothing runs any more.
 func Start(ctx context.Context, cfg Config) (*World, error) {
 	if err := cfg.complete(ctx); err != nil {
+		return nil, err
+	}
+	if err := room.Check(1 + len(cfg.Guests)); err != nil {
 		return nil, err
 	}
 	w := &World{cfg: cfg, dir: layout(cfg.Dir), ports: port.New()}

@@ -46,7 +46,7 @@ const (
 	podRange     = "10.244.0.0/16"
 	serviceRange = "10.96.0.0/16"
 	// upgradeTimeout is the timeout of one restart of an API server.
-	upgradeTimeout = 2 * time.Minute
+	upgradeTimeout = 10 * time.Minute
 )
 
 // ControlPlaneNamespace is the control-plane namespace of a guest.
