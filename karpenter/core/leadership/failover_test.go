@@ -4,18 +4,22 @@ package leadership_test
 
 import (
 	"context"
+	"net/http"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
@@ -69,4 +73,60 @@ func TestFailover(t *testing.T) {
 		g.Eventually(leading).Should(Receive(&at))
 		g.Expect(at.Sub(began)).To(BeNumerically(">=", 2*time.Second))
 	})
+
+	t.Run("When an outage ends, a candidate should give the holder time to renew the Lease, and acquire it after that", func(t *testing.T) {
+		g := NewWithT(t)
+		c := afterOutage(t, "they")
+		g.Expect(apierrors.IsConflict(c.acquire())).To(BeTrue())
+		c.clock.SetTime(c.clock.Now().Add(leadership.LeaseDuration - time.Second))
+		g.Expect(apierrors.IsConflict(c.acquire())).To(BeTrue())
+		c.clock.SetTime(c.clock.Now().Add(time.Second))
+		g.Expect(c.acquire()).To(Succeed())
+	})
+
+	t.Run("When an outage ends and nobody holds the Lease, a candidate should acquire it at once", func(t *testing.T) {
+		NewWithT(t).Expect(afterOutage(t, "").acquire()).To(Succeed())
+	})
+}
+
+// candidate is what an elector does that doesn't hold the Lease.
+type candidate struct {
+	t      *testing.T
+	clock  *clocktesting.FakePassiveClock
+	leases coordinationclient.LeaseInterface
+}
+
+// afterOutage is a candidate whose API server answers again after an outage, and has a Lease with that holder.
+func afterOutage(t *testing.T, holder string) candidate {
+	t.Helper()
+	g := NewWithT(t)
+	box, e := environment.New(t), &elector{}
+	c := candidate{t: t, clock: clocktesting.NewFakePassiveClock(time.Now())}
+	config := rest.CopyConfig(box.Management.GetConfig())
+	config.Wrap(func(inner http.RoundTripper) http.RoundTripper {
+		return leadership.New(leadership.Config{Clock: c.clock, Logger: logr.Discard()}).Wrap(outage{elector: e, inner: inner})
+	})
+	clients, err := kubernetes.NewForConfig(config)
+	g.Expect(err).NotTo(HaveOccurred())
+	c.leases = clients.CoordinationV1().Leases(box.Namespace)
+	lease := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{LeaseDurationSeconds: ptr.To[int32](1)}}
+	if holder != "" {
+		lease.Spec.HolderIdentity = &holder
+	}
+	lease.Name, lease.Namespace = leaseName, box.Namespace
+	g.Expect(box.Admin.Create(t.Context(), lease)).To(Succeed())
+	e.cut.Store(true)
+	_, err = c.leases.Get(t.Context(), leaseName, metav1.GetOptions{})
+	g.Expect(err).To(HaveOccurred())
+	e.cut.Store(false)
+	return c
+}
+
+// acquire tries it once.
+func (c candidate) acquire() error {
+	lease, err := c.leases.Get(c.t.Context(), leaseName, metav1.GetOptions{})
+	NewWithT(c.t).Expect(err).NotTo(HaveOccurred())
+	lease.Spec.HolderIdentity = ptr.To("we")
+	_, err = c.leases.Update(c.t.Context(), lease, metav1.UpdateOptions{})
+	return err
 }

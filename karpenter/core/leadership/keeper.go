@@ -64,6 +64,11 @@ type Keeper struct {
 	away bool
 	// resume is called after each write that the API server has accepted.
 	resume []func()
+
+	// unread: as a candidate, the last read got no answer.
+	unread bool
+	// back is when the first read after that was answered.
+	back time.Time
 }
 
 // New returns a Keeper that holds no Lease yet.
@@ -131,6 +136,9 @@ func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
 }
 
 func (r roundTripper) write(request *http.Request) (*http.Response, error) {
+	if request.Method == http.MethodPut && r.keeper.waits() {
+		return conflict(request), nil
+	}
 	var body []byte
 	if request.Body != nil {
 		var err error
@@ -156,16 +164,67 @@ func (r roundTripper) write(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// read sends a read of the Lease. The elector reads it after an update that conflicted.
+// read sends a read of the Lease. The elector of a holder reads it after an update that conflicted, that of a candidate
+// before each attempt to acquire it.
 func (r roundTripper) read(request *http.Request) (*http.Response, error) {
 	response, err := r.send(request, request.Method, nil)
-	if decided(response, err) || errors.Is(request.Context().Err(), context.Canceled) {
+	if errors.Is(request.Context().Err(), context.Canceled) {
+		return response, err
+	}
+	r.keeper.observe(decided(response, err), response)
+	if decided(response, err) {
 		return response, err
 	}
 	if last := r.keeper.unanswered(); last != nil {
 		return echo(request, last.header, last.body), nil
 	}
 	return response, err
+}
+
+// observe records whether a candidate's read of the Lease was answered.
+func (k *Keeper) observe(answered bool, response *http.Response) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.held != nil:
+	case !answered:
+		k.unread = true
+	case k.unread:
+		k.unread, k.back = false, k.Clock.Now()
+	}
+	if answered && holderOf(response) == "" {
+		k.back = time.Time{} // nobody is to be waited for
+	}
+}
+
+// waits reports whether a candidate has to give the holder time to renew the Lease. During an outage nobody could: when it
+// ends, the Lease has expired, and whoever writes first would have it. The holder needs no restart.
+func (k *Keeper) waits() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.held == nil && !k.back.IsZero() && k.Clock.Since(k.back) < LeaseDuration
+}
+
+// holderOf is the holder that an answer names, empty if there is none. It leaves the answer as it is.
+func holderOf(response *http.Response) string {
+	body, err := io.ReadAll(response.Body)
+	response.Body = io.NopCloser(bytes.NewReader(body))
+	if err != nil {
+		return ""
+	}
+	lease, _ := decode(body, response.Header)
+	if lease == nil {
+		return ""
+	}
+	return ptr.Deref(lease.Spec.HolderIdentity, "")
+}
+
+// conflict is the response of an API server whose Lease has changed.
+func conflict(request *http.Request) *http.Response {
+	response := echo(request, http.Header{"Content-Type": {runtime.ContentTypeJSON}},
+		[]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409,"message":"the holder has time to renew the Lease after an outage"}`))
+	response.StatusCode, response.Status = http.StatusConflict, http.StatusText(http.StatusConflict)
+	return response
 }
 
 // decided reports whether an API server has said what the Lease is: it is stored, this is it, it differs from what was
