@@ -22,8 +22,9 @@ const (
 // volatile are the keys in which two lines may differ that say the same.
 var volatile = []string{"time", "ts", "reconcileID", "stacktrace"}
 
-// identifying are the keys that say what an error is about. Errors about different objects are the same.
-var identifying = []string{"level", "logger", "controller", "message", "msg"}
+// identifying are the keys that say what an error is about: a controller, or the kind of a watch. Errors about different
+// objects are the same.
+var identifying = []string{"level", "logger", "controller", "type", "message", "msg"}
 
 // Find reads a log of JSON lines and says which are logged more than Most times within Window: errors about whatever
 // objects, other lines with all that they say. It passes over lines that aren't JSON.

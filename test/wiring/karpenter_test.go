@@ -366,65 +366,70 @@ func TestKarpenter(t *testing.T) {
 		NewWithT(t).Expect(time.Since(began)).To(BeNumerically(">=", garbagecollection.GracePeriod))
 	})
 
-	t.Run("When the management cluster is away and then back but slow, it should decide nothing, say so once, and go on without a restart", func(t *testing.T) {
-		g := NewWithT(t)
-		before, lines, failed := w.claims(g, t.Context()), len(w.logged(g)), reconciliations(g, "error")
-		w.management.Use(fault.Drop)
-		w.management.Cut()
-		g.Eventually(func(g Gomega) {
-			g.Expect(series(g, "karpenter_clusterapi_suspended", "")).To(HaveKeyWithValue("", 1.0))
-		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
-		w.pod(t, "second")
-		expired := w.expired(t)
-		decidesNothing := func() {
-			g.Consistently(func(g Gomega, ctx context.Context) {
-				g.Expect(w.claims(g, ctx)).To(HaveLen(len(before)))
-				w.stir(g, ctx, "second")
-				g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(expired), expired)).To(Succeed())
-				g.Expect(expired.DeletionTimestamp).To(BeNil(), "it expires by the clock alone")
-			}).WithContext(t.Context()).WithTimeout(tempted).WithPolling(poll).Should(Succeed())
-		}
-		decidesNothing()
-		w.management.Use(fault.Late(leadership.RenewDeadline/2 + time.Second)) // later than the elector waits for
-		decidesNothing()
-		decidesNothing()
-		said := w.logged(g)[lines:]
-		g.Expect(said).To(ContainElement(ContainSubstring("suspending all decisions")))
-		g.Expect(len(said)).To(BeNumerically("<=", 10), "lines in a minute:\n%s", strings.Join(said, "\n"))
-		g.Expect(reconciliations(g, "error")).To(Equal(failed), "reconciliations that failed, by controller:\n%s", strings.Join(said, "\n"))
-		w.management.Use(nil)
-		g.Eventually(func(g Gomega, ctx context.Context) {
-			err := w.Admin.Get(ctx, client.ObjectKeyFromObject(expired), expired)
-			g.Expect(apierrors.IsNotFound(err) || expired.DeletionTimestamp != nil).To(BeTrue(), "it may go now: %v", err)
-		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
-		g.Eventually(func(g Gomega, ctx context.Context) {
-			g.Expect(len(w.claims(g, ctx))).To(BeNumerically(">", len(before)))
-		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
-	})
+	t.Run("When the management cluster is away and then back but slow, it should decide nothing, say so once, and go on without a restart", w.isAway)
+	t.Run("When a NodePool is deleted before its NodeClaims, it should follow them without an error", w.losesNodePool)
+}
 
-	t.Run("When a NodePool is deleted before its NodeClaims, it should follow them without an error", func(t *testing.T) {
-		g := NewWithT(t)
-		const following = "state.nodeclaim"
-		ended := func() (all float64) {
-			for _, result := range []string{"requeue_after", "success", "error"} {
-				all += reconciliations(g, result)[following]
-			}
-			return all
+// isAway takes the management cluster away, and gives it back slow.
+func (w *world) isAway(t *testing.T) {
+	g := NewWithT(t)
+	before, lines, failed := w.claims(g, t.Context()), len(w.logged(g)), reconciliations(g, "error")
+	w.management.Use(fault.Drop)
+	w.management.Cut()
+	g.Eventually(func(g Gomega) {
+		g.Expect(series(g, "karpenter_clusterapi_suspended", "")).To(HaveKeyWithValue("", 1.0))
+	}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
+	w.pod(t, "second")
+	expired := w.expired(t)
+	decidesNothing := func() {
+		g.Consistently(func(g Gomega, ctx context.Context) {
+			g.Expect(w.claims(g, ctx)).To(HaveLen(len(before)))
+			w.stir(g, ctx, "second")
+			g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(expired), expired)).To(Succeed())
+			g.Expect(expired.DeletionTimestamp).To(BeNil(), "it expires by the clock alone")
+		}).WithContext(t.Context()).WithTimeout(tempted).WithPolling(poll).Should(Succeed())
+	}
+	decidesNothing()
+	w.management.Use(fault.Late(leadership.RenewDeadline/2 + time.Second)) // later than the elector waits for
+	decidesNothing()
+	decidesNothing()
+	said := w.logged(g)[lines:]
+	g.Expect(said).To(ContainElement(ContainSubstring("suspending all decisions")))
+	g.Expect(len(said)).To(BeNumerically("<=", 10), "lines in a minute:\n%s", strings.Join(said, "\n"))
+	g.Expect(reconciliations(g, "error")).To(Equal(failed), "reconciliations that failed, by controller:\n%s", strings.Join(said, "\n"))
+	w.management.Use(nil)
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		err := w.Admin.Get(ctx, client.ObjectKeyFromObject(expired), expired)
+		g.Expect(apierrors.IsNotFound(err) || expired.DeletionTimestamp != nil).To(BeTrue(), "it may go now: %v", err)
+	}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		g.Expect(len(w.claims(g, ctx))).To(BeNumerically(">", len(before)))
+	}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
+}
+
+// losesNodePool deletes the NodePool.
+func (w *world) losesNodePool(t *testing.T) {
+	g := NewWithT(t)
+	const following = "state.nodeclaim"
+	ended := func() (all float64) {
+		for _, result := range []string{"requeue_after", "success", "error"} {
+			all += reconciliations(g, result)[following]
 		}
-		failed := reconciliations(g, "error")[following]
-		pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: poolName}}
-		g.Expect(w.Admin.Delete(t.Context(), pool)).To(Succeed())
-		g.Eventually(func(ctx context.Context) bool {
-			return apierrors.IsNotFound(w.Admin.Get(ctx, client.ObjectKeyFromObject(pool), pool))
-		}).WithContext(t.Context()).WithPolling(poll).Should(BeTrue())
-		for range 5 {
-			before := ended()
-			for _, claim := range w.claims(g, t.Context()) {
-				patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"example.com/at":%q}}}`, time.Now())
-				g.Expect(client.IgnoreNotFound(w.Admin.Patch(t.Context(), &claim, client.RawPatch("application/merge-patch+json", patch)))).To(Succeed())
-			}
-			g.Eventually(ended).WithPolling(poll).Should(BeNumerically(">", before))
+		return all
+	}
+	failed := reconciliations(g, "error")[following]
+	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: poolName}}
+	g.Expect(w.Admin.Delete(t.Context(), pool)).To(Succeed())
+	g.Eventually(func(ctx context.Context) bool {
+		return apierrors.IsNotFound(w.Admin.Get(ctx, client.ObjectKeyFromObject(pool), pool))
+	}).WithContext(t.Context()).WithPolling(poll).Should(BeTrue())
+	for range 5 {
+		before := ended()
+		for _, claim := range w.claims(g, t.Context()) {
+			patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"example.com/at":%q}}}`, time.Now())
+			g.Expect(client.IgnoreNotFound(w.Admin.Patch(t.Context(), &claim, client.RawPatch("application/merge-patch+json", patch)))).To(Succeed())
 		}
-		g.Expect(reconciliations(g, "error")[following]).To(Equal(failed))
-	})
+		g.Eventually(ended).WithPolling(poll).Should(BeNumerically(">", before))
+	}
+	g.Expect(reconciliations(g, "error")[following]).To(Equal(failed))
 }
