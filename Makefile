@@ -124,7 +124,7 @@ e2e: build ## Run all end-to-end tests of test/e2e in worlds of their own, and a
 	$(RACE_ENV) $$gotestsum --format=standard-verbose --rerun-fails=1 --rerun-fails-run-root-test --rerun-fails-report=$(E2E_RERUNS) \
 		--packages ./test/e2e/... -- -race $(E2E_FLAGS) -timeout=90m -parallel=16 2>&1 | tee $(E2E_LOG) || failed=1; \
 	if [ -s $(E2E_RERUNS) ]; then printf '\nFailed at first, and were run again alone:\n'; cat $(E2E_RERUNS); \
-		grep -E 'logs are in|logs, of all worlds|there when it failed' $(E2E_LOG); fi; exit $$failed
+		grep -E 'logs are in|logs, of all worlds|there when it failed' $(E2E_LOG) | sort -u; fi; exit $$failed
 
 .PHONY: dashboards
 dashboards: ## Run the stories, and draw the dashboards into bin/dashboards with what the programs served meanwhile. TESTFLAGS='-run Fleet' chooses.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package repetition finds what a program logs again and again: nobody reads what a log repeats each second.
+// Package repetition finds what a program logs again and again. Such lines hide the others.
 package repetition
 
 import (

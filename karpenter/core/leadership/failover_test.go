@@ -84,7 +84,7 @@ func TestFailover(t *testing.T) {
 		g.Expect(c.acquire()).To(Succeed())
 	})
 
-	t.Run("When an outage ends and nobody holds the Lease, a candidate should acquire it at once", func(t *testing.T) {
+	t.Run("When an outage ends and the Lease has no holder, a candidate should acquire it at once", func(t *testing.T) {
 		NewWithT(t).Expect(afterOutage(t, "").acquire()).To(Succeed())
 	})
 }

@@ -193,12 +193,12 @@ func (k *Keeper) observe(answered bool, response *http.Response) {
 		k.unread, k.back = false, k.Clock.Now()
 	}
 	if answered && holderOf(response) == "" {
-		k.back = time.Time{} // nobody is to be waited for
+		k.back = time.Time{} // it has no holder to wait for
 	}
 }
 
-// waits reports whether a candidate has to give the holder time to renew the Lease. During an outage nobody could: when it
-// ends, the Lease has expired, and whoever writes first would have it. The holder needs no restart.
+// waits reports whether a candidate has to give the holder time to renew the Lease. The holder can't renew it during an
+// outage, so it has expired when the outage ends, and the first process that writes acquires it.
 func (k *Keeper) waits() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
