@@ -212,36 +212,34 @@ func (w *world) claims(g Gomega, ctx context.Context) []karpv1.NodeClaim {
 
 // series returns the label and value of each series of a metric.
 func series(g Gomega, metric, label string) map[string]float64 {
-	families, err := crmetrics.Registry.Gather()
-	g.Expect(err).NotTo(HaveOccurred())
 	values := map[string]float64{}
-	for _, family := range families {
-		if family.GetName() != metric {
-			continue
-		}
-		for _, one := range family.GetMetric() {
-			values[labelOf(one, label)] = one.GetGauge().GetValue()
-		}
+	for _, one := range gathered(g, metric) {
+		values[labelOf(one, label)] = one.GetGauge().GetValue()
 	}
 	return values
 }
 
 // reconciliations counts those with one result, by controller.
 func reconciliations(g Gomega, result string) map[string]float64 {
-	families, err := crmetrics.Registry.Gather()
-	g.Expect(err).NotTo(HaveOccurred())
 	counts := map[string]float64{}
-	for _, family := range families {
-		if family.GetName() != "controller_runtime_reconcile_total" {
-			continue
-		}
-		for _, one := range family.GetMetric() {
-			if labelOf(one, "result") == result {
-				counts[labelOf(one, "controller")] = one.GetCounter().GetValue()
-			}
+	for _, one := range gathered(g, "controller_runtime_reconcile_total") {
+		if labelOf(one, "result") == result {
+			counts[labelOf(one, "controller")] = one.GetCounter().GetValue()
 		}
 	}
 	return counts
+}
+
+// gathered are the series of a metric.
+func gathered(g Gomega, metric string) []*dto.Metric {
+	families, err := crmetrics.Registry.Gather()
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, family := range families {
+		if family.GetName() == metric {
+			return family.GetMetric()
+		}
+	}
+	return nil
 }
 
 func labelOf(metric *dto.Metric, name string) string {

@@ -171,8 +171,9 @@ func (r roundTripper) read(request *http.Request) (*http.Response, error) {
 	if errors.Is(request.Context().Err(), context.Canceled) {
 		return response, err
 	}
-	r.keeper.observe(decided(response, err), response)
-	if decided(response, err) {
+	answered := decided(response, err)
+	r.keeper.observe(answered, response)
+	if answered {
 		return response, err
 	}
 	if last := r.keeper.unanswered(); last != nil {
