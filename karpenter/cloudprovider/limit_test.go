@@ -98,7 +98,7 @@ func TestMaximum(t *testing.T) {
 
 		// One of them goes.
 		g.Expect(f.Admin.Delete(t.Context(), &machines.Items[0])).To(Succeed())
-		g.Eventually(func() bool { return counted.Full("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", 3) }, "20s").Should(BeFalse())
+		g.Eventually(func() bool { return counted.Full("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", 3) }).Should(BeFalse())
 		another, err := f.provider.Create(f.ctx, f.claim("another", nil))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(another.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))

@@ -157,7 +157,7 @@ func outcome(t *testing.T, request *certificatesv1.CertificateSigningRequest) ce
 	g.Eventually(func(g Gomega) {
 		g.Expect(clusters.Guest.Client.Get(t.Context(), client.ObjectKeyFromObject(request), request)).To(Succeed())
 		g.Expect(request.Status.Conditions).To(HaveLen(1))
-	}, 20*time.Second).Should(Succeed())
+	}).Should(Succeed())
 	return request.Status.Conditions[0]
 }
 
@@ -219,7 +219,7 @@ func TestApprover(t *testing.T) {
 				HaveField("Reason", v1beta1.RequesterMismatchReason), HaveField("Type", corev1.EventTypeWarning),
 				HaveField("Regarding.Name", "blue"), HaveField("Note", ContainSubstring("web-2-forged")),
 			)))
-		}, 20*time.Second).Should(Succeed())
+		}).Should(Succeed())
 		expect(t, send(t, "web-2-address", servingOf("web-2", "10.0.0.2")), no, v1beta1.AddressMismatchReason)
 	})
 

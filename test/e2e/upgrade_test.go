@@ -83,10 +83,17 @@ func TestUpgrade(t *testing.T) {
 
 	t.Run("When the maintenance window is about to close, new nodes should get the version, and it should replace none", func(t *testing.T) {
 		g := NewWithT(t)
-		c.patch(t, func(spec *v1beta1.HostedClusterSpec) {
-			spec.AutoNode.NodeUpgrade = &v1beta1.NodeUpgrade{Policy: v1beta1.NodeUpgradeMaintenanceWindow, MaintenanceWindow: closing(time.Now())}
+		var closes time.Time
+		c.waitResolved(t, localworld.UpgradedKubernetes, func() {
+			if time.Until(closes) > held { // else a slow rollout would outlast the window
+				return
+			}
+			var window *v1beta1.MaintenanceWindow
+			window, closes = closing(time.Now())
+			c.patch(t, func(spec *v1beta1.HostedClusterSpec) {
+				spec.AutoNode.NodeUpgrade = &v1beta1.NodeUpgrade{Policy: v1beta1.NodeUpgradeMaintenanceWindow, MaintenanceWindow: window}
+			})
 		})
-		c.waitResolved(t, localworld.UpgradedKubernetes)
 		c.expectHeld(t, before, held)
 		g.Expect(c.condition(g, t.Context(), v1beta1.NodesUpToDate).Status).To(Equal(metav1.ConditionFalse))
 	})
@@ -136,10 +143,13 @@ func (c *cluster) expectHeld(t *testing.T, nodes []string, long time.Duration) {
 	}).WithContext(t.Context()).WithTimeout(long).WithPolling(interval).Should(Succeed())
 }
 
-// waitResolved waits until Karpenter has been rolled out as the HostedCluster says and gives new nodes a version.
-func (c *cluster) waitResolved(t *testing.T, kubernetes string) {
+// waitResolved waits until Karpenter has been rolled out as the HostedCluster says and gives new nodes a version. Each look begins with prepare.
+func (c *cluster) waitResolved(t *testing.T, kubernetes string, prepare ...func()) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
+		for _, prepare := range prepare {
+			prepare()
+		}
 		hosted := c.hostedCluster(g, ctx)
 		g.Expect(hosted.Status.Conditions).To(ContainElement(And(
 			HaveField("Type", v1beta1.AutoNodeEnabled), HaveField("ObservedGeneration", hosted.Generation), HaveField("Status", metav1.ConditionTrue))))
@@ -166,12 +176,14 @@ func rolloutOf(deployment *appsv1.Deployment) string {
 	return ""
 }
 
-// closing is a maintenance window that is open for four to five minutes more: new nodes get the version, and no replacement begins any more.
-func closing(now time.Time) *v1beta1.MaintenanceWindow {
+// closing is a maintenance window that is open for four to five minutes more, and when it closes: new nodes get the version, and no
+// replacement begins any more.
+func closing(now time.Time) (*v1beta1.MaintenanceWindow, time.Time) {
+	const long = 15 * time.Minute
 	opened := now.UTC().Truncate(time.Minute).Add(-10 * time.Minute)
 	return &v1beta1.MaintenanceWindow{
-		Schedule: fmt.Sprintf("%d %d * * *", opened.Minute(), opened.Hour()), Duration: metav1.Duration{Duration: 15 * time.Minute}, TimeZone: "UTC",
-	}
+		Schedule: fmt.Sprintf("%d %d * * *", opened.Minute(), opened.Hour()), Duration: metav1.Duration{Duration: long}, TimeZone: "UTC",
+	}, opened.Add(long)
 }
 
 // missingRelease names a payload that isn't in the registry.

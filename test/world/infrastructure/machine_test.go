@@ -207,7 +207,7 @@ func TestJoinObstacles(t *testing.T) {
 		g.Eventually(func() corev1.PodPhase {
 			_ = guest.Get(t.Context(), client.ObjectKeyFromObject(pod), pod)
 			return pod.Status.Phase
-		}, 40*time.Second, poll).Should(Equal(corev1.PodRunning))
+		}).Should(Equal(corev1.PodRunning))
 	})
 }
 
