@@ -32,9 +32,9 @@ TESTFLAGS ?=
 PARALLEL ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN))))
 UNIT_FLAGS = $(NO_VET) -p=$(PARALLEL) $(if $(SHUFFLE),-shuffle=$(SHUFFLE)) -timeout=30m $(TESTFLAGS)
 E2E_FLAGS = $(NO_VET) -count=1 -v $(TESTFLAGS)
-# For a build with the race detector, which needs cgo and compiles every dependency again. The first race ends a test's process.
-RACE_ENV = CGO_ENABLED=1 GORACE=halt_on_error=1
-RACE = $(RACE_ENV) go test -race
+# A build with the race detector needs cgo and compiles every dependency again. The first race ends a test's process. The end-to-end tests
+# do without: the programs that they start are those of bin.
+RACE = CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race
 # What the last run of unit or race printed.
 UNIT_LOG = bin/unit.log
 # What the last run of e2e printed, and which tests it ran again.
@@ -121,8 +121,8 @@ bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics.
 e2e: build ## Run all end-to-end tests of test/e2e in worlds of their own, and again alone what failed. TESTFLAGS='-run Upgrade' chooses.
 	$(DEV) world build
 	@mkdir -p bin && rm -f $(E2E_RERUNS) && gotestsum=$$($(TOOL) -n gotestsum) && failed=0; \
-	$(RACE_ENV) $$gotestsum --format=standard-verbose --rerun-fails=1 --rerun-fails-run-root-test --rerun-fails-report=$(E2E_RERUNS) \
-		--packages ./test/e2e/... -- -race $(E2E_FLAGS) -timeout=90m -parallel=16 2>&1 | tee $(E2E_LOG) || failed=1; \
+	$$gotestsum --format=standard-verbose --rerun-fails=1 --rerun-fails-run-root-test --rerun-fails-report=$(E2E_RERUNS) \
+		--packages ./test/e2e/... -- $(E2E_FLAGS) -timeout=90m -parallel=16 2>&1 | tee $(E2E_LOG) || failed=1; \
 	if [ -s $(E2E_RERUNS) ]; then printf '\nFailed at first, and were run again alone:\n'; cat $(E2E_RERUNS); \
 		grep -E 'logs are in|logs, of all worlds|there when it failed' $(E2E_LOG) | sort -u; fi; exit $$failed
 
@@ -133,16 +133,16 @@ dashboards: ## Run the stories, and draw the dashboards into bin/dashboards with
 .PHONY: e2e-real
 e2e-real: build ## Run the story of a real machine, in a world of its own. Needs root on Linux; apt-get install runc containerd containernetworking-plugins iproute2 iptables conntrack.
 	$(DEV) world build
-	$(RACE) $(E2E_FLAGS) -timeout=20m ./test/real/...
+	go test $(E2E_FLAGS) -timeout=20m ./test/real/...
 
 .PHONY: e2e-aws
 e2e-aws: build ## Run the stories in test/aws: Cluster API Provider AWS and Karpenter's AWS provider against AWS's APIs in a world of their own. It isn't part of make test.
-	$(RACE) $(E2E_FLAGS) -timeout=30m ./test/aws/...
+	go test $(E2E_FLAGS) -timeout=30m ./test/aws/...
 
 .PHONY: e2e-release
 e2e-release: build ## Build two releases, and install, upgrade and uninstall them with kubectl, autonode install, Helm and clusterctl, in a world of their own. It isn't part of make test.
 	$(DEV) world build
-	$(RACE) $(E2E_FLAGS) -timeout=60m ./test/released/...
+	go test $(E2E_FLAGS) -timeout=60m ./test/released/...
 
 .PHONY: bench-scale
 bench-scale: build ## Measure pods that need a node each, with our provider and with Karpenter's kwok provider. SIZES=3,50 chooses how many; ARGS='--json FILE'.
