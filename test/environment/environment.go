@@ -280,7 +280,7 @@ func (s *Environment) NodeClass(ctx context.Context) *v1alpha1.ClusterAPINodeCla
 }
 
 // NodeClaim makes a NodeClaim in the guest that asks for a core.
-func (s *Environment) NodeClaim(ctx context.Context, name string) *karpv1.NodeClaim {
+func (s *Environment) NodeClaim(ctx context.Context, name string, change ...func(*karpv1.NodeClaimSpec)) *karpv1.NodeClaim {
 	s.t.Helper()
 	nodeClaim := &karpv1.NodeClaim{
 		ObjectMeta: metav1.ObjectMeta{
@@ -294,6 +294,9 @@ func (s *Environment) NodeClaim(ctx context.Context, name string) *karpv1.NodeCl
 			},
 			Resources: karpv1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}},
 		},
+	}
+	for _, change := range change {
+		change(&nodeClaim.Spec)
 	}
 	if err := s.Admin.Create(ctx, nodeClaim); err != nil {
 		s.t.Fatal(err)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package registration taints a node that joined without the unregistered taint, because its bootstrap data can't set
-// it. Karpenter registers such a node too, and adds its NodePool's taints and startup taints then. It can't until the
-// NodeClaim has the node's provider ID, and until then the scheduler may bind pods that don't tolerate those taints.
+// it, and with the NodePool's taints and startup taints. Karpenter registers such a node too, and adds those taints then.
+// It can't until the NodeClaim has the node's provider ID, and until then the scheduler may bind pods that don't tolerate
+// them. Karpenter core may also add them more than once, and so bring back a startup taint that its agent has removed.
 package registration
 
 import (
@@ -31,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/operator/injection"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
@@ -64,8 +66,8 @@ func New(config Config) *Controller { return &Controller{Config: config} }
 // Name of the controller.
 func (c *Controller) Name() string { return "node.registration" }
 
-// Reconcile adds the unregistered taint to a Node of this cluster's Machines that lacks it and that Karpenter hasn't
-// registered. Karpenter removes the taint when it registers the node.
+// Reconcile taints a Node of this cluster's Machines that lacks the unregistered taint and that Karpenter hasn't
+// registered. Karpenter removes the unregistered taint when it registers the node.
 func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcile.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
 	if !lacking(node) {
@@ -91,7 +93,7 @@ func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcil
 		return reconcile.Result{}, nil
 	}
 	stored := node.DeepCopy()
-	node.Spec.Taints = append(node.Spec.Taints, karpv1.UnregisteredNoExecuteTaint)
+	taint(node, nodeClaim)
 	// The optimistic lock keeps this from undoing a concurrent registration, and from dropping another controller's
 	// taint.
 	err = c.Guest.Patch(ctx, node, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
@@ -105,6 +107,20 @@ func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcil
 	}
 	log.FromContext(ctx).Info("tainted a node that joined without the unregistered taint", "NodeClaim", klog.KObj(nodeClaim), "Machine", klog.KObj(m))
 	return reconcile.Result{}, nil
+}
+
+// taint adds the unregistered taint, and unless the node's label says that it has them, the NodeClaim's. One patch adds them
+// with the label, so that Karpenter core doesn't add them again: the startup taints' agents may remove them from then on.
+func taint(node *corev1.Node, nodeClaim *karpv1.NodeClaim) {
+	node.Spec.Taints = append(node.Spec.Taints, karpv1.UnregisteredNoExecuteTaint)
+	if node.Labels[karpv1.NodeDoNotSyncTaintsLabelKey] == "true" {
+		return
+	}
+	node.Spec.Taints = scheduling.Taints(node.Spec.Taints).Merge(nodeClaim.Spec.Taints).Merge(nodeClaim.Spec.StartupTaints)
+	if node.Labels == nil {
+		node.Labels = map[string]string{}
+	}
+	node.Labels[karpv1.NodeDoNotSyncTaintsLabelKey] = "true"
 }
 
 // lacking reports whether a Node may need the taint.

@@ -37,6 +37,12 @@ func start(t *testing.T) *fixture {
 // startWith lets the controller write through a client of its own.
 func startWith(t *testing.T, writes func(client.Client) client.Client) *fixture {
 	t.Helper()
+	return startAs(t, func(*karpv1.NodeClaimSpec) {}, writes)
+}
+
+// startAs changes the NodeClaim before its Machine is created.
+func startAs(t *testing.T, change func(*karpv1.NodeClaimSpec), writes func(client.Client) client.Client) *fixture {
+	t.Helper()
 	f := &fixture{GomegaWithT: NewWithT(t), Environment: environment.New(t), t: t}
 	m := f.Manager()
 	// As Karpenter core does.
@@ -48,7 +54,7 @@ func startWith(t *testing.T, writes func(client.Client) client.Client) *fixture 
 		Guest: writes(f.guest), ManagementCache: f.Management.GetCache(), Machines: f.Machines(nil),
 	}).Register(t.Context(), m)).To(Succeed())
 	f.Run(t.Context(), m)
-	f.nodeClaim = f.NodeClaim(t.Context(), "joins")
+	f.nodeClaim = f.NodeClaim(t.Context(), "joins", change)
 	var err error
 	f.machine, err = f.Machines(nil).Create(t.Context(), f.Plan(f.nodeClaim))
 	f.Expect(err).NotTo(HaveOccurred())

@@ -3,6 +3,8 @@
 package machine
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,6 +17,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
+	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/kubeadm"
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
 )
@@ -73,49 +76,116 @@ func KnownBootstrap(group, kind string) bool {
 // registerWith writes the registration into a bootstrap config: by itself if it knows the kind, and by the node class's
 // patches. Nodes of other kinds register as their template says, and package registration taints them.
 func registerWith(config *unstructured.Unstructured, plan Plan) error {
-	registration := registration(plan)
+	own := registration(plan)
+	list, err := bootstrapPatches(plan.BootstrapPatches, config.GroupVersionKind().GroupKind())
+	if err != nil {
+		return err
+	}
+	if !KnownBootstrap(config.GroupVersionKind().Group, config.GetKind()) && !writesTaints(list) {
+		return register(config, list, plan, own)
+	}
+	// A node that registers with all taints has them from the start. Karpenter core would add them once more when it registers
+	// the node, and with them a startup taint that its agent has removed by then; the label prevents that.
+	// https://github.com/kubernetes-sigs/karpenter/issues/1772
+	labelled, before := own, config.DeepCopy()
+	labelled.Labels = maps.Clone(own.Labels)
+	labelled.Labels[karpv1.NodeDoNotSyncTaintsLabelKey] = "true"
+	if err := register(config, list, plan, labelled); err != nil {
+		return err
+	}
+	if registersWith(config, own.Taints) {
+		return nil
+	}
+	config.Object = before.Object
+	return register(config, list, plan, own)
+}
+
+func register(config *unstructured.Unstructured, list patch.List, plan Plan, registration Registration) error {
 	if KnownBootstrap(config.GroupVersionKind().Group, config.GetKind()) {
 		if err := registerKubeadm(config, registration); err != nil {
 			return err
 		}
 	}
-	return patchBootstrap(config, plan, registration)
+	return patchBootstrap(config, list, plan, registration)
+}
+
+// registersWith reports whether a bootstrap config still has all these taints: a patch may replace those that were written,
+// or write them under a condition. Of other kinds than kubeadm's it knows only whether the config mentions the taints' keys.
+func registersWith(config *unstructured.Unstructured, taints []corev1.Taint) bool {
+	if KnownBootstrap(config.GroupVersionKind().Group, config.GetKind()) {
+		node, err := readKubeadm(config)
+		return err == nil && node.registersWith(taints)
+	}
+	text, err := json.Marshal(config.Object["spec"])
+	return err == nil && !slices.ContainsFunc(taints, func(t corev1.Taint) bool { return !bytes.Contains(text, []byte(t.Key)) })
+}
+
+// kubeadmNode is what a KubeadmConfig registers its node with.
+type kubeadmNode struct {
+	fields map[string]any
+	taints scheduling.Taints
+	args   map[string]string
+}
+
+// Paths and flags of a KubeadmConfig's node registration.
+var nodeRegistration = []string{"spec", "joinConfiguration", "nodeRegistration"}
+
+const (
+	kubeletExtraArgs   = "kubeletExtraArgs"
+	nodeLabels         = "node-labels"
+	registerWithTaints = "register-with-taints"
+)
+
+func readKubeadm(config *unstructured.Unstructured) (*kubeadmNode, error) {
+	fields, _, err := unstructured.NestedMap(config.Object, nodeRegistration...)
+	if err != nil {
+		return nil, err
+	}
+	node := &kubeadmNode{fields: fields}
+	if node.fields == nil {
+		node.fields = map[string]any{}
+	}
+	if node.taints, err = kubelet.Taints(node.fields["taints"]); err != nil {
+		return nil, fmt.Errorf("spec.joinConfiguration.nodeRegistration.taints: %w", err)
+	}
+	if node.args, err = kubelet.Args(node.fields[kubeletExtraArgs]); err != nil {
+		return nil, fmt.Errorf("spec.joinConfiguration.nodeRegistration.kubeletExtraArgs: %w", err)
+	}
+	return node, nil
+}
+
+func (n *kubeadmNode) write(config *unstructured.Unstructured) (err error) {
+	if n.fields["taints"], err = encodeTaints(n.taints); err != nil {
+		return err
+	}
+	if len(n.args) > 0 {
+		_, asMap := n.fields[kubeletExtraArgs].(map[string]any)
+		n.fields[kubeletExtraArgs] = encodeArgs(n.args, asMap || config.GroupVersionKind().Version == "v1beta1")
+	}
+	return unstructured.SetNestedMap(config.Object, n.fields, nodeRegistration...)
+}
+
+// registersWith reports whether the node registers with all these taints. The kubelet's flag replaces the field.
+func (n *kubeadmNode) registersWith(taints []corev1.Taint) bool {
+	_, replaced := n.args[registerWithTaints]
+	return !replaced && !slices.ContainsFunc(taints, func(wanted corev1.Taint) bool {
+		return !slices.ContainsFunc(n.taints, func(taint corev1.Taint) bool { return taint.MatchTaint(&wanted) })
+	})
 }
 
 // registerKubeadm keeps the template's taints. It also keeps the template's labels and kubelet arguments that the claim
 // doesn't set.
 func registerKubeadm(config *unstructured.Unstructured, registration Registration) error {
-	path := []string{"spec", "joinConfiguration", "nodeRegistration"}
-	node, _, err := unstructured.NestedMap(config.Object, path...)
+	node, err := readKubeadm(config)
 	if err != nil {
 		return err
 	}
-	if node == nil {
-		node = map[string]any{}
+	node.taints = node.taints.Merge(registration.Taints)
+	maps.Copy(node.args, registration.KubeletArgs)
+	if labels := mergeNodeLabels(node.args[nodeLabels], registration.Labels); labels != "" {
+		node.args[nodeLabels] = labels
 	}
-
-	taints, err := kubelet.Taints(node["taints"])
-	if err != nil {
-		return fmt.Errorf("spec.joinConfiguration.nodeRegistration.taints: %w", err)
-	}
-	node["taints"], err = encodeTaints(scheduling.Taints(taints).Merge(registration.Taints))
-	if err != nil {
-		return err
-	}
-
-	args, err := kubelet.Args(node["kubeletExtraArgs"])
-	if err != nil {
-		return fmt.Errorf("spec.joinConfiguration.nodeRegistration.kubeletExtraArgs: %w", err)
-	}
-	maps.Copy(args, registration.KubeletArgs)
-	if labels := mergeNodeLabels(args["node-labels"], registration.Labels); labels != "" {
-		args["node-labels"] = labels
-	}
-	if len(args) > 0 {
-		_, asMap := node["kubeletExtraArgs"].(map[string]any)
-		node["kubeletExtraArgs"] = encodeArgs(args, asMap || config.GroupVersionKind().Version == "v1beta1")
-	}
-	return unstructured.SetNestedMap(config.Object, node, path...)
+	return node.write(config)
 }
 
 func encodeTaints(taints []corev1.Taint) ([]any, error) {

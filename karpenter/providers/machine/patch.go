@@ -38,7 +38,12 @@ func Registers(nodeClass *v1alpha1.ClusterAPINodeClass, kind schema.GroupKind) b
 		return true
 	}
 	list, err := bootstrapPatches(nodeClass.Spec.BootstrapPatches, kind)
-	return err == nil && list.Refers(patch.Taints, patch.TaintList, patch.TaintFlag)
+	return err == nil && writesTaints(list)
+}
+
+// writesTaints reports whether patches write the taints that a node registers with.
+func writesTaints(list patch.List) bool {
+	return list.Refers(patch.Taints, patch.TaintList, patch.TaintFlag)
 }
 
 // Unallowed returns the first kind, as a message names it, with patches that the platform doesn't allow, or "". Nil
@@ -91,13 +96,8 @@ func whereBootstrap(kind schema.GroupKind) string {
 }
 
 // patchBootstrap applies a node class's patches to a bootstrap config. The error is a *PatchError.
-func patchBootstrap(config *unstructured.Unstructured, plan Plan, registration Registration) error {
-	kind := config.GroupVersionKind().GroupKind()
-	list, err := bootstrapPatches(plan.BootstrapPatches, kind)
-	if err != nil {
-		return err
-	}
-	return applyPatches(config, whereBootstrap(kind), list, plan, registration)
+func patchBootstrap(config *unstructured.Unstructured, list patch.List, plan Plan, registration Registration) error {
+	return applyPatches(config, whereBootstrap(config.GroupVersionKind().GroupKind()), list, plan, registration)
 }
 
 // patchInfrastructure applies a source's patches to an infrastructure machine. The error is a *PatchError.

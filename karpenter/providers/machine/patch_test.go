@@ -4,9 +4,11 @@ package machine_test
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
@@ -169,7 +172,7 @@ func TestVariables(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
+			if diff := cmp.Diff(labelledIn(want), got); diff != "" {
 				t.Errorf("bootstrap config (-want +got):\n%s", diff)
 			}
 			p := plan(t)
@@ -181,6 +184,96 @@ func TestVariables(t *testing.T) {
 			}
 			if diff := cmp.Diff(want, objects.Infrastructure.Object["spec"]); diff != "" {
 				t.Errorf("infrastructure machine (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// labelledIn is what a bootstrap config has beyond an infrastructure machine if its patches write all taints: the label that
+// keeps Karpenter from adding them again.
+func labelledIn(values any) any {
+	const key = "karpenter.sh/do-not-sync-taints"
+	spec := runtime.DeepCopyJSONValue(values).(map[string]any)
+	labels, _ := spec["labels"].(map[string]any)
+	if labels == nil {
+		labels = map[string]any{}
+	}
+	labels[key] = "true"
+	list := []any{}
+	var flag []string
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		pair := key + "=" + labels[key].(string)
+		list, flag = append(list, pair), append(flag, pair)
+	}
+	spec["labels"], spec["labelList"], spec["labelFlag"] = labels, list, strings.Join(flag, ",")
+	return spec
+}
+
+// https://github.com/kubernetes-sigs/karpenter/issues/1772
+func TestTaintsInBootstrap(t *testing.T) {
+	const key, labels, labelled = "karpenter.sh/do-not-sync-taints", "{op: add, path: /spec/labels, valueFrom: {variable: labelFlag}}", "karpenter.sh/do-not-sync-taints=true"
+	for name, tc := range map[string]struct {
+		patches string
+		want    bool
+	}{
+		"When patches write the taints and the labels, the labels should say so": {
+			`[{op: add, path: /spec/taints, valueFrom: {variable: taintFlag}}, ` + labels + `]`, true,
+		},
+		"When patches write no taints, the labels should leave them to Karpenter": {`[` + labels + `]`, false},
+		"When patches write the taints under a condition that isn't met, the labels should leave them to Karpenter": {
+			`[{op: add, path: /spec/taints, valueFrom: {template: '{{ if eq .capacityType "reserved" }}{{ .taintFlag }}{{ end }}'}}, ` + labels + `]`, false,
+		},
+		"When a later patch replaces the taints, the labels should leave them to Karpenter": {
+			`[{op: add, path: /spec/taints, valueFrom: {variable: taintFlag}}, {op: replace, path: /spec/taints, value: "a:NoSchedule"}, ` + labels + `]`, false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := patched(t, `{}`, nil, tc.patches)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if flag := got.(map[string]any)["labels"].(string); strings.Contains(flag, labelled) != tc.want || !tc.want && strings.Contains(flag, key) {
+				t.Errorf("labels %q", flag)
+			}
+		})
+	}
+	for name, tc := range map[string]struct {
+		template, patches string
+		want              bool
+	}{
+		"When a kubeadm template has other taints too, the labels should say that all are there": {
+			`{taints: [{key: slow, effect: PreferNoSchedule}]}`, `[]`, true,
+		},
+		"When a kubeadm template's kubelet flag replaces the taints, the labels should leave them to Karpenter": {
+			`{kubeletExtraArgs: [{name: register-with-taints, value: "a:NoSchedule"}]}`, `[]`, false,
+		},
+		"When a patch replaces the taints of a kubeadm config, the labels should leave them to Karpenter": {
+			`{}`, `[{op: replace, path: /spec/joinConfiguration/nodeRegistration/taints, value: []}]`, false,
+		},
+		"When a patch changes something else of a kubeadm config, the labels should say that all are there": {
+			`{}`, `[{op: add, path: /spec/joinConfiguration/nodeRegistration/name, value: a}]`, true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := plan(t)
+			p.BootstrapTemplate = object(t, `{apiVersion: bootstrap.cluster.x-k8s.io/v1beta2, kind: KubeadmConfigTemplate, metadata: {name: any, namespace: clusters-blue},
+				spec: {template: {spec: {joinConfiguration: {nodeRegistration: `+tc.template+`}}}}}`)
+			p.BootstrapPatches = anyConfig(t, tc.patches)
+			p.BootstrapPatches[0].Kind = "KubeadmConfig"
+			objects, err := machine.Build(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			args, _, err := unstructured.NestedFieldNoCopy(objects.Bootstrap.Object, "spec", "joinConfiguration", "nodeRegistration", "kubeletExtraArgs")
+			if err != nil {
+				t.Fatal(err)
+			}
+			flags, err := kubelet.Args(args)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(flags["node-labels"], labelled) != tc.want || !tc.want && strings.Contains(flags["node-labels"], key) {
+				t.Errorf("labels %q", flags["node-labels"])
 			}
 		})
 	}
