@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
@@ -139,6 +140,9 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.N
 		if snapshot, err = c.InstanceTypes.List(ctx, nodeClass); err != nil {
 			return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("getting instance types for NodePool %s: %w", nodePool.Name, err))
 		}
+	}
+	if strings.Contains(nodePool.Name, ".") {
+		c.Recorder.Publish(nodePoolDotted(nodePool))
 	}
 	instanceTypes, differing := snapshot.Offered(nodePool)
 	for _, d := range differing {

@@ -542,6 +542,17 @@ func TestInstanceTypes(t *testing.T) {
 		g.Expect(err).To(MatchError(ContainSubstring("nowhere")))
 		g.Expect(f.recorder.Reasons()).To(ConsistOf("NodeClassNotFound"))
 	})
+	// https://github.com/rancher/rancher/issues/34997
+	t.Run("When the NodePool's name has a dot, it should say in an event that its nodes may not join", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		dotted := nodePool(f, f.nodeClass.Name)
+		dotted.Name = "gpu.large"
+		g.Expect(f.provider.GetInstanceTypes(f.ctx, dotted)).To(HaveLen(2))
+		g.Expect(f.recorder.Messages()).To(ConsistOf(ContainSubstring("gpu.large-4qmgt, and most images end a host name at the first dot: a kubelet that registers as gpu can't join")))
+		g.Expect(f.provider.GetInstanceTypes(f.ctx, nodePool(f, f.nodeClass.Name))).To(HaveLen(2))
+		g.Expect(f.recorder.Reasons()).To(ConsistOf("NodePoolNameDotted"))
+	})
 	t.Run("When a node class is asked about for the first time, it should read its templates at once", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)

@@ -4,6 +4,8 @@ package cloudprovider
 
 import (
 	"fmt"
+	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -21,6 +23,24 @@ func nodePoolWithoutNodeClass(nodePool *karpv1.NodePool, name string) events.Eve
 		Reason:         "NodeClassNotFound",
 		Message:        "ClusterAPINodeClass " + name + " doesn't exist; create it, or correct spec.template.spec.nodeClassRef",
 		DedupeValues:   []string{string(nodePool.UID), name},
+	}
+}
+
+// dottedAgain is how often a NodePool is told of its name. The name can't change.
+const dottedAgain = time.Hour
+
+// nodePoolDotted reports a NodePool whose machines may have another host name than their nodes need: a machine is called like
+// its NodeClaim, and host names end at the first dot.
+func nodePoolDotted(nodePool *karpv1.NodePool) events.Event {
+	host, _, _ := strings.Cut(nodePool.Name, ".")
+	return events.Event{
+		InvolvedObject: nodePool,
+		Type:           corev1.EventTypeWarning,
+		Reason:         "NodePoolNameDotted",
+		Message: fmt.Sprintf("machines get names such as %s-4qmgt, and most images end a host name at the first dot: a kubelet that registers as %s can't join; "+
+			"create a NodePool whose name has no dots, unless the bootstrap sets the node's name", nodePool.Name, host),
+		DedupeValues:  []string{string(nodePool.UID)},
+		DedupeTimeout: dottedAgain,
 	}
 }
 
