@@ -206,6 +206,9 @@ const (
 	RequesterMismatchReason = "RequesterMismatch"
 	// SubjectMismatchReason: a node requested a name or groups other than its own. Treat that node as compromised.
 	SubjectMismatchReason = "SubjectMismatch"
+	// NodeNameMismatchReason: a machine asked, with the bootstrap token that Karpenter made for it, to be a node of another name than
+	// its own, and never joins. Correct its host name or the kubelet's hostname-override, or let the infrastructure report the name.
+	NodeNameMismatchReason = "NodeNameMismatch"
 	// AddressMismatchReason: a node requested addresses that aren't its Machine's. If they are its own, the infrastructure provider fails
 	// to report them in the Machine's status.addresses. Otherwise treat the node as compromised.
 	AddressMismatchReason = "AddressMismatch"

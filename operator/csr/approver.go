@@ -5,10 +5,12 @@ package csr
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/operator/guest"
@@ -94,6 +97,9 @@ func (a *Approver) SetUp(ctx context.Context, mgr manager.Manager, guests Guests
 	}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &clusterv1.Machine{}, addressIndex, addresses); err != nil {
 		return fmt.Errorf("indexing Machines by their addresses: %w", err)
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &clusterv1.Machine{}, tokenIndex, tokens); err != nil {
+		return fmt.Errorf("indexing Machines by their bootstrap tokens: %w", err)
 	}
 	c, err := controller.NewTyped("certificatesigningrequest", mgr, controller.TypedOptions[Key]{
 		Reconciler:              a,
@@ -310,9 +316,38 @@ func (a *Approver) write(ctx context.Context, j *evaluation, condition certifica
 		return nil
 	}
 	log.FromContext(ctx).Info("Denied a certificate request", "reason", v.reason, "message", v.message)
-	a.Recorder.Eventf(j.hostedCluster, nil, corev1.EventTypeWarning, v.reason, "DenyCertificate",
+	a.Recorder.Eventf(j.hostedCluster, nil, corev1.EventTypeWarning, v.reason, denyAction,
 		"denied certificate request %s in the guest: %s", object.Name, v.message)
+	if v.requester != nil {
+		a.tellMachine(ctx, j, v)
+	}
 	return nil
+}
+
+const (
+	// denyAction is what the events are about.
+	denyAction = "DenyCertificate"
+	// karpenterVersion is the API version of a NodeClaim.
+	karpenterVersion = "karpenter.sh/v1"
+)
+
+// tellMachine writes events on a Machine that asked for another's name, and on its NodeClaim: neither joins, and they are
+// where a person looks. The guest's event has one name per Machine, so that a token is worth one event an hour.
+func (a *Approver) tellMachine(ctx context.Context, j *evaluation, v decision) {
+	a.Recorder.Eventf(v.requester, nil, corev1.EventTypeWarning, v.reason, denyAction, "%s", v.message)
+	event := &eventsv1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: string(v.requester.UID) + "." + strings.ToLower(v.reason)},
+		EventTime:  metav1.NewMicroTime(a.Clock.Now()),
+		Regarding: corev1.ObjectReference{
+			APIVersion: karpenterVersion, Kind: "NodeClaim",
+			Name: v.requester.Name, UID: types.UID(v.requester.Labels[v1alpha1.NodeClaimUIDLabel]),
+		},
+		Type: corev1.EventTypeWarning, Reason: v.reason, Action: denyAction, Note: v.message,
+		ReportingController: v1beta1.ManagedByOperator, ReportingInstance: v1beta1.ManagedByOperator,
+	}
+	if err := j.guest.Live.Create(ctx, event); err != nil && !apierrors.IsAlreadyExists(err) {
+		log.FromContext(ctx).Error(err, "writing an event on a NodeClaim", "NodeClaim", klog.KRef("", v.requester.Name))
+	}
 }
 
 func (a *Approver) count(j *evaluation, v decision) {

@@ -186,6 +186,19 @@ func undecided(t *testing.T, request *certificatesv1.CertificateSigningRequest) 
 	}, 500*time.Millisecond).Should(Succeed())
 }
 
+// told waits for the warning of a RequesterMismatch on an object.
+func told(t *testing.T, cluster client.Client, namespace, kind, name, note string) {
+	t.Helper()
+	NewWithT(t).Eventually(func(g Gomega) {
+		events := &eventsv1.EventList{}
+		g.Expect(cluster.List(t.Context(), events, client.InNamespace(namespace))).To(Succeed())
+		g.Expect(events.Items).To(ContainElement(And(
+			HaveField("Reason", v1beta1.RequesterMismatchReason), HaveField("Type", corev1.EventTypeWarning),
+			HaveField("Regarding.Kind", kind), HaveField("Regarding.Name", name), HaveField("Note", ContainSubstring(note)),
+		)))
+	}).Should(Succeed())
+}
+
 func TestApprover(t *testing.T) {
 	start(t)
 	address := clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: "10.0.0.1"}
@@ -207,19 +220,14 @@ func TestApprover(t *testing.T) {
 		expect(t, send(t, "web-1-replay", first("web-1")), no, v1beta1.AlreadyJoinedReason)
 	})
 
-	t.Run("When a request is forged, it should be denied, with an event on the HostedCluster", func(t *testing.T) {
-		g := NewWithT(t)
+	t.Run("When a request is forged, it should be denied, with events on the HostedCluster, and on the Machine and the NodeClaim of the token", func(t *testing.T) {
 		newMachine(t, newClaim(t, "web-2"), "zyxwvu", address)
 		request := send(t, "web-2-forged", first("web-2")) // by the token of web-1
 		expect(t, request, no, v1beta1.RequesterMismatchReason)
-		g.Eventually(func(g Gomega) {
-			events := &eventsv1.EventList{}
-			g.Expect(clusters.Management.Client.List(t.Context(), events, client.InNamespace("clusters"))).To(Succeed())
-			g.Expect(events.Items).To(ContainElement(And(
-				HaveField("Reason", v1beta1.RequesterMismatchReason), HaveField("Type", corev1.EventTypeWarning),
-				HaveField("Regarding.Name", "blue"), HaveField("Note", ContainSubstring("web-2-forged")),
-			)))
-		}).Should(Succeed())
+		const asker = "it is that of Machine web-1, which asks for another's name"
+		told(t, clusters.Management.Client, "clusters", "HostedCluster", "blue", "web-2-forged")
+		told(t, clusters.Management.Client, "clusters-blue", "Machine", "web-1", asker)
+		told(t, clusters.Guest.Client, metav1.NamespaceDefault, "NodeClaim", "web-1", asker)
 		expect(t, send(t, "web-2-address", servingOf("web-2", "10.0.0.2")), no, v1beta1.AddressMismatchReason)
 	})
 
@@ -244,11 +252,12 @@ func TestApprover(t *testing.T) {
 
 	t.Run("When nothing of ours has the name, the request should be left alone, until a Machine has", func(t *testing.T) {
 		claim := newClaim(t, "web-5")
-		early := send(t, "web-5-first", first("ip-10-0-0-5.internal"))
-		theirs := send(t, "theirs", first("theirs"))
+		by := func(token string) func(*ask) { return func(a *ask) { a.user = bootstrapTokenPrefix + token } }
+		early := send(t, "web-5-first", first("ip-10-0-0-5.internal").but(by("web5to")))
+		theirs := send(t, "theirs", first("theirs").but(by("theirs")))
 		undecided(t, early)
 		undecided(t, theirs)
-		newMachine(t, claim, "abcdef", clusterv1.MachineAddress{Type: clusterv1.MachineInternalDNS, Address: "ip-10-0-0-5.internal"})
+		newMachine(t, claim, "web5to", clusterv1.MachineAddress{Type: clusterv1.MachineInternalDNS, Address: "ip-10-0-0-5.internal"})
 		expect(t, early, yes, v1beta1.NodeIdentityConfirmedReason)
 		undecided(t, theirs)
 	})

@@ -37,19 +37,11 @@ func addresses(object client.Object) []string {
 	if !ok {
 		return nil
 	}
-	found := sets.New(strings.ToLower(machine.Name))
+	found := sets.New(normal(machine.Name))
 	for _, address := range machine.Status.Addresses {
 		found.Insert(normal(address.Address))
 	}
 	return sets.List(found)
-}
-
-// normal returns the normal form of an address.
-func normal(address string) string {
-	if ip, err := netip.ParseAddr(address); err == nil {
-		return ip.Unmap().String()
-	}
-	return strings.ToLower(strings.TrimSuffix(address, "."))
 }
 
 // network holds the addresses that a cluster reserves.
@@ -84,11 +76,11 @@ func hostnameOf(server string) string {
 	return server
 }
 
-// reserves returns the owner of an address or name that no machine may have; empty for none.
+// reserves returns the owner of an address or name that no machine may have; empty for none. The address is in normal form.
 func (n network) reserves(address string) string {
 	if ip, err := netip.ParseAddr(address); err == nil {
 		for _, prefix := range n.services {
-			if prefix.Contains(ip.Unmap()) {
+			if prefix.Contains(ip) {
 				return "the Service range " + prefix.String()
 			}
 		}
@@ -133,18 +125,18 @@ func (a *Approver) holders(ctx context.Context, j *evaluation, machine *clusterv
 
 // owned checks that a Machine's reported address is its own. The name of another Machine is that Machine's. If two
 // report the same address, it is of the one whose infrastructure decides it. If that holds for both or for neither,
-// either's root may have forged it: both requests wait, both machines keep their certificates, and none is denied.
+// either's root may have forged it: both requests wait, both machines keep their certificates, and none is denied. The
+// address is in normal form.
 func (e inputs) owned(address string) *decision {
-	address = normal(address)
 	machine := &e.subject.machines[0]
-	if owner := e.network.reserves(address); owner != "" && address != strings.ToLower(machine.Name) {
+	if owner := e.network.reserves(address); owner != "" && address != normal(machine.Name) {
 		return addressOf(address, owner)
 	}
 	other := e.holders[address]
 	switch {
-	case other == nil || address == strings.ToLower(machine.Name):
+	case other == nil || address == normal(machine.Name):
 		return nil // management gave the Machine its name
-	case address == strings.ToLower(other.Name):
+	case address == normal(other.Name):
 		return addressOf(address, "Machine "+other.Name)
 	}
 	switch mine, theirs := chose(e.kinds, machine, address), chose(e.kinds, other, address); {
@@ -168,7 +160,7 @@ func called(machines []clusterv1.Machine, node string) []clusterv1.Machine {
 		return machines
 	}
 	for i := range machines {
-		if strings.EqualFold(machines[i].Name, node) {
+		if machines[i].Name == node {
 			return machines[i : i+1]
 		}
 	}

@@ -76,7 +76,7 @@ func stage(t *testing.T, requests ...*certificatesv1.CertificateSigningRequest) 
 	machine := machineOf("web-1")
 	claim := partyOf("web-1").claim
 	s := &staged{clock: clocktesting.NewFakePassiveClock(now), listed: func() {}}
-	s.management = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&clusterv1.Machine{}).WithIndex(&clusterv1.Machine{}, nodeNameIndex, nodeNames(nil)).WithIndex(&clusterv1.Machine{}, addressIndex, addresses).WithObjects(
+	s.management = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&clusterv1.Machine{}).WithIndex(&clusterv1.Machine{}, nodeNameIndex, nodeNames(nil)).WithIndex(&clusterv1.Machine{}, addressIndex, addresses).WithIndex(&clusterv1.Machine{}, tokenIndex, tokens).WithObjects(
 		&v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue"}},
 		&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-blue", Name: "blue"}},
 		&machine,

@@ -25,6 +25,9 @@ func (a *Approver) gather(ctx context.Context, j *evaluation, fresh bool) (input
 	requester, byNode := j.request.requester()
 	subject, isNode := j.request.subject()
 	var err error
+	if e.madeWith, err = a.requesting(ctx, j, subject, fresh); err != nil {
+		return e, err
+	}
 	if isNode {
 		if e.subject, err = a.party(ctx, j, subject, fresh); err != nil {
 			return e, err
@@ -55,6 +58,28 @@ func (a *Approver) gather(ctx context.Context, j *evaluation, fresh bool) (input
 		return e, nil
 	}
 	return e, a.gatherFirst(ctx, j, subject, &e)
+}
+
+// requesting returns the Machine that was made with the requester's bootstrap token; nil for none.
+func (a *Approver) requesting(ctx context.Context, j *evaluation, node string, fresh bool) (*clusterv1.Machine, error) {
+	token, byToken := j.request.token()
+	if !byToken || !j.request.bootstraps() {
+		return nil, nil
+	}
+	machine, err := a.madeWith(ctx, j.cluster, token, node)
+	if err != nil || machine == nil || !fresh {
+		return machine, err
+	}
+	switch err := a.Live.Get(ctx, client.ObjectKeyFromObject(machine), machine); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading Machine %s/%s: %w", machine.Namespace, machine.Name, err)
+	}
+	if !slices.Contains(tokens(machine), token) {
+		return nil, nil
+	}
+	return machine, nil
 }
 
 // gatherFirst reads the inputs for a node's first certificate, always fresh.

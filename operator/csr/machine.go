@@ -5,8 +5,7 @@ package csr
 import (
 	"context"
 	"fmt"
-	"net"
-	"strings"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -21,8 +20,11 @@ import (
 	"github.com/autonode-io/autonode/assets/infrastructure"
 )
 
-// nodeNameIndex indexes Machines by their nodes' possible names.
-const nodeNameIndex = "autonode.io/node-name"
+// Indexes of Machines: by their nodes' possible names, and by the bootstrap token that they were made with.
+const (
+	nodeNameIndex = "autonode.io/node-name"
+	tokenIndex    = "autonode.io/bootstrap-token"
+)
 
 // What is kept of a Machine's labels and annotations; operator/capacity counts by some.
 var (
@@ -115,13 +117,40 @@ func nodeNames(kinds infrastructure.Kinds) func(client.Object) []string {
 		for _, address := range machine.Status.Addresses {
 			switch address.Type {
 			case clusterv1.MachineHostName, clusterv1.MachineInternalDNS:
-				if net.ParseIP(address.Address) == nil && !chosen(kinds, machine, address) {
-					names.Insert(strings.ToLower(address.Address))
+				if name := normal(address.Address); name != "" && !isIP(name) && !chosen(kinds, machine, address) {
+					names.Insert(name)
 				}
 			}
 		}
 		return sets.List(names)
 	}
+}
+
+// tokens returns the public part of the bootstrap token that a Machine was made with; empty for none.
+func tokens(object client.Object) []string {
+	machine, ok := object.(*clusterv1.Machine)
+	if !ok || !v1alpha1.MadeForNodeClaim(machine) {
+		return nil
+	}
+	if token, fixed := machine.Annotations[v1alpha1.BootstrapTokenIDAnnotation]; fixed {
+		return []string{token}
+	}
+	return nil
+}
+
+// madeWith returns a Cluster's Machine that was made with a bootstrap token, the one whose node may have the name first;
+// nil for none.
+func (a *Approver) madeWith(ctx context.Context, cluster client.ObjectKey, token, node string) (*clusterv1.Machine, error) {
+	list := &clusterv1.MachineList{}
+	if err := a.Management.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingFields{tokenIndex: token},
+		client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name}); err != nil {
+		return nil, fmt.Errorf("looking for the Machine of bootstrap token %s: %w", token, err)
+	}
+	if len(list.Items) == 0 {
+		return nil, nil
+	}
+	named := slices.IndexFunc(list.Items, func(m clusterv1.Machine) bool { return slices.Contains(nodeNames(a.Infrastructure)(&m), node) })
+	return &list.Items[max(named, 0)], nil
 }
 
 // machines returns a Cluster's Machines whose node may have the name.

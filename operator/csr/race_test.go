@@ -43,7 +43,7 @@ func newLagging(t *testing.T) *lagging {
 		return fake.NewClientBuilder().WithScheme(scheme).
 			WithStatusSubresource(&certificatesv1.CertificateSigningRequest{}).
 			WithIndex(&certificatesv1.CertificateSigningRequest{}, requestIndex, indexRequest).
-			WithIndex(&clusterv1.Machine{}, nodeNameIndex, nodeNames(nil)).WithIndex(&clusterv1.Machine{}, addressIndex, addresses).Build()
+			WithIndex(&clusterv1.Machine{}, nodeNameIndex, nodeNames(nil)).WithIndex(&clusterv1.Machine{}, addressIndex, addresses).WithIndex(&clusterv1.Machine{}, tokenIndex, tokens).Build()
 	}
 	l := &lagging{management: store(), guest: store(), managementCache: store(), guestCache: store(), recorder: events.NewFakeRecorder(100)}
 	l.Approver = New(Config{

@@ -14,6 +14,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/operator/message"
 )
 
@@ -106,6 +107,17 @@ func (r request) requester() (string, bool) {
 	return strings.CutPrefix(r.Spec.Username, nodeUserPrefix)
 }
 
+// token returns the public part of the requester's bootstrap token; false if the requester has none.
+func (r request) token() (string, bool) {
+	return strings.CutPrefix(r.Spec.Username, bootstrapTokenPrefix)
+}
+
+// minted reports whether the requester's token is one that Karpenter minted for one machine.
+func (r request) minted() bool {
+	_, byToken := r.token()
+	return byToken && slices.Contains(r.Spec.Groups, v1alpha1.BootstrapTokenGroup)
+}
+
 // subject returns the node that the certificate is for; false if it is for something else.
 func (r request) subject() (string, bool) {
 	if r.content == nil {
@@ -114,13 +126,17 @@ func (r request) subject() (string, bool) {
 	return strings.CutPrefix(r.content.Subject.CommonName, nodeUserPrefix)
 }
 
-// nodes returns the nodes that the request names. A change of one of them may decide it.
+// nodes returns the nodes that the request names, and the user of a bootstrap token. A change of one of their Machines may
+// decide it.
 func (r request) nodes() []string {
 	nodes := sets.New[string]()
 	for _, named := range []func() (string, bool){r.requester, r.subject} {
 		if node, ok := named(); ok {
 			nodes.Insert(node)
 		}
+	}
+	if _, byToken := r.token(); byToken && r.bootstraps() {
+		nodes.Insert(r.Spec.Username)
 	}
 	return sets.List(nodes)
 }

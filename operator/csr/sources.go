@@ -156,7 +156,11 @@ func (a *Approver) onMachine() handler.TypedEventHandler[*clusterv1.Machine, Key
 	nodeNames := nodeNames(a.Infrastructure)
 	wake := func(machines ...*clusterv1.Machine) {
 		for _, machine := range machines {
-			if nodes := nodeNames(machine); len(nodes) > 0 {
+			nodes := nodeNames(machine)
+			for _, token := range tokens(machine) {
+				nodes = append(nodes, bootstrapTokenPrefix+token)
+			}
+			if len(nodes) > 0 {
 				a.ledger.wake(client.ObjectKey{Namespace: machine.Namespace, Name: machine.Labels[clusterv1.ClusterNameLabel]}, nodes...)
 			}
 		}

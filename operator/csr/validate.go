@@ -5,7 +5,6 @@ package csr
 import (
 	"cmp"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"time"
@@ -30,6 +29,10 @@ const maxAge = time.Hour
 // time.
 const liveFor = 15 * time.Minute
 
+// nameGrace is how long a machine's first request waits for the infrastructure to report the name that it asks for. A kubelet
+// whose request is denied asks again only when the denied one is gone, after an hour.
+const nameGrace = time.Minute
+
 // maxMessage limits a message about a request, which quotes the requester.
 const maxMessage = 900
 
@@ -51,6 +54,8 @@ type decision struct {
 	reason, message string
 	// machine is the UID of the Machine that a request is approved for.
 	machine types.UID
+	// requester is the Machine that asked for another's name; nil for none.
+	requester *clusterv1.Machine
 	// again is the requeue interval, if only time can change the decision; otherwise zero.
 	again time.Duration
 }
@@ -71,6 +76,8 @@ func (p party) ours() bool { return len(p.machines) > 0 || p.claim != nil }
 type inputs struct {
 	// requester is the requesting node, and subject the requested one.
 	requester, subject party
+	// madeWith is the Machine that was made with the requester's bootstrap token; nil for none.
+	madeWith *clusterv1.Machine
 	// joined: the subject's Node exists in the guest.
 	joined bool
 	// conflicting is another, approved request for the subject's first certificate; empty for none.
@@ -102,7 +109,7 @@ func (o other) after(r request) bool {
 
 // validate decides on a request. It is a pure function.
 func validate(r request, e inputs, now time.Time) decision {
-	if !e.requester.ours() && !e.subject.ours() {
+	if !e.requester.ours() && !e.subject.ours() && e.madeWith == nil && !r.minted() {
 		return decision{action: ignored, reason: "NotOurs", message: "no NodeClaim and no Machine has the name"}
 	}
 	if v := check(r, e, now); v != nil {
@@ -119,11 +126,17 @@ func validate(r request, e inputs, now time.Time) decision {
 // check returns why a request isn't approved; nil if it passes every rule.
 func check(r request, e inputs, now time.Time) *decision {
 	for _, rule := range []func(request, inputs) *decision{
-		wellFormed, fromRequester, forNode, withUsages, firstOrServing, forMachine,
+		wellFormed, fromRequester, forNode, withUsages, firstOrServing,
 	} {
 		if v := rule(r, e); v != nil {
 			return v
 		}
+	}
+	if v := forOwnName(r, e, now); v != nil {
+		return v
+	}
+	if v := forMachine(r, e); v != nil {
+		return v
 	}
 	if age := now.Sub(r.CreationTimestamp.Time); age > maxAge {
 		return deny(v1beta1.RequestExpiredReason, "it was made %s ago; a kubelet has to retry after %s", age.Round(time.Second), maxAge)
@@ -193,6 +206,44 @@ func forNode(r request, _ inputs) *decision {
 	return nil
 }
 
+// forOwnName checks that a machine with a bootstrap token of its own asks for its own node, unless the subject is another
+// Machine's: firstOfMachine compares the tokens then.
+func forOwnName(r request, e inputs, now time.Time) *decision {
+	if !r.bootstraps() || e.subject.ours() {
+		return nil
+	}
+	token, _ := r.token()
+	subject, _ := r.subject()
+	if e.madeWith == nil {
+		return deny(v1beta1.NodeNameMismatchReason, "bootstrap token %s, which Karpenter minted for one machine, asks for node %s, and no Machine that was made with it has that name",
+			message.Quoted(token), message.Quote(subject))
+	}
+	machine := e.madeWith
+	names, age := nodeNames(e.kinds)(machine), now.Sub(r.CreationTimestamp.Time)
+	switch {
+	case slices.Contains(names, subject):
+		return &decision{action: waiting, reason: "NameUnknown", again: nameGrace, message: fmt.Sprintf("the cache lacks that Machine %s is called %s", machine.Name, message.Quote(subject))}
+	case len(machine.Status.Addresses) == 0 && age <= maxAge:
+		return &decision{action: waiting, reason: "AddressesUnknown", message: fmt.Sprintf(
+			"Machine %s asks for node %s and has no address yet: it may turn out to be called so", machine.Name, message.Quote(subject))}
+	case age < nameGrace:
+		return &decision{action: waiting, reason: "NameUnknown", again: nameGrace - age, message: fmt.Sprintf(
+			"Machine %s asks for node %s, which isn't a name of it yet", machine.Name, message.Quote(subject))}
+	}
+	v := deny(v1beta1.NodeNameMismatchReason, "Machine %s asks for node %s, and its node has to be called %s: correct the machine's host name or the kubelet's hostname-override%s",
+		machine.Name, message.Quote(subject), strings.Join(names, " or "), dotted(machine.Name, subject))
+	v.requester = machine
+	return v
+}
+
+// dotted says what to do if a host name ended at the first dot of a Machine's; empty if it didn't.
+func dotted(machine, host string) string {
+	if label, _, found := strings.Cut(machine, "."); found && label == host {
+		return "; host names end at the first dot, so NodePools and NodeClaims need names without dots"
+	}
+	return ""
+}
+
 // forMachine checks that the subject is a NodeClaim and its Machine.
 func forMachine(r request, e inputs) *decision {
 	name, _ := r.subject()
@@ -240,9 +291,9 @@ func firstOfMachine(r request, e inputs) *decision {
 	token, fixed := machine.Annotations[v1alpha1.BootstrapTokenIDAnnotation]
 	switch {
 	case fixed && r.Spec.Username != bootstrapTokenPrefix+token:
-		return deny(v1beta1.RequesterMismatchReason, "user %s isn't the bootstrap token that Machine %s was made with", message.Quoted(r.Spec.Username), machine.Name)
-	case !fixed && slices.Contains(r.Spec.Groups, v1alpha1.BootstrapTokenGroup):
-		return deny(v1beta1.RequesterMismatchReason, "user %s is a bootstrap token of Karpenter's, and Machine %s was made with none", message.Quoted(r.Spec.Username), machine.Name)
+		return otherMachine(e, "user %s isn't the bootstrap token that Machine %s was made with", message.Quoted(r.Spec.Username), machine.Name)
+	case !fixed && r.minted():
+		return otherMachine(e, "user %s is a bootstrap token of Karpenter's, and Machine %s was made with none", message.Quoted(r.Spec.Username), machine.Name)
 	case !machine.DeletionTimestamp.IsZero() || !claim.DeletionTimestamp.IsZero():
 		return deny(v1beta1.MachineMissingReason, "NodeClaim %s and its Machine are being deleted", claim.Name)
 	case e.joined || machine.Status.NodeRef.IsDefined() || claim.Status.NodeName != "":
@@ -251,6 +302,16 @@ func firstOfMachine(r request, e inputs) *decision {
 		return alreadyRequested(e.conflicting)
 	}
 	return nil
+}
+
+// otherMachine is the decision on a request for a Machine's node with a token that isn't the Machine's.
+func otherMachine(e inputs, format string, args ...any) *decision {
+	v := deny(v1beta1.RequesterMismatchReason, format, args...)
+	if e.madeWith != nil {
+		v.message += fmt.Sprintf("; it is that of Machine %s, which asks for another's name", e.madeWith.Name)
+		v.requester = e.madeWith
+	}
+	return v
 }
 
 // latest allows only the newest of a node's requests: a kubelet that retries has made a new key and dropped the
@@ -282,34 +343,54 @@ func forAddresses(r request, e inputs) *decision {
 	if len(r.content.DNSNames)+len(r.content.IPAddresses) == 0 {
 		return deny(v1beta1.AddressMismatchReason, "a serving certificate is for at least one address, and it asks for none")
 	}
-	names, ips := sets.New(strings.ToLower(name)), sets.New[string]()
-	for _, address := range machine.Status.Addresses {
-		if ip := net.ParseIP(address.Address); ip != nil {
-			ips.Insert(ip.String())
-		} else if !chosen(e.kinds, machine, address) {
-			names.Insert(strings.ToLower(address.Address))
+	names, ips := sets.New(normal(name)), sets.New[string]()
+	for _, reported := range machine.Status.Addresses {
+		switch address := normal(reported.Address); {
+		case address == "":
+		case isIP(address):
+			ips.Insert(address)
+		case !chosen(e.kinds, machine, reported):
+			names.Insert(address)
 		}
 	}
-	for _, ip := range r.content.IPAddresses {
+	for _, requested := range r.content.IPAddresses {
+		ip := normal(requested.String())
 		if len(ips) == 0 {
 			return &decision{action: waiting, reason: "AddressesUnknown", message: fmt.Sprintf("Machine %s has no IP address yet", machine.Name)}
 		}
-		if !ips.Has(ip.String()) {
-			return deny(v1beta1.AddressMismatchReason, "IP address %s isn't one of Machine %s: %s", ip, machine.Name, strings.Join(sets.List(ips), ", "))
+		if !ips.Has(ip) {
+			return deny(v1beta1.AddressMismatchReason, "IP address %s isn't one of Machine %s: %s%s", ip, machine.Name, strings.Join(sets.List(ips), ", "), oneFamily(ip, ips))
 		}
-		if v := e.owned(ip.String()); v != nil {
+		if v := e.owned(ip); v != nil {
 			return v
 		}
 	}
-	for _, dnsName := range r.content.DNSNames {
-		if !names.Has(strings.ToLower(dnsName)) {
-			return deny(v1beta1.AddressMismatchReason, "DNS name %s isn't one of Machine %s: %s", message.Quoted(dnsName), machine.Name, strings.Join(sets.List(names), ", "))
+	for _, requested := range r.content.DNSNames {
+		dnsName := normal(requested)
+		if !names.Has(dnsName) {
+			return deny(v1beta1.AddressMismatchReason, "DNS name %s isn't one of Machine %s: %s", message.Quoted(requested), machine.Name, strings.Join(sets.List(names), ", "))
 		}
 		if v := e.owned(dnsName); v != nil {
 			return v
 		}
 	}
 	return nil
+}
+
+// oneFamily says what to do if the infrastructure reports no address of the requested IP family; empty if it does.
+func oneFamily(requested string, reported sets.Set[string]) string {
+	family := func(ip string) string {
+		if strings.Contains(ip, ":") {
+			return "IPv6"
+		}
+		return "IPv4"
+	}
+	for ip := range reported {
+		if family(ip) == family(requested) {
+			return ""
+		}
+	}
+	return fmt.Sprintf("; the infrastructure reports no %s address: it has to report both families, or the kubelet's node-ip has to be of one", family(requested))
 }
 
 // altNames lists a request's subject alternative names.

@@ -146,7 +146,7 @@ func TestNodeIdentity(t *testing.T) {
 
 	t.Run("When a request is about no node of AutoNode's, it should be left to others", func(t *testing.T) {
 		g := NewWithT(t)
-		theirs := c.send(t, csr{signer: clientSigner, as: asToken, name: "theirs"})
+		theirs := c.send(t, csr{signer: clientSigner, as: c.asUser(t, "system:bootstrap:theirs", "system:bootstrappers", "system:bootstrappers:kubeadm:default-node-token"), name: "theirs"})
 		t.Cleanup(func() { g.Expect(c.guest.Delete(context.Background(), theirs)).To(Succeed()) })
 		c.decision(t, c.send(t, serving)) // came later, and its turn is over
 		g.Expect(c.guest.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs)).To(Succeed())
