@@ -16,13 +16,19 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-func TestAdmission(t *testing.T) {
+// start runs an API server with our CRDs.
+func start(t *testing.T) client.Client {
+	t.Helper()
 	g := NewWithT(t)
 	environment := &envtest.Environment{
 		ControlPlaneStartTimeout: 2 * time.Minute, // a loaded machine is slow
@@ -32,9 +38,16 @@ func TestAdmission(t *testing.T) {
 	t.Cleanup(func() { g.Expect(environment.Stop()).To(Succeed()) }) // even when a CRD is refused, an API server runs
 	config, err := environment.Start()
 	g.Expect(err).NotTo(HaveOccurred())
-	admin, err := client.New(config, client.Options{})
+	scheme := runtime.NewScheme()
+	g.Expect(apiextensionsv1.AddToScheme(scheme)).To(Succeed())
+	admin, err := client.New(config, client.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
+	return admin
+}
 
+func TestAdmission(t *testing.T) {
+	g := NewWithT(t)
+	admin := start(t)
 	files, err := filepath.Glob("testdata/*/*.yaml")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(files).NotTo(BeEmpty())
@@ -59,6 +72,51 @@ func TestAdmission(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestLongNames(t *testing.T) {
+	admin := start(t)
+	for _, kind := range []struct {
+		crd    string
+		object *unstructured.Unstructured
+	}{
+		{"hostedclusters.autonode.io", object("autonode.io/v1beta1", "HostedCluster", map[string]any{"release": map[string]any{"image": "registry.example/release:1.36.3"}})},
+		{"clusterapinodeclasses.karpenter.cluster.x-k8s.io", object("karpenter.cluster.x-k8s.io/v1alpha1", "ClusterAPINodeClass", map[string]any{})},
+	} {
+		t.Run("When a "+kind.object.GetKind()+" is older than the limit of its name, it should still lose its finalizer", func(t *testing.T) {
+			g := NewWithT(t)
+			crd := &apiextensionsv1.CustomResourceDefinition{}
+			g.Expect(admin.Get(t.Context(), client.ObjectKey{Name: kind.crd}, crd)).To(Succeed())
+			rules := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.XValidations
+			g.Expect(rules).NotTo(BeEmpty())
+			set := func(rules apiextensionsv1.ValidationRules) {
+				before := crd.DeepCopy()
+				crd.Spec.Versions[0].Schema.OpenAPIV3Schema.XValidations = rules
+				g.Expect(admin.Patch(t.Context(), crd, client.MergeFrom(before))).To(Succeed())
+			}
+			set(nil)
+			g.Eventually(func() error { return admin.Create(t.Context(), kind.object.DeepCopy()) }).Should(Succeed())
+			set(rules)
+			another := kind.object.DeepCopy()
+			another.SetName("another-" + another.GetName())
+			g.Eventually(func() error { return admin.Create(t.Context(), another.DeepCopy(), client.DryRunAll) }).
+				Should(MatchError(ContainSubstring("at most 63 characters")))
+
+			found := kind.object.DeepCopy()
+			g.Expect(admin.Get(t.Context(), client.ObjectKeyFromObject(found), found)).To(Succeed())
+			g.Expect(admin.Delete(t.Context(), found)).To(Succeed())
+			g.Expect(admin.Patch(t.Context(), found, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+			g.Expect(admin.Get(t.Context(), client.ObjectKeyFromObject(found), found)).To(MatchError(apierrors.IsNotFound, "IsNotFound"))
+		})
+	}
+}
+
+func object(version, kind string, spec map[string]any) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": version, "kind": kind, "spec": spec}}
+	object.SetNamespace("default")
+	object.SetName(strings.Repeat("n", 64))
+	object.SetFinalizers([]string{"example.com/held"})
+	return object
 }
 
 func decode(g *WithT, content []byte) []*unstructured.Unstructured {

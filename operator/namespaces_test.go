@@ -3,10 +3,13 @@
 package operator_test
 
 import (
+	"regexp"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +34,35 @@ func ownNamespaces(t *testing.T, release string) {
 			g.Expect(hostedCluster.Finalizers).To(BeEmpty())
 		}).Should(Succeed(), "%s-%s", test.namespace, test.name)
 		g.Expect(management.Delete(ctx, hostedCluster)).To(Succeed())
+	}
+}
+
+// openshift/hypershift#998, #2906
+func unusualNames(t *testing.T, release string) {
+	ctx, management := t.Context(), clusters.Management.Client
+	for _, name := range []string{"prod.eu", "europe-west-production-" + strings.Repeat("n", 40)} {
+		g := NewWithT(t)
+		hostedCluster := &v1beta1.HostedCluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name},
+			Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}, AutoNode: scopetest.AutoNode()},
+		}
+		g.Expect(management.Create(ctx, hostedCluster)).To(Succeed())
+		asked := regexp.MustCompile(`^neither Namespace (\S+) nor Cluster `)
+		namespace := ""
+		g.Eventually(func(g Gomega) {
+			condition := meta.FindStatusCondition(get(g, ctx, name).Status.Conditions, v1beta1.ValidConfiguration)
+			g.Expect(condition).NotTo(BeNil())
+			found := asked.FindStringSubmatch(condition.Message)
+			g.Expect(found).To(HaveLen(2))
+			namespace = found[1]
+		}).Should(Succeed())
+		consent(t, namespace, "clusters/"+name)
+		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		g.Expect(management.Create(ctx, cluster)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			g.Expect(reasonOf(get(g, ctx, name), v1beta1.ValidConfiguration)).To(Equal("True/AsExpected"))
+			g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1beta1.KarpenterComponent}, &v1beta1.ControlPlaneComponent{})).To(Succeed())
+		}).Should(Succeed())
 	}
 }
 

@@ -28,6 +28,7 @@ func validation(t *testing.T, host string) {
 	t.Run("When the pull secret comes late, it should name it and go on when it is there", func(t *testing.T) { latePullSecret(t, host) })
 	t.Run("When a kind isn't served, it should wait for its provider and go on when it is there", func(t *testing.T) { lateKind(t, release) })
 	t.Run("When names join to a namespace of the management cluster's own, it should refuse it", func(t *testing.T) { ownNamespaces(t, release) })
+	t.Run("When a name has dots or is long, it should ask for a namespace that can exist and go on when it does", func(t *testing.T) { unusualNames(t, release) })
 	t.Run("When names join to the namespace of another tenant who doesn't use AutoNode, it should refuse it until that tenant has gone", func(t *testing.T) { takenName(t, release) })
 	t.Run("When two HostedClusters come to the same namespace, it should serve the first alone", func(t *testing.T) { sharedNamespace(t, release) })
 }

@@ -28,6 +28,7 @@ import (
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.autoNode.message`
 // +kubebuilder:printcolumn:name="Operator",type=string,JSONPath=`.status.operator`,priority=1
+// +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || size(self.metadata.name) <= 63",optionalOldSelf=true,message="metadata.name has to have at most 63 characters: what the operator makes for the HostedCluster carries it as a label"
 type HostedCluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -65,15 +66,17 @@ type HostedClusterSpec struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="infraID has to be the name of a Cluster: lower-case letters, digits, dashes and dots"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="infraID is immutable: machines carry it"
 	InfraID string `json:"infraID,omitempty"`
 
 	// controlPlaneNamespace is the namespace of the control plane and of its Cluster API Cluster. Defaults to
-	// <metadata.namespace>-<metadata.name>. The only other valid value is metadata.namespace, so that no tenant can name
-	// another tenant's.
+	// <metadata.namespace>-<metadata.name>, with dashes for dots; if that has more than 63 characters, to its first 54 and a hash.
+	// The only other valid value is metadata.namespace, so that no tenant can name another tenant's.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="controlPlaneNamespace has to be the name of a Namespace: lower-case letters, digits and dashes"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="controlPlaneNamespace is immutable: the control plane runs there"
 	ControlPlaneNamespace string `json:"controlPlaneNamespace,omitempty"`
 
@@ -145,7 +148,7 @@ func (d *NodeDrain) TimeoutOr(fallback time.Duration) time.Duration {
 func (d *NodeDrain) Stops() bool { return d != nil && d.OnTimeout == DrainTimeoutStop }
 
 // OwnNamespace is the namespace of a control plane that its HostedCluster shares with no other.
-func (h *HostedCluster) OwnNamespace() string { return h.Namespace + "-" + h.Name }
+func (h *HostedCluster) OwnNamespace() string { return OwnNamespace(h.Namespace, h.Name) }
 
 // ControlPlaneNamespace is the namespace of the control plane by the spec, OwnNamespace by default. The operator validates whether the
 // HostedCluster may use it.

@@ -4,8 +4,11 @@ package v1beta1
 
 import (
 	"fmt"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 // Names are what the objects of one hosted cluster are called in its control-plane namespace. Every program takes them from here.
@@ -24,6 +27,12 @@ type Names struct {
 	NodeImages, Abandoned string
 	// LeaderElection is Karpenter's Lease.
 	LeaderElection string
+}
+
+// OwnNamespace is the name of the control-plane namespace that a HostedCluster shares with no other: <namespace>-<name>, with dashes for dots
+// as HyperShift has it. A name of more than 63 characters, which no Namespace can have, is cut and ends in a hash of both names.
+func OwnNamespace(namespace, name string) string {
+	return v1alpha1.Shorten(namespace+"-"+strings.ReplaceAll(name, ".", "-"), namespace+"/"+name)
 }
 
 // Shared reports whether HostedClusters share the namespace.

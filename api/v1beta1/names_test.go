@@ -3,10 +3,12 @@
 package v1beta1_test
 
 import (
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -97,4 +99,51 @@ func TestIsGuestAccess(t *testing.T) {
 	g.Expect(v1beta1.IsGuestAccess(of("karpenter-guest-access-blue", "blue"))).To(BeTrue())
 	g.Expect(v1beta1.IsGuestAccess(of("karpenter-guest-access-blue", "green"))).To(BeFalse())
 	g.Expect(v1beta1.IsGuestAccess(of("blue-kubeconfig", "blue"))).To(BeFalse())
+}
+
+// openshift/hypershift#998, #2906
+func TestControlPlaneNamespace(t *testing.T) {
+	long := strings.Repeat("n", 63)
+	of := func(namespace, name string) string {
+		return (&v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}).ControlPlaneNamespace()
+	}
+	for name, test := range map[string]struct{ namespace, name, want string }{
+		"When the names join to a label, it should be both of them":          {"clusters", "blue", "clusters-blue"},
+		"When the HostedCluster's name has dots, it should be HyperShift's":  {"clusters", "prod.eu.1", "clusters-prod-eu-1"},
+		"When the names join to 63 characters, it should be both of them":    {"clusters", long[:54], "clusters-" + long[:54]},
+		"When the names join to 64 characters, it should be shortened":       {"clusters", long[:55], "clusters-" + long[:45] + "-8a38bcad"},
+		"When both names are as long as they can be, it should be shortened": {long, long, long[:54] + "-671a356f"},
+		"When it is the example of docs/install.md, it should be the one there": {
+			"clusters", "europe-west-production-web-frontend-of-the-second-platform", "clusters-europe-west-production-web-frontend-of-the-se-31d1431d",
+		},
+		"When it is cut after a dash, it should have one dash there": {"clusters", long[:44] + "-" + long, "clusters-" + long[:44] + "-f239c517"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			g.Expect(of(test.namespace, test.name)).To(Equal(test.want))
+			g.Expect(validation.IsDNS1123Label(test.want)).To(BeEmpty())
+		})
+	}
+	t.Run("When long names differ in a dot only, each should have its own namespace", func(t *testing.T) {
+		NewWithT(t).Expect(of("clusters", "a.b"+long)).NotTo(Equal(of("clusters", "a-b"+long)))
+	})
+	t.Run("When long names join to the same, each should have its own namespace", func(t *testing.T) {
+		NewWithT(t).Expect(of("clusters-a", "b"+long)).NotTo(Equal(of("clusters", "a-b"+long)))
+	})
+	t.Run("When the spec names the namespace, it should be that one", func(t *testing.T) {
+		hostedCluster := &v1beta1.HostedCluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "prod.eu"}, Spec: v1beta1.HostedClusterSpec{ControlPlaneNamespace: "clusters"},
+		}
+		NewWithT(t).Expect(hostedCluster.ControlPlaneNamespace()).To(Equal("clusters"))
+	})
+}
+
+func TestLongestNames(t *testing.T) {
+	t.Run("When a Cluster's name is as long as it can be, the API server should accept every name that ends in it", func(t *testing.T) {
+		g := NewWithT(t)
+		names := v1beta1.SharedNames(strings.Repeat("n", 63))
+		for _, name := range []string{names.Karpenter, names.GuestAccess, names.PullSecret, names.NodeImages, names.Abandoned, names.LeaderElection} {
+			g.Expect(validation.IsDNS1123Subdomain(name)).To(BeEmpty())
+		}
+	})
 }

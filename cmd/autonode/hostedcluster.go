@@ -185,14 +185,14 @@ func (o *hostedClusterOptions) hostedCluster(cluster client.ObjectKey) (*v1beta1
 			// Only HostedClusters that are in the namespace themselves can share it.
 			hostedCluster.Spec.ControlPlaneNamespaceMode = v1beta1.ControlPlaneNamespaceShared
 		}
-	case namespace + "-" + cluster.Name: // the default
+	case hostedCluster.OwnNamespace(): // the default
 		if o.shared {
 			return nil, fmt.Errorf("--shared-namespace: a HostedCluster in namespace %s can't share namespace %s; leave out --namespace, or set --shared-namespace=false",
 				namespace, cluster.Namespace)
 		}
 	default:
-		return nil, fmt.Errorf("--namespace %s: a HostedCluster there means a Cluster in %s or in %s-%s, not in %s",
-			namespace, namespace, namespace, cluster.Name, cluster.Namespace)
+		return nil, fmt.Errorf("--namespace %s: a HostedCluster there means a Cluster in %s or in %s, not in %s",
+			namespace, namespace, hostedCluster.OwnNamespace(), cluster.Namespace)
 	}
 	hostedCluster.Spec.Release.Image = o.release
 	if o.pullSecret != "" {

@@ -238,6 +238,15 @@ func TestHostedClusterCreate(t *testing.T) {
 			To(Equal(map[string]string{"pool": "general"}))
 	})
 
+	t.Run("When the Cluster's name has dots, it should know the namespace with dashes", func(t *testing.T) {
+		g := NewWithT(t)
+		makeCluster(t, "clusters-prod-eu", "prod.eu")
+		out, _, err := create(t, "--cluster", "clusters-prod-eu/prod.eu", "-n", "clusters", "--release", payloadImage, "--dry-run=client", "-o", "yaml")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(ContainSubstring("kubectl -n clusters-prod-eu annotate cluster prod.eu autonode.io/consents-to=clusters/prod.eu"))
+		g.Expect(out).NotTo(ContainSubstring("controlPlaneNamespace"))
+	})
+
 	t.Run("When it is a dry run, it should print and write nothing", func(t *testing.T) {
 		g := NewWithT(t)
 		cluster := makeCluster(t, "team-c", "red")

@@ -95,6 +95,17 @@ func TestSharedNamespace(t *testing.T) {
 		g.Expect(ok).To(BeFalse())
 	})
 
+	t.Run("When a HostedCluster's name has dots, its component should count in the namespace that it has", func(t *testing.T) {
+		g := NewWithT(t)
+		dotted := component("prod.eu")
+		dotted.Name, dotted.Labels[v1beta1.ControlPlaneNamespaceModeLabel] = v1beta1.KarpenterComponent, string(v1beta1.ControlPlaneNamespaceDedicated)
+		for namespace, want := range map[string]bool{f.namespace + "-prod-eu": true, f.namespace + "-prod.eu": false, f.namespace + "-prod": false} {
+			dotted.Namespace = namespace
+			_, ok := limited(dotted, nil)
+			g.Expect(ok).To(Equal(want), namespace)
+		}
+	})
+
 	t.Run("When the one cluster goes, the other should keep its lease", func(t *testing.T) {
 		g := NewWithT(t)
 		before := lease(g, "green")

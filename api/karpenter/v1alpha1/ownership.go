@@ -21,11 +21,15 @@ func MadeForNodeClaim(object metav1.Object) bool {
 
 // NodeClaimLabelValue is the value of NodeClaimLabel for a NodeClaim: its name, shortened to a label's length if necessary, and still
 // unique.
-func NodeClaimLabelValue(name string) string {
+func NodeClaimLabelValue(name string) string { return Shorten(name, name) }
+
+// Shorten returns a name of at most 63 characters, which a label's value and a Namespace's name can have. A longer name is cut and ends in
+// eight hex digits of a hash of what it stands for.
+func Shorten(name, standsFor string) string {
 	if len(name) <= validation.LabelValueMaxLength {
 		return name
 	}
-	sum := sha256.Sum256([]byte(name))
+	sum := sha256.Sum256([]byte(standsFor))
 	const suffix = 9 // a dash and eight hex digits
 	return strings.TrimRight(name[:validation.LabelValueMaxLength-suffix], "-._") + "-" + hex.EncodeToString(sum[:4])
 }
