@@ -329,6 +329,7 @@ func newCore(ctx context.Context, guest *operator.Operator, management *manageme
 	k.controllers[nodeClaims] = nodepoolgone.Ignore(k.controllers[nodeClaims])
 	k.nodeClaims = nodeclaim.Config{
 		Guest:           guest.GetClient(),
+		GuestLive:       guest.GetAPIReader(),
 		ManagementCache: management.GetCache(),
 		CloudProvider:   decorated,
 		Machines:        p.machines,

@@ -56,6 +56,8 @@ const suspendedInterval = 5 * time.Second
 type Config struct {
 	// Guest reads NodeClaims from the cache and writes them.
 	Guest client.Client
+	// GuestLive reads Nodes from the API server.
+	GuestLive client.Reader
 	// ManagementCache is watched for Machines.
 	ManagementCache cache.Cache
 	CloudProvider   karpcloudprovider.CloudProvider
@@ -108,6 +110,7 @@ func New(config Config) *Controller {
 	return &Controller{Config: config, departure: departure{config}, repair: repair, latency: latency, deadline: deadline, steps: []step{
 		&removal{config, repair},
 		&instance{config},
+		&nodeDeleted{config},
 		repair,
 		&failure{config},
 		&identity{config},

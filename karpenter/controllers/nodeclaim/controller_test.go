@@ -49,6 +49,7 @@ func newFixture(t *testing.T) *fixture {
 	}
 	f.config = nodeclaim.Config{
 		Guest:       s.Guest.GetClient(),
+		GuestLive:   s.Admin,
 		Machines:    s.Machines(nil),
 		Unavailable: f.unavailable,
 		Suspended:   func() bool { return f.suspended },

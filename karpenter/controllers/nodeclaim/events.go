@@ -38,6 +38,9 @@ const (
 	// MachineDeletedReason: a user or another controller deletes the Machine in the management cluster. Cluster API
 	// drains its node, and Karpenter launches a replacement at once.
 	MachineDeletedReason = "MachineDeleted"
+	// NodeDeletedReason: the Node was deleted without a drain while its Machine ran. Karpenter launches a replacement at once; delete
+	// Nodes without removing Karpenter's finalizer, which drains them.
+	NodeDeletedReason = "NodeDeleted"
 	// InterruptedReason: the infrastructure is about to take the machine back, as with spot capacity. Karpenter launches a
 	// replacement while the node drains; a spot offering is unavailable for a while.
 	InterruptedReason = "Interrupted"
