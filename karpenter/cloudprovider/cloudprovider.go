@@ -78,12 +78,15 @@ func New(config Config) *CloudProvider {
 }
 
 // Delete starts the removal of a NodeClaim's machine, whether its provider ID is synthetic or real. It returns a
-// NodeClaimNotFoundError once everything is gone.
+// NodeClaimNotFoundError once everything is gone, with the Node of a machine that never got its provider ID.
 func (c *CloudProvider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
 	err := c.Machines.Delete(ctx, nodeClaim)
 	if errors.Is(err, machine.ErrNotFound) {
 		c.Inventory.Release(nodeClaim.UID)
 		c.Capacity.Abandon(nodeClaim.Name)
+		if err := c.deleteNode(ctx, nodeClaim); err != nil {
+			return err
+		}
 		return cloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("deleting the machine of NodeClaim %s: %w", nodeClaim.Name, err))
 	}
 	if err != nil {

@@ -3,6 +3,7 @@
 package teardown
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,7 +46,9 @@ func (t *Teardown) cleanUp(ctx context.Context, s *scope.Scope, why string) erro
 			break
 		}
 		left.note("NodeClaim "+claims[i].Name, release(bounded, s.Guest, &claims[i]))
-		left.note("Node "+message.Quote(claims[i].Status.NodeName), releaseNode(bounded, s.Guest, claims[i].Status.NodeName))
+		// A node that Karpenter hasn't registered has the name of its machine, as a rule.
+		node := cmp.Or(claims[i].Status.NodeName, claims[i].Name)
+		left.note("Node "+message.Quote(node), releaseNode(bounded, s.Guest, node))
 	}
 	// These objects were deleted by name before; the error names an object that stays.
 	deleted := !s.HostedCluster.DeletionTimestamp.IsZero()

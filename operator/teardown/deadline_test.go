@@ -76,4 +76,21 @@ func TestDeadline(t *testing.T) {
 		f.expectEquipment(ctx, g, false)
 		f.clusterAPIRemoves(ctx, g, "a")
 	})
+
+	// kubernetes-sigs/cluster-api#7237
+	t.Run("When a machine had joined and Karpenter hadn't registered it, its Node should not stay", func(t *testing.T) {
+		g := NewWithT(t)
+		f := setUp(ctx, t, "joined")
+		claim := f.claim(ctx, g, "a")
+		claim.Status.NodeName = ""
+		g.Expect(clusters.Guest.Client.Status().Update(ctx, claim)).To(Succeed())
+		f.delete()
+		f.reconcile(ctx, g)
+		f.pass(drainTimeout + time.Minute)
+		f.reconcile(ctx, g)
+		f.pass(5 * time.Minute)
+		f.finishes(ctx, g)
+		g.Expect(apierrors.IsNotFound(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "a"}, &corev1.Node{}))).To(BeTrue())
+		f.clusterAPIRemoves(ctx, g, "a")
+	})
 }

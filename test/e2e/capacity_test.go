@@ -92,7 +92,7 @@ func TestCapacity(t *testing.T) {
 		c.fault(t, "c8-xlarge", infrav1.FaultNeverJoins, "false")
 
 		c.waitRunning(t, "large")
-		g.Expect(c.eventsOn(t.Context(), "NodeClaim", "RegistrationTimeout")).To(ConsistOf(ContainSubstring("no node within 1m0s")))
+		g.Expect(c.eventsOn(t.Context(), "NodeClaim", "RegistrationTimeout")).To(ConsistOf(ContainSubstring("no registered node within 1m0s")))
 		for _, node := range c.nodes(g, t.Context()) {
 			g.Expect(node.Labels).NotTo(HaveKeyWithValue(corev1.LabelHostname, first))
 		}

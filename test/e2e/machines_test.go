@@ -18,8 +18,9 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// Story 16: a fault of one machine affects no other. A slow machine delays no other node, and Cluster API drains a
-// machine that a person deletes, by its own rules, before it is replaced.
+// Story 16: a fault of one machine affects no other. A slow machine delays no other node. A node that was deleted without
+// its machine is replaced, and none stays behind a machine that had no provider ID. Cluster API drains a machine that a
+// person deletes, by its own rules, before it is replaced.
 func TestMachines(t *testing.T) {
 	t.Parallel()
 	c := take(t, red)
@@ -65,6 +66,38 @@ func TestMachines(t *testing.T) {
 		g := NewWithT(t)
 		c.waitRunning(t, "patient")
 		g.Expect(c.machinesOf(g, t.Context(), "slow")).To(Equal(slow))
+	})
+
+	// kubernetes-sigs/cluster-api#7237
+	t.Run("When nothing needs a machine that has joined and has no provider ID yet, its Node should go with it", func(t *testing.T) {
+		g := NewWithT(t)
+		c.fault(t, "c8-xlarge", infrav1.FaultLateProviderID, "true")
+		c.workload(t, "brief", 1, "5", onPool("slow"))
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.nodesOf(g, ctx, "slow")).To(ContainElement(HaveField("Labels", Not(HaveKey(karpenterv1.NodeRegisteredLabelKey)))))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		c.scale(t, "brief", 0)
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.eventsOn(ctx, "NodeClaim", "NotNeeded")).To(ContainElement(ContainSubstring("Karpenter hasn't registered its node")))
+			g.Expect(c.machinesOf(g, ctx, "slow")).To(Equal(slow))
+			g.Expect(c.nodesOf(g, ctx, "slow")).To(ConsistOf(HaveField("Name", slow[0])))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+	})
+
+	// kubernetes-sigs/karpenter#1392, #2072
+	t.Run("When a person deletes a Node past Karpenter's finalizer, another node should take its place", func(t *testing.T) {
+		g := NewWithT(t)
+		nodes := c.nodesOf(g, t.Context(), "quick")
+		g.Expect(nodes).To(HaveLen(1))
+		bare := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+		g.Expect(c.guest.Patch(t.Context(), &nodes[0], bare)).To(Succeed())
+		g.Expect(c.guest.Delete(t.Context(), &nodes[0])).To(Succeed())
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.eventsOn(ctx, "NodeClaim", "NodeDeleted")).To(ContainElement(ContainSubstring(nodes[0].Name)))
+			g.Expect(c.machinesOf(g, ctx, "quick")).To(ConsistOf(Not(Equal(nodes[0].Name))))
+			g.Expect(c.nodesOf(g, ctx, "quick")).To(ConsistOf(HaveField("Name", Not(Equal(nodes[0].Name)))))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		c.waitRunning(t, "web")
 	})
 
 	t.Run("When a person deletes a Machine, Cluster API should drain it by the workload's rules, and another node should take its place", func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -102,7 +103,7 @@ func (d *deadline) suspend(ctx context.Context, nodeClaim *karpv1.NodeClaim) err
 // restart the clock. Other conditions and reasons don't: a provider that retries forever keeps changing them.
 func (d *deadline) stage(nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) stage {
 	limits := nodeClass.Spec.Deadlines
-	s := stage{reason: LaunchTimeoutReason, missing: "machine", limit: limits.LaunchOrDefault()}
+	s := stage{reason: LaunchTimeoutReason, missing: "provider ID", limit: limits.LaunchOrDefault()}
 	start := m.CreationTimestamp.Time
 	if ready := machine.Condition(m, clusterv1.MachineBootstrapConfigReadyCondition); ready.Status == metav1.ConditionTrue && start.Before(ready.LastTransitionTime.Time) {
 		start = ready.LastTransitionTime.Time
@@ -112,7 +113,7 @@ func (d *deadline) stage(nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.Cluste
 		}
 	}
 	if m.Spec.ProviderID != "" {
-		s = stage{reason: RegistrationTimeoutReason, missing: "node", limit: limits.RegistrationOrDefault()}
+		s = stage{reason: RegistrationTimeoutReason, missing: "registered node", limit: limits.RegistrationOrDefault()}
 		start = d.Clock.Now()
 		if provisioned := nodeClaim.StatusConditions().Get(ConditionMachineProvisioned); provisioned.IsTrue() {
 			start = provisioned.LastTransitionTime.Time
@@ -152,6 +153,13 @@ func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached
 		until = d.Unavailable.Mark(key, s.reason)
 	}
 	message := fmt.Sprintf("no %s within %s (%s); Machine %s/%s says %s: %s", s.missing, s.limit, described(key), m.Namespace, m.Name, last.Type, detail(last))
+	node := &corev1.Node{}
+	if err := d.get(ctx, m.Name, node); err != nil {
+		return outcome{}, fmt.Errorf("reading node %s: %w", m.Name, err)
+	}
+	if node.UID != "" {
+		message += fmt.Sprintf("; its Node has joined with the provider ID %q, the Machine has %q", node.Spec.ProviderID, m.Spec.ProviderID)
+	}
 	if moved, err := deadlines.Restart(ctx, d.Guest, nodeClaim, d.Clock.Now().Add(-deadlines.RegistrationTimeout), s.reason, message); err != nil || !moved {
 		return outcome{done: true}, err
 	}

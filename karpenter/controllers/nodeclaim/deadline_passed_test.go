@@ -8,6 +8,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,9 +28,23 @@ func TestDeadlinePassed(t *testing.T) {
 		g.Expect(r.unavailable.Entries()).To(HaveExactElements(And(HaveField("Key", onDemand), HaveField("Reason", nodeclaim.LaunchTimeoutReason))))
 		g.Expect(r.recorder.Reasons()).To(Equal([]string{nodeclaim.LaunchTimeoutReason}))
 		g.Expect(r.recorder.Messages()[0]).To(And(
-			ContainSubstring("no machine within 2m0s (on-demand c4-large in zone a)"),
+			ContainSubstring("no provider ID within 2m0s (on-demand c4-large in zone a)"),
 			ContainSubstring("InfrastructureReady: WaitingForHost: no host has answered yet"),
 			ContainSubstring("not tried again before")))
+	})
+
+	// kubernetes-sigs/cluster-api#7237
+	t.Run("When its node has joined and the infrastructure tells no provider ID, it should say so", func(t *testing.T) {
+		g := NewWithT(t)
+		r := newRace(t, minutes(2, 15))
+		r.node("cloud://7")
+		g.Eventually(func() error {
+			return r.Guest.GetClient().Get(t.Context(), client.ObjectKey{Name: r.nodeClaim.Name}, &corev1.Node{})
+		}).Should(Succeed())
+		nodeClaim, _ := r.until(time.Hour)
+		g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
+		g.Expect(r.recorder.Messages()[0]).To(And(
+			ContainSubstring("no provider ID within 2m0s"), ContainSubstring(`its Node has joined with the provider ID "cloud://7", the Machine has ""`)))
 	})
 
 	t.Run("When it is its bootstrap data that a machine waits for, it should not blame the offering", func(t *testing.T) {
@@ -72,7 +87,7 @@ func TestDeadlinePassed(t *testing.T) {
 		g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
 		g.Expect(age).To(about(4 * time.Minute))
 		g.Expect(r.recorder.Reasons()).To(Equal([]string{nodeclaim.RegistrationTimeoutReason}))
-		g.Expect(r.recorder.Messages()[0]).To(ContainSubstring("no node within 3m0s"))
+		g.Expect(r.recorder.Messages()[0]).To(ContainSubstring("no registered node within 3m0s"))
 		g.Expect(r.unavailable.Entries()).To(BeEmpty(), "one node that doesn't come says nothing of the offering")
 		g.Expect(r.Admin.Get(t.Context(), client.ObjectKeyFromObject(nodePool), nodePool)).To(Succeed())
 		g.Expect(nodePool.StatusConditions().Get(karpv1.ConditionTypeNodeRegistrationHealthy).IsFalse()).To(BeTrue())

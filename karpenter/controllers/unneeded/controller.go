@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unneeded deletes NodeClaims whose pods are gone before their node has joined. Karpenter core removes empty
+// Package unneeded deletes NodeClaims whose pods are gone before Karpenter has registered their node. Karpenter core removes empty
 // nodes only, so the machine would cost money until its registration deadline.
 package unneeded
 
@@ -29,8 +29,8 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// NotNeededReason is the reason of the event on a NodeClaim that the controller deletes: no pod needs it, and its
-// machine hasn't joined.
+// NotNeededReason is the reason of the event on a NodeClaim that the controller deletes: no pod needs it, and Karpenter
+// hasn't registered its node. The machine may have joined: Karpenter registers a node once its Machine has a provider ID.
 const NotNeededReason = "NotNeeded"
 
 const (
@@ -172,12 +172,12 @@ func (c *Controller) giveUp(ctx context.Context, nodeClaim *karpv1.NodeClaim) er
 		return fmt.Errorf("deleting NodeClaim %s: %w", nodeClaim.Name, err)
 	}
 	delete(c.unneeded, nodeClaim.UID)
-	log.FromContext(ctx).Info("deleting a NodeClaim whose pods are gone before its node joined", "NodeClaim", klog.KObj(nodeClaim))
+	log.FromContext(ctx).Info("deleting a NodeClaim whose pods are gone before its node registered", "NodeClaim", klog.KObj(nodeClaim))
 	c.Recorder.Publish(events.Event{
 		InvolvedObject: nodeClaim,
 		Type:           corev1.EventTypeNormal,
 		Reason:         NotNeededReason,
-		Message:        "No pod needs this NodeClaim, and its node hasn't joined: deleting it",
+		Message:        "No pod needs this NodeClaim, and Karpenter hasn't registered its node: deleting it",
 		DedupeValues:   []string{string(nodeClaim.UID)},
 	})
 	return nil

@@ -105,6 +105,8 @@ func TestSurplus(t *testing.T) {
 		f.pass(30 * time.Second)
 		g.Expect(f.gone()).To(BeTrue())
 		g.Expect(f.recorder.Reasons()).To(Equal([]string{unneeded.NotNeededReason}))
+		// kubernetes-sigs/cluster-api#7237: the node may have joined, and its Machine have no provider ID yet.
+		g.Expect(f.recorder.Messages()).To(ConsistOf(ContainSubstring("Karpenter hasn't registered its node")))
 	})
 
 	t.Run("When a pod waits for it now and then, it should stay", func(t *testing.T) {

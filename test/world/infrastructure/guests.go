@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -171,13 +170,6 @@ func (g *guests) drop(cluster any) {
 		known.stop()
 		delete(g.cluster, types.NamespacedName(key))
 	}
-}
-
-// all returns the connections of this moment.
-func (g *guests) all() map[types.NamespacedName]*guest {
-	g.mutex.Lock()
-	defer g.mutex.Unlock()
-	return maps.Clone(g.cluster)
 }
 
 // stop ends all connections; there will be no new ones.

@@ -231,17 +231,4 @@ func TestMachineEnd(t *testing.T) {
 			g.Expect(late.Status.Phase).To(Equal(corev1.PodPending))
 		}, "500ms", poll).Should(Succeed())
 	})
-
-	t.Run("When a node outlives its machine, the cloud should delete it, and no other", func(t *testing.T) {
-		g := NewWithT(t)
-		newMachine(t, ns, "alive", machineOptions{})
-		eventuallyReady(t, "alive")
-		ghost := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "ghost"}, Spec: corev1.NodeSpec{ProviderID: "kwok://" + ns + "/ghost"}}
-		foreign := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "foreign"}, Spec: corev1.NodeSpec{ProviderID: "other://ghost"}}
-		g.Expect(guest.Create(t.Context(), ghost)).To(Succeed())
-		g.Expect(guest.Create(t.Context(), foreign)).To(Succeed())
-		eventuallyGone(t, guest, ghost)
-		g.Expect(guest.Get(t.Context(), types.NamespacedName{Name: "foreign"}, foreign)).To(Succeed())
-		g.Expect(guest.Get(t.Context(), types.NamespacedName{Name: "alive"}, &corev1.Node{})).To(Succeed())
-	})
 }

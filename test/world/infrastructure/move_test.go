@@ -65,7 +65,7 @@ func TestMove(t *testing.T) {
 			current := &corev1.Node{}
 			g.Expect(guest.Get(t.Context(), client.ObjectKeyFromObject(node), current)).To(Succeed())
 			g.Expect(current.DeletionTimestamp).To(BeNil())
-		}, 2*nodeGracePeriod, poll).Should(Succeed())
+		}, "1s", poll).Should(Succeed())
 	})
 
 	t.Run("When the objects arrive without a status, the machine should be the one that runs, and not join again", func(t *testing.T) {

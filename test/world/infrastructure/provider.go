@@ -36,7 +36,6 @@ import (
 const (
 	DefaultProvisioningDelay = 200 * time.Millisecond
 	DefaultRegistrationDelay = 300 * time.Millisecond
-	DefaultNodeGracePeriod   = 30 * time.Second
 )
 
 // machineConcurrency is the concurrency limit of machines' reconciliations.
@@ -55,10 +54,6 @@ type Config struct {
 	// negative value means none.
 	ProvisioningDelay time.Duration
 	RegistrationDelay time.Duration
-
-	// NodeGracePeriod is how long a Node may outlive its machine before the cloud deletes it; Cluster API and Karpenter come
-	// first. Default DefaultNodeGracePeriod.
-	NodeGracePeriod time.Duration
 
 	// Hypervisor runs the machines for real. Default: they are kwok nodes.
 	Hypervisor RealMachines
@@ -164,9 +159,6 @@ func setup(manager ctrl.Manager, config Config, guests *guests) error {
 	if _, err := clusters.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: guests.drop}); err != nil {
 		return fmt.Errorf("watching Clusters: %w", err)
 	}
-	if err := manager.Add(&nodeCollector{management: management, guests: guests, logger: config.Logger, grace: config.NodeGracePeriod}); err != nil {
-		return fmt.Errorf("adding the collector of nodes: %w", err)
-	}
 	return nil
 }
 
@@ -202,6 +194,5 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.ProvisioningDelay = max(0, cmp.Or(c.ProvisioningDelay, DefaultProvisioningDelay))
 	c.RegistrationDelay = max(0, cmp.Or(c.RegistrationDelay, DefaultRegistrationDelay))
-	c.NodeGracePeriod = cmp.Or(c.NodeGracePeriod, DefaultNodeGracePeriod)
 	return c, nil
 }

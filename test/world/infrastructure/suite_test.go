@@ -47,7 +47,6 @@ const (
 	// provisioningDelay and registrationDelay are those of machines that don't say their own.
 	provisioningDelay = 50 * time.Millisecond
 	registrationDelay = 50 * time.Millisecond
-	nodeGracePeriod   = 2 * time.Second
 )
 
 // startTimeout is how long an API server may take to start: a loaded machine is slow.
@@ -229,7 +228,6 @@ func startProvider(t *testing.T) *infrastructure.Provider {
 		Logger:            ctrl.Log,
 		ProvisioningDelay: provisioningDelay,
 		RegistrationDelay: registrationDelay,
-		NodeGracePeriod:   nodeGracePeriod,
 	})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { NewWithT(t).Expect(provider.Stop()).To(Succeed()) })

@@ -67,7 +67,7 @@ func TestWrites(t *testing.T) {
 		return counted
 	})
 	provider, err := infrastructure.Start(t.Context(), infrastructure.Config{
-		Management: config, Logger: ctrl.Log, ProvisioningDelay: provisioningDelay, RegistrationDelay: registrationDelay, NodeGracePeriod: nodeGracePeriod,
+		Management: config, Logger: ctrl.Log, ProvisioningDelay: provisioningDelay, RegistrationDelay: registrationDelay,
 	})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { NewWithT(t).Expect(provider.Stop()).To(Succeed()) })

@@ -185,11 +185,6 @@ func (f *Fleet) Node(name string) *corev1.Node {
 	return node
 }
 
-// Nodes returns all Nodes of the guest as the fleet sees them. They must not be modified.
-func (f *Fleet) Nodes() []*corev1.Node {
-	return getter[*corev1.Node]{f.nodes.GetStore()}.List()
-}
-
 // EndTerminatingPods ends the Pods of a node that are being deleted, as a kubelet does before it shuts down.
 func (f *Fleet) EndTerminatingPods(ctx context.Context, node string) error {
 	var errs []error
