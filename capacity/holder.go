@@ -18,6 +18,10 @@ const InFlight = time.Minute
 // RequestTTL is how long a request counts without being renewed: the launch may have been given up.
 const RequestTTL = 3 * time.Minute
 
+// LeftTTL is how long the request of a launch that was given up counts while it waited, unless another launch takes it over:
+// the pods that it was for get another one within seconds.
+const LeftTTL = 30 * time.Second
+
 // Holder keeps what one process of Karpenter spends within its lease. It isn't safe for concurrent use.
 type Holder struct {
 	// from is when it may begin: what an earlier process has tried has come by then, or never will.
@@ -49,6 +53,8 @@ type launch struct {
 type request struct {
 	charges      Amounts
 	since, until time.Time
+	// left: its launch was given up while it waited.
+	left bool
 }
 
 // NewHolder returns a Holder that may begin at a time: now for the first process that ever holds a lease, else InFlight
@@ -153,6 +159,40 @@ func (h *Holder) Abandon(name string, now time.Time) {
 	}
 }
 
+// Leave records that a launch is given up because it waits for a larger grant. Its request counts for LeftTTL more, and
+// another launch with the same charges takes it over: it has waited for as long.
+func (h *Holder) Leave(name string, now time.Time) {
+	r, waits := h.requests[name]
+	h.Abandon(name, now)
+	if waits {
+		r.left, r.until = true, now.Add(LeftTTL)
+		h.requests[name] = r
+	}
+}
+
+// HasLeft reports whether there is a request of a launch that was given up.
+func (h *Holder) HasLeft(now time.Time) bool {
+	h.expire(now)
+	for _, r := range h.requests {
+		if r.left {
+			return true
+		}
+	}
+	return false
+}
+
+// takeOver removes the oldest request with the same charges of a launch that was given up, and returns it; nil for none.
+func (h *Holder) takeOver(charges Amounts) (oldest *request) {
+	var of string
+	for name, r := range h.requests {
+		if r.left && r.charges.Equal(charges) && (oldest == nil || r.since.Before(oldest.since)) {
+			of, oldest = name, r
+		}
+	}
+	delete(h.requests, of)
+	return oldest
+}
+
 // Withdraw drops the request of a launch.
 func (h *Holder) Withdraw(name string) { delete(h.requests, name) }
 
@@ -195,6 +235,9 @@ func (h *Holder) Spend(name string, charges Amounts, now time.Time) bool {
 	if !h.Ready(now) || !h.fits(name, merged, h.allowed) {
 		h.want(name, charges, now)
 		return false
+	}
+	if _, waited := h.requests[name]; !waited {
+		h.takeOver(charges)
 	}
 	delete(h.requests, name)
 	l := h.launch(name)
@@ -283,9 +326,12 @@ func (h *Holder) want(name string, charges Amounts, now time.Time) {
 	r, ok := h.requests[name]
 	if !ok || !r.charges.Equal(charges) {
 		r = &request{charges: charges.clone(), since: now}
+		if before := h.takeOver(charges); before != nil {
+			r.since = before.since
+		}
 		h.requests[name] = r
 	}
-	r.until = now.Add(RequestTTL)
+	r.until, r.left = now.Add(RequestTTL), false
 }
 
 func (h *Holder) launch(name string) *launch {

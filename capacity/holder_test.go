@@ -197,3 +197,71 @@ func TestLaunchesGivenUp(t *testing.T) {
 		}
 	})
 }
+
+func TestLeave(t *testing.T) {
+	// left is a Holder that has left a launch which waits since now.
+	left := func(t *testing.T) *Holder {
+		t.Helper()
+		h := holding(0)
+		if since := h.Request("n-1", one, now); !since.Equal(now) {
+			t.Fatalf("it waits since %s", since)
+		}
+		h.Leave("n-1", now.Add(time.Second))
+		return h
+	}
+	requests := func(t *testing.T, h *Holder, at time.Time) (count int64) {
+		t.Helper()
+		for _, r := range report(t, h, at).Requests {
+			count += r.Count
+		}
+		return count
+	}
+	t.Run("When a launch is given up while it waits, its request should count until another takes it over", func(t *testing.T) {
+		h, later := left(t), now.Add(10*time.Second)
+		if requests(t, h, later) != 1 || !h.HasLeft(later) {
+			t.Error("the pods that it was for still want it")
+		}
+		if since := h.Request("n-2", one, later); !since.Equal(now) {
+			t.Errorf("the next waits since %s, want %s", since, now)
+		}
+		if requests(t, h, later) != 1 || h.HasLeft(later) {
+			t.Error("two launches of the same pods count once")
+		}
+		if since := h.Request("n-3", one, later); !since.Equal(later) || requests(t, h, later) != 2 {
+			t.Error("another launch is another request")
+		}
+		if h.Spend("n-2", one, later); requests(t, h, later.Add(LeftTTL)) != 2 {
+			t.Error("what was taken over counts as long as any request")
+		}
+	})
+	t.Run("When none takes a request over, it should be forgotten", func(t *testing.T) {
+		h := left(t)
+		if at := now.Add(time.Second + LeftTTL); requests(t, h, at) != 0 || h.HasLeft(at) {
+			t.Error("nobody wants it any more")
+		}
+	})
+	t.Run("When another launch takes something else, it should leave the request", func(t *testing.T) {
+		h := left(t)
+		if since := h.Request("n-2", Amounts{pool: 2}, now.Add(time.Second)); !since.Equal(now.Add(time.Second)) || requests(t, h, now.Add(time.Second)) != 2 {
+			t.Error("both are wanted")
+		}
+	})
+	t.Run("When a launch finds that more was granted, the request should end", func(t *testing.T) {
+		h := left(t)
+		h.Adopt(Lease{Sequence: 6, Amounts: one}, Amounts{pool: 10})
+		if !h.Spend("n-2", one, now.Add(time.Second)) || requests(t, h, now.Add(time.Second)) != 0 {
+			t.Error("it was for the same pods")
+		}
+	})
+	t.Run("When a launch is given up that doesn't wait, nothing should be left", func(t *testing.T) {
+		h := holding(1)
+		h.Spend("n-1", one, now)
+		h.Leave("n-1", now)
+		if h.HasLeft(now) || requests(t, h, now) != 0 {
+			t.Error("it waits for nothing")
+		}
+		if h.Unclear(now.Add(InFlight)) == nil {
+			t.Error("its Machine may still come")
+		}
+	})
+}

@@ -69,6 +69,8 @@ type Provider struct {
 	limiting atomic.Bool
 	// observers are notified when an offer changes.
 	observers change.Notifier
+	// granted are notified when more may be allowed than before, and launches were given up because they waited for that.
+	granted change.Notifier
 	// nextExpiry is when an offer changes by itself.
 	nextExpiry change.Expiry
 	// woken has an element when Step has something to do, or Report has changed.
@@ -174,6 +176,10 @@ func (p *Provider) OnChange(f func()) {
 		p.observers.Add(f)
 	}
 }
+
+// OnGrant calls f whenever more may be allowed than before, and launches were given up because they waited for that. f must
+// neither block nor call the provider.
+func (p *Provider) OnGrant(f func()) { p.granted.Add(f) }
 
 // Sequence changes whenever a result of Offer has changed. It neither locks nor allocates while nothing changes.
 func (p *Provider) Sequence() uint64 {

@@ -205,6 +205,9 @@ func (p *Provider) apply(lease *Lease) {
 	}
 	close(p.raised)
 	p.raised = make(chan struct{})
+	if p.holder.HasLeft(now) {
+		p.granted.Notify()
+	}
 	p.Wake()
 }
 

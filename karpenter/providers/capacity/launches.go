@@ -273,6 +273,18 @@ func (p *Provider) Abandon(name string) {
 	p.Wake()
 }
 
+// Leave records that a launch has ended because it waits for a larger grant, and that another one will be tried for the same
+// pods: the request still counts.
+func (p *Provider) Leave(name string) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.holder.Leave(name, p.Clock.Now())
+	p.Wake()
+}
+
 // ObserveMachine records a Machine that the cache has.
 func (p *Provider) ObserveMachine(name string, m fleet.Machine) {
 	if p == nil {
