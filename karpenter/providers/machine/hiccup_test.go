@@ -7,12 +7,15 @@ import (
 	"errors"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/test/environment"
 )
 
@@ -32,6 +35,29 @@ func (s *stumbling) Create(ctx context.Context, object client.Object, opts ...cl
 		return err
 	}
 	return s.Client.Create(ctx, object, opts...)
+}
+
+// hanging is a client that answers a request to create something late, or never.
+type hanging struct {
+	client.Client
+	after time.Duration
+	err   error
+	tries int
+}
+
+// Create implements client.Client.
+func (h *hanging) Create(ctx context.Context, _ client.Object, _ ...client.CreateOption) error {
+	h.tries++
+	var answer <-chan time.Time
+	if h.err != nil {
+		answer = time.After(h.after)
+	}
+	select {
+	case <-answer:
+		return h.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func TestCreateHiccup(t *testing.T) {
@@ -80,7 +106,48 @@ func TestCreateHiccup(t *testing.T) {
 		management := &stumbling{Client: s.Management.GetClient(), errs: []error{apierrors.NewForbidden(resource, "", nil)}}
 		_, err := s.Machines(management).Create(t.Context(), s.Plan(s.NodeClaim(t.Context(), "refused")))
 		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
+		var rejected *machine.RejectedError
+		g.Expect(errors.As(err, &rejected)).To(BeTrue(), "a retry can't help")
 		g.Expect(management.tries).To(Equal(1))
+	})
+
+	t.Run("When a fault may pass, it should not say that the object was refused", func(t *testing.T) {
+		g := NewWithT(t)
+		s := environment.New(t)
+		nodeClaim := s.NodeClaim(t.Context(), "passes")
+		for _, err := range []error{
+			apierrors.NewUnauthorized("the token is being renewed"), apierrors.NewTooManyRequests("later", 1), apierrors.NewInternalError(errors.New("no webhook")),
+			apierrors.NewConflict(resource, "quota", errors.New("changed")), syscall.ECONNREFUSED,
+		} {
+			_, err := s.Machines(&stumbling{Client: s.Management.GetClient(), errs: []error{err, err, err}}).Create(t.Context(), s.Plan(nodeClaim))
+			var rejected *machine.RejectedError
+			g.Expect(err).To(HaveOccurred())
+			g.Expect(errors.As(err, &rejected)).To(BeFalse(), "%v", err)
+		}
+	})
+
+	t.Run("When a request hangs, it should end, so that Karpenter can go on", func(t *testing.T) {
+		s := environment.New(t)
+		plan := s.Plan(s.NodeClaim(t.Context(), "hangs"))
+		synctest.Test(t, func(t *testing.T) {
+			g := NewWithT(t)
+			began := time.Now()
+			_, err := s.Machines(&hanging{}).Create(t.Context(), plan)
+			g.Expect(err).To(MatchError(context.DeadlineExceeded))
+			g.Expect(time.Since(began)).To(Equal(machine.CreateTimeout))
+		})
+	})
+
+	t.Run("When a webhook takes its time to fail, it should not call it again", func(t *testing.T) {
+		s := environment.New(t)
+		plan := s.Plan(s.NodeClaim(t.Context(), "slow"))
+		synctest.Test(t, func(t *testing.T) {
+			g := NewWithT(t)
+			slow := &hanging{after: 10 * time.Second, err: apierrors.NewInternalError(errors.New("failed calling webhook: deadline exceeded"))}
+			_, err := s.Machines(slow).Create(t.Context(), plan)
+			g.Expect(err).To(MatchError(slow.err))
+			g.Expect(slow.tries).To(Equal(1))
+		})
 	})
 
 	t.Run("When the caller gives up, it should not wait for others", func(t *testing.T) {

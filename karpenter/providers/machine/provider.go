@@ -39,6 +39,8 @@ var (
 	ErrNotFound = errors.New("no Machine")
 	// ErrTaken means that another owner has an object with the NodeClaim's name.
 	ErrTaken = errors.New("an object of that name belongs to another owner")
+	// ErrReplaced is an ErrTaken of which the owner was an earlier NodeClaim of the same name.
+	ErrReplaced = fmt.Errorf("%w, an earlier NodeClaim", ErrTaken)
 	// ErrPaused means that the Cluster is paused, so the provider writes nothing. A retry succeeds once it resumes.
 	ErrPaused = errors.New("the Cluster is paused")
 	// ErrLeftover means that the provider is deleting an object of an earlier attempt. A retry succeeds afterwards.
@@ -71,9 +73,19 @@ type Config struct {
 // servers that get all their requests together time out.
 const concurrentCreates = 100
 
-// hiccup is the back-off of Create after a transient fault. Karpenter itself retries after a second or more, and delays
-// all other launches meanwhile.
+// hiccup is the back-off of Create after a transient fault. A NodeClaim whose launch fails is replaced after ten seconds
+// or more.
 var hiccup = wait.Backoff{Steps: 3, Duration: 200 * time.Millisecond, Factor: 3, Jitter: 0.2}
+
+// Karpenter schedules no pod while a launch is under way, so a Create that hangs, such as at a webhook that doesn't answer,
+// has to end.
+const (
+	// CreateTimeout is how long Create tries, without its wait at the concurrency limit. An API server that has to make
+	// many Machines at once answers within seconds.
+	CreateTimeout = 15 * time.Second
+	// hiccupLimit is how long an attempt may have taken that is repeated.
+	hiccupLimit = 2 * time.Second
+)
 
 // Provider creates, finds and deletes the Machines of one cluster.
 type Provider struct {
@@ -121,16 +133,21 @@ func (p *Provider) ownsFor(object client.Object, uid types.UID) bool {
 	return p.Owns(object) && object.GetLabels()[v1alpha1.NodeClaimUIDLabel] == string(uid)
 }
 
-// Create creates the objects of a plan and returns the Machine. It waits at the concurrency limit. Called again for the
-// same NodeClaim, after a crash at any step, it continues and still creates one Machine; the decisions of an earlier
-// call win over the plan.
+// Create creates the objects of a plan and returns the Machine. It waits at the concurrency limit, and then ends within
+// CreateTimeout. Called again for the same NodeClaim, after a crash at any step, it continues and still creates one
+// Machine; the decisions of an earlier call win over the plan. The error is a *RejectedError if a retry can't help.
 func (p *Provider) Create(ctx context.Context, plan Plan) (machine *clusterv1.Machine, err error) {
 	if err := p.creates.Acquire(ctx, 1); err != nil {
 		return nil, fmt.Errorf("waiting for other machines to be created: %w", err)
 	}
 	defer p.creates.Release(1)
+	ctx, cancel := context.WithTimeout(ctx, CreateTimeout)
+	defer cancel()
+	var began time.Time
+	isBrief := func(err error) bool { return passes(err) && time.Since(began) < hiccupLimit }
 	// What OnError returns isn't used: it is nil if the attempt's error is that the context has ended.
-	_ = retry.OnError(hiccup, passes, func() error {
+	_ = retry.OnError(hiccup, isBrief, func() error {
+		began = time.Now()
 		machine, err = p.create(ctx, plan)
 		return err
 	})
@@ -187,7 +204,7 @@ func (p *Provider) createMachine(ctx context.Context, plan Plan, objects *Object
 		machine, err = p.getLive(ctx, plan.NodeClaim)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(objects.Machine), err)
+		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(objects.Machine), rejected(err))
 	}
 	return machine, nil
 }
@@ -226,7 +243,7 @@ func refusesTaints(err error) bool {
 func (p *Provider) createChild(ctx context.Context, child *unstructured.Unstructured, uid types.UID) (*unstructured.Unstructured, *clusterv1.Machine, error) {
 	made, machine, err := p.createOrFind(ctx, child, uid)
 	if err != nil {
-		return nil, nil, fmt.Errorf("creating %s %s: %w", child.GetKind(), klog.KObj(child), err)
+		return nil, nil, fmt.Errorf("creating %s %s: %w", child.GetKind(), klog.KObj(child), rejected(err))
 	}
 	return made, machine, nil
 }
@@ -243,7 +260,7 @@ func (p *Provider) createOrFind(ctx context.Context, child *unstructured.Unstruc
 		return nil, nil, fmt.Errorf("reading existing objects: %w", err)
 	}
 	if !p.ownsFor(existing, uid) {
-		return nil, nil, ErrTaken
+		return nil, nil, p.taken(existing)
 	}
 	machine, err := p.getLive(ctx, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: child.GetName(), UID: uid}})
 	switch {
@@ -304,9 +321,17 @@ func (p *Provider) getLive(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*c
 		return nil, fmt.Errorf("reading Machine %s/%s: %w", p.Namespace, nodeClaim.Name, err)
 	}
 	if !p.ownsFor(machine, nodeClaim.UID) {
-		return nil, ErrTaken
+		return nil, p.taken(machine)
 	}
 	return machine, nil
+}
+
+// taken says whose an object is that a NodeClaim has no use for.
+func (p *Provider) taken(object client.Object) error {
+	if p.Owns(object) {
+		return ErrReplaced
+	}
+	return ErrTaken
 }
 
 // None reports whether a NodeClaim has no Machine, as the API server says.
