@@ -51,6 +51,8 @@ var (
 type Config struct {
 	Machines    *machine.Provider
 	Unavailable *offering.Unavailable
+	// Rejections are offerings that single NodePools don't get.
+	Rejections *offering.Rejections
 	// Registry that serves the metrics; nil for Karpenter's.
 	Registry prometheus.Registerer
 }
@@ -97,7 +99,13 @@ func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		samples <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	for _, entry := range c.Unavailable.Entries() {
+	known := map[offering.Key]bool{}
+	for _, entry := range append(c.Unavailable.Entries(), c.Rejections.Entries()...) {
+		entry.Reservation = "" // as for NodePools, a series has no label for it
+		if known[entry.Key] {
+			continue
+		}
+		known[entry.Key] = true
 		gauge(unavailable, 1, entry.InstanceType, entry.Zone, entry.CapacityType, entry.Reason)
 		gauge(retry, float64(entry.Until.Unix()), entry.InstanceType, entry.Zone, entry.CapacityType)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/core/deadlines"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
 const (
@@ -152,7 +153,7 @@ func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached
 		// Mark it first: the replacement must not get the same offering.
 		until = d.Unavailable.Mark(key, s.reason)
 	}
-	message := fmt.Sprintf("no %s within %s (%s); Machine %s/%s says %s: %s", s.missing, s.limit, described(key), m.Namespace, m.Name, last.Type, detail(last))
+	message := fmt.Sprintf("no %s within %s (%s); Machine %s/%s says %s: %s", s.missing, s.limit, key.Description(), m.Namespace, m.Name, last.Type, detail(last))
 	node := &corev1.Node{}
 	if err := d.get(ctx, m.Name, node); err != nil {
 		return outcome{}, fmt.Errorf("reading node %s: %w", m.Name, err)
@@ -168,7 +169,7 @@ func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached
 	}
 	log.FromContext(ctx).Info("machine took too long", "instanceType", key.InstanceType, "zone", key.Zone, "capacityType", key.CapacityType,
 		"reason", s.reason, "limit", s.limit, "condition", last.Type, "message", detail(last), "unavailableUntil", until)
-	d.Recorder.Publish(warning(nodeClaim, s.reason, "%s%s", message, retryNotice(until)))
+	d.Recorder.Publish(warning(nodeClaim, s.reason, "%s%s", message, offering.RetryNotice(until)))
 	return outcome{done: true}, nil
 }
 

@@ -4,7 +4,6 @@ package nodeclaim
 
 import (
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,22 +69,6 @@ func warning(nodeClaim *karpv1.NodeClaim, reason, format string, args ...any) ev
 // offeringOf returns the offering that a Machine was launched as.
 func offeringOf(m *clusterv1.Machine) offering.Key {
 	return inventory.OfferingOf(m)
-}
-
-// described formats an offering for messages.
-func described(key offering.Key) string {
-	if key.Zone == "" || key.Zone == offering.DefaultZone {
-		return key.CapacityType + " " + key.InstanceType
-	}
-	return key.CapacityType + " " + key.InstanceType + " in zone " + key.Zone
-}
-
-// retryNotice says until when an offering is unavailable. It is empty if the offering is available.
-func retryNotice(until time.Time) string {
-	if until.IsZero() {
-		return ""
-	}
-	return "; not tried again before " + until.UTC().Format(time.TimeOnly+" MST")
 }
 
 // detail returns a condition's reason and message.

@@ -64,7 +64,7 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 	}
 	log.FromContext(ctx).Info("machine failed", "instanceType", key.InstanceType, "zone", key.Zone, "capacityType", key.CapacityType,
 		"means", found.means, "reason", found.condition.Reason, "message", found.condition.Message, "unavailableUntil", until)
-	f.Recorder.Publish(warning(nodeClaim, reason, message, described(key), detail(found.condition), retryNotice(until)))
+	f.Recorder.Publish(warning(nodeClaim, reason, message, key.Description(), detail(found.condition), offering.RetryNotice(until)))
 	return outcome{done: true}, nil
 }
 

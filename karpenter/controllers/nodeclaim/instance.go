@@ -15,6 +15,7 @@ import (
 	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
 // maxSaid limits what an annotation repeats of the infrastructure, in bytes.
@@ -47,7 +48,7 @@ func (i *instance) interrupted(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 	key, notice := offeringOf(m), ""
 	if key.CapacityType == karpv1.CapacityTypeSpot {
 		// Mark it first: the replacement must not get the same offering.
-		notice = retryNotice(i.Unavailable.Mark(key, InterruptedReason))
+		notice = offering.RetryNotice(i.Unavailable.Mark(key, InterruptedReason))
 	}
 	if gone, err := i.giveUp(ctx, nodeClaim, "interrupted"); err != nil || !gone {
 		return outcome{done: true}, err
@@ -55,7 +56,7 @@ func (i *instance) interrupted(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 	log.FromContext(ctx).Info("instance is being interrupted", "instanceType", key.InstanceType, "zone", key.Zone, "capacityType", key.CapacityType,
 		"reason", found.condition.Reason, "message", found.condition.Message)
 	i.Recorder.Publish(warning(nodeClaim, InterruptedReason, "the infrastructure takes Machine %s back (%s): %s; its node is drained and replaced%s",
-		klog.KObj(m), described(key), detail(found.condition), notice))
+		klog.KObj(m), key.Description(), detail(found.condition), notice))
 	return outcome{done: true}, nil
 }
 
@@ -74,6 +75,6 @@ func (i *instance) terminated(ctx context.Context, nodeClaim *karpv1.NodeClaim, 
 	log.FromContext(ctx).Info("instance is gone", "instanceType", key.InstanceType, "zone", key.Zone, "capacityType", key.CapacityType,
 		"reason", found.condition.Reason, "message", found.condition.Message)
 	i.Recorder.Publish(warning(nodeClaim, InstanceTerminatedReason, "the instance of Machine %s (%s) doesn't run any more: %s; launching a replacement",
-		klog.KObj(m), described(key), detail(found.condition)))
+		klog.KObj(m), key.Description(), detail(found.condition)))
 	return outcome{done: true}, nil
 }

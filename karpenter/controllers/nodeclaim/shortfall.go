@@ -38,7 +38,7 @@ func (s *shortfall) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, 
 	}
 	if less := lessThan(node.Status.Allocatable, nodeClaim.Status.Allocatable); len(less) > 0 {
 		event := warning(nodeClaim, AllocatableShortfallReason, "node %s of %s can allocate less than Karpenter planned with: %s; it plans the next nodes of %s with what such nodes report",
-			node.Name, described(offeringOf(m)), strings.Join(less, ", "), m.Annotations[v1alpha1.TemplateSourceAnnotation])
+			node.Name, offeringOf(m).Description(), strings.Join(less, ", "), m.Annotations[v1alpha1.TemplateSourceAnnotation])
 		event.DedupeTimeout = 2 * news
 		s.Recorder.Publish(event)
 	}

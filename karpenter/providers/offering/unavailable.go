@@ -258,6 +258,28 @@ func (u *Unavailable) Has(key Key, family string) bool {
 		family != "" && now.Before(u.groups[Group{Family: family, CapacityType: key.CapacityType}])
 }
 
+// Entry returns the entry of an offering that is unavailable itself; false for any other.
+func (u *Unavailable) Entry(key Key) (Entry, bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	entry, ok := u.entries[key]
+	return entry, ok && u.clock.Now().Before(entry.Until)
+}
+
+// isEmpty reports whether no failure counts any more.
+func (u *Unavailable) isEmpty() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := u.clock.Now()
+	u.expire(now)
+	for _, entry := range u.past {
+		if now.Sub(entry.Until) <= MaxTTL {
+			return false
+		}
+	}
+	return len(u.entries) == 0 && len(u.failures) == 0
+}
+
 // Entries returns the unavailable offerings, ordered by key.
 func (u *Unavailable) Entries() []Entry {
 	u.mu.Lock()
@@ -295,6 +317,22 @@ func (u *Unavailable) Since(sequence uint64) ([]Change, bool) { return u.changes
 // offering to have exactly one. Such machines have no failure domain, and nothing outside of Karpenter is told this zone, but a
 // Node without another one.
 const DefaultZone = capacity.DefaultZone
+
+// Description formats an offering for messages.
+func (k Key) Description() string {
+	if k.Zone == "" || k.Zone == DefaultZone {
+		return k.CapacityType + " " + k.InstanceType
+	}
+	return k.CapacityType + " " + k.InstanceType + " in zone " + k.Zone
+}
+
+// RetryNotice says until when an offering is unavailable. It is empty if the offering is available.
+func RetryNotice(until time.Time) string {
+	if until.IsZero() {
+		return ""
+	}
+	return "; not tried again before " + until.UTC().Format(time.TimeOnly+" MST")
+}
 
 // Compare orders keys by instance type, zone, capacity type and reservation.
 func (k Key) Compare(other Key) int {
