@@ -28,6 +28,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
@@ -54,6 +55,8 @@ type Config struct {
 	InstanceTypes *instancetype.Provider
 	// Inventory enforces a template's maximum size; nil enforces none.
 	Inventory *inventory.Inventory
+	// Rejections are the offerings that a NodePool doesn't get, because their machines couldn't be created; nil tracks none.
+	Rejections *offering.Rejections
 	// Capacity keeps the cluster within its CapacityLease; nil limits nothing.
 	Capacity *capacity.Provider
 	// Overlays are applied to the instance types before one is chosen, where the feature gate NodeOverlay is on.
@@ -121,7 +124,8 @@ func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 	return nodeClaims, nil
 }
 
-// GetInstanceTypes returns the instance types of the NodePool's node class. The slice and its elements are shared:
+// GetInstanceTypes returns the instance types of the NodePool's node class. An offering that was rejected for the NodePool
+// isn't available. The slice and its elements are shared:
 // don't modify them.
 func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool) ([]*cloudprovider.InstanceType, error) {
 	ref := nodePool.Spec.Template.Spec.NodeClassRef
@@ -151,7 +155,7 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.N
 	for _, d := range differing {
 		c.Recorder.Publish(instanceTypeDiffers(nodePool, d))
 	}
-	return instanceTypes, nil
+	return c.Rejections.Offered(nodePool.Name, instanceTypes), nil
 }
 
 // IsDrifted returns why a NodeClaim's node has to be replaced, or "". It reads memory only. Its one write migrates

@@ -45,6 +45,8 @@ type fixture struct {
 	unavailable *offering.Unavailable
 	nodeClass   *v1alpha1.ClusterAPINodeClass
 	recorder    *environment.Recorder
+	// clock of what is unavailable.
+	clock *clocktesting.FakeClock
 }
 
 // newFixture is a ready node class that offers c2-small for $0.02, and c4-large for $0.1 or $0.03 as spot, in zones a and b.
@@ -53,7 +55,8 @@ func newFixture(t *testing.T, management client.Client) *fixture {
 	s := environment.New(t)
 	f := &fixture{Environment: s, t: t, recorder: &environment.Recorder{}}
 	f.ctx = options.ToContext(t.Context(), &options.Options{})
-	f.unavailable = offering.NewUnavailable(clocktesting.NewFakePassiveClock(time.Now()))
+	f.clock = clocktesting.NewFakeClock(time.Now())
+	f.unavailable = offering.NewUnavailable(f.clock)
 	f.templates = &environment.Templates{}
 	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.Default(), Unavailable: f.unavailable})
 	f.nodeClass = s.NodeClass(t.Context())
@@ -67,6 +70,7 @@ func newFixture(t *testing.T, management client.Client) *fixture {
 		Recorder:      f.recorder,
 		Machines:      s.Machines(management),
 		InstanceTypes: f.store,
+		Rejections:    offering.NewRejections(f.clock),
 		Version:       resolved,
 		Drift:         drift.New(drift.Config{InstanceTypes: f.store, Version: resolved}),
 	})
@@ -257,28 +261,27 @@ func TestCreate(t *testing.T) {
 	})
 }
 
-// retried expects an error after which Karpenter calls Create again.
-func retried(reason string) func(g Gomega, err error) {
-	return func(g Gomega, err error) {
-		var createErr *karpcloudprovider.CreateError
-		g.Expect(err).To(BeAssignableToTypeOf(createErr))
-		createErr = err.(*karpcloudprovider.CreateError) //nolint:errorlint // It is the outermost one.
-		g.Expect(createErr.ConditionReason).To(Equal(reason))
-		g.Expect(createErr.ConditionMessage).NotTo(BeEmpty())
+// ended expects an error by which Karpenter deletes the NodeClaim, so that it keeps nothing from being scheduled, and an event that
+// says why.
+func ended(isKind func(error) bool, reason string) func(f *fixture, g Gomega, err error) {
+	return func(f *fixture, g Gomega, err error) {
+		g.Expect(isKind(err)).To(BeTrue(), "%v", err)
+		g.Expect(f.recorder.Reasons()).To(ContainElement(reason))
+		g.Expect(f.recorder.Messages()).NotTo(ContainElement(BeEmpty()))
 	}
 }
 
 func TestCreateErrors(t *testing.T) {
-	insufficient := func(g Gomega, err error) {
+	insufficient := func(_ *fixture, g Gomega, err error) {
 		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
 	}
-	notReady := func(g Gomega, err error) {
+	notReady := func(_ *fixture, g Gomega, err error) {
 		g.Expect(karpcloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue(), "%v", err)
 	}
 	for name, tc := range map[string]struct {
 		prepare func(f *fixture)
 		change  func(*karpv1.NodeClaim)
-		want    func(g Gomega, err error)
+		want    func(f *fixture, g Gomega, err error)
 	}{
 		"When nothing meets the requirements, it should say that there is no capacity": {
 			change: func(n *karpv1.NodeClaim) {
@@ -298,11 +301,11 @@ func TestCreateErrors(t *testing.T) {
 			},
 			want: notReady,
 		},
-		"When it isn't known yet whether the node class is ready, it should be asked again": {
+		"When it isn't known yet whether the node class is ready, it should end the launch and say so": {
 			prepare: func(f *fixture) { f.setReady(func(nc *v1alpha1.ClusterAPINodeClass) { nc.Status.Conditions = nil }) },
-			want:    retried(cloudprovider.NodeClassReadinessUnknownReason),
+			want:    ended(karpcloudprovider.IsNodeClassNotReadyError, cloudprovider.NodeClassReadinessUnknownReason),
 		},
-		"When the node class has changed since it was ready, it should be asked again": {
+		"When the node class has changed since it was ready, it should end the launch and say so": {
 			prepare: func(f *fixture) {
 				g := NewWithT(f.t)
 				f.nodeClass.Spec.Kubelet = &v1alpha1.KubeletConfiguration{MaxPods: ptr.To(int32(20))}
@@ -313,14 +316,14 @@ func TestCreateErrors(t *testing.T) {
 					return cached.Generation
 				}).Should(Equal(f.nodeClass.Generation))
 			},
-			want: retried(cloudprovider.NodeClassReadinessUnknownReason),
+			want: ended(karpcloudprovider.IsNodeClassNotReadyError, cloudprovider.NodeClassReadinessUnknownReason),
 		},
-		"When the Cluster hasn't been read since the start, it should be asked again": {
+		"When the Cluster hasn't been read since the start, it should end the launch and say so": {
 			prepare: func(f *fixture) {
 				f.store.Delete(f.nodeClass.Name)
 				f.templates.Lose()
 			},
-			want: retried(cloudprovider.NodeClassReadinessUnknownReason),
+			want: ended(karpcloudprovider.IsNodeClassNotReadyError, cloudprovider.NodeClassReadinessUnknownReason),
 		},
 		"When a template can't be cloned, it should say what is wrong with it": {
 			prepare: func(f *fixture) {
@@ -330,7 +333,7 @@ func TestCreateErrors(t *testing.T) {
 					templates[0].Infrastructure, templates[0].Source.ResourceVersions = broken, "2"
 				})
 			},
-			want: retried(cloudprovider.MachineUnbuildableReason),
+			want: ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.MachineUnbuildableReason),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -341,7 +344,7 @@ func TestCreateErrors(t *testing.T) {
 			}
 			_, err := f.provider.Create(f.ctx, f.claim("fails", tc.change))
 			g.Expect(err).To(HaveOccurred())
-			tc.want(g, err)
+			tc.want(f, g, err)
 		})
 	}
 
@@ -354,9 +357,9 @@ func TestCreateErrors(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(f.machine(nodeClaim.Name).Spec.Version).To(Equal("v1.36.2"))
 
-		for outcome, want := range map[version.Outcome]func(Gomega, error){
+		for outcome, want := range map[version.Outcome]func(*fixture, Gomega, error){
 			version.TooNew: notReady, version.TooOld: notReady, version.Malformed: notReady,
-			version.Unknown: retried(cloudprovider.NodeClassReadinessUnknownReason),
+			version.Unknown: ended(karpcloudprovider.IsNodeClassNotReadyError, cloudprovider.NodeClassReadinessUnknownReason),
 		} {
 			config := f.provider.Config
 			config.Version = func(*v1alpha1.ClusterAPINodeClass, *template.Template) (version.Result, bool) {
@@ -364,7 +367,7 @@ func TestCreateErrors(t *testing.T) {
 			}
 			_, err := cloudprovider.New(config).Create(f.ctx, f.claim("unready-"+strings.ToLower(string(outcome)), nil))
 			g.Expect(err).To(HaveOccurred())
-			want(g, err)
+			want(f, g, err)
 		}
 	})
 
@@ -386,7 +389,7 @@ func TestCreateErrors(t *testing.T) {
 		}).Should(Succeed())
 		nodeClaim := f.claim("late", nil)
 		_, err := f.provider.Create(f.ctx, nodeClaim)
-		notReady(g, err)
+		notReady(f, g, err)
 		err = f.Admin.Get(t.Context(), client.ObjectKey{Namespace: f.Namespace, Name: nodeClaim.Name}, &clusterv1.Machine{})
 		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%v", err)
 	})
@@ -415,7 +418,7 @@ func TestCreateRefusals(t *testing.T) {
 		theirs.SetName(nodeClaim.Name)
 		g.Expect(f.Admin.Create(t.Context(), theirs)).To(Succeed())
 		_, err := f.provider.Create(f.ctx, nodeClaim)
-		retried(cloudprovider.NameTakenReason)(g, err)
+		ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.NameTakenReason)(f, g, err)
 	})
 }
 

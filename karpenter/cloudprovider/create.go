@@ -33,30 +33,8 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
-// Reasons of the NodeClaim's condition Launched while Create is being retried.
-const (
-	// NodeClassReadinessUnknownReason: the node class hasn't been reconciled yet, or not since its spec changed.
-	NodeClassReadinessUnknownReason = "NodeClassReadinessUnknown"
-	// ClusterUnreadableReason: the CAPI Cluster that the node joins can't be read.
-	ClusterUnreadableReason = "ClusterUnreadable"
-	// NameTakenReason: an object of the NodeClaim's name exists in the control-plane namespace and isn't ours. It is
-	// left alone, and Karpenter replaces the NodeClaim after its launch timeout.
-	NameTakenReason = "NameTaken"
-	// ReplacingLeftoverReason: objects of an earlier attempt don't fit the current choice and are being deleted.
-	ReplacingLeftoverReason = "ReplacingLeftover"
-	// MachineNotCreatedReason: the management cluster rejects the Machine or one of its infrastructure and bootstrap
-	// objects; the message says why.
-	MachineNotCreatedReason = "MachineNotCreated"
-	// MachinesUncountedReason: the template source has a maximum size, and its machines haven't been counted since
-	// startup.
-	MachinesUncountedReason = "MachinesUncounted"
-	// CapacityLeaseUnreadReason: whether the hosted cluster's CapacityLease has room isn't known yet; the message says why.
-	CapacityLeaseUnreadReason = "CapacityLeaseUnread"
-	// WaitingForCapacityReason: the hosted cluster's CapacityLease has no room now, and the operator is asked for more.
-	WaitingForCapacityReason = "WaitingForCapacity"
-	// MachineUnbuildableReason: a template can't be cloned; the message names its fault.
-	MachineUnbuildableReason = "MachineUnbuildable"
-)
+// abandonTimeout is how long a launch that has failed waits for the API server's answer whether it has a Machine.
+const abandonTimeout = 2 * time.Second
 
 // launch is what Create chose for a NodeClaim.
 type launch struct {
@@ -68,6 +46,9 @@ type launch struct {
 	onDemand float64
 }
 
+// key identifies the offering.
+func (l launch) key() offering.Key { return offering.KeyOf(l.instanceType.Name, l.offering) }
+
 // price is the machine's, without commitments: those are the account's matter, and change.
 func (l launch) price() float64 {
 	if l.offering.Price == l.choice.Offering.Price {
@@ -78,13 +59,28 @@ func (l launch) price() float64 {
 
 // Create creates a Machine for a NodeClaim and returns at once, with a synthetic provider ID and the chosen offering.
 // A second call for the same NodeClaim returns the first call's Machine.
+//
+// Karpenter schedules no pod of any NodePool while a NodeClaim has no provider ID, so what a launch would have to wait for
+// ends it: the error is an InsufficientCapacityError or a NodeClassNotReadyError, by which Karpenter deletes the NodeClaim
+// and plans again for its pods. Only if the management cluster doesn't answer, so that no launch succeeds, it is a
+// CreateError, which Karpenter retries.
 func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
 	created, err := c.create(ctx, nodeClaim)
-	if cloudprovider.IsInsufficientCapacityError(err) || cloudprovider.IsNodeClassNotReadyError(err) {
-		c.Inventory.Abandon(ctx, nodeClaim)
+	if err == nil {
+		return created, nil
+	}
+	if ctx.Err() != nil || isUnanswered(err) {
+		return nil, cloudprovider.NewCreateError(err, ManagementUnreachableReason, err.Error())
+	}
+	abandoning, cancel := context.WithTimeout(ctx, abandonTimeout)
+	defer cancel()
+	c.Inventory.Abandon(abandoning, nodeClaim)
+	if isWaiting(err) {
+		c.Capacity.Leave(nodeClaim.Name)
+	} else {
 		c.Capacity.Abandon(nodeClaim.Name)
 	}
-	return created, err
+	return nil, c.ended(nodeClaim, err)
 }
 
 func (c *CloudProvider) create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
@@ -96,10 +92,10 @@ func (c *CloudProvider) create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	case err == nil:
 		return c.answerExisting(ctx, nodeClaim, nodeClass, existing)
 	case !errors.Is(err, machine.ErrNotFound):
-		return nil, cloudprovider.NewCreateError(err, MachineNotCreatedReason, err.Error())
+		return nil, because(MachineNotCreatedReason, err)
 	}
 	if err := c.Capacity.Open(ctx); err != nil {
-		return nil, cloudprovider.NewCreateError(err, CapacityLeaseUnreadReason, err.Error())
+		return nil, because(CapacityLeaseUnreadReason, err)
 	}
 	chosen, err := c.choose(ctx, nodeClaim, nodeClass)
 	if err != nil {
@@ -112,8 +108,9 @@ func (c *CloudProvider) create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	}
 	created, err := c.Machines.Create(ctx, plan)
 	if err != nil {
-		return nil, createError(err)
+		return nil, c.notCreated(nodeClaim, chosen, err)
 	}
+	c.Rejections.Works(nodePoolOf(nodeClaim), chosen.key())
 	if !chosen.made(created) {
 		// An earlier attempt created it from another choice, and the cache hasn't seen it.
 		return c.answerExisting(ctx, nodeClaim, nodeClass, created)
@@ -143,17 +140,17 @@ func (c *CloudProvider) readyNodeClass(ctx context.Context, nodeClaim *karpv1.No
 	case ready != nil && ready.ObservedGeneration != nodeClass.Generation:
 		// The templates, too, may be those that an earlier spec selected.
 		err := fmt.Errorf("node class %s has changed and isn't evaluated yet", nodeClass.Name)
-		return nil, cloudprovider.NewCreateError(err, NodeClassReadinessUnknownReason, err.Error())
+		return nil, because(NodeClassReadinessUnknownReason, err)
 	case ready.IsFalse():
 		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: %s", nodeClass.Name, ready.Message))
 	case !ready.IsTrue():
 		err := fmt.Errorf("it isn't known yet whether node class %s is ready", nodeClass.Name)
-		return nil, cloudprovider.NewCreateError(err, NodeClassReadinessUnknownReason, err.Error())
+		return nil, because(NodeClassReadinessUnknownReason, err)
 	}
 	return nodeClass, nil
 }
 
-// grantTimeout is how long a launch waits for a larger grant before Karpenter retries it with back-off.
+// grantTimeout is how long a launch waits for a larger grant before Karpenter deletes the NodeClaim and plans again.
 const grantTimeout = 2 * time.Second
 
 // choose returns the cheapest available offering that meets the NodeClaim's requirements, and its template. If
@@ -163,7 +160,7 @@ func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 	for waited := false; ; {
 		snapshot, err := c.InstanceTypes.List(ctx, nodeClass)
 		if err != nil {
-			return launch{}, cloudprovider.NewCreateError(err, NodeClassReadinessUnknownReason, err.Error())
+			return launch{}, because(NodeClassReadinessUnknownReason, err)
 		}
 		chosen, stale, err := c.cheapest(ctx, nodeClaim, nodeClass, snapshot)
 		if isWaiting(err) && !waited {
@@ -186,13 +183,16 @@ func (c *CloudProvider) cheapest(ctx context.Context, nodeClaim *karpv1.NodeClai
 	if instanceTypes, err = c.meeting(ctx, nodeClaim, snapshot, instanceTypes); err != nil {
 		return launch{}, false, err
 	}
-	if instanceTypes, err = c.overlaid(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey], instanceTypes); err != nil {
-		return launch{}, false, cloudprovider.NewCreateError(err, NodeClassReadinessUnknownReason, err.Error())
+	if instanceTypes, err = c.overlaid(ctx, nodePoolOf(nodeClaim), instanceTypes); err != nil {
+		return launch{}, false, because(NodeClassReadinessUnknownReason, err)
 	}
 	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
 	ungranted := ""
 	for candidate := range snapshot.Cheapest(instanceTypes, requirements, nodeClaim.Spec.Resources.Requests, string(nodeClaim.UID)) {
 		key := candidate.Key()
+		if _, rejected := c.Rejections.Entry(nodePoolOf(nodeClaim), key); rejected {
+			continue
+		}
 		resolved, ok := snapshot.ResolveKey(key)
 		if !ok {
 			continue
@@ -220,7 +220,7 @@ func (c *CloudProvider) cheapest(ctx context.Context, nodeClaim *karpv1.NodeClai
 		}
 		switch reserved, err := c.reserve(nodeClaim, choice); {
 		case err != nil:
-			return launch{}, false, cloudprovider.NewCreateError(err, MachinesUncountedReason, err.Error())
+			return launch{}, false, because(MachinesUncountedReason, err)
 		case reserved && c.Capacity.Spend(nodeClaim.Name, needed):
 			return launch{instanceType: candidate.InstanceType, offering: candidate.Offering, choice: choice}, false, nil
 		}
@@ -247,22 +247,17 @@ func machineOf(choice instancetype.Choice, key offering.Key) fleet.Machine {
 	return capacity.MachineOf(key, choice.Template)
 }
 
-// ungranted says what a launch waits for. Karpenter retries it.
+// ungranted says what a launch waits for.
 func (c *CloudProvider) ungranted(m fleet.Machine) error {
 	err := fmt.Errorf("the hosted cluster's CapacityLease has too little left of %s for instance type %s; waiting for the operator to grant more",
 		c.Capacity.Lacking(m), m.InstanceType)
-	return cloudprovider.NewCreateError(err, WaitingForCapacityReason, err.Error())
-}
-
-func isWaiting(err error) bool {
-	var create *cloudprovider.CreateError
-	return errors.As(err, &create) && create.ConditionReason == WaitingForCapacityReason
+	return because(WaitingForCapacityReason, err)
 }
 
 // meeting leaves out the instance types that the NodeClaim's NodePool doesn't get, as GetInstanceTypes does.
 func (c *CloudProvider) meeting(ctx context.Context, nodeClaim *karpv1.NodeClaim, snapshot *instancetype.Snapshot, instanceTypes []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
 	nodePool := &karpv1.NodePool{}
-	err := c.Guest.Get(ctx, types.NamespacedName{Name: nodeClaim.Labels[karpv1.NodePoolLabelKey]}, nodePool)
+	err := c.Guest.Get(ctx, types.NamespacedName{Name: nodePoolOf(nodeClaim)}, nodePool)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("reading the NodePool of NodeClaim %s: %w", nodeClaim.Name, err)
 	}
@@ -306,7 +301,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 	key := types.NamespacedName{Namespace: c.Machines.Namespace, Name: c.Machines.ClusterName}
 	if err := c.Management.Get(ctx, key, cluster); err != nil {
 		err = fmt.Errorf("reading Cluster %s: %w", key, err)
-		return machine.Plan{}, cloudprovider.NewCreateError(err, ClusterUnreadableReason, err.Error())
+		return machine.Plan{}, because(ClusterUnreadableReason, err)
 	}
 	if cluster.DeletionTimestamp != nil {
 		// The node class's status may lag, or a user may have overwritten it.
@@ -318,7 +313,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 	switch {
 	case resolved.Outcome == version.Unknown:
 		err := errors.New(resolved.Message)
-		return machine.Plan{}, cloudprovider.NewCreateError(err, NodeClassReadinessUnknownReason, err.Error())
+		return machine.Plan{}, because(NodeClassReadinessUnknownReason, err)
 	case !resolved.Ready():
 		return machine.Plan{}, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: %s", nodeClass.Name, resolved.Message))
 	}
@@ -347,7 +342,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 			v1alpha1.TemplateSourceAnnotation:       tmpl.Source.Annotation(),
 			v1alpha1.PriceAnnotation:                formatPrice(chosen.price()),
 			v1alpha1.MachineSizeAnnotation: autonodev1alpha1.FormatMachineSize(
-				machineOf(chosen.choice, offering.KeyOf(chosen.instanceType.Name, chosen.offering)),
+				machineOf(chosen.choice, chosen.key()),
 				autonodev1alpha1.MachinePrices{List: chosen.choice.ListPrice, OnDemand: chosen.onDemand}),
 		},
 	}
@@ -384,21 +379,4 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		plan.ReadinessGates = tmpl.Machine.Spec.ReadinessGates
 	}
 	return plan, nil
-}
-
-// createError maps an error to Karpenter's error types. Karpenter retries with back-off.
-func createError(err error) error {
-	reason := MachineNotCreatedReason
-	var unbuildable *machine.BuildError
-	switch {
-	case errors.Is(err, machine.ErrTaken):
-		reason = NameTakenReason
-	case errors.Is(err, machine.ErrLeftover):
-		reason = ReplacingLeftoverReason
-	case errors.Is(err, machine.ErrPaused):
-		reason = v1alpha1.ClusterPausedReason
-	case errors.As(err, &unbuildable):
-		reason = MachineUnbuildableReason
-	}
-	return cloudprovider.NewCreateError(err, reason, err.Error())
 }

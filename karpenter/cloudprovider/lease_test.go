@@ -3,7 +3,6 @@
 package cloudprovider_test
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -74,25 +73,30 @@ func TestCreateWithinLease(t *testing.T) {
 		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue())
 		g.Expect(err).To(MatchError(ContainSubstring("CapacityLease leaves nothing of limit/cpu, quota/spot/machines")))
 	})
-	t.Run("When more may be granted, it should ask for it, wait, and take the next offering only after a while", func(t *testing.T) {
+	t.Run("When more may be granted, it should ask for it, end the launch, and take the next offering only after a while", func(t *testing.T) {
 		g := NewWithT(t)
 		f, lease, clk := leasedFixture(t, 0)
 		lease.Write(t, f.provider.Capacity, func(l *capacity.Lease) { l.UpTo = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
-		nodeClaim := f.claim("waits", needs3)
-		_, err := f.provider.Create(f.ctx, nodeClaim)
-		var waiting *karpcloudprovider.CreateError
-		g.Expect(errors.As(err, &waiting)).To(BeTrue())
-		g.Expect(waiting.ConditionReason).To(Equal(cloudprovider.WaitingForCapacityReason))
-		g.Expect(waiting.ConditionMessage).To(ContainSubstring("quota/spot/machines"))
-		_, report, _ := f.provider.Capacity.Report()
-		g.Expect(report.Requests).To(Equal([]account.Request{{Charges: account.Amounts{"quota/spot/machines": 1, "limit/cpu": 4000}, Count: 1}}))
+		_, err := f.provider.Create(f.ctx, f.claim("waits", needs3))
+		ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.WaitingForCapacityReason)(f, g, err)
+		g.Expect(f.recorder.Messages()).To(ContainElement(ContainSubstring("quota/spot/machines")))
+		once := []account.Request{{Charges: account.Amounts{"quota/spot/machines": 1, "limit/cpu": 4000}, Count: 1}}
+		requests := func() []account.Request {
+			_, report, _ := f.provider.Capacity.Report()
+			return report.Requests
+		}
+		g.Expect(requests()).To(Equal(once), "the pods still want it")
 
-		clk.Step(capacity.GrantWait)
-		created, err := f.provider.Create(f.ctx, nodeClaim)
+		clk.Step(10 * time.Second) // after which Karpenter makes another NodeClaim for them
+		_, err = f.provider.Create(f.ctx, f.claim("waits-again", needs3))
+		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
+		g.Expect(requests()).To(Equal(once), "it takes over the request")
+
+		clk.Step(capacity.GrantWait - 10*time.Second)
+		created, err := f.provider.Create(f.ctx, f.claim("has-waited", needs3))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand))
-		_, report, _ = f.provider.Capacity.Report()
-		g.Expect(report.Requests).To(BeEmpty())
+		g.Expect(requests()).To(BeEmpty())
 	})
 	t.Run("When nothing is granted in time, it should let Karpenter plan without, and ask again later", func(t *testing.T) {
 		g := NewWithT(t)
@@ -100,7 +104,6 @@ func TestCreateWithinLease(t *testing.T) {
 		lease.Write(t, f.provider.Capacity, func(l *capacity.Lease) {
 			l.Amounts, l.UpTo = account.Amounts{}, account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 		})
-		nodeClaim := f.claim("in-vain", nil)
 		available := func() int {
 			instanceTypes, err := f.store.InstanceTypes(f.nodeClass.Name)
 			g.Expect(err).NotTo(HaveOccurred())
@@ -111,10 +114,11 @@ func TestCreateWithinLease(t *testing.T) {
 			return n
 		}
 		g.Expect(available()).To(BeNumerically(">", 0))
-		_, err := f.provider.Create(f.ctx, nodeClaim)
-		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeFalse())
+		_, err := f.provider.Create(f.ctx, f.claim("waits", nil))
+		ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.WaitingForCapacityReason)(f, g, err)
+		g.Expect(available()).To(BeNumerically(">", 0))
 		clk.Step(capacity.GrantWait)
-		_, err = f.provider.Create(f.ctx, nodeClaim)
+		_, err = f.provider.Create(f.ctx, f.claim("in-vain", nil))
 		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue())
 		g.Expect(err).To(MatchError(ContainSubstring("hasn't granted more of limit/cpu within 15s")))
 		g.Expect(available()).To(BeZero())
@@ -137,6 +141,25 @@ func TestCreateWithinLease(t *testing.T) {
 		created, err := f.provider.Create(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot))
+	})
+	t.Run("When it is granted after a launch has ended, it should say so, and the next should find it", func(t *testing.T) {
+		g := NewWithT(t)
+		f, lease, _ := leasedFixture(t, 0)
+		lease.Write(t, f.provider.Capacity, func(l *capacity.Lease) { l.UpTo = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
+		grants := 0
+		f.provider.Capacity.OnGrant(func() { grants++ })
+		_, err := f.provider.Create(f.ctx, f.claim("ends", needs3))
+		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
+		grant := func(l *capacity.Lease) { l.Amounts = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} }
+		lease.Write(t, f.provider.Capacity, grant)
+		g.Expect(grants).To(Equal(1))
+		created, err := f.provider.Create(f.ctx, f.claim("next", needs3))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot))
+		_, report, _ := f.provider.Capacity.Report()
+		g.Expect(report.Requests).To(BeEmpty())
+		lease.Write(t, f.provider.Capacity, grant)
+		g.Expect(grants).To(Equal(1), "nothing waits any more")
 	})
 	t.Run("When a commitment lowers the price, it should choose by it and keep the list price on the Machine", func(t *testing.T) {
 		g := NewWithT(t)

@@ -16,7 +16,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
@@ -179,12 +178,7 @@ func TestMaximum(t *testing.T) {
 			nodeClaim := f.claim("ends", nil)
 			_, err := f.provider.Create(f.ctx, nodeClaim)
 			g.Expect(err).To(MatchError(ContainSubstring(environment.ErrFault.Error())))
-			g.Expect(counted.Count("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large")).To(Equal(1), "it is tried again")
-			f.setReady(func(nodeClass *v1alpha1.ClusterAPINodeClass) {
-				nodeClass.StatusConditions().SetFalse(v1alpha1.ReadyConditions()[0], "Test", "not now")
-			})
-			_, err = f.provider.Create(f.ctx, nodeClaim)
-			g.Expect(karpcloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue(), "%v", err)
+			g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
 			g.Expect(counted.Count("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large")).To(Equal(tc.want))
 		})
 	}

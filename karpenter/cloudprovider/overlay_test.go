@@ -47,11 +47,10 @@ func TestOverlay(t *testing.T) {
 	on := options.ToContext(t.Context(), &options.Options{FeatureGates: options.FeatureGates{NodeOverlay: true}})
 	inPool := func(n *karpv1.NodeClaim) { n.Labels[karpv1.NodePoolLabelKey] = nodePool.Name }
 
-	t.Run("When the gate is on and Karpenter hasn't evaluated the overlays yet, it should be asked again", func(t *testing.T) {
+	t.Run("When the gate is on and Karpenter hasn't evaluated the overlays yet, it should end the launch", func(t *testing.T) {
 		g := NewWithT(t)
 		_, err := f.provider.Create(on, f.claim("early", inPool))
-		var createErr *karpcloudprovider.CreateError
-		g.Expect(err).To(BeAssignableToTypeOf(createErr))
+		g.Expect(karpcloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue(), "%v", err)
 	})
 
 	clk := clocktesting.NewFakeClock(metav1.Now().Time)

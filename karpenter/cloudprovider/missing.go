@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudprovider
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	provisioning "sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+)
+
+// maxMissing limits how many unavailable offerings a message names.
+const maxMissing = 5
+
+// Missing says why no node of a static NodePool can be launched now, for a person to read. It is empty if one can, or if that
+// isn't known. Karpenter asks this for pods when it schedules them, but not for static NodePools.
+func (c *CloudProvider) Missing(ctx context.Context, nodePool *karpv1.NodePool) string {
+	instanceTypes, err := c.GetInstanceTypes(ctx, nodePool)
+	if err != nil {
+		return "" // Create says what is wrong
+	}
+	if instanceTypes, err = c.overlaid(ctx, nodePool.Name, instanceTypes); err != nil {
+		return ""
+	}
+	nodeClaim := provisioning.NewNodeClaimTemplate(nodePool).ToNodeClaim()
+	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
+	requests := nodeClaim.Spec.Resources.Requests
+	for range offering.OrderOf(instanceTypes).Cheapest(instanceTypes, requirements, requests, "") {
+		return ""
+	}
+	compatible, closed := 0, []string{}
+	for _, it := range instanceTypes {
+		if it.Requirements.Intersects(requirements) != nil {
+			continue
+		}
+		compatible++
+		for _, o := range it.Offerings {
+			if requirements.IsCompatible(o.Requirements, scheduling.AllowUndefinedWellKnownLabels) {
+				closed = append(closed, c.whyClosed(nodePool.Name, offering.KeyOf(it.Name, o)))
+			}
+		}
+	}
+	if len(closed) == 0 {
+		return fmt.Sprintf("none of the %d instance types of node class %s meets its requirements%s",
+			len(instanceTypes), nodePool.Spec.Template.Spec.NodeClassRef.Name, named(nodeClaim))
+	}
+	if more := len(closed) - maxMissing; more > 0 {
+		closed = append(closed[:maxMissing], fmt.Sprintf("and %d more", more))
+	}
+	pools := ""
+	if exhausted := c.Capacity.Exhausted(); exhausted != "" {
+		pools = "; the hosted cluster's CapacityLease leaves nothing of " + exhausted
+	}
+	return fmt.Sprintf("none of the %d instance types that meet its requirements has an available offering: %s%s", compatible, strings.Join(closed, ", "), pools)
+}
+
+// whyClosed describes an unavailable offering: what it failed for, and until when that counts.
+func (c *CloudProvider) whyClosed(nodePool string, key offering.Key) string {
+	entry, known := c.Rejections.Entry(nodePool, key)
+	if unavailable := c.InstanceTypes.Unavailable; !known && unavailable != nil {
+		entry, known = unavailable.Entry(key)
+	}
+	if !known {
+		return key.Description()
+	}
+	return fmt.Sprintf("%s (%s%s)", key.Description(), entry.Reason, offering.RetryNotice(entry.Until))
+}
+
+// named says which instance types a NodeClaim asks for by name.
+func named(nodeClaim *karpv1.NodeClaim) string {
+	for _, requirement := range nodeClaim.Spec.Requirements {
+		if requirement.Key == corev1.LabelInstanceTypeStable && requirement.Operator == corev1.NodeSelectorOpIn {
+			return ", which name " + strings.Join(requirement.Values[:min(maxMissing, len(requirement.Values))], ", ")
+		}
+	}
+	return ""
+}
