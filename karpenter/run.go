@@ -24,6 +24,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	cloudprovidermetrics "sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
@@ -33,6 +34,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/controllers/state/informer"
+	staticprovisioning "sigs.k8s.io/karpenter/pkg/controllers/static/provisioning"
 	"sigs.k8s.io/karpenter/pkg/operator"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
@@ -55,6 +57,8 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/nodepoolgone"
 	"github.com/autonode-io/autonode/karpenter/core/providerid"
 	"github.com/autonode-io/autonode/karpenter/core/savings"
+	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
+	"github.com/autonode-io/autonode/karpenter/core/unlaunched"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/core/zones"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
@@ -176,6 +180,7 @@ type providers struct {
 	machines       *machine.Provider
 	inventory      *inventory.Inventory
 	unavailable    *offering.Unavailable
+	rejections     *offering.Rejections
 	capacity       *capacity.Provider
 	priceFile      *pricing.File
 	profiles       *profile.Profiles
@@ -185,7 +190,7 @@ type providers struct {
 }
 
 func newProviders(ctx context.Context, guest *operator.Operator, management *managementCluster, opts Options) (p *providers, err error) {
-	p = &providers{unavailable: offering.NewUnavailable(guest.Clock)}
+	p = &providers{unavailable: offering.NewUnavailable(guest.Clock), rejections: offering.NewRejections(guest.Clock)}
 	if p.allowedPatches, err = opts.allowedPatches(); err != nil {
 		return nil, err
 	}
@@ -278,6 +283,7 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 		Images:         p.images,
 		InstanceTypes:  p.instanceTypes,
 		Inventory:      p.inventory,
+		Rejections:     p.rejections,
 		Capacity:       p.capacity,
 		Overlays:       guest.InstanceTypeStore,
 		RepairPolicies: repairPolicies,
@@ -300,9 +306,13 @@ type karpenterCore struct {
 }
 
 func newCore(ctx context.Context, guest *operator.Operator, management *managementCluster, keeper *leadership.Keeper, p *providers) (*karpenterCore, error) {
-	undecorated := cloudprovidermetrics.Decorate(leadership.Gate(p.cloudProvider, keeper.Suspended))
+	static := staticbackoff.New(staticbackoff.Config{
+		Guest: guest.GetClient(), Missing: missing(p.cloudProvider, keeper.Suspended), Recorder: guest.EventRecorder, Clock: guest.Clock,
+	})
+	undecorated := cloudprovidermetrics.Decorate(static.Launches(leadership.Gate(p.cloudProvider, keeper.Suspended)))
 	decorated := overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)
 	k := &karpenterCore{cloudProvider: decorated, state: state.NewCluster(guest.Clock, guest.GetClient(), decorated)}
+	static.Cluster = k.state
 	ledger := savings.New()
 	if err := crmetrics.Registry.Register(ledger); err != nil {
 		return nil, fmt.Errorf("registering metrics: %w", err)
@@ -327,6 +337,19 @@ func newCore(ctx context.Context, guest *operator.Operator, management *manageme
 		return nil, err
 	}
 	k.controllers[nodeClaims] = nodepoolgone.Ignore(k.controllers[nodeClaims])
+	k.controllers[nodeClaims] = unlaunched.Settle(k.controllers[nodeClaims],
+		unlaunched.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: k.state})
+	if options.FromContext(ctx).FeatureGates.StaticCapacity {
+		_, provisioning, err := core.Find[*staticprovisioning.Controller](k.controllers)
+		if err != nil {
+			return nil, err
+		}
+		k.controllers[provisioning] = static.Provisioning(k.controllers[provisioning])
+	}
+	p.capacity.OnGrant(func() {
+		static.Retry()
+		k.provisioner.Trigger(waitingForCapacity)
+	})
 	k.nodeClaims = nodeclaim.Config{
 		Guest:           guest.GetClient(),
 		GuestLive:       guest.GetAPIReader(),
@@ -345,6 +368,19 @@ func newCore(ctx context.Context, guest *operator.Operator, management *manageme
 		capacitybuffer.New(capacitybuffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: k.state, Provisioner: k.provisioner}),
 		nodecount.New(nodecount.Config{Guest: guest.GetClient(), Nodes: k.state.NodePoolState}))
 	return k, nil
+}
+
+// waitingForCapacity stands for the pods whose launches were given up because they waited for a larger grant.
+const waitingForCapacity types.UID = "waiting-for-capacity"
+
+// missing says why a static NodePool can't get a node now.
+func missing(provider *cloudprovider.CloudProvider, suspended func() bool) func(context.Context, *karpv1.NodePool) string {
+	return func(ctx context.Context, nodePool *karpv1.NodePool) string {
+		if suspended() {
+			return leadership.ErrSuspended.Error()
+		}
+		return provider.Missing(ctx, nodePool)
+	}
 }
 
 // guestClient is Karpenter core's client of the guest.
@@ -400,7 +436,7 @@ func newControllers(guest *operator.Operator, management *managementCluster, kee
 			Unavailable: p.unavailable,
 			Clock:       guest.Clock,
 		}),
-		metrics.New(metrics.Config{Machines: p.machines, Unavailable: p.unavailable}),
+		metrics.New(metrics.Config{Machines: p.machines, Unavailable: p.unavailable, Rejections: p.rejections}),
 		garbagecollection.New(garbagecollection.Config{
 			Guest:           guest.GetClient(),
 			GuestLive:       guest.GetAPIReader(),

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package staticbackoff makes Karpenter core's static provisioning wait while the nodes of a NodePool can't be launched.
+//
+// Upstream gap: core creates NodeClaims for a static NodePool whether or not there is an available offering, and a NodeClaim
+// that it deletes for the lack of one makes it create the next at once (docs/upstream/static-backoff.md).
+package staticbackoff
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/awslabs/operatorpkg/controller"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/autonode-io/autonode/karpenter/core/reconciler"
+)
+
+const (
+	// Interval is after how long a NodePool without an available offering is tried again. Karpenter core retries pods that
+	// fit nowhere as often.
+	Interval = 10 * time.Second
+	// MaxInterval is the longest back-off after launches that failed although an offering was available. It begins with
+	// Interval and doubles.
+	MaxInterval = 160 * time.Second
+	// ReplicasUnavailableReason is the reason of the event on a static NodePool that has fewer nodes than replicas, and can't
+	// get more now. The message says what is missing.
+	ReplicasUnavailableReason = "ReplicasUnavailable"
+	// said is for how long the same message isn't repeated.
+	said = 10 * time.Minute
+)
+
+// Config of a Backoff.
+type Config struct {
+	// Guest reads NodePools from the cache.
+	Guest client.Client
+	// Missing says why no node of a NodePool can be launched now. It is empty if one can, or if that isn't known.
+	Missing func(ctx context.Context, nodePool *karpv1.NodePool) string
+	// Cluster is core's state. It may be set after Launches, which it is made with.
+	Cluster *state.Cluster
+	// Recorder publishes events on NodePools.
+	Recorder events.Recorder
+	Clock    clock.PassiveClock
+}
+
+// Backoff follows the launches of static NodePools.
+type Backoff struct {
+	Config
+
+	mu    sync.Mutex
+	pools map[string]pool
+}
+
+// pool is a static NodePool whose last launch failed.
+type pool struct {
+	// generation of the NodePool when it failed; 0 if that isn't known yet. An edit ends the back-off.
+	generation int64
+	failures   int
+	until      time.Time
+	why        string
+}
+
+// New returns a Backoff.
+func New(config Config) *Backoff { return &Backoff{Config: config, pools: map[string]pool{}} }
+
+// Launches wraps Karpenter core's cloud provider: it records which NodePools' launches fail.
+func (b *Backoff) Launches(provider cloudprovider.CloudProvider) cloudprovider.CloudProvider {
+	return launches{CloudProvider: provider, backoff: b}
+}
+
+type launches struct {
+	cloudprovider.CloudProvider
+	backoff *Backoff
+}
+
+// Create implements cloudprovider.CloudProvider.
+func (l launches) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
+	created, err := l.CloudProvider.Create(ctx, nodeClaim)
+	if name := nodeClaim.Labels[karpv1.NodePoolLabelKey]; name != "" {
+		l.backoff.launched(name, err)
+	}
+	return created, err
+}
+
+// launched records the result of a launch. All NodeClaims of a NodePool that fail together count once.
+func (b *Backoff) launched(nodePool string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil {
+		delete(b.pools, nodePool)
+		return
+	}
+	if !cloudprovider.IsInsufficientCapacityError(err) && !cloudprovider.IsNodeClassNotReadyError(err) {
+		return // the NodeClaim stays
+	}
+	now := b.Clock.Now()
+	p := b.pools[nodePool]
+	if now.Before(p.until) {
+		return
+	}
+	wait := MaxInterval
+	if p.failures < 16 {
+		wait = min(Interval<<p.failures, MaxInterval)
+	}
+	p.failures++
+	p.until, p.why = now.Add(wait), err.Error()
+	b.pools[nodePool] = p
+}
+
+// Provisioning wraps Karpenter core's controller of static provisioning: it doesn't reconcile a NodePool that lacks nodes and
+// can't get any now.
+func (b *Backoff) Provisioning(core controller.Controller) controller.Controller {
+	return reconciler.Wrap(core, func(of reconciler.Registered) (reconcile.Reconciler, error) {
+		return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+			wait, err := b.wait(ctx, request.Name)
+			if err != nil || wait > 0 {
+				return reconcile.Result{RequeueAfter: wait}, err
+			}
+			return of.Inner.Reconcile(ctx, request)
+		}), nil
+	})
+}
+
+// wait returns for how long nothing is to be launched for a NodePool, and says why; 0 if nothing keeps it from being launched.
+func (b *Backoff) wait(ctx context.Context, name string) (time.Duration, error) {
+	nodePool := &karpv1.NodePool{}
+	if err := b.Guest.Get(ctx, types.NamespacedName{Name: name}, nodePool); err != nil {
+		if apierrors.IsNotFound(err) {
+			b.forget(name)
+			return 0, nil
+		}
+		return 0, fmt.Errorf("reading NodePool %s: %w", name, err)
+	}
+	if nodePool.Spec.Replicas == nil || nodePool.DeletionTimestamp != nil || !nodePool.StatusConditions().Root().IsTrue() || !b.Cluster.HasSynced() {
+		return 0, nil
+	}
+	running, _, replaced := b.Cluster.NodePoolState.GetNodeCount(name)
+	if int64(running+replaced) >= *nodePool.Spec.Replicas {
+		return 0, nil
+	}
+	wait, why := b.remaining(nodePool)
+	if missing := b.Missing(ctx, nodePool); missing != "" {
+		wait, why = max(wait, Interval), missing
+	}
+	if wait <= 0 {
+		return 0, nil
+	}
+	wait = min(wait, Interval) // core's controller isn't woken by an edit that ends the back-off
+	b.Recorder.Publish(events.Event{
+		InvolvedObject: nodePool,
+		Type:           corev1.EventTypeWarning,
+		Reason:         ReplicasUnavailableReason,
+		Message:        fmt.Sprintf("%d of %d replicas have a NodeClaim, and no other can be launched: %s", running+replaced, *nodePool.Spec.Replicas, why),
+		DedupeValues:   []string{string(nodePool.UID), why},
+		DedupeTimeout:  said,
+	})
+	return wait, nil
+}
+
+// remaining returns how long a NodePool's back-off still lasts, and why.
+func (b *Backoff) remaining(nodePool *karpv1.NodePool) (time.Duration, string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p, ok := b.pools[nodePool.Name]
+	switch {
+	case !ok:
+		return 0, ""
+	case p.generation == 0:
+		p.generation = nodePool.Generation
+		b.pools[nodePool.Name] = p
+	case p.generation != nodePool.Generation:
+		delete(b.pools, nodePool.Name)
+		return 0, ""
+	}
+	return p.until.Sub(b.Clock.Now()), p.why
+}
+
+// Retry ends the back-off of all NodePools: what their launches waited for may be there.
+func (b *Backoff) Retry() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	clear(b.pools)
+}
+
+func (b *Backoff) forget(nodePool string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.pools, nodePool)
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package staticbackoff_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/awslabs/operatorpkg/controller"
+	"github.com/awslabs/operatorpkg/status"
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	guestscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	static "sigs.k8s.io/karpenter/pkg/controllers/static/provisioning"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
+	"github.com/autonode-io/autonode/test/environment"
+)
+
+// provider is one whose launches end with an error.
+type provider struct {
+	cloudprovider.CloudProvider
+	err error
+}
+
+func (*provider) GetSupportedNodeClasses() []status.Object {
+	return []status.Object{&v1alpha1.ClusterAPINodeClass{}}
+}
+
+// Create implements cloudprovider.CloudProvider.
+func (p *provider) Create(_ context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
+	return nodeClaim, p.err
+}
+
+// capturing is a manager that starts nothing.
+type capturing struct {
+	manager.Manager
+	guest client.Client
+	added reconcile.Reconciler
+}
+
+// Add implements manager.Manager.
+func (c *capturing) Add(runnable manager.Runnable) error {
+	c.added, _ = runnable.(reconcile.Reconciler)
+	return nil
+}
+
+// GetClient implements manager.Manager.
+func (c *capturing) GetClient() client.Client { return c.guest }
+
+const replicas = 5
+
+// fixture is a static NodePool, and Karpenter core's controller that makes its NodeClaims.
+type fixture struct {
+	*WithT
+	t        *testing.T
+	ctx      context.Context
+	guest    client.Client
+	cluster  *state.Cluster
+	clock    *clocktesting.FakeClock
+	recorder *environment.Recorder
+	launches *provider
+	provider cloudprovider.CloudProvider
+	backoff  *staticbackoff.Backoff
+	nodePool *karpv1.NodePool
+	core     reconcile.Reconciler
+	// missing is why no node can be launched.
+	missing string
+}
+
+func newFixture(t *testing.T, wrapped bool) *fixture {
+	t.Helper()
+	f := &fixture{WithT: NewWithT(t), t: t, clock: clocktesting.NewFakeClock(time.Now()), recorder: &environment.Recorder{}, launches: &provider{}}
+	f.ctx = options.ToContext(t.Context(), &options.Options{CPURequests: 1000})
+	f.Expect(v1alpha1.AddToScheme(guestscheme.Scheme)).To(Succeed())
+	f.nodePool = &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "fixed", UID: "1", Generation: 1}}
+	f.nodePool.Spec.Replicas = ptr.To(int64(replicas))
+	f.nodePool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
+	for _, condition := range []string{karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady} {
+		f.nodePool.StatusConditions().SetTrue(condition)
+	}
+	f.guest = fake.NewClientBuilder().WithScheme(guestscheme.Scheme).WithObjects(f.nodePool).Build()
+	f.backoff = staticbackoff.New(staticbackoff.Config{
+		Guest: f.guest, Recorder: f.recorder, Clock: f.clock,
+		Missing: func(context.Context, *karpv1.NodePool) string { return f.missing },
+	})
+	f.provider = f.backoff.Launches(f.launches)
+	f.cluster = state.NewCluster(f.clock, f.guest, f.provider)
+	f.backoff.Cluster = f.cluster
+	f.cluster.SetSynced(true)
+	mgr, err := ctrl.NewManager(&rest.Config{Host: "127.0.0.1:1"}, ctrl.Options{
+		Scheme: guestscheme.Scheme, Metrics: server.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return f.guest.RESTMapper(), nil },
+	})
+	f.Expect(err).NotTo(HaveOccurred())
+	var core controller.Controller = static.NewController(f.guest, f.cluster, f.recorder, f.provider, nil, f.clock, nil, nil)
+	if wrapped {
+		core = f.backoff.Provisioning(core)
+	}
+	m := &capturing{Manager: mgr, guest: f.guest}
+	f.Expect(core.Register(f.ctx, m)).To(Succeed())
+	f.core = m.added
+	return f
+}
+
+// reconcile returns how many NodeClaims core has made.
+func (f *fixture) reconcile() (made int, result reconcile.Result) {
+	f.t.Helper()
+	before := len(f.claims())
+	result, err := f.core.Reconcile(f.ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(f.nodePool)})
+	f.Expect(err).NotTo(HaveOccurred())
+	return len(f.claims()) - before, result
+}
+
+func (f *fixture) claims() []karpv1.NodeClaim {
+	f.t.Helper()
+	list := &karpv1.NodeClaimList{}
+	f.Expect(f.guest.List(f.ctx, list)).To(Succeed())
+	return list.Items
+}
+
+// launch launches all NodeClaims as core does: it deletes those without capacity.
+func (f *fixture) launch() {
+	f.t.Helper()
+	for _, claim := range f.claims() {
+		if _, err := f.provider.Create(f.ctx, &claim); cloudprovider.IsInsufficientCapacityError(err) {
+			f.Expect(f.guest.Delete(f.ctx, &claim)).To(Succeed())
+			f.cluster.DeleteNodeClaim(claim.Name)
+		}
+	}
+}
+
+// TestProvisioning: Azure/karpenter-provider-azure#1854, kubernetes-sigs/karpenter#3198.
+func TestProvisioning(t *testing.T) {
+	none := cloudprovider.NewInsufficientCapacityError(errors.New("no capacity for on-demand c8-xlarge"))
+
+	t.Run("When there is no capacity for a static NodePool, Karpenter core alone should make NodeClaims without end", func(t *testing.T) {
+		f := newFixture(t, false)
+		f.launches.err, f.missing = none, "no capacity"
+		for range 3 {
+			made, _ := f.reconcile()
+			f.Expect(made).To(Equal(replicas))
+			f.launch()
+		}
+	})
+
+	t.Run("When no offering is available, it should make no NodeClaim, say what is missing, and look again as often as for pods", func(t *testing.T) {
+		f := newFixture(t, true)
+		f.missing = "on-demand c8-xlarge has no capacity"
+		for range 3 {
+			made, result := f.reconcile()
+			f.Expect(made).To(BeZero())
+			f.Expect(result.RequeueAfter).To(Equal(staticbackoff.Interval))
+		}
+		f.Expect(f.recorder.Reasons()).To(HaveEach(staticbackoff.ReplicasUnavailableReason))
+		f.Expect(f.recorder.Messages()).To(HaveEach("0 of 5 replicas have a NodeClaim, and no other can be launched: on-demand c8-xlarge has no capacity"))
+		f.missing = ""
+		made, _ := f.reconcile()
+		f.Expect(made).To(Equal(replicas))
+	})
+
+	t.Run("When launches fail though an offering is available, it should retry with back-off, and start again after a success", func(t *testing.T) {
+		f := newFixture(t, true)
+		f.launches.err = none
+		for _, wait := range []time.Duration{10, 20, 40, 80, 160, 160} {
+			made, _ := f.reconcile()
+			f.Expect(made).To(Equal(replicas), "before %d s", wait)
+			f.launch()
+			f.clock.Step(wait*time.Second - time.Millisecond)
+			made, result := f.reconcile()
+			f.Expect(made).To(BeZero(), "within %d s", wait)
+			f.Expect(result.RequeueAfter).To(Equal(time.Millisecond))
+			f.clock.Step(time.Millisecond)
+		}
+		f.Expect(f.recorder.Messages()).To(ContainElement(ContainSubstring("no capacity for on-demand c8-xlarge")))
+		f.launches.err = nil
+		_, _ = f.reconcile()
+		f.launch()
+		f.Expect(f.guest.Delete(f.ctx, &f.claims()[0])).To(Succeed())
+		f.cluster.Reset()
+		f.cluster.SetSynced(true)
+		f.launches.err = none
+		made, _ := f.reconcile()
+		f.Expect(made).To(Equal(replicas))
+		f.launch()
+		f.clock.Step(staticbackoff.Interval)
+		made, _ = f.reconcile()
+		f.Expect(made).To(Equal(replicas), "the first back-off again")
+	})
+
+	t.Run("When the NodePool is edited, or what its launches wait for may be there, it should retry at once", func(t *testing.T) {
+		f := newFixture(t, true)
+		f.launches.err = none
+		for _, change := range []func(){
+			func() {
+				f.nodePool.Generation++
+				f.Expect(f.guest.Update(f.ctx, f.nodePool)).To(Succeed())
+			},
+			f.backoff.Retry,
+		} {
+			made, _ := f.reconcile()
+			f.Expect(made).To(Equal(replicas))
+			f.launch()
+			made, _ = f.reconcile()
+			f.Expect(made).To(BeZero())
+			change()
+			made, _ = f.reconcile()
+			f.Expect(made).To(Equal(replicas))
+			f.launch()
+			f.backoff.Retry()
+		}
+	})
+
+	t.Run("When a launch is retried by Karpenter itself, it should not count as failed", func(t *testing.T) {
+		f := newFixture(t, true)
+		f.launches.err = cloudprovider.NewCreateError(errors.New("no answer"), "ManagementUnreachable", "no answer")
+		_, _ = f.reconcile()
+		f.launch()
+		f.Expect(f.claims()).To(HaveLen(replicas))
+		f.cluster.NodePoolState.Reset()
+		made, _ := f.reconcile()
+		f.Expect(made).To(Equal(replicas))
+	})
+
+	t.Run("When a NodePool has its nodes, it should say nothing, whatever is missing", func(t *testing.T) {
+		f := newFixture(t, true)
+		_, _ = f.reconcile()
+		f.missing = "no capacity"
+		made, result := f.reconcile()
+		f.Expect(made).To(BeZero())
+		f.Expect(result.RequeueAfter).To(Equal(time.Minute), "core's own")
+		f.Expect(f.recorder.Reasons()).To(BeEmpty())
+	})
+
+	t.Run("When a NodePool is gone, it should leave that to Karpenter core", func(t *testing.T) {
+		f := newFixture(t, true)
+		f.missing = "no capacity"
+		f.Expect(f.guest.Delete(f.ctx, f.nodePool)).To(Succeed())
+		made, _ := f.reconcile()
+		f.Expect(made).To(BeZero())
+		f.Expect(f.recorder.Reasons()).To(BeEmpty())
+	})
+}
