@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +32,13 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
+)
+
+// settleTimeout is how long a launch waits for what isn't known right after Karpenter has started, or a node class has
+// changed: that takes less than a second, and another NodeClaim would be ten seconds later.
+const (
+	settleTimeout  = 2 * time.Second
+	settleInterval = 100 * time.Millisecond
 )
 
 // abandonTimeout is how long a launch that has failed waits for the API server's answer whether it has a Machine.
@@ -65,7 +73,12 @@ func (l launch) price() float64 {
 // and plans again for its pods. Only if the management cluster doesn't answer, so that no launch succeeds, it is a
 // CreateError, which Karpenter retries.
 func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
-	created, err := c.create(ctx, nodeClaim)
+	var created *karpv1.NodeClaim
+	var err error
+	_ = wait.PollUntilContextTimeout(ctx, settleInterval, settleTimeout, true, func(context.Context) (bool, error) {
+		created, err = c.create(ctx, nodeClaim)
+		return !isUnsettled(err), nil
+	})
 	if err == nil {
 		return created, nil
 	}

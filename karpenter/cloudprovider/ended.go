@@ -79,6 +79,19 @@ func isWaiting(err error) bool {
 	return errors.As(err, &f) && f.reason == WaitingForCapacityReason
 }
 
+// isUnsettled reports whether an error is that something isn't known yet.
+func isUnsettled(err error) bool {
+	var f *failure
+	if !errors.As(err, &f) {
+		return false
+	}
+	switch f.reason {
+	case NodeClassReadinessUnknownReason, ClusterUnreadableReason, MachinesUncountedReason:
+		return true
+	}
+	return false
+}
+
 // isUnanswered reports whether an error is that an API server couldn't be reached or has hung up. If it was asked in time and
 // hasn't answered, others may be: a webhook may hang for one kind.
 func isUnanswered(err error) bool {

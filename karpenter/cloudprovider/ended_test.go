@@ -27,6 +27,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
 // rejecting is a management cluster that answers requests to create an object with an error.
@@ -229,6 +230,22 @@ func TestLaunchEnds(t *testing.T) {
 			g.Expect(f.available("general")).To(Equal([]string{"c2-small", "c4-large"}))
 		})
 	}
+
+	t.Run("When it is known within two seconds whether a node class is ready, it should launch in the same call", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		asked := 0
+		f.provider.Version = func(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (version.Result, bool) {
+			if asked++; asked < 3 {
+				return version.Result{Outcome: version.Unknown, Message: "not asked yet"}, true
+			}
+			return resolved(nodeClass, tmpl)
+		}
+		_, err := f.provider.Create(f.ctx, f.claim("settles", nil))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(asked).To(Equal(3))
+		g.Expect(f.recorder.Reasons()).To(BeEmpty())
+	})
 
 	t.Run("When Karpenter ends during a launch, it should leave the NodeClaim to the next", func(t *testing.T) {
 		g := NewWithT(t)

@@ -365,6 +365,7 @@ func TestKarpenter(t *testing.T) {
 	})
 
 	t.Run("When the management cluster is away and then back but slow, it should decide nothing, say so once, and go on without a restart", w.isAway)
+	t.Run("When NodePools fail in any mixture, the pods of another should get their nodes as when it is alone", w.mixes)
 	t.Run("When a NodePool is deleted before its NodeClaims, it should follow them without an error", w.losesNodePool)
 }
 
