@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -73,12 +72,10 @@ func (l launch) price() float64 {
 // and plans again for its pods. Only if the management cluster doesn't answer, so that no launch succeeds, it is a
 // CreateError, which Karpenter retries.
 func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
-	var created *karpv1.NodeClaim
-	var err error
-	_ = wait.PollUntilContextTimeout(ctx, settleInterval, settleTimeout, true, func(context.Context) (bool, error) {
+	created, err := c.create(ctx, nodeClaim)
+	for began := time.Now(); isUnsettled(err) && time.Since(began) < settleTimeout && pause(ctx, settleInterval); {
 		created, err = c.create(ctx, nodeClaim)
-		return !isUnsettled(err), nil
-	})
+	}
 	if err == nil {
 		return created, nil
 	}
@@ -94,6 +91,18 @@ func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		c.Capacity.Abandon(nodeClaim.Name)
 	}
 	return nil, c.ended(nodeClaim, err)
+}
+
+// pause waits, and reports whether the context is still valid.
+func pause(ctx context.Context, duration time.Duration) bool {
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 func (c *CloudProvider) create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {

@@ -37,6 +37,8 @@ const (
 	// ReplicasUnavailableReason is the reason of the event on a static NodePool that has fewer nodes than replicas, and can't
 	// get more now. The message says what is missing.
 	ReplicasUnavailableReason = "ReplicasUnavailable"
+	// forgotten is for how long after its back-off a failure counts.
+	forgotten = time.Hour
 	// said is for how long the same message isn't repeated.
 	said = 10 * time.Minute
 )
@@ -54,7 +56,7 @@ type Config struct {
 	Clock    clock.PassiveClock
 }
 
-// Backoff follows the launches of static NodePools.
+// Backoff follows the launches of NodePools, for those that are static.
 type Backoff struct {
 	Config
 
@@ -62,7 +64,7 @@ type Backoff struct {
 	pools map[string]pool
 }
 
-// pool is a static NodePool whose last launch failed.
+// pool is a NodePool whose last launch failed.
 type pool struct {
 	// generation of the NodePool when it failed; 0 if that isn't known yet. An edit ends the back-off.
 	generation int64
@@ -105,6 +107,11 @@ func (b *Backoff) launched(nodePool string, err error) {
 		return // the NodeClaim stays
 	}
 	now := b.Clock.Now()
+	for name, p := range b.pools {
+		if now.Sub(p.until) > forgotten {
+			delete(b.pools, name)
+		}
+	}
 	p := b.pools[nodePool]
 	if now.Before(p.until) {
 		return
