@@ -32,6 +32,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/test/environment"
+	"github.com/autonode-io/autonode/test/world/fault"
 )
 
 const (
@@ -51,7 +52,7 @@ type failing struct {
 	// types of instances that it may have; all if empty.
 	types string
 	// answer is the management cluster's to a request for one of its machines; nil for its own.
-	answer func(w *world, request *http.Request, next http.RoundTripper) (*http.Response, error)
+	answer fault.Fault
 	// reason of the event by which it is known to have failed, on a NodeClaim or the NodePool.
 	reason string
 	// rounds is how often its launches may be tried within a time in which other pods were made.
@@ -59,8 +60,8 @@ type failing struct {
 }
 
 // status is an API server's answer that isn't success.
-func status(code int, reason metav1.StatusReason, text string) func(*world, *http.Request, http.RoundTripper) (*http.Response, error) {
-	return func(_ *world, request *http.Request, _ http.RoundTripper) (*http.Response, error) {
+func status(code int, reason metav1.StatusReason, text string) fault.Fault {
+	return func(request *http.Request, _ http.RoundTripper) (*http.Response, error) {
 		body, err := json.Marshal(metav1.Status{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: text,
 		})
@@ -72,13 +73,13 @@ func status(code int, reason metav1.StatusReason, text string) func(*world, *htt
 }
 
 // hang never answers.
-func hang(_ *world, request *http.Request, _ http.RoundTripper) (*http.Response, error) {
+func hang(request *http.Request, _ http.RoundTripper) (*http.Response, error) {
 	<-request.Context().Done()
 	return nil, request.Context().Err()
 }
 
 // take has another owner make an object of that name first.
-func take(w *world, request *http.Request, next http.RoundTripper) (*http.Response, error) {
+func (w *world) take(request *http.Request, next http.RoundTripper) (*http.Response, error) {
 	theirs := &unstructured.Unstructured{}
 	theirs.SetGroupVersionKind(environment.TestMachine)
 	theirs.SetNamespace(w.Namespace)
@@ -109,7 +110,7 @@ func fewer(within time.Duration, _ int) int {
 func never(time.Duration, int) int { return 0 }
 
 // failures are all kinds of NodePools that get no node.
-func failures() []failing {
+func (w *world) failures() []failing {
 	denied := status(http.StatusForbidden, metav1.StatusReasonForbidden, `admission webhook "quota.example.com" denied the request: no budget left`)
 	return []failing{
 		{name: "absent-static", static: true, types: "c16-none", reason: staticbackoff.ReplicasUnavailableReason, rounds: never},
@@ -120,7 +121,7 @@ func failures() []failing {
 			name: "invalid", answer: status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "spec.size: Unsupported value"),
 			reason: cloudprovider.MachineRejectedReason, rounds: backedOff,
 		},
-		{name: "taken", answer: take, reason: cloudprovider.NameTakenReason, rounds: backedOff},
+		{name: "taken", answer: w.take, reason: cloudprovider.NameTakenReason, rounds: backedOff},
 		{
 			name: "broken-static", static: true, answer: status(http.StatusInternalServerError, metav1.StatusReasonInternalError, "failed calling webhook: connection refused"),
 			reason: cloudprovider.MachineNotCreatedReason, rounds: fewer,
@@ -130,12 +131,12 @@ func failures() []failing {
 }
 
 // fails answers requests for the machines of failing NodePools.
-func (w *world) fails(pools *sync.Map) func(*http.Request, http.RoundTripper) (*http.Response, error) {
+func fails(pools *sync.Map) fault.Fault {
 	return func(request *http.Request, next http.RoundTripper) (*http.Response, error) {
 		if makesMachine(request) {
 			if pool, ok := pools.Load(labelIn(request, karpv1.NodePoolLabelKey)); ok {
 				if answer := pool.(failing).answer; answer != nil {
-					return answer(w, request, next)
+					return answer(request, next)
 				}
 			}
 		}
@@ -270,11 +271,11 @@ func (w *world) mixes(t *testing.T) {
 	g.Expect(w.Admin.Create(t.Context(), large)).To(Succeed())
 	t.Cleanup(func() { w.clean(t, large) })
 
-	mixture := failures()
+	mixture := w.failures()
 	seed := uint64(time.Now().UnixNano())
 	rand.New(rand.NewPCG(seed, 0)).Shuffle(len(mixture)-1, func(i, j int) { mixture[i], mixture[j] = mixture[j], mixture[i] })
 	failingPools := &sync.Map{}
-	w.management.Use(w.fails(failingPools))
+	w.management.Use(fails(failingPools))
 	// run has one more pod of steady get a node, and returns how long that took.
 	pods := 0
 	run := func(beside string) {
@@ -342,7 +343,7 @@ func (w *world) clean(t *testing.T, template *unstructured.Unstructured) {
 	g, ctx := NewWithT(t), context.WithoutCancel(t.Context())
 	g.Expect(w.Admin.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(w.Namespace), client.MatchingLabels{"example.com/mixture": "true"}, client.GracePeriodSeconds(0))).To(Succeed())
 	names := []string{steady}
-	for _, pool := range failures() {
+	for _, pool := range w.failures() {
 		names = append(names, pool.name)
 	}
 	for _, name := range names {

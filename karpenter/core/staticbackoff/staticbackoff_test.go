@@ -181,13 +181,13 @@ func TestProvisioning(t *testing.T) {
 	t.Run("When launches fail though an offering is available, it should retry with back-off, and start again after a success", func(t *testing.T) {
 		f := newFixture(t, true)
 		f.launches.err = none
-		for _, wait := range []time.Duration{10, 20, 40, 80, 160, 160} {
+		for _, wait := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 160 * time.Second} {
 			made, _ := f.reconcile()
-			f.Expect(made).To(Equal(replicas), "before %d s", wait)
+			f.Expect(made).To(Equal(replicas), "before %s", wait)
 			f.launch()
-			f.clock.Step(wait*time.Second - time.Millisecond)
+			f.clock.Step(wait - time.Millisecond)
 			made, result := f.reconcile()
-			f.Expect(made).To(BeZero(), "within %d s", wait)
+			f.Expect(made).To(BeZero(), "within %s", wait)
 			f.Expect(result.RequeueAfter).To(Equal(time.Millisecond))
 			f.clock.Step(time.Millisecond)
 		}
