@@ -72,6 +72,9 @@ const (
 	// EphemeralStorageUnknownReason: some templates declare no ephemeral storage, so pods that request it get no node of them. Set the
 	// annotation capacity.cluster-autoscaler.kubernetes.io/ephemeral-disk.
 	EphemeralStorageUnknownReason = "EphemeralStorageUnknown"
+	// PodsMayNotFitReason: kubelets of some templates reject pods that fit what their node can allocate, or run static pods, which Karpenter
+	// doesn't plan with. The message names each place, and what to use instead.
+	PodsMayNotFitReason = "PodsMayNotFit"
 	// VersionUnknownReason: the API server hasn't reported its version yet.
 	VersionUnknownReason = "VersionUnknown"
 	// VersionTooNewReason: spec.version exceeds the API server's, or the release payload's version of nodes. Lower it, or upgrade the control

@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
@@ -53,5 +54,17 @@ func TestAllocatable(t *testing.T) {
 			ProviderID: "cloud://1", Capacity: inventory.Amounts{Memory: 4 << 30}, Allocatable: inventory.Amounts{MilliCPU: 1900, Memory: 3 << 30},
 		})
 		f.condition(v1alpha1.ConditionAllocatableKnown, "True", v1alpha1.ConditionAllocatableKnown)
+	})
+	t.Run("When kubelets reject pods that fit, it should stay ready, name the template and say what to use instead", func(t *testing.T) {
+		f := start(t, "")
+		args := []any{map[string]any{"name": "topology-manager-policy", "value": "restricted"}}
+		f.Expect(unstructured.SetNestedSlice(f.BootstrapTemplate.Object, args, "spec", "template", "spec", "joinConfiguration", "nodeRegistration", "kubeletExtraArgs")).To(Succeed())
+		f.Expect(f.Admin.Update(t.Context(), f.BootstrapTemplate)).To(Succeed())
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(nil)
+		f.ready()
+		f.Expect(f.condition(v1alpha1.ConditionAllocatableKnown, "True", v1alpha1.PodsMayNotFitReason)).To(And(
+			ContainSubstring("nodes of 1 of 1 template may hold fewer pods"), ContainSubstring("KubeadmConfigTemplate default, topologyManagerPolicy: restricted"), ContainSubstring("use best-effort")))
+		f.Expect(f.events.reasons()).To(Equal([]string{v1alpha1.PodsMayNotFitReason}))
 	})
 }

@@ -3,6 +3,7 @@
 package instancetype
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 	"time"
@@ -10,9 +11,11 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
@@ -99,6 +102,65 @@ func TestBootstrapSettings(t *testing.T) {
 		snapshot := Build(input(large(kubelet.Settings{Taints: []corev1.Taint{dedicated, {Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}})))
 		g.Expect(snapshot.Tolerating()).To(BeEmpty())
 		g.Expect(snapshot.Tolerating([]corev1.Taint{dedicated})).To(HaveLen(1))
+	})
+}
+
+// TestEviction: hard eviction thresholds reduce what a node can allocate; which ones apply is the kubelet's to say.
+func TestEviction(t *testing.T) {
+	const merging = `
+joinConfiguration: {patches: {directory: /etc/kubernetes/patches}}
+files: [{path: /etc/kubernetes/patches/kubeletconfiguration0+merge.yaml, content: "mergeDefaultEvictionSettings: true\nevictionHard: {memory.available: 500Mi}"}]`
+	args := func(name, value string) string {
+		return `{joinConfiguration: {nodeRegistration: {kubeletExtraArgs: [{name: ` + name + `, value: "` + value + `"}]}}}`
+	}
+	for name, tc := range map[string]struct {
+		os, spec        string
+		nodeClass       map[string]v1alpha1.EvictionThreshold
+		memory, storage string
+	}{
+		"nodes run Linux": {spec: `{}`, memory: "8092Mi", storage: "90Gi"},
+		// aws/karpenter-provider-aws#8473
+		"nodes run Windows":                            {os: "windows", spec: `{}`, memory: "7692Mi", storage: "90Gi"},
+		"a threshold isn't one, and nodes run Windows": {os: "windows", spec: args("eviction-hard", "memory.available<much"), memory: "7692Mi", storage: "100Gi"},
+		"a template has one threshold":                 {spec: args("eviction-hard", "memory.available<500Mi"), memory: "7692Mi", storage: "100Gi"},
+		"a template merges the default ones":           {spec: merging, memory: "7692Mi", storage: "90Gi"},
+		"a template merges those of Windows": {
+			os: "windows", spec: strings.Replace(merging, "{memory.available: 500Mi}", "{nodefs.available: 20%}", 1), memory: "7692Mi", storage: "80Gi",
+		},
+		"a node class replaces what a template merges": {
+			spec: merging, nodeClass: map[string]v1alpha1.EvictionThreshold{"memory.available": "1Gi"}, memory: "7Gi", storage: "100Gi",
+		},
+		"a template has no threshold":     {spec: `{files: [{path: /k, content: "kind: KubeletConfiguration\nevictionHard: {}"}]}`, memory: "8Gi", storage: "100Gi"},
+		"the kubelet leaves them out":     {spec: args("experimental-allocatable-ignore-eviction", "true"), memory: "8Gi", storage: "100Gi"},
+		"a percentage turns one off":      {spec: args("eviction-hard", "memory.available<100%,nodefs.available<0%"), memory: "8Gi", storage: "100Gi"},
+		"a threshold is a soft one":       {spec: args("eviction-soft", "memory.available<50%"), memory: "8092Mi", storage: "90Gi"},
+		"nodes have no ephemeral storage": {spec: args("local-storage-capacity-isolation", "false"), memory: "8092Mi", storage: "0"},
+	} {
+		t.Run("When "+name+", it should plan with what nodes can allocate", func(t *testing.T) {
+			var spec map[string]any
+			g := NewWithT(t)
+			g.Expect(yaml.Unmarshal([]byte(tc.spec), &spec)).To(Succeed())
+			config := &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "kind": "KubeadmConfigTemplate", "spec": map[string]any{"template": map[string]any{"spec": spec}},
+			}}
+			in := input(newTemplate("c4-large", 4, 0.1, func(s *template.Template) {
+				s.OS = cmp.Or(tc.os, "linux")
+				s.Bootstrap = template.Bootstrap{ConfigTemplate: config, Hash: "bootstrap", Kubelet: kubelet.Read(config)}
+			}))
+			in.Kubelet = &v1alpha1.KubeletConfiguration{EvictionHard: tc.nodeClass}
+			g.Expect(in.Templates[0].Bootstrap.Kubelet.Unread).To(BeEmpty())
+			expectList(g, Build(in).InstanceTypes[0].Allocatable(), map[corev1.ResourceName]string{"memory": tc.memory, "ephemeral-storage": tc.storage})
+		})
+	}
+	t.Run("When machines of both systems join with one bootstrap, it should plan with the thresholds of each", func(t *testing.T) {
+		memory := map[string]string{"linux": "8092Mi", "windows": "7692Mi"}
+		var templates []template.Template
+		for os := range memory {
+			templates = append(templates, newTemplate(os, 4, 0.1, func(s *template.Template) { s.OS = os }))
+		}
+		for _, it := range Build(input(templates...)).InstanceTypes {
+			expectList(NewWithT(t), it.Allocatable(), map[corev1.ResourceName]string{"memory": memory[it.Name]})
+		}
 	})
 }
 

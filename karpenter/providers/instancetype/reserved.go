@@ -20,11 +20,14 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// The kubelet's default hard eviction thresholds on Linux, which apply if evictionHard is unset.
+// defaultEvictionHard are the kubelet's default hard eviction thresholds, which apply if evictionHard is unset.
 // https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/#hard-eviction-thresholds
-var defaultEvictionHard = map[string]v1alpha1.EvictionThreshold{
-	"memory.available": "100Mi",
-	"nodefs.available": "10%",
+func defaultEvictionHard(os string) map[string]v1alpha1.EvictionThreshold {
+	memory := v1alpha1.EvictionThreshold("100Mi")
+	if os == string(corev1.Windows) {
+		memory = "500Mi"
+	}
+	return map[string]v1alpha1.EvictionThreshold{"memory.available": memory, "nodefs.available": "10%"}
 }
 
 // evictionResources are the eviction signals that reduce a node's allocatable.
@@ -45,9 +48,10 @@ type reserved struct {
 	eviction     map[corev1.ResourceName]threshold
 }
 
-// parseReserved parses the settings of a template's kubelets, over which those of the node class win. It reports and skips
-// a malformed value that passed admission. Values of the template are reported as those of place.
-func parseReserved(nodeClass *v1alpha1.KubeletConfiguration, template kubelet.Settings, place string) (r reserved, problems []error) {
+// parseReserved parses the settings of a template's kubelets, over which those of the node class win. os is the value of
+// kubernetes.io/os. It reports and skips a malformed value that passed admission. Values of the template are reported as those of
+// place.
+func parseReserved(nodeClass *v1alpha1.KubeletConfiguration, template kubelet.Settings, os, place string) (r reserved, problems []error) {
 	settings := template.Over(nodeClass)
 	own := ptr.Deref(nodeClass, v1alpha1.KubeletConfiguration{})
 	field := func(name string, ofNodeClass bool) string {
@@ -65,11 +69,19 @@ func parseReserved(nodeClass *v1alpha1.KubeletConfiguration, template kubelet.Se
 		delete(r.kube, corev1.ResourceCPU)
 		r.system[corev1.ResourceCPU] = *resource.NewQuantity(*settings.ReservedCPUs, resource.DecimalSI)
 	}
-	evictionHard := defaultEvictionHard
-	if len(settings.EvictionHard) > 0 {
-		evictionHard = settings.EvictionHard
+	defaults := defaultEvictionHard(os)
+	evictionHard := settings.EvictionHard
+	switch {
+	case evictionHard == nil:
+		evictionHard = defaults
+	case settings.MergeEvictionDefaults:
+		evictionHard = maps.Clone(defaults)
+		maps.Copy(evictionHard, settings.EvictionHard)
 	}
 	r.eviction = map[corev1.ResourceName]threshold{}
+	if settings.IgnoreEviction {
+		return r, problems
+	}
 	for _, signal := range slices.Sorted(maps.Keys(evictionHard)) {
 		name, ok := evictionResources[signal]
 		if !ok {
@@ -79,7 +91,7 @@ func parseReserved(nodeClass *v1alpha1.KubeletConfiguration, template kubelet.Se
 		if err != nil {
 			problems = append(problems, fmt.Errorf("%s[%s]: %w", field("evictionHard", len(own.EvictionHard) > 0), signal, err))
 			// A too small allocatable is safer than a too large one.
-			if t, err = parseThreshold(string(defaultEvictionHard[signal])); err != nil {
+			if t, err = parseThreshold(string(defaults[signal])); err != nil {
 				continue
 			}
 		}
@@ -142,6 +154,9 @@ func parseThreshold(value string) (threshold, error) {
 		if err != nil || !(p >= 0 && p <= 100) {
 			return threshold{}, fmt.Errorf("%q is not a percentage from 0%% to 100%%", value)
 		}
+		if value == "100%" {
+			return threshold{}, nil // for the kubelet it is no threshold, as 0%
+		}
 		return threshold{fraction: p / 100}, nil
 	}
 	quantity, problem := template.ParseQuantity(value)
@@ -164,7 +179,7 @@ func reservedOf(in Input) (result map[string]reserved, problems []error) {
 			place = bootstrap.ConfigTemplate.GetKind() + " " + bootstrap.ConfigTemplate.GetName()
 		}
 		var errs []error
-		result[kubelet], errs = parseReserved(in.Kubelet, bootstrap.Kubelet, place)
+		result[kubelet], errs = parseReserved(in.Kubelet, bootstrap.Kubelet, in.Templates[i].OS, place)
 		for _, err := range errs {
 			// The node class's values are wrong with every bootstrap.
 			if !slices.ContainsFunc(problems, func(other error) bool { return other.Error() == err.Error() }) {
@@ -175,11 +190,12 @@ func reservedOf(in Input) (result map[string]reserved, problems []error) {
 	return result, problems
 }
 
-// kubeletOf identifies the settings of a template's kubelets: those of its bootstrap and of its instance type, unless a
-// node class's patches depend on the template.
+// kubeletOf identifies the settings of a template's kubelets: those of its bootstrap, its instance type and its operating
+// system, unless a node class's patches depend on the template.
 func kubeletOf(tmpl *template.Template) string {
+	kubelet := tmpl.Bootstrap.Hash + tmpl.OverheadHash + "/" + tmpl.OS
 	if tmpl.Bootstrap.Patched {
-		return tmpl.Bootstrap.Hash + tmpl.OverheadHash + "/" + tmpl.Source.Annotation()
+		return kubelet + "/" + tmpl.Source.Annotation()
 	}
-	return tmpl.Bootstrap.Hash + tmpl.OverheadHash
+	return kubelet
 }

@@ -3,6 +3,8 @@
 package instancetype
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -26,6 +28,9 @@ func (b *builder) capacityOf(templates []*template.Template) corev1.ResourceList
 				capacity[name] = other.DeepCopy()
 			}
 		}
+	}
+	if slices.ContainsFunc(templates, func(tmpl *template.Template) bool { return tmpl.Bootstrap.Kubelet.NoLocalStorage }) {
+		delete(capacity, corev1.ResourceEphemeralStorage)
 	}
 	pods := Pods(templates[0], b.Kubelet)
 	for _, tmpl := range templates[1:] {

@@ -15,8 +15,6 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
-
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 // maxFile is the largest content of a file that is read, in bytes.
@@ -34,8 +32,14 @@ type config struct {
 		} `json:"patches"`
 	} `json:"joinConfiguration"`
 	Files               []file   `json:"files"`
+	BootCommands        []string `json:"bootCommands"`
 	PreKubeadmCommands  []string `json:"preKubeadmCommands"`
 	PostKubeadmCommands []string `json:"postKubeadmCommands"`
+	Ignition            struct {
+		ContainerLinuxConfig struct {
+			AdditionalConfig string `json:"additionalConfig"`
+		} `json:"containerLinuxConfig"`
+	} `json:"ignition"`
 }
 
 type file struct {
@@ -48,7 +52,7 @@ type file struct {
 }
 
 // mention matches the names of settings in scripts and files that are otherwise not understood.
-var mention = regexp.MustCompile(`(?i)\b(max-?pods|pods-?per-?core|kube-?reserved|system-?reserved|eviction-?hard|reserved-?cpus|reservedSystemCPUs|register-?with-?taints)\b`)
+var mention = regexp.MustCompile(`(?i)\b(max-?pods|pods-?per-?core|kube-?reserved|system-?reserved|eviction-?hard|reserved-?cpus|reservedSystemCPUs|register-?with-?taints|merge-?default-?eviction-?settings|allocatable-ignore-eviction|local-?storage-?capacity-?isolation|topology-?manager-?policy|full-pcpus-only)\b`)
 
 // reader reads one template.
 type reader struct {
@@ -58,6 +62,9 @@ type reader struct {
 	// contents of the template's files by path, and those that decide the kubelet's settings.
 	contents map[string]string
 	used     map[string]bool
+	// Of the kubelet's settings, what findUnplanned needs.
+	topology, cpuPolicy, staticPods, staticPodURL string
+	cpuOptions                                    map[string]string
 }
 
 func (r *reader) unread(where, why string) {
@@ -76,6 +83,7 @@ func (r *reader) read() Settings {
 	r.readFiles(args)
 	r.setDocument(r.document(args))
 	r.setFlags(args)
+	r.findUnplanned()
 	r.findMentions()
 	return r.settings
 }
@@ -145,8 +153,10 @@ func isDropIn(name string, args map[string]string) bool {
 
 // document returns the kubelet's configuration: the file that a flag names, or otherwise what kubeadm makes, of which only the
 // patches are known; over that, the drop-ins. A KubeletConfiguration that nothing names is taken for one that a command puts in
-// place.
-func (r *reader) document(args map[string]string) map[string]any {
+// place. merged says that the kubelet fills its hard eviction thresholds with the default ones: it does that to the first file, if
+// this has none or asks for it, and not to what drop-ins and flags have.
+// https://github.com/kubernetes/kubernetes/blob/v1.36.3/cmd/kubelet/app/server.go#L469
+func (r *reader) document(args map[string]string) (document map[string]any, merged bool) {
 	var named, loose, patches, dropIns []string
 	for name, content := range r.contents {
 		switch {
@@ -167,8 +177,17 @@ func (r *reader) document(args map[string]string) map[string]any {
 		order = slices.Concat(loose, patches)
 	}
 	slices.Sort(dropIns)
-	document := map[string]any{}
-	for _, name := range append(order, dropIns...) {
+	document = map[string]any{}
+	r.apply(document, order)
+	asked, _ := document["mergeDefaultEvictionSettings"].(bool)
+	merged = asked || document["evictionHard"] == nil
+	r.apply(document, dropIns)
+	return document, merged
+}
+
+// apply merges files into a document.
+func (r *reader) apply(document map[string]any, names []string) {
+	for _, name := range names {
 		r.used[name] = true
 		if _, kind, _ := strings.Cut(strings.TrimSuffix(path.Base(name), path.Ext(name)), "+"); r.isPatch(name) && kind == "json" {
 			r.unread("file "+name, "JSON patches of the kubelet's configuration aren't read")
@@ -181,7 +200,6 @@ func (r *reader) document(args map[string]string) map[string]any {
 		}
 		merge(document, content)
 	}
-	return document
 }
 
 func isKubeletConfiguration(content string) bool {
@@ -207,66 +225,23 @@ func merge(document, patch map[string]any) {
 	}
 }
 
-// setDocument reads a KubeletConfiguration.
-func (r *reader) setDocument(document map[string]any) {
-	raw, err := yaml.Marshal(document)
-	if err != nil {
-		r.unread("KubeletConfiguration", err.Error())
-		return
-	}
-	var read struct {
-		MaxPods            *int32            `json:"maxPods"`
-		PodsPerCore        int32             `json:"podsPerCore"`
-		KubeReserved       map[string]string `json:"kubeReserved"`
-		SystemReserved     map[string]string `json:"systemReserved"`
-		EvictionHard       map[string]string `json:"evictionHard"`
-		ReservedSystemCPUs string            `json:"reservedSystemCPUs"`
-		RegisterWithTaints []any             `json:"registerWithTaints"`
-	}
-	if err := yaml.Unmarshal(raw, &read); err != nil {
-		r.unread("KubeletConfiguration", err.Error())
-		return
-	}
-	if read.MaxPods != nil && *read.MaxPods > 0 {
-		r.settings.MaxPods = read.MaxPods
-	}
-	r.settings.PodsPerCore = int64(max(read.PodsPerCore, 0))
-	r.settings.KubeReserved = typed[v1alpha1.ReservedQuantity](read.KubeReserved)
-	r.settings.SystemReserved = typed[v1alpha1.ReservedQuantity](read.SystemReserved)
-	r.settings.EvictionHard = typed[v1alpha1.EvictionThreshold](read.EvictionHard)
-	if problem := r.reserveCPUs(read.ReservedSystemCPUs); problem != "" {
-		r.unread("KubeletConfiguration, reservedSystemCPUs", fmt.Sprintf("%q %s", read.ReservedSystemCPUs, problem))
-	}
-	if len(read.RegisterWithTaints) == 0 || r.settings.Taints != nil {
-		return // kubeadm makes a flag of its own taints
-	}
-	if r.settings.Taints, err = Taints(read.RegisterWithTaints); err != nil {
-		r.unread("KubeletConfiguration, registerWithTaints", err.Error())
-	}
-}
-
-func typed[V ~string](values map[string]string) map[string]V {
-	if values == nil {
-		return nil
-	}
-	result := make(map[string]V, len(values))
-	for key, value := range values {
-		result[key] = V(value)
-	}
-	return result
-}
-
 // findMentions reports commands and other files that name one of the settings, such as a command that edits the kubelet's
 // configuration.
 func (r *reader) findMentions() {
-	for i, command := range slices.Concat(r.config.PreKubeadmCommands, r.config.PostKubeadmCommands) {
-		if found := mention.FindString(command); found != "" {
-			field, at := "preKubeadmCommands", i
-			if before := len(r.config.PreKubeadmCommands); i >= before {
-				field, at = "postKubeadmCommands", i-before
+	for _, field := range []struct {
+		name     string
+		commands []string
+	}{
+		{"bootCommands", r.config.BootCommands}, {"preKubeadmCommands", r.config.PreKubeadmCommands}, {"postKubeadmCommands", r.config.PostKubeadmCommands},
+	} {
+		for i, command := range field.commands {
+			if found := mention.FindString(command); found != "" {
+				r.unread(fmt.Sprintf("%s[%d]", field.name, i), "it mentions "+found)
 			}
-			r.unread(fmt.Sprintf("%s[%d]", field, at), "it mentions "+found)
 		}
+	}
+	if found := mention.FindString(r.config.Ignition.ContainerLinuxConfig.AdditionalConfig); found != "" {
+		r.unread("ignition.containerLinuxConfig.additionalConfig", "it mentions "+found)
 	}
 	for _, f := range r.config.Files {
 		name := path.Clean(f.Path)

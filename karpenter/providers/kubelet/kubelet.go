@@ -32,6 +32,13 @@ const (
 type Settings struct {
 	// KubeletConfiguration as the template has it. Its quantities aren't validated.
 	v1alpha1.KubeletConfiguration
+	// MergeEvictionDefaults says that signals which EvictionHard doesn't name have their default thresholds. Otherwise they have
+	// none, unless EvictionHard is nil.
+	MergeEvictionDefaults bool
+	// IgnoreEviction says that thresholds don't reduce what a node can allocate.
+	IgnoreEviction bool
+	// NoLocalStorage says that nodes have no ephemeral storage to allocate.
+	NoLocalStorage bool
 	// PodsPerCore limits the number of pods beside MaxPods; 0 for none.
 	PodsPerCore int64
 	// ReservedCPUs is the number of cores of reserved-cpus, which replaces the CPU of kubeReserved and systemReserved; nil if
@@ -41,6 +48,9 @@ type Settings struct {
 	Taints []corev1.Taint
 	// Unread names what can't be read, each as "<place>: <why>". Nodes may allocate less than the settings imply.
 	Unread []string
+	// Unplanned names what is known and what Karpenter can't plan with, each as "<place>: <why>". Nodes may hold less than they
+	// can allocate.
+	Unplanned []string
 	// Patched are the settings that a node class's patches decide. They win over those of its spec.kubelet, because patches
 	// are applied last.
 	Patched Patched
@@ -71,7 +81,8 @@ func (s Settings) Over(nodeClass *v1alpha1.KubeletConfiguration) Settings {
 		s.SystemReserved = nodeClass.SystemReserved
 	}
 	if len(nodeClass.EvictionHard) > 0 && !s.Patched.EvictionHard {
-		s.EvictionHard = nodeClass.EvictionHard
+		// A flag, which defaults aren't merged into.
+		s.EvictionHard, s.MergeEvictionDefaults = nodeClass.EvictionHard, false
 	}
 	return s
 }
@@ -112,7 +123,7 @@ func Read(template *unstructured.Unstructured) Settings {
 }
 
 func read(place string, object *unstructured.Unstructured, path ...string) Settings {
-	r := reader{place: place}
+	r := reader{place: place, staticPods: staticPodPath}
 	content, _, err := unstructured.NestedFieldNoCopy(object.Object, path...)
 	if err != nil {
 		return Unknown(place, err.Error())
@@ -145,19 +156,31 @@ func Patch(template, without, with *unstructured.Unstructured) Settings {
 	if !maps.Equal(before.SystemReserved, after.SystemReserved) {
 		settings.SystemReserved, settings.Patched.SystemReserved = after.SystemReserved, true
 	}
-	if !maps.Equal(before.EvictionHard, after.EvictionHard) {
-		settings.EvictionHard, settings.Patched.EvictionHard = after.EvictionHard, true
+	if !sameEviction(before, after) {
+		settings.EvictionHard, settings.MergeEvictionDefaults, settings.Patched.EvictionHard = after.EvictionHard, after.MergeEvictionDefaults, true
 	}
 	settings.PodsPerCore, settings.ReservedCPUs = after.PodsPerCore, after.ReservedCPUs
+	settings.IgnoreEviction, settings.NoLocalStorage = after.IgnoreEviction, after.NoLocalStorage
 	settings.Taints = patchTaints(settings.Taints, before.Taints, after.Taints)
-	settings.Unread = nil
-	for _, unread := range after.Unread {
-		if !slices.Contains(before.Unread, unread) {
-			unread = "spec.bootstrapPatches of the node class, " + unread
-		}
-		settings.Unread = append(settings.Unread, unread)
-	}
+	settings.Unread = patchPlaces(before.Unread, after.Unread)
+	settings.Unplanned = patchPlaces(before.Unplanned, after.Unplanned)
 	return settings
+}
+
+// sameEviction compares thresholds. Empty ones differ from nil, for which the kubelet has defaults.
+func sameEviction(a, b Settings) bool {
+	return (a.EvictionHard == nil) == (b.EvictionHard == nil) && maps.Equal(a.EvictionHard, b.EvictionHard) && a.MergeEvictionDefaults == b.MergeEvictionDefaults
+}
+
+// patchPlaces returns places with those that patches add marked as theirs.
+func patchPlaces(before, after []string) (places []string) {
+	for _, place := range after {
+		if !slices.Contains(before, place) {
+			place = "spec.bootstrapPatches of the node class, " + place
+		}
+		places = append(places, place)
+	}
+	return places
 }
 
 // patchTaints returns a template's taints without those that patches remove, and with those that they add.
@@ -250,6 +273,22 @@ func (r *reader) setFlags(args map[string]string) {
 			r.settings.SystemReserved, problem = pairs[v1alpha1.ReservedQuantity](value, "=")
 		case "eviction-hard":
 			r.settings.EvictionHard, problem = pairs[v1alpha1.EvictionThreshold](value, "<")
+			r.settings.MergeEvictionDefaults = false
+		case "experimental-allocatable-ignore-eviction":
+			r.settings.IgnoreEviction, problem = truth(value)
+		case "local-storage-capacity-isolation":
+			isolated, unclear := truth(value)
+			r.settings.NoLocalStorage, problem = !isolated && unclear == "", unclear
+		case "topology-manager-policy":
+			r.topology = value
+		case "cpu-manager-policy":
+			r.cpuPolicy = value
+		case "cpu-manager-policy-options":
+			r.cpuOptions, problem = pairs[string](value, "=")
+		case "pod-manifest-path":
+			r.staticPods = value
+		case "manifest-url":
+			r.staticPodURL = value
 		case "reserved-cpus":
 			problem = r.reserveCPUs(value)
 		case "register-with-taints":
@@ -259,6 +298,14 @@ func (r *reader) setFlags(args map[string]string) {
 			r.unread(fmt.Sprintf("kubeletExtraArgs %s", name), fmt.Sprintf("%q %s", value, problem))
 		}
 	}
+}
+
+func truth(value string) (is bool, problem string) {
+	is, err := strconv.ParseBool(value)
+	if err != nil {
+		return false, "is neither true nor false"
+	}
+	return is, ""
 }
 
 // reserveCPUs reads a list of CPUs, such as 0-1,4.

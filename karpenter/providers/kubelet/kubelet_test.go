@@ -45,6 +45,15 @@ func maxPods(n int32) kubelet.Settings {
 	return kubelet.Settings{KubeletConfiguration: v1alpha1.KubeletConfiguration{MaxPods: ptr.To(n)}}
 }
 
+func memoryThreshold(value v1alpha1.EvictionThreshold) map[string]v1alpha1.EvictionThreshold {
+	return map[string]v1alpha1.EvictionThreshold{"memory.available": value}
+}
+
+// merging has a patch of kubeadm's that asks for the default thresholds beside its own.
+const merging = `
+joinConfiguration: {patches: {directory: /p}}
+files: [{path: /p/kubeletconfiguration0+merge.yaml, content: "mergeDefaultEvictionSettings: true\nevictionHard: {memory.available: 500Mi}"}]`
+
 func TestRead(t *testing.T) {
 	dedicated := []corev1.Taint{{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule}}
 	for name, tc := range map[string]struct {
@@ -93,6 +102,31 @@ files:
   - {path: /etc/other.yaml, content: "kind: KubeletConfiguration\nmaxPods: 10"}
   - {path: /etc/mine.yaml, content: "kind: KubeletConfiguration\npodsPerCore: 4"}`,
 			kubelet.Settings{PodsPerCore: 4, Unread: []string{"KubeadmConfigTemplate web, file /etc/other.yaml: it mentions maxPods"}}},
+		"a patch merges the default thresholds": {merging, kubelet.Settings{
+			KubeletConfiguration: v1alpha1.KubeletConfiguration{EvictionHard: memoryThreshold("500Mi")}, MergeEvictionDefaults: true,
+		}},
+		"a drop-in has thresholds, which come on top of the default ones": {`
+joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {config-dir: /etc/kubelet.d}}}
+files: [{path: /etc/kubelet.d/10-eviction.conf, content: "evictionHard: {memory.available: 500Mi}"}]`,
+			kubelet.Settings{KubeletConfiguration: v1alpha1.KubeletConfiguration{EvictionHard: memoryThreshold("500Mi")}, MergeEvictionDefaults: true}},
+		"only a drop-in asks for default thresholds, which the kubelet ignores": {`
+joinConfiguration: {patches: {directory: /p}, nodeRegistration: {kubeletExtraArgs: {config-dir: /etc/kubelet.d}}}
+files:
+  - {path: /p/kubeletconfiguration.yaml, content: "evictionHard: {memory.available: 500Mi}"}
+  - {path: /etc/kubelet.d/10-eviction.conf, content: "mergeDefaultEvictionSettings: true"}`,
+			kubelet.Settings{KubeletConfiguration: v1alpha1.KubeletConfiguration{EvictionHard: memoryThreshold("500Mi")}}},
+		"a flag has thresholds, which nothing is merged into": {strings.Replace(merging, "joinConfiguration: {",
+			`joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {eviction-hard: "memory.available<1Gi"}}, `, 1),
+			kubelet.Settings{KubeletConfiguration: v1alpha1.KubeletConfiguration{EvictionHard: memoryThreshold("1Gi")}}},
+		"the thresholds are empty": {`{files: [{path: /k, content: "kind: KubeletConfiguration\nevictionHard: {}"}]}`,
+			kubelet.Settings{KubeletConfiguration: v1alpha1.KubeletConfiguration{EvictionHard: map[string]v1alpha1.EvictionThreshold{}}}},
+		"flags say what the kubelet leaves out": {`
+joinConfiguration:
+  nodeRegistration:
+    kubeletExtraArgs: {experimental-allocatable-ignore-eviction: "true", local-storage-capacity-isolation: "false"}`,
+			kubelet.Settings{IgnoreEviction: true, NoLocalStorage: true}},
+		"a file says that there is no local storage":    {`{files: [{path: /k, content: "kind: KubeletConfiguration\nlocalStorageCapacityIsolation: false"}]}`, kubelet.Settings{NoLocalStorage: true}},
+		"a file has fields that decide nothing of this": {`{files: [{path: /k, content: "kind: KubeletConfiguration\nevictionSoft: {memory.available: 1Gi}\nshutdownGracePeriod: 30s\ntopologyManagerPolicy: best-effort\ncpuManagerPolicy: static"}]}`, kubelet.Settings{}},
 	} {
 		t.Run("When "+name+", it should read that", func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, kubelet.Read(template(t, tc.spec))); diff != "" {
@@ -119,6 +153,10 @@ func TestUnread(t *testing.T) {
 		"a file isn't packed":          {`{files: [{path: /etc/kubelet.yaml, content: "%", encoding: gzip+base64}]}`, "its content isn't base64"},
 		"a command edits it":           {`{preKubeadmCommands: [hostname], postKubeadmCommands: ["sed -i s/maxPods:.*/maxPods:58/ /var/lib/kubelet/config.yaml"]}`, "postKubeadmCommands[0]: it mentions maxPods"},
 		"an environment file has it":   {`{files: [{path: /etc/default/kubelet, content: "KUBELET_EXTRA_ARGS=--max-pods=58"}]}`, "file /etc/default/kubelet: it mentions max-pods"},
+		"a field isn't known":          {`{files: [{path: /k, content: "kind: KubeletConfiguration\nmaxpods: 58"}]}`, "KubeletConfiguration, maxpods: the provider doesn't know this field"},
+		"a boot command edits it":      {`{bootCommands: [hostname, "sed -i s/x/mergeDefaultEvictionSettings/ /etc/kubelet.yaml"]}`, "bootCommands[1]: it mentions mergeDefaultEvictionSettings"},
+		"Ignition writes it":           {`{ignition: {containerLinuxConfig: {additionalConfig: "systemd: {units: [{name: kubelet.service, contents: --max-pods=58}]}"}}}`, "ignition.containerLinuxConfig.additionalConfig: it mentions max-pods"},
+		"a truth value is none":        {`{joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {local-storage-capacity-isolation: maybe}}}}`, `"maybe" is neither true nor false`},
 		"the spec has another form":    {`{files: 7}`, "KubeadmConfigTemplate web: "},
 	} {
 		t.Run("When "+name+", it should name the place", func(t *testing.T) {
@@ -141,6 +179,25 @@ func TestUnread(t *testing.T) {
 	})
 }
 
+func TestUnplanned(t *testing.T) {
+	for name, tc := range map[string]struct{ spec, want string }{
+		"the kubelet's file has a topology policy": {`{files: [{path: /k, content: "kind: KubeletConfiguration\ntopologyManagerPolicy: single-numa-node"}]}`, "topologyManagerPolicy: single-numa-node makes kubelets reject pods"},
+		"a flag has a topology policy":             {`{joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {topology-manager-policy: restricted}}}}`, "topologyManagerPolicy: restricted makes kubelets reject pods"},
+		"only whole cores are given to pods": {`{joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {cpu-manager-policy: static, cpu-manager-policy-options: "full-pcpus-only=true"}}}}`,
+			"cpuManagerPolicyOptions: full-pcpus-only makes kubelets reject pods"},
+		"a pod is static":                   {`{files: [{path: /etc/kubernetes/manifests/proxy.yaml, content: "kind: Pod"}, {path: /etc/kubernetes/manifests/.old.yaml, content: "kind: Pod"}]}`, "file /etc/kubernetes/manifests/proxy.yaml: Karpenter doesn't plan with what static pods request"},
+		"static pods are elsewhere":         {`{joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {pod-manifest-path: /static/}}}, files: [{path: /static/proxy.yaml, content: "kind: Pod"}]}`, "file /static/proxy.yaml: "},
+		"static pods are from a web server": {`{files: [{path: /k, content: "kind: KubeletConfiguration\nstaticPodURL: http://pods"}]}`, "staticPodURL: Karpenter doesn't plan"},
+	} {
+		t.Run("When "+name+", it should say why nodes hold less", func(t *testing.T) {
+			g := NewWithT(t)
+			got := kubelet.Read(template(t, tc.spec))
+			g.Expect(got.Unplanned).To(ConsistOf(And(HavePrefix("KubeadmConfigTemplate web, "), ContainSubstring(tc.want))))
+			g.Expect(got.Unread).To(BeEmpty())
+		})
+	}
+}
+
 func TestOver(t *testing.T) {
 	class := &v1alpha1.KubeletConfiguration{
 		MaxPods: ptr.To(int32(50)), KubeReserved: reserved("cpu", "1"), SystemReserved: reserved("cpu", "2"),
@@ -154,6 +211,12 @@ func TestOver(t *testing.T) {
 			Patched:              kubelet.Patched{MaxPods: true, KubeReserved: true, SystemReserved: true, EvictionHard: true},
 		}
 		g.Expect(patched.Over(class)).To(Equal(patched))
+	})
+	t.Run("When a node class has thresholds, default ones should not be merged into them: they are a flag", func(t *testing.T) {
+		g := NewWithT(t)
+		got := kubelet.Read(template(t, merging)).Over(class)
+		g.Expect(got.EvictionHard).To(Equal(class.EvictionHard))
+		g.Expect(got.MergeEvictionDefaults).To(BeFalse())
 	})
 }
 

@@ -372,6 +372,17 @@ func TestPatchedKubelet(t *testing.T) {
 			settings(v1alpha1.KubeletConfiguration{KubeReserved: map[string]v1alpha1.ReservedQuantity{"cpu": "1"}}, kubelet.Patched{KubeReserved: true})},
 		"a patch brings a KubeletConfiguration": {`{}`, `[{op: add, path: /spec/files, value: [{path: /etc/kubelet.yaml, content: "kind: KubeletConfiguration\nevictionHard: {memory.available: 1Gi}"}]}]`,
 			settings(v1alpha1.KubeletConfiguration{EvictionHard: map[string]v1alpha1.EvictionThreshold{"memory.available": "1Gi"}}, kubelet.Patched{EvictionHard: true})},
+		"a patch merges the default thresholds": {
+			`{"files": [{"path": "/k", "content": "kind: KubeletConfiguration\nevictionHard: {memory.available: 1Gi}"}]}`,
+			`[{op: replace, path: /spec/files/0/content, value: "kind: KubeletConfiguration\nmergeDefaultEvictionSettings: true\nevictionHard: {memory.available: 1Gi}"}]`,
+			kubelet.Settings{
+				KubeletConfiguration:  v1alpha1.KubeletConfiguration{EvictionHard: map[string]v1alpha1.EvictionThreshold{"memory.available": "1Gi"}},
+				MergeEvictionDefaults: true, Patched: kubelet.Patched{EvictionHard: true},
+			},
+		},
+		"a patch lets kubelets reject pods": {`{}`, `[{op: add, path: ` + extraArgs + `, value: {name: topology-manager-policy, value: restricted}}]`,
+			kubelet.Settings{Unplanned: []string{"spec.bootstrapPatches of the node class, KubeadmConfigTemplate web, topologyManagerPolicy: restricted makes kubelets reject pods " +
+				"that fit no NUMA node; use best-effort, or let such pods request less than one NUMA node has"}}},
 		"a patch adds a command that edits it": {`{}`, `[{op: add, path: /spec/preKubeadmCommands, value: ["sed -i s/maxPods/x/ /k"]}]`,
 			kubelet.Settings{Unread: []string{"spec.bootstrapPatches of the node class, KubeadmConfigTemplate web, preKubeadmCommands[0]: it mentions maxPods"}}},
 		"a patch removes the command that edits it": {`{"preKubeadmCommands": ["sed -i s/maxPods/x/ /k"]}`, `[{op: remove, path: /spec/preKubeadmCommands}]`, kubelet.Settings{}},

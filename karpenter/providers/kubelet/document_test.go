@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+)
+
+// fields returns the names of a type's fields in JSON.
+func fields(of reflect.Type) (names []string) {
+	for i := range of.NumField() {
+		switch name, options, _ := strings.Cut(of.Field(i).Tag.Get("json"), ","); {
+		case options == "inline":
+			names = append(names, fields(of.Field(i).Type)...)
+		default:
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func TestFields(t *testing.T) {
+	t.Run("When a KubeletConfiguration has a field, it should be known whether that decides what a node can hold", func(t *testing.T) {
+		known := slices.Concat(readFields, otherFields)
+		slices.Sort(known)
+		if diff := cmp.Diff(fields(reflect.TypeFor[kubeletconfig.KubeletConfiguration]()), known); diff != "" {
+			t.Errorf("put each new field into one of both lists (-upstream +ours):\n%s", diff)
+		}
+	})
+	t.Run("When a field is said to be read, it should be", func(t *testing.T) {
+		if diff := cmp.Diff(readFields, fields(reflect.TypeFor[document]())); diff != "" {
+			t.Errorf("-said +read:\n%s", diff)
+		}
+	})
+}
