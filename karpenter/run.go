@@ -54,6 +54,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/declaredlabels"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/nodecount"
+	"github.com/autonode-io/autonode/karpenter/core/nodelimit"
 	"github.com/autonode-io/autonode/karpenter/core/nodepoolgone"
 	"github.com/autonode-io/autonode/karpenter/core/providerid"
 	"github.com/autonode-io/autonode/karpenter/core/savings"
@@ -366,7 +367,8 @@ func newCore(ctx context.Context, guest *operator.Operator, management *manageme
 	k.controllers[lifecycle] = deadlines.Extend(k.controllers[lifecycle], nodeclaim.Deadlines(k.nodeClaims))
 	k.controllers = append(k.controllers,
 		capacitybuffer.New(capacitybuffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: k.state, Provisioner: k.provisioner}),
-		nodecount.New(nodecount.Config{Guest: guest.GetClient(), Nodes: k.state.NodePoolState}))
+		nodecount.New(nodecount.Config{Guest: guest.GetClient(), Nodes: k.state.NodePoolState}),
+		nodelimit.New(nodelimit.Config{Guest: guest.GetClient(), Recorder: guest.EventRecorder}))
 	return k, nil
 }
 

@@ -22,6 +22,7 @@ import (
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/core/nodelimit"
 )
 
 // Node says why a node, named by itself or by its NodeClaim, stays or goes.
@@ -59,12 +60,16 @@ func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error)
 	if answer.Methods, err = s.methods(ctx, node); err != nil {
 		return nil, err
 	}
-	answer.conclude()
+	answer.conclude(s.isStatic(answer.NodePool))
 	return answer, nil
 }
 
-// conclude sums the methods up.
-func (a *NodeAnswer) conclude() {
+func (s *Simulation) isStatic(nodePool string) bool {
+	return slices.ContainsFunc(list[*karpv1.NodePool](s.Guest), func(p *karpv1.NodePool) bool { return p.Name == nodePool && p.Spec.Replicas != nil })
+}
+
+// conclude sums the methods up. static says that the NodePool is, so that only its drift replaces the node.
+func (a *NodeAnswer) conclude(static bool) {
 	for _, method := range a.Methods {
 		if method.Disrupts {
 			a.Decision, a.Summary = Disrupted, fmt.Sprintf("Node %s can be disrupted now (%s): %s", a.Node, method.Name, method.Reason)
@@ -76,6 +81,9 @@ func (a *NodeAnswer) conclude() {
 	if len(a.Methods) > 0 {
 		// The last is the one that a person asks for: consolidation.
 		why = a.Methods[len(a.Methods)-1].Reason
+	}
+	if i := slices.IndexFunc(a.Methods, func(m MethodAnswer) bool { return m.Name == staticDrift }); static && i >= 0 {
+		why = a.Methods[i].Reason
 	}
 	a.Summary = fmt.Sprintf("Node %s stays: %s", a.Node, why)
 }
@@ -89,10 +97,12 @@ func (s *Simulation) stateNode(name string) *state.StateNode {
 	return nil
 }
 
+const staticDrift = "drift of a static NodePool"
+
 // methodNames are what a person calls Karpenter's methods.
 var methodNames = map[string]string{
 	"*disruption.Emptiness":               "empty",
-	"*disruption.StaticDrift":             "drift of a static NodePool",
+	"*disruption.StaticDrift":             staticDrift,
 	"*disruption.Drift":                   "drift",
 	"*disruption.MultiNodeConsolidation":  "consolidation with other nodes",
 	"*disruption.SingleNodeConsolidation": "consolidation",
@@ -165,6 +175,9 @@ func (s *Simulation) ask(ctx context.Context, method disruption.Method, queue *d
 	}
 	if said := s.recorder.take(uid, events.DisruptionBlocked, events.Unconsolidatable, events.ConsolidationRejected); len(said) > 0 {
 		return false, strings.Join(said, "; "), nil
+	}
+	if _, ok := method.(*disruption.StaticDrift); ok && nodelimit.NoReplacement(candidate.NodePool) != "" {
+		return false, nodelimit.NoReplacement(candidate.NodePool), nil
 	}
 	if len(commands) > 0 {
 		return false, "other nodes go first: " + describe(method, commands[0]), nil

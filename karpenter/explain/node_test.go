@@ -10,7 +10,9 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -108,6 +110,19 @@ func TestNode(t *testing.T) {
 		g.Expect(runs("v1.36.2").Facts).To(ContainElement(why))
 		g.Expect(runs("v1.36.2").Methods).To(ContainElement(explain.MethodAnswer{Name: "drift", Reason: "the node hasn't drifted: " + why}))
 		g.Expect(runs("v1.36.1").Facts).NotTo(ContainElement(why))
+	})
+	t.Run("When a static NodePool has no room for the replacement of a drifted node, it should say what to change", func(t *testing.T) {
+		g := NewWithT(t)
+		full := nodePool("fixed", func(p *karpv1.NodePool) {
+			p.Spec.Replicas, p.Spec.Limits = ptr.To(int64(1)), karpv1.Limits{"nodes": resource.MustParse("1")}
+		})
+		answer, err := simulate(t, append(machine("n", "fixed", "medium", "8", func(_ *corev1.Node, claim *karpv1.NodeClaim) {
+			claim.StatusConditions().SetTrueWithReason(karpv1.ConditionTypeDrifted, "NodePoolDrifted", "NodePoolDrifted")
+		}), nodeClass(nil), full)...).Node(t.Context(), "n")
+		g.Expect(err).NotTo(HaveOccurred())
+		const why = "Karpenter launches a replacement first, and spec.limits.nodes 1 of NodePool fixed leaves no room for one beside spec.replicas 1; set it to 2 or more, or remove it"
+		g.Expect(answer.Methods).To(ContainElement(explain.MethodAnswer{Name: "drift of a static NodePool", Reason: why}))
+		g.Expect(answer.Summary).To(Equal("Node n stays: " + why))
 	})
 	t.Run("When a NodeClaim is named, it should answer for its node", func(t *testing.T) {
 		g := NewWithT(t)

@@ -11,9 +11,11 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -68,15 +70,21 @@ func TestShrink(t *testing.T) {
 		g.Expect(node.Size()).To(BeNumerically("<", 1024))
 	})
 
-	t.Run("When a NodePool is large, its budgets should be kept", func(t *testing.T) {
+	t.Run("When a NodePool is large, its budgets, replicas and limit of nodes should be kept", func(t *testing.T) {
 		g := NewWithT(t)
 		pool := &karpv1.NodePool{ObjectMeta: meta()}
 		pool.Spec.Disruption.Budgets = make([]karpv1.Budget, 1000)
 		pool.Spec.Template.Annotations = large
+		pool.Spec.Replicas = ptr.To(int64(3))
+		pool.Spec.Limits = karpv1.Limits{"cpu": resource.MustParse("8"), "nodes": resource.MustParse("3" + strings.Repeat("1", 1<<10))}
 		_, err := shrink(pool)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(pool.Spec.Disruption.Budgets).To(HaveLen(50))
 		g.Expect(pool.Spec.Template).To(BeZero())
+		g.Expect(pool.Spec.Replicas).To(HaveValue(Equal(int64(3))))
+		g.Expect(pool.Spec.Limits).To(HaveLen(1))
+		nodes := pool.Spec.Limits["nodes"]
+		g.Expect(len(nodes.String())).To(BeNumerically("<", 32))
 	})
 
 	t.Run("When an admin patches a node class's status in a loop, nothing should be reconciled for it", func(t *testing.T) {

@@ -11,9 +11,11 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
@@ -71,7 +73,14 @@ func shrink(object any) (any, error) {
 		}
 		o.Status.Conditions = conditions
 	case *karpv1.NodePool:
-		o.Spec = karpv1.NodePoolSpec{Disruption: karpv1.Disruption{Budgets: o.Spec.Disruption.Budgets[:min(len(o.Spec.Disruption.Budgets), maxBudgets)]}}
+		var limits karpv1.Limits
+		if nodes, ok := o.Spec.Limits[resources.Node]; ok {
+			limits = karpv1.Limits{resources.Node: *resource.NewQuantity(nodes.Value(), resource.DecimalSI)} // whatever its length was
+		}
+		o.Spec = karpv1.NodePoolSpec{
+			Replicas: o.Spec.Replicas, Limits: limits,
+			Disruption: karpv1.Disruption{Budgets: o.Spec.Disruption.Budgets[:min(len(o.Spec.Disruption.Budgets), maxBudgets)]},
+		}
 		o.Status = karpv1.NodePoolStatus{}
 	}
 	if accessor, err := meta.Accessor(object); err == nil {

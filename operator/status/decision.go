@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/guest"
@@ -155,7 +156,13 @@ func runs(outdated map[string]int) string {
 	return strings.Join(texts, ", ")
 }
 
-// limit returns the NodePool whose disruption budget delays the replacement most, if any.
+// full reports whether a static NodePool's limit leaves no room for a replacement, which Karpenter launches first.
+func full(pool *karpv1.NodePool) bool {
+	limit, ok := pool.Spec.Limits[resources.Node]
+	return ok && pool.Spec.Replicas != nil && limit.Value() <= *pool.Spec.Replicas
+}
+
+// limit returns the NodePool whose disruption budget or limit of nodes delays the replacement most, if any.
 func (i inventory) limit(outdated, sizes map[string]int, clk clock.Clock) string {
 	tightest, allowed := "", 0
 	for name, n := range outdated {
@@ -164,6 +171,9 @@ func (i inventory) limit(outdated, sizes map[string]int, clk clock.Clock) string
 			continue
 		}
 		a := pool.MustGetAllowedDisruptions(clk, sizes[name], karpv1.DisruptionReasonDrifted)
+		if full(pool) {
+			a = 0
+		}
 		if a >= n {
 			continue
 		}
@@ -174,6 +184,9 @@ func (i inventory) limit(outdated, sizes map[string]int, clk clock.Clock) string
 	switch {
 	case tightest == "":
 		return ""
+	case full(i.pools[tightest]):
+		limit := i.pools[tightest].Spec.Limits[resources.Node]
+		return fmt.Sprintf("NodePool %s has no room for a replacement: raise spec.limits.nodes %d above spec.replicas %d", message.Quoted(tightest), limit.Value(), *i.pools[tightest].Spec.Replicas)
 	case allowed == 0:
 		return fmt.Sprintf("NodePool %s allows no disruption now", message.Quoted(tightest))
 	default:

@@ -48,6 +48,13 @@ func (i inventory) budget(pool string, budgets ...karpv1.Budget) inventory {
 	return i
 }
 
+// static makes a NodePool with budgets one of so many replicas.
+func (i inventory) static(pool string, replicas int64, limit string) inventory {
+	i.pools[pool].Spec.Replicas = &replicas
+	i.pools[pool].Spec.Limits = karpv1.Limits{"nodes": resource.MustParse(limit)}
+	return i
+}
+
 func (i inventory) pin(class, version string) inventory {
 	i.pinned[class] = version
 	return i
@@ -127,6 +134,18 @@ func TestDecision(t *testing.T) {
 			server: "1.36.3",
 			want: decision{outdated: 10, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
 				message: `10 of 10 nodes still run 1.36.2 (4), 1.36.1 (6); NodePool "b" allows 1 disruption at a time`},
+		},
+		"a static NodePool has no room for a replacement": {
+			inventory: empty().with("a", "default", "v1.36.2", 1).with("fixed", "default", "v1.36.2", 3).
+				budget("a", karpv1.Budget{Nodes: "0"}).budget("fixed", karpv1.Budget{Nodes: "1"}).static("fixed", 3, "3"),
+			server: "1.36.3",
+			want: decision{outdated: 4, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
+				message: `4 of 4 nodes still run 1.36.2; NodePool "fixed" has no room for a replacement: raise spec.limits.nodes 3 above spec.replicas 3`},
+		},
+		"a static NodePool has room for a replacement": {
+			inventory: empty().with("fixed", "default", "v1.36.2", 3).budget("fixed", karpv1.Budget{Nodes: "1"}).static("fixed", 3, "4"), server: "1.36.3",
+			want: decision{outdated: 3, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
+				message: `3 of 3 nodes still run 1.36.2; NodePool "fixed" allows 1 disruption at a time`},
 		},
 		"the NodePool of a node is gone": {
 			inventory: empty().with("gone", "default", "v1.36.2", 1), server: "1.36.3",
