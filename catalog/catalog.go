@@ -253,13 +253,13 @@ func (t *Type) readOverhead(overhead *v1alpha1.CatalogOverhead) (problem string)
 	}
 	for _, signal := range slices.Sorted(maps.Keys(overhead.EvictionHard)) {
 		value := string(overhead.EvictionHard[signal])
-		_, problem := ParseQuantity(value)
+		quantity, problem := ParseQuantity(value)
 		_, err := ParsePercentage(value)
 		switch {
 		case !slices.Contains(overheadSignals, signal):
 			return fmt.Sprintf("overhead.evictionHard: %q is not one of %s", message.Cut(signal, maxShown), strings.Join(overheadSignals, ", "))
-		case problem != "" && err != nil:
-			return fmt.Sprintf("overhead.evictionHard.%s: %q is neither a quantity, such as 100Mi, nor a percentage, such as 5%%", signal, message.Cut(value, maxShown))
+		case err != nil && (problem != "" || quantity.IsZero()):
+			return fmt.Sprintf("overhead.evictionHard.%s: %q is neither a positive quantity, such as 100Mi, nor a percentage, such as 5%%", signal, message.Cut(value, maxShown))
 		}
 	}
 	t.Overhead = &v1alpha1.KubeletConfiguration{

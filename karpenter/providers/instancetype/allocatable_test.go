@@ -134,6 +134,7 @@ files: [{path: /etc/kubernetes/patches/kubeletconfiguration0+merge.yaml, content
 		"the kubelet leaves them out":     {spec: args("experimental-allocatable-ignore-eviction", "true"), memory: "8Gi", storage: "100Gi"},
 		"a percentage turns one off":      {spec: args("eviction-hard", "memory.available<100%,nodefs.available<0%"), memory: "8Gi", storage: "100Gi"},
 		"a threshold is a soft one":       {spec: args("eviction-soft", "memory.available<50%"), memory: "8092Mi", storage: "90Gi"},
+		"a percentage turns both off":     {spec: args("eviction-hard", "memory.available<0%,nodefs.available<0%"), memory: "8Gi", storage: "100Gi"},
 		"nodes have no ephemeral storage": {spec: args("local-storage-capacity-isolation", "false"), memory: "8092Mi", storage: "0"},
 	} {
 		t.Run("When "+name+", it should plan with what nodes can allocate", func(t *testing.T) {

@@ -160,8 +160,8 @@ func parseThreshold(value string) (threshold, error) {
 		return threshold{fraction: p / 100}, nil
 	}
 	quantity, problem := template.ParseQuantity(value)
-	if problem != "" {
-		return threshold{}, fmt.Errorf("%q is neither a quantity, such as 100Mi, nor a percentage, such as 5%%", value)
+	if problem != "" || quantity.IsZero() { // no kubelet starts with a threshold of 0
+		return threshold{}, fmt.Errorf("%q is neither a positive quantity, such as 100Mi, nor a percentage, such as 5%%", value)
 	}
 	return threshold{quantity: quantity}, nil
 }

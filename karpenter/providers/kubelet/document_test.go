@@ -15,12 +15,12 @@ import (
 // fields returns the names of a type's fields in JSON.
 func fields(of reflect.Type) (names []string) {
 	for i := range of.NumField() {
-		switch name, options, _ := strings.Cut(of.Field(i).Tag.Get("json"), ","); {
-		case options == "inline":
+		name, options, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
+		if options == "inline" {
 			names = append(names, fields(of.Field(i).Type)...)
-		default:
-			names = append(names, name)
+			continue
 		}
+		names = append(names, name)
 	}
 	slices.Sort(names)
 	return names
