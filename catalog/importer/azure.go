@@ -25,7 +25,34 @@ type azureSKU struct {
 		Zones    []string
 	}
 	Capabilities []struct{ Name, Value string }
-	Restrictions []struct{ Type, ReasonCode string }
+	Restrictions []azureRestriction
+}
+
+// azureRestriction is where a subscription can't use a size.
+type azureRestriction struct {
+	Type            string
+	RestrictionInfo struct{ Locations, Zones []string }
+}
+
+// zones returns the zones of a region in which the subscription can use the size, and false if it has zones there and none of them is
+// left. An empty region is every region.
+func (s azureSKU) zones(region string) (zones []string, usable bool) {
+	zonal := false
+	for _, location := range s.LocationInfo {
+		if region != "" && !strings.EqualFold(location.Location, region) {
+			continue
+		}
+		left := slices.DeleteFunc(slices.Clone(location.Zones), func(zone string) bool {
+			return slices.ContainsFunc(s.Restrictions, func(r azureRestriction) bool {
+				return r.Type == "Zone" && slices.Contains(r.RestrictionInfo.Zones, zone) &&
+					slices.ContainsFunc(r.RestrictionInfo.Locations, func(other string) bool { return strings.EqualFold(other, location.Location) })
+			})
+		})
+		zonal = zonal || len(location.Zones) > 0
+		zones = append(zones, left...)
+	}
+	slices.Sort(zones)
+	return slices.Compact(zones), !zonal || len(zones) > 0
 }
 
 func readAzure(raw []byte, options Options) (*Imported, error) {
@@ -47,7 +74,11 @@ func readAzure(raw []byte, options Options) (*Imported, error) {
 		}
 		where += " " + shown(sku.Name)
 		// The list has disks and snapshots too, and sizes that the subscription can't use.
-		if sku.ResourceType != "virtualMachines" || slices.ContainsFunc(sku.Restrictions, func(r struct{ Type, ReasonCode string }) bool { return r.Type == "Location" }) {
+		if sku.ResourceType != "virtualMachines" || slices.ContainsFunc(sku.Restrictions, func(r azureRestriction) bool { return r.Type == "Location" }) {
+			continue
+		}
+		zones, usable := sku.zones(options.Region)
+		if !usable {
 			continue
 		}
 		m, problem := azureMachine(sku, c.options)
@@ -55,6 +86,7 @@ func readAzure(raw []byte, options Options) (*Imported, error) {
 			c.problem(where, "%s", problem)
 			continue
 		}
+		m.zones = zones
 		c.add(where, m)
 	}
 	return c.result()
@@ -88,13 +120,6 @@ func azureMachine(sku azureSKU, options Options) (m machine, problem string) {
 	if strings.EqualFold(capabilities["LowPriorityCapable"], "True") {
 		m.capacityTypes = append(m.capacityTypes, catalog.Spot)
 	}
-	for _, location := range sku.LocationInfo {
-		if options.Region == "" || strings.EqualFold(location.Location, options.Region) {
-			m.zones = append(m.zones, location.Zones...)
-		}
-	}
-	slices.Sort(m.zones)
-	m.zones = slices.Compact(m.zones)
 	return m, ""
 }
 

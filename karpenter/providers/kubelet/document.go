@@ -19,7 +19,6 @@ type document struct {
 	KubeReserved                  map[string]string `json:"kubeReserved"`
 	SystemReserved                map[string]string `json:"systemReserved"`
 	EvictionHard                  map[string]string `json:"evictionHard"`
-	MergeDefaultEvictionSettings  bool              `json:"mergeDefaultEvictionSettings"`
 	ReservedSystemCPUs            string            `json:"reservedSystemCPUs"`
 	RegisterWithTaints            []any             `json:"registerWithTaints"`
 	LocalStorageCapacityIsolation *bool             `json:"localStorageCapacityIsolation"`
@@ -30,7 +29,7 @@ type document struct {
 	StaticPodURL                  string            `json:"staticPodURL"`
 }
 
-// readFields are the fields of document.
+// readFields are the fields of document, and mergeDefaultEvictionSettings, which counts in the first file alone.
 var readFields = []string{
 	"cpuManagerPolicy", "cpuManagerPolicyOptions", "evictionHard", "kubeReserved", "localStorageCapacityIsolation", "maxPods", "mergeDefaultEvictionSettings",
 	"podsPerCore", "registerWithTaints", "reservedSystemCPUs", "staticPodPath", "staticPodURL", "systemReserved", "topologyManagerPolicy",

@@ -179,7 +179,11 @@ func (r *reader) document(args map[string]string) (document map[string]any, merg
 	slices.Sort(dropIns)
 	document = map[string]any{}
 	r.apply(document, order)
-	asked, _ := document["mergeDefaultEvictionSettings"].(bool)
+	const merges = "mergeDefaultEvictionSettings"
+	asked, isBool := document[merges].(bool)
+	if document[merges] != nil && !isBool {
+		r.unread("KubeletConfiguration, "+merges, "it is neither true nor false")
+	}
 	merged = asked || document["evictionHard"] == nil
 	r.apply(document, dropIns)
 	return document, merged

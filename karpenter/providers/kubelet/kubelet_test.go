@@ -156,6 +156,7 @@ func TestUnread(t *testing.T) {
 		"a field isn't known":          {`{files: [{path: /k, content: "kind: KubeletConfiguration\nmaxpods: 58"}]}`, "KubeletConfiguration, maxpods: the provider doesn't know this field"},
 		"a boot command edits it":      {`{bootCommands: [hostname, "sed -i s/x/mergeDefaultEvictionSettings/ /etc/kubelet.yaml"]}`, "bootCommands[1]: it mentions mergeDefaultEvictionSettings"},
 		"Ignition writes it":           {`{ignition: {containerLinuxConfig: {additionalConfig: "systemd: {units: [{name: kubelet.service, contents: --max-pods=58}]}"}}}`, "ignition.containerLinuxConfig.additionalConfig: it mentions max-pods"},
+		"a file's truth value is none": {`{files: [{path: /k, content: "kind: KubeletConfiguration\nmergeDefaultEvictionSettings: maybe"}]}`, "KubeletConfiguration, mergeDefaultEvictionSettings: it is neither true nor false"},
 		"a truth value is none":        {`{joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {local-storage-capacity-isolation: maybe}}}}`, `"maybe" is neither true nor false`},
 		"the spec has another form":    {`{files: 7}`, "KubeadmConfigTemplate web: "},
 	} {
