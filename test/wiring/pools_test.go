@@ -42,6 +42,8 @@ const (
 	audited = "example.com/audited"
 	// replicas of a static NodePool.
 	replicas = 3
+	// starved is after how long a pod doesn't get a node any more: no machine is so slow.
+	starved = 4 * time.Minute
 )
 
 // failing is a NodePool that gets no node.
@@ -220,7 +222,7 @@ func (w *world) eventually(t *testing.T, check func(g Gomega, ctx context.Contex
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
 		w.exhaust(g, ctx)
 		check(g, ctx)
-	}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
+	}).WithContext(t.Context()).WithTimeout(starved).WithPolling(poll).Should(Succeed())
 }
 
 // launched counts the NodeClaims of a NodePool that have been launched.
