@@ -42,7 +42,8 @@ const (
 	audited = "example.com/audited"
 	// replicas of a static NodePool.
 	replicas = 3
-	// starved is after how long a pod doesn't get a node any more: no machine is so slow.
+	// starved is how long a pod may wait for its node. It is less than the five minutes after which Karpenter core gives up a launch,
+	// and the pods of other NodePools go on.
 	starved = 4 * time.Minute
 )
 
