@@ -137,6 +137,7 @@ var operatorInGuests = []rbacv1.PolicyRule{
 	guestRule(v1alpha1.Group, "get list watch create patch delete", "clusterapinodeclasses"),
 	guestRule("certificates.k8s.io", "get list watch", "certificatesigningrequests"),
 	guestRule("certificates.k8s.io", "update", "certificatesigningrequests/approval"),
+	guestRule("events.k8s.io", "create", "events"),
 }
 
 func guestRule(group, verbs string, resources ...string) rbacv1.PolicyRule {
