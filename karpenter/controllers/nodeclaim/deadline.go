@@ -146,6 +146,10 @@ func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached
 		// Its progress is unknown, so it is kept.
 		return outcome{}, fmt.Errorf("reading Machine %s before timing it out: %w", cached.Name, err)
 	}
+	node := &corev1.Node{}
+	if err := d.get(ctx, m.Name, node); err != nil {
+		return outcome{}, fmt.Errorf("reading node %s: %w", m.Name, err)
+	}
 	key, last := offeringOf(m), lastCondition(m)
 	var until time.Time
 	blamed := s.reason == LaunchTimeoutReason && last.Type != clusterv1.MachineBootstrapConfigReadyCondition
@@ -154,10 +158,6 @@ func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached
 		until = d.Unavailable.Mark(key, s.reason)
 	}
 	message := fmt.Sprintf("no %s within %s (%s); Machine %s/%s says %s: %s", s.missing, s.limit, key.Description(), m.Namespace, m.Name, last.Type, detail(last))
-	node := &corev1.Node{}
-	if err := d.get(ctx, m.Name, node); err != nil {
-		return outcome{}, fmt.Errorf("reading node %s: %w", m.Name, err)
-	}
 	if node.UID != "" {
 		message += fmt.Sprintf("; its Node has joined with the provider ID %q, the Machine has %q", node.Spec.ProviderID, m.Spec.ProviderID)
 	}
