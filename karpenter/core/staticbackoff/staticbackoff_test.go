@@ -5,25 +5,17 @@ package staticbackoff_test
 import (
 	"context"
 	"errors"
-	"net/http"
 	"testing"
 	"time"
 
 	"github.com/awslabs/operatorpkg/controller"
-	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	guestscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -32,40 +24,21 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/core/reconciler/reconcilertest"
 	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
 	"github.com/autonode-io/autonode/test/environment"
 )
 
 // provider is one whose launches end with an error.
 type provider struct {
-	cloudprovider.CloudProvider
+	reconcilertest.Provider
 	err error
-}
-
-func (*provider) GetSupportedNodeClasses() []status.Object {
-	return []status.Object{&v1alpha1.ClusterAPINodeClass{}}
 }
 
 // Create implements cloudprovider.CloudProvider.
 func (p *provider) Create(_ context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
 	return nodeClaim, p.err
 }
-
-// capturing is a manager that starts nothing.
-type capturing struct {
-	manager.Manager
-	guest client.Client
-	added reconcile.Reconciler
-}
-
-// Add implements manager.Manager.
-func (c *capturing) Add(runnable manager.Runnable) error {
-	c.added, _ = runnable.(reconcile.Reconciler)
-	return nil
-}
-
-// GetClient implements manager.Manager.
-func (c *capturing) GetClient() client.Client { return c.guest }
 
 const replicas = 5
 
@@ -107,18 +80,11 @@ func newFixture(t *testing.T, wrapped bool) *fixture {
 	f.cluster = state.NewCluster(f.clock, f.guest, f.provider)
 	f.backoff.Cluster = f.cluster
 	f.cluster.SetSynced(true)
-	mgr, err := ctrl.NewManager(&rest.Config{Host: "127.0.0.1:1"}, ctrl.Options{
-		Scheme: guestscheme.Scheme, Metrics: server.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: ptr.To(true)},
-		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return f.guest.RESTMapper(), nil },
-	})
-	f.Expect(err).NotTo(HaveOccurred())
 	var core controller.Controller = static.NewController(f.guest, f.cluster, f.recorder, f.provider, nil, f.clock, nil, nil)
 	if wrapped {
 		core = f.backoff.Provisioning(core)
 	}
-	m := &capturing{Manager: mgr, guest: f.guest}
-	f.Expect(core.Register(f.ctx, m)).To(Succeed())
-	f.core = m.added
+	f.core = reconcilertest.Register(t, core, f.guest)
 	return f
 }
 

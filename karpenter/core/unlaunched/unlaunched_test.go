@@ -3,54 +3,26 @@
 package unlaunched_test
 
 import (
-	"net/http"
 	"testing"
 
 	"github.com/awslabs/operatorpkg/controller"
-	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	guestscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/controllers/state/informer"
-	"sigs.k8s.io/karpenter/pkg/operator/options"
 	"sigs.k8s.io/karpenter/pkg/state/cost"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/core/reconciler/reconcilertest"
 	"github.com/autonode-io/autonode/karpenter/core/unlaunched"
 )
-
-// provider is one of which only constant answers are used.
-type provider struct{ cloudprovider.CloudProvider }
-
-func (provider) GetSupportedNodeClasses() []status.Object {
-	return []status.Object{&v1alpha1.ClusterAPINodeClass{}}
-}
-
-// capturing is a manager that starts nothing.
-type capturing struct {
-	manager.Manager
-	added reconcile.Reconciler
-}
-
-// Add implements manager.Manager.
-func (c *capturing) Add(runnable manager.Runnable) error {
-	c.added, _ = runnable.(reconcile.Reconciler)
-	return nil
-}
 
 // followed is Karpenter core's state, and its controller that follows NodeClaims.
 type followed struct {
@@ -66,19 +38,12 @@ func follow(t *testing.T, settled bool, nodeClaims ...client.Object) *followed {
 	f := &followed{g: NewWithT(t), t: t}
 	f.g.Expect(v1alpha1.AddToScheme(guestscheme.Scheme)).To(Succeed())
 	f.guest = fake.NewClientBuilder().WithScheme(guestscheme.Scheme).WithObjects(nodeClaims...).WithStatusSubresource(&karpv1.NodeClaim{}).Build()
-	mgr, err := ctrl.NewManager(&rest.Config{Host: "127.0.0.1:1"}, ctrl.Options{
-		Scheme: guestscheme.Scheme, Metrics: server.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: ptr.To(true)},
-		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return f.guest.RESTMapper(), nil },
-	})
-	f.g.Expect(err).NotTo(HaveOccurred())
-	f.cluster = state.NewCluster(clock.RealClock{}, f.guest, provider{})
-	var core controller.Controller = informer.NewNodeClaimController(f.guest, provider{}, f.cluster, cost.NewClusterCost(t.Context(), provider{}, f.guest))
+	f.cluster = state.NewCluster(clock.RealClock{}, f.guest, reconcilertest.Provider{})
+	var core controller.Controller = informer.NewNodeClaimController(f.guest, reconcilertest.Provider{}, f.cluster, cost.NewClusterCost(t.Context(), reconcilertest.Provider{}, f.guest))
 	if settled {
-		core = unlaunched.Settle(core, unlaunched.Config{Guest: f.guest, CloudProvider: provider{}, Cluster: f.cluster})
+		core = unlaunched.Settle(core, unlaunched.Config{Guest: f.guest, CloudProvider: reconcilertest.Provider{}, Cluster: f.cluster})
 	}
-	m := &capturing{Manager: mgr}
-	f.g.Expect(core.Register(options.ToContext(t.Context(), &options.Options{CPURequests: 1000}), m)).To(Succeed())
-	f.added = m.added
+	f.added = reconcilertest.Register(t, core, f.guest)
 	return f
 }
 
@@ -90,7 +55,7 @@ func (f *followed) reconcile(nodeClaim *karpv1.NodeClaim) {
 
 func (f *followed) isSynced() bool { return f.cluster.Synced(f.t.Context()) }
 
-// leaving is a NodeClaim that was never launched, and that somebody's finalizer keeps.
+// leaving is a NodeClaim that was never launched, and that another controller's finalizer keeps.
 func leaving() *karpv1.NodeClaim {
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{
 		Name: "fixed-1", Labels: map[string]string{karpv1.NodePoolLabelKey: "fixed"}, Finalizers: []string{"example.com/audited"},
