@@ -237,7 +237,7 @@ func TestLeave(t *testing.T) {
 	t.Run("When none takes a request over, it should be forgotten", func(t *testing.T) {
 		h := left(t)
 		if at := now.Add(time.Second + LeftTTL); requests(t, h, at) != 0 || h.HasLeft(at) {
-			t.Error("nobody wants it any more")
+			t.Error("the request of a launch that was given up still counts")
 		}
 	})
 	t.Run("When another launch takes something else, it should leave the request", func(t *testing.T) {

@@ -38,7 +38,7 @@ import (
 const (
 	// steady is the NodePool whose pods are to run whatever happens to the others.
 	steady = "steady"
-	// audited is a finalizer that somebody else puts on NodeClaims.
+	// audited is a finalizer that another controller puts on NodeClaims.
 	audited = "example.com/audited"
 	// replicas of a static NodePool.
 	replicas = 3
@@ -319,7 +319,7 @@ func (w *world) mixes(t *testing.T) {
 	}
 }
 
-// keepsNodeClaim has a NodeClaim deleted that was never launched, and that somebody's finalizer keeps.
+// keepsNodeClaim has a NodeClaim deleted that was never launched, and that another controller's finalizer keeps.
 func (w *world) keepsNodeClaim(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)

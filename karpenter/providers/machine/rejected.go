@@ -11,7 +11,7 @@ import (
 )
 
 // RejectedError means that the management cluster has rejected an object of a plan: a quota, a policy, a webhook, its
-// schema, or missing rights. The same plan would be rejected again, until somebody changes one of these.
+// schema, or missing rights. The management cluster rejects the same plan again until a person changes one of these.
 type RejectedError struct{ err error }
 
 // Error is the API server's message.
