@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
-	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -24,7 +23,6 @@ import (
 	"github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/controlplane"
 	"github.com/autonode-io/autonode/test/world/hosting"
-	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 	"github.com/autonode-io/autonode/test/world/process"
 )
 
@@ -136,21 +134,7 @@ func enable(ctx context.Context, management, guest client.Client, name string) e
 		return fmt.Errorf("reading the HostedCluster: %w", err)
 	}
 	before := hosted.DeepCopy()
-	hosted.Spec.AutoNode = &v1beta1.AutoNode{ProvisionerConfig: v1beta1.ProvisionerConfig{
-		Name: v1beta1.ProvisionerKarpenter,
-		Karpenter: &v1beta1.Karpenter{
-			Platform: v1beta1.PlatformClusterAPI,
-			ClusterAPI: &v1beta1.ClusterAPI{
-				TemplateSelectors: v1alpha1.TemplateSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
-					APIGroup: infrav1.GroupVersion.Group, Kind: "KwokMachineTemplate",
-					Selector: metav1.LabelSelector{MatchLabels: map[string]string{hosting.TemplatePoolLabel: hosting.TemplatePool}},
-				}}},
-				Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
-					APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfigTemplate", Name: hosting.BootstrapTemplate,
-				}},
-			},
-		},
-	}}
+	hosted.Spec.AutoNode = hosting.AutoNode(hosting.TemplatePool, hosting.BootstrapTemplate)
 	if err := management.Patch(ctx, hosted, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("turning AutoNode on: %w", err)
 	}

@@ -150,23 +150,7 @@ func (c *cluster) patch(t *testing.T, change func(*v1beta1.HostedClusterSpec)) {
 }
 
 func autoNode() *v1beta1.AutoNode {
-	return &v1beta1.AutoNode{ProvisionerConfig: v1beta1.ProvisionerConfig{
-		Name: v1beta1.ProvisionerKarpenter,
-		Karpenter: &v1beta1.Karpenter{
-			Platform: v1beta1.PlatformClusterAPI,
-			ClusterAPI: &v1beta1.ClusterAPI{
-				TemplateSelectors: v1alpha1.TemplateSelectors{
-					InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
-						APIGroup: infrav1.GroupVersion.Group, Kind: "KwokMachineTemplate",
-						Selector: metav1.LabelSelector{MatchLabels: map[string]string{hosting.TemplatePoolLabel: hosting.TemplatePool}},
-					}},
-				},
-				Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
-					APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfigTemplate", Name: hosting.BootstrapTemplate,
-				}},
-			},
-		},
-	}}
+	return hosting.AutoNode(hosting.TemplatePool, hosting.BootstrapTemplate)
 }
 
 // enable turns AutoNode on with a payload and waits until Karpenter runs and the default node class is ready.

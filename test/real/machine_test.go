@@ -203,18 +203,7 @@ func (p *place) enable(t *testing.T) {
 	key := client.ObjectKey{Namespace: hosting.Namespace, Name: blue}
 	g.Expect(p.management.Get(t.Context(), key, hosted)).To(Succeed())
 	before := hosted.DeepCopy()
-	hosted.Spec.AutoNode = &v1beta1.AutoNode{ProvisionerConfig: v1beta1.ProvisionerConfig{
-		Name: v1beta1.ProvisionerKarpenter,
-		Karpenter: &v1beta1.Karpenter{Platform: v1beta1.PlatformClusterAPI, ClusterAPI: &v1beta1.ClusterAPI{
-			TemplateSelectors: v1alpha1.TemplateSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
-				APIGroup: infrav1.GroupVersion.Group, Kind: "KwokMachineTemplate",
-				Selector: metav1.LabelSelector{MatchLabels: map[string]string{hosting.TemplatePoolLabel: pool}},
-			}}},
-			Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
-				APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfigTemplate", Name: pool,
-			}},
-		}},
-	}}
+	hosted.Spec.AutoNode = hosting.AutoNode(pool, pool)
 	g.Expect(p.management.Patch(t.Context(), hosted, client.MergeFrom(before))).To(Succeed())
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		g.Expect(p.management.Get(ctx, key, hosted)).To(Succeed())

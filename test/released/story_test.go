@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -28,7 +27,6 @@ import (
 	"github.com/autonode-io/autonode/test/disruption"
 	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/hosting"
-	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
 const (
@@ -184,18 +182,7 @@ func (s *story) enable(t *testing.T, r made) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: hosting.Namespace, Name: guest},
 		Spec: v1beta1.HostedClusterSpec{
 			Release: v1beta1.Release{Image: r.image(g, "release")}, PullSecret: &corev1.LocalObjectReference{Name: hosting.PullSecret},
-			AutoNode: &v1beta1.AutoNode{ProvisionerConfig: v1beta1.ProvisionerConfig{Name: v1beta1.ProvisionerKarpenter, Karpenter: &v1beta1.Karpenter{
-				Platform: v1beta1.PlatformClusterAPI,
-				ClusterAPI: &v1beta1.ClusterAPI{
-					TemplateSelectors: v1alpha1.TemplateSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
-						APIGroup: infrav1.GroupVersion.Group, Kind: "KwokMachineTemplate",
-						Selector: metav1.LabelSelector{MatchLabels: map[string]string{hosting.TemplatePoolLabel: hosting.TemplatePool}},
-					}}},
-					Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
-						APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfigTemplate", Name: hosting.BootstrapTemplate,
-					}},
-				},
-			}}},
+			AutoNode: hosting.AutoNode(hosting.TemplatePool, hosting.BootstrapTemplate),
 		},
 	}
 	err := s.management.Create(t.Context(), hosted.DeepCopy())

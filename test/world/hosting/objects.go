@@ -30,6 +30,27 @@ const (
 	BootstrapTemplate = "default"
 )
 
+// AutoNode returns a HostedCluster's spec.autoNode that selects the world's machine templates of a pool, and a KubeadmConfigTemplate by name.
+func AutoNode(templatePool, bootstrapTemplate string) *autonodev1beta1.AutoNode {
+	return &autonodev1beta1.AutoNode{ProvisionerConfig: autonodev1beta1.ProvisionerConfig{
+		Name: autonodev1beta1.ProvisionerKarpenter,
+		Karpenter: &autonodev1beta1.Karpenter{
+			Platform: autonodev1beta1.PlatformClusterAPI,
+			ClusterAPI: &autonodev1beta1.ClusterAPI{
+				TemplateSelectors: v1alpha1.TemplateSelectors{
+					InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
+						APIGroup: infrav1.GroupVersion.Group, Kind: "KwokMachineTemplate",
+						Selector: metav1.LabelSelector{MatchLabels: map[string]string{TemplatePoolLabel: templatePool}},
+					}},
+				},
+				Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
+					APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfigTemplate", Name: bootstrapTemplate,
+				}},
+			},
+		},
+	}}
+}
+
 // Zones of every guest.
 var zones = []string{"a", "b", "c"}
 
