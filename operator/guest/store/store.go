@@ -131,7 +131,7 @@ func (s *Store) watch(object client.Object) (*kind, error) {
 	}
 	s.kinds[key] = k
 	reflector := toolscache.NewReflectorWithOptions(requests, object, k, toolscache.ReflectorOptions{Name: "guest", TypeDescription: key.Kind})
-	go reflector.RunWithContext(s.ctx)
+	go reflector.RunWithContext(withAnswers(s.ctx))
 	return k, nil
 }
 
