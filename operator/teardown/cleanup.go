@@ -32,7 +32,8 @@ const cleanUpTime = 30 * time.Second
 func (t *Teardown) cleanUp(ctx context.Context, s *scope.Scope, why string) error {
 	bounded, cancel := context.WithTimeout(ctx, cleanUpTime)
 	defer cancel()
-	left := &leftovers{ctx: bounded, guest: s.Guest}
+	until := t.Clock.Now().Add(cleanUpTime)
+	left := &leftovers{ctx: bounded, guest: s.Guest, late: func() bool { return !t.Clock.Now().Before(until) }}
 	claims, err := nodeClaims(bounded, s, live(s.Guest))
 	left.note("NodeClaims", err)
 	if len(claims) > 0 {
@@ -51,17 +52,37 @@ func (t *Teardown) cleanUp(ctx context.Context, s *scope.Scope, why string) erro
 		left.note("Node "+message.Quote(node), releaseNode(bounded, s.Guest, node))
 	}
 	// These objects were deleted by name before; the error names an object that stays.
-	deleted := !s.HostedCluster.DeletionTimestamp.IsZero()
-	goes, err := createdDefinition(bounded, s)
-	left.note("CustomResourceDefinition "+s.Profile.NodeClass.Definition(), err)
-	_, err = t.removeNodeClasses(bounded, s, t.drainOf(s), deleted && goes)
-	left.note("node classes", err)
-	left.note("node classes", releaseNodeClasses(bounded, s))
-	left.note("Karpenter's identity", removeIdentity(bounded, s))
-	left.note("Lease "+v1beta1.DedicatedNames().LeaderElection, removeLease(bounded, s))
-	if deleted {
-		_, err := t.removeDefinitions(bounded, s, t.drainOf(s))
-		left.note("CustomResourceDefinitions", err)
+	d, deleted, goes := t.drainOf(s), !s.HostedCluster.DeletionTimestamp.IsZero(), false
+	for _, one := range []struct {
+		what string
+		do   func() error
+	}{
+		{"CustomResourceDefinition " + s.Profile.NodeClass.Definition(), func() (err error) {
+			goes, err = createdDefinition(bounded, s)
+			return err
+		}},
+		{"node classes", func() error {
+			_, err := t.removeNodeClasses(bounded, s, d, deleted && goes)
+			return err
+		}},
+		{"node classes", func() error { return t.releaseNodeClasses(bounded, s, d) }},
+		{"Karpenter's identity", func() error { return t.removeIdentity(bounded, s, d) }},
+		{"Lease " + v1beta1.DedicatedNames().LeaderElection, func() error { return removeLease(bounded, s) }},
+		{"CustomResourceDefinitions", func() error {
+			if !deleted {
+				return nil
+			}
+			_, err := t.removeDefinitions(bounded, s, d)
+			return err
+		}},
+	} {
+		if !left.hung && left.late() {
+			left.giveUp()
+		}
+		if left.hung {
+			break
+		}
+		left.note(one.what, one.do())
 	}
 	if len(left.lines) == 0 {
 		return nil
@@ -74,24 +95,31 @@ type leftovers struct {
 	ctx   context.Context //nolint:containedctx // it is the bound of one look
 	guest *scope.Guest
 	lines []string
-	hung  bool
+	// late reports whether the time for the cleanup is over.
+	late func() bool
+	hung bool
 }
 
 // over reports whether further requests are pointless.
-func (l *leftovers) over() bool { return l.hung || l.ctx.Err() != nil }
+func (l *leftovers) over() bool { return l.hung || l.ctx.Err() != nil || l.late() }
 
 // note records why something stays. Once the guest stops answering, all later requests fail for that reason.
 func (l *leftovers) note(what string, err error) {
 	if err == nil || l.hung {
 		return
 	}
-	l.hung = guestcluster.Unanswered(l.guest, err) || l.ctx.Err() != nil
 	for _, err := range flatten(err) {
 		l.lines = append(l.lines, what+": "+message.Quoted(err.Error()))
 	}
-	if l.hung {
-		l.lines = append(l.lines, "and what is behind that, because the guest takes too long to answer")
+	if guestcluster.Unanswered(l.guest, err) || l.ctx.Err() != nil {
+		l.giveUp()
 	}
+}
+
+// giveUp records that the guest is asked nothing more.
+func (l *leftovers) giveUp() {
+	l.hung = true
+	l.lines = append(l.lines, "and what is behind that, because the guest takes too long to answer")
 }
 
 // flatten returns the joined errors.

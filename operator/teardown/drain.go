@@ -32,19 +32,19 @@ import (
 
 // drain deletes the NodeClaims and waits until Karpenter has removed them.
 func (t *Teardown) drain(ctx context.Context, s *scope.Scope, m *memory, claims []karpv1.NodeClaim, d drain, r *refusals) (scope.Result, error) {
-	now := t.Clock.Now()
-	result := scope.Result{Wait: true, RequeueAfter: d.within(now, m.looked.Add(relistInterval).Sub(now))}
-	if !s.Guest.Complete {
-		result.RequeueAfter = min(result.RequeueAfter, unwatched)
-	}
 	if err := t.withholdMachines(ctx, s, m); err != nil {
-		return result, err
+		return scope.Result{}, err
 	}
 	if err := r.take(refusal(operate(ctx, s))); err != nil {
-		return result, err
+		return scope.Result{}, err
 	}
-	if err := t.write(m, claims, r, func(claim *karpv1.NodeClaim) error { return t.request(ctx, s, claim, d) }); err != nil {
-		return result, err
+	if err := t.write(s, m, claims, d, r, func(claim *karpv1.NodeClaim) error { return t.request(ctx, s, claim, d) }); err != nil {
+		return scope.Result{}, err
+	}
+	now := t.Clock.Now()
+	result := scope.Result{Wait: true, RequeueAfter: d.within(now, m.looked.Add(relistInterval).Sub(now))}
+	if !s.Guest.Complete || m.more {
+		result.RequeueAfter = min(result.RequeueAfter, unwatched)
 	}
 	if d.phase == forced && !m.told {
 		m.told = true
@@ -69,20 +69,37 @@ func (t *Teardown) drain(ctx context.Context, s *scope.Scope, m *memory, claims 
 }
 
 // write calls do for each NodeClaim that needs it, starting after the last one of the previous call. It continues
-// after a NodeClaim that the guest refuses.
-func (t *Teardown) write(m *memory, claims []karpv1.NodeClaim, r *refusals, do func(*karpv1.NodeClaim) error) error {
-	for n := range min(len(claims), writesAtOnce) {
-		if r.hung {
-			break
-		}
+// after a NodeClaim that the guest refuses, until the loop's time is up.
+func (t *Teardown) write(s *scope.Scope, m *memory, claims []karpv1.NodeClaim, d drain, r *refusals, do func(*karpv1.NodeClaim) error) error {
+	ends, n, all := t.limit(s, d.phase), 0, min(len(claims), writesAtOnce)
+	for ; n < all && !r.hung && !ends(); n++ {
 		if err := r.take(refusal(do(&claims[(m.next+n)%len(claims)]))); err != nil {
 			return err
 		}
 	}
-	if len(claims) > 0 {
-		m.next = (m.next + min(len(claims), writesAtOnce)) % len(claims)
+	if m.more = n < all; len(claims) > 0 {
+		m.next = (m.next + n) % len(claims)
 	}
 	return nil
+}
+
+// loopTime is how long one loop over a guest's objects takes at most, but for the call that it ends with. The guest's admin may
+// make any number of them, and a webhook there may answer each write just within the timeout of a call.
+const loopTime = 15 * time.Second
+
+// limit returns what ends a loop over a guest's objects: its time, or the end of the drain's phase. The next reconciliation
+// continues.
+func (t *Teardown) limit(s *scope.Scope, during phase) (ends func() bool) {
+	until := t.Clock.Now().Add(loopTime)
+	return func() bool { return !t.Clock.Now().Before(until) || t.drainOf(s).phase != during }
+}
+
+// unfinished is the error of a loop that has ended before its last object; nil if none is left.
+func unfinished(left int, doing string) error {
+	if left == 0 {
+		return nil
+	}
+	return refusal(fmt.Errorf("%s: %d are left, because the guest takes long to answer", doing, left))
 }
 
 // request deletes a NodeClaim. In a forced drain it also lets Karpenter terminate the pods that block it.
@@ -135,15 +152,18 @@ func componentConditions(s *scope.Scope) []metav1.Condition {
 }
 
 // markDraining keeps Karpenter from launching nodes for evicted pods: the provider makes a marked node class not
-// ready.
-func markDraining(ctx context.Context, s *scope.Scope, read lister) error {
+// ready. It starts after the last node class of the previous call.
+func (t *Teardown) markDraining(ctx context.Context, s *scope.Scope, m *memory, read lister) error {
 	annotation := s.Profile.NodeClass.DrainingAnnotation
 	classes, err := nodeClasses(ctx, s, read)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, class := range classes {
+	ends, left, first := t.limit(s, t.drainOf(s).phase), len(classes), m.nextClass
+	for ; left > 0 && !ends(); left-- {
+		class := classes[m.nextClass%len(classes)]
+		m.nextClass = (m.nextClass + 1) % len(classes)
 		if class.GetAnnotations()[annotation] == "true" || !class.GetDeletionTimestamp().IsZero() {
 			continue
 		}
@@ -170,7 +190,10 @@ func markDraining(ctx context.Context, s *scope.Scope, read lister) error {
 		}
 		log.FromContext(ctx).Info("Marked a node class as draining", s.Profile.NodeClass.Kind, klog.KObj(class))
 	}
-	return refusal(errors.Join(errs...))
+	if left == 0 {
+		m.nextClass = first
+	}
+	return refusal(errors.Join(append(errs, unfinished(left, "marking node classes as draining in the guest"))...))
 }
 
 // nodeClaims returns the provider's NodeClaims, oldest first. Those of another Karpenter, which the guest's admin may

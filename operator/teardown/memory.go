@@ -35,8 +35,10 @@ type memory struct {
 	refused string
 	retryAt time.Time
 	phase   phase
-	// next is the NodeClaim to start with, so that those that the guest keeps don't block the others.
-	next int
+	// next and nextClass are the NodeClaim and the node class to start with, so that those that the guest keeps don't
+	// block the others. more: the last loop over NodeClaims ended early.
+	next, nextClass int
+	more            bool
 	// told: an event about terminated pods was published. cleaned: the guest was cleaned up as far as it allows.
 	told, cleaned bool
 	// machinesWithheld: Karpenter can't create Machines any more, as of that generation of the HostedCluster.

@@ -77,10 +77,10 @@ func (t *Teardown) remove(ctx context.Context, s *scope.Scope, m *memory, d drai
 	if result, err := t.removeComponent(ctx, s); err != nil || result.Wait {
 		return result, err
 	}
-	if err := releaseNodeClasses(ctx, s); err != nil {
+	if err := t.releaseNodeClasses(ctx, s, d); err != nil {
 		return refused(err)
 	}
-	if err := errors.Join(removeIdentity(ctx, s), removeLease(ctx, s)); err != nil {
+	if err := errors.Join(t.removeIdentity(ctx, s, d), removeLease(ctx, s)); err != nil {
 		return refused(err)
 	}
 	if !deleted {
@@ -113,7 +113,12 @@ func (t *Teardown) removeNodeClasses(ctx context.Context, s *scope.Scope, d drai
 	kind := s.Profile.NodeClass
 	var held []string
 	var errs []error
-	for _, class := range classes {
+	ends := t.limit(s, d.phase)
+	for i, class := range classes {
+		if ends() {
+			errs = append(errs, unfinished(len(classes)-i, "removing node classes from the guest"))
+			break
+		}
 		ours := s.Profile.DefaultNodeClass != nil && class.GetName() == v1alpha1.DefaultNodeClass
 		if !ours && !all {
 			continue
@@ -149,7 +154,7 @@ func (t *Teardown) removeNodeClasses(ctx context.Context, s *scope.Scope, d drai
 // releaseNodeClasses takes from the node classes that stay what Karpenter has put on them, now that none runs which would put it there again:
 // the finalizer, which would keep their admin from deleting them, and the mark that they drain. Where Karpenter has more to clean up after
 // a node class, the finalizer says that there is something, and stays.
-func releaseNodeClasses(ctx context.Context, s *scope.Scope) error {
+func (t *Teardown) releaseNodeClasses(ctx context.Context, s *scope.Scope, d drain) error {
 	if s.Profile.NodeClass.CleansUp {
 		return nil
 	}
@@ -158,7 +163,12 @@ func releaseNodeClasses(ctx context.Context, s *scope.Scope) error {
 		return err
 	}
 	var errs []error
-	for _, class := range classes {
+	ends := t.limit(s, d.phase)
+	for i, class := range classes {
+		if ends() {
+			errs = append(errs, unfinished(len(classes)-i, "releasing node classes in the guest"))
+			break
+		}
 		errs = append(errs, refusal(client.IgnoreNotFound(releaseNodeClass(ctx, s, class, true))))
 	}
 	return errors.Join(errs...)
@@ -281,7 +291,7 @@ func (t *Teardown) karpenterRuns(ctx context.Context, deployment *appsv1.Deploym
 
 // removeIdentity deletes the policies that guard what is ours in the guest, then Karpenter's ServiceAccount and what it may do there,
 // and with it every token.
-func removeIdentity(ctx context.Context, s *scope.Scope) error {
+func (t *Teardown) removeIdentity(ctx context.Context, s *scope.Scope, d drain) error {
 	guest := s.Guest
 	ours := client.MatchingLabels{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}
 	kinds := []schema.GroupVersionKind{
@@ -295,6 +305,7 @@ func removeIdentity(ctx context.Context, s *scope.Scope) error {
 		kinds = append(kinds, rbacv1.SchemeGroupVersion.WithKind("RoleBinding"), rbacv1.SchemeGroupVersion.WithKind("Role"))
 	}
 	var errs []error
+	ends := t.limit(s, d.phase)
 	for _, gvk := range kinds {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(gvk)
@@ -303,6 +314,9 @@ func removeIdentity(ctx context.Context, s *scope.Scope) error {
 			continue
 		}
 		for i := range list.Items {
+			if ends() {
+				return refusal(errors.Join(append(errs, unfinished(len(list.Items)-i, fmt.Sprintf("deleting %ss in the guest", gvk.Kind)))...))
+			}
 			object := &list.Items[i]
 			object.SetGroupVersionKind(gvk)
 			if err := guest.Live.Delete(ctx, object, client.Preconditions{UID: &object.UID}); client.IgnoreNotFound(err) != nil {
@@ -326,7 +340,12 @@ func (t *Teardown) removeDefinitions(ctx context.Context, s *scope.Scope, d drai
 	}
 	var left []string
 	var errs []error
+	ends := t.limit(s, d.phase)
 	for i := range definitions.Items {
+		if ends() {
+			errs = append(errs, unfinished(len(definitions.Items)-i, "deleting CustomResourceDefinitions in the guest"))
+			break
+		}
 		definition := &definitions.Items[i]
 		definition.SetGroupVersionKind(definitionKind)
 		if definition.Annotations[crd.CreatedAnnotation] == "" {

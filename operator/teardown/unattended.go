@@ -27,7 +27,7 @@ const settle = 5 * time.Second
 // Both are in the guest, which may refuse them: what can't be refused is withholdMachines.
 func (t *Teardown) stopLaunching(ctx context.Context, s *scope.Scope, m *memory, read lister, r *refusals) (bool, error) {
 	if s.Profile.NodeClass.DrainingAnnotation != "" {
-		return true, r.take(markDraining(ctx, s, read))
+		return true, r.take(t.markDraining(ctx, s, m, read))
 	}
 	if s.Component == nil {
 		return true, nil // without it there is no Karpenter
