@@ -137,9 +137,15 @@ func ask(t *testing.T, node string) *certificatesv1.CertificateSigningRequest {
 // hosted makes a HostedCluster with that label, and what a platform has of it; config reaches its guest. It returns the name.
 func hosted(t *testing.T, label, name, image string, config *rest.Config) string {
 	t.Helper()
-	platformOf(t, name, config)
+	return hostedIn(t, "clusters", label, name, image, config)
+}
+
+// hostedIn is hosted for a HostedCluster of any namespace.
+func hostedIn(t *testing.T, namespace, label, name, image string, config *rest.Config) string {
+	t.Helper()
+	platformIn(t, namespace, name, config)
 	NewWithT(t).Expect(clusters.Management.Client.Create(t.Context(), &v1beta1.HostedCluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: map[string]string{label: ""}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{label: ""}},
 		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: image}, AutoNode: scopetest.AutoNode()},
 	})).To(Succeed())
 	return name
@@ -250,6 +256,41 @@ func TestFairness(t *testing.T) {
 			g.Eventually(func(g Gomega) { installed(g, ctx, name) }, timeout).Should(Succeed())
 		}
 		withoutErrors(g, ctx, "silent", "stalled", "slow")
+	})
+}
+
+// TestSlowTenant: the HostedClusters of one namespace have more guests that are slow than there are workers.
+func TestSlowTenant(t *testing.T) {
+	const (
+		label          = "slow-tenant"
+		workers, share = 4, 3
+		never          = time.Hour
+	)
+	ctx := t.Context()
+	provide(t)
+	image := push(t, serveRegistry(t), "1.36.2")
+	var held atomic.Int64
+	slow := sick(t, func(request *http.Request) {
+		if strings.HasPrefix(request.URL.Path, "/api/v1/") || strings.Count(request.URL.Path, "/") >= 4 {
+			held.Add(1)
+			<-request.Context().Done()
+			held.Add(-1)
+		}
+	})
+	removeAll(t, label)
+	run(t, clusters.Management.Config, operator.Options{
+		LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label, HostedClusterSelector: label, GuestTimeout: never, Workers: workers,
+	})
+	for i := range workers + 1 {
+		hostedIn(t, "tenant", label, fmt.Sprintf("held-%d", i), image, slow)
+	}
+
+	t.Run("When a namespace's guests hold its workers, they should hold no more than its share, and another namespace's HostedCluster should be served", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Eventually(held.Load).Should(BeNumerically(">=", share))
+		hosted(t, label, "beside-tenant", image, clusters.Guest.Config)
+		g.Eventually(func(g Gomega) { installed(g, ctx, "beside-tenant") }).Should(Succeed())
+		g.Expect(held.Load()).To(BeNumerically(">=", share), "the requests of the others are still open")
 	})
 }
 

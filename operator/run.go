@@ -86,6 +86,8 @@ type Options struct {
 	GuestTokenLifetime time.Duration
 	// DrainTimeout is how long nodes may drain where the HostedCluster doesn't say it.
 	DrainTimeout time.Duration
+	// Workers is how many HostedClusters are reconciled at a time; zero is hostedcluster.Workers.
+	Workers int
 	// GuestTimeout is how long a call to a guest may take; zero is guest.DefaultTimeout.
 	GuestTimeout time.Duration
 	// GuestNetworks are the networks, beside public ones, that guests' API servers may be in, comma-separated; empty for none. The
@@ -279,6 +281,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 		Recorder: recorder,
 		Shard:    held,
 		Guests:   connections,
+		Workers:  options.Workers,
 		Applier:  applier,
 		Profiles: profiles,
 		Steps: []hostedcluster.Step{

@@ -133,13 +133,19 @@ func platform(t *testing.T, name string) {
 // platformOf does it for a guest that is reached in another way.
 func platformOf(t *testing.T, name string, config *rest.Config) {
 	t.Helper()
+	platformIn(t, "clusters", name, config)
+}
+
+// platformIn is platformOf for a HostedCluster of any namespace.
+func platformIn(t *testing.T, hostedClusters, name string, config *rest.Config) {
+	t.Helper()
 	g := NewWithT(t)
 	management := clusters.Management.Client
-	namespace := "clusters-" + name
-	for _, ns := range []string{"clusters", namespace} {
+	namespace := hostedClusters + "-" + name
+	for _, ns := range []string{hostedClusters, namespace} {
 		g.Expect(client.IgnoreAlreadyExists(management.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))).To(Succeed())
 	}
-	provision(t, namespace, name, "clusters/"+name, config)
+	provision(t, namespace, name, hostedClusters+"/"+name, config)
 }
 
 // provision makes a Cluster that consents to a HostedCluster, and its kubeconfig.

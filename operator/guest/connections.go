@@ -85,6 +85,7 @@ type Connections struct {
 	watching map[client.ObjectKey]*watching                          // by the Cluster
 	outages  map[client.ObjectKey]*outage                            // by the Cluster
 	stale    map[client.ObjectKey]bool                               // Clusters to connect to again
+	slow     map[client.ObjectKey]time.Time                          // until when HostedClusters count as slow
 }
 
 var _ scope.Step = (*Connections)(nil)
@@ -101,6 +102,7 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 	c := &Connections{
 		management: mgr.GetClient(), watches: config.Watches, timeout: cmp.Or(config.Timeout, DefaultTimeout), clock: config.Clock, holder: config.Holder,
 		watching: map[client.ObjectKey]*watching{}, outages: map[client.ObjectKey]*outage{}, stale: map[client.ObjectKey]bool{},
+		slow: map[client.ObjectKey]time.Time{},
 	}
 	if c.clock == nil {
 		c.clock = clock.RealClock{}
@@ -217,7 +219,7 @@ func (c *Connections) Of(ctx context.Context, hostedCluster *v1beta1.HostedClust
 	if consents, err := c.consents(ctx, hostedCluster, key); err != nil || !consents {
 		return nil, 0, err // another HostedCluster's connection may stand
 	}
-	guest, err = c.connect(key)
+	guest, err = c.connect(key, client.ObjectKeyFromObject(hostedCluster))
 	if errors.Is(err, link.ErrNotConnected) {
 		return nil, 0, nil
 	}

@@ -10,10 +10,12 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/operator/message"
@@ -28,11 +30,34 @@ func (e *unansweredError) Error() string {
 }
 func (e *unansweredError) Unwrap() error { return e.err }
 
-// failFast fails the calls of a reconciliation at once after one that got no answer. Each would hold a worker as long
-// as the first, and the steps make several.
+// slowError is that of a call which wasn't made, because earlier ones of the same reconciliation took too long. The
+// guest has answered them.
+type slowError struct{ limit time.Duration }
+
+func (e *slowError) Error() string {
+	return fmt.Sprintf("the guest's API server answers slowly: it took %s of one reconciliation, and the rest waits for the next", e.limit)
+}
+
+const (
+	// callsPerPass is how many calls that take as long as one may a reconciliation makes.
+	callsPerPass = 3
+	// slowAfter is how much of one reconciliation makes a guest slow, and slowFor how long it counts as such.
+	slowAfter = 10 * time.Second
+	slowFor   = 5 * time.Minute
+)
+
+// failFast fails the calls of a reconciliation at once after one that got no answer: each would hold a worker as long
+// as the first, and the steps make several. It does the same once the answered ones have taken too long together.
 type failFast struct {
-	mu   sync.Mutex
-	lost error
+	clock clock.PassiveClock
+	// limit of the time that all calls take, but for that of the last one.
+	limit time.Duration
+	// slow is called once they have taken slowAfter; nil for nothing.
+	slow func()
+
+	mu    sync.Mutex
+	lost  error
+	taken time.Duration
 }
 
 func (f *failFast) call(ctx context.Context, do func() error) error {
@@ -42,14 +67,23 @@ func (f *failFast) call(ctx context.Context, do func() error) error {
 	if lost != nil {
 		return lost
 	}
+	began := f.clock.Now()
 	err := message.Error(do()) // a guest says what it likes
-	if err == nil || ctx.Err() != nil || !unanswered(err) {
-		return err
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.lost = &unansweredError{err}
-	return f.lost
+	before := f.taken
+	f.taken += f.clock.Since(began)
+	if f.slow != nil && before < slowAfter && f.taken >= slowAfter {
+		f.slow()
+	}
+	switch {
+	case err != nil && ctx.Err() == nil && unanswered(err):
+		f.lost = &unansweredError{err}
+		return f.lost
+	case f.taken >= f.limit && f.lost == nil:
+		f.lost = &slowError{f.limit}
+	}
+	return err
 }
 
 // unanswered is true for errors that come from no API server: of the network, of a call's own time limit, and of a cache that can't be filled.
@@ -63,11 +97,12 @@ func unanswered(err error) bool {
 		utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err)
 }
 
-// lostGuest is true where an error of a step means that the guest doesn't answer. Errors of the management cluster's API server may look
+// lostGuest is true where an error of a step means that the guest doesn't answer any more in this reconciliation. Errors of the management cluster's API server may look
 // the same but for the address.
 func lostGuest(guest *scope.Guest, err error) bool {
 	var known *unansweredError
-	if errors.As(err, &known) {
+	var slow *slowError
+	if errors.As(err, &known) || errors.As(err, &slow) {
 		return true
 	}
 	var request *url.Error

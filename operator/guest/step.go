@@ -48,7 +48,7 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 		if guest.Complete, err = c.watch(ctx, key, s, guest); err != nil && s.Draining() {
 			// A drain does without watches, and keeps a deadline that no kind which can't be listed may move.
 			log.FromContext(ctx).V(1).Info("The guest can't be watched", "error", err.Error())
-			guest, err = c.connect(key)
+			guest, err = c.connectTo(s)
 		}
 	}
 	switch {
@@ -67,7 +67,7 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 		setReachable(s, status, reason, message)
 		return c.passed(s, scope.Result{Wait: true, Message: message, RequeueAfter: recheck}), nil
 	case err != nil && guest != nil && lostGuest(guest, err):
-		return c.passed(s, c.lose(s, guest.Config.Host)), nil
+		return c.passed(s, c.lose(s, guest.Config.Host, err)), nil
 	case err != nil:
 		// One request failed on an open connection. That isn't enough to call the guest unreachable.
 		return scope.Result{}, err
@@ -91,16 +91,16 @@ func (c *Connections) connectTo(s *scope.Scope) (*scope.Guest, error) {
 	if s.Cluster == nil {
 		return nil, link.ErrNotConnected
 	}
-	return c.connect(s.ClusterKey())
+	return c.connect(s.ClusterKey(), client.ObjectKeyFromObject(s.HostedCluster))
 }
 
-// connect returns a guest with an open connection. It makes no request.
-func (c *Connections) connect(key client.ObjectKey) (*scope.Guest, error) {
+// connect returns a guest with an open connection, for one reconciliation. It makes no request.
+func (c *Connections) connect(key, hostedCluster client.ObjectKey) (*scope.Guest, error) {
 	linked, err := c.links.Of(key)
 	if err != nil {
 		return nil, err
 	}
-	first := &failFast{}
+	first := &failFast{clock: c.clock, limit: callsPerPass * c.timeout, slow: func() { c.slowed(hostedCluster) }}
 	return &scope.Guest{Cached: failFastClient{linked.Store, first}, Live: failFastClient{linked.Live, first}, Config: linked.Config}, nil
 }
 

@@ -3,7 +3,9 @@
 package guest
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -59,6 +61,22 @@ func (c *Connections) unresponsive(key client.ObjectKey) (since time.Time, again
 	return time.Time{}, 0, false
 }
 
+// slowed remembers that a guest has held a worker for long.
+func (c *Connections) slowed(hostedCluster client.ObjectKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.clock.Now()
+	maps.DeleteFunc(c.slow, func(_ client.ObjectKey, until time.Time) bool { return !now.Before(until) })
+	c.slow[hostedCluster] = now.Add(slowFor)
+}
+
+// Slow reports whether a HostedCluster's guest has held a worker for long in the last minutes.
+func (c *Connections) Slow(hostedCluster client.ObjectKey) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.clock.Now().Before(c.slow[hostedCluster])
+}
+
 // backoff returns how long other controllers leave a guest alone; zero for not at all. The HostedCluster's
 // reconciliation is the half-open probe.
 func (c *Connections) backoff(key client.ObjectKey) time.Duration {
@@ -76,17 +94,21 @@ func (c *Connections) backoff(key client.ObjectKey) time.Duration {
 }
 
 // Lost reports whether an error of a step means that the guest doesn't answer. Then GuestReachable says so, no later
-// step gets the guest, and the breaker is tripped.
+// step gets the guest, and the breaker is tripped. A guest that answers slowly loses only the rest of the reconciliation.
 func (c *Connections) Lost(s *scope.Scope, err error) (scope.Result, bool) {
 	if s.Guest == nil || !lostGuest(s.Guest, err) {
 		return scope.Result{}, false
 	}
-	result := c.lose(s, s.Guest.Config.Host)
+	result := c.lose(s, s.Guest.Config.Host, err)
 	s.Guest = nil
 	return result, true
 }
 
-func (c *Connections) lose(s *scope.Scope, host string) scope.Result {
+func (c *Connections) lose(s *scope.Scope, host string, err error) scope.Result {
+	var slow *slowError
+	if errors.As(err, &slow) {
+		return scope.Result{Wait: true, Message: host + ": " + slow.Error(), RequeueAfter: MinBackoff}
+	}
 	key, now := s.ClusterKey(), c.clock.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -96,6 +97,47 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
+func TestSlowGuest(t *testing.T) {
+	t.Run("When a guest answers each call just in time, a reconciliation should make few, and the next should follow without the guest called unreachable", func(t *testing.T) {
+		g := NewWithT(t)
+		clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
+		calls := 0
+		slow := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+				calls++
+				clock.SetTime(clock.Now().Add(DefaultTimeout - time.Second))
+				return nil
+			},
+		})
+		blue := &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue"}}
+		c := &Connections{clock: clock, timeout: DefaultTimeout, links: connected{}, outages: map[client.ObjectKey]*outage{}, slow: map[client.ObjectKey]time.Time{}}
+		key := client.ObjectKeyFromObject(blue)
+		guest, err := c.connect(client.ObjectKey{Namespace: "clusters-blue", Name: "blue"}, key)
+		g.Expect(err).NotTo(HaveOccurred())
+		live := guest.Live.(failFastClient)
+		live.Client = slow
+		g.Expect(live.Get(t.Context(), client.ObjectKey{Name: "x"}, &corev1.Node{})).To(Succeed())
+		g.Expect(c.Slow(key)).To(BeFalse(), "one call may take long")
+		for range 400 {
+			err = errors.Join(err, live.Get(t.Context(), client.ObjectKey{Name: "x"}, &corev1.Node{}))
+		}
+		g.Expect(calls).To(Equal(callsPerPass + 1))
+
+		s := &scope.Scope{HostedCluster: blue, ControlPlaneNamespace: "clusters-blue", Guest: guest}
+		result, lost := c.Lost(s, err)
+		g.Expect(lost).To(BeTrue())
+		g.Expect(result.Wait).To(BeTrue())
+		g.Expect(result.RequeueAfter).To(Equal(MinBackoff))
+		g.Expect(result.Message).To(Equal("https://guest.example: the guest's API server answers slowly: it took 30s of one reconciliation, and the rest waits for the next"))
+		g.Expect(s.Guest).To(BeNil())
+		g.Expect(blue.Status.Conditions).To(BeEmpty())
+		g.Expect(c.outages).To(BeEmpty())
+		g.Expect(c.Slow(key)).To(BeTrue())
+		clock.SetTime(clock.Now().Add(slowFor))
+		g.Expect(c.Slow(key)).To(BeFalse())
+	})
+}
+
 func TestQuoting(t *testing.T) {
 	t.Run("When a guest says much in an error, no more than the beginning of it should be passed on, escaped", func(t *testing.T) {
 		g := NewWithT(t)
@@ -104,7 +146,7 @@ func TestQuoting(t *testing.T) {
 				return apierrors.NewBadRequest("\x1b[2J" + strings.Repeat("x", 1<<20))
 			},
 		})
-		err := failFastClient{loud, &failFast{}}.Get(t.Context(), client.ObjectKey{Name: "x"}, &corev1.Node{})
+		err := failFastClient{loud, &failFast{clock: clock.RealClock{}, limit: time.Hour}}.Get(t.Context(), client.ObjectKey{Name: "x"}, &corev1.Node{})
 		g.Expect(apierrors.IsBadRequest(err)).To(BeTrue())
 		g.Expect(len(err.Error())).To(BeNumerically("<=", 210))
 		g.Expect(err.Error()).To(HavePrefix(`"\x1b[2Jxxx`))

@@ -52,6 +52,8 @@ type Guests interface {
 	// Lost reports whether an error of a step means an unresponsive guest: that is no error but a reason to wait. It
 	// removes the guest from the scope.
 	Lost(s *scope.Scope, err error) (scope.Result, bool)
+	// Slow reports whether a HostedCluster's guest has lately held a worker for long.
+	Slow(hostedCluster client.ObjectKey) bool
 }
 
 // Config is what New needs.
@@ -75,6 +77,8 @@ type Config struct {
 	Sources []source.Source
 	// Clock defaults to the real one.
 	Clock clock.PassiveClock
+	// Workers is how many HostedClusters are reconciled at a time; zero is the default.
+	Workers int
 	// OwnNamespace is the operator's namespace, which can't be a control plane's.
 	OwnNamespace string
 	// SharedCatalogNamespace is the namespace of the catalogs that every hosted cluster may use; empty for none.

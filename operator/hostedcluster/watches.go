@@ -3,6 +3,7 @@
 package hostedcluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -25,16 +26,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/component"
 	"github.com/autonode-io/autonode/operator/scope"
 )
-
-// workers is how many HostedClusters are reconciled at a time. Each takes one worker at most, so a slow or
-// unresponsive guest delays no other while workers are free.
-const workers = 50
 
 // burst is how long to wait for more deleted Machines: fifty deleted at once make one or two reconciliations.
 const burst = 500 * time.Millisecond
@@ -85,6 +83,8 @@ func indexControlPlaneNamespace(obj client.Object) []string {
 }
 
 func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
+	workers := cmp.Or(config.Workers, Workers)
+	limiter := newLimiter(workers, r.guests.Slow)
 	ours := handler.EnqueueRequestsFromMapFunc(byLabels)
 	changed := builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})
 	b := builder.ControllerManagedBy(mgr).
@@ -129,11 +129,12 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 		// A missing kind may be served now: of a provider, or PodMonitor.
 		Watches(&apiextensionsv1.CustomResourceDefinition{}, handler.EnqueueRequestsFromMapFunc(r.all),
 			builder.OnlyMetadata, changed).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers})
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		WatchesRawSource(source.Func(limiter.Start))
 	for _, source := range config.Sources {
 		b = b.WatchesRawSource(source)
 	}
-	return b.Complete(config.Shard.Reconciler(r))
+	return b.Complete(limiter.wrap(config.Shard.Reconciler(r)))
 }
 
 var (

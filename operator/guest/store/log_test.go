@@ -6,7 +6,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,7 +28,7 @@ func TestWithAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var lines []string
 			logger := funcr.New(func(_, line string) { lines = append(lines, line) }, funcr.Options{Verbosity: c.verbosity})
-			ctx := withAnswers(log.IntoContext(t.Context(), logr.Logger(logger)))
+			ctx := withAnswers(log.IntoContext(t.Context(), logger))
 			reflector := toolscache.NewReflectorWithOptions(&toolscache.ListWatch{}, nil, nil, toolscache.ReflectorOptions{})
 			toolscache.DefaultWatchErrorHandler(ctx, reflector, c.err)
 			NewWithT(t).Expect(lines).To(HaveLen(c.want))
