@@ -16,11 +16,11 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/catalog/patch"
 )
 
@@ -202,12 +202,12 @@ func (t *Type) readSystem(entry *v1alpha1.CatalogInstanceType) (problem string) 
 	return ""
 }
 
-func (t *Type) readCapacity(capacity map[string]intstr.IntOrString) (problem string) {
+func (t *Type) readCapacity(capacity map[string]scalar.Quantity) (problem string) {
 	t.Capacity = make(corev1.ResourceList, len(capacity)+1)
 	for _, name := range slices.Sorted(maps.Keys(capacity)) {
 		value := capacity[name]
 		text := value.String()
-		quantity, problem := ParseQuantity(text)
+		quantity, problem := quantityOf(value)
 		switch {
 		case len(validation.IsQualifiedName(name)) > 0:
 			return fmt.Sprintf("capacity: %q is not the name of a resource", message.Cut(name, maxShown))

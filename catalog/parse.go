@@ -11,24 +11,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/autonode-io/autonode/api/scalar"
 )
 
-var (
-	// quantity bounds the length and the exponent: a machine has no larger quantity.
-	quantity = regexp.MustCompile(`^[0-9.]{1,24}([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$`)
-	decimal  = regexp.MustCompile(`^[0-9]{1,12}(\.[0-9]{1,12})?$`)
-)
+var decimal = regexp.MustCompile(`^[0-9]{1,12}(\.[0-9]{1,12})?$`)
 
-// ParseQuantity reads a quantity that isn't negative, or says what is wrong with it. resource.ParseQuantity accepts exponents that
-// take it minutes to compare.
+// ParseQuantity reads a quantity that isn't negative, or says what is wrong with it.
 func ParseQuantity(value string) (q resource.Quantity, problem string) {
-	if !quantity.MatchString(value) {
-		return q, "is not a quantity"
-	}
-	q, err := resource.ParseQuantity(value)
+	return quantityOf(scalar.Text(value))
+}
+
+func quantityOf(value scalar.Quantity) (q resource.Quantity, problem string) {
+	q, err := value.Parse()
 	switch {
 	case err != nil:
-		return q, "is not a quantity"
+		return q, err.Error()
+	case q.Sign() < 0:
+		return resource.Quantity{}, "is not a quantity"
 	case q.AsApproximateFloat64() > 1e18:
 		return resource.Quantity{}, "is more than any machine has"
 	}

@@ -11,11 +11,11 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator"
 	"github.com/autonode-io/autonode/operator/component"
@@ -29,7 +29,7 @@ func catalogOf(namespace, name string, types ...string) *v1alpha1.InstanceTypeCa
 	found.Spec.Patches = []v1alpha1.CatalogPatch{{Op: "add", Path: "/spec/size", ValueFrom: &v1alpha1.CatalogPatchValue{Variable: "instanceType"}}}
 	for _, name := range types {
 		found.Spec.InstanceTypes = append(found.Spec.InstanceTypes, v1alpha1.CatalogInstanceType{
-			Name: name, Capacity: map[string]intstr.IntOrString{"cpu": intstr.FromInt32(1), "memory": intstr.FromString("1Gi")},
+			Name: name, Capacity: map[string]scalar.Quantity{"cpu": scalar.Number(1), "memory": scalar.Text("1Gi")},
 			Offerings: []v1alpha1.CatalogOffering{{Zones: []v1alpha1.CatalogValue{"a", "b"}, Price: "0.1"}},
 		})
 	}

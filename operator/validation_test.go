@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
@@ -78,7 +79,7 @@ func invalid(t *testing.T, release string) {
 			change: func(hc *v1beta1.HostedCluster) {
 				hc.Spec.AutoNode.NodeUpgrade = &v1beta1.NodeUpgrade{
 					Policy:            v1beta1.NodeUpgradeMaintenanceWindow,
-					MaintenanceWindow: &v1beta1.MaintenanceWindow{Schedule: "0 0 30 2 *", Duration: metav1.Duration{Duration: time.Hour}},
+					MaintenanceWindow: &v1beta1.MaintenanceWindow{Schedule: "0 0 30 2 *", Duration: scalar.Duration{Duration: time.Hour}},
 				}
 			},
 			want: "False/InvalidSpec", message: "spec.autoNode.nodeUpgrade.maintenanceWindow.schedule",

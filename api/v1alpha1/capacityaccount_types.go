@@ -4,7 +4,8 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/autonode-io/autonode/api/scalar"
 )
 
 // CapacityAccount describes what several hosted clusters share: reservations, quotas and commitments of one account with
@@ -149,7 +150,7 @@ type CapacityShare struct {
 //
 // +kubebuilder:validation:MaxProperties=4
 // +kubebuilder:validation:XValidation:rule="self.all(k, k in ['machines', 'cpu', 'memory', 'gpus'])",message="resources are machines, cpu, memory and gpus"
-type CapacityAmounts map[string]intstr.IntOrString
+type CapacityAmounts map[string]scalar.Quantity
 
 // CapacityReservation is a number of machines that are reserved.
 type CapacityReservation struct {
@@ -175,7 +176,7 @@ type CapacityReservation struct {
 	Count int32 `json:"count"`
 	// expires is when the reservation ends. Nothing is launched in it afterwards.
 	// +optional
-	Expires *metav1.Time `json:"expires,omitempty"`
+	Expires *scalar.Time `json:"expires,omitempty"`
 }
 
 // CapacityQuota is the most that machines may take together. At least one of limits and limitsFrom is set.
@@ -293,13 +294,13 @@ type CapacityCommitment struct {
 	Instances *int32 `json:"instances,omitempty"`
 	// discountPercent is what a committed hour costs less than the list price, such as 28 or "27.5". Defaults to none.
 	// +optional
-	DiscountPercent *intstr.IntOrString `json:"discountPercent,omitempty"`
+	DiscountPercent *scalar.Quantity `json:"discountPercent,omitempty"`
 	// starts is when the term begins. Defaults to the past.
 	// +optional
-	Starts *metav1.Time `json:"starts,omitempty"`
+	Starts *scalar.Time `json:"starts,omitempty"`
 	// ends is when the term ends. Defaults to never.
 	// +optional
-	Ends *metav1.Time `json:"ends,omitempty"`
+	Ends *scalar.Time `json:"ends,omitempty"`
 }
 
 // CapacityAccountStatus reports what is granted and used.
@@ -311,6 +312,8 @@ type CapacityAccountStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime >= timestamp('0001-01-01T00:00:00Z'))",message="lastTransitionTime has to be a time in RFC 3339"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	// clusterCount is the number of hosted clusters that have a lease.
 	// +optional
@@ -388,7 +391,7 @@ type CapacityGrant struct {
 	// released is when the cluster's lease was released because the cluster doesn't belong to the account any more. What is
 	// granted counts until the machines that it had then are gone.
 	// +optional
-	Released *metav1.Time `json:"released,omitempty"`
+	Released *scalar.Time `json:"released,omitempty"`
 }
 
 // GrantedAmount is an amount of one pool, in the pool's unit.
@@ -413,4 +416,10 @@ type UnusableEntry struct {
 	// message says why.
 	// +required
 	Message string `json:"message"`
+}
+
+// UnmarshalJSON implements json.Unmarshaler: see scalar.DecodeStatus.
+func (in *CapacityAccountStatus) UnmarshalJSON(data []byte) error {
+	type plain CapacityAccountStatus
+	return scalar.DecodeStatus(data, (*plain)(in))
 }

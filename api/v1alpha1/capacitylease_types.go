@@ -4,6 +4,8 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/autonode-io/autonode/api/scalar"
 )
 
 // CapacityLease is what one hosted cluster may take from the account that it shares with others. It lives in the
@@ -122,7 +124,7 @@ type LeasedPool struct {
 	Reservation string `json:"reservation,omitempty"`
 	// expires is when the reservation ends. Nothing is launched in it afterwards.
 	// +optional
-	Expires *metav1.Time `json:"expires,omitempty"`
+	Expires *scalar.Time `json:"expires,omitempty"`
 	// amount that the cluster's machines may take together.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -191,7 +193,7 @@ type UnavailableOffering struct {
 	Reason string `json:"reason,omitempty"`
 	// until is when the offering is tried again.
 	// +required
-	Until metav1.Time `json:"until"`
+	Until scalar.Time `json:"until"`
 }
 
 // CapacityLeaseStatus is what a cluster's Karpenter reports. The operator takes it for what a tenant's program says: it
@@ -206,6 +208,7 @@ type CapacityLeaseStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime >= timestamp('0001-01-01T00:00:00Z'))",message="lastTransitionTime has to be a time in RFC 3339"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	// acknowledgedSequence is the sequence that Karpenter has observed and keeps. Earlier grants are void.
 	// +optional
@@ -256,4 +259,10 @@ type CapacityRequest struct {
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Count int64 `json:"count"`
+}
+
+// UnmarshalJSON implements json.Unmarshaler: see scalar.DecodeStatus.
+func (in *CapacityLeaseStatus) UnmarshalJSON(data []byte) error {
+	type plain CapacityLeaseStatus
+	return scalar.DecodeStatus(data, (*plain)(in))
 }

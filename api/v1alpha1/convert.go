@@ -17,6 +17,7 @@ import (
 
 	karpenterv1alpha1 "github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/cost"
 )
@@ -65,7 +66,7 @@ func (s *CapacityAccountSpec) ReservationsAt(now time.Time) []cost.Reservation {
 	for i := range s.Reservations {
 		r := &s.Reservations[i]
 		reservations[i] = cost.Reservation{
-			ID: r.ID, InstanceType: r.InstanceType, Zone: r.Zone, Count: int64(r.Count), Expired: r.Expires != nil && !r.Expires.After(now),
+			ID: r.ID, InstanceType: r.InstanceType, Zone: r.Zone, Count: int64(r.Count), Expired: r.Expires != nil && !r.Expires.At().After(now),
 		}
 	}
 	return reservations
@@ -89,7 +90,16 @@ func (s *CapacityAccountSpec) CommitmentsAt(now time.Time) (commitments []capaci
 // at returns the commitment as package capacity has it, and whether it is in its term. A problem's field is relative to it.
 func (c *CapacityCommitment) at(now time.Time) (commitment capacity.Commitment, runs bool, problem *UnusableEntry) {
 	commitment = capacity.Commitment{Name: c.Name, Selector: c.Selector.Capacity()}
-	if c.Starts != nil && c.Starts.After(now) || c.Ends != nil && !c.Ends.After(now) {
+	for _, term := range []struct {
+		field string
+		at    *scalar.Time
+	}{{"starts", c.Starts}, {"ends", c.Ends}} {
+		if term.at != nil && term.at.Malformed != "" {
+			return commitment, false, &UnusableEntry{Field: term.field, Message: fmt.Sprintf(
+				"%q is not a time in RFC 3339, such as 2026-12-01T06:00:00Z", message.Cut(term.at.Malformed, maxNumber))}
+		}
+	}
+	if c.Starts.At().After(now) || c.Ends != nil && !c.Ends.At().After(now) {
 		return commitment, false, nil
 	}
 	if c.Instances != nil {

@@ -4,6 +4,8 @@ package v1beta1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/autonode-io/autonode/api/scalar"
 )
 
 // ControlPlaneComponent reports a workload of the operator in a control-plane namespace. It owns all objects of the
@@ -55,6 +57,8 @@ type ControlPlaneComponentStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime >= timestamp('0001-01-01T00:00:00Z'))",message="lastTransitionTime has to be a time in RFC 3339"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
 	// version is the payload's version of the last complete rollout.
@@ -88,4 +92,10 @@ type ComponentResource struct {
 	Kind string `json:"kind"`
 	// name of the object.
 	Name string `json:"name"`
+}
+
+// UnmarshalJSON implements json.Unmarshaler: see scalar.DecodeStatus.
+func (in *ControlPlaneComponentStatus) UnmarshalJSON(data []byte) error {
+	type plain ControlPlaneComponentStatus
+	return scalar.DecodeStatus(data, (*plain)(in))
 }

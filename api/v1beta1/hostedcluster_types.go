@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 )
 
 // HostedCluster is a cluster whose control plane runs as pods in the management cluster. Field names follow HyperShift's
@@ -129,7 +130,7 @@ type NodeDrain struct {
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('168h')",message="timeout has to be between 1m and 168h, such as 30m or 1h30m"
-	Timeout *metav1.Duration `json:"timeout,omitempty"`
+	Timeout *scalar.Duration `json:"timeout,omitempty"`
 	// onTimeout says what happens to nodes that haven't drained by the deadline.
 	// +optional
 	// +kubebuilder:default=Force
@@ -138,10 +139,10 @@ type NodeDrain struct {
 
 // TimeoutOr returns timeout, or the fallback if it isn't set. The receiver may be nil.
 func (d *NodeDrain) TimeoutOr(fallback time.Duration) time.Duration {
-	if d == nil || d.Timeout == nil || d.Timeout.Duration <= 0 {
+	if d == nil {
 		return fallback
 	}
-	return d.Timeout.Duration
+	return d.Timeout.Or(fallback)
 }
 
 // Stops reports whether onTimeout is Stop. The receiver may be nil.
@@ -339,6 +340,8 @@ type HostedClusterStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime >= timestamp('0001-01-01T00:00:00Z'))",message="lastTransitionTime has to be a time in RFC 3339"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
 	// autoNode reports the state and counts of nodes. It is absent while AutoNode is off.
@@ -387,15 +390,15 @@ type AutoNodeStatus struct {
 	// drainStartedTime is when the current drain began; its deadline counts from it. A pause clears it: nodes get the full
 	// timeout again afterwards.
 	// +optional
-	DrainStartedTime *metav1.Time `json:"drainStartedTime,omitempty"`
+	DrainStartedTime *scalar.Time `json:"drainStartedTime,omitempty"`
 	// drainRequestedTime is when the guest first answered during the current drain. The deadline counts from then, so that an
 	// unreachable guest takes no time from its nodes. A request that the guest rejects doesn't move it.
 	// +optional
-	DrainRequestedTime *metav1.Time `json:"drainRequestedTime,omitempty"`
+	DrainRequestedTime *scalar.Time `json:"drainRequestedTime,omitempty"`
 	// drainForcedTime is when the operator began to terminate pods after the current drain's deadline. A few minutes later it
 	// deletes the remaining Machines through the management cluster.
 	// +optional
-	DrainForcedTime *metav1.Time `json:"drainForcedTime,omitempty"`
+	DrainForcedTime *scalar.Time `json:"drainForcedTime,omitempty"`
 	// nodeCount is the number of nodes that Karpenter made and that have joined.
 	// +optional
 	NodeCount *int32 `json:"nodeCount,omitempty"`
@@ -483,8 +486,14 @@ type UpdateHistory struct {
 	// image is the release image by digest.
 	Image string `json:"image"`
 	// startedTime is when the payload was resolved.
-	StartedTime metav1.Time `json:"startedTime"`
+	StartedTime scalar.Time `json:"startedTime"`
 	// completionTime is when state became Completed.
 	// +optional
-	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
+	CompletionTime *scalar.Time `json:"completionTime,omitempty"`
+}
+
+// UnmarshalJSON implements json.Unmarshaler: see scalar.DecodeStatus.
+func (in *HostedClusterStatus) UnmarshalJSON(data []byte) error {
+	type plain HostedClusterStatus
+	return scalar.DecodeStatus(data, (*plain)(in))
 }

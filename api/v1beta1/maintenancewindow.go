@@ -8,7 +8,12 @@ import (
 	"time"
 
 	"github.com/robfig/cron/v3"
+
+	"github.com/autonode-io/autonode/api/message"
 )
+
+// maxMalformed is how much of a malformed duration a message repeats.
+const maxMalformed = 64
 
 // MaintenanceSchedule is a parsed MaintenanceWindow. The window opens at each time that its schedule names and stays open for its duration.
 // The schedule has the semantics of the schedules in Karpenter's disruption budgets, plus a time zone. The operator asks it which version
@@ -31,6 +36,9 @@ func (in MaintenanceWindow) Parse() (*MaintenanceSchedule, error) {
 	schedule, err := cron.ParseStandard("CRON_TZ=" + location.String() + " " + in.Schedule)
 	if err != nil {
 		return nil, fmt.Errorf("schedule: %q isn't one such as \"0 2 * * 6\" (minute, hour, day of month, month and day of week): %w", in.Schedule, err)
+	}
+	if in.Duration.Malformed != "" {
+		return nil, fmt.Errorf("duration: %q isn't one such as 4h", message.Cut(in.Duration.Malformed, maxMalformed))
 	}
 	if in.Duration.Duration <= 0 {
 		return nil, errors.New("duration: it has to be positive")

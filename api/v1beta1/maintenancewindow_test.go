@@ -7,13 +7,12 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
 func spec(schedule, zone string, duration time.Duration) v1beta1.MaintenanceWindow {
-	return v1beta1.MaintenanceWindow{Schedule: schedule, TimeZone: zone, Duration: metav1.Duration{Duration: duration}}
+	return v1beta1.MaintenanceWindow{Schedule: schedule, TimeZone: zone, Duration: scalar.Duration{Duration: duration}}
 }
 
 func TestMaintenanceWindow(t *testing.T) {

@@ -3,7 +3,7 @@
 package v1beta1
 
 import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"github.com/autonode-io/autonode/api/scalar"
 )
 
 // NodeUpgrade is a union: the member that policy names is set.
@@ -49,7 +49,7 @@ type MaintenanceWindow struct {
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('15m') && duration(self) <= duration('168h')",message="duration has to be between 15m and 168h, such as 4h or 1h30m"
-	Duration metav1.Duration `json:"duration"`
+	Duration scalar.Duration `json:"duration"`
 	// timeZone of schedule, by its IANA name, such as Europe/Zurich. Defaults to UTC.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64

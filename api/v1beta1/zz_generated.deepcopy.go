@@ -6,6 +6,7 @@ package v1beta1
 
 import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -468,7 +469,7 @@ func (in *NodeDrain) DeepCopyInto(out *NodeDrain) {
 	*out = *in
 	if in.Timeout != nil {
 		in, out := &in.Timeout, &out.Timeout
-		*out = new(v1.Duration)
+		*out = new(scalar.Duration)
 		**out = **in
 	}
 }

@@ -10,8 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/util/intstr"
-
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/catalog"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -81,7 +80,7 @@ func readAWS(raw []byte, options Options) (*Imported, error) {
 		// The addresses of its network interfaces, as Amazon's network plugin hands them out, and two pods in the host's network.
 		// https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/internal/kubelet/eni_max_pods.go
 		if interfaces, addresses := info.NetworkInfo.MaximumNetworkInterfaces, info.NetworkInfo.Ipv4AddressesPerInterface; interfaces > 0 && addresses > 1 && interfaces < 1000 && addresses < 1000 {
-			m.capacity["pods"] = intstr.FromString(strconv.FormatInt(interfaces*(addresses-1)+2, 10))
+			m.capacity["pods"] = scalar.Text(strconv.FormatInt(interfaces*(addresses-1)+2, 10))
 		}
 		devices := map[string]int64{}
 		for _, gpu := range info.GpuInfo.Gpus {
@@ -101,7 +100,7 @@ func readAWS(raw []byte, options Options) (*Imported, error) {
 		}
 		for name, count := range devices {
 			if count > 0 {
-				m.capacity[name] = intstr.FromString(strconv.FormatInt(count, 10))
+				m.capacity[name] = scalar.Text(strconv.FormatInt(count, 10))
 			}
 		}
 		for _, usage := range []string{"on-demand", "spot"} {

@@ -10,8 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/util/intstr"
-
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/catalog"
 )
 
@@ -115,7 +114,7 @@ func azureMachine(sku azureSKU, options Options) (m machine, problem string) {
 		return m, fmt.Sprintf("capability CpuArchitectureType: %q is neither x64 nor Arm64", shown(capabilities["CpuArchitectureType"]))
 	}
 	if gpus, err := strconv.ParseInt(capabilities["GPUs"], 10, 32); err == nil && gpus > 0 {
-		m.capacity[options.GPUResource] = intstr.FromString(strconv.FormatInt(gpus, 10))
+		m.capacity[options.GPUResource] = scalar.Text(strconv.FormatInt(gpus, 10))
 	}
 	if strings.EqualFold(capabilities["LowPriorityCapable"], "True") {
 		m.capacityTypes = append(m.capacityTypes, catalog.Spot)

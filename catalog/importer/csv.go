@@ -9,9 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/util/intstr"
-
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 )
 
 // labelColumn begins the columns that are labels.
@@ -86,7 +85,7 @@ func csvZones(cell string) []string {
 func csvEntry(row map[string]string) (entry v1alpha1.CatalogInstanceType, problem string) {
 	entry = v1alpha1.CatalogInstanceType{
 		Name: row["name"], Architecture: row["architecture"], OperatingSystem: row["operatingSystem"], MemoryOverhead: row["memoryOverhead"],
-		Capacity: map[string]intstr.IntOrString{},
+		Capacity: map[string]scalar.Quantity{},
 	}
 	for _, column := range sortedKeys(row) {
 		cell := row[column]
@@ -101,7 +100,7 @@ func csvEntry(row map[string]string) (entry v1alpha1.CatalogInstanceType, proble
 			continue
 		}
 		if slices.Contains([]string{"cpu", "memory", "pods", "ephemeral-storage"}, column) || strings.Contains(column, "/") {
-			entry.Capacity[column] = intstr.FromString(cell)
+			entry.Capacity[column] = scalar.Text(cell)
 		}
 	}
 	if row["price"] == "" && row["reservationID"] == "" {

@@ -10,8 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/util/intstr"
-
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/catalog"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -81,7 +80,7 @@ func readGCP(raw []byte, options Options) (*Imported, error) {
 				}
 			}
 			if gpus > 0 {
-				m.capacity[c.options.GPUResource] = intstr.FromString(strconv.FormatInt(gpus, 10))
+				m.capacity[c.options.GPUResource] = scalar.Text(strconv.FormatInt(gpus, 10))
 			}
 			machines[t.Name], wheres[t.Name] = m, where
 		}

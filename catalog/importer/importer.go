@@ -13,10 +13,9 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/util/intstr"
-
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/catalog"
 )
 
@@ -138,7 +137,7 @@ func (c *collector) problem(where, format string, args ...any) {
 // machine is a machine type before its offerings.
 type machine struct {
 	name, arch string
-	capacity   map[string]intstr.IntOrString
+	capacity   map[string]scalar.Quantity
 	labels     map[string]string
 	// zones that it is sold in, and the capacity types.
 	zones, capacityTypes []string
@@ -196,8 +195,8 @@ func (c *collector) result() (*Imported, error) {
 }
 
 // capacityOf builds a capacity of cores and MiB.
-func capacityOf(cores, mebibytes int64) map[string]intstr.IntOrString {
-	return map[string]intstr.IntOrString{"cpu": intstr.FromString(strconv.FormatInt(cores, 10)), "memory": intstr.FromString(mebibytesOf(mebibytes))}
+func capacityOf(cores, mebibytes int64) map[string]scalar.Quantity {
+	return map[string]scalar.Quantity{"cpu": scalar.Text(strconv.FormatInt(cores, 10)), "memory": scalar.Text(mebibytesOf(mebibytes))}
 }
 
 // mebibytesOf writes MiB, as Gi where they are whole.

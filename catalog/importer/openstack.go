@@ -8,8 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/util/intstr"
-
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/catalog"
 )
 
@@ -43,7 +42,7 @@ func readOpenStack(raw []byte, options Options) (*Imported, error) {
 		where += " " + shown(flavor.Name)
 		m := machine{name: flavor.Name, arch: "amd64", capacity: capacityOf(flavor.VCPUs, flavor.RAM), capacityTypes: []string{catalog.OnDemand}}
 		if flavor.Disk > 0 {
-			m.capacity["ephemeral-storage"] = intstr.FromString(strconv.FormatInt(flavor.Disk, 10) + "Gi")
+			m.capacity["ephemeral-storage"] = scalar.Text(strconv.FormatInt(flavor.Disk, 10) + "Gi")
 		}
 		properties := openStackProperties(flavor.Properties)
 		if arch := properties["hw:cpu_architecture"]; arch == "aarch64" || properties["capabilities:cpu_arch"] == "aarch64" {
@@ -62,7 +61,7 @@ func readOpenStack(raw []byte, options Options) (*Imported, error) {
 			}
 		}
 		if gpus > 0 {
-			m.capacity[c.options.GPUResource] = intstr.FromString(strconv.FormatInt(gpus, 10))
+			m.capacity[c.options.GPUResource] = scalar.Text(strconv.FormatInt(gpus, 10))
 		}
 		c.add(where, m)
 	}

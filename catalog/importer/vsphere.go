@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"strconv"
 
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/catalog"
 )
 
@@ -22,7 +22,7 @@ type vSphereClass struct {
 	Spec     struct {
 		Hardware struct {
 			CPUs    int64 `json:"cpus"`
-			Memory  intstr.IntOrString
+			Memory  scalar.Quantity
 			Devices struct {
 				VGPUDevices                []json.RawMessage `json:"vgpuDevices"`
 				DynamicDirectPathIODevices []json.RawMessage `json:"dynamicDirectPathIODevices"`
@@ -67,11 +67,11 @@ func readVSphere(raw []byte, options Options) (*Imported, error) {
 			continue
 		}
 		hardware := class.Spec.Hardware
-		m := machine{name: class.Metadata.Name, arch: "amd64", capacityTypes: []string{catalog.OnDemand}, capacity: map[string]intstr.IntOrString{
-			"cpu": intstr.FromString(strconv.FormatInt(hardware.CPUs, 10)), "memory": intstr.FromString(hardware.Memory.String()),
+		m := machine{name: class.Metadata.Name, arch: "amd64", capacityTypes: []string{catalog.OnDemand}, capacity: map[string]scalar.Quantity{
+			"cpu": scalar.Text(strconv.FormatInt(hardware.CPUs, 10)), "memory": scalar.Text(hardware.Memory.String()),
 		}}
 		if gpus := len(hardware.Devices.VGPUDevices) + len(hardware.Devices.DynamicDirectPathIODevices); gpus > 0 {
-			m.capacity[c.options.GPUResource] = intstr.FromString(strconv.Itoa(gpus))
+			m.capacity[c.options.GPUResource] = scalar.Text(strconv.Itoa(gpus))
 		}
 		c.add(where, m)
 	}

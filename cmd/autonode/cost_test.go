@@ -15,7 +15,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -23,6 +22,7 @@ import (
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	accounts "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity"
@@ -62,7 +62,7 @@ func makeFleet(t *testing.T) {
 	someoneElses.Labels = nil
 	place(t, someoneElses)
 
-	percent := func(n int32) *intstr.IntOrString { return ptr.To(intstr.FromInt32(n)) }
+	percent := func(n int64) *scalar.Quantity { return ptr.To(scalar.Number(n)) }
 	account := &accounts.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "production"}, Spec: accounts.CapacityAccountSpec{
 		Reservations: []accounts.CapacityReservation{{ID: "block-10", InstanceType: "k4", Zone: "a", Count: 10}},
 		Commitments: []accounts.CapacityCommitment{
@@ -81,7 +81,7 @@ func makeFleet(t *testing.T) {
 	}
 	// It has left the account.
 	account.Status.Clusters = append(account.Status.Clusters, accounts.CapacityGrant{
-		Namespace: fleetNamespace, Name: "red", ControlPlaneNamespace: fleetNamespace + "-red", Sequence: 1, Released: ptr.To(metav1.Now()),
+		Namespace: fleetNamespace, Name: "red", ControlPlaneNamespace: fleetNamespace + "-red", Sequence: 1, Released: ptr.To(scalar.Now()),
 	})
 	NewWithT(t).Expect(managementCluster.admin.Status().Update(t.Context(), account)).To(Succeed())
 }

@@ -79,14 +79,15 @@ func reportedType(t *v1alpha1.TemplateStatus) *cloudprovider.InstanceType {
 	if len(zones) == 0 {
 		zones = []string{"default"}
 	}
+	cpu, memory := t.CPU.Amount(), t.Memory.Amount()
 	it := &cloudprovider.InstanceType{
 		Name: t.InstanceType, Overhead: &cloudprovider.InstanceTypeOverhead{},
 		Capacity: corev1.ResourceList{
-			corev1.ResourceCPU: t.CPU, corev1.ResourceMemory: t.Memory, corev1.ResourcePods: *resource.NewQuantity(t.Pods, resource.DecimalSI),
+			corev1.ResourceCPU: cpu, corev1.ResourceMemory: memory, corev1.ResourcePods: *resource.NewQuantity(t.Pods, resource.DecimalSI),
 		},
 	}
 	for name, quantity := range t.GPU {
-		it.Capacity[name] = quantity
+		it.Capacity[corev1.ResourceName(name)] = quantity.Amount()
 	}
 	var capacityTypes []string
 	for _, sold := range []struct{ capacityType, price string }{{karpv1.CapacityTypeOnDemand, t.Price}, {karpv1.CapacityTypeSpot, t.SpotPrice}} {
@@ -109,8 +110,8 @@ func reportedType(t *v1alpha1.TemplateStatus) *cloudprovider.InstanceType {
 		scheduling.NewRequirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, t.Architecture),
 		scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, zones...),
 		scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, capacityTypes...),
-		scheduling.NewRequirement(wellknown.InstanceCPULabel, corev1.NodeSelectorOpIn, strconv.FormatInt(t.CPU.MilliValue()/1000, 10)),
-		scheduling.NewRequirement(wellknown.InstanceMemoryLabel, corev1.NodeSelectorOpIn, strconv.FormatInt(t.Memory.Value()>>20, 10)),
+		scheduling.NewRequirement(wellknown.InstanceCPULabel, corev1.NodeSelectorOpIn, strconv.FormatInt(cpu.MilliValue()/1000, 10)),
+		scheduling.NewRequirement(wellknown.InstanceMemoryLabel, corev1.NodeSelectorOpIn, strconv.FormatInt(memory.Value()>>20, 10)),
 	)
 	return it
 }

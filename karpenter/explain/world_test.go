@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/karpenter/explain"
 )
 
@@ -44,7 +45,7 @@ func nodeClass(change func(*v1alpha1.ClusterAPINodeClass)) *v1alpha1.ClusterAPIN
 	class := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "class"}}
 	offer := func(name, arch, cpu, memory, price, spot string) {
 		class.Status.Templates = append(class.Status.Templates, v1alpha1.TemplateStatus{
-			InstanceType: name, Architecture: arch, CPU: resource.MustParse(cpu), Memory: resource.MustParse(memory), Pods: 110,
+			InstanceType: name, Architecture: arch, CPU: scalar.Text(cpu), Memory: scalar.Text(memory), Pods: 110,
 			Price: price, SpotPrice: spot, Zones: []string{"a", "b"},
 		})
 	}

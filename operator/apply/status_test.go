@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	accounts "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
@@ -40,13 +41,13 @@ func full() v1beta1.HostedClusterStatus {
 			{Type: v1beta1.AutoNodeEnabled, Status: metav1.ConditionTrue, Reason: v1beta1.AsExpectedReason, LastTransitionTime: then},
 		},
 		AutoNode: &v1beta1.AutoNodeStatus{
-			State: v1beta1.AutoNodeStateEnabled, NodeCount: ptr.To(int32(2)), DrainStartedTime: &then,
+			State: v1beta1.AutoNodeStateEnabled, NodeCount: ptr.To(int32(2)), DrainStartedTime: ptr.To(scalar.NewTime(then.Time)),
 			NodeVersions: []v1beta1.NodeVersion{{Version: "1.36.3", Count: 1}, {Version: "1.36.2", Count: 1}},
 		},
 		Version: &v1beta1.VersionStatus{
 			NodeVersion: "1.36.3",
 			Desired:     &v1beta1.DesiredVersion{Version: "1.36.3", Image: "registry.example/release@sha256:1363"},
-			History:     []v1beta1.UpdateHistory{{State: v1beta1.UpdatePartial, Version: "1.36.3", Image: "registry.example/release@sha256:1363", StartedTime: then}},
+			History:     []v1beta1.UpdateHistory{{State: v1beta1.UpdatePartial, Version: "1.36.3", Image: "registry.example/release@sha256:1363", StartedTime: scalar.NewTime(then.Time)}},
 		},
 	}
 }
@@ -214,7 +215,7 @@ func TestStatus(t *testing.T) {
 		newer.Status = full()
 		g.Expect(apply.Status(ctx, admin, newer, ownStatus)).To(Succeed())
 		stale.Status = full()
-		stale.Status.AutoNode.DrainStartedTime = ptr.To(metav1.Now())
+		stale.Status.AutoNode.DrainStartedTime = ptr.To(scalar.Now())
 		err := apply.Status(ctx, admin, stale, ownStatus)
 		g.Expect(apierrors.IsConflict(err)).To(BeTrue(), "%v", err)
 		g.Expect(err).To(MatchError(ContainSubstring("HostedCluster " + statusNamespace + "/stale")))

@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 )
@@ -25,8 +25,8 @@ const (
 	unbounded = int64(1) << 62
 	// maxUnusable is the number of unusable entries in a status, and maxMessage bounds each one's message, in bytes.
 	maxUnusable, maxMessage = 50, 200
-	// maxQuantity is the length of a quantity.
-	maxQuantity = 32
+	// maxQuantity is how much of a malformed quantity or time a message repeats.
+	maxQuantity = scalar.MaxQuantity
 )
 
 // resources by their name in CapacityAmounts.
@@ -82,7 +82,12 @@ func understand(spec *v1alpha1.CapacityAccountSpec, now time.Time) *account {
 			Selector: v1alpha1.CapacitySelector{InstanceTypes: []string{r.InstanceType}, Zones: []string{r.Zone}},
 		})
 		a.limits[name] = int64(r.Count)
-		if a.passed(r.Expires, now) {
+		switch {
+		case r.Expires != nil && r.Expires.Malformed != "":
+			a.limits[name], a.pools[i].Expires = 0, nil
+			a.problem(fmt.Sprintf("reservations[%s].expires", r.ID), fmt.Errorf("%q is not a time in RFC 3339, such as 2026-12-01T06:00:00Z; until it is one, Karpenter launches nothing in the reservation",
+				message.Cut(r.Expires.Malformed, maxQuantity)))
+		case a.passed(r.Expires, now):
 			a.limits[name] = 0
 			a.problem(fmt.Sprintf("reservations[%s].expires", r.ID), errors.New("has passed: Karpenter launches nothing in the reservation; remove the entry once its machines have gone"))
 		}
@@ -103,13 +108,13 @@ func understand(spec *v1alpha1.CapacityAccountSpec, now time.Time) *account {
 	return a
 }
 
-// passed reports whether a time has passed; if it will, the account changes then.
-func (a *account) passed(t *metav1.Time, now time.Time) bool {
-	if t == nil || !t.After(now) {
+// passed reports whether a time has passed, as a malformed one has; if it will, the account changes then.
+func (a *account) passed(t *scalar.Time, now time.Time) bool {
+	if t == nil || !t.At().After(now) {
 		return t != nil
 	}
-	if a.next.IsZero() || t.Time.Before(a.next) {
-		a.next = t.Time
+	if a.next.IsZero() || t.At().Before(a.next) {
+		a.next = t.At()
 	}
 	return false
 }
@@ -206,8 +211,8 @@ func (a *account) limit() {
 }
 
 // ordered returns the amounts in the order of resourceNames.
-func ordered(amounts v1alpha1.CapacityAmounts) iter.Seq2[string, intstr.IntOrString] {
-	return func(yield func(string, intstr.IntOrString) bool) {
+func ordered(amounts v1alpha1.CapacityAmounts) iter.Seq2[string, scalar.Quantity] {
+	return func(yield func(string, scalar.Quantity) bool) {
 		for _, key := range resourceNames {
 			if amount, ok := amounts[key]; ok && !yield(key, amount) {
 				return
@@ -217,7 +222,7 @@ func ordered(amounts v1alpha1.CapacityAmounts) iter.Seq2[string, intstr.IntOrStr
 }
 
 // amount parses the quantity of a field. If it can't, the field is unusable.
-func (a *account) amount(field, key string, value intstr.IntOrString) (int64, bool) {
+func (a *account) amount(field, key string, value scalar.Quantity) (int64, bool) {
 	amount, err := parse(key, value)
 	if err != nil {
 		a.problem(field, err)
@@ -226,14 +231,14 @@ func (a *account) amount(field, key string, value intstr.IntOrString) (int64, bo
 }
 
 // parse returns a quantity in the unit of its pool.
-func parse(key string, value intstr.IntOrString) (int64, error) {
+func parse(key string, value scalar.Quantity) (int64, error) {
 	text := value.String()
 	if len(text) > maxQuantity {
 		return 0, fmt.Errorf("has %d characters, and a quantity at most %d", len(text), maxQuantity)
 	}
-	quantity, err := resource.ParseQuantity(text)
+	quantity, err := value.Parse()
 	if err != nil {
-		return 0, fmt.Errorf("%q is not a quantity", text)
+		return 0, fmt.Errorf("%q %w", text, err)
 	}
 	size := quantity.AsApproximateFloat64()
 	if key == "cpu" {

@@ -8,10 +8,10 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity"
@@ -87,7 +87,7 @@ func TestGrants(t *testing.T) {
 		f.settle()
 		before := blue.lease().Spec.Sequence
 		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
-			spec.Quotas = []v1alpha1.CapacityQuota{{Name: "all", Limits: v1alpha1.CapacityAmounts{"cpu": intstr.FromInt32(64)}}}
+			spec.Quotas = []v1alpha1.CapacityQuota{{Name: "all", Limits: v1alpha1.CapacityAmounts{"cpu": scalar.Number(64)}}}
 		})
 		f.reconcile()
 		g.Expect(blue.lease().Spec.Sequence).To(BeNumerically(">", before))
@@ -163,8 +163,8 @@ func TestLimits(t *testing.T) {
 	f.change(func(spec *v1alpha1.CapacityAccountSpec) {
 		spec.Members = append([]v1alpha1.CapacityMember{{
 			HostedCluster: &v1alpha1.HostedClusterReference{Namespace: "limits", Name: "blue"},
-			Limits:        v1alpha1.CapacityAmounts{"cpu": intstr.FromString("6")},
-			Guaranteed:    []v1alpha1.CapacityShare{{Reservation: "cr-1", Amounts: v1alpha1.CapacityAmounts{"machines": intstr.FromInt32(2)}}},
+			Limits:        v1alpha1.CapacityAmounts{"cpu": scalar.Text("6")},
+			Guaranteed:    []v1alpha1.CapacityShare{{Reservation: "cr-1", Amounts: v1alpha1.CapacityAmounts{"machines": scalar.Number(2)}}},
 		}}, spec.Members...)
 	})
 	blue, green := f.karpenters["blue"], f.karpenters["green"]
@@ -182,7 +182,7 @@ func TestLimits(t *testing.T) {
 		blue.remove(3)
 		clear(blue.demand)
 		f.settle()
-		f.change(func(spec *v1alpha1.CapacityAccountSpec) { spec.Members[0].Limits["cpu"] = intstr.FromString("4") })
+		f.change(func(spec *v1alpha1.CapacityAccountSpec) { spec.Members[0].Limits["cpu"] = scalar.Text("4") })
 		f.settle()
 		g.Expect(blue.lease().Lease().Amounts).To(HaveKeyWithValue("limit/cpu", int64(4000)))
 	})
@@ -201,7 +201,7 @@ func TestLimits(t *testing.T) {
 				{Charges: []v1alpha1.PoolAmount{{Pool: reserved, Amount: 1 << 62}}, Count: 1 << 62},
 				{Charges: []v1alpha1.PoolAmount{{Pool: reserved, Amount: 1}}, Count: 1 << 62}, {Charges: []v1alpha1.PoolAmount{}, Count: 9},
 			},
-			Unavailable: []v1alpha1.UnavailableOffering{{Until: metav1.NewTime(f.clock.Now().AddDate(9, 0, 0))}},
+			Unavailable: []v1alpha1.UnavailableOffering{{Until: scalar.NewTime(f.clock.Now().AddDate(9, 0, 0))}},
 		}
 		g.Expect(clusters.Management.Client.Status().Update(t.Context(), lease)).To(Succeed())
 		f.reconcile()
@@ -217,7 +217,7 @@ func TestQuota(t *testing.T) {
 	blue, green := f.karpenters["blue"], f.karpenters["green"]
 	limit := func(cpu string) {
 		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
-			spec.Quotas = []v1alpha1.CapacityQuota{{Name: "all", Limits: v1alpha1.CapacityAmounts{"cpu": intstr.FromString(cpu)}}}
+			spec.Quotas = []v1alpha1.CapacityQuota{{Name: "all", Limits: v1alpha1.CapacityAmounts{"cpu": scalar.Text(cpu)}}}
 		})
 		f.settle()
 	}
@@ -264,7 +264,7 @@ func TestQuota(t *testing.T) {
 		f.settle()
 		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
 			spec.Members = append([]v1alpha1.CapacityMember{{
-				HostedCluster: &v1alpha1.HostedClusterReference{Namespace: "quota", Name: "green"}, Limits: v1alpha1.CapacityAmounts{"machines": intstr.FromInt32(1)},
+				HostedCluster: &v1alpha1.HostedClusterReference{Namespace: "quota", Name: "green"}, Limits: v1alpha1.CapacityAmounts{"machines": scalar.Number(1)},
 			}}, spec.Members...)
 		})
 		f.settle()
@@ -373,7 +373,7 @@ func TestMembers(t *testing.T) {
 	t.Run("When entries are malformed, it should name them, and use the others", func(t *testing.T) {
 		f := newFixture(t, "malformed", "blue")
 		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
-			spec.Quotas = []v1alpha1.CapacityQuota{{Name: "many", Limits: v1alpha1.CapacityAmounts{"cpu": intstr.FromString("many"), "gpus": intstr.FromInt32(3)}}}
+			spec.Quotas = []v1alpha1.CapacityQuota{{Name: "many", Limits: v1alpha1.CapacityAmounts{"cpu": scalar.Text("many"), "gpus": scalar.Number(3)}}}
 		})
 		f.karpenters["blue"].want(2)
 		f.settle()
@@ -391,7 +391,7 @@ func TestMembers(t *testing.T) {
 			spec.Members = append([]v1alpha1.CapacityMember{member("absent"), member("blue")}, spec.Members[0],
 				v1alpha1.CapacityMember{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"example.com/team": "none"}}})
 			spec.Reservations = append(spec.Reservations, v1alpha1.CapacityReservation{
-				ID: "cr-0", InstanceType: typeName, Zone: "a", Count: 4, Expires: ptr.To(metav1.NewTime(f.clock.Now().Add(-time.Hour))),
+				ID: "cr-0", InstanceType: typeName, Zone: "a", Count: 4, Expires: ptr.To(scalar.NewTime(f.clock.Now().Add(-time.Hour))),
 			})
 		})
 		f.karpenters["blue"].want(2)

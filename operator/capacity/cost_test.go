@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 )
 
@@ -40,7 +40,7 @@ func TestCost(t *testing.T) {
 	t.Run("When a reservation has expired, the report should say so", func(t *testing.T) {
 		g := NewWithT(t)
 		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
-			spec.Reservations[0].Expires = ptr.To(metav1.NewTime(f.clock.Now()))
+			spec.Reservations[0].Expires = ptr.To(scalar.NewTime(f.clock.Now()))
 		})
 		f.reconcile()
 		g.Expect(f.Controller.Cost("spending").Reservations).To(ConsistOf(HaveField("Expired", true)))

@@ -12,9 +12,9 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 )
@@ -23,13 +23,13 @@ var noon = time.Date(2030, 6, 1, 12, 0, 0, 0, time.UTC)
 
 func TestUnderstand(t *testing.T) {
 	amounts := func(key, value string) v1alpha1.CapacityAmounts {
-		return v1alpha1.CapacityAmounts{key: intstr.FromString(value)}
+		return v1alpha1.CapacityAmounts{key: scalar.Text(value)}
 	}
 	quota := func(key, value string) v1alpha1.CapacityAccountSpec {
 		return v1alpha1.CapacityAccountSpec{Quotas: []v1alpha1.CapacityQuota{{Name: "q", Limits: amounts(key, value)}}}
 	}
-	at := func(d time.Duration) *metav1.Time { return ptr.To(metav1.NewTime(noon.Add(d))) }
-	percent := func(text string) *intstr.IntOrString { return ptr.To(intstr.Parse(text)) }
+	at := func(d time.Duration) *scalar.Time { return ptr.To(scalar.NewTime(noon.Add(d))) }
+	percent := func(text string) *scalar.Quantity { return ptr.To(scalar.Text(text)) }
 	for _, tc := range []struct {
 		name    string
 		spec    v1alpha1.CapacityAccountSpec
@@ -110,7 +110,7 @@ func TestUnderstand(t *testing.T) {
 
 func TestBoard(t *testing.T) {
 	at := func(instanceType, zone, reason string, d time.Duration) v1alpha1.UnavailableOffering {
-		return v1alpha1.UnavailableOffering{InstanceType: instanceType, Zone: zone, CapacityType: "on-demand", Reason: reason, Until: metav1.NewTime(noon.Add(d))}
+		return v1alpha1.UnavailableOffering{InstanceType: instanceType, Zone: zone, CapacityType: "on-demand", Reason: reason, Until: scalar.NewTime(noon.Add(d))}
 	}
 	t.Run("When a cluster finds no capacity, the others should know for as long as it says", func(t *testing.T) {
 		g, b := NewWithT(t), board{}

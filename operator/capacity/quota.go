@@ -12,10 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
 )
@@ -65,7 +65,7 @@ func (r *round) readQuotas(ctx context.Context) (*v1alpha1.CapacityAccountSpec, 
 				if quota.Limits == nil {
 					quota.Limits = v1alpha1.CapacityAmounts{}
 				}
-				quota.Limits[source.Resource] = intstr.FromString(read.value)
+				quota.Limits[source.Resource] = scalar.Text(read.value)
 			}
 			if read.err != nil {
 				limit := "it limits nothing"
@@ -127,7 +127,7 @@ func (r *round) readQuota(ctx context.Context, source *v1alpha1.CapacityLimitSou
 	if !ok {
 		return "", fmt.Errorf("%s has no %s", name, source.Path)
 	}
-	if _, err := parse(source.Resource, intstr.FromString(text)); err != nil {
+	if _, err := parse(source.Resource, scalar.Text(text)); err != nil {
 		return "", fmt.Errorf("%s of %s: %w", source.Path, name, err)
 	}
 	return text, nil

@@ -8,8 +8,8 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 )
 
@@ -39,7 +39,7 @@ func TestQuotaOfAnObject(t *testing.T) {
 
 	t.Run("When the object isn't there yet, the quota's own limit should count", func(t *testing.T) {
 		g := NewWithT(t)
-		from(v1alpha1.CapacityAmounts{"cpu": intstr.FromInt32(2)}, source("quotas", "data.cpu"))
+		from(v1alpha1.CapacityAmounts{"cpu": scalar.Number(2)}, source("quotas", "data.cpu"))
 		f.settle()
 		g.Expect(blue.machines()).To(Equal(1))
 		g.Expect(f.account.Status.Unusable).To(problem("its limit stays 2: there is no ConfigMap observed/quotas"))

@@ -10,10 +10,11 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/cost"
@@ -53,7 +54,7 @@ type cluster struct {
 	home
 	pools    []v1alpha1.LeasedPool
 	used     capacity.Amounts
-	released *metav1.Time
+	released *scalar.Time
 }
 
 func (r *round) wake(after time.Duration) {
@@ -87,6 +88,9 @@ func (c *Controller) begin(ctx context.Context, found *v1alpha1.CapacityAccount)
 	r.account.unmatched()
 	for i := range found.Status.Clusters {
 		recorded := &found.Status.Clusters[i]
+		if recorded.Released != nil && recorded.Released.Malformed != "" {
+			recorded.Released = ptr.To(scalar.NewTime(r.now))
+		}
 		r.clusters[recorded.Namespace+"/"+recorded.Name] = &cluster{recorded: recorded, home: recordedHome(recorded), released: recorded.Released}
 	}
 	for key, member := range r.claims.members {
@@ -130,7 +134,7 @@ func (r *round) read(ctx context.Context, key string, of *cluster) error {
 		if err := r.Management.List(ctx, list, append(of.machines(), client.UnsafeDisableDeepCopy)...); err != nil {
 			return fmt.Errorf("counting the Machines of namespace %s: %w", of.namespace, err)
 		}
-		of.used = usedBefore(list, of.released.Add(capacity.InFlight), charged)
+		of.used = usedBefore(list, of.released.At().Add(capacity.InFlight), charged)
 		return nil
 	}
 	var machines int64
@@ -154,7 +158,7 @@ func (r *round) decide() {
 		m := capacity.Member{Used: of.used, Leaving: of.member == nil}
 		if of.recorded != nil {
 			grant := grantOf(of.recorded)
-			if of.released != nil && r.now.Sub(of.released.Time) > 2*capacity.InFlight {
+			if of.released != nil && r.now.Sub(of.released.At()) > 2*capacity.InFlight {
 				// What it held when it was released has come by now, or never will.
 				grant.Granted = least(grant.Granted, of.used)
 			}

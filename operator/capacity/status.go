@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/operator/apply"
@@ -68,7 +69,7 @@ func (r *round) clusterGrants() []v1alpha1.CapacityGrant {
 		of := r.clusters[key]
 		if of.member == nil && of.released == nil && of.lease != nil && acknowledged(of, grant) && !grant.Pending() {
 			// Its Karpenter has given back all that its machines don't take. The lease is released as soon as that is recorded.
-			of.released = ptr.To(metav1.NewTime(r.now))
+			of.released = ptr.To(scalar.NewTime(r.now))
 		}
 		namespace, name, _ := strings.Cut(key, "/")
 		entry := v1alpha1.CapacityGrant{

@@ -9,8 +9,7 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 )
@@ -62,7 +61,7 @@ func (b board) post(cluster string, offerings []v1alpha1.UnavailableOffering, no
 				continue
 			}
 		}
-		until := o.Until.Time
+		until := o.Until.At()
 		if last := now.Add(maxClosed); until.After(last) {
 			until = last
 		}
@@ -130,7 +129,7 @@ func (b board) forCluster(cluster string, now time.Time) []v1alpha1.UnavailableO
 	var list []v1alpha1.UnavailableOffering
 	for at, until := range closed {
 		list = append(list, v1alpha1.UnavailableOffering{
-			InstanceType: cmp.Or(at.instanceType, families[at]), Family: at.family, Zone: at.zone, CapacityType: at.capacityType, Reason: cmp.Or(at.reason, "Capacity"), Until: metav1.NewTime(until.Truncate(time.Second)),
+			InstanceType: cmp.Or(at.instanceType, families[at]), Family: at.family, Zone: at.zone, CapacityType: at.capacityType, Reason: cmp.Or(at.reason, "Capacity"), Until: scalar.NewTime(until.Truncate(time.Second)),
 		})
 	}
 	slices.SortFunc(list, func(x, y v1alpha1.UnavailableOffering) int {

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 )
 
@@ -35,7 +35,7 @@ func TestUnavailable(t *testing.T) {
 		}
 	}
 	until := f.clock.Now().Add(time.Minute)
-	spot := v1alpha1.UnavailableOffering{InstanceType: typeName, Zone: "a", CapacityType: "spot", Reason: "Capacity", Until: metav1.NewTime(until)}
+	spot := v1alpha1.UnavailableOffering{InstanceType: typeName, Zone: "a", CapacityType: "spot", Reason: "Capacity", Until: scalar.NewTime(until)}
 
 	t.Run("When a cluster finds no capacity, the lease of the account's other cluster should say so until that is tried again", func(t *testing.T) {
 		g := NewWithT(t)
@@ -43,7 +43,7 @@ func TestUnavailable(t *testing.T) {
 		later()
 		closed := green.lease().Spec.Unavailable
 		g.Expect(closed).To(HaveLen(1))
-		g.Expect(closed[0].Until.Time).To(BeTemporally("==", until))
+		g.Expect(closed[0].Until.At()).To(BeTemporally("==", until))
 		closed[0].Until = spot.Until // the same time in another location
 		g.Expect(closed[0]).To(Equal(spot))
 	})

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/provider/aws"
@@ -257,7 +258,7 @@ func TestRender(t *testing.T) {
 
 func TestRenderUpgrades(t *testing.T) {
 	t.Run("When nodes may not be upgraded at any time, it should tell the provider when", func(t *testing.T) {
-		window := &v1beta1.MaintenanceWindow{Schedule: "0 2 * * 6", Duration: metav1.Duration{Duration: 4 * time.Hour}, TimeZone: "Europe/Zurich"}
+		window := &v1beta1.MaintenanceWindow{Schedule: "0 2 * * 6", Duration: scalar.Duration{Duration: 4 * time.Hour}, TimeZone: "Europe/Zurich"}
 		for _, c := range []struct {
 			upgrades provider.Upgrades
 			want     string

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
@@ -38,7 +38,7 @@ func TestConcludeStates(t *testing.T) {
 		for state, kept := range map[state]bool{draining: true, paused: false, on: false, waiting: false} {
 			r := &Reconciler{clock: clocktesting.NewFakePassiveClock(noon)}
 			s := running("1.36.3")
-			s.HostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{DrainStartedTime: ptr.To(metav1.NewTime(noon))}
+			s.HostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{DrainStartedTime: ptr.To(scalar.NewTime(noon))}
 			r.conclude(s, &outcome{state: state, blocked: true})
 			if got := s.HostedCluster.Status.AutoNode.DrainStartedTime != nil; got != kept {
 				t.Errorf("in state %d the drain's beginning is kept: %t, want %t", state, got, kept)

@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -22,7 +22,13 @@ func (r *Reconciler) recordHistory(s *scope.Scope, o *outcome) {
 	if version == nil || version.Desired == nil {
 		return
 	}
-	desired, now := version.Desired, metav1.NewTime(r.clock.Now()).Rfc3339Copy()
+	desired, now := version.Desired, scalar.NewTime(r.clock.Now()).Stored()
+	for i := range version.History {
+		// The API server would refuse what it once admitted.
+		if entry := &version.History[i]; entry.StartedTime.Malformed != "" || entry.CompletionTime != nil && entry.CompletionTime.Malformed != "" {
+			entry.StartedTime, entry.CompletionTime = now, nil
+		}
+	}
 	if len(version.History) == 0 || version.History[0].Image != desired.Image {
 		version.History = prune(slices.Insert(version.History, 0, v1beta1.UpdateHistory{
 			State: v1beta1.UpdatePartial, Version: desired.Version, Image: desired.Image, StartedTime: now,

@@ -97,7 +97,7 @@ func TestRecordHistory(t *testing.T) {
 			r.recordHistory(s, o)
 			var got []entry
 			for _, h := range s.HostedCluster.Status.Version.History {
-				got = append(got, entry{h.State, h.Version, h.CompletionTime != nil && h.CompletionTime.Time.Equal(noon)})
+				got = append(got, entry{h.State, h.Version, h.CompletionTime != nil && h.CompletionTime.At().Equal(noon)})
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("history (-want +got):\n%s", diff)

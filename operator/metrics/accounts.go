@@ -8,11 +8,11 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity/cost"
 )
@@ -86,14 +86,14 @@ func collectPools(samples chan<- prometheus.Metric, account *v1alpha1.CapacityAc
 			desc   *prometheus.Desc
 			amount string
 		}{{poolLimit, pool.Limit}, {poolGranted, pool.Granted}, {poolUsed, pool.Used}, {poolWaiting, cmp.Or(pool.Waiting, "0")}} {
-			if quantity, err := resource.ParseQuantity(sample.amount); err == nil {
+			if quantity, err := scalar.ParseQuantity(sample.amount); err == nil {
 				samples <- prometheus.MustNewConstMetric(sample.desc, prometheus.GaugeValue, quantity.AsApproximateFloat64(), account.Name, pool.Name)
 			}
 		}
 	}
 	for i := range account.Spec.Reservations {
-		if r := &account.Spec.Reservations[i]; r.Expires != nil {
-			samples <- prometheus.MustNewConstMetric(poolExpiry, prometheus.GaugeValue, float64(r.Expires.Unix()), account.Name, v1alpha1.ReservationPool(r.ID))
+		if r := &account.Spec.Reservations[i]; !r.Expires.IsZero() {
+			samples <- prometheus.MustNewConstMetric(poolExpiry, prometheus.GaugeValue, float64(r.Expires.At().Unix()), account.Name, v1alpha1.ReservationPool(r.ID))
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/cost"
@@ -38,7 +39,7 @@ func spendingOf() *cost.Report {
 func TestCosts(t *testing.T) {
 	account := &v1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "production"}, Spec: v1alpha1.CapacityAccountSpec{
 		Reservations: []v1alpha1.CapacityReservation{
-			{ID: "cr-1", InstanceType: "k4", Zone: "a", Count: 2, Expires: ptr.To(metav1.NewTime(now.Add(time.Hour)))}, {ID: "cr-2", InstanceType: "k4", Zone: "a"},
+			{ID: "cr-1", InstanceType: "k4", Zone: "a", Count: 2, Expires: ptr.To(scalar.NewTime(now.Add(time.Hour)))}, {ID: "cr-2", InstanceType: "k4", Zone: "a"},
 		},
 	}}
 	t.Run("When machines of an account cost something, it should tell of each cluster, and what of commitments is used", func(t *testing.T) {

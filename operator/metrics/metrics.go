@@ -177,9 +177,9 @@ func (c *Collector) collect(samples chan<- prometheus.Metric, hostedCluster *v1b
 	}
 	status := &hostedCluster.Status
 	gauge(enabled, boolean(meta.IsStatusConditionTrue(status.Conditions, v1beta1.AutoNodeEnabled)))
-	if status.AutoNode != nil && status.AutoNode.DrainStartedTime != nil {
+	if status.AutoNode != nil && !status.AutoNode.DrainStartedTime.IsZero() {
 		// The guest may have answered later.
-		gauge(drainDeadline, float64(cmp.Or(status.AutoNode.DrainRequestedTime, status.AutoNode.DrainStartedTime).Add(hostedCluster.Spec.NodeDrain.TimeoutOr(c.DrainTimeout)).Unix()))
+		gauge(drainDeadline, float64(cmp.Or(status.AutoNode.DrainRequestedTime.At(), status.AutoNode.DrainStartedTime.At()).Add(hostedCluster.Spec.NodeDrain.TimeoutOr(c.DrainTimeout)).Unix()))
 	}
 	for _, component := range components {
 		_, digest, _ := strings.Cut(component.Status.ReleaseImage, "@")
@@ -251,7 +251,7 @@ func updatingSince(hostedCluster *v1beta1.HostedCluster) time.Time {
 	if !moves(hostedCluster) || version == nil || len(version.History) == 0 || version.History[0].State == v1beta1.UpdateCompleted {
 		return time.Time{}
 	}
-	return version.History[0].StartedTime.Time
+	return version.History[0].StartedTime.At()
 }
 
 func (c *Collector) since(t time.Time) float64 {

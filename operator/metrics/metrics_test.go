@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/metrics"
@@ -29,16 +30,16 @@ import (
 
 var now = time.Unix(1_800_000_000, 0)
 
-func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
+func ago(d time.Duration) scalar.Time { return scalar.NewTime(now.Add(-d)) }
 
 func condition(conditionType string, status metav1.ConditionStatus, reason string, since time.Duration) metav1.Condition {
-	return metav1.Condition{Type: conditionType, Status: status, Reason: reason, LastTransitionTime: ago(since)}
+	return metav1.Condition{Type: conditionType, Status: status, Reason: reason, LastTransitionTime: ago(since).Time}
 }
 
 // hostedCluster has AutoNode on and runs payload 1.36.3 everywhere.
 func hostedCluster(name string, change func(*v1beta1.HostedCluster)) *v1beta1.HostedCluster {
 	h := &v1beta1.HostedCluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, CreationTimestamp: ago(24 * time.Hour), Finalizers: []string{v1beta1.HostedClusterFinalizer}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, CreationTimestamp: ago(24*time.Hour).Time, Finalizers: []string{v1beta1.HostedClusterFinalizer}},
 		Spec:       v1beta1.HostedClusterSpec{AutoNode: &v1beta1.AutoNode{}},
 		Status: v1beta1.HostedClusterStatus{
 			Conditions: []metav1.Condition{
@@ -71,7 +72,7 @@ var images = map[string]string{
 func component(owner, version string, conditions ...metav1.Condition) *v1beta1.ControlPlaneComponent {
 	return &v1beta1.ControlPlaneComponent{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "clusters-" + owner, Name: v1beta1.KarpenterComponent, CreationTimestamp: ago(10 * time.Minute),
+			Namespace: "clusters-" + owner, Name: v1beta1.KarpenterComponent, CreationTimestamp: ago(10 * time.Minute).Time,
 			Labels: map[string]string{v1beta1.HostedClusterNamespaceLabel: "clusters", v1beta1.HostedClusterLabel: owner},
 		},
 		Status: v1beta1.ControlPlaneComponentStatus{Version: version, ReleaseImage: images[version], Conditions: conditions},

@@ -115,10 +115,10 @@ func TestPhaseEnds(t *testing.T) {
 func (f *fixture) phaseEnd(g Gomega) time.Time {
 	status := f.HostedCluster.Status.AutoNode
 	if status.DrainForcedTime != nil {
-		return status.DrainForcedTime.Add(5 * time.Minute)
+		return status.DrainForcedTime.At().Add(5 * time.Minute)
 	}
 	g.Expect(status.DrainRequestedTime).NotTo(BeNil())
-	return status.DrainRequestedTime.Add(drainTimeout)
+	return status.DrainRequestedTime.At().Add(drainTimeout)
 }
 
 // The deadline of a drain counts from when it began, and ends it, whatever the guest does.

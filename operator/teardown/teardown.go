@@ -9,13 +9,13 @@ import (
 
 	"github.com/dustin/go-humanize/english"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -185,11 +185,11 @@ func (t *Teardown) begun(s *scope.Scope) time.Time {
 	if status.AutoNode == nil {
 		status.AutoNode = &v1beta1.AutoNodeStatus{}
 	}
-	if status.AutoNode.DrainStartedTime == nil {
-		status.AutoNode.DrainStartedTime = ptr.To(metav1.NewTime(t.Clock.Now()).Rfc3339Copy())
+	if status.AutoNode.DrainStartedTime.IsZero() {
+		status.AutoNode.DrainStartedTime = ptr.To(scalar.NewTime(t.Clock.Now()).Stored())
 		status.AutoNode.DrainRequestedTime, status.AutoNode.DrainForcedTime = nil, nil
 	}
-	return status.AutoNode.DrainStartedTime.Time
+	return status.AutoNode.DrainStartedTime.At()
 }
 
 // drainOf returns a drain's state from its record, which no guest can change. It counts from the drain's start, or
@@ -197,15 +197,15 @@ func (t *Teardown) begun(s *scope.Scope) time.Time {
 func (t *Teardown) drainOf(s *scope.Scope) drain {
 	now, started := t.Clock.Now(), t.begun(s)
 	status := s.HostedCluster.Status.AutoNode
-	if at := status.DrainRequestedTime; at != nil {
-		started = later(started, at.Time)
+	if at := status.DrainRequestedTime; !at.IsZero() {
+		started = later(started, at.At())
 	}
 	d := drain{timeout: s.HostedCluster.Spec.NodeDrain.TimeoutOr(t.DrainTimeout), stops: s.HostedCluster.Spec.NodeDrain.Stops()}
 	d.deadline = started.Add(d.timeout)
 	// Force before abandoning: the deadline may have been moved, or have passed while no operator ran.
 	forcedAt := later(d.deadline, now)
-	if at := status.DrainForcedTime; at != nil {
-		forcedAt = later(d.deadline, at.Time)
+	if at := status.DrainForcedTime; !at.IsZero() {
+		forcedAt = later(d.deadline, at.At())
 	}
 	d.givenUp = forcedAt.Add(gracePeriod(d.timeout))
 	switch {
@@ -222,13 +222,13 @@ func (t *Teardown) drainOf(s *scope.Scope) drain {
 
 // answered writes down that the guest answered, whatever it said: the drain counts from then, and so does the force that ends it.
 func (t *Teardown) answered(s *scope.Scope) drain {
-	now := ptr.To(metav1.NewTime(t.Clock.Now()).Rfc3339Copy())
+	now := ptr.To(scalar.NewTime(t.Clock.Now()).Stored())
 	d, status := t.drainOf(s), s.HostedCluster.Status.AutoNode
-	if status.DrainRequestedTime == nil {
+	if status.DrainRequestedTime.IsZero() {
 		status.DrainRequestedTime = now
 		d = t.drainOf(s)
 	}
-	if d.phase == forced && status.DrainForcedTime == nil {
+	if d.phase == forced && status.DrainForcedTime.IsZero() {
 		status.DrainForcedTime = now
 		d = t.drainOf(s)
 	}

@@ -189,7 +189,7 @@ func (f *fixture) set(autoNode *v1beta1.AutoNode) {
 
 // deadline is how messages name when the drain's time is over.
 func (f *fixture) deadline() string {
-	at, now := f.HostedCluster.Status.AutoNode.DrainStartedTime.Add(drainTimeout).UTC(), f.clock.Now().UTC()
+	at, now := f.HostedCluster.Status.AutoNode.DrainStartedTime.At().Add(drainTimeout).UTC(), f.clock.Now().UTC()
 	if at.YearDay() != now.YearDay() {
 		return at.Format("Mon 2 Jan 15:04 MST")
 	}

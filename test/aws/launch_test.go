@@ -11,13 +11,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/ec2"
 )
@@ -194,8 +194,8 @@ func (c *cluster) catalog(t *testing.T, name string) {
 			},
 			InstanceTypes: []v1alpha1.CatalogInstanceType{{
 				Name: "c5.large", MemoryOverhead: "7.5%",
-				Capacity: map[string]intstr.IntOrString{
-					"cpu": intstr.FromInt32(2), "memory": intstr.FromString("4Gi"), "ephemeral-storage": intstr.FromString("20Gi"),
+				Capacity: map[string]scalar.Quantity{
+					"cpu": scalar.Number(2), "memory": scalar.Text("4Gi"), "ephemeral-storage": scalar.Text("20Gi"),
 				},
 				Offerings: []v1alpha1.CatalogOffering{
 					{Zones: []v1alpha1.CatalogValue{zoneB}, CapacityType: karpenterv1.CapacityTypeOnDemand, Price: "0.085"},

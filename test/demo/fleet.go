@@ -94,7 +94,7 @@ func bar(fraction float64) string {
 func cheapestAlone(pods int, milliCPU int64, templates []v1alpha1.TemplateStatus) float64 {
 	best := 0.0
 	for _, tmpl := range templates {
-		if tmpl.CPU.MilliValue() < milliCPU {
+		if cpu := tmpl.CPU.Amount(); cpu.MilliValue() < milliCPU {
 			continue
 		}
 		for _, text := range []string{tmpl.Price, tmpl.SpotPrice} {

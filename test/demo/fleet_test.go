@@ -14,12 +14,13 @@ import (
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 )
 
 func TestFleet(t *testing.T) {
 	templates := []v1alpha1.TemplateStatus{
-		{InstanceType: "c4-large", CPU: resource.MustParse("4"), Price: "0.139", SpotPrice: "0.041"},
-		{InstanceType: "c2-small", CPU: resource.MustParse("2"), Price: "0.070"},
+		{InstanceType: "c4-large", CPU: scalar.Text("4"), Price: "0.139", SpotPrice: "0.041"},
+		{InstanceType: "c2-small", CPU: scalar.Text("2"), Price: "0.070"},
 	}
 	node := func(name, instanceType, capacityType string) corev1.Node {
 		return corev1.Node{

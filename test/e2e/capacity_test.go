@@ -15,6 +15,7 @@ import (
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
@@ -70,7 +71,7 @@ func TestCapacity(t *testing.T) {
 		class := &v1alpha1.ClusterAPINodeClass{}
 		g.Expect(c.guest.Get(t.Context(), client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
 		impatient := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "impatient"}, Spec: class.Spec}
-		impatient.Spec.Deadlines = &v1alpha1.Deadlines{Registration: &metav1.Duration{Duration: time.Minute}}
+		impatient.Spec.Deadlines = &v1alpha1.Deadlines{Registration: &scalar.Duration{Duration: time.Minute}}
 		g.Expect(c.guest.Create(t.Context(), impatient)).To(Succeed())
 		t.Cleanup(func() {
 			NewWithT(t).Expect(client.IgnoreNotFound(c.guest.Delete(context.WithoutCancel(t.Context()), impatient))).To(Succeed())

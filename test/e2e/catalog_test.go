@@ -13,12 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
@@ -152,7 +152,7 @@ func TestCatalog(t *testing.T) {
 	t.Run("When entries are malformed or there twice, they should be named and the rest should work", func(t *testing.T) {
 		s.change(t, func(spec *v1alpha1.InstanceTypeCatalogSpec) {
 			broken, twice := spec.InstanceTypes[0].DeepCopy(), spec.InstanceTypes[1].DeepCopy()
-			broken.Name, broken.Capacity["cpu"] = "k16", intstr.FromString("sixteen")
+			broken.Name, broken.Capacity["cpu"] = "k16", scalar.Text("sixteen")
 			spec.InstanceTypes = append(spec.InstanceTypes, *broken, *twice)
 		})
 		eventually(t, func(g Gomega, ctx context.Context) {

@@ -10,12 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	accounts "github.com/autonode-io/autonode/api/v1alpha1"
 )
 
@@ -62,7 +62,7 @@ func (f *fleet) lowered(t *testing.T) {
 	g := NewWithT(t)
 	before := f.machines(g, t.Context())
 	limit := func(cpu int32) {
-		f.change(t, func(spec *accounts.CapacityAccountSpec) { spec.Quotas[0].Limits["cpu"] = intstr.FromInt32(cpu) })
+		f.change(t, func(spec *accounts.CapacityAccountSpec) { spec.Quotas[0].Limits["cpu"] = scalar.Number(int64(cpu)) })
 	}
 	former := f.account.Spec.Quotas[0].Limits["cpu"]
 	limit(16)
@@ -91,7 +91,7 @@ func (f *fleet) expired(t *testing.T) {
 	}
 	before := reserved(g, t.Context())
 	g.Expect(before).NotTo(BeEmpty())
-	f.change(t, func(spec *accounts.CapacityAccountSpec) { spec.Reservations[0].Expires = new(metav1.Now()) })
+	f.change(t, func(spec *accounts.CapacityAccountSpec) { spec.Reservations[0].Expires = new(scalar.Now()) })
 	// Two of the reservation are guaranteed to this cluster, which has no machine.
 	late := f.clusters[0]
 	g.Eventually(func(g Gomega, ctx context.Context) {

@@ -11,11 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	accounts "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	localworld "github.com/autonode-io/autonode/test/world"
@@ -99,9 +99,9 @@ func (f *fleet) malformed(t *testing.T) {
 		spec.Members = append([]accounts.CapacityMember{{HostedCluster: &accounts.HostedClusterReference{Namespace: "clusters", Name: "absent"}}}, spec.Members...)
 		spec.Members = append(spec.Members, accounts.CapacityMember{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"example.com/none": ""}}})
 		spec.Reservations = append(spec.Reservations, accounts.CapacityReservation{
-			ID: "block-0", InstanceType: "k4", Zone: "a", Count: 3, Expires: new(metav1.NewTime(time.Now().Add(-time.Hour))),
+			ID: "block-0", InstanceType: "k4", Zone: "a", Count: 3, Expires: new(scalar.NewTime(time.Now().Add(-time.Hour))),
 		})
-		spec.Quotas = append(spec.Quotas, accounts.CapacityQuota{Name: "many", Limits: accounts.CapacityAmounts{"cpu": intstr.FromString("many")}})
+		spec.Quotas = append(spec.Quotas, accounts.CapacityQuota{Name: "many", Limits: accounts.CapacityAmounts{"cpu": scalar.Text("many")}})
 	})
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		status := f.found(g, ctx).Status

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/charts"
 	localworld "github.com/autonode-io/autonode/test/world"
@@ -188,7 +189,7 @@ func (i *installation) waitObserved(t *testing.T) {
 	g := NewWithT(t)
 	i.changes++
 	i.patch(t, func(spec *v1beta1.HostedClusterSpec) {
-		spec.NodeDrain = &v1beta1.NodeDrain{Timeout: &metav1.Duration{Duration: time.Hour + time.Duration(i.changes)*time.Minute}}
+		spec.NodeDrain = &v1beta1.NodeDrain{Timeout: &scalar.Duration{Duration: time.Hour + time.Duration(i.changes)*time.Minute}}
 	})
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		hosted := i.hostedCluster(g, ctx)

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
@@ -73,7 +74,7 @@ func TestRefusal(t *testing.T) {
 			slices.Sort(after)
 			c.endsOff(t, after)
 			c.patch(t, func(spec *v1beta1.HostedClusterSpec) {
-				spec.NodeDrain = &v1beta1.NodeDrain{Timeout: &metav1.Duration{Duration: refusedDrain}}
+				spec.NodeDrain = &v1beta1.NodeDrain{Timeout: &scalar.Duration{Duration: refusedDrain}}
 			})
 			c.nodePool(t, "general")
 			c.workload(t, "web", 3, "500m", apart)

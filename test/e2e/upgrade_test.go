@@ -17,6 +17,7 @@ import (
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 	"github.com/autonode-io/autonode/test/disruption"
@@ -182,7 +183,7 @@ func closing(now time.Time) (*v1beta1.MaintenanceWindow, time.Time) {
 	const long = 15 * time.Minute
 	opened := now.UTC().Truncate(time.Minute).Add(-10 * time.Minute)
 	return &v1beta1.MaintenanceWindow{
-		Schedule: fmt.Sprintf("%d %d * * *", opened.Minute(), opened.Hour()), Duration: metav1.Duration{Duration: long}, TimeZone: "UTC",
+		Schedule: fmt.Sprintf("%d %d * * *", opened.Minute(), opened.Hour()), Duration: scalar.Duration{Duration: long}, TimeZone: "UTC",
 	}, opened.Add(long)
 }
 

@@ -13,6 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/consent"
 )
@@ -70,7 +71,7 @@ func TestConsent(t *testing.T) {
 			toProd(hostedCluster)
 			hostedCluster.Spec.AutoNode.NodeUpgrade = &v1beta1.NodeUpgrade{
 				Policy:            v1beta1.NodeUpgradeMaintenanceWindow,
-				MaintenanceWindow: &v1beta1.MaintenanceWindow{Schedule: "0 0 30 2 *", Duration: metav1.Duration{Duration: time.Hour}},
+				MaintenanceWindow: &v1beta1.MaintenanceWindow{Schedule: "0 0 30 2 *", Duration: scalar.Duration{Duration: time.Hour}},
 			}
 		})
 		g.Eventually(condition(t, thief, v1beta1.ValidConfiguration)).Should(HavePrefix("False/ConsentMissing: "))

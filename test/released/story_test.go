@@ -23,6 +23,7 @@ import (
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/disruption"
 	localworld "github.com/autonode-io/autonode/test/world"
@@ -220,7 +221,7 @@ func (s *story) waitObserved(t *testing.T) {
 	s.changes++
 	hosted := s.hostedCluster(g, t.Context())
 	from := hosted.DeepCopy()
-	hosted.Spec.NodeDrain = &v1beta1.NodeDrain{Timeout: &metav1.Duration{Duration: time.Hour + time.Duration(s.changes)*time.Minute}}
+	hosted.Spec.NodeDrain = &v1beta1.NodeDrain{Timeout: &scalar.Duration{Duration: time.Hour + time.Duration(s.changes)*time.Minute}}
 	g.Expect(s.management.Patch(t.Context(), hosted, client.MergeFrom(from))).To(Succeed())
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		hosted := s.hostedCluster(g, ctx)

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/world/process"
 )
@@ -205,7 +206,7 @@ func (b *bench) changeAll(ctx context.Context, names []string) ([]time.Duration,
 			return nil, fmt.Errorf("reading HostedCluster %s: %w", name, err)
 		}
 		before := hostedCluster.DeepCopy()
-		hostedCluster.Spec.NodeDrain = &v1beta1.NodeDrain{Timeout: &metav1.Duration{Duration: time.Hour}}
+		hostedCluster.Spec.NodeDrain = &v1beta1.NodeDrain{Timeout: &scalar.Duration{Duration: time.Hour}}
 		if err := b.client.Patch(ctx, hostedCluster, client.MergeFrom(before)); err != nil {
 			return nil, fmt.Errorf("changing HostedCluster %s: %w", name, err)
 		}

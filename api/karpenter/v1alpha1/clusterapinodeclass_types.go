@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/autonode-io/autonode/api/scalar"
 )
 
 // ClusterAPINodeClass selects the Cluster API objects of the management cluster that Karpenter makes nodes from.
@@ -110,13 +110,13 @@ type Deadlines struct {
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('24h')",message="launch has to be a time between 1m and 24h, such as 40m"
-	Launch *metav1.Duration `json:"launch,omitempty"`
+	Launch *scalar.Duration `json:"launch,omitempty"`
 	// registration counts from the provider ID until the machine's node registers. Defaults to 15m.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('24h')",message="registration has to be a time between 1m and 24h, such as 40m"
-	Registration *metav1.Duration `json:"registration,omitempty"`
+	Registration *scalar.Duration `json:"registration,omitempty"`
 }
 
 // DefaultDeadline is the default of launch and of registration.
@@ -124,18 +124,18 @@ const DefaultDeadline = 15 * time.Minute
 
 // LaunchOrDefault returns launch, or DefaultDeadline if it isn't set. The receiver may be nil.
 func (d *Deadlines) LaunchOrDefault() time.Duration {
-	if d == nil || d.Launch == nil {
+	if d == nil {
 		return DefaultDeadline
 	}
-	return d.Launch.Duration
+	return d.Launch.Or(DefaultDeadline)
 }
 
 // RegistrationOrDefault returns registration, or DefaultDeadline if it isn't set. The receiver may be nil.
 func (d *Deadlines) RegistrationOrDefault() time.Duration {
-	if d == nil || d.Registration == nil {
+	if d == nil {
 		return DefaultDeadline
 	}
-	return d.Registration.Duration
+	return d.Registration.Or(DefaultDeadline)
 }
 
 // FailureReason defines the meaning of a condition's reason.
@@ -307,20 +307,20 @@ type KubeletConfiguration struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=4
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage', 'pid'])",message="kubeReserved may hold cpu, memory, ephemeral-storage and pid"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, isQuantity(self[k]) && !quantity(self[k]).isLessThan(quantity('0')))",message="kubeReserved values have to be quantities that are not negative, such as 100m or 256Mi"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].matches('^[+-]?[0-9.]+([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$') && isQuantity(self[k]) && !quantity(self[k]).isLessThan(quantity('0')))",message="kubeReserved values have to be quantities that are not negative, such as 100m or 256Mi"
 	KubeReserved map[string]ReservedQuantity `json:"kubeReserved,omitempty"`
 	// systemReserved is reserved for the system's daemons: cpu, memory, ephemeral-storage and pid, as quantities.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=4
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage', 'pid'])",message="systemReserved may hold cpu, memory, ephemeral-storage and pid"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, isQuantity(self[k]) && !quantity(self[k]).isLessThan(quantity('0')))",message="systemReserved values have to be quantities that are not negative, such as 100m or 256Mi"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].matches('^[+-]?[0-9.]+([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$') && isQuantity(self[k]) && !quantity(self[k]).isLessThan(quantity('0')))",message="systemReserved values have to be quantities that are not negative, such as 100m or 256Mi"
 	SystemReserved map[string]ReservedQuantity `json:"systemReserved,omitempty"`
 	// evictionHard are the hard eviction thresholds, such as memory.available and nodefs.available, as quantities or percentages. Signals
 	// that it doesn't name have no threshold.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=8
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['memory.available', 'nodefs.available', 'nodefs.inodesFree', 'imagefs.available', 'imagefs.inodesFree', 'pid.available'])",message="evictionHard may hold memory.available, nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree and pid.available"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].matches('^(100|[0-9]{1,2})(\\\\.[0-9]+)?%$') || (isQuantity(self[k]) && quantity(self[k]).isGreaterThan(quantity('0'))))",message="evictionHard values have to be percentages such as 5% or positive quantities such as 100Mi; 0% turns a threshold off"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].matches('^(100|[0-9]{1,2})(\\\\.[0-9]+)?%$') || (self[k].matches('^[+-]?[0-9.]+([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$') && isQuantity(self[k]) && quantity(self[k]).isGreaterThan(quantity('0'))))",message="evictionHard values have to be percentages such as 5% or positive quantities such as 100Mi; 0% turns a threshold off"
 	EvictionHard map[string]EvictionThreshold `json:"evictionHard,omitempty"`
 }
 
@@ -331,6 +331,8 @@ type ClusterAPINodeClassStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// conditions contains signals for health and readiness.
 	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime >= timestamp('0001-01-01T00:00:00Z'))",message="lastTransitionTime has to be a time in RFC 3339"
 	Conditions []status.Condition `json:"conditions,omitempty"`
 	// version of new nodes, without a leading v, unless their template has its own.
 	// +optional
@@ -360,16 +362,16 @@ type TemplateStatus struct {
 	Architecture string `json:"architecture,omitempty"`
 	// cpu capacity.
 	// +optional
-	CPU resource.Quantity `json:"cpu,omitempty"`
+	CPU scalar.Quantity `json:"cpu,omitempty"`
 	// memory capacity.
 	// +optional
-	Memory resource.Quantity `json:"memory,omitempty"`
+	Memory scalar.Quantity `json:"memory,omitempty"`
 	// pods is the maximum number of pods of a node: the node class's spec.kubelet.maxPods, otherwise the template's.
 	// +optional
 	Pods int64 `json:"pods,omitempty"`
 	// gpu capacity by resource name.
 	// +optional
-	GPU corev1.ResourceList `json:"gpu,omitempty"`
+	GPU map[string]scalar.Quantity `json:"gpu,omitempty"`
 	// version of new nodes of this template, if its image or its MachineDeployment has another one than the node class.
 	// +optional
 	Version string `json:"version,omitempty"`
@@ -424,3 +426,9 @@ const (
 	// TemplateNoZone: no zone of the catalog's instance type is a failure domain of the Cluster, and no patch writes the variable zone.
 	TemplateNoZone = "NoZone"
 )
+
+// UnmarshalJSON implements json.Unmarshaler: see scalar.DecodeStatus.
+func (in *ClusterAPINodeClassStatus) UnmarshalJSON(data []byte) error {
+	type plain ClusterAPINodeClassStatus
+	return scalar.DecodeStatus(data, (*plain)(in))
+}

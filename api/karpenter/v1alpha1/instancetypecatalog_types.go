@@ -6,7 +6,8 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/autonode-io/autonode/api/scalar"
 )
 
 // InstanceTypeCatalog lists the instance types that one infrastructure template can make. It lives in the management cluster, in a
@@ -106,7 +107,7 @@ type CatalogInstanceType struct {
 	// a resource too.
 	// +required
 	// +kubebuilder:validation:MaxProperties=32
-	Capacity map[string]intstr.IntOrString `json:"capacity"`
+	Capacity map[string]scalar.Quantity `json:"capacity"`
 	// memoryOverhead is the percentage of the memory that nodes lack before one has reported, such as 5%. Defaults to none: capacity is what
 	// a node has. A changed one replaces no node.
 	// +optional
@@ -239,6 +240,8 @@ type InstanceTypeCatalogStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime >= timestamp('0001-01-01T00:00:00Z'))",message="lastTransitionTime has to be a time in RFC 3339"
 	Conditions []status.Condition `json:"conditions,omitempty"`
 	// instanceTypeCount is the number of usable instance types.
 	// +optional
@@ -305,4 +308,10 @@ func (in *InstanceTypeCatalog) GetConditions() []status.Condition { return in.St
 // SetConditions replaces status.conditions.
 func (in *InstanceTypeCatalog) SetConditions(conditions []status.Condition) {
 	in.Status.Conditions = conditions
+}
+
+// UnmarshalJSON implements json.Unmarshaler: see scalar.DecodeStatus.
+func (in *InstanceTypeCatalogStatus) UnmarshalJSON(data []byte) error {
+	type plain InstanceTypeCatalogStatus
+	return scalar.DecodeStatus(data, (*plain)(in))
 }

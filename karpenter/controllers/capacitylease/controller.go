@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
@@ -183,7 +184,7 @@ func (c *Controller) unavailable() []autonodev1alpha1.UnavailableOffering {
 	for _, entry := range entries[:min(len(entries), autonodev1alpha1.MaxUnavailable)] {
 		list = append(list, autonodev1alpha1.UnavailableOffering{
 			InstanceType: entry.InstanceType, Zone: entry.Zone, CapacityType: entry.CapacityType, Family: entry.Family, Reason: string(entry.Lacks),
-			Until: metav1.NewTime(entry.Until.Truncate(untilStep)),
+			Until: scalar.NewTime(entry.Until.Truncate(untilStep)),
 		})
 	}
 	return list

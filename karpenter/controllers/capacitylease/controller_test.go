@@ -25,6 +25,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	account "github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/karpenter/controllers/capacitylease"
@@ -206,7 +207,7 @@ func TestReport(t *testing.T) {
 		f.mu.Unlock()
 		f.Eventually(func() error {
 			lease := f.lease()
-			lease.Spec.Unavailable = []autonodev1alpha1.UnavailableOffering{{InstanceType: "g5", Zone: "a", Until: metav1.NewTime(time.Now().Add(time.Hour))}}
+			lease.Spec.Unavailable = []autonodev1alpha1.UnavailableOffering{{InstanceType: "g5", Zone: "a", Until: scalar.NewTime(time.Now().Add(time.Hour))}}
 			return f.Admin.Update(t.Context(), lease)
 		}).Should(Succeed())
 		f.Eventually(func() bool { return f.capacity.Offer(inReservation, 1).Available }).Should(BeFalse())

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/state/nodepoolhealth"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
@@ -100,8 +101,8 @@ func (r *race) read() *karpv1.NodeClaim {
 
 func minutes(launch, registration int) *v1alpha1.Deadlines {
 	return &v1alpha1.Deadlines{
-		Launch:       &metav1.Duration{Duration: time.Duration(launch) * time.Minute},
-		Registration: &metav1.Duration{Duration: time.Duration(registration) * time.Minute},
+		Launch:       &scalar.Duration{Duration: time.Duration(launch) * time.Minute},
+		Registration: &scalar.Duration{Duration: time.Duration(registration) * time.Minute},
 	}
 }
 

@@ -14,13 +14,13 @@ import (
 
 	"github.com/awslabs/operatorpkg/status"
 	"github.com/dustin/go-humanize/english"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
@@ -174,16 +174,16 @@ func (s templatesReady) templateStatus(nodeClass *v1alpha1.ClusterAPINodeClass, 
 		InstanceType: tmpl.InstanceType,
 		Source:       strings.Replace(tmpl.Source.Annotation(), tmpl.Source.GroupKind.String(), tmpl.Source.GroupKind.Kind, 1),
 		Architecture: tmpl.Arch,
-		CPU:          tmpl.Capacity.Cpu().DeepCopy(),
-		Memory:       tmpl.Capacity.Memory().DeepCopy(),
+		CPU:          scalar.QuantityOf(*tmpl.Capacity.Cpu()),
+		Memory:       scalar.QuantityOf(*tmpl.Capacity.Memory()),
 		Pods:         instancetype.Pods(tmpl, nodeClass.Spec.Kubelet),
 	}
 	for name, quantity := range tmpl.Capacity {
 		if template.IsDevice(name) {
 			if described.GPU == nil {
-				described.GPU = corev1.ResourceList{}
+				described.GPU = map[string]scalar.Quantity{}
 			}
-			described.GPU[name] = quantity.DeepCopy()
+			described.GPU[string(name)] = scalar.QuantityOf(quantity)
 		}
 	}
 	if slices.ContainsFunc(tmpl.Notes, func(note template.Note) bool { return note.Unknown }) {

@@ -133,13 +133,13 @@ func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
 			if l.Expires == nil {
 				l.Expires = map[string]time.Time{}
 			}
-			l.Expires[pool.Name] = pool.Expires.Time
+			l.Expires[pool.Name] = pool.Expires.At()
 		}
 	}
 	l.Commitments.Commitments, l.Commitments.Unused, l.Commitments.Uncovered = object.Commitments()
 	for i := range object.Spec.Unavailable {
 		u := &object.Spec.Unavailable[i]
-		l.Unavailable = append(l.Unavailable, Unavailable{InstanceType: u.InstanceType, Family: u.Family, Zone: u.Zone, CapacityType: u.CapacityType, Until: u.Until.Time})
+		l.Unavailable = append(l.Unavailable, Unavailable{InstanceType: u.InstanceType, Family: u.Family, Zone: u.Zone, CapacityType: u.CapacityType, Until: u.Until.At()})
 	}
 	return l
 }
