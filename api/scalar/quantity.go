@@ -18,7 +18,7 @@ import (
 const MaxQuantity = 32
 
 // bounded is the syntax of quantities, with a bounded exponent. CEL rules on quantities match the same before they call isQuantity.
-var bounded = regexp.MustCompile(`^[+-]?[0-9.]+([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$`)
+var bounded = regexp.MustCompile(`^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$`)
 
 var errNotQuantity = errors.New("is not a quantity")
 

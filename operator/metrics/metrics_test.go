@@ -39,7 +39,7 @@ func condition(conditionType string, status metav1.ConditionStatus, reason strin
 // hostedCluster has AutoNode on and runs payload 1.36.3 everywhere.
 func hostedCluster(name string, change func(*v1beta1.HostedCluster)) *v1beta1.HostedCluster {
 	h := &v1beta1.HostedCluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, CreationTimestamp: ago(24*time.Hour).Time, Finalizers: []string{v1beta1.HostedClusterFinalizer}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, CreationTimestamp: ago(24 * time.Hour).Time, Finalizers: []string{v1beta1.HostedClusterFinalizer}},
 		Spec:       v1beta1.HostedClusterSpec{AutoNode: &v1beta1.AutoNode{}},
 		Status: v1beta1.HostedClusterStatus{
 			Conditions: []metav1.Condition{

@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
@@ -70,7 +71,7 @@ func TestCollectDrain(t *testing.T) {
 		{
 			name: "When a cluster drains, it should tell by when, and not be late",
 			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
-				h.DeletionTimestamp = ptr.To(ago(time.Hour))
+				h.DeletionTimestamp = ptr.To(ago(time.Hour).Time)
 				h.Status.AutoNode.State, h.Status.AutoNode.DrainStartedTime = v1beta1.AutoNodeStateDraining, ptr.To(ago(10*time.Minute))
 			}), component("blue", "1.36.3", condition(v1beta1.RolloutComplete, metav1.ConditionFalse, v1beta1.RollingOutReason, time.Hour))},
 			want: map[string]string{
@@ -81,7 +82,7 @@ func TestCollectDrain(t *testing.T) {
 		}, {
 			name: "When a cluster says itself how long it may drain, it should tell that",
 			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
-				h.Spec.AutoNode, h.Spec.NodeDrain = nil, &v1beta1.NodeDrain{Timeout: &metav1.Duration{Duration: time.Hour}}
+				h.Spec.AutoNode, h.Spec.NodeDrain = nil, &v1beta1.NodeDrain{Timeout: &scalar.Duration{Duration: time.Hour}}
 				h.Status.AutoNode.DrainStartedTime = ptr.To(ago(0))
 			})},
 			want: map[string]string{"drain_deadline_timestamp_seconds": `{name="blue",namespace="clusters"} 1800003600`},

@@ -307,20 +307,20 @@ type KubeletConfiguration struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=4
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage', 'pid'])",message="kubeReserved may hold cpu, memory, ephemeral-storage and pid"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].matches('^[+-]?[0-9.]+([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$') && isQuantity(self[k]) && !quantity(self[k]).isLessThan(quantity('0')))",message="kubeReserved values have to be quantities that are not negative, such as 100m or 256Mi"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].matches('^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$') && isQuantity(self[k]) && !quantity(self[k]).isLessThan(quantity('0')))",message="kubeReserved values have to be quantities that are not negative, such as 100m or 256Mi"
 	KubeReserved map[string]ReservedQuantity `json:"kubeReserved,omitempty"`
 	// systemReserved is reserved for the system's daemons: cpu, memory, ephemeral-storage and pid, as quantities.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=4
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage', 'pid'])",message="systemReserved may hold cpu, memory, ephemeral-storage and pid"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].matches('^[+-]?[0-9.]+([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$') && isQuantity(self[k]) && !quantity(self[k]).isLessThan(quantity('0')))",message="systemReserved values have to be quantities that are not negative, such as 100m or 256Mi"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].matches('^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$') && isQuantity(self[k]) && !quantity(self[k]).isLessThan(quantity('0')))",message="systemReserved values have to be quantities that are not negative, such as 100m or 256Mi"
 	SystemReserved map[string]ReservedQuantity `json:"systemReserved,omitempty"`
 	// evictionHard are the hard eviction thresholds, such as memory.available and nodefs.available, as quantities or percentages. Signals
 	// that it doesn't name have no threshold.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=8
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['memory.available', 'nodefs.available', 'nodefs.inodesFree', 'imagefs.available', 'imagefs.inodesFree', 'pid.available'])",message="evictionHard may hold memory.available, nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree and pid.available"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].matches('^(100|[0-9]{1,2})(\\\\.[0-9]+)?%$') || (self[k].matches('^[+-]?[0-9.]+([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$') && isQuantity(self[k]) && quantity(self[k]).isGreaterThan(quantity('0'))))",message="evictionHard values have to be percentages such as 5% or positive quantities such as 100Mi; 0% turns a threshold off"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].matches('^(100|[0-9]{1,2})(\\\\.[0-9]+)?%$') || (self[k].matches('^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$') && isQuantity(self[k]) && quantity(self[k]).isGreaterThan(quantity('0'))))",message="evictionHard values have to be percentages such as 5% or positive quantities such as 100Mi; 0% turns a threshold off"
 	EvictionHard map[string]EvictionThreshold `json:"evictionHard,omitempty"`
 }
 
