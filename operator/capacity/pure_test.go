@@ -44,6 +44,11 @@ func TestUnderstand(t *testing.T) {
 		{name: "When a quantity is negative, it should be unusable", spec: quota("gpus", "-1"), problem: `"-1" is negative`},
 		{name: "When a quantity is huge, it should be unusable", spec: quota("memory", "9e40"), problem: `"9e40" is too large`},
 		{name: "When a quantity is long, it should be unusable", spec: quota("cpu", strings.Repeat("1", 99)), problem: "has 99 characters"},
+		{name: "When a quantity has an exponent that takes half an hour, it should be unusable at once", spec: quota("cpu", "1e-999999999"), problem: `"1e-999999999" is not a quantity`},
+		{
+			name: "When memory is a number of bytes, it should be a limit", limits: capacity.Amounts{"quota/q/memory": 1 << 40},
+			spec: v1alpha1.CapacityAccountSpec{Quotas: []v1alpha1.CapacityQuota{{Name: "q", Limits: v1alpha1.CapacityAmounts{"memory": scalar.Number(1 << 40)}}}},
+		},
 		{name: "When a quota has no limit, it should be unusable", spec: v1alpha1.CapacityAccountSpec{Quotas: []v1alpha1.CapacityQuota{{Name: "q"}}}, problem: "is empty"},
 		{
 			name: "When a reservation expires, it should say when", limits: capacity.Amounts{"reservation/r": 3}, next: noon.Add(time.Hour),
@@ -52,6 +57,14 @@ func TestUnderstand(t *testing.T) {
 		{
 			name: "When a reservation has expired, it should have nothing and say so", limits: capacity.Amounts{"reservation/r": 0}, problem: "has passed",
 			spec: v1alpha1.CapacityAccountSpec{Reservations: []v1alpha1.CapacityReservation{{ID: "r", Count: 3, Expires: at(0)}}},
+		},
+		{
+			name: "When it can't be read when a reservation expires, it should have nothing and say so", limits: capacity.Amounts{"reservation/r": 0}, problem: `"2030-06-01T12:00:00+99:99" is not a time`,
+			spec: v1alpha1.CapacityAccountSpec{Reservations: []v1alpha1.CapacityReservation{{ID: "r", Count: 3, Expires: &scalar.Time{Malformed: "2030-06-01T12:00:00+99:99"}}}},
+		},
+		{
+			name: "When it can't be read when a commitment ends, it should be unusable", problem: `"never" is not a time`,
+			spec: v1alpha1.CapacityAccountSpec{Commitments: []v1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "1", Ends: &scalar.Time{Malformed: "never"}}}},
 		},
 		{
 			name: "When a commitment begins later, it should not cover anything yet", next: noon.Add(time.Hour),

@@ -22,6 +22,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/api/scalar"
 )
 
 // Settings are what a platform sets for the Karpenter of every hosted cluster. They are no part of a HostedCluster: its author could take other
@@ -86,6 +88,9 @@ func ReadSettings(path string) (Settings, error) {
 		return Settings{}, fmt.Errorf("%s: %d bytes exceed the limit of %d", path, len(content), maxSettings)
 	}
 	settings := Settings{}
+	if err := boundQuantities(content); err != nil {
+		return Settings{}, fmt.Errorf("%s: %w", path, err)
+	}
 	if err := yaml.UnmarshalStrict(content, &settings); err != nil {
 		return Settings{}, fmt.Errorf("%s: %w", path, err)
 	}
@@ -93,6 +98,26 @@ func ReadSettings(path string) (Settings, error) {
 		return Settings{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return settings, nil
+}
+
+// boundQuantities rejects quantities that take long to decode. Whatever else is wrong with the content is for the decoder to say.
+func boundQuantities(content []byte) error {
+	written := struct {
+		Resources struct{ Requests, Limits map[string]scalar.Quantity }
+	}{}
+	if yaml.Unmarshal(content, &written) != nil {
+		return nil
+	}
+	var problems []error
+	for where, list := range map[string]map[string]scalar.Quantity{"requests": written.Resources.Requests, "limits": written.Resources.Limits} {
+		for name, quantity := range list {
+			if _, err := scalar.ParseQuantity(quantity.String()); err != nil {
+				problems = append(problems, fmt.Errorf("resources.%s.%s: %q %w", where, name, message.Cut(quantity.String(), scalar.MaxQuantity), err))
+			}
+		}
+	}
+	slices.SortFunc(problems, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
+	return errors.Join(problems...)
 }
 
 func (s Settings) validate() error {

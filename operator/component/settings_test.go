@@ -24,7 +24,8 @@ func TestReadSettings(t *testing.T) {
 	}
 	for name, test := range map[string]struct{ content, want string }{
 		"a field is unknown":                  {"resource: {}", `unknown field "resource"`},
-		"a quantity is none":                  {"resources: {requests: {cpu: much}}", "quantities must match"},
+		"a quantity is none":                  {"resources: {requests: {cpu: much}}", `resources.requests.cpu: "much" is not a quantity`},
+		"a quantity takes half an hour":       {"resources: {limits: {cpu: '1e-999999999'}}", `resources.limits.cpu: "1e-999999999" is not a quantity`},
 		"a resource is none of a container's": {"resources: {requests: {pods: 1}}", `resources.requests: "pods" is not one of cpu, ephemeral-storage, memory`},
 		"a resource is nothing":               {"resources: {limits: {cpu: 0}}", "resources.limits.cpu: 0 is not more than 0"},
 		"a resource is claimed":               {"resources: {claims: [{name: gpu}]}", "resources.claims: not supported"},

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/payload"
@@ -79,6 +80,13 @@ func TestRecordHistory(t *testing.T) {
 			change: func(s *scope.Scope, _ *outcome) { s.Component.Status.Conditions = nil },
 			want:   []entry{{v1beta1.UpdateCompleted, "1.36.3", false}},
 		}, {
+			name: "When times of entries are malformed, it should write others: the API server would refuse these",
+			history: []v1beta1.UpdateHistory{
+				{State: v1beta1.UpdateCompleted, Version: "1.36.3", Image: desired("1.36.3").Image, StartedTime: scalar.NewTime(noon), CompletionTime: &scalar.Time{Malformed: "noon"}},
+				{State: v1beta1.UpdateCompleted, Version: "1.36.2", Image: desired("1.36.2").Image, StartedTime: scalar.Time{Malformed: "noon"}},
+			},
+			want: []entry{{v1beta1.UpdateCompleted, "1.36.3", false}, {v1beta1.UpdateCompleted, "1.36.2", false}},
+		}, {
 			name: "When an update is taken back before it ended, it should be an update of its own",
 			history: []v1beta1.UpdateHistory{
 				{State: v1beta1.UpdatePartial, Version: "1.37.0", Image: desired("1.37.0").Image},
@@ -97,6 +105,9 @@ func TestRecordHistory(t *testing.T) {
 			r.recordHistory(s, o)
 			var got []entry
 			for _, h := range s.HostedCluster.Status.Version.History {
+				if h.StartedTime.Malformed != "" || h.CompletionTime != nil && h.CompletionTime.Malformed != "" {
+					t.Errorf("%s has malformed times: %+v", h.Version, h)
+				}
 				got = append(got, entry{h.State, h.Version, h.CompletionTime != nil && h.CompletionTime.At().Equal(noon)})
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {

