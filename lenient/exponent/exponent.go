@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package exponent finds text of quantities that would take too long to parse, before anything parses it.
+//
+// resource.ParseQuantity computes a power of ten for the exponent: "1e-999999999" takes half an hour and gigabytes, and can't be cancelled.
+// API servers admit it where a schema says x-kubernetes-int-or-string, because their pattern is all that they check.
+package exponent
+
+import "bytes"
+
+const (
+	// MaxDigits is how many digits an exponent may have. The largest suffix, Ei, is about 1e18, and the smallest, n, is 1e-9.
+	MaxDigits = 3
+	// MaxLength is how many bytes a quantity may have.
+	MaxLength = 256
+)
+
+// Bounded reports whether parsing text as a quantity is cheap.
+func Bounded(text string) bool {
+	return len(text) <= MaxLength && !Found([]byte(text))
+}
+
+// Found reports whether the text, such as a JSON document, contains a number or a string that starts with a number, whose exponent or
+// whose number of digits is too large. It may report a string that isn't a quantity: who needs to know decides by the string's type. It
+// costs a few percent of what decoding the JSON does.
+func Found(text []byte) bool { return found(text, true) }
+
+// found does it for text that begins where a number may begin, and for text whose beginning isn't known.
+func found(text []byte, beginning bool) bool {
+	return scan(text, 'e', beginning) || scan(text, 'E', beginning) || long(text) || escaped(text)
+}
+
+// scan looks for numbers with a large exponent after the letter.
+func scan(text []byte, letter byte, beginning bool) bool {
+	for at := 0; ; at++ {
+		next := bytes.IndexByte(text[at:], letter)
+		if next < 0 {
+			return false
+		}
+		at += next
+		if at > 0 && numeric(text[at-1]) && large(text[at+1:]) && starts(text, at-1, beginning) {
+			return true
+		}
+	}
+}
+
+// large reports whether the text after the letter is a large exponent, or may become one when the text goes on.
+func large(text []byte) bool {
+	if len(text) > 0 && (text[0] == '-' || text[0] == '+') {
+		text = text[1:]
+	}
+	digits := 0
+	for digits < len(text) && isDigit(text[digits]) {
+		digits++
+	}
+	return digits > MaxDigits
+}
+
+// starts reports whether the number that ends at last is the first that stands in a string or a JSON value, and not part of a word.
+func starts(text []byte, last int, beginning bool) bool {
+	first := last
+	for first >= 0 && numeric(text[first]) {
+		first--
+	}
+	if first >= 0 && (text[first] == '-' || text[first] == '+') {
+		first--
+	}
+	if first < 0 {
+		return beginning
+	}
+	switch text[first] {
+	case '"', '[', ',', ' ', '\t', '\n', '\r':
+		return true
+	case ':': // after a key, not within a word such as sha256:1e1234
+		return first == 0 || text[first-1] == '"' || text[first-1] == ' '
+	}
+	return false
+}
+
+// long reports whether there is a number of more than MaxLength digits: it looks at one byte of each stretch of half that length.
+func long(text []byte) bool {
+	for at := MaxLength / 2; at < len(text); at += MaxLength / 2 {
+		if !numeric(text[at]) {
+			continue
+		}
+		first, end := at, at+1
+		for first > 0 && numeric(text[first-1]) {
+			first--
+		}
+		for end < len(text) && end-first <= MaxLength && numeric(text[end]) {
+			end++
+		}
+		if end-first > MaxLength {
+			return true
+		}
+	}
+	return false
+}
+
+// escaped reports whether a JSON string escapes what numbers consist of, which no API server does.
+func escaped(text []byte) bool {
+	for at := 0; ; {
+		next := bytes.Index(text[at:], []byte(`\u00`))
+		if next < 0 {
+			return false
+		}
+		at += next + len(`\u00`)
+		if at+1 >= len(text) {
+			return false
+		}
+		switch high, low := text[at], text[at+1]|0x20; {
+		case high == '3' && isDigit(text[at+1]), // digits
+			(high == '4' || high == '6') && low == '5'|0x20, // E, e
+			high == '2' && (low == 'b' || low == 'd' || low == 'e'): // + - .
+			return true
+		}
+	}
+}
+
+func isDigit(b byte) bool { return b >= '0' && b <= '9' }
+
+func numeric(b byte) bool { return isDigit(b) || b == '.' }
+
+// Reader looks for large exponents in a stream of JSON documents. It is cheap for a stream of any length.
+type Reader struct {
+	// kept is the end of what was read before, which a number may begin in.
+	kept []byte
+}
+
+// keep is longer than any number that isn't found by its length alone.
+const keep = MaxLength + 16
+
+// Found reports whether what was read before and now contains what the function Found finds. Whoever reads a stream must not pass on
+// what was read now if it does: the document that contains it isn't complete then.
+func (r *Reader) Found(read []byte) bool {
+	all := append(r.kept, read...)
+	found := found(all, false)
+	r.kept = append(r.kept[:0], all[max(0, len(all)-keep):]...)
+	return found
+}
