@@ -3,6 +3,7 @@
 package operator_test
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -10,10 +11,14 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
@@ -72,6 +77,74 @@ func TestRestart(t *testing.T) {
 		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(component), component)).To(Succeed())
 		g.Expect(component.ResourceVersion).To(Equal(componentBefore))
 	})
+
+	t.Run("When it restarts beside Machines that the API server admits and Go can't decode, it should say so and look after all HostedClusters", func(t *testing.T) {
+		g := NewWithT(t)
+		slow.Store(false)
+		undecodableMachine(t, namespace, name, "before", "2026-12-01t06:00:00z")
+		made := connectionsMade(g, name)
+		run(t, clusters.Management.Config, options)
+		g.Eventually(func(g Gomega) { g.Expect(connectionsMade(g, name)).To(BeNumerically(">", made)) }).Should(Succeed())
+		undecodableMachine(t, namespace, name, "while", "2026-12-01T06:00:00+99:99") // the watch meets it
+		for _, machine := range []string{"before", "while"} {
+			g.Eventually(func(g Gomega) {
+				g.Expect(notes(g, ctx, namespace, machine)).To(ContainElement(And(ContainSubstring("status.lastUpdated"), ContainSubstring("delete"))))
+				g.Expect(notes(g, ctx, "clusters", name)).To(ContainElement(ContainSubstring("Machine " + namespace + "/" + machine)))
+			}).Should(Succeed())
+		}
+		g.Eventually(func(g Gomega) { g.Expect(undecodable(g)).To(HaveKeyWithValue("Machine", 2.0)) }).Should(Succeed())
+		for _, machine := range []string{"before", "while"} {
+			g.Expect(management.Delete(ctx, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: machine}})).To(Succeed())
+		}
+		g.Eventually(func(g Gomega) { g.Expect(undecodable(g)).NotTo(HaveKey("Machine")) }).Should(Succeed())
+		// What the steps do still follows what is asked for.
+		hostedCluster := get(g, ctx, name)
+		hostedCluster.Spec.Release.Image = push(t, host, "1.36.3")
+		g.Expect(management.Update(ctx, hostedCluster)).To(Succeed())
+		g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("3", 64)) }).Should(Succeed())
+	})
+}
+
+// undecodableMachine makes a Machine of Karpenter's with a time that its schema admits and Go's type can't hold.
+func undecodableMachine(t *testing.T, namespace, cluster, name, at string) {
+	t.Helper()
+	machine := &unstructured.Unstructured{}
+	machine.SetGroupVersionKind(clusterv1.GroupVersion.WithKind("Machine"))
+	machine.SetNamespace(namespace)
+	machine.SetName(name)
+	machine.SetLabels(map[string]string{clusterv1.ClusterNameLabel: cluster, v1alpha1.NodeClaimLabel: name, v1alpha1.NodeClaimUIDLabel: "uid-" + name})
+	machine.Object["spec"] = map[string]any{"clusterName": cluster}
+	g := NewWithT(t)
+	g.Expect(clusters.Management.Client.Create(t.Context(), machine)).To(Succeed())
+	machine.Object["status"] = map[string]any{"phase": "Running", "lastUpdated": at}
+	g.Expect(clusters.Management.Client.Status().Update(t.Context(), machine)).To(Succeed())
+}
+
+// notes are those of the events about an object that say it can't be decoded.
+func notes(g Gomega, ctx context.Context, namespace, name string) (notes []string) {
+	list := &eventsv1.EventList{}
+	g.Expect(clusters.Management.Client.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
+	for _, event := range list.Items {
+		if event.Regarding.Name == name && event.Reason == v1beta1.UndecodableReason {
+			notes = append(notes, event.Note)
+		}
+	}
+	return notes
+}
+
+// undecodable is the metric, by kind.
+func undecodable(g Gomega) map[string]float64 {
+	families, err := crmetrics.Registry.Gather()
+	g.Expect(err).NotTo(HaveOccurred())
+	counts := map[string]float64{}
+	for _, family := range families {
+		if family.GetName() == "autonode_undecodable_objects" {
+			for _, metric := range family.GetMetric() {
+				counts[metric.GetLabel()[0].GetValue()] = metric.GetGauge().GetValue()
+			}
+		}
+	}
+	return counts
 }
 
 // statusOf is what a list of HostedClusters shows and an alert looks at.

@@ -64,6 +64,7 @@ import (
 	"github.com/autonode-io/autonode/operator/skew"
 	"github.com/autonode-io/autonode/operator/status"
 	"github.com/autonode-io/autonode/operator/teardown"
+	"github.com/autonode-io/autonode/operator/undecodable"
 	"github.com/autonode-io/autonode/payload"
 )
 
@@ -162,10 +163,13 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 			return err
 		}
 	}
+	reporter := undecodable.New(scheme)
+	reporter.Objects.Wrap(config)
 	caches, err := managementCache(mine.selector, options.Infrastructure)
 	if err != nil {
 		return err
 	}
+	caches.NewInformer = reporter.Objects.NewInformer
 	mgr, err := manager.New(config, manager.Options{
 		Scheme:                        scheme,
 		Cache:                         caches,
@@ -189,7 +193,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return fmt.Errorf("adding health checks: %w", err)
 	}
-	if err := controllers(ctx, mgr, options, mine); err != nil {
+	if err := controllers(ctx, mgr, options, mine, reporter); err != nil {
 		return err
 	}
 	if err := mgr.Start(ctx); err != nil {
@@ -201,7 +205,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 // controllers adds everything that reconciles to the manager: one controller, whose steps do one job each, the connections to
 // the guests, which the guest step brings, one controller for the certificate requests of all guests, one for catalogs, and one for capacity
 // accounts. Beside them, metrics only read.
-func controllers(ctx context.Context, mgr manager.Manager, options Options, mine part) error {
+func controllers(ctx context.Context, mgr manager.Manager, options Options, mine part, reporter *undecodable.Reporter) error {
 	management, live := mgr.GetClient(), mgr.GetAPIReader()
 	recorder := message.Recorder(mgr.GetEventRecorder(v1beta1.ManagedByOperator), clock.RealClock{})
 	applier := apply.New()
@@ -230,6 +234,11 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 		return err
 	}
 	if err := machines.New(machines.Config{Management: management, HostedClusters: connections.HostedClusters, Recorder: recorder}).SetUp(mgr); err != nil {
+		return err
+	}
+	if err := reporter.SetUp(mgr, undecodable.Config{
+		HostedClusters: connections.HostedClusters, Recorder: recorder, Registry: options.MetricsRegistry,
+	}); err != nil {
 		return err
 	}
 	registryAddresses, err := egress.NewPolicy(options.RegistryNetworks)

@@ -193,6 +193,10 @@ const (
 // limits; the event names the page that says how.
 const ClusterAPIBehindReason = "ClusterAPIBehind"
 
+// UndecodableReason is of an event on an object that the API server admitted and Go can't decode, and on its HostedCluster. What can't be
+// decoded counts as absent, and nothing irreversible is done by it. Correct the value that the event names, or delete the object.
+const UndecodableReason = "Undecodable"
+
 // Reasons for approving or denying kubelets' certificate requests: of the request's condition Approved or Denied in the guest. Those of
 // Denied are also events on the HostedCluster. They concern nodes that AutoNode made.
 const (

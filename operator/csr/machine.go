@@ -18,6 +18,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	accounts "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
+	"github.com/autonode-io/autonode/lenient"
 )
 
 // Indexes of Machines: by their nodes' possible names, and by the bootstrap token that they were made with.
@@ -67,6 +68,7 @@ func shrunk(kinds infrastructure.Kinds, machine *clusterv1.Machine) *clusterv1.M
 			annotations[key] = value
 		}
 	}
+	annotations = lenient.Keep(annotations, machine)
 	var ref clusterv1.ContractVersionedObjectReference
 	if kind := kinds.Of(machine.Spec.InfrastructureRef.GroupKind()); kind.ReportsAddresses() {
 		// The strings of the profile are shared by all Machines of the kind.

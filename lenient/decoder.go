@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lenient
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/lenient/exponent"
+)
+
+const (
+	// annotation marks an object in this process's memory. Its value begins with secret, so that one which was written into a cluster, by a
+	// person or by mistake, means nothing.
+	annotation = "autonode.io/undecodable"
+	// maxWhy bounds what is said of one object, in bytes.
+	maxWhy = 512
+)
+
+// secret is another one in each process.
+var secret = rand.Text()
+
+// Why returns what was left out of an object because Go can't hold it, and why; empty for an object that is whole. Whoever decides by what
+// an object says, and can't take that back, must not do so by a marked one.
+func Why(object client.Object) string {
+	why, _ := strings.CutPrefix(object.GetAnnotations()[annotation], secret)
+	if len(why) == len(object.GetAnnotations()[annotation]) {
+		return ""
+	}
+	return why
+}
+
+// Keep adds an object's mark, if it has one, to the annotations that a cache keeps of it.
+func Keep(annotations map[string]string, object client.Object) map[string]string {
+	value, marked := object.GetAnnotations()[annotation]
+	if !marked {
+		return annotations
+	}
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[annotation] = value
+	return annotations
+}
+
+// Message says what is wrong with an object, and what to do.
+func Message(why string) string {
+	return "Go can't decode this object, although the API server admitted it; what can't be decoded counts as absent: " + why +
+		". Correct the value, or delete the object"
+}
+
+// Config configures a Decoder.
+type Config struct {
+	// Scheme has the types. Kinds that are built into Kubernetes are left alone.
+	Scheme *runtime.Scheme
+	// Adjust changes a marked object of a kind, so that what was left out does no harm.
+	Adjust map[schema.GroupKind]func(object map[string]any)
+	// Report is told of an object that can't be decoded, once for each reason. It must not wait.
+	Report func(object *metav1.PartialObjectMetadata, why string)
+	Clock  clock.PassiveClock
+}
+
+// Decoder decodes custom resources one by one where they can't be decoded together.
+type Decoder struct {
+	Config
+	groups  sets.Set[string]
+	records *records
+}
+
+// New returns a Decoder of one cluster's objects.
+func New(config Config) *Decoder {
+	d := &Decoder{Config: config, groups: sets.New[string]()}
+	if d.Clock == nil {
+		d.Clock = clock.RealClock{}
+	}
+	if d.Report == nil {
+		d.Report = func(*metav1.PartialObjectMetadata, string) {}
+	}
+	builtIn := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(builtIn); err != nil {
+		panic(err) // client-go's own scheme
+	}
+	for _, version := range d.Scheme.PrioritizedVersionsAllGroups() {
+		if !builtIn.IsGroupRegistered(version.Group) {
+			d.groups.Insert(version.Group)
+		}
+	}
+	d.records = newRecords(d.Report)
+	return d
+}
+
+// typeOf returns the Go type of a kind of custom resources; nil for others.
+func (d *Decoder) typeOf(gvk schema.GroupVersionKind) reflect.Type {
+	if !d.groups.Has(gvk.Group) {
+		return nil
+	}
+	of, known := d.Scheme.AllKnownTypes()[gvk]
+	if !known {
+		return nil
+	}
+	return of
+}
+
+// typeMeta is the kind of an object or a list.
+type typeMeta struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+}
+
+func (t typeMeta) gvk() schema.GroupVersionKind { return schema.FromAPIVersionAndKind(t.APIVersion, t.Kind) }
+
+// list is a list of objects that aren't decoded yet.
+type list struct {
+	typeMeta `json:",inline"`
+	Metadata json.RawMessage   `json:"metadata"`
+	Items    []json.RawMessage `json:"items"`
+}
+
+// event is one of a watch.
+type event struct {
+	Type   string          `json:"type"`
+	Object json.RawMessage `json:"object"`
+}
+
+// object returns an object that its type can hold, and what was left out of it.
+func (d *Decoder) object(raw json.RawMessage, gvk schema.GroupVersionKind, of reflect.Type) (json.RawMessage, string) {
+	if !exponent.Found(raw) && decodeRaw(raw, of) == nil {
+		return raw, ""
+	}
+	object, err := parse(raw)
+	if err != nil {
+		return raw, "" // no JSON object: whoever decodes it says so
+	}
+	pruned := &pruning{now: d.Clock.Now()}
+	pruned.object("", object, of)
+	if len(pruned.problems) == 0 {
+		return raw, ""
+	}
+	why := message.Cut(strings.Join(pruned.problems, "; "), maxWhy)
+	if adjust := d.Adjust[gvk.GroupKind()]; adjust != nil {
+		adjust(object)
+	}
+	mark(object, why)
+	marked, err := json.Marshal(object)
+	if err == nil {
+		err = decodeRaw(marked, of)
+	}
+	if err != nil { // which no known type does: keep what identifies the object
+		why = message.Cut(why+"; "+err.Error(), maxWhy)
+		bare := map[string]any{"metadata": object["metadata"]}
+		mark(bare, why)
+		marked, _ = json.Marshal(bare)
+	}
+	return marked, why
+}
+
+func mark(object map[string]any, why string) {
+	metadata, ok := object["metadata"].(map[string]any)
+	if !ok {
+		metadata = map[string]any{}
+		object["metadata"] = metadata
+	}
+	annotations, ok := metadata["annotations"].(map[string]any)
+	if !ok {
+		annotations = map[string]any{}
+		metadata["annotations"] = annotations
+	}
+	annotations[annotation] = secret + why
+}
+
+func decodeRaw(raw []byte, of reflect.Type) error {
+	return decode(json.RawMessage(raw), of)
+}
+
+// list decodes a list's objects one by one. It returns nil if all can be decoded, or none are of a known type.
+func (d *Decoder) list(raw []byte, found func(*metav1.PartialObjectMetadata, string)) (replaced []byte, next string, err error) {
+	var of list
+	if err := json.Unmarshal(raw, &of); err != nil {
+		return nil, "", fmt.Errorf("reading a list: %w", err)
+	}
+	metadata := &metav1.ListMeta{}
+	if len(of.Metadata) > 0 {
+		if err := json.Unmarshal(of.Metadata, metadata); err != nil {
+			return nil, "", fmt.Errorf("reading a list: %w", err)
+		}
+	}
+	gvk := of.gvk()
+	gvk.Kind = strings.TrimSuffix(gvk.Kind, "List")
+	item := d.typeOf(gvk)
+	if item == nil || gvk.Kind == of.Kind {
+		return nil, metadata.Continue, nil
+	}
+	marked := false
+	for i := range of.Items {
+		kept, why := d.object(of.Items[i], gvk, item)
+		if why == "" {
+			continue
+		}
+		of.Items[i], marked = kept, true
+		found(identity(kept, gvk), why)
+	}
+	if !marked {
+		return nil, metadata.Continue, nil
+	}
+	replaced, err = json.Marshal(of)
+	return replaced, metadata.Continue, err
+}
+
+// frame decodes a watch's event. It returns it as it was unless its object can't be decoded.
+func (d *Decoder) frame(raw json.RawMessage, found func(change event, object *metav1.PartialObjectMetadata, why string)) json.RawMessage {
+	var change event
+	if err := json.Unmarshal(raw, &change); err != nil {
+		return raw
+	}
+	var kind typeMeta
+	if err := json.Unmarshal(change.Object, &kind); err != nil {
+		return raw
+	}
+	of := d.typeOf(kind.gvk())
+	if of == nil {
+		return raw
+	}
+	kept, why := d.object(change.Object, kind.gvk(), of)
+	found(change, identity(kept, kind.gvk()), why)
+	if why == "" {
+		return raw
+	}
+	change.Object = kept
+	replaced, err := json.Marshal(change)
+	if err != nil {
+		return raw
+	}
+	return replaced
+}
+
+// identity returns what names an object.
+func identity(raw []byte, gvk schema.GroupVersionKind) *metav1.PartialObjectMetadata {
+	object := &metav1.PartialObjectMetadata{}
+	_ = json.Unmarshal(raw, object) // what metadata can't hold is left out of it by now
+	object.SetGroupVersionKind(gvk)
+	return object
+}
+
+// tooLong returns what of an object takes too long to decode; nil for nothing.
+func (d *Decoder) tooLong(raw []byte) error {
+	var kind typeMeta
+	if !exponent.Found(raw) || json.Unmarshal(raw, &kind) != nil {
+		return nil
+	}
+	of := d.typeOf(kind.gvk())
+	if of == nil {
+		return nil
+	}
+	if _, why := d.object(raw, kind.gvk(), of); why != "" {
+		return fmt.Errorf("decoding %s: %s", cmp.Or(kind.Kind, "an object"), why)
+	}
+	return nil
+}
+

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lenient
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/lru"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// remembered is how many objects of lists that no informer makes are known to have been reported.
+const remembered = 1024
+
+// records are the objects that can't be decoded now.
+type records struct {
+	report func(*metav1.PartialObjectMetadata, string)
+	// listed are those of lists that no informer makes.
+	listed *lru.Cache
+
+	mu  sync.Mutex
+	all []*record
+}
+
+// record are those of one informer.
+type record struct {
+	of   *records
+	kind schema.GroupKind
+
+	mu      sync.Mutex
+	objects map[types.NamespacedName]string
+	// unseen are those that a list which is under way hasn't had so far; nil without one.
+	unseen map[types.NamespacedName]string
+}
+
+func newRecords(report func(*metav1.PartialObjectMetadata, string)) *records {
+	return &records{report: report, listed: lru.New(remembered)}
+}
+
+func (r *records) of(kind schema.GroupKind) *record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	added := &record{of: r, kind: kind, objects: map[types.NamespacedName]string{}}
+	r.all = append(r.all, added)
+	return added
+}
+
+// tell logs an object and reports it.
+func (r *records) tell(object *metav1.PartialObjectMetadata, why string) {
+	log.Log.WithName("lenient").Error(nil, "object can't be decoded", "kind", object.Kind, "namespace", object.Namespace, "name", object.Name, "why", why)
+	r.report(object, why)
+}
+
+// inList reports an object of a list that no informer makes.
+func (r *records) inList(object *metav1.PartialObjectMetadata, why string) {
+	key := [2]string{string(object.UID), why}
+	if _, known := r.listed.Get(key); !known {
+		r.listed.Add(key, nil)
+		r.tell(object, why)
+	}
+}
+
+// begin says that all objects will be seen from now on, until end.
+func (r *record) begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unseen = maps.Clone(r.objects)
+}
+
+func (r *record) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key := range r.unseen {
+		delete(r.objects, key)
+	}
+	r.unseen = nil
+}
+
+// see records an object; an empty why is one that can be decoded.
+func (r *record) see(object *metav1.PartialObjectMetadata, why string) {
+	key := client.ObjectKeyFromObject(object)
+	r.mu.Lock()
+	before := r.objects[key]
+	delete(r.unseen, key)
+	if why == "" {
+		delete(r.objects, key)
+	} else {
+		r.objects[key] = why
+	}
+	r.mu.Unlock()
+	if why != "" && why != before {
+		r.of.tell(object, why)
+	}
+}
+
+func (r *record) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.objects)
+}
+
+// Collector counts the objects that can't be decoded, by kind, under a metric's name. Kinds without any have no series.
+func (d *Decoder) Collector(name string) prometheus.Collector {
+	return collector{d.records, prometheus.NewDesc(name, "Objects that the API server admitted and Go can't decode, of those that are watched.", []string{"kind"}, nil)}
+}
+
+type collector struct {
+	records *records
+	desc    *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(descs chan<- *prometheus.Desc) { descs <- c.desc }
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(metrics chan<- prometheus.Metric) {
+	c.records.mu.Lock()
+	all := slices.Clone(c.records.all)
+	c.records.mu.Unlock()
+	counts := map[string]int{}
+	for _, record := range all {
+		if count := record.count(); count > 0 {
+			counts[record.kind.Kind] += count
+		}
+	}
+	for kind, count := range counts {
+		metrics <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(count), kind)
+	}
+}
+
+// callKey is the key of a call in a context.
+type callKey struct{}
+
+// call is one request of an informer's.
+type call struct {
+	record *record
+	// lenient: decode the answer's objects one by one.
+	lenient bool
+	// whole is set once the answer has been read to its end, doubtful when it contains what takes too long to decode.
+	whole, doubtful bool
+}
+
+func callOf(ctx context.Context) *call {
+	made, _ := ctx.Value(callKey{}).(*call)
+	return made
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lenient
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+
+	"github.com/autonode-io/autonode/lenient/exponent"
+)
+
+// errDoubtful ends an answer that contains what takes too long to decode, before it is decoded.
+var errDoubtful = errors.New("an answer contains a number with a very large exponent; its objects are decoded one by one")
+
+// Wrap puts the Decoder's transport into a client configuration. The answers to dynamic clients must not go through it.
+func (d *Decoder) Wrap(config *rest.Config) {
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return transport{next, d} })
+}
+
+type transport struct {
+	next    http.RoundTripper
+	decoder *Decoder
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := t.next.RoundTrip(request)
+	if err != nil || !t.concerns(request, response) {
+		return response, err
+	}
+	made, query := callOf(request.Context()), request.URL.Query()
+	switch {
+	case query.Get("watch") != "" && made == nil:
+		return response, nil // no informer of typed objects
+	case made != nil && !made.lenient:
+		response.Body = &watching{ReadCloser: response.Body, call: made}
+	case made != nil && query.Get("watch") != "":
+		if query.Get("sendInitialEvents") == "true" {
+			made.record.begin()
+		}
+		response.Body = &frames{ReadCloser: response.Body, decoder: t.decoder, record: made.record, events: json.NewDecoder(response.Body)}
+		resized(response)
+	default:
+		return t.whole(request, response, made)
+	}
+	return response, nil
+}
+
+// concerns reports whether an answer has custom resources that may be decoded into Go types.
+func (t transport) concerns(request *http.Request, response *http.Response) bool {
+	group, _, found := strings.Cut(afterPrefix(request.URL.Path), "/")
+	if !found || !t.decoder.groups.Has(group) || response.StatusCode < http.StatusOK || response.StatusCode > http.StatusCreated || response.Body == nil {
+		return false
+	}
+	media, parameters, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	return err == nil && media == runtime.ContentTypeJSON && parameters["as"] == ""
+}
+
+// afterPrefix returns what follows /apis/ in a path: the API server's own may be below another.
+func afterPrefix(path string) string {
+	_, after, _ := strings.Cut(path, "/apis/")
+	return after
+}
+
+// whole reads an answer that isn't a stream, and decodes the objects of a list one by one.
+func (t transport) whole(request *http.Request, response *http.Response, made *call) (*http.Response, error) {
+	raw, err := io.ReadAll(response.Body)
+	response.Body.Close()
+	if err != nil {
+		return nil, fmt.Errorf("reading the answer: %w", err)
+	}
+	found := t.decoder.records.inList
+	if made != nil {
+		found = made.record.see
+		if request.URL.Query().Get("continue") == "" {
+			made.record.begin()
+		}
+	}
+	replaced, next := []byte(nil), ""
+	if isList(raw) {
+		if made != nil || t.decoder.fails(raw) {
+			if replaced, next, err = t.decoder.list(raw, found); err != nil {
+				return nil, err
+			}
+		}
+	} else if err := t.decoder.tooLong(raw); err != nil {
+		return nil, err
+	}
+	if made != nil && next == "" {
+		made.record.end()
+	}
+	if replaced != nil {
+		raw = replaced
+		resized(response)
+	}
+	response.Body = io.NopCloser(bytes.NewReader(raw))
+	return response, nil
+}
+
+// isList reports whether an answer is a list: an API server writes the kind within the first bytes.
+func isList(raw []byte) bool {
+	return bytes.Contains(raw[:min(len(raw), 512)], []byte(`List","`)) || bytes.Contains(raw[:min(len(raw), 512)], []byte(`List"}`))
+}
+
+// fails reports whether a list can't be decoded whole.
+func (d *Decoder) fails(raw []byte) bool {
+	var kind typeMeta
+	if exponent.Found(raw) || json.Unmarshal(raw, &kind) != nil {
+		return true
+	}
+	of := d.typeOf(kind.gvk())
+	return of != nil && decodeRaw(raw, of) != nil
+}
+
+// resized says that an answer isn't as long as its header says.
+func resized(response *http.Response) {
+	response.ContentLength = -1
+	response.Header.Del("Content-Length")
+}
+
+// watching looks at an answer that is passed on as it is.
+type watching struct {
+	io.ReadCloser
+	call  *call
+	found exponent.Reader
+}
+
+// Read implements io.Reader.
+func (w *watching) Read(into []byte) (int, error) {
+	n, err := w.ReadCloser.Read(into)
+	if w.found.Found(into[:n]) {
+		w.call.doubtful = true
+		return 0, errDoubtful
+	}
+	if errors.Is(err, io.EOF) {
+		w.call.whole = true
+	}
+	return n, err
+}
+
+// frames is the answer to a watch, whose objects are decoded one by one.
+type frames struct {
+	io.ReadCloser
+	decoder *Decoder
+	record  *record
+	events  *json.Decoder
+	ready   []byte
+}
+
+// Read implements io.Reader.
+func (f *frames) Read(into []byte) (int, error) {
+	if len(f.ready) == 0 {
+		var raw json.RawMessage
+		if err := f.events.Decode(&raw); err != nil {
+			return 0, err
+		}
+		f.ready = append(f.decoder.frame(raw, f.see), '\n')
+	}
+	n := copy(into, f.ready)
+	f.ready = f.ready[n:]
+	return n, nil
+}
+
+func (f *frames) see(change event, object *metav1.PartialObjectMetadata, why string) {
+	switch watch.EventType(change.Type) {
+	case watch.Bookmark:
+		if object.Annotations[metav1.InitialEventsAnnotationKey] == "true" {
+			f.record.end()
+		}
+	case watch.Deleted:
+		f.record.see(object, "")
+	default:
+		f.record.see(object, why)
+	}
+}
