@@ -42,6 +42,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/lenient"
 )
 
 // releaseTimeout limits the attempt to release the predecessor's Lease at startup.
@@ -175,6 +176,8 @@ func (e election) lease(ctx context.Context) (coordinationclient.LeaseInterface,
 // replica, so that a standby can take over at once.
 type managementCluster struct {
 	cluster.Cluster
+	// typed decodes what Cluster reads.
+	typed *lenient.Decoder
 	// objects caches what node classes name: templates and MachineDeployments.
 	objects *informer.Set
 	// sharedCatalogs caches the catalogs that the platform shares with all clusters; nil if it shares none.
@@ -197,7 +200,7 @@ func logAnswers(ctx context.Context, reflector *toolscache.Reflector, err error)
 }
 
 // newManagement connects to the management cluster.
-func newManagement(config *rest.Config, opts Options) (*managementCluster, error) {
+func newManagement(config *rest.Config, opts Options, report func(*metav1.PartialObjectMetadata, string)) (*managementCluster, error) {
 	config = rest.CopyConfig(config)
 	// No client-side limit: the API server's priority and fairness applies.
 	config.QPS = -1
@@ -211,7 +214,10 @@ func newManagement(config *rest.Config, opts Options) (*managementCluster, error
 	if err != nil {
 		return nil, err
 	}
-	management, err := cluster.New(config, func(o *cluster.Options) {
+	typed := lenient.New(lenient.Config{Scheme: scheme, Report: report})
+	typedConfig := rest.CopyConfig(config)
+	typed.Wrap(typedConfig)
+	management, err := cluster.New(typedConfig, func(o *cluster.Options) {
 		o.Scheme = scheme
 		o.Cache = cache.Options{
 			DefaultNamespaces: map[string]cache.Config{opts.Namespace: {}},
@@ -221,17 +227,19 @@ func newManagement(config *rest.Config, opts Options) (*managementCluster, error
 				&clusterv1.Cluster{}: {Field: fields.OneTermEqualSelector(metav1.ObjectNameField, opts.ClusterName)},
 			},
 			DefaultWatchErrorHandler: logAnswers,
+			NewInformer:              typed.NewInformer,
 		}
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the management cluster: %w", err)
 	}
-	dynamicClient, err := dynamic.NewForConfig(management.GetConfig())
+	dynamicClient, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the management cluster: %w", err)
 	}
 	m := &managementCluster{
 		Cluster: management,
+		typed:   typed,
 		objects: informer.New(informer.Config{
 			Management: dynamicClient, Mapper: management.GetRESTMapper(), Namespace: opts.Namespace, Versions: template.Versions,
 			Names: map[schema.GroupKind]string{template.ClusterKind: opts.ClusterName},

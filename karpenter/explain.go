@@ -23,6 +23,7 @@ import (
 	guestscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -39,6 +40,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/explain"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/lenient"
 )
 
 // ErrWrite is the error of every request of Explain's that would change a cluster. None is sent.
@@ -66,12 +68,14 @@ func Explain(ctx context.Context, config ExplainConfig) (*explain.Simulation, er
 	}
 	ctx = log.IntoContext(ctx, logr.Discard())
 	guestConfig := readOnlyConfig(config.Guest)
+	guestObjects := (&reporter{}).guestObjects()
+	guestObjects.Wrap(guestConfig)
 	guest, err := client.New(guestConfig, client.Options{Scheme: guestscheme.Scheme})
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the guest cluster %s: %w", guestConfig.Host, err)
 	}
 	if config.Management != nil {
-		return explainWithManagement(ctx, config, guestConfig, guest)
+		return explainWithManagement(ctx, config, guestConfig, guest, guestObjects)
 	}
 	opts, err := simulatedOptions(&appsv1.Deployment{}, config.Namespace, map[string]string{"cluster-name": "unknown", "namespace": "unknown"})
 	if err != nil {
@@ -87,7 +91,9 @@ func Explain(ctx context.Context, config ExplainConfig) (*explain.Simulation, er
 	})
 }
 
-func explainWithManagement(ctx context.Context, config ExplainConfig, guestConfig *rest.Config, reader client.Reader) (*explain.Simulation, error) {
+func explainWithManagement(
+	ctx context.Context, config ExplainConfig, guestConfig *rest.Config, reader client.Reader, guestObjects *lenient.Decoder,
+) (*explain.Simulation, error) {
 	managementConfig := readOnlyConfig(config.Management)
 	management, err := client.New(managementConfig, client.Options{})
 	if err != nil {
@@ -111,7 +117,7 @@ func explainWithManagement(ctx context.Context, config ExplainConfig, guestConfi
 		return nil, err
 	}
 	ctx = options.ToContext(ctx, opts.core)
-	started, err := startProviders(ctx, guestConfig, managementConfig, opts, config.Clock)
+	started, err := startProviders(ctx, guestConfig, managementConfig, guestObjects, opts, config.Clock)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +191,9 @@ type startedProviders struct {
 }
 
 // startProviders connects the providers as Run does, without controllers.
-func startProviders(ctx context.Context, guestConfig, managementConfig *rest.Config, opts simulated, clk clock.Clock) (*startedProviders, error) {
+func startProviders(
+	ctx context.Context, guestConfig, managementConfig *rest.Config, guestObjects *lenient.Decoder, opts simulated, clk clock.Clock,
+) (*startedProviders, error) {
 	topologyKeys, err := opts.own.topologyKeys()
 	if err != nil {
 		return nil, err
@@ -193,14 +201,14 @@ func startProviders(ctx context.Context, guestConfig, managementConfig *rest.Con
 	wellknown.Normalize(topologyKeys)
 	mgr, err := manager.New(guestConfig, manager.Options{
 		Scheme: guestscheme.Scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		BaseContext: func() context.Context { return ctx },
+		BaseContext: func() context.Context { return ctx }, Cache: cache.Options{NewInformer: guestObjects.NewInformer},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the guest cluster %s: %w", guestConfig.Host, err)
 	}
 	skew := &skewed{Clock: clk}
 	guest := &operator.Operator{Manager: mgr, EventRecorder: discard{}, Clock: skew, InstanceTypeStore: nodeoverlay.NewInstanceTypeStore()}
-	management, err := newManagement(managementConfig, opts.own)
+	management, err := newManagement(managementConfig, opts.own, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -59,6 +59,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/providerid"
 	"github.com/autonode-io/autonode/karpenter/core/savings"
 	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
+	"github.com/autonode-io/autonode/karpenter/core/undecodable"
 	"github.com/autonode-io/autonode/karpenter/core/unlaunched"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/core/zones"
@@ -75,6 +76,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
+	"github.com/autonode-io/autonode/lenient"
 )
 
 // ErrUsage wraps what is wrong with the command line.
@@ -127,10 +129,18 @@ func Run(ctx context.Context, programVersion string) error {
 	if pod != "" {
 		leaderElection = append(leaderElection, operator.WithLeaderElectionLabels(map[string]string{v1alpha1.LeaderPodLabel: pod}))
 	}
+	reporter := &reporter{}
+	guestObjects := reporter.guestObjects()
+	restore := undecodable.Managers(guestObjects)
 	guestCtx, guest := operator.NewOperator(leaderElection...)
-	management, err := newManagement(managementConfig, opts)
+	restore()
+	reporter.recorder.Store(&guest.EventRecorder)
+	management, err := newManagement(managementConfig, opts, reporter.inManagement)
 	if err != nil {
 		return err
+	}
+	if err := crmetrics.Registry.Register(lenient.Collector(undecodableObjects, guestObjects, management.typed)); err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
 	}
 	for _, file := range files {
 		if err := guest.Add(file); err != nil {
@@ -167,7 +177,7 @@ func register(ctx context.Context, guest *operator.Operator, management *managem
 		return err
 	}
 	for _, c := range append(k.controllers, newControllers(guest, management, keeper, opts, p, k)...) {
-		if err := leadership.Hold(c, keeper).Register(ctx, guest.Manager); err != nil {
+		if err := leadership.Hold(undecodable.Hold(c, guest.GetClient()), keeper).Register(ctx, guest.Manager); err != nil {
 			return fmt.Errorf("registering controller: %w", err)
 		}
 	}

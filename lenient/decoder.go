@@ -120,7 +120,9 @@ type typeMeta struct {
 	Kind       string `json:"kind"`
 }
 
-func (t typeMeta) gvk() schema.GroupVersionKind { return schema.FromAPIVersionAndKind(t.APIVersion, t.Kind) }
+func (t typeMeta) gvk() schema.GroupVersionKind {
+	return schema.FromAPIVersionAndKind(t.APIVersion, t.Kind)
+}
 
 // list is a list of objects that aren't decoded yet.
 type list struct {
@@ -269,4 +271,3 @@ func (d *Decoder) tooLong(raw []byte) error {
 	}
 	return nil
 }
-

@@ -107,14 +107,14 @@ func (r *record) count() int {
 	return len(r.objects)
 }
 
-// Collector counts the objects that can't be decoded, by kind, under a metric's name. Kinds without any have no series.
-func (d *Decoder) Collector(name string) prometheus.Collector {
-	return collector{d.records, prometheus.NewDesc(name, "Objects that the API server admitted and Go can't decode, of those that are watched.", []string{"kind"}, nil)}
+// Collector counts the objects that Decoders can't decode, by kind, under a metric's name. Kinds without any have no series.
+func Collector(name string, decoders ...*Decoder) prometheus.Collector {
+	return collector{decoders, prometheus.NewDesc(name, "Objects that the API server admitted and Go can't decode, of those that are watched.", []string{"kind"}, nil)}
 }
 
 type collector struct {
-	records *records
-	desc    *prometheus.Desc
+	decoders []*Decoder
+	desc     *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
@@ -122,18 +122,23 @@ func (c collector) Describe(descs chan<- *prometheus.Desc) { descs <- c.desc }
 
 // Collect implements prometheus.Collector.
 func (c collector) Collect(metrics chan<- prometheus.Metric) {
-	c.records.mu.Lock()
-	all := slices.Clone(c.records.all)
-	c.records.mu.Unlock()
 	counts := map[string]int{}
-	for _, record := range all {
-		if count := record.count(); count > 0 {
-			counts[record.kind.Kind] += count
+	for _, decoder := range c.decoders {
+		for _, record := range decoder.records.informers() {
+			if count := record.count(); count > 0 {
+				counts[record.kind.Kind] += count
+			}
 		}
 	}
 	for kind, count := range counts {
 		metrics <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(count), kind)
 	}
+}
+
+func (r *records) informers() []*record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.all)
 }
 
 // callKey is the key of a call in a context.

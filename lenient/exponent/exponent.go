@@ -110,7 +110,7 @@ func escaped(text []byte) bool {
 		}
 		switch high, low := text[at], text[at+1]|0x20; {
 		case high == '3' && isDigit(text[at+1]), // digits
-			(high == '4' || high == '6') && low == '5'|0x20, // E, e
+			(high == '4' || high == '6') && low == '5'|0x20,         // E, e
 			high == '2' && (low == 'b' || low == 'd' || low == 'e'): // + - .
 			return true
 		}

@@ -82,7 +82,7 @@ func (r *Reporter) SetUp(mgr manager.Manager, config Config) error {
 
 // Start writes events and serves the metric until ctx ends. A manager starts it where it holds the Lease only.
 func (r *Reporter) Start(ctx context.Context) error {
-	collector := r.Objects.Collector(metric)
+	collector := lenient.Collector(metric, r.Objects)
 	if err := r.Registry.Register(collector); err != nil {
 		return fmt.Errorf("registering the metric of undecodable objects: %w", err)
 	}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package undecodable keeps Karpenter core from acting on what it can't read of a NodePool or a NodeClaim.
+//
+// Upstream gap: core's manager takes no options for its caches, and core reads NodePools and NodeClaims typed. One of them that the API
+// server admits and Go can't decode, such as a limit of "1e1.5", stops Karpenter for all NodePools, and ends it at the next start
+// (docs/upstream/undecodable-objects.md).
+package undecodable
+
+import (
+	"context"
+	"slices"
+
+	"github.com/awslabs/operatorpkg/controller"
+	"github.com/awslabs/operatorpkg/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/karpenter/pkg/apis"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/karpenter/core/reconciler"
+	"github.com/autonode-io/autonode/lenient"
+)
+
+// Adjust says what becomes of objects whose text can't be decoded whole.
+func Adjust() map[schema.GroupKind]func(map[string]any) {
+	return map[schema.GroupKind]func(map[string]any){
+		{Group: apis.Group, Kind: "NodePool"}:  nodePool,
+		{Group: apis.Group, Kind: "NodeClaim"}: nodeClaim,
+	}
+}
+
+// nodePool launches nothing and loses nothing: a limit or a budget that can't be read would be taken for none.
+func nodePool(object map[string]any) {
+	spec := member(object, "spec")
+	disruption := member(spec, "disruption")
+	disruption["consolidateAfter"] = karpv1.Never
+	disruption["budgets"] = []any{map[string]any{"nodes": "0"}}
+	member(object, "status")["conditions"] = []any{map[string]any{
+		"type": status.ConditionReady, "status": string(metav1.ConditionFalse), "reason": v1beta1.UndecodableReason, "message": "",
+		"lastTransitionTime": member(object, "metadata")["creationTimestamp"],
+	}}
+}
+
+// nodeClaim isn't replaced to save costs, or because it differs from what its NodePool says.
+func nodeClaim(object map[string]any) {
+	member(member(object, "metadata"), "annotations")[karpv1.DoNotDisruptAnnotationKey] = "true"
+}
+
+// member returns an object's object, and makes it if there is none.
+func member(object map[string]any, name string) map[string]any {
+	found, ok := object[name].(map[string]any)
+	if !ok {
+		found = map[string]any{}
+		object[name] = found
+	}
+	return found
+}
+
+// held are Karpenter core's controllers that write to a NodePool what they compute of it, or make its replicas. The state of NodePools
+// follows them anyway.
+var held = []string{
+	"nodepool.counter", "nodepool.hash", "nodepool.readiness", "nodepool.registrationhealth", "nodepool.validation",
+	"static.deprovisioning", "static.provisioning",
+}
+
+// Hold wraps a controller: what reconciles NodePools leaves out those that can't be decoded whole. A hash of what is left of one would have
+// all of its nodes replaced.
+func Hold(c controller.Controller, guest client.Reader) controller.Controller {
+	return reconciler.Wrap(c, func(of reconciler.Registered) (reconcile.Reconciler, error) {
+		if !slices.Contains(held, of.Name) {
+			return of.Inner, nil
+		}
+		return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+			pool := &karpv1.NodePool{}
+			if err := guest.Get(ctx, request.NamespacedName, pool); err == nil && lenient.Why(pool) != "" {
+				return reconcile.Result{}, nil // its next change comes as a request
+			}
+			return of.Inner.Reconcile(ctx, request)
+		}), nil
+	})
+}
+
+// Managers makes the managers that controller-runtime makes from now on read with a Decoder. It returns what ends that. Karpenter core makes
+// its own from a variable of controller-runtime's.
+func Managers(objects *lenient.Decoder) (restore func()) {
+	before := ctrl.NewManager
+	ctrl.NewManager = func(config *rest.Config, options manager.Options) (manager.Manager, error) {
+		config = rest.CopyConfig(config)
+		objects.Wrap(config)
+		options.Cache.NewInformer = objects.NewInformer
+		return before(config, options)
+	}
+	return func() { ctrl.NewManager = before }
+}
