@@ -116,6 +116,9 @@ const (
 	// GuestOverBudgetReason: the guest sends or changes more than one guest may. With status True the operator serves it at a lower rate, with
 	// status False not at all for five minutes; ask its admin what creates so many objects, or large ones.
 	GuestOverBudgetReason = "OverBudget"
+	// GuestObjectsUnreadableReason: the guest's API server has objects that can't be decoded completely, such as a NodePool with a quantity that
+	// takes minutes to parse. The operator uses the rest of each. The message names one; ask its admin to correct or delete them.
+	GuestObjectsUnreadableReason = "ObjectsUnreadable"
 	// GuestUnreachableReason: the API server stopped answering; look at the control plane's pods and the kubeconfig Secret.
 	GuestUnreachableReason = "Unreachable"
 )

@@ -46,7 +46,7 @@ type Type struct {
 	// names of the fields with a number.
 	names map[int]string
 	// keys of a dictionary that are read; nil for all.
-	keys map[string]bool
+	keys   map[string]bool
 	goType reflect.Type
 	// custom: the Go type decodes JSON itself.
 	custom bool

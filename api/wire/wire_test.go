@@ -152,7 +152,9 @@ func TestDecode(t *testing.T) {
 
 func TestCost(t *testing.T) {
 	definitions := wire.Of(reflect.TypeFor[apiextensionsv1.CustomResourceDefinition]())
-	repeat := func(before, each, after string) []byte { return []byte(before + strings.Repeat(each+",", 200_000) + each + after) }
+	repeat := func(before, each, after string) []byte {
+		return []byte(before + strings.Repeat(each+",", 200_000) + each + after)
+	}
 	for name, test := range map[string]struct {
 		of  *wire.Type
 		raw []byte

@@ -28,7 +28,10 @@ import (
 // Watch returns what the guests' connections watch.
 func (a *Approver) Watch() guest.Watch {
 	return guest.Watch{
-		Object:    &certificatesv1.CertificateSigningRequest{},
+		Object: &certificatesv1.CertificateSigningRequest{},
+		Fields: []string{
+			"metadata", "spec.request", "spec.signerName", "spec.username", "spec.groups", "spec.usages", "status.conditions.type", "status.certificate",
+		},
 		Transform: shrinkRequest,
 		Index:     requestIndex,
 		Extract:   indexRequest,

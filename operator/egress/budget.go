@@ -28,7 +28,8 @@ const (
 	defaultBytes     = 64 << 20
 	defaultPerSecond = 4 << 20
 	defaultGrace     = time.Minute
-	defaultBackoff   = 5 * time.Minute
+	// DefaultBackoff is the default of Budget.Backoff.
+	DefaultBackoff = 5 * time.Minute
 	// pause without a delayed read ends a period beyond the budget.
 	pause = 15 * time.Second
 	// chunk is the maximum size of one read.
@@ -38,7 +39,7 @@ const (
 func (b Budget) orDefault() Budget {
 	return Budget{
 		Bytes: max(cmp.Or(b.Bytes, defaultBytes), chunk), PerSecond: cmp.Or(b.PerSecond, defaultPerSecond),
-		Grace: cmp.Or(b.Grace, defaultGrace), Backoff: cmp.Or(b.Backoff, defaultBackoff),
+		Grace: cmp.Or(b.Grace, defaultGrace), Backoff: cmp.Or(b.Backoff, DefaultBackoff),
 	}
 }
 

@@ -3,6 +3,7 @@
 package guest
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/egress"
+	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -86,10 +88,22 @@ func (c *Connections) reached(s *scope.Scope) scope.Result {
 	case c.events.rates.exceeded(client.ObjectKeyFromObject(s.HostedCluster)):
 		setReachable(s, metav1.ConditionTrue, v1beta1.GuestOverBudgetReason, host+" changes more objects than one guest may; it is reconciled every "+slowed.String())
 	default:
-		setReachable(s, metav1.ConditionTrue, v1beta1.AsExpectedReason, "")
+		c.readable(s)
 		return scope.Result{}
 	}
 	return scope.Result{RequeueAfter: recheckBudget}
+}
+
+// readable sets GuestReachable for a guest within its budget.
+func (c *Connections) readable(s *scope.Scope) {
+	reason, text := v1beta1.AsExpectedReason, ""
+	if linked, err := c.links.Of(s.ClusterKey()); err == nil && linked.Store != nil {
+		if count, example := linked.Store.Unreadable(); count > 0 {
+			reason = v1beta1.GuestObjectsUnreadableReason
+			text = fmt.Sprintf("%d objects in the guest can't be read completely, such as %s; the cluster's admin has to correct or delete them", count, message.QuoteUpTo(example, 2*message.QuoteLimit))
+		}
+	}
+	setReachable(s, metav1.ConditionTrue, reason, text)
 }
 
 func overBudget(host string) string { return host + " sends more bytes than one guest may" }

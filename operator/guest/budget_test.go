@@ -64,7 +64,7 @@ func TestShrink(t *testing.T) {
 		g := NewWithT(t)
 		node := &corev1.Node{ObjectMeta: meta()}
 		node.Status.NodeInfo.KubeletVersion = strings.Repeat("v", 1<<20)
-		_, err := shrinkNode(node)
+		_, err := shrink(node)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(node.Labels).To(Equal(map[string]string{"karpenter.sh/nodepool": "general"}))
 		g.Expect(node.Size()).To(BeNumerically("<", 1024))

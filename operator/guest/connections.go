@@ -32,6 +32,7 @@ import (
 	"github.com/autonode-io/autonode/operator/consent"
 	"github.com/autonode-io/autonode/operator/egress"
 	"github.com/autonode-io/autonode/operator/guest/link"
+	"github.com/autonode-io/autonode/operator/guest/store"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -54,8 +55,9 @@ type Config struct {
 	Watches []Watch
 	// Egress decides which addresses a guest's API server may have; nil allows public ones.
 	Egress *egress.Policy
-	// Budget limits what each guest may send; zero is the default.
+	// Budget limits what each guest may send, and Bounds what is kept of it; zero is the default.
 	Budget egress.Budget
+	Bounds store.Bounds
 }
 
 const (
@@ -151,6 +153,7 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 	}
 	links := link.New(link.Config{
 		Management: c.management, Scheme: mgr.GetScheme(), Kinds: kinds, Wanted: c.wanted, Access: c.accessTo, Changed: c.changed,
+		Bounds: config.Bounds, Backoff: cmp.Or(config.Budget.Backoff, egress.DefaultBackoff), Noticed: c.noticed,
 		UnresponsiveAfter: probeFailure, Retry: cmp.Or(config.ConnectRetry, DefaultConnectRetry), Timeout: c.timeout, Clock: clock.RealClock{},
 	})
 	c.links = links
@@ -184,6 +187,13 @@ func (c *Connections) Source() source.Source {
 func (c *Connections) changed(ctx context.Context, cluster client.ObjectKey) {
 	for _, request := range c.requests(ctx, cluster) {
 		c.events.enqueue(request.NamespacedName, 0)
+	}
+}
+
+// noticed wakes the HostedClusters of a guest some of whose objects can't be read, within the guest's budget.
+func (c *Connections) noticed(ctx context.Context, cluster client.ObjectKey) {
+	for _, request := range c.requests(ctx, cluster) {
+		c.events.wake(request.NamespacedName, burst)
 	}
 }
 

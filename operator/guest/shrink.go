@@ -7,12 +7,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
@@ -24,8 +25,12 @@ import (
 const (
 	// maxMetadata limits an object's labels and its annotations, each, in bytes. Of larger ones only keptDomains stay.
 	maxMetadata = 8 << 10
-	// maxOwners limits owner references and finalizers, each.
+	// maxOwners limits owner references, finalizers, conditions and stored versions, each.
 	maxOwners = 32
+	// maxQuantity limits the text of a quantity.
+	maxQuantity = 32
+	// maxTemplates limits the templates with an older image in a node class's status.
+	maxTemplates = 64
 	// maxBudgets is the limit in the CRD, which the guest's admin can raise.
 	maxBudgets = 50
 	// maxText limits a text of a status that the operator counts or compares.
@@ -35,63 +40,129 @@ const (
 // keptDomains are the domains of keys that the operator reads.
 var keptDomains = []string{"autonode.io", "app.kubernetes.io", "karpenter.sh", "karpenter.cluster.x-k8s.io", "karpenter.k8s.aws"}
 
-func dropSchemas(object any) (any, error) {
-	if crd, ok := object.(*apiextensionsv1.CustomResourceDefinition); ok {
-		crd.Annotations, crd.Labels = bounded(crd.Annotations), bounded(crd.Labels)
-		crd.ManagedFields = nil
-		for i := range crd.Spec.Versions {
-			crd.Spec.Versions[i].Schema = nil
-			crd.Spec.Versions[i].AdditionalPrinterColumns = nil
+// fields are what is decoded of a kind's objects; none for all.
+func fields(object client.Object) []string {
+	switch object.(type) {
+	case *apiextensionsv1.CustomResourceDefinition:
+		return []string{"metadata", "status.conditions", "status.storedVersions"}
+	case *corev1.Node:
+		return []string{
+			"metadata.name", "metadata.uid", "metadata.resourceVersion", "metadata.generation", "metadata.creationTimestamp", "metadata.deletionTimestamp",
+			"metadata.labels", "spec.providerID", "status.capacity.cpu", "status.nodeInfo.kubeletVersion",
 		}
+	case *karpv1.NodeClaim:
+		return []string{"metadata", "spec.nodeClassRef", "status.nodeName", "status.conditions"}
+	case *karpv1.NodePool:
+		return []string{"metadata", "spec.replicas", "spec.limits.nodes", "spec.disruption.budgets"}
+	case *v1alpha1.ClusterAPINodeClass:
+		return []string{"metadata", "spec.version", "status.version", "status.templates"}
 	}
-	return object, nil
+	return nil
 }
 
-// shrinkNode keeps the fields that the operator counts.
-func shrinkNode(object any) (any, error) {
-	if node, ok := object.(*corev1.Node); ok {
-		node.ManagedFields, node.Annotations, node.OwnerReferences, node.Finalizers = nil, nil, nil, nil
-		node.Labels = map[string]string{karpv1.NodePoolLabelKey: strings.Clone(node.Labels[karpv1.NodePoolLabelKey])}
-		node.Spec = corev1.NodeSpec{ProviderID: start(node.Spec.ProviderID)}
-		node.Status = corev1.NodeStatus{
-			Capacity: corev1.ResourceList{corev1.ResourceCPU: node.Status.Capacity[corev1.ResourceCPU]},
-			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: start(node.Status.NodeInfo.KubeletVersion)},
-		}
-	}
-	return object, nil
-}
-
-// shrink drops the fields of Karpenter's kinds that the operator doesn't read, and of every kind metadata that is too
-// large.
+// shrink keeps of an object what the operator reads, in memory of its own. Whatever the guest's admin puts into it, it
+// takes less than 100 KiB.
 func shrink(object any) (any, error) {
 	switch o := object.(type) {
+	case *apiextensionsv1.CustomResourceDefinition:
+		*o = apiextensionsv1.CustomResourceDefinition{TypeMeta: o.TypeMeta, ObjectMeta: o.ObjectMeta, Status: apiextensionsv1.CustomResourceDefinitionStatus{
+			Conditions: first(o.Status.Conditions, func(c *apiextensionsv1.CustomResourceDefinitionCondition) {
+				c.Type, c.Status, c.Reason, c.Message = start(c.Type), start(c.Status), start(c.Reason), start(c.Message)
+			}),
+			StoredVersions: first(o.Status.StoredVersions, func(v *string) { *v = start(*v) }),
+		}}
+	case *corev1.Node:
+		*o = corev1.Node{TypeMeta: o.TypeMeta, ObjectMeta: o.ObjectMeta, Spec: corev1.NodeSpec{ProviderID: start(o.Spec.ProviderID)}, Status: corev1.NodeStatus{
+			Capacity: corev1.ResourceList{corev1.ResourceCPU: short(o.Status.Capacity[corev1.ResourceCPU])},
+			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: start(o.Status.NodeInfo.KubeletVersion)},
+		}}
+		o.Annotations, o.OwnerReferences, o.Finalizers = nil, nil, nil
+		o.Labels = map[string]string{karpv1.NodePoolLabelKey: start(o.Labels[karpv1.NodePoolLabelKey])}
 	case *karpv1.NodeClaim:
-		o.Spec.Requirements = nil
-		conditions := o.Status.Conditions[:min(len(o.Status.Conditions), maxOwners)]
-		for i := range conditions {
-			conditions[i].Message = start(conditions[i].Message)
+		claim := karpv1.NodeClaim{TypeMeta: o.TypeMeta, ObjectMeta: o.ObjectMeta}
+		if ref := o.Spec.NodeClassRef; ref != nil {
+			claim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: start(ref.Group), Kind: start(ref.Kind), Name: start(ref.Name)}
 		}
-		o.Status.Conditions = conditions
+		claim.Status.NodeName = start(o.Status.NodeName)
+		claim.Status.Conditions = first(o.Status.Conditions, shrinkCondition)
+		*o = claim
 	case *karpv1.NodePool:
-		var limits karpv1.Limits
+		pool := karpv1.NodePool{TypeMeta: o.TypeMeta, ObjectMeta: o.ObjectMeta}
+		pool.Spec.Replicas = o.Spec.Replicas
 		if nodes, ok := o.Spec.Limits[resources.Node]; ok {
-			limits = karpv1.Limits{resources.Node: *resource.NewQuantity(nodes.Value(), resource.DecimalSI)} // whatever its length was
+			pool.Spec.Limits = karpv1.Limits{resources.Node: short(nodes)}
 		}
-		o.Spec = karpv1.NodePoolSpec{
-			Replicas: o.Spec.Replicas, Limits: limits,
-			Disruption: karpv1.Disruption{Budgets: o.Spec.Disruption.Budgets[:min(len(o.Spec.Disruption.Budgets), maxBudgets)]},
+		pool.Spec.Disruption.Budgets = slices.Clone(o.Spec.Disruption.Budgets[:min(len(o.Spec.Disruption.Budgets), maxBudgets)])
+		for i := range pool.Spec.Disruption.Budgets {
+			shrinkBudget(&pool.Spec.Disruption.Budgets[i])
 		}
-		o.Status = karpv1.NodePoolStatus{}
+		*o = pool
+	case *v1alpha1.ClusterAPINodeClass:
+		class := v1alpha1.ClusterAPINodeClass{TypeMeta: o.TypeMeta, ObjectMeta: o.ObjectMeta}
+		class.Spec.Version, class.Status.Version = start(o.Spec.Version), start(o.Status.Version)
+		for i := range o.Status.Templates {
+			if t := &o.Status.Templates[i]; t.Image == v1alpha1.ImageOlder && len(class.Status.Templates) < maxTemplates {
+				class.Status.Templates = append(class.Status.Templates, v1alpha1.TemplateStatus{
+					Source: start(t.Source), InstanceType: start(t.InstanceType), Version: start(t.Version), Image: v1alpha1.ImageOlder,
+				})
+			}
+		}
+		*o = class
 	}
-	if accessor, err := meta.Accessor(object); err == nil {
-		accessor.SetManagedFields(nil)
-		accessor.SetLabels(bounded(accessor.GetLabels()))
-		accessor.SetAnnotations(bounded(accessor.GetAnnotations()))
-		if owners := accessor.GetOwnerReferences(); len(owners) > maxOwners {
-			accessor.SetOwnerReferences(nil)
-		}
+	if accessor, ok := object.(metav1.ObjectMetaAccessor); ok {
+		shrinkMetadata(accessor.GetObjectMeta())
 	}
 	return object, nil
+}
+
+func shrinkMetadata(o metav1.Object) {
+	o.SetManagedFields(nil)
+	o.SetGenerateName("")
+	o.SetSelfLink("")
+	o.SetLabels(bounded(o.GetLabels()))
+	o.SetAnnotations(bounded(o.GetAnnotations()))
+	if owners := o.GetOwnerReferences(); len(owners) > maxOwners {
+		o.SetOwnerReferences(nil)
+	} else if len(owners) > 0 {
+		o.SetOwnerReferences(first(owners, func(r *metav1.OwnerReference) {
+			r.APIVersion, r.Kind, r.Name, r.UID = start(r.APIVersion), start(r.Kind), start(r.Name), start(r.UID)
+		}))
+	}
+	if finalizers := o.GetFinalizers(); len(finalizers) > 0 {
+		o.SetFinalizers(first(finalizers, func(f *string) { *f = start(*f) }))
+	}
+}
+
+func shrinkCondition(c *status.Condition) {
+	c.Type, c.Status, c.Reason, c.Message = start(c.Type), start(c.Status), start(c.Reason), start(c.Message)
+}
+
+func shrinkBudget(b *karpv1.Budget) {
+	b.Nodes = start(b.Nodes)
+	if b.Schedule != nil {
+		b.Schedule = ptr.To(start(*b.Schedule))
+	}
+	b.Reasons = first(b.Reasons, func(r *karpv1.DisruptionReason) { *r = start(*r) })
+}
+
+// first returns up to maxOwners elements in memory of their own.
+func first[E any](list []E, shrink func(*E)) []E {
+	if len(list) == 0 {
+		return nil
+	}
+	kept := slices.Clone(list[:min(len(list), maxOwners)])
+	for i := range kept {
+		shrink(&kept[i])
+	}
+	return slices.Clip(kept)
+}
+
+// short returns a quantity that takes little memory.
+func short(q resource.Quantity) resource.Quantity {
+	if len(q.String()) <= maxQuantity {
+		return q
+	}
+	return *resource.NewQuantity(q.Value(), resource.DecimalSI)
 }
 
 // bounded returns metadata of up to maxMetadata bytes unchanged. Of larger metadata it keeps short values of
@@ -104,20 +175,25 @@ func bounded(metadata map[string]string) map[string]string {
 	if size <= maxMetadata {
 		return metadata
 	}
-	kept := maps.Clone(metadata)
-	maps.DeleteFunc(kept, func(key, value string) bool {
+	kept, left := map[string]string{}, maxMetadata
+	for _, key := range slices.Sorted(maps.Keys(metadata)) {
+		value := metadata[key]
 		domain, _, _ := strings.Cut(key, "/")
-		return len(value) > maxText || !slices.ContainsFunc(keptDomains, func(kept string) bool { return domain == kept || strings.HasSuffix(domain, "."+kept) })
-	})
+		ours := slices.ContainsFunc(keptDomains, func(kept string) bool { return domain == kept || strings.HasSuffix(domain, "."+kept) })
+		if size := len(key) + len(value); ours && len(value) <= maxText && size <= left {
+			kept[strings.Clone(key)] = strings.Clone(value)
+			left -= size
+		}
+	}
 	return kept
 }
 
 // start returns the beginning of a text, in memory of its own.
-func start(text string) string {
+func start[S ~string](text S) S {
 	if len(text) <= maxText {
 		return text
 	}
-	return strings.Clone(text[:maxText])
+	return S(strings.Clone(string(text[:maxText])))
 }
 
 func specDiffers(before, after client.Object) bool {

@@ -139,6 +139,9 @@ func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, mes
 	}
 	health := c.links.Health(key)
 	switch {
+	case health.Exceeded != nil:
+		return v1beta1.GuestOverBudgetReason, fmt.Sprintf("%s exceeds what the operator keeps of one guest: %s; the operator disconnected, and connects again within five minutes",
+			config.Host, health.Exceeded), false
 	case health.Failures == 0:
 		return v1beta1.GuestConnectingReason, fmt.Sprintf("connecting to %s", config.Host), true
 	case health.LastSuccess.IsZero():

@@ -68,7 +68,7 @@ func kept(scheme *runtime.Scheme, others []Watch) (func(schema.GroupVersionKind)
 		return nil, fmt.Errorf("selecting Karpenter's nodes: %w", err)
 	}
 	objects := map[client.Object]store.Kind{
-		&apiextensionsv1.CustomResourceDefinition{}:                 {Label: ours.Label, Transform: dropSchemas, Large: true},
+		&apiextensionsv1.CustomResourceDefinition{}:                 {Label: ours.Label, Transform: shrink, Large: true},
 		&corev1.ServiceAccount{}:                                    ours,
 		&rbacv1.ClusterRole{}:                                       ours,
 		&rbacv1.ClusterRoleBinding{}:                                ours,
@@ -76,11 +76,11 @@ func kept(scheme *runtime.Scheme, others []Watch) (func(schema.GroupVersionKind)
 		&admissionregistrationv1.ValidatingAdmissionPolicyBinding{}: ours,
 		&rbacv1.Role{}:        ours,
 		&rbacv1.RoleBinding{}: ours,
-		&corev1.Node{}:        {Label: labels.NewSelector().Add(*provisioned), Transform: shrinkNode},
+		&corev1.Node{}:        {Label: labels.NewSelector().Add(*provisioned), Transform: shrink},
 	}
 	for _, other := range others {
 		if other.Transform != nil {
-			objects[other.Object] = store.Kind{Transform: other.Transform}
+			objects[other.Object] = store.Kind{Fields: other.Fields, Transform: other.Transform}
 		}
 	}
 	kinds := map[schema.GroupVersionKind]store.Kind{}
@@ -89,13 +89,22 @@ func kept(scheme *runtime.Scheme, others []Watch) (func(schema.GroupVersionKind)
 		if err != nil {
 			return nil, fmt.Errorf("finding the kind of %T: %w", object, err)
 		}
+		if kind.Fields == nil {
+			kind.Fields = fields(object)
+		}
 		kinds[gvk] = kind
 	}
 	return func(gvk schema.GroupVersionKind) store.Kind {
 		if kind, ok := kinds[gvk]; ok {
 			return kind
 		}
-		return store.Kind{Transform: shrink}
+		kind := store.Kind{Transform: shrink}
+		if object, err := scheme.New(gvk); err == nil {
+			if o, ok := object.(client.Object); ok {
+				kind.Fields = fields(o)
+			}
+		}
+		return kind
 	}, nil
 }
 
@@ -103,7 +112,9 @@ func kept(scheme *runtime.Scheme, others []Watch) (func(schema.GroupVersionKind)
 type Watch struct {
 	// Object of the kind, which every guest serves.
 	Object client.Object
-	// Transform drops fields that the controller doesn't read; nil keeps all.
+	// Fields are the paths in JSON of the fields that the controller reads; none for all.
+	Fields []string
+	// Transform limits what is kept; nil keeps all.
 	Transform toolscache.TransformFunc
 	// Index is the name of an index of the cached objects by what Extract returns; empty for none.
 	Index   string

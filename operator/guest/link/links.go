@@ -58,6 +58,9 @@ type Health struct {
 	LastProbe, LastSuccess time.Time
 	// Failures in a row.
 	Failures int
+	// Exceeded says why the connection was closed, if the guest exceeded the bounds of what is kept of it. It is nil as
+	// soon as there is another connection.
+	Exceeded error
 }
 
 // Config of New.
@@ -77,6 +80,11 @@ type Config struct {
 	// Retry is the back-off after a failed attempt to connect, Timeout that of a call.
 	Retry, Timeout time.Duration
 	Clock          clock.PassiveClock
+	// Bounds limit what is kept of each guest, and Backoff is how long one that exceeds them isn't connected.
+	Bounds  store.Bounds
+	Backoff time.Duration
+	// Noticed is called when what can't be read of a guest has changed; nil for not at all.
+	Noticed func(context.Context, client.ObjectKey)
 }
 
 // Links keeps the connections. It reconciles Clusters.
@@ -95,6 +103,7 @@ type link struct {
 	failed time.Time // the last attempt to connect, if it failed
 	health Health
 	told   time.Time // when Changed was last called
+	rested time.Time // when the back-off of a guest ends that exceeded its bounds
 }
 
 // New returns Links without connections.
@@ -197,7 +206,7 @@ func (l *Links) drop(cluster client.ObjectKey) {
 // connect attempts to connect, unless an attempt has just failed. It returns when to be called again, and whether there is a connection.
 func (l *Links) connect(ctx context.Context, cluster client.ObjectKey, k link) (time.Duration, bool) {
 	now := l.config.Clock.Now()
-	if wait := l.config.Retry - now.Sub(k.failed); !k.failed.IsZero() && wait > 0 {
+	if wait := max(l.config.Retry-now.Sub(k.failed), k.rested.Sub(now)); !k.failed.IsZero() && wait > 0 {
 		return wait, false
 	}
 	guest, err := l.dial(ctx, cluster)
@@ -205,7 +214,7 @@ func (l *Links) connect(ctx context.Context, cluster client.ObjectKey, k link) (
 	if err != nil {
 		log.FromContext(ctx).Info("Connecting to a guest failed", "error", message.Error(err).Error())
 		l.change(cluster, func(k *link) {
-			k.failed, k.health.LastProbe = now, now
+			k.failed, k.health.LastProbe, k.health.Exceeded = now, now, nil
 			k.health.Failures++
 		})
 		return l.config.Retry, false
@@ -254,8 +263,30 @@ func (l *Links) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, err
 	}
 	untimed := *connection
 	untimed.Timeout = 0
-	guest.Store = store.New(store.Config{Guest: config, HTTP: &untimed, Live: live, Codecs: l.codecs, Kinds: l.config.Kinds, Timeout: l.config.Timeout})
+	guest.Store = store.New(store.Config{
+		Guest: config, HTTP: &untimed, Live: live, Codecs: l.codecs, Kinds: l.config.Kinds, Timeout: l.config.Timeout, Bounds: l.config.Bounds,
+		Exceeded: func(why error) { l.exceeded(cluster, guest, why) },
+		Noticed: func() {
+			if l.config.Noticed != nil {
+				l.config.Noticed(context.Background(), cluster)
+			}
+		},
+	})
 	return guest, nil
+}
+
+// exceeded closes the connection to a guest that exceeds the bounds of what is kept of it. It is connected again after
+// Backoff.
+func (l *Links) exceeded(cluster client.ObjectKey, guest *Guest, why error) {
+	now, closed := l.config.Clock.Now(), false
+	l.change(cluster, func(k *link) {
+		if k.guest == guest {
+			k.guest, k.failed, k.rested, k.health.Exceeded, closed = nil, now, now.Add(l.config.Backoff), why, true
+		}
+	})
+	if closed {
+		l.config.Changed(context.Background(), cluster)
+	}
 }
 
 // check probes a connection, unless it has just been probed, and closes it after too many failures. It returns when to

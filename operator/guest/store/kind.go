@@ -24,6 +24,8 @@ type kind struct {
 	objects    toolscache.Indexer
 	listed     chan struct{} // closed after the first list
 	attempts   atomic.Int64  // to list, since the last list
+	kept       *account
+	exceeded   func(error)
 
 	mu       sync.Mutex // held while handlers are called, so that each sees the changes in their order
 	handlers []toolscache.ResourceEventHandler
@@ -34,6 +36,7 @@ var _ toolscache.TransformingStore = (*kind)(nil)
 func newKind(gvk schema.GroupVersionKind, namespaced bool, transform toolscache.TransformFunc) *kind {
 	return &kind{
 		gvk: gvk, namespaced: namespaced, transform: transform, listed: make(chan struct{}),
+		kept: &account{bounds: Bounds{}.orDefault()}, exceeded: func(error) {},
 		objects: toolscache.NewIndexer(toolscache.DeletionHandlingMetaNamespaceKeyFunc, toolscache.Indexers{}),
 	}
 }
@@ -62,7 +65,18 @@ func (k *kind) index(field string, extract client.IndexerFunc) error {
 }
 
 // Transformer implements toolscache.TransformingStore: the reflector collects the first list elsewhere.
-func (k *kind) Transformer() toolscache.TransformFunc { return k.shrink }
+func (k *kind) Transformer() toolscache.TransformFunc { return k.collect }
+
+// collect shrinks an object of a list, which counts until the list is complete or begins again.
+func (k *kind) collect(object any) (any, error) {
+	object, err := k.shrink(object)
+	if err == nil {
+		if err = k.kept.collect(k, sizeOf(object)); err != nil {
+			k.exceeded(err)
+		}
+	}
+	return object, err
+}
 
 func (k *kind) shrink(object any) (any, error) {
 	if partial, ok := object.(*metav1.PartialObjectMetadata); ok {
@@ -93,6 +107,14 @@ func (k *kind) put(object any, inFirstList bool) error {
 	if err != nil {
 		return err
 	}
+	objects, bytes := 1, sizeOf(object)
+	if known {
+		objects, bytes = 0, bytes-sizeOf(before)
+	}
+	if err := k.kept.keep(objects, bytes); err != nil {
+		k.exceeded(err)
+		return err
+	}
 	if err := k.objects.Update(object); err != nil {
 		return err
 	}
@@ -121,6 +143,7 @@ func (k *kind) remove(object any) error {
 	if err := k.objects.Delete(before); err != nil {
 		return err
 	}
+	_ = k.kept.keep(-1, -sizeOf(before)) // which is within every bound
 	for _, handler := range k.handlers {
 		handler.OnDelete(before)
 	}
@@ -131,6 +154,7 @@ func (k *kind) remove(object any) error {
 func (k *kind) Replace(objects []any, _ string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.kept.release(k)
 	gone := sets.New(k.objects.ListKeys()...)
 	first := !k.isListed()
 	for _, object := range objects {

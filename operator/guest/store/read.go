@@ -26,7 +26,10 @@ func (s *Store) Get(ctx context.Context, name client.ObjectKey, into client.Obje
 	if err != nil {
 		return err
 	}
-	k := s.watched(key)
+	k, err := s.watched(key)
+	if err != nil {
+		return err
+	}
 	if k == nil {
 		return s.Client.Get(ctx, name, into, opts...)
 	}
@@ -55,7 +58,10 @@ func (s *Store) List(ctx context.Context, into client.ObjectList, opts ...client
 	}
 	gvk.Kind = strings.TrimSuffix(gvk.Kind, "List")
 	_, partial := into.(*metav1.PartialObjectMetadataList)
-	k := s.watched(kindKey{gvk, partial})
+	k, err := s.watched(kindKey{gvk, partial})
+	if err != nil {
+		return err
+	}
 	if k == nil {
 		return s.Client.List(ctx, into, opts...)
 	}

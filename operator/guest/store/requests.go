@@ -4,19 +4,24 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/metadata"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/autonode-io/autonode/api/wire"
 )
 
 const (
@@ -24,92 +29,117 @@ const (
 	longest = 11 * time.Minute
 	// brief is the minimum duration of a watch that begins with a list of large objects, and half its maximum.
 	brief = 30 * time.Second
+
+	// asMetadata asks for the metadata of objects alone.
+	asMetadata = "application/vnd.kubernetes.protobuf;as=%[1]s;g=meta.k8s.io;v=v1,application/json;as=%[1]s;g=meta.k8s.io;v=v1,application/json"
 )
 
-// requests lists and watches a kind.
+// requests lists and watches a kind. It decodes object by object, so that the first one beyond a bound is the last, and
+// one that can't be decoded hides no other.
 func (s *Store) requests(k *kind, key kindKey, resource schema.GroupVersionResource) (*toolscache.ListWatch, error) {
 	if err := s.connect(); err != nil {
 		return nil, err
 	}
-	var list func(context.Context, metav1.ListOptions) (runtime.Object, error)
-	var start func(context.Context, metav1.ListOptions) (watch.Interface, error)
-	if key.partial {
-		objects := s.meta.Resource(resource)
-		list = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			return objects.List(ctx, options)
-		}
-		start = objects.Watch
-	} else {
-		requests, err := apiutil.RESTClientForGVK(key.GroupVersionKind, false, false, s.untimed(), s.config.Codecs, s.config.HTTP)
-		if err != nil {
-			return nil, fmt.Errorf("connecting for %s: %w", key.Kind, err)
-		}
-		parameters := runtime.NewParameterCodec(s.Scheme())
-		list = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			into, err := s.Scheme().New(key.GroupVersion().WithKind(key.Kind + "List"))
-			if err != nil {
-				return nil, err
-			}
-			return into, requests.Get().Resource(resource.Resource).VersionedParams(&options, parameters).Do(ctx).Into(into)
-		}
-		start = func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			return requests.Get().Resource(resource.Resource).VersionedParams(&options, parameters).Watch(ctx)
-		}
-	}
 	limits, selector := s.config.Kinds(key.GroupVersionKind), ""
 	if limits.Label != nil {
 		selector = limits.Label.String()
+	}
+	d, err := s.decoderOf(key, limits)
+	if err != nil {
+		return nil, err
+	}
+	request := func(accept string, options metav1.ListOptions) *rest.Request {
+		path := []string{"/apis", resource.Group, resource.Version, resource.Resource}
+		if resource.Group == "" {
+			path = []string{"/api", resource.Version, resource.Resource}
+		}
+		return s.connection.Get().AbsPath(path...).SetHeader("Accept", accept).VersionedParams(&options, metav1.ParameterCodec)
+	}
+	inList, inWatch := "application/json", "application/json"
+	switch {
+	case key.partial:
+		inList, inWatch = fmt.Sprintf(asMetadata, "PartialObjectMetadataList"), fmt.Sprintf(asMetadata, "PartialObjectMetadata")
+	case clientgoscheme.Scheme.Recognizes(key.GroupVersionKind):
+		inList = "application/vnd.kubernetes.protobuf,application/json"
+		inWatch = inList
 	}
 	return &toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			ctx, cancel := context.WithTimeout(ctx, longest)
 			defer cancel()
 			options.LabelSelector = selector
-			return list(ctx, options)
+			if options.Continue == "" {
+				d.begin(k)
+			}
+			body, err := request(inList, options).Stream(ctx)
+			if err != nil {
+				return nil, err
+			}
+			defer func() { _ = body.Close() }()
+			list := &metainternalversion.List{}
+			found, err := wire.Items(body, maxText, func(raw wire.Object) error {
+				object, selected := d.decode(raw)
+				if object == nil || !selected {
+					err := s.kept.collect(k, overhead) // a list without end has an end
+					if err != nil {
+						s.exceed(err)
+					}
+					return err
+				}
+				collected, err := k.collect(object)
+				if err != nil {
+					return err
+				}
+				if o, ok := collected.(runtime.Object); ok {
+					list.Items = append(list.Items, o)
+				}
+				return nil
+			})
+			list.ResourceVersion, list.Continue = found.ResourceVersion, found.Continue
+			return list, s.bounded(err)
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			ctx, cancel := context.WithTimeout(ctx, longest)
 			options.Watch, options.AllowWatchBookmarks, options.LabelSelector = true, true, selector
-			if ptr.Deref(options.SendInitialEvents, false) && limits.Large && k.attempts.Add(1) == 1 {
+			lists := ptr.Deref(options.SendInitialEvents, false)
+			if lists {
+				d.begin(k)
+			}
+			if lists && limits.Large && k.attempts.Add(1) == 1 {
 				options.TimeoutSeconds = ptr.To(int64(wait.Jitter(brief, 1).Seconds()))
 			}
-			started, err := start(ctx, options)
+			body, err := request(inWatch, options).Stream(ctx)
 			if err != nil {
 				cancel()
 				return nil, err
 			}
-			return bounded{started, cancel}, nil
+			e := &events{decoder: d, events: wire.NewEvents(body, maxText), body: body, cancel: cancel}
+			return watch.NewStreamWatcher(e, apierrors.NewClientErrorReporter(http.StatusInternalServerError, "watch", "ClientWatchDecoding")), nil
 		},
 	}, nil
 }
 
-// bounded is a watch whose context ends with it.
-type bounded struct {
-	watch.Interface
-	cancel context.CancelFunc
+// bounded closes the Store for an error that says that the guest exceeds its bounds.
+func (s *Store) bounded(err error) error {
+	if errors.Is(err, wire.ErrTooLarge) {
+		err = fmt.Errorf("it sent an object of more than %d MiB", maxText>>20)
+		s.exceed(err)
+	}
+	return err
 }
 
-func (b bounded) Stop() {
-	b.Interface.Stop()
-	b.cancel()
-}
-
-// connect makes the client of all watches of metadata.
+// connect makes the client of all watches.
 func (s *Store) connect() error {
-	if s.meta != nil {
+	if s.connection != nil {
 		return nil
 	}
-	objects, err := metadata.NewForConfigAndClient(s.untimed(), s.config.HTTP)
-	if err != nil {
-		return fmt.Errorf("connecting for metadata: %w", err)
-	}
-	s.meta = objects
-	return nil
-}
-
-// untimed is the configuration without the timeout of calls.
-func (s *Store) untimed() *rest.Config {
 	config := rest.CopyConfig(s.config.Guest)
-	config.Timeout = 0
-	return config
+	config.Timeout = 0 // that of calls
+	config.NegotiatedSerializer = s.config.Codecs.WithoutConversion()
+	client, err := rest.UnversionedRESTClientForConfigAndClient(config, s.config.HTTP)
+	if err != nil {
+		return fmt.Errorf("connecting for watches: %w", err)
+	}
+	s.connection = client
+	return nil
 }

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,7 +33,10 @@ var ErrClosed = errors.New("the connection to the guest is closed")
 type Kind struct {
 	// Label selects the objects that are kept; nil selects all.
 	Label labels.Selector
-	// Transform drops fields that no controller reads; nil keeps all. It has to be idempotent.
+	// Fields are the paths in JSON of the fields that are decoded, such as "spec.replicas"; none for all. No managed
+	// fields are decoded.
+	Fields []string
+	// Transform limits what is kept; nil keeps all. It has to be idempotent.
 	Transform toolscache.TransformFunc
 	// Large objects leave large buffers behind in the watch that lists them. That watch ends within a minute, unless a
 	// list takes longer, and the next one continues it with small buffers.
@@ -55,6 +57,12 @@ type Config struct {
 	Kinds func(schema.GroupVersionKind) Kind
 	// Timeout is how long a read waits for the first list of its kind.
 	Timeout time.Duration
+	// Bounds limit what is kept of one guest; zero is the default.
+	Bounds Bounds
+	// Exceeded is called once if the guest exceeds them. The Store is closed then, and has dropped what it kept.
+	Exceeded func(why error)
+	// Noticed is called when Unreadable may have changed. Like Exceeded it must not block, and may be nil.
+	Noticed func()
 }
 
 // Store is a client for one guest. It reads the kinds of Handle and Index from watches, and everything else from the
@@ -65,9 +73,14 @@ type Store struct {
 	ctx    context.Context //nolint:containedctx // of the watches, which outlive the call that starts them
 	cancel context.CancelFunc
 
-	mu    sync.Mutex
-	meta  metadata.Interface // nil until the first watch starts
-	kinds map[kindKey]*kind
+	mu         sync.Mutex
+	connection rest.Interface // nil until the first watch starts
+	kinds      map[kindKey]*kind
+	closed     error // why everything was dropped; nil if nothing was
+
+	kept       *account
+	unreadable *unreadable
+	decoding   sync.Mutex // one object at a time, so that what decoding takes is bounded for each guest
 }
 
 // kindKey tells a watch of metadata from one of whole objects.
@@ -79,7 +92,10 @@ type kindKey struct {
 // New returns a Store without watches. It makes no request.
 func New(config Config) *Store {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Store{Client: config.Live, config: config, ctx: ctx, cancel: cancel, kinds: map[kindKey]*kind{}}
+	return &Store{
+		Client: config.Live, config: config, ctx: ctx, cancel: cancel, kinds: map[kindKey]*kind{},
+		kept: &account{bounds: config.Bounds.orDefault()}, unreadable: &unreadable{noticed: config.Noticed},
+	}
 }
 
 // Close ends the watches. What they have read stays readable.
@@ -124,7 +140,9 @@ func (s *Store) watch(object client.Object) (*kind, error) {
 	if err != nil {
 		return nil, fmt.Errorf("finding the resource of %s: %w", key.Kind, err)
 	}
-	k := newKind(key.GroupVersionKind, mapping.Scope.Name() == meta.RESTScopeNameNamespace, s.config.Kinds(key.GroupVersionKind).Transform)
+	limits := s.config.Kinds(key.GroupVersionKind)
+	k := newKind(key.GroupVersionKind, mapping.Scope.Name() == meta.RESTScopeNameNamespace, limits.Transform)
+	k.kept, k.exceeded = s.kept, s.exceed
 	requests, err := s.requests(k, key, mapping.Resource)
 	if err != nil {
 		return nil, err
@@ -145,15 +163,38 @@ func (s *Store) keyOf(object client.Object) (kindKey, error) {
 }
 
 // watched returns the watch to read from, nil if there is none.
-func (s *Store) watched(key kindKey) *kind {
+func (s *Store) watched(key kindKey) (*kind, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed != nil {
+		return nil, fmt.Errorf("%w: %w", ErrClosed, s.closed)
+	}
 	k, ok := s.kinds[key]
 	if !ok && key.partial {
-		return s.kinds[kindKey{key.GroupVersionKind, false}]
+		return s.kinds[kindKey{key.GroupVersionKind, false}], nil
 	}
-	return k
+	return k, nil
 }
+
+// exceed closes the Store of a guest that exceeds its bounds, and drops what it kept.
+func (s *Store) exceed(why error) {
+	s.mu.Lock()
+	first := s.closed == nil && s.ctx.Err() == nil
+	if first {
+		s.closed, s.kinds = why, map[kindKey]*kind{}
+	}
+	s.cancel()
+	s.mu.Unlock()
+	if first && s.config.Exceeded != nil {
+		s.config.Exceeded(why)
+	}
+}
+
+// Kept returns how many objects are kept, and about how many bytes they take.
+func (s *Store) Kept() (objects, bytes int) { return s.kept.total() }
+
+// Unreadable returns how many objects can't be read whole, and what is wrong with one of them.
+func (s *Store) Unreadable() (count int, example string) { return s.unreadable.first() }
 
 // listed waits for the first list of a kind.
 func (s *Store) listed(ctx context.Context, k *kind) error {

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/wire"
+)
+
+// decoder decodes the objects of a kind one by one.
+type decoder struct {
+	store    *Store
+	gvk      schema.GroupVersionKind
+	goType   reflect.Type
+	selector labels.Selector // nil selects all
+	// whole is what is read of an object, identity what is read of one that was deleted, and progress of a bookmark.
+	whole, identity, progress *wire.Type
+}
+
+var status = wire.Of(reflect.TypeFor[metav1.Status]())
+
+// scratch are buffers for what is decoded next.
+var scratch = sync.Pool{New: func() any { return new([]byte) }}
+
+const scratchRetained = 64 << 10
+
+func (s *Store) decoderOf(key kindKey, limits Kind) (*decoder, error) {
+	d := &decoder{store: s, gvk: key.GroupVersionKind, selector: limits.Label, goType: reflect.TypeFor[metav1.PartialObjectMetadata]()}
+	if !key.partial {
+		object, err := s.Scheme().New(key.GroupVersionKind)
+		if err != nil {
+			return nil, err
+		}
+		d.goType = reflect.TypeOf(object).Elem()
+	}
+	known := wire.Of(d.goType)
+	d.whole = known.Only(limits.Fields...)
+	if d.goType == reflect.TypeFor[metav1.PartialObjectMetadata]() {
+		d.whole = known.Only("metadata")
+	}
+	d.whole = d.whole.Without("metadata.managedFields")
+	d.identity = known.Only("metadata.name", "metadata.namespace", "metadata.resourceVersion")
+	d.progress = known.Only("metadata.annotations", "metadata.resourceVersion")
+	return d, nil
+}
+
+// begin prepares for a list.
+func (d *decoder) begin(k *kind) {
+	d.store.kept.release(k)
+	d.store.unreadable.begin(d.gvk)
+}
+
+// decode returns an object, and whether the selector selects it; nil if it can't be read at all. What can't be read of it
+// is left out.
+func (d *decoder) decode(raw wire.Object) (object client.Object, selected bool) {
+	object, faults, err := d.read(d.whole, raw)
+	if err != nil {
+		identity, _, failed := d.read(d.identity, raw)
+		if failed != nil || identity.GetName() == "" {
+			return nil, false // not even an API server can name it
+		}
+		d.store.unreadable.set(d.gvk, client.ObjectKeyFromObject(identity), err.Error())
+		return nil, false
+	}
+	if d.selector != nil && !d.selector.Matches(labels.Set(object.GetLabels())) {
+		return object, false
+	}
+	problem := ""
+	if len(faults) > 0 {
+		problem = faults[0].String()
+	}
+	d.store.unreadable.set(d.gvk, client.ObjectKeyFromObject(object), problem)
+	return object, object.GetName() != ""
+}
+
+// read decodes what a type reads.
+func (d *decoder) read(of *wire.Type, raw wire.Object) (client.Object, []wire.Fault, error) {
+	object, ok := reflect.New(d.goType).Interface().(client.Object)
+	if !ok {
+		return nil, nil, fmt.Errorf("%s isn't an object", d.goType)
+	}
+	d.store.decoding.Lock()
+	defer d.store.decoding.Unlock()
+	faults, err := decode(of, raw, object)
+	return object, faults, err
+}
+
+func decode(of *wire.Type, raw wire.Object, into any) ([]wire.Fault, error) {
+	buffer, _ := scratch.Get().(*[]byte)
+	defer func() {
+		if cap(*buffer) <= scratchRetained {
+			scratch.Put(buffer)
+		}
+	}()
+	var checked wire.Checked
+	var err error
+	if !raw.Protobuf {
+		if *buffer, checked, err = of.FilterJSON((*buffer)[:0], raw.Raw, maxCost); err != nil {
+			return nil, err
+		}
+		faults, err := of.Decode(*buffer, maxCost, into)
+		return append(checked.Faults, faults...), err
+	}
+	if *buffer, checked, err = of.FilterProtobuf((*buffer)[:0], raw.Raw, maxCost); err != nil {
+		return nil, err
+	}
+	message, ok := into.(interface{ Unmarshal([]byte) error })
+	if !ok {
+		return nil, wire.ErrMalformed // the guest wasn't asked for protobuf
+	}
+	if err := message.Unmarshal(*buffer); err != nil {
+		return nil, wire.ErrMalformed
+	}
+	return checked.Faults, nil
+}
+
+// events decodes a watch.
+type events struct {
+	*decoder
+	events *wire.Events
+	body   io.Closer
+	cancel context.CancelFunc
+}
+
+var _ watch.Decoder = (*events)(nil)
+
+// Close implements watch.Decoder.
+func (e *events) Close() {
+	e.cancel()
+	_ = e.body.Close()
+}
+
+// Decode implements watch.Decoder.
+func (e *events) Decode() (watch.EventType, runtime.Object, error) {
+	for {
+		name, raw, err := e.events.Next()
+		if err != nil {
+			return "", nil, e.store.bounded(err)
+		}
+		switch kind := watch.EventType(name); kind {
+		case watch.Added, watch.Modified:
+			object, selected := e.decode(raw)
+			if object == nil {
+				continue
+			}
+			if !selected {
+				kind = watch.Deleted
+			}
+			return kind, object, nil
+		case watch.Deleted:
+			object, _, err := e.read(e.identity, raw)
+			if err != nil {
+				continue
+			}
+			e.store.unreadable.set(e.gvk, client.ObjectKeyFromObject(object), "")
+			return kind, object, nil
+		case watch.Bookmark:
+			object, _, err := e.read(e.progress, raw)
+			if err != nil {
+				continue
+			}
+			return kind, object, nil
+		case watch.Error:
+			answer := &metav1.Status{}
+			if _, err := decode(status, raw, answer); err != nil {
+				return "", nil, errors.Join(wire.ErrMalformed, err)
+			}
+			answer.Message = strings.Clone(answer.Message[:min(len(answer.Message), maxMessage)])
+			return kind, answer, nil
+		}
+	}
+}
+
+// maxMessage limits what is kept of an error.
+const maxMessage = 1 << 10
