@@ -3,11 +3,10 @@
 package payload
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 )
 
 // A release image can come from anyone who may write a HostedCluster, and the operator reads those of all tenants: no image may
@@ -33,6 +32,12 @@ const (
 	// maxElements bounds lists in JSON: an image-references' tags, an index's images. Decoded, an element as short as "{}" takes
 	// fifty times as much memory. OpenShift's payloads have two hundred tags.
 	maxElements = 4096
+	// maxValues bounds the values in one JSON document, annotations included. A manifest of 128 layers has a thousand.
+	maxValues = 64 << 10
+	// maxManifestBytes is what registries must accept at least, by the distribution specification.
+	maxManifestBytes = 4 << 20
+	// maxAnswerBytes bounds what a registry or a token server sends beside manifests and layers: errors, and tokens.
+	maxAnswerBytes = 64 << 10
 	// maxVersionBytes bounds a version, which becomes a flag and part of a status.
 	maxVersionBytes = 128
 	// maxReferenceBytes bounds a component's image, which becomes part of a Deployment.
@@ -63,6 +68,8 @@ const (
 var (
 	errTooLarge  = errors.New("too large")
 	errMalformed = errors.New("malformed")
+	// errTalkative isn't about the image.
+	errTalkative = fmt.Errorf("the registry or its token server sent more than %d KiB where a registry sends less", maxAnswerBytes>>10)
 )
 
 // tooMany says which bound was exceeded: "too large: more than 4096 tags".
@@ -79,56 +86,41 @@ func refuse(err error, format string, args ...any) error {
 	return e
 }
 
-// list is a JSON list of at most maxElements elements, which are counted before they take memory.
-type list[T any] []T
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (l *list[T]) UnmarshalJSON(content []byte) error {
-	if err := count(content); err != nil {
-		return err
-	}
-	return json.Unmarshal(content, (*[]T)(l))
-}
-
-// counted is any JSON value but a list of more than maxElements elements. It is for what another package is going to decode.
-type counted struct{}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (*counted) UnmarshalJSON(content []byte) error { return count(content) }
-
-// countManifest fails if a manifest or an index has too many elements.
-func countManifest(content []byte) error {
-	var lists struct {
-		Layers    counted `json:"layers"`
-		Manifests counted `json:"manifests"`
-	}
-	if err := json.Unmarshal(content, &lists); errors.Is(err, errTooLarge) {
-		return fmt.Errorf("its manifest: %w", err)
-	}
-	return nil // whatever else is wrong with it is found out where it is read
-}
-
-// count fails if valid JSON is a list of too many elements.
+// count fails if JSON has a list of too many elements, or too many values in all. What isn't valid is counted too: a decoder keeps what
+// comes before it finds that out, and ignores what follows the first value.
 func count(content []byte) error {
-	if !bytes.HasPrefix(content, []byte("[")) {
-		return nil
-	}
-	elements, depth, quoted := 1, 0, false
+	var elements []int // of each list that is open; an object has none
+	values, quoted := 0, false
 	for i := 0; i < len(content); i++ {
-		switch c := content[i]; {
-		case c == '\\':
-			i++ // what it escapes; there are no backslashes outside of strings
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '[' || c == '{':
-			depth++
-		case c == ']' || c == '}':
-			depth--
-		case c == ',' && depth == 1:
-			if elements++; elements > maxElements {
-				return tooMany(maxElements, "elements in one list")
+		c := content[i]
+		if quoted || c == '"' {
+			switch c {
+			case '\\':
+				i++ // what it escapes; there are no backslashes outside of strings
+			case '"':
+				quoted = !quoted
 			}
+			continue
+		}
+		switch c {
+		case '[':
+			elements = append(elements, 1)
+		case '{':
+			elements = append(elements, math.MinInt)
+		case ']', '}':
+			elements = elements[:max(len(elements)-1, 0)]
+			continue
+		case ',':
+			if last := len(elements) - 1; last >= 0 {
+				if elements[last]++; elements[last] > maxElements {
+					return tooMany(maxElements, "elements in one list")
+				}
+			}
+		default:
+			continue
+		}
+		if values++; values > maxValues {
+			return tooMany(maxValues, "values")
 		}
 	}
 	return nil

@@ -5,7 +5,6 @@ package payload
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -24,9 +23,9 @@ const metadataKind = "cincinnati-metadata-v0"
 
 // metadata is the content of release-metadata.
 type metadata struct {
-	Kind     string       `json:"kind"`
-	Version  string       `json:"version"`
-	Previous list[string] `json:"previous,omitempty"`
+	Kind     string   `json:"kind"`
+	Version  string   `json:"version"`
+	Previous []string `json:"previous,omitempty"`
 }
 
 // imageStream is as much of an image.openshift.io/v1 ImageStream as is read.
@@ -37,7 +36,7 @@ type imageStream struct {
 		Name string `json:"name"`
 	} `json:"metadata"`
 	Spec struct {
-		Tags list[tagReference] `json:"tags"`
+		Tags []tagReference `json:"tags"`
 	} `json:"spec"`
 }
 
@@ -133,17 +132,21 @@ func parse(image string, files *overlay, components []string) (*Release, error) 
 		return nil, err
 	}
 	var stream imageStream
-	if err := json.Unmarshal(references, &stream); errors.Is(err, errTooLarge) {
-		return nil, refuse(err, "%s/%s: spec.tags: %v", directory, imageReferences, err)
-	} else if err != nil {
+	if err := count(references); err != nil {
+		return nil, refuse(err, "%s/%s: %v", directory, imageReferences, err)
+	}
+	if err := json.Unmarshal(references, &stream); err != nil {
 		return nil, malformed("%s/%s is no ImageStream: %v", directory, imageReferences, err)
 	}
 	if stream.Kind != "ImageStream" || (stream.APIVersion != imagev1.GroupVersion.String() && stream.APIVersion != "v1") {
 		return nil, malformed("%s/%s is a %q of %q and no ImageStream of %s", directory, imageReferences, stream.Kind, stream.APIVersion, imagev1.GroupVersion)
 	}
 	var m metadata
+	if err := count(about); err != nil {
+		return nil, refuse(err, "%s/%s: %v", directory, releaseMetadata, err)
+	}
 	if err := json.Unmarshal(about, &m); err != nil {
-		return nil, refuse(err, "%s/%s can't be read: %v", directory, releaseMetadata, err)
+		return nil, malformed("%s/%s can't be read: %v", directory, releaseMetadata, err)
 	}
 	if m.Kind != metadataKind {
 		return nil, malformed("%s/%s has kind %q instead of %q", directory, releaseMetadata, m.Kind, metadataKind)

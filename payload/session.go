@@ -3,12 +3,10 @@
 package payload
 
 import (
-	"bytes"
 	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -22,8 +20,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
-
-const maxManifestBytes = 4 << 20 // what registries must accept at least, by the distribution specification
 
 // place is one repository that may serve an image.
 type place struct {
@@ -130,7 +126,7 @@ func (o Options) remote(ctx context.Context, repository name.Repository) (option
 	}
 	rt, agent := o.Transport, o.UserAgent
 	if rt == nil {
-		rt = remote.DefaultTransport
+		rt = standard
 	}
 	if agent == "" {
 		agent = "autonode"
@@ -171,6 +167,8 @@ func explainDiscreetly(ctx context.Context, registry string, anonymous bool, err
 	timedOut := ctx.Err() != nil && errors.Is(ctx.Err(), context.DeadlineExceeded)
 	switch {
 	case errors.Is(err, errTooLarge):
+	case errors.Is(err, errTalkative):
+		e.Detail = registry + " doesn't answer as a registry does"
 	case errors.As(err, &status):
 		switch code := status.StatusCode; {
 		case e.Reason == ReasonImagePullUnauthorized && anonymous:
@@ -259,43 +257,4 @@ func shorten(text string) string {
 		text = strings.ToValidUTF8(text[:limit], "") + "…"
 	}
 	return text
-}
-
-type bodyLimitKey struct{}
-
-// withBodyLimit bounds the body of every response to requests with the context that it returns.
-func withBodyLimit(ctx context.Context, limit int64) context.Context {
-	return context.WithValue(ctx, bodyLimitKey{}, limit)
-}
-
-// boundedTransport keeps a registry from filling our memory: the library reads some bodies whole.
-type boundedTransport struct{ http.RoundTripper }
-
-func (t boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := t.RoundTripper.RoundTrip(req)
-	if err != nil {
-		return nil, err
-	}
-	limit, ok := req.Context().Value(bodyLimitKey{}).(int64)
-	if !ok || limit < maxManifestBytes {
-		limit = maxManifestBytes // error bodies and token responses come instead of small blobs
-	}
-	left := limit
-	body := io.Reader(&budget{r: resp.Body, left: &left, limit: limit, what: "in one answer of the registry"})
-	if req.Method == http.MethodGet && (strings.Contains(req.URL.Path, "/manifests/") || strings.Contains(req.URL.Path, "/referrers/")) {
-		// The library decodes each manifest, for a field of it.
-		content, err := io.ReadAll(body)
-		if err == nil {
-			err = countManifest(content)
-		}
-		body = bytes.NewReader(content)
-		if err != nil {
-			body = &source{err: err}
-		}
-	}
-	resp.Body = struct {
-		io.Reader
-		io.Closer
-	}{body, resp.Body}
-	return resp, nil
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/http/httpproxy"
 
 	"github.com/autonode-io/autonode/operator/egress"
+	"github.com/autonode-io/autonode/payload"
 )
 
 // Transport connects to registries: through the proxy of HTTPS_PROXY, HTTP_PROXY and NO_PROXY, and with additional
@@ -40,6 +41,7 @@ var _ http.RoundTripper = (*Transport)(nil)
 // dialed, whether for a registry, a mirror, a token server or a redirect.
 func NewTransport(caFile string, addresses *egress.Policy) (*Transport, error) {
 	base := remote.DefaultTransport.(*http.Transport).Clone()
+	base.MaxResponseHeaderBytes = payload.MaxHeaderBytes
 	environment := httpproxy.FromEnvironment()
 	proxy := environment.ProxyFunc()
 	base.Proxy = func(request *http.Request) (*url.URL, error) { return proxy(request.URL) }
