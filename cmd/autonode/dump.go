@@ -33,10 +33,10 @@ management/   the management cluster: HostedClusters, CapacityAccounts; of each 
 guest/        the guest cluster, if its kubeconfig was named: NodePools, NodeClaims, node classes, nodes, pods, events
 errors.txt    what couldn't be read, and why
 
-Of Secrets it has names, types and numbers of keys. "REMOVED" stands where something may have been secret: values of
-environment variables, arguments of programs that aren't AutoNode's, bootstrap configs, user data, tokens, passwords,
-keys, kubeconfigs, and annotations of unknown domains. A secret that a program wrote into another place, such as the
-message of an event, is only removed if it looks like one. Read the bundle before you pass it on.
+Of Secrets it has names, types and numbers of keys. Of other objects it has metadata, conditions, and the fields that
+are known to say what is wrong without saying what is secret; see docs/cli.md. "REMOVED" stands in place of the values
+of all other fields, so that their names can still be read. Logs, events and messages are complete but for what looks
+like a token, a password or a key. A secret in other words isn't recognized: read the bundle before you pass it on.
 `
 
 type dumpFlags struct {
@@ -55,8 +55,9 @@ func newDumpCommand() *cobra.Command {
 
 The command reads HostedClusters, what belongs to them in their control-plane namespaces, the operator, and logs, and
 writes them into a tar.gz file or a folder. With --guest-kubeconfig or --guest-context it reads a guest cluster, too.
-It never reads the content of Secrets, and removes from everything else what may be secret. What can't be read is
-listed in errors.txt.`,
+It never reads the content of Secrets. Of other objects it keeps metadata, conditions and fields that are known to hold
+no secrets, and of all other fields the names; from logs and messages it removes what looks like a secret. What can't be
+read is listed in errors.txt.`,
 		Example: `  autonode dump
   autonode dump --hosted-cluster clusters/blue --guest-kubeconfig blue.kubeconfig --to blue.tar.gz`,
 		Args: cobra.NoArgs,

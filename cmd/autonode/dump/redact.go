@@ -3,203 +3,274 @@
 package dump
 
 import (
+	"encoding/json"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 )
-
-// Removed takes the place of what may be secret.
-const Removed = "REMOVED"
 
 var (
-	// secretKeys are fields, flags and JSON pointers whose values may be secret.
-	secretKeys = regexp.MustCompile(`(?i)(token|passw|secret|kubeconfig|user-?data|cloud-?init|cloud-?config|ignition|credential|private-?key|access-?key|` +
-		`api-?key|client-?key|ssh-?key|encryption-?key|bearer|authorization|^content$|^contents$|^value-?from$|^data$|^stringData$|^binaryData$)`)
-	// harmlessKeys end the names of fields that refer to a secret, or say how one is used.
-	harmlessKeys = regexp.MustCompile(`(?i)(name|names|ref|refs|namespace|type|policy|count|seconds|ttl|format|mode|audience|audiences|path|mounttoken|` +
-		`mountserviceaccounttoken|imagepullsecrets|created|generated|ready)$`)
 	// reference are the fields of an object that refers to another one.
-	reference = []string{"name", "namespace", "kind", "apiVersion", "apiGroup", "key", "optional", "uid"}
+	reference = []string{"name", "namespace", "kind", "apiVersion", "apiGroup", "key", "optional", "uid", "fieldPath"}
 
-	// known are the domains of annotations whose values aren't secret.
-	known = regexp.MustCompile(`(^|\.)(karpenter\.sh|cluster\.x-k8s\.io|autonode\.io|kubernetes\.io|k8s\.io)$`)
+	// metadataFields stay of metadata, beside labels and annotations.
+	metadataFields = []string{"creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName", "generation", "name",
+		"namespace", "ownerReferences", "resourceVersion", "uid"}
+	conditionFields = []string{"lastHeartbeatTime", "lastProbeTime", "lastTransitionTime", "lastUpdateTime", "message", "observedGeneration", "reason",
+		"severity", "status", "type"}
 
-	// shapes of secrets in any text. The groups of an expression stay.
-	shapes = []*regexp.Regexp{
-		regexp.MustCompile(`()-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\z)`),
-		regexp.MustCompile(`()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?`),
-		regexp.MustCompile(`()\b[a-z0-9]{6}\.[a-z0-9]{16}\b`),
-		regexp.MustCompile(`()\b(?:AKIA|ASIA)[A-Z0-9]{16}\b`),
-		regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/@"']+(@)`),
-		regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+)[^\s"',;]+`),
-		regexp.MustCompile(`(?i)("?[a-z0-9_.-]*(?:token|passw(?:or)?d|passphrase|secret-?key|client-?secret|private-?key|access-?key|api-?key|` +
-			`client-?key-?data)"?\s*[:=]\s*"?)[^\s"',;&]+`),
-	}
+	// keptAnnotations are those whose values stay. Of the others their keys stay.
+	keptAnnotations = regexp.MustCompile(`^(?:([a-z0-9-]+\.)*(?:karpenter\.sh|karpenter\.k8s\.aws|karpenter\.cluster\.x-k8s\.io|autonode\.io)/.*|` +
+		`(?:machine|machineset|machinedeployment|clusterctl|pre-drain\.delete\.hook\.machine|pre-terminate\.delete\.hook\.machine|topology)\.cluster\.x-k8s\.io/.*|` +
+		`cluster\.x-k8s\.io/(?:annotations-from-machine|cloned-from-groupkind|cloned-from-name|cluster-api-autoscaler-node-group-(?:min|max)-size|cluster-name|` +
+		`cluster-namespace|delete-machine|disable-machine-create|labels-from-machine|machine|managed-by|owner-kind|owner-name|paused|remediate-machine|replicas-managed-by|` +
+		`skip-remediation)|` +
+		`(?:capacity\.)?cluster-autoscaler\.kubernetes\.io/.*|deployment\.kubernetes\.io/.*|pv\.kubernetes\.io/.*|` +
+		`volume\.kubernetes\.io/.*|csi\.volume\.kubernetes\.io/nodeid|node\.alpha\.kubernetes\.io/ttl)$`)
+
+	// fieldName is what kinds call their fields. A map's keys, which may be secret, most often have another form.
+	fieldName = regexp.MustCompile(`^[a-z][a-zA-Z]{0,39}$`)
+
+	// keptKubeletArgs are arguments of kubelets whose values stay.
+	keptKubeletArgs = regexp.MustCompile(`^(?:cloud-provider|eviction-hard|eviction-minimum-reclaim|eviction-soft|eviction-soft-grace-period|fail-swap-on|feature-gates|` +
+		`hostname-override|kube-reserved|max-pods|node-ip|node-labels|pods-per-core|provider-id|register-with-taints|reserved-cpus|rotate-server-certificates|` +
+		`serialize-image-pulls|system-reserved|v)$`)
+
+	flagName = regexp.MustCompile(`^--?[a-zA-Z][a-zA-Z0-9-]*$`)
 )
 
-// Text removes what has the shape of a secret.
-func Text(text string) string {
-	for _, shape := range shapes {
-		text = shape.ReplaceAllString(text, "${1}"+Removed+"${2}")
-	}
-	return text
-}
-
-// Object removes what may be secret from an object, in place. own is an object whose pods are AutoNode's, whose arguments say much.
+// Object removes from an object, in place, what isn't known to be harmless: see kept. own is an object whose pods are AutoNode's, whose
+// arguments say much, or a ConfigMap that AutoNode reads.
 func Object(object *unstructured.Unstructured, own bool) {
-	object.SetManagedFields(nil)
-	annotations := object.GetAnnotations()
-	delete(annotations, "kubectl.kubernetes.io/last-applied-configuration")
-	object.SetAnnotations(cleanAnnotations(annotations))
-	r := redactor{own: own}
-	gk := object.GroupVersionKind().GroupKind()
-	switch {
-	case gk == schema.GroupKind{Kind: "Secret"}:
-		r.keepOnly(object.Object, "type")
-	case gk == schema.GroupKind{Kind: "ConfigMap"} && !own:
-		r.keepOnly(object.Object)
-	case strings.HasPrefix(gk.Group, "bootstrap."):
-		r.bootstrap(object.Object)
-	case gk.Kind == "CertificateSigningRequest":
-		r.keepOnly(object.Object, "status")
+	if data, ok := object.Object["data"].(map[string]any); ok && own && object.GetKind() == "ConfigMap" {
+		for key, value := range data {
+			text, _ := value.(string)
+			data[key] = Text(text)
+		}
+		delete(object.Object, "data")
+		defer func() { object.Object["data"] = data }()
 	}
-	for key, value := range object.Object {
-		if key == "data" && gk.Kind == "ConfigMap" {
-			object.Object[key] = r.texts(value)
+	object.Object = keep("", treeOf(object.GroupVersionKind().GroupKind(), own), object.Object).(map[string]any)
+}
+
+// keep returns what of a value stays.
+func keep(key string, t *tree, value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		switch {
+		case key == "metadata":
+			return metadata(v)
+		case key == "kubeletExtraArgs":
+			return kubeletArgs(v)
+		case t.whole:
+			return scrub(key, v)
+		}
+		others := 0
+		for field, inner := range v {
+			switch of := t.fields[field]; {
+			case of != nil:
+				v[field] = keep(field, of, inner)
+			case fieldName.MatchString(field):
+				v[field] = shape(field, inner)
+			default:
+				delete(v, field)
+				others++
+			}
+		}
+		if others > 0 {
+			v[Removed] = fmt.Sprintf("%d fields", others)
+		}
+		return v
+	case []any:
+		switch {
+		case key == "kubeletExtraArgs":
+			return kubeletArgs(v)
+		case key == "args" || key == "command":
+			return arguments(v)
+		case key == "conditions":
+			return conditions(v)
+		case t.whole:
+			return scrub(key, v)
+		}
+		for i := range v {
+			v[i] = keep("", t, v[i])
+		}
+		return v
+	}
+	if t.whole {
+		return scrub(key, value)
+	}
+	return shape(key, value)
+}
+
+// shape keeps the names of fields. Of a list it keeps the different shapes of its elements.
+func shape(key string, value any) any {
+	switch v := value.(type) {
+	case nil:
+		return nil
+	case map[string]any:
+		if strings.HasSuffix(strings.ToLower(key), "data") { // a Secret's, a ConfigMap's: its keys are names of files
+			return Removed
+		}
+		others := 0
+		for field, inner := range v {
+			if fieldName.MatchString(field) {
+				v[field] = shape(field, inner)
+				continue
+			}
+			delete(v, field)
+			others++
+		}
+		if others > 0 {
+			v[Removed] = fmt.Sprintf("%d fields", others)
+		}
+		return v
+	case []any:
+		shapes, seen := []any{}, map[string]bool{}
+		for _, inner := range v {
+			inner = shape("", inner)
+			if text, err := json.Marshal(inner); err == nil && !seen[string(text)] {
+				seen[string(text)] = true
+				shapes = append(shapes, inner)
+			}
+		}
+		return shapes
+	}
+	return Removed
+}
+
+// metadata of an object, or of those that it makes.
+func metadata(v map[string]any) map[string]any {
+	for field, value := range v {
+		switch {
+		case field == "annotations":
+			v[field] = annotations(value)
+		case field == "labels" || slices.Contains(metadataFields, field):
+			v[field] = scrub(field, value)
+		default:
+			delete(v, field)
+		}
+	}
+	return v
+}
+
+func annotations(value any) any {
+	m, ok := value.(map[string]any)
+	if !ok {
+		return Removed
+	}
+	for key, value := range m {
+		_, name, _ := strings.Cut(key, "/")
+		if text, ok := value.(string); ok && keptAnnotations.MatchString(key) && !strings.HasSuffix(name, "-patches") && !isSecret(name) {
+			m[key] = Text(text)
 			continue
 		}
-		if key != "metadata" && key != "apiVersion" && key != "kind" {
-			object.Object[key] = r.value(key, value)
-		}
+		m[key] = Removed
 	}
+	// It is whole objects.
+	delete(m, "kubectl.kubernetes.io/last-applied-configuration")
+	return m
 }
 
-// cleanAnnotations keeps the values of annotations whose domain is known.
-func cleanAnnotations(annotations map[string]string) map[string]string {
-	cleaned := make(map[string]string, len(annotations))
-	for key, value := range annotations {
-		domain, name, found := strings.Cut(key, "/")
-		if !found || !known.MatchString(domain) || strings.HasSuffix(name, "-patches") || secretKeys.MatchString(name) && !harmlessKeys.MatchString(name) {
-			cleaned[key] = Removed
+func conditions(list []any) []any {
+	for _, item := range list {
+		m, ok := item.(map[string]any)
+		if !ok {
 			continue
 		}
-		cleaned[key] = Text(value)
-	}
-	return cleaned
-}
-
-type redactor struct{ own bool }
-
-// keepOnly removes all fields of an object but its metadata and these.
-func (redactor) keepOnly(object map[string]any, fields ...string) {
-	for key := range object {
-		if key != "apiVersion" && key != "kind" && key != "metadata" && !slices.Contains(fields, key) {
-			object[key] = Removed
+		for field, value := range m {
+			if slices.Contains(conditionFields, field) {
+				m[field] = scrub(field, value)
+				continue
+			}
+			delete(m, field)
 		}
 	}
+	return list
 }
 
-// bootstrap keeps of a bootstrap config how the node is registered.
-func (r redactor) bootstrap(object map[string]any) {
-	spec, _, _ := unstructured.NestedMap(object, "spec")
-	if spec == nil {
-		return
-	}
-	kept := map[string]any{}
-	for _, path := range [][]string{{"joinConfiguration", "nodeRegistration"}, {"template", "spec", "joinConfiguration", "nodeRegistration"}} {
-		if registration, found, _ := unstructured.NestedMap(spec, path...); found {
-			_ = unstructured.SetNestedMap(kept, registration, path...) // kept has nothing in its way
+// arguments of a program of AutoNode's: its flags, and no other words.
+func arguments(list []any) []any {
+	for i, item := range list {
+		text, _ := item.(string)
+		flag, value, found := strings.Cut(text, "=")
+		switch {
+		case !flagName.MatchString(flag):
+			list[i] = Removed
+		case !found:
+		case isSecret(flag):
+			list[i] = flag + "=" + Removed
+		default:
+			list[i] = flag + "=" + Text(value)
 		}
 	}
-	kept[Removed] = "the other fields"
-	object["spec"] = kept
+	return list
 }
 
-// value returns a field's value without what may be secret.
-func (r redactor) value(key string, value any) any {
-	if secretKeys.MatchString(key) && !harmlessKeys.MatchString(key) {
-		return r.secret(value)
+// kubeletArgs are a map, or a list of names and values.
+func kubeletArgs(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for name, arg := range v {
+			if v[name] = Removed; keptKubeletArgs.MatchString(name) {
+				v[name] = scrub(name, arg)
+			}
+		}
+	case []any:
+		for i, item := range v {
+			arg, ok := item.(map[string]any)
+			if !ok {
+				v[i] = Removed
+				continue
+			}
+			name, _ := arg["name"].(string)
+			kept := map[string]any{"name": Text(name), "value": Removed}
+			if keptKubeletArgs.MatchString(name) {
+				kept["value"] = scrub(name, arg["value"])
+			}
+			v[i] = kept
+		}
+	}
+	return value
+}
+
+// scrub removes from a value that stays what looks secret nevertheless.
+func scrub(key string, value any) any {
+	if isSecret(key) {
+		return references(value)
 	}
 	switch v := value.(type) {
 	case string:
 		return Text(v)
 	case []any:
+		if key == "conditions" {
+			return conditions(v)
+		}
 		for i := range v {
-			v[i] = r.item(key, v[i])
+			v[i] = scrub("", v[i])
 		}
 		return v
 	case map[string]any:
-		r.object(key, v)
+		for field, inner := range v {
+			switch nested, _ := inner.(map[string]any); {
+			case field == "annotations":
+				v[field] = annotations(inner)
+			case field == "metadata" && nested != nil:
+				v[field] = metadata(nested)
+			default:
+				v[field] = scrub(field, inner)
+			}
+		}
 		return v
 	}
 	return value
 }
 
-// item of a list.
-func (r redactor) item(key string, value any) any {
-	if text, ok := value.(string); ok && (key == "args" || key == "command") {
-		return r.argument(text)
-	}
-	if m, ok := value.(map[string]any); ok {
-		switch _, has := m["value"]; {
-		case has && (key == "env" || key == "variables" || key == "httpHeaders"):
-			m["value"] = Removed
-		case has && secretKeys.MatchString(stringOf(m["path"])):
-			m["value"] = Removed
-		}
-	}
-	return r.value("", value)
-}
-
-// argument of a program. Those of others than AutoNode may have a secret in any place.
-func (r redactor) argument(text string) string {
-	if !r.own {
-		return Removed
-	}
-	if flag, _, found := strings.Cut(text, "="); found && secretKeys.MatchString(flag) && !harmlessKeys.MatchString(flag) {
-		return flag + "=" + Removed
-	}
-	return Text(text)
-}
-
-func (r redactor) object(key string, m map[string]any) {
-	for field, value := range m {
-		switch {
-		case field == "annotations":
-			m[field] = r.annotations(value)
-		case key == "template" && field == "metadata" || field == "labels" || field == "matchLabels":
-			m[field] = r.value(field, value)
-		case field == "bootstrapPatches", field == "lifecycle", strings.HasSuffix(field, "Probe"):
-			m[field] = Removed
-		default:
-			m[field] = r.value(field, value)
-		}
-	}
-}
-
-func (r redactor) annotations(value any) any {
-	m, ok := value.(map[string]any)
-	if !ok {
-		return Removed
-	}
-	annotations := make(map[string]string, len(m))
-	for key, value := range m {
-		if text, ok := value.(string); ok && key != "kubectl.kubernetes.io/last-applied-configuration" {
-			annotations[key] = text
-		}
-	}
-	cleaned := map[string]any{}
-	for key, value := range cleanAnnotations(annotations) {
-		cleaned[key] = value
-	}
-	return cleaned
-}
-
-// secret keeps of a value what refers to another object.
-func (r redactor) secret(value any) any {
+// references keeps of a value what refers to another object.
+func references(value any) any {
 	switch v := value.(type) {
 	case bool, nil:
 		return v
@@ -209,29 +280,14 @@ func (r redactor) secret(value any) any {
 				v[field] = Text(text)
 				continue
 			}
-			v[field] = r.secret(inner)
+			v[field] = references(inner)
 		}
 		return v
 	case []any:
 		for i := range v {
-			v[i] = r.secret(v[i])
+			v[i] = references(v[i])
 		}
 		return v
 	}
 	return Removed
-}
-
-// texts of a map.
-func (r redactor) texts(value any) any {
-	if m, ok := value.(map[string]any); ok {
-		for key, inner := range m {
-			m[key] = Text(stringOf(inner))
-		}
-	}
-	return value
-}
-
-func stringOf(value any) string {
-	text, _ := value.(string)
-	return text
 }
