@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
 // The attacker is a Karpenter that its guest's admin has taken over. It may create Secrets in its control-plane namespace, for machines.
@@ -21,10 +20,8 @@ func TestBootstrapSecrets(t *testing.T) {
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
 	createManifest(t, "../../manifests/policy/bootstrapsecrets.yaml")
 	const hostedNamespace, otherNamespace = "bootstrap-secrets", "bootstrap-secrets-elsewhere"
-	for _, name := range []string{hostedNamespace, otherNamespace} {
-		bindKarpenter(t, name)
-	}
-	g.Expect(management.Create(ctx, &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: hostedNamespace, Name: v1beta1.KarpenterComponent}})).To(Succeed())
+	bindKarpenter(t, hostedNamespace)
+	bindForeign(t, otherNamespace)
 	secret := func(namespace string, change func(*corev1.Secret)) *corev1.Secret {
 		s := &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{

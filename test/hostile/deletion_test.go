@@ -5,7 +5,6 @@ package hostile_test
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -41,13 +40,6 @@ func TestDeletion(t *testing.T) {
 		return func() bool {
 			return apierrors.IsNotFound(management.Get(ctx, client.ObjectKeyFromObject(object), object))
 		}
-	}
-	reinstall := func(t *testing.T) {
-		t.Helper()
-		_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{
-			Paths: []string{filepath.Join("..", "..", "manifests", "crds")}, ErrorIfPathMissing: true, MaxTime: time.Minute,
-		})
-		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	}
 	machineOf := func(t *testing.T, namespace, cluster, name string) *clusterv1.Machine {
 		t.Helper()
@@ -117,7 +109,7 @@ func TestDeletion(t *testing.T) {
 		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(component), component)).To(Succeed())
 		g.Expect(management.Delete(ctx, definition(components))).To(Succeed())
 		g.Eventually(gone(definition(components))).Should(BeTrue())
-		reinstall(t)
+		installDefinitions(t)
 		before := component.UID
 		g.Eventually(func() bool {
 			again := component.DeepCopy()
@@ -151,7 +143,7 @@ func TestDeletion(t *testing.T) {
 
 	t.Run("When it is installed again, the operator that runs should serve HostedClusters; and when a Cluster goes with its namespace, the counts should end at zero", func(t *testing.T) {
 		g := NewWithT(t)
-		reinstall(t)
+		installDefinitions(t)
 		hostedCluster = hosted(t, "deletion", "green", label, func(h *v1beta1.HostedCluster) { h.Spec.Release.Image = release })
 		g.Eventually(condition(t, hostedCluster, v1beta1.ValidConfiguration)).Should(HavePrefix("True/"))
 		definitions, err := crds.Embedded()

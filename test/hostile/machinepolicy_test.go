@@ -14,52 +14,75 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
-	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
-// TestMachinePolicy has a compromised Karpenter create Machines. Cluster API reads or overwrites the Secrets that they
-// name.
+// TestMachinePolicy has a compromised Karpenter create, change and delete Machines. Cluster API reads or overwrites the Secrets that they
+// name, and gives the machine of a control plane its keys.
 func TestMachinePolicy(t *testing.T) {
-	const namespaceName = "machine-policy"
+	const namespaceName, otherNamespace = "machine-policy", "machine-policy-elsewhere"
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
 	_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
 		scopetest.Definition("bootstrap.cluster.x-k8s.io", "KubeadmConfig", "kubeadmconfigs", "v1beta2"),
+		scopetest.Definition("infrastructure.cluster.x-k8s.io", "KwokMachine", "kwokmachines", "v1beta1"),
 	}})
 	g.Expect(err).NotTo(HaveOccurred())
 	createManifest(t, "../../manifests/policy/machines.yaml")
-	bindKarpenter(t, namespaceName)
-	g.Expect(management.Create(ctx, &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: v1beta1.KarpenterComponent}})).To(Succeed())
+	bindKarpenter(t, namespaceName, "Machine.cluster.x-k8s.io spec.bootstrap.dataSecretName=deployed")
+	bindForeign(t, otherNamespace)
 	karpenter := karpenterOf(t, namespaceName)
 
-	machine := func(name, secret string) client.Object {
-		m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: name}, Spec: clusterv1.MachineSpec{ClusterName: "blue"}}
+	machine := func(name, secret string, changes ...func(*metav1.ObjectMeta)) client.Object {
+		m := &clusterv1.Machine{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: name, Labels: labelsOf(name, "blue")}, Spec: clusterv1.MachineSpec{ClusterName: "blue"},
+		}
 		if secret != "" {
 			m.Spec.Bootstrap.DataSecretName = ptr.To(secret)
 		}
+		for _, change := range changes {
+			change(&m.ObjectMeta)
+		}
 		return m
 	}
-	kubeadmConfig := func(name string) client.Object {
+	other := func(apiVersion, kind, name string, labels map[string]string) client.Object {
 		object := &unstructured.Unstructured{}
-		object.SetAPIVersion("bootstrap.cluster.x-k8s.io/v1beta2")
-		object.SetKind("KubeadmConfig")
+		object.SetAPIVersion(apiVersion)
+		object.SetKind(kind)
 		object.SetNamespace(namespaceName)
 		object.SetName(name)
+		object.SetLabels(labels)
 		return object
 	}
-	const ofClusterAPI, ofOperator = "Secret of Cluster API's", "Secret of the operator's"
+	kubeadmConfig := func(name string) client.Object {
+		return other("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig", name, labelsOf(name, "blue"))
+	}
+	infrastructure := func(name string, labels map[string]string) client.Object {
+		return other("infrastructure.cluster.x-k8s.io/v1beta1", "KwokMachine", name, labels)
+	}
+	ofControlPlane := func(meta *metav1.ObjectMeta) { meta.Labels[clusterv1.MachineControlPlaneLabel] = "" }
+	unlabelled := func(meta *metav1.ObjectMeta) { meta.Labels = map[string]string{clusterv1.ClusterNameLabel: "blue"} }
+
+	const (
+		ofClusterAPI, ofOperator, named = "Secret of Cluster API's", "Secret of the operator's", "neither the HostedCluster nor a MachineDeployment of the Cluster names"
+		keys, claimed                   = "no machine of a control plane", "only what it has made for a NodeClaim"
+	)
 	attacks := map[string]struct {
 		object client.Object
 		want   string
 	}{
-		"a Machine that names the kubeconfig":               {machine("general-abcde", "blue-kubeconfig"), ofClusterAPI},
-		"a Machine that names a user's kubeconfig":          {machine("general-abcde", "blue-user-kubeconfig"), ofClusterAPI},
-		"a Machine that names another Cluster's CA":         {machine("general-abcde", "green-ca"), ofClusterAPI},
-		"a Machine that names Karpenter's access":           {machine("general-abcde", v1beta1.GuestAccessSecret), ofOperator},
-		"a Machine that is called like the CA":              {machine("blue-ca", ""), ofClusterAPI},
-		"a Machine that is called like the pull secret":     {machine("karpenter-pull-secret", ""), ofOperator},
-		"a bootstrap config that is called like the CA":     {kubeadmConfig("blue-ca"), ofClusterAPI},
-		"a bootstrap config that is called like etcd's key": {kubeadmConfig("blue-apiserver-etcd-client"), ofClusterAPI},
+		"a Machine that names the kubeconfig":                           {machine("general-abcde", "blue-kubeconfig"), ofClusterAPI},
+		"a Machine that names a user's kubeconfig":                      {machine("general-abcde", "blue-user-kubeconfig"), ofClusterAPI},
+		"a Machine that names another Cluster's CA":                     {machine("general-abcde", "green-ca"), ofClusterAPI},
+		"a Machine that names Karpenter's access":                       {machine("general-abcde", "karpenter-guest-access"), ofOperator},
+		"a Machine that names the bootstrap data of a control plane":    {machine("general-abcde", "blue-control-plane-x7k2p"), named},
+		"a Machine that is called like the CA":                          {machine("blue-ca", ""), ofClusterAPI},
+		"a Machine that is called like the pull secret":                 {machine("karpenter-pull-secret", ""), ofOperator},
+		"a Machine of the control plane, which boots with its keys":     {machine("general-abcde", "", ofControlPlane), keys},
+		"a Machine without a NodeClaim":                                 {machine("general-abcde", "", unlabelled), claimed},
+		"an infrastructure machine without a NodeClaim":                 {infrastructure("general-abcde", map[string]string{clusterv1.ClusterNameLabel: "blue"}), claimed},
+		"a bootstrap config that is called like the CA":                 {kubeadmConfig("blue-ca"), ofClusterAPI},
+		"a bootstrap config that is called like etcd's key":             {kubeadmConfig("blue-apiserver-etcd-client"), ofClusterAPI},
+		"a Machine with the NodeClaim's labels of another one's object": {machine("general-abcde", "", func(meta *metav1.ObjectMeta) { meta.Labels = labelsOf("other", "blue") }), claimed},
 	}
 	g.Eventually(func() error {
 		return karpenter.Create(ctx, machine("blue-ca", ""), client.DryRunAll)
@@ -81,10 +104,63 @@ func TestMachinePolicy(t *testing.T) {
 		m.Spec.Bootstrap.DataSecretName = ptr.To("blue-kubeconfig")
 		g.Expect(karpenter.Patch(ctx, m, client.MergeFrom(before), client.DryRunAll)).To(MatchError(ContainSubstring(ofClusterAPI)))
 	})
-	t.Run("When Karpenter creates what it makes for a NodeClaim, it should be let through", func(t *testing.T) {
+	t.Run("When Karpenter changes or deletes what it hasn't made, it should be refused, and no admin", func(t *testing.T) {
 		g := NewWithT(t)
-		for _, object := range []client.Object{machine("general-abcde", ""), machine("general-abcde", "karpenter-bootstrap-abcdef"), machine("general-abcde", "workers"), kubeadmConfig("general-abcde")} {
-			g.Expect(karpenter.Create(ctx, object, client.DryRunAll)).To(Succeed())
+		theirs := map[string]string{clusterv1.ClusterNameLabel: "blue", clusterv1.MachineControlPlaneLabel: ""}
+		for _, object := range []client.Object{
+			machine("blue-control-plane-1", "blue-control-plane-x7k2p", func(meta *metav1.ObjectMeta) { meta.Labels = theirs }),
+			infrastructure("blue-control-plane-1", theirs),
+			other("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig", "blue-control-plane-1", theirs),
+		} {
+			g.Expect(management.Create(ctx, object)).To(Succeed())
+			before := object.DeepCopyObject().(client.Object)
+			object.SetLabels(labelsOf(object.GetName(), "blue"))
+			g.Expect(karpenter.Patch(ctx, object.DeepCopyObject().(client.Object), client.MergeFrom(before))).To(MatchError(ContainSubstring(claimed)), "it mustn't take it")
+			g.Expect(karpenter.Delete(ctx, before)).To(MatchError(ContainSubstring(claimed)))
+			all := &unstructured.Unstructured{}
+			all.SetGroupVersionKind(before.GetObjectKind().GroupVersionKind())
+			if m, ok := before.(*clusterv1.Machine); ok {
+				all.SetGroupVersionKind(clusterv1.GroupVersion.WithKind("Machine"))
+				// The bootstrap provider has written it; whatever else an admin changes of that Machine is let through.
+				metav1.SetMetaDataAnnotation(&m.ObjectMeta, "example.com/a", "b")
+				g.Expect(management.Update(ctx, m)).To(Succeed())
+			}
+			g.Expect(karpenter.DeleteAllOf(ctx, all, client.InNamespace(namespaceName), client.HasLabels{clusterv1.MachineControlPlaneLabel})).
+				To(MatchError(ContainSubstring(claimed)))
+			g.Expect(management.Delete(ctx, before)).To(Succeed())
 		}
+	})
+	t.Run("When Karpenter creates, changes and deletes what it makes for a NodeClaim, it should be let through", func(t *testing.T) {
+		g := NewWithT(t)
+		for _, object := range []client.Object{
+			machine("general-1", ""), machine("general-2", "karpenter-bootstrap-abcdef"), machine("general-3", "workers"), machine("general-4", "deployed"),
+			kubeadmConfig("general-1"), infrastructure("general-1", labelsOf("general-1", "blue")),
+		} {
+			g.Expect(karpenter.Create(ctx, object)).To(Succeed())
+			before := object.DeepCopyObject().(client.Object)
+			object.SetAnnotations(map[string]string{"example.com/a": "b"})
+			g.Expect(karpenter.Patch(ctx, object, client.MergeFrom(before))).To(Succeed())
+			g.Expect(karpenter.Delete(ctx, object)).To(Succeed())
+		}
+	})
+	t.Run("When a bootstrap provider has named a Secret, Karpenter should still be able to change the Machine", func(t *testing.T) {
+		g := NewWithT(t)
+		m := machine("general-5", "").(*clusterv1.Machine)
+		g.Expect(karpenter.Create(ctx, m)).To(Succeed())
+		m.Spec.Bootstrap.DataSecretName = ptr.To("general-5")
+		g.Expect(management.Update(ctx, m)).To(Succeed())
+		before := m.DeepCopy()
+		metav1.SetMetaDataAnnotation(&m.ObjectMeta, "example.com/a", "b")
+		g.Expect(karpenter.Patch(ctx, m, client.MergeFrom(before))).To(Succeed())
+	})
+	t.Run("When a Karpenter that isn't this project's writes Machines in its namespace, it should be let through", func(t *testing.T) {
+		g := NewWithT(t)
+		foreign, m := karpenterOf(t, otherNamespace), machine("blue-ca", "blue-kubeconfig", unlabelled)
+		m.SetNamespace(otherNamespace)
+		g.Expect(foreign.Create(ctx, m)).To(Succeed())
+		before := m.DeepCopyObject().(client.Object)
+		m.SetAnnotations(map[string]string{clusterv1.DeleteMachineAnnotation: "true"})
+		g.Expect(foreign.Patch(ctx, m, client.MergeFrom(before))).To(Succeed())
+		g.Expect(foreign.Delete(ctx, m)).To(Succeed())
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -35,7 +36,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/operator"
+	"github.com/autonode-io/autonode/operator/naming"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 	"github.com/autonode-io/autonode/payload"
 )
@@ -98,6 +101,15 @@ func namespace(t *testing.T, name string) {
 	NewWithT(t).Expect(client.IgnoreAlreadyExists(clusters.Management.Client.Create(t.Context(), object))).To(Succeed())
 }
 
+// installDefinitions brings back this project's CRDs.
+func installDefinitions(t *testing.T) {
+	t.Helper()
+	_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{
+		Paths: []string{filepath.Join("..", "..", "manifests", "crds")}, ErrorIfPathMissing: true, MaxTime: time.Minute,
+	})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+}
+
 // createManifest creates the objects of a manifest in the management cluster.
 func createManifest(t *testing.T, path string) {
 	t.Helper()
@@ -111,21 +123,54 @@ func createManifest(t *testing.T, path string) {
 	}
 }
 
-// bindKarpenter gives the ServiceAccount karpenter of a namespace every permission there, so that only a policy can reject
-// its requests.
-func bindKarpenter(t *testing.T, namespaceName string) {
+// bindKarpenter gives the ServiceAccount karpenter of a namespace the Role of a Karpenter, wide enough for any kind, so that only a policy
+// can reject its requests. What is named further may be used as references to Secrets.
+func bindKarpenter(t *testing.T, namespaceName string, references ...string) {
 	t.Helper()
 	namespace(t, namespaceName)
-	bindServiceAccount(t, namespaceName, v1beta1.KarpenterComponent)
+	bindServiceAccount(t, namespaceName, v1beta1.DedicatedNames(), references...)
 }
 
-// bindServiceAccount gives a ServiceAccount all rights in its namespace.
-func bindServiceAccount(t *testing.T, namespaceName, name string) {
+// bindServiceAccount does it for the ServiceAccount that has one of these names.
+func bindServiceAccount(t *testing.T, namespaceName string, names v1beta1.Names, references ...string) {
 	t.Helper()
-	NewWithT(t).Expect(clusters.Management.Client.Create(t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespaceName, Name: name}},
+	g, management := NewWithT(t), clusters.Management.Client
+	role, err := karpenter.Role()
+	g.Expect(err).NotTo(HaveOccurred())
+	role.Rules = append(role.Rules,
+		rbacv1.PolicyRule{APIGroups: []string{"cluster.x-k8s.io", "bootstrap.cluster.x-k8s.io", "infrastructure.cluster.x-k8s.io"}, Resources: []string{"*"}, Verbs: []string{"*"}},
+		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"create"}},
+		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"workers"}, Verbs: []string{"get"}},
+	)
+	if len(references) > 0 {
+		role.Rules = append(role.Rules, rbacv1.PolicyRule{
+			APIGroups: []string{v1beta1.GroupVersion.Group}, Resources: []string{"secretreferences"}, ResourceNames: references, Verbs: []string{"use"},
+		})
+	}
+	binding, err := karpenter.RoleBinding()
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, object := range []client.Object{role, binding} {
+		g.Expect(naming.Apply(names, object)).To(Succeed())
+		object.SetNamespace(namespaceName)
+	}
+	binding.Subjects[0].Namespace = namespaceName
+	g.Expect(management.Create(t.Context(), role)).To(Succeed())
+	g.Expect(management.Create(t.Context(), binding)).To(Succeed())
+}
+
+// bindForeign gives the ServiceAccount karpenter of a namespace, which has nothing to do with this project, rights on Secrets and Machines.
+func bindForeign(t *testing.T, namespaceName string) {
+	t.Helper()
+	g, management := NewWithT(t), clusters.Management.Client
+	namespace(t, namespaceName)
+	meta := metav1.ObjectMeta{Namespace: namespaceName, Name: "upstream"}
+	g.Expect(management.Create(t.Context(), &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"*"}},
+		{APIGroups: []string{"cluster.x-k8s.io"}, Resources: []string{"machines"}, Verbs: []string{"*"}},
+	}})).To(Succeed())
+	g.Expect(management.Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespaceName, Name: v1beta1.KarpenterComponent}},
 	})).To(Succeed())
 }
 

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
@@ -34,17 +35,13 @@ func TestSharedNamespaces(t *testing.T) {
 	namespace(t, namespaceName)
 	as := func(cluster string) client.Client {
 		names := v1beta1.SharedNames(cluster)
-		g.Expect(management.Create(ctx, &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespaceName, Name: names.Karpenter,
-			Labels: map[string]string{v1beta1.ControlPlaneNamespaceModeLabel: "Shared", v1beta1.ClusterNameLabel: cluster},
-		}})).To(Succeed())
-		bindServiceAccount(t, namespaceName, names.Karpenter)
+		bindServiceAccount(t, namespaceName, names)
 		return serviceAccount(t, namespaceName, names.Karpenter)
 	}
 	blue, green := as("blue"), as("green")
 
 	meta := func(name, cluster string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: namespaceName, Name: name, Labels: map[string]string{v1beta1.ClusterNameLabel: cluster}}
+		return metav1.ObjectMeta{Namespace: namespaceName, Name: name, Labels: labelsOf(name, cluster)}
 	}
 	machine := func(name, label, cluster string) *clusterv1.Machine {
 		return &clusterv1.Machine{ObjectMeta: meta(name, label), Spec: clusterv1.MachineSpec{ClusterName: cluster}}
@@ -55,9 +52,7 @@ func TestSharedNamespaces(t *testing.T) {
 		object.SetKind(kind)
 		object.SetNamespace(namespaceName)
 		object.SetName(name)
-		if cluster != "" {
-			object.SetLabels(map[string]string{v1beta1.ClusterNameLabel: cluster})
-		}
+		object.SetLabels(labelsOf(name, cluster))
 		return object
 	}
 	infrastructure := func(name, cluster string) client.Object {
@@ -102,7 +97,7 @@ func TestSharedNamespaces(t *testing.T) {
 		for _, object := range theirs {
 			g.Expect(green.Create(ctx, object)).To(Succeed())
 			before := object.DeepCopyObject().(client.Object)
-			object.SetLabels(map[string]string{v1beta1.ClusterNameLabel: "blue"})
+			object.SetLabels(labelsOf(object.GetName(), "blue"))
 			g.Expect(blue.Patch(ctx, object.DeepCopyObject().(client.Object), client.MergeFrom(before))).To(MatchError(ContainSubstring(ofLabel)), "it mustn't take it")
 			g.Expect(blue.Delete(ctx, object)).To(MatchError(ContainSubstring(ofLabel)))
 			g.Expect(green.Delete(ctx, object)).To(Succeed())
@@ -120,4 +115,13 @@ func TestSharedNamespaces(t *testing.T) {
 		g.Expect(blue.Patch(ctx, bound, client.MergeFrom(before))).To(Succeed())
 		g.Expect(blue.Delete(ctx, bound)).To(Succeed())
 	})
+}
+
+// labelsOf are those of an object that a Karpenter has made for a NodeClaim of the same name; no Cluster's if cluster is empty.
+func labelsOf(name, cluster string) map[string]string {
+	labels := map[string]string{v1alpha1.NodeClaimLabel: name, v1alpha1.NodeClaimUIDLabel: "1"}
+	if cluster != "" {
+		labels[v1beta1.ClusterNameLabel] = cluster
+	}
+	return labels
 }
