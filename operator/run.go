@@ -58,6 +58,7 @@ import (
 	"github.com/autonode-io/autonode/operator/provider/aws"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 	"github.com/autonode-io/autonode/operator/pullsecret"
+	"github.com/autonode-io/autonode/operator/references"
 	"github.com/autonode-io/autonode/operator/release"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/shard"
@@ -271,8 +272,12 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 		Management: management, Live: live, Secrets: connections.Secrets(), Apply: applier,
 		Clock: clock.RealClock{}, TokenLifetime: options.GuestTokenLifetime,
 	})
+	templates, err := references.New(mgr)
+	if err != nil {
+		return err
+	}
 	operand := component.New(component.Config{
-		Management: management, Applier: applier, Recorder: recorder, PullSecrets: pullSecrets, Settings: options.Karpenter,
+		Management: management, Applier: applier, Recorder: recorder, PullSecrets: pullSecrets, Settings: options.Karpenter, Templates: templates,
 		SignedOnly: options.PayloadSignatures == SignaturesEnforce,
 	})
 	held := shard.New(shard.Config{Management: management, Live: live, Selector: mine.selector, Lease: mine.holder, Released: connections.Release})
@@ -308,7 +313,8 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 			}), Modes: scope.Draining, Anyway: always},
 			{Step: status.New(status.Config{Versions: versions}), Modes: scope.On | scope.Draining},
 		},
-		Sources: []source.Source{connections.Source(), pullSecrets.Source(), releases.Source(), held.Source()},
+		Sources:   []source.Source{connections.Source(), pullSecrets.Source(), releases.Source(), held.Source()},
+		Templates: templates.Events(),
 
 		OwnNamespace:           options.LeaderElectionNamespace,
 		SharedCatalogNamespace: options.Karpenter.SharedCatalogNamespace,

@@ -52,6 +52,8 @@ type Config struct {
 	PullSecrets PullSecrets
 	// Settings of every Karpenter.
 	Settings Settings
+	// Templates has the references to Secrets that machines may have.
+	Templates provider.Templates
 	// SignedOnly rejects images that a payload doesn't name, because only payloads are signed.
 	SignedOnly bool
 }
@@ -129,6 +131,7 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 			CA:          s.Guest.Config.CAData,
 			Reader:      c.Management,
 			Mapper:      c.Management.RESTMapper(),
+			Templates:   c.Templates,
 
 			SharedCatalogNamespace: c.Settings.SharedCatalogNamespace,
 		},

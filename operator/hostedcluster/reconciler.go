@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -75,6 +76,8 @@ type Config struct {
 	Guests Guests
 	// Sources trigger reconciles beside the reconciler's own watches.
 	Sources []source.Source
+	// Templates has the templates whose references to Secrets have changed.
+	Templates <-chan event.GenericEvent
 	// Clock defaults to the real one.
 	Clock clock.PassiveClock
 	// Workers is how many HostedClusters are reconciled at a time; zero is the default.

@@ -131,8 +131,12 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 			builder.OnlyMetadata, changed).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		WatchesRawSource(source.Func(limiter.Start))
-	for _, source := range config.Sources {
-		b = b.WatchesRawSource(source)
+	for _, from := range config.Sources {
+		b = b.WatchesRawSource(from)
+	}
+	if config.Templates != nil {
+		// Karpenter's Role allows their references to Secrets.
+		b = b.WatchesRawSource(source.Channel(config.Templates, handler.EnqueueRequestsFromMapFunc(r.byNamespace)))
 	}
 	return b.Complete(limiter.wrap(config.Shard.Reconciler(r)))
 }

@@ -15,6 +15,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -177,8 +178,16 @@ type Input struct {
 	Reader client.Reader
 	// Mapper knows the management cluster's kinds.
 	Mapper meta.RESTMapper
+	// Templates has the references to Secrets in templates; nil where no Role is rendered.
+	Templates Templates
 	// SharedCatalogNamespace is the namespace of the InstanceTypeCatalogs that every hosted cluster may use; empty for none.
 	SharedCatalogNamespace string
+}
+
+// Templates has the references to Secrets in templates of machines and of their bootstrap. *references.Templates does.
+type Templates interface {
+	// Texts returns those of the templates of a kind in a namespace that belong, as a Role names them.
+	Texts(ctx context.Context, namespace string, kind schema.GroupKind, belongs func(metav1.Object) bool) ([]string, error)
 }
 
 // Upgrades is when nodes may be replaced for their version. The zero value is at any time.

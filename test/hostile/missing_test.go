@@ -19,7 +19,7 @@ import (
 )
 
 // policies are those that bound Karpenters in the management cluster.
-var policies = []string{"bootstrapsecrets", "machines", "sharednamespaces"}
+var policies = []string{"bootstrapsecrets", "machines", "references", "sharednamespaces"}
 
 // anotherAPIServer starts one more API server on the management cluster's etcd, as after a restart.
 func anotherAPIServer(t *testing.T) *rest.Config {

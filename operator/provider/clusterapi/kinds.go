@@ -20,6 +20,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/karpenter"
+	"github.com/autonode-io/autonode/assets/references"
 	"github.com/autonode-io/autonode/operator/provider"
 )
 
@@ -117,6 +118,15 @@ func (g groups) role(ctx context.Context, in provider.Input) (*rbacv1.Role, erro
 	if bootstraps[kubeadm.Group].Has(kubeadm.Resource) {
 		// Karpenter renders their bootstrap data itself where it can. A policy in the management cluster bounds which Secrets it may create.
 		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"create"}})
+	}
+	allowed, err := g.references(ctx, in, named)
+	if err != nil {
+		return nil, err
+	}
+	if len(allowed) > 0 { // a rule without names would allow all
+		role.Rules = append(role.Rules, rbacv1.PolicyRule{
+			APIGroups: []string{v1beta1.GroupVersion.Group}, Resources: []string{references.Resource}, ResourceNames: allowed, Verbs: []string{references.Verb},
+		})
 	}
 	finding, err := checkSecret(ctx, in)
 	if err != nil {

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clusterapi
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/assets/references"
+	"github.com/autonode-io/autonode/operator/provider"
+)
+
+// references returns the references to Secrets that Karpenter's machines may have, as the Role names them: those of the Cluster's templates, each
+// template's as one, and the bootstrap Secrets of its MachineDeployments. An infrastructure or bootstrap provider gives a machine what they refer to,
+// and Karpenter itself may read none of it. The policy references.autonode.io rejects all others.
+func (g groups) references(ctx context.Context, in provider.Input, named map[schema.GroupKind]naming) ([]string, error) {
+	var allowed []string
+	if in.Templates != nil {
+		for template := range named {
+			if g.check(template.Group, template.Kind) != nil {
+				continue
+			}
+			texts, err := in.Templates.Texts(ctx, in.Namespace, template, belongs(in))
+			if err != nil {
+				return nil, fmt.Errorf("reading the references of templates to Secrets: %w", err)
+			}
+			allowed = append(allowed, texts...)
+		}
+	}
+	deployments := &clusterv1.MachineDeploymentList{}
+	if err := in.Reader.List(ctx, deployments, client.InNamespace(in.Namespace)); err != nil {
+		return nil, fmt.Errorf("listing machine deployments: %w", err)
+	}
+	for i := range deployments.Items {
+		spec := &deployments.Items[i].Spec
+		if name := ptr.Deref(spec.Template.Spec.Bootstrap.DataSecretName, ""); name != "" && spec.ClusterName == in.ClusterName {
+			allowed = append(allowed, references.DataSecret(name))
+		}
+	}
+	slices.Sort(allowed)
+	return slices.Compact(allowed), nil
+}
+
+// belongs reports whether a template is the Cluster's, or of no Cluster where it doesn't share the namespace. Karpenter uses no other.
+func belongs(in provider.Input) func(metav1.Object) bool {
+	return func(template metav1.Object) bool {
+		name, ours := template.GetLabels()[clusterv1.ClusterNameLabel]
+		if ours && name != in.ClusterName {
+			return false
+		}
+		for _, owner := range template.GetOwnerReferences() {
+			if group, kind := groupOf(owner), owner.Kind; group != clusterGroup || kind != clusterv1.ClusterKind {
+				continue
+			}
+			if owner.Name != in.ClusterName {
+				return false
+			}
+			ours = true
+		}
+		return ours || !in.Names.Shared()
+	}
+}

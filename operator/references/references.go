@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package references watches the templates of machines and of their bootstrap, for the references to Secrets in them. Karpenter's Role allows those,
+// and a policy in the management cluster admits no others.
+package references
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	toolscache "k8s.io/client-go/tools/cache"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/autonode-io/autonode/assets/references"
+)
+
+const (
+	// maxText and maxTexts bound what templates add to a Role, whose size etcd bounds: half a MiB.
+	maxText, maxTexts = 4096, 128
+	// syncTimeout is how long to wait for the first list of a kind.
+	syncTimeout = 10 * time.Second
+	// events that may wait for the reconciler.
+	waiting = 1024
+)
+
+// Templates are the references in the templates of all namespaces. Of a template it keeps nothing else.
+type Templates struct {
+	cache  cache.Cache
+	live   client.Reader
+	mapper meta.RESTMapper
+	kinds  references.Kinds
+	events chan event.GenericEvent
+
+	mu      sync.Mutex
+	watched map[schema.GroupKind]cache.Informer
+}
+
+// One rule for each API group, of the kinds whose objects can refer to Secrets. assets/references lists them; a test compares.
+// +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=eksconfigtemplates;k0sworkerconfigtemplates;kthreesconfigtemplates;kubeadmconfigtemplates;nodeadmconfigtemplates;rke2configtemplates;talosconfigtemplates,verbs=list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=awsmachinetemplates;azuremachinetemplates;gcpmachinetemplates;hetznerbaremetalmachinetemplates;kubevirtmachinetemplates;metal3machinetemplates;nutanixmachinetemplates;openstackmachinetemplates,verbs=list;watch
+
+// New adds the watches to the manager. None starts before a kind is asked for.
+func New(mgr manager.Manager) (*Templates, error) {
+	kinds, err := references.Embedded()
+	if err != nil {
+		return nil, err
+	}
+	t := &Templates{
+		live: mgr.GetAPIReader(), mapper: mgr.GetRESTMapper(), kinds: kinds,
+		events: make(chan event.GenericEvent, waiting), watched: map[schema.GroupKind]cache.Informer{},
+	}
+	t.cache, err = cache.New(mgr.GetConfig(), cache.Options{
+		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(), DefaultTransform: t.shrink,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("creating the cache of templates: %w", err)
+	}
+	if err := mgr.Add(t); err != nil {
+		return nil, fmt.Errorf("adding the cache of templates: %w", err)
+	}
+	return t, nil
+}
+
+// Start implements manager.Runnable.
+func (t *Templates) Start(ctx context.Context) error { return t.cache.Start(ctx) }
+
+// GetCache makes the manager start it before what asks it.
+func (t *Templates) GetCache() cache.Cache { return t.cache }
+
+// Events has the templates whose references have changed.
+func (t *Templates) Events() <-chan event.GenericEvent { return t.events }
+
+// textField holds what is kept of a template's content.
+const textField = "references"
+
+// shrink keeps of a template what says whose it is, and its references.
+func (t *Templates) shrink(obj any) (any, error) {
+	template, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return obj, nil
+	}
+	if _, shrunk := template.Object[textField]; shrunk {
+		return obj, nil // a first list passes here twice
+	}
+	kept := &unstructured.Unstructured{}
+	kept.SetGroupVersionKind(template.GroupVersionKind())
+	kept.SetNamespace(template.GetNamespace())
+	kept.SetName(template.GetName())
+	kept.SetUID(template.GetUID())
+	kept.SetResourceVersion(template.GetResourceVersion())
+	if cluster, ok := template.GetLabels()[clusterv1.ClusterNameLabel]; ok {
+		kept.SetLabels(map[string]string{clusterv1.ClusterNameLabel: cluster})
+	}
+	kept.SetOwnerReferences(template.GetOwnerReferences())
+	// A template whose fields aren't what its API says has no reference that a machine of it could have.
+	text, err := t.kinds[references.Made(template.GroupVersionKind().GroupKind())].TextOf(template)
+	if err != nil || len(text) > maxText {
+		text = ""
+	}
+	kept.Object[textField] = text
+	return kept, nil
+}
+
+func textOf(obj any) string {
+	template, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return ""
+	}
+	text, _, _ := unstructured.NestedString(template.Object, textField)
+	return text
+}
+
+// Texts returns the references of the templates of a kind in a namespace that belong, sorted and each once, as a Role names them.
+func (t *Templates) Texts(ctx context.Context, namespace string, kind schema.GroupKind, belongs func(metav1.Object) bool) ([]string, error) {
+	if _, ok := t.kinds[references.Made(kind)]; !ok {
+		return nil, nil
+	}
+	mapping, err := t.mapper.RESTMapping(kind)
+	if meta.IsNoMatchError(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking up kind %s: %w", kind, err)
+	}
+	watched, err := t.watch(ctx, mapping)
+	if err != nil || !watched {
+		return nil, err
+	}
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(mapping.GroupVersionKind)
+	if err := t.cache.List(ctx, list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing %s: %w", mapping.Resource.Resource, err)
+	}
+	var texts []string
+	for i := range list.Items {
+		if text := textOf(&list.Items[i]); text != "" && belongs(&list.Items[i]) {
+			texts = append(texts, text)
+		}
+	}
+	slices.Sort(texts)
+	if texts = slices.Compact(texts); len(texts) > maxTexts {
+		log.FromContext(ctx).Info("Templates have too many different references to Secrets; machines with the others are rejected", "kind", kind.String(), "limit", maxTexts)
+		texts = texts[:maxTexts]
+	}
+	return texts, nil
+}
+
+// watch sees to it that a kind is watched, and reports whether the operator may.
+func (t *Templates) watch(ctx context.Context, mapping *meta.RESTMapping) (bool, error) {
+	t.mu.Lock()
+	informer, ok := t.watched[mapping.GroupVersionKind.GroupKind()]
+	t.mu.Unlock()
+	if !ok {
+		// A watch that isn't allowed would be tried for ever, and nobody would be told.
+		probe := &unstructured.UnstructuredList{}
+		probe.SetGroupVersionKind(mapping.GroupVersionKind)
+		if err := t.live.List(ctx, probe, client.Limit(1)); apierrors.IsForbidden(err) {
+			log.FromContext(ctx).Info("The operator may not list templates; machines whose templates refer to Secrets are rejected. Allow it to list and watch them",
+				"resource", mapping.Resource.GroupResource().String())
+			return false, nil
+		} else if err != nil {
+			return false, fmt.Errorf("listing %s: %w", mapping.Resource.Resource, err)
+		}
+		var err error
+		if informer, err = t.inform(ctx, mapping); err != nil {
+			return false, err
+		}
+	}
+	waiting, cancel := context.WithTimeout(ctx, syncTimeout)
+	defer cancel()
+	// Without all of them, Karpenter would lose what it is allowed already.
+	if !toolscache.WaitForCacheSync(waiting.Done(), informer.HasSynced) {
+		return false, fmt.Errorf("%s aren't listed yet", mapping.Resource.Resource)
+	}
+	return true, nil
+}
+
+// inform starts the watch of a kind.
+func (t *Templates) inform(ctx context.Context, mapping *meta.RESTMapping) (cache.Informer, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	kind := mapping.GroupVersionKind.GroupKind()
+	if informer, ok := t.watched[kind]; ok {
+		return informer, nil
+	}
+	template := &unstructured.Unstructured{}
+	template.SetGroupVersionKind(mapping.GroupVersionKind)
+	informer, err := t.cache.GetInformer(ctx, template, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("watching %s: %w", mapping.Resource.Resource, err)
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(obj any, initial bool) {
+			if !initial && textOf(obj) != "" { // who asked first reads those
+				t.changed(obj)
+			}
+		},
+		UpdateFunc: func(before, after any) {
+			if textOf(before) != textOf(after) {
+				t.changed(after)
+			}
+		},
+		DeleteFunc: func(obj any) {
+			if unknown, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+				obj = unknown.Obj
+			}
+			if textOf(obj) != "" {
+				t.changed(obj)
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watching %s: %w", mapping.Resource.Resource, err)
+	}
+	t.watched[kind] = informer
+	return informer, nil
+}
+
+func (t *Templates) changed(obj any) {
+	if template, ok := obj.(*unstructured.Unstructured); ok {
+		t.events <- event.GenericEvent{Object: template}
+	}
+}
