@@ -187,6 +187,8 @@ type managementCluster struct {
 	// infrastructure caches this provider's infrastructure machines. They change often during launches, so template
 	// watches exclude them.
 	infrastructure *informer.Set
+	// controlPlanes caches the infrastructure machines of the Cluster's control plane, as far as there are any.
+	controlPlanes *informer.Set
 }
 
 // logAnswers logs why a watch ended if the management cluster has answered. That it doesn't answer is logged once for all
@@ -210,7 +212,11 @@ func newManagement(config *rest.Config, opts Options, report func(*metav1.Partia
 	if err := errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), autonodev1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("registering Cluster API's types: %w", err)
 	}
-	ours, err := oursSelector(opts)
+	ours, err := clusterSelector(opts, v1alpha1.NodeClaimUIDLabel)
+	if err != nil {
+		return nil, err
+	}
+	controlPlane, err := clusterSelector(opts, clusterv1.MachineControlPlaneLabel)
 	if err != nil {
 		return nil, err
 	}
@@ -252,6 +258,9 @@ func newManagement(config *rest.Config, opts Options, report func(*metav1.Partia
 			Management: dynamicClient, Mapper: management.GetRESTMapper(), Namespace: opts.Namespace, Selector: ours,
 		}),
 	}
+	m.controlPlanes = informer.New(informer.Config{
+		Management: dynamicClient, Mapper: management.GetRESTMapper(), Namespace: opts.Namespace, Selector: controlPlane,
+	})
 	if opts.SharedCatalogNamespace != "" {
 		m.sharedCatalogs = informer.New(informer.Config{
 			Management: dynamicClient, Mapper: management.GetRESTMapper(), Namespace: opts.SharedCatalogNamespace, Versions: template.Versions,
@@ -277,7 +286,7 @@ func (m *managementCluster) addTo(ctx context.Context, guest *operator.Operator)
 	if _, err := m.GetCache().GetInformer(ctx, &clusterv1.Cluster{}); err != nil {
 		return fmt.Errorf("caching Clusters: %w", err)
 	}
-	if err := errors.Join(guest.Add(m.Cluster), guest.Add(m.objects), guest.Add(m.infrastructure), guest.Add(m.leases)); err != nil {
+	if err := errors.Join(guest.Add(m.Cluster), guest.Add(m.objects), guest.Add(m.infrastructure), guest.Add(m.controlPlanes), guest.Add(m.leases)); err != nil {
 		return fmt.Errorf("adding the management cluster: %w", err)
 	}
 	if m.sharedCatalogs != nil {
@@ -296,15 +305,15 @@ func (m *managementCluster) addTo(ctx context.Context, guest *operator.Operator)
 	return nil
 }
 
-// oursSelector selects this provider's objects of its cluster.
-func oursSelector(opts Options) (labels.Selector, error) {
+// clusterSelector selects the objects of the cluster that have a label: this provider's, or the control plane's.
+func clusterSelector(opts Options, label string) (labels.Selector, error) {
 	cluster, err := labels.NewRequirement(clusterv1.ClusterNameLabel, selection.Equals, []string{opts.ClusterName})
 	if err != nil {
 		return nil, fmt.Errorf("selecting Machines of Cluster %s: %w", opts.ClusterName, err)
 	}
-	claimed, err := labels.NewRequirement(v1alpha1.NodeClaimUIDLabel, selection.Exists, nil)
+	labelled, err := labels.NewRequirement(label, selection.Exists, nil)
 	if err != nil {
-		return nil, fmt.Errorf("selecting Machines of NodeClaims: %w", err)
+		return nil, fmt.Errorf("selecting Machines with label %s: %w", label, err)
 	}
-	return labels.NewSelector().Add(*cluster, *claimed), nil
+	return labels.NewSelector().Add(*cluster, *labelled), nil
 }

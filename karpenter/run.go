@@ -280,7 +280,7 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 	p.instanceTypes = instancetype.New(instancetype.Config{
 		Templates: template.NewResolver(template.Config{
 			Objects: management.objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Shared: opts.SharedNamespace, Secrets: management.GetAPIReader(),
-			Profiles: p.profiles, SharedCatalogs: management.catalogs(),
+			Profiles: p.profiles, SharedCatalogs: management.catalogs(), ControlPlanes: management.controlPlanes,
 		}),
 		Check: machine.CheckPatches, Kubelet: machine.PatchedKubelet, Version: p.versions.Resolve, Pricing: prices, Unavailable: p.unavailable, Inventory: p.inventory,
 		Capacity: p.capacity, NodeClassHash: drift.Hash, MemoryOverhead: memoryOverhead,
@@ -416,6 +416,7 @@ func newControllers(guest *operator.Operator, management *managementCluster, kee
 			AllowedPatches: p.allowedPatches,
 			Objects:        management.objects,
 			SharedCatalogs: management.sharedCatalogs,
+			ControlPlanes:  management.controlPlanes,
 			InstanceTypes:  p.instanceTypes,
 			Prices:         p.priceFile,
 			Images:         p.images,

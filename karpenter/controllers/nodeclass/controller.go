@@ -56,6 +56,8 @@ type Config struct {
 	Objects *informer.Set
 	// SharedCatalogs are watched likewise; nil if the platform shares none.
 	SharedCatalogs *informer.Set
+	// ControlPlanes are likewise: a template that a machine of the control plane was made from isn't for nodes. Nil if they aren't known.
+	ControlPlanes *informer.Set
 	// InstanceTypes of every node class.
 	InstanceTypes *instancetype.Provider
 	// Images are the node images that the payload names; nil for none.
@@ -283,6 +285,9 @@ func (c *Controller) watchOthers(ctx context.Context, queue workqueue.TypedRateL
 	c.Objects.OnChange(func(schema.GroupKind) { notify(changed)() })
 	if c.SharedCatalogs != nil {
 		c.SharedCatalogs.OnChange(func(schema.GroupKind) { notify(changed)() })
+	}
+	if c.ControlPlanes != nil {
+		c.ControlPlanes.OnChange(func(schema.GroupKind) { notify(changed)() })
 	}
 	c.Version.Tracker.OnChange(notify(changed))
 	c.InstanceTypes.OnAvailability(notify(available))

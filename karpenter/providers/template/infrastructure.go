@@ -5,6 +5,7 @@ package template
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -36,11 +37,41 @@ func (t templates) find(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeC
 				continue
 			}
 			found.Matching = append(found.Matching, sourceOf(template))
+			if invalid, err := t.ofControlPlane(ctx, template, found); err != nil {
+				return err
+			} else if invalid != nil {
+				found.add(Template{}, invalid)
+				continue
+			}
 			tmpl, invalid := t.read(template, nodeClass.Spec.DefaultArchitecture)
 			found.add(tmpl, invalid)
 		}
 	}
 	return nil
+}
+
+// ofControlPlane returns why a template isn't for nodes: a machine of the control plane was made from it, as Cluster API writes on that. A selector
+// without labels selects such a template, too. The only error is that of ctx.
+func (t templates) ofControlPlane(ctx context.Context, template *unstructured.Unstructured, found *Found) (*InvalidError, error) {
+	if t.ControlPlanes == nil {
+		return nil, nil //nolint:nilnil // nothing is wrong with it
+	}
+	gk := template.GroupVersionKind().GroupKind()
+	machines, err := t.ControlPlanes.List(ctx, schema.GroupKind{Group: gk.Group, Kind: strings.TrimSuffix(gk.Kind, clusterv1.TemplateSuffix)}, everything)
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		found.unreadable(err) // nor could a machine be made from it
+	}
+	for _, machine := range machines {
+		cloned := machine.GetAnnotations()
+		if cloned[clusterv1.TemplateClonedFromNameAnnotation] == template.GetName() && cloned[clusterv1.TemplateClonedFromGroupKindAnnotation] == gk.String() {
+			return &InvalidError{Source: sourceOf(template), Problem: fmt.Sprintf(
+				"%s %s of the control plane was made from it; make a template of its own for nodes, or select by a label that this one doesn't have", machine.GetKind(), machine.GetName())}, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // nothing is wrong with it
 }
 
 func (t templates) read(template *unstructured.Unstructured, arch string) (Template, *InvalidError) {

@@ -45,6 +45,7 @@ func TestSharedNamespace(t *testing.T) {
 	objects := environment.Objects{
 		machines("ours", "blue"), owned, machines("theirs", "green"), machines("unlabelled", ""), bootstrap("blue-workers", "blue"), bootstrap("green-workers", "green"),
 	}
+	var controlPlanes template.Objects
 	find := func(g Gomega, shared bool, config string) (names []string, found *template.Found) {
 		class := &v1alpha1.ClusterAPINodeClass{}
 		class.Spec.DefaultArchitecture = "amd64"
@@ -54,7 +55,7 @@ func TestSharedNamespace(t *testing.T) {
 		class.Spec.Bootstrap = &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
 			APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfigTemplate", Name: config,
 		}}
-		resolver := template.NewResolver(template.Config{Objects: objects, ClusterName: "blue", Namespace: "team", Secrets: secrets{}, Shared: shared})
+		resolver := template.NewResolver(template.Config{Objects: objects, ClusterName: "blue", Namespace: "team", Secrets: secrets{}, Shared: shared, ControlPlanes: controlPlanes})
 		found, err := resolver.Resolve(t.Context(), class)
 		g.Expect(err).NotTo(HaveOccurred())
 		for i := range found.Matching {
@@ -68,6 +69,22 @@ func TestSharedNamespace(t *testing.T) {
 		g.Expect(names).To(ConsistOf("ours", "owned"))
 		g.Expect(found.BootstrapErr).NotTo(HaveOccurred())
 		g.Expect(found.Others).To(ContainElement(2), "so that a message can say what to label")
+	})
+	t.Run("When a machine of the control plane was made from a template, it should be excluded, and say what to do", func(t *testing.T) {
+		g := NewWithT(t)
+		cloned := func(from, kind string) *unstructured.Unstructured {
+			machine := object(group+"/v1beta1", "TestMachine", "blue-control-plane-"+from, map[string]string{clusterv1.ClusterNameLabel: "blue", clusterv1.MachineControlPlaneLabel: ""})
+			machine.SetAnnotations(map[string]string{clusterv1.TemplateClonedFromNameAnnotation: from, clusterv1.TemplateClonedFromGroupKindAnnotation: kind})
+			return machine
+		}
+		controlPlanes = environment.Objects{cloned("ours", "TestMachineTemplate."+group), cloned("owned", "OtherMachineTemplate."+group)}
+		names, found := find(g, false, "blue-workers")
+		g.Expect(names).To(ConsistOf("ours", "owned", "unlabelled"))
+		g.Expect(found.Templates).NotTo(ContainElement(HaveField("Source.Name", "ours")))
+		g.Expect(found.Invalid).To(ContainElement(MatchError(And(
+			ContainSubstring("ours"), ContainSubstring("TestMachine blue-control-plane-ours of the control plane was made from it"), ContainSubstring("make a template of its own for nodes")))))
+		g.Expect(found.Invalid).NotTo(ContainElement(MatchError(ContainSubstring("owned"))))
+		controlPlanes = nil
 	})
 	t.Run("When they don't, it should select what has no Cluster's label, too", func(t *testing.T) {
 		g := NewWithT(t)
