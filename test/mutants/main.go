@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Mutants breaks the code as the patches beside it say, each in a copy of the repository, and runs the tests that each
-// names. They mostly wait for timeouts, so several run at once. A mutant survives if no test fails: then the tests
+// Mutants breaks the code as the files beside it say, each time in a copy of the repository, and runs the tests that each
+// mutant names. They mostly wait for timeouts, so several run at once. A mutant survives if no test fails: then the tests
 // wouldn't find the same mistake of a person either, and the program fails.
 //
 //	make mutants
 //	make mutants ARGS='-run certificate'
 //
-// A patch begins with lines such as these, which say what is broken, and what notices:
-//
-//	Breaks: a newer API server counts at once
-//	Package: ./karpenter/providers/version
-//	Run: TestNewLeader
+// A file has the mutants of the top folder that it is called after. docs/testing.md shows one.
 package main
 
 import (
@@ -34,6 +30,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/autonode-io/autonode/test/mutants/mutant"
 )
 
 // timeout of the tests of one mutant. One that hangs dies, too.
@@ -51,36 +49,6 @@ func main() {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
-}
-
-// mutant is a patch and the tests that have to fail with it.
-type mutant struct {
-	name, patch, breaks, pkg, run string
-}
-
-// read reads a patch's first lines.
-func read(path string) (mutant, error) {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return mutant{}, err
-	}
-	m := mutant{name: strings.TrimSuffix(filepath.Base(path), ".patch"), patch: path}
-	header, _, _ := strings.Cut(string(content), "\n--- ")
-	for line := range strings.Lines(header) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		switch key {
-		case "Breaks":
-			m.breaks = value
-		case "Package":
-			m.pkg = value
-		case "Run":
-			m.run = value
-		}
-	}
-	if m.breaks == "" || m.pkg == "" || m.run == "" {
-		return mutant{}, fmt.Errorf("%s lacks Breaks, Package or Run", path)
-	}
-	return m, nil
 }
 
 // sound is what the tests of mutants say without any.
@@ -102,28 +70,24 @@ func mutate(ctx context.Context, out io.Writer, choose string, list bool, parall
 		return err
 	}
 	root = strings.TrimSpace(root)
-	paths, err := filepath.Glob(filepath.Join(root, "test", "mutants", "*.patch"))
+	all, err := mutant.Read(filepath.Join(root, "test", "mutants"))
 	if err != nil {
 		return err
 	}
-	var mutants []mutant
-	for _, path := range paths {
-		m, err := read(path)
-		if err != nil {
-			return err
-		}
-		if chosen.MatchString(m.name) {
+	var mutants []mutant.Mutant
+	for _, m := range all {
+		if chosen.MatchString(m.Name) {
 			mutants = append(mutants, m)
 		}
 	}
 	if len(mutants) == 0 {
-		return fmt.Errorf("none of %d mutants matches %q", len(paths), choose)
+		return fmt.Errorf("none of %d mutants matches %q", len(all), choose)
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	defer func() { _ = table.Flush() }()
 	if list {
 		for _, m := range mutants {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", m.name, m.breaks, m.pkg, m.run)
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", m.Name, m.Breaks, m.Package, m.Run)
 		}
 		return nil
 	}
@@ -153,7 +117,7 @@ func mutate(ctx context.Context, out io.Writer, choose string, list bool, parall
 		})
 	}
 	for _, m := range mutants {
-		key := m.pkg + " " + m.run
+		key := m.Package + " " + m.Run
 		without, tried := sounds[key]
 		if !tried {
 			without = &sound{done: make(chan struct{})}
@@ -166,7 +130,7 @@ func mutate(ctx context.Context, out io.Writer, choose string, list bool, parall
 		}
 		start(func(tree string) error {
 			began := time.Now()
-			outcome, err := m.try(ctx, tree)
+			outcome, err := try(ctx, tree, m)
 			if err != nil {
 				return err
 			}
@@ -180,9 +144,9 @@ func mutate(ctx context.Context, out io.Writer, choose string, list bool, parall
 			mu.Lock()
 			defer mu.Unlock()
 			if outcome != dies {
-				survivors = append(survivors, m.name)
+				survivors = append(survivors, m.Name)
 			}
-			fmt.Fprintf(out, "%-24s %-36s %-44s %s\n", outcome, m.name, key, time.Since(began).Round(time.Second))
+			fmt.Fprintf(out, "%-24s %-36s %-44s %s\n", outcome, m.Name, key, time.Since(began).Round(time.Second))
 			return nil
 		})
 	}
@@ -198,15 +162,13 @@ func mutate(ctx context.Context, out io.Writer, choose string, list bool, parall
 
 const dies = "dies"
 
-// try applies a mutant, runs its tests, and takes it back.
-func (m mutant) try(ctx context.Context, tree string) (outcome string, err error) {
-	if _, err := git(ctx, tree, "apply", m.patch); err != nil {
-		return "", fmt.Errorf("%s doesn't apply any more: %w", m.name, err)
+// try makes a mutant's edits, runs its tests, and takes the edits back.
+func try(ctx context.Context, tree string, m mutant.Mutant) (outcome string, err error) {
+	back, err := m.Break(tree)
+	if err != nil {
+		return "", err
 	}
-	defer func() {
-		_, back := git(context.WithoutCancel(ctx), tree, "apply", "--reverse", m.patch)
-		err = errors.Join(err, back)
-	}()
+	defer func() { err = errors.Join(err, back()) }()
 	said, failed := test(ctx, tree, m)
 	switch {
 	case failed == nil:
@@ -216,16 +178,16 @@ func (m mutant) try(ctx context.Context, tree string) (outcome string, err error
 	case bytes.Contains(said, []byte("--- FAIL")), bytes.Contains(said, []byte("panic: ")):
 		return dies, nil
 	default:
-		return "", fmt.Errorf("testing %s: %w\n%s", m.name, failed, said)
+		return "", fmt.Errorf("testing %s: %w\n%s", m.Name, failed, said)
 	}
 }
 
-func test(ctx context.Context, tree string, m mutant) (said []byte, err error) {
-	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-failfast", "-timeout="+timeout.String(), "-run="+m.run, m.pkg)
+func test(ctx context.Context, tree string, m mutant.Mutant) (said []byte, err error) {
+	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-failfast", "-timeout="+timeout.String(), "-run="+m.Run, m.Package)
 	cmd.Dir = tree
 	said, err = cmd.CombinedOutput()
 	if err == nil && bytes.Contains(said, []byte("no tests to run")) {
-		return said, fmt.Errorf("%s has no test %s", m.pkg, m.run)
+		return said, fmt.Errorf("%s has no test %s", m.Package, m.Run)
 	}
 	return said, err
 }

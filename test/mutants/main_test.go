@@ -3,21 +3,19 @@
 package main
 
 import (
-	"path/filepath"
 	"testing"
+
+	"github.com/autonode-io/autonode/test/mutants/mutant"
 )
 
-func TestPatches(t *testing.T) {
-	paths, err := filepath.Glob("*.patch")
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no patch beside this test: %v", err)
+func TestMutants(t *testing.T) {
+	mutants, err := mutant.Read(".")
+	if err != nil || len(mutants) == 0 {
+		t.Fatalf("no mutants beside this test: %v", err)
 	}
-	for _, path := range paths {
-		t.Run("When the code has changed, it should still be possible to apply "+path, func(t *testing.T) {
-			if _, err := read(path); err != nil {
-				t.Error(err)
-			}
-			if _, err := git(t.Context(), filepath.Join("..", ".."), "apply", "--check", filepath.Join("test", "mutants", path)); err != nil {
+	for _, m := range mutants {
+		t.Run("When the code has changed, it should still be possible to break it by "+m.Name, func(t *testing.T) {
+			if _, err := m.Edited("../.."); err != nil {
 				t.Error(err)
 			}
 		})

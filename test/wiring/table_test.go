@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
+
+	"github.com/autonode-io/autonode/test/mutants/mutant"
 )
 
 const root = "../.."
@@ -81,11 +83,12 @@ func listed(t *testing.T, program string) []string {
 
 var row = regexp.MustCompile("^\\| (\\w+) \\| `([\\w.]+)` \\| `([\\w/]+)`: `(Test\\w+)` \\|")
 
-// mutates reports whether a patch leaves out, or replaces, what a program's run.go lists, and names the test of a package.
-func mutates(patch, program, listed, pkg, test string) bool {
-	header, diff, _ := strings.Cut(patch, "\n--- a/"+program+"/run.go\n")
-	removed := regexp.MustCompile(`(?m)^-.*\b` + regexp.QuoteMeta(listed) + `[,}(\[]`)
-	return strings.Contains(header, "Package: ./"+pkg+"\n") && strings.Contains(header, "Run: "+test+"\n") && removed.MatchString(diff)
+// mutates reports whether a mutant leaves out, or replaces, what a program's run.go lists, and names the test of a package.
+func mutates(m mutant.Mutant, program, listed, pkg, test string) bool {
+	leavesOut := regexp.MustCompile(`\b` + regexp.QuoteMeta(listed) + `\b`)
+	return m.Package == "./"+pkg && m.Run == test && slices.ContainsFunc(m.Edits, func(e mutant.Edit) bool {
+		return e.Folder == program && leavesOut.MatchString(e.Replace)
+	})
 }
 
 func TestTable(t *testing.T) {
@@ -93,14 +96,9 @@ func TestTable(t *testing.T) {
 		g := NewWithT(t)
 		docs, err := os.ReadFile(root + "/docs/testing.md")
 		g.Expect(err).NotTo(HaveOccurred())
-		var rows, patches []string
-		paths, err := filepath.Glob(filepath.Join(root, "test", "mutants", "*.patch"))
+		var rows []string
+		mutants, err := mutant.Read(filepath.Join(root, "test", "mutants"))
 		g.Expect(err).NotTo(HaveOccurred())
-		for _, path := range paths {
-			content, err := os.ReadFile(path)
-			g.Expect(err).NotTo(HaveOccurred())
-			patches = append(patches, string(content))
-		}
 		for line := range strings.Lines(string(docs)) {
 			match := row.FindStringSubmatch(line)
 			if match == nil {
@@ -113,7 +111,7 @@ func TestTable(t *testing.T) {
 				content, err := os.ReadFile(path)
 				return err == nil && strings.Contains(string(content), "func "+match[4]+"(")
 			})).To(BeTrue(), "%s has no %s", match[3], match[4])
-			g.Expect(slices.ContainsFunc(patches, func(patch string) bool { return mutates(patch, match[1], match[2], match[3], match[4]) })).To(
+			g.Expect(slices.ContainsFunc(mutants, func(m mutant.Mutant) bool { return mutates(m, match[1], match[2], match[3], match[4]) })).To(
 				BeTrue(), "no mutant leaves %s out of %s/run.go and names %s of %s", match[2], match[1], match[4], match[3])
 		}
 		slices.Sort(rows)
