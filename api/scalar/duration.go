@@ -42,11 +42,10 @@ func (d *Duration) UnmarshalJSON(data []byte) error {
 	if text == "" && ok {
 		return nil
 	}
-	parsed, err := time.ParseDuration(text)
-	if !ok || err != nil {
+	if parsed, err := time.ParseDuration(text); ok && err == nil {
+		d.Duration = parsed
+	} else {
 		d.Malformed = text
-		return nil
 	}
-	d.Duration = parsed
 	return nil
 }

@@ -43,7 +43,7 @@ func Text(text string) Quantity { return Quantity{Type: intstr.String, StrVal: t
 
 // Number returns the quantity with the number.
 func Number(number int64) Quantity {
-	if narrow := int32(number); int64(narrow) == number { //nolint:gosec // it is compared
+	if narrow := int32(number); int64(narrow) == number {
 		return Quantity{Type: intstr.Int, IntVal: narrow}
 	}
 	return Quantity{Type: intstr.Int, StrVal: strconv.FormatInt(number, 10)}

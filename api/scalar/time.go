@@ -89,12 +89,11 @@ func (t *Time) UnmarshalJSON(data []byte) error {
 	if text == "" && ok {
 		return nil
 	}
-	parsed, err := time.Parse(time.RFC3339, strings.ToUpper(text))
-	if !ok || err != nil {
+	if parsed, err := time.Parse(time.RFC3339, strings.ToUpper(text)); ok && err == nil {
+		t.Time = metav1.NewTime(parsed.Local())
+	} else {
 		t.Malformed = text
-		return nil
 	}
-	t.Time = metav1.NewTime(parsed.Local())
 	return nil
 }
 

@@ -105,9 +105,7 @@ func boundQuantities(content []byte) error {
 	written := struct {
 		Resources struct{ Requests, Limits map[string]scalar.Quantity }
 	}{}
-	if yaml.Unmarshal(content, &written) != nil {
-		return nil
-	}
+	_ = yaml.Unmarshal(content, &written)
 	var problems []error
 	for where, list := range map[string]map[string]scalar.Quantity{"requests": written.Resources.Requests, "limits": written.Resources.Limits} {
 		for name, quantity := range list {
