@@ -199,7 +199,7 @@ func TestReport(t *testing.T) {
 		f.grant(1, 1, 1)
 		f.Eventually(func() []autonodev1alpha1.UnavailableOffering { return f.lease().Status.Unavailable }).Should(ConsistOf(
 			And(HaveField("InstanceType", "m5.large"), HaveField("Zone", "b"), HaveField("CapacityType", "spot"), HaveField("Reason", "Capacity"),
-				HaveField("Until.Time", BeTemporally("==", until.Truncate(time.Second)))),
+				HaveField("Until.Time.Time", BeTemporally("==", until.Truncate(time.Second)))),
 			And(HaveField("InstanceType", "p4"), HaveField("Family", "gpu"), HaveField("Reason", "Quota")),
 		))
 		f.mu.Lock()

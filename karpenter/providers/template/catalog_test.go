@@ -185,7 +185,8 @@ func TestMalformedCatalog(t *testing.T) {
 		want    string
 		usable  int
 	}{
-		"When an entry isn't of its type, it should name that entry":         {[]string{"name: m5.xlarge, capacity: {cpu: 4,", "name: m5.xlarge, capacity: {cpu: [4],"}, "general: m5.xlarge: can't be read", 1},
+		"When an entry isn't of its type, it should name that entry":         {[]string{"name: m5.xlarge, capacity: {cpu: 4,", "name: m5.xlarge, memoryOverhead: [4], capacity: {cpu: 4,"}, "general: m5.xlarge: can't be read", 1},
+		"When a quantity is a list, it should name that entry":               {[]string{"name: m5.xlarge, capacity: {cpu: 4,", "name: m5.xlarge, capacity: {cpu: [4],"}, `general: m5.xlarge: capacity.cpu: "[4]" is not a quantity`, 1},
 		"When an entry is there twice, it should keep the first one":         {[]string{"m5.xlarge", "m5.large"}, "general: m5.large[1]: instanceTypes[0] has the same name", 1},
 		"When a patch is malformed, it should use none of the catalog":       {[]string{"op: replace", "op: guess"}, "InstanceTypeCatalog clusters-blue/general: spec.patches: patch 0", 0},
 		"When the reference is incomplete, it should use none":               {[]string{"kind: AWSMachineTemplate, name", "name"}, "spec.templateRef is incomplete", 0},
