@@ -3,7 +3,6 @@
 package lenient
 
 import (
-	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
@@ -26,6 +25,7 @@ const (
 	// annotation marks an object in this process's memory. Its value begins with secret, so that one which was written into a cluster, by a
 	// person or by mistake, means nothing.
 	annotation = "autonode.io/undecodable"
+	listSuffix = "List"
 	// maxWhy bounds what is said of one object, in bytes.
 	maxWhy = 512
 )
@@ -162,7 +162,7 @@ func (d *Decoder) object(raw json.RawMessage, gvk schema.GroupVersionKind, of re
 	}
 	if err != nil { // which no known type does: keep what identifies the object
 		why = message.Cut(why+"; "+err.Error(), maxWhy)
-		bare := map[string]any{"metadata": object["metadata"]}
+		bare := map[string]any{"apiVersion": gvk.GroupVersion().String(), "kind": gvk.Kind, "metadata": object["metadata"]}
 		mark(bare, why)
 		marked, _ = json.Marshal(bare)
 	}
@@ -200,7 +200,7 @@ func (d *Decoder) list(raw []byte, found func(*metav1.PartialObjectMetadata, str
 		}
 	}
 	gvk := of.gvk()
-	gvk.Kind = strings.TrimSuffix(gvk.Kind, "List")
+	gvk.Kind = strings.TrimSuffix(gvk.Kind, listSuffix)
 	item := d.typeOf(gvk)
 	if item == nil || gvk.Kind == of.Kind {
 		return nil, metadata.Continue, nil
@@ -256,18 +256,12 @@ func identity(raw []byte, gvk schema.GroupVersionKind) *metav1.PartialObjectMeta
 	return object
 }
 
-// tooLong returns what of an object takes too long to decode; nil for nothing.
-func (d *Decoder) tooLong(raw []byte) error {
-	var kind typeMeta
-	if !exponent.Found(raw) || json.Unmarshal(raw, &kind) != nil {
+// single decodes an object. It returns nil if it can be decoded.
+func (d *Decoder) single(raw []byte, gvk schema.GroupVersionKind, found func(*metav1.PartialObjectMetadata, string)) []byte {
+	kept, why := d.object(raw, gvk, d.typeOf(gvk))
+	if why == "" {
 		return nil
 	}
-	of := d.typeOf(kind.gvk())
-	if of == nil {
-		return nil
-	}
-	if _, why := d.object(raw, kind.gvk(), of); why != "" {
-		return fmt.Errorf("decoding %s: %s", cmp.Or(kind.Kind, "an object"), why)
-	}
-	return nil
+	found(identity(kept, gvk), why)
+	return kept
 }

@@ -10,6 +10,6 @@
 // nodes may go.
 //
 // It is a transport and an informer. The informer tells the transport, through the context of its requests, when an answer couldn't be
-// decoded; until then the transport only looks for quantities that take too long to parse. Answers to other typed lists are decoded twice.
+// decoded; until then the transport only looks for quantities that take too long to parse. Other answers are decoded twice: those to direct reads and to writes.
 // Kinds that are built into Kubernetes are left alone: API servers decode them into the same Go types before they admit them.
 package lenient

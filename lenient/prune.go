@@ -45,7 +45,7 @@ func (p *pruning) value(path string, value any, of reflect.Type) (any, bool) {
 	switch {
 	case of == quantityType:
 		if text, ok := value.(string); ok && !exponent.Bounded(text) {
-			p.problem(path, fmt.Errorf("a quantity of %d bytes; an exponent may have %d digits, a quantity %d bytes", len(text), exponent.MaxDigits, exponent.MaxLength))
+			p.problem(path, fmt.Errorf("quantity %.32q: an exponent may have %d digits, and a quantity %d bytes", text, exponent.MaxDigits, exponent.MaxLength))
 			return nil, false
 		}
 		return p.leaf(path, value, of)

@@ -17,14 +17,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// remembered is how many objects of lists that no informer makes are known to have been reported.
+// remembered is how many objects are known to have been reported.
 const remembered = 1024
 
 // records are the objects that can't be decoded now.
 type records struct {
 	report func(*metav1.PartialObjectMetadata, string)
-	// listed are those of lists that no informer makes.
-	listed *lru.Cache
+	// told has why each object was reported last, by its UID: several informers and answers to writes may have the same.
+	told *lru.Cache
 
 	mu  sync.Mutex
 	all []*record
@@ -42,7 +42,7 @@ type record struct {
 }
 
 func newRecords(report func(*metav1.PartialObjectMetadata, string)) *records {
-	return &records{report: report, listed: lru.New(remembered)}
+	return &records{report: report, told: lru.New(remembered)}
 }
 
 func (r *records) of(kind schema.GroupKind) *record {
@@ -53,19 +53,21 @@ func (r *records) of(kind schema.GroupKind) *record {
 	return added
 }
 
-// tell logs an object and reports it.
+// tell logs an object and reports it, once for each reason. An empty why is one that can be decoded.
 func (r *records) tell(object *metav1.PartialObjectMetadata, why string) {
+	if why == "" {
+		r.told.Remove(object.UID)
+		return
+	}
+	r.mu.Lock()
+	last, _ := r.told.Get(object.UID)
+	r.told.Add(object.UID, why)
+	r.mu.Unlock()
+	if last == why {
+		return
+	}
 	log.Log.WithName("lenient").Error(nil, "object can't be decoded", "kind", object.Kind, "namespace", object.Namespace, "name", object.Name, "why", why)
 	r.report(object, why)
-}
-
-// inList reports an object of a list that no informer makes.
-func (r *records) inList(object *metav1.PartialObjectMetadata, why string) {
-	key := [2]string{string(object.UID), why}
-	if _, known := r.listed.Get(key); !known {
-		r.listed.Add(key, nil)
-		r.tell(object, why)
-	}
 }
 
 // begin says that all objects will be seen from now on, until end.
@@ -88,7 +90,6 @@ func (r *record) end() {
 func (r *record) see(object *metav1.PartialObjectMetadata, why string) {
 	key := client.ObjectKeyFromObject(object)
 	r.mu.Lock()
-	before := r.objects[key]
 	delete(r.unseen, key)
 	if why == "" {
 		delete(r.objects, key)
@@ -96,9 +97,7 @@ func (r *record) see(object *metav1.PartialObjectMetadata, why string) {
 		r.objects[key] = why
 	}
 	r.mu.Unlock()
-	if why != "" && why != before {
-		r.of.tell(object, why)
-	}
+	r.of.tell(object, why)
 }
 
 func (r *record) count() int {

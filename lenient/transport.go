@@ -14,6 +14,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
@@ -32,6 +33,9 @@ type transport struct {
 	next    http.RoundTripper
 	decoder *Decoder
 }
+
+// WrappedRoundTripper lets client-go close idle connections.
+func (t transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
 // RoundTrip implements http.RoundTripper.
 func (t transport) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -73,14 +77,15 @@ func afterPrefix(path string) string {
 	return after
 }
 
-// whole reads an answer that isn't a stream, and decodes the objects of a list one by one.
+// whole reads an answer that isn't a stream, and decodes the objects of a list one by one. A single object is decoded too: a Machine that
+// can't be read couldn't be deleted either.
 func (t transport) whole(request *http.Request, response *http.Response, made *call) (*http.Response, error) {
 	raw, err := io.ReadAll(response.Body)
 	response.Body.Close()
 	if err != nil {
 		return nil, fmt.Errorf("reading the answer: %w", err)
 	}
-	found := t.decoder.records.inList
+	found := t.decoder.records.tell
 	if made != nil {
 		found = made.record.see
 		if request.URL.Query().Get("continue") == "" {
@@ -88,14 +93,18 @@ func (t transport) whole(request *http.Request, response *http.Response, made *c
 		}
 	}
 	replaced, next := []byte(nil), ""
-	if isList(raw) {
-		if made != nil || t.decoder.fails(raw) {
-			if replaced, next, err = t.decoder.list(raw, found); err != nil {
-				return nil, err
-			}
+	var kind typeMeta
+	if err := json.Unmarshal(raw, &kind); err != nil {
+		return nil, fmt.Errorf("reading the answer: %w", err)
+	}
+	switch {
+	case t.decoder.typeOf(kind.gvk()) == nil: // another kind, such as a Status
+	case !strings.HasSuffix(kind.Kind, listSuffix):
+		replaced = t.decoder.single(raw, kind.gvk(), found)
+	case made != nil || t.decoder.fails(raw, kind.gvk()):
+		if replaced, next, err = t.decoder.list(raw, found); err != nil {
+			return nil, err
 		}
-	} else if err := t.decoder.tooLong(raw); err != nil {
-		return nil, err
 	}
 	if made != nil && next == "" {
 		made.record.end()
@@ -108,19 +117,9 @@ func (t transport) whole(request *http.Request, response *http.Response, made *c
 	return response, nil
 }
 
-// isList reports whether an answer is a list: an API server writes the kind within the first bytes.
-func isList(raw []byte) bool {
-	return bytes.Contains(raw[:min(len(raw), 512)], []byte(`List","`)) || bytes.Contains(raw[:min(len(raw), 512)], []byte(`List"}`))
-}
-
 // fails reports whether a list can't be decoded whole.
-func (d *Decoder) fails(raw []byte) bool {
-	var kind typeMeta
-	if exponent.Found(raw) || json.Unmarshal(raw, &kind) != nil {
-		return true
-	}
-	of := d.typeOf(kind.gvk())
-	return of != nil && decodeRaw(raw, of) != nil
+func (d *Decoder) fails(raw []byte, gvk schema.GroupVersionKind) bool {
+	return exponent.Found(raw) || decodeRaw(raw, d.typeOf(gvk)) != nil
 }
 
 // resized says that an answer isn't as long as its header says.

@@ -31,6 +31,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
+	"github.com/autonode-io/autonode/lenient"
 )
 
 var _ cloudprovider.CloudProvider = (*CloudProvider)(nil)
@@ -162,7 +163,7 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.N
 // the template hash of a Machine that hasn't drifted, after the hash rule has changed.
 func (c *CloudProvider) IsDrifted(ctx context.Context, nodeClaim *karpv1.NodeClaim) (cloudprovider.DriftReason, error) {
 	nodeClass, err := c.nodeClass(ctx, nodeClaim.Spec.NodeClassRef.Name)
-	if apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) || err == nil && lenient.Why(nodeClass) != "" {
 		// The desired state is unknown.
 		return "", nil
 	}

@@ -288,6 +288,7 @@ func TestKarpenter(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(w.Admin.Delete(t.Context(), gone)).To(Succeed())
 	w.management.Use(fault.Only(makesMachine, fault.Drop))
+	undecodable := w.makeUndecodable(t)
 	w.run(t)
 	began := time.Now()
 
@@ -328,6 +329,10 @@ func TestKarpenter(t *testing.T) {
 		NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(w.claims(g, ctx)).To(HaveLen(1))
 		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
+	})
+
+	t.Run("When it has started beside objects that Go can't decode, it should say so, launch nothing for their NodePools and lose nothing", func(t *testing.T) {
+		w.holdsUndecodable(t, undecodable)
 	})
 
 	t.Run("When nodes may not be upgraded, one with another version than the platform's should stay, and go if its node class names the version", func(t *testing.T) {

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
@@ -38,6 +39,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
+	"github.com/autonode-io/autonode/lenient"
 )
 
 // retryInterval is the requeue interval for what can't be watched while it is missing: a kind that isn't served, or a
@@ -106,6 +108,9 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterA
 	if nodeClass.DeletionTimestamp != nil {
 		return reconcile.Result{}, c.finalize(ctx, nodeClass)
 	}
+	if why := lenient.Why(nodeClass); why != "" {
+		return reconcile.Result{}, c.undecodable(ctx, nodeClass, why)
+	}
 	if err := c.own(ctx, nodeClass); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -139,6 +144,23 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterA
 		c.Recorder.Publish(changes(stored, nodeClass)...)
 	}
 	return result, errors.Join(append(errs, c.publishHash(ctx, nodeClass))...)
+}
+
+// undecodable says why a node class isn't used. Its hash stays: a hash of what is left of it would have its nodes replaced.
+func (c *Controller) undecodable(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, why string) error {
+	stored := nodeClass.DeepCopy()
+	conditions := nodeClass.StatusConditions(status.WithClock(c.Clock))
+	conditions.SetFalse(v1alpha1.ReadyConditions()[0], v1beta1.UndecodableReason, lenient.Message(why))
+	explain(conditions)
+	nodeClass.Status.ObservedGeneration = nodeClass.Generation
+	if equality.Semantic.DeepEqual(stored.Status, nodeClass.Status) {
+		return nil
+	}
+	patch := client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})
+	if err := client.IgnoreNotFound(c.Guest.Status().Patch(ctx, nodeClass, patch)); err != nil {
+		return fmt.Errorf("writing the status of the node class: %w", err)
+	}
+	return nil
 }
 
 // explain copies the first failing condition's reason and message to Ready, which users read first.
