@@ -183,10 +183,6 @@ func mark(object map[string]any, why string) {
 	annotations[annotation] = secret + why
 }
 
-func decodeRaw(raw []byte, of reflect.Type) error {
-	return decode(json.RawMessage(raw), of)
-}
-
 // list decodes a list's objects one by one. It returns nil if all can be decoded, or none are of a known type.
 func (d *Decoder) list(raw []byte, found func(*metav1.PartialObjectMetadata, string)) (replaced []byte, next string, err error) {
 	var of list

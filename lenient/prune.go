@@ -167,6 +167,10 @@ func decode(value any, of reflect.Type) error {
 	if err != nil {
 		return err
 	}
+	return decodeRaw(raw, of)
+}
+
+func decodeRaw(raw []byte, of reflect.Type) error {
 	return kjson.UnmarshalCaseSensitivePreserveInts(raw, reflect.New(of).Interface())
 }
 

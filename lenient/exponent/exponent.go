@@ -27,33 +27,32 @@ func Found(text []byte) bool { return found(text, true) }
 
 // found does it for text that begins where a number may begin, and for text whose beginning isn't known.
 func found(text []byte, beginning bool) bool {
-	return scan(text, 'e', beginning) || scan(text, 'E', beginning) || long(text) || escaped(text)
+	return scan(text, beginning) || long(text) || escaped(text)
 }
 
-// scan looks for numbers with a large exponent after the letter.
-func scan(text []byte, letter byte, beginning bool) bool {
-	for at := 0; ; at++ {
-		next := bytes.IndexByte(text[at:], letter)
-		if next < 0 {
-			return false
+// scan looks for numbers with a large exponent. An exponent with too many digits has one at each stride.
+func scan(text []byte, beginning bool) bool {
+	for at := MaxDigits; at < len(text); at += MaxDigits + 1 {
+		if !isDigit(text[at]) {
+			continue
 		}
-		at += next
-		if at > 0 && numeric(text[at-1]) && large(text[at+1:]) && starts(text, at-1, beginning) {
+		first, end := at, at+1
+		for first > 0 && isDigit(text[first-1]) {
+			first--
+		}
+		for end < len(text) && isDigit(text[end]) {
+			end++
+		}
+		letter := first - 1
+		if letter > 0 && (text[letter] == '-' || text[letter] == '+') {
+			letter--
+		}
+		if end-first > MaxDigits && letter > 0 && text[letter]|0x20 == 'e' && numeric(text[letter-1]) && starts(text, letter-1, beginning) {
 			return true
 		}
+		at += (end - at - 1) / (MaxDigits + 1) * (MaxDigits + 1) // the rest of the digits
 	}
-}
-
-// large reports whether the text after the letter is a large exponent, or may become one when the text goes on.
-func large(text []byte) bool {
-	if len(text) > 0 && (text[0] == '-' || text[0] == '+') {
-		text = text[1:]
-	}
-	digits := 0
-	for digits < len(text) && isDigit(text[digits]) {
-		digits++
-	}
-	return digits > MaxDigits
+	return false
 }
 
 // starts reports whether the number that ends at last is the first that stands in a string or a JSON value, and not part of a word.
@@ -135,6 +134,6 @@ const keep = MaxLength + 16
 func (r *Reader) Found(read []byte) bool {
 	all := append(r.kept, read...)
 	found := found(all, false)
-	r.kept = append(r.kept[:0], all[max(0, len(all)-keep):]...)
+	r.kept = append(all[:0], all[max(0, len(all)-keep):]...) // the buffer is used again
 	return found
 }

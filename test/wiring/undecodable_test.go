@@ -101,6 +101,6 @@ func (w *world) holdsUndecodable(t *testing.T, u *undecodable) {
 	for _, object := range []*unstructured.Unstructured{u.suffix, u.exponent} {
 		g.Expect(w.Admin.Delete(t.Context(), object)).To(Succeed())
 	}
-	g.Expect(w.Admin.Status().Patch(t.Context(), u.machine, client.RawPatch("application/merge-patch+json", []byte(`{"status":{"lastUpdated":null}}`)))).To(Succeed())
+	g.Expect(w.Admin.Status().Patch(t.Context(), u.machine, client.RawPatch("application/merge-patch+json", []byte(`{"status":{"lastUpdated":"2026-12-01T06:00:00Z"}}`)))).To(Succeed())
 	eventually(func(g Gomega, _ context.Context) { g.Expect(series(g, metric, "kind")).To(BeEmpty()) })
 }

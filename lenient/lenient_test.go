@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lenient
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// machine is a Machine's JSON, with keys in the order in which API servers write them.
+func machine(name, updated string, version int) string {
+	return fmt.Sprintf(`{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Machine","metadata":{"name":%q,"namespace":"clusters-blue","resourceVersion":"%d","uid":%q},`+
+		`"spec":{"clusterName":"blue","providerID":"example://%s"},"status":{"lastUpdated":%q,"phase":"Running"}}`, name, version, name, name, updated)
+}
+
+func machines(items ...string) string {
+	return `{"apiVersion":"cluster.x-k8s.io/v1beta2","items":[` + strings.Join(items, ",") + `],"kind":"MachineList","metadata":{"resourceVersion":"10"}}`
+}
+
+const good, bad = "2026-12-01T06:00:00Z", "2026-12-01t06:00:00z"
+
+// server serves Machines. Its watches send what a test gives them.
+type server struct {
+	list     atomic.Value
+	lists    atomic.Int32
+	watches  atomic.Int32
+	events   chan string
+	requests atomic.Int32
+}
+
+func (s *server) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	s.requests.Add(1)
+	w.Header().Set("Content-Type", "application/json")
+	if request.URL.Query().Get("watch") == "" {
+		s.lists.Add(1)
+		_, _ = io.WriteString(w, s.list.Load().(string))
+		return
+	}
+	if request.URL.Query().Get("sendInitialEvents") != "" { // as an API server without streaming lists
+		w.WriteHeader(http.StatusUnprocessableEntity)
+		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`)
+		return
+	}
+	s.watches.Add(1)
+	w.(http.Flusher).Flush()
+	for {
+		select {
+		case <-request.Context().Done():
+			return
+		case event := <-s.events:
+			_, _ = io.WriteString(w, event)
+			w.(http.Flusher).Flush()
+		}
+	}
+}
+
+func mapper() meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper([]schema.GroupVersion{clusterv1.GroupVersion})
+	m.Add(clusterv1.GroupVersion.WithKind("Machine"), meta.RESTScopeNamespace)
+	return m
+}
+
+func serve(t *testing.T, list string) (*server, *rest.Config) {
+	t.Helper()
+	s := &server{events: make(chan string)}
+	s.list.Store(list)
+	listening := httptest.NewServer(s)
+	t.Cleanup(listening.Close)
+	return s, &rest.Config{Host: listening.URL}
+}
+
+func TestInformer(t *testing.T) {
+	g, ctx := NewWithT(t), t.Context()
+	s, config := serve(t, machines(machine("one", good, 1), machine("two", bad, 2)))
+	var reports atomic.Int32
+	d := New(Config{Scheme: testScheme(t), Report: func(object *metav1.PartialObjectMetadata, why string) { reports.Add(1) }})
+	d.Wrap(config)
+	watched, err := cache.New(config, cache.Options{Scheme: d.Scheme, Mapper: mapper(), NewInformer: d.NewInformer})
+	g.Expect(err).NotTo(HaveOccurred())
+	running, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = watched.Start(running) }()
+	t.Cleanup(func() { stop(); <-ended })
+	get := func(name string) *clusterv1.Machine {
+		m := &clusterv1.Machine{}
+		if watched.Get(ctx, client.ObjectKey{Namespace: "clusters-blue", Name: name}, m) != nil {
+			return nil
+		}
+		return m
+	}
+	version := func(name string) func() string {
+		return func() string {
+			if m := get(name); m != nil {
+				return m.ResourceVersion
+			}
+			return ""
+		}
+	}
+	count := func() int { return testutil.CollectAndCount(Collector("undecodable", d)) }
+
+	t.Run("When one object of a list can't be decoded, all should be there, and that one marked", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Eventually(version("two")).Should(Equal("2"))
+		g.Expect(version("one")()).To(Equal("1"))
+		g.Expect(Why(get("one"))).To(BeEmpty())
+		g.Expect(Why(get("two"))).To(HavePrefix("status.lastUpdated: "))
+		g.Expect(get("two").Spec.ProviderID).To(Equal("example://two"), "what can be decoded stays")
+		g.Expect(get("two").Status.LastUpdated.UTC().Format("2006-01-02T15:04:05Z")).To(Equal(good), "a time is understood")
+		g.Expect(reports.Load()).To(BeEquivalentTo(1))
+		g.Expect(count()).To(Equal(1))
+	})
+	t.Run("When events of such objects follow, the watch should go on without another list", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Eventually(s.watches.Load).Should(BeNumerically(">", 0))
+		requests := s.requests.Load()
+		for i := range 20 {
+			s.events <- `{"type":"MODIFIED","object":` + machine("two", bad, 20+i) + "}\n"
+		}
+		s.events <- `{"type":"MODIFIED","object":` + machine("one", good, 40) + "}\n"
+		g.Eventually(version("one")).Should(Equal("40"))
+		g.Expect(version("two")()).To(Equal("39"))
+		g.Expect(s.requests.Load()).To(Equal(requests))
+		g.Expect(reports.Load()).To(BeEquivalentTo(1), "one reason, one report")
+	})
+	t.Run("When it can be decoded again, it should be neither marked nor counted", func(t *testing.T) {
+		g := NewWithT(t)
+		s.events <- `{"type":"MODIFIED","object":` + machine("two", good, 41) + "}\n"
+		g.Eventually(version("two")).Should(Equal("41"))
+		g.Expect(Why(get("two"))).To(BeEmpty())
+		g.Expect(count()).To(BeZero())
+	})
+}
+
+// A watch that begins strict meets its first object that can't be decoded, and lists again once.
+func TestWatch(t *testing.T) {
+	for name, value := range map[string]string{"When a watch meets its first such object": bad, "When it meets a quantity that takes too long": `1e-999999999`} {
+		t.Run(name+", the informer should list once more and go on", func(t *testing.T) {
+			g, ctx := NewWithT(t), t.Context()
+			s, config := serve(t, machines(machine("one", good, 1)))
+			d := New(Config{Scheme: testScheme(t)})
+			d.Wrap(config)
+			watched, err := cache.New(config, cache.Options{Scheme: d.Scheme, Mapper: mapper(), NewInformer: d.NewInformer})
+			g.Expect(err).NotTo(HaveOccurred())
+			running, stop := context.WithCancel(ctx)
+			ended := make(chan struct{})
+			go func() { defer close(ended); _ = watched.Start(running) }()
+			t.Cleanup(func() { stop(); <-ended })
+			list := &clusterv1.MachineList{}
+			g.Eventually(func() error { return watched.List(ctx, list) }).Should(Succeed())
+			s.list.Store(machines(machine("one", good, 1), machine("two", value, 2)))
+			s.events <- `{"type":"ADDED","object":` + machine("two", value, 2) + "}\n"
+			g.Eventually(func() int { _ = watched.List(ctx, list); return len(list.Items) }).Should(Equal(2))
+			lists := s.lists.Load()
+			s.events <- `{"type":"MODIFIED","object":` + machine("two", value, 3) + "}\n"
+			s.events <- `{"type":"MODIFIED","object":` + machine("one", good, 4) + "}\n"
+			g.Eventually(func(g Gomega) {
+				m := &clusterv1.Machine{}
+				g.Expect(watched.Get(ctx, client.ObjectKey{Namespace: "clusters-blue", Name: "one"}, m)).To(Succeed())
+				g.Expect(m.ResourceVersion).To(Equal("4"))
+			}).Should(Succeed())
+			g.Expect(s.lists.Load()).To(Equal(lists))
+		})
+	}
+}
+
+func TestDirect(t *testing.T) {
+	g, ctx := NewWithT(t), t.Context()
+	s, config := serve(t, machines(machine("one", good, 1), machine("two", bad, 2)))
+	d := New(Config{Scheme: testScheme(t)})
+	d.Wrap(config)
+	live, err := client.New(config, client.Options{Scheme: d.Scheme, Mapper: mapper()})
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Run("When a client lists, all should be there", func(t *testing.T) {
+		g := NewWithT(t)
+		list := &clusterv1.MachineList{}
+		g.Expect(live.List(ctx, list)).To(Succeed())
+		g.Expect(list.Items).To(HaveLen(2))
+		g.Expect(Why(&list.Items[0])).To(BeEmpty())
+		g.Expect(Why(&list.Items[1])).NotTo(BeEmpty())
+	})
+	t.Run("When it reads one, that should be marked", func(t *testing.T) {
+		g := NewWithT(t)
+		s.list.Store(machine("two", bad, 2))
+		m := &clusterv1.Machine{}
+		g.Expect(live.Get(ctx, client.ObjectKey{Namespace: "clusters-blue", Name: "two"}, m)).To(Succeed())
+		g.Expect(Why(m)).NotTo(BeEmpty())
+	})
+	t.Run("When somebody has written the mark into an object, it should mean nothing", func(t *testing.T) {
+		m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{annotation: "spec: everything"}}}
+		NewWithT(t).Expect(Why(m)).To(BeEmpty())
+	})
+}
+
+// BenchmarkList compares the decoding of a list with what the transport adds to it while all objects can be decoded, in ns/op.
+func BenchmarkList(b *testing.B) {
+	items := make([]string, 2000)
+	for i := range items {
+		items[i] = machine(fmt.Sprintf("general-%d", i), good, i)
+	}
+	raw := []byte(machines(items...))
+	b.Run("decode", func(b *testing.B) {
+		b.SetBytes(int64(len(raw)))
+		for b.Loop() {
+			if err := decodeRaw(raw, reflect.TypeFor[clusterv1.MachineList]()); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("watch", func(b *testing.B) {
+		b.SetBytes(int64(len(raw)))
+		buffer := make([]byte, 32<<10)
+		for b.Loop() {
+			w := &watching{ReadCloser: io.NopCloser(bytes.NewReader(raw)), call: &call{}}
+			for {
+				if _, err := w.Read(buffer); err != nil {
+					break
+				}
+			}
+		}
+	})
+}
