@@ -139,7 +139,7 @@ func Run(ctx context.Context, programVersion string) error {
 	if err != nil {
 		return err
 	}
-	if err := crmetrics.Registry.Register(lenient.Collector(undecodableObjects, guestObjects, management.typed)); err != nil {
+	if err := crmetrics.Registry.Register(lenient.Collector(undecodable.Metric, guestObjects, management.typed)); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
 	for _, file := range files {

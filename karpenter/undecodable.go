@@ -18,9 +18,6 @@ import (
 	"github.com/autonode-io/autonode/lenient"
 )
 
-// undecodableObjects counts the objects of both clusters that can't be decoded, by kind.
-const undecodableObjects = "karpenter_clusterapi_undecodable_objects"
-
 // reporter writes events in the guest about objects that can't be decoded, once there is a recorder.
 type reporter struct {
 	recorder atomic.Pointer[events.Recorder]

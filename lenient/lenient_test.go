@@ -237,3 +237,25 @@ func BenchmarkList(b *testing.B) {
 		}
 	})
 }
+
+// Whatever of a NodePool's text is JSON must be decodable afterwards, and quickly.
+func FuzzObject(f *testing.F) {
+	d := New(Config{Scheme: testScheme(f)})
+	gvk := schema.GroupVersionKind{Group: "karpenter.sh", Version: "v1", Kind: "NodePool"}
+	for _, seed := range []string{
+		`{"metadata":{"name":"a"},"spec":{"limits":{"cpu":"1e-999999999"},"template":{"spec":{"taints":[{"timeAdded":"x"}]}}}}`,
+		`{"spec":[],"metadata":{"annotations":[],"labels":{"a":1},"creationTimestamp":{}},"status":{"conditions":{}}}`,
+		`{"spec":{"disruption":{"budgets":[{"duration":1,"nodes":{}}],"consolidateAfter":[]},"weight":"1"}}`, `{"metadata":[]}`, `{"metadata":{"ownerReferences":[1]}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if _, err := parse(raw); err != nil {
+			return
+		}
+		kept, why := d.object(raw, gvk, d.typeOf(gvk))
+		if err := decodeRaw(kept, d.typeOf(gvk)); err != nil {
+			t.Errorf("%s\nbecame %s, of which was left out %s: %v", raw, kept, why, err)
+		}
+	})
+}

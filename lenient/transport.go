@@ -81,7 +81,7 @@ func afterPrefix(path string) string {
 // can't be read couldn't be deleted either.
 func (t transport) whole(request *http.Request, response *http.Response, made *call) (*http.Response, error) {
 	raw, err := io.ReadAll(response.Body)
-	response.Body.Close()
+	_ = response.Body.Close()
 	if err != nil {
 		return nil, fmt.Errorf("reading the answer: %w", err)
 	}

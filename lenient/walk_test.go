@@ -73,7 +73,7 @@ func crdsOf(t *testing.T) []*apiextensionsv1.CustomResourceDefinition {
 	return definitions
 }
 
-func testScheme(t *testing.T) *runtime.Scheme {
+func testScheme(t testing.TB) *runtime.Scheme {
 	t.Helper()
 	g := NewWithT(t)
 	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, v1beta1.AddToScheme, accounts.AddToScheme, v1alpha1.AddToScheme} {

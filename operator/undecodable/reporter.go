@@ -23,8 +23,8 @@ import (
 	"github.com/autonode-io/autonode/lenient"
 )
 
-// metric counts the objects, by kind.
-const metric = "autonode_undecodable_objects"
+// Metric counts the objects, by kind.
+const Metric = "autonode_undecodable_objects"
 
 // waiting is how many objects may wait for their events: each is reported once. Those beyond are in the log and in the metric.
 const waiting = 1024
@@ -82,7 +82,7 @@ func (r *Reporter) SetUp(mgr manager.Manager, config Config) error {
 
 // Start writes events and serves the metric until ctx ends. A manager starts it where it holds the Lease only.
 func (r *Reporter) Start(ctx context.Context) error {
-	collector := lenient.Collector(metric, r.Objects)
+	collector := lenient.Collector(Metric, r.Objects)
 	if err := r.Registry.Register(collector); err != nil {
 		return fmt.Errorf("registering the metric of undecodable objects: %w", err)
 	}

@@ -28,6 +28,9 @@ import (
 	"github.com/autonode-io/autonode/lenient"
 )
 
+// Metric counts the objects of both clusters that can't be decoded, by kind.
+const Metric = "karpenter_clusterapi_undecodable_objects"
+
 // Adjust says what becomes of objects whose text can't be decoded whole.
 func Adjust() map[schema.GroupKind]func(map[string]any) {
 	return map[schema.GroupKind]func(map[string]any){
