@@ -10,15 +10,19 @@ import (
 
 	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/wire"
 )
 
 func TestRates(t *testing.T) {
@@ -85,6 +89,81 @@ func TestShrink(t *testing.T) {
 		g.Expect(pool.Spec.Limits).To(HaveLen(1))
 		nodes := pool.Spec.Limits["nodes"]
 		g.Expect(len(nodes.String())).To(BeNumerically("<", 32))
+	})
+
+	long := strings.Repeat("x", 1<<20)
+	var many []string
+	taints, list, ours := []corev1.Taint{}, corev1.ResourceList{}, map[string]string{}
+	for i := range 10_000 {
+		many = append(many, fmt.Sprintf("example.com/%060d", i))
+		taints = append(taints, corev1.Taint{Key: fmt.Sprintf("example.com/%040d", i)})
+		list[corev1.ResourceName(fmt.Sprintf("example.com/%040d", i))] = resource.MustParse("1")
+		ours[fmt.Sprintf("a.karpenter.sh/%040d", i)] = "x"
+	}
+	conditions, owners := make([]status.Condition, 1000), make([]metav1.OwnerReference, maxOwners)
+	for i := range conditions {
+		conditions[i] = status.Condition{Type: long, Status: metav1.ConditionStatus(long), Reason: long, Message: long}
+	}
+	for i := range owners {
+		owners[i] = metav1.OwnerReference{APIVersion: long, Kind: long, Name: long, UID: types.UID(long)}
+	}
+	budgets := make([]karpv1.Budget, 100)
+	for i := range budgets {
+		budgets[i] = karpv1.Budget{Nodes: long, Schedule: ptr.To(long), Reasons: make([]karpv1.DisruptionReason, 1000)}
+	}
+	templates := make([]v1alpha1.TemplateStatus, 1000)
+	for i := range templates {
+		templates[i] = v1alpha1.TemplateStatus{Source: long, InstanceType: long, Version: long, Image: v1alpha1.ImageOlder}
+	}
+	for name, object := range map[string]client.Object{
+		"metadata with 10,000 finalizers":        &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Finalizers: many, GenerateName: long, SelfLink: long}},
+		"metadata with finalizers of 1 MiB":      &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{long}}},
+		"metadata with 10,000 labels of ours":    &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Labels: ours, Annotations: ours}},
+		"metadata with owners of 1 MiB":          &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{OwnerReferences: owners}},
+		"a NodePool with 10,000 finalizers":      &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Finalizers: many}},
+		"a NodePool with budgets of 1 MiB":       &karpv1.NodePool{Spec: karpv1.NodePoolSpec{Disruption: karpv1.Disruption{Budgets: budgets}}},
+		"a NodeClaim with 10,000 taints":         &karpv1.NodeClaim{Spec: karpv1.NodeClaimSpec{Taints: taints, StartupTaints: taints}},
+		"a NodeClaim with 10,000 resources":      &karpv1.NodeClaim{Status: karpv1.NodeClaimStatus{Capacity: list, Allocatable: list}},
+		"a NodeClaim with IDs of 1 MiB":          &karpv1.NodeClaim{Status: karpv1.NodeClaimStatus{ProviderID: long, NodeName: long, ImageID: long}},
+		"a NodeClaim with a node class of 1 MiB": &karpv1.NodeClaim{Spec: karpv1.NodeClaimSpec{NodeClassRef: &karpv1.NodeClassReference{Group: long, Kind: long, Name: long}}},
+		"a NodeClaim with conditions of 1 MiB":   &karpv1.NodeClaim{Status: karpv1.NodeClaimStatus{Conditions: conditions}},
+		"a node class with a status of 1 MiB":    &v1alpha1.ClusterAPINodeClass{Status: v1alpha1.ClusterAPINodeClassStatus{Cheapest: long, Version: long, Conditions: conditions, Templates: templates}},
+		"a node class with patches of 1 MiB":     &v1alpha1.ClusterAPINodeClass{Spec: v1alpha1.ClusterAPINodeClassSpec{Version: long, BootstrapPatches: []v1alpha1.BootstrapPatches{{Kind: long}}}},
+		"a Node of 1 MiB": &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"karpenter.sh/nodepool": long}}, Spec: corev1.NodeSpec{ProviderID: long, Taints: taints},
+			Status: corev1.NodeStatus{Capacity: list, Allocatable: list, NodeInfo: corev1.NodeSystemInfo{KubeletVersion: long}}},
+		"a definition of 1 MiB": &apiextensionsv1.CustomResourceDefinition{Status: apiextensionsv1.CustomResourceDefinitionStatus{
+			StoredVersions: many, Conditions: []apiextensionsv1.CustomResourceDefinitionCondition{{Type: apiextensionsv1.Established, Message: long}}}},
+	} {
+		t.Run("When there is "+name+", little of it should be kept", func(t *testing.T) {
+			g := NewWithT(t)
+			kept, err := shrink(object)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(wire.Size(kept)).To(BeNumerically("<", 100<<10))
+			again, err := shrink(kept)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(again).To(Equal(kept), "to shrink is idempotent")
+		})
+	}
+
+	t.Run("When a guest has 5,000 nodes, half of what is allowed should be enough for it", func(t *testing.T) {
+		g := NewWithT(t)
+		node, claim := &corev1.Node{ObjectMeta: meta()}, &karpv1.NodeClaim{ObjectMeta: meta()}
+		node.Labels, claim.Labels, claim.Annotations = map[string]string{"karpenter.sh/nodepool": "general"}, map[string]string{}, map[string]string{}
+		for i := range 25 {
+			claim.Labels[fmt.Sprintf("karpenter.k8s.example/label-%d", i)] = "some-value-of-an-instance-type"
+		}
+		for _, condition := range []string{"Launched", "Registered", "Initialized", "Consolidatable", "Drifted", "Ready"} {
+			claim.Status.Conditions = append(claim.Status.Conditions, status.Condition{Type: condition, Status: metav1.ConditionTrue, Reason: condition, Message: condition})
+		}
+		request := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "csr-abcde"}, Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request: make([]byte, 1<<10), SignerName: certificatesv1.KubeletServingSignerName, Username: "system:node:general-abcde", Groups: []string{"system:nodes", "system:authenticated"}}}
+		size := 0
+		for _, object := range []any{node, claim, request, request, request} {
+			kept, err := shrink(object)
+			g.Expect(err).NotTo(HaveOccurred())
+			size += wire.Size(kept) + 256
+		}
+		g.Expect(5000 * size).To(BeNumerically("<", 64<<20))
 	})
 
 	t.Run("When an admin patches a node class's status in a loop, nothing should be reconciled for it", func(t *testing.T) {

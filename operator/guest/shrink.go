@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/wire"
 )
 
 // Limits of a guest's object in the cache. The guest's admin creates objects as large as its API server accepts.
@@ -29,8 +30,8 @@ const (
 	maxOwners = 32
 	// maxQuantity limits the text of a quantity.
 	maxQuantity = 32
-	// maxTemplates limits the templates with an older image in a node class's status.
-	maxTemplates = 64
+	// maxTemplates limits the templates with an older image in a node class's status, in bytes.
+	maxTemplates = 32 << 10
 	// maxBudgets is the limit in the CRD, which the guest's admin can raise.
 	maxBudgets = 50
 	// maxText limits a text of a status that the operator counts or compares.
@@ -100,19 +101,30 @@ func shrink(object any) (any, error) {
 	case *v1alpha1.ClusterAPINodeClass:
 		class := v1alpha1.ClusterAPINodeClass{TypeMeta: o.TypeMeta, ObjectMeta: o.ObjectMeta}
 		class.Spec.Version, class.Status.Version = start(o.Spec.Version), start(o.Status.Version)
-		for i := range o.Status.Templates {
-			if t := &o.Status.Templates[i]; t.Image == v1alpha1.ImageOlder && len(class.Status.Templates) < maxTemplates {
-				class.Status.Templates = append(class.Status.Templates, v1alpha1.TemplateStatus{
-					Source: start(t.Source), InstanceType: start(t.InstanceType), Version: start(t.Version), Image: v1alpha1.ImageOlder,
-				})
-			}
-		}
+		class.Status.Templates = older(o.Status.Templates)
 		*o = class
 	}
 	if accessor, ok := object.(metav1.ObjectMetaAccessor); ok {
 		shrinkMetadata(accessor.GetObjectMeta())
 	}
 	return object, nil
+}
+
+// older returns the templates with an older image, up to maxTemplates bytes.
+func older(templates []v1alpha1.TemplateStatus) (kept []v1alpha1.TemplateStatus) {
+	left := maxTemplates
+	for i := range templates {
+		t := &templates[i]
+		if t.Image != v1alpha1.ImageOlder {
+			continue
+		}
+		short := v1alpha1.TemplateStatus{Source: start(t.Source), InstanceType: start(t.InstanceType), Version: start(t.Version), Image: v1alpha1.ImageOlder}
+		if left -= wire.Size(short); left < 0 {
+			break
+		}
+		kept = append(kept, short)
+	}
+	return slices.Clip(kept)
 }
 
 func shrinkMetadata(o metav1.Object) {

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -242,6 +243,7 @@ func (l *Links) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, err
 	}
 	config.UserAgent, config.QPS, config.Burst = v1beta1.ManagedByOperator, 20, 30
 	config.Timeout = l.config.Timeout
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &bounded{next: next, scheme: l.config.Scheme} })
 	connection, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
@@ -272,6 +274,7 @@ func (l *Links) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, err
 			}
 		},
 	})
+	guest.Live = guest.Store.Lists()
 	return guest, nil
 }
 

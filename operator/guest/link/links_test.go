@@ -68,7 +68,7 @@ func newWorld(t *testing.T) *world {
 	}))
 	t.Cleanup(server.Close)
 	w.Links = New(Config{
-		Management: w.management, Scheme: scheme, Clock: w.clock, Retry: retry, Timeout: time.Minute, UnresponsiveAfter: 25 * time.Second,
+		Management: w.management, Scheme: scheme, Clock: w.clock, Retry: retry, Timeout: time.Minute, Backoff: backoff, UnresponsiveAfter: 25 * time.Second,
 		Kinds:  func(schema.GroupVersionKind) store.Kind { return store.Kind{} },
 		Wanted: func(context.Context, *clusterv1.Cluster) bool { return w.wanted },
 		Access: func(context.Context, client.ObjectKey) (*rest.Config, error) {

@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"unicode"
+	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -70,13 +72,13 @@ func (d *decoder) decode(raw wire.Object) (object client.Object, selected bool) 
 	object, faults, err := d.read(d.whole, raw)
 	if err != nil {
 		identity, _, failed := d.read(d.identity, raw)
-		if failed != nil || identity.GetName() == "" {
+		if failed != nil || !isName(identity.GetName()) {
 			return nil, false // not even an API server can name it
 		}
 		d.store.unreadable.set(d.gvk, client.ObjectKeyFromObject(identity), err.Error())
 		return nil, false
 	}
-	if d.selector != nil && !d.selector.Matches(labels.Set(object.GetLabels())) {
+	if !isName(object.GetName()) || object.GetNamespace() != "" && !isName(object.GetNamespace()) || d.selector != nil && !d.selector.Matches(labels.Set(object.GetLabels())) {
 		return object, false
 	}
 	problem := ""
@@ -84,7 +86,12 @@ func (d *decoder) decode(raw wire.Object) (object client.Object, selected bool) 
 		problem = faults[0].String()
 	}
 	d.store.unreadable.set(d.gvk, client.ObjectKeyFromObject(object), problem)
-	return object, object.GetName() != ""
+	return object, true
+}
+
+// isName reports whether an API server may have accepted a name: messages repeat names.
+func isName(name string) bool {
+	return name != "" && len(name) <= maxName && !strings.ContainsFunc(name, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) })
 }
 
 // read decodes what a type reads.
@@ -185,5 +192,9 @@ func (e *events) Decode() (watch.EventType, runtime.Object, error) {
 	}
 }
 
-// maxMessage limits what is kept of an error.
-const maxMessage = 1 << 10
+const (
+	// maxMessage limits what is kept of an error.
+	maxMessage = 1 << 10
+	// maxName is the limit of names in Kubernetes.
+	maxName = 253
+)

@@ -37,7 +37,8 @@ const (
 // requests lists and watches a kind. It decodes object by object, so that the first one beyond a bound is the last, and
 // one that can't be decoded hides no other.
 func (s *Store) requests(k *kind, key kindKey, resource schema.GroupVersionResource) (*toolscache.ListWatch, error) {
-	if err := s.connect(); err != nil {
+	connection, err := s.connect()
+	if err != nil {
 		return nil, err
 	}
 	limits, selector := s.config.Kinds(key.GroupVersionKind), ""
@@ -49,20 +50,9 @@ func (s *Store) requests(k *kind, key kindKey, resource schema.GroupVersionResou
 		return nil, err
 	}
 	request := func(accept string, options metav1.ListOptions) *rest.Request {
-		path := []string{"/apis", resource.Group, resource.Version, resource.Resource}
-		if resource.Group == "" {
-			path = []string{"/api", resource.Version, resource.Resource}
-		}
-		return s.connection.Get().AbsPath(path...).SetHeader("Accept", accept).VersionedParams(&options, metav1.ParameterCodec)
+		return connection.Get().AbsPath(pathOf(resource, "")...).SetHeader("Accept", accept).VersionedParams(&options, metav1.ParameterCodec)
 	}
-	inList, inWatch := "application/json", "application/json"
-	switch {
-	case key.partial:
-		inList, inWatch = fmt.Sprintf(asMetadata, "PartialObjectMetadataList"), fmt.Sprintf(asMetadata, "PartialObjectMetadata")
-	case clientgoscheme.Scheme.Recognizes(key.GroupVersionKind):
-		inList = "application/vnd.kubernetes.protobuf,application/json"
-		inWatch = inList
-	}
+	inList, inWatch := formats(key)
 	return &toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			ctx, cancel := context.WithTimeout(ctx, longest)
@@ -71,7 +61,7 @@ func (s *Store) requests(k *kind, key kindKey, resource schema.GroupVersionResou
 			if options.Continue == "" {
 				d.begin(k)
 			}
-			body, err := request(inList, options).Stream(ctx)
+			body, err := request(inList, options).Stream(decodesItself(ctx))
 			if err != nil {
 				return nil, err
 			}
@@ -108,7 +98,7 @@ func (s *Store) requests(k *kind, key kindKey, resource schema.GroupVersionResou
 			if lists && limits.Large && k.attempts.Add(1) == 1 {
 				options.TimeoutSeconds = ptr.To(int64(wait.Jitter(brief, 1).Seconds()))
 			}
-			body, err := request(inWatch, options).Stream(ctx)
+			body, err := request(inWatch, options).Stream(decodesItself(ctx))
 			if err != nil {
 				cancel()
 				return nil, err
@@ -119,6 +109,40 @@ func (s *Store) requests(k *kind, key kindKey, resource schema.GroupVersionResou
 	}, nil
 }
 
+// pathOf returns the path of a resource, in a namespace if it isn't empty.
+func pathOf(resource schema.GroupVersionResource, namespace string) []string {
+	path := []string{"/apis", resource.Group, resource.Version}
+	if resource.Group == "" {
+		path = []string{"/api", resource.Version}
+	}
+	if namespace != "" {
+		path = append(path, "namespaces", namespace)
+	}
+	return append(path, resource.Resource)
+}
+
+// formats are what a list and a watch may arrive in.
+func formats(key kindKey) (inList, inWatch string) {
+	const inJSON, inProtobuf = "application/json", "application/vnd.kubernetes.protobuf"
+	switch {
+	case key.partial:
+		return fmt.Sprintf(asMetadata, "PartialObjectMetadataList"), fmt.Sprintf(asMetadata, "PartialObjectMetadata")
+	case clientgoscheme.Scheme.Recognizes(key.GroupVersionKind):
+		return inProtobuf + "," + inJSON, inProtobuf + "," + inJSON
+	}
+	return inJSON, inJSON
+}
+
+type decodesItselfKey struct{}
+
+// decodesItself marks a request whose answer is decoded object by object.
+func decodesItself(ctx context.Context) context.Context {
+	return context.WithValue(ctx, decodesItselfKey{}, true)
+}
+
+// DecodesItself reports whether the answer to a request with that context is decoded object by object, within bounds.
+func DecodesItself(ctx context.Context) bool { return ctx.Value(decodesItselfKey{}) != nil }
+
 // bounded closes the Store for an error that says that the guest exceeds its bounds.
 func (s *Store) bounded(err error) error {
 	if errors.Is(err, wire.ErrTooLarge) {
@@ -128,18 +152,20 @@ func (s *Store) bounded(err error) error {
 	return err
 }
 
-// connect makes the client of all watches.
-func (s *Store) connect() error {
+// connect returns the client of all watches.
+func (s *Store) connect() (rest.Interface, error) {
+	s.connecting.Lock()
+	defer s.connecting.Unlock()
 	if s.connection != nil {
-		return nil
+		return s.connection, nil
 	}
 	config := rest.CopyConfig(s.config.Guest)
 	config.Timeout = 0 // that of calls
 	config.NegotiatedSerializer = s.config.Codecs.WithoutConversion()
 	client, err := rest.UnversionedRESTClientForConfigAndClient(config, s.config.HTTP)
 	if err != nil {
-		return fmt.Errorf("connecting for watches: %w", err)
+		return nil, fmt.Errorf("connecting for watches: %w", err)
 	}
 	s.connection = client
-	return nil
+	return client, nil
 }

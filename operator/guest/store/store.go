@@ -73,10 +73,12 @@ type Store struct {
 	ctx    context.Context //nolint:containedctx // of the watches, which outlive the call that starts them
 	cancel context.CancelFunc
 
-	mu         sync.Mutex
-	connection rest.Interface // nil until the first watch starts
-	kinds      map[kindKey]*kind
-	closed     error // why everything was dropped; nil if nothing was
+	connecting sync.Mutex
+	connection rest.Interface // nil until the first list or watch
+
+	mu     sync.Mutex
+	kinds  map[kindKey]*kind
+	closed error // why everything was dropped; nil if nothing was
 
 	kept       *account
 	unreadable *unreadable

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/autonode-io/autonode/api/wire"
+)
+
+// maxListed limits the memory for a list from the API server, in bytes.
+const maxListed = 64 << 20
+
+// live is Config.Live, with lists that are decoded object by object: one that can't be decoded hides no other.
+type live struct {
+	client.Client
+	store *Store
+}
+
+// Lists returns a client that reads from the API server. Its lists have the fields of [Kind] of each object.
+func (s *Store) Lists() client.Client { return live{s.Client, s} }
+
+// List implements client.Reader.
+func (l live) List(ctx context.Context, into client.ObjectList, opts ...client.ListOption) error {
+	s := l.store
+	gvk, err := apiutil.GVKForObject(into, s.Scheme())
+	if err != nil {
+		return fmt.Errorf("finding the kind of %T: %w", into, err)
+	}
+	gvk.Kind = strings.TrimSuffix(gvk.Kind, "List")
+	_, partial := into.(*metav1.PartialObjectMetadataList)
+	if _, unstructured := into.(runtime.Unstructured); unstructured {
+		return l.Client.List(ctx, into, opts...)
+	}
+	key := kindKey{gvk, partial}
+	mapping, err := s.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return err
+	}
+	d, err := s.decoderOf(key, Kind{Fields: s.config.Kinds(gvk).Fields})
+	if err != nil {
+		return err
+	}
+	connection, err := s.connect()
+	if err != nil {
+		return err
+	}
+	options := (&client.ListOptions{}).ApplyOptions(opts)
+	accept, _ := formats(key)
+	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	body, err := connection.Get().AbsPath(pathOf(mapping.Resource, options.Namespace)...).SetHeader("Accept", accept).Timeout(s.config.Timeout).
+		VersionedParams(options.AsListOptions(), metav1.ParameterCodec).Stream(decodesItself(ctx))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = body.Close() }()
+	var items []runtime.Object
+	size, count := 0, 0
+	found, err := wire.Items(body, maxText, func(raw wire.Object) error {
+		object, named := d.decode(raw)
+		if size, count = size+overhead, count+1; object != nil {
+			size += wire.Size(object)
+		}
+		if size > maxListed || count > s.kept.bounds.Objects {
+			return errors.New("the list is too large")
+		}
+		if object != nil && named {
+			object.GetObjectKind().SetGroupVersionKind(gvk)
+			items = append(items, object)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("listing %s: %w", mapping.Resource.Resource, err)
+	}
+	into.SetResourceVersion(found.ResourceVersion)
+	into.SetContinue(found.Continue)
+	return meta.SetList(into, items)
+}
