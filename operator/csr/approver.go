@@ -4,6 +4,7 @@ package csr
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"strings"
 	"time"
@@ -67,6 +68,8 @@ type Approver struct {
 	guests  Guests
 	ledger  *ledger
 	limiter *limiter
+	// signatures are those of requests that are known.
+	signatures *signatures
 	// groups of the node classes whose NodeClaims count.
 	groups sets.Set[string]
 }
@@ -84,7 +87,7 @@ func New(config Config) *Approver {
 			groups.Insert(profile.NodeClass.Group)
 		}
 	}
-	return &Approver{Config: config, ledger: newLedger(), limiter: newLimiter(config.Clock), groups: groups}
+	return &Approver{Config: config, ledger: newLedger(), limiter: newLimiter(config.Clock), groups: groups, signatures: newSignatures((*x509.CertificateRequest).CheckSignature)}
 }
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch
@@ -206,7 +209,7 @@ func (a *Approver) reconcile(ctx context.Context, key Key, t *observed) (again t
 		}
 		return 0, nil
 	}
-	j.request = newRequest(object)
+	j.request = verified(object, a.signatures.check)
 	if node, byNode := j.request.requester(); byNode && !a.ledger.knows(cluster, key) {
 		a.ledger.wake(cluster, node) // those that it supersedes
 	}

@@ -43,7 +43,7 @@ func TestChosenAddresses(t *testing.T) {
 			own := partyOf("web-1", "10.0.0.8")
 			own.machines[0] = *shrunk(kinds, new(madeAs(own.machines[0], tc.own, tc.addressType)))
 			other := shrunk(kinds, new(madeAs(machineOf("web-2", "10.0.0.8"), tc.other, tc.addressType)))
-			r := newRequest(servingOf("web-1", "10.0.0.8").object(t))
+			r := verifiedRequest(servingOf("web-1", "10.0.0.8").object(t))
 			v := validate(r, inputs{requester: own, subject: own, holders: map[string]*clusterv1.Machine{"10.0.0.8": other}, kinds: kinds}, now)
 			g.Expect(v.action).To(Equal(tc.want), "%s: %s", v.reason, v.message)
 			g.Expect(v.message).To(ContainSubstring(tc.message))
@@ -56,7 +56,7 @@ func TestChosenAddresses(t *testing.T) {
 		g.Expect(nodeNames(kinds)(&machine)).To(Equal([]string{"web-1"}))
 		own := partyOf("web-1")
 		own.machines[0] = machine
-		v := validate(newRequest(servingOf("web-1", "victim").object(t)), inputs{requester: own, subject: own, kinds: kinds}, now)
+		v := validate(verifiedRequest(servingOf("web-1", "victim").object(t)), inputs{requester: own, subject: own, kinds: kinds}, now)
 		g.Expect(v.action).To(Equal(denied))
 		g.Expect(v.message).To(ContainSubstring(`DNS name "victim" isn't one of Machine web-1`))
 	})

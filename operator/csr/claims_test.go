@@ -46,7 +46,7 @@ func TestClaims(t *testing.T) {
 			for _, address := range addresses(&c.other) {
 				holders[address] = &c.other
 			}
-			r := newRequest(servingOf("web-1", c.address).object(t))
+			r := verifiedRequest(servingOf("web-1", c.address).object(t))
 			v := validate(r, inputs{requester: own, subject: own, holders: holders, network: reserved}, now)
 			g.Expect(v.action).To(Equal(c.want), "%s: %s", v.reason, v.message)
 			g.Expect(v.message).To(ContainSubstring(c.reason))
@@ -94,7 +94,7 @@ func TestClaims(t *testing.T) {
 		object = shrunk.(*certificatesv1.CertificateSigningRequest)
 		g.Expect(object.Size()).To(BeNumerically("<", maxRequestBytes+1<<10))
 		own := partyOf("web-1", "10.0.0.1")
-		v := validate(newRequest(object), inputs{requester: own, subject: own}, now)
+		v := validate(verifiedRequest(object), inputs{requester: own, subject: own}, now)
 		g.Expect(v.action).To(Equal(denied))
 		g.Expect(v.message).To(ContainSubstring("larger than 16384 bytes"))
 	})

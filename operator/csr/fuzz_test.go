@@ -42,7 +42,7 @@ func FuzzRequest(f *testing.F) {
 		if !kubelets(object.Spec.SignerName) {
 			return
 		}
-		r := newRequest(object)
+		r := verifiedRequest(object)
 		web1 := partyOf("web-1", "10.0.0.1")
 		v := validate(r, inputs{requester: web1, subject: web1}, now)
 		if len(v.message) > maxMessage+len("…") || !utf8.ValidString(v.message) {

@@ -3,6 +3,11 @@
 package csr
 
 import (
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/asn1"
 	"encoding/pem"
@@ -13,6 +18,7 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/lru"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/operator/message"
@@ -46,17 +52,61 @@ type request struct {
 	malformed error
 }
 
-func newRequest(object *certificatesv1.CertificateSigningRequest) request {
+// unverified returns a request whose signature isn't verified.
+func unverified(object *certificatesv1.CertificateSigningRequest) request {
 	r := request{CertificateSigningRequest: object}
-	r.content, r.malformed = decode(object.Spec.Request)
+	r.content, r.malformed = parse(object.Spec.Request)
 	return r
 }
 
-// maxRequestBytes limits a PEM block. A kubelet's request with a 4096-bit RSA key is below 3 KiB.
-const maxRequestBytes = 16 << 10
+// verified returns a request whose signature is verified by verify, if nothing else is wrong with it.
+func verified(object *certificatesv1.CertificateSigningRequest, verify func(*x509.CertificateRequest) error) request {
+	r := unverified(object)
+	if r.malformed == nil {
+		if err := verify(r.content); err != nil {
+			r.malformed = fmt.Errorf("its signature isn't of its own key: %w", err)
+		}
+	}
+	return r
+}
 
-// decode is strict: it rejects content that a signer might copy into the certificate and no rule checks.
-func decode(data []byte) (*x509.CertificateRequest, error) {
+// signatures remembers which requests have valid signatures: to verify one costs more than all other rules.
+type signatures struct {
+	verify func(*x509.CertificateRequest) error
+	known  *lru.Cache // of errors by the hash of the request
+}
+
+// signaturesKnown is how many results are remembered.
+const signaturesKnown = 1 << 14
+
+func newSignatures(verify func(*x509.CertificateRequest) error) *signatures {
+	return &signatures{verify: verify, known: lru.New(signaturesKnown)}
+}
+
+// check verifies a signature, once for each request.
+func (s *signatures) check(content *x509.CertificateRequest) error {
+	key := sha256.Sum256(content.Raw)
+	if known, ok := s.known.Get(key); ok {
+		err, _ := known.(error)
+		return err
+	}
+	err := s.verify(content)
+	s.known.Add(key, err)
+	return err
+}
+
+const (
+	// maxRequestBytes limits a PEM block. A kubelet's request with a 4096-bit RSA key is below 3 KiB.
+	maxRequestBytes = 16 << 10
+	// maxRSABits and maxRSAExponent limit what it costs to verify a signature: it grows with the square of the one and the
+	// logarithm of the other. crypto/tls has the same limit of bits.
+	maxRSABits     = 8192
+	maxRSAExponent = 65537
+)
+
+// parse is strict: it rejects content that a signer might copy into the certificate and no rule checks, and keys whose
+// signatures are costly to verify. It verifies none.
+func parse(data []byte) (*x509.CertificateRequest, error) {
 	if len(data) > maxRequestBytes {
 		return nil, fmt.Errorf("it is larger than %d bytes", maxRequestBytes)
 	}
@@ -71,8 +121,8 @@ func decode(data []byte) (*x509.CertificateRequest, error) {
 	case len(strings.TrimSpace(string(rest))) > 0:
 		return content, errors.New("it holds more than one PEM block")
 	}
-	if err := content.CheckSignature(); err != nil {
-		return content, fmt.Errorf("its signature isn't of its own key: %w", err)
+	if err := checkKey(content.PublicKey); err != nil {
+		return content, err
 	}
 	found := false
 	for _, extension := range content.Extensions {
@@ -85,6 +135,24 @@ func decode(data []byte) (*x509.CertificateRequest, error) {
 		}
 	}
 	return content, nil
+}
+
+// checkKey rejects keys of a size or a kind that no kubelet has.
+func checkKey(key any) error {
+	switch k := key.(type) {
+	case *rsa.PublicKey:
+		if k.N.BitLen() > maxRSABits || k.E > maxRSAExponent {
+			return fmt.Errorf("its RSA key has %d bits and the exponent %d, and may have %d bits and the exponent %d", k.N.BitLen(), k.E, maxRSABits, maxRSAExponent)
+		}
+	case *ecdsa.PublicKey:
+		if !slices.Contains([]elliptic.Curve{elliptic.P256(), elliptic.P384(), elliptic.P521()}, k.Curve) {
+			return errors.New("its ECDSA key has another curve than P-256, P-384 or P-521")
+		}
+	case ed25519.PublicKey:
+	default:
+		return errors.New("its key is neither RSA nor ECDSA nor Ed25519")
+	}
+	return nil
 }
 
 // checkAltNames rejects kinds of subject alternative names that the x509 package ignores.

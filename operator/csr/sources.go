@@ -70,7 +70,7 @@ func indexRequest(object client.Object) []string {
 	if !hasCondition(csr, certificatesv1.CertificateApproved) {
 		return nil
 	}
-	r := newRequest(csr)
+	r := unverified(csr) // an API server has verified what is approved, and this is the watch's goroutine
 	if node, ok := r.subject(); ok && r.bootstraps() {
 		return []string{firstCertificate(node)}
 	}

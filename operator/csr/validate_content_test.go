@@ -81,7 +81,7 @@ func TestValidateMalformed(t *testing.T) {
 		block, _ := pem.Decode(object.Spec.Request)
 		block.Bytes[len(block.Bytes)-1] ^= 1
 		object.Spec.Request = pem.EncodeToMemory(block)
-		got := validate(newRequest(object), only(), now)
+		got := validate(verifiedRequest(object), only(), now)
 		g.Expect(got.action).To(Equal(denied))
 		g.Expect(got.reason).To(Equal(v1beta1.RequestMalformedReason))
 	})
@@ -90,7 +90,7 @@ func TestValidateMalformed(t *testing.T) {
 		g := NewWithT(t)
 		object := first("web-1").object(t)
 		object.Spec.Request = append(object.Spec.Request, object.Spec.Request...)
-		g.Expect(validate(newRequest(object), only(), now).reason).To(Equal(v1beta1.RequestMalformedReason))
+		g.Expect(validate(verifiedRequest(object), only(), now).reason).To(Equal(v1beta1.RequestMalformedReason))
 	})
 }
 

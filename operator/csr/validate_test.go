@@ -84,6 +84,10 @@ func subjectOf(node string) pkix.Name {
 	return pkix.Name{CommonName: nodeUserPrefix + node, Organization: []string{nodesGroup}}
 }
 
+func verifiedRequest(object *certificatesv1.CertificateSigningRequest) request {
+	return verified(object, (*x509.CertificateRequest).CheckSignature)
+}
+
 func (a ask) but(change func(*ask)) ask {
 	change(&a)
 	return a
@@ -156,7 +160,7 @@ func validateAll(t *testing.T, validations map[string]validation) {
 	for name, test := range validations {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			got := validate(newRequest(test.ask.object(t)), test.inputs, now)
+			got := validate(verifiedRequest(test.ask.object(t)), test.inputs, now)
 			g.Expect(got.action).To(Equal(test.want), got.message)
 			if test.reason != "" {
 				g.Expect(got.reason).To(Equal(test.reason), got.message)
@@ -246,7 +250,7 @@ func TestValidateDecidesNothing(t *testing.T) {
 func TestValidateMessage(t *testing.T) {
 	t.Run("When the requester's words are many, the message should not be", func(t *testing.T) {
 		g := NewWithT(t)
-		got := validate(newRequest(servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.content.EmailAddresses = []string{strings.Repeat("x", 5000)} }).object(t)), both(), now)
+		got := validate(verifiedRequest(servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.content.EmailAddresses = []string{strings.Repeat("x", 5000)} }).object(t)), both(), now)
 		g.Expect(got.action).To(Equal(denied))
 		g.Expect(len(got.message)).To(BeNumerically("<", 1024))
 	})
