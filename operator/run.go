@@ -47,6 +47,7 @@ import (
 	"github.com/autonode-io/autonode/operator/csr"
 	"github.com/autonode-io/autonode/operator/egress"
 	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/guest/store"
 	"github.com/autonode-io/autonode/operator/hostedcluster"
 	"github.com/autonode-io/autonode/operator/machines"
 	"github.com/autonode-io/autonode/operator/message"
@@ -97,6 +98,8 @@ type Options struct {
 	GuestNetworks string
 	// GuestBudget bounds what each guest may send; zero is egress.Budget's default.
 	GuestBudget egress.Budget
+	// GuestBounds limit what is kept of each guest; zero is store.Bounds' default.
+	GuestBounds store.Bounds
 	// TemplateGroups are the API groups that templates of machines and of their bootstrap may be of, comma-separated; empty is
 	// clusterapi.DefaultGroups.
 	TemplateGroups string
@@ -226,7 +229,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	requests := csr.New(csr.Config{Management: management, Live: live, Recorder: recorder, Profiles: profiles, Infrastructure: options.Infrastructure})
 	connections, err := guest.New(ctx, guest.Config{
 		Manager: mgr, ConnectRetry: options.GuestConnectRetry, Timeout: options.GuestTimeout, Watches: []guest.Watch{requests.Watch()},
-		Holder: shard.Identity(mine.holder), Egress: guestAddresses, Budget: options.GuestBudget,
+		Holder: shard.Identity(mine.holder), Egress: guestAddresses, Budget: options.GuestBudget, Bounds: options.GuestBounds,
 	})
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -31,9 +32,16 @@ func (t token) renewAt() time.Time {
 	return t.until.Add(-max(t.lifetime()/3, t.lifetime()-renewAfter))
 }
 
+// maxToken is the largest token that is used, in bytes: a guest's API server issues what it likes, and a token becomes
+// part of a Secret.
+const maxToken = 16 << 10
+
 // parse reads a token's claims. It doesn't verify them: that is for the API server that issued it.
 func parse(raw string) (token, error) {
 	malformed := errors.New("it is malformed")
+	if len(raw) > maxToken {
+		return token{}, fmt.Errorf("it is longer than %d KiB", maxToken>>10)
+	}
 	parts := strings.Split(raw, ".")
 	if len(parts) != 3 {
 		return token{}, malformed

@@ -3,7 +3,6 @@
 package access
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	guestassets "github.com/autonode-io/autonode/assets/guest"
+	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -184,7 +184,7 @@ func (a *Access) review(ctx context.Context, s *scope.Scope, secret *corev1.Secr
 			if found := current[wanted.Key]; found.until.Sub(now) > found.lifetime()-newborn {
 				if last, ok := a.issued.Get(issue{s.HostedCluster.UID, wanted.Key}); ok && last == found.raw {
 					return fmt.Errorf("the guest refuses the token that it has just issued for Karpenter (%s); see that its API servers have the same time and the same signing keys",
-						cmp.Or(question.Status.Error, "without saying why"))
+						refusedBecause(question.Status.Error))
 				}
 			}
 			delete(current, wanted.Key)
@@ -195,6 +195,14 @@ func (a *Access) review(ctx context.Context, s *scope.Scope, secret *corev1.Secr
 		a.reviewed.Add(secret.UID, reviewed{state, now})
 	}
 	return nil
+}
+
+// refusedBecause quotes why a guest doesn't accept a token.
+func refusedBecause(why string) string {
+	if why == "" {
+		return "without saying why"
+	}
+	return message.Quoted(why)
 }
 
 func (a *Access) request(ctx context.Context, guest *scope.Guest, wanted provider.Token) (token, error) {

@@ -41,6 +41,11 @@ func TestParse(t *testing.T) {
 		})
 	}
 
+	t.Run("When a token is longer than one of an API server, it should not be read", func(t *testing.T) {
+		_, err := parse("e30." + base64.RawURLEncoding.EncodeToString(make([]byte, maxToken)) + ".c2ln")
+		NewWithT(t).Expect(err).To(MatchError("it is longer than 16 KiB"))
+	})
+
 	t.Run("When an audience is neither, it should be malformed", func(t *testing.T) {
 		_, err := parse("e30." + base64.RawURLEncoding.EncodeToString([]byte(`{"iat": 1, "exp": 2, "aud": {}}`)) + ".c2ln")
 		NewWithT(t).Expect(err).To(MatchError("it is malformed"))

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -29,6 +30,9 @@ type Policies struct {
 	// users remembers who the operator is in each guest: of user by the HostedCluster's UID.
 	users *lru.Cache
 }
+
+// maxUser limits the name of the operator's user, in bytes: it becomes part of policies.
+const maxUser = 512
 
 // user is the operator's user on one connection; the next kubeconfig may name another.
 type user struct {
@@ -79,6 +83,9 @@ func (p *Policies) userOf(ctx context.Context, hostedCluster types.UID, guest *s
 		return "", fmt.Errorf("asking the guest who the operator is: %w", err)
 	}
 	name := review.Status.UserInfo.Username
+	if message.QuoteUpTo(name, maxUser) != name {
+		return "", fmt.Errorf("the guest says that the operator is user %s, which isn't a name", message.Quoted(name))
+	}
 	p.users.Add(hostedCluster, user{name: name, connection: guest.Config})
 	return name, nil
 }

@@ -242,7 +242,7 @@ func (l *Links) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, err
 		return nil, err
 	}
 	config.UserAgent, config.QPS, config.Burst = v1beta1.ManagedByOperator, 20, 30
-	config.Timeout = l.config.Timeout
+	config.Timeout, config.WarningHandler = l.config.Timeout, rest.NoWarnings{} // a guest says what it likes
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &bounded{next: next, scheme: l.config.Scheme} })
 	connection, err := rest.HTTPClientFor(config)
 	if err != nil {
