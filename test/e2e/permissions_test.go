@@ -51,6 +51,15 @@ var exceptions = []audit.Exception{{
 	Identity: operatorIdentity, Group: clusterv1.GroupVersion.Group, Resources: []string{"clusters"}, Verbs: []string{"get"}, Sometimes: true,
 	Reason: "a guest that can't be reached is only believed to be gone when the API server has no Cluster",
 }, {
+	Identity: operatorIdentity, Group: bootstrapv1.GroupVersion.Group, Resources: []string{
+		"eksconfigtemplates", "k0sworkerconfigtemplates", "kthreesconfigtemplates", "nodeadmconfigtemplates", "rke2configtemplates", "talosconfigtemplates",
+	}, Verbs: []string{"list", "watch"}, Reason: "the references to Secrets in templates of providers that the world doesn't have; test/hostile reads those of kubeadm's",
+}, {
+	Identity: operatorIdentity, Group: infrav1.GroupVersion.Group, Resources: []string{
+		"awsmachinetemplates", "azuremachinetemplates", "gcpmachinetemplates", "hetznerbaremetalmachinetemplates", "kubevirtmachinetemplates", "metal3machinetemplates",
+		"nutanixmachinetemplates", "openstackmachinetemplates",
+	}, Verbs: []string{"list", "watch"}, Reason: "as above",
+}, {
 	Identity: operatorIdentity, Group: infrav1.GroupVersion.Group, Resources: []string{"awsclusters"}, Verbs: []string{"get"},
 	Reason: "the region of a cluster on AWS is read from its infrastructure; the world has no AWS",
 }, {
