@@ -50,7 +50,7 @@ func (d deployments) List(_ context.Context, list client.ObjectList, opts ...cli
 	options := (&client.ListOptions{}).ApplyOptions(opts)
 	into := list.(*clusterv1.MachineDeploymentList)
 	for _, deployment := range d {
-		if deployment.Namespace == options.Namespace && options.LabelSelector.Matches(labelSet(deployment.Labels)) {
+		if deployment.Namespace == options.Namespace && (options.LabelSelector == nil || options.LabelSelector.Matches(labelSet(deployment.Labels))) {
 			into.Items = append(into.Items, deployment)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -71,6 +72,27 @@ func TestRoles(t *testing.T) {
 		deployment.Spec.Template.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: "argoproj.io", Kind: "WorkflowTemplate", Name: "a"}
 		config := &v1beta1.Karpenter{ClusterAPI: &v1beta1.ClusterAPI{TemplateSelectors: v1alpha1.TemplateSelectors{ScalableResourceSelector: &metav1.LabelSelector{}}}}
 		g.Expect(groupsOf(g, t, config, deployment)).NotTo(ContainElement("argoproj.io"))
+	})
+
+	t.Run("When a MachineDeployment of the Cluster names a bootstrap Secret, machines may name it, and none of another Cluster's", func(t *testing.T) {
+		g := NewWithT(t)
+		var deployments []client.Object
+		for _, cluster := range []string{"a", "b"} {
+			deployment := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: cluster}}
+			deployment.Spec.ClusterName = cluster
+			deployment.Spec.Template.Spec.Bootstrap.DataSecretName = ptr.To("workers-of-" + cluster)
+			deployments = append(deployments, deployment)
+		}
+		config := &v1beta1.Karpenter{ClusterAPI: &v1beta1.ClusterAPI{}}
+		role, err := clusterapi.New().Role(t.Context(), inputOf(g, t, config, deployments...))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(role.Rules).To(ContainElement(rbacv1.PolicyRule{
+			APIGroups: []string{"autonode.io"}, Resources: []string{"secretreferences"}, Verbs: []string{"use"},
+			ResourceNames: []string{"Machine.cluster.x-k8s.io spec.bootstrap.dataSecretName=workers-of-a"},
+		}))
+		role, err = clusterapi.New().Role(t.Context(), inputOf(g, t, config))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(role.Rules).NotTo(ContainElement(HaveField("Resources", ContainElement("secretreferences"))), "without names it would allow all")
 	})
 
 	t.Run("When a spec that was allowed once names another API group, no right should be kept", func(t *testing.T) {
