@@ -18,9 +18,8 @@ import (
 //go:embed references.yaml
 var file []byte
 
+// Resource and Verb are what a Role grants for references, by their text as the resource's name: no API serves it. The API group is api/v1beta1's.
 const (
-	// Resource and Verb are what a Role grants for references, by their text as the resource's name: no API serves it. The API group is
-	// api/v1beta1's.
 	Resource = "secretreferences"
 	Verb     = "use"
 )

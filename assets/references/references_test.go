@@ -25,7 +25,7 @@ func TestPolicy(t *testing.T) {
 		rendered, err := references.Policy()
 		g.Expect(err).NotTo(HaveOccurred())
 		if *update {
-			g.Expect(os.WriteFile(manifest, rendered, 0o644)).To(Succeed()) //nolint:gosec // a manifest is for everyone to read
+			g.Expect(os.WriteFile(manifest, rendered, 0o644)).To(Succeed())
 		}
 		written, err := os.ReadFile(manifest)
 		g.Expect(err).NotTo(HaveOccurred())
