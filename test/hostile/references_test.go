@@ -10,14 +10,18 @@ import (
 	. "github.com/onsi/gomega"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/references"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
@@ -159,6 +163,31 @@ func TestReferences(t *testing.T) {
 			g.Expect(management.Create(ctx, attack.object, client.DryRunAll)).To(Succeed())
 		})
 	}
+	t.Run("When an honest Karpenter makes a machine of templates with references, all its objects should be admitted and deleted", func(t *testing.T) {
+		for _, policy := range policies {
+			createManifest(t, "../../manifests/policy/"+policy+".yaml")
+		}
+		template := func(kind schema.GroupKind) *unstructured.Unstructured {
+			made := versioned(referring(t, kinds[kind], namespaceName))
+			made.SetKind(kind.Kind + "Template")
+			made.SetLabels(nil)
+			made.Object["spec"] = map[string]any{"template": map[string]any{"spec": made.Object["spec"]}}
+			return made
+		}
+		for _, name := range []string{"general-x2v9k", strings.Repeat("general", 10) + "-x2v9k"} {
+			g := NewWithT(t)
+			objects, err := machine.Build(machine.Plan{
+				NodeClaim:              &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "7"}},
+				Cluster:                &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: "blue", UID: "8"}},
+				InfrastructureTemplate: template(kubevirt), BootstrapTemplate: template(kubeadm), Version: "1.36.3",
+			})
+			g.Expect(err).NotTo(HaveOccurred())
+			for _, object := range []client.Object{objects.Infrastructure, objects.Bootstrap, objects.Machine} {
+				g.Expect(karpenter.Create(ctx, object)).To(Succeed())
+				g.Expect(karpenter.Delete(ctx, object)).To(Succeed())
+			}
+		}
+	})
 	t.Run("When the platform allows all references of a kind, it should be admitted", func(t *testing.T) {
 		NewWithT(t).Expect(karpenter.Create(ctx, of(optedIn, `boot: {secretName: join}`), client.DryRunAll)).To(Succeed())
 	})
