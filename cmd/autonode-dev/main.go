@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/cmd/about"
 	"github.com/autonode-io/autonode/test/world"
 )
@@ -37,7 +38,7 @@ func main() {
 		if errors.Is(err, world.ErrNoWorld) {
 			err = fmt.Errorf("%w\nstart one with `autonode-dev world up`, or name the folder of another with --dir", err)
 		}
-		fmt.Fprintln(os.Stderr, "error:", err)
+		fmt.Fprintln(&message.Writer{To: os.Stderr}, "error:", err)
 		os.Exit(1)
 	}
 }

@@ -134,7 +134,7 @@ func (f *importFlags) catalogs(stdin io.Reader, problems io.Writer) ([]*v1alpha1
 			ObjectMeta: metav1.ObjectMeta{Name: partName(f.name, i), Namespace: f.namespace, Labels: f.labels}, Spec: parts[i],
 		}
 	}
-	fmt.Fprintf(problems, "%d machine types imported in %d catalogs, %d problems\n", len(imported.Types), len(parts), len(imported.Problems))
+	printf(problems, "%d machine types imported in %d catalogs, %d problems\n", len(imported.Types), len(parts), len(imported.Problems))
 	return catalogs, nil
 }
 
@@ -161,14 +161,14 @@ func (f *importFlags) types(stdin io.Reader, problems io.Writer, format importer
 		return nil, fmt.Errorf("%s: %w", f.input, err)
 	}
 	for _, problem := range imported.Problems {
-		fmt.Fprintf(problems, "%s: %s\n", f.input, problem)
+		printf(problems, "%s: %s\n", f.input, problem)
 	}
 	imported.Types = included(imported.Types, f.include)
 	if len(imported.Types) == 0 {
 		return nil, fmt.Errorf("%s: no machine type can be imported", f.input)
 	}
 	if unpriced := unpriced(imported.Types); unpriced > 0 {
-		fmt.Fprintf(problems, "%s: %d machine types have no price, and nothing launches of them: add --prices or --estimate-prices\n", f.input, unpriced)
+		printf(problems, "%s: %d machine types have no price, and nothing launches of them: add --prices or --estimate-prices\n", f.input, unpriced)
 	}
 	return imported, nil
 }
@@ -298,7 +298,7 @@ func split(spec v1alpha1.InstanceTypeCatalogSpec, types []v1alpha1.CatalogInstan
 
 // printCatalog prints a catalog without its status.
 func printCatalog(out io.Writer, c *v1alpha1.InstanceTypeCatalog, another bool) error {
-	content, err := yaml.Marshal(struct {
+	content, err := marshalYAML(struct {
 		metav1.TypeMeta `json:",inline"`
 		Metadata        map[string]any                   `json:"metadata"`
 		Spec            v1alpha1.InstanceTypeCatalogSpec `json:"spec"`

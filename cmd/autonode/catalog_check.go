@@ -97,7 +97,7 @@ func checkCatalogs(ctx context.Context, stdin io.Reader, out io.Writer, files []
 		problems = append(problems, fmt.Errorf("no usable instance type is called %s", printed))
 	}
 	if printed == "" {
-		fmt.Fprintf(out, "%d catalogs: %d usable instance types, %d offerings, %d machines rendered\n", len(catalogs), len(found.Templates), offerings, machines)
+		printf(out, "%d catalogs: %d usable instance types, %d offerings, %d machines rendered\n", len(catalogs), len(found.Templates), offerings, machines)
 	}
 	return errors.Join(problems...)
 }
@@ -192,11 +192,11 @@ func diffCatalogs(out io.Writer, before, after []*v1alpha1.InstanceTypeCatalog) 
 		switch {
 		case !existed:
 			added++
-			fmt.Fprintf(out, "+ %s\n", name)
+			printf(out, "+ %s\n", name)
 			continue
 		case !exists:
 			removed++
-			fmt.Fprintf(out, "- %s: its offerings close, and its nodes stay\n", name)
+			printf(out, "- %s: its offerings close, and its nodes stay\n", name)
 			continue
 		}
 		parts, drifts := changesOf(was, is)
@@ -209,13 +209,13 @@ func diffCatalogs(out io.Writer, before, after []*v1alpha1.InstanceTypeCatalog) 
 			drifting++
 			note = "; its nodes are replaced"
 		}
-		fmt.Fprintf(out, "~ %s: %s%s\n", name, strings.Join(parts, ", "), note)
+		printf(out, "~ %s: %s%s\n", name, strings.Join(parts, ", "), note)
 	}
 	summary := "no node is replaced"
 	if drifting > 0 {
 		summary = fmt.Sprintf("the nodes of %d instance types are replaced", drifting)
 	}
-	fmt.Fprintf(out, "%d added, %d removed, %d changed; %s\n", added, removed, changed, summary)
+	printf(out, "%d added, %d removed, %d changed; %s\n", added, removed, changed, summary)
 	return drifting
 }
 

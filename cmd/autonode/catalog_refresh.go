@@ -236,10 +236,10 @@ func (o *refreshOptions) write(ctx context.Context, management client.Client, ou
 	options := []client.PatchOption{client.FieldOwner(fieldOwner)}
 	switch {
 	case string(change) == "{}":
-		fmt.Fprintf(out, "%s%s unchanged\n", resource, before.Name)
+		printf(out, "%s%s unchanged\n", resource, before.Name)
 		return nil
 	case o.dryRun == dryRunClient:
-		fmt.Fprintf(out, "%s%s patched (dry run)\n", resource, before.Name)
+		printf(out, "%s%s patched (dry run)\n", resource, before.Name)
 		return nil
 	case o.dryRun == dryRunServer:
 		suffix, options = " (server dry run)", append(options, client.DryRunAll)
@@ -248,6 +248,6 @@ func (o *refreshOptions) write(ctx context.Context, management client.Client, ou
 	if err := management.Patch(ctx, after, locked, options...); err != nil {
 		return fmt.Errorf("writing InstanceTypeCatalog %s/%s: %w", before.Namespace, before.Name, err)
 	}
-	fmt.Fprintf(out, "%s%s patched%s\n", resource, before.Name, suffix)
+	printf(out, "%s%s patched%s\n", resource, before.Name, suffix)
 	return nil
 }

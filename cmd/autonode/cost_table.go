@@ -12,6 +12,7 @@ import (
 
 	"github.com/dustin/go-humanize/english"
 
+	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/cost"
 )
@@ -163,7 +164,12 @@ func tabulate(to io.Writer, costs []accountCost, group costGroup) error {
 		return err
 	}
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	line := func(values ...string) { fmt.Fprintln(table, strings.Join(values, "\t")) }
+	line := func(values ...string) {
+		for i := range values {
+			values[i] = message.Line(values[i])
+		}
+		fmt.Fprintln(table, strings.Join(values, "\t"))
+	}
 	line(append(append([]string{"ACCOUNT"}, group.columns...), "MACHINES", "ON-DEMAND/H", "LIST/H", "PAID/H", "SAVED/H")...)
 	uses := false
 	for i := range costs {
@@ -221,7 +227,7 @@ func used(c *accountCost) (rows [][]string) {
 // summary says what an account's machines cost, and why that is less than on demand.
 func summary(c *accountCost) string {
 	total := &c.Total
-	text := fmt.Sprintf("%s: %s for %s an hour", cmp.Or(c.name, "without an account"), english.Plural(int(total.Machines), "machine", ""), dollars(total.Paid))
+	text := fmt.Sprintf("%s: %s for %s an hour", cmp.Or(message.Line(c.name), "without an account"), english.Plural(int(total.Machines), "machine", ""), dollars(total.Paid))
 	if c.Wasted > 0 {
 		text += fmt.Sprintf(", and %s for unused commitments", dollars(c.Wasted))
 	}
@@ -241,7 +247,7 @@ func summary(c *accountCost) string {
 		text += fmt.Sprintf("\n  %s without a price", english.Plural(int(total.Unpriced), "machine", ""))
 	}
 	for _, problem := range c.problems {
-		text += "\n  " + problem
+		text += "\n  " + message.Line(problem)
 	}
 	return text
 }

@@ -125,11 +125,11 @@ func (f *dumpFlags) run(cmd *cobra.Command) (err error) {
 		return fmt.Errorf("writing %s: %w", to, err)
 	}
 	out := cmd.OutOrStdout()
-	fmt.Fprintf(out, "%s: %s\n", to, english.Plural(len(hostedClusters), "HostedCluster", ""))
+	printf(out, "%s: %s\n", to, english.Plural(len(hostedClusters), "HostedCluster", ""))
 	if len(problems) > 0 {
-		fmt.Fprintf(out, "%s couldn't be read; errors.txt in it lists them:\n", english.Plural(len(problems), "thing", ""))
+		printf(out, "%s couldn't be read; errors.txt in it lists them:\n", english.Plural(len(problems), "thing", ""))
 		for _, problem := range problems {
-			fmt.Fprintln(out, " ", problem)
+			printLine(out, " ", problem)
 		}
 	}
 	fmt.Fprintln(out, "It contains no Secrets. Read it before you pass it on: names of hosts, images and workloads are in it.")

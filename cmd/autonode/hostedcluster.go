@@ -17,9 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
@@ -156,14 +156,14 @@ func (o *hostedClusterOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	for _, warning := range findings.warnings {
-		fmt.Fprintln(cmd.ErrOrStderr(), "Warning:", warning)
+		printLine(cmd.ErrOrStderr(), "Warning:", warning)
 	}
 	warning, err := o.write(ctx, management, findings.cluster, hostedCluster)
 	if err != nil {
 		return err
 	}
 	if warning != "" {
-		fmt.Fprintln(cmd.ErrOrStderr(), "Warning:", warning)
+		printLine(cmd.ErrOrStderr(), "Warning:", warning)
 	}
 	return o.print(cmd.OutOrStdout(), hostedCluster)
 }
@@ -276,10 +276,10 @@ func (o *hostedClusterOptions) print(out io.Writer, hostedCluster *v1beta1.Hoste
 	name := "hostedcluster.autonode.io/" + hostedCluster.Name
 	switch o.output {
 	case "name":
-		_, err := fmt.Fprintln(out, name)
+		_, err := fmt.Fprintln(out, message.Line(name))
 		return err
 	case "yaml":
-		content, err := yaml.Marshal(map[string]any{
+		content, err := marshalYAML(map[string]any{
 			"apiVersion": v1beta1.GroupVersion.String(), "kind": "HostedCluster",
 			"metadata": map[string]any{"namespace": hostedCluster.Namespace, "name": hostedCluster.Name}, "spec": hostedCluster.Spec,
 		})
@@ -287,17 +287,18 @@ func (o *hostedClusterOptions) print(out io.Writer, hostedCluster *v1beta1.Hoste
 			return err
 		}
 		if o.shared {
-			fmt.Fprintf(out, "# access: %s\n", o.accessCommand(hostedCluster.Namespace))
+			printf(out, "# access: %s\n", o.accessCommand(hostedCluster.Namespace))
 		}
-		_, err = fmt.Fprintf(out, "# consent: kubectl -n %s annotate cluster %s %s=%s\n%s", hostedCluster.ControlPlaneNamespace(), hostedCluster.Name,
-			v1beta1.ConsentAnnotation, client.ObjectKeyFromObject(hostedCluster), content)
+		printf(out, "# consent: kubectl -n %s annotate cluster %s %s=%s\n", hostedCluster.ControlPlaneNamespace(), hostedCluster.Name,
+			v1beta1.ConsentAnnotation, client.ObjectKeyFromObject(hostedCluster).String())
+		_, err = out.Write(content)
 		return err
 	}
 	suffix := map[string]string{dryRunClient: " (dry run)", dryRunServer: " (server dry run)"}[o.dryRun]
-	fmt.Fprintf(out, "cluster.cluster.x-k8s.io/%s annotated%s\n", hostedCluster.Name, suffix)
-	fmt.Fprintf(out, "%s created%s\n", name, suffix)
+	printf(out, "cluster.cluster.x-k8s.io/%s annotated%s\n", hostedCluster.Name, suffix)
+	printf(out, "%s created%s\n", name, suffix)
 	if suffix == "" {
-		fmt.Fprintf(out, "Follow it: kubectl -n %s get hostedclusters.autonode.io %s --watch\n", hostedCluster.Namespace, hostedCluster.Name)
+		printf(out, "Follow it: kubectl -n %s get hostedclusters.autonode.io %s --watch\n", hostedCluster.Namespace, hostedCluster.Name)
 	}
 	return nil
 }

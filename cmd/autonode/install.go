@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/cmd/autonode/installation"
 	"github.com/autonode-io/autonode/manifests"
@@ -79,7 +78,7 @@ func (f *installFlags) run(cmd *cobra.Command) error {
 	}
 	if f.render {
 		for _, object := range objects {
-			content, err := yaml.Marshal(object)
+			content, err := marshalYAML(object)
 			if err != nil {
 				return err
 			}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -15,6 +16,10 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
+
+	"github.com/autonode-io/autonode/api/message"
 )
 
 // version is stamped when the program is built.
@@ -26,10 +31,17 @@ const plugin = "kubectl-"
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	// client-go logs what a cluster's API server answers.
+	klog.SetLogger(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&message.Writer{To: os.Stderr}))))
 	if err := newCommand(os.Args[0]).ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
+		printError(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// printError indents further lines of an error, so that none passes for another one's.
+func printError(to io.Writer, err error) {
+	fmt.Fprintln(to, "error:", strings.ReplaceAll(message.Visible(err.Error()), "\n", "\n  "))
 }
 
 // newCommand returns the whole program. path is what it was called by, and its usage and examples show that name.
@@ -50,6 +62,10 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 	if command, ok := strings.CutPrefix(name, plugin); ok {
 		shown = "kubectl " + command
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: shown}
+	}
+	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
+		cmd.SetOut(&message.Writer{To: cmd.OutOrStdout()})
+		cmd.SetErr(&message.Writer{To: cmd.ErrOrStderr()})
 	}
 	info := programInfo()
 	root.Version = info.String()

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
@@ -46,6 +48,7 @@ func (f *clusterFlags) config() (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w; name the cluster with --kubeconfig or --context", err)
 	}
+	config.WarningHandler = rest.NewWarningWriter(&message.Writer{To: os.Stderr}, rest.WarningWriterOptions{Deduplicate: true})
 	return config, nil
 }
 

@@ -44,7 +44,7 @@ func printNodeImages(w io.Writer, images payload.NodeImages) error {
 		return nil
 	}
 	table := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	fmt.Fprintln(table, "\nNODE IMAGE\tINFRASTRUCTURE\tIMAGE")
+	fmt.Fprint(table, "\nNODE IMAGE\tINFRASTRUCTURE\tIMAGE\n")
 	for _, architecture := range slices.Sorted(maps.Keys(images)) {
 		for _, infrastructure := range slices.Sorted(maps.Keys(images[architecture])) {
 			variants := images[architecture][infrastructure]
@@ -52,7 +52,7 @@ func printNodeImages(w io.Writer, images payload.NodeImages) error {
 			if len(variants) == 1 {
 				image = slices.Collect(maps.Values(variants))[0]
 			}
-			fmt.Fprintf(table, "%s\t%s\t%s\n", architecture, infrastructure, image)
+			printf(table, "%s\t%s\t%s\n", architecture, infrastructure, image)
 		}
 	}
 	return table.Flush()

@@ -276,7 +276,7 @@ func printNodes(to io.Writer, rows []*nodeRow, order func(a, b *nodeRow) int) er
 		pods += r.pods
 		requested.cpu, requested.memory = requested.cpu+r.requested.cpu, requested.memory+r.requested.memory
 		allocatable.cpu, allocatable.memory = allocatable.cpu+r.allocatable.cpu, allocatable.memory+r.allocatable.memory
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", r.name, cmp.Or(r.nodePool, "-"), cmp.Or(r.instanceType, "-"), cmp.Or(r.zone, "-"),
+		printf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", r.name, cmp.Or(r.nodePool, "-"), cmp.Or(r.instanceType, "-"), cmp.Or(r.zone, "-"),
 			cmp.Or(r.capacityType, "-"), dollars(r.price), percent(r.cpu), percent(r.memory), r.pods, r.age, r.state)
 	}
 	if err := table.Flush(); err != nil {
@@ -287,7 +287,7 @@ func printNodes(to io.Writer, rows []*nodeRow, order func(a, b *nodeRow) int) er
 		summary += fmt.Sprintf(" and %d without a price", unpriced)
 	}
 	summary += fmt.Sprintf("; %s; requested: CPU %s, memory %s", english.Plural(pods, "pod", ""), percent(fraction(requested.cpu, allocatable.cpu)), percent(fraction(requested.memory, allocatable.memory)))
-	if _, err := fmt.Fprintln(to, summary); err != nil {
+	if _, err := fmt.Fprintln(to, message.Line(summary)); err != nil {
 		return fmt.Errorf("writing the table: %w", err)
 	}
 	return nil

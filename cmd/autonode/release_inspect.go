@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/payload"
 )
 
@@ -98,7 +99,7 @@ func printRelease(w io.Writer, r *payload.Release, output string) error {
 	view := viewRelease(r)
 	switch output {
 	case "name":
-		_, err := fmt.Fprintln(w, view.Image)
+		_, err := fmt.Fprintln(w, message.Line(view.Image))
 		return err
 	case "json", "yaml":
 		return encode(w, output, view)
@@ -108,9 +109,9 @@ func printRelease(w io.Writer, r *payload.Release, output string) error {
 
 func printReleaseTable(w io.Writer, view releaseView) error {
 	table := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	fmt.Fprintf(table, "Version:\t%s\nImage:\t%s\n", view.Version, view.Image)
+	printf(table, "Version:\t%s\nImage:\t%s\n", view.Version, view.Image)
 	if len(view.Previous) > 0 {
-		fmt.Fprintf(table, "Upgrades from:\t%s\n", strings.Join(view.Previous, ", "))
+		printf(table, "Upgrades from:\t%s\n", strings.Join(view.Previous, ", "))
 	}
 	fmt.Fprintln(table)
 	if err := table.Flush(); err != nil {
@@ -126,16 +127,16 @@ func printReleaseTable(w io.Writer, view releaseView) error {
 			versions = append(versions, what+" "+c.Versions[what])
 		}
 		crds += len(c.CRDs)
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\n", name, orDash(strings.Join(versions, ", ")), len(c.CRDs), c.Image)
+		printf(table, "%s\t%s\t%d\t%s\n", name, orDash(strings.Join(versions, ", ")), len(c.CRDs), c.Image)
 	}
 	if crds > 0 {
 		if err := table.Flush(); err != nil {
 			return err
 		}
-		fmt.Fprintln(table, "\nCRD\tVERSIONS\tCOMPONENT")
+		fmt.Fprint(table, "\nCRD\tVERSIONS\tCOMPONENT\n")
 		for _, name := range names {
 			for _, crd := range view.Components[name].CRDs {
-				fmt.Fprintf(table, "%s\t%s\t%s\n", crd.Name, strings.Join(crd.Versions, ", "), name)
+				printf(table, "%s\t%s\t%s\n", crd.Name, strings.Join(crd.Versions, ", "), name)
 			}
 		}
 	}

@@ -261,9 +261,9 @@ func renderTemplate(out io.Writer, nodeClass *v1alpha1.ClusterAPINodeClass, tmpl
 	if made.Bootstrap != nil {
 		rendered = []any{made.Infrastructure, made.Bootstrap, made.Machine}
 	}
-	fmt.Fprintf(out, "# %s as %s\n", tmpl.Source, tmpl.InstanceType)
+	printf(out, "# %s as %s\n", tmpl.Source, tmpl.InstanceType)
 	for _, object := range rendered {
-		content, err := yaml.Marshal(object)
+		content, err := marshalYAML(object)
 		if err != nil {
 			return err
 		}

@@ -8,16 +8,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
-	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/message"
 )
 
 // redrawInterval is the shortest time between two tables of --watch. Ages change without an event, so a table comes after ageInterval too.
@@ -80,13 +80,14 @@ func watchTable(ctx context.Context, config *rest.Config, to io.Writer, kinds wa
 	}
 	for {
 		var table strings.Builder
-		if isTerminal(to) {
-			table.WriteString(clearScreen)
-		}
 		if err := show(ctx, cached, &table); err != nil {
 			return err
 		}
-		if _, err := io.WriteString(to, table.String()); err != nil {
+		screen := message.Visible(table.String())
+		if isTerminal(to) {
+			screen = clearScreen + screen
+		}
+		if _, err := io.WriteString(unwrapped(to), screen); err != nil {
 			return fmt.Errorf("writing the table: %w", err)
 		}
 		if !wait(ctx, redrawInterval, nil) || !wait(ctx, ageInterval, changed) {
@@ -111,9 +112,4 @@ func wait(ctx context.Context, longest time.Duration, something <-chan struct{})
 	case <-something:
 	}
 	return true
-}
-
-func isTerminal(to io.Writer) bool {
-	file, ok := to.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
 }

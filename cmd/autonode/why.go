@@ -197,7 +197,7 @@ func (f *whyFlags) controlPlane(ctx context.Context) (namespace, deployment stri
 
 // printPodAnswer prints the sentence first, and what led to it after.
 func printPodAnswer(to io.Writer, answer *explain.PodAnswer) {
-	fmt.Fprintln(to, answer.Summary)
+	printLine(to, answer.Summary)
 	printList(to, "Waits for", answer.Waits)
 	for i := range answer.NodePools {
 		nodePool := &answer.NodePools[i]
@@ -205,34 +205,34 @@ func printPodAnswer(to io.Writer, answer *explain.PodAnswer) {
 		if nodePool.Fits {
 			decision = "yes"
 		}
-		fmt.Fprintf(to, "\nNodePool %s: %s, %s\n", nodePool.Name, decision, nodePool.Reason)
+		printf(to, "\nNodePool %s: %s, %s\n", nodePool.Name, decision, nodePool.Reason)
 		for _, accepted := range nodePool.Accepted {
-			fmt.Fprintf(to, "  + %s  zone %s, %s, $%.3f an hour\n", accepted.InstanceType, accepted.Zone, accepted.CapacityType, accepted.Price)
+			printf(to, "  + %s  zone %s, %s, $%.3f an hour\n", accepted.InstanceType, accepted.Zone, accepted.CapacityType, accepted.Price)
 		}
 		if more := nodePool.AcceptedCount - len(nodePool.Accepted); more > 0 {
-			fmt.Fprintf(to, "  + %d more\n", more)
+			printf(to, "  + %d more\n", more)
 		}
 		printRefusals(to, nodePool.Refused)
 	}
 	if len(answer.Nodes) > 0 {
-		fmt.Fprintln(to, "\nNodes that exist:")
+		fmt.Fprint(to, "\nNodes that exist:\n")
 		printRefusals(to, answer.Nodes)
 	}
 	printMissing(to, answer.Missing)
 }
 
 func printNodeAnswer(to io.Writer, answer *explain.NodeAnswer) {
-	fmt.Fprintln(to, answer.Summary)
+	printLine(to, answer.Summary)
 	printList(to, "Kept by", answer.Blocking)
 	if len(answer.Methods) > 0 {
-		fmt.Fprintln(to, "\nWhat Karpenter tries, in this order:")
+		fmt.Fprint(to, "\nWhat Karpenter tries, in this order:\n")
 	}
 	for _, method := range answer.Methods {
 		decision := "no"
 		if method.Disrupts {
 			decision = "yes"
 		}
-		fmt.Fprintf(to, "  %s: %s, %s\n", method.Name, decision, method.Reason)
+		printf(to, "  %s: %s, %s\n", method.Name, decision, method.Reason)
 	}
 	printList(to, "Known of it", answer.Facts)
 	printMissing(to, answer.Missing)
@@ -244,7 +244,7 @@ func printRefusals(to io.Writer, refusals []explain.Refusal) {
 		if more := refusal.Count - len(refusal.Names); more > 0 {
 			names += fmt.Sprintf(" and %d more", more)
 		}
-		fmt.Fprintf(to, "  - %d: %s (%s)\n", refusal.Count, refusal.Reason, names)
+		printf(to, "  - %d: %s (%s)\n", refusal.Count, refusal.Reason, names)
 	}
 }
 
@@ -252,9 +252,9 @@ func printList(to io.Writer, title string, lines []string) {
 	if len(lines) == 0 {
 		return
 	}
-	fmt.Fprintf(to, "\n%s:\n", title)
+	printf(to, "\n%s:\n", title)
 	for _, line := range lines {
-		fmt.Fprintf(to, "  %s\n", line)
+		printf(to, "  %s\n", line)
 	}
 }
 

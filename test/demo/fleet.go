@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
@@ -79,7 +80,7 @@ func (f fleet) String() string {
 	fmt.Fprintln(table, "NODE\tVERSION\tTYPE\tZONE\tCAPACITY\tPRICE/H\tCPU\tPODS")
 	for _, n := range f.nodes {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t$%.3f\t%s %3.0f%%\t%d\n",
-			n.name, n.version, n.instanceType, n.zone, n.capacityType, n.price, bar(n.cpu), n.cpu*100, n.pods)
+			message.Line(n.name), message.Line(n.version), message.Line(n.instanceType), message.Line(n.zone), message.Line(n.capacityType), n.price, bar(n.cpu), n.cpu*100, n.pods)
 	}
 	_ = table.Flush() // a strings.Builder takes all
 	return out.String()

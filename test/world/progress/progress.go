@@ -16,6 +16,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"github.com/autonode-io/autonode/api/message"
 )
 
 const redrawInterval = 100 * time.Millisecond
@@ -57,12 +59,12 @@ func NewLive(out io.Writer, width int) *Printer {
 // Live reports whether the Printer redraws, and the width of its terminal in columns.
 func (p *Printer) Live() (live bool, width int) { return p.live, p.width() }
 
-// Println prints a line above whatever is being redrawn.
+// Println prints a line above whatever is being redrawn. It shows what a cluster has without doing anything to the terminal.
 func (p *Printer) Println(a ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.erase()
-	fmt.Fprintln(p.out, a...)
+	fmt.Fprint(p.out, message.Visible(fmt.Sprintln(a...)))
 }
 
 func (p *Printer) erase() {
@@ -75,6 +77,7 @@ func (p *Printer) erase() {
 func (p *Printer) draw(line string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	line = message.Line(line)
 	if width := p.width() - 1; utf8.RuneCountInString(line) > width {
 		line = string([]rune(line)[:width-1]) + "…"
 	}

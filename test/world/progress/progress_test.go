@@ -47,6 +47,28 @@ func TestPrinter(t *testing.T) {
 			Equal("Building (cached)"), MatchRegexp(`^  etcd +✓ 0\.0 s$`), MatchRegexp(`^Building +built$`)))
 	})
 
+	t.Run("When a cluster's text would do something to the terminal, it should be shown", func(t *testing.T) {
+		g := NewWithT(t)
+		for _, live := range []bool{false, true} {
+			out := &buffer{}
+			printer := progress.New(out)
+			if live {
+				printer = progress.NewLive(out, 80)
+			}
+			task := printer.Task("Waiting for \x1b[2J", "")
+			g.Expect(task.Run("a\rb", func() error {
+				if live {
+					g.Eventually(out.String).Should(ContainSubstring(`a\u000db`))
+				}
+				return nil
+			})).To(Succeed())
+			task.End("done")
+			printer.Println("event:\t\x1b]0;owned\x07\u202e")
+			g.Expect(out.String()).To(And(ContainSubstring("event:\t"+`\u001b]0;owned\u0007\u202e`), ContainSubstring(`Waiting for \u001b[2J`)))
+			g.Expect(strings.ReplaceAll(out.String(), "\r\x1b[K", "")).NotTo(MatchRegexp("[\x07\x0d\x1b]"))
+		}
+	})
+
 	t.Run("When the output is a terminal, it should redraw one line, no wider than the terminal, and leave the outcome", func(t *testing.T) {
 		g := NewWithT(t)
 		out := &buffer{}
