@@ -230,12 +230,19 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 	if err != nil {
 		return nil, err
 	}
+	if p.profiles, err = profile.New(opts.ProfileFile); err != nil {
+		return nil, err
+	}
+	if err := guest.Add(p.profiles); err != nil {
+		return nil, fmt.Errorf("following the profiles: %w", err)
+	}
 	p.machines = machine.New(machine.Config{
 		Management:  management.GetClient(),
 		Live:        management.GetAPIReader(),
 		Namespace:   opts.Namespace,
 		ClusterName: opts.ClusterName,
 		Tokens:      bootstraptoken.Minter{Guest: guest.GetClient(), Clock: guest.Clock},
+		Profiles:    p.profiles,
 		ChildKinds:  kinds.List,
 
 		CACertHashes:   caCertHashes,
@@ -251,7 +258,7 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 	coreOptions := options.FromContext(ctx)
 	p.capacity = capacity.New(capacity.Config{Clock: guest.Clock, Source: &capacity.Cluster{
 		Leases: management.leases, Reader: management.GetAPIReader(), Namespace: opts.Namespace, ClusterName: opts.ClusterName, LeaseName: opts.names().Karpenter, Owns: p.machines.Owns,
-		IsFirst: election{management.GetConfig(), coreOptions}.isFirst,
+		Names: p.machines.MachineNames, IsFirst: election{management.GetConfig(), coreOptions}.isFirst,
 	}})
 	if err := p.capacity.Watch(ctx, management.GetCache(), p.machines.Owns); err != nil {
 		return nil, err
@@ -264,12 +271,6 @@ func newProviders(ctx context.Context, guest *operator.Operator, management *man
 		if err := guest.Add(p.priceFile); err != nil {
 			return nil, fmt.Errorf("following the prices: %w", err)
 		}
-	}
-	if p.profiles, err = profile.New(opts.ProfileFile); err != nil {
-		return nil, err
-	}
-	if err := guest.Add(p.profiles); err != nil {
-		return nil, fmt.Errorf("following the profiles: %w", err)
 	}
 	if opts.NodeImageFile != "" {
 		p.images = nodeimage.NewFile(opts.NodeImageFile)

@@ -179,6 +179,9 @@ func (d *decoder) profile(at string, item any) *Profile {
 				}
 			})
 		},
+		"instanceNamedAfter": func(at string, value any) {
+			p.instanceNamedAfter = d.oneOf(at, value, []string{machineObject, infrastructureObject})
+		},
 		"addresses": func(at string, value any) {
 			d.fields(at, value, map[string]func(string, any){"fromMachine": func(at string, value any) {
 				p.fromMachine = []string{}

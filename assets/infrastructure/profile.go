@@ -5,6 +5,7 @@
 package infrastructure
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/big"
@@ -60,7 +61,18 @@ type Profile struct {
 	nodeZone   nodeZone
 	// fromMachine are the types of addresses that software in the machine reports; nil if unknown.
 	fromMachine []string
+	// instanceNamedAfter is the kind of the object whose name the instance gets in the infrastructure; empty if unknown.
+	instanceNamedAfter string
 }
+
+// Objects that an infrastructure provider may name an instance after.
+const (
+	machineObject        = "Machine"
+	infrastructureObject = "InfrastructureMachine"
+)
+
+// NamesAfterMachine reports whether the infrastructure provider names an instance after its Machine, and not after its own object.
+func (p *Profile) NamesAfterMachine() bool { return p.instanceNamedAfter == machineObject }
 
 // value is how to read one field of a template.
 type value struct {
@@ -107,6 +119,7 @@ func (p *Profile) Corrected(overlay *Profile) *Profile {
 	if overlay.fromMachine != nil {
 		corrected.fromMachine = overlay.fromMachine
 	}
+	corrected.instanceNamedAfter = cmp.Or(overlay.instanceNamedAfter, p.instanceNamedAfter)
 	return &corrected
 }
 

@@ -220,7 +220,7 @@ func nodeClaimOf(m *clusterv1.Machine) *karpv1.NodeClaim {
 	label(corev1.LabelTopologyZone, offered.Zone)
 	label(v1alpha1.ReservationIDLabel, offered.Reservation)
 	nodeClaim := &karpv1.NodeClaim{}
-	nodeClaim.Name = m.Name
+	nodeClaim.Name = v1alpha1.NodeClaimOf(m)
 	nodeClaim.Labels = labels
 	nodeClaim.Annotations = map[string]string{v1alpha1.MachineAnnotation: m.Namespace + "/" + m.Name}
 	nodeClaim.CreationTimestamp = m.CreationTimestamp

@@ -343,13 +343,13 @@ func (a *Approver) tellMachine(ctx context.Context, j *evaluation, v decision) {
 		EventTime:  metav1.NewMicroTime(a.Clock.Now()),
 		Regarding: corev1.ObjectReference{
 			APIVersion: karpenterVersion, Kind: "NodeClaim",
-			Name: v.requester.Name, UID: types.UID(v.requester.Labels[v1alpha1.NodeClaimUIDLabel]),
+			Name: v1alpha1.NodeClaimOf(v.requester), UID: types.UID(v.requester.Labels[v1alpha1.NodeClaimUIDLabel]),
 		},
 		Type: corev1.EventTypeWarning, Reason: v.reason, Action: denyAction, Note: v.message,
 		ReportingController: v1beta1.ManagedByOperator, ReportingInstance: v1beta1.ManagedByOperator,
 	}
 	if err := j.guest.Live.Create(ctx, event); err != nil && !apierrors.IsAlreadyExists(err) {
-		log.FromContext(ctx).Error(err, "writing an event on a NodeClaim", "NodeClaim", klog.KRef("", v.requester.Name))
+		log.FromContext(ctx).Error(err, "writing an event on a NodeClaim", "NodeClaim", klog.KRef("", v1alpha1.NodeClaimOf(v.requester)))
 	}
 }
 

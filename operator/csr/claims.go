@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,7 +38,10 @@ func addresses(object client.Object) []string {
 	if !ok {
 		return nil
 	}
-	found := sets.New(normal(machine.Name))
+	found := sets.New[string]()
+	for _, name := range ownNames(machine) {
+		found.Insert(normal(name))
+	}
 	for _, address := range machine.Status.Addresses {
 		found.Insert(normal(address.Address))
 	}
@@ -129,14 +133,14 @@ func (a *Approver) holders(ctx context.Context, j *evaluation, machine *clusterv
 // address is in normal form.
 func (e inputs) owned(address string) *decision {
 	machine := &e.subject.machines[0]
-	if owner := e.network.reserves(address); owner != "" && address != normal(machine.Name) {
+	if owner := e.network.reserves(address); owner != "" && !owns(machine, address) {
 		return addressOf(address, owner)
 	}
 	other := e.holders[address]
 	switch {
-	case other == nil || address == normal(machine.Name):
-		return nil // management gave the Machine its name
-	case address == normal(other.Name):
+	case other == nil || owns(machine, address):
+		return nil
+	case owns(other, address):
 		return addressOf(address, "Machine "+other.Name)
 	}
 	switch mine, theirs := chose(e.kinds, machine, address), chose(e.kinds, other, address); {
@@ -153,14 +157,17 @@ func addressOf(address, owner string) *decision {
 	return deny(v1beta1.AddressMismatchReason, "address %s is one of %s", message.Quoted(address), owner)
 }
 
-// called returns the Machine that a node's name stands for: the Machine of that name, else the one whose node has
-// joined under it. Other Machines' reports don't count against it.
+// called returns the Machine that a node's name stands for: the Machine of that name, else the one whose infrastructure
+// machine has it, else the one whose node has joined under it. Other Machines' reports don't count against it.
 func called(machines []clusterv1.Machine, node string) []clusterv1.Machine {
 	if len(machines) < 2 {
 		return machines
 	}
-	for i := range machines {
-		if machines[i].Name == node {
+	for _, name := range []func(*clusterv1.Machine) string{
+		func(m *clusterv1.Machine) string { return m.Name },
+		func(m *clusterv1.Machine) string { return m.Spec.InfrastructureRef.Name },
+	} {
+		if i := slices.IndexFunc(machines, func(m clusterv1.Machine) bool { return name(&m) == node }); i >= 0 {
 			return machines[i : i+1]
 		}
 	}

@@ -151,7 +151,7 @@ func (a *Approver) party(ctx context.Context, j *evaluation, name string, fresh 
 	machines = p.machines
 	claimName := name
 	if len(machines) > 0 {
-		claimName = machines[0].Name
+		claimName = v1alpha1.NodeClaimOf(&machines[0])
 	}
 	reader := client.Reader(j.guest.Cached)
 	if fresh {

@@ -30,7 +30,7 @@ const (
 // What is kept of a Machine's labels and annotations; operator/capacity counts by some.
 var (
 	keptLabels      = append([]string{clusterv1.ClusterNameLabel, v1alpha1.NodeClaimLabel, v1alpha1.NodeClaimUIDLabel}, accounts.MachineLabels...)
-	keptAnnotations = append([]string{v1alpha1.BootstrapTokenIDAnnotation}, accounts.MachineAnnotations...)
+	keptAnnotations = append([]string{v1alpha1.BootstrapTokenIDAnnotation, v1alpha1.NodeClaimNameAnnotation}, accounts.MachineAnnotations...)
 )
 
 // MachineCache keeps the fields of NodeClaims' Machines that validation reads, and the phase, for operator/machines: a
@@ -69,7 +69,10 @@ func shrunk(kinds infrastructure.Kinds, machine *clusterv1.Machine) *clusterv1.M
 		}
 	}
 	annotations = lenient.Keep(annotations, machine)
-	var ref clusterv1.ContractVersionedObjectReference
+	ref := clusterv1.ContractVersionedObjectReference{Name: machine.Spec.InfrastructureRef.Name}
+	if ref.Name == machine.Name {
+		ref.Name = ""
+	}
 	if kind := kinds.Of(machine.Spec.InfrastructureRef.GroupKind()); kind.ReportsAddresses() {
 		// The strings of the profile are shared by all Machines of the kind.
 		ref.APIGroup, ref.Kind = kind.GroupKind().Group, kind.GroupKind().Kind
@@ -107,15 +110,28 @@ func chose(kinds infrastructure.Kinds, machine *clusterv1.Machine, wanted string
 	return only
 }
 
-// nodeNames returns the possible names of a Machine's node: the Machine's own, as with most infrastructure providers,
-// or one that the provider reports. A name that the machine itself decides doesn't count: its root could take another's.
+// ownNames returns the names that management gave a Machine: its own, and that of its infrastructure machine.
+func ownNames(machine *clusterv1.Machine) []string {
+	if ref := machine.Spec.InfrastructureRef.Name; ref != "" && ref != machine.Name {
+		return []string{machine.Name, ref}
+	}
+	return []string{machine.Name}
+}
+
+// owns reports whether management gave a Machine this name, which is in normal form.
+func owns(machine *clusterv1.Machine, name string) bool {
+	return slices.ContainsFunc(ownNames(machine), func(own string) bool { return normal(own) == name })
+}
+
+// nodeNames returns the possible names of a Machine's node: those that management gave it, which most infrastructure
+// providers use, or one that the provider reports. A name that the machine itself decides doesn't count: its root could take another's.
 func nodeNames(kinds infrastructure.Kinds) func(client.Object) []string {
 	return func(object client.Object) []string {
 		machine, ok := object.(*clusterv1.Machine)
 		if !ok || !v1alpha1.MadeForNodeClaim(machine) {
 			return nil
 		}
-		names := sets.New(machine.Name)
+		names := sets.New(ownNames(machine)...)
 		for _, address := range machine.Status.Addresses {
 			switch address.Type {
 			case clusterv1.MachineHostName, clusterv1.MachineInternalDNS:

@@ -231,15 +231,17 @@ func forOwnName(r request, e inputs, now time.Time) *decision {
 			"Machine %s asks for node %s, which isn't a name of it yet", machine.Name, message.Quote(subject))}
 	}
 	v := deny(v1beta1.NodeNameMismatchReason, "Machine %s asks for node %s, and its node has to be called %s: correct the machine's host name or the kubelet's hostname-override%s",
-		machine.Name, message.Quote(subject), strings.Join(names, " or "), dotted(machine.Name, subject))
+		machine.Name, message.Quote(subject), strings.Join(names, " or "), dotted(machine, subject))
 	v.requester = machine
 	return v
 }
 
 // dotted says what to do if a host name ended at the first dot of a Machine's; empty if it didn't.
-func dotted(machine, host string) string {
-	if label, _, found := strings.Cut(machine, "."); found && label == host {
-		return "; host names end at the first dot, so NodePools and NodeClaims need names without dots"
+func dotted(machine *clusterv1.Machine, host string) string {
+	for _, name := range ownNames(machine) {
+		if label, _, found := strings.Cut(name, "."); found && label == host {
+			return "; host names end at the first dot, so NodePools and NodeClaims need names without dots"
+		}
 	}
 	return ""
 }
@@ -254,7 +256,7 @@ func forMachine(r request, e inputs) *decision {
 		return &decision{action: waiting, reason: "NameShared", again: recheckClaims, message: fmt.Sprintf(
 			"Machines %s and %s both report the name %s; one of them has to give it up, or be replaced", p.machines[0].Name, p.machines[1].Name, message.Quote(name))}
 	case p.claim == nil:
-		return deny(v1beta1.NodeClaimMissingReason, "NodeClaim %s of the Machine doesn't exist", p.machines[0].Name)
+		return deny(v1beta1.NodeClaimMissingReason, "NodeClaim %s of the Machine doesn't exist", v1alpha1.NodeClaimOf(&p.machines[0]))
 	case string(p.claim.UID) != p.machines[0].Labels[v1alpha1.NodeClaimUIDLabel]:
 		return deny(v1beta1.NodeClaimMissingReason, "the Machine was made for another NodeClaim %s than the one that exists", p.claim.Name)
 	}

@@ -3,7 +3,6 @@
 package teardown
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	guestcluster "github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/message"
@@ -47,9 +47,9 @@ func (t *Teardown) cleanUp(ctx context.Context, s *scope.Scope, why string) erro
 			break
 		}
 		left.note("NodeClaim "+claims[i].Name, release(bounded, s.Guest, &claims[i]))
-		// A node that Karpenter hasn't registered has the name of its machine, as a rule.
-		node := cmp.Or(claims[i].Status.NodeName, claims[i].Name)
-		left.note("Node "+message.Quote(node), releaseNode(bounded, s.Guest, node))
+		for _, node := range nodeNames(s, &claims[i]) {
+			left.note("Node "+message.Quote(node), releaseNode(bounded, s.Guest, node))
+		}
 	}
 	// These objects were deleted by name before; the error names an object that stays.
 	d, deleted, goes := t.drainOf(s), !s.HostedCluster.DeletionTimestamp.IsZero(), false
@@ -88,6 +88,19 @@ func (t *Teardown) cleanUp(ctx context.Context, s *scope.Scope, why string) erro
 		return nil
 	}
 	return t.record(ctx, s, why, findings{guest: left.lines})
+}
+
+// nodeNames returns what a NodeClaim's node may be called. One that Karpenter hasn't registered has a name of its machine, as a
+// rule.
+func nodeNames(s *scope.Scope, claim *karpv1.NodeClaim) []string {
+	switch {
+	case claim.Status.NodeName != "":
+		return []string{claim.Status.NodeName}
+	case s.Cluster != nil:
+		return []string{claim.Name, v1alpha1.InstanceName(s.Cluster.UID, claim.Name)}
+	default:
+		return []string{claim.Name}
+	}
 }
 
 // leftovers is what stays in a guest.

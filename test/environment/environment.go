@@ -369,6 +369,14 @@ func (s *Environment) Machines(management client.Client) *machine.Provider {
 	})
 }
 
+// Name returns what a NodeClaim's object of this kind is called.
+func (s *Environment) Name(kind schema.GroupVersionKind, nodeClaim string) string {
+	if kind == TestMachine {
+		return v1alpha1.InstanceName(s.Cluster.UID, nodeClaim)
+	}
+	return nodeClaim
+}
+
 // Objects returns the names of the kind's objects in the namespace.
 func (s *Environment) Objects(ctx context.Context, kind schema.GroupVersionKind) []string {
 	s.t.Helper()

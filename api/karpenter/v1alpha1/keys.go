@@ -37,6 +37,8 @@ const MemberLabel = "node.cluster.x-k8s.io/karpenter-member"
 const (
 	// NodeClaimLabel is the name of the NodeClaim of a Machine and of its infrastructure and bootstrap objects.
 	NodeClaimLabel = Group + "/nodeclaim"
+	// NodeClaimNameAnnotation is that name if it is too long for a label.
+	NodeClaimNameAnnotation = Group + "/nodeclaim-name"
 	// NodeClaimUIDLabel is the UID of that NodeClaim. It decides ownership.
 	NodeClaimUIDLabel = Group + "/nodeclaim-uid"
 	// LeaderPodLabel is on Karpenter's leader-election Lease: the active pod.

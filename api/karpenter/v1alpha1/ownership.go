@@ -8,15 +8,63 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // MadeForNodeClaim reports whether the provider created an object of the management cluster for a NodeClaim: the object has the
-// NodeClaim's name and its labels. A user's copy of such an object has the labels and another name. Cluster API's label says which
-// Cluster it belongs to.
+// NodeClaim's labels, and its name or that of its instance. A user's copy of such an object has the labels and another name. Cluster
+// API's label says which Cluster it belongs to.
 func MadeForNodeClaim(object metav1.Object) bool {
-	labels := object.GetLabels()
-	return labels[NodeClaimUIDLabel] != "" && labels[NodeClaimLabel] == NodeClaimLabelValue(object.GetName())
+	label := object.GetLabels()[NodeClaimLabel]
+	return object.GetLabels()[NodeClaimUIDLabel] != "" && (label == NodeClaimLabelValue(object.GetName()) || isInstance(object.GetName(), label))
+}
+
+// NodeClaimOf returns the name of the NodeClaim that an object of the management cluster was made for.
+func NodeClaimOf(object metav1.Object) string {
+	if name := object.GetAnnotations()[NodeClaimNameAnnotation]; name != "" {
+		return name
+	}
+	if label := object.GetLabels()[NodeClaimLabel]; isInstance(object.GetName(), label) {
+		return label
+	}
+	return object.GetName()
+}
+
+const (
+	// clusterHash is the length of the hash with which the names of a Cluster's instances begin. With the dash and the end of a
+	// NodeClaim's name it fits the 15 characters of a Windows host, as infrastructure providers shorten it.
+	clusterHash = 8
+	// consonants and digits spell no words, so that hardly any name that a person chooses begins like a hash. Some clouds want a letter
+	// first.
+	consonants = "bcdfghjklmnpqrstvwxz"
+	digits     = "2456789"
+)
+
+// InstancePrefix begins the names of a Cluster's instances. It is a hash of the Cluster's UID and a dash.
+func InstancePrefix(cluster types.UID) string {
+	sum := sha256.Sum256([]byte(cluster))
+	hash := []byte{consonants[int(sum[0])%len(consonants)]}
+	for _, b := range sum[1:clusterHash] {
+		hash = append(hash, (consonants + digits)[int(b)%len(consonants+digits)])
+	}
+	return string(hash) + "-"
+}
+
+// InstanceName is the name of a NodeClaim's infrastructure machine, by which infrastructure providers name, and some find, an instance
+// in the infrastructure. Clusters share that, and a guest's admin names NodeClaims. It has at most 63 characters.
+func InstanceName(cluster types.UID, nodeClaim string) string {
+	return instanceName(InstancePrefix(cluster), NodeClaimLabelValue(nodeClaim))
+}
+
+func instanceName(prefix, label string) string { return Shorten(prefix+label, prefix+label) }
+
+// isInstance reports whether a name is an instance's, of any Cluster: clusterctl gives a Cluster that it moves another UID.
+func isInstance(name, label string) bool {
+	if label == "" || len(name) <= clusterHash || strings.Trim(name[:clusterHash], consonants+digits) != "" {
+		return false
+	}
+	return name == instanceName(name[:clusterHash]+"-", label)
 }
 
 // NodeClaimLabelValue is the value of NodeClaimLabel for a NodeClaim: its name, shortened to a label's length if necessary, and still

@@ -65,7 +65,7 @@ func newFixtureAt(t *testing.T, waits clock.Clock) *fixture {
 	machines := f.Machines(nil)
 	f.capacity = capacity.New(capacity.Config{Clock: f.clock, Source: &capacity.Cluster{
 		Leases: leases, Reader: f.Management.GetAPIReader(), Namespace: f.Namespace, ClusterName: f.Cluster.Name, LeaseName: autonodev1alpha1.LeaseName, Owns: machines.Owns,
-		IsFirst: func(context.Context) (bool, error) { return true, nil },
+		Names: machines.MachineNames, IsFirst: func(context.Context) (bool, error) { return true, nil },
 	}})
 	f.Expect(f.capacity.Watch(t.Context(), f.Management.GetCache(), machines.Owns)).To(Succeed())
 	leases.OnChange(func(schema.GroupKind) { f.capacity.Wake() })

@@ -185,7 +185,7 @@ func (c *Controller) hasTakenAll(ctx context.Context, nodeClaim *karpv1.NodeClai
 // isClaimed reports whether the cache has the NodeClaim that an object was made for.
 func (c *Controller) isClaimed(ctx context.Context, object client.Object) bool {
 	nodeClaim := &karpv1.NodeClaim{}
-	err := c.Guest.Get(ctx, types.NamespacedName{Name: object.GetName()}, nodeClaim, client.UnsafeDisableDeepCopy)
+	err := c.Guest.Get(ctx, types.NamespacedName{Name: v1alpha1.NodeClaimOf(object)}, nodeClaim, client.UnsafeDisableDeepCopy)
 	return err == nil && string(nodeClaim.UID) == object.GetLabels()[v1alpha1.NodeClaimUIDLabel]
 }
 
@@ -352,7 +352,7 @@ func (p *collection) collect(ctx context.Context, kind string, object client.Obj
 // nodeClaimGone reports whether the NodeClaim that an object was made for is gone, or replaced by another of its
 // name.
 func (p *collection) nodeClaimGone(ctx context.Context, object client.Object) (bool, error) {
-	name, wanted := object.GetName(), object.GetLabels()[v1alpha1.NodeClaimUIDLabel]
+	name, wanted := v1alpha1.NodeClaimOf(object), object.GetLabels()[v1alpha1.NodeClaimUIDLabel]
 	if p.isClaimed(ctx, object) {
 		return false, nil
 	}
@@ -385,13 +385,19 @@ func saysGone(err error, name string) bool {
 // abandoned reports whether an infrastructure or bootstrap object has no Machine and never will: its NodeClaim is
 // gone and there is no Machine, or the Machine refers to another object.
 func (p *collection) abandoned(ctx context.Context, key objectRef, object client.Object) (bool, error) {
-	m := &clusterv1.Machine{}
-	err := p.ManagementLive.Get(ctx, client.ObjectKeyFromObject(object), m)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("reading Machine %s: %w", klog.KObj(object), err)
+	names, err := p.Machines.MachineNames(ctx, v1alpha1.NodeClaimOf(object))
+	if err != nil {
+		return false, err
 	}
-	if err != nil || m.Labels[v1alpha1.NodeClaimUIDLabel] != key.nodeClaimUID {
-		return p.nodeClaimGone(ctx, object)
+	for _, name := range names {
+		m := &clusterv1.Machine{}
+		err := p.ManagementLive.Get(ctx, types.NamespacedName{Namespace: object.GetNamespace(), Name: name}, m)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return false, fmt.Errorf("reading Machine %s/%s: %w", object.GetNamespace(), name, err)
+		}
+		if err == nil && m.Labels[v1alpha1.NodeClaimUIDLabel] == key.nodeClaimUID {
+			return !slices.Contains(refsOf(m), key), nil
+		}
 	}
-	return !slices.Contains(refsOf(m), key), nil
+	return p.nodeClaimGone(ctx, object)
 }

@@ -185,13 +185,13 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// nodeClaimOf maps a Machine to its NodeClaim, which has the same name, and to one NodeClaim whose repair it may have
+// nodeClaimOf maps a Machine to its NodeClaim, and to one NodeClaim whose repair it may have
 // blocked.
 func (c *Controller) nodeClaimOf(ctx context.Context, m *clusterv1.Machine) []reconcile.Request {
 	if !c.Machines.Owns(m) {
 		return nil
 	}
-	requests := []reconcile.Request{request(m.Name)}
+	requests := []reconcile.Request{request(v1alpha1.NodeClaimOf(m))}
 	for pool := range sets.New("", m.Labels[karpv1.NodePoolLabelKey]) {
 		for _, name := range c.repair.waiting(ctx, pool) {
 			requests = append(requests, request(name))
@@ -200,12 +200,12 @@ func (c *Controller) nodeClaimOf(ctx context.Context, m *clusterv1.Machine) []re
 	return requests
 }
 
-// watchInfrastructure maps an infrastructure machine to its NodeClaim. Both have the same name.
+// watchInfrastructure maps an infrastructure machine to its NodeClaim.
 func (c *Controller) watchInfrastructure(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	if c.Infrastructure != nil {
 		c.Infrastructure.OnObject(func(_ schema.GroupKind, object *unstructured.Unstructured) {
 			if c.Machines.Owns(object) {
-				queue.Add(request(object.GetName()))
+				queue.Add(request(v1alpha1.NodeClaimOf(object)))
 			}
 		})
 	}

@@ -147,8 +147,13 @@ func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached
 		return outcome{}, fmt.Errorf("reading Machine %s before timing it out: %w", cached.Name, err)
 	}
 	node := &corev1.Node{}
-	if err := d.get(ctx, m.Name, node); err != nil {
-		return outcome{}, fmt.Errorf("reading node %s: %w", m.Name, err)
+	for _, name := range machine.NodeNames(m) {
+		if err := d.get(ctx, name, node); err != nil {
+			return outcome{}, fmt.Errorf("reading node %s: %w", name, err)
+		}
+		if node.UID != "" {
+			break
+		}
 	}
 	key, last := offeringOf(m), lastCondition(m)
 	var until time.Time

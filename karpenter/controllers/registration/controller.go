@@ -81,9 +81,9 @@ func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcil
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("finding the Machine of Node %s: %w", node.Name, err)
 	}
-	nodeClaim := &karpv1.NodeClaim{}
-	if err := c.Guest.Get(ctx, types.NamespacedName{Name: m.Name}, nodeClaim); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(fmt.Errorf("reading NodeClaim %s: %w", m.Name, err))
+	nodeClaim, name := &karpv1.NodeClaim{}, v1alpha1.NodeClaimOf(m)
+	if err := c.Guest.Get(ctx, types.NamespacedName{Name: name}, nodeClaim); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(fmt.Errorf("reading NodeClaim %s: %w", name, err))
 	}
 	switch {
 	case string(nodeClaim.UID) != m.Labels[v1alpha1.NodeClaimUIDLabel], nodeClaim.DeletionTimestamp != nil, m.DeletionTimestamp != nil:

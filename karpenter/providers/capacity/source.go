@@ -45,6 +45,8 @@ type Cluster struct {
 	LeaseName string
 	// Owns reports whether this provider made a Machine.
 	Owns func(client.Object) bool
+	// Names returns the names that a NodeClaim's Machine may have.
+	Names func(ctx context.Context, nodeClaim string) ([]string, error)
 	// IsFirst reports whether no other process was ever elected; nil if it isn't known.
 	IsFirst func(context.Context) (bool, error)
 }
@@ -93,24 +95,31 @@ func (c *Cluster) Machines(ctx context.Context) (map[string]fleet.Machine, error
 	machines := make(map[string]fleet.Machine, len(list.Items))
 	for i := range list.Items {
 		if m := &list.Items[i]; c.Owns(m) {
-			machines[m.Name], _ = autonodev1alpha1.MachineOf(m)
+			machines[v1alpha1.NodeClaimOf(m)], _ = autonodev1alpha1.MachineOf(m)
 		}
 	}
 	return machines, nil
 }
 
 // Machine implements Source.
-func (c *Cluster) Machine(ctx context.Context, name string) (fleet.Machine, bool, error) {
-	m := &clusterv1.Machine{}
-	err := c.Reader.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: name}, m)
-	if apierrors.IsNotFound(err) || err == nil && !c.Owns(m) {
-		return fleet.Machine{}, false, nil
-	}
+func (c *Cluster) Machine(ctx context.Context, nodeClaim string) (fleet.Machine, bool, error) {
+	names, err := c.Names(ctx, nodeClaim)
 	if err != nil {
-		return fleet.Machine{}, false, fmt.Errorf("reading Machine %s: %w", name, err)
+		return fleet.Machine{}, false, err
 	}
-	taken, _ := autonodev1alpha1.MachineOf(m)
-	return taken, true, nil
+	for _, name := range names {
+		m := &clusterv1.Machine{}
+		err := c.Reader.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: name}, m)
+		if apierrors.IsNotFound(err) || err == nil && !c.Owns(m) {
+			continue
+		}
+		if err != nil {
+			return fleet.Machine{}, false, fmt.Errorf("reading Machine %s: %w", name, err)
+		}
+		taken, _ := autonodev1alpha1.MachineOf(m)
+		return taken, true, nil
+	}
+	return fleet.Machine{}, false, nil
 }
 
 // First implements Source.

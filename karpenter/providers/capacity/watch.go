@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 )
 
@@ -23,7 +24,7 @@ func (p *Provider) Watch(ctx context.Context, management cache.Cache, owns func(
 	observe := func(object any) {
 		if m, ok := object.(*clusterv1.Machine); ok && owns(m) {
 			taken, _ := autonodev1alpha1.MachineOf(m)
-			p.ObserveMachine(m.Name, taken)
+			p.ObserveMachine(v1alpha1.NodeClaimOf(m), taken)
 		}
 	}
 	if _, err := machines.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
@@ -34,7 +35,7 @@ func (p *Provider) Watch(ctx context.Context, management cache.Cache, owns func(
 				object = unknown.Obj
 			}
 			if m, ok := object.(*clusterv1.Machine); ok && owns(m) {
-				p.ForgetMachine(m.Name)
+				p.ForgetMachine(v1alpha1.NodeClaimOf(m))
 			}
 		},
 	}); err != nil {

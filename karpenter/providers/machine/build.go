@@ -24,12 +24,16 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 )
 
 // Plan describes the machine of one NodeClaim. Build needs nothing else, and no API server.
 type Plan struct {
-	// NodeClaim of the machine. Every object gets its name, and its UID as a label.
+	// NodeClaim of the machine. Every object gets its UID as a label, and its name: the infrastructure machine behind a hash of
+	// the Cluster's UID, and the Machine too if the instance is named after that.
 	NodeClaim *karpv1.NodeClaim
+	// Profiles of infrastructure kinds; nil for the embedded ones.
+	Profiles *profile.Profiles
 	// Cluster that the machine joins. The objects are created in its namespace, the control-plane namespace.
 	Cluster *clusterv1.Cluster
 	// InfrastructureTemplate is cloned into the infrastructure machine.
@@ -119,15 +123,24 @@ func build(plan Plan) (*Objects, error) {
 		return nil, fmt.Errorf("building a machine: a Secret of Cluster API's may have the name %s; create the NodeClaim with another name", plan.NodeClaim.Name)
 	case plan.Cluster == nil:
 		return nil, errors.New("building a machine: no Cluster")
+	case plan.Cluster.UID == "" && !plan.example:
+		return nil, errors.New("building a machine: the Cluster has no UID")
+	case strings.HasPrefix(plan.NodeClaim.Name, v1alpha1.InstancePrefix(plan.Cluster.UID)):
+		return nil, fmt.Errorf("building a machine: the name %s begins like that of an infrastructure machine of Cluster %s; create the NodeClaim with another name",
+			plan.NodeClaim.Name, plan.Cluster.Name)
 	case plan.InfrastructureTemplate == nil:
 		return nil, errors.New("building a machine: no infrastructure template")
 	case (plan.BootstrapTemplate == nil) == (plan.DataSecretName == ""):
 		return nil, errors.New("building a machine: exactly one of a bootstrap template and a data Secret is needed")
 	}
 	labels := objectLabels(plan)
-	annotations := maps.Clone(plan.Annotations)
+	annotations := objectAnnotations(plan)
 
-	infrastructure, err := clone(plan, plan.InfrastructureTemplate, labels, annotations)
+	instance, machine := instanceName(plan), plan.NodeClaim.Name
+	if plan.Profiles.Of(plan.InfrastructureTemplate.GroupVersionKind().GroupKind()).NamesAfterMachine() {
+		machine = instance
+	}
+	infrastructure, err := clone(plan, plan.InfrastructureTemplate, instance, labels, annotations)
 	if err != nil {
 		return nil, fmt.Errorf("cloning %s %s: %w", plan.InfrastructureTemplate.GetKind(), plan.InfrastructureTemplate.GetName(), err)
 	}
@@ -143,7 +156,7 @@ func build(plan Plan) (*Objects, error) {
 		if err := checkBootstrapData(plan.BootstrapTemplate); err != nil {
 			return nil, fmt.Errorf("%s %s: %w", plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(), err)
 		}
-		objects.Bootstrap, err = clone(plan, plan.BootstrapTemplate, labels, annotations)
+		objects.Bootstrap, err = clone(plan, plan.BootstrapTemplate, plan.NodeClaim.Name, labels, annotations)
 		if err != nil {
 			return nil, fmt.Errorf("cloning %s %s: %w", plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(), err)
 		}
@@ -163,7 +176,7 @@ func build(plan Plan) (*Objects, error) {
 		TypeMeta: metav1.TypeMeta{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine"},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:       plan.Cluster.Namespace,
-			Name:            plan.NodeClaim.Name,
+			Name:            machine,
 			Labels:          labels,
 			Annotations:     annotations,
 			OwnerReferences: []metav1.OwnerReference{machineOwner(plan.Cluster)},
@@ -185,8 +198,16 @@ func build(plan Plan) (*Objects, error) {
 	return objects, nil
 }
 
+// instanceName is the name of the infrastructure machine, and so of the instance. An example has the NodeClaim's.
+func instanceName(plan Plan) string {
+	if plan.example {
+		return plan.NodeClaim.Name
+	}
+	return v1alpha1.InstanceName(plan.Cluster.UID, plan.NodeClaim.Name)
+}
+
 // clone creates an object from a template, as Cluster API's MachineSet does.
-func clone(plan Plan, template *unstructured.Unstructured, labels, annotations map[string]string) (*unstructured.Unstructured, error) {
+func clone(plan Plan, template *unstructured.Unstructured, name string, labels, annotations map[string]string) (*unstructured.Unstructured, error) {
 	if _, found, err := unstructured.NestedMap(template.Object, "spec", "template"); err != nil {
 		return nil, fmt.Errorf("reading spec.template: %w", err)
 	} else if !found {
@@ -202,7 +223,7 @@ func clone(plan Plan, template *unstructured.Unstructured, labels, annotations m
 			Name:       template.GetName(),
 		},
 		Namespace:   plan.Cluster.Namespace,
-		Name:        plan.NodeClaim.Name,
+		Name:        name,
 		ClusterName: plan.Cluster.Name,
 		OwnerRef:    &owner,
 		Labels:      labels,
@@ -258,6 +279,18 @@ func objectLabels(plan Plan) map[string]string {
 	labels[v1alpha1.NodeClaimLabel] = v1alpha1.NodeClaimLabelValue(plan.NodeClaim.Name)
 	labels[v1alpha1.NodeClaimUIDLabel] = string(plan.NodeClaim.UID)
 	return labels
+}
+
+// objectAnnotations adds the NodeClaim's name if NodeClaimLabel can't hold it.
+func objectAnnotations(plan Plan) map[string]string {
+	annotations := maps.Clone(plan.Annotations)
+	if plan.NodeClaim.Name != v1alpha1.NodeClaimLabelValue(plan.NodeClaim.Name) {
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[v1alpha1.NodeClaimNameAnnotation] = plan.NodeClaim.Name
+	}
+	return annotations
 }
 
 // ownersLabel reports whether a label would make a Machine part of a MachineDeployment or a MachineSet.

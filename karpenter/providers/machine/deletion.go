@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -43,7 +44,7 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 			return ErrNotFound
 		}
 		// The cache may lag behind a Create.
-		machine, err = p.getLive(ctx, nodeClaim)
+		machine, err = p.findLive(ctx, nodeClaim)
 	}
 	switch {
 	case err == nil && paused:
@@ -52,7 +53,7 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 		return p.deleteMachine(ctx, machine)
 	case errors.Is(err, ErrNotFound), errors.Is(err, ErrTaken):
 		// Another owner's Machine of that name isn't this NodeClaim's.
-		left, err := p.deleteObjects(ctx, nodeClaim.Name, nodeClaim.UID, paused)
+		left, err := p.deleteObjects(ctx, nodeClaim, paused)
 		if err != nil || left {
 			return err
 		}
@@ -91,32 +92,44 @@ func (p *Provider) deleteMachine(ctx context.Context, machine *clusterv1.Machine
 
 // deleteObjects deletes the objects of a Create that didn't get as far as the Machine, unless the Cluster is paused.
 // It reports whether any is left.
-func (p *Provider) deleteObjects(ctx context.Context, name string, uid types.UID, paused bool) (left bool, err error) {
+func (p *Provider) deleteObjects(ctx context.Context, nodeClaim *karpv1.NodeClaim, paused bool) (left bool, err error) {
 	if p.ChildKinds == nil {
 		return false, nil
 	}
+	all, err := p.ObjectNames(ctx, nodeClaim.Name)
+	if err != nil {
+		return false, err
+	}
 	for _, kind := range p.ChildKinds(ctx) {
-		child := &unstructured.Unstructured{}
-		child.SetGroupVersionKind(kind)
-		err := p.Live.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, child)
-		if apierrors.IsNotFound(err) {
-			continue
+		names := all
+		if isBootstrap(kind) {
+			names = all[:1]
 		}
-		if err != nil {
-			return left, fmt.Errorf("reading %s %s/%s: %w", kind.Kind, p.Namespace, name, err)
-		}
-		if !p.ownsFor(child, uid) {
-			continue
-		}
-		left = true
-		if child.GetDeletionTimestamp() != nil || paused {
-			continue
-		}
-		if err := p.delete(ctx, child); err != nil {
-			return left, err
+		for _, name := range names {
+			there, err := p.deleteObject(ctx, kind, name, nodeClaim.UID, paused)
+			left = left || there
+			if err != nil {
+				return left, err
+			}
 		}
 	}
 	return left, nil
+}
+
+func (p *Provider) deleteObject(ctx context.Context, kind schema.GroupVersionKind, name string, nodeClaim types.UID, paused bool) (there bool, err error) {
+	child := &unstructured.Unstructured{}
+	child.SetGroupVersionKind(kind)
+	switch err := p.Live.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, child); {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("reading %s %s/%s: %w", kind.Kind, p.Namespace, name, err)
+	case !p.ownsFor(child, nodeClaim):
+		return false, nil
+	case child.GetDeletionTimestamp() != nil || paused:
+		return true, nil
+	}
+	return true, p.delete(ctx, child)
 }
 
 // GarbageCollect deletes an object of a NodeClaim that no longer exists. Cluster API drains the node.

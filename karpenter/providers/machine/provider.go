@@ -29,6 +29,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 )
 
 // FieldOwner is the field owner of the provider's writes in the management cluster.
@@ -62,6 +63,8 @@ type Config struct {
 	// CACertHashes pin the guest's certificate authorities for machines that join it. Without them the bootstrap
 	// provider renders all bootstrap data.
 	CACertHashes []string
+	// Profiles of infrastructure kinds; nil for the embedded ones.
+	Profiles *profile.Profiles
 	// ChildKinds returns the kinds of infrastructure machines and bootstrap configs. Delete looks in each for objects
 	// of a NodeClaim that has no Machine.
 	ChildKinds func(ctx context.Context) []schema.GroupVersionKind
@@ -110,7 +113,7 @@ func New(config Config) *Provider {
 }
 
 // Owns reports whether this provider made an object for this cluster. A person's copy of one has the same labels, and
-// another name than the NodeClaim's.
+// another name.
 func (p *Provider) Owns(object client.Object) bool {
 	labels := object.GetLabels()
 	return object.GetNamespace() == p.Namespace &&
@@ -161,6 +164,7 @@ func passes(err error) bool {
 }
 
 func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, error) {
+	plan.Profiles = p.Profiles
 	objects, err := Build(plan)
 	if err != nil {
 		return nil, err
@@ -168,7 +172,10 @@ func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 	if annotations.IsPaused(plan.Cluster, plan.Cluster) {
 		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(objects.Machine), ErrPaused)
 	}
-	infrastructure, machine, err := p.createChild(ctx, objects.Infrastructure, plan.NodeClaim.UID)
+	if err := p.nameAsBefore(ctx, plan.NodeClaim, objects); err != nil {
+		return nil, err
+	}
+	infrastructure, machine, err := p.createChild(ctx, objects.Infrastructure, objects.Machine.Name, plan.NodeClaim.UID)
 	if err == nil && machine == nil && objects.Bootstrap != nil {
 		machine, err = p.createBootstrap(ctx, plan, objects, infrastructure)
 	}
@@ -177,6 +184,10 @@ func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 	}
 	if err != nil {
 		return nil, err
+	}
+	if ref := machine.Spec.InfrastructureRef; ref.GroupKind() == infrastructure.GroupVersionKind().GroupKind() && ref.Name != infrastructure.GetName() {
+		// A replica of another version made this Machine meanwhile, with an infrastructure machine of another name.
+		return machine, p.delete(ctx, infrastructure)
 	}
 	if !sameOffering(machine, infrastructure) {
 		// A replica that has lost its Lease in the middle of a Create made this Machine, and this one the infrastructure
@@ -187,6 +198,27 @@ func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(machine), ErrLeftover)
 	}
 	return machine, nil
+}
+
+// nameAsBefore gives objects the names that the NodeClaim's Machine has, if that was made under others: by an earlier version, or before
+// clusterctl has moved its Cluster.
+func (p *Provider) nameAsBefore(ctx context.Context, nodeClaim *karpv1.NodeClaim, objects *Objects) error {
+	machine, err := p.ForNodeClaim(ctx, nodeClaim.UID)
+	if errors.Is(err, ErrNotFound) && objects.Machine.Name != nodeClaim.Name {
+		machine, err = p.getLive(ctx, nodeClaim.Name, nodeClaim.UID) // an earlier version's, which the cache may lack
+	}
+	switch {
+	case errors.Is(err, ErrNotFound), errors.Is(err, ErrTaken):
+		return nil
+	case err != nil:
+		return err
+	}
+	objects.Machine.Name = machine.Name
+	if ref := &objects.Machine.Spec.InfrastructureRef; ref.GroupKind() == machine.Spec.InfrastructureRef.GroupKind() {
+		ref.Name = machine.Spec.InfrastructureRef.Name
+		objects.Infrastructure.SetName(ref.Name)
+	}
+	return nil
 }
 
 // createMachine creates the Machine, or finds the one of another attempt.
@@ -201,7 +233,7 @@ func (p *Provider) createMachine(ctx context.Context, plan Plan, objects *Object
 		err = p.Management.Create(ctx, machine, FieldOwner)
 	}
 	if apierrors.IsAlreadyExists(err) {
-		machine, err = p.getLive(ctx, plan.NodeClaim)
+		machine, err = p.getLive(ctx, objects.Machine.Name, plan.NodeClaim.UID)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(objects.Machine), rejected(err))
@@ -219,7 +251,7 @@ func (p *Provider) createBootstrap(ctx context.Context, plan Plan, objects *Obje
 	if err := p.giveToken(ctx, objects.Bootstrap); err != nil {
 		return nil, err
 	}
-	config, machine, err := p.createChild(ctx, objects.Bootstrap, plan.NodeClaim.UID)
+	config, machine, err := p.createChild(ctx, objects.Bootstrap, objects.Machine.Name, plan.NodeClaim.UID)
 	if err != nil || machine != nil {
 		return machine, err
 	}
@@ -239,16 +271,16 @@ func refusesTaints(err error) bool {
 }
 
 // createChild creates an infrastructure machine or a bootstrap config and returns it, or the one of an earlier attempt.
-// If the Machine exists too, it returns that as well.
-func (p *Provider) createChild(ctx context.Context, child *unstructured.Unstructured, uid types.UID) (*unstructured.Unstructured, *clusterv1.Machine, error) {
-	made, machine, err := p.createOrFind(ctx, child, uid)
+// If the Machine of that name exists too, it returns that as well.
+func (p *Provider) createChild(ctx context.Context, child *unstructured.Unstructured, machineName string, uid types.UID) (*unstructured.Unstructured, *clusterv1.Machine, error) {
+	made, machine, err := p.createOrFind(ctx, child, machineName, uid)
 	if err != nil {
 		return nil, nil, fmt.Errorf("creating %s %s: %w", child.GetKind(), klog.KObj(child), rejected(err))
 	}
 	return made, machine, nil
 }
 
-func (p *Provider) createOrFind(ctx context.Context, child *unstructured.Unstructured, uid types.UID) (*unstructured.Unstructured, *clusterv1.Machine, error) {
+func (p *Provider) createOrFind(ctx context.Context, child *unstructured.Unstructured, machineName string, uid types.UID) (*unstructured.Unstructured, *clusterv1.Machine, error) {
 	created := child.DeepCopy()
 	err := p.Management.Create(ctx, created, FieldOwner)
 	if !apierrors.IsAlreadyExists(err) {
@@ -262,7 +294,7 @@ func (p *Provider) createOrFind(ctx context.Context, child *unstructured.Unstruc
 	if !p.ownsFor(existing, uid) {
 		return nil, nil, p.taken(existing)
 	}
-	machine, err := p.getLive(ctx, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: child.GetName(), UID: uid}})
+	machine, err := p.getLive(ctx, machineName, uid)
 	switch {
 	case err == nil:
 		return existing, machine, nil
@@ -310,17 +342,17 @@ func sameForm(existing, wanted *unstructured.Unstructured) bool {
 	return true
 }
 
-// getLive reads a NodeClaim's Machine from the API server. It returns ErrNotFound if there is none, ErrTaken if another
+// getLive reads a NodeClaim's Machine of that name from the API server. It returns ErrNotFound if there is none, ErrTaken if another
 // owner has it.
-func (p *Provider) getLive(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*clusterv1.Machine, error) {
+func (p *Provider) getLive(ctx context.Context, name string, nodeClaim types.UID) (*clusterv1.Machine, error) {
 	machine := &clusterv1.Machine{}
-	if err := p.Live.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: nodeClaim.Name}, machine); err != nil {
+	if err := p.Live.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, machine); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil, ErrNotFound
 		}
-		return nil, fmt.Errorf("reading Machine %s/%s: %w", p.Namespace, nodeClaim.Name, err)
+		return nil, fmt.Errorf("reading Machine %s/%s: %w", p.Namespace, name, err)
 	}
-	if !p.ownsFor(machine, nodeClaim.UID) {
+	if !p.ownsFor(machine, nodeClaim) {
 		return nil, p.taken(machine)
 	}
 	return machine, nil
@@ -336,11 +368,25 @@ func (p *Provider) taken(object client.Object) error {
 
 // None reports whether a NodeClaim has no Machine, as the API server says.
 func (p *Provider) None(ctx context.Context, nodeClaim *karpv1.NodeClaim) (bool, error) {
-	_, err := p.getLive(ctx, nodeClaim)
+	_, err := p.findLive(ctx, nodeClaim)
 	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrTaken) {
 		return true, nil
 	}
 	return false, err
+}
+
+// findLive is getLive by any name that the Machine may have.
+func (p *Provider) findLive(ctx context.Context, nodeClaim *karpv1.NodeClaim) (machine *clusterv1.Machine, err error) {
+	names, err := p.MachineNames(ctx, nodeClaim.Name)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if machine, err = p.getLive(ctx, name, nodeClaim.UID); !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrTaken) {
+			break
+		}
+	}
+	return machine, err
 }
 
 // ForNodeClaim finds a NodeClaim's Machine in the cache, or returns ErrNotFound. The Machine is shared with the cache.

@@ -24,11 +24,11 @@ import (
 
 var machineKind = clusterv1.GroupVersion.WithKind("Machine")
 
-// expectOne expects exactly one Machine with its infrastructure and bootstrap objects, all named as the NodeClaim.
+// expectOne expects exactly one Machine with its infrastructure and bootstrap objects, all named for the NodeClaim.
 func expectOne(t *testing.T, s *environment.Environment, nodeClaim *karpv1.NodeClaim) {
 	t.Helper()
 	for _, kind := range append(environment.ChildKinds(t.Context()), machineKind) {
-		if diff := cmp.Diff([]string{nodeClaim.Name}, s.Objects(t.Context(), kind)); diff != "" {
+		if diff := cmp.Diff([]string{s.Name(kind, nodeClaim.Name)}, s.Objects(t.Context(), kind)); diff != "" {
 			t.Errorf("%s objects (-want +got):\n%s", kind.Kind, diff)
 		}
 	}
@@ -96,7 +96,7 @@ func TestCreateAfterCrash(t *testing.T) {
 		for _, kind := range environment.ChildKinds(t.Context()) {
 			child := &unstructured.Unstructured{}
 			child.SetGroupVersionKind(kind)
-			g.Expect(s.Admin.Get(t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: nodeClaim.Name}, child)).To(Succeed())
+			g.Expect(s.Admin.Get(t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: s.Name(kind, nodeClaim.Name)}, child)).To(Succeed())
 			g.Expect(child.GetLabels()).To(HaveKeyWithValue("node.kubernetes.io/instance-type", "c8-xlarge"))
 		}
 	})
@@ -188,7 +188,7 @@ func TestCreateTaken(t *testing.T) {
 			nodeClaim := s.NodeClaim(t.Context(), "taken")
 			other := other(t, s, nodeClaim)
 			other.SetNamespace(s.Namespace)
-			other.SetName(nodeClaim.Name)
+			other.SetName(s.Name(other.GetObjectKind().GroupVersionKind(), nodeClaim.Name))
 			g.Expect(s.Admin.Create(t.Context(), other)).To(Succeed())
 
 			_, err := s.Machines(nil).Create(t.Context(), s.Plan(nodeClaim))
@@ -267,7 +267,7 @@ func TestDelete(t *testing.T) {
 			child := &unstructured.Unstructured{}
 			child.SetGroupVersionKind(kind)
 			child.SetNamespace(s.Namespace)
-			child.SetName(nodeClaim.Name)
+			child.SetName(s.Name(kind, nodeClaim.Name))
 			g.Expect(s.Admin.Delete(t.Context(), child)).To(Succeed())
 		}
 		released := deleting.DeepCopy()

@@ -58,7 +58,7 @@ func TestRenderedBootstrap(t *testing.T) {
 
 		infrastructure := &unstructured.Unstructured{}
 		infrastructure.SetGroupVersionKind(environment.TestMachine)
-		g.Expect(s.Admin.Get(t.Context(), client.ObjectKeyFromObject(created), infrastructure)).To(Succeed())
+		g.Expect(s.Admin.Get(t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: created.Spec.InfrastructureRef.Name}, infrastructure)).To(Succeed())
 		g.Expect(secret.OwnerReferences).To(ConsistOf(HaveField("UID", infrastructure.GetUID())))
 	})
 

@@ -50,7 +50,7 @@ func owned(t *testing.T, s *environment.Environment, nodeClaim *karpv1.NodeClaim
 	found := map[string]int{}
 	for _, kind := range append(environment.ChildKinds(t.Context()), machineKind) {
 		for _, name := range s.Objects(t.Context(), kind) {
-			if name == nodeClaim.Name {
+			if name == s.Name(kind, nodeClaim.Name) {
 				found[kind.Kind]++
 			}
 		}
@@ -113,7 +113,7 @@ func testReplay(t *testing.T, s *environment.Environment, one map[string]int) {
 							child := &unstructured.Unstructured{}
 							child.SetGroupVersionKind(kind)
 							child.SetNamespace(s.Namespace)
-							child.SetName(nodeClaim.Name)
+							child.SetName(s.Name(kind, nodeClaim.Name))
 							g.Expect(client.IgnoreNotFound(s.Admin.Delete(t.Context(), child))).To(Succeed())
 						}
 					}
@@ -156,7 +156,7 @@ func TestTwoLeaders(t *testing.T) {
 		}).Should(Succeed())
 		infrastructure := &unstructured.Unstructured{}
 		infrastructure.SetGroupVersionKind(environment.TestMachine)
-		g.Expect(s.Admin.Get(t.Context(), client.ObjectKeyFromObject(created), infrastructure)).To(Succeed())
+		g.Expect(s.Admin.Get(t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: created.Spec.InfrastructureRef.Name}, infrastructure)).To(Succeed())
 		for _, object := range []client.Object{created, infrastructure} {
 			g.Expect(object.GetLabels()).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))
 		}

@@ -12,6 +12,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/test/environment"
@@ -59,13 +60,15 @@ func TestSeveralClustersInOneNamespace(t *testing.T) {
 		_, err = blue.ForProviderID(t.Context(), machine.ProviderID(greenMachine))
 		g.Expect(err).To(MatchError(machine.ErrNotFound))
 	})
-	t.Run("When a NodeClaim of one has the name of the other's, it should make nothing and leave the other's alone", func(t *testing.T) {
+	t.Run("When a NodeClaim of one has the name of the other's, it should keep nothing and leave the other's alone", func(t *testing.T) {
 		g := NewWithT(t)
 		namesake := blueClaim.DeepCopy()
 		namesake.UID = types.UID("the-green-one")
 		_, err := green.Create(t.Context(), plan(namesake, greenCluster))
 		g.Expect(err).To(MatchError(machine.ErrTaken))
-		g.Expect(green.Delete(t.Context(), namesake)).To(MatchError(machine.ErrNotFound))
+		g.Eventually(func() error { return green.Delete(t.Context(), namesake) }).Should(MatchError(machine.ErrNotFound))
+		g.Expect(s.Objects(t.Context(), environment.TestMachine)).To(ConsistOf(
+			s.Name(environment.TestMachine, blueClaim.Name), v1alpha1.InstanceName(greenCluster.UID, greenClaim.Name)))
 		g.Expect(names(blue)()).To(ConsistOf(blueMachine.Name))
 	})
 	t.Run("When one deletes a NodeClaim of the other, it should find nothing to delete", func(t *testing.T) {

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+// NodeNames returns the names that a Machine's node has as a rule: the Machine's, or that of its infrastructure machine.
+func NodeNames(m *clusterv1.Machine) []string {
+	if ref := m.Spec.InfrastructureRef.Name; ref != "" && ref != m.Name {
+		return []string{m.Name, ref}
+	}
+	return []string{m.Name}
+}
+
+// ObjectNames returns the names that a NodeClaim's Machine, infrastructure machine and node may have: its own, which earlier versions
+// gave all objects, and that of its instance while the Cluster exists.
+func (p *Provider) ObjectNames(ctx context.Context, nodeClaim string) ([]string, error) {
+	cluster := &clusterv1.Cluster{}
+	key := types.NamespacedName{Namespace: p.Namespace, Name: p.ClusterName}
+	switch err := p.Management.Get(ctx, key, cluster, client.UnsafeDisableDeepCopy); {
+	case apierrors.IsNotFound(err):
+		return []string{nodeClaim}, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading Cluster %s: %w", key, err)
+	}
+	return []string{nodeClaim, v1alpha1.InstanceName(cluster.UID, nodeClaim)}, nil
+}
+
+// MachineNames returns the names that a NodeClaim's Machine may have: as ObjectNames, where an infrastructure provider names an instance
+// after its Machine.
+func (p *Provider) MachineNames(ctx context.Context, nodeClaim string) ([]string, error) {
+	if p.ChildKinds == nil || !slices.ContainsFunc(p.ChildKinds(ctx), func(kind schema.GroupVersionKind) bool {
+		return p.Profiles.Of(kind.GroupKind()).NamesAfterMachine()
+	}) {
+		return []string{nodeClaim}, nil
+	}
+	return p.ObjectNames(ctx, nodeClaim)
+}
+
+// isBootstrap reports whether a kind is a bootstrap provider's, whose objects have the NodeClaim's name.
+func isBootstrap(kind schema.GroupVersionKind) bool {
+	return strings.HasPrefix(kind.Group, "bootstrap.")
+}
