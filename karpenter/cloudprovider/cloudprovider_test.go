@@ -415,7 +415,7 @@ func TestCreateRefusals(t *testing.T) {
 		theirs := &unstructured.Unstructured{}
 		theirs.SetGroupVersionKind(environment.TestMachine)
 		theirs.SetNamespace(f.Namespace)
-		theirs.SetName(nodeClaim.Name)
+		theirs.SetName(f.Name(environment.TestMachine, nodeClaim.Name))
 		g.Expect(f.Admin.Create(t.Context(), theirs)).To(Succeed())
 		_, err := f.provider.Create(f.ctx, nodeClaim)
 		ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.NameTakenReason)(f, g, err)

@@ -31,7 +31,7 @@ func TestZoneless(t *testing.T) {
 	}
 	read := func(f *fixture, g Gomega, object *unstructured.Unstructured, name string) {
 		object.SetNamespace(f.Namespace)
-		object.SetName(name)
+		object.SetName(f.Name(object.GroupVersionKind(), name))
 		g.Expect(f.Admin.Get(f.t.Context(), client.ObjectKeyFromObject(object), object)).To(Succeed())
 	}
 

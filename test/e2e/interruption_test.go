@@ -32,7 +32,7 @@ func TestInterruption(t *testing.T) {
 		machines := c.machinesOf(g, t.Context(), "reclaimed")
 		g.Expect(machines).To(HaveLen(1))
 		old := machines[0]
-		c.annotate(g, t.Context(), &infrav1.KwokMachine{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: old}}, name, "true")
+		c.annotate(g, t.Context(), c.infrastructureOf(g, t.Context(), old), name, "true")
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.eventsOn(ctx, "NodeClaim", reason)).To(ContainElement(And(ContainSubstring(old), ContainSubstring(message))))
 			g.Expect(c.machinesOf(g, ctx, "reclaimed")).To(ConsistOf(Not(Equal(old))))

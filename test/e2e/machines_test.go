@@ -151,6 +151,13 @@ func (c *cluster) machinesOf(g Gomega, ctx context.Context, pool string) []strin
 	return names
 }
 
+// infrastructureOf names the infrastructure machine of a Machine.
+func (c *cluster) infrastructureOf(g Gomega, ctx context.Context, machine string) *infrav1.KwokMachine {
+	m := &clusterv1.Machine{}
+	g.Expect(c.management.Get(ctx, client.ObjectKey{Namespace: c.namespace(), Name: machine}, m)).To(Succeed())
+	return &infrav1.KwokMachine{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: m.Spec.InfrastructureRef.Name}}
+}
+
 // nodesOf lists the nodes of a NodePool.
 func (c *cluster) nodesOf(g Gomega, ctx context.Context, pool string) []corev1.Node {
 	list := &corev1.NodeList{}

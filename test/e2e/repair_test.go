@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
@@ -49,7 +50,7 @@ func TestRepair(t *testing.T) {
 		machines := &infrav1.KwokMachineList{}
 		g.Expect(c.management.List(t.Context(), machines, client.InNamespace(c.namespace()), inPool)).To(Succeed())
 		g.Expect(machines.Items).To(HaveLen(1))
-		dead := machines.Items[0].Name
+		dead := v1alpha1.NodeClaimOf(&machines.Items[0])
 		c.annotate(g, t.Context(), &machines.Items[0], infrav1.FaultDies, "true")
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.eventsOn(ctx, "NodeClaim", "MachineUnhealthy")).To(ConsistOf(ContainSubstring("Machine " + c.namespace() + "/" + dead)))
@@ -73,8 +74,7 @@ func TestRepair(t *testing.T) {
 			}
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		dies := func(machine, value string) {
-			object := &infrav1.KwokMachine{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: machine}}
-			c.annotate(g, t.Context(), object, infrav1.FaultDies, value)
+			c.annotate(g, t.Context(), c.infrastructureOf(g, t.Context(), machine), infrav1.FaultDies, value)
 		}
 		disrupted := c.watchDisruptions(t)
 		for _, machine := range marked {

@@ -65,8 +65,10 @@ func TestRealMachine(t *testing.T) {
 	p.serveWeb(t)
 	p.waitRunning(t)
 	node, pod := p.node(t), p.pod(t)
-	machine := &infrav1.KwokMachine{}
-	g.Expect(p.management.Get(t.Context(), client.ObjectKey{Namespace: p.namespace(), Name: node.Name}, machine)).To(Succeed())
+	machines := &infrav1.KwokMachineList{}
+	g.Expect(p.management.List(t.Context(), machines, client.InNamespace(p.namespace()), client.MatchingLabels{v1alpha1.NodeClaimLabel: node.Name})).To(Succeed())
+	g.Expect(machines.Items).To(HaveLen(1))
+	machine := &machines.Items[0]
 
 	t.Run("When a machine joins, it should get its identity from AutoNode's operator, once as its token and then as itself", func(t *testing.T) {
 		for signer, requester := range map[string]string{

@@ -132,7 +132,7 @@ func TestMachines(t *testing.T) {
 		m := f.create(t, f.NodeClaim(t.Context(), "there"))
 		g.Expect(f.twice(t.Context())).To(Succeed())
 		for _, kind := range append(environment.ChildKinds(t.Context()), machineKind) {
-			g.Expect(f.Objects(t.Context(), kind)).To(ConsistOf(m.Name), kind.Kind)
+			g.Expect(f.Objects(t.Context(), kind)).To(ConsistOf(f.Name(kind, m.Name)), kind.Kind)
 		}
 	})
 
@@ -182,7 +182,11 @@ func TestMachines(t *testing.T) {
 		}
 		g.Expect(f.twice(t.Context())).To(Succeed())
 		for _, kind := range append(environment.ChildKinds(t.Context()), machineKind) {
-			g.Expect(f.Objects(t.Context(), kind)).To(ConsistOf(names), kind.Kind)
+			wanted := make([]string, len(names))
+			for i := range names {
+				wanted[i] = f.Name(kind, names[i])
+			}
+			g.Expect(f.Objects(t.Context(), kind)).To(ConsistOf(wanted), kind.Kind)
 		}
 	})
 }
@@ -211,7 +215,7 @@ func TestGuestUnsure(t *testing.T) {
 			f.remove(t, nodeClaim)
 			g.Expect(f.twice(t.Context())).NotTo(Succeed())
 			for _, kind := range append(environment.ChildKinds(t.Context()), machineKind) {
-				g.Expect(f.Objects(t.Context(), kind)).To(ConsistOf(m.Name), kind.Kind)
+				g.Expect(f.Objects(t.Context(), kind)).To(ConsistOf(f.Name(kind, m.Name)), kind.Kind)
 			}
 		})
 	}
@@ -226,7 +230,7 @@ func TestChildren(t *testing.T) {
 		g.Expect(err).To(MatchError(environment.ErrFault))
 		g.Expect(f.twice(t.Context())).To(Succeed())
 		for _, kind := range environment.ChildKinds(t.Context()) {
-			g.Expect(f.Objects(t.Context(), kind)).To(ConsistOf(nodeClaim.Name), "the NodeClaim may yet get its Machine")
+			g.Expect(f.Objects(t.Context(), kind)).To(ConsistOf(f.Name(kind, nodeClaim.Name)), "the NodeClaim may yet get its Machine")
 		}
 		f.remove(t, nodeClaim)
 		g.Expect(f.twice(t.Context())).To(Succeed())
@@ -249,7 +253,7 @@ func TestChildren(t *testing.T) {
 		g.Expect(f.Admin.Create(t.Context(), stray)).To(Succeed())
 		g.Expect(f.twice(t.Context())).To(Succeed())
 		g.Expect(f.Objects(t.Context(), environment.KubeadmConfig)).To(BeEmpty())
-		g.Expect(f.Objects(t.Context(), environment.TestMachine)).To(ConsistOf(nodeClaim.Name))
+		g.Expect(f.Objects(t.Context(), environment.TestMachine)).To(ConsistOf(m.Spec.InfrastructureRef.Name))
 	})
 
 	t.Run("When a person removes a Machine's finalizer, it should delete the infrastructure and bootstrap objects that stay", func(t *testing.T) {
@@ -259,7 +263,7 @@ func TestChildren(t *testing.T) {
 		m := f.create(t, nodeClaim)
 		controller := true
 		for _, kind := range environment.ChildKinds(t.Context()) {
-			child := f.child(kind, nodeClaim.Name)
+			child := f.child(kind, f.Name(kind, nodeClaim.Name))
 			g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(child), child)).To(Succeed())
 			child.SetOwnerReferences(append(child.GetOwnerReferences(), metav1.OwnerReference{
 				APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: m.Name, UID: m.UID, Controller: &controller,

@@ -30,7 +30,7 @@ func move(t *testing.T, f *fixture, name string, between func()) {
 	for _, o := range []struct {
 		kind schema.GroupVersionKind
 		name string
-	}{{clusterv1.GroupVersion.WithKind("Cluster"), f.Cluster.Name}, {machineKind, name}, {environment.TestMachine, name}, {environment.KubeadmConfig, name}} {
+	}{{clusterv1.GroupVersion.WithKind("Cluster"), f.Cluster.Name}, {machineKind, name}, {environment.TestMachine, f.Name(environment.TestMachine, name)}, {environment.KubeadmConfig, name}} {
 		object := f.child(o.kind, o.name)
 		g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(object), object)).To(Succeed())
 		g.Expect(f.Admin.Delete(t.Context(), object.DeepCopy())).To(Succeed())
@@ -66,7 +66,7 @@ func TestMove(t *testing.T) {
 	// Cluster API makes the Machine the controller of its infrastructure and bootstrap objects.
 	controller := true
 	for _, kind := range environment.ChildKinds(t.Context()) {
-		child := f.child(kind, nodeClaim.Name)
+		child := f.child(kind, f.Name(kind, nodeClaim.Name))
 		g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(child), child)).To(Succeed())
 		child.SetOwnerReferences(append(child.GetOwnerReferences(), metav1.OwnerReference{
 			APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: m.Name, UID: m.UID, Controller: &controller,
@@ -111,7 +111,7 @@ func TestMove(t *testing.T) {
 		_, err := machines.Create(t.Context(), plan)
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, kind := range append(environment.ChildKinds(t.Context()), machineKind) {
-			g.Expect(f.Objects(t.Context(), kind)).To(ConsistOf(nodeClaim.Name), kind.Kind)
+			g.Expect(f.Objects(t.Context(), kind)).To(ConsistOf(f.Name(kind, nodeClaim.Name)), kind.Kind)
 		}
 		g.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed())
 		g.Eventually(func() []string { return f.Objects(t.Context(), machineKind) }).Should(BeEmpty())

@@ -104,7 +104,7 @@ func TestRegister(t *testing.T) {
 		left := &infrastructure{}
 		collections := f.registered(t, left)
 		m := f.create(t, f.NodeClaim(t.Context(), "forced"))
-		left.left.Store(m.Name, nil)
+		left.left.Store(m.Spec.InfrastructureRef.Name, nil)
 		f.removeMachine(t, m)
 		g.Eventually(collections.Load).Should(BeNumerically(">", 1))
 	})

@@ -285,15 +285,15 @@ func (f *fixture) withInfrastructure(status map[string]any) {
 	})
 	f.config.Infrastructure = set
 	f.controller = nodeclaim.New(f.config)
-	_, err = set.Get(f.t.Context(), environment.TestMachine.GroupKind(), f.machine.Name)
+	_, err = set.Get(f.t.Context(), environment.TestMachine.GroupKind(), f.machine.Spec.InfrastructureRef.Name)
 	g.Expect(err).NotTo(HaveOccurred())
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(environment.TestMachine)
-	g.Expect(f.Admin.Get(f.t.Context(), client.ObjectKeyFromObject(f.machine), u)).To(Succeed())
+	g.Expect(f.Admin.Get(f.t.Context(), client.ObjectKey{Namespace: f.Namespace, Name: f.machine.Spec.InfrastructureRef.Name}, u)).To(Succeed())
 	u.Object["status"] = status
 	g.Expect(f.Admin.Status().Update(f.t.Context(), u)).To(Succeed())
 	g.Eventually(func(g Gomega) {
-		cached, err := set.Get(f.t.Context(), environment.TestMachine.GroupKind(), f.machine.Name)
+		cached, err := set.Get(f.t.Context(), environment.TestMachine.GroupKind(), f.machine.Spec.InfrastructureRef.Name)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(cached.GetResourceVersion()).To(Equal(u.GetResourceVersion()))
 	}).Should(Succeed())

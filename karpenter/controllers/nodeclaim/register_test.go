@@ -63,7 +63,7 @@ func TestRegister(t *testing.T) {
 		u := &unstructured.Unstructured{}
 		u.SetGroupVersionKind(environment.TestMachine)
 		say := func(reason string) {
-			g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.machine), u)).To(Succeed())
+			g.Expect(f.Admin.Get(t.Context(), client.ObjectKey{Namespace: f.Namespace, Name: f.machine.Spec.InfrastructureRef.Name}, u)).To(Succeed())
 			u.Object["status"] = map[string]any{"conditions": []any{map[string]any{"type": "InstanceReady", "status": "False", "reason": reason}}}
 			g.Expect(f.Admin.Status().Update(t.Context(), u)).To(Succeed())
 		}
