@@ -148,3 +148,35 @@ func (s *staged) decision(t *testing.T, name string) string {
 	}
 	return object.Status.Conditions[0].Reason
 }
+
+// TestInstanceNames: KubeVirt and others name the host after the infrastructure machine, whose name carries the Cluster's hash.
+func TestInstanceNames(t *testing.T) {
+	instance := v1alpha1.InstanceName("uid-of-blue", "web-1")
+	named := func(name, instance string) clusterv1.Machine {
+		machine := machineOf(name)
+		machine.Spec.InfrastructureRef.Name = instance
+		return *shrunk(nil, &machine)
+	}
+
+	t.Run("When a node is called like its Machine or its infrastructure machine, it should be that Machine's", func(t *testing.T) {
+		g := NewWithT(t)
+		machine := named("web-1", instance)
+		g.Expect(nodeNames(nil)(&machine)).To(ConsistOf("web-1", instance))
+		g.Expect(addresses(&machine)).To(ConsistOf("web-1", instance))
+		g.Expect(v1alpha1.NodeClaimOf(&machine)).To(Equal("web-1"))
+	})
+
+	t.Run("When a Machine is called like another's instance, a node of that name should be the Machine's that has it", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(called([]clusterv1.Machine{named("web-1", instance), named(instance, "other")}, instance)).To(ConsistOf(HaveField("Name", instance)))
+		g.Expect(called([]clusterv1.Machine{named("web-1", instance), named("web-2", "other")}, instance)).To(ConsistOf(HaveField("Name", "web-1")))
+	})
+
+	t.Run("When the Machine is named after its Cluster too, its NodeClaim should be found", func(t *testing.T) {
+		g := NewWithT(t)
+		machine := named(instance, instance)
+		machine.Labels[v1alpha1.NodeClaimLabel] = "web-1"
+		g.Expect(nodeNames(nil)(&machine)).To(ConsistOf(instance))
+		g.Expect(v1alpha1.NodeClaimOf(&machine)).To(Equal("web-1"))
+	})
+}
