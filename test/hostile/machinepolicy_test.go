@@ -3,6 +3,7 @@
 package hostile_test
 
 import (
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
@@ -59,6 +61,10 @@ func TestMachinePolicy(t *testing.T) {
 	infrastructure := func(name string, labels map[string]string) client.Object {
 		return other("infrastructure.cluster.x-k8s.io/v1beta1", "KwokMachine", name, labels)
 	}
+	claimedBy := func(nodeClaim string) func(*metav1.ObjectMeta) {
+		return func(meta *metav1.ObjectMeta) { meta.Labels = labelsOf(nodeClaim, "blue") }
+	}
+	long := strings.Repeat("general-", 7) + "1" // what is called after it is shortened
 	ofControlPlane := func(meta *metav1.ObjectMeta) { meta.Labels[clusterv1.MachineControlPlaneLabel] = "" }
 	unlabelled := func(meta *metav1.ObjectMeta) { meta.Labels = map[string]string{clusterv1.ClusterNameLabel: "blue"} }
 
@@ -82,7 +88,7 @@ func TestMachinePolicy(t *testing.T) {
 		"an infrastructure machine without a NodeClaim":                 {infrastructure("general-abcde", map[string]string{clusterv1.ClusterNameLabel: "blue"}), claimed},
 		"a bootstrap config that is called like the CA":                 {kubeadmConfig("blue-ca"), ofClusterAPI},
 		"a bootstrap config that is called like etcd's key":             {kubeadmConfig("blue-apiserver-etcd-client"), ofClusterAPI},
-		"a Machine with the NodeClaim's labels of another one's object": {machine("general-abcde", "", func(meta *metav1.ObjectMeta) { meta.Labels = labelsOf("other", "blue") }), claimed},
+		"a Machine with the NodeClaim's labels of another one's object": {machine("general-abcde", "", claimedBy("other")), claimed},
 	}
 	g.Eventually(func() error {
 		return karpenter.Create(ctx, machine("blue-ca", ""), client.DryRunAll)
@@ -134,6 +140,7 @@ func TestMachinePolicy(t *testing.T) {
 		g := NewWithT(t)
 		for _, object := range []client.Object{
 			machine("general-1", ""), machine("general-2", "karpenter-bootstrap-abcdef"), machine("general-3", "workers"), machine("general-4", "deployed"),
+			machine(v1alpha1.InstanceName("uid", "general-6"), "", claimedBy("general-6")), machine(v1alpha1.InstanceName("uid", long), "", claimedBy(long)),
 			kubeadmConfig("general-1"), infrastructure("general-1", labelsOf("general-1", "blue")),
 		} {
 			g.Expect(karpenter.Create(ctx, object)).To(Succeed())
