@@ -5,6 +5,7 @@ package lenient
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -250,7 +251,7 @@ func FuzzObject(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		if _, err := parse(raw); err != nil {
+		if _, err := parse(raw); err != nil || !json.Valid(raw) {
 			return
 		}
 		kept, why := d.object(raw, gvk, d.typeOf(gvk))
