@@ -116,7 +116,7 @@ func TestShrink(t *testing.T) {
 		templates[i] = v1alpha1.TemplateStatus{Source: long, InstanceType: long, Version: long, Image: v1alpha1.ImageOlder}
 	}
 	for name, object := range map[string]client.Object{
-		"metadata with 10,000 finalizers":        &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Finalizers: many, GenerateName: long, SelfLink: long}},
+		"metadata with 10,000 finalizers":        &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Finalizers: many, GenerateName: long}},
 		"metadata with finalizers of 1 MiB":      &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{long}}},
 		"metadata with 10,000 labels of ours":    &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Labels: ours, Annotations: ours}},
 		"metadata with owners of 1 MiB":          &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{OwnerReferences: owners}},

@@ -29,8 +29,39 @@ type decoder struct {
 	gvk      schema.GroupVersionKind
 	goType   reflect.Type
 	selector labels.Selector // nil selects all
+	*readable
+}
+
+// readable is what is read of a kind's objects. Stores share it.
+type readable struct {
 	// whole is what is read of an object, identity what is read of one that was deleted, and progress of a bookmark.
 	whole, identity, progress *wire.Type
+}
+
+type readableKey struct {
+	goType reflect.Type
+	fields string
+}
+
+var readables sync.Map // of *readable by readableKey
+
+func readableOf(goType reflect.Type, fields []string) *readable {
+	key := readableKey{goType, strings.Join(fields, " ")}
+	if known, ok := readables.Load(key); ok {
+		r, _ := known.(*readable)
+		return r
+	}
+	if goType == reflect.TypeFor[metav1.PartialObjectMetadata]() {
+		fields = []string{"metadata"}
+	}
+	of := wire.Of(goType)
+	made := &readable{
+		whole:    of.Only(fields...).Without("metadata.managedFields"),
+		identity: of.Only("metadata.name", "metadata.namespace", "metadata.resourceVersion"),
+		progress: of.Only("metadata.annotations", "metadata.resourceVersion"),
+	}
+	readables.Store(key, made)
+	return made
 }
 
 var status = wire.Of(reflect.TypeFor[metav1.Status]())
@@ -49,14 +80,7 @@ func (s *Store) decoderOf(key kindKey, limits Kind) (*decoder, error) {
 		}
 		d.goType = reflect.TypeOf(object).Elem()
 	}
-	known := wire.Of(d.goType)
-	d.whole = known.Only(limits.Fields...)
-	if d.goType == reflect.TypeFor[metav1.PartialObjectMetadata]() {
-		d.whole = known.Only("metadata")
-	}
-	d.whole = d.whole.Without("metadata.managedFields")
-	d.identity = known.Only("metadata.name", "metadata.namespace", "metadata.resourceVersion")
-	d.progress = known.Only("metadata.annotations", "metadata.resourceVersion")
+	d.readable = readableOf(d.goType, limits.Fields)
 	return d, nil
 }
 
