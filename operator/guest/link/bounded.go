@@ -27,8 +27,9 @@ const (
 	maxAnswer = 8 << 20
 	// maxAnswerCost limits the memory for one answer while it is decoded.
 	maxAnswerCost = 64 << 20
-	// maxRefusal is the largest answer that isn't a success.
-	maxRefusal = 64 << 10
+	// maxRefusal is the largest answer that isn't a success, and maxRefusalCost limits the memory for it.
+	maxRefusal     = 1 << 20
+	maxRefusalCost = 4 << 20
 	// maxRefusalText is what is kept of a refusal that isn't a Status.
 	maxRefusalText = 512
 
@@ -76,7 +77,7 @@ func (b *bounded) answer(response *http.Response) (*http.Response, error) {
 	}
 	format := formatOf(response, content)
 	if format != undecodable && len(content) > 0 {
-		if err := b.check(content); err != nil {
+		if err := b.check(content, maxAnswerCost); err != nil {
 			return nil, fmt.Errorf("the answer can't be used: %w", err)
 		}
 	}
@@ -105,14 +106,14 @@ func (b *bounded) refusal(response *http.Response) *http.Response {
 		return replaced(response, undecodable, []byte(err.Error()))
 	}
 	format := formatOf(response, content)
-	if gvk := kindOf(content); format != undecodable && gvk.Kind == "Status" && gvk.Group == "" && b.check(content) == nil {
+	if gvk := kindOf(content); format != undecodable && gvk.Kind == "Status" && gvk.Group == "" && b.check(content, maxRefusalCost) == nil {
 		return replaced(response, format, content)
 	}
 	return replaced(response, undecodable, []byte(message.QuoteUpTo(string(content), maxRefusalText)))
 }
 
 // check measures an object of the kind that it names.
-func (b *bounded) check(content []byte) error {
+func (b *bounded) check(content []byte, limit int) error {
 	of := b.typeOf(kindOf(content))
 	object, err := wire.Unwrap(content)
 	if err != nil {
@@ -120,9 +121,9 @@ func (b *bounded) check(content []byte) error {
 	}
 	var checked wire.Checked
 	if object.Protobuf {
-		checked, err = of.CheckProtobuf(object.Raw, maxAnswerCost)
+		checked, err = of.CheckProtobuf(object.Raw, limit)
 	} else {
-		checked, err = of.CheckJSON(object.Raw, maxAnswerCost)
+		checked, err = of.CheckJSON(object.Raw, limit)
 	}
 	if err == nil && len(checked.Faults) > 0 {
 		err = errors.New(checked.Faults[0].String())

@@ -49,7 +49,9 @@ func TestAnswers(t *testing.T) {
 		"a refusal whose quantity takes long": {409, "application/json", pool, "the server reported a conflict"},
 		"a refusal that is a list":            {409, "application/json", bomb, "the server reported a conflict"},
 		"a refusal of terminal escapes":       {500, "text/plain", "\x1b[2J" + strings.Repeat("x", 9999), `\\x1b[2J`},
-		"a refusal by Status":                 {409, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"because","reason":"Conflict","code":409}`, "because"},
+		"a refusal by a Status of empty causes": {409, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","code":409,"details":{"causes":[` +
+			strings.Repeat("{},", 300_000) + `{}]}}`, "the server reported a conflict"},
+		"a refusal by Status": {409, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"because","reason":"Conflict","code":409}`, "because"},
 	} {
 		t.Run("When a guest answers with "+name+", only what is harmless should be decoded", func(t *testing.T) {
 			g := NewWithT(t)
