@@ -30,7 +30,7 @@ import (
 )
 
 // hostile sets a terminal's title, clears it, writes its clipboard, reverses text and forges a line and a cell.
-const hostile = "x\x1b]0;owned\x07\x1b[2J\x1b]52;c;cm0gLXJmIC8=\x07\u009b31m\u202e\x7f\b\rx\nFORGED\tFORGED"
+const hostile = "x\x1b]0;owned\x07\x1b[2J\x1b]52;c;cm0gLXJmIC8=\x07\u009b31m\u202e\x7f\b\rx\nFORGED\tx"
 
 // hostileYAML is hostile in a file of YAML, without DEL and C1, which the parser rejects.
 var hostileYAML = func() string {
@@ -97,8 +97,8 @@ func TestHostileOutput(t *testing.T) {
 			return nil
 		}
 	}
-	printed := func(print func(io.Writer)) func(io.Writer) error {
-		return func(out io.Writer) error { print(out); return nil }
+	printed := func(show func(io.Writer)) func(io.Writer) error {
+		return func(out io.Writer) error { show(out); return nil }
 	}
 
 	for name, show := range map[string]func(io.Writer) error{

@@ -12,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/message"
 )
 
 // barWidth is the width of a bar of utilization, in characters.
