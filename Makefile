@@ -115,7 +115,7 @@ mutants: build ## Break the code in the ways of test/mutants, each in a copy: a 
 
 .PHONY: bench
 bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics.
-	@go test -run '^$$' -bench . -benchmem -count=$(COUNT) ./karpenter/... ./capacity/... ./catalog/...
+	@go test -run '^$$' -bench . -benchmem -count=$(COUNT) ./api/... ./capacity/... ./catalog/... ./karpenter/... ./lenient/... ./operator/...
 
 .PHONY: e2e
 e2e: build ## Run all end-to-end tests of test/e2e in worlds of their own, and again alone what failed. TESTFLAGS='-run Upgrade' chooses.

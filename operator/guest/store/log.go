@@ -14,14 +14,14 @@ import (
 // withAnswers returns a context in which a reflector logs as errors only what an API server has answered. One guest that
 // goes away fails a dozen watches again and again; condition GuestReachable reports that once.
 func withAnswers(ctx context.Context) context.Context {
-	return klog.NewContext(ctx, klog.FromContext(ctx).WithSink(answers{klog.FromContext(ctx).GetSink()}))
+	return klog.NewContext(ctx, klog.FromContext(ctx).WithSink(answersOnly{klog.FromContext(ctx).GetSink()}))
 }
 
-// answers logs errors that no API server has returned at level 1.
-type answers struct{ logr.LogSink }
+// answersOnly logs errors that no API server has returned at level 1.
+type answersOnly struct{ logr.LogSink }
 
 // Error implements logr.LogSink.
-func (a answers) Error(err error, message string, keysAndValues ...any) {
+func (a answersOnly) Error(err error, message string, keysAndValues ...any) {
 	if status := apierrors.APIStatus(nil); err == nil || errors.As(err, &status) {
 		a.LogSink.Error(err, message, keysAndValues...)
 		return
@@ -32,9 +32,9 @@ func (a answers) Error(err error, message string, keysAndValues ...any) {
 }
 
 // WithValues implements logr.LogSink.
-func (a answers) WithValues(keysAndValues ...any) logr.LogSink {
-	return answers{a.LogSink.WithValues(keysAndValues...)}
+func (a answersOnly) WithValues(keysAndValues ...any) logr.LogSink {
+	return answersOnly{a.LogSink.WithValues(keysAndValues...)}
 }
 
 // WithName implements logr.LogSink.
-func (a answers) WithName(name string) logr.LogSink { return answers{a.LogSink.WithName(name)} }
+func (a answersOnly) WithName(name string) logr.LogSink { return answersOnly{a.LogSink.WithName(name)} }
