@@ -64,6 +64,25 @@ func TestMachinePolicy(t *testing.T) {
 	claimedBy := func(nodeClaim string) func(*metav1.ObjectMeta) {
 		return func(meta *metav1.ObjectMeta) { meta.Labels = labelsOf(nodeClaim, "blue") }
 	}
+	labelled := func(key, value string) func(*metav1.ObjectMeta) {
+		return func(meta *metav1.ObjectMeta) { meta.Labels[key] = value }
+	}
+	ownedByControlPlane := []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: "blue-control-plane-1", UID: "1"}}
+	ownedBy := func(kind, name string) func(*metav1.ObjectMeta) {
+		return func(meta *metav1.ObjectMeta) {
+			meta.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: kind, Name: name, UID: "1"}}
+		}
+	}
+	with := func(object client.Object, change func(*unstructured.Unstructured)) client.Object {
+		change(object.(*unstructured.Unstructured))
+		return object
+	}
+	parts := func(infrastructure, config string) client.Object {
+		m := machine("general-abcde", "").(*clusterv1.Machine)
+		m.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "KwokMachine", Name: infrastructure}
+		m.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfig", Name: config}
+		return m
+	}
 	long := strings.Repeat("general-", 7) + "1" // what is called after it is shortened
 	ofControlPlane := func(meta *metav1.ObjectMeta) { meta.Labels[clusterv1.MachineControlPlaneLabel] = "" }
 	unlabelled := func(meta *metav1.ObjectMeta) { meta.Labels = map[string]string{clusterv1.ClusterNameLabel: "blue"} }
@@ -71,6 +90,7 @@ func TestMachinePolicy(t *testing.T) {
 	const (
 		ofClusterAPI, ofOperator, named = "Secret of Cluster API's", "Secret of the operator's", "neither the HostedCluster nor a MachineDeployment of the Cluster names"
 		keys, claimed                   = "no machine of a control plane", "only what it has made for a NodeClaim"
+		owner, instance                 = "no owner but their Cluster", "the provider reports which instance"
 	)
 	attacks := map[string]struct {
 		object client.Object
@@ -89,6 +109,22 @@ func TestMachinePolicy(t *testing.T) {
 		"a bootstrap config that is called like the CA":                 {kubeadmConfig("blue-ca"), ofClusterAPI},
 		"a bootstrap config that is called like etcd's key":             {kubeadmConfig("blue-apiserver-etcd-client"), ofClusterAPI},
 		"a Machine with the NodeClaim's labels of another one's object": {machine("general-abcde", "", claimedBy("other")), claimed},
+		"a Machine that a MachineSet would adopt":                       {machine("general-abcde", "", labelled(clusterv1.MachineSetNameLabel, "workers")), keys},
+		"a Machine of a MachineSet":                                     {machine("general-abcde", "", ownedBy("MachineSet", "workers")), owner},
+		"a bootstrap config of the control plane's Machine, which would get its bootstrap data": {
+			with(kubeadmConfig("general-abcde"), func(o *unstructured.Unstructured) { o.SetOwnerReferences(ownedByControlPlane) }), owner},
+		"an infrastructure machine of the control plane's Machine, which would boot with its bootstrap data": {
+			with(infrastructure("general-abcde", labelsOf("general-abcde", "blue")), func(o *unstructured.Unstructured) { o.SetOwnerReferences(ownedByControlPlane) }), owner},
+		"an infrastructure machine that is an instance of somebody else's": {
+			with(infrastructure("general-abcde", labelsOf("general-abcde", "blue")), func(o *unstructured.Unstructured) {
+				o.Object["spec"] = map[string]any{"providerID": "aws:///eu-1a/i-victim"}
+			}), instance},
+		"an infrastructure machine that is a host of somebody else's": {
+			with(infrastructure("general-abcde", labelsOf("general-abcde", "blue")), func(o *unstructured.Unstructured) {
+				o.SetAnnotations(map[string]string{"metal3.io/BareMetalHost": "clusters-green/host-1"})
+			}), instance},
+		"a Machine with the infrastructure machine of the control plane's": {parts("blue-control-plane-1", "general-abcde"), claimed},
+		"a Machine with the bootstrap config of the control plane's":       {parts("general-abcde", "blue-control-plane-1"), claimed},
 	}
 	g.Eventually(func() error {
 		return karpenter.Create(ctx, machine("blue-ca", ""), client.DryRunAll)
@@ -140,7 +176,10 @@ func TestMachinePolicy(t *testing.T) {
 		g := NewWithT(t)
 		for _, object := range []client.Object{
 			machine("general-1", ""), machine("general-2", "karpenter-bootstrap-abcdef"), machine("general-3", "workers"), machine("general-4", "deployed"),
-			machine(v1alpha1.InstanceName("uid", "general-6"), "", claimedBy("general-6")), machine(v1alpha1.InstanceName("uid", long), "", claimedBy(long)),
+			machine(v1alpha1.InstanceName("uid", "general-6"), "", claimedBy("general-6")), machine(v1alpha1.InstanceName("uid", long), "", claimedBy(long)), parts(v1alpha1.InstanceName("uid", "general-abcde"), "general-abcde"),
+			with(infrastructure("general-7", labelsOf("general-7", "blue")), func(o *unstructured.Unstructured) {
+				o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "blue", UID: "1"}})
+			}),
 			kubeadmConfig("general-1"), infrastructure("general-1", labelsOf("general-1", "blue")),
 		} {
 			g.Expect(karpenter.Create(ctx, object)).To(Succeed())
