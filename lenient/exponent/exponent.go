@@ -6,7 +6,10 @@
 // API servers admit it where a schema says x-kubernetes-int-or-string, because their pattern is all that they check.
 package exponent
 
-import "bytes"
+import (
+	"bytes"
+	"strings"
+)
 
 const (
 	// MaxDigits is how many digits an exponent may have. The largest suffix, Ei, is about 1e18, and the smallest, n, is 1e-9.
@@ -17,7 +20,7 @@ const (
 
 // Bounded reports whether parsing text as a quantity is cheap.
 func Bounded(text string) bool {
-	return len(text) <= MaxLength && !Found([]byte(text))
+	return len(text) <= MaxLength && !Found([]byte(strings.TrimSpace(text)))
 }
 
 // Found reports whether the text, such as a JSON document, contains a number or a string that starts with a number, whose exponent or
@@ -68,12 +71,12 @@ func starts(text []byte, last int, beginning bool) bool {
 		return beginning
 	}
 	switch text[first] {
-	case '"', '[', ',', ' ', '\t', '\n', '\r':
+	case '"', '[', ',', ' ', '\t', '\n', '\v', '\f', '\r':
 		return true
 	case ':': // after a key, not within a word such as sha256:1e1234
 		return first == 0 || text[first-1] == '"' || text[first-1] == ' '
 	}
-	return false
+	return text[first] >= 0x80 // the end of a character that is white space to Go, and cut off before a quantity is parsed
 }
 
 // long reports whether there is a number of more than MaxLength digits: it looks at one byte of each stretch of half that length.

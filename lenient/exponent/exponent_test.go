@@ -21,6 +21,9 @@ func TestFound(t *testing.T) {
 		`{"cpu":"1.e9999"}`:                           true,
 		`{"cpu": 1e9999}`:                             true,
 		`["1e9999"]`:                                  true,
+		"{\"cpu\":\"\u00a01e9999\"}":                  true, // resource.Quantity cuts off what is white space to Go
+		"{\"cpu\":\"\u30001e9999\"}":                  true,
+		"\v1e9999":                                    true,
 		`{"cpu":"` + strings.Repeat("9", 600) + `"}`:  true,
 		`{"cpu":"0.` + strings.Repeat("0", 600) + `"`: true,
 		`{"cpu":"\u0031e9999"}`:                       true,
@@ -49,7 +52,7 @@ func TestFound(t *testing.T) {
 
 // What isn't found must be cheap, or nothing is gained.
 func FuzzBounded(f *testing.F) {
-	for _, seed := range []string{"1", "1e999", "1e-999", "-.5E+12", "1Ki", "1e-999999999", "1ee9999", strings.Repeat("9", 256), "1e+-9999", "+-1e9999"} {
+	for _, seed := range []string{"1", "1e999", "1e-999", "-.5E+12", "1Ki", "1e-999999999", "1ee9999", strings.Repeat("9", 256), "1e+-9999", "+-1e9999", "\u00a01e9999", "\v1e9999"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
