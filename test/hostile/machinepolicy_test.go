@@ -19,98 +19,105 @@ import (
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
-// TestMachinePolicy has a compromised Karpenter create, change and delete Machines. Cluster API reads or overwrites the Secrets that they
-// name, and gives the machine of a control plane its keys.
-func TestMachinePolicy(t *testing.T) {
-	const namespaceName, otherNamespace = "machine-policy", "machine-policy-elsewhere"
-	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
-	_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
-		scopetest.Definition("bootstrap.cluster.x-k8s.io", "KubeadmConfig", "kubeadmconfigs", "v1beta2"),
-		scopetest.Definition("infrastructure.cluster.x-k8s.io", "KwokMachine", "kwokmachines", "v1beta1"),
-	}})
-	g.Expect(err).NotTo(HaveOccurred())
-	createManifest(t, "../../manifests/policy/machines.yaml")
-	bindKarpenter(t, namespaceName, "Machine.cluster.x-k8s.io spec.bootstrap.dataSecretName=deployed")
-	bindForeign(t, otherNamespace)
-	karpenter := karpenterOf(t, namespaceName)
+// policyNamespace is the control-plane namespace of the compromised Karpenter.
+const policyNamespace = "machine-policy"
 
-	machine := func(name, secret string, changes ...func(*metav1.ObjectMeta)) client.Object {
-		m := &clusterv1.Machine{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: name, Labels: labelsOf(name, "blue")}, Spec: clusterv1.MachineSpec{ClusterName: "blue"},
-		}
-		if secret != "" {
-			m.Spec.Bootstrap.DataSecretName = ptr.To(secret)
-		}
-		for _, change := range changes {
-			change(&m.ObjectMeta)
-		}
-		return m
-	}
-	other := func(apiVersion, kind, name string, labels map[string]string) client.Object {
-		object := &unstructured.Unstructured{}
-		object.SetAPIVersion(apiVersion)
-		object.SetKind(kind)
-		object.SetNamespace(namespaceName)
-		object.SetName(name)
-		object.SetLabels(labels)
-		return object
-	}
-	kubeadmConfig := func(name string) client.Object {
-		return other("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig", name, labelsOf(name, "blue"))
-	}
-	infrastructure := func(name string, labels map[string]string) client.Object {
-		return other("infrastructure.cluster.x-k8s.io/v1beta1", "KwokMachine", name, labels)
-	}
-	claimedBy := func(nodeClaim string) func(*metav1.ObjectMeta) {
-		return func(meta *metav1.ObjectMeta) { meta.Labels = labelsOf(nodeClaim, "blue") }
-	}
-	labelled := func(key, value string) func(*metav1.ObjectMeta) {
-		return func(meta *metav1.ObjectMeta) { meta.Labels[key] = value }
-	}
-	ownedByControlPlane := []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: "blue-control-plane-1", UID: "1"}}
-	ownedBy := func(kind, name string) func(*metav1.ObjectMeta) {
-		return func(meta *metav1.ObjectMeta) {
-			meta.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: kind, Name: name, UID: "1"}}
-		}
-	}
-	with := func(object client.Object, change func(*unstructured.Unstructured)) client.Object {
-		change(object.(*unstructured.Unstructured))
-		return object
-	}
-	parts := func(infrastructure, config string) client.Object {
-		m := machine("general-abcde", "").(*clusterv1.Machine)
-		m.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "KwokMachine", Name: infrastructure}
-		m.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfig", Name: config}
-		return m
-	}
-	long := strings.Repeat("general-", 7) + "1" // what is called after it is shortened
-	ofControlPlane := func(meta *metav1.ObjectMeta) { meta.Labels[clusterv1.MachineControlPlaneLabel] = "" }
-	unlabelled := func(meta *metav1.ObjectMeta) { meta.Labels = map[string]string{clusterv1.ClusterNameLabel: "blue"} }
+type machineAttack struct {
+	object client.Object
+	want   string
+}
 
-	const (
-		ofClusterAPI, ofOperator, named = "Secret of Cluster API's", "Secret of the operator's", "neither the HostedCluster nor a MachineDeployment of the Cluster names"
-		keys, claimed                   = "no machine of a control plane", "only what it has made for a NodeClaim"
-		owner, instance                 = "no owner but their Cluster", "the provider reports which instance"
-	)
-	attacks := map[string]struct {
-		object client.Object
-		want   string
-	}{
-		"a Machine that names the kubeconfig":                           {machine("general-abcde", "blue-kubeconfig"), ofClusterAPI},
-		"a Machine that names a user's kubeconfig":                      {machine("general-abcde", "blue-user-kubeconfig"), ofClusterAPI},
-		"a Machine that names another Cluster's CA":                     {machine("general-abcde", "green-ca"), ofClusterAPI},
-		"a Machine that names Karpenter's access":                       {machine("general-abcde", "karpenter-guest-access"), ofOperator},
-		"a Machine that names the bootstrap data of a control plane":    {machine("general-abcde", "blue-control-plane-x7k2p"), named},
-		"a Machine that is called like the CA":                          {machine("blue-ca", ""), ofClusterAPI},
-		"a Machine that is called like the pull secret":                 {machine("karpenter-pull-secret", ""), ofOperator},
-		"a Machine of the control plane, which boots with its keys":     {machine("general-abcde", "", ofControlPlane), keys},
-		"a Machine without a NodeClaim":                                 {machine("general-abcde", "", unlabelled), claimed},
+const (
+	ofClusterAPI, ofOperator, named = "Secret of Cluster API's", "Secret of the operator's", "neither the HostedCluster nor a MachineDeployment of the Cluster names"
+	keys, claimed                   = "no machine of a control plane", "only what it has made for a NodeClaim"
+	owner, instance                 = "no owner but their Cluster", "the provider reports which instance"
+)
+
+func machineNamed(name, secret string, changes ...func(*metav1.ObjectMeta)) client.Object {
+	m := &clusterv1.Machine{
+		ObjectMeta: metav1.ObjectMeta{Namespace: policyNamespace, Name: name, Labels: labelsOf(name, "blue")}, Spec: clusterv1.MachineSpec{ClusterName: "blue"},
+	}
+	if secret != "" {
+		m.Spec.Bootstrap.DataSecretName = ptr.To(secret)
+	}
+	for _, change := range changes {
+		change(&m.ObjectMeta)
+	}
+	return m
+}
+
+func other(apiVersion, kind, name string, labels map[string]string) client.Object {
+	object := &unstructured.Unstructured{}
+	object.SetAPIVersion(apiVersion)
+	object.SetKind(kind)
+	object.SetNamespace(policyNamespace)
+	object.SetName(name)
+	object.SetLabels(labels)
+	return object
+}
+
+func kubeadmConfig(name string) client.Object {
+	return other("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig", name, labelsOf(name, "blue"))
+}
+
+func infrastructure(name string, labels map[string]string) client.Object {
+	return other("infrastructure.cluster.x-k8s.io/v1beta1", "KwokMachine", name, labels)
+}
+
+func claimedBy(nodeClaim string) func(*metav1.ObjectMeta) {
+	return func(meta *metav1.ObjectMeta) { meta.Labels = labelsOf(nodeClaim, "blue") }
+}
+
+func labelled(key, value string) func(*metav1.ObjectMeta) {
+	return func(meta *metav1.ObjectMeta) { meta.Labels[key] = value }
+}
+
+var ownedByControlPlane = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: "blue-control-plane-1", UID: "1"}}
+
+func ownedBy(kind, name string) func(*metav1.ObjectMeta) {
+	return func(meta *metav1.ObjectMeta) {
+		meta.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: kind, Name: name, UID: "1"}}
+	}
+}
+
+func with(object client.Object, change func(*unstructured.Unstructured)) client.Object {
+	change(object.(*unstructured.Unstructured))
+	return object
+}
+
+func parts(infrastructure, config string) client.Object {
+	m := machineNamed("general-abcde", "").(*clusterv1.Machine)
+	m.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "KwokMachine", Name: infrastructure}
+	m.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfig", Name: config}
+	return m
+}
+
+var long = strings.Repeat("general-", 7) + "1" // what is called after it is shortened
+
+func ofControlPlane(meta *metav1.ObjectMeta) { meta.Labels[clusterv1.MachineControlPlaneLabel] = "" }
+
+func unlabelled(meta *metav1.ObjectMeta) {
+	meta.Labels = map[string]string{clusterv1.ClusterNameLabel: "blue"}
+}
+
+// machineAttacks are what a compromised Karpenter creates, and what the policy's message says of it.
+func machineAttacks() map[string]machineAttack {
+	return map[string]machineAttack{
+		"a Machine that names the kubeconfig":                           {machineNamed("general-abcde", "blue-kubeconfig"), ofClusterAPI},
+		"a Machine that names a user's kubeconfig":                      {machineNamed("general-abcde", "blue-user-kubeconfig"), ofClusterAPI},
+		"a Machine that names another Cluster's CA":                     {machineNamed("general-abcde", "green-ca"), ofClusterAPI},
+		"a Machine that names Karpenter's access":                       {machineNamed("general-abcde", "karpenter-guest-access"), ofOperator},
+		"a Machine that names the bootstrap data of a control plane":    {machineNamed("general-abcde", "blue-control-plane-x7k2p"), named},
+		"a Machine that is called like the CA":                          {machineNamed("blue-ca", ""), ofClusterAPI},
+		"a Machine that is called like the pull secret":                 {machineNamed("karpenter-pull-secret", ""), ofOperator},
+		"a Machine of the control plane, which boots with its keys":     {machineNamed("general-abcde", "", ofControlPlane), keys},
+		"a Machine without a NodeClaim":                                 {machineNamed("general-abcde", "", unlabelled), claimed},
 		"an infrastructure machine without a NodeClaim":                 {infrastructure("general-abcde", map[string]string{clusterv1.ClusterNameLabel: "blue"}), claimed},
 		"a bootstrap config that is called like the CA":                 {kubeadmConfig("blue-ca"), ofClusterAPI},
 		"a bootstrap config that is called like etcd's key":             {kubeadmConfig("blue-apiserver-etcd-client"), ofClusterAPI},
-		"a Machine with the NodeClaim's labels of another one's object": {machine("general-abcde", "", claimedBy("other")), claimed},
-		"a Machine that a MachineSet would adopt":                       {machine("general-abcde", "", labelled(clusterv1.MachineSetNameLabel, "workers")), keys},
-		"a Machine of a MachineSet":                                     {machine("general-abcde", "", ownedBy("MachineSet", "workers")), owner},
+		"a Machine with the NodeClaim's labels of another one's object": {machineNamed("general-abcde", "", claimedBy("other")), claimed},
+		"a Machine that a MachineSet would adopt":                       {machineNamed("general-abcde", "", labelled(clusterv1.MachineSetNameLabel, "workers")), keys},
+		"a Machine of a MachineSet":                                     {machineNamed("general-abcde", "", ownedBy("MachineSet", "workers")), owner},
 		"a bootstrap config of the control plane's Machine, which would get its bootstrap data": {
 			with(kubeadmConfig("general-abcde"), func(o *unstructured.Unstructured) { o.SetOwnerReferences(ownedByControlPlane) }), owner},
 		"an infrastructure machine of the control plane's Machine, which would boot with its bootstrap data": {
@@ -126,11 +133,28 @@ func TestMachinePolicy(t *testing.T) {
 		"a Machine with the infrastructure machine of the control plane's": {parts("blue-control-plane-1", "general-abcde"), claimed},
 		"a Machine with the bootstrap config of the control plane's":       {parts("general-abcde", "blue-control-plane-1"), claimed},
 	}
+}
+
+// TestMachinePolicy has a compromised Karpenter create, change and delete Machines. Cluster API reads or overwrites the Secrets that they
+// name, and gives the machine of a control plane its keys.
+func TestMachinePolicy(t *testing.T) {
+	const namespaceName, otherNamespace = policyNamespace, "machine-policy-elsewhere"
+	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
+	_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
+		scopetest.Definition("bootstrap.cluster.x-k8s.io", "KubeadmConfig", "kubeadmconfigs", "v1beta2"),
+		scopetest.Definition("infrastructure.cluster.x-k8s.io", "KwokMachine", "kwokmachines", "v1beta1"),
+	}})
+	g.Expect(err).NotTo(HaveOccurred())
+	createManifest(t, "../../manifests/policy/machines.yaml")
+	bindKarpenter(t, namespaceName, "Machine.cluster.x-k8s.io spec.bootstrap.dataSecretName=deployed")
+	bindForeign(t, otherNamespace)
+	karpenter := karpenterOf(t, namespaceName)
+
 	g.Eventually(func() error {
-		return karpenter.Create(ctx, machine("blue-ca", ""), client.DryRunAll)
+		return karpenter.Create(ctx, machineNamed("blue-ca", ""), client.DryRunAll)
 	}).Should(MatchError(ContainSubstring(ofClusterAPI)), "the policy is in force a moment after it was made")
 
-	for name, attack := range attacks {
+	for name, attack := range machineAttacks() {
 		t.Run("When Karpenter creates "+name+", it should be refused, and no admin", func(t *testing.T) {
 			g := NewWithT(t)
 			g.Expect(karpenter.Create(ctx, attack.object.DeepCopyObject().(client.Object), client.DryRunAll)).To(MatchError(ContainSubstring(attack.want)))
@@ -140,7 +164,7 @@ func TestMachinePolicy(t *testing.T) {
 	t.Run("When Karpenter changes a Machine to name the kubeconfig, it should be refused", func(t *testing.T) {
 		g := NewWithT(t)
 		m := &clusterv1.Machine{}
-		g.Expect(karpenter.Create(ctx, machine("general-vwxyz", "workers"))).To(Succeed())
+		g.Expect(karpenter.Create(ctx, machineNamed("general-vwxyz", "workers"))).To(Succeed())
 		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespaceName, Name: "general-vwxyz"}, m)).To(Succeed())
 		before := m.DeepCopy()
 		m.Spec.Bootstrap.DataSecretName = ptr.To("blue-kubeconfig")
@@ -150,7 +174,7 @@ func TestMachinePolicy(t *testing.T) {
 		g := NewWithT(t)
 		theirs := map[string]string{clusterv1.ClusterNameLabel: "blue", clusterv1.MachineControlPlaneLabel: ""}
 		for _, object := range []client.Object{
-			machine("blue-control-plane-1", "blue-control-plane-x7k2p", func(meta *metav1.ObjectMeta) { meta.Labels = theirs }),
+			machineNamed("blue-control-plane-1", "blue-control-plane-x7k2p", func(meta *metav1.ObjectMeta) { meta.Labels = theirs }),
 			infrastructure("blue-control-plane-1", theirs),
 			other("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig", "blue-control-plane-1", theirs),
 		} {
@@ -175,8 +199,8 @@ func TestMachinePolicy(t *testing.T) {
 	t.Run("When Karpenter creates, changes and deletes what it makes for a NodeClaim, it should be let through", func(t *testing.T) {
 		g := NewWithT(t)
 		for _, object := range []client.Object{
-			machine("general-1", ""), machine("general-2", "karpenter-bootstrap-abcdef"), machine("general-3", "workers"), machine("general-4", "deployed"),
-			machine(v1alpha1.InstanceName("uid", "general-6"), "", claimedBy("general-6")), machine(v1alpha1.InstanceName("uid", long), "", claimedBy(long)), parts(v1alpha1.InstanceName("uid", "general-abcde"), "general-abcde"),
+			machineNamed("general-1", ""), machineNamed("general-2", "karpenter-bootstrap-abcdef"), machineNamed("general-3", "workers"), machineNamed("general-4", "deployed"),
+			machineNamed(v1alpha1.InstanceName("uid", "general-6"), "", claimedBy("general-6")), machineNamed(v1alpha1.InstanceName("uid", long), "", claimedBy(long)), parts(v1alpha1.InstanceName("uid", "general-abcde"), "general-abcde"),
 			with(infrastructure("general-7", labelsOf("general-7", "blue")), func(o *unstructured.Unstructured) {
 				o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "blue", UID: "1"}})
 			}),
@@ -191,7 +215,7 @@ func TestMachinePolicy(t *testing.T) {
 	})
 	t.Run("When a bootstrap provider has named a Secret, Karpenter should still be able to change the Machine", func(t *testing.T) {
 		g := NewWithT(t)
-		m := machine("general-5", "").(*clusterv1.Machine)
+		m := machineNamed("general-5", "").(*clusterv1.Machine)
 		g.Expect(karpenter.Create(ctx, m)).To(Succeed())
 		m.Spec.Bootstrap.DataSecretName = ptr.To("general-5")
 		g.Expect(management.Update(ctx, m)).To(Succeed())
@@ -201,7 +225,7 @@ func TestMachinePolicy(t *testing.T) {
 	})
 	t.Run("When a Karpenter that isn't this project's writes Machines in its namespace, it should be let through", func(t *testing.T) {
 		g := NewWithT(t)
-		foreign, m := karpenterOf(t, otherNamespace), machine("blue-ca", "blue-kubeconfig", unlabelled)
+		foreign, m := karpenterOf(t, otherNamespace), machineNamed("blue-ca", "blue-kubeconfig", unlabelled)
 		m.SetNamespace(otherNamespace)
 		g.Expect(foreign.Create(ctx, m)).To(Succeed())
 		before := m.DeepCopyObject().(client.Object)

@@ -102,7 +102,7 @@ func (f *fixture) nodeOf(name, source string) {
 	if source != "" {
 		plan.Annotations[v1alpha1.TemplateSourceAnnotation] = source
 	}
-	created, err := f.Machines(f.Admin).Create(ctx, plan)
+	created, err := f.Machines(nil).Create(ctx, plan)
 	f.Expect(err).NotTo(HaveOccurred())
 	provisioned := created.DeepCopy()
 	provisioned.Spec.ProviderID = "cloud://" + nodeClaim.Name

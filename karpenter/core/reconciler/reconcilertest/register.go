@@ -9,7 +9,7 @@ import (
 
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/status"
-	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -52,14 +52,14 @@ func (c *capturing) GetClient() client.Client { return c.guest }
 // Register registers a controller with a manager that starts nothing, and returns its reconciler. The manager reads from guest.
 func Register(t *testing.T, core controller.Controller, guest client.Client) reconcile.Reconciler {
 	t.Helper()
-	g := NewWithT(t)
+	g := gomega.NewWithT(t)
 	mgr, err := ctrl.NewManager(&rest.Config{Host: "127.0.0.1:1"}, ctrl.Options{
 		Scheme: guest.Scheme(), Metrics: server.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: ptr.To(true)},
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return guest.RESTMapper(), nil },
 	})
-	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(err).NotTo(gomega.HaveOccurred())
 	m := &capturing{Manager: mgr, guest: guest}
-	g.Expect(core.Register(options.ToContext(t.Context(), &options.Options{CPURequests: 1000}), m)).To(Succeed())
-	g.Expect(m.added).NotTo(BeNil(), "the manager got a reconciler")
+	g.Expect(core.Register(options.ToContext(t.Context(), &options.Options{CPURequests: 1000}), m)).To(gomega.Succeed())
+	g.Expect(m.added).NotTo(gomega.BeNil(), "the manager got a reconciler")
 	return m.added
 }
