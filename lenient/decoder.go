@@ -183,8 +183,9 @@ func mark(object map[string]any, why string) {
 	annotations[annotation] = secret + why
 }
 
-// list decodes a list's objects one by one. It returns nil if all can be decoded, or none are of a known type.
-func (d *Decoder) list(raw []byte, found func(*metav1.PartialObjectMetadata, string)) (replaced []byte, next string, err error) {
+// list decodes a list's objects one by one. It returns nil if all can be decoded, or none are of a known type. It calls doubted with objects
+// that can be decoded and have text that looks as if it couldn't, such as the label 1e9999.
+func (d *Decoder) list(raw []byte, found func(*metav1.PartialObjectMetadata, string), doubted func(*metav1.PartialObjectMetadata)) (replaced []byte, next string, err error) {
 	var of list
 	if err := json.Unmarshal(raw, &of); err != nil {
 		return nil, "", fmt.Errorf("reading a list: %w", err)
@@ -205,6 +206,9 @@ func (d *Decoder) list(raw []byte, found func(*metav1.PartialObjectMetadata, str
 	for i := range of.Items {
 		kept, why := d.object(of.Items[i], gvk, item)
 		if why == "" {
+			if exponent.Found(kept) {
+				doubted(identity(kept, gvk))
+			}
 			continue
 		}
 		of.Items[i], marked = kept, true
@@ -218,7 +222,7 @@ func (d *Decoder) list(raw []byte, found func(*metav1.PartialObjectMetadata, str
 }
 
 // frame decodes a watch's event. It returns it as it was unless its object can't be decoded.
-func (d *Decoder) frame(raw json.RawMessage, found func(change event, object *metav1.PartialObjectMetadata, why string)) json.RawMessage {
+func (d *Decoder) frame(raw json.RawMessage, found func(change event, object *metav1.PartialObjectMetadata, why string, doubtful bool)) json.RawMessage {
 	var change event
 	if err := json.Unmarshal(raw, &change); err != nil {
 		return raw
@@ -232,7 +236,7 @@ func (d *Decoder) frame(raw json.RawMessage, found func(change event, object *me
 		return raw
 	}
 	kept, why := d.object(change.Object, kind.gvk(), of)
-	found(change, identity(kept, kind.gvk()), why)
+	found(change, identity(kept, kind.gvk()), why, why == "" && exponent.Found(kept))
 	if why == "" {
 		return raw
 	}

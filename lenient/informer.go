@@ -66,7 +66,7 @@ func (f *following) list(ctx context.Context, options metav1.ListOptions) (runti
 }
 
 func (f *following) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	if f.record.count() == 0 && options.ResourceVersion != "" && (options.SendInitialEvents == nil || !*options.SendInitialEvents) {
+	if f.record.settled() && options.ResourceVersion != "" && (options.SendInitialEvents == nil || !*options.SendInitialEvents) {
 		f.lenient.Store(false)
 	}
 	made, _ := f.call(ctx, f.lenient.Load())

@@ -152,7 +152,16 @@ func TestInformer(t *testing.T) {
 
 // A watch that begins strict meets its first object that can't be decoded, and lists again once.
 func TestWatch(t *testing.T) {
-	for name, value := range map[string]string{"When a watch meets its first such object": bad, "When it meets a quantity that takes too long": `1e-999999999`} {
+	of := func(value string) func(version int) string {
+		return func(version int) string { return machine("two", value, version) }
+	}
+	for name, two := range map[string]func(version int) string{
+		"When a watch meets its first such object":     of(bad),
+		"When it meets a quantity that takes too long": of(`1e-999999999`),
+		"When it meets text that looks like such a quantity": func(version int) string {
+			return strings.Replace(machine("two", good, version), `"uid"`, `"annotations":{"a":"1e9999"},"uid"`, 1)
+		},
+	} {
 		t.Run(name+", the informer should list once more and go on", func(t *testing.T) {
 			g, ctx := NewWithT(t), t.Context()
 			s, config := serve(t, machines(machine("one", good, 1)))
@@ -166,11 +175,11 @@ func TestWatch(t *testing.T) {
 			t.Cleanup(func() { stop(); <-ended })
 			list := &clusterv1.MachineList{}
 			g.Eventually(func() error { return watched.List(ctx, list) }).Should(Succeed())
-			s.list.Store(machines(machine("one", good, 1), machine("two", value, 2)))
-			s.events <- `{"type":"ADDED","object":` + machine("two", value, 2) + "}\n"
+			s.list.Store(machines(machine("one", good, 1), two(2)))
+			s.events <- `{"type":"ADDED","object":` + two(2) + "}\n"
 			g.Eventually(func() int { _ = watched.List(ctx, list); return len(list.Items) }).Should(Equal(2))
 			lists := s.lists.Load()
-			s.events <- `{"type":"MODIFIED","object":` + machine("two", value, 3) + "}\n"
+			s.events <- `{"type":"MODIFIED","object":` + two(3) + "}\n"
 			s.events <- `{"type":"MODIFIED","object":` + machine("one", good, 4) + "}\n"
 			g.Eventually(func(g Gomega) {
 				m := &clusterv1.Machine{}

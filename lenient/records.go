@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -39,6 +40,8 @@ type record struct {
 	objects map[types.NamespacedName]string
 	// unseen are those that a list which is under way hasn't had so far; nil without one.
 	unseen map[types.NamespacedName]string
+	// doubtful are objects that can be decoded, and would end a watch that isn't lenient.
+	doubtful sets.Set[types.NamespacedName]
 }
 
 func newRecords(report func(*metav1.PartialObjectMetadata, string)) *records {
@@ -48,7 +51,7 @@ func newRecords(report func(*metav1.PartialObjectMetadata, string)) *records {
 func (r *records) of(kind schema.GroupKind) *record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	added := &record{of: r, kind: kind, objects: map[types.NamespacedName]string{}}
+	added := &record{of: r, kind: kind, objects: map[types.NamespacedName]string{}, doubtful: sets.New[types.NamespacedName]()}
 	r.all = append(r.all, added)
 	return added
 }
@@ -75,6 +78,7 @@ func (r *record) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.unseen = maps.Clone(r.objects)
+	r.doubtful.Clear()
 }
 
 func (r *record) end() {
@@ -91,6 +95,7 @@ func (r *record) see(object *metav1.PartialObjectMetadata, why string) {
 	key := client.ObjectKeyFromObject(object)
 	r.mu.Lock()
 	delete(r.unseen, key)
+	r.doubtful.Delete(key)
 	if why == "" {
 		delete(r.objects, key)
 	} else {
@@ -98,6 +103,20 @@ func (r *record) see(object *metav1.PartialObjectMetadata, why string) {
 	}
 	r.mu.Unlock()
 	r.of.tell(object, why)
+}
+
+// doubt records an object that can be decoded, and would end a watch that isn't lenient.
+func (r *record) doubt(object *metav1.PartialObjectMetadata) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.doubtful.Insert(client.ObjectKeyFromObject(object))
+}
+
+// settled reports whether a watch may be strict.
+func (r *record) settled() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.objects) == 0 && len(r.doubtful) == 0
 }
 
 func (r *record) count() int {

@@ -85,9 +85,9 @@ func (t transport) whole(request *http.Request, response *http.Response, made *c
 	if err != nil {
 		return nil, fmt.Errorf("reading the answer: %w", err)
 	}
-	found := t.decoder.records.tell
+	found, doubted := t.decoder.records.tell, func(*metav1.PartialObjectMetadata) {}
 	if made != nil {
-		found = made.record.see
+		found, doubted = made.record.see, made.record.doubt
 		if request.URL.Query().Get("continue") == "" {
 			made.record.begin()
 		}
@@ -102,7 +102,7 @@ func (t transport) whole(request *http.Request, response *http.Response, made *c
 	case !strings.HasSuffix(kind.Kind, listSuffix):
 		replaced = t.decoder.single(raw, kind.gvk(), found)
 	case made != nil || t.decoder.fails(raw, kind.gvk()):
-		if replaced, next, err = t.decoder.list(raw, found); err != nil {
+		if replaced, next, err = t.decoder.list(raw, found, doubted); err != nil {
 			return nil, err
 		}
 	}
@@ -171,7 +171,7 @@ func (f *frames) Read(into []byte) (int, error) {
 	return n, nil
 }
 
-func (f *frames) see(change event, object *metav1.PartialObjectMetadata, why string) {
+func (f *frames) see(change event, object *metav1.PartialObjectMetadata, why string, doubtful bool) {
 	switch watch.EventType(change.Type) {
 	case watch.Bookmark:
 		if object.Annotations[metav1.InitialEventsAnnotationKey] == "true" {
@@ -181,5 +181,8 @@ func (f *frames) see(change event, object *metav1.PartialObjectMetadata, why str
 		f.record.see(object, "")
 	default:
 		f.record.see(object, why)
+		if doubtful {
+			f.record.doubt(object)
+		}
 	}
 }
