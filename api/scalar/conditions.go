@@ -24,6 +24,9 @@ func DecodeStatus(data []byte, into any) error {
 		return err
 	}
 	for _, condition := range conditions {
+		if condition == nil {
+			continue // a null in the list, which decodes as an empty condition
+		}
 		text, err := json.Marshal(condition["lastTransitionTime"])
 		if err != nil {
 			return err

@@ -154,6 +154,13 @@ func TestDecodeStatus(t *testing.T) {
 			}
 		}
 	})
+	t.Run("When a condition is null beside one with a malformed time, it should be empty", func(t *testing.T) {
+		s := status{}
+		err := scalar.DecodeStatus([]byte(`{"conditions":[null,{"type":"Ready","lastTransitionTime":"2026-12-01t06:00:00z"}]}`), &s)
+		if err != nil || len(s.Conditions) != 2 || s.Conditions[0].Type != "" || s.Conditions[1].Type != "Ready" {
+			t.Errorf("decoded %+v: %v", s, err)
+		}
+	})
 	t.Run("When something else is malformed, it should be an error", func(t *testing.T) {
 		if err := scalar.DecodeStatus([]byte(`{"count":"many","conditions":[]}`), &status{}); err == nil {
 			t.Error("decoded")

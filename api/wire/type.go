@@ -156,6 +156,15 @@ var (
 	}
 )
 
+// isStatus reports whether a type is a status of this project's: its decoder reads what its fields do, and mends conditions.
+func isStatus(t reflect.Type) bool {
+	if t.Kind() != reflect.Struct || !strings.HasPrefix(t.PkgPath(), "github.com/autonode-io/autonode/api/") {
+		return false
+	}
+	conditions, ok := t.FieldByName("Conditions")
+	return ok && conditions.Type.Kind() == reflect.Slice
+}
+
 func of(t reflect.Type) *Type {
 	if known, ok := types[t]; ok {
 		return known
@@ -170,7 +179,7 @@ func of(t reflect.Type) *Type {
 		made.form, made.elem = either, of(schema)
 		return made
 	}
-	if t.Kind() != reflect.Pointer && (t.Implements(unmarshaler) || reflect.PointerTo(t).Implements(unmarshaler)) {
+	if t.Kind() != reflect.Pointer && (t.Implements(unmarshaler) || reflect.PointerTo(t).Implements(unmarshaler)) && !isStatus(t) {
 		made.custom = true
 		if made.form = plain; t.Kind() == reflect.Map || t.Kind() == reflect.Interface {
 			made.form = free

@@ -252,7 +252,7 @@ func live(guest *scope.Guest) lister {
 	return func(ctx context.Context, definition string, into client.ObjectList) error {
 		crd, err := readDefinition(ctx, guest, definition)
 		if err != nil || crd == nil {
-			return err
+			return refusal(err)
 		}
 		if err := guest.Live.List(ctx, into); err != nil {
 			return refusal(fmt.Errorf("listing %s in the guest: %w", definition, err))

@@ -29,7 +29,14 @@ import (
 // refusing is a guest whose admin doesn't want AutoNode to go: what a request is for decides about it.
 type refusing struct {
 	client.Client
-	deletes, patches, lists func(client.Client, runtime.Object) error
+	deletes, patches, lists, definitions func(client.Client, runtime.Object) error
+}
+
+func (r refusing) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if r.definitions != nil && object.GetObjectKind().GroupVersionKind().Kind == "CustomResourceDefinition" {
+		return r.definitions(r.Client, object)
+	}
+	return r.Client.Get(ctx, key, object, options...)
 }
 
 func (r refusing) Delete(ctx context.Context, object client.Object, options ...client.DeleteOption) error {
@@ -138,6 +145,7 @@ func TestRefusals(t *testing.T) {
 		"deletions-hang":   {refusing: refusing{deletes: hanging}, left: "the guest takes too long to answer"},
 		"patches-hang":     {refusing: refusing{patches: hanging}, left: "the guest takes too long to answer"},
 		"lists-fail":       {refusing: refusing{lists: broken(denied)}, left: "NodeClaims: "},
+		"definitions-hang": {refusing: refusing{definitions: hanging}, left: "the guest takes too long to answer"},
 		"lists-hang":       {refusing: refusing{lists: broken(hanging)}, left: "the guest takes too long to answer"},
 		"finalizers": {before: func(ctx context.Context, g Gomega, _ *fixture, round int) {
 			if round > 0 {

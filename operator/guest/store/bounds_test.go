@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -20,6 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/wire"
 )
 
 const noStreams = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`
@@ -281,4 +285,17 @@ func asJSON(t *testing.T, object kruntime.Object) []byte {
 		t.Fatal(err)
 	}
 	return raw
+}
+
+func TestStatus(t *testing.T) {
+	nodeClass := readableOf(reflect.TypeFor[v1alpha1.ClusterAPINodeClass](), []string{"metadata", "status.version", "status.templates"})
+	read := func(status string) error {
+		_, err := decode(nodeClass.whole, wire.Object{Raw: []byte(`{"metadata":{"name":"a"},"status":` + status + `}`)}, &v1alpha1.ClusterAPINodeClass{})
+		return err
+	}
+	g := NewWithT(t)
+	const malformed = `{"type":"a","lastTransitionTime":"2026-12-01t06:00:00z"}`
+	g.Expect(read(`{"conditions":[null,`+malformed+`]}`)).To(Succeed(), "When a condition is null, it shouldn't end the operator")
+	g.Expect(read(`{"templates":[`+strings.Repeat("{},", 1<<17)+`{}],"conditions":[`+malformed+`]}`)).To(
+		MatchError(wire.ErrTooLarge), "When a status would need too much memory, it shouldn't be decoded")
 }

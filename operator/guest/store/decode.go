@@ -130,7 +130,13 @@ func (d *decoder) read(of *wire.Type, raw wire.Object) (client.Object, []wire.Fa
 	return object, faults, err
 }
 
-func decode(of *wire.Type, raw wire.Object, into any) ([]wire.Fault, error) {
+// decode decodes an object. A decoder that panics has met what no API server sends: that must not end the operator.
+func decode(of *wire.Type, raw wire.Object, into any) (faults []wire.Fault, err error) {
+	defer func() {
+		if recover() != nil {
+			faults, err = nil, wire.ErrMalformed
+		}
+	}()
 	buffer, _ := scratch.Get().(*[]byte)
 	defer func() {
 		if cap(*buffer) <= scratchRetained {
@@ -138,7 +144,6 @@ func decode(of *wire.Type, raw wire.Object, into any) ([]wire.Fault, error) {
 		}
 	}()
 	var checked wire.Checked
-	var err error
 	if !raw.Protobuf {
 		if *buffer, checked, err = of.FilterJSON((*buffer)[:0], raw.Raw, maxCost); err != nil {
 			return nil, err
