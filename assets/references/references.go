@@ -105,6 +105,9 @@ func DataSecret(name string) string {
 	return "Machine.cluster.x-k8s.io spec.bootstrap.dataSecretName=" + name
 }
 
+// InstancePrefix is the text of what begins the names of a Cluster's instances: infrastructure providers take instances for theirs by name.
+func InstancePrefix(prefix string) string { return "Machine.cluster.x-k8s.io metadata.name=" + prefix }
+
 func (r Reference) texts(object map[string]any) ([]string, error) {
 	before, after, passes := strings.Cut(r.Path, "[]")
 	value, ok := find(object, before)

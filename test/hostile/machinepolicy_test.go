@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/assets/references"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
@@ -30,7 +31,7 @@ type machineAttack struct {
 const (
 	ofClusterAPI, ofOperator, named = "Secret of Cluster API's", "Secret of the operator's", "neither the HostedCluster nor a MachineDeployment of the Cluster names"
 	keys, claimed                   = "no machine of a control plane", "only what it has made for a NodeClaim"
-	owner, instance                 = "no owner but their Cluster", "the provider reports which instance"
+	owner, instance, prefix         = "no owner but their Cluster", "the provider reports which instance", "called after its Cluster"
 )
 
 func machineNamed(name, secret string, changes ...func(*metav1.ObjectMeta)) client.Object {
@@ -85,6 +86,14 @@ func with(object client.Object, change func(*unstructured.Unstructured)) client.
 	return object
 }
 
+func onVSphere(name string, change func(*metav1.ObjectMeta)) client.Object {
+	m := machineNamed(name, "", change).(*clusterv1.Machine)
+	m.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{
+		APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "VSphereMachine", Name: v1alpha1.InstanceName("uid", "general-abcde"),
+	}
+	return m
+}
+
 func parts(infrastructure, config string) client.Object {
 	m := machineNamed("general-abcde", "").(*clusterv1.Machine)
 	m.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "KwokMachine", Name: infrastructure}
@@ -130,6 +139,12 @@ func machineAttacks() map[string]machineAttack {
 			with(infrastructure("general-abcde", labelsOf("general-abcde", "blue")), func(o *unstructured.Unstructured) {
 				o.SetAnnotations(map[string]string{"metal3.io/BareMetalHost": "clusters-green/host-1"})
 			}), instance},
+		"an infrastructure machine called like an instance of another Cluster's": {
+			infrastructure(v1alpha1.InstanceName("another", "general-abcde"), labelsOf("general-abcde", "blue")), prefix},
+		"an infrastructure machine called like an instance of somebody else's": {infrastructure("victims-vm", labelsOf("victims-vm", "blue")), prefix},
+		"a Machine on vSphere called like an instance of another Cluster's": {
+			onVSphere(v1alpha1.InstanceName("another", "general-abcde"), claimedBy("general-abcde")), prefix},
+		"a bootstrap config that is called like K3s' token":                {kubeadmConfig("blue-token"), ofClusterAPI},
 		"a Machine with the infrastructure machine of the control plane's": {parts("blue-control-plane-1", "general-abcde"), claimed},
 		"a Machine with the bootstrap config of the control plane's":       {parts("general-abcde", "blue-control-plane-1"), claimed},
 	}
@@ -146,7 +161,7 @@ func TestMachinePolicy(t *testing.T) {
 	}})
 	g.Expect(err).NotTo(HaveOccurred())
 	createManifest(t, "../../manifests/policy/machines.yaml")
-	bindKarpenter(t, namespaceName, "Machine.cluster.x-k8s.io spec.bootstrap.dataSecretName=deployed")
+	bindKarpenter(t, namespaceName, references.DataSecret("deployed"), references.InstancePrefix(v1alpha1.InstancePrefix("uid")))
 	bindForeign(t, otherNamespace)
 	karpenter := karpenterOf(t, namespaceName)
 
@@ -201,10 +216,10 @@ func TestMachinePolicy(t *testing.T) {
 		for _, object := range []client.Object{
 			machineNamed("general-1", ""), machineNamed("general-2", "karpenter-bootstrap-abcdef"), machineNamed("general-3", "workers"), machineNamed("general-4", "deployed"),
 			machineNamed(v1alpha1.InstanceName("uid", "general-6"), "", claimedBy("general-6")), machineNamed(v1alpha1.InstanceName("uid", long), "", claimedBy(long)), parts(v1alpha1.InstanceName("uid", "general-abcde"), "general-abcde"),
-			with(infrastructure("general-7", labelsOf("general-7", "blue")), func(o *unstructured.Unstructured) {
+			with(infrastructure(v1alpha1.InstanceName("uid", "general-7"), labelsOf("general-7", "blue")), func(o *unstructured.Unstructured) {
 				o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "blue", UID: "1"}})
 			}),
-			kubeadmConfig("general-1"), infrastructure("general-1", labelsOf("general-1", "blue")),
+			kubeadmConfig("general-1"), infrastructure(v1alpha1.InstanceName("uid", "general-1"), labelsOf("general-1", "blue")),
 		} {
 			g.Expect(karpenter.Create(ctx, object)).To(Succeed())
 			before := object.DeepCopyObject().(client.Object)

@@ -49,6 +49,9 @@ func set(t *testing.T, object map[string]any, path string, value func(item int) 
 	g.Expect(unstructured.SetNestedSlice(object, items, strings.Split(before, ".")...)).To(Succeed())
 }
 
+// clusterUID is the UID of the Cluster whose Karpenter makes the objects.
+const clusterUID = "8"
+
 // referring is an object that uses all references of its kind.
 func referring(t *testing.T, kind references.Kind, namespace string) *unstructured.Unstructured {
 	t.Helper()
@@ -56,6 +59,9 @@ func referring(t *testing.T, kind references.Kind, namespace string) *unstructur
 	object.SetGroupVersionKind(kind.WithVersion("v1"))
 	object.SetNamespace(namespace)
 	object.SetName("general-abcde")
+	if strings.HasSuffix(kind.Group, "infrastructure.cluster.x-k8s.io") {
+		object.SetName(v1alpha1.InstanceName(clusterUID, "general-abcde"))
+	}
 	object.SetLabels(labelsOf("general-abcde", "blue"))
 	for _, reference := range kind.Compared {
 		set(t, object.Object, reference.Path, func(item int) any {
@@ -93,7 +99,7 @@ func TestReferences(t *testing.T) {
 	}
 	define(unknown)
 	define(optedIn)
-	templates := []string{references.Name(optedIn)}
+	templates := []string{references.Name(optedIn), references.InstancePrefix(v1alpha1.InstancePrefix(clusterUID))}
 	for _, kind := range kinds {
 		if kind.Kind != "KubeadmConfig" { // another test defines it
 			define(kind.GroupKind)
@@ -178,7 +184,7 @@ func TestReferences(t *testing.T) {
 			g := NewWithT(t)
 			objects, err := machine.Build(machine.Plan{
 				NodeClaim:              &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "7"}},
-				Cluster:                &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: "blue", UID: "8"}},
+				Cluster:                &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: "blue", UID: clusterUID}},
 				InfrastructureTemplate: template(kubevirt), BootstrapTemplate: template(kubeadm), Version: "1.36.3",
 			})
 			g.Expect(err).NotTo(HaveOccurred())

@@ -97,11 +97,12 @@ func (e *BuildError) Error() string { return e.err.Error() }
 // Unwrap returns the cause.
 func (e *BuildError) Unwrap() error { return e.err }
 
-// reserved are the purposes of Cluster API's Secrets, which are named <cluster>-<purpose>. The kubeadm bootstrap
-// provider stores bootstrap data in a Secret with the machine's name and overwrites an existing one: NodeClaim blue-ca
-// would replace the CA of Cluster blue.
+// reserved are the purposes of Secrets of Cluster API's, and of K3s', RKE2's and Talos' providers, which are named
+// <cluster>-<purpose>. Bootstrap providers store bootstrap data in a Secret with the machine's name and overwrite an
+// existing one: NodeClaim blue-ca would replace the CA of Cluster blue.
 var reserved = []secret.Purpose{
 	secret.Kubeconfig, secret.ClusterCA, secret.EtcdCA, secret.ServiceAccount, secret.FrontProxyCA, secret.APIServerEtcdClient,
+	"cca", "token", "talos", "talosconfig",
 }
 
 // Build renders a plan. The result depends on nothing but the plan; the error is a *BuildError.

@@ -13,12 +13,13 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/references"
 	"github.com/autonode-io/autonode/operator/provider"
 )
 
 // references returns the references to Secrets that Karpenter's machines may have, as the Role names them: those of the Cluster's templates, each
-// template's as one, and the bootstrap Secrets of its MachineDeployments. An infrastructure or bootstrap provider gives a machine what they refer to,
+// template's as one, and the bootstrap Secrets of its MachineDeployments; and what begins the names of the Cluster's instances. An infrastructure or bootstrap provider gives a machine what they refer to,
 // and Karpenter itself may read none of it. The policy references.autonode.io rejects all others.
 func (g groups) references(ctx context.Context, in provider.Input, named map[schema.GroupKind]naming) ([]string, error) {
 	var allowed []string
@@ -43,6 +44,9 @@ func (g groups) references(ctx context.Context, in provider.Input, named map[sch
 		if name := ptr.Deref(spec.Template.Spec.Bootstrap.DataSecretName, ""); name != "" && spec.ClusterName == in.ClusterName {
 			allowed = append(allowed, references.DataSecret(name))
 		}
+	}
+	if in.Cluster != nil {
+		allowed = append(allowed, references.InstancePrefix(v1alpha1.InstancePrefix(in.Cluster.UID)))
 	}
 	slices.Sort(allowed)
 	return slices.Compact(allowed), nil
