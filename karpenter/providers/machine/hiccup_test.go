@@ -46,9 +46,6 @@ type hanging struct {
 }
 
 // Create implements client.Client.
-// List implements client.Client: the cache has no Machine.
-func (h *hanging) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
-
 func (h *hanging) Create(ctx context.Context, _ client.Object, _ ...client.CreateOption) error {
 	h.tries++
 	var answer <-chan time.Time

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -19,6 +21,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/test/environment"
 )
 
@@ -129,6 +132,34 @@ func TestNamesOfBefore(t *testing.T) {
 			g.Expect(s.Objects(t.Context(), machineKind)).To(ConsistOf(nodeClaim.Name))
 		})
 	}
+
+	t.Run("When instances are named after Machines, it should create those with the hash, find one of an earlier version without, and delete both", func(t *testing.T) {
+		g := NewWithT(t)
+		s := environment.New(t)
+		path := filepath.Join(t.TempDir(), "profiles.yaml")
+		g.Expect(os.WriteFile(path, fmt.Appendf(nil, "- {apiGroup: %s, kind: %s, instanceNamedAfter: Machine}\n", environment.TestMachine.Group, environment.TestMachine.Kind), 0o600)).To(Succeed())
+		config := s.Machines(nil).Config
+		var err error
+		config.Profiles, err = profile.New(path)
+		g.Expect(err).NotTo(HaveOccurred())
+		machines := machine.New(config)
+		earlier, later := s.NodeClaim(t.Context(), "earlier"), s.NodeClaim(t.Context(), "later")
+		before := asBefore(t, s, s.Plan(earlier), 3)
+		created, err := machines.Create(t.Context(), s.Plan(earlier))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(created.UID).To(Equal(before.Machine.UID))
+		for range 2 {
+			created, err = machines.Create(t.Context(), s.Plan(later))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(created.Name).To(Equal(s.Name(environment.TestMachine, later.Name)))
+		}
+		g.Expect(s.Objects(t.Context(), machineKind)).To(ConsistOf(earlier.Name, created.Name))
+		for _, nodeClaim := range []*karpv1.NodeClaim{earlier, later} {
+			g.Expect(machines.None(t.Context(), nodeClaim)).To(BeFalse())
+			g.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed())
+		}
+		g.Eventually(func() []string { return s.Objects(t.Context(), machineKind) }).Should(BeEmpty())
+	})
 
 	t.Run("When an earlier version made objects without a Machine and the NodeClaim is deleted, it should leave none", func(t *testing.T) {
 		g := NewWithT(t)

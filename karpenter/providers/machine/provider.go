@@ -200,13 +200,13 @@ func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 	return machine, nil
 }
 
-// nameAsBefore gives objects the names that the NodeClaim's Machine has, if that was made under others: by an earlier version, or before
-// clusterctl has moved its Cluster.
+// nameAsBefore gives objects the names of the NodeClaim's Machine if an earlier version of this program made that under the NodeClaim's
+// name, and this one wouldn't. Two Machines of the same name can't be made.
 func (p *Provider) nameAsBefore(ctx context.Context, nodeClaim *karpv1.NodeClaim, objects *Objects) error {
-	machine, err := p.ForNodeClaim(ctx, nodeClaim.UID)
-	if errors.Is(err, ErrNotFound) && objects.Machine.Name != nodeClaim.Name {
-		machine, err = p.getLive(ctx, nodeClaim.Name, nodeClaim.UID) // an earlier version's, which the cache may lack
+	if objects.Machine.Name == nodeClaim.Name {
+		return nil
 	}
+	machine, err := p.getLive(ctx, nodeClaim.Name, nodeClaim.UID)
 	switch {
 	case errors.Is(err, ErrNotFound), errors.Is(err, ErrTaken):
 		return nil
