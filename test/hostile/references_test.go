@@ -19,6 +19,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/references"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
@@ -225,7 +226,7 @@ func TestReferences(t *testing.T) {
 		role := &rbacv1.Role{}
 		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespaceName, Name: "karpenter"}, role)).To(Succeed())
 		before := role.DeepCopy()
-		role.Rules = role.Rules[:len(role.Rules)-1]
+		role.Rules[len(role.Rules)-1].ResourceNames = []string{references.InstancePrefix(v1alpha1.InstancePrefix(clusterUID))}
 		g.Expect(management.Patch(ctx, role, client.MergeFrom(before))).To(Succeed())
 		g.Eventually(func() error {
 			return karpenter.Create(ctx, versioned(referring(t, kinds[kubevirt], namespaceName)), client.DryRunAll)

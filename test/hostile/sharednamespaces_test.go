@@ -17,6 +17,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/assets/references"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
@@ -35,7 +36,7 @@ func TestSharedNamespaces(t *testing.T) {
 	namespace(t, namespaceName)
 	as := func(cluster string) client.Client {
 		names := v1beta1.SharedNames(cluster)
-		bindServiceAccount(t, namespaceName, names)
+		bindServiceAccount(t, namespaceName, names, references.InstancePrefix(v1alpha1.InstancePrefix("uid")))
 		return serviceAccount(t, namespaceName, names.Karpenter)
 	}
 	blue, green := as("blue"), as("green")
@@ -56,7 +57,9 @@ func TestSharedNamespaces(t *testing.T) {
 		return object
 	}
 	infrastructure := func(name, cluster string) client.Object {
-		return other("infrastructure.cluster.x-k8s.io/v1beta1", "KwokMachine", name, cluster)
+		object := other("infrastructure.cluster.x-k8s.io/v1beta1", "KwokMachine", name, cluster)
+		object.SetName(v1alpha1.InstanceName("uid", name))
+		return object
 	}
 	config := func(name, cluster string) client.Object {
 		return other("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig", name, cluster)
@@ -97,7 +100,7 @@ func TestSharedNamespaces(t *testing.T) {
 		for _, object := range theirs {
 			g.Expect(green.Create(ctx, object)).To(Succeed())
 			before := object.DeepCopyObject().(client.Object)
-			object.SetLabels(labelsOf(object.GetName(), "blue"))
+			object.SetLabels(labelsOf("general-vwxyz", "blue"))
 			g.Expect(blue.Patch(ctx, object.DeepCopyObject().(client.Object), client.MergeFrom(before))).To(MatchError(ContainSubstring(ofLabel)), "it mustn't take it")
 			g.Expect(blue.Delete(ctx, object)).To(MatchError(ContainSubstring(ofLabel)))
 			g.Expect(green.Delete(ctx, object)).To(Succeed())
