@@ -23,18 +23,20 @@ func Bounded(text string) bool {
 	return len(text) <= MaxLength && !Found([]byte(strings.TrimSpace(text)))
 }
 
-// Found reports whether the text, such as a JSON document, contains a number or a string that starts with a number, whose exponent or
-// whose number of digits is too large. It may report a string that isn't a quantity: who needs to know decides by the string's type. It
-// costs a few percent of what decoding the JSON does.
+// Found reports whether the text, such as a JSON document, contains a number or a string that is one, whose exponent or whose number of
+// digits is too large. A string that goes on after the exponent, as a UID may, is no quantity, which its parser finds out first. It may
+// report a string that isn't meant as a quantity: who needs to know decides by the string's type. It costs a few percent of what decoding
+// the JSON does.
 func Found(text []byte) bool { return found(text, true) }
 
-// found does it for text that begins where a number may begin, and for text whose beginning isn't known.
-func found(text []byte, beginning bool) bool {
-	return scan(text, beginning) || long(text) || escaped(text)
+// found does it for a whole text, in which a number may begin and end anywhere, and for a part of a stream, whose first and last number may
+// have begun before and go on.
+func found(text []byte, whole bool) bool {
+	return scan(text, whole) || long(text) || escaped(text)
 }
 
 // scan looks for numbers with a large exponent. An exponent with too many digits has one at each stride.
-func scan(text []byte, beginning bool) bool {
+func scan(text []byte, whole bool) bool {
 	for at := MaxDigits; at < len(text); at += MaxDigits + 1 {
 		if !isDigit(text[at]) {
 			continue
@@ -50,7 +52,7 @@ func scan(text []byte, beginning bool) bool {
 		if letter > 0 && (text[letter] == '-' || text[letter] == '+') {
 			letter--
 		}
-		if end-first > MaxDigits && letter > 0 && text[letter]|0x20 == 'e' && numeric(text[letter-1]) && starts(text, letter-1, beginning) {
+		if end-first > MaxDigits && letter > 0 && text[letter]|0x20 == 'e' && numeric(text[letter-1]) && starts(text, letter-1, whole) && ends(text, end, whole) {
 			return true
 		}
 		at += (end - at - 1) / (MaxDigits + 1) * (MaxDigits + 1) // the rest of the digits
@@ -59,7 +61,7 @@ func scan(text []byte, beginning bool) bool {
 }
 
 // starts reports whether the number that ends at last is the first that stands in a string or a JSON value, and not part of a word.
-func starts(text []byte, last int, beginning bool) bool {
+func starts(text []byte, last int, whole bool) bool {
 	first := last
 	for first >= 0 && numeric(text[first]) {
 		first--
@@ -68,7 +70,7 @@ func starts(text []byte, last int, beginning bool) bool {
 		first--
 	}
 	if first < 0 {
-		return beginning
+		return whole
 	}
 	switch text[first] {
 	case '"', '[', ',', ' ', '\t', '\n', '\v', '\f', '\r':
@@ -77,6 +79,18 @@ func starts(text []byte, last int, beginning bool) bool {
 		return first == 0 || text[first-1] == '"' || text[first-1] == ' '
 	}
 	return text[first] >= 0x80 // the end of a character that is white space to Go, and cut off before a quantity is parsed
+}
+
+// ends reports whether the number before next is all of a string or a JSON value. White space is cut off before a quantity is parsed.
+func ends(text []byte, next int, whole bool) bool {
+	if next == len(text) {
+		return whole // of a stream, whoever decodes it waits for what follows
+	}
+	switch text[next] {
+	case '"', ',', '}', ']', ' ', '\t', '\n', '\v', '\f', '\r', '\\':
+		return true
+	}
+	return text[next] >= 0x80
 }
 
 // long reports whether there is a number of more than MaxLength digits: it looks at one byte of each stretch of half that length.

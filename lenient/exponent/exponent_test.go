@@ -16,25 +16,27 @@ import (
 
 func TestFound(t *testing.T) {
 	for text, found := range map[string]bool{
-		`{"cpu":"1e-999999999"}`:                      true,
-		`{"cpu":"-.5E+12345"}`:                        true,
-		`{"cpu":"1.e9999"}`:                           true,
-		`{"cpu": 1e9999}`:                             true,
-		`["1e9999"]`:                                  true,
-		"{\"cpu\":\"\u00a01e9999\"}":                  true, // resource.Quantity cuts off what is white space to Go
-		"{\"cpu\":\"\u30001e9999\"}":                  true,
-		"\v1e9999":                                    true,
-		`{"cpu":"` + strings.Repeat("9", 600) + `"}`:  true,
-		`{"cpu":"0.` + strings.Repeat("0", 600) + `"`: true,
-		`{"cpu":"\u0031e9999"}`:                       true,
-		`{"cpu":"1\u0065-9999"}`:                      true,
-		`{"cpu":"1e\u002d9999"}`:                      true,
-		`{"cpu":"1e3","memory":"1e18","a":"5e-9"}`:    false,
-		`{"cpu":4,"memory":1099511627776}`:            false,
-		`{"a":"\u003cb\u003e \u0026"}`:                false,
-		`{"image":"web@sha256:12e45678"}`:             false,
-		`{"uid":"ab12e4567-0000"}`:                    false,
-		`{"time":"2026-12-01T06:00:00Z"}`:             false,
+		`{"cpu":"1e-999999999"}`:                         true,
+		`{"cpu":"-.5E+12345"}`:                           true,
+		`{"cpu":"1.e9999"}`:                              true,
+		`{"cpu": 1e9999}`:                                true,
+		`["1e9999"]`:                                     true,
+		"{\"cpu\":\"\u00a01e9999\"}":                     true, // resource.Quantity cuts off what is white space to Go
+		"{\"cpu\":\"\u30001e9999\"}":                     true,
+		`{"uid":"1e9999ab-1e99-4e99-9e99-1e99999999ab"}`: false,
+		"{\"cpu\":\"1e9999\u00a0\"}":                     true,
+		"{\"cpu\":\"1e9999\"}":                          true,
+		`{"cpu":"` + strings.Repeat("9", 600) + `"}`:     true,
+		`{"cpu":"0.` + strings.Repeat("0", 600) + `"`:    true,
+		`{"cpu":"\u0031e9999"}`:                          true,
+		`{"cpu":"1\u0065-9999"}`:                         true,
+		`{"cpu":"1e\u002d9999"}`:                         true,
+		`{"cpu":"1e3","memory":"1e18","a":"5e-9"}`:       false,
+		`{"cpu":4,"memory":1099511627776}`:               false,
+		`{"a":"\u003cb\u003e \u0026"}`:                   false,
+		`{"image":"web@sha256:12e45678"}`:                false,
+		`{"uid":"ab12e4567-0000"}`:                       false,
+		`{"time":"2026-12-01T06:00:00Z"}`:                false,
 	} {
 		t.Run(fmt.Sprintf("When JSON is %.40s, it should say %t", text, found), func(t *testing.T) {
 			g := NewWithT(t)
