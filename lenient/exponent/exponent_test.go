@@ -25,7 +25,7 @@ func TestFound(t *testing.T) {
 		"{\"cpu\":\"\u30001e9999\"}":                     true,
 		`{"uid":"1e9999ab-1e99-4e99-9e99-1e99999999ab"}`: false,
 		"{\"cpu\":\"1e9999\u00a0\"}":                     true,
-		"{\"cpu\":\"1e9999\"}":                          true,
+		"{\"cpu\":\"\v1e9999\"}":                         true,
 		`{"cpu":"` + strings.Repeat("9", 600) + `"}`:     true,
 		`{"cpu":"0.` + strings.Repeat("0", 600) + `"`:    true,
 		`{"cpu":"\u0031e9999"}`:                          true,
