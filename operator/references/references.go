@@ -50,7 +50,7 @@ type Templates struct {
 
 // One rule for each API group, of the kinds whose objects can refer to Secrets. assets/references lists them; a test compares.
 // +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=eksconfigtemplates;k0sworkerconfigtemplates;kthreesconfigtemplates;kubeadmconfigtemplates;nodeadmconfigtemplates;rke2configtemplates;talosconfigtemplates,verbs=list;watch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=awsmachinetemplates;azuremachinetemplates;gcpmachinetemplates;hetznerbaremetalmachinetemplates;kubevirtmachinetemplates;metal3machinetemplates;nutanixmachinetemplates;openstackmachinetemplates,verbs=list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=awsmachinetemplates;azuremachinetemplates;gcpmachinetemplates;hetznerbaremetalmachinetemplates;kubevirtmachinetemplates;metal3machinetemplates;nutanixmachinetemplates;openstackmachinetemplates;proxmoxmachinetemplates;vspheremachinetemplates,verbs=list;watch
 
 // New adds the watches to the manager. None starts before a kind is asked for.
 func New(mgr manager.Manager) (*Templates, error) {

@@ -57,7 +57,7 @@ var exceptions = []audit.Exception{{
 }, {
 	Identity: operatorIdentity, Group: infrav1.GroupVersion.Group, Resources: []string{
 		"awsmachinetemplates", "azuremachinetemplates", "gcpmachinetemplates", "hetznerbaremetalmachinetemplates", "kubevirtmachinetemplates", "metal3machinetemplates",
-		"nutanixmachinetemplates", "openstackmachinetemplates",
+		"nutanixmachinetemplates", "openstackmachinetemplates", "proxmoxmachinetemplates", "vspheremachinetemplates",
 	}, Verbs: []string{"list", "watch"}, Reason: "as above",
 }, {
 	Identity: operatorIdentity, Group: infrav1.GroupVersion.Group, Resources: []string{"awsclusters"}, Verbs: []string{"get"},
