@@ -16,9 +16,10 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 )
 
-// batches are Karpenter core's controllers that log ErrSuspended for each NodePool or NodeClaim instead of returning it. Hold
-// starts none of their reconciliations while suspended.
-var batches = []string{"provisioner", "disruption"}
+// batches are controllers whose reconciliations Hold doesn't start while suspended: Karpenter core's that log ErrSuspended
+// for each NodePool or NodeClaim instead of returning it, and the collection of what is left in the management cluster,
+// which could only fail there.
+var batches = []string{"provisioner", "disruption", "machine.garbagecollection"}
 
 // Hold wraps a controller: a reconciliation that ends with ErrSuspended counts as done, and the controller reconciles its
 // object again once, when the suspension ends. Without it, controller-runtime logs and retries each of them with back-off,
