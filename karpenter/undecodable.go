@@ -34,13 +34,13 @@ func (r *reporter) inGuest(object *metav1.PartialObjectMetadata, why string) {
 
 // inManagement reports a Machine on its NodeClaim: a cluster admin sees no more of the management cluster.
 func (r *reporter) inManagement(object *metav1.PartialObjectMetadata, why string) {
-	name := object.Labels[v1alpha1.NodeClaimLabel]
-	if object.Kind != "Machine" || name == "" {
+	uid := object.Labels[v1alpha1.NodeClaimUIDLabel]
+	if object.Kind != "Machine" || uid == "" {
 		return
 	}
 	r.publish(&metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: apis.Group + "/v1", Kind: "NodeClaim"},
-		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(object.Labels[v1alpha1.NodeClaimUIDLabel])},
+		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.NodeClaimOf(object), UID: types.UID(uid)},
 	}, "Machine "+object.Name+": "+lenient.Message(why))
 }
 
