@@ -112,10 +112,7 @@ func chose(kinds infrastructure.Kinds, machine *clusterv1.Machine, wanted string
 
 // ownNames returns the names that management gave a Machine: its own, and that of its infrastructure machine.
 func ownNames(machine *clusterv1.Machine) []string {
-	if ref := machine.Spec.InfrastructureRef.Name; ref != "" && ref != machine.Name {
-		return []string{machine.Name, ref}
-	}
-	return []string{machine.Name}
+	return v1alpha1.NodeNames(machine.Name, machine.Spec.InfrastructureRef.Name)
 }
 
 // owns reports whether management gave a Machine this name, which is in normal form.

@@ -31,6 +31,15 @@ func NodeClaimOf(object metav1.Object) string {
 	return object.GetName()
 }
 
+// NodeNames returns the names that management gave a Machine, which are those of its node as a rule: its own, and that of its
+// infrastructure machine, which may be empty.
+func NodeNames(machine, infrastructureMachine string) []string {
+	if infrastructureMachine != "" && infrastructureMachine != machine {
+		return []string{machine, infrastructureMachine}
+	}
+	return []string{machine}
+}
+
 const (
 	// clusterHash is the length of the hash with which the names of a Cluster's instances begin. With the dash and the end of a
 	// NodeClaim's name it fits the 15 characters of a Windows host, as infrastructure providers shorten it.

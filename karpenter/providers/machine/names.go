@@ -19,10 +19,7 @@ import (
 
 // NodeNames returns the names that a Machine's node has as a rule: the Machine's, or that of its infrastructure machine.
 func NodeNames(m *clusterv1.Machine) []string {
-	if ref := m.Spec.InfrastructureRef.Name; ref != "" && ref != m.Name {
-		return []string{m.Name, ref}
-	}
-	return []string{m.Name}
+	return v1alpha1.NodeNames(m.Name, m.Spec.InfrastructureRef.Name)
 }
 
 // ObjectNames returns the names that a NodeClaim's Machine, infrastructure machine and node may have: its own, which earlier versions
