@@ -137,21 +137,23 @@ type event struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// object returns an object that its type can hold, and what was left out of it.
-func (d *Decoder) object(raw json.RawMessage, gvk schema.GroupVersionKind, of reflect.Type) (json.RawMessage, string) {
-	if !exponent.Found(raw) && decodeRaw(raw, of) == nil {
-		return raw, ""
+// object returns an object that its type can hold, and what was left out of it. One of which nothing was left out is doubtful if some of
+// its text looks as if it took too long to decode, such as the label 1e9999.
+func (d *Decoder) object(raw json.RawMessage, gvk schema.GroupVersionKind, of reflect.Type) (kept json.RawMessage, why string, doubtful bool) {
+	doubtful = exponent.Found(raw)
+	if !doubtful && decodeRaw(raw, of) == nil {
+		return raw, "", false
 	}
 	object, err := parse(raw)
 	if err != nil {
-		return raw, "" // no JSON object: whoever decodes it says so
+		return raw, "", doubtful // no JSON object: whoever decodes it says so
 	}
 	pruned := &pruning{now: d.Clock.Now()}
 	pruned.object("", object, of)
 	if len(pruned.problems) == 0 {
-		return raw, ""
+		return raw, "", doubtful
 	}
-	why := message.Cut(strings.Join(pruned.problems, "; "), maxWhy)
+	why = message.Cut(strings.Join(pruned.problems, "; "), maxWhy)
 	if adjust := d.Adjust[gvk.GroupKind()]; adjust != nil {
 		adjust(object)
 	}
@@ -166,7 +168,7 @@ func (d *Decoder) object(raw json.RawMessage, gvk schema.GroupVersionKind, of re
 		mark(bare, why)
 		marked, _ = json.Marshal(bare)
 	}
-	return marked, why
+	return marked, why, false
 }
 
 func mark(object map[string]any, why string) {
@@ -204,11 +206,11 @@ func (d *Decoder) list(raw []byte, found func(*metav1.PartialObjectMetadata, str
 	}
 	marked := false
 	for i := range of.Items {
-		kept, why := d.object(of.Items[i], gvk, item)
+		kept, why, doubtful := d.object(of.Items[i], gvk, item)
+		if doubtful {
+			doubted(identity(kept, gvk))
+		}
 		if why == "" {
-			if exponent.Found(kept) {
-				doubted(identity(kept, gvk))
-			}
 			continue
 		}
 		of.Items[i], marked = kept, true
@@ -235,8 +237,8 @@ func (d *Decoder) frame(raw json.RawMessage, found func(change event, object *me
 	if of == nil {
 		return raw
 	}
-	kept, why := d.object(change.Object, kind.gvk(), of)
-	found(change, identity(kept, kind.gvk()), why, why == "" && exponent.Found(kept))
+	kept, why, doubtful := d.object(change.Object, kind.gvk(), of)
+	found(change, identity(kept, kind.gvk()), why, doubtful)
 	if why == "" {
 		return raw
 	}
@@ -258,7 +260,7 @@ func identity(raw []byte, gvk schema.GroupVersionKind) *metav1.PartialObjectMeta
 
 // single decodes an object. It returns nil if it can be decoded.
 func (d *Decoder) single(raw []byte, gvk schema.GroupVersionKind, found func(*metav1.PartialObjectMetadata, string)) []byte {
-	kept, why := d.object(raw, gvk, d.typeOf(gvk))
+	kept, why, _ := d.object(raw, gvk, d.typeOf(gvk))
 	if why == "" {
 		return nil
 	}

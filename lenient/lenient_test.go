@@ -88,18 +88,25 @@ func serve(t *testing.T, list string) (*server, *rest.Config) {
 	return s, &rest.Config{Host: listening.URL}
 }
 
-func TestInformer(t *testing.T) {
-	g, ctx := NewWithT(t), t.Context()
-	s, config := serve(t, machines(machine("one", good, 1), machine("two", bad, 2)))
-	var reports atomic.Int32
-	d := New(Config{Scheme: testScheme(t), Report: func(object *metav1.PartialObjectMetadata, why string) { reports.Add(1) }})
+// cached is a running cache whose client and informers are a Decoder's.
+func cached(t *testing.T, d *Decoder, config *rest.Config) cache.Cache {
+	t.Helper()
 	d.Wrap(config)
 	watched, err := cache.New(config, cache.Options{Scheme: d.Scheme, Mapper: mapper(), NewInformer: d.NewInformer})
-	g.Expect(err).NotTo(HaveOccurred())
-	running, stop := context.WithCancel(ctx)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	running, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = watched.Start(running) }()
 	t.Cleanup(func() { stop(); <-ended })
+	return watched
+}
+
+func TestInformer(t *testing.T) {
+	ctx := t.Context()
+	s, config := serve(t, machines(machine("one", good, 1), machine("two", bad, 2)))
+	var reports atomic.Int32
+	d := New(Config{Scheme: testScheme(t), Report: func(object *metav1.PartialObjectMetadata, why string) { reports.Add(1) }})
+	watched := cached(t, d, config)
 	get := func(name string) *clusterv1.Machine {
 		m := &clusterv1.Machine{}
 		if watched.Get(ctx, client.ObjectKey{Namespace: "clusters-blue", Name: name}, m) != nil {
@@ -166,13 +173,7 @@ func TestWatch(t *testing.T) {
 			g, ctx := NewWithT(t), t.Context()
 			s, config := serve(t, machines(machine("one", good, 1)))
 			d := New(Config{Scheme: testScheme(t)})
-			d.Wrap(config)
-			watched, err := cache.New(config, cache.Options{Scheme: d.Scheme, Mapper: mapper(), NewInformer: d.NewInformer})
-			g.Expect(err).NotTo(HaveOccurred())
-			running, stop := context.WithCancel(ctx)
-			ended := make(chan struct{})
-			go func() { defer close(ended); _ = watched.Start(running) }()
-			t.Cleanup(func() { stop(); <-ended })
+			watched := cached(t, d, config)
 			list := &clusterv1.MachineList{}
 			g.Eventually(func() error { return watched.List(ctx, list) }).Should(Succeed())
 			s.list.Store(machines(machine("one", good, 1), two(2)))
@@ -263,7 +264,7 @@ func FuzzObject(f *testing.F) {
 		if _, err := parse(raw); err != nil || !json.Valid(raw) {
 			return
 		}
-		kept, why := d.object(raw, gvk, d.typeOf(gvk))
+		kept, why, _ := d.object(raw, gvk, d.typeOf(gvk))
 		if err := decodeRaw(kept, d.typeOf(gvk)); err != nil {
 			t.Errorf("%s\nbecame %s, of which was left out %s: %v", raw, kept, why, err)
 		}

@@ -150,7 +150,7 @@ func TestWalk(t *testing.T) {
 				raw, err := json.Marshal(l.object)
 				g.Expect(err).NotTo(HaveOccurred())
 				what := fmt.Sprintf("%s %s = %v", gvk.Kind, l.path, l.value)
-				kept, why := d.object(raw, gvk, of)
+				kept, why, _ := d.object(raw, gvk, of)
 				object, ok := reflect.New(of).Interface().(client.Object)
 				g.Expect(ok).To(BeTrue())
 				g.Expect(json.Unmarshal(kept, object)).To(Succeed(), what)
