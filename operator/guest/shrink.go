@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/wire"
 )
 
@@ -28,8 +29,6 @@ const (
 	maxMetadata = 8 << 10
 	// maxOwners limits owner references, finalizers, conditions and stored versions, each.
 	maxOwners = 32
-	// maxQuantity limits the text of a quantity.
-	maxQuantity = 32
 	// maxTemplates limits the templates with an older image in a node class's status, in bytes.
 	maxTemplates = 32 << 10
 	// maxBudgets is the limit in the CRD, which the guest's admin can raise.
@@ -171,7 +170,7 @@ func first[E any](list []E, shrink func(*E)) []E {
 
 // short returns a quantity that takes little memory.
 func short(q resource.Quantity) resource.Quantity {
-	if len(q.String()) <= maxQuantity {
+	if len(q.String()) <= scalar.MaxQuantity {
 		return q
 	}
 	return *resource.NewQuantity(q.Value(), resource.DecimalSI)

@@ -33,9 +33,7 @@ const (
 	// maxRefusalText is what is kept of a refusal that isn't a Status.
 	maxRefusalText = 512
 
-	inJSON     = "application/json"
-	inProtobuf = "application/vnd.kubernetes.protobuf"
-	// undecodable is a format that nobody decodes.
+	// undecodable is a format that client-go has no decoder for.
 	undecodable = "text/plain"
 )
 
@@ -75,26 +73,26 @@ func (b *bounded) answer(response *http.Response) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	format := formatOf(response, content)
-	if format != undecodable && len(content) > 0 {
-		if err := b.check(content, maxAnswerCost); err != nil {
+	gvk := kindOf(content)
+	format := formatOf(response, content, gvk)
+	if format != undecodable {
+		if err := b.check(content, gvk, maxAnswerCost); err != nil {
 			return nil, fmt.Errorf("the answer can't be used: %w", err)
 		}
 	}
 	return replaced(response, format, content), nil
 }
 
-// formatOf returns what an answer may be decoded from.
-func formatOf(response *http.Response, content []byte) string {
-	gvk := kindOf(content)
+// formatOf returns what an answer that names a kind may be decoded from.
+func formatOf(response *http.Response, content []byte, gvk schema.GroupVersionKind) string {
 	kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	switch {
 	case gvk.Kind == "" || gvk.Version == "":
 		return undecodable // it would be decoded as what was asked for, and nothing here knows what that is
 	case bytes.HasPrefix(content, envelope):
-		return inProtobuf
-	case err != nil || kind == inJSON:
-		return inJSON
+		return runtime.ContentTypeProtobuf
+	case err != nil || kind == runtime.ContentTypeJSON:
+		return runtime.ContentTypeJSON
 	}
 	return undecodable
 }
@@ -105,16 +103,17 @@ func (b *bounded) refusal(response *http.Response) *http.Response {
 	if err != nil {
 		return replaced(response, undecodable, []byte(err.Error()))
 	}
-	format := formatOf(response, content)
-	if gvk := kindOf(content); format != undecodable && gvk.Kind == "Status" && gvk.Group == "" && b.check(content, maxRefusalCost) == nil {
+	gvk := kindOf(content)
+	format := formatOf(response, content, gvk)
+	if format != undecodable && gvk.Kind == "Status" && gvk.Group == "" && b.check(content, gvk, maxRefusalCost) == nil {
 		return replaced(response, format, content)
 	}
 	return replaced(response, undecodable, []byte(message.QuoteUpTo(string(content), maxRefusalText)))
 }
 
 // check measures an object of the kind that it names.
-func (b *bounded) check(content []byte, limit int) error {
-	of := b.typeOf(kindOf(content))
+func (b *bounded) check(content []byte, gvk schema.GroupVersionKind, limit int) error {
+	of := b.typeOf(gvk)
 	object, err := wire.Unwrap(content)
 	if err != nil {
 		return err

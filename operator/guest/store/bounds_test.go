@@ -157,15 +157,9 @@ func withQuantity(t *testing.T, name, cpu string) string {
 	return strings.Replace(string(raw), `"capacity":{"cpu":"110"`, `"capacity":{"cpu":"`+cpu+`"`, 1)
 }
 
-func TestUnreadable(t *testing.T) {
-	listed := func(w http.ResponseWriter, _ *http.Request) {
-		costly := `{"metadata":{"name":"costly"},"spec":{"taints":[` + strings.Repeat("{},", 1<<20) + `{}]}}`
-		_, _ = w.Write([]byte(`{"metadata":{"resourceVersion":"1"},"items":[` + strings.Join([]string{
-			withQuantity(t, "bad", "1e-999999999"), withQuantity(t, "worse", "1e1.5"), costly, `{"metadata":{"name":7}}`, `{"metadata":{"name":"a\u001b[2J"}}`, `{"metadata":{"name":"` + strings.Repeat("x", 254) + `"}}`, withQuantity(t, "good", "4"),
-		}, ",") + `]}`))
-	}
-	events := make(chan string)
-	watched := func(w http.ResponseWriter, r *http.Request) {
+// watchOf is a watch of these events.
+func watchOf(events <-chan string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		for {
 			select {
 			case <-r.Context().Done():
@@ -176,9 +170,19 @@ func TestUnreadable(t *testing.T) {
 			w.(http.Flusher).Flush()
 		}
 	}
+}
+
+func TestUnreadable(t *testing.T) {
+	listed := func(w http.ResponseWriter, _ *http.Request) {
+		costly := `{"metadata":{"name":"costly"},"spec":{"taints":[` + strings.Repeat("{},", 1<<20) + `{}]}}`
+		_, _ = w.Write([]byte(`{"metadata":{"resourceVersion":"1"},"items":[` + strings.Join([]string{
+			withQuantity(t, "bad", "1e-999999999"), withQuantity(t, "worse", "1e1.5"), costly, `{"metadata":{"name":7}}`, `{"metadata":{"name":"a\u001b[2J"}}`, `{"metadata":{"name":"` + strings.Repeat("x", 254) + `"}}`, withQuantity(t, "good", "4"),
+		}, ",") + `]}`))
+	}
+	events := make(chan string)
 	g := NewWithT(t)
 	noticed := &atomic.Int64{}
-	s := storeOf(t, answers(t, listed, watched), anyKind, func(c *Config) { c.Noticed = func() { noticed.Add(1) } })
+	s := storeOf(t, answers(t, listed, watchOf(events)), anyKind, func(c *Config) { c.Noticed = func() { noticed.Add(1) } })
 	g.Expect(s.Handle(&corev1.Node{}, toolscache.ResourceEventHandlerFuncs{})).To(Succeed())
 	cpus := func() map[string]string {
 		nodes, found := &corev1.NodeList{}, map[string]string{}
@@ -220,17 +224,7 @@ func TestSelector(t *testing.T) {
 	events := make(chan string)
 	s := storeOf(t, answers(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(`{"metadata":{"resourceVersion":"1"},"items":[` + item("ours", "b") + "," + item("foreign", "c") + `]}`))
-	}, func(w http.ResponseWriter, r *http.Request) {
-		for {
-			select {
-			case <-r.Context().Done():
-				return
-			case event := <-events:
-				_, _ = w.Write([]byte(event + "\n"))
-			}
-			w.(http.Flusher).Flush()
-		}
-	}), func(schema.GroupVersionKind) Kind { return Kind{Label: labels.SelectorFromSet(labels.Set{"a": "b"})} }, nil)
+	}, watchOf(events)), func(schema.GroupVersionKind) Kind { return Kind{Label: labels.SelectorFromSet(labels.Set{"a": "b"})} }, nil)
 	g.Expect(s.Handle(&corev1.Node{}, toolscache.ResourceEventHandlerFuncs{})).To(Succeed())
 	names := func() (names []string) {
 		nodes := &corev1.NodeList{}

@@ -31,7 +31,9 @@ const (
 	brief = 30 * time.Second
 
 	// asMetadata asks for the metadata of objects alone.
-	asMetadata = "application/vnd.kubernetes.protobuf;as=%[1]s;g=meta.k8s.io;v=v1,application/json;as=%[1]s;g=meta.k8s.io;v=v1,application/json"
+	asMetadata = runtime.ContentTypeProtobuf + ";as=%[1]s;g=meta.k8s.io;v=v1," + runtime.ContentTypeJSON + ";as=%[1]s;g=meta.k8s.io;v=v1," + runtime.ContentTypeJSON
+	// jsonOrProtobuf prefers the format that is cheaper to decode.
+	jsonOrProtobuf = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 )
 
 // requests lists and watches a kind. It decodes object by object, so that the first one beyond a bound is the last, and
@@ -123,14 +125,13 @@ func pathOf(resource schema.GroupVersionResource, namespace string) []string {
 
 // formats are what a list and a watch may arrive in.
 func formats(key kindKey) (inList, inWatch string) {
-	const inJSON, inProtobuf = "application/json", "application/vnd.kubernetes.protobuf"
 	switch {
 	case key.partial:
 		return fmt.Sprintf(asMetadata, "PartialObjectMetadataList"), fmt.Sprintf(asMetadata, "PartialObjectMetadata")
 	case clientgoscheme.Scheme.Recognizes(key.GroupVersionKind):
-		return inProtobuf + "," + inJSON, inProtobuf + "," + inJSON
+		return jsonOrProtobuf, jsonOrProtobuf
 	}
-	return inJSON, inJSON
+	return runtime.ContentTypeJSON, runtime.ContentTypeJSON
 }
 
 type decodesItselfKey struct{}
