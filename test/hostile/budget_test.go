@@ -20,6 +20,18 @@ import (
 	"github.com/autonode-io/autonode/operator/egress"
 )
 
+// expectServed expects the operator to do what a HostedCluster's author wants next: to pause it.
+func expectServed(t *testing.T, hostedCluster *v1beta1.HostedCluster) {
+	t.Helper()
+	g, management := NewWithT(t), clusters.Management.Client
+	before := &v1beta1.HostedCluster{}
+	g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(hostedCluster), before)).To(Succeed())
+	after := before.DeepCopy()
+	after.Spec.PausedUntil = ptr.To("true")
+	g.Expect(management.Patch(t.Context(), after, client.MergeFrom(before))).To(Succeed())
+	g.Eventually(condition(t, hostedCluster, v1beta1.AutoNodeEnabled)).Should(ContainSubstring("/Paused"))
+}
+
 // TestBudget is an admin of a guest whose API server sends nodes without end, each with a kubelet version of its own and annotations of the largest
 // size, to fill the memory of the operator that serves all guests. It counts bytes: after the burst, the budget passes one byte a second.
 func TestBudget(t *testing.T) {
@@ -69,12 +81,7 @@ func TestBudget(t *testing.T) {
 
 	t.Run("When that is so, its neighbour should be served as before", func(t *testing.T) {
 		g := NewWithT(t)
-		before := &v1beta1.HostedCluster{}
-		g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKeyFromObject(neighbour), before)).To(Succeed())
-		after := before.DeepCopy()
-		after.Spec.PausedUntil = ptr.To("true")
-		g.Expect(clusters.Management.Client.Patch(ctx, after, client.MergeFrom(before))).To(Succeed())
-		g.Eventually(condition(t, neighbour, v1beta1.AutoNodeEnabled)).Should(ContainSubstring("/Paused"))
+		expectServed(t, neighbour)
 		g.Expect(condition(t, neighbour, v1beta1.GuestReachable)()).To(HavePrefix("True/"))
 		g.Expect(sent.Load()).To(BeNumerically("<", burst+buffers))
 	})

@@ -116,14 +116,8 @@ func TestMemory(t *testing.T) {
 
 	t.Run("When all that is so, their neighbour should be served as before", func(t *testing.T) {
 		g := NewWithT(t)
-		neighbour := hostedClusters["honest"]
 		g.Eventually(reachable("honest")).Should(HavePrefix("True/AsExpected"))
-		before := &v1beta1.HostedCluster{}
-		g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKeyFromObject(neighbour), before)).To(Succeed())
-		after := before.DeepCopy()
-		after.Spec.PausedUntil = ptr.To("true")
-		g.Expect(clusters.Management.Client.Patch(ctx, after, client.MergeFrom(before))).To(Succeed())
-		g.Eventually(condition(t, neighbour, v1beta1.AutoNodeEnabled)).Should(ContainSubstring("/Paused"))
+		expectServed(t, hostedClusters["honest"])
 	})
 	g.Expect(reachable("bomb")()).To(HavePrefix("False/OverBudget: "))
 }
