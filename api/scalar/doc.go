@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package scalar has field types whose decoding never fails: quantities, times and durations as somebody else wrote them. An API server
-// admits text that Go's decoders refuse, such as a lower-case time or a number beyond 32 bits, and one object that isn't decoded fails the
-// typed list of all. These types keep such text, and whoever uses a field says what is wrong with it. ParseQuantity is the one parser of
-// quantities that aren't the program's own: its cost doesn't depend on their exponent.
+// Package scalar declares field types for quantities, times and durations. Decoding them never fails. An API server admits text that Go's
+// decoders reject, such as a lower-case time or a number beyond 32 bits, and one such object fails the typed list of all. These types keep
+// the text, and the controller that uses a field reports what is wrong with it. All programs parse the quantities of users with
+// ParseQuantity: its cost doesn't grow with the exponent.
 package scalar

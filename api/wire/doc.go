@@ -4,5 +4,5 @@
 // in memory, and a quantity of a dozen bytes can take half an hour to parse.
 //
 // A Type knows, by reflection, what a Go type reads of JSON or protobuf. It measures what a text would cost, finds
-// values that can't be decoded or take too long, and drops what nobody reads.
+// values that can't be decoded or take too long, and drops the fields that the caller doesn't read.
 package wire

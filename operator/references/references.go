@@ -164,7 +164,7 @@ func (t *Templates) watch(ctx context.Context, mapping *meta.RESTMapping) (bool,
 	informer, ok := t.watched[mapping.GroupVersionKind.GroupKind()]
 	t.mu.Unlock()
 	if !ok {
-		// A watch that isn't allowed would be tried for ever, and nobody would be told.
+		// A reflector retries a forbidden watch for ever, and logs nothing that says what to do.
 		probe := &unstructured.UnstructuredList{}
 		probe.SetGroupVersionKind(mapping.GroupVersionKind)
 		if err := t.live.List(ctx, probe, client.Limit(1)); apierrors.IsForbidden(err) {

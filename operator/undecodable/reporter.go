@@ -64,7 +64,7 @@ func New(scheme *runtime.Scheme) *Reporter {
 func (r *Reporter) report(object *metav1.PartialObjectMetadata, why string) {
 	select {
 	case r.found <- finding{object, why}:
-	default: // no replica has the Lease, or somebody makes such objects by the thousand
+	default: // no replica has the Lease, or a user creates such objects by the thousand
 	}
 }
 
