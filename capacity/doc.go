@@ -4,7 +4,7 @@
 // clients or goroutines. An operator grants leases with Decide, each Karpenter spends its own by a Holder, and
 // Commitments say what one more machine costs beside what is committed.
 //
-// The record is the status of a CapacityAccount (operator/capacity), a lease a CapacityLease in a control-plane namespace,
+// The record is the status of a CapacityAccount (operator/controllers/capacityaccount), a lease a CapacityLease in a control-plane namespace,
 // and a Holder's is the adapter karpenter/providers/capacity. What is missing is at the end of this page.
 //
 //	record (one object per account)           lease (one object per cluster)            Holder (one per process)
@@ -44,7 +44,7 @@
 //
 // # What is missing
 //
-//   - Clusters that join with machines, in the schedules of the test: those that join there have none. operator/capacity has a
+//   - Clusters that join with machines, in the schedules of the test: those that join there have none. operator/controllers/capacityaccount has a
 //     test of them, without random schedules.
 //   - A pool that is added to an account isn't enforced in a cluster before its Karpenter has acknowledged it, and the
 //     others aren't kept from it meanwhile.

@@ -26,8 +26,8 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/controllers/shard"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
-	"github.com/autonode-io/autonode/operator/shard"
 )
 
 // counts are those that status.autoNode has to show, beside each other.

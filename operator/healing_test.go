@@ -196,7 +196,7 @@ func healing(t *testing.T) {
 			})
 		}
 		if _, slow := test.object.(*apiextensionsv1.CustomResourceDefinition); slow {
-			// An API server may take minutes to finish a definition's deletion; that it comes back then operator/crd tests.
+			// An API server may take minutes to finish a definition's deletion; that it comes back then operator/steps/crd tests.
 			continue
 		}
 		t.Run(fmt.Sprintf("When a person deletes %s, it should come back at once", name), func(t *testing.T) {

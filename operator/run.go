@@ -38,35 +38,35 @@ import (
 	accounts "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
-	"github.com/autonode-io/autonode/operator/access"
 	"github.com/autonode-io/autonode/operator/apply"
-	"github.com/autonode-io/autonode/operator/capacity"
-	"github.com/autonode-io/autonode/operator/catalogs"
-	"github.com/autonode-io/autonode/operator/component"
-	"github.com/autonode-io/autonode/operator/crd"
-	"github.com/autonode-io/autonode/operator/csr"
-	"github.com/autonode-io/autonode/operator/egress"
+	"github.com/autonode-io/autonode/operator/controllers/capacityaccount"
+	"github.com/autonode-io/autonode/operator/controllers/csr"
+	"github.com/autonode-io/autonode/operator/controllers/hostedcluster"
+	"github.com/autonode-io/autonode/operator/controllers/instancetypecatalog"
+	"github.com/autonode-io/autonode/operator/controllers/machines"
+	"github.com/autonode-io/autonode/operator/controllers/shard"
+	"github.com/autonode-io/autonode/operator/controllers/undecodable"
 	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/guest/egress"
 	"github.com/autonode-io/autonode/operator/guest/store"
-	"github.com/autonode-io/autonode/operator/hostedcluster"
-	"github.com/autonode-io/autonode/operator/machines"
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/metrics"
-	"github.com/autonode-io/autonode/operator/nodeclass"
-	"github.com/autonode-io/autonode/operator/nodeupgrade"
-	"github.com/autonode-io/autonode/operator/policy"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/provider/aws"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
-	"github.com/autonode-io/autonode/operator/pullsecret"
-	"github.com/autonode-io/autonode/operator/references"
-	"github.com/autonode-io/autonode/operator/release"
 	"github.com/autonode-io/autonode/operator/scope"
-	"github.com/autonode-io/autonode/operator/shard"
-	"github.com/autonode-io/autonode/operator/skew"
-	"github.com/autonode-io/autonode/operator/status"
-	"github.com/autonode-io/autonode/operator/teardown"
-	"github.com/autonode-io/autonode/operator/undecodable"
+	"github.com/autonode-io/autonode/operator/steps/access"
+	"github.com/autonode-io/autonode/operator/steps/component"
+	"github.com/autonode-io/autonode/operator/steps/crd"
+	"github.com/autonode-io/autonode/operator/steps/nodeclass"
+	"github.com/autonode-io/autonode/operator/steps/nodeupgrade"
+	"github.com/autonode-io/autonode/operator/steps/policy"
+	"github.com/autonode-io/autonode/operator/steps/references"
+	"github.com/autonode-io/autonode/operator/steps/release"
+	"github.com/autonode-io/autonode/operator/steps/release/pullsecret"
+	"github.com/autonode-io/autonode/operator/steps/release/skew"
+	"github.com/autonode-io/autonode/operator/steps/status"
+	"github.com/autonode-io/autonode/operator/steps/teardown"
 	"github.com/autonode-io/autonode/payload"
 )
 
@@ -256,10 +256,10 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	if err != nil {
 		return err
 	}
-	if err := catalogs.New(catalogs.Config{Management: management, Live: live, Recorder: recorder}).SetUp(mgr); err != nil {
+	if err := instancetypecatalog.New(instancetypecatalog.Config{Management: management, Live: live, Recorder: recorder}).SetUp(mgr); err != nil {
 		return err
 	}
-	divider := capacity.New(capacity.Config{Management: management, Live: live, Selector: mine.selector, Recorder: recorder})
+	divider := capacityaccount.New(capacityaccount.Config{Management: management, Live: live, Selector: mine.selector, Recorder: recorder})
 	if err := divider.SetUp(mgr); err != nil {
 		return err
 	}
@@ -367,7 +367,7 @@ func managementCache(selector labels.Selector, kinds infrastructure.Kinds) (cach
 			&rbacv1.Role{}:                  ours,
 			&rbacv1.RoleBinding{}:           ours,
 			&clusterv1.Machine{}:            karpentersMachines,
-			&v1alpha1.InstanceTypeCatalog{}: catalogs.Cache(),
+			&v1alpha1.InstanceTypeCatalog{}: instancetypecatalog.Cache(),
 		},
 	}, nil
 }

@@ -20,13 +20,13 @@ import (
 
 	"github.com/autonode-io/autonode/cmd/about"
 	"github.com/autonode-io/autonode/operator"
-	"github.com/autonode-io/autonode/operator/access"
-	"github.com/autonode-io/autonode/operator/component"
-	"github.com/autonode-io/autonode/operator/egress"
 	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/guest/egress"
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
-	"github.com/autonode-io/autonode/operator/teardown"
+	"github.com/autonode-io/autonode/operator/steps/access"
+	"github.com/autonode-io/autonode/operator/steps/component"
+	"github.com/autonode-io/autonode/operator/steps/teardown"
 )
 
 // version is stamped when the program is built.

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator/kubeconfig"
+	"github.com/autonode-io/autonode/operator/guest/kubeconfig"
 )
 
 // inspection looks at what a HostedCluster will need.

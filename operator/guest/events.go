@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator/kubeconfig"
+	"github.com/autonode-io/autonode/operator/guest/kubeconfig"
 )
 
 // burst is the delay of events of kinds that come in bursts: fifty joining nodes cause one or two reconciliations.

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	autonodekubeconfig "github.com/autonode-io/autonode/operator/kubeconfig"
+	autonodekubeconfig "github.com/autonode-io/autonode/operator/guest/kubeconfig"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/cluster-api/util/secret"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/operator/egress"
-	"github.com/autonode-io/autonode/operator/kubeconfig"
+	"github.com/autonode-io/autonode/operator/guest/egress"
+	"github.com/autonode-io/autonode/operator/guest/kubeconfig"
 )
 
 // kubeconfigs reads kubeconfigs, and returns a copy with the fields that the operator understands. It writes a token

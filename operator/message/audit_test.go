@@ -69,10 +69,10 @@ func TestAudit(t *testing.T) {
 	})
 	t.Run("When the operator writes a status, it should do so where conditions are cut", func(t *testing.T) {
 		NewWithT(t).Expect(slices.Compact(statuses)).To(ConsistOf(
-			"apply/status.go",  // cuts them
-			"shard/shard.go",   // status.operator alone
-			"csr/approver.go",  // the approval of a request, of maxMessage bytes
-			"access/tokens.go", // a TokenRequest
+			"apply/status.go",             // cuts them
+			"controllers/shard/shard.go",  // status.operator alone
+			"controllers/csr/approver.go", // the approval of a request, of maxMessage bytes
+			"steps/access/tokens.go",      // a TokenRequest
 		))
 	})
 }

@@ -17,12 +17,12 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/guest"
 	"github.com/autonode-io/autonode/assets/karpenter"
-	"github.com/autonode-io/autonode/operator/access"
-	"github.com/autonode-io/autonode/operator/component"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/provider/aws"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
+	"github.com/autonode-io/autonode/operator/steps/access"
+	"github.com/autonode-io/autonode/operator/steps/component"
 )
 
 // Every profile has to keep what the steps, the other manifests and the monitoring rely on. A new one belongs into this list.

@@ -17,7 +17,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/autonode-io/autonode/operator/component"
+	"github.com/autonode-io/autonode/operator/steps/component"
 )
 
 var update = flag.Bool("update", false, "write the golden files")

@@ -25,7 +25,7 @@ import (
 
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
-	"github.com/autonode-io/autonode/operator/component"
+	"github.com/autonode-io/autonode/operator/steps/component"
 	"github.com/autonode-io/autonode/payload"
 )
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator"
-	"github.com/autonode-io/autonode/operator/egress"
+	"github.com/autonode-io/autonode/operator/guest/egress"
 )
 
 // expectServed expects the operator to do what a HostedCluster's author wants next: to pause it.

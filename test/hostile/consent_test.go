@@ -15,7 +15,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator/consent"
+	"github.com/autonode-io/autonode/operator/guest/consent"
 )
 
 // TestConsent has a HostedCluster name another tenant's control plane.

@@ -14,8 +14,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/autonode-io/autonode/operator/egress"
-	"github.com/autonode-io/autonode/operator/release"
+	"github.com/autonode-io/autonode/operator/guest/egress"
+	"github.com/autonode-io/autonode/operator/steps/release"
 	"github.com/autonode-io/autonode/payload"
 )
 

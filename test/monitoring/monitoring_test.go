@@ -27,8 +27,8 @@ import (
 	karpenterundecodable "github.com/autonode-io/autonode/karpenter/core/undecodable"
 	"github.com/autonode-io/autonode/lenient"
 	_ "github.com/autonode-io/autonode/operator" // registers what the operator's steps count
+	operatorundecodable "github.com/autonode-io/autonode/operator/controllers/undecodable"
 	"github.com/autonode-io/autonode/operator/metrics"
-	operatorundecodable "github.com/autonode-io/autonode/operator/undecodable"
 	"github.com/autonode-io/autonode/test/monitoring/recording"
 )
 

@@ -146,7 +146,7 @@ func TestUnsupportedPod(t *testing.T) {
 // Our own Deployments, as they are kept and as the operator renders them.
 func TestOurDeployments(t *testing.T) {
 	const root = "../../../"
-	files, err := filepath.Glob(root + "operator/component/testdata/*.yaml")
+	files, err := filepath.Glob(root + "operator/steps/component/testdata/*.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

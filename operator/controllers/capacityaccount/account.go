@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacityaccount
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/api/scalar"
+	"github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
+)
+
+const (
+	// unbounded is the limit of a pool that only limits each cluster by itself. The sum of all clusters' amounts stays below it.
+	unbounded = int64(1) << 62
+	// maxUnusable is the number of unusable entries in a status, and maxMessage bounds each one's message, in bytes.
+	maxUnusable, maxMessage = 50, 200
+	// maxQuantity is how much of a malformed quantity or time a message repeats.
+	maxQuantity = scalar.MaxQuantity
+)
+
+// resources by their name in CapacityAmounts.
+var resources = map[string]v1alpha1.PoolResource{
+	"machines": v1alpha1.PoolMachines, "cpu": v1alpha1.PoolVCPUs, "memory": v1alpha1.PoolMemory, "gpus": v1alpha1.PoolGPUs,
+}
+
+// resourceNames are the keys of resources in a fixed order.
+var resourceNames = []string{"machines", "cpu", "memory", "gpus"}
+
+// account is a CapacityAccount's spec as the operator understands it.
+type account struct {
+	// pools that the clusters share, in the order of spec, and limits by their names.
+	pools       []v1alpha1.LeasedPool
+	limits      capacity.Amounts
+	members     []memberEntry
+	commitments []capacity.Commitment
+	unusable    []v1alpha1.UnusableEntry
+	// next is when a reservation or a commitment begins or ends; zero if none does.
+	next time.Time
+}
+
+// memberEntry is an entry of spec.members.
+type memberEntry struct {
+	// field is where it is.
+	field         string
+	hostedCluster *v1alpha1.HostedClusterReference
+	// namespaces selects namespaces; nil if the entry names a hosted cluster.
+	namespaces          labels.Selector
+	priority            int32
+	guaranteed, maximum capacity.Amounts
+	// limits are the pools of the cluster's own limits, with their amounts.
+	limits []v1alpha1.LeasedPool
+	// found: it matches a hosted cluster; applies: no earlier entry matches that one.
+	found, applies bool
+}
+
+func (e *memberEntry) matches(namespace, name string, namespaceLabels labels.Set) bool {
+	if e.hostedCluster != nil {
+		return e.hostedCluster.Namespace == namespace && e.hostedCluster.Name == name
+	}
+	return e.namespaces != nil && e.namespaces.Matches(namespaceLabels)
+}
+
+// understand reads a spec at a time. What it can't read is unusable; the rest is in use.
+func understand(spec *v1alpha1.CapacityAccountSpec, now time.Time) *account {
+	a := &account{limits: capacity.Amounts{}}
+	for i := range spec.Reservations {
+		r := &spec.Reservations[i]
+		name := v1alpha1.ReservationPool(r.ID)
+		a.pools = append(a.pools, v1alpha1.LeasedPool{
+			Name: name, Resource: v1alpha1.PoolMachines, Reservation: r.ID, Expires: r.Expires,
+			Selector: v1alpha1.CapacitySelector{InstanceTypes: []string{r.InstanceType}, Zones: []string{r.Zone}},
+		})
+		a.limits[name] = int64(r.Count)
+		switch {
+		case r.Expires != nil && r.Expires.Malformed != "":
+			a.limits[name], a.pools[i].Expires = 0, nil
+			a.problem(fmt.Sprintf("reservations[%s].expires", r.ID), fmt.Errorf("%q is not a time in RFC 3339, such as 2026-12-01T06:00:00Z; until it is one, Karpenter launches nothing in the reservation",
+				message.Cut(r.Expires.Malformed, maxQuantity)))
+		case a.passed(r.Expires, now):
+			a.limits[name] = 0
+			a.problem(fmt.Sprintf("reservations[%s].expires", r.ID), errors.New("has passed: Karpenter launches nothing in the reservation; remove the entry once its machines have gone"))
+		}
+	}
+	for i := range spec.Quotas {
+		a.quota(&spec.Quotas[i])
+	}
+	for i := range spec.Commitments {
+		a.passed(spec.Commitments[i].Starts, now)
+		a.passed(spec.Commitments[i].Ends, now)
+	}
+	var unusable []v1alpha1.UnusableEntry
+	a.commitments, unusable = spec.CommitmentsAt(now)
+	a.unusable = append(a.unusable, unusable...)
+	for i := range spec.Members {
+		a.member(i, &spec.Members[i])
+	}
+	return a
+}
+
+// passed reports whether a time has passed, as a malformed one has; if it will, the account changes then.
+func (a *account) passed(t *scalar.Time, now time.Time) bool {
+	if t == nil || !t.At().After(now) {
+		return t != nil
+	}
+	if a.next.IsZero() || t.At().Before(a.next) {
+		a.next = t.At()
+	}
+	return false
+}
+
+func (a *account) problem(field string, err error) {
+	a.unusable = append(a.unusable, v1alpha1.UnusableEntry{Field: field, Message: message.Cut(err.Error(), maxMessage)})
+}
+
+func (a *account) quota(q *v1alpha1.CapacityQuota) {
+	field := fmt.Sprintf("quotas[%s].limits", q.Name)
+	if len(q.Limits)+len(q.LimitsFrom) == 0 {
+		a.problem(field, errors.New("is empty; set machines, cpu, memory or gpus"))
+	}
+	for key, limit := range ordered(q.Limits) {
+		amount, ok := a.amount(field+"."+key, key, limit)
+		if !ok {
+			continue
+		}
+		name := v1alpha1.QuotaPool(q.Name, key)
+		a.pools = append(a.pools, v1alpha1.LeasedPool{Name: name, Resource: resources[key], Selector: q.Selector})
+		a.limits[name] = amount
+	}
+}
+
+func (a *account) member(i int, m *v1alpha1.CapacityMember) {
+	field := fmt.Sprintf("members[%d]", i)
+	entry := memberEntry{hostedCluster: m.HostedCluster, priority: m.Priority, maximum: capacity.Amounts{}}
+	if m.HostedCluster != nil {
+		field = fmt.Sprintf("members[%s/%s]", m.HostedCluster.Namespace, m.HostedCluster.Name)
+	} else {
+		selector, err := metav1.LabelSelectorAsSelector(m.NamespaceSelector)
+		if err != nil {
+			a.problem(field+".namespaceSelector", err)
+			return
+		}
+		entry.namespaces = selector
+	}
+	entry.field = field
+	entry.guaranteed = a.shares(field+".guaranteed", m.Guaranteed)
+	entry.maximum = a.shares(field+".maximum", m.Maximum)
+	for key, limit := range ordered(m.Limits) {
+		amount, ok := a.amount(field+".limits."+key, key, limit)
+		if !ok {
+			continue
+		}
+		// The limit is the cluster's alone: all of it is granted at once, and no other cluster draws on it.
+		name := v1alpha1.LimitPool(key)
+		entry.limits = append(entry.limits, v1alpha1.LeasedPool{Name: name, Resource: resources[key]})
+		entry.guaranteed[name], entry.maximum[name] = amount, amount
+	}
+	a.members = append(a.members, entry)
+}
+
+// unmatched reports the entries of members that no hosted cluster gets.
+func (a *account) unmatched() {
+	for i := range a.members {
+		switch e := &a.members[i]; {
+		case e.applies:
+		case e.found:
+			a.problem(e.field, errors.New("matches no hosted cluster but those of earlier entries"))
+		default:
+			a.problem(e.field, errors.New("matches no hosted cluster with AutoNode on platform ClusterAPI"))
+		}
+	}
+}
+
+func (a *account) shares(field string, shares []v1alpha1.CapacityShare) capacity.Amounts {
+	amounts := capacity.Amounts{}
+	for i := range shares {
+		share := &shares[i]
+		for key, value := range ordered(share.Amounts) {
+			pool := v1alpha1.QuotaPool(share.Quota, key)
+			if share.Reservation != "" {
+				pool = v1alpha1.ReservationPool(share.Reservation)
+			}
+			at := fmt.Sprintf("%s[%d].amounts.%s", field, i, key)
+			if _, known := a.limits[pool]; !known || share.Reservation != "" && key != "machines" {
+				a.problem(at, fmt.Errorf("the account has no usable %s of %s", key, message.Cut(pool, 2*63)))
+				continue
+			}
+			if amount, ok := a.amount(at, key, value); ok {
+				amounts[pool] = amount
+			}
+		}
+	}
+	return amounts
+}
+
+// limit bounds what a cluster may be granted of the pools of its own limits.
+func (a *account) limit() {
+	for _, key := range resourceNames {
+		a.limits[v1alpha1.LimitPool(key)] = unbounded
+	}
+}
+
+// ordered returns the amounts in the order of resourceNames.
+func ordered(amounts v1alpha1.CapacityAmounts) iter.Seq2[string, scalar.Quantity] {
+	return func(yield func(string, scalar.Quantity) bool) {
+		for _, key := range resourceNames {
+			if amount, ok := amounts[key]; ok && !yield(key, amount) {
+				return
+			}
+		}
+	}
+}
+
+// amount parses the quantity of a field. If it can't, the field is unusable.
+func (a *account) amount(field, key string, value scalar.Quantity) (int64, bool) {
+	amount, err := parse(key, value)
+	if err != nil {
+		a.problem(field, err)
+	}
+	return amount, err == nil
+}
+
+// parse returns a quantity in the unit of its pool.
+func parse(key string, value scalar.Quantity) (int64, error) {
+	text := value.String()
+	if len(text) > maxQuantity {
+		return 0, fmt.Errorf("has %d characters, and a quantity at most %d", len(text), maxQuantity)
+	}
+	quantity, err := value.Parse()
+	if err != nil {
+		return 0, fmt.Errorf("%q %w", text, err)
+	}
+	size := quantity.AsApproximateFloat64()
+	if key == "cpu" {
+		size *= 1000
+	}
+	switch {
+	case quantity.Sign() < 0:
+		return 0, fmt.Errorf("%q is negative", text)
+	case size > float64(v1alpha1.MaxAmount):
+		return 0, fmt.Errorf("%q is too large", text)
+	case key == "cpu":
+		return quantity.MilliValue(), nil
+	}
+	return quantity.Value(), nil
+}
+
+// format is the reverse of parse, for a pool's resource.
+func format(kind v1alpha1.PoolResource, amount int64) string {
+	switch kind {
+	case v1alpha1.PoolVCPUs:
+		return resource.NewMilliQuantity(amount, resource.DecimalSI).String()
+	case v1alpha1.PoolMemory:
+		return resource.NewQuantity(amount, resource.BinarySI).String()
+	}
+	return strconv.FormatInt(amount, 10)
+}
+
+// rules of the pools.
+func rules(pools ...[]v1alpha1.LeasedPool) []capacity.Rule {
+	var all []capacity.Rule
+	for _, list := range pools {
+		for i := range list {
+			all = append(all, list[i].Rule())
+		}
+	}
+	return slices.Clip(all)
+}

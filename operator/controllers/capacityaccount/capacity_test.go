@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacityaccount
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/scalar"
+	"github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/capacity"
+)
+
+func TestGrants(t *testing.T) {
+	f := newFixture(t, "grants", "blue", "green")
+	blue, green := f.karpenters["blue"], f.karpenters["green"]
+
+	t.Run("When a cluster joins, it should have a lease that the record names, of its component", func(t *testing.T) {
+		g := NewWithT(t)
+		f.reconcile()
+		f.reconcile()
+		lease, grant := blue.lease(), f.granted("blue")
+		g.Expect(lease.Spec.Account.UID).To(BeEquivalentTo(f.account.UID))
+		g.Expect(lease.OwnerReferences).To(ConsistOf(HaveField("Name", v1beta1.KarpenterComponent)))
+		g.Expect(grant.Lease).To(BeEquivalentTo(lease.UID))
+		g.Expect(grant.Sequence).To(And(Equal(lease.Spec.Sequence), BeNumerically(">", f.clock.Now().Unix())))
+		g.Expect(lease.Rules()).To(ConsistOf(capacity.Rule{
+			Pool: reserved, Resource: capacity.Machines, Reservation: "cr-1", Selector: capacity.Selector{InstanceTypes: []string{typeName}, Zones: []string{"a"}},
+		}))
+		g.Expect(lease.UpTo()[reserved]).To(BeNumerically(">", 0))
+	})
+	t.Run("When clusters call for more than there is, they should use all of it and no more", func(t *testing.T) {
+		g := NewWithT(t)
+		blue.want(8)
+		f.settle()
+		green.want(8)
+		f.settle()
+		g.Expect(blue.machines() + green.machines()).To(Equal(10))
+		f.clock.SetTime(f.clock.Now().Add(figures))
+		f.reconcile()
+		g.Expect(f.account.Status.FullestPool).To(Equal("reservation/cr-1 10/10"))
+		g.Expect(f.account.Status.Pools).To(ConsistOf(And(HaveField("Granted", "10"), HaveField("Limit", "10"), HaveField("Waiting", Not(BeEmpty())))))
+		g.Expect(f.account.Status.ClusterCount).To(HaveValue(BeEquivalentTo(2)))
+		g.Expect(f.condition(v1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("ObservedGeneration", f.account.Generation)))
+	})
+	t.Run("When nothing changes, it should write nothing", func(t *testing.T) {
+		f.clock.SetTime(f.clock.Now().Add(time.Minute))
+		f.reconcile() // figures
+		before := f.writes
+		f.clock.SetTime(f.clock.Now().Add(time.Minute))
+		f.reconcile()
+		f.reconcile()
+		NewWithT(t).Expect(f.writes).To(Equal(before))
+	})
+	t.Run("When machines go, it should grant what they used to whoever waits, after an acknowledgement", func(t *testing.T) {
+		g := NewWithT(t)
+		clear(blue.demand) // its pods are gone
+		for name := range blue.seen {
+			blue.holder.Withdraw(name)
+		}
+		waiting := green.machines()
+		blue.remove(1)
+		f.settle()
+		g.Expect(green.machines()).To(Equal(waiting + 1))
+		g.Expect(blue.machines() + green.machines()).To(Equal(10))
+	})
+	t.Run("When a lease is deleted, it should keep what was granted, and a new one should have a newer sequence", func(t *testing.T) {
+		g := NewWithT(t)
+		before, old := f.granted("blue"), blue.lease()
+		g.Expect(clusters.Management.Client.Delete(t.Context(), old)).To(Succeed())
+		f.reconcile()
+		g.Expect(f.granted("blue").Granted).To(Equal(before.Granted))
+		f.reconcile()
+		f.reconcile()
+		g.Expect(blue.lease().UID).NotTo(Equal(old.UID))
+		g.Expect(f.granted("blue").Lease).To(BeEquivalentTo(blue.lease().UID))
+		g.Expect(blue.lease().Spec.Sequence).To(BeNumerically(">", old.Spec.Sequence))
+	})
+	t.Run("When a rule changes, it should ask for a new acknowledgement", func(t *testing.T) {
+		g := NewWithT(t)
+		f.settle()
+		before := blue.lease().Spec.Sequence
+		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
+			spec.Quotas = []v1alpha1.CapacityQuota{{Name: "all", Limits: v1alpha1.CapacityAmounts{"cpu": scalar.Number(64)}}}
+		})
+		f.reconcile()
+		g.Expect(blue.lease().Spec.Sequence).To(BeNumerically(">", before))
+		g.Expect(blue.lease().Rules()).To(HaveLen(2))
+		f.settle()
+		f.clock.SetTime(f.clock.Now().Add(time.Minute))
+		f.settle()
+		g.Expect(f.account.Status.Pools).To(ContainElement(And(HaveField("Name", "quota/all/cpu"), HaveField("Used", "20"), HaveField("Limit", "64"))))
+	})
+}
+
+func TestUnspent(t *testing.T) {
+	t.Run("When a cluster doesn't need what it holds for a while, it should return", func(t *testing.T) {
+		f := newFixture(t, "unspent", "blue")
+		blue := f.karpenters["blue"]
+		blue.want(4)
+		f.settle()
+		f.Expect(f.granted("blue").Granted).To(HaveKeyWithValue(reserved, int64(4)))
+		blue.remove(3)
+		f.settle()
+		f.Expect(f.granted("blue").Granted).To(HaveKeyWithValue(reserved, int64(4)))
+		f.clock.SetTime(f.clock.Now().Add(idle))
+		f.settle()
+		f.Expect(f.granted("blue").Granted).To(HaveKeyWithValue(reserved, int64(1)))
+	})
+	t.Run("When a Karpenter is silent, what it was asked for should stay granted, and a condition should say so", func(t *testing.T) {
+		f := newFixture(t, "silent", "blue", "green")
+		blue, green := f.karpenters["blue"], f.karpenters["green"]
+		blue.want(10)
+		f.settle()
+		blue.remove(10)
+		delete(f.karpenters, "blue")
+		for name := range blue.seen { // its Machines are gone, and it may launch others
+			f.Controller.tally.remove(client.ObjectKey{Namespace: blue.namespace, Name: name})
+		}
+		green.want(1)
+		f.settle()
+		f.Expect(f.granted("blue").Asked).NotTo(HaveKey(reserved))
+		f.Expect(f.granted("blue").Granted).To(HaveKeyWithValue(reserved, int64(10)))
+		f.Expect(green.machines()).To(BeZero())
+		f.clock.SetTime(f.clock.Now().Add(silent))
+		f.reconcile()
+		f.Expect(f.condition(v1alpha1.MembersGranted)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1alpha1.NotAcknowledgedReason),
+			HaveField("Message", ContainSubstring("silent/blue"))))
+		f.Expect(f.events.Events).To(Receive(ContainSubstring(v1alpha1.NotAcknowledgedReason)))
+		blue.step()
+		f.karpenters["blue"] = blue
+		clear(blue.demand)
+		f.settle()
+		f.Expect(green.machines()).To(Equal(1))
+	})
+}
+
+func TestCommitments(t *testing.T) {
+	t.Run("When machines use a commitment, the lease should say what is left of it, and what they lack", func(t *testing.T) {
+		f := newFixture(t, "committed", "blue")
+		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
+			spec.Commitments = []v1alpha1.CapacityCommitment{{Name: "plan", HourlySpend: "0.5"}, {Name: "instances", Instances: ptr.To(int32(2))}}
+		})
+		f.karpenters["blue"].want(5) // at 0.1 an hour each; two are covered as instances
+		f.settle()
+		f.clock.SetTime(f.clock.Now().Add(hints))
+		f.reconcile()
+		commitments, unused, uncovered := f.karpenters["blue"].lease().Commitments()
+		f.Expect(commitments).To(HaveLen(2))
+		f.Expect(unused).To(Equal(map[string]float64{"plan": 0.2, "instances": 0}))
+		f.Expect(uncovered).To(HaveKeyWithValue("instances", BeNumerically(">=", 0)))
+	})
+}
+
+func TestLimits(t *testing.T) {
+	f := newFixture(t, "limits", "blue", "green")
+	f.change(func(spec *v1alpha1.CapacityAccountSpec) {
+		spec.Members = append([]v1alpha1.CapacityMember{{
+			HostedCluster: &v1alpha1.HostedClusterReference{Namespace: "limits", Name: "blue"},
+			Limits:        v1alpha1.CapacityAmounts{"cpu": scalar.Text("6")},
+			Guaranteed:    []v1alpha1.CapacityShare{{Reservation: "cr-1", Amounts: v1alpha1.CapacityAmounts{"machines": scalar.Number(2)}}},
+		}}, spec.Members...)
+	})
+	blue, green := f.karpenters["blue"], f.karpenters["green"]
+	t.Run("When a cluster has a limit of its own, it should be granted at once and never exceeded", func(t *testing.T) {
+		g := NewWithT(t)
+		f.reconcile()
+		f.reconcile()
+		g.Expect(blue.lease().Lease().Amounts).To(Equal(capacity.Amounts{"limit/cpu": 6000, reserved: 2}))
+		blue.want(5)
+		f.settle()
+		g.Expect(blue.machines()).To(Equal(3))
+	})
+	t.Run("When the limit is lowered, it should be asked back", func(t *testing.T) {
+		g := NewWithT(t)
+		blue.remove(3)
+		clear(blue.demand)
+		f.settle()
+		f.change(func(spec *v1alpha1.CapacityAccountSpec) { spec.Members[0].Limits["cpu"] = scalar.Text("4") })
+		f.settle()
+		g.Expect(blue.lease().Lease().Amounts).To(HaveKeyWithValue("limit/cpu", int64(4000)))
+	})
+	t.Run("When an amount is guaranteed and not used, no other cluster should get it", func(t *testing.T) {
+		green.want(10)
+		f.settle()
+		NewWithT(t).Expect(green.machines()).To(Equal(8))
+	})
+	t.Run("When a report says what is absurd, it should lower no other cluster's grant nor exceed the pool", func(t *testing.T) {
+		g := NewWithT(t)
+		before := f.granted("blue")
+		lease := green.lease()
+		lease.Status = v1alpha1.CapacityLeaseStatus{
+			AcknowledgedSequence: 1 << 60, Held: []v1alpha1.PoolAmount{{Pool: reserved, Amount: 1 << 62}, {Pool: "others", Amount: 5}, {Pool: reserved, Amount: 1}},
+			Requests: []v1alpha1.CapacityRequest{
+				{Charges: []v1alpha1.PoolAmount{{Pool: reserved, Amount: 1 << 62}}, Count: 1 << 62},
+				{Charges: []v1alpha1.PoolAmount{{Pool: reserved, Amount: 1}}, Count: 1 << 62}, {Charges: []v1alpha1.PoolAmount{}, Count: 9},
+			},
+			Unavailable: []v1alpha1.UnavailableOffering{{Until: scalar.NewTime(f.clock.Now().AddDate(9, 0, 0))}},
+		}
+		g.Expect(clusters.Management.Client.Status().Update(t.Context(), lease)).To(Succeed())
+		f.reconcile()
+		f.reconcile()
+		g.Expect(f.granted("blue").Granted).To(Equal(before.Granted))
+		g.Expect(f.granted("green").Granted).To(Equal(capacity.Amounts{reserved: 8}))
+		g.Expect(blue.lease().Spec.Unavailable).To(BeEmpty())
+	})
+}
+
+func TestQuota(t *testing.T) {
+	f := newFixture(t, "quota", "blue", "green")
+	blue, green := f.karpenters["blue"], f.karpenters["green"]
+	limit := func(cpu string) {
+		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
+			spec.Quotas = []v1alpha1.CapacityQuota{{Name: "all", Limits: v1alpha1.CapacityAmounts{"cpu": scalar.Text(cpu)}}}
+		})
+		f.settle()
+	}
+	total := func() int { return blue.machines() + green.machines() }
+	t.Run("When a quota is reached, the clusters should launch no more within it", func(t *testing.T) {
+		limit("8") // machines of two vCPUs
+		blue.want(4)
+		green.want(4)
+		f.settle()
+		NewWithT(t).Expect(total()).To(Equal(4))
+	})
+	t.Run("When it is raised, they should launch what fits", func(t *testing.T) {
+		limit("12")
+		f.settle()
+		g := NewWithT(t)
+		g.Expect(total()).To(Equal(6))
+		g.Expect(f.condition(v1alpha1.Ready)).To(HaveField("Reason", v1alpha1.AsExpectedReason))
+	})
+	t.Run("When it is lowered below what is used, nothing should be removed and no cluster granted more, and the condition should say so", func(t *testing.T) {
+		limit("6")
+		f.clock.SetTime(f.clock.Now().Add(figures))
+		f.settle()
+		g := NewWithT(t)
+		g.Expect(total()).To(Equal(6))
+		g.Expect(f.condition(v1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", v1alpha1.OverLimitReason),
+			HaveField("Message", ContainSubstring("machines take more than the limit: quota/all/cpu 12/6; none is removed"))))
+		clear(blue.demand)
+		blue.holder.WithdrawAll()
+		blue.remove(1)
+		f.settle()
+		g.Expect(total()).To(Equal(5), "another cluster waits, and the limit has no room for it")
+	})
+	t.Run("When enough machines have gone, it should be as expected again", func(t *testing.T) {
+		for _, k := range f.karpenters {
+			clear(k.demand)
+			k.holder.WithdrawAll()
+			k.remove(k.machines())
+		}
+		f.settle()
+		NewWithT(t).Expect(f.condition(v1alpha1.Ready)).To(HaveField("Reason", v1alpha1.AsExpectedReason))
+	})
+	t.Run("When a cluster's own limit is lowered below what it uses, the condition should name the cluster", func(t *testing.T) {
+		green.want(2)
+		f.settle()
+		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
+			spec.Members = append([]v1alpha1.CapacityMember{{
+				HostedCluster: &v1alpha1.HostedClusterReference{Namespace: "quota", Name: "green"}, Limits: v1alpha1.CapacityAmounts{"machines": scalar.Number(1)},
+			}}, spec.Members...)
+		})
+		f.settle()
+		g := NewWithT(t)
+		g.Expect(green.machines()).To(Equal(2))
+		g.Expect(f.condition(v1alpha1.Ready)).To(And(HaveField("Reason", v1alpha1.OverLimitReason), HaveField("Message", ContainSubstring("limit/machines of quota/green 2/1"))))
+	})
+}
+
+func TestMembers(t *testing.T) {
+	t.Run("When a component loses its labels for a moment, its cluster should stay a member", func(t *testing.T) {
+		f := newFixture(t, "labels", "blue")
+		blue := f.karpenters["blue"]
+		blue.want(2)
+		f.settle()
+		component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: blue.namespace, Name: v1beta1.KarpenterComponent}}
+		f.Expect(clusters.Management.Client.Get(t.Context(), client.ObjectKeyFromObject(component), component)).To(Succeed())
+		component.Labels = nil
+		f.Expect(clusters.Management.Client.Update(t.Context(), component)).To(Succeed())
+		before := blue.lease().Spec
+		f.settle()
+		f.Expect(blue.lease().Spec).To(Equal(before))
+		f.Expect(f.account.Status.ClusterCount).To(HaveValue(BeEquivalentTo(1)))
+	})
+	t.Run("When a cluster leaves, its lease should limit nothing after it acknowledged, and its machines should count until they are gone", func(t *testing.T) {
+		f := newFixture(t, "leaves", "blue", "green")
+		blue, green := f.karpenters["blue"], f.karpenters["green"]
+		blue.want(4)
+		f.settle()
+		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
+			spec.Members = []v1alpha1.CapacityMember{{HostedCluster: &v1alpha1.HostedClusterReference{Namespace: "leaves", Name: "green"}}}
+		})
+		f.settle()
+		f.Expect(blue.lease().Spec).To(And(HaveField("Account", BeNil()), HaveField("Pools", BeEmpty())))
+		f.Expect(f.condition(v1alpha1.MembersGranted)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", v1alpha1.MembersLeavingReason)))
+		green.want(10)
+		f.settle()
+		f.Expect(green.machines()).To(Equal(6))
+		blue.remove(4)
+		f.settle()
+		f.clock.SetTime(f.clock.Now().Add(3 * capacity.InFlight))
+		f.settle()
+		f.Expect(f.granted("blue")).To(BeNil())
+		f.Expect(green.machines()).To(Equal(10))
+	})
+	t.Run("When two accounts claim a cluster, the older one should have it until its members release it", func(t *testing.T) {
+		f := newFixture(t, "claimed", "blue")
+		f.settle()
+		other := &fixture{T: t, WithT: f.WithT, Controller: f.Controller, clock: f.clock, namespace: "claimed", karpenters: f.karpenters, events: f.events}
+		other.account = &v1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "claimed-too"}, Spec: specOf("claimed")}
+		f.create(other.account)
+		t.Cleanup(func() { f.forget(other.account) })
+		other.settle()
+		f.Expect(other.condition(v1alpha1.MembersGranted)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1alpha1.ClaimedByOthersReason),
+			HaveField("Message", ContainSubstring("claimed/blue (account claimed)"))))
+		f.Expect(f.karpenters["blue"].lease().Spec.Account.Name).To(Equal("claimed"))
+		f.change(func(spec *v1alpha1.CapacityAccountSpec) { spec.Members = nil })
+		f.settle()
+		other.settle()
+		f.Expect(f.karpenters["blue"].lease().Spec.Account.Name).To(Equal("claimed-too"))
+		f.Expect(other.condition(v1alpha1.Ready)).To(HaveField("Status", metav1.ConditionTrue))
+		f.karpenters["blue"].want(3)
+		other.settle()
+		f.Expect(f.karpenters["blue"].machines()).To(Equal(3))
+	})
+	t.Run("When an account is lost and created again, it should count what its leases had granted", func(t *testing.T) {
+		f := newFixture(t, "lost", "blue", "green")
+		blue, green := f.karpenters["blue"], f.karpenters["green"]
+		blue.want(7)
+		f.settle()
+		blue.remove(7) // it may launch seven others
+		for name := range blue.seen {
+			f.Controller.tally.remove(client.ObjectKey{Namespace: blue.namespace, Name: name})
+		}
+		delete(f.karpenters, "blue")
+		f.forget(f.account)
+		f.account = &v1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "lost"}, Spec: specOf("lost")}
+		f.create(f.account)
+		green.want(10)
+		f.settle()
+		f.Expect(f.granted("blue").Granted).To(HaveKeyWithValue(reserved, int64(7)))
+		f.Expect(green.machines()).To(Equal(3))
+	})
+	t.Run("When an account is deleted while it is in use, leases should stay as they are until its members are released", func(t *testing.T) {
+		f := newFixture(t, "deleted", "blue")
+		f.karpenters["blue"].want(2)
+		f.settle()
+		before := f.karpenters["blue"].lease().Spec
+		f.Expect(clusters.Management.Client.Delete(t.Context(), f.account)).To(Succeed())
+		f.settle()
+		f.Expect(f.karpenters["blue"].lease().Spec).To(Equal(before))
+		f.Expect(f.karpenters["blue"].machines()).To(Equal(2))
+		f.Expect(f.condition(v1alpha1.MembersGranted)).To(HaveField("Message", ContainSubstring("leases of 1 cluster stay as they are; empty spec.members to release them")))
+		f.Expect(f.condition(v1alpha1.MembersGranted)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1alpha1.AccountDeletedReason)))
+		f.Expect(f.karpenters["blue"].lease().Spec.Account).NotTo(BeNil())
+		f.change(func(spec *v1alpha1.CapacityAccountSpec) { spec.Members = nil })
+		f.karpenters["blue"].remove(2)
+		f.settle()
+		f.Expect(f.karpenters["blue"].lease().Spec.Account).To(BeNil())
+		f.clock.SetTime(f.clock.Now().Add(3 * capacity.InFlight))
+		f.read()
+		_, err := f.Controller.Reconcile(t.Context(), f.account.DeepCopy())
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(clusters.Management.Client.Get(t.Context(), client.ObjectKeyFromObject(f.account), f.account)).To(MatchError(ContainSubstring("not found")))
+	})
+	t.Run("When entries are malformed, it should name them, and use the others", func(t *testing.T) {
+		f := newFixture(t, "malformed", "blue")
+		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
+			spec.Quotas = []v1alpha1.CapacityQuota{{Name: "many", Limits: v1alpha1.CapacityAmounts{"cpu": scalar.Text("many"), "gpus": scalar.Number(3)}}}
+		})
+		f.karpenters["blue"].want(2)
+		f.settle()
+		f.Expect(f.condition(v1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", v1alpha1.SomeUnusableReason),
+			HaveField("Message", Equal(`spec.quotas[many].limits.cpu: "many" is not a quantity; the other entries are in use`))))
+		f.Expect(f.account.Status.Pools).To(HaveLen(2))
+		f.Expect(f.karpenters["blue"].machines()).To(Equal(2))
+	})
+	t.Run("When members match nothing and a reservation has ended, it should name them, and use the others", func(t *testing.T) {
+		f := newFixture(t, "useless", "blue")
+		member := func(name string) v1alpha1.CapacityMember {
+			return v1alpha1.CapacityMember{HostedCluster: &v1alpha1.HostedClusterReference{Namespace: "useless", Name: name}}
+		}
+		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
+			spec.Members = append([]v1alpha1.CapacityMember{member("absent"), member("blue")}, spec.Members[0],
+				v1alpha1.CapacityMember{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"example.com/team": "none"}}})
+			spec.Reservations = append(spec.Reservations, v1alpha1.CapacityReservation{
+				ID: "cr-0", InstanceType: typeName, Zone: "a", Count: 4, Expires: ptr.To(scalar.NewTime(f.clock.Now().Add(-time.Hour))),
+			})
+		})
+		f.karpenters["blue"].want(2)
+		f.settle()
+		entry := func(field, message string) OmegaMatcher {
+			return And(HaveField("Field", field), HaveField("Message", ContainSubstring(message)))
+		}
+		f.Expect(f.account.Status.Unusable).To(ConsistOf(
+			entry("reservations[cr-0].expires", "has passed"),
+			entry("members[useless/absent]", "matches no hosted cluster with AutoNode on platform ClusterAPI"),
+			entry("members[2]", "matches no hosted cluster but those of earlier entries"),
+			entry("members[3]", "matches no hosted cluster with AutoNode on platform ClusterAPI"),
+		))
+		f.Expect(f.condition(v1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", v1alpha1.SomeUnusableReason),
+			HaveField("Message", ContainSubstring("and 1 more; the other entries are in use"))))
+		f.Expect(f.karpenters["blue"].machines()).To(Equal(2))
+		f.join("absent")
+		f.settle()
+		f.Expect(f.account.Status.Unusable).NotTo(ContainElement(HaveField("Field", "members[useless/absent]")), "it is there now")
+	})
+	t.Run("When no cluster matches, it should say so", func(t *testing.T) {
+		f := newFixture(t, "without-members")
+		f.reconcile()
+		f.Expect(f.condition(v1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", v1alpha1.NoMembersReason)))
+	})
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacityaccount
+
+import (
+	"encoding/json"
+	"math"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/autonode-io/autonode/api/v1alpha1"
+)
+
+// FuzzAccounts decodes the spec of a CapacityAccount, which its author writes, and a CapacityLease, whose status any Karpenter writes.
+func FuzzAccounts(f *testing.F) {
+	for _, spec := range []string{
+		`{"reservations":[{"id":"cr-1","instanceType":"m5.large","zone":"a","count":3,"expires":"2026-12-01T06:00:00Z"}]}`,
+		`{"quotas":[{"name":"q","limits":{"cpu":"64","memory":"1Ti","machines":12,"gpus":"1e3"},"selector":{"zones":["a"]}}]}`,
+		`{"quotas":[{"name":"q","limits":{"memory":"1099511627776","cpu":"-1","machines":"9e99","gpus":"0.5"}}]}`,
+		`{"commitments":[{"name":"c","hourlySpend":"1.5","discount":"0.3","starts":"2026-01-01T00:00:00Z","ends":"2040-01-01T00:00:00Z"},{"name":"d","instances":3}]}`,
+		`{"members":[{"hostedCluster":{"namespace":"a","name":"b"},"limits":{"cpu":"4"},"guaranteed":[{"quota":"q","amounts":{"cpu":2}}],"maximum":[{"reservation":"r","amounts":{"machines":1}}]}]}`,
+		`{"members":[{"namespaceSelector":{"matchExpressions":[{"key":"a","operator":"In","values":["b"]}]},"priority":7}]}`,
+	} {
+		f.Add([]byte(spec), []byte(`{}`))
+	}
+	for _, lease := range []string{
+		`{"spec":{"sequence":3,"pools":[{"name":"p","resource":"Machines","amount":5,"granted":7,"upTo":9}]},"status":{"acknowledgedSequence":3,
+			"held":[{"pool":"p","amount":9223372036854775807}],"spent":[{"pool":"x","amount":1}],"requests":[{"charges":[{"pool":"p","amount":2}],"count":400},{"charges":[{"pool":"p","amount":1}],"count":400}]}}`,
+		`{"spec":{"commitments":[{"name":"c","hourlySpend":"1e308","discount":"2","uncovered":"-1"},{"name":"d","instances":"NaN"}]}}`,
+		`{"status":{"unavailable":[{"instanceType":"m5.large","zone":"a","capacityType":"spot","until":"2026-12-01T06:00:00Z"}]}}`,
+	} {
+		f.Add([]byte(`{}`), []byte(lease))
+	}
+	f.Fuzz(func(t *testing.T, account, lease []byte) {
+		var spec v1alpha1.CapacityAccountSpec
+		if json.Unmarshal(account, &spec) == nil {
+			checkAccount(t, &spec)
+		}
+		var leased v1alpha1.CapacityLease
+		if json.Unmarshal(lease, &leased) == nil {
+			checkLease(t, &leased)
+		}
+	})
+}
+
+func checkAccount(t *testing.T, spec *v1alpha1.CapacityAccountSpec) {
+	t.Helper()
+	a := understand(spec, noon)
+	for name, limit := range a.limits {
+		// The count of a reservation is an int32 that the API server bounds.
+		if limit > v1alpha1.MaxAmount || limit < math.MinInt32 {
+			t.Errorf("pool %q has %d", name, limit)
+		}
+	}
+	for _, m := range a.members {
+		for pool, amount := range m.guaranteed {
+			if amount < 0 || amount > v1alpha1.MaxAmount {
+				t.Errorf("%s guarantees %d of %q", m.field, amount, pool)
+			}
+		}
+	}
+	for _, c := range a.commitments {
+		if !finite(c.HourlySpend) || c.Discount < 0 || c.Discount > 1 {
+			t.Errorf("commitment %q of %v with discount %v", c.Name, c.HourlySpend, c.Discount)
+		}
+	}
+	for _, u := range a.unusable {
+		if len(u.Message) > maxMessage || !utf8.ValidString(u.Message) {
+			t.Errorf("unfit for a status: %q", u.Message)
+		}
+	}
+	spec.ReservationsAt(noon)
+}
+
+func checkLease(t *testing.T, lease *v1alpha1.CapacityLease) {
+	t.Helper()
+	named := map[string]bool{}
+	for _, pool := range lease.Spec.Pools {
+		named[pool.Name] = true
+	}
+	amounts := func(amounts map[string]int64, most int64) {
+		for pool, amount := range amounts {
+			if !named[pool] || amount <= 0 || amount > most {
+				t.Errorf("the report has %d of pool %q", amount, pool)
+			}
+		}
+	}
+	report := lease.BoundedReport()
+	amounts(report.Held, v1alpha1.MaxAmount)
+	amounts(report.Spent, v1alpha1.MaxAmount)
+	launches := int64(0)
+	for _, request := range report.Requests {
+		amounts(request.Charges, v1alpha1.MaxCharge)
+		launches += request.Count
+	}
+	if len(report.Requests) > v1alpha1.MaxRequests || launches > v1alpha1.MaxRequestedLaunches {
+		t.Errorf("%d requests for %d launches", len(report.Requests), launches)
+	}
+	commitments, unused, uncovered := lease.Commitments()
+	for _, c := range commitments {
+		if !finite(c.HourlySpend) || !finite(unused[c.Name]) || !finite(uncovered[c.Name]) || c.Discount < 0 || c.Discount > 1 {
+			t.Errorf("commitment %q of %v", c.Name, c.HourlySpend)
+		}
+	}
+	lease.Lease()
+	lease.UpTo()
+	board{}.post("clusters/blue", lease.Status.Unavailable, noon)
+}
+
+func finite(value float64) bool { return value >= 0 && !math.IsInf(value, 0) && !math.IsNaN(value) }

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacityaccount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/operator/apply"
+)
+
+// grant writes what is recorded into the leases.
+func (r *round) grant(ctx context.Context) error {
+	commitments := r.unused()
+	closed := r.share()
+	var errs []error
+	for _, key := range r.keys {
+		of := r.clusters[key]
+		var err error
+		switch {
+		case of.member == nil && of.released != nil && of.lease != nil:
+			err = r.release(ctx, of.lease)
+		case of.member == nil && of.lease == nil:
+		case of.lease != nil:
+			err = r.write(ctx, key, of, commitments, closed.forCluster(key, r.now))
+		case of.other != nil:
+			err = r.adopt(ctx, key, of.other)
+		default:
+			err = r.create(ctx, of.member.component)
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	// One conflict says that something changed, whatever the others are.
+	for _, err := range errs {
+		if result, other := retry(err); other == nil {
+			if result.RequeueAfter > 0 {
+				r.wake(result.RequeueAfter)
+			}
+			continue
+		}
+		return errors.Join(errs...)
+	}
+	return nil
+}
+
+// create makes a lease that grants nothing yet.
+func (r *round) create(ctx context.Context, component *v1beta1.ControlPlaneComponent) error {
+	lease := &v1alpha1.CapacityLease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: component.Namespace, Name: component.Name, Labels: map[string]string{
+			apply.LabelManagedBy:                apply.FieldOwner,
+			v1beta1.HostedClusterLabel:          component.Labels[v1beta1.HostedClusterLabel],
+			v1beta1.HostedClusterNamespaceLabel: component.Labels[v1beta1.HostedClusterNamespaceLabel],
+		}},
+		Spec: v1alpha1.CapacityLeaseSpec{Account: r.reference()},
+	}
+	for _, label := range []string{v1beta1.ControlPlaneNamespaceModeLabel, v1beta1.ClusterNameLabel} {
+		if value, ok := component.Labels[label]; ok {
+			lease.Labels[label] = value
+		}
+	}
+	if err := controllerutil.SetControllerReference(component, lease, r.Management.Scheme()); err != nil {
+		return fmt.Errorf("setting the owner of CapacityLease %s: %w", klog.KObj(lease), err)
+	}
+	if err := r.Management.Create(ctx, lease, client.FieldOwner(apply.FieldOwner)); err != nil {
+		return fmt.Errorf("creating CapacityLease %s: %w", klog.KObj(lease), err)
+	}
+	return nil
+}
+
+func (r *round) reference() *v1alpha1.CapacityAccountReference {
+	return &v1alpha1.CapacityAccountReference{Name: r.found.Name, UID: string(r.found.UID)}
+}
+
+// adopt takes over a lease that no account has any more. Only then it is read: an operator that still served the former account, and had
+// a grant to write, can't any more.
+func (r *round) adopt(ctx context.Context, key string, lease *v1alpha1.CapacityLease) error {
+	changed := lease.DeepCopy()
+	if account := lease.Spec.Account; account == nil {
+		changed.Spec.Pools = nil
+	} else if _, exists := r.claims.accounts[account.UID]; exists {
+		return nil // it is released by and by
+	}
+	changed.Spec.Account = r.reference()
+	log.FromContext(ctx).Info("Adopted a CapacityLease", "hostedCluster", key)
+	return r.patch(ctx, changed, lease)
+}
+
+// release lets a cluster go that doesn't belong to the account any more.
+func (r *round) release(ctx context.Context, lease *v1alpha1.CapacityLease) error {
+	changed := lease.DeepCopy()
+	changed.Spec = v1alpha1.CapacityLeaseSpec{Sequence: lease.Spec.Sequence}
+	return r.patch(ctx, changed, lease)
+}
+
+// patch fails if the lease has changed since it was read.
+func (r *round) patch(ctx context.Context, changed, lease *v1alpha1.CapacityLease) error {
+	err := r.Management.Patch(ctx, changed, client.MergeFromWithOptions(lease, client.MergeFromWithOptimisticLock{}), client.FieldOwner(apply.FieldOwner))
+	if err != nil {
+		return fmt.Errorf("writing CapacityLease %s: %w", klog.KObj(lease), err)
+	}
+	return nil
+}
+
+// write writes what is recorded for a cluster, if that is news. An operator with an older record writes nothing.
+func (r *round) write(ctx context.Context, key string, of *cluster, commitments []v1alpha1.LeasedCommitment, unavailable []v1alpha1.UnavailableOffering) error {
+	grant, ok := r.decision.Record[key]
+	lag := ok && grant.Lag(of.lease.Lease())
+	if !lag && (!ok || grant.Lease != string(of.lease.UID) || grant.Sequence != of.lease.Spec.Sequence) {
+		return nil
+	}
+	changed := of.lease.DeepCopy()
+	changed.Spec = v1alpha1.CapacityLeaseSpec{
+		Account: r.reference(), Sequence: grant.Sequence, Pools: leased(of, grant, r.decision.UpTo[key], lag), Commitments: commitments, Unavailable: unavailable,
+	}
+	if equality.Semantic.DeepEqual(changed.Spec, of.lease.Spec) {
+		return nil
+	}
+	if wait := r.hinted[key].Add(hints).Sub(r.now); wait > 0 && equality.Semantic.DeepEqual(withoutHints(changed.Spec), withoutHints(of.lease.Spec)) {
+		r.wake(wait)
+		return nil
+	}
+	r.hinted[key] = r.now
+	return r.patch(ctx, changed, of.lease)
+}
+
+// leased returns the pools of a lease. What was granted with a sequence stays as it is: the record only falls until the next one.
+func leased(of *cluster, grant capacity.Grant, upTo capacity.Amounts, lag bool) []v1alpha1.LeasedPool {
+	written := map[string]int64{}
+	for i := range of.lease.Spec.Pools {
+		written[of.lease.Spec.Pools[i].Name] = of.lease.Spec.Pools[i].Granted
+	}
+	var pools []v1alpha1.LeasedPool
+	for _, pool := range of.pools {
+		pool.Amount, pool.Granted, pool.UpTo = grant.Asked[pool.Name], grant.Granted[pool.Name], max(upTo[pool.Name], grant.Asked[pool.Name])
+		if !lag {
+			pool.Granted = max(written[pool.Name], pool.Amount)
+		}
+		pools = append(pools, pool)
+	}
+	return pools
+}
+
+// sameRules reports whether the same machines take the same from the same pools.
+func sameRules(a, b []v1alpha1.LeasedPool) bool {
+	return slices.EqualFunc(a, b, func(x, y v1alpha1.LeasedPool) bool {
+		x.Amount, x.Granted, x.UpTo = y.Amount, y.Granted, y.UpTo
+		return equality.Semantic.DeepEqual(x, y)
+	})
+}
+
+// withoutHints is what a lease says without what Karpenter may know later.
+func withoutHints(spec v1alpha1.CapacityLeaseSpec) v1alpha1.CapacityLeaseSpec {
+	spec = *spec.DeepCopy()
+	spec.Commitments, spec.Unavailable = nil, nil
+	for i := range spec.Pools {
+		spec.Pools[i].UpTo = 0
+	}
+	return spec
+}
+
+// unused returns what the machines of all clusters leave of the commitments, rounded down, and what they lack of them, rounded up.
+func (r *round) unused() []v1alpha1.LeasedCommitment {
+	if len(r.account.commitments) == 0 {
+		return nil
+	}
+	left, uncovered := r.spending.Applied.Unused(), r.spending.Applied.Uncovered()
+	var unused []v1alpha1.LeasedCommitment
+	for _, c := range r.account.commitments {
+		leased := v1alpha1.LeasedCommitment{Name: c.Name, Selector: v1alpha1.CapacitySelector{
+			InstanceTypes: c.Selector.InstanceTypes, Catalogs: c.Selector.Catalogs, Zones: c.Selector.Zones, CapacityTypes: c.Selector.CapacityTypes,
+		}}
+		text := strconv.FormatFloat(roughly(left[c.Name], math.Floor), 'f', -1, 64)
+		if c.Machines > 0 {
+			leased.Instances = text
+		} else {
+			leased.HourlySpend = text
+		}
+		if c.Discount > 0 {
+			leased.Discount = strconv.FormatFloat(c.Discount, 'f', -1, 64)
+		}
+		if more := roughly(uncovered[c.Name], math.Ceil); more > 0 {
+			leased.Uncovered = strconv.FormatFloat(more, 'f', -1, 64)
+		}
+		unused = append(unused, leased)
+	}
+	return unused
+}
+
+// roughly rounds to two digits, so that leases don't change with each machine.
+func roughly(amount float64, round func(float64) float64) float64 {
+	if !(amount > 0) {
+		return 0
+	}
+	unit := math.Pow(10, math.Floor(math.Log10(amount))-1)
+	rounded, err := strconv.ParseFloat(strconv.FormatFloat(round(math.Round(amount/unit*1e6)/1e6)*unit, 'g', 2, 64), 64)
+	if err != nil {
+		return 0
+	}
+	return rounded
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacityaccount
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/autonode-io/autonode/api/scalar"
+	"github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
+)
+
+var noon = time.Date(2030, 6, 1, 12, 0, 0, 0, time.UTC)
+
+func TestUnderstand(t *testing.T) {
+	amounts := func(key, value string) v1alpha1.CapacityAmounts {
+		return v1alpha1.CapacityAmounts{key: scalar.Text(value)}
+	}
+	quota := func(key, value string) v1alpha1.CapacityAccountSpec {
+		return v1alpha1.CapacityAccountSpec{Quotas: []v1alpha1.CapacityQuota{{Name: "q", Limits: amounts(key, value)}}}
+	}
+	at := func(d time.Duration) *scalar.Time { return ptr.To(scalar.NewTime(noon.Add(d))) }
+	percent := func(text string) *scalar.Quantity { return ptr.To(scalar.Text(text)) }
+	for _, tc := range []struct {
+		name    string
+		spec    v1alpha1.CapacityAccountSpec
+		limits  capacity.Amounts
+		problem string
+		next    time.Time
+		covered int
+	}{
+		{name: "When a quota is of vCPUs, it should be in thousandths", spec: quota("cpu", "1.5"), limits: capacity.Amounts{"quota/q/cpu": 1500}},
+		{name: "When a quota is of memory, it should be in bytes", spec: quota("memory", "2Gi"), limits: capacity.Amounts{"quota/q/memory": 2 << 30}},
+		{name: "When a quota is zero, it should be a limit", spec: quota("gpus", "0"), limits: capacity.Amounts{"quota/q/gpus": 0}},
+		{name: "When a quantity is negative, it should be unusable", spec: quota("gpus", "-1"), problem: `"-1" is negative`},
+		{name: "When a quantity is huge, it should be unusable", spec: quota("memory", "9e40"), problem: `"9e40" is too large`},
+		{name: "When a quantity is long, it should be unusable", spec: quota("cpu", strings.Repeat("1", 99)), problem: "has 99 characters"},
+		{name: "When a quantity has an exponent that takes half an hour, it should be unusable at once", spec: quota("cpu", "1e-999999999"), problem: `"1e-999999999" is not a quantity`},
+		{
+			name: "When memory is a number of bytes, it should be a limit", limits: capacity.Amounts{"quota/q/memory": 1 << 40},
+			spec: v1alpha1.CapacityAccountSpec{Quotas: []v1alpha1.CapacityQuota{{Name: "q", Limits: v1alpha1.CapacityAmounts{"memory": scalar.Number(1 << 40)}}}},
+		},
+		{name: "When a quota has no limit, it should be unusable", spec: v1alpha1.CapacityAccountSpec{Quotas: []v1alpha1.CapacityQuota{{Name: "q"}}}, problem: "is empty"},
+		{
+			name: "When a reservation expires, it should say when", limits: capacity.Amounts{"reservation/r": 3}, next: noon.Add(time.Hour),
+			spec: v1alpha1.CapacityAccountSpec{Reservations: []v1alpha1.CapacityReservation{{ID: "r", Count: 3, Expires: at(time.Hour)}}},
+		},
+		{
+			name: "When a reservation has expired, it should have nothing and say so", limits: capacity.Amounts{"reservation/r": 0}, problem: "has passed",
+			spec: v1alpha1.CapacityAccountSpec{Reservations: []v1alpha1.CapacityReservation{{ID: "r", Count: 3, Expires: at(0)}}},
+		},
+		{
+			name: "When it can't be read when a reservation expires, it should have nothing and say so", limits: capacity.Amounts{"reservation/r": 0}, problem: `"2030-06-01T12:00:00+99:99" is not a time`,
+			spec: v1alpha1.CapacityAccountSpec{Reservations: []v1alpha1.CapacityReservation{{ID: "r", Count: 3, Expires: &scalar.Time{Malformed: "2030-06-01T12:00:00+99:99"}}}},
+		},
+		{
+			name: "When it can't be read when a commitment ends, it should be unusable", problem: `"never" is not a time`,
+			spec: v1alpha1.CapacityAccountSpec{Commitments: []v1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "1", Ends: &scalar.Time{Malformed: "never"}}}},
+		},
+		{
+			name: "When a commitment begins later, it should not cover anything yet", next: noon.Add(time.Hour),
+			spec: v1alpha1.CapacityAccountSpec{Commitments: []v1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "1", Starts: at(time.Hour)}}},
+		},
+		{
+			name: "When a commitment has ended, it should cover nothing",
+			spec: v1alpha1.CapacityAccountSpec{Commitments: []v1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "1", Ends: at(-time.Hour)}}},
+		},
+		{
+			name: "When a commitment runs, it should cover", covered: 1, next: noon.Add(time.Hour),
+			spec: v1alpha1.CapacityAccountSpec{Commitments: []v1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "1", Starts: at(-1), Ends: at(time.Hour), DiscountPercent: percent("27.5")}}},
+		},
+		{
+			name: "When a commitment's spend isn't a number, it should be unusable", problem: `"lots" is not an amount`,
+			spec: v1alpha1.CapacityAccountSpec{Commitments: []v1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "lots"}}},
+		},
+		{
+			name: "When a commitment's spend is NaN, it should be unusable", problem: `"NaN" is not an amount`,
+			spec: v1alpha1.CapacityAccountSpec{Commitments: []v1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "NaN"}}},
+		},
+		{
+			name: "When a discount is all of the price, it should be unusable", problem: `"100" is not a percentage`,
+			spec: v1alpha1.CapacityAccountSpec{Commitments: []v1alpha1.CapacityCommitment{{Name: "c", Instances: ptr.To(int32(1)), DiscountPercent: percent("100")}}},
+		},
+		{
+			name: "When a guarantee is of nothing that is there, it should be unusable", problem: "no usable machines of reservation/r",
+			spec: v1alpha1.CapacityAccountSpec{Members: []v1alpha1.CapacityMember{{
+				HostedCluster: &v1alpha1.HostedClusterReference{Namespace: "a", Name: "b"}, Guaranteed: []v1alpha1.CapacityShare{{Reservation: "r", Amounts: amounts("machines", "1")}},
+			}}},
+		},
+		{
+			name: "When a selector of namespaces is malformed, it should be unusable", problem: "is not a valid label selector operator",
+			spec: v1alpha1.CapacityAccountSpec{Members: []v1alpha1.CapacityMember{{NamespaceSelector: &metav1.LabelSelector{
+				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}},
+			}}}},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			a := understand(&tc.spec, noon)
+			if tc.problem != "" {
+				g.Expect(a.unusable).To(ConsistOf(HaveField("Message", ContainSubstring(tc.problem))))
+			} else {
+				g.Expect(a.unusable).To(BeEmpty())
+			}
+			if tc.limits == nil {
+				tc.limits = capacity.Amounts{}
+			}
+			g.Expect(a.limits).To(Equal(tc.limits))
+			g.Expect(a.next).To(BeTemporally("==", tc.next))
+			g.Expect(a.commitments).To(HaveLen(tc.covered))
+		})
+	}
+}
+
+func TestBoard(t *testing.T) {
+	at := func(instanceType, zone, reason string, d time.Duration) v1alpha1.UnavailableOffering {
+		return v1alpha1.UnavailableOffering{InstanceType: instanceType, Zone: zone, CapacityType: "on-demand", Reason: reason, Until: scalar.NewTime(noon.Add(d))}
+	}
+	t.Run("When a cluster finds no capacity, the others should know for as long as it says", func(t *testing.T) {
+		g, b := NewWithT(t), board{}
+		b.post("blue", []v1alpha1.UnavailableOffering{at("m5.large", "a", "Capacity", time.Minute)}, noon)
+		g.Expect(b.forCluster("green", noon)).To(ConsistOf(at("m5.large", "a", "Capacity", time.Minute)))
+		g.Expect(b.forCluster("blue", noon)).To(BeEmpty())
+		g.Expect(b.forCluster("green", noon.Add(time.Minute))).To(BeEmpty())
+	})
+	t.Run("When a cluster says the same for ever, it should count half of the time", func(t *testing.T) {
+		g, b, closed := NewWithT(t), board{}, 0
+		const minutes = 600
+		for minute := range minutes {
+			now := noon.Add(time.Duration(minute) * time.Minute)
+			b.expire(now)
+			b.post("blue", []v1alpha1.UnavailableOffering{at("m5.large", "a", "", 1000*time.Hour)}, now)
+			closed += len(b.forCluster("green", now))
+		}
+		g.Expect(closed).To(BeNumerically("~", minutes/2, 10))
+	})
+	t.Run("When a report names more than one offering, it should not count", func(t *testing.T) {
+		g, b := NewWithT(t), board{}
+		b.post("blue", []v1alpha1.UnavailableOffering{at("", "a", "", time.Minute), at("m5.*", "a", "", time.Minute), at("m5.large", "", "", time.Minute)}, noon)
+		g.Expect(b).To(BeEmpty())
+	})
+	family := func(name, instanceType string, d time.Duration) v1alpha1.UnavailableOffering {
+		o := at(instanceType, "", "Quota", d)
+		o.Family = name
+		return o
+	}
+	t.Run("When a quota is exhausted, the family should be unavailable in all zones", func(t *testing.T) {
+		b := board{}
+		b.post("blue", []v1alpha1.UnavailableOffering{at("p5.48xlarge", "a", "Quota", time.Minute)}, noon)
+		NewWithT(t).Expect(b.forCluster("green", noon)).To(ConsistOf(family("p5", "p5.48xlarge", time.Minute)))
+	})
+	t.Run("When reports name the family, it should be that, with one of its instance types", func(t *testing.T) {
+		g, b := NewWithT(t), board{}
+		large, small := at("gpu-large", "a", "Quota", time.Minute), at("gpu-small", "b", "Quota", 2*time.Minute)
+		large.Family, small.Family = "gpu", "gpu"
+		b.post("blue", []v1alpha1.UnavailableOffering{small}, noon)
+		b.post("red", []v1alpha1.UnavailableOffering{large}, noon)
+		g.Expect(b.forCluster("green", noon)).To(ConsistOf(family("gpu", "gpu-large", 2*time.Minute)))
+		g.Expect(b.forCluster("red", noon)).To(ConsistOf(family("gpu", "gpu-small", 2*time.Minute)))
+	})
+	t.Run("When a cluster alternates between types and zones of a family, they should count half of the time together", func(t *testing.T) {
+		g, b, closed := NewWithT(t), board{}, 0
+		const minutes = 600
+		for minute := range minutes {
+			now := noon.Add(time.Duration(minute) * time.Minute)
+			b.expire(now)
+			o := at(fmt.Sprintf("p5.%dxlarge", minute), fmt.Sprintf("zone-%d", minute), "Quota", 1000*time.Hour)
+			b.post("blue", []v1alpha1.UnavailableOffering{o}, now)
+			closed += len(b.forCluster("green", now))
+		}
+		g.Expect(closed).To(BeNumerically("~", minutes/2, 10))
+	})
+	t.Run("When a family's name is longer than a lease may have, it should not count", func(t *testing.T) {
+		g, b := NewWithT(t), board{}
+		o := at("p5.48xlarge", "a", "Quota", time.Minute)
+		o.Family = strings.Repeat("x", maxFamily+1)
+		b.post("blue", []v1alpha1.UnavailableOffering{o}, noon)
+		g.Expect(b).To(BeEmpty())
+	})
+	t.Run("When several clusters find many types of a zone exhausted, the zone should be unavailable until the first returns", func(t *testing.T) {
+		g, b := NewWithT(t), board{}
+		b.post("blue", []v1alpha1.UnavailableOffering{at("a", "a", "", time.Minute), at("b", "a", "", 2*time.Minute), at("c", "a", "", 2*time.Minute), at("d", "a", "", 2*time.Minute)}, noon)
+		g.Expect(b.forCluster("green", noon)).NotTo(ContainElement(HaveField("InstanceType", "")))
+		b.post("red", []v1alpha1.UnavailableOffering{at("d", "a", "", 2*time.Minute)}, noon)
+		g.Expect(b.forCluster("green", noon)).To(ContainElement(at("", "a", "Capacity", time.Minute)))
+	})
+}
+
+func TestRoughly(t *testing.T) {
+	for amount, want := range map[float64]float64{0: 0, -1: 0, 12.3456: 12, 0.0999: 0.099, 987: 980, 10: 10, 3: 3, 0.3: 0.3} {
+		NewWithT(t).Expect(roughly(amount, math.Ceil)).To(BeNumerically(">=", max(amount, 0)-1e-9))
+		NewWithT(t).Expect(roughly(amount, math.Floor)).To(BeNumerically("~", want, want*1e-9), "When %v is unused, it should say %v", amount, want)
+	}
+}
+
+func TestTally(t *testing.T) {
+	t.Run("When Machines come, change and go, it should count what they take", func(t *testing.T) {
+		g, counts := NewWithT(t), newTally()
+		k := &karpenter{namespace: "blue"}
+		rules := []capacity.Rule{{Pool: "cpu", Resource: capacity.VCPUs}, {Pool: reserved, Resource: capacity.Machines, Reservation: "cr-1"}}
+		used := func() capacity.Amounts {
+			amounts, _ := counts.of(home{namespace: "blue"}, rules, func(form, int64) {})
+			return amounts
+		}
+		for _, name := range []string{"a", "b"} {
+			g.Expect(counts.set(k.machine(name, "cr-1", capacity.Machine{VCPUs: 2000}))).To(BeTrue())
+		}
+		g.Expect(counts.set(k.machine("a", "cr-1", capacity.Machine{VCPUs: 2000}))).To(BeFalse())
+		g.Expect(used()).To(Equal(capacity.Amounts{"cpu": 4000, reserved: 2}))
+		g.Expect(counts.set(k.machine("a", "", capacity.Machine{VCPUs: 1000}))).To(BeTrue())
+		g.Expect(used()).To(Equal(capacity.Amounts{"cpu": 3000, reserved: 1}))
+		copied := k.machine("a", "cr-1", capacity.Machine{})
+		copied.Name = "copy" // a user's copy of a Machine is no NodeClaim's
+		g.Expect(counts.set(copied)).To(BeFalse())
+		for _, name := range []string{"a", "b"} {
+			counts.remove(types.NamespacedName{Namespace: "blue", Name: name})
+		}
+		g.Expect(used()).To(BeEmpty())
+		g.Expect(counts.counts).To(BeEmpty())
+	})
+	t.Run("When sizes are forged, the sum should not overflow", func(t *testing.T) {
+		counts := newTally()
+		k := &karpenter{namespace: "blue"}
+		for i := range 3000 {
+			counts.set(k.machine(fmt.Sprintf("m-%d", i), "", capacity.Machine{VCPUs: 1 << 62}))
+		}
+		amounts, machines := counts.of(home{namespace: "blue"}, []capacity.Rule{{Pool: "cpu", Resource: capacity.VCPUs}}, func(form, int64) {})
+		NewWithT(t).Expect(amounts["cpu"]).To(And(BeNumerically(">", 0), BeNumerically("<=", v1alpha1.MaxAmount)))
+		NewWithT(t).Expect(machines).To(BeNumerically("==", 3000))
+	})
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacityaccount
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/scalar"
+	"github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/cost"
+)
+
+// round is one reconciliation of an account.
+type round struct {
+	*Controller
+	*memory
+	found  *v1alpha1.CapacityAccount
+	before *v1alpha1.CapacityAccountStatus
+	now    time.Time
+	// after is when to reconcile again; zero if a watch says so.
+	after time.Duration
+
+	account *account
+	claims  *claims
+	// clusters of the account and of its record, by key, and keys in order.
+	clusters map[string]*cluster
+	keys     []string
+	machines int64
+	// costs are the machines of the clusters of the account, and spending what they cost.
+	costs    []cost.Machines
+	spending *cost.Report
+	decision capacity.Decision
+	// over are the pools of which more is used than their limit.
+	over []string
+}
+
+// cluster is one hosted cluster in a round.
+type cluster struct {
+	member *member // nil if it doesn't belong to the account any more
+	// recorded is its entry in the record; nil if it joins.
+	recorded *v1alpha1.CapacityGrant
+	// lease of the account, and another object in its place.
+	lease, other *v1alpha1.CapacityLease
+	home
+	pools    []v1alpha1.LeasedPool
+	used     capacity.Amounts
+	released *scalar.Time
+}
+
+func (r *round) wake(after time.Duration) {
+	if after = max(after, lag); r.after == 0 || after < r.after {
+		r.after = after
+	}
+}
+
+// begin reads all that a decision needs.
+func (c *Controller) begin(ctx context.Context, found *v1alpha1.CapacityAccount) (*round, error) {
+	m := c.memory[found.Name]
+	if m == nil || m.uid != found.UID {
+		m = &memory{
+			uid: found.UID, surplus: map[string]time.Time{}, unacknowledged: map[string]time.Time{}, leaseless: map[string]time.Time{},
+			hinted: map[string]time.Time{}, closed: board{}, quotas: map[v1alpha1.CapacityLimitSource]reading{},
+		}
+		c.memory[found.Name] = m
+	}
+	r := &round{Controller: c, memory: m, found: found, before: found.Status.DeepCopy(), now: c.Clock.Now(), clusters: map[string]*cluster{}}
+	spec, unread := r.readQuotas(ctx)
+	r.account = understand(spec, r.now)
+	r.account.unusable = append(r.account.unusable, unread...)
+	r.account.limit()
+	if !r.account.next.IsZero() {
+		r.wake(r.account.next.Sub(r.now))
+	}
+	var err error
+	if r.claims, err = c.claimed(ctx, found, r.account); err != nil {
+		return nil, err
+	}
+	r.account.unmatched()
+	for i := range found.Status.Clusters {
+		recorded := &found.Status.Clusters[i]
+		if recorded.Released != nil && recorded.Released.Malformed != "" {
+			recorded.Released = ptr.To(scalar.NewTime(r.now))
+		}
+		r.clusters[recorded.Namespace+"/"+recorded.Name] = &cluster{recorded: recorded, home: recordedHome(recorded), released: recorded.Released}
+	}
+	for key, member := range r.claims.members {
+		if r.clusters[key] == nil {
+			r.clusters[key] = &cluster{}
+		}
+		r.clusters[key].member, r.clusters[key].home = member, member.home
+	}
+	r.keys = slices.Sorted(maps.Keys(r.clusters))
+	namespaces := map[string]bool{}
+	for _, key := range r.keys {
+		namespaces[r.clusters[key].namespace] = true
+		if err := r.read(ctx, key, r.clusters[key]); err != nil {
+			return nil, err
+		}
+	}
+	c.tally.follow(found.Name, namespaces)
+	return r, nil
+}
+
+// read reads a cluster's lease, and counts what its Machines take.
+func (r *round) read(ctx context.Context, key string, of *cluster) error {
+	lease := &v1alpha1.CapacityLease{}
+	switch err := r.Management.Get(ctx, of.leaseKey(), lease); {
+	case err == nil && lease.Spec.Account != nil && lease.Spec.Account.UID == string(r.found.UID):
+		of.lease = lease
+	case err == nil:
+		of.other = lease
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("reading CapacityLease %s: %w", of.leaseKey(), err)
+	}
+	of.pools = r.account.pools
+	if of.member != nil {
+		of.pools = slices.Concat(of.pools, of.member.entry.limits)
+		of.released = nil
+	}
+	charged := rules(of.pools)
+	if of.released != nil {
+		// It isn't limited any more, and what it has launched since isn't the account's.
+		list := &clusterv1.MachineList{}
+		if err := r.Management.List(ctx, list, append(of.machines(), client.UnsafeDisableDeepCopy)...); err != nil {
+			return fmt.Errorf("counting the Machines of namespace %s: %w", of.namespace, err)
+		}
+		of.used = usedBefore(list, of.released.At().Add(capacity.InFlight), charged)
+		return nil
+	}
+	var machines int64
+	of.used, machines = r.tally.of(of.home, charged, func(f form, count int64) {
+		r.costs = append(r.costs, cost.Machines{
+			Key: cost.Key{Cluster: key, Offering: f.Offering}, List: f.prices.List, OnDemand: f.prices.OnDemand, Count: count,
+		})
+	})
+	r.machines += machines
+	return nil
+}
+
+// decide what each cluster is granted, by the rules of package capacity.
+func (r *round) decide() {
+	input := capacity.Account{
+		Limits: r.account.limits, Members: make(map[string]capacity.Member, len(r.clusters)), Record: make(map[string]capacity.Grant, len(r.clusters)),
+		First: r.now.Unix(),
+	}
+	for _, key := range r.keys {
+		of := r.clusters[key]
+		m := capacity.Member{Used: of.used, Leaving: of.member == nil}
+		if of.recorded != nil {
+			grant := grantOf(of.recorded)
+			if of.released != nil && r.now.Sub(of.released.At()) > 2*capacity.InFlight {
+				// What it held when it was released has come by now, or never will.
+				grant.Granted = least(grant.Granted, of.used)
+			}
+			if of.lease != nil && of.lease.Spec.Sequence == grant.Sequence && !sameRules(of.lease.Spec.Pools, of.pools) {
+				// As for another object, it has to acknowledge a newer sequence.
+				grant.Lease = ""
+			}
+			input.Record[key] = grant
+		}
+		if of.lease != nil && of.released == nil {
+			lease := of.lease.Lease()
+			lease.Report = of.lease.BoundedReport()
+			m.Lease = &lease
+		}
+		if of.member != nil {
+			m.Priority, m.Guaranteed, m.Maximum = of.member.entry.priority, of.member.entry.guaranteed, of.member.entry.maximum
+			m.Idle = r.isIdle(key, of, input.Record[key], &m)
+		} else {
+			m.Gone = r.isGone(key, of)
+		}
+		input.Members[key] = m
+	}
+	r.decision = capacity.Decide(input)
+}
+
+// isIdle reports whether a cluster has held more than it needs for long enough.
+func (r *round) isIdle(key string, of *cluster, grant capacity.Grant, m *capacity.Member) bool {
+	surplus := false
+	for pool, asked := range grant.Asked {
+		surplus = surplus || asked > max(of.used[pool], min(m.Guaranteed[pool], asked))
+	}
+	if !surplus || m.Lease == nil || len(m.Lease.Report.Requests) > 0 || m.Lease.Report.Sequence != grant.Sequence {
+		delete(r.surplus, key)
+		return false
+	}
+	return r.lasts(r.surplus, key, idle)
+}
+
+// lasts reports whether something that is true now has been for long enough, and reconciles again when it will have been.
+func (r *round) lasts(since map[string]time.Time, key string, enough time.Duration) bool {
+	if _, ok := since[key]; !ok {
+		since[key] = r.now
+	}
+	left := since[key].Add(enough).Sub(r.now)
+	if left > 0 {
+		r.wake(left)
+	}
+	return left <= 0
+}
+
+// isGone reports whether neither Machines nor a Karpenter with a lease is left of a cluster that doesn't belong to the account any more. A
+// request of a Karpenter that has just ended may still have its effect.
+func (r *round) isGone(key string, of *cluster) bool {
+	if of.lease != nil && of.released == nil || len(of.used) > 0 {
+		delete(r.leaseless, key)
+		return false
+	}
+	return r.lasts(r.leaseless, key, capacity.InFlight)
+}
+
+// acknowledged reports whether a cluster's Karpenter keeps what is recorded.
+func acknowledged(of *cluster, grant capacity.Grant) bool {
+	return of.lease != nil && string(of.lease.UID) == grant.Lease && of.lease.Status.AcknowledgedSequence == grant.Sequence && of.lease.Spec.Sequence == grant.Sequence
+}

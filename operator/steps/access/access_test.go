@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	testingclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/operator/scope/scopetest"
+	"github.com/autonode-io/autonode/operator/steps/access"
+)
+
+var clusters scopetest.Clusters
+
+func TestMain(m *testing.M) { os.Exit(scopetest.Run(m, &clusters)) }
+
+func TestAccess(t *testing.T) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	s, err := clusters.NewScope(ctx, "access")
+	g.Expect(err).NotTo(HaveOccurred())
+	clock := testingclock.NewFakePassiveClock(time.Now())
+	newStep := func() *access.Access {
+		return access.New(access.Config{
+			Management: clusters.Management.Client, Live: clusters.Management.Client, Secrets: clusters.Management.Client,
+			Apply: apply.New(), Clock: clock, TokenLifetime: 30 * time.Minute,
+		})
+	}
+	step := newStep()
+	reconcile := func(g Gomega) scope.Result {
+		result, err := step.Reconcile(ctx, s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(result.Wait).To(BeFalse())
+		return result
+	}
+	secret := func(g Gomega) *corev1.Secret {
+		secret := &corev1.Secret{}
+		key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.GuestAccessSecret}
+		g.Expect(clusters.Management.Client.Get(ctx, key, secret)).To(Succeed())
+		return secret
+	}
+	token := func(g Gomega) string { return string(secret(g).Data[access.TokenKey]) }
+
+	t.Run("When there is no Secret, it should make one whose token the guest accepts", func(t *testing.T) {
+		g := NewWithT(t)
+		result := reconcile(g)
+		g.Expect(result.RequeueAfter).To(Equal(10*time.Minute), "to ask the guest whether it still accepts the token")
+		g.Expect(user(ctx, g, token(g))).To(Equal("system:serviceaccount:kube-system:karpenter"))
+		made := secret(g)
+		g.Expect(metav1.IsControlledBy(made, s.Component)).To(BeTrue())
+		expires, err := time.Parse(time.RFC3339, made.Annotations[v1beta1.TokenExpiresAtAnnotation])
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(expires).To(BeTemporally("~", clock.Now().Add(30*time.Minute), time.Minute))
+	})
+
+	t.Run("When the Secret is mounted somewhere, its kubeconfig should find the token beside it and reach the guest", func(t *testing.T) {
+		g := NewWithT(t)
+		directory := t.TempDir()
+		for key, data := range secret(g).Data {
+			g.Expect(os.WriteFile(filepath.Join(directory, key), data, 0o600)).To(Succeed())
+		}
+		rules := clientcmd.NewDefaultClientConfigLoadingRules()
+		rules.ExplicitPath = filepath.Join(directory, access.KubeconfigKey)
+		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(config.BearerTokenFile).To(Equal(filepath.Join(directory, access.TokenKey)))
+		g.Expect(config.CAFile).To(Equal(filepath.Join(directory, access.CAKey)))
+		g.Expect(config.CAData).To(BeEmpty(), "client-go would never read the file again")
+		g.Expect(config.CertData).To(BeEmpty(), "the operator's own credentials have no place there")
+		karpenter, err := client.New(config, client.Options{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(karpenter.List(ctx, &corev1.NodeList{})).To(Succeed())
+		g.Expect(karpenter.List(ctx, &corev1.SecretList{})).To(MatchError(ContainSubstring("forbidden")))
+	})
+
+	t.Run("When nothing has changed, it should keep the token, after a restart too", func(t *testing.T) {
+		g := NewWithT(t)
+		before := secret(g)
+		reconcile(g)
+		step = newStep()
+		reconcile(g)
+		g.Expect(secret(g).ResourceVersion).To(Equal(before.ResourceVersion))
+	})
+
+	t.Run("When a third of the token's lifetime is left, it should renew it", func(t *testing.T) {
+		g := NewWithT(t)
+		before := token(g)
+		clock.SetTime(clock.Now().Add(19 * time.Minute))
+		reconcile(g)
+		g.Expect(token(g)).To(Equal(before))
+		clock.SetTime(clock.Now().Add(2 * time.Minute))
+		reconcile(g)
+		g.Expect(token(g)).NotTo(Equal(before))
+		clock.SetTime(time.Now())
+	})
+
+	for name, change := range map[string]func(*corev1.Secret){
+		"the token is edited":              func(s *corev1.Secret) { s.Data[access.TokenKey] = []byte("nonsense") },
+		"the token's signature is broken":  func(s *corev1.Secret) { s.Data[access.TokenKey] = breakSignature(s.Data[access.TokenKey]) },
+		"the annotation of expiry is gone": func(s *corev1.Secret) { delete(s.Annotations, v1beta1.TokenExpiresAtAnnotation) },
+		"the token seems to expire soon": func(s *corev1.Secret) {
+			s.Annotations[v1beta1.TokenExpiresAtAnnotation] = time.Now().Add(time.Minute).UTC().Format(time.RFC3339)
+		},
+		"the CA is edited":         func(s *corev1.Secret) { s.Data[access.CAKey] = []byte("nonsense") },
+		"the kubeconfig is edited": func(s *corev1.Secret) { s.Data[access.KubeconfigKey] = []byte("nonsense") },
+	} {
+		t.Run("When "+name+", it should put things right", func(t *testing.T) {
+			g := NewWithT(t)
+			kubeconfig, ca := secret(g).Data[access.KubeconfigKey], secret(g).Data[access.CAKey]
+			edited := secret(g)
+			change(edited)
+			g.Expect(clusters.Management.Client.Update(ctx, edited)).To(Succeed())
+			reconcile(g)
+			healed := secret(g)
+			g.Expect(healed.Data[access.KubeconfigKey]).To(Equal(kubeconfig))
+			g.Expect(healed.Data[access.CAKey]).To(Equal(ca))
+			g.Expect(user(ctx, g, string(healed.Data[access.TokenKey]))).To(Equal("system:serviceaccount:kube-system:karpenter"))
+			g.Expect(time.Parse(time.RFC3339, healed.Annotations[v1beta1.TokenExpiresAtAnnotation])).To(BeTemporally(">", time.Now().Add(10*time.Minute)))
+		})
+	}
+
+	t.Run("When the Secret is deleted, it should come back", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(clusters.Management.Client.Delete(ctx, secret(g))).To(Succeed())
+		reconcile(g)
+		g.Expect(user(ctx, g, token(g))).NotTo(BeEmpty())
+	})
+
+	t.Run("When the ServiceAccount is recreated, it should replace the token of the old one", func(t *testing.T) {
+		g := NewWithT(t)
+		before := token(g)
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "karpenter"}}
+		g.Expect(clusters.Guest.Client.Delete(ctx, account)).To(Succeed())
+		reconcile(g)
+		g.Expect(token(g)).NotTo(Equal(before))
+		g.Expect(user(ctx, g, token(g))).NotTo(BeEmpty())
+	})
+
+	t.Run("When a person widens the role or unbinds it, it should put both back", func(t *testing.T) {
+		g := NewWithT(t)
+		role := &rbacv1.ClusterRole{}
+		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "autonode:karpenter"}, role)).To(Succeed())
+		rules := len(role.Rules)
+		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}})
+		g.Expect(clusters.Guest.Client.Update(ctx, role)).To(Succeed())
+		binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "autonode:karpenter"}}
+		g.Expect(clusters.Guest.Client.Delete(ctx, binding)).To(Succeed())
+		reconcile(g)
+		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "autonode:karpenter"}, role)).To(Succeed())
+		g.Expect(role.Rules).To(HaveLen(rules))
+		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(binding), binding)).To(Succeed())
+	})
+}
+
+func TestOperatorAway(t *testing.T) {
+	t.Run("When the operator goes away at any moment, Karpenter should have a token for six hours more", func(t *testing.T) {
+		g, ctx := NewWithT(t), t.Context()
+		s, err := clusters.NewScope(ctx, "operator-away")
+		g.Expect(err).NotTo(HaveOccurred())
+		start := time.Now()
+		clock := testingclock.NewFakePassiveClock(start)
+		step := access.New(access.Config{
+			Management: clusters.Management.Client, Live: clusters.Management.Client, Secrets: clusters.Management.Client,
+			Apply: apply.New(), Clock: clock,
+		})
+		renewed, last := 0, ""
+		for clock.Since(start) < 12*time.Hour {
+			result, err := step.Reconcile(ctx, s)
+			g.Expect(err).NotTo(HaveOccurred())
+			secret := &corev1.Secret{}
+			g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.GuestAccessSecret}, secret)).To(Succeed())
+			token := string(secret.Data[access.TokenKey])
+			if token != last {
+				renewed, last = renewed+1, token
+				g.Expect(user(ctx, g, token)).To(Equal("system:serviceaccount:kube-system:karpenter"))
+			}
+			expires, err := time.Parse(time.RFC3339, secret.Annotations[v1beta1.TokenExpiresAtAnnotation])
+			g.Expect(err).NotTo(HaveOccurred())
+			// It would have looked again then, and is gone.
+			away := clock.Now().Add(result.RequeueAfter)
+			g.Expect(expires.Sub(away)).To(BeNumerically(">", 6*time.Hour))
+			clock.SetTime(away)
+		}
+		g.Expect(renewed).To(BeNumerically("<=", 13), "a thousand guests are asked each time")
+	})
+}
+
+// Skew is simulated from the operator's side: a guest whose clock is behind is one whose operator's clock is ahead.
+func TestClockSkew(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{
+		"the guest's clock is two hours behind": 2 * time.Hour, "the guest's clock is two hours ahead": -2 * time.Hour, "both clocks are right": 0,
+	} {
+		t.Run("When "+name+", it should renew the token after two thirds of its lifetime, and not before", func(t *testing.T) {
+			g, ctx := NewWithT(t), t.Context()
+			s, err := clusters.NewScope(ctx, fmt.Sprintf("skew-%d", ahead/time.Hour+2))
+			g.Expect(err).NotTo(HaveOccurred())
+			clock := testingclock.NewFakePassiveClock(time.Now().Add(ahead))
+			newStep := func() *access.Access {
+				return access.New(access.Config{
+					Management: clusters.Management.Client, Live: clusters.Management.Client, Secrets: clusters.Management.Client,
+					Apply: apply.New(), Clock: clock, TokenLifetime: 30 * time.Minute,
+				})
+			}
+			step := newStep()
+			reconcile := func(requeueAfter time.Duration) *corev1.Secret {
+				result, err := step.Reconcile(ctx, s)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(result.RequeueAfter).To(BeNumerically("~", requeueAfter, 5*time.Second))
+				secret := &corev1.Secret{}
+				key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.GuestAccessSecret}
+				g.Expect(clusters.Management.Client.Get(ctx, key, secret)).To(Succeed())
+				return secret
+			}
+			first := reconcile(10 * time.Minute)
+			g.Expect(user(ctx, g, string(first.Data[access.TokenKey]))).NotTo(BeEmpty())
+			expires, err := time.Parse(time.RFC3339, first.Annotations[v1beta1.TokenExpiresAtAnnotation])
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(expires).To(BeTemporally("~", clock.Now().Add(30*time.Minute), 5*time.Second), "by the operator's clock")
+
+			g.Expect(reconcile(10 * time.Minute).ResourceVersion).To(Equal(first.ResourceVersion))
+			step = newStep()
+			g.Expect(reconcile(10*time.Minute).ResourceVersion).To(Equal(first.ResourceVersion), "after a restart, too")
+			clock.SetTime(clock.Now().Add(19 * time.Minute))
+			g.Expect(reconcile(time.Minute).ResourceVersion).To(Equal(first.ResourceVersion))
+			clock.SetTime(clock.Now().Add(2 * time.Minute))
+			g.Expect(reconcile(10 * time.Minute).Data[access.TokenKey]).NotTo(Equal(first.Data[access.TokenKey]))
+		})
+	}
+
+	for name, set := range map[string]time.Duration{"back": -24 * time.Hour, "forward": 24 * time.Hour} {
+		t.Run("When the operator's clock is set "+name+" a day, it should measure again, once", func(t *testing.T) {
+			g, ctx := NewWithT(t), t.Context()
+			s, err := clusters.NewScope(ctx, "set-"+name)
+			g.Expect(err).NotTo(HaveOccurred())
+			clock := testingclock.NewFakePassiveClock(time.Now())
+			asked := 0
+			s.Guest.Live = interceptor.NewClient(watching(g), interceptor.Funcs{
+				SubResourceCreate: func(ctx context.Context, c client.Client, sub string, obj, answer client.Object, opts ...client.SubResourceCreateOption) error {
+					asked++
+					return c.SubResource(sub).Create(ctx, obj, answer, opts...)
+				},
+			})
+			step := access.New(access.Config{
+				Management: clusters.Management.Client, Live: clusters.Management.Client, Secrets: clusters.Management.Client,
+				Apply: apply.New(), Clock: clock,
+			})
+			for _, now := range []time.Time{clock.Now(), clock.Now(), clock.Now().Add(set), clock.Now().Add(set), clock.Now().Add(set)} {
+				clock.SetTime(now)
+				_, err := step.Reconcile(ctx, s)
+				g.Expect(err).NotTo(HaveOccurred())
+			}
+			g.Expect(asked).To(Equal(2))
+		})
+	}
+
+	t.Run("When the guest refuses what it has just issued, it should say so instead of asking again and again", func(t *testing.T) {
+		g, ctx := NewWithT(t), t.Context()
+		s, err := clusters.NewScope(ctx, "refused")
+		g.Expect(err).NotTo(HaveOccurred())
+		clock := testingclock.NewFakePassiveClock(time.Now())
+		asked := 0
+		s.Guest.Live = interceptor.NewClient(watching(g), interceptor.Funcs{
+			SubResourceCreate: func(ctx context.Context, c client.Client, sub string, obj, answer client.Object, opts ...client.SubResourceCreateOption) error {
+				asked++
+				return c.SubResource(sub).Create(ctx, obj, answer, opts...)
+			},
+			// Another of its API servers answers, whose clock is behind.
+			Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+				if review, ok := obj.(*authenticationv1.TokenReview); ok {
+					review.Status = authenticationv1.TokenReviewStatus{Error: "token is not valid yet\n\x1b[2J" + strings.Repeat("!", 5000)}
+					return nil
+				}
+				return c.Create(ctx, obj, opts...)
+			},
+		})
+		step := access.New(access.Config{
+			Management: clusters.Management.Client, Live: clusters.Management.Client, Secrets: clusters.Management.Client,
+			Apply: apply.New(), Clock: clock,
+		})
+		_, err = step.Reconcile(ctx, s)
+		g.Expect(err).NotTo(HaveOccurred())
+		for range 3 {
+			_, err = step.Reconcile(ctx, s)
+			g.Expect(err).To(MatchError(And(ContainSubstring(`"token is not valid yet\n\x1b[2J!`), ContainSubstring("same time and the same signing keys"))))
+			g.Expect(len(err.Error())).To(BeNumerically("<", 500), "what a guest says is quoted and cut")
+		}
+		g.Expect(asked).To(Equal(1))
+		clock.SetTime(clock.Now().Add(2 * time.Minute))
+		_, err = step.Reconcile(ctx, s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(asked).To(Equal(2), "some time later another one may do")
+	})
+}
+
+func TestRole(t *testing.T) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	s, err := clusters.NewScope(ctx, "role")
+	g.Expect(err).NotTo(HaveOccurred())
+	step := access.New(access.Config{
+		Management: clusters.Management.Client, Live: clusters.Management.Client, Secrets: clusters.Management.Client,
+		Apply: apply.New(), Clock: testingclock.NewFakePassiveClock(time.Now()),
+	})
+	_, err = step.Reconcile(ctx, s)
+	g.Expect(err).NotTo(HaveOccurred())
+
+	type access struct {
+		verb, group, resource string // resource/subresource
+		namespace             string
+	}
+	may := map[access]bool{
+		{"list", "", "pods", ""}:                                                    true,
+		{"create", "", "pods/eviction", "shop"}:                                     true,
+		{"delete", "", "pods", "shop"}:                                              true,
+		{"patch", "", "nodes", ""}:                                                  true,
+		{"delete", "", "nodes", ""}:                                                 true,
+		{"create", "", "events", "default"}:                                         true,
+		{"watch", "policy", "poddisruptionbudgets", ""}:                             true,
+		{"watch", "storage.k8s.io", "csinodes", ""}:                                 true,
+		{"create", "karpenter.sh", "nodeclaims", ""}:                                true,
+		{"patch", "karpenter.sh", "nodeclaims/status", ""}:                          true,
+		{"update", "karpenter.sh", "nodeclaims/finalizers", ""}:                     true,
+		{"patch", "karpenter.sh", "nodepools/status", ""}:                           true,
+		{"patch", "karpenter.cluster.x-k8s.io", "clusterapinodeclasses/status", ""}: true,
+
+		{"create", "", "pods", "shop"}:                                        false,
+		{"create", "", "nodes", ""}:                                           false,
+		{"update", "karpenter.sh", "nodeclaims", ""}:                          false,
+		{"get", "", "secrets", "kube-system"}:                                 false,
+		{"get", "", "configmaps", "kube-system"}:                              false,
+		{"create", "", "serviceaccounts/token", "kube-system"}:                false,
+		{"create", "karpenter.sh", "nodepools", ""}:                           false,
+		{"delete", "karpenter.sh", "nodepools", ""}:                           false,
+		{"delete", "karpenter.cluster.x-k8s.io", "clusterapinodeclasses", ""}: false,
+		{"get", "apiextensions.k8s.io", "customresourcedefinitions", ""}:      false,
+		{"create", "rbac.authorization.k8s.io", "clusterrolebindings", ""}:    false,
+		{"update", "coordination.k8s.io", "leases", "kube-node-lease"}:        false,
+		{"get", "coordination.k8s.io", "leases", "kube-system"}:               false,
+	}
+	for ask, want := range may {
+		verb := "refuse"
+		if want {
+			verb = "allow"
+		}
+		t.Run("When Karpenter wants to "+ask.verb+" "+ask.resource+", the guest should "+verb+" it", func(t *testing.T) {
+			g := NewWithT(t)
+			resource, subresource, _ := strings.Cut(ask.resource, "/")
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User:   "system:serviceaccount:kube-system:karpenter",
+				Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Verb: ask.verb, Group: ask.group, Resource: resource, Subresource: subresource, Namespace: ask.namespace,
+				},
+			}}
+			g.Eventually(func(g Gomega) {
+				review.Status = authorizationv1.SubjectAccessReviewStatus{}
+				g.Expect(clusters.Guest.Client.Create(ctx, review)).To(Succeed())
+				g.Expect(review.Status.Allowed).To(Equal(want))
+			}).Should(Succeed())
+		})
+	}
+}
+
+// watching is a client of the guest that an interceptor takes.
+func watching(g Gomega) client.WithWatch {
+	guest, err := client.NewWithWatch(clusters.Guest.Config, client.Options{Scheme: clusters.Guest.Client.Scheme()})
+	g.Expect(err).NotTo(HaveOccurred())
+	return guest
+}
+
+// user returns the guest's user of a token, or "".
+func user(ctx context.Context, g Gomega, token string) string {
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
+	g.Expect(clusters.Guest.Client.Create(ctx, review)).To(Succeed())
+	return review.Status.User.Username
+}
+
+// breakSignature keeps the claims.
+func breakSignature(token []byte) []byte {
+	broken := []byte(string(token))
+	middle := len(broken) - 20
+	if broken[middle] == 'A' {
+		broken[middle] = 'B'
+	} else {
+		broken[middle] = 'A'
+	}
+	return broken
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	testingclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/provider/aws"
+	"github.com/autonode-io/autonode/operator/scope/scopetest"
+	"github.com/autonode-io/autonode/operator/steps/access"
+)
+
+const awsToken = "aws-token"
+
+// TestAudience has a provider that needs a token for another audience than the guest.
+func TestAudience(t *testing.T) {
+	g := NewWithT(t)
+	ctx, management := t.Context(), clusters.Management.Client
+	s, err := clusters.NewScope(ctx, "audience")
+	g.Expect(err).NotTo(HaveOccurred())
+	s.Profile, s.HostedCluster.Spec.AutoNode = aws.New(), scopetest.AWS()
+	clock := testingclock.NewFakePassiveClock(time.Now())
+	step := access.New(access.Config{
+		Management: management, Live: management, Secrets: management, Apply: apply.New(), Clock: clock, TokenLifetime: 30 * time.Minute,
+	})
+	reconcile := func(g Gomega) time.Duration {
+		result, err := step.Reconcile(ctx, s)
+		g.Expect(err).NotTo(HaveOccurred())
+		return result.RequeueAfter
+	}
+	secret := func(g Gomega) *corev1.Secret {
+		secret := &corev1.Secret{}
+		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: v1beta1.GuestAccessSecret}, secret)).To(Succeed())
+		return secret
+	}
+	token := func(g Gomega, key string) string { return string(secret(g).Data[key]) }
+
+	t.Run("When the provider wants a token for AWS, it should make one that is for AWS alone, beside the guest's", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(reconcile(g)).To(BeNumerically("<=", 20*time.Minute))
+		g.Expect(claimsOf(g, token(g, awsToken))).To(And(
+			HaveKeyWithValue("aud", ConsistOf("sts.amazonaws.com")), HaveKeyWithValue("sub", "system:serviceaccount:kube-system:karpenter"),
+		))
+		g.Expect(user(ctx, g, token(g, access.TokenKey))).To(Equal("system:serviceaccount:kube-system:karpenter"))
+		g.Expect(user(ctx, g, token(g, awsToken))).To(BeEmpty(), "the guest's API server isn't who it is for")
+		g.Expect(userFor(ctx, g, token(g, awsToken), "sts.amazonaws.com")).To(Equal("system:serviceaccount:kube-system:karpenter"))
+		g.Expect(userFor(ctx, g, token(g, access.TokenKey), "sts.amazonaws.com")).To(BeEmpty())
+		g.Expect(string(secret(g).Data[access.KubeconfigKey])).NotTo(ContainSubstring(awsToken))
+	})
+
+	t.Run("When nothing has changed, it should keep both", func(t *testing.T) {
+		g := NewWithT(t)
+		before := secret(g).ResourceVersion
+		reconcile(g)
+		g.Expect(secret(g).ResourceVersion).To(Equal(before))
+	})
+
+	t.Run("When a third of their lifetime is left, it should renew both", func(t *testing.T) {
+		g := NewWithT(t)
+		before := secret(g)
+		clock.SetTime(clock.Now().Add(19 * time.Minute))
+		reconcile(g)
+		g.Expect(secret(g).Data).To(Equal(before.Data))
+		clock.SetTime(clock.Now().Add(2 * time.Minute))
+		reconcile(g)
+		for _, key := range []string{access.TokenKey, awsToken} {
+			g.Expect(secret(g).Data[key]).NotTo(Equal(before.Data[key]), key)
+		}
+		clock.SetTime(time.Now())
+		reconcile(g) // which sees that a clock was set
+	})
+
+	for name, change := range map[string]func(*corev1.Secret){
+		"is missing":                    func(s *corev1.Secret) { delete(s.Data, awsToken) },
+		"is nonsense":                   func(s *corev1.Secret) { s.Data[awsToken] = []byte("nonsense") },
+		"has a broken signature":        func(s *corev1.Secret) { s.Data[awsToken] = breakSignature(s.Data[awsToken]) },
+		"is for the guest's API server": func(s *corev1.Secret) { s.Data[awsToken] = s.Data[access.TokenKey] },
+	} {
+		t.Run("When the token for AWS "+name+", it should replace it and keep the other", func(t *testing.T) {
+			g := NewWithT(t)
+			before := token(g, access.TokenKey)
+			edited := secret(g)
+			change(edited)
+			g.Expect(management.Update(ctx, edited)).To(Succeed())
+			reconcile(g)
+			g.Expect(userFor(ctx, g, token(g, awsToken), "sts.amazonaws.com")).To(Equal("system:serviceaccount:kube-system:karpenter"))
+			g.Expect(token(g, access.TokenKey)).To(Equal(before))
+		})
+	}
+
+	t.Run("When a person deletes the Role of the Lease, it should come back", func(t *testing.T) {
+		g := NewWithT(t)
+		role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "autonode:karpenter"}}
+		g.Expect(clusters.Guest.Client.Delete(ctx, role)).To(Succeed())
+		reconcile(g)
+		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(role), role)).To(Succeed())
+		g.Expect(role.Labels).To(HaveKeyWithValue(v1beta1.ManagedByLabel, v1beta1.ManagedByOperator))
+	})
+
+	for _, ask := range []struct {
+		verb, group, resource, name, namespace string
+		want                                   bool
+	}{
+		{"create", "karpenter.sh", "nodeclaims", "", "", true},
+		{"watch", "karpenter.k8s.aws", "ec2nodeclasses", "", "", true},
+		{"patch", "karpenter.k8s.aws", "ec2nodeclasses/status", "", "", true},
+		{"create", "coordination.k8s.io", "leases", "", "kube-system", true},
+		{"update", "coordination.k8s.io", "leases", "karpenter-leader-election", "kube-system", true},
+		{"get", "", "services", "kube-dns", "kube-system", true},
+		{"update", "coordination.k8s.io", "leases", "kube-scheduler", "kube-system", false},
+		{"update", "coordination.k8s.io", "leases", "karpenter-leader-election", "kube-node-lease", false},
+		{"delete", "karpenter.k8s.aws", "ec2nodeclasses", "", "", false},
+		{"get", "karpenter.cluster.x-k8s.io", "clusterapinodeclasses", "", "", false},
+		{"get", "", "secrets", "", "kube-system", false},
+		{"create", "", "serviceaccounts/token", "karpenter", "kube-system", false},
+	} {
+		verb := "refuse"
+		if ask.want {
+			verb = "allow"
+		}
+		t.Run("When Karpenter for AWS wants to "+ask.verb+" "+ask.resource+" "+ask.name+" in "+ask.namespace+", the guest should "+verb+" it", func(t *testing.T) {
+			NewWithT(t).Eventually(func(g Gomega) {
+				g.Expect(allowed(ctx, g, ask.verb, ask.group, ask.resource, ask.name, ask.namespace)).To(Equal(ask.want))
+			}).Should(Succeed())
+		})
+	}
+
+	t.Run("When AutoNode is turned off, it should take the right to launch nodes, and give it back when it is turned on again", func(t *testing.T) {
+		g := NewWithT(t)
+		may := func(verb string) func(Gomega) bool {
+			return func(g Gomega) bool { return allowed(ctx, g, verb, "karpenter.sh", "nodeclaims", "", "") }
+		}
+		s.HostedCluster.Spec.AutoNode = nil
+		reconcile(g)
+		g.Eventually(may("create")).Should(BeFalse())
+		g.Expect(may("delete")(g)).To(BeTrue())
+		g.Expect(may("patch")(g)).To(BeTrue())
+		s.HostedCluster.Spec.AutoNode = scopetest.AWS()
+		reconcile(g)
+		g.Eventually(may("create")).Should(BeTrue())
+	})
+}
+
+func claimsOf(g Gomega, token string) map[string]any {
+	parts := strings.Split(token, ".")
+	g.Expect(parts).To(HaveLen(3))
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	g.Expect(err).NotTo(HaveOccurred())
+	claims := map[string]any{}
+	g.Expect(json.Unmarshal(payload, &claims)).To(Succeed())
+	return claims
+}
+
+// userFor asks the guest whose token it is, on behalf of an audience.
+func userFor(ctx context.Context, g Gomega, token, audience string) string {
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{audience}}}
+	g.Expect(clusters.Guest.Client.Create(ctx, review)).To(Succeed())
+	return review.Status.User.Username
+}
+
+// allowed asks the guest what Karpenter may do.
+func allowed(ctx context.Context, g Gomega, verb, group, resource, name, namespace string) bool {
+	resource, subresource, _ := strings.Cut(resource, "/")
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User:   "system:serviceaccount:kube-system:karpenter",
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: verb, Group: group, Resource: resource, Subresource: subresource, Name: name, Namespace: namespace,
+		},
+	}}
+	g.Expect(clusters.Guest.Client.Create(ctx, review)).To(Succeed())
+	return review.Status.Allowed
+}
