@@ -286,6 +286,8 @@ func TestKarpenter(t *testing.T) {
 	gone := w.NodeClaim(t.Context(), "gone")
 	abandoned, err := w.Machines(w.Admin).Create(t.Context(), w.Plan(gone))
 	g.Expect(err).NotTo(HaveOccurred())
+	abandoned.Finalizers = []string{audited} // so that the time of its deletion can be read afterwards
+	g.Expect(w.Admin.Update(t.Context(), abandoned)).To(Succeed())
 	g.Expect(w.Admin.Delete(t.Context(), gone)).To(Succeed())
 	w.management.Use(fault.Only(makesMachine, fault.Drop))
 	undecodable := w.makeUndecodable(t)
@@ -360,17 +362,18 @@ func TestKarpenter(t *testing.T) {
 		g.Expect(w.Admin.Patch(t.Context(), w.nodeClass, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"version":null}}`)))).To(Succeed())
 	})
 
-	t.Run("When a Machine's NodeClaim has gone, it should be removed once the grace period is over", func(t *testing.T) {
-		NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
-			m := &clusterv1.Machine{}
-			err := w.Admin.Get(ctx, client.ObjectKeyFromObject(abandoned), m)
-			g.Expect(apierrors.IsNotFound(err) || m.DeletionTimestamp != nil).To(BeTrue(), "Machine %s: %v", abandoned.Name, err)
-		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
-		NewWithT(t).Expect(time.Since(began)).To(BeNumerically(">=", garbagecollection.GracePeriod))
-	})
-
 	t.Run("When the management cluster is away and then back but slow, it should decide nothing, say so once, and go on without a restart", w.isAway)
 	t.Run("When NodePools fail in any mixture, the pods of another should get their nodes as when it is alone", w.mixes)
+	t.Run("When a Machine's NodeClaim has gone, it should be removed, and not before the grace period is over", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(abandoned), abandoned)).To(Succeed())
+			g.Expect(abandoned.DeletionTimestamp).NotTo(BeNil())
+		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
+		g.Expect(abandoned.DeletionTimestamp.Sub(began)).To(BeNumerically(">", garbagecollection.GracePeriod-time.Second)) // it has whole seconds
+		abandoned.Finalizers = nil
+		g.Expect(w.Admin.Update(t.Context(), abandoned)).To(Succeed())
+	})
 	t.Run("When a NodePool is deleted before its NodeClaims, it should follow them without an error", w.losesNodePool)
 }
 
@@ -397,13 +400,13 @@ func (w *world) isAway(t *testing.T) {
 		}).WithContext(t.Context()).WithTimeout(tempted).WithPolling(poll).Should(Succeed())
 	}
 	decidesNothing()
-	w.management.Use(fault.Late(leadership.RenewDeadline/2 + time.Second)) // later than the elector waits for
-	decidesNothing()
+	w.management.Use(fault.Late(leadership.RenewDeadline/2 + time.Second)) // later than the elector waits for, which gives up within the time
 	decidesNothing()
 	all := w.logged(g)
 	said := all[lines:]
 	g.Expect(count(all, "suspending all decisions")).To(Equal(count(all, "answers again; resuming")+1), "how often it has said so; it may have had another outage before")
-	g.Expect(len(said)).To(BeNumerically("<=", 10), "lines in a minute:\n%s", strings.Join(said, "\n"))
+	t.Logf("%d lines in %s", len(said), 2*tempted)
+	g.Expect(float64(len(said))).To(BeNumerically("<=", 10*(2*tempted).Minutes()), "ten lines a minute:\n%s", strings.Join(said, "\n"))
 	g.Expect(reconciliations(g, "error")).To(Equal(failed), "reconciliations that failed, by controller:\n%s", strings.Join(said, "\n"))
 	w.management.Use(nil)
 	g.Eventually(func(g Gomega, ctx context.Context) {
