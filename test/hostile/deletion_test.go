@@ -29,29 +29,32 @@ const (
 	components     = "controlplanecomponents.autonode.io"
 )
 
+func definition(name string) *apiextensionsv1.CustomResourceDefinition {
+	return &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+// machineOf makes the Machine of a NodeClaim's node.
+func machineOf(t *testing.T, namespace, cluster, name string) *clusterv1.Machine {
+	t.Helper()
+	machine := &clusterv1.Machine{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, Finalizers: []string{clusterv1.MachineFinalizer},
+			Labels: map[string]string{clusterv1.ClusterNameLabel: cluster, v1alpha1.NodeClaimUIDLabel: "uid-" + name, v1alpha1.NodeClaimLabel: name},
+		},
+		Spec: clusterv1.MachineSpec{ClusterName: cluster, ProviderID: "kwok://" + name},
+	}
+	NewWithT(t).Expect(clusters.Management.Client.Create(t.Context(), machine)).To(Succeed())
+	return machine
+}
+
 // TestDeletion deletes what the operator needs to find its machines again: CustomResourceDefinitions, or a whole installation.
 func TestDeletion(t *testing.T) {
 	const label = "hostile-deletion"
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
-	definition := func(name string) *apiextensionsv1.CustomResourceDefinition {
-		return &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	}
 	gone := func(object client.Object) func() bool {
 		return func() bool {
 			return apierrors.IsNotFound(management.Get(ctx, client.ObjectKeyFromObject(object), object))
 		}
-	}
-	machineOf := func(t *testing.T, namespace, cluster, name string) *clusterv1.Machine {
-		t.Helper()
-		machine := &clusterv1.Machine{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: namespace, Name: name, Finalizers: []string{clusterv1.MachineFinalizer},
-				Labels: map[string]string{clusterv1.ClusterNameLabel: cluster, v1alpha1.NodeClaimUIDLabel: "uid-" + name, v1alpha1.NodeClaimLabel: name},
-			},
-			Spec: clusterv1.MachineSpec{ClusterName: cluster, ProviderID: "kwok://" + name},
-		}
-		NewWithT(t).Expect(management.Create(ctx, machine)).To(Succeed())
-		return machine
 	}
 	release := servePayload(t)
 
@@ -117,6 +120,34 @@ func TestDeletion(t *testing.T) {
 		}).Should(BeTrue())
 		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 		g.Expect(machine.DeletionTimestamp).To(BeNil())
+	})
+
+	outer := t
+	t.Run("When the definition of HostedClusters is deleted without its guard, the nodes should stay, and be those of the HostedCluster that is restored", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(component), component)).To(Succeed())
+		g.Expect(management.Delete(ctx, definition(hostedClusters))).To(Succeed())
+		g.Eventually(condition(t, hostedCluster, v1beta1.AutoNodeEnabled)).Should(HavePrefix("False/AutoNodeDrainUnconfirmed: "))
+		// As docs/install.md says: the operator ends, the finalizer goes, and so does the definition.
+		stop()
+		g.Eventually(func(g Gomega) {
+			released := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+			g.Expect(client.IgnoreNotFound(management.Patch(ctx, hostedCluster.DeepCopy(), released))).To(Succeed())
+			g.Expect(gone(definition(hostedClusters))()).To(BeTrue())
+		}).Should(Succeed())
+		installDefinitions(t)
+		serveUntil(outer, ctx, clusters.Management.Config, label)
+		hostedCluster = hosted(outer, "deletion", "green", label, func(h *v1beta1.HostedCluster) { h.Spec.Release.Image = release })
+		g.Eventually(counts).Should(Equal(int32(1)))
+		for _, object := range []client.Object{claim, machine, component} {
+			reader, before := management, object.GetUID()
+			if object == claim {
+				reader = clusters.Guest.Client
+			}
+			g.Expect(reader.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
+			g.Expect(object.GetUID()).To(Equal(before), "%T", object)
+			g.Expect(object.GetDeletionTimestamp()).To(BeNil(), "%T", object)
+		}
 	})
 
 	t.Run("When the deletion of the definition of HostedClusters is confirmed, it should stay until every node was drained", func(t *testing.T) {

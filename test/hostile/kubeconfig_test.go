@@ -150,23 +150,27 @@ func TestKubeconfig(t *testing.T) {
 			"the platform doesn't allow the operator to connect to this address",
 		},
 	} {
+		config := collector.kubeconfig()
+		test.arm(config, config.Clusters["c"], config.AuthInfos["u"])
+		content, err := clientcmd.Write(*config)
+		g.Expect(err).NotTo(HaveOccurred())
+		controlPlane(t, client.ObjectKey{Namespace: "weapons-" + name, Name: name}, "weapons/"+name, content)
+		reachable := condition(t, hosted(t, "weapons", name, label, nil), v1beta1.GuestReachable)
 		t.Run(test.title, func(t *testing.T) {
-			t.Parallel()
 			g := NewWithT(t)
-			config := collector.kubeconfig()
-			test.arm(config, config.Clusters["c"], config.AuthInfos["u"])
-			content, err := clientcmd.Write(*config)
-			g.Expect(err).NotTo(HaveOccurred())
-			controlPlane(t, client.ObjectKey{Namespace: "weapons-" + name, Name: name}, "weapons/"+name, content)
-			hostedCluster := hosted(t, "weapons", name, label, nil)
-			reachable := condition(t, hostedCluster, v1beta1.GuestReachable)
 			g.Eventually(reachable).Should(And(HavePrefix("False/Unreachable: "), ContainSubstring(test.want)))
-			g.Consistently(collector.asked, time.Second).Should(BeEmpty())
+			g.Expect(collector.asked()).To(BeEmpty())
 			g.Expect(internal.asked()).To(BeEmpty())
 			g.Expect(ran).NotTo(BeAnExistingFile())
 			g.Expect(reachable()).NotTo(ContainSubstring("password"))
 		})
 	}
+	t.Run("When the operator has tried again for a second, it should have asked nobody, and run nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Consistently(collector.asked, time.Second).Should(BeEmpty())
+		g.Expect(internal.asked()).To(BeEmpty())
+		g.Expect(ran).NotTo(BeAnExistingFile())
+	})
 }
 
 // TestAddresses is an attacker who has the operator dial for them.

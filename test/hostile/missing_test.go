@@ -8,7 +8,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -72,11 +71,11 @@ func TestDefinitionMissing(t *testing.T) {
 	t.Run("When the ControlPlaneComponent is deleted and Karpenter's Role is still there, Karpenter should be bounded as before", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(management.Delete(ctx, component)).To(Succeed())
-		g.Consistently(bounded, "5s", "200ms").WithArguments(karpenter).Should(Succeed(), "until garbage collection deletes the Role")
+		g.Consistently(bounded, "2s", "200ms").WithArguments(karpenter).Should(Succeed(), "until garbage collection deletes the Role")
 	})
 	t.Run("When the CRD of ControlPlaneComponents is missing and an API server starts, it should bound Karpenters and nobody else", func(t *testing.T) {
 		g := NewWithT(t)
-		definition := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: components}}
+		definition := definition(components)
 		g.Expect(management.Delete(ctx, definition)).To(Succeed())
 		t.Cleanup(func() { installDefinitions(t) })
 		g.Eventually(func() error { return management.Get(ctx, client.ObjectKeyFromObject(definition), definition) }).ShouldNot(Succeed())
