@@ -21,7 +21,6 @@ type faults struct {
 	dies           span
 	interrupted    bool
 	terminated     span
-	deletionHangs  span
 
 	// asked reports whether there was any fault annotation, understood or not.
 	asked bool
@@ -88,8 +87,6 @@ func readFaults(objects ...metav1.Object) faults {
 			f.interrupted, err = parseSwitch(source.value)
 		case infrav1.FaultTerminated:
 			f.terminated, err = parseSpan(source.value)
-		case infrav1.FaultDeletionHangs:
-			f.deletionHangs, err = parseSpan(source.value)
 		default:
 			err = fmt.Errorf("no fault has this name")
 		}

@@ -22,12 +22,12 @@ func TestReadFaults(t *testing.T) {
 		"When each fault is set, each should be read": {
 			machine: map[string]string{
 				p + "no-capacity": "a, b/spot,*/reserved", p + "late-provider-id": "30s", p + "never-joins": "true",
-				p + "dies": "true", p + "deletion-hangs": "1m",
+				p + "dies": "true", p + "terminated": "1m",
 			},
 			want: faults{
 				asked: true, noCapacity: places{{zone: "a"}, {"b", "spot"}, {"", "reserved"}}, neverJoins: true,
 				lateProviderID: span{on: true, duration: 30 * time.Second}, dies: span{on: true, forever: true},
-				deletionHangs: span{on: true, duration: time.Minute},
+				terminated: span{on: true, duration: time.Minute},
 			},
 		},
 		"When several objects have one, the most specific should win, each annotation for itself": {
@@ -39,9 +39,9 @@ func TestReadFaults(t *testing.T) {
 		"When values can't be read, they should be named and ignored": {
 			machine:  map[string]string{p + "never-joins": "yes", p + "no-capacity": "a//b,", p + "what": ""},
 			template: map[string]string{p + "late-provider-id": "-3s"},
-			cluster:  map[string]string{p + "deletion-hangs": "1", p + "dies": "true"},
+			cluster:  map[string]string{p + "terminated": "1", p + "dies": "true"},
 			want: faults{asked: true, dies: span{on: true, forever: true}, problems: []string{
-				`KwokCluster c: annotation faults.infrastructure.autonode.io/deletion-hangs: "1": neither "true", "false" nor a duration such as "30s"`,
+				`KwokCluster c: annotation faults.infrastructure.autonode.io/terminated: "1": neither "true", "false" nor a duration such as "30s"`,
 				`KwokMachine m: annotation faults.infrastructure.autonode.io/never-joins: "yes": neither "true" nor "false"`,
 				`KwokMachine m: annotation faults.infrastructure.autonode.io/no-capacity: "a//b,": neither "true", "false" nor a list of <zone>, <zone>/<capacity type> or */<capacity type>`,
 				`KwokMachine m: annotation faults.infrastructure.autonode.io/what: "": no fault has this name`,

@@ -212,10 +212,6 @@ func (r *machineReconciler) delete(ctx context.Context, i *instance) (reconcile.
 	if !controllerutil.ContainsFinalizer(i.KwokMachine, infrav1.MachineFinalizer) {
 		return reconcile.Result{}, nil
 	}
-	if left := i.faults.deletionHangs.left(i.DeletionTimestamp.Time, i.now); left != 0 {
-		setCondition(i, infrav1.ConditionReady, metav1.ConditionFalse, infrav1.ReasonDeletionHangs, "the machine doesn't stop")
-		return reconcile.Result{RequeueAfter: max(0, left)}, nil
-	}
 	setCondition(i, infrav1.ConditionReady, metav1.ConditionFalse, infrav1.ReasonDeleting, "the machine is being stopped")
 	// A guest that was never reached has no kubelets; one that can't be reached must not keep its machines.
 	if guest := r.guests.known(i.guest); guest != nil && i.Status.NodeName != "" {

@@ -11,7 +11,6 @@ import (
 	. "github.com/onsi/gomega"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -89,44 +88,6 @@ func TestMachine(t *testing.T) {
 		g.Expect(node.Status.NodeInfo.KubeletVersion).To(HavePrefix("v1."))
 		g.Expect(node.Status.Capacity.Pods().Value()).To(BeEquivalentTo(110))
 	})
-
-	t.Run("When the machine's image has a version, its kubelet should have that and not the Machine's", func(t *testing.T) {
-		g := NewWithT(t)
-		newMachine(t, ns, "imaged", machineOptions{registration: "        {}", edit: func(m *infrav1.KwokMachine) { m.Spec.ImageVersion = "v1.35.9" }})
-		g.Expect(eventuallyReady(t, "imaged").Status.NodeInfo.KubeletVersion).To(Equal("v1.35.9"))
-	})
-
-	t.Run("When it changes, there should be one event for each change", func(t *testing.T) {
-		g := NewWithT(t)
-		machine := newMachine(t, ns, "eventful", machineOptions{})
-		eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonJoined)
-		annotate(t, get(t, machine), map[string]string{infrav1.FaultDies: "true"})
-		eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonDead)
-		g.Eventually(func(g Gomega) {
-			events := &eventsv1.EventList{}
-			g.Expect(management.List(t.Context(), events, client.InNamespace(ns))).To(Succeed())
-			var reasons []string
-			for _, event := range events.Items {
-				if event.Regarding.Name == "eventful" {
-					reasons = append(reasons, event.Type+" "+event.Reason)
-				}
-			}
-			g.Expect(reasons).To(ConsistOf("Normal Provisioned", "Warning Dead"))
-		}, wait, poll).Should(Succeed())
-	})
-
-	t.Run("When the machine is paused, it should wait", func(t *testing.T) {
-		g := NewWithT(t)
-		machine := newMachine(t, ns, "paused", machineOptions{annotations: map[string]string{clusterv1.PausedAnnotation: ""}})
-		eventuallyCondition(t, machine, infrav1.ConditionPaused, infrav1.ReasonPaused)
-		g.Expect(get(t, machine).Finalizers).To(BeEmpty())
-		before := get(t, machine)
-		after := before.DeepCopy()
-		after.Annotations = nil
-		g.Expect(management.Patch(t.Context(), after, client.MergeFrom(before))).To(Succeed())
-		eventuallyReady(t, "paused")
-		eventuallyCondition(t, machine, infrav1.ConditionPaused, infrav1.ReasonNotPaused)
-	})
 }
 
 func TestPlacement(t *testing.T) {
@@ -191,44 +152,5 @@ func TestJoinObstacles(t *testing.T) {
 		g.Expect(management.Delete(t.Context(), machine)).To(Succeed())
 		eventuallyGone(t, management, machine)
 		g.Expect(guest.Get(t.Context(), types.NamespacedName{Name: "taken"}, other)).To(Succeed())
-	})
-
-	t.Run("When the guest can't be reached for a while, it should join, and its pods start, when that is over", func(t *testing.T) {
-		g := NewWithT(t)
-		newMachine(t, ns, "before", machineOptions{})
-		eventuallyReady(t, "before")
-		guestProxy.cut()
-		machine := newMachine(t, ns, "after", machineOptions{})
-		pod := newPod(t, "before", nil)
-		condition := eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonGuestUnreachable)
-		g.Expect(condition.Message).To(ContainSubstring("connection refused"))
-		g.Expect(guestProxy.mend()).To(Succeed())
-		eventuallyReady(t, "after")
-		g.Eventually(func() corev1.PodPhase {
-			_ = guest.Get(t.Context(), client.ObjectKeyFromObject(pod), pod)
-			return pod.Status.Phase
-		}).Should(Equal(corev1.PodRunning))
-	})
-}
-
-func TestMachineEnd(t *testing.T) {
-	ns := newCluster(t)
-
-	t.Run("When it is deleted, it should stop at once, end the pods that are ending, and leave the node to Cluster API", func(t *testing.T) {
-		g := NewWithT(t)
-		machine := newMachine(t, ns, "deleted", machineOptions{})
-		eventuallyReady(t, "deleted")
-		eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonJoined)
-		pod := newPod(t, "deleted", nil)
-		eventuallyPhase(t, pod, corev1.PodRunning)
-
-		g.Expect(management.Delete(t.Context(), machine)).To(Succeed())
-		eventuallyGone(t, management, machine)
-		g.Expect(guest.Get(t.Context(), types.NamespacedName{Name: "deleted"}, &corev1.Node{})).To(Succeed())
-		late := newPod(t, "deleted", nil)
-		g.Consistently(func(g Gomega) {
-			g.Expect(guest.Get(t.Context(), client.ObjectKeyFromObject(late), late)).To(Succeed())
-			g.Expect(late.Status.Phase).To(Equal(corev1.PodPending))
-		}, "500ms", poll).Should(Succeed())
 	})
 }

@@ -165,24 +165,6 @@ func get(t *testing.T, machine *infrav1.KwokMachine) *infrav1.KwokMachine {
 	return current
 }
 
-// annotate sets annotations; an empty value removes one.
-func annotate(t *testing.T, object client.Object, annotations map[string]string) {
-	t.Helper()
-	before := object.DeepCopyObject().(client.Object)
-	merged := object.GetAnnotations()
-	if merged == nil {
-		merged = map[string]string{}
-	}
-	for key, value := range annotations {
-		merged[key] = value
-		if value == "" {
-			delete(merged, key)
-		}
-	}
-	object.SetAnnotations(merged)
-	NewWithT(t).Expect(management.Patch(t.Context(), object, client.MergeFrom(before))).To(Succeed())
-}
-
 func TestClusterStatus(t *testing.T) {
 	ns := newCluster(t)
 	t.Run("When a Cluster owns it, it should be provisioned and report its zones", func(t *testing.T) {

@@ -45,9 +45,4 @@ const (
 	//
 	// Value: "true", "false", or a duration that is counted from the joining, such as "30s".
 	FaultTerminated = FaultPrefix + "terminated"
-
-	// FaultDeletionHangs makes the deletion of the machine not end: the machine goes on running.
-	//
-	// Value: "true" (until the fault ends), "false", or a duration counted from the deletion, such as "30s".
-	FaultDeletionHangs = FaultPrefix + "deletion-hangs"
 )

@@ -89,8 +89,6 @@ const (
 	ReasonNotPaused = "NotPaused"
 	// ReasonDeleting: the machine is being stopped.
 	ReasonDeleting = "Deleting"
-	// ReasonDeletionHangs: the fault deletion-hangs.
-	ReasonDeletionHangs = "DeletionHangs"
 
 	// ReasonMalformedFault: the value of a fault annotation can't be read, or no fault has that name.
 	ReasonMalformedFault = "MalformedFault"
