@@ -14,6 +14,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,7 +52,7 @@ type cluster struct {
 
 // taken lets one story at a time have a guest. Stories run in parallel; one that needs two guests takes them in the order of
 // their names.
-var taken = map[string]*sync.Mutex{blue: {}, green: {}, red: {}, amber: {}, violet: {}, indigo: {}}
+var taken = map[string]*sync.Mutex{blue: {}, green: {}, red: {}, amber: {}}
 
 // take returns the guest of that name for one story, with AutoNode on. When the story ends, its NodePools and workloads
 // are removed and its nodes have gone; when it failed, what a person would look at is written down first.
@@ -221,14 +222,6 @@ func require(key string, values ...string) poolOption {
 	}
 }
 
-// minValues requires that a node's machine could be of as many values.
-func minValues(key string, values int) poolOption {
-	return func(pool *karpenterv1.NodePool) {
-		pool.Spec.Template.Spec.Requirements = append(pool.Spec.Template.Spec.Requirements,
-			karpenterv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: corev1.NodeSelectorOpExists, MinValues: &values})
-	}
-}
-
 // expiring lets nodes go when they are that old.
 func expiring(age time.Duration) poolOption {
 	return func(pool *karpenterv1.NodePool) {
@@ -289,6 +282,18 @@ func apart(template *corev1.PodTemplateSpec) {
 			TopologyKey:   corev1.LabelHostname,
 		}},
 	}}
+}
+
+// disruptionBudget makes a PodDisruptionBudget for a workload, until the test ends.
+func (c *cluster) disruptionBudget(t *testing.T, workload string, spec policyv1.PodDisruptionBudgetSpec) *policyv1.PodDisruptionBudget {
+	t.Helper()
+	spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": workload}}
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: workload}, Spec: spec}
+	NewWithT(t).Expect(c.guest.Create(t.Context(), budget)).To(Succeed())
+	t.Cleanup(func() {
+		NewWithT(t).Expect(client.IgnoreNotFound(c.guest.Delete(context.WithoutCancel(t.Context()), budget))).To(Succeed())
+	})
+	return budget
 }
 
 // scale changes the replicas of a Deployment.

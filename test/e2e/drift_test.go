@@ -25,14 +25,8 @@ import (
 // Story 17: a platform team changes what nodes are made from. The nodes are replaced once, within the disruption budget, and say why.
 func TestDrift(t *testing.T) {
 	t.Parallel()
-	c := take(t, violet)
-	g := NewWithT(t)
-	g.Expect(c.guest.Create(t.Context(), &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "web"},
-		Spec: policyv1.PodDisruptionBudgetSpec{
-			MaxUnavailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
-		},
-	})).To(Succeed())
+	c := take(t, blue)
+	c.disruptionBudget(t, "web", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1))})
 	c.nodePool(t, "general", require(corev1.LabelInstanceTypeStable, "c2-small"), budget("1"))
 	web := c.workload(t, "web", 2, "100m", apart)
 	c.waitRunning(t, "web")
@@ -109,4 +103,21 @@ func (c *cluster) expectMostRun(g Gomega, ctx context.Context, of *appsv1.Deploy
 	if available := now.Status.AvailableReplicas; available < *now.Spec.Replicas-1 {
 		StopTrying(fmt.Sprintf("%d of %d pods of %s run", available, *now.Spec.Replicas, now.Name)).Now()
 	}
+}
+
+func names(nodes []corev1.Node) []string {
+	out := make([]string, 0, len(nodes))
+	for _, node := range nodes {
+		out = append(out, node.Name)
+	}
+	return out
+}
+
+// watchDisruptions watches every change of every NodeClaim from now on. The function that it returns ends the watch and
+// says how many nodes were disrupted at once at most, and which nodes ever were, counted as Karpenter's budgets do.
+func (c *cluster) watchDisruptions(t *testing.T) (result func() (most int, ever []string)) {
+	t.Helper()
+	end, err := disruption.Watch(t.Context(), c.guest)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return end
 }

@@ -46,8 +46,7 @@ func TestFaults(t *testing.T) {
 
 	f.enable(t, initialRelease)
 	f.on = f.takeInventory(g, t.Context())
-	f.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode = nil })
-	f.waitDisabled(t)
+	f.disable(t, t.Context())
 	f.off = f.takeInventory(g, t.Context())
 
 	f.leavesNoTrace(t) // when the chapters are over, and before the world ends
@@ -58,6 +57,7 @@ func TestFaults(t *testing.T) {
 		without bool
 	}{
 		{name: "ManagementAway", run: f.managementAway},
+		{name: "GuestRefuses", run: f.guestRefuses},
 		{name: "RegistryAway", run: f.registryAway, without: true}, // before any other upgrade: the node keeps images
 		{name: "EveryStep", run: f.everyStep, without: true},
 		{name: "Takeover", run: f.takeover, without: true},
@@ -76,12 +76,16 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// standBefore puts a proxy before the guest: its kubeconfig Secret, which Cluster API's contract has, leads to it from now on.
+// standBefore puts a proxy before the guest: its kubeconfig Secret, which Cluster API's contract has, leads to it until the test ends.
 // AutoNode has to be off, because Karpenter would look for the guest where it was.
 func (c *cluster) standBefore(t *testing.T) *fault.Proxy {
 	t.Helper()
 	guest := c.world.Guest(c.name)
 	proxy := proxyBefore(t, guest)
+	secret := &corev1.Secret{}
+	NewWithT(t).Expect(c.management.Get(t.Context(), c.kubeconfigKey(), secret)).To(Succeed())
+	was := secret.Data["value"]
+	t.Cleanup(func() { c.setKubeconfig(t, context.WithoutCancel(t.Context()), was) })
 	c.writeKubeconfig(t, proxy.URL, guest.CA)
 	return proxy
 }
@@ -115,11 +119,20 @@ func (c *cluster) writeKubeconfig(t *testing.T, url string, ca *pki.Authority, o
 		CurrentContext: c.name,
 	})
 	g.Expect(err).NotTo(HaveOccurred())
-	secret := &corev1.Secret{}
-	g.Expect(c.management.Get(t.Context(), client.ObjectKey{Namespace: c.namespace(), Name: c.name + "-kubeconfig"}, secret)).To(Succeed())
+	c.setKubeconfig(t, t.Context(), kubeconfig)
+}
+
+func (c *cluster) kubeconfigKey() client.ObjectKey {
+	return client.ObjectKey{Namespace: c.namespace(), Name: c.name + "-kubeconfig"}
+}
+
+func (c *cluster) setKubeconfig(t *testing.T, ctx context.Context, kubeconfig []byte) {
+	t.Helper()
+	g, secret := NewWithT(t), &corev1.Secret{}
+	g.Expect(c.management.Get(ctx, c.kubeconfigKey(), secret)).To(Succeed())
 	original := secret.DeepCopy()
 	secret.Data["value"] = kubeconfig
-	g.Expect(c.management.Patch(t.Context(), secret, client.MergeFrom(original))).To(Succeed())
+	g.Expect(c.management.Patch(ctx, secret, client.MergeFrom(original))).To(Succeed())
 }
 
 // retireOperator leaves the world without an operator, for stories that run their own.

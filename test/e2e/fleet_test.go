@@ -115,24 +115,17 @@ func TestFleetCapacity(t *testing.T) {
 	}
 	reserved := watchReservations(t, management)
 	shared := &fleet{clusters: clusters, management: management, account: account}
-	found := func(g Gomega, ctx context.Context) *accounts.CapacityAccount {
-		found := &accounts.CapacityAccount{}
-		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(account), found)).To(Succeed())
-		return found
-	}
 
 	t.Run("When the documented example is applied, each Karpenter should acknowledge its lease", func(t *testing.T) {
 		NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
 			for _, c := range clusters {
-				lease := &accounts.CapacityLease{}
-				g.Expect(management.Get(ctx, client.ObjectKey{Namespace: c.namespace(), Name: accounts.LeaseName}, lease)).To(Succeed())
+				lease := shared.lease(g, ctx, c)
 				g.Expect(lease.Spec.Sequence).To(And(BeNumerically(">", 0), Equal(lease.Status.AcknowledgedSequence)))
 			}
-			ready := meta.FindStatusCondition(found(g, ctx).Status.Conditions, accounts.Ready)
+			ready := meta.FindStatusCondition(shared.found(g, ctx).Status.Conditions, accounts.Ready)
 			g.Expect(ready).To(HaveValue(And(HaveField("Status", metav1.ConditionTrue), HaveField("Message", "3 clusters share 2 pools"))))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	})
-	t.Run("When entries of the account are malformed or without effect, they should be refused or named, and the others be granted", shared.malformed)
 	t.Run("When all three call for six machines, they should use all ten reserved ones, and never eleven, whoever dies meanwhile", func(t *testing.T) {
 		g := NewWithT(t)
 		for _, c := range clusters {
@@ -176,27 +169,7 @@ func TestFleetCapacity(t *testing.T) {
 		}
 		shared.bought(t, 10, 8)
 	})
-	t.Run("When the account is corrected, it should be as expected", shared.corrected)
-	t.Run("When one gives its machines back, the others should get all but what is guaranteed to it", func(t *testing.T) {
-		g := NewWithT(t)
-		clusters[0].scale(t, "web", 0)
-		clusters[0].waitNothingLeft(t)
-		clusters[1].scale(t, "web", 9)
-		clusters[2].scale(t, "web", 9)
-		g.Eventually(func(g Gomega, ctx context.Context) {
-			count, _, _ := reserved.now()
-			g.Expect(count).To(Equal(8))
-			g.Expect(found(g, ctx).Status.Pools).To(ContainElement(And(HaveField("Name", "reservation/block-10"), HaveField("Used", "8"), HaveField("Granted", "10"))))
-			// What a launch has spent counts for two minutes: a request to create its Machine may still have its effect.
-		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
-		for _, c := range clusters {
-			c.waitRunning(t, "web")
-		}
-		shared.bought(t, 8, 10)
-	})
-	t.Run("When a quota is lowered below what is used, nothing should be removed and the condition should say so, until it is raised", shared.lowered)
 	t.Run("When the reservation expires, its machines should stay, and the next ones be on demand", shared.expired)
-	t.Run("When the account is deleted while it is in use, leases and machines should stay as they are until its members are released", shared.deleted)
 	t.Run("When a machine of a dearer type is committed, it should be launched first, and then the cheapest", shared.committed)
 	t.Run("When everything has happened, there should never have been more than ten reserved machines", func(t *testing.T) {
 		_, most, _ := reserved.now()

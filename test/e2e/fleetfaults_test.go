@@ -5,18 +5,13 @@ package e2e
 import (
 	"context"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/scalar"
-	accounts "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	localworld "github.com/autonode-io/autonode/test/world"
 )
@@ -78,53 +73,5 @@ func (f *fleet) bought(t *testing.T, reserved, onDemand int) {
 			}
 		}
 		g.Expect(nodes).To(Equal(map[string]int{karpenterv1.CapacityTypeReserved: reserved, karpenterv1.CapacityTypeOnDemand: onDemand}))
-	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
-}
-
-// malformed writes what can't be meant into the account: what can't be read is refused, or named beside the others.
-func (f *fleet) malformed(t *testing.T) {
-	g := NewWithT(t)
-	for message, change := range map[string]func(*accounts.CapacityAccountSpec){
-		"spec.reservations[0].count": func(spec *accounts.CapacityAccountSpec) { spec.Reservations[0].Count = -1 },
-		"Duplicate value": func(spec *accounts.CapacityAccountSpec) {
-			spec.Reservations = append(spec.Reservations, spec.Reservations[0])
-		},
-	} {
-		found := f.found(g, t.Context())
-		before := found.DeepCopy()
-		change(&found.Spec)
-		g.Expect(f.management.Patch(t.Context(), found, client.MergeFrom(before))).To(MatchError(ContainSubstring(message)))
-	}
-	f.change(t, func(spec *accounts.CapacityAccountSpec) {
-		spec.Members = append([]accounts.CapacityMember{{HostedCluster: &accounts.HostedClusterReference{Namespace: "clusters", Name: "absent"}}}, spec.Members...)
-		spec.Members = append(spec.Members, accounts.CapacityMember{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"example.com/none": ""}}})
-		spec.Reservations = append(spec.Reservations, accounts.CapacityReservation{
-			ID: "block-0", InstanceType: "k4", Zone: "a", Count: 3, Expires: new(scalar.NewTime(time.Now().Add(-time.Hour))),
-		})
-		spec.Quotas = append(spec.Quotas, accounts.CapacityQuota{Name: "many", Limits: accounts.CapacityAmounts{"cpu": scalar.Text("many")}})
-	})
-	g.Eventually(func(g Gomega, ctx context.Context) {
-		status := f.found(g, ctx).Status
-		g.Expect(meta.FindStatusCondition(status.Conditions, accounts.Ready)).To(HaveValue(And(
-			HaveField("Status", metav1.ConditionTrue), HaveField("Reason", accounts.SomeUnusableReason))))
-		g.Expect(status.Unusable).To(ConsistOf(
-			HaveField("Field", "members[clusters/absent]"), HaveField("Field", "members[4]"),
-			HaveField("Field", "reservations[block-0].expires"), HaveField("Field", "quotas[many].limits.cpu"),
-		))
-		for _, c := range f.clusters {
-			lease := f.lease(g, ctx, c)
-			g.Expect(lease.Spec.Pools).To(ContainElement(HaveField("Reservation", "block-0")), "it is the changed account's")
-			g.Expect(lease.Status.AcknowledgedSequence).To(Equal(lease.Spec.Sequence))
-		}
-	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
-}
-
-// corrected removes what malformed has written.
-func (f *fleet) corrected(t *testing.T) {
-	f.change(t, func(spec *accounts.CapacityAccountSpec) { *spec = *f.account.Spec.DeepCopy() })
-	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
-		status := f.found(g, ctx).Status
-		g.Expect(status.Unusable).To(BeEmpty())
-		g.Expect(meta.FindStatusCondition(status.Conditions, accounts.Ready)).To(HaveValue(HaveField("Reason", accounts.AsExpectedReason)))
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }

@@ -27,13 +27,17 @@ const (
 	caReload = 5*time.Minute + eventually
 )
 
-// Story 15: a guest's API server is slow, then known by another certificate. Nothing is restarted or disrupted for it. The guest is
-// this story's own, because everybody finds it behind a proxy.
+// Story 15: a guest's API server is slow, then known by another certificate. Nothing is restarted or disrupted for it. Meanwhile everybody finds
+// the guest behind a proxy.
 func TestGuestFaults(t *testing.T) {
 	t.Parallel()
-	c := takeOff(t, indigo)
+	c := takeOff(t, green)
+	c.disable(t, t.Context())
 	proxy := c.standBefore(t)
-	t.Cleanup(func() { c.clear(t) }) // before the proxy ends, which Karpenter finds the guest by
+	t.Cleanup(func() { // before the proxy ends, which Karpenter finds the guest by
+		c.clear(t)
+		c.disable(t, context.WithoutCancel(t.Context()))
+	})
 	c.enable(t, initialRelease)
 	g := NewWithT(t)
 	was := c.takeInventory(g, t.Context())

@@ -26,143 +26,66 @@ import (
 // replaced for the first of them, and each is replaced once for both.
 func TestImageUpgrade(t *testing.T) {
 	t.Parallel()
-	u := startImageUpgrade(t, take(t, violet))
-	story := t
-
-	t.Run("When the control plane and the payload come first, it should replace no node and say which image is needed", func(t *testing.T) {
-		g := NewWithT(t)
-		g.Expect(world.UpgradeControlPlane(t.Context(), u.name, u.newer)).To(Succeed())
-		u.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.Release.Image = world.Release(upgradedRelease) })
-		u.waitResolved(t, u.newer)
-		has, wants := strings.TrimPrefix(u.older, "v"), strings.TrimPrefix(u.newer, "v")
-		g.Eventually(func(g Gomega, ctx context.Context) {
-			g.Expect(u.condition(g, ctx, v1beta1.NodesUpToDate)).To(And(
-				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.NodeImageOlderReason),
-				HaveField("Message", fmt.Sprintf(`3 of 3 nodes run %s: the image of machine template "KwokMachineTemplate/%s" still has %s; provide a template whose image has %s`,
-					has, u.first.Name, has, wants))))
-			g.Expect(u.nodeClass(g, ctx).StatusConditions().Get(v1alpha1.ConditionTemplatesReady)).To(And(
-				HaveField("Status", metav1.ConditionTrue), HaveField("Reason", v1alpha1.ImageOlderReason), HaveField("Message", ContainSubstring(u.first.Name))))
-		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
-		u.expectHeld(t, u.before, held)
-		expectUndisturbed(t, u.early)
-	})
-
-	t.Run("When the template comes, it should replace each node once within the budget, say so and complete the history", func(t *testing.T) {
-		second := u.imageTemplate(story, u.newer) // for as long as its nodes are there
-		NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
-			g.Expect(u.condition(g, ctx, v1beta1.NodesUpToDate)).To(And(
-				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.NodesOutdatedReason)))
-		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
-		u.completes(t, second)
-	})
-}
-
-// Story 23, the other way around: the new template is there first, and then the payload, and both are ahead of the control plane. Its guest is
-// this story's own, because a control plane isn't downgraded.
-func TestImageFirst(t *testing.T) {
-	t.Parallel()
-	u := startImageUpgrade(t, take(t, amber))
-	second := u.imageTemplate(t, u.newer)
-	// newerWaits expects that nothing launches from the new template, and that the old one isn't behind.
-	newerWaits := func(g Gomega, ctx context.Context) {
-		class := u.nodeClass(g, ctx)
-		g.Expect(class.Status.Version).To(Equal(strings.TrimPrefix(u.older, "v")))
-		g.Expect(class.Status.Templates).To(ContainElements(
-			And(HaveField("Source", HaveSuffix("/"+second.Name)), HaveField("Unavailable", v1alpha1.TemplateImageNewer)),
-			And(HaveField("Source", HaveSuffix("/"+u.first.Name)), HaveField("Unavailable", BeEmpty()), HaveField("Image", BeEmpty()))))
-	}
-
-	t.Run("When the template comes first, it should replace no node, say that nothing launches from it, and boot new nodes from the old one", func(t *testing.T) {
-		g := NewWithT(t)
-		g.Eventually(newerWaits).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
-		u.scale(t, "web", 4)
-		u.waitRunning(t, "web")
-		nodes := u.nodes(g, t.Context())
-		g.Expect(nodes).To(HaveLen(4))
-		g.Expect(nodes).To(HaveEach(HaveField("Status.NodeInfo.KubeletVersion", u.older)))
-		u.before = names(nodes)
-		u.expectHeld(t, u.before, held)
-		g.Expect(u.condition(g, t.Context(), v1beta1.NodesUpToDate)).To(HaveField("Status", metav1.ConditionTrue))
-	})
-
-	t.Run("When the payload comes and the control plane is still older, both should wait for it", func(t *testing.T) {
-		g := NewWithT(t)
-		u.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.Release.Image = world.Release(upgradedRelease) })
-		u.waitResolved(t, u.older)
-		g.Eventually(func(g Gomega, ctx context.Context) {
-			g.Expect(u.condition(g, ctx, v1beta1.NodesUpToDate)).To(And(
-				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.ControlPlaneOlderReason)))
-			newerWaits(g, ctx)
-		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
-		u.expectHeld(t, u.before, held)
-		expectUndisturbed(t, u.early)
-	})
-
-	t.Run("When the control plane comes, it should replace each node once within the budget and complete the history", func(t *testing.T) {
-		NewWithT(t).Expect(world.UpgradeControlPlane(t.Context(), u.name, u.newer)).To(Succeed())
-		u.completes(t, second)
-	})
-}
-
-// imageUpgrade is a guest whose nodes boot an image with an older kubelet, and what happens to them from then on.
-type imageUpgrade struct {
-	*cluster
-	older, newer string
-	// first is the template that the nodes are of.
-	first  *infrav1.KwokMachineTemplate
-	before []string
-	// early ends with the wait for what comes last, and the others with the upgrade.
-	early, disrupted func() (most int, ever []string)
-	reasons          func() map[string]string
-}
-
-func startImageUpgrade(t *testing.T, c *cluster) *imageUpgrade {
-	t.Helper()
-	u := &imageUpgrade{cluster: c, older: "v" + initialRelease, newer: localworld.UpgradedKubernetes}
-	u.first = c.imageTemplate(t, u.older)
+	c, story := take(t, amber), t
+	g := NewWithT(t)
+	const older, newer = "v" + initialRelease, localworld.UpgradedKubernetes
+	has, wants := strings.TrimPrefix(older, "v"), strings.TrimPrefix(newer, "v")
+	first := c.imageTemplate(t, older)
 	c.nodePool(t, "general", require(corev1.LabelInstanceTypeStable, imageType), budget("1"))
 	c.workload(t, "web", 3, "500m", apart)
 	c.waitRunning(t, "web")
-	u.before = names(c.nodes(NewWithT(t), t.Context()))
-	u.early, u.disrupted, u.reasons = c.watchDisruptions(t), c.watchDisruptions(t), c.watchDrift(t)
-	return u
-}
+	before := names(c.nodes(g, t.Context()))
+	early, disrupted, reasons := c.watchDisruptions(t), c.watchDisruptions(t), c.watchDrift(t)
 
-// completes waits until each node was replaced by one of the second template, once and within the budget, and the history says so.
-func (u *imageUpgrade) completes(t *testing.T, second *infrav1.KwokMachineTemplate) {
-	t.Helper()
-	g := NewWithT(t)
-	g.Eventually(func(g Gomega, ctx context.Context) {
-		nodes := u.nodes(g, ctx)
-		g.Expect(nodes).To(HaveLen(len(u.before)))
-		g.Expect(nodes).To(HaveEach(HaveField("Status.NodeInfo.KubeletVersion", u.newer)))
-		g.Expect(u.condition(g, ctx, v1beta1.NodesUpToDate)).To(HaveField("Status", metav1.ConditionTrue))
-		history := u.hostedCluster(g, ctx).Status.Version.History
-		g.Expect(history).NotTo(BeEmpty())
-		g.Expect(history[0]).To(And(HaveField("Version", upgradedRelease), HaveField("State", v1beta1.UpdateCompleted)))
-	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
-	u.waitRunning(t, "web")
-	for _, machine := range u.machines(g, t.Context()) {
-		g.Expect(machine.Annotations).To(And(
-			HaveKeyWithValue(v1alpha1.TemplateSourceAnnotation, HaveSuffix("/"+second.Name)),
-			HaveKeyWithValue(v1alpha1.TemplateKubernetesVersionAnnotation, strings.TrimPrefix(u.newer, "v"))))
-	}
-	u.expectHeld(t, names(u.nodes(g, t.Context())), held) // the old template is still there, and none goes back to it
-	most, replaced := u.disrupted()
-	g.Expect(most).To(Equal(1), "the most nodes that were disrupted at once")
-	g.Expect(replaced).To(ConsistOf(u.before), "each once, and no new one")
-	why := u.reasons()
-	g.Expect(why).To(HaveLen(len(u.before)))
-	for _, node := range u.before {
-		g.Expect(why).To(HaveKeyWithValue(node, string(drift.VersionDrifted)))
-	}
-}
+	t.Run("When the control plane and the payload come first, it should replace no node and say which image is needed", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(world.UpgradeControlPlane(t.Context(), c.name, newer)).To(Succeed())
+		c.upgradeTo(t, upgradedRelease)
+		c.waitResolved(t, newer)
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.condition(g, ctx, v1beta1.NodesUpToDate)).To(And(
+				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.NodeImageOlderReason),
+				HaveField("Message", fmt.Sprintf(`3 of 3 nodes run %s: the image of machine template "KwokMachineTemplate/%s" still has %s; provide a template whose image has %s`,
+					has, first.Name, has, wants))))
+			class := &v1alpha1.ClusterAPINodeClass{}
+			g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+			g.Expect(class.StatusConditions().Get(v1alpha1.ConditionTemplatesReady)).To(And(
+				HaveField("Status", metav1.ConditionTrue), HaveField("Reason", v1alpha1.ImageOlderReason), HaveField("Message", ContainSubstring(first.Name))))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		c.expectHeld(t, before, rounds)
+		expectUndisturbed(t, early)
+	})
 
-// nodeClass is the default one.
-func (c *cluster) nodeClass(g Gomega, ctx context.Context) *v1alpha1.ClusterAPINodeClass {
-	class := &v1alpha1.ClusterAPINodeClass{}
-	g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
-	return class
+	t.Run("When the template comes, it should replace each node once within the budget, say so and complete the history", func(t *testing.T) {
+		g := NewWithT(t)
+		second := c.imageTemplate(story, newer) // for as long as its nodes are there
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.condition(g, ctx, v1beta1.NodesUpToDate)).To(And(
+				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.NodesOutdatedReason)))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.nodes(g, ctx)).To(And(HaveLen(len(before)), HaveEach(HaveField("Status.NodeInfo.KubeletVersion", newer))))
+			g.Expect(c.condition(g, ctx, v1beta1.NodesUpToDate)).To(HaveField("Status", metav1.ConditionTrue))
+			history := c.hostedCluster(g, ctx).Status.Version.History
+			g.Expect(history).NotTo(BeEmpty())
+			g.Expect(history[0]).To(And(HaveField("Version", upgradedRelease), HaveField("State", v1beta1.UpdateCompleted)))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		c.waitRunning(t, "web")
+		for _, machine := range c.machines(g, t.Context()) {
+			g.Expect(machine.Annotations).To(And(
+				HaveKeyWithValue(v1alpha1.TemplateSourceAnnotation, HaveSuffix("/"+second.Name)),
+				HaveKeyWithValue(v1alpha1.TemplateKubernetesVersionAnnotation, wants)))
+		}
+		c.expectHeld(t, names(c.nodes(g, t.Context())), rounds) // the old template is still there, and none goes back to it
+		most, replaced := disrupted()
+		g.Expect(most).To(Equal(1), "the most nodes that were disrupted at once")
+		g.Expect(replaced).To(ConsistOf(before), "each once, and no new one")
+		why := reasons()
+		g.Expect(why).To(HaveLen(len(before)))
+		for _, node := range before {
+			g.Expect(why).To(HaveKeyWithValue(node, string(drift.VersionDrifted)))
+		}
+	})
 }
 
 // imageType is the instance type of the templates that imageTemplate makes.

@@ -8,10 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
@@ -45,18 +42,7 @@ func TestInterruption(t *testing.T) {
 	})
 
 	t.Run("When an instance is terminated, its node should be replaced without a drain, whatever a PodDisruptionBudget says", func(t *testing.T) {
-		g := NewWithT(t)
-		budget := &policyv1.PodDisruptionBudget{
-			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "stall"},
-			Spec: policyv1.PodDisruptionBudgetSpec{
-				MinAvailable: ptr.To(intstr.FromInt32(1)),
-				Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{"app": "stall"}},
-			},
-		}
-		g.Expect(c.guest.Create(t.Context(), budget)).To(Succeed())
-		t.Cleanup(func() {
-			NewWithT(t).Expect(client.IgnoreNotFound(c.guest.Delete(context.WithoutCancel(t.Context()), budget))).To(Succeed())
-		})
+		c.disruptionBudget(t, "stall", policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1))})
 		fault(t, infrav1.FaultTerminated, "InstanceTerminated", "launching a replacement")
 	})
 }

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -20,10 +21,15 @@ func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	c := ownWorld(t, blue)[0]
 	const pool = "general"
+	untouched := c.untouched(t)
 
-	t.Run("When AutoNode is turned on, it should run the payload's Karpenter", func(t *testing.T) {
+	t.Run("When AutoNode is turned on, it should run Karpenter at exactly the payload's digest", func(t *testing.T) {
+		g := NewWithT(t)
 		c.enable(t, initialRelease)
-		NewWithT(t).Expect(c.karpenter(t).Spec.Template.Spec.Containers).To(ConsistOf(HaveField("Image", c.world.ComponentImage(initialRelease))))
+		image := c.world.ComponentImage(initialRelease)
+		g.Expect(c.karpenter(t).Spec.Template.Spec.Containers).To(ConsistOf(HaveField("Image", image)))
+		_, digest, _ := strings.Cut(image, "@")
+		g.Expect(c.karpenterPods(g, t.Context())).To(And(HaveLen(2), HaveEach(HaveField("Status.ContainerStatuses", ConsistOf(HaveField("ImageID", HaveSuffix(digest)))))))
 	})
 
 	t.Run("When pods are pending, it should launch nodes of the payload's version", func(t *testing.T) {
@@ -32,6 +38,10 @@ func TestLifecycle(t *testing.T) {
 		c.workload(t, "web", 2, "500m", apart)
 		c.waitRunning(t, "web")
 		g.Expect(c.nodes(g, t.Context())).To(And(HaveLen(2), HaveEach(HaveField("Status.NodeInfo.KubeletVersion", "v"+initialRelease))))
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.hostedCluster(g, ctx).Status.AutoNode).To(HaveValue(And(
+				HaveField("NodeCount", HaveValue(BeEquivalentTo(2))), HaveField("NodeVersions", ConsistOf(HaveField("Version", initialRelease))))))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	})
 
 	t.Run("When a cluster admin edits the NodePool, it should replace the nodes one at a time", func(t *testing.T) {
@@ -60,20 +70,22 @@ func TestLifecycle(t *testing.T) {
 
 	t.Run("When AutoNode is turned off, it should drain the nodes, remove Karpenter and keep the NodePools", func(t *testing.T) {
 		g := NewWithT(t)
-		c.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode = nil })
-		c.waitDisabled(t)
+		c.disable(t, t.Context())
 		g.Expect(c.leftovers(g, t.Context())).To(BeEmpty())
 		g.Expect(c.guest.Get(t.Context(), client.ObjectKey{Name: pool}, named(pool))).To(Succeed())
+		c.expectInventory(t, untouched, func(object string) bool { return ofStory(object) || staysInGuest(object) })
 	})
 
-	t.Run("When the HostedCluster is deleted with nodes, it should leave none and let it go", func(t *testing.T) {
+	t.Run("When it is turned on again and the HostedCluster is deleted with nodes, it should leave nothing in either cluster", func(t *testing.T) {
 		g := NewWithT(t)
 		c.enable(t, upgradedRelease)
 		c.waitRunning(t, "web")
 		g.Expect(c.management.Delete(t.Context(), c.hostedCluster(g, t.Context()))).To(Succeed())
 		c.waitGone(t)
 		g.Expect(c.leftovers(g, t.Context())).To(BeEmpty())
-		g.Expect(c.karpenterObjects(g, t.Context())).To(BeEmpty())
+		c.expectInventory(t, untouched, func(object string) bool {
+			return ofStory(object) || strings.HasPrefix(object, "management HostedCluster ")
+		})
 	})
 }
 

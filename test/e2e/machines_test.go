@@ -102,16 +102,7 @@ func TestMachines(t *testing.T) {
 
 	t.Run("When a person deletes a Machine, Cluster API should drain it by the workload's rules, and another node should take its place", func(t *testing.T) {
 		g := NewWithT(t)
-		guard := &policyv1.PodDisruptionBudget{
-			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "web"},
-			Spec: policyv1.PodDisruptionBudgetSpec{
-				MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
-			},
-		}
-		g.Expect(c.guest.Create(t.Context(), guard)).To(Succeed())
-		t.Cleanup(func() {
-			NewWithT(t).Expect(client.IgnoreNotFound(c.guest.Delete(context.WithoutCancel(t.Context()), guard))).To(Succeed())
-		})
+		guard := c.disruptionBudget(t, "web", policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1))})
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.guest.Get(ctx, client.ObjectKeyFromObject(guard), guard)).To(Succeed())
 			g.Expect(guard.Status.ExpectedPods).To(BeEquivalentTo(1))

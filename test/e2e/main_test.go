@@ -37,16 +37,12 @@ import (
 	"github.com/autonode-io/autonode/test/world/progress"
 )
 
-// The guests. Stories that leave a guest as they found it share one; a story that deletes its HostedCluster has its own.
+// The guests. Stories share them one after the other, and leave each as they found it, but for the version of its control plane.
 const (
 	blue  = "blue"
 	green = "green"
 	red   = "red"
-	// Stories that wait long for something to pass share a guest with one other, so that none has many to wait for.
-	amber  = "amber"
-	violet = "violet"
-	// Stories of a guest that is hard to reach: everybody finds this one behind a proxy.
-	indigo = "indigo"
+	amber = "amber"
 )
 
 // The payloads that the world has in its registry, by the Kubernetes version they give to nodes.
@@ -64,25 +60,17 @@ var (
 	removeWorld func(failed bool)
 	errWorld    error
 	worldOnce   sync.Once
-	// untouchedOnce is for the first story that is in it.
-	untouchedOnce sync.Once
 )
-
-// prepareWorld starts the world, if it isn't started yet.
-func prepareWorld() {
-	worldOnce.Do(func() {
-		world, removeWorld, errWorld = startWorld(interrupted, os.Stdout, localworld.Config{Guests: []string{blue, green, red, amber, violet, indigo}})
-	})
-}
 
 // openWorld starts the world, or waits until it has started.
 func openWorld(t *testing.T) *localworld.World {
 	t.Helper()
-	prepareWorld()
+	worldOnce.Do(func() {
+		world, removeWorld, errWorld = startWorld(interrupted, os.Stdout, localworld.Config{Guests: []string{blue, green, red, amber}})
+	})
 	if errWorld != nil {
 		t.Fatalf("starting the world: %v", errWorld)
 	}
-	untouchedOnce.Do(func() { newCluster(t, world, green).rememberUntouched(t) })
 	return world
 }
 

@@ -87,7 +87,7 @@ func (f *faults) managementAway(t *testing.T) {
 // Story 10: the same with a guest's API server.
 func TestGuestOutage(t *testing.T) {
 	t.Parallel()
-	c := take(t, violet)
+	c := take(t, blue)
 	g := NewWithT(t)
 	c.nodePool(t, "general")
 	c.workload(t, "web", 3, "100m", apart)

@@ -73,7 +73,7 @@ var exceptions = []audit.Exception{{
 	Reason: "a binding that was replaced by one to another role can't be changed back; operator/apply tests it",
 }, {
 	Identity: operatorIdentity, Group: rbacv1.GroupName, Resources: []string{"roles"}, Names: []string{v1beta1.KarpenterComponent}, Verbs: []string{"get"}, Sometimes: true,
-	Reason: "read before the right to create Machines is taken out of it, where a guest refuses the mark on its node classes, or doesn't answer: TestRefusal, in a world of its own",
+	Reason: "read before the right to create Machines is taken out of it, where a guest refuses the mark on its node classes, or doesn't answer: TestFaults, in a world of its own",
 }, {
 	Identity: operatorIdentity, Group: v1beta1.Group, Resources: []string{"capacityaccounts", "capacityaccounts/status"}, Verbs: []string{"patch"},
 	Reason: "no story of this world has a CapacityAccount: TestFleetCapacity has a world of its own",

@@ -4,14 +4,20 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
@@ -42,26 +48,22 @@ func (c *cluster) takeInventory(g Gomega, ctx context.Context) inventory {
 	return all
 }
 
-// untouched is what was there before AutoNode was ever on, by guest.
-var untouched = map[string]inventory{}
-
-// rememberUntouched takes that inventory, once nothing comes any more: Kubernetes itself makes some of it after its start.
-func (c *cluster) rememberUntouched(t *testing.T) {
+// untouched is what is there before AutoNode was ever on, once nothing comes any more: Kubernetes itself makes some of it after its start.
+func (c *cluster) untouched(t *testing.T) (now inventory) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
-		before := untouched[c.name]
-		untouched[c.name] = c.takeInventory(g, ctx)
-		g.Expect(untouched[c.name]).To(Equal(before))
+		before := now
+		now = c.takeInventory(g, ctx)
+		g.Expect(now).To(Equal(before))
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(2 * time.Second).Should(Succeed())
+	return now
 }
 
-// expectUntouched waits until both clusters hold what they did before AutoNode was ever on, no more and no less, but for what a test knows of.
-func (c *cluster) expectUntouched(t *testing.T, known func(object string) bool) {
+// expectInventory waits until both clusters hold what they did then, no more and no less, but for what a test knows of.
+func (c *cluster) expectInventory(t *testing.T, want inventory, known func(object string) bool) {
 	t.Helper()
-	g := NewWithT(t)
-	g.Expect(untouched[c.name]).NotTo(BeEmpty())
-	g.Eventually(func(g Gomega, ctx context.Context) {
-		g.Expect(c.takeInventory(g, ctx).without(known).differences(untouched[c.name].without(known))).To(BeEmpty())
+	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
+		g.Expect(c.takeInventory(g, ctx).without(known).differences(want.without(known))).To(BeEmpty())
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(time.Second).Should(Succeed())
 }
 
@@ -247,4 +249,60 @@ func (c *cluster) expectOneEach(g Gomega, ctx context.Context) {
 	}
 	g.Expect(machines).To(Equal(wantMachines), "Machines by NodeClaim")
 	g.Expect(nodes).To(Equal(wantNodes), "Nodes of NodeClaims")
+}
+
+// disable turns AutoNode off, and waits until nothing of it runs.
+func (c *cluster) disable(t *testing.T, ctx context.Context) {
+	t.Helper()
+	g := NewWithT(t)
+	hosted := c.hostedCluster(g, ctx)
+	before := hosted.DeepCopy()
+	hosted.Spec.AutoNode = nil
+	g.Expect(c.management.Patch(ctx, hosted, client.MergeFrom(before))).To(Succeed())
+	c.waitDisabled(t, ctx)
+}
+
+// waitDisabled waits until nothing of AutoNode runs.
+func (c *cluster) waitDisabled(t *testing.T, ctx context.Context) {
+	t.Helper()
+	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
+		g.Expect(c.condition(g, ctx, v1beta1.AutoNodeEnabled)).To(And(
+			HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.AutoNodeNotConfiguredReason)))
+		g.Expect(c.karpenterObjects(g, ctx)).To(BeEmpty())
+	}).WithContext(ctx).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+}
+
+// waitGone waits until the HostedCluster doesn't exist any more.
+func (c *cluster) waitGone(t *testing.T) {
+	t.Helper()
+	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
+		err := c.management.Get(ctx, c.key(), &v1beta1.HostedCluster{})
+		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "HostedCluster: %v", err)
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+}
+
+// karpenterObjects names what makes Karpenter up in the control-plane namespace.
+func (c *cluster) karpenterObjects(g Gomega, ctx context.Context) []string {
+	ours := client.MatchingLabels{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}
+	if c.shared != "" {
+		ours[v1beta1.HostedClusterLabel] = c.name
+	}
+	return c.list(g, ctx, c.management, []client.ListOption{client.InNamespace(c.namespace()), ours}, &appsv1.DeploymentList{}, &corev1.ServiceAccountList{}, &corev1.SecretList{}, &rbacv1.RoleList{}, &rbacv1.RoleBindingList{},
+		&policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{}, &v1beta1.ControlPlaneComponentList{})
+}
+
+func (c *cluster) list(g Gomega, ctx context.Context, reader client.Reader, options []client.ListOption, lists ...client.ObjectList) []string {
+	var found []string
+	for _, list := range lists {
+		err := reader.List(ctx, list, options...)
+		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+			continue // the kind itself has gone
+		}
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(meta.EachListItem(list, func(object runtimeObject) error {
+			found = append(found, fmt.Sprintf("%T %s", object, object.(client.Object).GetName()))
+			return nil
+		})).To(Succeed())
+	}
+	return found
 }

@@ -30,6 +30,7 @@ const team = "team"
 // Story 24: two plain Clusters are in one namespace, as users of Cluster API have them. Each gets a Karpenter of its own, with the same names
 // inside, and neither touches what is the other's. The world is this story's own: it binds rights that no other story may have.
 func TestSharedNamespace(t *testing.T) {
+	t.Parallel()
 	enterStage(t, 3)
 	own := openOwnWorld(t, localworld.Config{Guests: []string{blue, green}, SharedNamespace: team})
 	left, right := newCluster(t, own, blue), newCluster(t, own, green)
@@ -120,8 +121,7 @@ func TestSharedNamespace(t *testing.T) {
 		kept, objects, disrupted := names(right.nodes(g, t.Context())), right.leftovers(g, t.Context()), right.watchDisruptions(t)
 		left.scale(t, "web", 0)
 		left.waitNothingLeft(t)
-		left.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode = nil })
-		left.waitDisabled(t)
+		left.disable(t, t.Context())
 		g.Expect(names(right.nodes(g, t.Context()))).To(ConsistOf(kept))
 		g.Expect(right.leftovers(g, t.Context())).To(Equal(objects))
 		expectUndisturbed(t, disrupted)

@@ -168,6 +168,13 @@ func (c *cluster) inManagement(t *testing.T, token string) dynamic.Interface {
 	return management
 }
 
+// guestAccess holds Karpenter's token for the guest.
+func (c *cluster) guestAccess(g Gomega, ctx context.Context) *corev1.Secret {
+	secret := &corev1.Secret{}
+	g.Expect(c.management.Get(ctx, client.ObjectKey{Namespace: c.namespace(), Name: v1beta1.GuestAccessSecret}, secret)).To(Succeed())
+	return secret
+}
+
 // attempts tries every verb. Nothing would change if one of them were allowed.
 func attempts(ctx context.Context, resource dynamic.ResourceInterface) map[string]error {
 	const name = "nobody"

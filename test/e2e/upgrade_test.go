@@ -12,7 +12,9 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -22,19 +24,28 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 	"github.com/autonode-io/autonode/test/disruption"
 	localworld "github.com/autonode-io/autonode/test/world"
+	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
 // Story 4: a new payload rolls out Karpenter, then the nodes, never ahead of the control plane, the approval or the
-// maintenance window. A payload that can't be resolved changes nothing. The guest is this story's own, because a
-// control plane isn't downgraded.
+// maintenance window. A payload that can't be resolved changes nothing. By then the infrastructure has no machine left of the type that the nodes
+// prefer: what runs stays until its replacement is ready, and that is of the next cheapest type. A control plane isn't downgraded.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
-	c := take(t, red)
+	c, story := take(t, red), t
 	g := NewWithT(t)
-	c.nodePool(t, "general", budget("1"))
-	c.workload(t, "web", 3, "500m", apart)
+	// On demand, c2-small is the cheapest, and c4-arm the next. See test/world/hosting.
+	const preferred, next = "c2-small", "c4-arm"
+	ofType := func(instanceType string) OmegaMatcher {
+		return HaveField("Labels", HaveKeyWithValue(corev1.LabelInstanceTypeStable, instanceType))
+	}
+	c.disruptionBudget(t, "web", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1))})
+	c.nodePool(t, "general", budget("1"), require(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeOnDemand))
+	web := c.workload(t, "web", 3, "500m", apart)
 	c.waitRunning(t, "web")
-	before := names(c.nodes(g, t.Context()))
+	nodes := c.nodes(g, t.Context())
+	g.Expect(nodes).To(And(HaveLen(3), HaveEach(ofType(preferred))))
+	before := names(nodes)
 	disrupted, early := c.watchDisruptions(t), c.watchDisruptions(t)
 
 	t.Run("When the payload can't be resolved, it should say so and change nothing", func(t *testing.T) {
@@ -67,7 +78,7 @@ func TestUpgrade(t *testing.T) {
 				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.ControlPlaneOlderReason)))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		g.Expect(c.karpenter(t).Spec.Template.Spec.Containers).To(ConsistOf(HaveField("Image", world.ComponentImage(upgradedRelease))))
-		c.expectHeld(t, before, held/2) // some of Karpenter's rounds
+		c.expectHeld(t, before, rounds)
 	})
 
 	t.Run("When the guest's API server is upgraded but the version is not approved, it should replace no node and say how to approve", func(t *testing.T) {
@@ -79,14 +90,14 @@ func TestUpgrade(t *testing.T) {
 				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.NodeUpgradeHeldReason),
 				HaveField("Message", HaveSuffix(approve))))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
-		c.expectHeld(t, before, version.Settling+held) // until the newer API server counts, and then
+		c.expectHeld(t, before, version.Settling+rounds) // until the newer API server counts, and then
 	})
 
 	t.Run("When the maintenance window is about to close, new nodes should get the version, and it should replace none", func(t *testing.T) {
 		g := NewWithT(t)
 		var closes time.Time
 		c.waitResolved(t, localworld.UpgradedKubernetes, func() {
-			if time.Until(closes) > held { // else a slow rollout would outlast the window
+			if time.Until(closes) > rounds { // else a slow rollout would outlast the window
 				return
 			}
 			var window *v1beta1.MaintenanceWindow
@@ -95,14 +106,15 @@ func TestUpgrade(t *testing.T) {
 				spec.AutoNode.NodeUpgrade = &v1beta1.NodeUpgrade{Policy: v1beta1.NodeUpgradeMaintenanceWindow, MaintenanceWindow: window}
 			})
 		})
-		c.expectHeld(t, before, held)
+		c.expectHeld(t, before, rounds)
 		g.Expect(c.condition(g, t.Context(), v1beta1.NodesUpToDate).Status).To(Equal(metav1.ConditionFalse))
 	})
 
 	expectUndisturbed(t, early) // from the first payload until now, not for a moment
 
-	t.Run("When the version is approved, it should replace the nodes within the budget and complete the history", func(t *testing.T) {
+	t.Run("When the version is approved, it should replace each node by one of the next cheapest type, within the budget, and complete the history", func(t *testing.T) {
 		g := NewWithT(t)
+		c.fault(story, preferred, infrav1.FaultNoCapacity, "true")
 		hosted := c.hostedCluster(g, t.Context())
 		unapproved := hosted.DeepCopy()
 		hosted.Spec.AutoNode.NodeUpgrade = &v1beta1.NodeUpgrade{Policy: v1beta1.NodeUpgradeManual}
@@ -114,24 +126,24 @@ func TestUpgrade(t *testing.T) {
 			g.Expect(c.nodeClaims(g, ctx)).To(ContainElement(Satisfy(func(claim karpenterv1.NodeClaim) bool { return disruption.Counts(&claim) })))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		g.Eventually(func(g Gomega, ctx context.Context) {
+			c.expectMostRun(g, ctx, web)
 			hosted := c.hostedCluster(g, ctx)
 			g.Expect(hosted.Status.Version.History).NotTo(BeEmpty())
 			g.Expect(hosted.Status.Version.History[0]).To(And(
 				HaveField("Version", upgradedRelease), HaveField("State", v1beta1.UpdateCompleted),
 				HaveField("CompletionTime", Not(BeNil()))))
 			nodes := c.nodes(g, ctx)
-			g.Expect(nodes).To(HaveLen(3))
-			g.Expect(nodes).To(HaveEach(HaveField("Status.NodeInfo.KubeletVersion", localworld.UpgradedKubernetes)))
+			g.Expect(nodes).To(And(HaveLen(3), HaveEach(ofType(next)), HaveEach(HaveField("Status.NodeInfo.KubeletVersion", localworld.UpgradedKubernetes))))
+			c.expectOneEach(g, ctx)
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.waitRunning(t, "web")
 		most, replaced := disrupted()
 		g.Expect(most).To(Equal(1), "the most nodes that were disrupted at once")
 		g.Expect(replaced).To(ConsistOf(before), "each once, and no new one")
+		// The fault: replacements of the preferred type that the infrastructure refused.
+		g.Expect(c.eventsOn(t.Context(), "NodeClaim", "InsufficientCapacity")).To(ContainElement(ContainSubstring("no capacity for on-demand " + preferred)))
 	})
 }
-
-// held is how long nodes are watched that wait for an approval or a window, once Karpenter knows the version.
-const held = 30 * time.Second
 
 // expectHeld watches that no node goes, nor is marked to go. What a node is disrupted by in between, the story's own watch sees.
 func (c *cluster) expectHeld(t *testing.T, nodes []string, long time.Duration) {

@@ -31,7 +31,7 @@ func TestVolumes(t *testing.T) {
 	var zones map[string]string
 	t.Run("When a StatefulSet wants volumes in three zones, each of its pods should get a node and a volume in one", func(t *testing.T) {
 		g := NewWithT(t)
-		c.database(t, "db", storage.ClassName, 3)
+		c.database(t, "db", storage.ClassName, 3, "500m")
 		zones = c.waitDatabase(t, "db", 3)
 		distinct := map[string]bool{}
 		for _, zone := range zones {
@@ -46,7 +46,8 @@ func TestVolumes(t *testing.T) {
 		for _, node := range c.nodes(g, t.Context()) {
 			old[node.Name] = true
 		}
-		c.withoutNodes(t, "db")
+		c.scaleDatabase(t, "db", 0)
+		c.waitNothingLeft(t)
 		c.scaleDatabase(t, "db", 3)
 		g.Expect(c.waitDatabase(t, "db", 3)).To(Equal(zones))
 		for _, node := range c.nodes(g, t.Context()) {
@@ -57,7 +58,6 @@ func TestVolumes(t *testing.T) {
 
 	t.Run("When a StorageClass allows one zone, by the driver's key, its volume's pod should get a node there", func(t *testing.T) {
 		g := NewWithT(t)
-		c.withoutNodes(t, "db")
 		binding := storagev1.VolumeBindingWaitForFirstConsumer
 		class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "only-b"}, Provisioner: storage.DriverName, VolumeBindingMode: &binding}
 		class.AllowedTopologies = []corev1.TopologySelectorTerm{{
@@ -67,7 +67,7 @@ func TestVolumes(t *testing.T) {
 		t.Cleanup(func() {
 			NewWithT(t).Expect(client.IgnoreNotFound(c.guest.Delete(context.WithoutCancel(t.Context()), class))).To(Succeed())
 		})
-		c.database(t, "single", class.Name, 1)
+		c.database(t, "single", class.Name, 1, "1900m") // for which the nodes that are there have no room
 		g.Expect(c.waitDatabase(t, "single", 1)).To(Equal(map[string]string{"single-0": "b"}))
 	})
 }
@@ -92,7 +92,7 @@ func (c *cluster) storage(t *testing.T) {
 }
 
 // database creates a StatefulSet in the namespace default, whose pods are spread over zones and have a volume each.
-func (c *cluster) database(t *testing.T, name, class string, replicas int32) {
+func (c *cluster) database(t *testing.T, name, class string, replicas int32, cpu string) {
 	t.Helper()
 	labels := map[string]string{"app": name}
 	set := &appsv1.StatefulSet{
@@ -114,7 +114,7 @@ func (c *cluster) database(t *testing.T, name, class string, replicas int32) {
 						Name: "db", Image: "registry.example/db:1",
 						VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}},
 						Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
-							corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("64Mi"),
+							corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("64Mi"),
 						}},
 					}},
 				},
@@ -129,15 +129,6 @@ func (c *cluster) database(t *testing.T, name, class string, replicas int32) {
 		},
 	}
 	NewWithT(t).Expect(c.guest.Create(t.Context(), set)).To(Succeed())
-}
-
-// withoutNodes scales a StatefulSet to zero, and waits until Karpenter has removed its nodes.
-func (c *cluster) withoutNodes(t *testing.T, name string) {
-	t.Helper()
-	c.scaleDatabase(t, name, 0)
-	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
-		g.Expect(c.nodes(g, ctx)).To(BeEmpty())
-	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }
 
 func (c *cluster) scaleDatabase(t *testing.T, name string, replicas int32) {
