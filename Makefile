@@ -49,7 +49,7 @@ help: ## Print this help.
 	@awk 'BEGIN {FS = ":.*## "; print "Usage: make TARGET\n"} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: build ## Start the local world and play the main stories in it. ARGS=--keep leaves it running.
+demo: build ## Start the local world and play the main scenarios in it. ARGS=--keep leaves it running.
 	@$(DEV) demo $(ARGS)
 
 .PHONY: test
@@ -127,16 +127,16 @@ e2e: build ## Run all end-to-end tests of test/e2e in worlds of their own, and a
 		grep -E 'logs are in|logs, of all worlds|there when it failed' $(E2E_LOG) | sort -u; fi; exit $$failed
 
 .PHONY: dashboards
-dashboards: ## Run the stories, and draw the dashboards into bin/dashboards with what the programs served meanwhile. TESTFLAGS='-run Fleet' chooses.
+dashboards: ## Run the tests, and draw the dashboards into bin/dashboards with what the programs served meanwhile. TESTFLAGS='-run Fleet' chooses.
 	DASHBOARDS='$(CURDIR)/bin/dashboards' $(MAKE) e2e
 
 .PHONY: e2e-real
-e2e-real: build ## Run the story of a real machine, in a world of its own. Needs root on Linux; apt-get install runc containerd containernetworking-plugins iproute2 iptables conntrack.
+e2e-real: build ## Run the test of a real machine, in a world of its own. Needs root on Linux; apt-get install runc containerd containernetworking-plugins iproute2 iptables conntrack.
 	$(DEV) world build
 	go test $(E2E_FLAGS) -timeout=20m ./test/real/...
 
 .PHONY: e2e-aws
-e2e-aws: build ## Run the stories in test/aws: Cluster API Provider AWS and Karpenter's AWS provider against AWS's APIs in a world of their own. It isn't part of make test.
+e2e-aws: build ## Run the tests in test/aws: Cluster API Provider AWS and Karpenter's AWS provider against AWS's APIs in a world of their own. It isn't part of make test.
 	go test $(E2E_FLAGS) -timeout=30m ./test/aws/...
 
 .PHONY: e2e-release

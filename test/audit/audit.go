@@ -82,7 +82,7 @@ func (p Permission) String() string {
 	return s
 }
 
-// Exception is a permission that no story uses although it is needed, or one whose use has to be denied.
+// Exception is a permission that no test uses although it is needed, or one whose use has to be denied.
 type Exception struct {
 	// Identity is the Name of one.
 	Identity string
@@ -92,9 +92,9 @@ type Exception struct {
 	// Names are those of the objects, if the rule names any.
 	Names []string
 	Verbs []string
-	// Reason says what needs it, and why no story does.
+	// Reason says what needs it, and why no test does.
 	Reason string
-	// Sometimes says that it depends on timing whether a story uses it.
+	// Sometimes says that it depends on timing whether a test uses it.
 	Sometimes bool
 	// Denied: requests for it are made, and have to be denied.
 	Denied bool
@@ -158,7 +158,7 @@ func Compare(identity Identity, exceptions []Exception) []string {
 	}
 	for permission, used := range granted {
 		if !identity.Declared && !used && !excused[permission] {
-			report("may %s and never did; remove that from the rule, or write a story that needs it", permission)
+			report("may %s and never did; remove that from the rule, or write a test that needs it", permission)
 		}
 	}
 	for _, finding := range Refused(identity, exceptions) {

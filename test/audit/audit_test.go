@@ -72,22 +72,22 @@ func TestCompareUse(t *testing.T) {
 			name:   "When a verb was never used, it should say which",
 			rules:  []rbacv1.PolicyRule{rule("apps", "deployments", []string{"list", "delete"}), rule("", "pods", []string{"list"})},
 			events: []Event{read, did("list", "apps", "deployments", "", 200)},
-			want:   []string{"karpenter: may delete deployments.apps and never did; remove that from the rule, or write a story that needs it"},
+			want:   []string{"karpenter: may delete deployments.apps and never did; remove that from the rule, or write a test that needs it"},
 		}, {
 			name:   "When the use was of a subresource, it should not count for the resource",
 			rules:  []rbacv1.PolicyRule{rule("", "pods", []string{"list", "create"})},
 			events: []Event{read, did("create", "", "pods/eviction", "web", 201)},
-			want:   []string{"karpenter: may create pods and never did; remove that from the rule, or write a story that needs it"},
+			want:   []string{"karpenter: may create pods and never did; remove that from the rule, or write a test that needs it"},
 		}, {
 			name:   "When only another name was used, it should say so",
 			rules:  []rbacv1.PolicyRule{rule("", "pods", []string{"list"}), rule("", "secrets", []string{"get"}, "join")},
 			events: []Event{read, did("get", "", "secrets", "kubeconfig", 200)},
-			want:   []string{`karpenter: may get secrets "join" and never did; remove that from the rule, or write a story that needs it`},
+			want:   []string{`karpenter: may get secrets "join" and never did; remove that from the rule, or write a test that needs it`},
 		}, {
 			name:   "When another role allowed it, it should not count: one of the two is too much",
 			rules:  []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
 			events: []Event{{Verb: "list", Resource: "pods", Allowed: true, Code: 200, Reason: reasonOf("ClusterRole", "karpenter")}},
-			want:   []string{"karpenter: may list pods and never did; remove that from the rule, or write a story that needs it"},
+			want:   []string{"karpenter: may list pods and never did; remove that from the rule, or write a test that needs it"},
 		}, {
 			name:   "When an object was made by applying it, it should count as its creation",
 			rules:  []rbacv1.PolicyRule{rule("", "pods", []string{"list"}), rule("", "secrets", []string{"create", "patch"}, "join")},
@@ -96,7 +96,7 @@ func TestCompareUse(t *testing.T) {
 			name:   "When an object was there before it was applied, it should not count as its creation",
 			rules:  []rbacv1.PolicyRule{rule("", "pods", []string{"list"}), rule("", "secrets", []string{"create", "patch"}, "join")},
 			events: []Event{read, did("patch", "", "secrets", "join", 200)},
-			want:   []string{`karpenter: may create secrets "join" and never did; remove that from the rule, or write a story that needs it`},
+			want:   []string{`karpenter: may create secrets "join" and never did; remove that from the rule, or write a test that needs it`},
 		}, {
 			name: "When roles and bindings were written, it should count as their escalation",
 			rules: []rbacv1.PolicyRule{
@@ -107,7 +107,7 @@ func TestCompareUse(t *testing.T) {
 			name:   "When no binding was written, it should find bind unused",
 			rules:  []rbacv1.PolicyRule{rule(rbac, "roles", []string{"patch", "bind"}, "karpenter")},
 			events: []Event{did("patch", rbac, "roles", "karpenter", 200)},
-			want:   []string{`karpenter: may bind roles.rbac.authorization.k8s.io "karpenter" and never did; remove that from the rule, or write a story that needs it`},
+			want:   []string{`karpenter: may bind roles.rbac.authorization.k8s.io "karpenter" and never did; remove that from the rule, or write a test that needs it`},
 		}, {
 			name:   "When a rule has a wildcard, it should say so whatever was used",
 			rules:  []rbacv1.PolicyRule{rule("infrastructure.cluster.x-k8s.io", "*", []string{"get"}), rule("", "pods", []string{"*"}), rule("*", "pods", []string{"get"})},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demo plays AutoNode's main stories in a running world, as a person would tell them: with the commands that a
+// Package demo plays AutoNode's main scenarios in a running world, as a person would tell them: with the commands that a
 // person would type, what they print, and what is waited for. It fails if anything that it tells did not happen.
 package demo
 

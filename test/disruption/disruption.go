@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package disruption counts as Karpenter's disruption budgets do, for the demo and the stories.
+// Package disruption counts as Karpenter's disruption budgets do, for the demo and the tests.
 package disruption
 
 import (

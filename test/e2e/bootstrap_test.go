@@ -18,11 +18,11 @@ import (
 	"github.com/autonode-io/autonode/test/world/hosting"
 )
 
-// Story 20: who renders a machine's bootstrap data. Karpenter does by default, with the library of Cluster API's bootstrap provider; a platform
+// TestBootstrap: who renders a machine's bootstrap data. Karpenter does by default, with the library of Cluster API's bootstrap provider; a platform
 // can leave it to the provider. A node is the same either way.
 func TestBootstrap(t *testing.T) {
 	t.Parallel()
-	c := take(t, red)
+	c := acquireCluster(t, red)
 	g := NewWithT(t)
 	c.nodePool(t, "boot", require(corev1.LabelInstanceTypeStable, "c2-small"), require(corev1.LabelTopologyZone, "a"))
 

@@ -19,15 +19,15 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// respite is the back-off of an offering after its first failure: see package karpenter/providers/offering.
-const respite = 3 * time.Minute
+// backOff is the back-off of an offering after its first failure: see package karpenter/providers/offering.
+const backOff = 3 * time.Minute
 
-// Story 11: an offering without capacity, or whose machines never join, costs only time. Karpenter launches the next
+// TestCapacity: an offering without capacity, or whose machines never join, costs only time. Karpenter launches the next
 // cheapest, reports why, and returns to the cheapest when it has capacity again.
 func TestCapacity(t *testing.T) {
 	t.Parallel()
-	c := take(t, amber)
-	// The story's node class stays until its node has gone, which is after the story.
+	c := acquireCluster(t, amber)
+	// The test's node class stays until its node has gone, which is after the test.
 	c.endsSettled(t, initialRelease, append(c.takeInventory(NewWithT(t), t.Context()), "guest ClusterAPINodeClass impatient"))
 
 	// In zone a, on amd64, c2-small on spot is the cheapest, and c4-large on spot the next.
@@ -104,7 +104,7 @@ func TestCapacity(t *testing.T) {
 		c.fault(t, "c2-small", infrav1.FaultNoCapacity, "false")
 		// A pod that came before its time is over would get the next cheapest.
 		g.Eventually(func() time.Duration { return time.Since(failed) }).WithContext(t.Context()).WithTimeout(eventually).WithPolling(time.Second).
-			Should(BeNumerically(">", respite))
+			Should(BeNumerically(">", backOff))
 		c.nodePool(t, "again", inZoneA...)
 		c.workload(t, "again", 1, "500m", onPool("again"))
 		c.waitRunning(t, "again")
@@ -114,7 +114,7 @@ func TestCapacity(t *testing.T) {
 	})
 }
 
-// fault sets a fault on the machines that are cloned from a template, until the story ends.
+// fault sets a fault on the machines that are cloned from a template, until the test ends.
 func (c *cluster) fault(t *testing.T, template, name, value string) {
 	t.Helper()
 	object := &infrav1.KwokMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: template}}

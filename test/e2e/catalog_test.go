@@ -41,10 +41,10 @@ func documented(g *WithT, namespace string) (management, guest []*unstructured.U
 	return decode(blocks[0][1]), decode(blocks[1][1])
 }
 
-// shop is a guest whose node class "catalog" is the documented one.
-type shop struct{ *cluster }
+// catalogCluster is a guest whose node class "catalog" is the documented one.
+type catalogCluster struct{ *cluster }
 
-func openShop(t *testing.T, c *cluster) shop {
+func createCatalog(t *testing.T, c *cluster) catalogCluster {
 	t.Helper()
 	g := NewWithT(t)
 	management, guest := documented(g, c.namespace())
@@ -54,7 +54,7 @@ func openShop(t *testing.T, c *cluster) shop {
 	for _, object := range guest {
 		g.Expect(c.guest.Create(t.Context(), object)).To(Succeed())
 	}
-	// Before the story's NodePools are removed: its machines go, whatever has become of the catalog.
+	// Before the test's NodePools are removed: its machines go, whatever has become of the catalog.
 	t.Cleanup(func() {
 		ctx := context.Background()
 		for _, object := range management {
@@ -62,36 +62,36 @@ func openShop(t *testing.T, c *cluster) shop {
 		}
 		NewWithT(t).Expect(client.IgnoreNotFound(c.guest.Delete(ctx, guest[0]))).To(Succeed())
 	})
-	return shop{c}
+	return catalogCluster{c}
 }
 
-func (s shop) catalog(g Gomega, ctx context.Context) *v1alpha1.InstanceTypeCatalog {
+func (c catalogCluster) catalog(g Gomega, ctx context.Context) *v1alpha1.InstanceTypeCatalog {
 	found := &v1alpha1.InstanceTypeCatalog{}
-	g.Expect(s.management.Get(ctx, client.ObjectKey{Namespace: s.namespace(), Name: "general"}, found)).To(Succeed())
+	g.Expect(c.management.Get(ctx, client.ObjectKey{Namespace: c.namespace(), Name: "general"}, found)).To(Succeed())
 	return found
 }
 
-func (s shop) change(t *testing.T, change func(*v1alpha1.InstanceTypeCatalogSpec)) {
+func (c catalogCluster) change(t *testing.T, change func(*v1alpha1.InstanceTypeCatalogSpec)) {
 	t.Helper()
 	g := NewWithT(t)
-	found := s.catalog(g, t.Context())
+	found := c.catalog(g, t.Context())
 	before := found.DeepCopy()
 	change(&found.Spec)
-	g.Expect(s.management.Patch(t.Context(), found, client.MergeFrom(before))).To(Succeed())
+	g.Expect(c.management.Patch(t.Context(), found, client.MergeFrom(before))).To(Succeed())
 }
 
-func (s shop) class(g Gomega, ctx context.Context) *v1alpha1.ClusterAPINodeClass {
+func (c catalogCluster) class(g Gomega, ctx context.Context) *v1alpha1.ClusterAPINodeClass {
 	class := &v1alpha1.ClusterAPINodeClass{}
-	g.Expect(s.guest.Get(ctx, client.ObjectKey{Name: "catalog"}, class)).To(Succeed())
+	g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: "catalog"}, class)).To(Succeed())
 	return class
 }
 
-// bought are the machines of a NodePool, each as <type> <zone or -> <capacity type> <reservation>, with the zone of reserved ones only.
-func (s shop) bought(g Gomega, ctx context.Context, pool string) (bought []string) {
+// launched are the machines of a NodePool, each as <type> <zone or -> <capacity type> <reservation>, with the zone of reserved ones only.
+func (c catalogCluster) launched(g Gomega, ctx context.Context, pool string) (launched []string) {
 	list := &corev1.NodeList{}
-	g.Expect(s.guest.List(ctx, list, client.MatchingLabels{karpenterv1.NodePoolLabelKey: pool})).To(Succeed())
+	g.Expect(c.guest.List(ctx, list, client.MatchingLabels{karpenterv1.NodePoolLabelKey: pool})).To(Succeed())
 	machines := &infrav1.KwokMachineList{}
-	g.Expect(s.management.List(ctx, machines, client.InNamespace(s.namespace()), client.MatchingLabels{karpenterv1.NodePoolLabelKey: pool})).To(Succeed())
+	g.Expect(c.management.List(ctx, machines, client.InNamespace(c.namespace()), client.MatchingLabels{karpenterv1.NodePoolLabelKey: pool})).To(Succeed())
 	made := map[string]infrav1.KwokMachineSpec{}
 	for i := range machines.Items {
 		made[machines.Items[i].Status.NodeName] = machines.Items[i].Spec
@@ -108,14 +108,14 @@ func (s shop) bought(g Gomega, ctx context.Context, pool string) (bought []strin
 		if reservation != "" {
 			zone = labels[corev1.LabelTopologyZone]
 		}
-		bought = append(bought, strings.TrimSpace(strings.Join([]string{machine.InstanceType, zone, labels[karpenterv1.CapacityTypeLabelKey], reservation}, " ")))
+		launched = append(launched, strings.TrimSpace(strings.Join([]string{machine.InstanceType, zone, labels[karpenterv1.CapacityTypeLabelKey], reservation}, " ")))
 	}
-	return bought
+	return launched
 }
 
 // drifted names the NodeClaims that are to be replaced.
-func (s shop) drifted(g Gomega, ctx context.Context) (names []string) {
-	for _, nodeClaim := range s.nodeClaims(g, ctx) {
+func (c catalogCluster) drifted(g Gomega, ctx context.Context) (names []string) {
+	for _, nodeClaim := range c.nodeClaims(g, ctx) {
 		if nodeClaim.StatusConditions().IsTrue(karpenterv1.ConditionTypeDrifted) {
 			names = append(names, nodeClaim.Name)
 		}
@@ -123,26 +123,26 @@ func (s shop) drifted(g Gomega, ctx context.Context) (names []string) {
 	return names
 }
 
-// Story: a NodePool over a catalog gets the cheapest mix; what changes in the catalog replaces no node.
+// TestCatalog: a NodePool over a catalog gets the cheapest mix; what changes in the catalog replaces no node.
 func TestCatalog(t *testing.T) {
 	t.Parallel()
-	s := openShop(t, take(t, red))
+	c := createCatalog(t, acquireCluster(t, red))
 	eventually := func(t *testing.T, check func(g Gomega, ctx context.Context)) {
 		t.Helper()
 		NewWithT(t).Eventually(check).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	}
 	t.Run("When the documented example is applied, its NodePool should get the cheapest of at least two types", func(t *testing.T) {
 		eventually(t, func(g Gomega, ctx context.Context) {
-			found := s.catalog(g, ctx)
+			found := c.catalog(g, ctx)
 			g.Expect(found.StatusConditions().IsTrue("Ready")).To(BeTrue(), "%v", found.Status.Conditions)
 			g.Expect(found.Status.InstanceTypeCount).To(HaveValue(BeEquivalentTo(3)))
-			g.Expect(s.class(g, ctx).StatusConditions().IsTrue("Ready")).To(BeTrue(), "%v", s.class(g, ctx).Status.Conditions)
+			g.Expect(c.class(g, ctx).StatusConditions().IsTrue("Ready")).To(BeTrue(), "%v", c.class(g, ctx).Status.Conditions)
 		})
-		s.workload(t, "web", 3, "1500m", onPool("catalog"), apart)
-		s.waitRunning(t, "web")
+		c.workload(t, "web", 3, "1500m", onPool("catalog"), apart)
+		c.waitRunning(t, "web")
 		eventually(t, func(g Gomega, ctx context.Context) {
-			g.Expect(s.bought(g, ctx, "catalog")).To(Equal([]string{"k2 - spot", "k2 - spot", "k2 - spot"}))
-			for _, nodeClaim := range s.nodeClaims(g, ctx) {
+			g.Expect(c.launched(g, ctx, "catalog")).To(Equal([]string{"k2 - spot", "k2 - spot", "k2 - spot"}))
+			for _, nodeClaim := range c.nodeClaims(g, ctx) {
 				g.Expect(nodeClaim.Spec.Requirements).To(ContainElement(And(
 					HaveField("Key", corev1.LabelInstanceTypeStable), HaveField("Values", ContainElements("k2", "k4")),
 				)), "Karpenter keeps its choice of types")
@@ -150,19 +150,19 @@ func TestCatalog(t *testing.T) {
 		})
 	})
 	t.Run("When entries are malformed or there twice, they should be named and the rest should work", func(t *testing.T) {
-		s.change(t, func(spec *v1alpha1.InstanceTypeCatalogSpec) {
+		c.change(t, func(spec *v1alpha1.InstanceTypeCatalogSpec) {
 			broken, twice := spec.InstanceTypes[0].DeepCopy(), spec.InstanceTypes[1].DeepCopy()
 			broken.Name, broken.Capacity["cpu"] = "k16", scalar.Text("sixteen")
 			spec.InstanceTypes = append(spec.InstanceTypes, *broken, *twice)
 		})
 		eventually(t, func(g Gomega, ctx context.Context) {
-			found := s.catalog(g, ctx)
+			found := c.catalog(g, ctx)
 			g.Expect(found.StatusConditions().IsTrue("Ready")).To(BeTrue())
 			g.Expect(found.Status.Unusable).To(ConsistOf(
 				And(HaveField("Name", "k16"), HaveField("Message", ContainSubstring(`"sixteen" is not a quantity`))),
 				And(HaveField("Name", "k4"), HaveField("Message", ContainSubstring("instanceTypes[1] has the same name"))),
 			))
-			condition := s.class(g, ctx).StatusConditions().Get(v1alpha1.ConditionTemplatesReady)
+			condition := c.class(g, ctx).StatusConditions().Get(v1alpha1.ConditionTemplatesReady)
 			g.Expect(condition.IsTrue()).To(BeTrue())
 			g.Expect(condition.Reason).To(Equal(v1alpha1.SomeInvalidReason))
 			g.Expect(condition.Message).To(ContainSubstring("general: k16"))
@@ -175,52 +175,52 @@ func TestCatalog(t *testing.T) {
 		pool.Spec.Disruption.ConsolidateAfter = karpenterv1.MustParseNillableDuration("0s")
 		pool.Spec.Disruption.ConsolidationPolicy = karpenterv1.ConsolidationPolicyWhenEmpty
 		require(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeReserved, karpenterv1.CapacityTypeSpot)(pool)
-		NewWithT(t).Expect(s.guest.Create(t.Context(), pool)).To(Succeed())
-		s.workload(t, "batch", 3, "3", onPool("reserved"), apart)
-		s.waitRunning(t, "batch")
+		NewWithT(t).Expect(c.guest.Create(t.Context(), pool)).To(Succeed())
+		c.workload(t, "batch", 3, "3", onPool("reserved"), apart)
+		c.waitRunning(t, "batch")
 		eventually(t, func(g Gomega, ctx context.Context) {
-			g.Expect(s.bought(g, ctx, "reserved")).To(ConsistOf("k4 a reserved block-7", "k4 a reserved block-7", "k4 - spot"))
+			g.Expect(c.launched(g, ctx, "reserved")).To(ConsistOf("k4 a reserved block-7", "k4 a reserved block-7", "k4 - spot"))
 		})
 	})
 	t.Run("When prices change, Karpenter should follow them and replace no node", func(t *testing.T) {
-		s.change(t, func(spec *v1alpha1.InstanceTypeCatalogSpec) { spec.InstanceTypes[0].Offerings[1].Price = "0.9" })
+		c.change(t, func(spec *v1alpha1.InstanceTypeCatalogSpec) { spec.InstanceTypes[0].Offerings[1].Price = "0.9" })
 		eventually(t, func(g Gomega, ctx context.Context) {
-			for _, tmpl := range s.class(g, ctx).Status.Templates {
+			for _, tmpl := range c.class(g, ctx).Status.Templates {
 				if tmpl.InstanceType == "k2" {
 					g.Expect(tmpl.SpotPrice).To(Equal("0.9"))
 				}
 			}
 		})
-		s.scale(t, "web", 4)
-		s.waitRunning(t, "web")
+		c.scale(t, "web", 4)
+		c.waitRunning(t, "web")
 		eventually(t, func(g Gomega, ctx context.Context) {
-			g.Expect(s.bought(g, ctx, "catalog")).To(ConsistOf("k2 - spot", "k2 - spot", "k2 - spot", "k4 - spot"))
-			g.Expect(s.drifted(g, ctx)).To(BeEmpty())
+			g.Expect(c.launched(g, ctx, "catalog")).To(ConsistOf("k2 - spot", "k2 - spot", "k2 - spot", "k4 - spot"))
+			g.Expect(c.drifted(g, ctx)).To(BeEmpty())
 		})
 	})
 	t.Run("When an entry is deleted, its offerings should close and its nodes stay", func(t *testing.T) {
-		s.change(t, func(spec *v1alpha1.InstanceTypeCatalogSpec) { spec.InstanceTypes = spec.InstanceTypes[1:3] })
+		c.change(t, func(spec *v1alpha1.InstanceTypeCatalogSpec) { spec.InstanceTypes = spec.InstanceTypes[1:3] })
 		eventually(t, func(g Gomega, ctx context.Context) {
-			g.Expect(s.class(g, ctx).Status.TemplateCount).To(HaveValue(BeEquivalentTo(2)))
+			g.Expect(c.class(g, ctx).Status.TemplateCount).To(HaveValue(BeEquivalentTo(2)))
 		})
-		s.scale(t, "web", 5)
-		s.waitRunning(t, "web")
+		c.scale(t, "web", 5)
+		c.waitRunning(t, "web")
 		eventually(t, func(g Gomega, ctx context.Context) {
-			g.Expect(s.bought(g, ctx, "catalog")).To(ConsistOf("k2 - spot", "k2 - spot", "k2 - spot", "k4 - spot", "k4 - spot"))
-			g.Expect(s.drifted(g, ctx)).To(BeEmpty())
+			g.Expect(c.launched(g, ctx, "catalog")).To(ConsistOf("k2 - spot", "k2 - spot", "k2 - spot", "k4 - spot", "k4 - spot"))
+			g.Expect(c.drifted(g, ctx)).To(BeEmpty())
 		})
 	})
 	t.Run("When the overhead of a type changes, its nodes alone should be replaced", func(t *testing.T) {
 		before := map[string]bool{}
 		g := NewWithT(t)
-		for _, node := range s.nodes(g, t.Context()) {
+		for _, node := range c.nodes(g, t.Context()) {
 			before[node.Name] = node.Labels[corev1.LabelInstanceTypeStable] == "k2"
 		}
-		s.change(t, func(spec *v1alpha1.InstanceTypeCatalogSpec) {
+		c.change(t, func(spec *v1alpha1.InstanceTypeCatalogSpec) {
 			spec.InstanceTypes[0].Overhead = &v1alpha1.CatalogOverhead{KubeReserved: map[string]v1alpha1.ReservedQuantity{"cpu": "100m"}}
 		})
 		eventually(t, func(g Gomega, ctx context.Context) {
-			kept, now := 0, s.nodes(g, ctx)
+			kept, now := 0, c.nodes(g, ctx)
 			for _, node := range now {
 				isK2, existed := before[node.Name]
 				g.Expect(existed && !isK2).To(BeFalse(), "node %s is of a type that has changed", node.Name)
@@ -229,7 +229,7 @@ func TestCatalog(t *testing.T) {
 				}
 			}
 			g.Expect(kept).To(Equal(3), "the others stay")
-			g.Expect(s.drifted(g, ctx)).To(BeEmpty())
+			g.Expect(c.drifted(g, ctx)).To(BeEmpty())
 		})
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -50,47 +51,30 @@ type cluster struct {
 	shared string
 }
 
-// taken lets one story at a time have a guest. Stories run in parallel; one that needs two guests takes them in the order of
-// their names.
-var taken = map[string]*sync.Mutex{blue: {}, green: {}, red: {}, amber: {}}
+// inUse lets one test at a time have a guest. Tests run in parallel; one that needs two guests acquires them in the order of their names.
+var inUse = map[string]*sync.Mutex{blue: {}, green: {}, red: {}, amber: {}}
 
-// take returns the guest of that name for one story, with AutoNode on. When the story ends, its NodePools and workloads
+// acquireCluster returns the guest of that name for one test, with AutoNode on. When the test ends, its NodePools and workloads
 // are removed and its nodes have gone; when it failed, what a person would look at is written down first.
-func take(t *testing.T, name string) *cluster {
+func acquireCluster(t *testing.T, name string) *cluster {
 	t.Helper()
-	c := takeOff(t, name)
+	c := acquireClusters(t, name)[0]
 	c.enable(t, initialRelease)
 	return c
 }
 
-// takeBoth is take for a story of two guests.
-func takeBoth(t *testing.T, left, right string) (*cluster, *cluster) {
-	t.Helper()
-	both := occupy(t, left, right)
-	for _, c := range both {
-		c.enable(t, initialRelease)
-	}
-	return both[0], both[1]
-}
-
-// takeOff is take without turning AutoNode on.
-func takeOff(t *testing.T, name string) *cluster {
-	t.Helper()
-	return occupy(t, name)[0]
-}
-
-// occupy returns the guests when no other story has them and there is room for them. It waits for all of them before it waits for room, and
-// for all the room at once: otherwise two stories that each have a part could wait for each other.
-func occupy(t *testing.T, names ...string) []*cluster {
+// acquireClusters does not turn AutoNode on. It waits for all of the guests before it reserves them in the pool, and for all the room at once:
+// otherwise two tests that each have a part could wait for each other.
+func acquireClusters(t *testing.T, names ...string) []*cluster {
 	t.Helper()
 	for _, name := range names {
-		taken[name].Lock()
-		t.Cleanup(taken[name].Unlock)
+		inUse[name].Lock()
+		t.Cleanup(inUse[name].Unlock)
 	}
-	enterStage(t, len(names))
+	reserveClusters(t, len(names))
 	clusters := make([]*cluster, len(names))
 	for i, name := range names {
-		c := newCluster(t, openWorld(t), name)
+		c := newCluster(t, sharedWorld(t), name)
 		t.Cleanup(func() {
 			if t.Failed() {
 				c.describe(t)
@@ -112,7 +96,7 @@ func newCluster(t *testing.T, world *localworld.World, name string) *cluster {
 	return &cluster{name: name, world: world, management: management, guest: guest}
 }
 
-// operatorInGuest is the user of Cluster API's kubeconfig, which the operator has in a guest. The stories use another
+// operatorInGuest is the user of Cluster API's kubeconfig, which the operator has in a guest. The tests use another
 // one.
 const operatorInGuest = localworld.OperatorInGuest
 
@@ -361,7 +345,7 @@ func (c *cluster) leftovers(g Gomega, ctx context.Context) []string {
 			options = append(options, c.ofNodes()...)
 		}
 		g.Expect(reader.List(ctx, list, options...)).To(Succeed())
-		g.Expect(meta.EachListItem(list, func(object runtimeObject) error {
+		g.Expect(meta.EachListItem(list, func(object runtime.Object) error {
 			names = append(names, fmt.Sprintf("%T %s", object, object.(client.Object).GetName()))
 			return nil
 		})).To(Succeed())

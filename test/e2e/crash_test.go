@@ -14,10 +14,10 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-// Story 7: Karpenter dies in the middle of its work, and the work completes with nothing doubled or leaked.
+// TestCrash: Karpenter dies in the middle of its work, and the work completes with nothing doubled or leaked.
 func TestCrash(t *testing.T) {
 	t.Parallel()
-	c := take(t, blue)
+	c := acquireCluster(t, blue)
 	was := c.takeInventory(NewWithT(t), t.Context())
 	c.endsSettled(t, initialRelease, was)
 	const nodes = 30

@@ -25,7 +25,7 @@ import (
 var dashboardsFolder = os.Getenv("DASHBOARDS")
 
 const (
-	// scrapeInterval is shorter than a PodMonitor's, because stories are shorter than days.
+	// scrapeInterval is shorter than a PodMonitor's, because tests are shorter than days.
 	scrapeInterval = 5 * time.Second
 	metricsPort    = 8080
 )

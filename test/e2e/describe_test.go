@@ -22,6 +22,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,6 +30,8 @@ import (
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/world/hosting"
 )
 
@@ -42,7 +45,7 @@ func (c *cluster) guestHasKarpenter(g Gomega, ctx context.Context) bool {
 	return err == nil && crd.DeletionTimestamp == nil
 }
 
-// clear removes a story's workloads and NodePools and waits until its nodes have gone.
+// clear removes a test's workloads and NodePools and waits until its nodes have gone.
 func (c *cluster) clear(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
@@ -55,7 +58,7 @@ func (c *cluster) clear(t *testing.T) {
 	}
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		g.Expect(c.leftovers(g, ctx)).To(BeEmpty())
-	}).WithContext(ctx).WithTimeout(eventually).WithPolling(interval).Should(Succeed(), "a story leaves no node behind")
+	}).WithContext(ctx).WithTimeout(eventually).WithPolling(interval).Should(Succeed(), "a test leaves no node behind")
 }
 
 // describe writes what a person would look at after a failure into a file among the world's logs, which are kept then. The test's own
@@ -72,7 +75,7 @@ func (c *cluster) describe(t *testing.T) {
 			}
 			return
 		}
-		_ = meta.EachListItem(list, func(item runtimeObject) error {
+		_ = meta.EachListItem(list, func(item runtime.Object) error {
 			object := item.(client.Object)
 			object.SetManagedFields(nil)
 			content, err := yaml.Marshal(object)
@@ -84,9 +87,9 @@ func (c *cluster) describe(t *testing.T) {
 		})
 	}
 	inNamespace := client.InNamespace(c.namespace())
-	show(c.management, hostedClusterList(), client.InNamespace(hosting.Namespace))
-	show(c.management, componentList(), inNamespace)
-	show(c.guest, nodeClassList())
+	show(c.management, &v1beta1.HostedClusterList{}, client.InNamespace(hosting.Namespace))
+	show(c.management, &v1beta1.ControlPlaneComponentList{}, inNamespace)
+	show(c.guest, &v1alpha1.ClusterAPINodeClassList{})
 	show(c.guest, &karpenterv1.NodePoolList{})
 	show(c.guest, &karpenterv1.NodeClaimList{})
 	show(c.management, &clusterv1.MachineList{}, inNamespace)
@@ -129,4 +132,14 @@ func eventTime(event corev1.Event) time.Time {
 		return event.EventTime.Time
 	}
 	return event.CreationTimestamp.Time
+}
+
+// tail returns the last lines of a file, or why it can't be read.
+func tail(path string, lines int) string {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	split := bytes.Split(bytes.TrimSpace(content), []byte("\n"))
+	return string(bytes.Join(split[max(0, len(split)-lines):], []byte("\n")))
 }

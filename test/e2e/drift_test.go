@@ -22,10 +22,10 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// Story 17: a platform team changes what nodes are made from. The nodes are replaced once, within the disruption budget, and say why.
+// TestDrift: a platform team changes what nodes are made from. The nodes are replaced once, within the disruption budget, and say why.
 func TestDrift(t *testing.T) {
 	t.Parallel()
-	c := take(t, blue)
+	c := acquireCluster(t, blue)
 	c.disruptionBudget(t, "web", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1))})
 	c.nodePool(t, "general", require(corev1.LabelInstanceTypeStable, "c2-small"), budget("1"))
 	web := c.workload(t, "web", 2, "100m", apart)

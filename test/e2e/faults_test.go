@@ -27,7 +27,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/process"
 )
 
-// faults are stories of faults that hit everybody in a world, or that take an operator of their own: they have a world to
+// faults are tests of faults that hit everybody in a world, or that take an operator of their own: they have a world to
 // themselves, and take turns in it. Each finds AutoNode on with the initial payload and no node, and leaves it so.
 type faults struct {
 	*cluster
@@ -41,16 +41,16 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	f := &faults{cluster: ownWorld(t, blue)[0]}
-	f.guestProxy = f.standBefore(t)
-	f.managementProxy = proxyBefore(t, f.world.Management())
+	f.guestProxy = f.proxyGuest(t)
+	f.managementProxy = startProxy(t, f.world.Management())
 
 	f.enable(t, initialRelease)
 	f.on = f.takeInventory(g, t.Context())
 	f.disable(t, t.Context())
 	f.off = f.takeInventory(g, t.Context())
 
-	f.leavesNoTrace(t) // when the chapters are over, and before the world ends
-	for _, chapter := range []struct {
+	f.leavesNoTrace(t) // when the subtests are over, and before the world ends
+	for _, part := range []struct {
 		name string
 		run  func(t *testing.T)
 		// without: it runs operators of its own.
@@ -62,26 +62,26 @@ func TestFaults(t *testing.T) {
 		{name: "EveryStep", run: f.everyStep, without: true},
 		{name: "Takeover", run: f.takeover, without: true},
 	} {
-		t.Run(chapter.name, func(t *testing.T) {
-			if chapter.without {
-				f.retireOperator(t)
+		t.Run(part.name, func(t *testing.T) {
+			if part.without {
+				f.removeOperator(t)
 			}
 			t.Cleanup(func() {
 				f.managementProxy.Use(nil)
 				f.guestProxy.Use(nil)
 				f.clear(t)
 			})
-			chapter.run(t)
+			part.run(t)
 		})
 	}
 }
 
-// standBefore puts a proxy before the guest: its kubeconfig Secret, which Cluster API's contract has, leads to it until the test ends.
+// proxyGuest puts a proxy before the guest: its kubeconfig Secret, which Cluster API's contract has, leads to it until the test ends.
 // AutoNode has to be off, because Karpenter would look for the guest where it was.
-func (c *cluster) standBefore(t *testing.T) *fault.Proxy {
+func (c *cluster) proxyGuest(t *testing.T) *fault.Proxy {
 	t.Helper()
 	guest := c.world.Guest(c.name)
-	proxy := proxyBefore(t, guest)
+	proxy := startProxy(t, guest)
 	secret := &corev1.Secret{}
 	NewWithT(t).Expect(c.management.Get(t.Context(), c.kubeconfigKey(), secret)).To(Succeed())
 	was := secret.Data["value"]
@@ -90,8 +90,8 @@ func (c *cluster) standBefore(t *testing.T) *fault.Proxy {
 	return proxy
 }
 
-// proxyBefore starts a proxy before an API server, until the story's end. What its clients ask for is audited as theirs.
-func proxyBefore(t *testing.T, apiServer *controlplane.Cluster) *fault.Proxy {
+// startProxy starts a proxy before an API server, until the test's end. What its clients ask for is audited as theirs.
+func startProxy(t *testing.T, apiServer *controlplane.Cluster) *fault.Proxy {
 	t.Helper()
 	g := NewWithT(t)
 	upstream, err := apiServer.RESTConfigFor(localworld.FaultProxy, "system:masters")
@@ -135,8 +135,8 @@ func (c *cluster) setKubeconfig(t *testing.T, ctx context.Context, kubeconfig []
 	g.Expect(c.management.Patch(ctx, secret, client.MergeFrom(original))).To(Succeed())
 }
 
-// retireOperator leaves the world without an operator, for stories that run their own.
-func (f *faults) retireOperator(t *testing.T) {
+// removeOperator leaves the world without an operator, for tests that run their own.
+func (f *faults) removeOperator(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: localworld.OperatorNamespace, Name: "autonode-operator"}}
@@ -193,7 +193,7 @@ func (c *cluster) upgradeTo(t *testing.T, release string) {
 // runWeb makes the NodePool and a workload with a node for each pod, and waits until it runs.
 func (c *cluster) runWeb(t *testing.T, pods int32) {
 	t.Helper()
-	c.nodePool(t, storyPool)
+	c.nodePool(t, testPool)
 	c.workload(t, "web", pods, "100m", apart)
 	c.waitRunning(t, "web")
 }

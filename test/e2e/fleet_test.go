@@ -95,8 +95,8 @@ func (r *reservations) now() (count, most int, reached time.Time) {
 	return len(r.machines), r.most, r.reached
 }
 
-// Story: three hosted clusters race for ten reserved machines of the account that they share. The world is this story's own: machines that go are
-// counted for minutes, for which other stories would wait.
+// TestFleetCapacity: three hosted clusters race for ten reserved machines of the account that they share. The world is this test's own: machines that go are
+// counted for minutes, for which other tests would wait.
 func TestFleetCapacity(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -136,18 +136,18 @@ func TestFleetCapacity(t *testing.T) {
 				g.Expect(class.StatusConditions().IsTrue("Ready")).To(BeTrue(), "%v", class.Status.Conditions)
 			}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		}
-		// Only make bench-fleet bounds the time: beside other stories, and with deaths, it says little.
+		// Only make bench-fleet bounds the time: beside other tests, and with deaths, it says little.
 		limit := os.Getenv("FLEET_LIMIT")
 		if limit == "" {
 			// What could take another machine wouldn't call for a reserved one any more when the operator is back.
-			shared.sells(t, karpenterv1.CapacityTypeReserved)
+			shared.allowCapacityTypes(t, karpenterv1.CapacityTypeReserved)
 		}
 		began := time.Now()
 		for _, c := range clusters {
 			c.scale(t, "web", 6)
 		}
 		if limit == "" {
-			shared.die(t, reserved)
+			shared.killMidway(t, reserved)
 		}
 		g.Eventually(func(g Gomega) {
 			count, _, _ := reserved.now()
@@ -163,11 +163,11 @@ func TestFleetCapacity(t *testing.T) {
 		}
 	})
 	t.Run("When the reservation is full, what it has no room for should be on demand", func(t *testing.T) {
-		shared.sells(t, karpenterv1.CapacityTypeReserved, karpenterv1.CapacityTypeOnDemand)
+		shared.allowCapacityTypes(t, karpenterv1.CapacityTypeReserved, karpenterv1.CapacityTypeOnDemand)
 		for _, c := range clusters {
 			c.waitRunning(t, "web")
 		}
-		shared.bought(t, 10, 8)
+		shared.waitLaunched(t, 10, 8)
 	})
 	t.Run("When the reservation expires, its machines should stay, and the next ones be on demand", shared.expired)
 	t.Run("When a machine of a dearer type is committed, it should be launched first, and then the cheapest", shared.committed)

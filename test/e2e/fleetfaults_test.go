@@ -16,8 +16,8 @@ import (
 	localworld "github.com/autonode-io/autonode/test/world"
 )
 
-// die kills a cluster's active Karpenter and both operators while some of the reserved machines are there.
-func (f *fleet) die(t *testing.T, reserved *reservations) {
+// killMidway kills a cluster's active Karpenter and both operators while some of the reserved machines are there.
+func (f *fleet) killMidway(t *testing.T, reserved *reservations) {
 	t.Helper()
 	g, c := NewWithT(t), f.clusters[2]
 	count := 0
@@ -47,8 +47,8 @@ func (f *fleet) die(t *testing.T, reserved *reservations) {
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }
 
-// sells lets the NodePools have machines of these capacity types. Pods that find none wait.
-func (f *fleet) sells(t *testing.T, capacityTypes ...string) {
+// allowCapacityTypes lets the NodePools have machines of these capacity types. Pods that find none wait.
+func (f *fleet) allowCapacityTypes(t *testing.T, capacityTypes ...string) {
 	t.Helper()
 	for _, c := range f.clusters {
 		NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
@@ -62,8 +62,8 @@ func (f *fleet) sells(t *testing.T, capacityTypes ...string) {
 	}
 }
 
-// bought waits until as many nodes are reserved, and all others on demand.
-func (f *fleet) bought(t *testing.T, reserved, onDemand int) {
+// waitLaunched waits until as many nodes are reserved, and all others on demand.
+func (f *fleet) waitLaunched(t *testing.T, reserved, onDemand int) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
 		nodes := map[string]int{}

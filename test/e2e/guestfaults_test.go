@@ -27,13 +27,13 @@ const (
 	caReload = 5*time.Minute + eventually
 )
 
-// Story 15: a guest's API server is slow, then known by another certificate. Nothing is restarted or disrupted for it. Meanwhile everybody finds
+// TestGuestFaults: a guest's API server is slow, then known by another certificate. Nothing is restarted or disrupted for it. Meanwhile everybody finds
 // the guest behind a proxy.
 func TestGuestFaults(t *testing.T) {
 	t.Parallel()
-	c := takeOff(t, green)
+	c := acquireClusters(t, green)[0]
 	c.disable(t, t.Context())
-	proxy := c.standBefore(t)
+	proxy := c.proxyGuest(t)
 	t.Cleanup(func() { // before the proxy ends, which Karpenter finds the guest by
 		c.clear(t)
 		c.disable(t, context.WithoutCancel(t.Context()))

@@ -36,10 +36,10 @@ const (
 	servingSigner = certificatesv1.KubeletServingSignerName
 )
 
-// Story 14: nodes join by certificates that the operator has validated, and no other client gets one of theirs.
+// TestNodeIdentity: nodes join by certificates that the operator has validated, and no other client gets one of theirs.
 func TestNodeIdentity(t *testing.T) {
 	t.Parallel()
-	c := take(t, amber)
+	c := acquireCluster(t, amber)
 	c.nodePool(t, "general")
 	c.workload(t, "web", 2, "500m", apart)
 	c.waitRunning(t, "web")
@@ -164,7 +164,7 @@ func (c *cluster) build(t *testing.T, r csr) (*certificatesv1.CertificateSigning
 	user, err := newClient(r.as)
 	g.Expect(err).NotTo(HaveOccurred())
 	return &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "story-"},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"},
 		Spec:       certificatesv1.CertificateSigningRequestSpec{Request: content, SignerName: r.signer, Usages: usages},
 	}, user
 }
@@ -247,11 +247,11 @@ func (c *cluster) asToken(t *testing.T, machine string) *rest.Config {
 }
 
 // ghost makes a NodeClaim that never gets a Machine: of a node class that doesn't exist. Karpenter removes it; a finalizer keeps it
-// until the story ends.
+// until the test ends.
 func (c *cluster) ghost(t *testing.T, name string) {
 	t.Helper()
 	claim := &karpenterv1.NodeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"story.autonode.io/hold"}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"test.autonode.io/hold"}},
 		Spec: karpenterv1.NodeClaimSpec{
 			NodeClassRef: &karpenterv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "nowhere"},
 			Requirements: []karpenterv1.NodeSelectorRequirementWithMinValues{},

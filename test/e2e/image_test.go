@@ -22,11 +22,11 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// Story 23: a platform's machines boot an image with a kubelet in it, so an upgrade is a new payload and a new machine template. No node is
+// TestImageUpgrade: a platform's machines boot an image with a kubelet in it, so an upgrade is a new payload and a new machine template. No node is
 // replaced for the first of them, and each is replaced once for both.
 func TestImageUpgrade(t *testing.T) {
 	t.Parallel()
-	c, story := take(t, amber), t
+	c, whole := acquireCluster(t, amber), t
 	g := NewWithT(t)
 	const older, newer = "v" + initialRelease, localworld.UpgradedKubernetes
 	has, wants := strings.TrimPrefix(older, "v"), strings.TrimPrefix(newer, "v")
@@ -58,7 +58,7 @@ func TestImageUpgrade(t *testing.T) {
 
 	t.Run("When the template comes, it should replace each node once within the budget, say so and complete the history", func(t *testing.T) {
 		g := NewWithT(t)
-		second := c.imageTemplate(story, newer) // for as long as its nodes are there
+		second := c.imageTemplate(whole, newer) // for as long as its nodes are there
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.condition(g, ctx, v1beta1.NodesUpToDate)).To(And(
 				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.NodesOutdatedReason)))

@@ -13,11 +13,11 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// Story 21: the infrastructure takes a machine back, and terminates another one. Karpenter replaces both without a person.
+// TestInterruption: the infrastructure takes a machine back, and terminates another one. Karpenter replaces both without a person.
 func TestInterruption(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	c := take(t, green)
+	c := acquireCluster(t, green)
 	c.endsSettled(t, initialRelease, c.takeInventory(g, t.Context()))
 	c.nodePool(t, "reclaimed")
 	c.workload(t, "stall", 1, "500m", onPool("reclaimed"), apart)

@@ -46,9 +46,9 @@ func TestLifecycle(t *testing.T) {
 
 	t.Run("When a cluster admin edits the NodePool, it should replace the nodes one at a time", func(t *testing.T) {
 		c.expectReplaced(t, func() {
-			edit := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"template":{"metadata":{"labels":{"team":"shop"}}}}}`))
+			edit := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"template":{"metadata":{"labels":{"team":"catalogCluster"}}}}}`))
 			NewWithT(t).Expect(c.guest.Patch(t.Context(), named(pool), edit)).To(Succeed())
-		}, HaveField("Labels", HaveKeyWithValue("team", "shop")))
+		}, HaveField("Labels", HaveKeyWithValue("team", "catalogCluster")))
 	})
 
 	t.Run("When the payload and the control plane are upgraded, it should roll out Karpenter, then the nodes, one at a time", func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestLifecycle(t *testing.T) {
 		c.disable(t, t.Context())
 		g.Expect(c.leftovers(g, t.Context())).To(BeEmpty())
 		g.Expect(c.guest.Get(t.Context(), client.ObjectKey{Name: pool}, named(pool))).To(Succeed())
-		c.expectInventory(t, untouched, func(object string) bool { return ofStory(object) || staysInGuest(object) })
+		c.expectInventory(t, untouched, func(object string) bool { return ofTest(object) || staysInGuest(object) })
 	})
 
 	t.Run("When it is turned on again and the HostedCluster is deleted with nodes, it should leave nothing in either cluster", func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestLifecycle(t *testing.T) {
 		c.waitGone(t)
 		g.Expect(c.leftovers(g, t.Context())).To(BeEmpty())
 		c.expectInventory(t, untouched, func(object string) bool {
-			return ofStory(object) || strings.HasPrefix(object, "management HostedCluster ")
+			return ofTest(object) || strings.HasPrefix(object, "management HostedCluster ")
 		})
 	})
 }

@@ -18,12 +18,12 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// Story 16: a fault of one machine affects no other. A slow machine delays no other node. A node that was deleted without
+// TestMachines: a fault of one machine affects no other. A slow machine delays no other node. A node that was deleted without
 // its machine is replaced, and none stays behind a machine that had no provider ID. Cluster API drains a machine that a
 // person deletes, by its own rules, before it is replaced.
 func TestMachines(t *testing.T) {
 	t.Parallel()
-	c := take(t, red)
+	c := acquireCluster(t, red)
 	g := NewWithT(t)
 	c.endsSettled(t, initialRelease, c.takeInventory(g, t.Context()))
 	c.fault(t, "c8-xlarge", infrav1.FaultLateProviderID, "true")

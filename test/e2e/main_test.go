@@ -37,7 +37,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/progress"
 )
 
-// The guests. Stories share them one after the other, and leave each as they found it, but for the version of its control plane.
+// The guests. Tests share them one after the other, and leave each as they found it, but for the version of its control plane.
 const (
 	blue  = "blue"
 	green = "green"
@@ -51,10 +51,7 @@ const (
 	upgradedRelease = localworld.UpgradedRelease
 )
 
-// runtimeObject shortens signatures of callbacks of apimachinery.
-type runtimeObject = runtime.Object
-
-// world is that of all stories but those that need one of their own. It starts with the first story that takes a guest of it.
+// world is shared by all tests but those that need one of their own. It starts with the first test that acquires a cluster of it.
 var (
 	world       *localworld.World
 	removeWorld func(failed bool)
@@ -62,8 +59,8 @@ var (
 	worldOnce   sync.Once
 )
 
-// openWorld starts the world, or waits until it has started.
-func openWorld(t *testing.T) *localworld.World {
+// sharedWorld starts the world, or waits until it has started.
+func sharedWorld(t *testing.T) *localworld.World {
 	t.Helper()
 	worldOnce.Do(func() {
 		world, removeWorld, errWorld = startWorld(interrupted, os.Stdout, localworld.Config{Guests: []string{blue, green, red, amber}})
@@ -132,28 +129,28 @@ func run(m *testing.M) (code int) {
 	return code
 }
 
-// allStories reports whether no story is left out.
-func allStories() bool {
+// allTests reports whether no test is left out.
+func allTests() bool {
 	return flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.skip").Value.String() == ""
 }
 
-// check is about all stories. It returns what is wrong.
+// check is about all tests. It returns what is wrong.
 type check struct {
 	name     string
 	findings func(context.Context, *localworld.World) ([]string, error)
 }
 
-// afterwards checks what all stories together have to prove, in a world that they have left alone.
+// afterwards checks what all tests together have to prove, in a world that they have left alone.
 func afterwards(ctx context.Context, output io.Writer) (code int) {
 	ctx, cancel := context.WithTimeout(ctx, eventually)
 	defer cancel()
 	checks := []check{
-		{"When stories are told, no credential should be in a log or an object that isn't there to hold it", checkLeaks},
-		{"When some stories are told, nothing should have been denied", checkRefusals},
-		{"When stories are told, no program should log the same more than once a second", checkRepetition},
+		{"When tests have run, no credential should be in a log or an object that isn't there to hold it", checkLeaks},
+		{"When some tests have run, nothing should have been denied", checkRefusals},
+		{"When tests have run, no program should log the same more than once a second", checkRepetition},
 	}
-	if allStories() {
-		checks[1] = check{"When all stories are told, every permission should have been used, and nothing denied", checkPermissions}
+	if allTests() {
+		checks[1] = check{"When all tests have run, every permission should have been used, and nothing denied", checkPermissions}
 	}
 	for _, c := range checks {
 		began := time.Now()
@@ -208,7 +205,7 @@ func startWorld(ctx context.Context, output io.Writer, config localworld.Config)
 	}
 	// The pods' users have to reach what the node agent unpacks for them.
 	if err := os.Chmod(dir, 0o755); err != nil {
-		return nil, nil, fmt.Errorf("opening the world's folder to its pods: %w", err)
+		return nil, nil, fmt.Errorf("startMutex the world's folder to its pods: %w", err)
 	}
 	remove = func(failed bool) {
 		if failed {
@@ -217,10 +214,10 @@ func startWorld(ctx context.Context, output io.Writer, config localworld.Config)
 			fmt.Fprintln(os.Stderr, "removing the world's folder:", err)
 		}
 	}
-	opening.Lock()
+	startMutex.Lock()
 	config.Dir, config.Audit, config.Progress = dir, true, progress.New(output)
 	w, err = localworld.Start(ctx, config)
-	opening.Unlock()
+	startMutex.Unlock()
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w (its logs are in %s)", err, dir)
 	}
@@ -243,26 +240,26 @@ func startWorld(ctx context.Context, output io.Writer, config localworld.Config)
 	}, nil
 }
 
-// stage has room for as many clusters as the machine can tell stories of at once, two a core: with more, each is so slow that what people
-// would see in seconds takes minutes. The largest story needs four. Eight are the most, because a story may bring control planes of its own:
-// one holds five inotify instances, the programs of a guest and of a world some more, and Linux gives a user 128 by default.
-var stage = semaphore.NewWeighted(min(8, max(4, 2*int64(goruntime.GOMAXPROCS(0)))))
+// clusterPool limits how many clusters have tests at once, to two a core: with more, each is so slow that what people would see in seconds takes
+// minutes. The largest test needs four. Eight are the most, because a test may start control planes of its own: one holds five inotify instances,
+// the programs of a guest and of a world some more, and Linux gives a user 128 by default.
+var clusterPool = semaphore.NewWeighted(min(8, max(4, 2*int64(goruntime.GOMAXPROCS(0)))))
 
-// enterStage waits until there is room for that many clusters, which is the story's until it ends.
-func enterStage(t *testing.T, clusters int) {
+// reserveClusters waits until the pool has that many clusters left, and reserves them until the test ends.
+func reserveClusters(t *testing.T, clusters int) {
 	t.Helper()
-	NewWithT(t).Expect(stage.Acquire(t.Context(), int64(clusters))).To(Succeed())
-	t.Cleanup(func() { stage.Release(int64(clusters)) })
+	NewWithT(t).Expect(clusterPool.Acquire(t.Context(), int64(clusters))).To(Succeed())
+	t.Cleanup(func() { clusterPool.Release(int64(clusters)) })
 }
 
-// opening lets one world start at a time: API servers that take too long to start end themselves.
-var opening sync.Mutex
+// startMutex lets one world start at a time: API servers that take too long to start end themselves.
+var startMutex sync.Mutex
 
-// ownWorld starts a world for one story, and returns its guests. If the story fails, it describes them before the world ends.
+// ownWorld starts a world for one test, and returns its guests. If the test fails, it describes them before the world ends.
 func ownWorld(t *testing.T, guests ...string) []*cluster {
 	t.Helper()
-	enterStage(t, len(guests)+1) // and the management cluster
-	own := openOwnWorld(t, localworld.Config{Guests: guests})
+	reserveClusters(t, len(guests)+1) // and the management cluster
+	own := startOwnWorld(t, localworld.Config{Guests: guests})
 	clusters := make([]*cluster, len(guests))
 	for i, guest := range guests {
 		clusters[i] = newCluster(t, own, guest)
@@ -277,8 +274,8 @@ func ownWorld(t *testing.T, guests ...string) []*cluster {
 	return clusters
 }
 
-// openOwnWorld starts a world that ends with the story, which has entered the stage for all of its clusters.
-func openOwnWorld(t *testing.T, config localworld.Config) *localworld.World {
+// startOwnWorld starts a world that ends with the test, which has reserved all of its clusters.
+func startOwnWorld(t *testing.T, config localworld.Config) *localworld.World {
 	t.Helper()
 	own, remove, err := startWorld(t.Context(), os.Stdout, config)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -295,7 +292,7 @@ var logFile string
 func redirectLogs() error {
 	file, err := os.CreateTemp("", "autonode-e2e-*.log")
 	if err != nil {
-		return fmt.Errorf("opening the libraries' log: %w", err)
+		return fmt.Errorf("startMutex the libraries' log: %w", err)
 	}
 	logFile = file.Name()
 	localworld.RedirectLogs(file)
@@ -328,6 +325,6 @@ func newClient(config *rest.Config) (client.WithWatch, error) {
 		return nil, err
 	}
 	config = rest.CopyConfig(config)
-	config.QPS = -1 // the stories look often
+	config.QPS = -1 // the tests look often
 	return client.NewWithWatch(config, client.Options{Scheme: scheme})
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// Story 18: a source has a minimum. Karpenter removes no node below it for cost, and still replaces what drifts.
+// TestMinimum: a source has a minimum. Karpenter removes no node below it for cost, and still replaces what drifts.
 func TestMinimum(t *testing.T) {
 	t.Parallel()
-	c := take(t, amber)
-	// It is an annotation of a template as the faults are, and goes with the story.
+	c := acquireCluster(t, amber)
+	// It is an annotation of a template as the faults are, and goes with the test.
 	c.fault(t, "c4-large", clusterv1.AutoscalerMinSizeAnnotation, "1")
 	pool := c.nodePool(t, "floor", require(corev1.LabelInstanceTypeStable, "c4-large"))
 	c.workload(t, "web", 3, "500m", apart, onPool("floor"))

@@ -27,14 +27,14 @@ import (
 // moveLabel has clusterctl move an object that nothing owns.
 const moveLabel = "clusterctl.cluster.x-k8s.io/move="
 
-// Story 23: a hosted cluster with running nodes moves to another management cluster, by the steps of docs/clusterctl.md. No node is replaced, and
+// TestMove: a hosted cluster with running nodes moves to another management cluster, by the steps of docs/clusterctl.md. No node is replaced, and
 // the operator and the Karpenter of the new management cluster go on with it. Each management cluster has a world of its own; the guest's control
 // plane stays where it runs.
 func TestMove(t *testing.T) {
 	t.Parallel()
-	enterStage(t, 3) // two management clusters and the guest
-	from := openOwnWorld(t, localworld.Config{Guests: []string{blue}})
-	to := openOwnWorld(t, localworld.Config{Adopted: []*controlplane.Cluster{from.Guest(blue)}})
+	reserveClusters(t, 3) // two management clusters and the guest
+	from := startOwnWorld(t, localworld.Config{Guests: []string{blue}})
+	to := startOwnWorld(t, localworld.Config{Adopted: []*controlplane.Cluster{from.Guest(blue)}})
 	before, after := newCluster(t, from, blue), newCluster(t, to, blue)
 	t.Cleanup(func() {
 		if t.Failed() {

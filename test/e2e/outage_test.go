@@ -26,8 +26,8 @@ const away = time.Minute
 // expiry is the age at which a node goes by the clock alone. It comes in the middle of an outage that begins half an outage before.
 const expiry = 2 * time.Minute
 
-// Story 9: the management cluster's API server is restarted, then away for a minute. No node is touched for it, and everything goes
-// on by itself. It is everybody's, so this is one of the stories that have a world of their own.
+// managementAway: the management cluster's API server is restarted, then away for a minute. No node is touched for it, and everything goes
+// on by itself. It is everybody's, so this is one of the tests that have a world of their own.
 func (f *faults) managementAway(t *testing.T) {
 	f.endsSettled(t, initialRelease, f.on)
 	t.Run("When the management cluster's API server is restarted in the middle of an enable, it should complete the enable", func(t *testing.T) {
@@ -46,8 +46,8 @@ func (f *faults) managementAway(t *testing.T) {
 	g := NewWithT(t)
 	pool := f.nodePool(t, "expiring", expiring(expiry))
 	f.workload(t, "aging", 1, "100m", onPool(pool.Name))
-	f.nodePool(t, storyPool)
-	f.workload(t, "web", 3, "100m", apart, onPool(storyPool))
+	f.nodePool(t, testPool)
+	f.workload(t, "web", 3, "100m", apart, onPool(testPool))
 	f.waitRunning(t, "aging")
 	f.waitRunning(t, "web")
 	aging := f.claimOf(g, t.Context(), pool.Name)
@@ -58,7 +58,7 @@ func (f *faults) managementAway(t *testing.T) {
 	t.Run("When the management cluster's API server is away, it should delete no NodeClaim and disrupt no node", func(t *testing.T) {
 		stop(t, f.world.Management(), f.management)
 		// What would tempt it: pods that need nodes, nodes that are empty, and a node that expires.
-		f.workload(t, "late", 2, "5", apart, onPool(storyPool)) // more than a node of web's has
+		f.workload(t, "late", 2, "5", apart, onPool(testPool)) // more than a node of web's has
 		f.scale(t, "web", 1)
 		disrupted := f.watchDisruptions(t)
 		NewWithT(t).Consistently(func(g Gomega, ctx context.Context) {
@@ -84,10 +84,10 @@ func (f *faults) managementAway(t *testing.T) {
 	})
 }
 
-// Story 10: the same with a guest's API server.
+// TestGuestOutage: the same with a guest's API server.
 func TestGuestOutage(t *testing.T) {
 	t.Parallel()
-	c := take(t, blue)
+	c := acquireCluster(t, blue)
 	g := NewWithT(t)
 	c.nodePool(t, "general")
 	c.workload(t, "web", 3, "100m", apart)

@@ -19,11 +19,11 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// Story 13: a pause stops Karpenter and nothing else, and leaves no trace, whether a person pauses the HostedCluster or
+// TestPause: a pause stops Karpenter and nothing else, and leaves no trace, whether a person pauses the HostedCluster or
 // Cluster API's Cluster. If only a source of machines is paused, pods get others.
 func TestPause(t *testing.T) {
 	t.Parallel()
-	c := take(t, blue)
+	c := acquireCluster(t, blue)
 	g := NewWithT(t)
 	c.nodePool(t, "general")
 	c.workload(t, "web", 1, "100m", apart)

@@ -34,10 +34,10 @@ const (
 	operatorGuestIdentity       = "the operator in the guest"
 )
 
-// exceptions are the permissions that no story uses, each with what needs it. An entry that is no longer true fails as an unused permission does.
+// exceptions are the permissions that no test uses, each with what needs it. An entry that is no longer true fails as an unused permission does.
 var exceptions = []audit.Exception{{
 	Identity: operatorIdentity, Resources: []string{"configmaps"}, Names: []string{v1beta1.AbandonedConfigMap}, Verbs: []string{"get", "create", "patch"},
-	Reason: "what a deletion had to leave behind is written down; no story waits for a drain's deadline",
+	Reason: "what a deletion had to leave behind is written down; no test waits for a drain's deadline",
 }, {
 	Identity: operatorIdentity, Group: "apiextensions.k8s.io", Resources: []string{"customresourcedefinitions"}, Names: []string{"hostedclusters.autonode.io"},
 	Verbs: []string{"get"}, Sometimes: true, Reason: "a HostedCluster is deleted that has nodes, perhaps with its definition",
@@ -76,7 +76,7 @@ var exceptions = []audit.Exception{{
 	Reason: "read before the right to create Machines is taken out of it, where a guest refuses the mark on its node classes, or doesn't answer: TestFaults, in a world of its own",
 }, {
 	Identity: operatorIdentity, Group: v1beta1.Group, Resources: []string{"capacityaccounts", "capacityaccounts/status"}, Verbs: []string{"patch"},
-	Reason: "no story of this world has a CapacityAccount: TestFleetCapacity has a world of its own",
+	Reason: "no test of this world has a CapacityAccount: TestFleetCapacity has a world of its own",
 }, {
 	Identity: operatorIdentity, Group: v1beta1.Group, Resources: []string{"capacityleases"}, Verbs: []string{"create"}, Reason: "as above",
 }, {
@@ -86,10 +86,10 @@ var exceptions = []audit.Exception{{
 	Reason: "as above",
 }, {
 	Identity: operatorIdentity, Resources: []string{"secrets"}, Names: []string{"karpenter-pull-secret"}, Verbs: []string{"delete"},
-	Reason: "the copy of a pull secret goes when the HostedCluster names none any more; all stories need theirs",
+	Reason: "the copy of a pull secret goes when the HostedCluster names none any more; all tests need theirs",
 }, {
 	Identity: operatorIdentity, Group: v1beta1.GroupVersion.Group, Resources: []string{"controlplanecomponents/finalizers"}, Names: []string{v1beta1.KarpenterComponent},
-	Verbs: []string{"update"}, Reason: "requested by admission (OwnerReferencesPermissionEnforcement), which leaves no trace; without it the stories fail",
+	Verbs: []string{"update"}, Reason: "requested by admission (OwnerReferencesPermissionEnforcement), which leaves no trace; without it the tests fail",
 }, {
 	Identity: operatorIdentity, Group: "events.k8s.io", Resources: []string{"events"}, Verbs: []string{"patch"}, Sometimes: true,
 	Reason: "an event that happens again within minutes is counted instead of created again",
@@ -110,22 +110,22 @@ var exceptions = []audit.Exception{{
 	Reason: "as above",
 }, {
 	Identity: karpenterManagementIdentity, Resources: []string{"secrets"}, Names: []string{blue + "-kubeconfig"}, Verbs: []string{"get"}, Denied: true,
-	Reason: "a guest's admin wants it for a machine's bootstrap, in the story about tenants",
+	Reason: "a guest's admin wants it for a machine's bootstrap, in the test about tenants",
 }, {
 	Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodeclaims"}, Verbs: []string{"get"}, Sometimes: true,
 	Reason: "asked past the cache, before what belongs to a NodeClaim that seems to be gone is swept",
 }, {
 	Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodeoverlays/status"}, Verbs: []string{"patch"},
-	Reason: "no story has a NodeOverlay",
+	Reason: "no test has a NodeOverlay",
 }, {
 	Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodepools/finalizers", "nodeclaims/finalizers"}, Verbs: []string{"update"},
 	Reason: "requested by admission (OwnerReferencesPermissionEnforcement), which leaves no trace; without it no node registers",
 }, {
 	Identity: karpenterGuestIdentity, Resources: []string{"namespaces"}, Verbs: []string{"list", "watch"},
-	Reason: "read as soon as a pod has an affinity across namespaces; no story's has",
+	Reason: "read as soon as a pod has an affinity across namespaces; no test's has",
 }, {
 	Identity: karpenterGuestIdentity, Resources: []string{"pods"}, Verbs: []string{"delete"}, Sometimes: true,
-	Reason: "a pod that outlives its NodeClaim's terminationGracePeriod; no story's does for sure",
+	Reason: "a pod that outlives its NodeClaim's terminationGracePeriod; no test's does for sure",
 },
 }
 
@@ -155,16 +155,16 @@ func guestRule(group, verbs string, resources ...string) rbacv1.PolicyRule {
 
 const monitoringGroup = "monitoring.coreos.com"
 
-// testerAgent is how stories call themselves where they ask in the name of one of those identities.
+// testerAgent is how tests call themselves where they ask in the name of one of those identities.
 const testerAgent = "autonode-e2e"
 
-// checkPermissions compares what AutoNode's identities may do, in all clusters, with what they did in all stories. Every permission has to have been used,
+// checkPermissions compares what AutoNode's identities may do, in all clusters, with what they did in all tests. Every permission has to have been used,
 // nothing may have been denied, and there is no wildcard.
 func checkPermissions(ctx context.Context, world *localworld.World) ([]string, error) {
 	return compare(ctx, world, audit.Compare)
 }
 
-// checkRefusals is what some of the stories can tell: that nothing was denied, but for what has to be.
+// checkRefusals is what some of the tests can tell: that nothing was denied, but for what has to be.
 func checkRefusals(ctx context.Context, world *localworld.World) ([]string, error) {
 	return compare(ctx, world, func(identity audit.Identity, exceptions []audit.Exception) []string {
 		if identity.Name == operatorIdentity && len(identity.Events) == 0 {

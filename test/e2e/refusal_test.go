@@ -20,10 +20,10 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-// refusedDrain is how long the nodes of this story may drain, and how long they are then forced.
+// refusedDrain is how long the nodes of this test may drain, and how long they are then forced.
 const refusedDrain = time.Minute
 
-// Story 19: a guest's admin keeps AutoNode from going: an admission policy denies the deletion of NodeClaims, and the mark on node classes
+// guestRefuses: a guest's admin keeps AutoNode from going: an admission policy denies the deletion of NodeClaims, and the mark on node classes
 // that keeps Karpenter from launching. The drain ends all the same, at its deadline.
 func (f *faults) guestRefuses(t *testing.T) {
 	g := NewWithT(t)
@@ -82,7 +82,7 @@ func (f *faults) guestRefuses(t *testing.T) {
 func (c *cluster) removeAbandonedClasses(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
-	classes := nodeClassList()
+	classes := &v1alpha1.ClusterAPINodeClassList{}
 	g.Expect(c.guest.List(t.Context(), classes)).To(Succeed())
 	g.Expect(classes.Items).To(ConsistOf(HaveField("Name", v1alpha1.DefaultNodeClass)))
 	class := &classes.Items[0]

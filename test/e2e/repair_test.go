@@ -20,11 +20,11 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// Story 12: a platform team's MachineHealthCheck finds a dead machine, and Karpenter replaces it; not when it finds too many at once.
+// TestRepair: a platform team's MachineHealthCheck finds a dead machine, and Karpenter replaces it; not when it finds too many at once.
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	c := take(t, green)
+	c := acquireCluster(t, green)
 	c.endsSettled(t, initialRelease, c.takeInventory(g, t.Context()))
 	c.nodePool(t, "mended")
 	c.workload(t, "web", 1, "500m", onPool("mended"), apart)

@@ -19,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -28,8 +29,8 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-// storyPool is the NodePool of the stories that take an inventory.
-const storyPool = "general"
+// testPool is the NodePool of the tests that take an inventory.
+const testPool = "general"
 
 // inventory has every object of a cluster and its guest that has to be removed again: "guest ClusterRole
 // autonode:karpenter".
@@ -40,7 +41,7 @@ func (c *cluster) takeInventory(g Gomega, ctx context.Context) inventory {
 	const hostedCluster = "management HostedCluster "
 	all := slices.Concat(
 		listAll(g, ctx, "management", c.management, c.world.Management().RESTConfig(), c.namespace(), c.key().Namespace).without(func(object string) bool {
-			return strings.HasPrefix(object, hostedCluster) && object != hostedCluster+c.key().String() // another story may replace its own
+			return strings.HasPrefix(object, hostedCluster) && object != hostedCluster+c.key().String() // another test may replace its own
 		}),
 		listAll(g, ctx, "guest", c.guest, c.world.Guest(c.name).RESTConfig()),
 	)
@@ -155,8 +156,8 @@ func staysInGuest(object string) bool {
 		strings.HasPrefix(object, "guest APIService ")
 }
 
-// endsSettled has a story of a fault end with what has to hold after every fault: see waitSettled. The story calls it at its beginning, so that it
-// comes after all that the story does and takes back, and before its workloads go. A story that failed has shown enough.
+// endsSettled has a test of a fault end with what has to hold after every fault: see waitSettled. The test calls it at its beginning, so that it
+// comes after all that the test does and takes back, and before its workloads go. A test that failed has shown enough.
 func (c *cluster) endsSettled(t *testing.T, release string, want inventory) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -166,7 +167,7 @@ func (c *cluster) endsSettled(t *testing.T, release string, want inventory) {
 	})
 }
 
-// endsOff is endsSettled for a story that ends with AutoNode off, or with a new HostedCluster: see waitSettledOff.
+// endsOff is endsSettled for a test that ends with AutoNode off, or with a new HostedCluster: see waitSettledOff.
 func (c *cluster) endsOff(t *testing.T, want inventory) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -205,7 +206,7 @@ func (c *cluster) waitSettled(t *testing.T, release string, want inventory) {
 			g.Expect(hosted.Status.Conditions).To(ContainElement(And(
 				HaveField("Type", condition), HaveField("Status", metav1.ConditionTrue))), condition)
 		}
-		// Nodes wait for the guest's API server, which these stories leave as it is.
+		// Nodes wait for the guest's API server, which these tests leave as it is.
 		if nodes := c.condition(g, ctx, v1beta1.NodesUpToDate); nodes.Reason != v1beta1.ControlPlaneOlderReason {
 			g.Expect(hosted.Status.AutoNode).To(And(HaveField("State", v1beta1.AutoNodeStateEnabled), HaveField("Message", BeEmpty())))
 		}
@@ -217,18 +218,18 @@ func (c *cluster) waitSettled(t *testing.T, release string, want inventory) {
 	}).WithContext(context.WithoutCancel(t.Context())).WithTimeout(eventually).WithPolling(time.Second).Should(Succeed())
 }
 
-// ofNodes are the objects that come and go with a node, which waitSettled counts, and a story's own, which it removes.
+// ofNodes are the objects that come and go with a node, which waitSettled counts, and a test's own, which it removes.
 func ofNodes(object string) bool {
 	kind := strings.Fields(object)[1]
 	switch kind {
 	case "Machine", "KwokMachine", "KubeadmConfig", bootstrapData, "Node", "NodeClaim", "NodePool", "CSINode":
 		return true
 	}
-	return slices.Contains(dependent, kind) || ofStory(object)
+	return slices.Contains(dependent, kind) || ofTest(object)
 }
 
-// ofStory are objects in the guest's namespace default: a story's workload.
-func ofStory(object string) bool {
+// ofTest are objects in the guest's namespace default: a test's workload.
+func ofTest(object string) bool {
 	return strings.HasPrefix(strings.Fields(object)[2], metav1.NamespaceDefault+"/")
 }
 
@@ -299,7 +300,7 @@ func (c *cluster) list(g Gomega, ctx context.Context, reader client.Reader, opti
 			continue // the kind itself has gone
 		}
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(meta.EachListItem(list, func(object runtimeObject) error {
+		g.Expect(meta.EachListItem(list, func(object runtime.Object) error {
 			found = append(found, fmt.Sprintf("%T %s", object, object.(client.Object).GetName()))
 			return nil
 		})).To(Succeed())

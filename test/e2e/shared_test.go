@@ -24,15 +24,15 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// team is the namespace of both Clusters and HostedClusters of the story.
+// team is the namespace of both Clusters and HostedClusters of the test.
 const team = "team"
 
-// Story 24: two plain Clusters are in one namespace, as users of Cluster API have them. Each gets a Karpenter of its own, with the same names
-// inside, and neither touches what is the other's. The world is this story's own: it binds rights that no other story may have.
+// TestSharedNamespace: two plain Clusters are in one namespace, as users of Cluster API have them. Each gets a Karpenter of its own, with the same names
+// inside, and neither touches what is the other's. The world is this test's own: it binds rights that no other test may have.
 func TestSharedNamespace(t *testing.T) {
 	t.Parallel()
-	enterStage(t, 3)
-	own := openOwnWorld(t, localworld.Config{Guests: []string{blue, green}, SharedNamespace: team})
+	reserveClusters(t, 3)
+	own := startOwnWorld(t, localworld.Config{Guests: []string{blue, green}, SharedNamespace: team})
 	left, right := newCluster(t, own, blue), newCluster(t, own, green)
 	t.Cleanup(func() {
 		if t.Failed() {

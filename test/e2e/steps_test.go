@@ -35,7 +35,7 @@ var leastKills = map[string]int{"enable": 20, "upgrade": 4, "disable": 10, "dele
 func (f *faults) everyStep(t *testing.T) {
 	g := NewWithT(t)
 	f.endsOff(t, f.off.without(func(object string) bool { return staysInGuest(object) && strings.Contains(object, "karpenter") })) // it ends with a deletion
-	f.calmly(t, func() {
+	f.withOperator(t, func() {
 		f.enable(t, initialRelease)
 		f.runWeb(t, 2)
 	})
@@ -69,7 +69,7 @@ func (f *faults) everyStep(t *testing.T) {
 		phase("enable", func() {
 			f.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode = autoNode() })
 		}, f.runs(initialRelease))
-		f.calmly(t, func() {
+		f.withOperator(t, func() {
 			f.waitRunning(t, "web")
 			f.waitSettled(t, initialRelease, f.on)
 		})
@@ -78,7 +78,7 @@ func (f *faults) everyStep(t *testing.T) {
 	t.Run("When the operator is killed at every step of an upgrade, it should complete it and disrupt no node", func(t *testing.T) {
 		disrupted := f.watchDisruptions(t)
 		phase("upgrade", func() { f.upgradeTo(t, upgradedRelease) }, f.runs(upgradedRelease))
-		f.calmly(t, func() { f.waitSettled(t, upgradedRelease, f.on) })
+		f.withOperator(t, func() { f.waitSettled(t, upgradedRelease, f.on) })
 		expectUndisturbed(t, disrupted)
 	})
 
@@ -106,8 +106,8 @@ func (f *faults) everyStep(t *testing.T) {
 	})
 }
 
-// calmly has an operator that nothing happens to, for as long as do lasts: nodes join with certificates that it approves.
-func (f *faults) calmly(t *testing.T, do func()) {
+// withOperator has an operator that nothing happens to, for as long as do lasts: nodes join with certificates that it approves.
+func (f *faults) withOperator(t *testing.T, do func()) {
 	t.Helper()
 	operator := f.startOperator(t)
 	defer operator.Kill()

@@ -28,18 +28,22 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// Story 6: two hosted clusters with identical names inside don't touch each other.
+// TestTenancy: two hosted clusters with identical names inside don't touch each other.
 func TestTenancy(t *testing.T) {
 	t.Parallel()
-	left, right := takeBoth(t, blue, green)
+	both := acquireClusters(t, blue, green)
+	left, right := both[0], both[1]
+	for _, c := range both {
+		c.enable(t, initialRelease)
+	}
 
 	t.Run("When two clusters have the same names inside, it should keep their objects apart", func(t *testing.T) {
 		g := NewWithT(t)
-		for _, c := range []*cluster{left, right} {
+		for _, c := range both {
 			c.nodePool(t, "general")
 			c.workload(t, "web", 2, "500m", apart)
 		}
-		for _, c := range []*cluster{left, right} {
+		for _, c := range both {
 			c.waitRunning(t, "web")
 			machines := c.machines(g, t.Context())
 			g.Expect(machines).To(HaveLen(2))

@@ -27,12 +27,12 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// Story 4: a new payload rolls out Karpenter, then the nodes, never ahead of the control plane, the approval or the
+// TestUpgrade: a new payload rolls out Karpenter, then the nodes, never ahead of the control plane, the approval or the
 // maintenance window. A payload that can't be resolved changes nothing. By then the infrastructure has no machine left of the type that the nodes
 // prefer: what runs stays until its replacement is ready, and that is of the next cheapest type. A control plane isn't downgraded.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
-	c, story := take(t, red), t
+	c, whole := acquireCluster(t, red), t
 	g := NewWithT(t)
 	// On demand, c2-small is the cheapest, and c4-arm the next. See test/world/hosting.
 	const preferred, next = "c2-small", "c4-arm"
@@ -114,7 +114,7 @@ func TestUpgrade(t *testing.T) {
 
 	t.Run("When the version is approved, it should replace each node by one of the next cheapest type, within the budget, and complete the history", func(t *testing.T) {
 		g := NewWithT(t)
-		c.fault(story, preferred, infrav1.FaultNoCapacity, "true")
+		c.fault(whole, preferred, infrav1.FaultNoCapacity, "true")
 		hosted := c.hostedCluster(g, t.Context())
 		unapproved := hosted.DeepCopy()
 		hosted.Spec.AutoNode.NodeUpgrade = &v1beta1.NodeUpgrade{Policy: v1beta1.NodeUpgradeManual}
@@ -145,7 +145,7 @@ func TestUpgrade(t *testing.T) {
 	})
 }
 
-// expectHeld watches that no node goes, nor is marked to go. What a node is disrupted by in between, the story's own watch sees.
+// expectHeld watches that no node goes, nor is marked to go. What a node is disrupted by in between, the test's own watch sees.
 func (c *cluster) expectHeld(t *testing.T, nodes []string, long time.Duration) {
 	t.Helper()
 	NewWithT(t).Consistently(func(g Gomega, ctx context.Context) {

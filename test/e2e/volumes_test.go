@@ -20,11 +20,11 @@ import (
 	"github.com/autonode-io/autonode/test/world/storage"
 )
 
-// Story 21: volumes are in zones, by the topology key of their CSI driver. Pods get nodes where their volumes are, and where a
+// TestVolumes: volumes are in zones, by the topology key of their CSI driver. Pods get nodes where their volumes are, and where a
 // StorageClass allows them to be.
 func TestVolumes(t *testing.T) {
 	t.Parallel()
-	c := take(t, blue)
+	c := acquireCluster(t, blue)
 	c.storage(t)
 	c.nodePool(t, "data")
 
@@ -72,7 +72,7 @@ func TestVolumes(t *testing.T) {
 	})
 }
 
-// storage installs a CSI driver in the guest until the story ends. By then nothing may have a volume of it.
+// storage installs a CSI driver in the guest until the test ends. By then nothing may have a volume of it.
 func (c *cluster) storage(t *testing.T) {
 	t.Helper()
 	driver, err := storage.Install(t.Context(), c.world.Guest(c.name).RESTConfig(), logr.Discard())
@@ -86,7 +86,7 @@ func (c *cluster) storage(t *testing.T) {
 			volumes := &corev1.PersistentVolumeList{}
 			g.Expect(c.guest.List(ctx, volumes)).To(Succeed())
 			g.Expect(volumes.Items).To(BeEmpty())
-		}).WithContext(ctx).WithTimeout(eventually).WithPolling(interval).Should(Succeed(), "a story leaves no volume behind")
+		}).WithContext(ctx).WithTimeout(eventually).WithPolling(interval).Should(Succeed(), "a test leaves no volume behind")
 		g.Expect(driver.Uninstall(ctx)).To(Succeed())
 	})
 }

@@ -48,7 +48,7 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// TestGuest is about what no story can use, too: other providers' Karpenters.
+// TestGuest is about what no test can use, too: other providers' Karpenters.
 func TestGuest(t *testing.T) {
 	for _, profile := range profiles {
 		t.Run("When Karpenter is that of "+profile.Component+", it should have no wildcard in the guest, and see no Secret", func(t *testing.T) {

@@ -49,7 +49,7 @@ const (
 	pullSecret = "registry"
 )
 
-// Story: a machine with containerd and a kubelet joins by `kubeadm join`, runs a container, is drained and goes.
+// TestRealMachine: a machine with containerd and a kubelet joins by `kubeadm join`, runs a container, is drained and goes.
 func TestRealMachine(t *testing.T) {
 	p := start(t)
 	g := NewWithT(t)

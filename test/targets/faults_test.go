@@ -15,20 +15,20 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// story is how docs/faults.md names one, or a chapter of one; tests of a package have that before them.
-var story = regexp.MustCompile("(`[\\w/]+`: )?`(Test\\w+)(?:/(\\w+))?`")
+// faultTest is how docs/faults.md names an end-to-end test, or a part of one; other packages' tests have theirs before them.
+var faultTest = regexp.MustCompile("(`[\\w/]+`: )?`(Test\\w+)(?:/(\\w+))?`")
 
-// ends are what a story of a fault calls for each guest that it takes.
+// ends are what a test of a fault calls for each guest that it acquires.
 var ends = map[string]bool{"endsSettled": true, "endsOff": true}
 
-func TestFaultStories(t *testing.T) {
-	t.Run("When docs/faults.md names a story, it should end with what has to hold after every fault", func(t *testing.T) {
+func TestFaults(t *testing.T) {
+	t.Run("When docs/faults.md names an end-to-end test, it should end with what has to hold after every fault", func(t *testing.T) {
 		g := NewWithT(t)
 		calls := callsOf(t, filepath.Join(root, "test", "e2e"))
 		docs, err := os.ReadFile(filepath.Join(root, "docs", "faults.md"))
 		g.Expect(err).NotTo(HaveOccurred())
-		stories := 0
-		for _, match := range story.FindAllStringSubmatch(string(docs), -1) {
+		named := 0
+		for _, match := range faultTest.FindAllStringSubmatch(string(docs), -1) {
 			if match[1] != "" {
 				continue
 			}
@@ -37,18 +37,18 @@ func TestFaultStories(t *testing.T) {
 				name = strings.ToLower(match[3][:1]) + match[3][1:]
 			}
 			if name == "TestFaults" {
-				continue // its chapters are named, too
+				continue // its parts are named, too
 			}
 			called, ok := calls[name]
-			g.Expect(ok).To(BeTrue(), "there is no story %s%s", match[2], match[3])
-			ended, guests := 0, max(1, called["take"]+called["takeOff"])
+			g.Expect(ok).To(BeTrue(), "there is no test %s%s", match[2], match[3])
+			ended, guests := 0, max(1, called["acquireCluster"]+called["acquireClusters"])
 			for end := range ends {
 				ended += called[end]
 			}
-			g.Expect(ended).To(Equal(guests), "%s: calls of endsSettled and endsOff, for the guests that it takes", name)
-			stories++
+			g.Expect(ended).To(Equal(guests), "%s: calls of endsSettled and endsOff, for the guests that it acquires", name)
+			named++
 		}
-		g.Expect(stories).To(BeNumerically(">", 10), "stories that docs/faults.md names")
+		g.Expect(named).To(BeNumerically(">", 10), "end-to-end tests that docs/faults.md names")
 	})
 }
 

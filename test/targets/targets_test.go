@@ -99,15 +99,15 @@ func TestBenchmarks(t *testing.T) {
 		}
 		g.Expect(benchmarks).To(BeNumerically(">", 10))
 	})
-	t.Run("When make bench-fleet names parts of a story, the story should have exactly those", func(t *testing.T) {
+	t.Run("When make bench-fleet names parts of a test, the test should have exactly those", func(t *testing.T) {
 		g := NewWithT(t)
 		found := chosen.FindStringSubmatch(output(t, "make", "--dry-run", "bench-fleet"))
 		g.Expect(found).To(HaveLen(3), "the tests that make bench-fleet runs")
 		content, err := os.ReadFile(filepath.Join(root, "test/e2e/fleet_test.go"))
 		g.Expect(err).NotTo(HaveOccurred())
-		_, story, isThere := strings.Cut(string(content), "func "+found[1]+"(t *testing.T)")
+		_, body, isThere := strings.Cut(string(content), "func "+found[1]+"(t *testing.T)")
 		g.Expect(isThere).To(BeTrue(), found[1])
-		parts := part.FindAllStringSubmatch(story, -1)
+		parts := part.FindAllStringSubmatch(body, -1)
 		for name := range strings.SplitSeq(found[2], "|") {
 			g.Expect(slices.DeleteFunc(slices.Clone(parts), func(each []string) bool {
 				return !strings.Contains(strings.ReplaceAll(each[1], " ", "_"), name)

@@ -114,7 +114,7 @@ func (p *Proxy) Close() error {
 }
 
 // Use has every request from now on meet a fault; nil ends that. Requests that are under way keep theirs. It returns how many requests met the
-// fault before: a story whose fault met none has shown nothing.
+// fault before: a test whose fault met none has shown nothing.
 func (p *Proxy) Use(fault Fault) (met int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
