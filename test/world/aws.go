@@ -32,9 +32,6 @@ const (
 	hypervisorShare = 55
 )
 
-// AWSProviderLog is the log of Cluster API Provider AWS.
-func (w *World) AWSProviderLog() string { return w.dir.log(awsProvider) }
-
 // startAWS starts the EC2 API and what its instances boot on.
 func (w *World) startAWS(ctx context.Context) error {
 	guests := map[string]*rest.Config{}

@@ -319,14 +319,6 @@ func (w *World) Release(version string) string {
 	return w.autonode.releases[version]
 }
 
-// OperatorImage is the image of the operator, by digest.
-func (w *World) OperatorImage() string {
-	if w.autonode == nil {
-		return ""
-	}
-	return w.autonode.operatorImage
-}
-
 // ComponentImage is the image of Karpenter, by digest, that a payload names.
 func (w *World) ComponentImage(version string) string {
 	if w.autonode == nil {

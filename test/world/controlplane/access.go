@@ -68,12 +68,6 @@ func (c *Cluster) kubeconfig(pair pki.Pair, url string) ([]byte, error) {
 	return data, nil
 }
 
-// SigningKey is the private key, as PEM, that the API server signs ServiceAccounts' tokens with. Tests make tokens with it that
-// the API server accepts and wouldn't issue, such as one from an hour ago.
-func (c *Cluster) SigningKey() ([]byte, error) {
-	return os.ReadFile(c.file("service-account.key"))
-}
-
 func (c *Cluster) file(name string) string { return filepath.Join(c.dir, name) }
 
 // WriteKeys writes files that only their owner may read.
