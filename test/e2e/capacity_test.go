@@ -58,9 +58,7 @@ func TestCapacity(t *testing.T) {
 			require(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeSpot, karpenterv1.CapacityTypeOnDemand))
 		c.workload(t, "anywhere", 2, "500m", onPool("anywhere"), apart)
 		c.waitRunning(t, "anywhere")
-		nodes := &corev1.NodeList{}
-		g.Expect(c.guest.List(t.Context(), nodes, client.MatchingLabels{karpenterv1.NodePoolLabelKey: "anywhere"})).To(Succeed())
-		g.Expect(nodes.Items).To(And(HaveLen(2), HaveEach(HaveField("Labels", And(
+		g.Expect(c.nodesOf(g, t.Context(), "anywhere")).To(And(HaveLen(2), HaveEach(HaveField("Labels", And(
 			HaveKeyWithValue(corev1.LabelTopologyZone, Not(Equal("a"))), HaveKeyWithValue(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeSpot))))))
 		g.Expect(c.eventsOn(t.Context(), "NodeClaim", "InsufficientCapacity")).To(HaveLen(1))
 	})
@@ -68,8 +66,7 @@ func TestCapacity(t *testing.T) {
 	t.Run("When a node doesn't join within its node class's deadline, it should replace it", func(t *testing.T) {
 		g := NewWithT(t)
 		c.fault(t, "c8-xlarge", infrav1.FaultNeverJoins, "true")
-		class := &v1alpha1.ClusterAPINodeClass{}
-		g.Expect(c.guest.Get(t.Context(), client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+		class := c.defaultClass(g, t.Context())
 		impatient := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "impatient"}, Spec: class.Spec}
 		impatient.Spec.Deadlines = &v1alpha1.Deadlines{Registration: &scalar.Duration{Duration: time.Minute}}
 		g.Expect(c.guest.Create(t.Context(), impatient)).To(Succeed())
@@ -108,9 +105,7 @@ func TestCapacity(t *testing.T) {
 		c.nodePool(t, "again", inZoneA...)
 		c.workload(t, "again", 1, "500m", onPool("again"))
 		c.waitRunning(t, "again")
-		nodes := &corev1.NodeList{}
-		g.Expect(c.guest.List(t.Context(), nodes, client.MatchingLabels{karpenterv1.NodePoolLabelKey: "again"})).To(Succeed())
-		g.Expect(nodes.Items).To(HaveEach(HaveField("Labels", HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))))
+		g.Expect(c.nodesOf(g, t.Context(), "again")).To(HaveEach(HaveField("Labels", HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))))
 	})
 }
 

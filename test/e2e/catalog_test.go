@@ -11,7 +11,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -88,18 +87,16 @@ func (c catalogCluster) class(g Gomega, ctx context.Context) *v1alpha1.ClusterAP
 
 // launched are the machines of a NodePool, each as <type> <zone or -> <capacity type> <reservation>, with the zone of reserved ones only.
 func (c catalogCluster) launched(g Gomega, ctx context.Context, pool string) (launched []string) {
-	list := &corev1.NodeList{}
-	g.Expect(c.guest.List(ctx, list, client.MatchingLabels{karpenterv1.NodePoolLabelKey: pool})).To(Succeed())
 	machines := &infrav1.KwokMachineList{}
 	g.Expect(c.management.List(ctx, machines, client.InNamespace(c.namespace()), client.MatchingLabels{karpenterv1.NodePoolLabelKey: pool})).To(Succeed())
 	made := map[string]infrav1.KwokMachineSpec{}
 	for i := range machines.Items {
 		made[machines.Items[i].Status.NodeName] = machines.Items[i].Spec
 	}
-	for i := range list.Items {
-		labels := list.Items[i].Labels
-		machine, ok := made[list.Items[i].Name]
-		g.Expect(ok).To(BeTrue(), "node %s has a machine", list.Items[i].Name)
+	for _, node := range c.nodesOf(g, ctx, pool) {
+		labels := node.Labels
+		machine, ok := made[node.Name]
+		g.Expect(ok).To(BeTrue(), "node %s has a machine", node.Name)
 		reservation := labels[v1alpha1.ReservationIDLabel]
 		g.Expect(machine.InstanceType).To(Equal(labels[corev1.LabelInstanceTypeStable]), "it is what it was sold as")
 		g.Expect(machine.NodeLabels["example.com/reservation"]).To(Equal(reservation))
@@ -169,13 +166,9 @@ func TestCatalog(t *testing.T) {
 		})
 	})
 	t.Run("When there is a reservation, it should be used up first, and the rest should be spot", func(t *testing.T) {
-		pool := &karpenterv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "reserved"}}
-		pool.Spec.Template.Spec.NodeClassRef = &karpenterv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "catalog"}
-		pool.Spec.Template.Spec.ExpireAfter = karpenterv1.MustParseNillableDuration("Never")
-		pool.Spec.Disruption.ConsolidateAfter = karpenterv1.MustParseNillableDuration("0s")
-		pool.Spec.Disruption.ConsolidationPolicy = karpenterv1.ConsolidationPolicyWhenEmpty
-		require(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeReserved, karpenterv1.CapacityTypeSpot)(pool)
-		NewWithT(t).Expect(c.guest.Create(t.Context(), pool)).To(Succeed())
+		c.nodePool(t, "reserved", require(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeReserved, karpenterv1.CapacityTypeSpot), func(pool *karpenterv1.NodePool) {
+			pool.Spec.Template.Spec.NodeClassRef.Name = "catalog"
+		})
 		c.workload(t, "batch", 3, "3", onPool("reserved"), apart)
 		c.waitRunning(t, "batch")
 		eventually(t, func(g Gomega, ctx context.Context) {

@@ -164,10 +164,16 @@ func (c *cluster) waitEnabled(t *testing.T, release string) {
 			HaveField("ObservedGeneration", hosted.Generation),
 		)))
 		g.Expect(hosted.Status.Version.Desired.Version).To(Equal(release))
-		class := &v1alpha1.ClusterAPINodeClass{}
-		g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+		class := c.defaultClass(g, ctx)
 		g.Expect(class.StatusConditions().IsTrue("Ready")).To(BeTrue(), "default node class: %v", class.Status.Conditions)
 	}).WithContext(context.WithoutCancel(t.Context())).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+}
+
+// defaultClass is the node class that the operator makes.
+func (c *cluster) defaultClass(g Gomega, ctx context.Context) *v1alpha1.ClusterAPINodeClass {
+	class := &v1alpha1.ClusterAPINodeClass{}
+	g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+	return class
 }
 
 // condition returns a condition of the HostedCluster, or an empty one.

@@ -110,10 +110,8 @@ func (f *fleet) committed(t *testing.T) {
 	runs := func(want ...string) {
 		t.Helper()
 		c.waitRunning(t, "committed")
-		nodes := &corev1.NodeList{}
-		g.Expect(c.guest.List(t.Context(), nodes, client.MatchingLabels{karpenterv1.NodePoolLabelKey: "committed"})).To(Succeed())
 		var types []string
-		for _, node := range nodes.Items {
+		for _, node := range c.nodesOf(g, t.Context(), "committed") {
 			types = append(types, node.Labels[corev1.LabelInstanceTypeStable])
 		}
 		g.Expect(types).To(ConsistOf(want))

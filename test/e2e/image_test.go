@@ -47,8 +47,7 @@ func TestImageUpgrade(t *testing.T) {
 				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.NodeImageOlderReason),
 				HaveField("Message", fmt.Sprintf(`3 of 3 nodes run %s: the image of machine template "KwokMachineTemplate/%s" still has %s; provide a template whose image has %s`,
 					has, first.Name, has, wants))))
-			class := &v1alpha1.ClusterAPINodeClass{}
-			g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+			class := c.defaultClass(g, ctx)
 			g.Expect(class.StatusConditions().Get(v1alpha1.ConditionTemplatesReady)).To(And(
 				HaveField("Status", metav1.ConditionTrue), HaveField("Reason", v1alpha1.ImageOlderReason), HaveField("Message", ContainSubstring(first.Name))))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())

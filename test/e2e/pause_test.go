@@ -95,8 +95,7 @@ func TestPause(t *testing.T) {
 		c.annotate(g, t.Context(), source, clusterv1.PausedAnnotation, "true")
 		paused := source.ResourceVersion
 		g.Eventually(func(g Gomega, ctx context.Context) {
-			class := &v1alpha1.ClusterAPINodeClass{}
-			g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+			class := c.defaultClass(g, ctx)
 			g.Expect(class.Status.Templates).To(ContainElement(And(HaveField("InstanceType", source.Name), HaveField("Unavailable", v1alpha1.TemplatePaused))))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.nodePool(t, "bound", require(corev1.LabelInstanceTypeStable, source.Name))

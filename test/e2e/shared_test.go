@@ -82,8 +82,7 @@ func TestSharedNamespace(t *testing.T) {
 
 	t.Run("When a guest's admin selects templates, it should find those of its own Cluster only", func(t *testing.T) {
 		g := NewWithT(t)
-		class := &v1alpha1.ClusterAPINodeClass{}
-		g.Expect(left.guest.Get(t.Context(), client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+		class := left.defaultClass(g, t.Context())
 		g.Expect(class.Status.Templates).NotTo(BeEmpty())
 		g.Expect(class.Status.Templates).To(HaveEach(HaveField("Source", ContainSubstring("/"+hosting.TemplatePrefix(left.name)))))
 		thief := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "thief"}, Spec: class.Spec}

@@ -134,8 +134,7 @@ func TestTenancy(t *testing.T) {
 			},
 		} {
 			g := NewWithT(t)
-			class := &v1alpha1.ClusterAPINodeClass{}
-			g.Expect(left.guest.Get(t.Context(), client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+			class := left.defaultClass(g, t.Context())
 			thief := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "thief-" + name}, Spec: class.Spec}
 			change(&thief.Spec)
 			g.Expect(left.guest.Create(t.Context(), thief.DeepCopy())).To(MatchError(ContainSubstring("HostedCluster %s", left.key())), "policies are in force")

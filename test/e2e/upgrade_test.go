@@ -170,8 +170,7 @@ func (c *cluster) waitResolved(t *testing.T, kubernetes string, prepare ...func(
 		g.Expect(deployment.Status.ObservedGeneration).To(Equal(deployment.Generation))
 		g.Expect(deployment.Status.UpdatedReplicas).To(Equal(deployment.Status.Replicas))
 		g.Expect(deployment.Status.UnavailableReplicas).To(BeZero())
-		class := &v1alpha1.ClusterAPINodeClass{}
-		g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+		class := c.defaultClass(g, ctx)
 		g.Expect(class.Status.Version).To(Equal(strings.TrimPrefix(kubernetes, "v")))
 		g.Expect(class.Annotations[v1alpha1.RolloutAnnotation]).To(Equal(rolloutOf(deployment)))
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
