@@ -16,12 +16,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/scope/scopetest"
 	"github.com/autonode-io/autonode/test/clusterctl"
 )
 
@@ -54,6 +56,38 @@ func TestAddonProvider(t *testing.T) {
 		}
 		g.Expect(examples).To(BeNumerically(">", 0))
 	})
+}
+
+// managementCluster is an API server with kinds of Cluster API, as clusterctl labels them, and without controllers.
+type managementCluster struct {
+	client.Client
+	kubeconfig string
+}
+
+func newManagementCluster(t *testing.T, crds envtest.CRDInstallOptions) managementCluster {
+	t.Helper()
+	g := NewWithT(t)
+	for kind, plural := range map[string]string{"Cluster": "clusters", "Machine": "machines"} {
+		definition := scopetest.Definition(clusterv1.GroupVersion.Group, kind, plural, "v1beta2")
+		definition.Labels = map[string]string{clusterctlv1.ClusterctlLabel: ""} // clusterctl init labels those that it installs
+		crds.CRDs = append(crds.CRDs, definition)
+	}
+	environment := &envtest.Environment{CRDInstallOptions: crds}
+	config, err := environment.Start()
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { g.Expect(environment.Stop()).To(Succeed()) })
+	scheme, err := scopetest.Scheme()
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(apiextensionsv1.AddToScheme(scheme)).To(Succeed())
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	g.Expect(err).NotTo(HaveOccurred())
+	admin, err := environment.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	content, err := admin.KubeConfig()
+	g.Expect(err).NotTo(HaveOccurred())
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	g.Expect(os.WriteFile(file, content, 0o600)).To(Succeed())
+	return managementCluster{c, file}
 }
 
 // What clusterctl installs and deletes. No controllers run, so a namespace that was deleted stays, with what is in it.
@@ -112,18 +146,18 @@ images: [{name: autonode-operator, newName: registry.example/autonode/autonode-o
 	}
 	t.Run("When clusterctl upgrades AutoNode, the HostedClusters should stay, and everything else be there afterwards", func(t *testing.T) {
 		g := NewWithT(t)
-		m.create(t, hosted)
+		g.Expect(m.Create(t.Context(), hosted)).To(Succeed())
 		before := ours(g)
 		g.Expect(run(t, "upgrade", "apply", "--addon", clusterctl.Addon+":v0.1.1")).To(Succeed())
 		g.Expect(ours(g)).To(Equal(before))
-		g.Expect(m.has(g, t.Context(), hosted)).To(BeTrue())
+		g.Expect(m.Get(t.Context(), client.ObjectKeyFromObject(hosted), hosted)).To(Succeed())
 	})
 	t.Run("When there is a HostedCluster, clusterctl should delete no CRD, and nothing else", func(t *testing.T) {
 		g := NewWithT(t)
 		before := ours(g)
 		g.Expect(run(t, "delete", "--addon", clusterctl.Addon, "--include-crd", "--include-namespace")).To(MatchError(ContainSubstring("found existing objects for provider CRDs")))
 		g.Expect(ours(g)).To(Equal(before))
-		g.Expect(m.has(g, t.Context(), hosted)).To(BeTrue())
+		g.Expect(m.Get(t.Context(), client.ObjectKeyFromObject(hosted), hosted)).To(Succeed())
 	})
 	t.Run("When clusterctl deletes all of AutoNode, it should leave nothing in the whole cluster", func(t *testing.T) {
 		g := NewWithT(t)
