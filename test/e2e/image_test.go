@@ -26,7 +26,7 @@ import (
 // replaced for the first of them, and each is replaced once for both.
 func TestImageUpgrade(t *testing.T) {
 	t.Parallel()
-	c, whole := acquireCluster(t, amber), t
+	c, parent := acquireCluster(t, amber), t
 	g := NewWithT(t)
 	const older, newer = "v" + initialRelease, localworld.UpgradedKubernetes
 	has, wants := strings.TrimPrefix(older, "v"), strings.TrimPrefix(newer, "v")
@@ -57,7 +57,7 @@ func TestImageUpgrade(t *testing.T) {
 
 	t.Run("When the template comes, it should replace each node once within the budget, say so and complete the history", func(t *testing.T) {
 		g := NewWithT(t)
-		second := c.imageTemplate(whole, newer) // for as long as its nodes are there
+		second := c.imageTemplate(parent, newer) // for as long as its nodes are there
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.condition(g, ctx, v1beta1.NodesUpToDate)).To(And(
 				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.NodesOutdatedReason)))

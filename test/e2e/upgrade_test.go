@@ -32,7 +32,7 @@ import (
 // prefer: what runs stays until its replacement is ready, and that is of the next cheapest type. A control plane isn't downgraded.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
-	c, whole := acquireCluster(t, red), t
+	c, parent := acquireCluster(t, red), t
 	g := NewWithT(t)
 	// On demand, c2-small is the cheapest, and c4-arm the next. See test/world/hosting.
 	const preferred, next = "c2-small", "c4-arm"
@@ -114,7 +114,7 @@ func TestUpgrade(t *testing.T) {
 
 	t.Run("When the version is approved, it should replace each node by one of the next cheapest type, within the budget, and complete the history", func(t *testing.T) {
 		g := NewWithT(t)
-		c.fault(whole, preferred, infrav1.FaultNoCapacity, "true")
+		c.fault(parent, preferred, infrav1.FaultNoCapacity, "true")
 		hosted := c.hostedCluster(g, t.Context())
 		unapproved := hosted.DeepCopy()
 		hosted.Spec.AutoNode.NodeUpgrade = &v1beta1.NodeUpgrade{Policy: v1beta1.NodeUpgradeManual}
