@@ -73,6 +73,7 @@ generate: ## Regenerate deepcopy, CRDs, RBAC, the API reference and the Helm cha
 	$(TOOL) controller-gen rbac:roleName=autonode-operator paths=./operator/... output:rbac:dir=manifests/rbac
 	$(TOOL) crd-ref-docs --source-path=api --config=docs/crd-ref-docs.yaml --renderer=markdown --output-path=docs/api-reference.md --log-level=ERROR
 	go run ./test/charts/generate
+	go tool -modfile=tools/helm/go.mod helm-docs --chart-search-root=charts --template-files=./README.md.gotmpl --sort-values-order=file --log-level=warning
 
 .PHONY: lint
 lint: ## Lint, import walls included.

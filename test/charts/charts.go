@@ -31,7 +31,7 @@ const namespace = "autonode-system"
 // dashboards are files in manifests/monitoring; in the ConfigMap, autonode stands for dashboard in their names.
 var dashboards = []string{"dashboard-fleet.json", "dashboard-cluster.json"}
 
-// Generate writes the templates, the files and the READMEs of both charts, in the repository at root. Generated templates of objects that
+// Generate writes the templates and the files of both charts, in the repository at root. Generated templates of objects that
 // manifests/ no longer has are removed.
 func Generate(root string) error {
 	files, err := Render(root)
@@ -108,11 +108,6 @@ func Render(root string) (map[string][]byte, error) {
 	for _, dashboard := range dashboards {
 		if files[path.Join("charts", Operator, "files", dashboard)], err = os.ReadFile(filepath.Join(root, "manifests", "monitoring", dashboard)); err != nil {
 			return nil, fmt.Errorf("reading a dashboard: %w", err)
-		}
-	}
-	for _, chart := range []string{Operator, CRDs} {
-		if files[path.Join("charts", chart, "README.md")], err = readme(filepath.Join(root, "charts", chart)); err != nil {
-			return nil, fmt.Errorf("README of chart %s: %w", chart, err)
 		}
 	}
 	return files, nil
