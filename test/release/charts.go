@@ -63,12 +63,14 @@ func (r *release) packCharts(context.Context) error {
 		if err := r.write(chart+"-"+ours+".tgz", archive.Bytes()); err != nil {
 			return err
 		}
-		image, err := newArtifact(blob{mediaType: chartConfigMediaType, bytes: metadata}, "", r.labels(chart),
-			blob{mediaType: chartContentMediaType, bytes: archive.Bytes()})
+		image, err := artifact{
+			config: blob{mediaType: chartConfigMediaType, bytes: metadata}, annotations: r.labels(chart),
+			files: []blob{{mediaType: chartContentMediaType, bytes: archive.Bytes()}},
+		}.image()
 		if err != nil {
 			return fmt.Errorf("packing chart %s: %w", chart, err)
 		}
-		if err := r.add(path.Join(chartsFolder, chart), tagged{tag: ours, image: image}); err != nil {
+		if err := r.add(path.Join(chartsFolder, chart), ours, image); err != nil {
 			return err
 		}
 	}
@@ -146,9 +148,11 @@ func (r *release) writeComponents(context.Context) error {
 		title := strings.TrimPrefix(file.name, "addon-")
 		contents = append(contents, blob{yamlMediaType, file.bytes, map[string]string{"org.opencontainers.image.title": title}})
 	}
-	image, err := newArtifact(blob{mediaType: emptyMediaType, bytes: []byte("{}")}, componentsMediaType, r.labels("autonode"), contents...)
+	image, err := artifact{
+		artifactType: componentsMediaType, config: blob{mediaType: emptyMediaType, bytes: []byte("{}")}, annotations: r.labels("autonode"), files: contents,
+	}.image()
 	if err != nil {
 		return fmt.Errorf("packing the components: %w", err)
 	}
-	return r.add(componentsRepository, tagged{tag: r.Version, image: image})
+	return r.add(componentsRepository, r.Version, image)
 }

@@ -19,6 +19,7 @@ import (
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"google.golang.org/protobuf/types/known/structpb"
 	"sigs.k8s.io/kustomize/api/krusty"
@@ -97,7 +98,7 @@ func (r *release) buildPayloads(context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := r.add(payloadRepository, tagged{tag: kubernetes + "-autonode." + ours, image: built}); err != nil {
+		if err := r.add(payloadRepository, kubernetes+"-autonode."+ours, built); err != nil {
 			return err
 		}
 	}
@@ -286,23 +287,27 @@ func (r *release) attachBOM(b bom, content []byte) error {
 }
 
 func (r *release) attachProvenance(to *repository, t tagged, provenance []byte) error {
+	described, err := partial.Descriptor(t.content)
+	if err != nil {
+		return fmt.Errorf("describing %s:%s: %w", to.name, t.tag, err)
+	}
 	annotations := map[string]string{"in-toto.io/predicate-type": provenancePredicate}
-	if err := to.attach(t.digest, inTotoMediaType, inTotoMediaType, provenance, annotations); err != nil || r.Signer == nil {
+	if err := to.attach(*described, inTotoMediaType, inTotoMediaType, provenance, annotations); err != nil || r.Signer == nil {
 		return err
 	}
 	bundle, err := r.Signer.statement(provenance)
 	if err != nil {
 		return err
 	}
-	if err := to.attachBundle(t.digest, bundle, provenancePredicate); err != nil {
+	if err := to.attachBundle(*described, bundle, provenancePredicate); err != nil {
 		return err
 	}
-	return r.sign(to, t.digest, signPredicate, &structpb.Struct{})
+	return r.sign(to, *described, signPredicate, &structpb.Struct{})
 }
 
 // sign attaches a signed statement about one image.
-func (r *release) sign(to *repository, image v1.Hash, predicateType string, predicate *structpb.Struct) error {
-	content, err := statement([]subject{{sha256: image.Hex}}, predicateType, predicate)
+func (r *release) sign(to *repository, image v1.Descriptor, predicateType string, predicate *structpb.Struct) error {
+	content, err := statement([]subject{{sha256: image.Digest.Hex}}, predicateType, predicate)
 	if err != nil {
 		return err
 	}
@@ -314,7 +319,7 @@ func (r *release) sign(to *repository, image v1.Hash, predicateType string, pred
 }
 
 // attachBundle attaches a bundle with the annotations that cosign writes.
-func (repo *repository) attachBundle(image v1.Hash, bundle []byte, predicateType string) error {
+func (repo *repository) attachBundle(image v1.Descriptor, bundle []byte, predicateType string) error {
 	return repo.attach(image, emptyMediaType, types.MediaType(bundleMediaType), bundle, map[string]string{
 		"dev.sigstore.bundle.content": "dsse-envelope", "dev.sigstore.bundle.predicateType": predicateType,
 	})

@@ -3,13 +3,9 @@
 package release
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"path"
 	"path/filepath"
@@ -23,8 +19,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
-	"github.com/google/go-containerregistry/pkg/v1/static"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/autonode-io/autonode/test/world/registry"
@@ -42,22 +36,20 @@ type repository struct {
 	layout layout.Path
 	tagged []tagged
 	// attached are what refers to the images, in order.
-	attached []attachment
+	attached []v1.Image
 }
 
 // tagged is an image or an index of images.
 type tagged struct {
-	tag    string
-	digest v1.Hash
-	image  v1.Image
-	index  v1.ImageIndex
+	tag     string
+	digest  v1.Hash
+	content content
 }
 
-func (t tagged) taggable() remote.Taggable {
-	if t.index != nil {
-		return t.index
-	}
-	return t.image
+// content is what images and indexes have in common.
+type content interface {
+	partial.Describable
+	remote.Taggable
 }
 
 // repository returns the repository of that name, with an empty layout if it is new.
@@ -77,24 +69,27 @@ func (r *release) repository(of string) (*repository, error) {
 }
 
 // add writes an image or an index into the layout.
-func (r *release) add(of string, t tagged) error {
+func (r *release) add(of, tag string, added content) error {
 	to, err := r.repository(of)
 	if err != nil {
 		return err
 	}
-	named := layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": t.tag})
-	if t.index != nil {
-		t.digest, err = t.index.Digest()
-		err = errors.Join(err, to.layout.AppendIndex(t.index, named))
-	} else {
-		t.digest, err = t.image.Digest()
-		err = errors.Join(err, to.layout.AppendImage(t.image, named))
+	digest, err := added.Digest()
+	if err != nil {
+		return fmt.Errorf("digesting %s:%s: %w", of, tag, err)
+	}
+	named := layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": tag})
+	switch added := added.(type) {
+	case v1.ImageIndex:
+		err = to.layout.AppendIndex(added, named)
+	case v1.Image:
+		err = to.layout.AppendImage(added, named)
 	}
 	if err != nil {
-		return fmt.Errorf("writing %s:%s: %w", of, t.tag, err)
+		return fmt.Errorf("writing %s:%s: %w", of, tag, err)
 	}
-	to.tagged = append(to.tagged, t)
-	r.subjects = append(r.subjects, subject{path.Join(r.Prefix, of), t.digest.Hex})
+	to.tagged = append(to.tagged, tagged{tag, digest, added})
+	r.subjects = append(r.subjects, subject{path.Join(r.Prefix, of), digest.Hex})
 	return nil
 }
 
@@ -105,21 +100,21 @@ func (r *release) packImages(context.Context) error {
 		index := mutate.Annotations(empty.Index, labels).(v1.ImageIndex)
 		for _, p := range r.Platforms.Images {
 			file := r.program(p, program)
-			image, err := pack(file, program, labels)
+			image, err := registry.PackCompressed(file, program, labels)
 			if err != nil {
 				return err
+			}
+			described, err := partial.Descriptor(image)
+			if err != nil {
+				return fmt.Errorf("packing %s for %s: %w", program, p, err)
 			}
 			index = mutate.AppendManifests(index, mutate.IndexAddendum{
 				Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: p.OS, Architecture: p.Arch}},
 			})
-			digest, err := image.Digest()
-			if err != nil {
-				return fmt.Errorf("packing %s for %s: %w", program, p, err)
-			}
-			r.boms = append(r.boms, bom{program: program, platform: p, file: file, image: &digest})
-			r.subjects = append(r.subjects, subject{path.Join(r.Prefix, program), digest.Hex})
+			r.boms = append(r.boms, bom{program: program, platform: p, file: file, image: described})
+			r.subjects = append(r.subjects, subject{path.Join(r.Prefix, program), described.Digest.Hex})
 		}
-		if err := r.add(program, tagged{tag: r.Version, index: index}); err != nil {
+		if err := r.add(program, r.Version, index); err != nil {
 			return err
 		}
 	}
@@ -137,132 +132,20 @@ func (r *release) labels(title string) map[string]string {
 	return labels
 }
 
-// pack makes an image of one program, compressed.
-func pack(file, program string, labels map[string]string) (v1.Image, error) {
-	plain, err := registry.PackProgram(file, program, labels)
-	if err != nil {
-		return nil, err
-	}
-	layers, err := plain.Layers()
-	if err != nil {
-		return nil, fmt.Errorf("packing %s: %w", file, err)
-	}
-	config, err := plain.ConfigFile()
-	if err != nil {
-		return nil, fmt.Errorf("packing %s: %w", file, err)
-	}
-	compressed := config.DeepCopy()
-	compressed.RootFS.DiffIDs, compressed.History = nil, nil
-	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	if image, err = mutate.ConfigFile(image, compressed); err != nil {
-		return nil, fmt.Errorf("packing %s: %w", file, err)
-	}
-	for _, layer := range layers {
-		gzipped, err := tarball.LayerFromOpener(layer.Uncompressed, tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
-		if err != nil {
-			return nil, fmt.Errorf("compressing %s: %w", file, err)
-		}
-		if image, err = mutate.AppendLayers(image, gzipped); err != nil {
-			return nil, fmt.Errorf("packing %s: %w", file, err)
-		}
-	}
-	return image, nil
-}
-
-// attachment is an image without a file system, which refers to another one: an SBOM, a provenance, a signature.
-type attachment struct {
-	config, content v1.Layer
-	manifest        []byte
-	descriptor      v1.Descriptor
-}
-
-// RawManifest implements remote.Taggable.
-func (a attachment) RawManifest() ([]byte, error) { return a.manifest, nil }
-
-// MediaType implements remote.Taggable.
-func (a attachment) MediaType() (types.MediaType, error) { return a.descriptor.MediaType, nil }
-
-// artifact is a manifest with the artifact type that the library's lacks.
-type artifact struct {
-	v1.Manifest
-	ArtifactType types.MediaType `json:"artifactType,omitempty"`
-}
-
 // attach adds something that refers to an image of the repository. A config of artifactType says what it is to registries without
 // referrers, too.
-func (repo *repository) attach(image v1.Hash, config, artifactType types.MediaType, content []byte, annotations map[string]string) error {
-	var target *v1.Descriptor
-	for _, t := range repo.tagged {
-		descriptor, err := partial.Descriptor(t.taggable().(partial.Describable))
-		if err != nil {
-			return fmt.Errorf("describing %s:%s: %w", repo.name, t.tag, err)
-		}
-		if descriptor.Digest == image {
-			target = descriptor
-		}
-		if t.index == nil {
-			continue
-		}
-		manifest, err := t.index.IndexManifest()
-		if err != nil {
-			return fmt.Errorf("describing %s:%s: %w", repo.name, t.tag, err)
-		}
-		for _, child := range manifest.Manifests {
-			if child.Digest == image {
-				target = &child
-			}
-		}
-	}
-	if target == nil {
-		return fmt.Errorf("%s has no image %s to attach a %s to", repo.name, image, artifactType)
-	}
-	made := attachment{config: static.NewLayer([]byte("{}"), config), content: static.NewLayer(content, artifactType)}
-	described, err := partial.Descriptor(made.config)
+func (repo *repository) attach(to v1.Descriptor, config, artifactType types.MediaType, content []byte, annotations map[string]string) error {
+	made, err := artifact{
+		artifactType: artifactType, config: blob{mediaType: config, bytes: []byte("{}")}, files: []blob{{mediaType: artifactType, bytes: content}},
+		annotations: annotations, subject: &v1.Descriptor{MediaType: to.MediaType, Size: to.Size, Digest: to.Digest},
+	}.image()
 	if err != nil {
-		return fmt.Errorf("attaching a %s: %w", artifactType, err)
+		return err
 	}
-	layer, err := partial.Descriptor(made.content)
-	if err != nil {
-		return fmt.Errorf("attaching a %s: %w", artifactType, err)
-	}
-	made.manifest, err = json.Marshal(artifact{ArtifactType: artifactType, Manifest: v1.Manifest{
-		SchemaVersion: 2, MediaType: types.OCIManifestSchema1, Config: *described, Layers: []v1.Descriptor{*layer}, Annotations: annotations,
-		Subject: &v1.Descriptor{MediaType: target.MediaType, Size: target.Size, Digest: target.Digest},
-	}})
-	if err != nil {
-		return fmt.Errorf("attaching a %s: %w", artifactType, err)
-	}
-	made.descriptor = v1.Descriptor{MediaType: types.OCIManifestSchema1, ArtifactType: string(artifactType)}
-	if made.descriptor.Digest, made.descriptor.Size, err = v1.SHA256(bytes.NewReader(made.manifest)); err != nil {
-		return fmt.Errorf("attaching a %s: %w", artifactType, err)
-	}
-	for _, blob := range []v1.Layer{made.config, made.content} {
-		if err := repo.writeLayer(blob); err != nil {
-			return err
-		}
-	}
-	if err := repo.layout.WriteBlob(made.descriptor.Digest, io.NopCloser(bytes.NewReader(made.manifest))); err != nil {
-		return fmt.Errorf("attaching a %s: %w", artifactType, err)
-	}
-	if err := repo.layout.AppendDescriptor(made.descriptor); err != nil {
+	if err := repo.layout.AppendImage(made); err != nil {
 		return fmt.Errorf("attaching a %s: %w", artifactType, err)
 	}
 	repo.attached = append(repo.attached, made)
-	return nil
-}
-
-func (repo *repository) writeLayer(blob v1.Layer) error {
-	digest, err := blob.Digest()
-	if err != nil {
-		return fmt.Errorf("digesting an attachment of %s: %w", repo.name, err)
-	}
-	content, err := blob.Uncompressed()
-	if err != nil {
-		return fmt.Errorf("reading an attachment of %s: %w", repo.name, err)
-	}
-	if err := repo.layout.WriteBlob(digest, content); err != nil {
-		return fmt.Errorf("writing an attachment of %s: %w", repo.name, err)
-	}
 	return nil
 }
 
@@ -287,7 +170,7 @@ func (r *release) push(ctx context.Context) error {
 	}
 	for i, from := range r.repositories {
 		for _, t := range from.tagged {
-			if err := remote.Tag(repositories[i].Tag(t.tag), t.taggable(), options...); err != nil {
+			if err := remote.Tag(repositories[i].Tag(t.tag), t.content, options...); err != nil {
 				return fmt.Errorf("tagging %s:%s: %w", repositories[i], t.tag, err)
 			}
 		}
@@ -313,22 +196,16 @@ func (repo *repository) unclaimed(to name.Repository, options []remote.Option) e
 
 func (repo *repository) push(to name.Repository, options []remote.Option) error {
 	for _, t := range repo.tagged {
-		ref := to.Digest(t.digest.String())
-		var err error
-		if t.index != nil {
-			err = remote.WriteIndex(ref, t.index, options...)
-		} else {
-			err = remote.Write(ref, t.image, options...)
-		}
-		if err != nil {
+		if err := remote.Push(to.Digest(t.digest.String()), t.content, options...); err != nil {
 			return fmt.Errorf("pushing %s: %w", t.tag, err)
 		}
 	}
 	for _, a := range repo.attached {
-		if err := cmp.Or(remote.WriteLayer(to, a.config, options...), remote.WriteLayer(to, a.content, options...)); err != nil {
-			return fmt.Errorf("pushing what refers to an image: %w", err)
+		digest, err := a.Digest()
+		if err != nil {
+			return fmt.Errorf("digesting what refers to an image: %w", err)
 		}
-		if err := remote.Put(to.Digest(a.descriptor.Digest.String()), a, options...); err != nil {
+		if err := remote.Push(to.Digest(digest.String()), a, options...); err != nil {
 			return fmt.Errorf("pushing what refers to an image: %w", err)
 		}
 	}

@@ -183,7 +183,7 @@ func referrers(t *testing.T, image name.Digest) map[string][][]byte {
 	for _, d := range list.Manifests {
 		got, err := remote.Get(image.Context().Digest(d.Digest.String()))
 		g.Expect(err).NotTo(HaveOccurred())
-		var manifest artifact
+		var manifest artifactManifest
 		g.Expect(json.Unmarshal(got.Manifest, &manifest)).To(Succeed())
 		g.Expect(manifest.Layers).To(HaveLen(1))
 		g.Expect(manifest.Layers[0].MediaType).To(Equal(manifest.ArtifactType))

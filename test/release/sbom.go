@@ -25,7 +25,7 @@ type bom struct {
 	platform Platform
 	file     string
 	// image is the program's; nil for a program that is in an archive.
-	image *v1.Hash
+	image *v1.Descriptor
 }
 
 // name of the file.

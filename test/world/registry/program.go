@@ -16,6 +16,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
@@ -26,6 +27,17 @@ const User = "65532:65532"
 // deterministic, and its layer isn't compressed: it travels over loopback only. The image reads the file whenever it is
 // pushed, so binary must stay as it is until then.
 func PackProgram(binary, entrypoint string, labels map[string]string) (v1.Image, error) {
+	return pack(binary, entrypoint, labels, func(layer v1.Layer) (v1.Layer, error) { return layer, nil })
+}
+
+// PackCompressed is PackProgram with a compressed layer, which stays in memory.
+func PackCompressed(binary, entrypoint string, labels map[string]string) (v1.Image, error) {
+	return pack(binary, entrypoint, labels, func(layer v1.Layer) (v1.Layer, error) {
+		return tarball.LayerFromOpener(layer.Uncompressed, tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
+	})
+}
+
+func pack(binary, entrypoint string, labels map[string]string, compress func(v1.Layer) (v1.Layer, error)) (v1.Image, error) {
 	if entrypoint == "" || path.Base(entrypoint) != entrypoint {
 		return nil, fmt.Errorf("packing %s: entrypoint %q must be a file's name", binary, entrypoint)
 	}
@@ -33,9 +45,13 @@ func PackProgram(binary, entrypoint string, labels map[string]string) (v1.Image,
 	if err != nil {
 		return nil, fmt.Errorf("packing %s: %w", binary, err)
 	}
-	layer, err := newProgramLayer(binary, entrypoint)
+	plain, err := newProgramLayer(binary, entrypoint)
 	if err != nil {
 		return nil, fmt.Errorf("packing %s: %w", binary, err)
+	}
+	layer, err := compress(plain)
+	if err != nil {
+		return nil, fmt.Errorf("compressing %s: %w", binary, err)
 	}
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	img, err = mutate.ConfigFile(img, &v1.ConfigFile{OS: "linux", Architecture: architecture, RootFS: v1.RootFS{Type: "layers"}, Config: v1.Config{
