@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
@@ -52,35 +53,13 @@ type Options struct {
 
 // Render returns the objects in the order in which they are to be applied.
 func Render(options Options) ([]*unstructured.Unstructured, error) {
-	files := filesys.MakeFsInMemory()
-	if err := fs.WalkDir(Folders, ".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		content, err := Folders.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		return files.WriteFile("/base/"+path, content)
-	}); err != nil {
-		return nil, fmt.Errorf("reading the manifests: %w", err)
-	}
 	overlay, err := options.overlay()
 	if err != nil {
 		return nil, err
 	}
-	content, err := yaml.Marshal(overlay)
+	built, err := Build(Folders, *overlay, map[string][]byte{settingsFile: options.Settings})
 	if err != nil {
-		return nil, fmt.Errorf("encoding the overlay: %w", err)
-	}
-	for path, content := range map[string][]byte{"/overlay/kustomization.yaml": content, "/overlay/" + settingsFile: options.Settings} {
-		if err := files.WriteFile(path, content); err != nil {
-			return nil, fmt.Errorf("writing the overlay: %w", err)
-		}
-	}
-	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, "/overlay")
-	if err != nil {
-		return nil, fmt.Errorf("rendering the manifests: %w", err)
+		return nil, err
 	}
 	objects := make([]*unstructured.Unstructured, 0, built.Size())
 	for _, resource := range built.Resources() {
@@ -97,6 +76,41 @@ func Render(options Options) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
+// Build builds an overlay of a base, which it refers to as "../base". Files are those beside its kustomization.yaml.
+func Build(base fs.FS, overlay types.Kustomization, files map[string][]byte) (resmap.ResMap, error) {
+	memory := filesys.MakeFsInMemory()
+	if err := fs.WalkDir(base, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := fs.ReadFile(base, path)
+		if err != nil {
+			return err
+		}
+		return memory.WriteFile("/base/"+path, content)
+	}); err != nil {
+		return nil, fmt.Errorf("reading the manifests: %w", err)
+	}
+	overlay.TypeMeta = types.TypeMeta{APIVersion: types.KustomizationVersion, Kind: types.KustomizationKind}
+	content, err := yaml.Marshal(overlay)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the overlay: %w", err)
+	}
+	for path, content := range files {
+		if err := memory.WriteFile("/overlay/"+path, content); err != nil {
+			return nil, fmt.Errorf("writing the overlay: %w", err)
+		}
+	}
+	if err := memory.WriteFile("/overlay/kustomization.yaml", content); err != nil {
+		return nil, fmt.Errorf("writing the overlay: %w", err)
+	}
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(memory, "/overlay")
+	if err != nil {
+		return nil, fmt.Errorf("rendering the manifests: %w", err)
+	}
+	return built, nil
+}
+
 // overlay is what docs/install.md tells people to write.
 func (o Options) overlay() (*types.Kustomization, error) {
 	image, err := o.image()
@@ -104,7 +118,6 @@ func (o Options) overlay() (*types.Kustomization, error) {
 		return nil, err
 	}
 	overlay := &types.Kustomization{
-		TypeMeta:  types.TypeMeta{APIVersion: types.KustomizationVersion, Kind: types.KustomizationKind},
 		Resources: []string{"../base"}, Images: []types.Image{image},
 	}
 	if o.Monitoring {

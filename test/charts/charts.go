@@ -5,15 +5,15 @@ package charts
 import (
 	"bytes"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
 	"strings"
 
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/yaml"
+
+	"github.com/autonode-io/autonode/manifests"
 )
 
 // The charts, which are folders of charts/.
@@ -31,41 +31,18 @@ const namespace = "autonode-system"
 // dashboards are files in manifests/monitoring; in the ConfigMap, autonode stands for dashboard in their names.
 var dashboards = []string{"dashboard-fleet.json", "dashboard-cluster.json"}
 
-// Generate writes the templates and the files of both charts, in the repository at root. Generated templates of objects that
-// manifests/ no longer has are removed.
+// Generate writes the templates and the files of both charts, in the repository at root. Generated templates of objects that manifests/ no
+// longer has are removed.
 func Generate(root string) error {
 	files, err := Render(root)
 	if err != nil {
 		return err
 	}
-	for _, chart := range []string{Operator, CRDs} {
-		if err := prune(filepath.Join(root, "charts", chart, "templates"), path.Join("charts", chart, "templates"), files); err != nil {
-			return err
-		}
-	}
-	for file, content := range files {
-		to := filepath.Join(root, file)
-		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-			return fmt.Errorf("writing %s: %w", file, err)
-		}
-		if err := os.WriteFile(to, content, 0o644); err != nil {
-			return fmt.Errorf("writing %s: %w", file, err)
-		}
-	}
-	return nil
-}
-
-// prune removes generated templates that aren't among files.
-func prune(folder, name string, files map[string][]byte) error {
-	entries, err := os.ReadDir(folder)
+	templates, err := filepath.Glob(filepath.Join(root, "charts", "*", "templates", "*.yaml"))
 	if err != nil {
 		return fmt.Errorf("listing templates: %w", err)
 	}
-	for _, entry := range entries {
-		if _, wanted := files[path.Join(name, entry.Name())]; wanted || entry.IsDir() {
-			continue
-		}
-		file := filepath.Join(folder, entry.Name())
+	for _, file := range templates {
 		content, err := os.ReadFile(file)
 		if err != nil {
 			return fmt.Errorf("reading a template: %w", err)
@@ -75,6 +52,15 @@ func prune(folder, name string, files map[string][]byte) error {
 		}
 		if err := os.Remove(file); err != nil {
 			return fmt.Errorf("removing a template: %w", err)
+		}
+	}
+	for file, content := range files {
+		to := filepath.Join(root, file)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			return fmt.Errorf("writing %s: %w", file, err)
+		}
+		if err := os.WriteFile(to, content, 0o644); err != nil {
+			return fmt.Errorf("writing %s: %w", file, err)
 		}
 	}
 	return nil
@@ -115,28 +101,12 @@ func Render(root string) (map[string][]byte, error) {
 
 // build is kustomize build of manifests/ with monitoring.
 func build(root string) ([]*yaml.RNode, error) {
-	memory := filesys.MakeFsInMemory()
-	manifests := os.DirFS(filepath.Join(root, "manifests"))
-	if err := fs.WalkDir(manifests, ".", func(file string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		content, err := fs.ReadFile(manifests, file)
-		if err != nil {
-			return err
-		}
-		return memory.WriteFile(path.Join("/manifests", file), content)
-	}); err != nil {
-		return nil, fmt.Errorf("reading manifests: %w", err)
-	}
-	overlay := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../manifests]\ncomponents: [../manifests/monitoring]\n" +
-		"labels: [{pairs: {app.kubernetes.io/part-of: autonode}}]\n"
-	if err := memory.WriteFile("/overlay/kustomization.yaml", []byte(overlay)); err != nil {
-		return nil, fmt.Errorf("writing an overlay: %w", err)
-	}
-	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(memory, "/overlay")
+	built, err := manifests.Build(os.DirFS(filepath.Join(root, "manifests")), types.Kustomization{
+		Resources: []string{"../base"}, Components: []string{"../base/monitoring"},
+		Labels: []types.Label{{Pairs: map[string]string{"app.kubernetes.io/part-of": "autonode"}}},
+	}, nil)
 	if err != nil {
-		return nil, fmt.Errorf("building manifests: %w", err)
+		return nil, err
 	}
 	return built.ToRNodeSlice(), nil
 }

@@ -8,50 +8,53 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
+	"time"
+
+	"github.com/autonode-io/autonode/test/world/progress"
 )
 
-// build is one command that builds programs for one platform.
-type build struct {
-	source, version string
-	platform        Platform
-	// programs are folders of cmd.
-	programs []string
-	// folder gets the programs.
-	folder string
-	// operator is the image that the command-line tool installs by default; empty for other programs.
-	operator string
+// environment overrides variables that change what a build gives. The flags are the Makefile's.
+var environment = []string{
+	"CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false -mod=readonly", "GOWORK=off", "GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off",
 }
 
-// buildFlags are the Makefile's.
-const buildFlags = "-trimpath -buildvcs=false -mod=readonly"
+func (r *release) linkerFlags() string { return "-s -w -X main.version=" + r.Version }
 
-// environment overrides variables that change what a build gives.
-func (b build) environment() []string {
-	return []string{
-		"CGO_ENABLED=0", "GOFLAGS=" + buildFlags, "GOWORK=off", "GOOS=" + b.platform.OS, "GOARCH=" + b.platform.Arch,
-		"GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off",
-	}
+// toolLinkerFlags are those of the command-line tool, which knows the operator's image by digest.
+func (r *release) toolLinkerFlags() string {
+	return r.linkerFlags() + " -X main.operatorImage=" + r.image(operatorProgram)
 }
 
-func (b build) linkerFlags() string {
-	flags := "-s -w -X main.version=" + b.version
-	if b.operator != "" {
-		flags += " -X main.operatorImage=" + b.operator
+// program returns the path of a program that was built.
+func (r *release) program(p Platform, program string) string {
+	if p.OS == "windows" {
+		program += ".exe"
 	}
-	return flags
+	return filepath.Join(r.bin, p.OS+"-"+p.Arch, program)
 }
 
-func (b build) run(ctx context.Context) error {
-	args := []string{"build", "-ldflags", b.linkerFlags(), "-o", b.folder + string(os.PathSeparator)}
-	for _, program := range b.programs {
-		args = append(args, "./cmd/"+program)
-	}
-	if err := os.MkdirAll(b.folder, 0o755); err != nil {
-		return fmt.Errorf("making a folder for the programs: %w", err)
-	}
-	if _, err := run(ctx, b.source, b.environment(), "go", args...); err != nil {
-		return fmt.Errorf("building for %s: %w", b.platform, err)
+// buildPrograms builds what is in the images.
+func (r *release) buildPrograms(ctx context.Context) error {
+	return r.build(ctx, r.Platforms.Images, r.linkerFlags(), "./cmd/"+operatorProgram, "./cmd/"+karpenterProgram)
+}
+
+// buildTools builds the command-line tool.
+func (r *release) buildTools(ctx context.Context) error {
+	return r.build(ctx, r.Platforms.Tools, r.toolLinkerFlags(), "./cmd/"+toolProgram)
+}
+
+func (r *release) build(ctx context.Context, platforms []Platform, linkerFlags string, packages ...string) error {
+	for _, p := range platforms {
+		began := time.Now()
+		to := filepath.Dir(r.program(p, toolProgram)) + string(os.PathSeparator)
+		args := append([]string{"build", "-ldflags", linkerFlags, "-o", to}, packages...)
+		if _, err := run(ctx, r.Source, slices.Concat(environment, []string{"GOOS=" + p.OS, "GOARCH=" + p.Arch}), "go", args...); err != nil {
+			return fmt.Errorf("building for %s: %w", p, err)
+		}
+		fmt.Fprintf(r.Out, "  %-40s %s\n", p, progress.Duration(time.Since(began)))
 	}
 	return nil
 }

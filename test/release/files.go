@@ -22,12 +22,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"google.golang.org/protobuf/types/known/structpb"
-	"sigs.k8s.io/kustomize/api/krusty"
 	kustomize "sigs.k8s.io/kustomize/api/types"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 
 	crds "github.com/autonode-io/autonode/assets/crds"
+	"github.com/autonode-io/autonode/manifests"
 	"github.com/autonode-io/autonode/payload"
 )
 
@@ -91,7 +90,7 @@ func (r *release) buildPayloads(context.Context) error {
 		built, err := payload.Build(payload.Spec{
 			Version: kubernetes + "+autonode." + ours,
 			Components: []payload.ComponentSpec{{
-				Name: karpenterProgram, Image: r.image(karpenterProgram, r.digestOf(karpenterProgram)),
+				Name: karpenterProgram, Image: r.image(karpenterProgram),
 				Versions: map[string]string{payload.KubernetesVersion: kubernetes, "autonode": ours}, CRDs: documents,
 			}},
 		})
@@ -114,35 +113,15 @@ func (r *release) writeInstall(context.Context) error {
 	return r.write(installFile, content)
 }
 
-// render renders the kustomize base with the operator's image by digest, and with components, which are folders beside the base's.
+// render renders the kustomize base with the operator's image by digest, and with components, which are folders of the base's.
 func (r *release) render(components ...string) ([]byte, error) {
-	base, err := filepath.Abs(filepath.Join(r.Source, "manifests"))
-	if err != nil {
-		return nil, fmt.Errorf("looking for the manifests: %w", err)
+	overlay := kustomize.Kustomization{Resources: []string{"../base"}, Images: []kustomize.Image{{
+		Name: operatorProgram, NewName: r.Prefix + "/" + operatorProgram, Digest: r.digestOf(operatorProgram).String(),
+	}}}
+	for _, component := range components {
+		overlay.Components = append(overlay.Components, "../base/"+component)
 	}
-	relative, err := filepath.Rel(r.bin, base)
-	if err != nil {
-		return nil, fmt.Errorf("looking for the manifests: %w", err)
-	}
-	beside := make([]string, len(components))
-	for i, component := range components {
-		beside[i] = filepath.Join(relative, component)
-	}
-	overlay, err := yaml.Marshal(kustomize.Kustomization{
-		TypeMeta:   kustomize.TypeMeta{APIVersion: kustomize.KustomizationVersion, Kind: kustomize.KustomizationKind},
-		Resources:  []string{relative},
-		Components: beside,
-		Images: []kustomize.Image{{
-			Name: operatorProgram, NewName: r.Prefix + "/" + operatorProgram, Digest: r.digestOf(operatorProgram).String(),
-		}},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("encoding the overlay: %w", err)
-	}
-	if err := os.WriteFile(filepath.Join(r.bin, "kustomization.yaml"), overlay, 0o600); err != nil {
-		return nil, fmt.Errorf("writing the overlay: %w", err)
-	}
-	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), r.bin)
+	built, err := manifests.Build(os.DirFS(filepath.Join(r.Source, "manifests")), overlay, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -327,17 +306,12 @@ func (repo *repository) attachBundle(image v1.Descriptor, bundle []byte, predica
 
 // writeSums writes the checksums of all files, as sha256sum reads them, and signs them.
 func (r *release) writeSums() error {
-	entries, err := os.ReadDir(r.Output)
-	if err != nil {
-		return fmt.Errorf("listing the release's files: %w", err)
-	}
 	var sums strings.Builder
-	for _, entry := range slices.DeleteFunc(entries, func(e os.DirEntry) bool { return e.IsDir() }) {
-		digest, err := sum(filepath.Join(r.Output, entry.Name()))
-		if err != nil {
-			return err
+	slices.SortFunc(r.subjects, func(a, b subject) int { return strings.Compare(a.name, b.name) })
+	for _, s := range r.subjects {
+		if !strings.Contains(s.name, "/") { // it is no image
+			fmt.Fprintf(&sums, "%s  %s\n", s.sha256, s.name)
 		}
-		fmt.Fprintf(&sums, "%s  %s\n", digest, entry.Name())
 	}
 	if err := r.write(sumsFile, []byte(sums.String())); err != nil || r.Signer == nil {
 		return err

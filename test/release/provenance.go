@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	provenancev1 "github.com/in-toto/attestation/go/predicates/provenance/v1"
 	attestationv1 "github.com/in-toto/attestation/go/v1"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -63,53 +62,31 @@ func asStruct(content []byte) (*structpb.Struct, error) {
 
 // provenance states how everything in the release was built.
 func (r *release) provenance(built *debug.BuildInfo) ([]byte, error) {
-	kubernetes := make([]any, len(r.Kubernetes))
-	for i, version := range r.Kubernetes {
-		kubernetes[i] = version
+	source := map[string]any{"name": "source", "uri": "git+" + sourceURL}
+	if r.commit != "" {
+		source["uri"] = "git+" + sourceURL + "@" + r.commit
+		source["digest"] = map[string]string{"gitCommit": r.commit}
 	}
-	parameters, err := structpb.NewStruct(map[string]any{"version": r.Version, "imagePrefix": r.Prefix, "kubernetes": kubernetes})
-	if err != nil {
-		return nil, fmt.Errorf("stating the parameters: %w", err)
-	}
-	environment := build{}.environment()
-	variables := make([]any, 0, len(environment))
-	for _, variable := range environment {
-		if !strings.HasPrefix(variable, "GOOS=") && !strings.HasPrefix(variable, "GOARCH=") {
-			variables = append(variables, variable)
-		}
-	}
-	internal, err := structpb.NewStruct(map[string]any{
-		"go": built.GoVersion, "environment": variables, "ldflags": build{version: r.Version}.linkerFlags(),
-		"toolLdflags": build{version: r.Version, operator: r.image(operatorProgram, r.digestOf(operatorProgram))}.linkerFlags(),
+	content, err := json.Marshal(map[string]any{
+		"buildDefinition": map[string]any{
+			"buildType":          buildType,
+			"externalParameters": map[string]any{"version": r.Version, "imagePrefix": r.Prefix, "kubernetes": r.Kubernetes},
+			"internalParameters": map[string]any{
+				"go": built.GoVersion, "environment": environment, "ldflags": r.linkerFlags(), "toolLdflags": r.toolLinkerFlags(),
+			},
+			"resolvedDependencies": []any{source},
+		},
+		"runDetails": map[string]any{"builder": map[string]string{"id": r.Builder}},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("stating the environment: %w", err)
-	}
-	source := &attestationv1.ResourceDescriptor{Name: "source", Uri: "git+" + sourceURL}
-	if r.commit != "" {
-		source.Uri += "@" + r.commit
-		source.Digest = map[string]string{"gitCommit": r.commit}
-	}
-	predicate := &provenancev1.Provenance{
-		BuildDefinition: &provenancev1.BuildDefinition{
-			BuildType: buildType, ExternalParameters: parameters, InternalParameters: internal,
-			ResolvedDependencies: []*attestationv1.ResourceDescriptor{source},
-		},
-		RunDetails: &provenancev1.RunDetails{Builder: &provenancev1.Builder{Id: r.Builder}},
-	}
-	if err := predicate.Validate(); err != nil {
 		return nil, fmt.Errorf("stating how it was built: %w", err)
 	}
-	encoded, err := encode(predicate)
-	if err != nil {
-		return nil, err
-	}
-	converted, err := asStruct(encoded)
+	predicate, err := asStruct(content)
 	if err != nil {
 		return nil, err
 	}
 	subjects := slices.SortedFunc(slices.Values(r.subjects), func(a, b subject) int {
 		return strings.Compare(a.name+"@"+a.sha256, b.name+"@"+b.sha256)
 	})
-	return statement(subjects, provenancePredicate, converted)
+	return statement(subjects, provenancePredicate, predicate)
 }

@@ -10,13 +10,11 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/blang/semver/v4"
 	"github.com/google/go-containerregistry/pkg/name"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/autonode-io/autonode/test/world/progress"
 )
@@ -201,47 +199,9 @@ func commit(ctx context.Context, source string, allowChanges bool) (string, erro
 	return strings.TrimSpace(head), nil
 }
 
-// program returns the path of a program that was built.
-func (r *release) program(p Platform, program string) string {
-	if p.OS == "windows" {
-		program += ".exe"
-	}
-	return filepath.Join(r.bin, p.OS+"-"+p.Arch, program)
-}
-
-// buildPrograms builds what is in the images.
-func (r *release) buildPrograms(ctx context.Context) error {
-	for _, p := range r.Platforms.Images {
-		if err := r.build(ctx, build{platform: p, programs: []string{operatorProgram, karpenterProgram}}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// buildTools builds the command-line tool, which knows the operator's image by digest.
-func (r *release) buildTools(ctx context.Context) error {
-	for _, p := range r.Platforms.Tools {
-		if err := r.build(ctx, build{platform: p, programs: []string{toolProgram}, operator: r.image(operatorProgram, r.digestOf(operatorProgram))}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r *release) build(ctx context.Context, b build) error {
-	began := time.Now()
-	b.source, b.version, b.folder = r.Source, r.Version, filepath.Dir(r.program(b.platform, toolProgram))
-	if err := b.run(ctx); err != nil {
-		return err
-	}
-	fmt.Fprintf(r.Out, "  %-40s %s\n", b.platform, progress.Duration(time.Since(began)))
-	return nil
-}
-
-// image returns the name of an image by digest.
-func (r *release) image(repository string, digest v1.Hash) string {
-	return path.Join(r.Prefix, repository) + "@" + digest.String()
+// image returns the name of the only image in a repository, or of its index, by digest.
+func (r *release) image(repository string) string {
+	return path.Join(r.Prefix, repository) + "@" + r.digestOf(repository).String()
 }
 
 // report prints what people copy.
