@@ -9,31 +9,20 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	goruntime "runtime"
 	"slices"
-	"syscall"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/release"
 	localworld "github.com/autonode-io/autonode/test/world"
-	"github.com/autonode-io/autonode/test/world/progress"
 )
 
 const (
@@ -48,68 +37,13 @@ const (
 var world *localworld.World
 
 func TestMain(m *testing.M) {
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) (code int) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	dir, err := os.MkdirTemp("", "autonode-released-")
-	if err == nil {
-		err = os.Chmod(dir, 0o755) // the pods' users have to reach what the node agent unpacks for them
-	}
-	var libraries *os.File
-	if err == nil {
-		libraries, err = os.CreateTemp("", "autonode-released-*.log")
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "making a folder for the world:", err)
-		return 1
-	}
-	localworld.RedirectLogs(libraries)
-	defer func() {
-		if code != 0 {
-			fmt.Fprintln(os.Stderr, "the world's logs are in", dir, "and the libraries' in", libraries.Name())
-			return
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			fmt.Fprintln(os.Stderr, "removing the world's folder:", err)
-		}
-		_ = os.Remove(libraries.Name())
-	}()
-	world, err = localworld.Start(ctx, localworld.Config{Dir: dir, Guests: []string{guest}, WithoutAutoNode: true, Progress: progress.New(os.Stdout)})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "starting the world:", err)
-		return 1
-	}
-	defer context.AfterFunc(ctx, func() {
-		_ = world.Stop()
-		os.Exit(1)
-	})()
-	code = m.Run()
-	if err := world.Stop(); err != nil {
-		fmt.Fprintln(os.Stderr, "stopping the world:", err)
-		code = 1
-	}
-	return code
+	os.Exit(localworld.RunTests(m, "released", localworld.Config{Guests: []string{guest}, WithoutAutoNode: true}, &world))
 }
 
 func newClient(t *testing.T, config *rest.Config) client.WithWatch {
 	t.Helper()
-	g := NewWithT(t)
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, clusterctlv1.AddToScheme, v1beta1.AddToScheme, v1alpha1.AddToScheme,
-	} {
-		g.Expect(add(scheme)).To(Succeed())
-	}
-	karpenter := schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}
-	scheme.AddKnownTypes(karpenter, &karpenterv1.NodePool{}, &karpenterv1.NodePoolList{}, &karpenterv1.NodeClaim{}, &karpenterv1.NodeClaimList{})
-	metav1.AddToGroupVersion(scheme, karpenter)
-	config = rest.CopyConfig(config)
-	config.QPS = -1 // the story looks often
-	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
-	g.Expect(err).NotTo(HaveOccurred())
+	c, err := localworld.NewClient(config, apiextensionsv1.AddToScheme, clusterctlv1.AddToScheme)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return c
 }
 
