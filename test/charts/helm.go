@@ -9,7 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
+
+	"github.com/autonode-io/autonode/test/world/programs"
 )
 
 // The packages of Helm's programs, at the versions that tools/helm pins.
@@ -31,16 +32,11 @@ type Helm struct {
 
 // NewHelm builds Helm3 or Helm4, unless the build cache has it. The repository is at root. Helm keeps its files in home.
 func NewHelm(ctx context.Context, root, program, home string) (*Helm, error) {
-	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile="+filepath.Join("tools", "helm", "go.mod"), "-n", program)
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false", "GOWORK=off")
-	var problems bytes.Buffer
-	cmd.Stderr = &problems
-	out, err := cmd.Output()
+	path, err := programs.Tool(ctx, root, "helm", program)
 	if err != nil {
-		return nil, fmt.Errorf("building %s: %w\n%s", program, err, bytes.TrimSpace(problems.Bytes()))
+		return nil, err
 	}
-	return &Helm{Path: strings.TrimSpace(string(out)), Env: []string{
+	return &Helm{Path: path, Env: []string{
 		"HELM_CACHE_HOME=" + filepath.Join(home, "cache"), "HELM_CONFIG_HOME=" + filepath.Join(home, "config"), "HELM_DATA_HOME=" + filepath.Join(home, "data"),
 	}}, nil
 }

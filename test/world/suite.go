@@ -24,8 +24,7 @@ import (
 )
 
 // RunTests runs a package's tests, all of them in one world, and returns their exit code. It sets world, and a folder for it, which stays
-// when a test fails. What a function of afterwards finds
-// wrong with all tests fails them, too.
+// when a test fails. Tests that have passed fail for what a function of afterwards finds wrong.
 func RunTests(tests interface{ Run() int }, name string, config Config, world **World, afterwards ...func() []string) (code int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

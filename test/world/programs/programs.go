@@ -279,10 +279,21 @@ var buildFlags = []string{"-trimpath"}
 
 // Go runs the go command in a folder and returns what it prints, and in an error what it complains about. Everything that changes
 // what is built is set: the compile cache is shared with every other build that uses -trimpath and CGO_ENABLED=0.
-func Go(ctx context.Context, dir string, args ...string) (string, error) {
+func Go(ctx context.Context, dir string, args ...string) (string, error) { return runGo(ctx, dir, "", args...) }
+
+// Tool returns the path of a program of tools/<module>, which it builds unless the build cache has it. The repository is at root.
+func Tool(ctx context.Context, root, module, program string) (string, error) {
+	path, err := runGo(ctx, root, "-trimpath -buildvcs=false", "tool", "-modfile="+filepath.Join("tools", module, "go.mod"), "-n", program)
+	if err != nil {
+		return "", fmt.Errorf("building %s: %w", program, err)
+	}
+	return path, nil
+}
+
+func runGo(ctx context.Context, dir, flags string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GO111MODULE=on")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="+flags, "GOWORK=off", "GO111MODULE=on")
 	out, err := cmd.Output()
 	var failed *exec.ExitError
 	if errors.As(err, &failed) {
