@@ -5,7 +5,6 @@ package release
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
+	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/test/charts"
@@ -41,23 +41,13 @@ const (
 // packCharts packs the charts with the release's version and the operator's image by digest.
 func (r *release) packCharts(context.Context) error {
 	ours := strings.TrimPrefix(r.Version, "v")
-	values := []string{
-		`repository: ""`, `repository: ` + r.Prefix + "/" + operatorProgram,
-		`digest: ""`, `digest: ` + r.digestOf(operatorProgram).String(),
-	}
 	for _, chart := range []string{charts.CRDs, charts.Operator} {
-		replaced := map[string][]string{
-			"Chart.yaml": {"\nversion: 0.0.0\n", "\nversion: " + ours + "\n", "\nappVersion: v0.0.0\n", "\nappVersion: " + r.Version + "\n"},
-		}
-		if chart == charts.Operator {
-			replaced["values.yaml"] = values
-		}
-		packed, metadata, err := readChart(filepath.Join(r.Source, "charts", chart), chart, replaced)
+		files, metadata, err := r.readChart(chart)
 		if err != nil {
 			return fmt.Errorf("chart %s: %w", chart, err)
 		}
 		var archive bytes.Buffer
-		if err := tarred(&archive, packed); err != nil {
+		if err := tarred(&archive, files); err != nil {
 			return fmt.Errorf("packing chart %s: %w", chart, err)
 		}
 		if err := r.write(chart+"-"+ours+".tgz", archive.Bytes()); err != nil {
@@ -77,10 +67,9 @@ func (r *release) packCharts(context.Context) error {
 	return nil
 }
 
-// readChart returns a chart's files and, as JSON, its Chart.yaml. In the files named, each odd text, which is there once, is replaced by the
-// next.
-func readChart(folder, name string, replaced map[string][]string) (files []packed, metadata []byte, err error) {
-	source := os.DirFS(folder)
+// readChart returns a chart's files and, as JSON, its Chart.yaml.
+func (r *release) readChart(chart string) (files []packed, metadata []byte, err error) {
+	source := os.DirFS(filepath.Join(r.Source, "charts", chart))
 	err = fs.WalkDir(source, ".", func(file string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -89,21 +78,24 @@ func readChart(folder, name string, replaced map[string][]string) (files []packe
 		if err != nil {
 			return err
 		}
-		pairs := replaced[file]
-		for i := 0; i < len(pairs); i += 2 {
-			if n := bytes.Count(content, []byte(pairs[i])); n != 1 {
-				return fmt.Errorf("%s has %q %d times, not once", file, pairs[i], n)
+		replace := func(from, to string) {
+			if n := bytes.Count(content, []byte(from)); n != 1 && err == nil {
+				err = fmt.Errorf("%s has %q %d times, not once", file, from, n)
 			}
-			content = bytes.Replace(content, []byte(pairs[i]), []byte(pairs[i+1]), 1)
+			content = bytes.Replace(content, []byte(from), []byte(to), 1)
 		}
-		files = append(files, packed{path.Join(name, file), 0o644, content})
-		if file == "Chart.yaml" {
-			var about map[string]any
-			if err := yaml.Unmarshal(content, &about); err != nil {
-				return fmt.Errorf("reading %s: %w", file, err)
+		switch {
+		case file == "Chart.yaml":
+			replace("\nversion: 0.0.0\n", "\nversion: "+strings.TrimPrefix(r.Version, "v")+"\n")
+			replace("\nappVersion: v0.0.0\n", "\nappVersion: "+r.Version+"\n")
+			if err == nil {
+				metadata, err = yaml.YAMLToJSON(content)
 			}
-			metadata, err = json.Marshal(about)
+		case file == "values.yaml" && chart == charts.Operator:
+			replace(`repository: ""`, `repository: `+r.Prefix+"/"+operatorProgram)
+			replace(`digest: ""`, `digest: `+r.digestOf(operatorProgram).String())
 		}
+		files = append(files, packed{path.Join(chart, file), 0o644, content})
 		return err
 	})
 	return files, metadata, err
@@ -116,21 +108,15 @@ func (r *release) writeComponents(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the metadata: %w", err)
 	}
-	var series struct {
-		ReleaseSeries []struct{ Major, Minor uint } `json:"releaseSeries"`
-	}
-	if err := yaml.Unmarshal(metadata, &series); err != nil {
+	var known clusterctlv1.Metadata
+	if err := yaml.Unmarshal(metadata, &known); err != nil {
 		return fmt.Errorf("reading manifests/clusterctl/%s: %w", metadataFile, err)
 	}
 	ours, err := utilversion.ParseSemantic(r.Version)
 	if err != nil {
 		return err
 	}
-	found := false
-	for _, s := range series.ReleaseSeries {
-		found = found || s.Major == ours.Major() && s.Minor == ours.Minor()
-	}
-	if !found {
+	if known.GetReleaseSeriesForVersion(ours) == nil {
 		return fmt.Errorf("manifests/clusterctl/%s has no series %d.%d; add it", metadataFile, ours.Major(), ours.Minor())
 	}
 	components, err := r.render("clusterctl")

@@ -19,7 +19,6 @@ import (
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"google.golang.org/protobuf/types/known/structpb"
 	kustomize "sigs.k8s.io/kustomize/api/types"
@@ -67,7 +66,7 @@ func sum(path string) (string, error) {
 func (r *release) digestOf(of string) v1.Hash {
 	for _, repository := range r.repositories {
 		if repository.name == of {
-			return repository.tagged[0].digest
+			return repository.tagged[0].descriptor.Digest
 		}
 	}
 	return v1.Hash{}
@@ -231,18 +230,18 @@ func (r *release) document(context.Context) error {
 	if err := r.write(provenanceFile, provenance); err != nil {
 		return err
 	}
+	var signed []byte
 	if r.Signer != nil {
-		bundle, err := r.Signer.statement(provenance)
-		if err != nil {
+		if signed, err = r.Signer.statement(provenance); err != nil {
 			return err
 		}
-		if err := r.write(provenanceFile+bundleSuffix, bundle); err != nil {
+		if err := r.write(provenanceFile+bundleSuffix, signed); err != nil {
 			return err
 		}
 	}
 	for _, repository := range r.repositories {
 		for _, t := range repository.tagged {
-			if err := r.attachProvenance(repository, t, provenance); err != nil {
+			if err := r.attachProvenance(repository, t.descriptor, provenance, signed); err != nil {
 				return err
 			}
 		}
@@ -255,7 +254,7 @@ func (r *release) attachBOM(b bom, content []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := to.attach(*b.image, bomMediaType, bomMediaType, content, nil); err != nil || r.Signer == nil {
+	if err := to.attach(*b.image, bomMediaType, bomMediaType, content, nil); err != nil {
 		return err
 	}
 	predicate, err := asStruct(content)
@@ -265,27 +264,23 @@ func (r *release) attachBOM(b bom, content []byte) error {
 	return r.sign(to, *b.image, bomPredicate, predicate)
 }
 
-func (r *release) attachProvenance(to *repository, t tagged, provenance []byte) error {
-	described, err := partial.Descriptor(t.content)
-	if err != nil {
-		return fmt.Errorf("describing %s:%s: %w", to.name, t.tag, err)
-	}
+// attachProvenance attaches the provenance to an image and, with a key, the bundle of it and a signature of the image.
+func (r *release) attachProvenance(to *repository, image v1.Descriptor, provenance, signed []byte) error {
 	annotations := map[string]string{"in-toto.io/predicate-type": provenancePredicate}
-	if err := to.attach(*described, inTotoMediaType, inTotoMediaType, provenance, annotations); err != nil || r.Signer == nil {
+	if err := to.attach(image, inTotoMediaType, inTotoMediaType, provenance, annotations); err != nil || signed == nil {
 		return err
 	}
-	bundle, err := r.Signer.statement(provenance)
-	if err != nil {
+	if err := to.attachBundle(image, signed, provenancePredicate); err != nil {
 		return err
 	}
-	if err := to.attachBundle(*described, bundle, provenancePredicate); err != nil {
-		return err
-	}
-	return r.sign(to, *described, signPredicate, &structpb.Struct{})
+	return r.sign(to, image, signPredicate, &structpb.Struct{})
 }
 
-// sign attaches a signed statement about one image.
+// sign attaches a signed statement about one image, if there is a key.
 func (r *release) sign(to *repository, image v1.Descriptor, predicateType string, predicate *structpb.Struct) error {
+	if r.Signer == nil {
+		return nil
+	}
 	content, err := statement([]subject{{sha256: image.Digest.Hex}}, predicateType, predicate)
 	if err != nil {
 		return err

@@ -41,9 +41,9 @@ type repository struct {
 
 // tagged is an image or an index of images.
 type tagged struct {
-	tag     string
-	digest  v1.Hash
-	content content
+	tag        string
+	descriptor v1.Descriptor
+	content    content
 }
 
 // content is what images and indexes have in common.
@@ -74,9 +74,9 @@ func (r *release) add(of, tag string, added content) error {
 	if err != nil {
 		return err
 	}
-	digest, err := added.Digest()
+	descriptor, err := partial.Descriptor(added)
 	if err != nil {
-		return fmt.Errorf("digesting %s:%s: %w", of, tag, err)
+		return fmt.Errorf("describing %s:%s: %w", of, tag, err)
 	}
 	named := layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": tag})
 	switch added := added.(type) {
@@ -88,8 +88,8 @@ func (r *release) add(of, tag string, added content) error {
 	if err != nil {
 		return fmt.Errorf("writing %s:%s: %w", of, tag, err)
 	}
-	to.tagged = append(to.tagged, tagged{tag, digest, added})
-	r.subjects = append(r.subjects, subject{path.Join(r.Prefix, of), digest.Hex})
+	to.tagged = append(to.tagged, tagged{tag, *descriptor, added})
+	r.subjects = append(r.subjects, subject{path.Join(r.Prefix, of), descriptor.Digest.Hex})
 	return nil
 }
 
@@ -187,8 +187,8 @@ func (repo *repository) unclaimed(to name.Repository, options []remote.Option) e
 		case errors.As(err, &answer) && answer.StatusCode == http.StatusNotFound:
 		case err != nil:
 			return fmt.Errorf("looking for %s:%s: %w", to, t.tag, err)
-		case there.Digest != t.digest:
-			return fmt.Errorf("%s:%s already is %s, and this build gives %s: choose another version", to, t.tag, there.Digest, t.digest)
+		case there.Digest != t.descriptor.Digest:
+			return fmt.Errorf("%s:%s already is %s, and this build gives %s: choose another version", to, t.tag, there.Digest, t.descriptor.Digest)
 		}
 	}
 	return nil
@@ -196,7 +196,7 @@ func (repo *repository) unclaimed(to name.Repository, options []remote.Option) e
 
 func (repo *repository) push(to name.Repository, options []remote.Option) error {
 	for _, t := range repo.tagged {
-		if err := remote.Push(to.Digest(t.digest.String()), t.content, options...); err != nil {
+		if err := remote.Push(to.Digest(t.descriptor.Digest.String()), t.content, options...); err != nil {
 			return fmt.Errorf("pushing %s: %w", t.tag, err)
 		}
 	}

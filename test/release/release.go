@@ -226,7 +226,7 @@ func (r *release) imageLines() []string {
 	var lines []string
 	for _, repository := range r.repositories {
 		for _, tagged := range repository.tagged {
-			lines = append(lines, fmt.Sprintf("%s:%s@%s", path.Join(r.Prefix, repository.name), tagged.tag, tagged.digest))
+			lines = append(lines, fmt.Sprintf("%s:%s@%s", path.Join(r.Prefix, repository.name), tagged.tag, tagged.descriptor.Digest))
 		}
 	}
 	return lines

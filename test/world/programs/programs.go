@@ -279,7 +279,9 @@ var buildFlags = []string{"-trimpath"}
 
 // Go runs the go command in a folder and returns what it prints, and in an error what it complains about. Everything that changes
 // what is built is set: the compile cache is shared with every other build that uses -trimpath and CGO_ENABLED=0.
-func Go(ctx context.Context, dir string, args ...string) (string, error) { return runGo(ctx, dir, "", args...) }
+func Go(ctx context.Context, dir string, args ...string) (string, error) {
+	return runGo(ctx, dir, "", args...)
+}
 
 // Tool returns the path of a program of tools/<module>, which it builds unless the build cache has it. The repository is at root.
 func Tool(ctx context.Context, root, module, program string) (string, error) {
