@@ -112,9 +112,13 @@ func keyPair(t *testing.T) (*Signer, []byte) {
 // config is of a release for one platform.
 func config(t *testing.T, prefix string) Config {
 	t.Helper()
+	return configOf(t, source(t), prefix)
+}
+
+func configOf(t *testing.T, source, prefix string) Config {
 	host := Platform{"linux", runtime.GOARCH}
 	return Config{
-		Version: version, Source: source(t), Output: t.TempDir(), Prefix: prefix, Kubernetes: []string{"1.36.3"}, Builder: BuilderByHand,
+		Version: version, Source: source, Output: t.TempDir(), Prefix: prefix, Kubernetes: []string{"1.36.3"}, Builder: BuilderByHand,
 		Platforms: &Platforms{Images: []Platform{host}, Tools: []Platform{host}}, Out: io.Discard,
 	}
 }
@@ -171,6 +175,28 @@ func (m made) digest(t *testing.T, repository, tag string) name.Digest {
 	return ref.Context().Digest(descriptor.Digest.String())
 }
 
+// pull returns the manifest of an artifact in the registry, and its files.
+func pull(t *testing.T, ref name.Reference) (manifest artifactManifest, files [][]byte) {
+	t.Helper()
+	g := NewWithT(t)
+	image, err := remote.Image(ref)
+	g.Expect(err).NotTo(HaveOccurred())
+	raw, err := image.RawManifest()
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(json.Unmarshal(raw, &manifest)).To(Succeed())
+	layers, err := image.Layers()
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, layer := range layers {
+		stream, err := layer.Compressed()
+		g.Expect(err).NotTo(HaveOccurred())
+		content, err := io.ReadAll(stream)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(stream.Close()).To(Succeed())
+		files = append(files, content)
+	}
+	return manifest, files
+}
+
 // referrers returns the contents of what refers to an image, by artifact type.
 func referrers(t *testing.T, image name.Digest) map[string][][]byte {
 	t.Helper()
@@ -181,20 +207,10 @@ func referrers(t *testing.T, image name.Digest) map[string][][]byte {
 	g.Expect(err).NotTo(HaveOccurred())
 	found := map[string][][]byte{}
 	for _, d := range list.Manifests {
-		got, err := remote.Get(image.Context().Digest(d.Digest.String()))
-		g.Expect(err).NotTo(HaveOccurred())
-		var manifest artifactManifest
-		g.Expect(json.Unmarshal(got.Manifest, &manifest)).To(Succeed())
-		g.Expect(manifest.Layers).To(HaveLen(1))
+		manifest, files := pull(t, image.Context().Digest(d.Digest.String()))
+		g.Expect(files).To(HaveLen(1))
 		g.Expect(manifest.Layers[0].MediaType).To(Equal(manifest.ArtifactType))
-		layer, err := remote.Layer(image.Context().Digest(manifest.Layers[0].Digest.String()))
-		g.Expect(err).NotTo(HaveOccurred())
-		stream, err := layer.Compressed()
-		g.Expect(err).NotTo(HaveOccurred())
-		content, err := io.ReadAll(stream)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(stream.Close()).To(Succeed())
-		found[string(manifest.ArtifactType)] = append(found[string(manifest.ArtifactType)], content)
+		found[string(manifest.ArtifactType)] = append(found[string(manifest.ArtifactType)], files[0])
 	}
 	return found
 }
@@ -451,10 +467,7 @@ func TestRejected(t *testing.T) {
 		"When the source isn't a clone, it should say so":           {func(c *Config) { c.Source = c.Output }, "looking for changes in the source"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := Config{
-				Version: version, Source: clean, Output: t.TempDir(), Prefix: "registry.example/autonode", Kubernetes: []string{"1.36.3"},
-				Builder: BuilderByHand, Out: io.Discard, Platforms: &Platforms{},
-			}
+			c := configOf(t, clean, "registry.example/autonode")
 			test.change(&c)
 			NewWithT(t).Expect(Run(t.Context(), c)).To(MatchError(ContainSubstring(test.want)))
 		})
@@ -505,8 +518,8 @@ func TestSigner(t *testing.T) {
 func TestDefaults(t *testing.T) {
 	t.Run("When no Kubernetes version is given, the flag's should be one that a payload may have", func(t *testing.T) {
 		g := NewWithT(t)
-		c := Config{Version: version, Source: source(t), Output: t.TempDir(), Kubernetes: []string{strings.TrimPrefix(programs.KubernetesUpgradedVersion, "v")},
-			Builder: BuilderByHand, Out: io.Discard}
+		c := config(t, "")
+		c.Kubernetes, c.Platforms = []string{strings.TrimPrefix(programs.KubernetesUpgradedVersion, "v")}, nil
 		r := release{Config: c}
 		g.Expect(r.complete(t.Context())).To(Succeed())
 		g.Expect(r.Platforms.Images).To(HaveLen(2))
