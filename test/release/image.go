@@ -33,6 +33,7 @@ const (
 // repository is one repository of a registry, and one OCI layout in the release.
 type repository struct {
 	name   string
+	remote name.Repository
 	layout layout.Path
 	tagged []tagged
 	// attached are what refers to the images, in order.
@@ -59,11 +60,15 @@ func (r *release) repository(of string) (*repository, error) {
 			return known, nil
 		}
 	}
+	pushed, err := name.NewRepository(path.Join(r.Prefix, of), name.StrictValidation)
+	if err != nil {
+		return nil, fmt.Errorf("naming the repository of %s: %w", of, err)
+	}
 	written, err := layout.Write(filepath.Join(r.Output, "images", of), empty.Index)
 	if err != nil {
 		return nil, fmt.Errorf("making the OCI layout of %s: %w", of, err)
 	}
-	made := &repository{name: of, layout: written}
+	made := &repository{name: of, remote: pushed, layout: written}
 	r.repositories = append(r.repositories, made)
 	return made, nil
 }
@@ -153,25 +158,20 @@ func (repo *repository) attach(to v1.Descriptor, config, artifactType types.Medi
 // gets an image by tag before its signature.
 func (r *release) push(ctx context.Context) error {
 	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithUserAgent("autonode-dev")}
-	repositories := make([]name.Repository, len(r.repositories))
-	for i, from := range r.repositories {
-		var err error
-		if repositories[i], err = name.NewRepository(path.Join(r.Prefix, from.name), name.StrictValidation); err != nil {
-			return fmt.Errorf("naming the repository of %s: %w", from.name, err)
-		}
-		if err := from.unclaimed(repositories[i], options); err != nil {
+	for _, repository := range r.repositories {
+		if err := repository.unclaimed(options); err != nil {
 			return err
 		}
 	}
-	for i, from := range r.repositories {
-		if err := from.push(repositories[i], options); err != nil {
-			return fmt.Errorf("repository %s: %w", repositories[i], err)
+	for _, repository := range r.repositories {
+		if err := repository.push(options); err != nil {
+			return fmt.Errorf("repository %s: %w", repository.remote, err)
 		}
 	}
-	for i, from := range r.repositories {
-		for _, t := range from.tagged {
-			if err := remote.Tag(repositories[i].Tag(t.tag), t.content, options...); err != nil {
-				return fmt.Errorf("tagging %s:%s: %w", repositories[i], t.tag, err)
+	for _, repository := range r.repositories {
+		for _, t := range repository.tagged {
+			if err := remote.Tag(repository.remote.Tag(t.tag), t.content, options...); err != nil {
+				return fmt.Errorf("tagging %s:%s: %w", repository.remote, t.tag, err)
 			}
 		}
 	}
@@ -179,34 +179,38 @@ func (r *release) push(ctx context.Context) error {
 }
 
 // unclaimed fails if one of the tags already is another image: what was released stays.
-func (repo *repository) unclaimed(to name.Repository, options []remote.Option) error {
+func (repo *repository) unclaimed(options []remote.Option) error {
 	for _, t := range repo.tagged {
-		there, err := remote.Head(to.Tag(t.tag), options...)
+		there, err := remote.Head(repo.remote.Tag(t.tag), options...)
 		var answer *transport.Error
 		switch {
 		case errors.As(err, &answer) && answer.StatusCode == http.StatusNotFound:
 		case err != nil:
-			return fmt.Errorf("looking for %s:%s: %w", to, t.tag, err)
+			return fmt.Errorf("looking for %s:%s: %w", repo.remote, t.tag, err)
 		case there.Digest != t.descriptor.Digest:
-			return fmt.Errorf("%s:%s already is %s, and this build gives %s: choose another version", to, t.tag, there.Digest, t.descriptor.Digest)
+			return fmt.Errorf("%s:%s already is %s, and this build gives %s: choose another version",
+				repo.remote, t.tag, there.Digest, t.descriptor.Digest)
 		}
 	}
 	return nil
 }
 
-func (repo *repository) push(to name.Repository, options []remote.Option) error {
+// push pushes by digest, the images first.
+func (repo *repository) push(options []remote.Option) error {
+	var all []content
 	for _, t := range repo.tagged {
-		if err := remote.Push(to.Digest(t.descriptor.Digest.String()), t.content, options...); err != nil {
-			return fmt.Errorf("pushing %s: %w", t.tag, err)
-		}
+		all = append(all, t.content)
 	}
 	for _, a := range repo.attached {
-		digest, err := a.Digest()
+		all = append(all, a)
+	}
+	for _, pushed := range all {
+		digest, err := pushed.Digest()
 		if err != nil {
-			return fmt.Errorf("digesting what refers to an image: %w", err)
+			return fmt.Errorf("digesting what is pushed: %w", err)
 		}
-		if err := remote.Push(to.Digest(digest.String()), a, options...); err != nil {
-			return fmt.Errorf("pushing what refers to an image: %w", err)
+		if err := remote.Push(repo.remote.Digest(digest.String()), pushed, options...); err != nil {
+			return fmt.Errorf("pushing %s: %w", digest, err)
 		}
 	}
 	return nil
