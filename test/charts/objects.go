@@ -38,17 +38,21 @@ func templateOf(object *yaml.RNode) (chart, text string, err error) {
 	case "Namespace":
 		return "", "", nil
 	case "CustomResourceDefinition":
-		t.crd()
+		t.keep()
+		t.lines("{{- with $.Values.annotations }}\n{{- toYaml . | nindent %d }}\n{{- end }}", "metadata", "annotations")
+		t.lines("{{- with $.Values.labels }}\n{{- toYaml . | nindent %d }}\n{{- end }}", "metadata", "labels")
 		text, err = t.text()
 		return CRDs, text, err
 	case "Deployment":
 		t.deployment()
 		begin = eachShard
 	case "PodDisruptionBudget":
-		t.budget()
+		t.value(shardName, "metadata", "name")
+		t.lines(shardLabel, "metadata", "labels")
+		t.lines(shardLabel, "spec", "selector", "matchLabels")
 		begin = eachShard
 	case "NetworkPolicy":
-		t.networkPolicy()
+		t.lines("{{- with $.Values.networkPolicy.extraEgress }}\n{{- toYaml . | nindent %d }}\n{{- end }}", "spec", "egress")
 		begin = "if $.Values.networkPolicy.enabled"
 	case "PodMonitor", "PrometheusRule":
 		t.lines("{{- with $.Values.monitoring.labels }}\n{{- toYaml . | nindent %d }}\n{{- end }}", "metadata", "labels")
@@ -68,11 +72,10 @@ func templateOf(object *yaml.RNode) (chart, text string, err error) {
 	if text, err = t.text(); err != nil || begin == "" {
 		return Operator, text, err
 	}
-	text = wrap(begin, text)
 	if begin == eachShard {
-		text = strings.Replace(text, "}}\n", "}}\n---\n", 1)
+		text = "---\n" + text
 	}
-	return Operator, text, nil
+	return Operator, "{{- " + begin + " }}\n" + text + "{{- end }}\n", nil
 }
 
 // guards reports whether an object is of the policy that guards the deletion of CRDs. It lives as long as they do.
@@ -82,18 +85,10 @@ func guards(object *yaml.RNode) bool {
 
 // keep lets Helm leave an object where it is when its release is uninstalled.
 func (t *template) keep() {
-	if t.at("metadata").Field("annotations") == nil {
-		if _, err := t.Pipe(yaml.LookupCreate(yaml.MappingNode, "metadata", "annotations")); err != nil && t.err == nil {
-			t.err = err
-		}
+	if _, err := t.Pipe(yaml.LookupCreate(yaml.MappingNode, "metadata", "annotations")); err != nil && t.err == nil {
+		t.err = err
 	}
 	t.lines("helm.sh/resource-policy: keep", "metadata", "annotations")
-}
-
-func (t *template) crd() {
-	t.keep()
-	t.lines("{{- with $.Values.annotations }}\n{{- toYaml . | nindent %d }}\n{{- end }}", "metadata", "annotations")
-	t.lines("{{- with $.Values.labels }}\n{{- toYaml . | nindent %d }}\n{{- end }}", "metadata", "labels")
 }
 
 func (t *template) deployment() {
@@ -113,10 +108,10 @@ checksum/karpenter-settings: {{ . | sha256sum }}
 	for _, field := range []string{"imagePullSecrets", "nodeSelector", "tolerations"} {
 		t.lines("{{- with $.Values."+field+" }}\n"+field+":\n  {{- toYaml . | nindent %i }}\n{{- end }}", podSpec...)
 	}
-	for _, selector := range t.selectors() {
-		selector.Content = append(selector.Content,
-			&yaml.Node{Kind: yaml.ScalarNode, Tag: yaml.NodeTagString, Value: t.mark(shardLabel)}, emptyValue())
-	}
+	// The pods of one shard keep away from each other.
+	t.lines(shardLabel, slices.Concat(podSpec, []string{"affinity", "podAntiAffinity", "preferredDuringSchedulingIgnoredDuringExecution",
+		"[weight=100]", "podAffinityTerm", "labelSelector", "matchLabels"})...)
+	t.lines(shardLabel, slices.Concat(podSpec, []string{"topologySpreadConstraints", "[maxSkew=1]", "labelSelector", "matchLabels"})...)
 	t.around("affinity", "{{- with $.Values.affinity }}\naffinity:\n  {{- toYaml . | nindent %i }}\n{{- else }}", "{{- end }}", podSpec...)
 
 	field := func(name ...string) []string { return slices.Concat(operator, name) }
@@ -160,26 +155,4 @@ checksum/karpenter-settings: {{ . | sha256sum }}
 {{- with $.Values.extraVolumes }}
 {{- toYaml . | nindent %d }}
 {{- end }}`, slices.Concat(podSpec, []string{"volumes"})...)
-}
-
-// selectors are those by which the pods keep away from each other: of one shard.
-func (t *template) selectors() []*yaml.Node {
-	var found []*yaml.Node
-	for _, path := range [][]string{
-		{"affinity", "podAntiAffinity", "preferredDuringSchedulingIgnoredDuringExecution", "[weight=100]", "podAffinityTerm", "labelSelector", "matchLabels"},
-		{"topologySpreadConstraints", "[maxSkew=1]", "labelSelector", "matchLabels"},
-	} {
-		found = append(found, t.at(slices.Concat(podSpec, path)...).YNode())
-	}
-	return found
-}
-
-func (t *template) budget() {
-	t.value(shardName, "metadata", "name")
-	t.lines(shardLabel, "metadata", "labels")
-	t.lines(shardLabel, "spec", "selector", "matchLabels")
-}
-
-func (t *template) networkPolicy() {
-	t.lines("{{- with $.Values.networkPolicy.extraEgress }}\n{{- toYaml . | nindent %d }}\n{{- end }}", "spec", "egress")
 }

@@ -5,6 +5,7 @@ package charts
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/kustomize/kyaml/yaml"
@@ -51,35 +52,33 @@ func (t *template) value(expression string, path ...string) {
 // them.
 func (t *template) lines(text string, path ...string) {
 	node := t.at(path...).YNode()
-	mark := &yaml.Node{Kind: yaml.ScalarNode, Tag: yaml.NodeTagString, Value: t.mark(text)}
+	entry := t.entry(text)
 	if node.Kind == yaml.SequenceNode {
-		node.Content = append(node.Content, mark)
-		return
+		entry = entry[:1]
 	}
-	node.Content = append(node.Content, mark, emptyValue())
+	node.Content = append(node.Content, entry...)
 }
 
 // around puts lines before and after a field of the mapping at a path.
 func (t *template) around(field, before, after string, path ...string) {
 	node := t.at(path...).YNode()
 	for i := 0; i < len(node.Content); i += 2 {
-		if node.Content[i].Value != field {
-			continue
+		if node.Content[i].Value == field {
+			node.Content = slices.Concat(node.Content[:i], t.entry(before), node.Content[i:i+2], t.entry(after), node.Content[i+2:])
+			return
 		}
-		content := append([]*yaml.Node{}, node.Content[:i]...)
-		content = append(content, &yaml.Node{Kind: yaml.ScalarNode, Tag: yaml.NodeTagString, Value: t.mark(before)}, emptyValue())
-		content = append(content, node.Content[i:i+2]...)
-		content = append(content, &yaml.Node{Kind: yaml.ScalarNode, Tag: yaml.NodeTagString, Value: t.mark(after)}, emptyValue())
-		node.Content = append(content, node.Content[i+2:]...)
-		return
 	}
 	if t.err == nil {
 		t.err = fmt.Errorf("no field %s in %s", field, strings.Join(path, "."))
 	}
 }
 
-func emptyValue() *yaml.Node {
-	return &yaml.Node{Kind: yaml.ScalarNode, Tag: yaml.NodeTagString, Style: yaml.DoubleQuotedStyle}
+// entry is a mark as an entry of a mapping, without a value.
+func (t *template) entry(text string) []*yaml.Node {
+	return []*yaml.Node{
+		{Kind: yaml.ScalarNode, Tag: yaml.NodeTagString, Value: t.mark(text)},
+		{Kind: yaml.ScalarNode, Tag: yaml.NodeTagString, Style: yaml.DoubleQuotedStyle},
+	}
 }
 
 // scalars calls f with each scalar value below a node.
@@ -129,6 +128,3 @@ func (t *template) text() (string, error) {
 	written = marked.ReplaceAllStringFunc(written, func(mark string) string { return expression(strings.TrimPrefix(mark, "MARK")) })
 	return strings.ReplaceAll(written, openBraces, `{{ "{{" }}`), nil
 }
-
-// wrap puts a condition or a loop around a template.
-func wrap(begin, text string) string { return "{{- " + begin + " }}\n" + text + "{{- end }}\n" }
