@@ -83,7 +83,7 @@ func (r *rates) of(hostedCluster types.NamespacedName) *wakes {
 func (c *Connections) reached(s *scope.Scope) scope.Result {
 	host := s.Guest.Config.Host
 	switch {
-	case c.access.tunnel.State(s.ClusterKey().String()) != egress.Within:
+	case c.access.dialer.State(s.ClusterKey().String()) != egress.Within:
 		setReachable(s, metav1.ConditionTrue, v1beta1.GuestOverBudgetReason, overBudget(host)+"; the operator reads it at a lower rate")
 	case c.events.rates.exceeded(client.ObjectKeyFromObject(s.HostedCluster)):
 		setReachable(s, metav1.ConditionTrue, v1beta1.GuestOverBudgetReason, host+" changes more objects than one guest may; it is reconciled every "+slowed.String())

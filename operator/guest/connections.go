@@ -136,15 +136,9 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 		return nil, fmt.Errorf("adding the cache of cluster secrets: %w", err)
 	}
 
-	tunnel, err := egress.NewTunnel(cmp.Or(config.Egress, &egress.Policy{}), config.Budget)
-	if err != nil {
-		return nil, err
-	}
-	c.access = newKubeconfigs(tunnel)
-	for _, runnable := range []manager.Runnable{tunnel, c.access} {
-		if err := mgr.Add(runnable); err != nil {
-			return nil, fmt.Errorf("adding the connections to guests: %w", err)
-		}
+	c.access = newKubeconfigs(egress.NewDialer(cmp.Or(config.Egress, &egress.Policy{}), config.Budget))
+	if err := mgr.Add(c.access); err != nil {
+		return nil, fmt.Errorf("adding the connections to guests: %w", err)
 	}
 
 	kinds, err := kept(mgr.GetScheme(), config.Watches)

@@ -13,12 +13,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	autonodekubeconfig "github.com/autonode-io/autonode/operator/guest/kubeconfig"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
@@ -108,7 +109,12 @@ func (c *connection) renewsToken(t *testing.T) {
 	}
 	config := func(token string) []byte {
 		config := clusters.Guest.Config
-		content, err := (&autonodekubeconfig.Access{Server: "https://" + hostOf(config.Host), CA: config.CAData, Token: token}).Config("", "")
+		content, err := clientcmd.Write(api.Config{
+			CurrentContext: "guest",
+			Contexts:       map[string]*api.Context{"guest": {Cluster: "guest", AuthInfo: "operator"}},
+			Clusters:       map[string]*api.Cluster{"guest": {Server: "https://" + hostOf(config.Host), CertificateAuthorityData: config.CAData}},
+			AuthInfos:      map[string]*api.AuthInfo{"operator": {Token: token}},
+		})
 		g.Expect(err).NotTo(HaveOccurred())
 		return content
 	}

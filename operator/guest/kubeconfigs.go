@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/secret"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,11 +21,11 @@ import (
 	"github.com/autonode-io/autonode/operator/guest/kubeconfig"
 )
 
-// kubeconfigs reads kubeconfigs, and returns a copy with the fields that the operator understands. It writes a token
-// into a file, so that a renewed token reaches the open connection: client-go reads the file every minute, and after a
-// 401.
+// kubeconfigs makes client configurations of kubeconfigs, with the fields that the operator understands. It writes a
+// token into a file, so that a renewed token reaches the open connection: client-go reads the file every minute, and
+// after a 401.
 type kubeconfigs struct {
-	tunnel *egress.Tunnel
+	dialer *egress.Dialer
 	// tokens is a directory of this process. Without one each new token replaces the connection.
 	tokens string
 	// environment returns the platform's proxy for a server, nil for none.
@@ -35,12 +34,12 @@ type kubeconfigs struct {
 	mu sync.Mutex
 }
 
-func newKubeconfigs(tunnel *egress.Tunnel) *kubeconfigs {
+func newKubeconfigs(dialer *egress.Dialer) *kubeconfigs {
 	tokens, err := os.MkdirTemp("", "autonode-guests-")
 	if err != nil {
 		tokens = "" // a read-only root without a volume for it
 	}
-	return &kubeconfigs{tunnel: tunnel, tokens: tokens, environment: http.ProxyFromEnvironment}
+	return &kubeconfigs{dialer: dialer, tokens: tokens, environment: http.ProxyFromEnvironment}
 }
 
 // Start removes the tokens when ctx ends.
@@ -55,8 +54,8 @@ func (k *kubeconfigs) Start(ctx context.Context) error {
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (k *kubeconfigs) NeedLeaderElection() bool { return false }
 
-// sanitize returns a kubeconfig with the fields that kubeconfig.Parse accepts.
-func (k *kubeconfigs) sanitize(s *corev1.Secret) ([]byte, error) {
+// config returns the client configuration of a Secret's connection.
+func (k *kubeconfigs) config(s *corev1.Secret) (*rest.Config, error) {
 	content, ok := s.Data[secret.KubeconfigDataName]
 	if !ok {
 		return nil, fmt.Errorf("key %q is missing", secret.KubeconfigDataName)
@@ -66,24 +65,17 @@ func (k *kubeconfigs) sanitize(s *corev1.Secret) ([]byte, error) {
 		return nil, err
 	}
 	cluster := client.ObjectKey{Namespace: s.Namespace, Name: s.Labels[clusterv1.ClusterNameLabel]}
-	tokenFile, err := k.writeToken(cluster, access.Token)
-	if err != nil {
+	config := access.Config()
+	if config.BearerTokenFile, err = k.writeToken(cluster, access.Token); err != nil {
 		return nil, err
 	}
-	proxy := ""
 	if !k.demandsProxy(access.Server) {
-		proxy = k.tunnel.To(cluster.String(), access.Address())
+		config.Dial = k.dialer.To(cluster.String(), access.Address())
+		// No proxy, whereas nil would be the environment's, to which a redirect could lead past the dialer. Client-go
+		// doesn't cache a transport with this field set, so a guest's transport ends with its last connection.
+		config.Proxy = http.ProxyURL(nil)
 	}
-	return access.Config(tokenFile, proxy)
-}
-
-// config returns the client configuration of a Secret's connection.
-func (k *kubeconfigs) config(s *corev1.Secret) (*rest.Config, error) {
-	content, err := k.sanitize(s)
-	if err != nil {
-		return nil, err
-	}
-	return clientcmd.RESTConfigFromKubeConfig(content)
+	return config, nil
 }
 
 // demandsProxy reports whether the operator's environment names a proxy for a server. That proxy then resolves the
@@ -124,9 +116,9 @@ func (k *kubeconfigs) tokenPath(cluster client.ObjectKey) string {
 	return filepath.Join(k.tokens, cluster.Namespace+"_"+cluster.Name)
 }
 
-// forget removes the file and the proxy of a Cluster that is no longer connected.
+// forget removes the token of a Cluster that is no longer connected, and its right to connect.
 func (k *kubeconfigs) forget(cluster client.ObjectKey) {
-	k.tunnel.Forget(cluster.String())
+	k.dialer.Forget(cluster.String())
 	if k.tokens == "" {
 		return
 	}

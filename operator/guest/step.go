@@ -130,11 +130,11 @@ func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, mes
 	if err != nil {
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("kubeconfig Secret %s/%s can't be used: %s", key.Namespace, name, err), false
 	}
-	if c.access.tunnel.Forbidden(key.String()) {
+	if c.access.dialer.Forbidden(key.String()) {
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s of kubeconfig Secret %s/%s: %s; the platform team sets --guest-networks",
 			config.Host, key.Namespace, name, egress.ErrForbidden), false
 	}
-	if c.access.tunnel.State(key.String()) == egress.BackOff {
+	if c.access.dialer.State(key.String()) == egress.BackOff {
 		return v1beta1.GuestOverBudgetReason, overBudget(config.Host) + "; the operator disconnected, and connects again within five minutes", false
 	}
 	health := c.links.Health(key)

@@ -131,7 +131,7 @@ func (c *Connections) lose(s *scope.Scope, host string, err error) scope.Result 
 }
 
 func (c *Connections) unanswered(key client.ObjectKey, host string, since time.Time) (reason, message string) {
-	if c.access.tunnel.State(key.String()) != egress.Within {
+	if c.access.dialer.State(key.String()) != egress.Within {
 		return v1beta1.GuestOverBudgetReason, fmt.Sprintf("%s, and doesn't answer within %s, since %s; the operator reads it at a lower rate",
 			overBudget(host), c.timeout, since.UTC().Format(time.RFC3339))
 	}

@@ -53,7 +53,7 @@ func TestBackoff(t *testing.T) {
 	setUp := func() (*Connections, *clocktesting.FakePassiveClock, func(g Gomega) time.Duration) {
 		clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
 		c := &Connections{
-			management: management, links: connected{}, clock: clock, timeout: DefaultTimeout, access: &kubeconfigs{tunnel: &egress.Tunnel{}},
+			management: management, links: connected{}, clock: clock, timeout: DefaultTimeout, access: &kubeconfigs{dialer: &egress.Dialer{}},
 			outages: map[client.ObjectKey]*outage{},
 		}
 		return c, clock, func(g Gomega) time.Duration {

@@ -38,7 +38,7 @@ func TestBudget(t *testing.T) {
 	const (
 		label = "hostile-budget"
 		burst = 8 << 20
-		// buffers is what kernels hold of the two connections through the tunnel, at most.
+		// buffers is what kernels hold of the connection, at most.
 		buffers = 32 << 20
 	)
 	g, ctx := NewWithT(t), t.Context()

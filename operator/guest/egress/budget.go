@@ -5,7 +5,7 @@ package egress
 import (
 	"cmp"
 	"errors"
-	"io"
+	"net"
 	"sync"
 	"time"
 
@@ -13,14 +13,14 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Budget limits what one client of a Tunnel receives. Its zero value is the default. A cluster of 5,000 nodes stays
+// Budget limits what one client of a Dialer receives. Its zero value is the default. A cluster of 5,000 nodes stays
 // within it: the first list takes ten seconds longer, and a launch of all nodes within ten minutes sends a third of the
 // rate.
 type Budget struct {
 	// Bytes is the burst, PerSecond the rate after it.
 	Bytes, PerSecond int
-	// Grace is the time for which a server may exceed its budget without a pause. Then the tunnel closes the
-	// connections and accepts none for Backoff. The operator's caches keep what they have read.
+	// Grace is the time for which a server may exceed its budget without a pause. Then the Dialer closes the
+	// connections and makes none for Backoff. The operator's caches keep what they have read.
 	Grace, Backoff time.Duration
 }
 
@@ -108,20 +108,23 @@ func (a *allowance) state() State {
 	return Within
 }
 
-// metered reads at an allowance's rate.
+// metered is a connection that receives at an allowance's rate, and closes itself beyond the allowance.
 type metered struct {
-	ended     <-chan struct{}
-	r         io.Reader
+	net.Conn
 	allowance *allowance
+	once      sync.Once
+	closed    chan struct{}
 }
 
-func (m metered) Read(p []byte) (int, error) {
-	n, err := m.r.Read(p[:min(len(p), chunk)])
+// Read implements net.Conn.
+func (m *metered) Read(p []byte) (int, error) {
+	n, err := m.Conn.Read(p[:min(len(p), chunk)])
 	if n == 0 {
 		return n, err
 	}
 	wait, refused := m.allowance.take(n)
 	if refused != nil {
+		_ = m.Close()
 		return 0, refused
 	}
 	if wait == 0 {
@@ -132,7 +135,13 @@ func (m metered) Read(p []byte) (int, error) {
 	select {
 	case <-timer.C():
 		return n, err
-	case <-m.ended:
-		return 0, io.ErrClosedPipe
+	case <-m.closed:
+		return 0, net.ErrClosed
 	}
+}
+
+// Close implements net.Conn. It ends a delayed Read.
+func (m *metered) Close() error {
+	m.once.Do(func() { close(m.closed) })
+	return m.Conn.Close()
 }

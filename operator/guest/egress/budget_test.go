@@ -3,13 +3,8 @@
 package egress
 
 import (
-	"bufio"
-	"encoding/base64"
-	"fmt"
 	"math"
 	"net"
-	"net/http"
-	"net/url"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -76,16 +71,14 @@ func TestAllowance(t *testing.T) {
 	})
 }
 
-// TestMetered has a client that reads a server without end through a tunnel. It counts bytes, and the clock moves when the test says so.
+// TestMetered has a client that reads a server without end through a Dialer. It counts bytes, and the clock moves when the test says so.
 func TestMetered(t *testing.T) {
 	const burst, perSecond = 1 << 20, 1 << 17
 	g := NewWithT(t)
 	clk := clocktesting.NewFakeClock(time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC))
 	policy, err := NewPolicy("127.0.0.0/8")
 	g.Expect(err).NotTo(HaveOccurred())
-	tunnel, err := newTunnel(policy, Budget{Bytes: burst, PerSecond: perSecond, Grace: 10 * time.Second, Backoff: time.Minute}, clk)
-	g.Expect(err).NotTo(HaveOccurred())
-	go func() { _ = tunnel.Start(t.Context()) }()
+	dialer := newDialer(policy, Budget{Bytes: burst, PerSecond: perSecond, Grace: 10 * time.Second, Backoff: time.Minute}, clk)
 
 	// serve sends so many bytes to whoever connects.
 	serve := func(bytes int) (address string) {
@@ -111,57 +104,51 @@ func TestMetered(t *testing.T) {
 		return server.Addr().String()
 	}
 	endless, short := serve(math.MaxInt), serve(burst/2)
-	// connect returns the status of a client's connection to a server, and reads on it.
-	connect := func(client, server string) (status int, received *atomic.Int64, ended chan struct{}) {
-		proxy, err := url.Parse(tunnel.To(client, server))
-		g.Expect(err).NotTo(HaveOccurred())
-		connection, err := net.Dial("tcp", proxy.Host)
-		g.Expect(err).NotTo(HaveOccurred())
+	// connect connects a client to a server, and reads on the connection.
+	connect := func(client, server string) (received *atomic.Int64, ended chan struct{}, err error) {
+		connection, err := dialer.To(client, server)(t.Context(), "tcp", server)
+		if err != nil {
+			return nil, nil, err
+		}
 		t.Cleanup(func() { _ = connection.Close() })
-		_, err = fmt.Fprintf(connection, "CONNECT %[1]s HTTP/1.1\r\nHost: %[1]s\r\nProxy-Authorization: Basic %[2]s\r\n\r\n",
-			server, base64.StdEncoding.EncodeToString([]byte(proxy.User.String())))
-		g.Expect(err).NotTo(HaveOccurred())
-		reader := bufio.NewReader(connection)
-		response, err := http.ReadResponse(reader, &http.Request{Method: http.MethodConnect}) //nolint:bodyclose // The goroutine below closes it.
-		g.Expect(err).NotTo(HaveOccurred())
 		received, ended = &atomic.Int64{}, make(chan struct{})
 		go func() {
 			defer close(ended)
-			defer func() { _ = response.Body.Close() }()
 			for p := make([]byte, chunk); ; {
-				n, err := reader.Read(p)
+				n, err := connection.Read(p)
 				received.Add(int64(n))
 				if err != nil {
 					return
 				}
 			}
 		}()
-		return response.StatusCode, received, ended
+		return received, ended, nil
 	}
 
-	status, received, ended := connect("hostile", endless)
-	g.Expect(status).To(Equal(http.StatusOK))
-	g.Eventually(clk.HasWaiters).Should(BeTrue(), "the tunnel waits")
+	received, ended, err := connect("hostile", endless)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(clk.HasWaiters).Should(BeTrue(), "a read waits")
 	g.Eventually(received.Load).Should(BeNumerically(">=", burst-chunk))
 	g.Expect(received.Load()).To(BeNumerically("<=", burst))
-	g.Expect(tunnel.State("hostile")).To(Equal(Slowed))
+	g.Expect(dialer.State("hostile")).To(Equal(Slowed))
 
-	_, neighbour, done := connect("neighbour", short)
+	neighbour, done, err := connect("neighbour", short)
+	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(done).Should(BeClosed())
 	g.Expect(neighbour.Load()).To(BeNumerically("==", burst/2), "a neighbour has a budget of its own")
 
 	taken := 0
-	for ; taken < 60 && tunnel.State("hostile") != BackOff; taken++ {
-		g.Eventually(func() bool { return clk.HasWaiters() || tunnel.State("hostile") == BackOff }).Should(BeTrue())
+	for ; taken < 60 && dialer.State("hostile") != BackOff; taken++ {
+		g.Eventually(func() bool { return clk.HasWaiters() || dialer.State("hostile") == BackOff }).Should(BeTrue())
 		clk.Step(time.Second)
 		g.Expect(received.Load()).To(BeNumerically("<=", burst+(taken+1)*perSecond+chunk))
 	}
-	g.Eventually(ended).Should(BeClosed(), "after Grace the tunnel ends the connection")
+	g.Eventually(ended).Should(BeClosed(), "after Grace the connection ends")
 	g.Expect(taken).To(BeNumerically(">=", 10))
 
-	status, _, _ = connect("hostile", endless)
-	g.Expect(status).To(Equal(http.StatusServiceUnavailable))
+	_, _, err = connect("hostile", endless)
+	g.Expect(err).To(MatchError(errBackoff))
 	clk.Step(time.Minute + time.Second)
-	status, _, _ = connect("hostile", endless)
-	g.Expect(status).To(Equal(http.StatusOK))
+	_, _, err = connect("hostile", endless)
+	g.Expect(err).NotTo(HaveOccurred())
 }

@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 )
@@ -177,24 +178,11 @@ func (a *Access) address() (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// Config renders a kubeconfig from Access, with the token in a file if one is named, and with a proxy if one is
-// given.
-func (a *Access) Config(tokenFile, proxyURL string) ([]byte, error) {
-	user := &api.AuthInfo{ClientCertificateData: a.Certificate, ClientKeyData: a.Key, Token: a.Token}
-	if tokenFile != "" {
-		user.Token, user.TokenFile = "", tokenFile
+// Config returns the client configuration with that access.
+func (a *Access) Config() *rest.Config {
+	return &rest.Config{
+		Host: a.Server, BearerToken: a.Token,
+		TLSClientConfig:    rest.TLSClientConfig{ServerName: a.ServerName, CAData: a.CA, CertData: a.Certificate, KeyData: a.Key},
+		DisableCompression: true, // so that the budget of a guest counts what is unpacked
 	}
-	content, err := clientcmd.Write(api.Config{
-		CurrentContext: "guest",
-		Contexts:       map[string]*api.Context{"guest": {Cluster: "guest", AuthInfo: "operator"}},
-		Clusters: map[string]*api.Cluster{"guest": {
-			Server: a.Server, TLSServerName: a.ServerName, CertificateAuthorityData: a.CA, ProxyURL: proxyURL,
-			DisableCompression: true, // so that the budget of a guest counts what is unpacked
-		}},
-		AuthInfos: map[string]*api.AuthInfo{"operator": user},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("writing a kubeconfig: %w", err)
-	}
-	return content, nil
 }
