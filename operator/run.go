@@ -49,6 +49,7 @@ import (
 	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/guest/egress"
 	"github.com/autonode-io/autonode/operator/guest/store"
+	"github.com/autonode-io/autonode/operator/guest/watch"
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/metrics"
 	"github.com/autonode-io/autonode/operator/provider"
@@ -228,7 +229,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	profiles := provider.NewProfiles(clusterapi.NewFor(cmp.Or(options.TemplateGroups, clusterapi.DefaultGroups)), aws.New())
 	requests := csr.New(csr.Config{Management: management, Live: live, Recorder: recorder, Profiles: profiles, Infrastructure: options.Infrastructure})
 	connections, err := guest.New(ctx, guest.Config{
-		Manager: mgr, ConnectRetry: options.GuestConnectRetry, Timeout: options.GuestTimeout, Watches: []guest.Watch{requests.Watch()},
+		Manager: mgr, ConnectRetry: options.GuestConnectRetry, Timeout: options.GuestTimeout, Watches: []watch.Kind{requests.Watch()},
 		Holder: shard.Identity(mine.holder), Egress: guestAddresses, Budget: options.GuestBudget, Bounds: options.GuestBounds,
 	})
 	if err != nil {
@@ -287,7 +288,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	if err := mgr.Add(metrics.New(metrics.Config{
 		Management: management, Holder: shard.Identity(mine.holder), Selector: mine.selector, Registry: options.MetricsRegistry,
 		DrainTimeout: cmp.Or(options.DrainTimeout, teardown.DefaultDrainTimeout),
-		Counters:     slices.Concat(release.Counters(), guest.Counters()),
+		Counters:     slices.Concat(release.Counters(), watch.Counters()),
 		Costs:        divider.Cost,
 	})); err != nil {
 		return fmt.Errorf("adding the metrics: %w", err)
@@ -336,7 +337,7 @@ func karpenterRuns(s *scope.Scope) bool {
 func Scheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, accounts.AddToScheme, guest.AddToScheme,
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, accounts.AddToScheme, watch.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("registering kinds: %w", err)

@@ -25,16 +25,3 @@ func indexByCluster(object client.Object) []string {
 	}
 	return []string{key.String()}
 }
-
-// wantsGuest reports whether AutoNode is on, or not yet removed completely.
-func wantsGuest(hostedCluster *v1beta1.HostedCluster) bool {
-	if hostedCluster.Spec.AutoNode != nil && hostedCluster.DeletionTimestamp.IsZero() {
-		return true
-	}
-	for _, finalizer := range hostedCluster.Finalizers {
-		if finalizer == v1beta1.HostedClusterFinalizer {
-			return true
-		}
-	}
-	return false
-}

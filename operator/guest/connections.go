@@ -3,23 +3,18 @@
 package guest
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util/secret"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,10 +24,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator/guest/consent"
 	"github.com/autonode-io/autonode/operator/guest/egress"
 	"github.com/autonode-io/autonode/operator/guest/link"
+	"github.com/autonode-io/autonode/operator/guest/outage"
 	"github.com/autonode-io/autonode/operator/guest/store"
+	"github.com/autonode-io/autonode/operator/guest/watch"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -52,7 +48,7 @@ type Config struct {
 	// Clock of the back-off for guests that don't answer; nil is the real one.
 	Clock clock.PassiveClock
 	// Watches are the kinds in guests that other controllers watch.
-	Watches []Watch
+	Watches []watch.Kind
 	// Egress decides which addresses a guest's API server may have; nil allows public ones.
 	Egress *egress.Policy
 	// Budget limits what each guest may send, and Bounds what is kept of it; zero is the default.
@@ -72,90 +68,54 @@ const (
 
 // Connections is the step that connects to guest clusters.
 type Connections struct {
-	management client.Client
-	secrets    cache.Cache
-	access     *kubeconfigs
-	links      links
-	events     *events
-	timeout    time.Duration
-	clock      clock.PassiveClock
-	holder     string
-	watches    []Watch
-
-	mu       sync.Mutex
-	queue    workqueue.TypedRateLimitingInterface[reconcile.Request] // of the Clusters; nil until the controller starts
-	watching map[client.ObjectKey]*watching                          // by the Cluster
-	outages  map[client.ObjectKey]*outage                            // by the Cluster
-	stale    map[client.ObjectKey]bool                               // Clusters to connect to again
-	slow     map[client.ObjectKey]time.Time                          // until when HostedClusters count as slow
+	access      *access
+	connections connections
+	watches     *watch.Watches
+	outages     *outage.Tracker
+	timeout     time.Duration
+	holder      string
 }
 
 var _ scope.Step = (*Connections)(nil)
 
-// links are the connections; see [link.Links].
-type links interface {
+// connections are the connections; see [link.Links].
+type connections interface {
 	Of(cluster client.ObjectKey) (*link.Guest, error)
 	Health(cluster client.ObjectKey) link.Health
 }
 
 // New adds the connections, and a cache of the Secrets that they need, to the manager.
 func New(ctx context.Context, config Config) (*Connections, error) {
-	mgr := config.Manager
-	c := &Connections{
-		management: mgr.GetClient(), watches: config.Watches, timeout: cmp.Or(config.Timeout, DefaultTimeout), clock: config.Clock, holder: config.Holder,
-		watching: map[client.ObjectKey]*watching{}, outages: map[client.ObjectKey]*outage{}, stale: map[client.ObjectKey]bool{},
-		slow: map[client.ObjectKey]time.Time{},
+	mgr, timeout := config.Manager, cmp.Or(config.Timeout, DefaultTimeout)
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
 	}
-	if c.clock == nil {
-		c.clock = clock.RealClock{}
-	}
-	c.events = newEvents(c.clock)
-
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1beta1.HostedCluster{}, clusterIndex, indexByCluster); err != nil {
 		return nil, fmt.Errorf("indexing hosted clusters by cluster: %w", err)
 	}
-
-	// One watch for kubeconfigs and for the operator's guest access: both have Cluster API's label. The content of
-	// other Secrets with that label, such as bootstrap data and private keys, never enters the operator's memory.
-	named, err := labels.NewRequirement(clusterv1.ClusterNameLabel, selection.Exists, nil)
-	if err != nil {
-		return nil, fmt.Errorf("selecting cluster secrets: %w", err)
-	}
-	c.secrets, err = cache.New(mgr.GetConfig(), cache.Options{
-		Scheme: mgr.GetScheme(),
-		Mapper: mgr.GetRESTMapper(),
-		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Secret{}: {Label: labels.NewSelector().Add(*named), Transform: dropForeignSecrets},
-		},
-		HTTPClient: mgr.GetHTTPClient(),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("creating the cache of cluster secrets: %w", err)
-	}
-	if err := mgr.Add(c.secrets); err != nil {
-		return nil, fmt.Errorf("adding the cache of cluster secrets: %w", err)
-	}
-
-	c.access = newKubeconfigs(egress.NewDialer(cmp.Or(config.Egress, &egress.Policy{}), config.Budget))
-	if err := mgr.Add(c.access); err != nil {
-		return nil, fmt.Errorf("adding the connections to guests: %w", err)
-	}
-
-	kinds, err := kept(mgr.GetScheme(), config.Watches)
+	access, err := newAccess(mgr, egress.NewDialer(cmp.Or(config.Egress, &egress.Policy{}), config.Budget))
 	if err != nil {
 		return nil, err
 	}
+	kinds, err := watch.Kept(mgr.GetScheme(), config.Watches)
+	if err != nil {
+		return nil, err
+	}
+	c := &Connections{
+		access: access, watches: watch.New(config.Clock, config.Watches), outages: outage.NewTracker(config.Clock, timeout),
+		timeout: timeout, holder: config.Holder,
+	}
 	links := link.New(link.Config{
-		Management: c.management, Scheme: mgr.GetScheme(), Kinds: kinds, Wanted: c.wanted, Access: c.accessTo, Changed: c.changed,
+		Management: mgr.GetClient(), Scheme: mgr.GetScheme(), Kinds: kinds, Wanted: c.wanted, Access: access.config, Changed: c.changed,
 		Bounds: config.Bounds, Backoff: cmp.Or(config.Budget.Backoff, egress.DefaultBackoff), Noticed: c.noticed,
-		UnresponsiveAfter: probeFailure, Retry: cmp.Or(config.ConnectRetry, DefaultConnectRetry), Timeout: c.timeout, Clock: clock.RealClock{},
+		UnresponsiveAfter: outage.ProbeFailure, Retry: cmp.Or(config.ConnectRetry, DefaultConnectRetry), Timeout: timeout, Clock: clock.RealClock{},
 	})
-	c.links = links
+	c.connections = links
 	if err := mgr.Add(links); err != nil {
 		return nil, fmt.Errorf("adding the end of the connections to guests: %w", err)
 	}
 	if err := builder.ControllerManagedBy(mgr).Named("guest").For(&clusterv1.Cluster{}).
-		WithOptions(controller.Options{MaxConcurrentReconciles: connecting, NewQueue: c.newQueue}).Complete(links); err != nil {
+		WithOptions(controller.Options{MaxConcurrentReconciles: connecting, NewQueue: access.newQueue}).Complete(links); err != nil {
 		return nil, fmt.Errorf("setting up the connections to guests: %w", err)
 	}
 	return c, nil
@@ -165,8 +125,8 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 // changes in the guest. Only one controller may use it.
 func (c *Connections) Source() source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		c.events.start(queue)
-		informer, err := c.secrets.GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
+		c.watches.Queue.Start(queue)
+		informer, err := c.access.secrets.GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("watching cluster secrets: %w", err)
 		}
@@ -177,137 +137,110 @@ func (c *Connections) Source() source.Source {
 	})
 }
 
-// changed wakes the HostedClusters whose guest was connected or lost, or misses probes.
+// onSecret enqueues the HostedCluster whose kubeconfig or guest access changed, and for a kubeconfig the Cluster too.
+func (c *Connections) onSecret(ctx context.Context) toolscache.ResourceEventHandler {
+	changed := func(object any) {
+		if tombstone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+			object = tombstone.Obj
+		}
+		s, ok := object.(*corev1.Secret)
+		if !ok {
+			return
+		}
+		switch {
+		case v1beta1.IsGuestAccess(s):
+			if name := s.Labels[v1beta1.HostedClusterLabel]; name != "" {
+				c.watches.Enqueue(types.NamespacedName{Namespace: s.Labels[v1beta1.HostedClusterNamespaceLabel], Name: name})
+			}
+		case isKubeconfig(s):
+			c.eachOf(ctx, clusterOf(s), func(hostedCluster client.ObjectKey) {
+				c.access.replace(clusterOf(s), c.watches.Connection(clusterOf(s)), s)
+				c.watches.Enqueue(hostedCluster)
+			})
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: changed,
+		UpdateFunc: func(before, after any) {
+			a, ok := before.(*corev1.Secret)
+			b, ok2 := after.(*corev1.Secret)
+			if ok && ok2 && a.ResourceVersion != b.ResourceVersion {
+				changed(after)
+			}
+		},
+		DeleteFunc: func(object any) {
+			if s, ok := object.(*corev1.Secret); ok && isKubeconfig(s) {
+				c.access.kubeconfigs.forget(clusterOf(s))
+			}
+			changed(object)
+		},
+	}
+}
+
+// wanted reports whether to connect to a Cluster's guest.
+func (c *Connections) wanted(ctx context.Context, cluster *clusterv1.Cluster) bool {
+	key := client.ObjectKeyFromObject(cluster)
+	if c.access.takeStale(key) {
+		c.outages.Forget(key)
+		c.access.enqueue(key)
+		return false // which ends the connection
+	}
+	return c.access.wanted(ctx, key)
+}
+
+// changed enqueues the HostedClusters whose guest was connected or lost, or misses probes.
 func (c *Connections) changed(ctx context.Context, cluster client.ObjectKey) {
-	for _, request := range c.requests(ctx, cluster) {
-		c.events.enqueue(request.NamespacedName, 0)
-	}
+	c.eachOf(ctx, cluster, c.watches.Enqueue)
 }
 
-// noticed wakes the HostedClusters of a guest some of whose objects can't be read, within the guest's budget.
+// noticed enqueues the HostedClusters of a guest some of whose objects can't be read, within the guest's budget.
 func (c *Connections) noticed(ctx context.Context, cluster client.ObjectKey) {
-	for _, request := range c.requests(ctx, cluster) {
-		c.events.wake(request.NamespacedName, burst)
+	c.eachOf(ctx, cluster, c.watches.EnqueueEvent)
+}
+
+// eachOf calls do for the HostedClusters that stand for a Cluster.
+func (c *Connections) eachOf(ctx context.Context, cluster client.ObjectKey, do func(hostedCluster client.ObjectKey)) {
+	hostedClusters, _ := c.access.hostedClusters(ctx, cluster) // an error means that the cache is being stopped
+	for i := range hostedClusters {
+		do(client.ObjectKeyFromObject(&hostedClusters[i]))
 	}
 }
 
-// accessTo returns the client configuration of a Cluster's guest.
-func (c *Connections) accessTo(ctx context.Context, cluster client.ObjectKey) (*rest.Config, error) {
-	key := client.ObjectKey{Namespace: cluster.Namespace, Name: secret.Name(cluster.Name, secret.Kubeconfig)}
-	read := &corev1.Secret{}
-	if err := c.secrets.Get(ctx, key, read); err != nil {
-		return nil, fmt.Errorf("reading kubeconfig Secret %s: %w", key, err)
-	}
-	if !isKubeconfig(read) {
-		return nil, fmt.Errorf("%s holds no kubeconfig", key)
-	}
-	config, err := c.access.config(read)
-	if err != nil {
-		return nil, fmt.Errorf("kubeconfig Secret %s: %w", key, err)
-	}
-	return config, nil
+// HostedClusters returns those that stand for a Cluster.
+func (c *Connections) HostedClusters(ctx context.Context, cluster client.ObjectKey) ([]v1beta1.HostedCluster, error) {
+	return c.access.hostedClusters(ctx, cluster)
 }
 
 // Secrets reads the Secrets of the management cluster with a guest's kubeconfig or Karpenter's guest access, from a
 // watch. It has no content of other Secrets.
-func (c *Connections) Secrets() client.Reader { return c.secrets }
+func (c *Connections) Secrets() client.Reader { return c.access.secrets }
 
 // Of returns the guest of a HostedCluster for a controller of [Config.Watches]. It returns nil while the guest isn't
 // connected or another operator holds it. While the guest doesn't answer it returns nil too, and the time of the next
 // attempt.
-func (c *Connections) Of(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (guest *scope.Guest, again time.Duration, err error) {
+func (c *Connections) Of(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (guest *scope.Guest, requeueAfter time.Duration, err error) {
 	key, ok := ClusterKey(hostedCluster)
 	if holder := hostedCluster.Status.Operator; !ok || c.holder != "" && holder != "" && holder != c.holder {
 		return nil, 0, nil
 	}
-	if consents, err := c.consents(ctx, hostedCluster, key); err != nil || !consents {
+	if consents, err := c.access.consents(ctx, hostedCluster, key); err != nil || !consents {
 		return nil, 0, err // another HostedCluster's connection may stand
 	}
-	guest, err = c.connect(key, client.ObjectKeyFromObject(hostedCluster))
+	linked, err := c.connections.Of(key)
 	if errors.Is(err, link.ErrNotConnected) {
 		return nil, 0, nil
 	}
 	if err != nil {
 		return nil, 0, err
 	}
-	if backoff := c.backoff(key); backoff > 0 {
+	if backoff := c.outages.Backoff(key, c.connections.Health(key)); backoff > 0 {
 		return nil, backoff, nil
 	}
-	return guest, 0, nil
+	return c.outages.Guest(linked, client.ObjectKeyFromObject(hostedCluster)), 0, nil
 }
 
-// Unanswered reports whether an error of a guest from Of means that the guest didn't answer. A controller of
-// [Config.Watches] handles such errors itself, and GuestReachable doesn't report them: a webhook of the guest's admin
-// can cause them.
-func Unanswered(guest *scope.Guest, err error) bool { return lostGuest(guest, err) }
-
-// newQueue keeps the queue of the Clusters: whether to connect to one depends on its HostedCluster too.
-func (c *Connections) newQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
-	queue := workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name})
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.queue = queue
-	return queue
-}
-
-// look has a Cluster reconciled.
-func (c *Connections) look(cluster types.NamespacedName) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.queue != nil {
-		c.queue.Add(reconcile.Request{NamespacedName: cluster})
-	}
-}
-
-// reconnect replaces a connection that was made with another kubeconfig. Probes would notice after almost a minute. An
-// invalid kubeconfig keeps the connection. A renewed token reaches the connection by its file.
-func (c *Connections) reconnect(cluster types.NamespacedName, kubeconfig *corev1.Secret) {
-	c.mu.Lock()
-	w, connected := c.watching[cluster]
-	c.mu.Unlock()
-	if connected {
-		config, err := c.access.config(kubeconfig)
-		if err != nil {
-			return
-		}
-		if !sameAccess(w.connection, config) {
-			c.mu.Lock()
-			c.stale[cluster] = true
-			c.mu.Unlock()
-		}
-	}
-	c.look(cluster)
-}
-
-// isStale returns true once for each connection that has to be replaced.
-func (c *Connections) isStale(cluster types.NamespacedName) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	stale := c.stale[cluster]
-	if stale {
-		delete(c.stale, cluster)
-		delete(c.outages, cluster)
-	}
-	return stale
-}
-
-// sameAccess compares the servers, their certificate authorities and the credentials of two kubeconfigs.
-func sameAccess(a, b *rest.Config) bool {
-	return a.Host == b.Host && a.ServerName == b.ServerName && bytes.Equal(a.CAData, b.CAData) &&
-		bytes.Equal(a.CertData, b.CertData) && bytes.Equal(a.KeyData, b.KeyData) &&
-		a.BearerTokenFile == b.BearerTokenFile && (a.BearerTokenFile != "" || a.BearerToken == b.BearerToken)
-}
-
-// forget drops the state of a connection that no longer exists.
-func (c *Connections) forget(cluster client.ObjectKey) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if w, known := c.watching[cluster]; known {
-		connectionsLost.Of(w.hostedCluster).Inc()
-	}
-	delete(c.watching, cluster)
-	delete(c.outages, cluster)
-}
+// Slow reports whether a HostedCluster's guest has held a worker for long in the last minutes.
+func (c *Connections) Slow(hostedCluster client.ObjectKey) bool { return c.outages.Slow(hostedCluster) }
 
 // Release closes the connection to the guest of a HostedCluster that the operator has released.
 func (c *Connections) Release(hostedCluster *v1beta1.HostedCluster) {
@@ -315,60 +248,8 @@ func (c *Connections) Release(hostedCluster *v1beta1.HostedCluster) {
 	if !ok {
 		return
 	}
-	c.mu.Lock()
-	delete(c.watching, key)
-	delete(c.outages, key)
-	c.mu.Unlock()
-	c.access.forget(key)
-	c.look(key)
-}
-
-// wanted reports whether a HostedCluster uses AutoNode on the Cluster, or isn't cleaned up yet.
-func (c *Connections) wanted(ctx context.Context, cluster *clusterv1.Cluster) bool {
-	if key := client.ObjectKeyFromObject(cluster); c.isStale(key) {
-		c.look(key)
-		return false // which ends the connection
-	}
-	hostedClusters, err := c.HostedClusters(ctx, client.ObjectKeyFromObject(cluster))
-	if err != nil {
-		return true // never drop a connection for an error
-	}
-	for i := range hostedClusters {
-		if !wantsGuest(&hostedClusters[i]) {
-			continue
-		}
-		if consents, err := c.consents(ctx, &hostedClusters[i], client.ObjectKeyFromObject(cluster)); consents || err != nil {
-			return true
-		}
-	}
-	return false
-}
-
-// consents reports whether a Cluster allows a connection for a HostedCluster.
-func (c *Connections) consents(ctx context.Context, hostedCluster *v1beta1.HostedCluster, cluster client.ObjectKey) (bool, error) {
-	if hostedCluster.Spec.AutoNode == nil || !hostedCluster.DeletionTimestamp.IsZero() {
-		return consent.ToRemove(ctx, c.management, hostedCluster, cluster)
-	}
-	return consent.Given(ctx, c.management, hostedCluster, cluster)
-}
-
-// HostedClusters returns those that stand for a Cluster.
-func (c *Connections) HostedClusters(ctx context.Context, cluster client.ObjectKey) ([]v1beta1.HostedCluster, error) {
-	list := &v1beta1.HostedClusterList{}
-	if err := c.management.List(ctx, list, client.MatchingFields{clusterIndex: cluster.String()}); err != nil {
-		return nil, fmt.Errorf("listing the hosted clusters of %s: %w", cluster, err)
-	}
-	return list.Items, nil
-}
-
-func (c *Connections) requests(ctx context.Context, cluster client.ObjectKey) []reconcile.Request {
-	hostedClusters, err := c.HostedClusters(ctx, cluster)
-	if err != nil {
-		return nil // the cache is being stopped
-	}
-	requests := make([]reconcile.Request, 0, len(hostedClusters))
-	for i := range hostedClusters {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&hostedClusters[i])})
-	}
-	return requests
+	c.watches.Forget(key)
+	c.outages.Forget(key)
+	c.access.kubeconfigs.forget(key)
+	c.access.enqueue(key)
 }

@@ -21,7 +21,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/guest/watch"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 )
 
@@ -33,8 +33,8 @@ func (c *connection) reconcilesForGuest(t *testing.T) {
 		g.Consistently(c.reconciled("blue"), 1500*time.Millisecond).Should(Equal(before))
 	}
 	g.Eventually(func(g Gomega) {
-		for _, name := range []string{guest.NodeClaimDefinition, guest.NodePoolDefinition, clusterapi.New().NodeClass.Definition()} {
-			established, err := guest.IsEstablished(ctx, guestClient, name)
+		for _, name := range []string{watch.NodeClaimDefinition, watch.NodePoolDefinition, clusterapi.New().NodeClass.Definition()} {
+			established, err := watch.IsEstablished(ctx, guestClient, name)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(established).To(BeTrue())
 		}

@@ -30,6 +30,7 @@ import (
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/guest/egress"
+	"github.com/autonode-io/autonode/operator/guest/watch"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 	"github.com/autonode-io/autonode/operator/steps/crd"
@@ -129,7 +130,7 @@ func start(t *testing.T) *connection {
 	seen := make(chan string, 10)
 	loopback, err := egress.NewPolicy("127.0.0.0/8")
 	g.Expect(err).NotTo(HaveOccurred())
-	connections, err := guest.New(ctx, guest.Config{Manager: mgr, Egress: loopback, ConnectRetry: 200 * time.Millisecond, Watches: []guest.Watch{{
+	connections, err := guest.New(ctx, guest.Config{Manager: mgr, Egress: loopback, ConnectRetry: 200 * time.Millisecond, Watches: []watch.Kind{{
 		Object: &certificatesv1.CertificateSigningRequest{},
 		Index:  "signer",
 		Extract: func(object client.Object) []string {

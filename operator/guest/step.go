@@ -20,12 +20,12 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/guest/egress"
 	"github.com/autonode-io/autonode/operator/guest/link"
+	"github.com/autonode-io/autonode/operator/guest/outage"
 	"github.com/autonode-io/autonode/operator/guest/store"
+	"github.com/autonode-io/autonode/operator/guest/watch"
+	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
-
-// recheck is the interval of attempts to connect: a failed connection causes no event.
-const recheck = 5 * time.Second
 
 // Name implements scope.Step.
 func (c *Connections) Name() string { return "guest" }
@@ -37,71 +37,85 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 		meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, v1beta1.GuestReachable)
 		return scope.Result{}, nil
 	}
-	key := s.ClusterKey()
-	guest, err := c.connectTo(s)
-	if err == nil {
-		if since, again, unresponsive := c.unresponsive(key); unresponsive {
-			reason, message := c.unanswered(key, guest.Config.Host, since)
-			setReachable(s, metav1.ConditionFalse, reason, message)
-			return c.passed(s, scope.Result{Wait: true, Message: message, RequeueAfter: again}), nil
-		}
-		if guest.Complete, err = c.watch(ctx, key, s, guest); err != nil && s.Draining() {
-			// A drain does without watches, and keeps a deadline that no kind which can't be listed may move.
-			log.FromContext(ctx).V(1).Info("The guest can't be watched", "error", err.Error())
-			guest, err = c.connectTo(s)
+	result, err := c.connect(ctx, s)
+	if s.Draining() { // later steps run: the teardown reports what it means that the guest can't be used
+		result = scope.Result{RequeueAfter: result.RequeueAfter, Resuming: result.Resuming}
+	}
+	return result, err
+}
+
+// connect sets s.Guest and GuestReachable. It asks the guest for nothing but the kinds that it serves.
+func (c *Connections) connect(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	linked, err := c.connection(s)
+	if err != nil {
+		return c.disconnected(ctx, s), nil
+	}
+	host, health := linked.Config.Host, c.connections.Health(s.ClusterKey())
+	if since, requeueAfter, unresponsive := c.outages.Unresponsive(s.ClusterKey(), health); unresponsive {
+		message := c.setUnresponsive(s, host, since)
+		return scope.Result{Wait: true, Message: message, RequeueAfter: requeueAfter}, nil
+	}
+	guest := c.outages.Guest(linked, client.ObjectKeyFromObject(s.HostedCluster))
+	guest.Complete, err = c.watches.Start(ctx, s, linked, guest)
+	if err != nil && s.Draining() {
+		// A drain does without watches, and keeps a deadline that no kind which can't be listed may move.
+		log.FromContext(ctx).V(1).Info("The guest can't be watched", "error", err.Error())
+		if linked, err = c.connection(s); err == nil {
+			guest = c.outages.Guest(linked, client.ObjectKeyFromObject(s.HostedCluster))
 		}
 	}
 	switch {
 	case errors.Is(err, link.ErrNotConnected), errors.Is(err, store.ErrClosed):
-		c.forget(key)
-		c.look(key)
-		reason, message, untried := c.diagnose(ctx, s)
-		if untried && meta.IsStatusConditionTrue(s.HostedCluster.Status.Conditions, v1beta1.GuestReachable) {
-			// A new operator or a renewed kubeconfig isn't a change of the guest.
-			return c.passed(s, scope.Result{Wait: true, Message: message, RequeueAfter: recheck, Resuming: true}), nil
-		}
-		status := metav1.ConditionFalse
-		if reason == v1beta1.GuestConnectingReason {
-			status = metav1.ConditionUnknown // no attempt yet
-		}
-		setReachable(s, status, reason, message)
-		return c.passed(s, scope.Result{Wait: true, Message: message, RequeueAfter: recheck}), nil
-	case err != nil && guest != nil && lostGuest(guest, err):
-		return c.passed(s, c.lose(s, guest.Config.Host, err)), nil
+		return c.disconnected(ctx, s), nil
+	case err != nil && outage.Lost(guest, err):
+		return c.lose(s, host, err), nil
 	case err != nil:
 		// One request failed on an open connection. That isn't enough to call the guest unreachable.
 		return scope.Result{}, err
 	}
 	s.Guest = guest
-	return c.reached(s), nil
+	return c.connected(s, linked), nil
 }
 
-// passed is the result for a guest that can't be used: later steps wait, except for the teardown, which reports what
-// that means.
-func (c *Connections) passed(s *scope.Scope, result scope.Result) scope.Result {
-	if s.Draining() {
-		return scope.Result{RequeueAfter: result.RequeueAfter, Resuming: result.Resuming}
+// wantsGuest reports whether AutoNode is on, or not yet removed completely.
+func wantsGuest(hostedCluster *v1beta1.HostedCluster) bool {
+	if hostedCluster.Spec.AutoNode != nil && hostedCluster.DeletionTimestamp.IsZero() {
+		return true
 	}
-	return result
+	for _, finalizer := range hostedCluster.Finalizers {
+		if finalizer == v1beta1.HostedClusterFinalizer {
+			return true
+		}
+	}
+	return false
 }
 
-// connectTo is connect, without the connection that stays open until the cluster cache notices that its Cluster is
-// gone: closing it wakes no HostedCluster, so the counts of a deleted Cluster would stay.
-func (c *Connections) connectTo(s *scope.Scope) (*scope.Guest, error) {
+// connection returns the connection to a Scope's guest, but none that stays open until it is noticed that its Cluster is
+// gone: closing it enqueues no HostedCluster, so the counts of a deleted Cluster would stay.
+func (c *Connections) connection(s *scope.Scope) (*link.Guest, error) {
 	if s.Cluster == nil {
 		return nil, link.ErrNotConnected
 	}
-	return c.connect(s.ClusterKey(), client.ObjectKeyFromObject(s.HostedCluster))
+	return c.connections.Of(s.ClusterKey())
 }
 
-// connect returns a guest with an open connection, for one reconciliation. It makes no request.
-func (c *Connections) connect(key, hostedCluster client.ObjectKey) (*scope.Guest, error) {
-	linked, err := c.links.Of(key)
-	if err != nil {
-		return nil, err
+// disconnected sets GuestReachable for a guest without a connection, and has it connected.
+func (c *Connections) disconnected(ctx context.Context, s *scope.Scope) scope.Result {
+	key := s.ClusterKey()
+	c.watches.Lost(key)
+	c.outages.Forget(key)
+	c.access.enqueue(key)
+	reason, message, untried := c.diagnose(ctx, s)
+	if untried && meta.IsStatusConditionTrue(s.HostedCluster.Status.Conditions, v1beta1.GuestReachable) {
+		// A new operator or a renewed kubeconfig isn't a change of the guest.
+		return scope.Result{Wait: true, Message: message, RequeueAfter: outage.Recheck, Resuming: true}
 	}
-	first := &failFast{clock: c.clock, limit: callsPerPass * c.timeout, slow: func() { c.slowed(hostedCluster) }}
-	return &scope.Guest{Cached: failFastClient{linked.Store, first}, Live: failFastClient{linked.Live, first}, Config: linked.Config}, nil
+	status := metav1.ConditionFalse
+	if reason == v1beta1.GuestConnectingReason {
+		status = metav1.ConditionUnknown // no attempt yet
+	}
+	setReachable(s, status, reason, message)
+	return scope.Result{Wait: true, Message: message, RequeueAfter: outage.Recheck}
 }
 
 // diagnose says why there is no connection, as far as the management cluster knows. Untried means that there is no
@@ -116,7 +130,7 @@ func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, mes
 	}
 	name := secret.Name(key.Name, secret.Kubeconfig)
 	read := &corev1.Secret{}
-	err := c.secrets.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: name}, read)
+	err := c.access.secrets.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: name}, read)
 	switch {
 	case apierrors.IsNotFound(err):
 		return v1beta1.GuestConnectingReason, fmt.Sprintf("waiting for kubeconfig Secret %s/%s", key.Namespace, name), false
@@ -126,18 +140,18 @@ func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, mes
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("kubeconfig Secret %s/%s: its label %s has to be %q",
 			key.Namespace, name, clusterv1.ClusterNameLabel, key.Name), false
 	}
-	config, err := c.access.config(read)
+	config, err := c.access.kubeconfigs.config(read)
 	if err != nil {
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("kubeconfig Secret %s/%s can't be used: %s", key.Namespace, name, err), false
 	}
-	if c.access.dialer.Forbidden(key.String()) {
+	if c.access.kubeconfigs.dialer.Forbidden(key.String()) {
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s of kubeconfig Secret %s/%s: %s; the platform team sets --guest-networks",
 			config.Host, key.Namespace, name, egress.ErrForbidden), false
 	}
-	if c.access.dialer.State(key.String()) == egress.BackOff {
+	if c.access.budget(key) == egress.BackOff {
 		return v1beta1.GuestOverBudgetReason, overBudget(config.Host) + "; the operator disconnected, and connects again within five minutes", false
 	}
-	health := c.links.Health(key)
+	health := c.connections.Health(key)
 	switch {
 	case health.Exceeded != nil:
 		return v1beta1.GuestOverBudgetReason, fmt.Sprintf("%s exceeds what the operator keeps of one guest: %s; the operator disconnected, and connects again within five minutes",
@@ -152,6 +166,62 @@ func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, mes
 			config.Host, health.LastSuccess.UTC().Format(time.RFC3339)), false
 	}
 }
+
+// Lost reports whether an error of a step means that the guest doesn't answer. Then GuestReachable says so, no later
+// step gets the guest, and the breaker is tripped. A guest that answers slowly loses only the rest of the reconciliation.
+func (c *Connections) Lost(s *scope.Scope, err error) (scope.Result, bool) {
+	if s.Guest == nil || !outage.Lost(s.Guest, err) {
+		return scope.Result{}, false
+	}
+	result := c.lose(s, s.Guest.Config.Host, err)
+	s.Guest = nil
+	return result, true
+}
+
+func (c *Connections) lose(s *scope.Scope, host string, err error) scope.Result {
+	var slow *outage.SlowError
+	if errors.As(err, &slow) {
+		return scope.Result{Wait: true, Message: host + ": " + slow.Error(), RequeueAfter: outage.MinBackoff}
+	}
+	since, backoff := c.outages.Trip(s.ClusterKey())
+	message := c.setUnresponsive(s, host, since)
+	c.outages.Transition(s.ClusterKey(), meta.FindStatusCondition(s.HostedCluster.Status.Conditions, v1beta1.GuestReachable))
+	return scope.Result{Wait: true, Message: message, RequeueAfter: backoff}
+}
+
+// setUnresponsive sets GuestReachable for a guest whose connection stands and that doesn't answer.
+func (c *Connections) setUnresponsive(s *scope.Scope, host string, since time.Time) (message string) {
+	reason, message := v1beta1.GuestUnreachableReason, fmt.Sprintf("%s doesn't answer within %s, since %s; look at the control plane's pods",
+		host, c.timeout, since.UTC().Format(time.RFC3339))
+	if c.access.budget(s.ClusterKey()) != egress.Within {
+		reason, message = v1beta1.GuestOverBudgetReason, fmt.Sprintf("%s, and doesn't answer within %s, since %s; the operator reads it at a lower rate",
+			overBudget(host), c.timeout, since.UTC().Format(time.RFC3339))
+	}
+	setReachable(s, metav1.ConditionFalse, reason, message)
+	return message
+}
+
+// connected sets GuestReachable for a guest that answers. Its reason says whether the guest is within its budget, and
+// whether its objects can be read.
+func (c *Connections) connected(s *scope.Scope, linked *link.Guest) scope.Result {
+	host, reason, text := linked.Config.Host, v1beta1.AsExpectedReason, ""
+	switch count, example := linked.Store.Unreadable(); {
+	case c.access.budget(s.ClusterKey()) != egress.Within:
+		reason, text = v1beta1.GuestOverBudgetReason, overBudget(host)+"; the operator reads it at a lower rate"
+	case c.watches.OverBudget(client.ObjectKeyFromObject(s.HostedCluster)):
+		reason, text = v1beta1.GuestOverBudgetReason, host+" changes more objects than one guest may; it is reconciled every "+watch.Delay.String()
+	case count > 0:
+		reason = v1beta1.GuestObjectsUnreadableReason
+		text = fmt.Sprintf("%d objects in the guest can't be read completely, such as %s; the cluster's admin has to correct or delete them", count, message.QuoteUpTo(example, 2*message.QuoteLimit))
+	}
+	setReachable(s, metav1.ConditionTrue, reason, text)
+	if reason == v1beta1.GuestOverBudgetReason {
+		return scope.Result{RequeueAfter: watch.RecheckBudget}
+	}
+	return scope.Result{}
+}
+
+func overBudget(host string) string { return host + " sends more bytes than one guest may" }
 
 func setReachable(s *scope.Scope, status metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&s.HostedCluster.Status.Conditions, metav1.Condition{

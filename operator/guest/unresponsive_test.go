@@ -12,11 +12,9 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,6 +24,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/guest/egress"
 	"github.com/autonode-io/autonode/operator/guest/link"
+	"github.com/autonode-io/autonode/operator/guest/outage"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -53,8 +52,8 @@ func TestBackoff(t *testing.T) {
 	setUp := func() (*Connections, *clocktesting.FakePassiveClock, func(g Gomega) time.Duration) {
 		clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
 		c := &Connections{
-			management: management, links: connected{}, clock: clock, timeout: DefaultTimeout, access: &kubeconfigs{dialer: &egress.Dialer{}},
-			outages: map[client.ObjectKey]*outage{},
+			access:      &access{management: management, kubeconfigs: &kubeconfigs{dialer: &egress.Dialer{}}},
+			connections: connected{}, outages: outage.NewTracker(clock, DefaultTimeout), timeout: DefaultTimeout,
 		}
 		return c, clock, func(g Gomega) time.Duration {
 			guest, again, err := c.Of(t.Context(), blue)
@@ -75,24 +74,24 @@ func TestBackoff(t *testing.T) {
 		g.Expect(of(g)).To(BeZero())
 		lose(g, c)
 		lose(g, c)
-		g.Expect(of(g)).To(Equal(2 * recheck))
-		clock.SetTime(clock.Now().Add(2 * recheck))
-		g.Expect(of(g)).To(Equal(recheck), "it isn't theirs to find out")
-		g.Expect(of(g)).To(Equal(recheck))
+		g.Expect(of(g)).To(Equal(2 * outage.Recheck))
+		clock.SetTime(clock.Now().Add(2 * outage.Recheck))
+		g.Expect(of(g)).To(Equal(outage.Recheck), "it isn't theirs to find out")
+		g.Expect(of(g)).To(Equal(outage.Recheck))
 
-		_, _, unresponsive := c.unresponsive(client.ObjectKey{Namespace: "clusters-blue", Name: "blue"})
+		_, _, unresponsive := c.outages.Unresponsive(client.ObjectKey{Namespace: "clusters-blue", Name: "blue"}, link.Health{})
 		g.Expect(unresponsive).To(BeFalse())
 		g.Expect(of(g)).To(BeZero())
 		lose(g, c)
-		g.Expect(of(g)).To(Equal(4*recheck), "that others looked has changed nothing")
+		g.Expect(of(g)).To(Equal(4*outage.Recheck), "that others looked has changed nothing")
 	})
 
 	t.Run("When a guest misses probes, other controllers should leave it alone", func(t *testing.T) {
 		g := NewWithT(t)
 		c, _, of := setUp()
-		c.links = connected{health: link.Health{Failures: probesMissed}}
-		g.Expect(of(g)).To(Equal(recheck))
-		c.links = connected{health: link.Health{Failures: probesMissed - 1}}
+		c.connections = connected{health: link.Health{Failures: 2}}
+		g.Expect(of(g)).To(Equal(outage.Recheck))
+		c.connections = connected{health: link.Health{Failures: 1}}
 		g.Expect(of(g)).To(BeZero())
 	})
 }
@@ -110,48 +109,33 @@ func TestSlowGuest(t *testing.T) {
 			},
 		})
 		blue := &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue"}}
-		c := &Connections{clock: clock, timeout: DefaultTimeout, links: connected{}, outages: map[client.ObjectKey]*outage{}, slow: map[client.ObjectKey]time.Time{}}
+		c := &Connections{connections: connected{}, outages: outage.NewTracker(clock, DefaultTimeout), timeout: DefaultTimeout}
 		key := client.ObjectKeyFromObject(blue)
-		guest, err := c.connect(client.ObjectKey{Namespace: "clusters-blue", Name: "blue"}, key)
-		g.Expect(err).NotTo(HaveOccurred())
-		live := guest.Live.(failFastClient)
-		live.Client = slow
-		g.Expect(live.Get(t.Context(), client.ObjectKey{Name: "x"}, &corev1.Node{})).To(Succeed())
+		guest := c.outages.Guest(&link.Guest{Config: &rest.Config{Host: "https://guest.example"}, Live: slow}, key)
+		g.Expect(guest.Live.Get(t.Context(), client.ObjectKey{Name: "x"}, &corev1.Node{})).To(Succeed())
 		g.Expect(c.Slow(key)).To(BeFalse(), "one call may take long")
+		var err error
 		for range 400 {
-			err = errors.Join(err, live.Get(t.Context(), client.ObjectKey{Name: "x"}, &corev1.Node{}))
+			err = errors.Join(err, guest.Live.Get(t.Context(), client.ObjectKey{Name: "x"}, &corev1.Node{}))
 		}
-		g.Expect(calls).To(Equal(callsPerPass + 1))
+		g.Expect(calls).To(Equal(4))
 
 		s := &scope.Scope{HostedCluster: blue, ControlPlaneNamespace: "clusters-blue", Guest: guest}
 		result, lost := c.Lost(s, err)
 		g.Expect(lost).To(BeTrue())
 		g.Expect(result.Wait).To(BeTrue())
-		g.Expect(result.RequeueAfter).To(Equal(MinBackoff))
+		g.Expect(result.RequeueAfter).To(Equal(outage.MinBackoff))
 		g.Expect(result.Message).To(Equal("https://guest.example: the guest's API server answers slowly: it took 30s of one reconciliation, and the rest waits for the next"))
 		g.Expect(s.Guest).To(BeNil())
 		g.Expect(blue.Status.Conditions).To(BeEmpty())
-		g.Expect(c.outages).To(BeEmpty())
+		g.Expect(c.outages.Backoff(s.ClusterKey(), link.Health{})).To(BeZero())
 		g.Expect(c.Slow(key)).To(BeTrue())
-		clock.SetTime(clock.Now().Add(slowFor))
+		clock.SetTime(clock.Now().Add(5 * time.Minute))
 		g.Expect(c.Slow(key)).To(BeFalse())
 	})
 }
 
 func TestQuoting(t *testing.T) {
-	t.Run("When a guest says much in an error, no more than the beginning of it should be passed on, escaped", func(t *testing.T) {
-		g := NewWithT(t)
-		loud := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
-			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
-				return apierrors.NewBadRequest("\x1b[2J" + strings.Repeat("x", 1<<20))
-			},
-		})
-		err := failFastClient{loud, &failFast{clock: clock.RealClock{}, limit: time.Hour}}.Get(t.Context(), client.ObjectKey{Name: "x"}, &corev1.Node{})
-		g.Expect(apierrors.IsBadRequest(err)).To(BeTrue())
-		g.Expect(len(err.Error())).To(BeNumerically("<=", 210))
-		g.Expect(err.Error()).To(HavePrefix(`"\x1b[2Jxxx`))
-	})
-
 	t.Run("When a guest says much instead of its version, no more than the beginning of it should be passed on, escaped", func(t *testing.T) {
 		flood := "\x1b[2J" + strings.Repeat("x", 1<<20)
 		for what, answer := range map[string]func() (string, error){

@@ -33,6 +33,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/guest/outage"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -221,7 +222,7 @@ func (a *Approver) reconcile(ctx context.Context, key Key, t *observed) (again t
 		"HostedCluster", klog.KObj(hostedCluster), "CertificateSigningRequest", klog.KObj(object), "signer", object.Spec.SignerName))
 	again, err = a.decide(ctx, key, j)
 	switch {
-	case err != nil && ctx.Err() == nil && guest.Unanswered(g, err):
+	case err != nil && ctx.Err() == nil && outage.Lost(g, err):
 		t.finding = unresponsive
 		log.FromContext(ctx).Info("The guest doesn't answer; the request waits", "error", err.Error())
 		return 0, nil

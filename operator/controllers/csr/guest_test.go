@@ -26,7 +26,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/guest/outage"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
@@ -134,7 +134,7 @@ func TestSilence(t *testing.T) {
 		}
 		s := stage(t, requests...)
 		s.answer = &url.Error{Op: "Get", URL: "https://guest.example/x", Err: context.DeadlineExceeded}
-		g.Expect(s.reconcile(t, "0")).To(Equal(guest.MinBackoff))
+		g.Expect(s.reconcile(t, "0")).To(Equal(outage.MinBackoff))
 		asked := s.asked
 		for i := range 19 {
 			g.Expect(s.reconcile(t, fmt.Sprint(i+1))).To(BeZero())
@@ -142,7 +142,7 @@ func TestSilence(t *testing.T) {
 		g.Expect(s.asked).To(Equal(asked))
 
 		s.answer = nil
-		s.clock.SetTime(now.Add(guest.MinBackoff))
+		s.clock.SetTime(now.Add(outage.MinBackoff))
 		g.Expect(s.reconcile(t, "0")).To(BeZero())
 		for range 19 {
 			key, _ := s.queue.Get()

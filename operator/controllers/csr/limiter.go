@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
-	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/guest/outage"
 )
 
 const (
@@ -38,7 +38,7 @@ type guestLimiter struct {
 	queued   []Key // in order of arrival
 	isQueued sets.Set[Key]
 	// breaker is half-open until the guest has answered: only one request at a time is tried.
-	breaker guest.Breaker
+	breaker outage.Breaker
 	// probe is the half-open probe: the request that is retried when the back-off ends; nil for none.
 	probe *Key
 }
@@ -92,7 +92,7 @@ func (t *limiter) release(key Key, f finding, backoff time.Duration) (again time
 	g.running--
 	switch f {
 	case answers, gone:
-		g.breaker = guest.Breaker{}
+		g.breaker = outage.Breaker{}
 	case unresponsive:
 		switch {
 		case backoff > 0: // the connection's back-off applies
@@ -117,7 +117,7 @@ func (t *limiter) drop(hostedCluster types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if g, ok := t.guests[hostedCluster]; ok {
-		g.breaker = guest.Breaker{}
+		g.breaker = outage.Breaker{}
 		t.tidy(hostedCluster, g)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/guest/outage"
 )
 
 // table is where requests take turns; queued are those that came back by themselves.
@@ -88,9 +88,9 @@ func TestTurns(t *testing.T) {
 		table.begun("blue", 1)
 		table.release(of("blue", 0), answers, 0)
 		table.begun("green", 1)
-		g.Expect(table.release(of("green", 0), unresponsive, 0)).To(Equal(guest.MinBackoff))
+		g.Expect(table.release(of("green", 0), unresponsive, 0)).To(Equal(outage.MinBackoff))
 		g.Expect(table.guests).To(HaveLen(1), "the rest is remembered")
-		table.step(guest.MinBackoff)
+		table.step(outage.MinBackoff)
 		table.begun("green", 1)
 		table.release(of("green", 0), unknown, 0)
 		g.Expect(table.guests).To(HaveLen(1))
@@ -101,7 +101,7 @@ func TestTurns(t *testing.T) {
 	t.Run("When a guest doesn't answer, it should be left alone, longer each time, and be tried by one request", func(t *testing.T) {
 		g, table := NewWithT(t), newTable(t)
 		table.begun("blue", perGuest)
-		g.Expect(table.release(of("blue", 0), unresponsive, 0)).To(Equal(guest.MinBackoff), "this one comes back by time")
+		g.Expect(table.release(of("blue", 0), unresponsive, 0)).To(Equal(outage.MinBackoff), "this one comes back by time")
 		for i := range perGuest - 1 { // they were under way
 			table.step(time.Second)
 			g.Expect(table.release(of("blue", i+1), unresponsive, 0)).To(BeZero())
@@ -113,17 +113,17 @@ func TestTurns(t *testing.T) {
 			g.Expect(again).To(BeZero())
 		}
 		g.Expect(table.queued()).To(BeEmpty())
-		for _, backoff := range []time.Duration{2 * guest.MinBackoff, 4 * guest.MinBackoff, 8 * guest.MinBackoff} {
-			table.step(guest.MaxBackoff)
+		for _, backoff := range []time.Duration{2 * outage.MinBackoff, 4 * outage.MinBackoff, 8 * outage.MinBackoff} {
+			table.step(outage.MaxBackoff)
 			g.Expect(table.begun("blue", 3)).To(Equal(1))
 			g.Expect(table.release(of("blue", 0), unresponsive, 0)).To(Equal(backoff))
 		}
 		for range 10 {
-			table.step(guest.MaxBackoff)
+			table.step(outage.MaxBackoff)
 			g.Expect(table.begun("blue", 1)).To(Equal(1))
 			table.release(of("blue", 0), unresponsive, 0)
 		}
-		table.step(guest.MaxBackoff)
+		table.step(outage.MaxBackoff)
 		ok, _ := table.acquire(of("blue", 0))
 		g.Expect(ok).To(BeTrue())
 		table.queued()
@@ -139,12 +139,12 @@ func TestTurns(t *testing.T) {
 		table.release(of("blue", 0), unresponsive, 0)
 		table.acquire(of("blue", 1))
 		table.acquire(of("blue", 2))
-		table.step(guest.MinBackoff)
+		table.step(outage.MinBackoff)
 		table.acquire(of("blue", 0))
 		table.release(of("blue", 0), unknown, 0)
 		g.Expect(table.queued()).To(Equal([]string{"1"}))
 		table.acquire(of("blue", 1))
-		g.Expect(table.release(of("blue", 1), unresponsive, 0)).To(Equal(2 * guest.MinBackoff))
+		g.Expect(table.release(of("blue", 1), unresponsive, 0)).To(Equal(2 * outage.MinBackoff))
 		g.Expect(table.queued()).To(BeEmpty())
 	})
 
@@ -166,7 +166,7 @@ func TestTurns(t *testing.T) {
 		for i := range 20 {
 			table.acquire(of("blue", i))
 		}
-		table.step(guest.MinBackoff)
+		table.step(outage.MinBackoff)
 		table.acquire(of("blue", 0))
 		table.release(of("blue", 0), gone, 0)
 		g.Expect(table.queued()).To(HaveLen(perGuest))

@@ -22,12 +22,13 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/guest/watch"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
 // Watch returns what the guests' connections watch.
-func (a *Approver) Watch() guest.Watch {
-	return guest.Watch{
+func (a *Approver) Watch() watch.Kind {
+	return watch.Kind{
 		Object: &certificatesv1.CertificateSigningRequest{},
 		Fields: []string{
 			"metadata", "spec.request", "spec.signerName", "spec.username", "spec.groups", "spec.usages", "status.conditions.type", "status.certificate",

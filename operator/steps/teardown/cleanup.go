@@ -19,7 +19,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	guestcluster "github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/guest/outage"
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -124,7 +124,7 @@ func (l *leftovers) note(what string, err error) {
 	for _, err := range flatten(err) {
 		l.lines = append(l.lines, what+": "+message.Quoted(err.Error()))
 	}
-	if guestcluster.Unanswered(l.guest, err) || l.ctx.Err() != nil {
+	if outage.Lost(l.guest, err) || l.ctx.Err() != nil {
 		l.giveUp()
 	}
 }

@@ -26,7 +26,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	guestcluster "github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/guest/outage"
+	"github.com/autonode-io/autonode/operator/guest/watch"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -180,7 +181,7 @@ func (t *Teardown) markDraining(ctx context.Context, s *scope.Scope, m *memory, 
 		switch err := s.Guest.Live.Patch(ctx, class, client.MergeFrom(before)); {
 		case client.IgnoreNotFound(err) != nil:
 			errs = append(errs, fmt.Errorf("marking node class %s as draining in the guest: %w", class.GetName(), err))
-			if guestcluster.Unanswered(s.Guest, err) {
+			if outage.Lost(s.Guest, err) {
 				return refusal(errors.Join(errs...)) // neither would be the next
 			}
 			continue
@@ -200,7 +201,7 @@ func (t *Teardown) markDraining(ctx context.Context, s *scope.Scope, m *memory, 
 // run, are left alone.
 func nodeClaims(ctx context.Context, s *scope.Scope, read lister) ([]karpv1.NodeClaim, error) {
 	claims := &karpv1.NodeClaimList{}
-	if err := read(ctx, guestcluster.NodeClaimDefinition, claims); err != nil {
+	if err := read(ctx, watch.NodeClaimDefinition, claims); err != nil {
 		return nil, err
 	}
 	ours := slices.DeleteFunc(claims.Items, func(claim karpv1.NodeClaim) bool {

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	guestcluster "github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/guest/outage"
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -42,7 +42,7 @@ func (r *refusals) take(err error) error {
 		return nil
 	}
 	var refused *refusedError
-	hung := guestcluster.Unanswered(r.guest, err)
+	hung := outage.Lost(r.guest, err)
 	if hung && len(r.all) == 0 && !errors.As(err, &refused) {
 		return err
 	}

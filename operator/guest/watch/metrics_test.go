@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package guest
+package watch
 
 import (
 	"testing"
@@ -15,11 +15,12 @@ func TestMetrics(t *testing.T) {
 	t.Run("When a connection is found lost again and again, it should count once", func(t *testing.T) {
 		g := NewWithT(t)
 		blue := client.ObjectKey{Namespace: "clusters-blue", Name: "blue"}
-		c := &Connections{watching: map[client.ObjectKey]*watching{blue: {hostedCluster: client.ObjectKey{Namespace: "clusters", Name: "blue"}}}}
+		w := New(nil, nil)
+		w.started[blue] = &started{hostedCluster: client.ObjectKey{Namespace: "clusters", Name: "blue"}}
 		lost := connectionsLost.Of(client.ObjectKey{Namespace: "clusters", Name: "blue"})
 		before := testutil.ToFloat64(lost)
 		for range 3 {
-			c.forget(blue)
+			w.Lost(blue)
 		}
 		g.Expect(testutil.ToFloat64(lost) - before).To(Equal(1.0))
 	})

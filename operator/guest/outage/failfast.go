@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package guest
+package outage
 
 import (
 	"context"
@@ -18,9 +18,16 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/operator/guest/link"
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
+
+// Guest returns a guest for one reconciliation, whose calls fail fast.
+func (t *Tracker) Guest(linked *link.Guest, hostedCluster client.ObjectKey) *scope.Guest {
+	calls := &failFast{clock: t.clock, limit: callsPerPass * t.timeout, slow: func() { t.slowed(hostedCluster) }}
+	return &scope.Guest{Cached: failFastClient{linked.Store, calls}, Live: failFastClient{linked.Live, calls}, Config: linked.Config}
+}
 
 // unansweredError is that of a call which got no answer from the guest's API server.
 type unansweredError struct{ err error }
@@ -30,11 +37,12 @@ func (e *unansweredError) Error() string {
 }
 func (e *unansweredError) Unwrap() error { return e.err }
 
-// slowError is that of a call which wasn't made, because earlier ones of the same reconciliation took too long. The
+// SlowError is that of a call which wasn't made, because earlier ones of the same reconciliation took too long. The
 // guest has answered them.
-type slowError struct{ limit time.Duration }
+type SlowError struct{ limit time.Duration }
 
-func (e *slowError) Error() string {
+// Error implements error.
+func (e *SlowError) Error() string {
 	return fmt.Sprintf("the guest's API server answers slowly: it took %s of one reconciliation, and the rest waits for the next", e.limit)
 }
 
@@ -81,7 +89,7 @@ func (f *failFast) call(ctx context.Context, do func() error) error {
 		f.lost = &unansweredError{err}
 		return f.lost
 	case f.taken >= f.limit && f.lost == nil:
-		f.lost = &slowError{f.limit}
+		f.lost = &SlowError{f.limit}
 	}
 	return err
 }
@@ -97,11 +105,11 @@ func unanswered(err error) bool {
 		utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err)
 }
 
-// lostGuest is true where an error of a step means that the guest doesn't answer any more in this reconciliation. Errors of the management cluster's API server may look
-// the same but for the address.
-func lostGuest(guest *scope.Guest, err error) bool {
+// Lost reports whether an error of a step means that the guest doesn't answer any more in this reconciliation. Errors of
+// the management cluster's API server may look the same but for the address.
+func Lost(guest *scope.Guest, err error) bool {
 	var known *unansweredError
-	var slow *slowError
+	var slow *SlowError
 	if errors.As(err, &known) || errors.As(err, &slow) {
 		return true
 	}

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package guest
+package watch
 
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -21,8 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -31,9 +28,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator/guest/link"
 	"github.com/autonode-io/autonode/operator/guest/store"
-	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -59,9 +54,9 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// kept limits the stores of guests to the objects that the steps read. A kind without a watch, such as Pod or Secret,
+// Kept limits the stores of guests to the objects that the steps read. A kind without a watch, such as Pod or Secret,
 // is read from the API server: a store of a guest's Pods could be larger than all others together.
-func kept(scheme *runtime.Scheme, others []Watch) (func(schema.GroupVersionKind) store.Kind, error) {
+func Kept(scheme *runtime.Scheme, others []Kind) (func(schema.GroupVersionKind) store.Kind, error) {
 	ours := store.Kind{Label: labels.SelectorFromSet(labels.Set{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}), Transform: shrink}
 	provisioned, err := labels.NewRequirement(karpv1.NodePoolLabelKey, selection.Exists, nil)
 	if err != nil {
@@ -108,8 +103,8 @@ func kept(scheme *runtime.Scheme, others []Watch) (func(schema.GroupVersionKind)
 	}, nil
 }
 
-// Watch is a kind in guests that another controller than the HostedCluster's watches, with its own queue.
-type Watch struct {
+// Kind is a kind in guests that another controller than the HostedCluster's watches, with its own queue.
+type Kind struct {
 	// Object of the kind, which every guest serves.
 	Object client.Object
 	// Fields are the paths in JSON of the fields that the controller reads; none for all.
@@ -164,75 +159,6 @@ func watches(profile *provider.Profile) []watched {
 	return kinds
 }
 
-// watching is the state of one connection's watches.
-type watching struct {
-	hostedCluster types.NamespacedName // the first that needed it
-	connection    *rest.Config         // one for each connection
-
-	mu    sync.Mutex
-	names sets.Set[string]
-}
-
-// watch starts the guest's watches of the kinds that it serves already, and reports whether all have started.
-func (c *Connections) watch(ctx context.Context, key client.ObjectKey, s *scope.Scope, guest *scope.Guest) (bool, error) {
-	linked, err := c.links.Of(key)
-	if err != nil || linked.Config != guest.Config { // closed since the reconciliation began
-		return false, link.ErrNotConnected
-	}
-	c.mu.Lock()
-	w, ok := c.watching[key]
-	if !ok || w.connection != linked.Config {
-		w = &watching{hostedCluster: client.ObjectKeyFromObject(s.HostedCluster), connection: linked.Config, names: sets.New[string]()}
-		c.watching[key] = w
-		connectionsMade.Of(w.hostedCluster).Inc()
-	}
-	c.mu.Unlock()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	complete := true
-	name := client.ObjectKeyFromObject(s.HostedCluster)
-	for _, kind := range watches(s.Profile) {
-		// A HostedCluster that is recreated under another name gets its own handlers.
-		handled := fmt.Sprintf("%s/%T/%s", name, kind.object, kind.object.GetObjectKind().GroupVersionKind().Kind)
-		if w.names.Has(handled) {
-			continue
-		}
-		if kind.crd != "" {
-			switch served, err := isServed(ctx, guest, kind); {
-			case err != nil:
-				return false, err
-			case !served:
-				complete = false
-				continue
-			}
-		}
-		if err := linked.Store.Handle(kind.object, c.events.handler(name, kind)); err != nil {
-			return false, fmt.Errorf("watching %T in the guest: %w", kind.object, message.Error(err))
-		}
-		w.names.Insert(handled)
-	}
-	if !complete {
-		return false, nil
-	}
-	for _, other := range c.watches {
-		handled := fmt.Sprintf("%s/%T/other", name, other.Object)
-		if w.names.Has(handled) || !other.For(s) {
-			continue
-		}
-		if other.Index != "" {
-			if err := linked.Store.Index(other.Object, other.Index, other.Extract); err != nil {
-				return false, fmt.Errorf("indexing %T of the guest: %w", other.Object, message.Error(err))
-			}
-		}
-		if err := linked.Store.Handle(other.Object, other.Handle(name)); err != nil {
-			return false, fmt.Errorf("watching %T in the guest: %w", other.Object, message.Error(err))
-		}
-		w.names.Insert(handled)
-	}
-	return true, nil
-}
-
 // isServed requests one object from the API server, because a kind is Established before it is served: an informer that
 // starts too early backs off for seconds.
 func isServed(ctx context.Context, guest *scope.Guest, kind watched) (bool, error) {
@@ -270,23 +196,4 @@ func IsEstablished(ctx context.Context, guest client.Reader, name string) (bool,
 		}
 	}
 	return false, nil
-}
-
-// handler wakes a HostedCluster for the events of one kind.
-func (e *events) handler(hostedCluster types.NamespacedName, kind watched) toolscache.ResourceEventHandler {
-	wake := func() { e.wake(hostedCluster, kind.delay) }
-	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { wake() },
-		DeleteFunc: func(any) { wake() },
-		UpdateFunc: func(before, after any) {
-			if resourceVersion(before) == resourceVersion(after) {
-				return
-			}
-			a, ok := before.(client.Object)
-			b, ok2 := after.(client.Object)
-			if kind.differs == nil || !ok || !ok2 || kind.differs(a, b) {
-				wake()
-			}
-		},
-	}
 }

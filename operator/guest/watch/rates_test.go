@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package guest
+package watch
 
 import (
 	"fmt"
@@ -35,7 +35,7 @@ func TestRates(t *testing.T) {
 			g.Expect(r.delay(busy)).To(BeZero())
 		}
 		g.Expect(r.exceeded(busy)).To(BeFalse())
-		g.Expect(r.delay(busy)).To(Equal(slowed))
+		g.Expect(r.delay(busy)).To(Equal(Delay))
 		g.Expect(r.exceeded(busy)).To(BeTrue())
 		g.Expect(r.delay(calm)).To(BeZero())
 		g.Expect(r.exceeded(calm)).To(BeFalse())
