@@ -30,6 +30,7 @@ import (
 type access struct {
 	management  client.Client
 	secrets     cache.Cache
+	dialer      *egress.Dialer
 	kubeconfigs *kubeconfigs
 
 	mu    sync.Mutex
@@ -59,7 +60,7 @@ func newAccess(mgr manager.Manager, dialer *egress.Dialer) (*access, error) {
 	if err := mgr.Add(secrets); err != nil {
 		return nil, fmt.Errorf("adding the cache of cluster secrets: %w", err)
 	}
-	a := &access{management: mgr.GetClient(), secrets: secrets, kubeconfigs: newKubeconfigs(dialer), stale: map[client.ObjectKey]bool{}}
+	a := &access{management: mgr.GetClient(), secrets: secrets, dialer: dialer, kubeconfigs: newKubeconfigs(dialer), stale: map[client.ObjectKey]bool{}}
 	if err := mgr.Add(a.kubeconfigs); err != nil {
 		return nil, fmt.Errorf("adding the kubeconfigs of guests: %w", err)
 	}
@@ -81,11 +82,6 @@ func (a *access) config(ctx context.Context, cluster client.ObjectKey) (*rest.Co
 		return nil, fmt.Errorf("kubeconfig Secret %s: %w", key, err)
 	}
 	return config, nil
-}
-
-// budget compares what a guest sends with its budget.
-func (a *access) budget(cluster client.ObjectKey) egress.State {
-	return a.kubeconfigs.dialer.State(cluster.String())
 }
 
 // wanted reports whether a HostedCluster uses AutoNode on a Cluster, or isn't cleaned up yet.

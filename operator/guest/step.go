@@ -144,11 +144,11 @@ func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, mes
 	if err != nil {
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("kubeconfig Secret %s/%s can't be used: %s", key.Namespace, name, err), false
 	}
-	if c.access.kubeconfigs.dialer.Forbidden(key.String()) {
+	if c.access.dialer.Forbidden(key.String()) {
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s of kubeconfig Secret %s/%s: %s; the platform team sets --guest-networks",
 			config.Host, key.Namespace, name, egress.ErrForbidden), false
 	}
-	if c.access.budget(key) == egress.BackOff {
+	if c.access.dialer.State(key.String()) == egress.BackOff {
 		return v1beta1.GuestOverBudgetReason, overBudget(config.Host) + "; the operator disconnected, and connects again within five minutes", false
 	}
 	health := c.connections.Health(key)
@@ -193,7 +193,7 @@ func (c *Connections) lose(s *scope.Scope, host string, err error) scope.Result 
 func (c *Connections) setUnresponsive(s *scope.Scope, host string, since time.Time) (message string) {
 	reason, message := v1beta1.GuestUnreachableReason, fmt.Sprintf("%s doesn't answer within %s, since %s; look at the control plane's pods",
 		host, c.timeout, since.UTC().Format(time.RFC3339))
-	if c.access.budget(s.ClusterKey()) != egress.Within {
+	if c.access.dialer.State(s.ClusterKey().String()) != egress.Within {
 		reason, message = v1beta1.GuestOverBudgetReason, fmt.Sprintf("%s, and doesn't answer within %s, since %s; the operator reads it at a lower rate",
 			overBudget(host), c.timeout, since.UTC().Format(time.RFC3339))
 	}
@@ -206,7 +206,7 @@ func (c *Connections) setUnresponsive(s *scope.Scope, host string, since time.Ti
 func (c *Connections) connected(s *scope.Scope, linked *link.Guest) scope.Result {
 	host, reason, text := linked.Config.Host, v1beta1.AsExpectedReason, ""
 	switch count, example := linked.Store.Unreadable(); {
-	case c.access.budget(s.ClusterKey()) != egress.Within:
+	case c.access.dialer.State(s.ClusterKey().String()) != egress.Within:
 		reason, text = v1beta1.GuestOverBudgetReason, overBudget(host)+"; the operator reads it at a lower rate"
 	case c.watches.OverBudget(client.ObjectKeyFromObject(s.HostedCluster)):
 		reason, text = v1beta1.GuestOverBudgetReason, host+" changes more objects than one guest may; it is reconciled every "+watch.Delay.String()

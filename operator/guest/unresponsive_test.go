@@ -52,7 +52,7 @@ func TestBackoff(t *testing.T) {
 	setUp := func() (*Connections, *clocktesting.FakePassiveClock, func(g Gomega) time.Duration) {
 		clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
 		c := &Connections{
-			access:      &access{management: management, kubeconfigs: &kubeconfigs{dialer: &egress.Dialer{}}},
+			access:      &access{management: management, dialer: &egress.Dialer{}},
 			connections: connected{}, outages: outage.NewTracker(clock, DefaultTimeout), timeout: DefaultTimeout,
 		}
 		return c, clock, func(g Gomega) time.Duration {

@@ -18,16 +18,9 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/operator/guest/link"
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
-
-// Guest returns a guest for one reconciliation, whose calls fail fast.
-func (t *Tracker) Guest(linked *link.Guest, hostedCluster client.ObjectKey) *scope.Guest {
-	calls := &failFast{clock: t.clock, limit: callsPerPass * t.timeout, slow: func() { t.slowed(hostedCluster) }}
-	return &scope.Guest{Cached: failFastClient{linked.Store, calls}, Live: failFastClient{linked.Live, calls}, Config: linked.Config}
-}
 
 // unansweredError is that of a call which got no answer from the guest's API server.
 type unansweredError struct{ err error }

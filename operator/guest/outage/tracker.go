@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/operator/guest/link"
+	"github.com/autonode-io/autonode/operator/scope"
 )
 
 const (
@@ -127,6 +128,12 @@ func (t *Tracker) Forget(cluster client.ObjectKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.outages, cluster)
+}
+
+// Guest returns a guest for one reconciliation, whose calls fail fast.
+func (t *Tracker) Guest(linked *link.Guest, hostedCluster client.ObjectKey) *scope.Guest {
+	calls := &failFast{clock: t.clock, limit: callsPerPass * t.timeout, slow: func() { t.slowed(hostedCluster) }}
+	return &scope.Guest{Cached: failFastClient{linked.Store, calls}, Live: failFastClient{linked.Live, calls}, Config: linked.Config}
 }
 
 // slowed records that a guest has held a worker for long.
