@@ -4,12 +4,14 @@ package hostedcluster
 
 import (
 	"context"
-	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/autonode-io/autonode/operator/fairness"
 )
 
 // Workers is how many HostedClusters are reconciled at a time, if Config doesn't say it. They mostly wait for answers.
@@ -17,48 +19,30 @@ const Workers = 50
 
 // limiter limits how many workers the HostedClusters of one namespace take, whose author chooses the guests and the
 // registries, and how many those with slow guests take. A request above a limit takes no worker, and is enqueued when
-// another one completes.
+// another one completes. It is the queue's rate limiter, too.
 type limiter struct {
-	limits
-	// isSlow reports whether a HostedCluster's guest is slow.
-	isSlow func(hostedCluster types.NamespacedName) bool
+	workqueue.TypedRateLimiter[reconcile.Request]
 
-	mu    sync.Mutex
-	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // nil until the controller starts
-	counts
-	waiting []reconcile.Request // in order of arrival
+	mu       sync.Mutex
+	queue    workqueue.TypedRateLimitingInterface[reconcile.Request] // nil until the controller starts
+	requests fairness.Limiter[reconcile.Request]
+	// refused are the requests that were above a limit, until the controller has forgotten them.
+	refused sets.Set[reconcile.Request]
 }
 
-// limits of workers: for one namespace, for slow guests, and for those of one namespace.
-type limits struct{ ofNamespace, ofSlow, ofNamespaceSlow int }
-
-func limitsOf(workers int) limits {
-	return limits{ofNamespace: max(workers*4/5, 1), ofSlow: max(workers*2/5, 1), ofNamespaceSlow: max(workers/5, 1)}
-}
-
-// counts of the reconciliations in progress.
-type counts struct {
-	ofNamespace, ofNamespaceSlow map[string]int
-	ofSlow                       int
-}
-
-// add counts one more reconciliation, or one less.
-func (c *counts) add(namespace string, slow bool, n int) {
-	count := func(of map[string]int) {
-		if of[namespace] += n; of[namespace] == 0 {
-			delete(of, namespace)
-		}
-	}
-	count(c.ofNamespace)
-	if slow {
-		c.ofSlow += n
-		count(c.ofNamespaceSlow)
-	}
-}
-
+// newLimiter returns a limiter. isSlow reports whether a HostedCluster's guest is slow.
 func newLimiter(workers int, isSlow func(types.NamespacedName) bool) *limiter {
+	ofNamespace, ofSlow, ofNamespaceSlow := max(workers*4/5, 1), max(workers*2/5, 1), max(workers/5, 1)
 	return &limiter{
-		limits: limitsOf(workers), isSlow: isSlow, counts: counts{ofNamespace: map[string]int{}, ofNamespaceSlow: map[string]int{}},
+		TypedRateLimiter: workqueue.DefaultTypedControllerRateLimiter[reconcile.Request](),
+		refused:          sets.New[reconcile.Request](),
+		requests: fairness.Limiter[reconcile.Request]{Classes: func(request reconcile.Request) []fairness.Class {
+			classes := []fairness.Class{{Kind: "namespace", Name: request.Namespace, Limit: ofNamespace}}
+			if isSlow(request.NamespacedName) {
+				classes = append(classes, fairness.Class{Kind: "slow", Limit: ofSlow}, fairness.Class{Kind: "slow", Name: request.Namespace, Limit: ofNamespaceSlow})
+			}
+			return classes
+		}},
 	}
 }
 
@@ -86,44 +70,33 @@ func (l *limiter) wrap(inner reconcile.Reconciler) reconcile.Reconciler {
 func (l *limiter) acquire(request reconcile.Request) (release func(), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	slow := l.isSlow(request.NamespacedName)
-	if !l.admits(request.Namespace, slow) {
-		if !slices.Contains(l.waiting, request) {
-			l.waiting = append(l.waiting, request)
-		}
+	admitted, ok := l.requests.Acquire(request)
+	if !ok {
+		l.refused.Insert(request)
 		return nil, false
 	}
-	l.add(request.Namespace, slow, 1)
-	return func() { l.release(request.Namespace, slow) }, true
+	return func() { l.release(admitted) }, true
 }
 
-func (l *limiter) release(namespace string, slow bool) {
+func (l *limiter) release(admitted []fairness.Class) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.add(namespace, slow, -1)
-	// A woken one counts as running until all are, so that no more are woken than may run.
-	for next, slow := l.next(); next >= 0; next, slow = l.next() {
-		request := l.waiting[next]
-		l.waiting = slices.Delete(l.waiting, next, next+1)
-		l.add(request.Namespace, slow, 1)
-		defer l.add(request.Namespace, slow, -1)
+	l.requests.Release(admitted)
+	// An enqueued one counts as running until all are, so that no more are enqueued than may run.
+	for request, enqueued, ok := l.requests.Next(); ok; request, enqueued, ok = l.requests.Next() {
+		defer l.requests.Release(enqueued)
 		l.queue.Add(request)
 	}
 }
 
-// next returns the waiting request that may run, of the namespace with the fewest workers; -1 for none.
-func (l *limiter) next() (next int, slow bool) {
-	next = -1
-	for i, request := range l.waiting {
-		isSlow := l.isSlow(request.NamespacedName)
-		if l.admits(request.Namespace, isSlow) && (next < 0 || l.counts.ofNamespace[request.Namespace] < l.counts.ofNamespace[l.waiting[next].Namespace]) {
-			next, slow = i, isSlow
-		}
+// Forget implements workqueue.TypedRateLimiter. The controller calls it after each reconciliation without an error, which a request above
+// a limit looks like: the back-off of its last error has to stay.
+func (l *limiter) Forget(request reconcile.Request) {
+	l.mu.Lock()
+	refused := l.refused.Has(request)
+	l.refused.Delete(request)
+	l.mu.Unlock()
+	if !refused {
+		l.TypedRateLimiter.Forget(request)
 	}
-	return next, slow
-}
-
-func (l *limiter) admits(namespace string, slow bool) bool {
-	return l.counts.ofNamespace[namespace] < l.limits.ofNamespace &&
-		(!slow || l.counts.ofSlow < l.limits.ofSlow && l.counts.ofNamespaceSlow[namespace] < l.limits.ofNamespaceSlow)
 }

@@ -79,20 +79,19 @@ func TestLimiter(t *testing.T) {
 		g.Expect(woken()).To(HaveExactElements(of("c", 1), of("a", 2)), "the other one that was woken hasn't taken its worker yet")
 	})
 
-	t.Run("When all have ended, though a guest became slow meanwhile, it should count none", func(t *testing.T) {
+	t.Run("When a request is above a limit, it should keep the back-off of its last error", func(t *testing.T) {
 		g := NewWithT(t)
-		l, slow, woken := setUp(t)
-		slow.Insert(of("a", 9).NamespacedName)
-		for _, end := range begin(l, "a", 12) {
-			slow.Insert(of("a", 1).NamespacedName)
-			end()
-		}
-		for _, request := range woken() {
-			release, ok := l.acquire(request)
-			g.Expect(ok).To(BeTrue())
-			release()
-		}
-		g.Expect(l.counts).To(Equal(newLimiter(20, nil).counts))
-		g.Expect(l.waiting).To(BeEmpty())
+		l, _, _ := setUp(t)
+		ends := begin(l, "a", 8)
+		l.When(of("a", 9))
+		_, ok := l.acquire(of("a", 9))
+		g.Expect(ok).To(BeFalse())
+		l.Forget(of("a", 9)) // as the controller does
+		g.Expect(l.NumRequeues(of("a", 9))).To(Equal(1))
+		ends[0]()
+		_, ok = l.acquire(of("a", 9))
+		g.Expect(ok).To(BeTrue())
+		l.Forget(of("a", 9))
+		g.Expect(l.NumRequeues(of("a", 9))).To(BeZero())
 	})
 }

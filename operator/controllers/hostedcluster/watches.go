@@ -129,7 +129,7 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 		// A missing kind may be served now: of a provider, or PodMonitor.
 		Watches(&apiextensionsv1.CustomResourceDefinition{}, handler.EnqueueRequestsFromMapFunc(r.all),
 			builder.OnlyMetadata, changed).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers, RateLimiter: limiter}).
 		WatchesRawSource(source.Func(limiter.Start))
 	for _, from := range config.Sources {
 		b = b.WatchesRawSource(from)

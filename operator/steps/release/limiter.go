@@ -3,10 +3,11 @@
 package release
 
 import (
-	"slices"
 	"sync"
 
 	"k8s.io/utils/lru"
+
+	"github.com/autonode-io/autonode/operator/fairness"
 )
 
 const (
@@ -23,93 +24,58 @@ const (
 // limiter limits concurrent pulls. Tenants choose the registries, and unresponsive ones must leave room for all other
 // pulls. For mirrors the limit applies to their list: see payload.Registries.
 type limiter struct {
-	mu sync.Mutex
-	// running counts the pulls in progress by registries, of by namespace, and retrying those of them admitted as retries.
-	running, of     map[string]int
-	taken, retrying int
+	mu    sync.Mutex
+	pulls fairness.Limiter[*pull]
 	// unreachable are the registries that were unreachable the last time.
 	unreachable *lru.Cache
-	waiting     []*waiter // in the order in which they came
 }
 
-type waiter struct {
+type pull struct {
 	from, namespace string
-	retry           bool // known when it begins
-	begin           chan struct{}
+	begin           chan []fairness.Class
 }
 
 func newLimiter() *limiter {
-	return &limiter{running: map[string]int{}, of: map[string]int{}, unreachable: lru.New(failures)}
+	l := &limiter{unreachable: lru.New(failures)}
+	l.pulls.Classes = l.classes
+	return l
 }
 
 // acquire waits until a pull from these registries, for a HostedCluster in namespace, may start. Call release at its
 // end, with whether they were unreachable.
-func (s *limiter) acquire(from, namespace string) (release func(unreachable bool)) {
-	w := &waiter{from: from, namespace: namespace, begin: make(chan struct{})}
-	s.mu.Lock()
-	s.waiting = append(s.waiting, w)
-	s.admit()
-	s.mu.Unlock()
-	<-w.begin
-	return func(unreachable bool) { s.release(w, unreachable) }
+func (l *limiter) acquire(from, namespace string) (release func(unreachable bool)) {
+	p := &pull{from: from, namespace: namespace, begin: make(chan []fairness.Class, 1)}
+	l.mu.Lock()
+	admitted, ok := l.pulls.Acquire(p)
+	l.mu.Unlock()
+	if !ok {
+		admitted = <-p.begin
+	}
+	return func(unreachable bool) { l.release(p, admitted, unreachable) }
 }
 
-func (s *limiter) release(w *waiter, unreachable bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.taken--
-	if w.retry {
-		s.retrying--
-	}
-	if s.running[w.from]--; s.running[w.from] == 0 {
-		delete(s.running, w.from)
-	}
-	if s.of[w.namespace]--; s.of[w.namespace] == 0 {
-		delete(s.of, w.namespace)
-	}
+func (l *limiter) release(p *pull, admitted []fairness.Class, unreachable bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pulls.Release(admitted)
 	if unreachable {
-		s.unreachable.Add(w.from, nil)
+		l.unreachable.Add(p.from, nil)
 	} else {
-		s.unreachable.Remove(w.from)
+		l.unreachable.Remove(p.from)
 	}
-	s.admit()
-}
-
-// admit starts every pull within the limits: first those of the namespace with the fewest pulls, so that no namespace's
-// queue delays another's.
-func (s *limiter) admit() {
-	for {
-		next := -1
-		for i, w := range s.waiting {
-			if s.admissible(w) && (next < 0 || s.of[w.namespace] < s.of[s.waiting[next].namespace]) {
-				next = i
-			}
-		}
-		if next < 0 {
-			return
-		}
-		w := s.waiting[next]
-		s.waiting = slices.Delete(s.waiting, next, next+1)
-		if w.retry = s.retries(w); w.retry {
-			s.retrying++
-		}
-		s.taken++
-		s.running[w.from]++
-		s.of[w.namespace]++
-		close(w.begin)
+	for next, admitted, ok := l.pulls.Next(); ok; next, admitted, ok = l.pulls.Next() {
+		next.begin <- admitted
 	}
 }
 
-func (s *limiter) retries(w *waiter) bool {
-	_, retry := s.unreachable.Get(w.from)
-	return retry
-}
-
-func (s *limiter) admissible(w *waiter) bool {
-	switch {
-	case s.taken == pulls, s.running[w.from] == pullsFrom, s.of[w.namespace] == pullsOf:
-		return false
-	default:
-		return !s.retries(w) || s.retrying < retries && s.running[w.from] == 0
+// classes are what a pull counts as: first its namespace, so that no namespace's queue delays another's.
+func (l *limiter) classes(p *pull) []fairness.Class {
+	classes := []fairness.Class{
+		{Kind: "namespace", Name: p.namespace, Limit: pullsOf}, {Kind: "registries", Name: p.from, Limit: pullsFrom}, {Kind: "all", Limit: pulls},
 	}
+	if _, retry := l.unreachable.Get(p.from); retry {
+		classes[1].Limit = 1
+		classes = append(classes, fairness.Class{Kind: "retries", Limit: retries})
+	}
+	return classes
 }

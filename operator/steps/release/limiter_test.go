@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/fairness"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/payload"
 )
@@ -171,93 +172,78 @@ func TestNamespaces(t *testing.T) {
 		who, _ := queue.Get()
 		g.Expect(who.Name).To(Equal("loop"))
 	})
-
-	t.Run("When namespaces wait, the one with the fewest pulls should be next", func(t *testing.T) {
-		g, s := NewWithT(t), newLimiter()
-		enter := func(namespace string) *waiter {
-			w := &waiter{from: fmt.Sprint(namespace, len(s.waiting), s.taken), namespace: namespace, begin: make(chan struct{})}
-			s.waiting = append(s.waiting, w)
-			s.admit()
-			return w
-		}
-		var first []*waiter
-		for range pullsOf {
-			first = append(first, enter("a"))
-		}
-		enter("a")
-		g.Expect(s.of).To(Equal(map[string]int{"a": pullsOf}))
-		enter("b")
-		enter("b")
-		enter("b")
-		c := enter("c")
-		g.Expect(s.taken).To(Equal(pulls))
-		s.release(first[0], false)
-		g.Expect(c.begin).To(BeClosed())
-		g.Expect(s.of).To(Equal(map[string]int{"a": pullsOf - 1, "b": 2, "c": 1}))
-	})
 }
 
 func TestAdmit(t *testing.T) {
-	began := func(w *waiter) bool {
-		select {
-		case <-w.begin:
-			return true
-		default:
-			return false
-		}
-	}
+	begun := func(p *pull) bool { return len(p.begin) > 0 }
 	tenants := 0
-	enter := func(s *limiter, from string) *waiter {
+	// enter starts a pull of a tenant's own, or has it wait.
+	enter := func(l *limiter, from string) (p *pull, release func(unreachable bool)) {
 		tenants++
-		w := &waiter{from: from, namespace: fmt.Sprint(tenants), begin: make(chan struct{})}
-		s.waiting = append(s.waiting, w)
-		s.admit()
-		return w
+		p = &pull{from: from, namespace: fmt.Sprint(tenants), begin: make(chan []fairness.Class, 1)}
+		if admitted, ok := l.pulls.Acquire(p); ok {
+			p.begin <- admitted
+		}
+		return p, func(unreachable bool) { l.release(p, <-p.begin, unreachable) }
 	}
 
 	t.Run("When a pull ends, the one that waits longest and may begin should begin", func(t *testing.T) {
-		g, s := NewWithT(t), newLimiter()
-		var first []*waiter
+		g, l := NewWithT(t), newLimiter()
+		var ends []func(bool)
 		for i := range pulls {
-			first = append(first, enter(s, fmt.Sprint(i/pullsFrom)))
-			g.Expect(began(first[i])).To(BeTrue())
+			p, end := enter(l, fmt.Sprint(i/pullsFrom))
+			g.Expect(begun(p)).To(BeTrue())
+			ends = append(ends, end)
 		}
-		same, other := enter(s, "0"), enter(s, "other")
-		g.Expect(began(same) || began(other)).To(BeFalse())
-		s.release(first[pullsFrom], false) // of "1"
-		g.Expect(began(same)).To(BeFalse(), "its registry has its share")
-		g.Expect(began(other)).To(BeTrue())
-		s.release(first[0], false)
-		g.Expect(began(same)).To(BeTrue())
+		same, _ := enter(l, "0")
+		other, _ := enter(l, "other")
+		g.Expect(begun(same) || begun(other)).To(BeFalse())
+		ends[pullsFrom](false) // of "1"
+		g.Expect(begun(same)).To(BeFalse(), "its registry has its share")
+		g.Expect(begun(other)).To(BeTrue())
+		ends[0](false)
+		g.Expect(begun(same)).To(BeTrue())
+	})
+
+	t.Run("When one namespace has many pulls, it should leave room for another's", func(t *testing.T) {
+		g, l := NewWithT(t), newLimiter()
+		count := 0
+		for i := range pulls {
+			if _, ok := l.pulls.Acquire(&pull{from: fmt.Sprint(i), namespace: "a"}); ok {
+				count++
+			}
+		}
+		g.Expect(count).To(Equal(pullsOf))
 	})
 
 	t.Run("When a registry couldn't be reached, one pull from it should be tried at a time, and all again once it answers", func(t *testing.T) {
-		g, s := NewWithT(t), newLimiter()
-		s.release(enter(s, "a"), true)
-		one, two, three := enter(s, "a"), enter(s, "a"), enter(s, "a")
-		g.Expect([]bool{began(one), began(two), began(three)}).To(Equal([]bool{true, false, false}))
-		s.release(one, true)
-		g.Expect([]bool{began(two), began(three)}).To(Equal([]bool{true, false}))
-		s.release(two, false)
-		g.Expect(began(three)).To(BeTrue())
-		g.Expect(s.retrying).To(BeZero())
-		s.release(three, false)
-		g.Expect(s.running).To(BeEmpty())
-		g.Expect(s.taken).To(BeZero())
+		g, l := NewWithT(t), newLimiter()
+		_, end := enter(l, "a")
+		end(true)
+		one, endOne := enter(l, "a")
+		two, endTwo := enter(l, "a")
+		three, _ := enter(l, "a")
+		g.Expect([]bool{begun(one), begun(two), begun(three)}).To(Equal([]bool{true, false, false}))
+		endOne(true)
+		g.Expect([]bool{begun(two), begun(three)}).To(Equal([]bool{true, false}))
+		endTwo(false)
+		g.Expect(begun(three)).To(BeTrue())
 	})
 
 	t.Run("When many registries couldn't be reached, half of the concurrency limit should be kept from them", func(t *testing.T) {
-		g, s := NewWithT(t), newLimiter()
+		g, l := NewWithT(t), newLimiter()
 		for i := range 2 * pulls {
-			s.release(enter(s, fmt.Sprint(i)), true)
+			_, end := enter(l, fmt.Sprint(i))
+			end(true)
 		}
 		count := 0
 		for i := range 2 * pulls {
-			if began(enter(s, fmt.Sprint(i))) {
+			if p, _ := enter(l, fmt.Sprint(i)); begun(p) {
 				count++
 			}
 		}
 		g.Expect(count).To(Equal(retries))
-		g.Expect(began(enter(s, "new"))).To(BeTrue())
+		p, _ := enter(l, "new")
+		g.Expect(begun(p)).To(BeTrue())
 	})
 }
