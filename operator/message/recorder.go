@@ -9,11 +9,14 @@ import (
 
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
 const (
@@ -46,6 +49,24 @@ func (b *bounded) Eventf(regarding, related runtime.Object, eventType, reason, a
 		return // the condition says the same
 	}
 	b.EventRecorder.Eventf(regarding, related, eventType, reason, action, "%s", Cut(fmt.Sprintf(note, args...)))
+}
+
+// Transitions writes an event on an object for each of its conditions but Ready whose status or reason changed, with that reason. eventType
+// returns the event's type; the condition before is nil for a new one.
+func Transitions(recorder events.EventRecorder, object runtime.Object, before, after []metav1.Condition,
+	eventType func(before *metav1.Condition, after metav1.Condition) string,
+) {
+	for _, condition := range after {
+		was := meta.FindStatusCondition(before, condition.Type)
+		if condition.Type == v1beta1.Ready || was != nil && was.Status == condition.Status && was.Reason == condition.Reason {
+			continue
+		}
+		note := fmt.Sprintf("%s is %s", condition.Type, condition.Status)
+		if condition.Message != "" {
+			note += ": " + condition.Message
+		}
+		recorder.Eventf(object, nil, eventType(was, condition), condition.Reason, condition.Type, "%s", note)
+	}
 }
 
 func (b *bounded) limiter(uid types.UID) *rate.Limiter {

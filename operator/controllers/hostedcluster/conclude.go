@@ -205,7 +205,7 @@ func faulty(conditions []metav1.Condition) bool {
 
 func setCondition(hostedCluster *v1beta1.HostedCluster, conditionType string, status metav1.ConditionStatus, reason, text string) {
 	meta.SetStatusCondition(&hostedCluster.Status.Conditions, metav1.Condition{
-		Type: conditionType, Status: status, Reason: reason, Message: message.Cut(text), ObservedGeneration: hostedCluster.Generation,
+		Type: conditionType, Status: status, Reason: reason, Message: text, ObservedGeneration: hostedCluster.Generation,
 	})
 }
 
@@ -236,21 +236,12 @@ var warnings = sets.New(v1beta1.PayloadUnsignedReason, v1beta1.SignatureUnknownR
 // record writes an event for each condition but Ready whose status or reason changed, with that reason, and for each update that started or
 // ended.
 func (r *Reconciler) record(before *v1beta1.HostedClusterStatus, after *v1beta1.HostedCluster) {
-	for _, condition := range after.Status.Conditions {
-		was := meta.FindStatusCondition(before.Conditions, condition.Type)
-		if condition.Type == v1beta1.Ready || was != nil && was.Status == condition.Status && was.Reason == condition.Reason {
-			continue
+	message.Transitions(r.recorder, after, before.Conditions, after.Status.Conditions, func(_ *metav1.Condition, is metav1.Condition) string {
+		if is.Status == metav1.ConditionTrue && !warnings.Has(is.Reason) || calm.Has(is.Reason) {
+			return corev1.EventTypeNormal
 		}
-		eventType := corev1.EventTypeWarning
-		if condition.Status == metav1.ConditionTrue && !warnings.Has(condition.Reason) || calm.Has(condition.Reason) {
-			eventType = corev1.EventTypeNormal
-		}
-		note := fmt.Sprintf("%s is %s", condition.Type, condition.Status)
-		if condition.Message != "" {
-			note += ": " + condition.Message
-		}
-		r.recorder.Eventf(after, nil, eventType, condition.Reason, condition.Type, "%s", message.Cut(note))
-	}
+		return corev1.EventTypeWarning
+	})
 	was, is := newest(before.Version), newest(after.Status.Version)
 	if is == nil || was != nil && was.Image == is.Image && was.State == is.State && was.StartedTime.Equal(&is.StartedTime) {
 		return

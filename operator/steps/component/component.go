@@ -163,9 +163,6 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 
 // guestPort returns the port of the guest's API server, zero if unknown.
 func guestPort(guest *scope.Guest) int32 {
-	if guest == nil {
-		return 0
-	}
 	server, _, err := rest.DefaultServerUrlFor(guest.Config)
 	if err != nil {
 		return 0 // there would be no connection

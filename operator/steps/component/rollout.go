@@ -131,19 +131,10 @@ func setReady(component *v1beta1.ControlPlaneComponent) {
 
 // record writes an event for each condition but Ready whose status or reason changed, with that reason.
 func (c *Component) record(before, after *v1beta1.ControlPlaneComponent) {
-	for _, condition := range after.Status.Conditions {
-		was := meta.FindStatusCondition(before.Status.Conditions, condition.Type)
-		if condition.Type == v1beta1.Ready || was != nil && was.Status == condition.Status && was.Reason == condition.Reason {
-			continue
+	message.Transitions(c.Recorder, after, before.Status.Conditions, after.Status.Conditions, func(was *metav1.Condition, is metav1.Condition) string {
+		if is.Type == v1beta1.Available && is.Status == metav1.ConditionFalse && is.Reason != v1beta1.PausedReason && was != nil {
+			return corev1.EventTypeWarning
 		}
-		eventType := corev1.EventTypeNormal
-		if condition.Type == v1beta1.Available && condition.Status == metav1.ConditionFalse && condition.Reason != v1beta1.PausedReason && was != nil {
-			eventType = corev1.EventTypeWarning
-		}
-		note := fmt.Sprintf("%s is %s", condition.Type, condition.Status)
-		if condition.Message != "" {
-			note += ": " + condition.Message
-		}
-		c.Recorder.Eventf(after, nil, eventType, condition.Reason, condition.Type, "%s", message.Cut(note))
-	}
+		return corev1.EventTypeNormal
+	})
 }
