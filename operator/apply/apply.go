@@ -16,15 +16,16 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/lru"
 )
 
 const (
@@ -38,7 +39,7 @@ const (
 // desired object nor the live one has changed since, it makes no request. One Applier serves any number of clusters and is safe for
 // concurrent use.
 type Applier struct {
-	applied *lru.Cache // of entry by types.UID
+	applied lru.Cache[types.UID, entry]
 }
 
 // remembered limits an Applier's memory, at about 150 bytes per object. A forgotten object costs one request that
@@ -53,7 +54,7 @@ type entry struct {
 
 // New returns an Applier that remembers nothing.
 func New() *Applier {
-	return &Applier{applied: lru.New(remembered)}
+	return &Applier{applied: lru.New[types.UID, entry](remembered)}
 }
 
 // Objects applies objs in their order; ownership of the fields named is forced, because what the operator owns it heals. Of some
@@ -134,7 +135,7 @@ func (a *Applier) object(ctx context.Context, cluster client.Client, owner, obj 
 	known, ok := a.applied.Get(desired.GetUID())
 	a.applied.Add(desired.GetUID(), now)
 	unchanged := live != nil && live.ResourceVersion == now.resourceVersion ||
-		ok && known.(entry).resourceVersion == now.resourceVersion // the cache lags
+		ok && known.resourceVersion == now.resourceVersion // the cache lags
 	if !unchanged || cleansed {
 		log.FromContext(ctx).Info("Applied object", gvk.Kind, klog.KRef(key.Namespace, key.Name), "created", live == nil)
 	}

@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/lru"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/lru"
 )
 
 const (
@@ -32,7 +32,7 @@ const (
 // the same object, reason and action into a series, whatever their notes. A tenant who makes a condition alternate
 // between reasons evades that.
 func Recorder(recorder events.EventRecorder, clk clock.PassiveClock) events.EventRecorder {
-	return &bounded{EventRecorder: recorder, clock: clk, limiters: lru.New(recordedObjects)}
+	return &bounded{EventRecorder: recorder, clock: clk, limiters: lru.New[types.UID, *rate.Limiter](recordedObjects)}
 }
 
 type bounded struct {
@@ -40,7 +40,7 @@ type bounded struct {
 	clock clock.PassiveClock
 
 	mu       sync.Mutex
-	limiters *lru.Cache // of *rate.Limiter, by the object's UID
+	limiters lru.Cache[types.UID, *rate.Limiter] // by the object
 }
 
 // Eventf implements events.EventRecorder.
@@ -72,10 +72,8 @@ func Transitions(recorder events.EventRecorder, object runtime.Object, before, a
 func (b *bounded) limiter(uid types.UID) *rate.Limiter {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if known, ok := b.limiters.Get(uid); ok {
-		if limiter, ok := known.(*rate.Limiter); ok {
-			return limiter
-		}
+	if limiter, ok := b.limiters.Get(uid); ok {
+		return limiter
 	}
 	limiter := rate.NewLimiter(rate.Every(eventEvery), eventsAtOnce)
 	b.limiters.Add(uid, limiter)

@@ -18,9 +18,9 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/utils/lru"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/operator/lru"
 	"github.com/autonode-io/autonode/operator/message"
 )
 
@@ -73,21 +73,20 @@ func verified(object *certificatesv1.CertificateSigningRequest, verify func(*x50
 // signatures remembers which requests have valid signatures: to verify one costs more than all other rules.
 type signatures struct {
 	verify func(*x509.CertificateRequest) error
-	known  *lru.Cache // of errors by the hash of the request
+	known  lru.Cache[[sha256.Size]byte, error] // by the hash of the request
 }
 
 // signaturesKnown is how many results are remembered.
 const signaturesKnown = 1 << 14
 
 func newSignatures(verify func(*x509.CertificateRequest) error) *signatures {
-	return &signatures{verify: verify, known: lru.New(signaturesKnown)}
+	return &signatures{verify: verify, known: lru.New[[sha256.Size]byte, error](signaturesKnown)}
 }
 
 // check verifies a signature, once for each request.
 func (s *signatures) check(content *x509.CertificateRequest) error {
 	key := sha256.Sum256(content.Raw)
-	if known, ok := s.known.Get(key); ok {
-		err, _ := known.(error)
+	if err, ok := s.known.Get(key); ok {
 		return err
 	}
 	err := s.verify(content)

@@ -12,11 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/utils/lru"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/lru"
 	"github.com/autonode-io/autonode/operator/provider"
 )
 
@@ -32,7 +32,7 @@ var infrastructures = sets.New("AWSCluster", "AWSManagedCluster", "ROSACluster")
 
 // regions looks up in which region clusters are. Their infrastructure is read once for each Cluster: its region is immutable.
 type regions struct {
-	known *lru.Cache // of string by knownKey
+	known lru.Cache[knownKey, string]
 }
 
 type knownKey struct {
@@ -40,7 +40,7 @@ type knownKey struct {
 	infrastructure clusterv1.ContractVersionedObjectReference
 }
 
-func newRegions() *regions { return &regions{known: lru.New(1 << 12)} }
+func newRegions() *regions { return &regions{known: lru.New[knownKey, string](1 << 12)} }
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=awsclusters,verbs=get
 
@@ -91,10 +91,8 @@ func (r *regions) of(ctx context.Context, in provider.Input) (string, provider.F
 		return "", provider.Finding{}, fmt.Errorf("there is no Cluster %s/%s", in.Namespace, in.ClusterName)
 	}
 	key := knownKey{cluster: in.Cluster.UID, infrastructure: in.Cluster.Spec.InfrastructureRef}
-	if known, ok := r.known.Get(key); ok {
-		if region, ok := known.(string); ok {
-			return region, provider.Finding{}, nil
-		}
+	if region, ok := r.known.Get(key); ok {
+		return region, provider.Finding{}, nil
 	}
 	ref := key.infrastructure
 	if ref.Kind != "AWSCluster" {

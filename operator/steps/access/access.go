@@ -20,7 +20,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/lru"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/karpenter/pkg/apis"
@@ -28,6 +27,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	guestassets "github.com/autonode-io/autonode/assets/guest"
 	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/lru"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -72,12 +72,12 @@ type Config struct {
 // Access is the step.
 type Access struct {
 	Config
-	// reviewed remembers which tokens the guest's API server has accepted: of reviewed by types.UID (the Secret's).
-	reviewed *lru.Cache
-	// issued remembers the tokens that this process was given last: of string by issue.
-	issued *lru.Cache
-	// ahead remembers each guest's clock offset: of time.Duration by types.UID (the HostedCluster's).
-	ahead *lru.Cache
+	// reviewed remembers which tokens the guest's API server has accepted, by the Secret.
+	reviewed lru.Cache[types.UID, reviewed]
+	// issued remembers the tokens that this process was given last.
+	issued lru.Cache[issue, string]
+	// ahead remembers each guest's clock offset, by the HostedCluster.
+	ahead lru.Cache[types.UID, time.Duration]
 }
 
 // issue names a token of a HostedCluster.
@@ -107,7 +107,9 @@ func New(config Config) *Access {
 	if config.TokenLifetime == 0 {
 		config.TokenLifetime = DefaultTokenLifetime
 	}
-	return &Access{Config: config, reviewed: lru.New(1 << 14), issued: lru.New(1 << 14), ahead: lru.New(1 << 14)}
+	return &Access{
+		Config: config, reviewed: lru.New[types.UID, reviewed](1 << 14), issued: lru.New[issue, string](1 << 14), ahead: lru.New[types.UID, time.Duration](1 << 14),
+	}
 }
 
 // Name implements scope.Step.

@@ -64,10 +64,7 @@ func (a *Access) read(hostedCluster types.UID, secret *corev1.Secret, wanted []p
 	if len(current) == 0 {
 		return current, why
 	}
-	ahead, measured := time.Duration(0), false
-	if value, ok := a.ahead.Get(hostedCluster); ok {
-		ahead, measured = value.(time.Duration)
-	}
+	ahead, measured := a.ahead.Get(hostedCluster)
 	if len(why) == 0 {
 		first := current.first(func(t token) time.Time { return t.expiresAt })
 		until, err := time.Parse(time.RFC3339, secret.Annotations[v1beta1.TokenExpiresAtAnnotation])
@@ -165,10 +162,8 @@ func (a *Access) review(ctx context.Context, s *scope.Scope, secret *corev1.Secr
 	}
 	now := a.Clock.Now()
 	state := review{account: account, resourceVersion: secret.ResourceVersion, connection: s.Guest.Config}
-	if value, ok := a.reviewed.Get(secret.UID); ok {
-		if known, ok := value.(reviewed); ok && known.review == state && now.Sub(known.at).Abs() < reviewEvery {
-			return nil
-		}
+	if known, ok := a.reviewed.Get(secret.UID); ok && known.review == state && now.Sub(known.at).Abs() < reviewEvery {
+		return nil
 	}
 	for _, wanted := range s.Profile.Tokens {
 		if _, ok := current[wanted.Key]; !ok {

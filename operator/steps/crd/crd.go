@@ -13,13 +13,14 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/version"
-	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/lru"
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -40,7 +41,7 @@ type Config struct {
 // Definitions is the step that applies the definitions and waits until they are established.
 type Definitions struct {
 	apply   *apply.Applier
-	settled *lru.Cache // of settled by the HostedCluster's UID
+	settled lru.Cache[types.UID, settled] // by the HostedCluster
 }
 
 // settled is a guest in which everything was as desired. As long as it still is, nothing is rendered or compared: definitions
@@ -55,7 +56,7 @@ var _ scope.Step = (*Definitions)(nil)
 
 // New returns the step.
 func New(config Config) *Definitions {
-	return &Definitions{apply: config.Apply, settled: lru.New(1 << 14)}
+	return &Definitions{apply: config.Apply, settled: lru.New[types.UID, settled](1 << 14)}
 }
 
 // Name implements scope.Step.
@@ -109,11 +110,7 @@ func served(s *scope.Scope) scope.Result {
 }
 
 func (d *Definitions) isSettled(ctx context.Context, s *scope.Scope) (bool, error) {
-	known, ok := d.settled.Get(s.HostedCluster.UID)
-	if !ok {
-		return false, nil
-	}
-	before, ok := known.(settled)
+	before, ok := d.settled.Get(s.HostedCluster.UID)
 	if !ok || before.release != s.Release.Digest || before.component != s.Karpenter.Name {
 		return false, nil
 	}

@@ -12,9 +12,9 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/lru"
 
 	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/lru"
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -27,8 +27,8 @@ type Config struct {
 // Policies is the step.
 type Policies struct {
 	Config
-	// users remembers who the operator is in each guest: of user by the HostedCluster's UID.
-	users *lru.Cache
+	// users remembers who the operator is in each guest, by the HostedCluster.
+	users lru.Cache[types.UID, user]
 }
 
 // maxUser limits the name of the operator's user, in bytes: it becomes part of policies.
@@ -44,7 +44,7 @@ var _ scope.Step = (*Policies)(nil)
 
 // New returns the step.
 func New(config Config) *Policies {
-	return &Policies{Config: config, users: lru.New(1 << 14)}
+	return &Policies{Config: config, users: lru.New[types.UID, user](1 << 14)}
 }
 
 // Name implements scope.Step.
@@ -73,10 +73,8 @@ func (p *Policies) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 
 // userOf returns the operator's user in the guest, with one request per connection.
 func (p *Policies) userOf(ctx context.Context, hostedCluster types.UID, guest *scope.Guest) (string, error) {
-	if entry, ok := p.users.Get(hostedCluster); ok {
-		if known, ok := entry.(user); ok && known.connection == guest.Config {
-			return known.name, nil
-		}
+	if known, ok := p.users.Get(hostedCluster); ok && known.connection == guest.Config {
+		return known.name, nil
 	}
 	review := &authenticationv1.SelfSubjectReview{}
 	if err := guest.Live.Create(ctx, review); err != nil {

@@ -5,9 +5,8 @@ package release
 import (
 	"sync"
 
-	"k8s.io/utils/lru"
-
 	"github.com/autonode-io/autonode/operator/fairness"
+	"github.com/autonode-io/autonode/operator/lru"
 )
 
 const (
@@ -27,7 +26,7 @@ type limiter struct {
 	mu    sync.Mutex
 	pulls fairness.Limiter[*pull]
 	// unreachable are the registries that were unreachable the last time.
-	unreachable *lru.Cache
+	unreachable lru.Cache[string, struct{}]
 }
 
 type pull struct {
@@ -36,7 +35,7 @@ type pull struct {
 }
 
 func newLimiter() *limiter {
-	l := &limiter{unreachable: lru.New(failures)}
+	l := &limiter{unreachable: lru.New[string, struct{}](failures)}
 	l.pulls.Classes = l.classes
 	return l
 }
@@ -59,7 +58,7 @@ func (l *limiter) release(p *pull, admitted []fairness.Class, unreachable bool) 
 	defer l.mu.Unlock()
 	l.pulls.Release(admitted)
 	if unreachable {
-		l.unreachable.Add(p.from, nil)
+		l.unreachable.Add(p.from, struct{}{})
 	} else {
 		l.unreachable.Remove(p.from)
 	}

@@ -16,9 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/autonode-io/autonode/operator/lru"
 	"github.com/autonode-io/autonode/payload"
 )
 
@@ -66,9 +66,9 @@ type puller struct {
 
 	mu        sync.Mutex
 	inFlight  map[pullKey]*inFlightPull
-	failed    *lru.Cache // of failure by pullKey
-	completed *lru.Cache // of *inFlightPull by pullKey, for the reconciliations that its end triggered
-	verified  *lru.Cache // of when the signature of an unverified payload was looked for last, by cacheKey
+	failed    lru.Cache[pullKey, failure]
+	completed lru.Cache[pullKey, *inFlightPull] // for the reconciliations that its end triggered
+	verified  lru.Cache[cacheKey, time.Time]    // when the signature of an unverified payload was looked for last
 	queue     workqueue.TypedRateLimitingInterface[reconcile.Request]
 }
 
@@ -93,8 +93,8 @@ type failure struct {
 func newPuller(clock clock.PassiveClock) *puller {
 	return &puller{
 		clock: clock, waitTimeout: defaultWaitTimeout,
-		limiter: newLimiter(), cache: newStore(), failed: lru.New(failures), completed: lru.New(awaitedPulls), verified: lru.New(unverified),
-		inFlight: map[pullKey]*inFlightPull{},
+		limiter: newLimiter(), cache: newStore(), inFlight: map[pullKey]*inFlightPull{},
+		failed: lru.New[pullKey, failure](failures), completed: lru.New[pullKey, *inFlightPull](awaitedPulls), verified: lru.New[cacheKey, time.Time](unverified),
 	}
 }
 
@@ -142,9 +142,9 @@ func (p *puller) get(ctx context.Context, who reconcile.Request, r request) (rel
 			return nil, 0, nil
 		}
 		if known, ok := p.failed.Get(key); ok {
-			if left := known.(failure).until.Sub(p.clock.Now()); left > 0 {
+			if left := known.until.Sub(p.clock.Now()); left > 0 {
 				p.mu.Unlock()
-				return nil, left, known.(failure).err
+				return nil, left, known.err
 			}
 		}
 		f = &inFlightPull{done: make(chan struct{}), waiters: sets.New[reconcile.Request](), namespace: r.namespace}
@@ -195,12 +195,8 @@ func (p *puller) room(namespace string, who reconcile.Request) bool {
 // awaited returns the payload that who has waited for, once. Otherwise a tag whose lookup is slow would be looked up
 // forever.
 func (p *puller) awaited(key pullKey, who reconcile.Request) *payload.Release {
-	hit, ok := p.completed.Get(key)
-	if !ok {
-		return nil
-	}
-	f := hit.(*inFlightPull)
-	if !f.waiters.Has(who) || p.clock.Now().After(f.until) {
+	f, ok := p.completed.Get(key)
+	if !ok || !f.waiters.Has(who) || p.clock.Now().After(f.until) {
 		return nil
 	}
 	f.waiters.Delete(who)
@@ -209,7 +205,7 @@ func (p *puller) awaited(key pullKey, who reconcile.Request) *payload.Release {
 
 func (p *puller) retryAfter(key pullKey) time.Duration {
 	if known, ok := p.failed.Get(key); ok {
-		return max(known.(failure).until.Sub(p.clock.Now()), time.Second)
+		return max(known.until.Sub(p.clock.Now()), time.Second)
 	}
 	return minBackoff
 }
@@ -233,7 +229,7 @@ func (p *puller) run(ctx context.Context, key pullKey, f *inFlightPull, r reques
 	if err != nil {
 		backoff := wait.Backoff{Duration: minBackoff, Factor: 2, Cap: maxBackoff, Steps: math.MaxInt}
 		if known, ok := p.failed.Get(key); ok {
-			backoff = known.(failure).backoff
+			backoff = known.backoff
 		}
 		until := p.clock.Now().Add(backoff.Step())
 		p.failed.Add(key, failure{err: err, backoff: backoff, until: until})
@@ -294,7 +290,7 @@ func (p *puller) dueAgain(release *payload.Release, component string) bool {
 	key := cacheKey{release.Digest, component}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if last, ok := p.verified.Get(key); ok && p.clock.Since(last.(time.Time)) < verifyInterval {
+	if last, ok := p.verified.Get(key); ok && p.clock.Since(last) < verifyInterval {
 		return false
 	}
 	p.verified.Add(key, p.clock.Now())

@@ -17,9 +17,9 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -28,6 +28,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/lru"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/steps/release/pullsecret"
 	"github.com/autonode-io/autonode/operator/steps/release/skew"
@@ -63,8 +64,8 @@ type Resolver struct {
 	options     payload.Options
 	puller      *puller
 	// refused remembers a tag's digest whose payload the guest refused, so that it isn't looked up with each
-	// reconciliation: of refusal by the HostedCluster's UID.
-	refused *lru.Cache
+	// reconciliation.
+	refused lru.Cache[types.UID, refusal] // by the HostedCluster
 }
 
 type refusal struct{ requested, request, image string }
@@ -76,7 +77,9 @@ func New(config Config) *Resolver {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	return &Resolver{pullSecrets: config.PullSecrets, guests: config.Guests, options: config.Options, puller: newPuller(config.Clock), refused: lru.New(refusals)}
+	return &Resolver{
+		pullSecrets: config.PullSecrets, guests: config.Guests, options: config.Options, puller: newPuller(config.Clock), refused: lru.New[types.UID, refusal](refusals),
+	}
 }
 
 // Source emits a HostedCluster when a pull that it waits for completes. Use it in exactly one controller.
@@ -102,10 +105,8 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	image, asked := wanted, resolveRequest(hostedCluster)
 	if desired != nil && desired.Requested == wanted && desired.ResolveRequest == asked {
 		image = desired.Image // the tag was looked up already
-	} else if known, ok := r.refused.Get(hostedCluster.UID); ok {
-		if known, ok := known.(refusal); ok && known.requested == wanted && known.request == asked {
-			image = known.image
-		}
+	} else if known, ok := r.refused.Get(hostedCluster.UID); ok && known.requested == wanted && known.request == asked {
+		image = known.image
 	}
 
 	found, err := r.resolve(ctx, s, image)

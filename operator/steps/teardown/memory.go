@@ -53,10 +53,8 @@ type memory struct {
 // worker at a time.
 func (t *Teardown) memoryOf(s *scope.Scope) *memory {
 	began := t.begun(s)
-	if known, ok := t.memories.Get(s.HostedCluster.UID); ok {
-		if m, ok := known.(*memory); ok && m.began.Equal(began) {
-			return m
-		}
+	if m, ok := t.memories.Get(s.HostedCluster.UID); ok && m.began.Equal(began) {
+		return m
 	}
 	m := &memory{began: began}
 	t.memories.Add(s.HostedCluster.UID, m)

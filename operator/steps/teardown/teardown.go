@@ -9,15 +9,16 @@ import (
 
 	"github.com/dustin/go-humanize/english"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/lru"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
+	"github.com/autonode-io/autonode/operator/lru"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -53,8 +54,7 @@ type Config struct {
 // Teardown is the step.
 type Teardown struct {
 	Config
-	// memories are of *memory by the HostedCluster's UID.
-	memories *lru.Cache
+	memories lru.Cache[types.UID, *memory] // by the HostedCluster
 }
 
 var _ scope.Step = (*Teardown)(nil)
@@ -67,7 +67,7 @@ func New(config Config) *Teardown {
 	if config.DrainTimeout == 0 {
 		config.DrainTimeout = DefaultDrainTimeout
 	}
-	return &Teardown{Config: config, memories: lru.New(1 << 14)}
+	return &Teardown{Config: config, memories: lru.New[types.UID, *memory](1 << 14)}
 }
 
 // Name implements scope.Step.

@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -24,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/lru"
 )
 
 // index indexes HostedClusters by the pull secret that they name, as <namespace>/<name>.
@@ -41,7 +41,7 @@ type Secrets struct {
 	management client.Client
 	live       client.Reader
 	watch      cache.Cache
-	read       *lru.Cache // of *corev1.Secret by resource version and UID
+	read       lru.Cache[version, *corev1.Secret]
 }
 
 type version struct{ uid, resourceVersion string }
@@ -73,7 +73,7 @@ func New(ctx context.Context, mgr manager.Manager) (*Secrets, error) {
 	if err := mgr.Add(watch); err != nil {
 		return nil, fmt.Errorf("adding the cache of pull secrets: %w", err)
 	}
-	return &Secrets{management: mgr.GetClient(), live: mgr.GetAPIReader(), watch: watch, read: lru.New(remembered)}, nil
+	return &Secrets{management: mgr.GetClient(), live: mgr.GetAPIReader(), watch: watch, read: lru.New[version, *corev1.Secret](remembered)}, nil
 }
 
 // onlyVersion drops what could hold content: kubectl's last-applied annotation repeats the data.
@@ -129,7 +129,7 @@ func (s *Secrets) Get(ctx context.Context, hostedCluster *v1beta1.HostedCluster)
 	}
 	if err == nil {
 		if secret, ok := s.read.Get(version{string(seen.UID), seen.ResourceVersion}); ok {
-			return secret.(*corev1.Secret), nil
+			return secret, nil
 		}
 	}
 	secret := &corev1.Secret{}

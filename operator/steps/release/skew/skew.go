@@ -10,13 +10,14 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/lru"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/lru"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/steps/crd"
 	"github.com/autonode-io/autonode/payload"
@@ -44,8 +45,8 @@ type Config struct {
 // Checker compares payloads with guests.
 type Checker struct {
 	Config
-	// fitted remembers what was found to fit: of fit by the HostedCluster's UID.
-	fitted *lru.Cache
+	// fitted remembers what was found to fit, by the HostedCluster.
+	fitted lru.Cache[types.UID, fit]
 }
 
 // fit is a payload that fitted the guest at the end of one connection.
@@ -60,17 +61,14 @@ func New(config Config) *Checker {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	return &Checker{Config: config, fitted: lru.New(1 << 14)}
+	return &Checker{Config: config, fitted: lru.New[types.UID, fit](1 << 14)}
 }
 
 // Misfit returns nil for a payload that can be used in s.Guest. It rechecks a fitting payload every Recheck, and any
 // other on each call.
 func (c *Checker) Misfit(ctx context.Context, s *scope.Scope, release *payload.Release, component payload.Component) (*Misfit, error) {
 	uid, now := s.HostedCluster.UID, c.Clock.Now()
-	var before fit
-	if entry, ok := c.fitted.Get(uid); ok {
-		before, _ = entry.(fit)
-	}
+	before, _ := c.fitted.Get(uid)
 	fits := before.digest == release.Digest && before.connection == s.Guest.Config
 	if fits && now.Sub(before.at) < Recheck {
 		return nil, nil
